@@ -1,0 +1,1 @@
+"""Pure functions on tensors: one folder an op, one torch reference each."""

@@ -1,0 +1,1 @@
+"""DeepSeek V4 on tensors and cache views."""

@@ -1,0 +1,1 @@
+"""Processes, scheduling and serving. Imports nothing, so that parts of it stay light."""

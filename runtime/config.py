@@ -1,0 +1,147 @@
+"""Server configuration: one frozen dataclass, and the command line generated from it.
+
+A field's metadata holds its help text and choices. Precedence: default, then command line.
+`resolve` in `runtime.launch` fills what depends on the checkpoint and the machine.
+"""
+
+import argparse
+import difflib
+import types
+import typing
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, NoReturn
+
+from runtime.errors import ConfigError
+
+
+def _flag(default: Any, help_text: str) -> Any:
+    return field(default=default, metadata={"help": help_text})
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """Every setting of a server. Field `a_b` is the flag `--a-b`."""
+
+    model_path: str | None = _flag(
+        None, "checkpoint folder; without it a tiny untrained stand-in is made and served"
+    )
+    tokenizer_path: str | None = _flag(None, "folder of tokenizer.json; default: the model's")
+    served_model_name: str | None = _flag(None, "name in the API; default: the model path")
+    load_format: Literal["auto", "safetensors", "dummy"] = _flag(
+        "auto", "dummy: random weights for any config.json, no weight files read"
+    )
+    override_config: str | None = _flag(
+        None, "comma-separated key=value pairs that replace entries of config.json"
+    )
+    dtype: Literal["auto", "bfloat16", "float32"] = _flag(
+        "auto", "arithmetic of the network; auto: float32 on the CPU"
+    )
+    kv_cache_dtype: Literal["auto", "fp8", "bf16", "fp32"] = _flag(
+        "auto", "KV records; auto: the packed fp8 record where the heads are 448+64, else --dtype"
+    )
+    context_length: int | None = _flag(
+        None, "longest prompt plus output in tokens; default: the model's"
+    )
+    random_seed: int | None = _flag(None, "seed for requests that bring none; default: from the OS")
+
+    host: str = _flag("127.0.0.1", "address to listen on")
+    port: int = _flag(30000, "port to listen on")
+    api_key: str | None = _flag(None, "require this key as Bearer token; also separates caches")
+    insecure: bool = _flag(False, "allow a non-loopback --host without --api-key")
+    log_level: Literal["debug", "info", "warning", "error"] = _flag("info", "least level logged")
+    log_requests: bool = _flag(False, "log each request's size and outcome, never its text")
+    decode_log_interval: int = _flag(40, "decode steps between two decode log lines")
+
+    max_running_requests: int = _flag(64, "rows that may run at once")
+    max_queued_requests: int = _flag(1024, "waiting requests before new ones are answered 429")
+    chunked_prefill_size: int = _flag(2048, "prompt tokens per prefill step; -1: whole prompts")
+    schedule_policy: Literal["lpm", "fcfs"] = _flag(
+        "lpm", "waiting order: longest matched prefix (with ageing), or first come first served"
+    )
+    disable_radix_cache: bool = _flag(False, "reuse nothing between requests")
+    check_every_step: bool = _flag(False, "verify every cache invariant after each step (slow)")
+
+    max_total_tokens: int | None = _flag(
+        None, "tokens the full pages hold, rounded down to pages; an alternative to --full-pages"
+    )
+    full_pages: int | None = _flag(None, "full pages; default: from --kv-cache-bytes")
+    swa_pages: int | None = _flag(None, "SWA pages; default: from --kv-cache-bytes")
+    rings: int | None = _flag(None, "compress-state rings; default: from --kv-cache-bytes")
+    kv_cache_bytes: int = _flag(1 << 30, "bytes for all pools, shared out when counts are not set")
+
+    watchdog_timeout: float = _flag(300.0, "seconds one forward pass may take before it is hung")
+    drain_timeout: float = _flag(30.0, "seconds running requests may take to finish after SIGTERM")
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse that suggests the nearest flag for an unknown one."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage()
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return a parser with one flag for each field of `ServerConfig`."""
+    parser = _Parser(
+        prog="launch_server.py",
+        description="Serve a DeepSeek-V4-class model.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
+    )
+    hints = typing.get_type_hints(ServerConfig)
+    for item in fields(ServerConfig):
+        _add_flag(parser, item.name, hints[item.name], item.default, item.metadata["help"])
+    return parser
+
+
+def _add_flag(
+    parser: argparse.ArgumentParser, name: str, hint: Any, default: Any, help_text: str
+) -> None:
+    flag = "--" + name.replace("_", "-")
+    if hint is bool:
+        parser.add_argument(flag, action="store_true", default=default, help=help_text)
+        return
+    if isinstance(hint, types.UnionType):
+        hint = next(arg for arg in typing.get_args(hint) if arg is not type(None))
+    if typing.get_origin(hint) is Literal:
+        parser.add_argument(flag, choices=typing.get_args(hint), default=default, help=help_text)
+        return
+    parser.add_argument(flag, type=hint, default=default, help=help_text, metavar=hint.__name__)
+
+
+def parse_args(argv: list[str]) -> ServerConfig:
+    """Return the configuration that `argv` (without the program name) asks for.
+
+    Exits with status 2 and the nearest known flag on an unknown one, as argparse does on any
+    other misuse. Raises ConfigError for values that contradict each other.
+    """
+    parser = build_parser()
+    known, unknown = parser.parse_known_args(argv)
+    for word in unknown:
+        if word.startswith("-"):
+            names = [s for action in parser._actions for s in action.option_strings]  # noqa: SLF001
+            near = difflib.get_close_matches(word.split("=")[0], names, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            parser.error(f"unknown flag {word}{hint}")
+        parser.error(f"unexpected argument {word}")
+    config = ServerConfig(**vars(known))
+    check(config)
+    return config
+
+
+def check(config: ServerConfig) -> None:
+    """Raise ConfigError where values are out of range or contradict each other."""
+    for name in ("max_running_requests", "max_queued_requests", "decode_log_interval"):
+        if getattr(config, name) < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} must be at least 1")
+    if config.chunked_prefill_size < 1 and config.chunked_prefill_size != -1:
+        raise ConfigError("--chunked-prefill-size must be at least 1, or -1 for whole prompts")
+    if config.full_pages is not None and config.max_total_tokens is not None:
+        raise ConfigError("--full-pages and --max-total-tokens set the same thing: give one")
+    if not config.insecure and not config.api_key and not _is_loopback(config.host):
+        raise ConfigError(f"--host {config.host} is not loopback: give --api-key or --insecure")
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")

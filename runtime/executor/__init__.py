@@ -1,0 +1,1 @@
+"""Runs step plans on a model and samples from its logits."""

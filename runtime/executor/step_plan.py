@@ -1,0 +1,119 @@
+"""What the scheduler asks of a model runner, and what comes back: host data only.
+
+A runner is anything with `launch(plan) -> StepHandle`; the scheduler calls `result()` on the
+handle when it settles the step. Tests and benchmarks pass runners of their own.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+
+from runtime.messages import Logprobs, Sampling, TokenLogprobs
+
+
+class Phase(Enum):
+    """What a step does."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+@dataclass(slots=True)
+class SampleState:
+    """What sampling needs of one request, kept by the scheduler from admission to the end.
+
+    prompt       [P] int32 the prompt, for the repetition penalty
+    output       output tokens so far; the scheduler appends at settle
+    stop_ids     tokens that `min_new_tokens` forbids until it is reached
+    """
+
+    sampling: Sampling
+    logprobs: Logprobs | None
+    prompt: np.ndarray
+    stop_ids: tuple[int, ...]
+    output: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobSpan:
+    """Log-probabilities of prompt tokens wanted from one row of a prefill step.
+
+    row        index of the row in this step
+    positions  the logits of positions [start, stop) are read; the value reported for p + 1
+    targets    [stop - start] int32, the tokens at positions start + 1 .. stop
+    """
+
+    row: int
+    start: int
+    stop: int
+    targets: np.ndarray
+    top: int
+    token_ids: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """One step. n rows, T tokens, m saves; layers.forward_batch says what each array means.
+
+    page_copies   (source, destination) full pages, copied in order before the forward pass
+    swa_copies    (source, destination) SWA pages, likewise
+    ring_copies   (source, destination) rings, likewise
+    sampled       [s] indices of the rows whose last token's logits are sampled
+    samples       s sampling states, one per sampled row
+    positions     [s] int64 position the sampled token will have
+    """
+
+    phase: Phase
+    input_ids: np.ndarray
+    chunk_start: np.ndarray
+    chunk_len: np.ndarray
+    page_table: np.ndarray
+    window: np.ndarray
+    ring: np.ndarray
+    window_from: np.ndarray
+    write_from: np.ndarray
+    save_row: np.ndarray
+    save_position: np.ndarray
+    save_ring: np.ndarray
+    save_window: np.ndarray
+    page_copies: list[tuple[int, int]]
+    swa_copies: list[tuple[int, int]]
+    ring_copies: list[tuple[int, int]]
+    sampled: np.ndarray
+    samples: list[SampleState]
+    positions: np.ndarray
+    prompt_logprobs: list[PromptLogprobSpan]
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What a step produced.
+
+    token_ids        one per sampled row
+    failed           per sampled row, why it has no usable token ("logits are not finite"), or None
+    logprobs         per sampled row that asked, its token's log-probabilities; else None
+    prompt_logprobs  one per span of the plan, in its order: values at positions start+1 .. stop
+    """
+
+    token_ids: list[int]
+    failed: list[str | None]
+    logprobs: list[TokenLogprobs | None]
+    prompt_logprobs: list[TokenLogprobs]
+
+
+class StepHandle(Protocol):
+    """A step in flight."""
+
+    def result(self) -> StepResult:
+        """Wait for the step and return what it produced."""
+        ...
+
+
+class ModelRunner(Protocol):
+    """Runs steps in the order given, against the pools it owns."""
+
+    def launch(self, plan: StepPlan) -> StepHandle:
+        """Start a step; the copies of the plan come first."""
+        ...

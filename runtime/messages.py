@@ -1,0 +1,201 @@
+"""Every message between the API process and the scheduler: two closed unions of tagged structs.
+
+Encoding is MessagePack by msgspec. Token ids travel as little-endian int32 bytes, so that a
+prompt costs a copy, not a loop. `request_id` is made by the API process; the client's own
+label never leaves it.
+"""
+
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+FinishType = Literal["stop", "length", "abort", "error"]
+
+
+class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Sampling of one request, already validated and resolved.
+
+    max_new_tokens      0 computes (and caches) the prompt only
+    top_k               -1 keeps all
+    logit_bias          token id -> added to the logit
+    seed                random numbers depend on (seed, position) only; always set here
+    stop_token_ids      end the request, besides the model's own end tokens
+    ignore_eos          the model's own end tokens do not end the request
+    """
+
+    max_new_tokens: int
+    seed: int
+    min_new_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+
+class Logprobs(msgspec.Struct, frozen=True):
+    """Which log-probabilities a request wants.
+
+    start      first prompt position reported; len(prompt) or more: none of the prompt.
+               Position `start` itself has no value (None), `start + 1` on have one, which
+               needs the logits at `start`: at most `start` tokens come from the cache.
+    top        alternatives per position, 0 for none
+    token_ids  these tokens' log-probabilities at every position
+    """
+
+    start: int
+    top: int = 0
+    token_ids: tuple[int, ...] = ()
+
+
+class Generate(msgspec.Struct, frozen=True, tag=True):
+    """Compute a prompt and sample from it.
+
+    input_ids   little-endian int32
+    namespace   cache namespace; nothing matches across two of them
+    priority    higher goes first
+    stream      False: one reply when finished, carrying all the tokens
+    """
+
+    request_id: int
+    input_ids: bytes
+    sampling: Sampling
+    logprobs: Logprobs | None = None
+    namespace: str = ""
+    priority: int = 0
+    stream: bool = True
+
+
+class Abort(msgspec.Struct, frozen=True, tag=True):
+    """End these requests and free what they hold. Unknown ids are ignored. Not replied to."""
+
+    request_ids: list[int]
+
+
+class Flush(msgspec.Struct, frozen=True, tag=True):
+    """Empty the cache; refused while requests run. Answered by `Flushed`."""
+
+    call_id: int
+
+
+class GetState(msgspec.Struct, frozen=True, tag=True):
+    """Ask for counters and pool usage. Answered by `State`."""
+
+    call_id: int
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag=True):
+    """End the scheduler process; requests still running are dropped."""
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probabilities of consecutive positions.
+
+    values  one per position; None where there is none (the first reported prompt token)
+    ids     token id per position
+    top     per position, (log-probability, token id) best first; empty unless asked
+    picked  per position, (log-probability, token id) of the asked token ids
+    """
+
+    values: list[float | None]
+    ids: list[int]
+    top: list[list[tuple[float, int]]] = []
+    picked: list[list[tuple[float, int]]] = []
+
+
+class Output(msgspec.Struct, frozen=True, omit_defaults=True):
+    """News of one request.
+
+    token_ids          new tokens since the last Output
+    finish             set on the last Output
+    matched_stop       the token id that ended it, for finish "stop"
+    error              text for finish "error" or "abort"
+    prompt_tokens, cached_tokens   set on the first Output
+    prompt_logprobs    set once, on the first Output that has any token or the finish
+    logprobs           of `token_ids`
+    """
+
+    request_id: int
+    token_ids: list[int] = []
+    finish: FinishType | None = None
+    matched_stop: int | None = None
+    error: str | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    prompt_logprobs: TokenLogprobs | None = None
+    logprobs: TokenLogprobs | None = None
+
+
+class Outputs(msgspec.Struct, frozen=True, tag=True):
+    """What one step produced, for all requests that have news."""
+
+    items: list[Output]
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """A request that was not admitted: its only reply.
+
+    reason   "too_long": can never fit; "queue_full": try again; "bad_request": malformed
+    """
+
+    request_id: int
+    reason: Literal["too_long", "queue_full", "bad_request"]
+    message: str
+
+
+class Flushed(msgspec.Struct, frozen=True, tag=True):
+    """Answer to `Flush`."""
+
+    call_id: int
+    done: bool
+    message: str
+
+
+class State(msgspec.Struct, frozen=True, tag=True):
+    """Answer to `GetState`, and sent unasked every half second: a heartbeat.
+
+    counters     monotonic counts since start (requests, tokens, evictions ...)
+    gauges       current values (running, waiting, pages used per pool ...)
+    step_age_s   how long the step in progress has taken; 0 when idle or between steps
+    loop_age_s   how long since the loop last turned, time inside a forward pass not counted
+    """
+
+    call_id: int
+    counters: dict[str, float]
+    gauges: dict[str, float]
+    step_age_s: float = 0.0
+    loop_age_s: float = 0.0
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The scheduler's first message: weights are loaded, pools exist.
+
+    context_tokens   longest sequence served (prompt and output)
+    eos_token_ids    the model's own end tokens
+    info             facts for /server_info (pool sizes, backends, dtypes ...), JSON values
+    """
+
+    context_tokens: int
+    vocab_size: int
+    eos_token_ids: list[int]
+    info: dict[str, str | int | float | bool]
+
+
+ToScheduler = Generate | Abort | Flush | GetState | Shutdown
+FromScheduler = Outputs | Refused | Flushed | State | Ready
+
+
+def pack_ids(ids: "list[int] | np.ndarray") -> bytes:
+    """Return token ids as little-endian int32 bytes."""
+    return np.asarray(ids, dtype="<i4").tobytes()
+
+
+def unpack_ids(data: bytes) -> np.ndarray:
+    """Return the int32 array behind `data`; read-only, no copy."""
+    return np.frombuffer(data, dtype="<i4")

@@ -1,0 +1,1 @@
+"""The engine loop: admits requests, plans steps, settles results, replies."""

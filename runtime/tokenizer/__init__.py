@@ -1,0 +1,1 @@
+"""Text in and out: tokenising, streams, incremental detokenisation."""
