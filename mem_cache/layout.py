@@ -1,0 +1,111 @@
+"""Byte maps of the pools: what a record, a page and a ring weigh, and where their parts lie.
+
+    SWA page    swa_page_size records                of every layer
+    C4 page     page_size / 4 records                of every layer that compresses by 4
+    indexer     page_size / 4 indexer keys           likewise
+    C128 page   page_size / 128 records              of every layer that compresses by 128
+    ring        C4 layers: `state_rows` rows; C128 layers: `state_banks` banks
+
+A packed record is 448 e4m3 + 64 bfloat16 (576 data bytes), 7 ue8m0 + 1 pad (8 scale bytes). In a
+page of P records the data parts lie in [0, 576 P), the scale parts in [576 P, 584 P); the page is
+padded to a multiple of 576. An fp8 indexer key is 128 e4m3 bytes and one float32 scale, split in
+the same way. Source: design section 2, reference section 8.
+"""
+
+from dataclasses import dataclass
+
+from jit_kernels.kv_records import RECORD_DTYPES, packed_record_bytes
+from jit_kernels.paged_rows import PageLayout
+from mem_cache.spec import PoolSpec, div_ceil
+
+__all__ = [
+    "StateLayout",
+    "full_page_bytes",
+    "indexer_layout",
+    "record_layout",
+    "ring_bytes",
+    "state_layout",
+    "swa_page_bytes",
+]
+
+FLOAT_BYTES = 4
+C128_PARTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class StateLayout:
+    """Columns of a C4 state row: float32, what each token leaves for the blocks to come.
+
+    Main kv, main gate with ape (2 head_dim each), indexer kv, indexer gate (2 index_head_dim
+    each); each of the four is series a, then series b.
+    """
+
+    head_dim: int
+    index_head_dim: int
+
+    @property
+    def width(self) -> int:
+        """Float32 numbers in a row."""
+        return 4 * self.head_dim + 4 * self.index_head_dim
+
+    @property
+    def main(self) -> tuple[int, int]:
+        """First column of the main branch's kv, of its gate."""
+        return 0, 2 * self.head_dim
+
+    @property
+    def index(self) -> tuple[int, int]:
+        """First column of the indexer branch's kv, of its gate."""
+        return 4 * self.head_dim, 4 * self.head_dim + 2 * self.index_head_dim
+
+
+def record_layout(spec: PoolSpec, page_records: int) -> PageLayout:
+    """Return where the KV records of a page of `page_records` lie."""
+    if spec.record_format == "fp8":
+        data, scale = packed_record_bytes(spec.head_dim, spec.rope_dim)
+    else:
+        data, scale = spec.head_dim * RECORD_DTYPES[spec.record_format].itemsize, 0
+    size = div_ceil(page_records * (data + scale), data) * data
+    return PageLayout(page_records, data, scale, size)
+
+
+def indexer_layout(spec: PoolSpec) -> PageLayout:
+    """Return where the indexer keys of a full page lie."""
+    keys = spec.tree.page_size // 4
+    if spec.record_format == "fp8":
+        data, scale = spec.index_head_dim, FLOAT_BYTES
+    else:
+        data, scale = spec.index_head_dim * RECORD_DTYPES[spec.record_format].itemsize, 0
+    size = div_ceil(keys * (data + scale), data) * data
+    return PageLayout(keys, data, scale, size)
+
+
+def state_layout(spec: PoolSpec) -> StateLayout:
+    """Return the columns of a C4 state row."""
+    return StateLayout(spec.head_dim, spec.index_head_dim)
+
+
+def swa_page_bytes(spec: PoolSpec) -> int:
+    """Return the bytes of one SWA page in all layers."""
+    return spec.num_layers * record_layout(spec, spec.tree.swa_page_size).page_bytes
+
+
+def full_page_bytes(spec: PoolSpec) -> int:
+    """Return the bytes of one full page in all layers: C4, indexer and C128 pages."""
+    c4, c128 = len(spec.layers_with_ratio(4)), len(spec.layers_with_ratio(128))
+    page = spec.tree.page_size
+    total = 0
+    if c4:
+        total += c4 * record_layout(spec, page // 4).page_bytes
+        total += c4 * indexer_layout(spec).page_bytes
+    if c128:
+        total += c128 * record_layout(spec, page // 128).page_bytes
+    return total
+
+
+def ring_bytes(spec: PoolSpec) -> int:
+    """Return the bytes of one ring in all layers."""
+    c4, c128 = len(spec.layers_with_ratio(4)), len(spec.layers_with_ratio(128))
+    rows = c4 * spec.state_rows * state_layout(spec).width
+    banks = c128 * spec.state_banks * C128_PARTS * spec.head_dim
+    return FLOAT_BYTES * (rows + banks)

@@ -1,0 +1,82 @@
+"""The device tensors of the pools, and copies of whole units across all layers."""
+
+import torch
+
+from jit_kernels.paged_rows import PageLayout
+from mem_cache.layout import C128_PARTS, indexer_layout, record_layout, state_layout
+from mem_cache.spec import PoolSizes, PoolSpec
+
+__all__ = ["KvPools"]
+
+
+class KvPools:
+    """Tensors of the SWA, C4, C128, indexer and compress-state pools of one model.
+
+    Every tensor is layer-major; unit 0 is the dummy that padding writes to, so `sizes` counts
+    from unit 1. Layers are addressed by their index in the model.
+
+    swa       [L, swa_pages + 1, bytes] uint8      layout `swa_layout`
+    c4        [L4, full_pages + 1, bytes] uint8    layout `c4_layout`
+    indexer   [L4, full_pages + 1, bytes] uint8    layout `indexer_layout`
+    c128      [L128, full_pages + 1, bytes] uint8  layout `c128_layout`
+    c4_state    [L4, rings + 1, state_rows, columns] float32    columns: layout.StateLayout
+    c128_state  [L128, rings + 1, state_banks, 3, head_dim] float32
+    """
+
+    def __init__(self, spec: PoolSpec, sizes: PoolSizes, device: torch.device) -> None:
+        """Allocate zeroed pools; raises ValueError when a page holds no whole C128 record."""
+        tree = spec.tree
+        ratios = set(spec.layer_ratios) - {0}
+        if any(tree.page_size % ratio for ratio in ratios):
+            raise ValueError(f"page_size must be a multiple of the ratios {ratios}: {tree}")
+        self.spec = spec
+        self.sizes = sizes
+        self.swa_layout = record_layout(spec, tree.swa_page_size)
+        self.c4_layout = record_layout(spec, max(1, tree.page_size // 4))
+        self.c128_layout = record_layout(spec, max(1, tree.page_size // 128))
+        self.indexer_layout = indexer_layout(spec)
+        c4, c128 = spec.layers_with_ratio(4), spec.layers_with_ratio(128)
+        self._nth = {layer: i for layers in (c4, c128) for i, layer in enumerate(layers)}
+
+        def pages(layers: int, count: int, layout: PageLayout) -> torch.Tensor:
+            shape = (layers, count + 1, layout.page_bytes)
+            return torch.zeros(shape, dtype=torch.uint8, device=device)
+
+        def state(layers: int, *shape: int) -> torch.Tensor:
+            shape = (layers, sizes.rings + 1, *shape)
+            return torch.zeros(shape, dtype=torch.float32, device=device)
+
+        self.swa = pages(spec.num_layers, sizes.swa_pages, self.swa_layout)
+        self.c4 = pages(len(c4), sizes.full_pages, self.c4_layout)
+        self.indexer = pages(len(c4), sizes.full_pages, self.indexer_layout)
+        self.c128 = pages(len(c128), sizes.full_pages, self.c128_layout)
+        self.c4_state = state(len(c4), spec.state_rows, state_layout(spec).width)
+        self.c128_state = state(len(c128), spec.state_banks, C128_PARTS, spec.head_dim)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all tensors, dummies included."""
+        return sum(tensor.nbytes for tensor in self.tensors().values())
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return all pool tensors by name."""
+        names = ("swa", "c4", "indexer", "c128", "c4_state", "c128_state")
+        return {name: getattr(self, name) for name in names}
+
+    def nth(self, layer: int) -> int:
+        """Return which of the layers with its ratio `layer` is: the first axis of its pools."""
+        return self._nth[layer]
+
+    def copy_full_page(self, source: int, destination: int) -> None:
+        """Copy full page `source` over `destination`, in every layer."""
+        for pool in (self.c4, self.indexer, self.c128):
+            pool[:, destination] = pool[:, source]
+
+    def copy_swa_page(self, source: int, destination: int) -> None:
+        """Copy SWA page `source` over `destination`, in every layer."""
+        self.swa[:, destination] = self.swa[:, source]
+
+    def copy_ring(self, source: int, destination: int) -> None:
+        """Copy ring `source` over `destination`, in every layer."""
+        for state in (self.c4_state, self.c128_state):
+            state[:, destination] = state[:, source]

@@ -1,0 +1,87 @@
+"""Who starts next: matched against the tree, or told to wait for a prefix in the making."""
+
+from collections.abc import Callable
+
+from mem_cache.radix import Match
+from runtime.scheduler.queue import WaitingQueue
+from runtime.scheduler.request import Request, Status
+from runtime.scheduler.residency import Residency
+
+
+class Admission:
+    """Moves requests from the queue into prefill.
+
+    A round runs only when something happened that can change its outcome (`wake`).
+    """
+
+    def __init__(
+        self, queue: WaitingQueue, residency: Residency, clock: Callable[[], float]
+    ) -> None:
+        self._queue = queue
+        self._residency = residency
+        self._clock = clock
+        self._awake = True
+
+    def wake(self) -> None:
+        """Say that a request arrived, ended, or published."""
+        self._awake = True
+
+    def admit(self, prefills: list[Request], decoding: int) -> list[Request]:
+        """Admit what fits and return it; `prefills` gains each one, in order."""
+        admitted: list[Request] = []
+        if not self._awake or not len(self._queue) or not self._residency.has_row:
+            return admitted
+        self._awake = False
+        for request in self._ordered():
+            if not self._residency.has_row:
+                break
+            match = self._residency.match(request)
+            if self._waits_for_prefix(request, match, prefills):
+                continue
+            if not self._residency.try_admit(request, match, reserve_pages=decoding):
+                break
+            self._queue.remove(request.id)
+            prefills.append(request)
+            admitted.append(request)
+        return admitted
+
+    def _ordered(self) -> list[Request]:
+        candidates = self._queue.candidates()
+        if self._queue.policy == "fcfs":
+            return candidates
+        ranked = [(r, self._residency.match(r).resume_tokens) for r in candidates]
+        return self._queue.order(ranked, self._clock())
+
+    def _waits_for_prefix(self, request: Request, match: Match, prefills: list[Request]) -> bool:
+        """Whether a request being prefilled will leave a resume point worth waiting for.
+
+        If so, that request is asked to leave one where the two part.
+        """
+        if not self._residency.reuse:
+            return False
+        least = match.resume_tokens + self._residency.policy.branch_min_tokens
+        best: tuple[int, Request] | None = None
+        for other in prefills:
+            if other.status is not Status.PREFILL or other.namespace != request.namespace:
+                continue
+            boundary = min(request.common_tokens(other), request.match_limit)
+            if boundary < least or not _will_pass(other, boundary):
+                continue
+            if best is None or boundary > best[0]:
+                best = (boundary, other)
+        if best is None:
+            return False
+        boundary, other = best
+        if boundary < other.target - 1:
+            other.save_positions.add(boundary)
+        return True
+
+
+def _will_pass(other: Request, boundary: int) -> bool:
+    """Whether `other` has a resume point at `boundary` still ahead of it, or being published.
+
+    Its point at `target` serves `target - 1` too.
+    """
+    if boundary > other.scheduled or boundary >= other.target - 1:
+        return True
+    return any(p.position == boundary for p in other.pending_points)

@@ -1,0 +1,338 @@
+"""The engine loop: receive, admit, plan, launch, settle, reply.
+
+The scheduler takes its clock, its sockets and its model runner as arguments; it has no thread
+and no global state, so that the same code runs under simulated time and faults.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+from runtime.executor.step_plan import ModelRunner, Phase, StepPlan, StepResult
+from runtime.messages import (
+    Abort,
+    Flush,
+    Flushed,
+    FromScheduler,
+    Generate,
+    GetState,
+    Outputs,
+    Refused,
+    Shutdown,
+    State,
+    ToScheduler,
+)
+from runtime.scheduler.admission import Admission
+from runtime.scheduler.decode import DecodeSet
+from runtime.scheduler.prefill import PrefillPlanner
+from runtime.scheduler.queue import WaitingQueue
+from runtime.scheduler.replies import Replies
+from runtime.scheduler.request import Request, Status
+from runtime.scheduler.residency import Residency
+from runtime.scheduler.settings import SchedulerSettings
+from runtime.scheduler.stats import Stats
+
+logger = logging.getLogger("umbra.scheduler")
+
+
+class Socket(Protocol):
+    """The scheduler's end of the message sockets."""
+
+    def receive(self, timeout_s: float) -> list[ToScheduler]:
+        """Return the messages that wait; [] when none came within the timeout."""
+        ...
+
+    def send(self, message: FromScheduler) -> None:
+        """Send without blocking."""
+        ...
+
+
+class Scheduler:
+    """Serves requests from `socket` with `runner`, out of the pools that `residency` accounts."""
+
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        residency: Residency,
+        *,
+        runner: ModelRunner,
+        socket: Socket,
+        clock: Callable[[], float],
+    ) -> None:
+        self.settings = settings
+        self.residency = residency
+        self._runner = runner
+        self._socket = socket
+        self._clock = clock
+        self.waiting = WaitingQueue(settings.schedule_policy)
+        self.prefills: list[Request] = []
+        self.decoding = DecodeSet(residency)
+        self.stats = Stats(residency, clock, decode_log_interval=settings.decode_log_interval)
+        self._admission = Admission(self.waiting, residency, clock)
+        self._planner = PrefillPlanner(
+            residency,
+            chunk_tokens=settings.chunked_prefill_size,
+            logit_rows=settings.max_logit_rows,
+        )
+        self._requests: dict[int, Request] = {}
+        self._replies = Replies()
+        self._last_phase = Phase.DECODE
+        self._checked_idle = True
+        self.running = True
+        self.step_started_s: float | None = None
+        self.turned_s = clock()
+
+    # --- the loop
+
+    def run(self) -> None:
+        """Serve until a `Shutdown` message."""
+        while self.running:
+            self.turn()
+
+    def turn(self) -> None:
+        """Do one turn of the loop: at most one step."""
+        self.turned_s = self._clock()
+        busy = bool(self.prefills or len(self.decoding) or len(self.waiting))
+        for message in self._socket.receive(0.0 if busy else self.settings.idle_poll_s):
+            self._receive(message)
+        self._admission.admit(self.prefills, len(self.decoding))
+        step = self._plan()
+        if step is not None:
+            self._run_step(*step)
+        self._reply()
+        if step is None or self.settings.check_every_step:
+            self._check(idle=step is None)
+
+    def _run_step(self, plan: StepPlan, requests: list[Request]) -> None:
+        self.step_started_s = started = self._clock()
+        handle = self._runner.launch(plan)
+        self.residency.copies_launched()
+        result = handle.result()
+        self.turned_s = self._clock()
+        self.step_started_s = None
+        if plan.phase is Phase.PREFILL:
+            self._settle_prefill(plan, requests, result)
+            tokens = len(plan.input_ids)
+            self.stats.prefill_step(requests, tokens=tokens, elapsed_s=self.turned_s - started)
+        else:
+            self._settle_decode(requests, result)
+            self.stats.decode_step(len(requests))
+
+    def _reply(self) -> None:
+        items = self._replies.take()
+        self.stats.update(
+            running=len(self.prefills) + len(self.decoding), waiting=len(self.waiting)
+        )
+        if items:
+            self._socket.send(Outputs(items))
+
+    # --- messages
+
+    def _receive(self, message: ToScheduler) -> None:
+        match message:
+            case Generate():
+                self._add(message)
+            case Abort():
+                for request_id in message.request_ids:
+                    self._abort(request_id)
+            case Flush():
+                self._flush(message)
+            case GetState():
+                self._socket.send(self.state(message.call_id))
+            case Shutdown():
+                self.running = False
+
+    def _add(self, message: Generate) -> None:
+        refusal = self._refusal(message)
+        if refusal is not None:
+            self.stats.count("refused_requests")
+            self._socket.send(refusal)
+            return
+        request = Request(message, self.settings.eos_token_ids, self._clock())
+        self.stats.count("requests")
+        self.stats.count("prompt_tokens", request.prompt_tokens)
+        self._requests[request.id] = request
+        self.waiting.add(request)
+        self._admission.wake()
+
+    def _refusal(self, message: Generate) -> Refused | None:
+        prompt, new = len(message.input_ids) // 4, message.sampling.max_new_tokens
+        limit = self.settings.context_tokens
+        if prompt == 0 or message.request_id in self._requests:
+            what = "the prompt is empty" if prompt == 0 else "the request id is in use"
+            return Refused(message.request_id, "bad_request", what)
+        if prompt + new > limit:
+            text = f"{prompt} prompt and {new} new tokens can never fit: the limit is {limit}"
+            return Refused(message.request_id, "too_long", text)
+        if len(self.waiting) >= self.settings.max_queued_requests:
+            return Refused(message.request_id, "queue_full", "the request queue is full")
+        return None
+
+    def _abort(self, request_id: int) -> None:
+        request = self._requests.get(request_id)
+        if request is None:
+            return
+        self.stats.count("aborted_requests")
+        self._replies.forget(request)
+        self._end(request)
+
+    def _flush(self, message: Flush) -> None:
+        busy = len(self.waiting) + len(self.prefills) + len(self.decoding)
+        if busy:
+            text = f"{busy} requests are waiting or running"
+            self._socket.send(Flushed(message.call_id, False, text))
+            return
+        self.residency.cache.reset()
+        self._socket.send(Flushed(message.call_id, True, "the cache is empty"))
+
+    def state(self, call_id: int = 0) -> State:
+        """Return counters, gauges and how long loop and step have been going."""
+        now, started = self._clock(), self.step_started_s
+        return State(
+            call_id,
+            dict(self.stats.counters),
+            dict(self.stats.gauges),
+            step_age_s=now - started if started is not None else 0.0,
+            loop_age_s=0.0 if started is not None else now - self.turned_s,
+        )
+
+    # --- planning
+
+    def _plan(self) -> tuple[StepPlan, list[Request]] | None:
+        """Return the next step: prefill and decode take turns when both have work."""
+        prefill_first = self._last_phase is Phase.DECODE
+        if self.prefills and (prefill_first or not len(self.decoding)):
+            self._last_phase = Phase.PREFILL
+            return self._planner.plan(self.prefills)
+        self._find_decode_pages()
+        if len(self.decoding):
+            self._last_phase = Phase.DECODE
+            return self.decoding.plan(), list(self.decoding.requests)
+        if self.prefills:
+            self._last_phase = Phase.PREFILL
+            return self._planner.plan(self.prefills)
+        return None
+
+    def _find_decode_pages(self) -> None:
+        """Give each row the page its next position opens; retract others where there is none."""
+        for request in self.decoding.needs_page() if len(self.decoding) else []:
+            while request.status is Status.DECODE and not self.residency.try_grow(
+                request, request.committed
+            ):
+                self._retract(self._victim())
+
+    def _victim(self) -> Request:
+        """Return who yields: the lowest priority, then the newest."""
+        running = [*self.prefills, *self.decoding.requests]
+        return min(running, key=lambda r: (r.priority, -r.arrival_s, -r.id))
+
+    def _retract(self, request: Request) -> None:
+        """Put a running request back into the queue; what it computed goes into the tree."""
+        logger.info("Retract request %d at %d tokens", request.id, request.committed)
+        self.stats.count("retracted_requests")
+        self._leave_running(request)
+        self.residency.release(request)
+        request.status = Status.WAITING
+        self.waiting.add(request)
+        self._admission.wake()
+
+    # --- settling
+
+    def _settle_prefill(
+        self, plan: StepPlan, requests: list[Request], result: StepResult
+    ) -> None:
+        for span, logprobs in zip(plan.prompt_logprobs, result.prompt_logprobs, strict=True):
+            requests[span.row].prompt_logprobs.append(logprobs)
+        sampled = {int(row): k for k, row in enumerate(plan.sampled)}
+        for i, request in enumerate(requests):
+            request.committed = request.scheduled
+            self.residency.table.length[request.row] = request.committed
+            self.residency.settle(request)
+            done = request.committed == request.target
+            self.residency.publish(request, partial=done)
+            if request.cached_tokens is None:
+                request.cached_tokens = request.matched
+                self.stats.count("cached_tokens", request.matched)
+            if not done:
+                continue
+            self.prefills.remove(request)
+            request.status = Status.DECODE
+            k = sampled.get(i)
+            if k is None:
+                self._finish(request, "length")
+            elif self._take_token(request, result, k):
+                self.decoding.add(request)
+        self._admission.wake()
+
+    def _settle_decode(self, requests: list[Request], result: StepResult) -> None:
+        self.decoding.settled(result.token_ids)
+        for k, request in enumerate(requests):
+            request.committed += 1
+            request.scheduled = request.committed
+            if request.retired_swa:
+                self.residency.settle(request)
+            if not self._take_token(request, result, k):
+                continue
+
+    def _take_token(self, request: Request, result: StepResult, k: int) -> bool:
+        """Append sampled token `k` to its request; False if that ended the request."""
+        failure = result.failed[k]
+        if failure is not None:
+            self._fail(request, failure)
+            return False
+        token = result.token_ids[k]
+        request.append(token)
+        self.stats.counters["generation_tokens"] += 1
+        self._replies.token(request, token, result.logprobs[k])
+        sampling = request.sample.sampling
+        if token in request.stop_ids and request.output_tokens >= sampling.min_new_tokens:
+            self._finish(request, "stop", matched=token)
+            return False
+        if request.output_tokens >= sampling.max_new_tokens:
+            self._finish(request, "length")
+            return False
+        return True
+
+    def _finish(self, request: Request, reason: str, *, matched: int | None = None) -> None:
+        self.stats.count("finished_requests")
+        self._replies.finish(request, "stop" if reason == "stop" else "length", matched=matched)
+        self._end(request)
+
+    def _fail(self, request: Request, error: str) -> None:
+        logger.warning("Request %d failed: %s", request.id, error)
+        self.stats.count("failed_requests")
+        self._replies.finish(request, "error", error=error)
+        self._end(request, publish=False)
+
+    def _end(self, request: Request, *, publish: bool = True) -> None:
+        """Forget a request, wherever it stands, and free what it holds."""
+        if request.status is Status.WAITING:
+            self.waiting.remove(request.id)
+        else:
+            self._leave_running(request)
+            self.residency.release(request, publish=publish)
+        request.status = Status.FINISHED
+        del self._requests[request.id]
+        self._admission.wake()
+
+    def _leave_running(self, request: Request) -> None:
+        if request in self.prefills:
+            self.prefills.remove(request)
+        elif request in self.decoding.requests:
+            self.decoding.remove(request)
+
+    # --- integrity
+
+    def _check(self, *, idle: bool) -> None:
+        """Verify every invariant; when idle only once per busy spell."""
+        if idle and self._checked_idle:
+            return
+        self._checked_idle = idle
+        full: Counter[int] = Counter()
+        swa: Counter[int] = Counter()
+        rings: Counter[int] = Counter()
+        for request in [*self.prefills, *self.decoding.requests]:
+            request.check()
+            self.residency.count_references(request, full, swa, rings)
+        self.residency.cache.check(full=full, swa=swa, rings=rings)

@@ -1,0 +1,170 @@
+"""The scheduler process: loads the model, makes the pools, runs the loop, beats the heart."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from jit_kernels.registry import chosen
+from layers.config import ModelConfig, load_config, pool_spec, resolve_record_format
+from layers.deepseek_v4 import DeepseekV4
+from layers.weights import fill_dummy, load_weights
+from mem_cache.allocator import PageAllocator
+from mem_cache.pools import KvPools
+from mem_cache.request_table import RequestTable
+from mem_cache.spec import PoolSizes, PoolSpec, div_ceil
+from runtime.config import ServerConfig
+from runtime.errors import ConfigError, WorkerDied
+from runtime.executor.memory_budget import pool_sizes
+from runtime.executor.model_runner import CpuModelRunner
+from runtime.executor.sampler import Sampler
+from runtime.ipc import Addresses, SchedulerSocket
+from runtime.messages import Ready
+from runtime.scheduler.loop import Scheduler, Socket
+from runtime.scheduler.residency import Residency
+from runtime.scheduler.settings import SchedulerSettings
+
+logger = logging.getLogger("umbra.scheduler")
+
+HEARTBEAT_S = 0.5
+# Bounds the logits of prompt positions that one step holds: 2^26 floats are 256 MiB.
+LOGIT_ELEMENTS = 1 << 26
+
+
+def run_scheduler(config: ServerConfig, addresses: Addresses) -> None:
+    """Serve until told to shut down; the process main behind `launch`.
+
+    Sends `Ready` once the model is loaded, then a `State` every half second. Raises ConfigError
+    for flags or a checkpoint that cannot be served, WorkerDied when the parent process is gone.
+    """
+    if config.model_path is None:
+        raise ConfigError("the scheduler needs a model path")
+    socket = SchedulerSocket(addresses)
+    try:
+        scheduler, ready = build_scheduler(config, Path(config.model_path), socket)
+        socket.send(ready)
+        stop = threading.Event()
+        parent = os.getppid()
+        beat = threading.Thread(
+            target=_beat, args=(scheduler, socket, stop, parent), name="heartbeat", daemon=True
+        )
+        beat.start()
+        try:
+            scheduler.run()
+        finally:
+            stop.set()
+            beat.join(timeout=2 * HEARTBEAT_S)
+    finally:
+        socket.close()
+
+
+def _beat(
+    scheduler: Scheduler, socket: SchedulerSocket, stop: threading.Event, parent: int
+) -> None:
+    """Send the scheduler's state until told to stop; end the process when its parent is gone."""
+    while not stop.wait(HEARTBEAT_S):
+        if os.getppid() != parent:
+            logger.error("%s", WorkerDied("the parent process is gone"))
+            os._exit(1)
+        socket.send(scheduler.state())
+
+
+def build_scheduler(
+    config: ServerConfig,
+    folder: Path,
+    socket: Socket,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[Scheduler, Ready]:
+    """Load the checkpoint in `folder` and return a scheduler on the CPU, with its facts."""
+    model_config = load_config(folder, config.override_config)
+    network_dtype = "float32" if config.dtype == "auto" else config.dtype
+    record_format = resolve_record_format(model_config, config.kv_cache_dtype, network_dtype)
+    spec = pool_spec(model_config, record_format)
+    sizes = pool_sizes(config, spec)
+    device = torch.device("cpu")
+    model = DeepseekV4(model_config, device, getattr(torch, network_dtype))
+    if config.load_format == "dummy":
+        fill_dummy(model, config.random_seed or 0)
+    else:
+        load_weights(model, folder)
+    pools = KvPools(spec, sizes, device)
+    context = _context_tokens(config, model_config, spec, sizes)
+    residency = build_residency(config, spec, sizes, context)
+    settings = SchedulerSettings(
+        context_tokens=context,
+        eos_token_ids=model_config.eos_token_ids,
+        max_queued_requests=config.max_queued_requests,
+        chunked_prefill_size=config.chunked_prefill_size,
+        schedule_policy=config.schedule_policy,
+        check_every_step=config.check_every_step,
+        decode_log_interval=config.decode_log_interval,
+        max_logit_rows=max(1, LOGIT_ELEMENTS // model_config.vocab_size),
+    )
+    runner = CpuModelRunner(model, pools, Sampler(model_config.vocab_size, device))
+    scheduler = Scheduler(settings, residency, runner=runner, socket=socket, clock=clock)
+    ready = Ready(
+        context_tokens=context,
+        vocab_size=model_config.vocab_size,
+        eos_token_ids=list(model_config.eos_token_ids),
+        info=_facts(model_config, spec, sizes, network_dtype, pools.bytes),
+    )
+    logger.info("KV pools: %s, %d bytes, %s records", sizes, pools.bytes, record_format)
+    return scheduler, ready
+
+
+def build_residency(
+    config: ServerConfig, spec: PoolSpec, sizes: PoolSizes, context_tokens: int
+) -> Residency:
+    """Return empty allocators, table and tree of the given sizes."""
+    tree = spec.tree
+    return Residency(
+        tree,
+        full=PageAllocator("full", sizes.full_pages),
+        swa=PageAllocator("swa", sizes.swa_pages),
+        rings=PageAllocator("rings", sizes.rings),
+        table=RequestTable(
+            tree,
+            rows=config.max_running_requests,
+            max_pages=div_ceil(context_tokens, tree.page_size),
+        ),
+        reuse=not config.disable_radix_cache,
+    )
+
+
+def _context_tokens(
+    config: ServerConfig, model: ModelConfig, spec: PoolSpec, sizes: PoolSizes
+) -> int:
+    """Return the longest prompt plus output: by flag or model, and no more than the pages hold."""
+    limit = config.context_length or model.max_position_embeddings
+    if limit > model.max_position_embeddings:
+        raise ConfigError(
+            f"--context-length {limit} exceeds the model's {model.max_position_embeddings}"
+        )
+    return min(limit, sizes.full_pages * spec.tree.page_size)
+
+
+def _facts(
+    model: ModelConfig, spec: PoolSpec, sizes: PoolSizes, dtype: str, pool_bytes: int
+) -> dict[str, str | int | float | bool]:
+    return {
+        "model_type": model.model_type,
+        "architectures": ",".join(model.architectures),
+        "num_hidden_layers": model.num_hidden_layers,
+        "dtype": dtype,
+        "record_format": spec.record_format,
+        "page_size": spec.tree.page_size,
+        "swa_page_size": spec.tree.swa_page_size,
+        "window": spec.tree.window,
+        "full_pages": sizes.full_pages,
+        "swa_pages": sizes.swa_pages,
+        "rings": sizes.rings,
+        "pool_bytes": pool_bytes,
+        "max_total_num_tokens": sizes.full_pages * spec.tree.page_size,
+        "device": "cpu",
+        "backends": ",".join(f"{op}={name}" for op, name in sorted(chosen().items())),
+    }

@@ -1,0 +1,56 @@
+"""Waiting requests and the order in which they are admitted."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from runtime.scheduler.request import Request
+
+Policy = Literal["lpm", "fcfs"]
+
+
+class WaitingQueue:
+    """Requests that hold nothing yet.
+
+    lpm   higher priority, then whoever has waited longer than `patience_s`, then the longest
+          prefix in the cache; beyond `ranked` requests only the oldest ones are ranked, so that
+          a long queue costs no more than a short one
+    fcfs  higher priority, then arrival
+    """
+
+    def __init__(self, policy: Policy, *, patience_s: float = 2.0, ranked: int = 128) -> None:
+        self.policy: Policy = policy
+        self._patience_s = patience_s
+        self._ranked = ranked
+        self._requests: dict[int, Request] = {}
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests.values())
+
+    def add(self, request: Request) -> None:
+        """Put a request into the queue; it keeps its arrival time."""
+        self._requests[request.id] = request
+
+    def remove(self, request_id: int) -> Request | None:
+        """Take a request out and return it, or None if it is not here."""
+        return self._requests.pop(request_id, None)
+
+    def candidates(self) -> list[Request]:
+        """Return the requests to consider in this round: highest priority and oldest first."""
+        waiting = sorted(self._requests.values(), key=lambda r: (-r.priority, r.arrival_s, r.id))
+        return waiting[: self._ranked]
+
+    def order(self, ranked: list[tuple[Request, int]], now_s: float) -> list[Request]:
+        """Return the candidates, given with their matched tokens, in the order of admission."""
+        if self.policy == "fcfs":
+            return [request for request, _ in ranked]
+
+        def key(item: tuple[Request, int]) -> tuple[int, int, int, float, int]:
+            request, matched = item
+            overdue = now_s - request.arrival_s > self._patience_s
+            by_match = 0 if overdue else -matched
+            return (-request.priority, 0 if overdue else 1, by_match, request.arrival_s, request.id)
+
+        return [request for request, _ in sorted(ranked, key=key)]

@@ -1,0 +1,91 @@
+"""News of requests, collected during a turn and sent as one message."""
+
+from runtime.messages import FinishType, Output, TokenLogprobs
+from runtime.scheduler.request import Request
+
+
+class Replies:
+    """Collects tokens per request; a request that does not stream gets them all at its end."""
+
+    def __init__(self) -> None:
+        self._fresh: dict[int, Request] = {}
+        self._done: list[Output] = []
+
+    def token(self, request: Request, token: int, logprobs: TokenLogprobs | None) -> None:
+        """Note a sampled token."""
+        request.unsent.append(token)
+        if logprobs is not None:
+            request.unsent_logprobs.append(logprobs)
+        if request.stream:
+            self._fresh[request.id] = request
+
+    def finish(
+        self,
+        request: Request,
+        finish: FinishType,
+        *,
+        matched: int | None = None,
+        error: str | None = None,
+    ) -> None:
+        """Note that a request ended; its unsent tokens go along."""
+        self._fresh.pop(request.id, None)
+        self._done.append(_output(request, finish, matched, error))
+
+    def forget(self, request: Request) -> None:
+        """Drop the news of a request nobody waits for any more."""
+        self._fresh.pop(request.id, None)
+
+    def take(self) -> list[Output]:
+        """Return all news since the last call."""
+        if not self._fresh and not self._done:
+            return []
+        items = [_output(request, None, None, None) for request in self._fresh.values()]
+        items += self._done
+        self._fresh, self._done = {}, []
+        return items
+
+
+def _output(
+    request: Request, finish: FinishType | None, matched: int | None, error: str | None
+) -> Output:
+    first = not request.replied
+    request.replied = True
+    tokens, request.unsent = request.unsent, []
+    logprobs, request.unsent_logprobs = request.unsent_logprobs, []
+    return Output(
+        request_id=request.id,
+        token_ids=tokens,
+        finish=finish,
+        matched_stop=matched,
+        error=error,
+        prompt_tokens=request.prompt_tokens if first else 0,
+        cached_tokens=(request.cached_tokens or 0) if first else 0,
+        prompt_logprobs=_prompt_logprobs(request) if first else None,
+        logprobs=_joined(logprobs) if logprobs else None,
+    )
+
+
+def _prompt_logprobs(request: Request) -> TokenLogprobs | None:
+    """Return the spans of the prompt as one, its first token without a value."""
+    wanted = request.sample.logprobs
+    if wanted is None or wanted.start >= request.prompt_tokens:
+        return None
+    first = TokenLogprobs(
+        values=[None],
+        ids=[int(request.tokens[wanted.start])],
+        top=[[]] if wanted.top else [],
+        picked=[[]] if wanted.token_ids else [],
+    )
+    parts, request.prompt_logprobs = request.prompt_logprobs, []
+    return _joined([first, *parts])
+
+
+def _joined(parts: list[TokenLogprobs]) -> TokenLogprobs:
+    if len(parts) == 1:
+        return parts[0]
+    return TokenLogprobs(
+        values=[v for p in parts for v in p.values],
+        ids=[i for p in parts for i in p.ids],
+        top=[t for p in parts for t in p.top],
+        picked=[t for p in parts for t in p.picked],
+    )

@@ -1,0 +1,162 @@
+"""One generation in flight, as the scheduler sees it."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from mem_cache.radix import Lock
+from runtime.executor.step_plan import SampleState
+from runtime.messages import Generate, TokenLogprobs, unpack_ids
+
+
+class Status(Enum):
+    """Where a request stands."""
+
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class PendingPoint:
+    """A resume point whose state is saved (or in flight) but whose node is not published yet.
+
+    It holds one reference on each of its SWA pages and on its ring.
+    """
+
+    position: int
+    swa_pages: tuple[int, ...]
+    ring: int
+
+
+class Request:
+    """Tokens, lengths and holdings of one request.
+
+    The four lengths, in tokens:  0 <= matched <= committed <= scheduled <= total
+
+        [ from the cache )[ written and settled )[ in the step in flight )[ known, not fed )
+        0             matched             committed              scheduled            total
+
+    target         prefill ends here; `total` at the time of admission, so that a request that
+                   was retracted prefills its own output again
+    shared_pages   leading pages of the row that belong to the tree; the row holds a reference
+                   on each page from here to `num_pages`
+    published      tokens the tree has from this request, or had before
+    save_positions positions at which a resume point is wanted once prefill passes them
+    logprob_next   next prompt position whose logits are wanted, None when there is none left
+    """
+
+    __slots__ = (
+        "arrival_s",
+        "cached_tokens",
+        "committed",
+        "common",
+        "id",
+        "lock",
+        "logprob_next",
+        "matched",
+        "namespace",
+        "num_pages",
+        "pending_points",
+        "priority",
+        "prompt_logprobs",
+        "prompt_tokens",
+        "published",
+        "replied",
+        "retired_swa",
+        "row",
+        "sample",
+        "save_positions",
+        "scheduled",
+        "shared_pages",
+        "status",
+        "stop_ids",
+        "stream",
+        "target",
+        "tokens",
+        "total",
+        "unsent",
+        "unsent_logprobs",
+        "window_from",
+        "write_from",
+    )
+
+    def __init__(self, message: Generate, eos_token_ids: tuple[int, ...], arrival_s: float) -> None:
+        prompt = unpack_ids(message.input_ids)
+        sampling = message.sampling
+        self.id = message.request_id
+        self.namespace = message.namespace
+        self.priority = message.priority
+        self.stream = message.stream
+        self.arrival_s = arrival_s
+        self.prompt_tokens = len(prompt)
+        self.tokens = np.empty(len(prompt) + sampling.max_new_tokens, dtype=np.int32)
+        self.tokens[: len(prompt)] = prompt
+        self.stop_ids = frozenset(
+            sampling.stop_token_ids + (() if sampling.ignore_eos else eos_token_ids)
+        )
+        self.sample = SampleState(
+            sampling=sampling,
+            logprobs=message.logprobs,
+            prompt=self.tokens[: len(prompt)],
+            stop_ids=tuple(sorted(self.stop_ids)),
+        )
+        self.logprob_next = _first_logprob_position(message, len(prompt))
+        self.prompt_logprobs: list[TokenLogprobs] = []
+        self.status = Status.WAITING
+        self.total = len(prompt)
+        self.target = self.matched = self.committed = self.scheduled = 0
+        self.row = -1
+        self.lock: Lock | None = None
+        self.shared_pages = self.num_pages = self.published = 0
+        self.window_from = self.write_from = 0
+        self.save_positions: set[int] = set()
+        self.pending_points: list[PendingPoint] = []
+        self.retired_swa: list[int] = []
+        self.common: dict[int, int] = {}
+        self.cached_tokens: int | None = None
+        self.replied = False
+        self.unsent: list[int] = []
+        self.unsent_logprobs: list[TokenLogprobs] = []
+
+    @property
+    def match_limit(self) -> int:
+        """Most tokens that may come from the cache: one is always computed, and every
+        position whose logits are still wanted."""
+        limit = self.total - 1
+        return limit if self.logprob_next is None else min(limit, self.logprob_next)
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens sampled so far."""
+        return self.total - self.prompt_tokens
+
+    def append(self, token: int) -> None:
+        """Add a sampled token."""
+        self.tokens[self.total] = token
+        self.total += 1
+        self.sample.output.append(token)
+
+    def common_tokens(self, other: "Request") -> int:
+        """Return how many leading tokens both have; computed once per pair of prefills."""
+        known = self.common.get(other.id)
+        if known is None:
+            mine, theirs = self.tokens[: self.total], other.tokens[: other.target]
+            length = min(len(mine), len(theirs))
+            differ = mine[:length] != theirs[:length]
+            known = int(differ.argmax()) if differ.any() else length
+            self.common[other.id] = known
+        return known
+
+    def check(self) -> None:
+        """Raise AssertionError unless the four lengths are in order."""
+        lengths = (self.matched, self.committed, self.scheduled, self.total)
+        assert 0 <= lengths[0] <= lengths[1] <= lengths[2] <= lengths[3], (self.id, lengths)
+
+
+def _first_logprob_position(message: Generate, prompt_tokens: int) -> int | None:
+    if message.logprobs is None or message.logprobs.start >= prompt_tokens - 1:
+        return None
+    return message.logprobs.start

@@ -1,0 +1,26 @@
+"""What the scheduler needs to know of flags and model, resolved."""
+
+from dataclasses import dataclass
+
+from runtime.scheduler.queue import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """Limits and policies of one scheduler.
+
+    context_tokens    longest prompt plus output; also no more than the full pages hold
+    eos_token_ids     the model's own end tokens
+    max_logit_rows    prompt positions whose logits one step may compute
+    idle_poll_s       how long an idle loop waits for a message
+    """
+
+    context_tokens: int
+    eos_token_ids: tuple[int, ...]
+    max_queued_requests: int = 1024
+    chunked_prefill_size: int = 2048
+    schedule_policy: Policy = "lpm"
+    check_every_step: bool = False
+    decode_log_interval: int = 40
+    max_logit_rows: int = 4096
+    idle_poll_s: float = 0.1

@@ -1,0 +1,159 @@
+"""Host time of the scheduler with the forward pass replaced by a no-op.
+
+    python -m tests.bench.bench_host [--running 64] [--steps 1000] [--prompt 32768]
+
+Prints the scheduler thread's CPU time per decode step (receive, plan, settle, reply and its
+encoding; p50, p90, p99) and per admission of a long prompt, cold and as a second turn. Floors:
+1.5 ms per decode step at 64 running requests, 2 ms per admission of 32k tokens.
+"""
+
+import argparse
+import statistics
+import time
+
+import msgspec
+import numpy as np
+
+from mem_cache.allocator import PageAllocator
+from mem_cache.request_table import RequestTable
+from mem_cache.spec import PoolSizes, TreeSpec, div_ceil
+from runtime.executor.step_plan import StepPlan, StepResult
+from runtime.messages import FromScheduler, Generate, Sampling, ToScheduler, pack_ids
+from runtime.scheduler.loop import Scheduler
+from runtime.scheduler.residency import Residency
+from runtime.scheduler.settings import SchedulerSettings
+
+STEP_FLOOR_MS = 1.5
+ADMISSION_FLOOR_MS = 2.0
+
+
+class _Done:
+    def __init__(self, result: StepResult) -> None:
+        self._result = result
+
+    def result(self) -> StepResult:
+        return self._result
+
+
+class NoOpRunner:
+    """Answers each step with token 7 for every sampled row."""
+
+    def launch(self, plan: StepPlan) -> _Done:
+        """Compute nothing."""
+        count = len(plan.samples)
+        return _Done(StepResult([7] * count, [None] * count, [None] * count, []))
+
+
+class EncodingSocket:
+    """Decodes what comes in and encodes what goes out, as the real sockets do."""
+
+    def __init__(self) -> None:
+        self.inbox: list[bytes] = []
+        self.sent_bytes = 0
+        self._decoder = msgspec.msgpack.Decoder(ToScheduler)
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def receive(self, timeout_s: float) -> list[ToScheduler]:
+        """Return all messages put into `inbox`."""
+        messages, self.inbox = self.inbox, []
+        return [self._decoder.decode(m) for m in messages]
+
+    def send(self, message: FromScheduler) -> None:
+        """Encode and count."""
+        self.sent_bytes += len(self._encoder.encode(message))
+
+
+def make_scheduler(rows: int, context: int, socket: EncodingSocket) -> Scheduler:
+    """Return a scheduler at V4's page sizes with room for every request of the benchmark."""
+    spec = TreeSpec()
+    sizes = PoolSizes(
+        full_pages=(rows + 8) * div_ceil(context, spec.page_size),
+        swa_pages=12 * rows + 64,
+        rings=4 * rows + 64,
+    )
+    residency = Residency(
+        spec,
+        full=PageAllocator("full", sizes.full_pages),
+        swa=PageAllocator("swa", sizes.swa_pages),
+        rings=PageAllocator("rings", sizes.rings),
+        table=RequestTable(spec, rows=rows, max_pages=div_ceil(context, spec.page_size)),
+    )
+    settings = SchedulerSettings(
+        context_tokens=context, eos_token_ids=(1,), chunked_prefill_size=-1, idle_poll_s=0.0
+    )
+    return Scheduler(
+        settings, residency, runner=NoOpRunner(), socket=socket, clock=time.monotonic
+    )
+
+
+def generate(request_id: int, prompt: np.ndarray, new: int) -> bytes:
+    """Return the encoded request."""
+    sampling = Sampling(max_new_tokens=new, seed=request_id)
+    return msgspec.msgpack.encode(Generate(request_id, pack_ids(prompt), sampling))
+
+
+def turn_ms(scheduler: Scheduler) -> float:
+    """Do one turn and return its thread CPU time in ms."""
+    started = time.thread_time_ns()
+    scheduler.turn()
+    return (time.thread_time_ns() - started) / 1e6
+
+
+def decode_steps(running: int, steps: int) -> list[float]:
+    """Return the CPU time of each decode step, in ms."""
+    rng = np.random.default_rng(1)
+    socket = EncodingSocket()
+    scheduler = make_scheduler(running, 2048 + steps, socket)
+    for i in range(running):
+        socket.inbox.append(generate(i, rng.integers(8, 500, 1000), steps + 500))
+    while len(scheduler.decoding) < running:
+        scheduler.turn()
+    return [turn_ms(scheduler) for _ in range(steps)]
+
+
+def admissions(prompt_tokens: int, count: int, *, second_turn: bool) -> list[float]:
+    """Return the CPU time of turns that take in, admit and prefill one long prompt, in ms."""
+    rng = np.random.default_rng(2)
+    socket = EncodingSocket()
+    scheduler = make_scheduler(count + 1, prompt_tokens + 1024, socket)
+    times: list[float] = []
+    for i in range(count):
+        prompt = rng.integers(8, 500, prompt_tokens)
+        if second_turn:
+            socket.inbox.append(generate(2 * i, prompt[:-200], 1))
+            scheduler.turn()
+        socket.inbox.append(generate(2 * i + 1, prompt, 1))
+        times.append(turn_ms(scheduler))
+    return times
+
+
+def report(name: str, times: list[float], floor_ms: float) -> None:
+    """Print one row."""
+    p50, p90, p99 = (float(np.percentile(times, q)) for q in (50, 90, 99))
+    verdict = "ok" if p50 <= floor_ms else "ABOVE"
+    print(
+        f"{name:<34} p50 {p50:7.3f}  p90 {p90:7.3f}  p99 {p99:7.3f}  "
+        f"mean {statistics.fmean(times):7.3f} ms   floor {floor_ms} ms  {verdict}"
+    )
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--running", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--prompt", type=int, default=32768)
+    args = parser.parse_args()
+    report(
+        f"decode step, {args.running} running",
+        decode_steps(args.running, args.steps),
+        STEP_FLOOR_MS,
+    )
+    for second_turn in (False, True):
+        name = f"admit {args.prompt} tokens, {'second turn' if second_turn else 'cold'}"
+        times = admissions(args.prompt, 40, second_turn=second_turn)
+        report(name, times, ADMISSION_FLOOR_MS)
+
+
+if __name__ == "__main__":
+    main()

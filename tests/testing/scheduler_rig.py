@@ -1,0 +1,168 @@
+"""A scheduler on a token runner, simulated time and an in-memory socket."""
+
+import numpy as np
+
+from mem_cache.allocator import PageAllocator
+from mem_cache.request_table import RequestTable
+from mem_cache.spec import PoolSizes, TreeSpec, div_ceil
+from runtime.messages import (
+    FromScheduler,
+    Generate,
+    Logprobs,
+    Output,
+    Outputs,
+    Refused,
+    Sampling,
+    ToScheduler,
+    pack_ids,
+)
+from runtime.scheduler.loop import Scheduler
+from runtime.scheduler.residency import Residency
+from runtime.scheduler.settings import SchedulerSettings
+from tests.testing.token_runner import TokenRunner
+
+SMALL = TreeSpec(page_size=8, swa_page_size=4, window=8)
+
+
+class MemorySocket:
+    """Both directions as lists."""
+
+    def __init__(self) -> None:
+        self.inbox: list[ToScheduler] = []
+        self.outbox: list[FromScheduler] = []
+
+    def receive(self, timeout_s: float) -> list[ToScheduler]:
+        """Return all messages put into `inbox`."""
+        messages, self.inbox = self.inbox, []
+        return messages
+
+    def send(self, message: FromScheduler) -> None:
+        """Append to `outbox`."""
+        self.outbox.append(message)
+
+
+class Rig:
+    """Everything of one scheduler, small enough to look at."""
+
+    def __init__(
+        self,
+        sizes: PoolSizes,
+        *,
+        spec: TreeSpec = SMALL,
+        rows: int = 4,
+        reuse: bool = True,
+        chunk: int = 16,
+        policy: str = "lpm",
+        context: int | None = None,
+        max_queued: int = 1024,
+        vocab: int = 50,
+    ) -> None:
+        context = min(context or 10**9, sizes.full_pages * spec.page_size)
+        self.spec, self.sizes = spec, sizes
+        self.now_s = 0.0
+        self.residency = Residency(
+            spec,
+            full=PageAllocator("full", sizes.full_pages),
+            swa=PageAllocator("swa", sizes.swa_pages),
+            rings=PageAllocator("rings", sizes.rings),
+            table=RequestTable(spec, rows=rows, max_pages=div_ceil(context, spec.page_size)),
+            reuse=reuse,
+        )
+        self.runner = TokenRunner(spec, sizes, vocab=vocab)
+        self.socket = MemorySocket()
+        self.scheduler = Scheduler(
+            SchedulerSettings(
+                context_tokens=context,
+                eos_token_ids=(),
+                chunked_prefill_size=chunk,
+                schedule_policy="fcfs" if policy == "fcfs" else "lpm",
+                check_every_step=True,
+                max_queued_requests=max_queued,
+            ),
+            self.residency,
+            runner=self.runner,
+            socket=self.socket,
+            clock=self._tick,
+        )
+        self._next_id = 0
+
+    def _tick(self) -> float:
+        self.now_s += 1e-4
+        return self.now_s
+
+    def send(
+        self,
+        prompt: list[int] | np.ndarray,
+        new: int = 4,
+        *,
+        namespace: str = "",
+        priority: int = 0,
+        logprobs: Logprobs | None = None,
+        stream: bool = True,
+        stop: tuple[int, ...] = (),
+        min_new: int = 0,
+    ) -> int:
+        """Queue a request and return its id."""
+        self._next_id += 1
+        sampling = Sampling(
+            max_new_tokens=new, seed=0, temperature=0.0, stop_token_ids=stop, min_new_tokens=min_new
+        )
+        self.socket.inbox.append(
+            Generate(
+                self._next_id,
+                pack_ids(prompt),
+                sampling,
+                logprobs=logprobs,
+                namespace=namespace,
+                priority=priority,
+                stream=stream,
+            )
+        )
+        return self._next_id
+
+    def run(self, turns: int = 10_000) -> None:
+        """Turn the loop until nothing is left to do."""
+        for _ in range(turns):
+            self.scheduler.turn()
+            if not self.busy:
+                return
+        raise AssertionError(f"still busy after {turns} turns")
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request waits or runs."""
+        s = self.scheduler
+        return bool(self.socket.inbox or len(s.waiting) or s.prefills or len(s.decoding))
+
+    def outputs(self, request_id: int) -> list[Output]:
+        """Return all news of a request so far."""
+        return [
+            item
+            for message in self.socket.outbox
+            if isinstance(message, Outputs)
+            for item in message.items
+            if item.request_id == request_id
+        ]
+
+    def tokens(self, request_id: int) -> list[int]:
+        """Return the tokens a request has produced so far."""
+        return [t for item in self.outputs(request_id) for t in item.token_ids]
+
+    def cached(self, request_id: int) -> int:
+        """Return the reported cached tokens of a request."""
+        return self.outputs(request_id)[0].cached_tokens
+
+    def refusals(self) -> list[Refused]:
+        """Return the refusals sent so far."""
+        return [m for m in self.socket.outbox if isinstance(m, Refused)]
+
+    def assert_conserved(self) -> None:
+        """Assert that an idle scheduler's units are all free or in the tree."""
+        residency = self.residency
+        assert not self.busy
+        assert residency.rows_used == 0
+        assert residency.table.free == residency.table.page_table.shape[0]
+        assert residency.full.free + residency.cache.tree_pages == residency.full.capacity
+        residency.cache.reset()
+        for pool in (residency.full, residency.swa, residency.rings):
+            assert pool.free == pool.capacity, pool.name

@@ -1,0 +1,182 @@
+"""A model runner that stores prefix hashes where the network stores KV, and checks every read.
+
+Each position's "KV" is a hash of all tokens up to it. A step reads what the network would read
+(all full pages before the chunk, the window, the ring) and raises ReadFault where a slot holds
+anything but the hash of the row's own prefix. The next token is a function of the last hash, so
+a test knows the right output of a request from its tokens alone.
+"""
+
+import numpy as np
+
+from mem_cache.spec import PoolSizes, TreeSpec
+from runtime.executor.step_plan import StepPlan, StepResult
+from runtime.messages import TokenLogprobs
+
+RING_ROWS = 8
+BANKS = 2
+POISON = np.uint64(0xDEAD_DEAD_DEAD_DEAD)
+
+
+class ReadFault(AssertionError):
+    """A slot held something else than the row's own prefix."""
+
+
+def mix(previous: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """Return the hashes after `tokens` [n], given the hashes before them [n]; both uint64."""
+    with np.errstate(over="ignore"):
+        value = (previous ^ (tokens.astype(np.uint64) + np.uint64(0x9E37_79B9))) * np.uint64(
+            0xBF58_476D_1CE4_E5B9
+        )
+        return value ^ (value >> np.uint64(29))
+
+
+def prefix_hashes(tokens: np.ndarray, before: np.uint64 = np.uint64(1)) -> np.ndarray:
+    """Return the hash after each token of `tokens`."""
+    hashes = np.empty(len(tokens), dtype=np.uint64)
+    state = np.array([before], dtype=np.uint64)
+    for i, token in enumerate(tokens):
+        state = mix(state, np.array([token]))
+        hashes[i] = state[0]
+    return hashes
+
+
+def next_token(last_hash: np.uint64, vocab: int) -> int:
+    """Return the token that follows a prefix."""
+    return int(last_hash >> np.uint64(7)) % vocab
+
+
+def expected_output(prompt: list[int], count: int, vocab: int) -> list[int]:
+    """Return the `count` tokens that follow `prompt`."""
+    state = prefix_hashes(np.array(prompt))[-1]
+    out: list[int] = []
+    for _ in range(count):
+        out.append(next_token(state, vocab))
+        state = mix(np.array([state]), np.array([out[-1]]))[0]
+    return out
+
+
+class _Done:
+    def __init__(self, result: StepResult) -> None:
+        self._result = result
+
+    def result(self) -> StepResult:
+        return self._result
+
+
+class TokenRunner:
+    """Pools of hashes; see the module docstring. Unit 0 of each pool is the dummy."""
+
+    def __init__(self, spec: TreeSpec, sizes: PoolSizes, *, vocab: int = 50) -> None:
+        self.spec = spec
+        self.vocab = vocab
+        self.full = np.full((sizes.full_pages + 1, spec.page_size), POISON)
+        self.tokens = np.zeros((sizes.full_pages + 1, spec.page_size), dtype=np.int64)
+        self.swa = np.full((sizes.swa_pages + 1, spec.swa_page_size), POISON)
+        self.ring_rows = np.full((sizes.rings + 1, RING_ROWS), POISON)
+        self.banks = np.full((sizes.rings + 1, BANKS), POISON)
+        self.computed_tokens = 0
+        self.steps = 0
+        self.fail_tokens: set[int] = set()
+
+    def launch(self, plan: StepPlan) -> _Done:
+        """Run the copies, check all reads, store, and sample."""
+        self.steps += 1
+        for source, destination in plan.page_copies:
+            self.full[destination] = self.full[source]
+            self.tokens[destination] = self.tokens[source]
+        for source, destination in plan.swa_copies:
+            self.swa[destination] = self.swa[source]
+        for source, destination in plan.ring_copies:
+            self.ring_rows[destination] = self.ring_rows[source]
+            self.banks[destination] = self.banks[source]
+        ends = np.cumsum(plan.chunk_len)
+        chunks = [self._run_row(plan, i, int(ends[i])) for i in range(len(ends))]
+        for k in range(len(plan.save_row)):
+            self._save(plan, k, chunks[int(plan.save_row[k])])
+        self.computed_tokens += len(plan.input_ids)
+        return _Done(self._sample(plan, chunks))
+
+    def _run_row(self, plan: StepPlan, i: int, end: int) -> np.ndarray:
+        start, count = int(plan.chunk_start[i]), int(plan.chunk_len[i])
+        tokens = plan.input_ids[end - count : end]
+        pages = plan.page_table[i]
+        before = self._check_pages(pages, start)
+        self._check_window(plan, i, before)
+        self._check_ring(int(plan.ring[i]), before)
+        hashes = prefix_hashes(tokens, before[-1] if start else np.uint64(1))
+        positions = np.arange(start, start + count)
+        page = pages[positions // self.spec.page_size]
+        if (page == 0).any():
+            raise ReadFault(f"row {i} writes the dummy page")
+        kept = positions >= plan.write_from[i]
+        offset = positions % self.spec.page_size
+        there = self.full[page[~kept], offset[~kept]]
+        if (there != hashes[~kept]).any():
+            raise ReadFault(f"row {i} relies on records before {plan.write_from[i]} that differ")
+        self.full[page[kept], offset[kept]] = hashes[kept]
+        self.tokens[page[kept], offset[kept]] = tokens[kept]
+        return np.concatenate([before, hashes])
+
+    def _check_pages(self, pages: np.ndarray, start: int) -> np.ndarray:
+        positions = np.arange(start)
+        page, offset = pages[positions // self.spec.page_size], positions % self.spec.page_size
+        hashes, tokens = self.full[page, offset], self.tokens[page, offset]
+        if start:
+            previous = np.concatenate([np.array([1], dtype=np.uint64), hashes[:-1]])
+            wrong = np.flatnonzero(mix(previous, tokens) != hashes)
+            if len(wrong):
+                raise ReadFault(f"full page of position {wrong[0]} is not of this prefix")
+        return hashes
+
+    def _check_window(self, plan: StepPlan, i: int, before: np.ndarray) -> None:
+        start, size = len(before), self.spec.swa_page_size
+        first = max(0, int(plan.window_from[i]), start - (self.spec.window - 1))
+        positions = np.arange(first, start)
+        page = plan.window[i][(positions // size) % self.spec.window_slots]
+        wrong = np.flatnonzero(self.swa[page, positions % size] != before[first:])
+        if len(wrong):
+            raise ReadFault(f"window of row {i}: position {positions[wrong[0]]} of {start}")
+
+    def _check_ring(self, ring: int, before: np.ndarray) -> None:
+        start = len(before)
+        if not start:
+            return
+        positions = np.arange(max(0, start - (RING_ROWS - 1)), start)
+        if (self.ring_rows[ring, positions % RING_ROWS] != before[positions]).any():
+            raise ReadFault(f"ring {ring} is not the one before position {start}")
+        if self.banks[ring, (start - 1) % BANKS] != before[-1]:
+            raise ReadFault(f"bank of ring {ring} is not the one before position {start}")
+
+    def _save(self, plan: StepPlan, k: int, hashes: np.ndarray) -> None:
+        row, position = int(plan.save_row[k]), int(plan.save_position[k])
+        start, size = int(plan.chunk_start[row]), self.spec.swa_page_size
+        slots = self.spec.window_slots
+        for p in range(max(0, position - self.spec.window), position):
+            source = int(plan.window[row][(p // size) % slots])
+            destination = int(plan.save_window[k][(p // size) % slots])
+            if p < start and source == destination:
+                continue
+            if destination == 0:
+                raise ReadFault(f"save {k} writes the dummy SWA page")
+            value = hashes[p] if p >= start else self.swa[source, p % size]
+            self.swa[destination, p % size] = value
+        source_ring, ring = int(plan.ring[row]), int(plan.save_ring[k])
+        old_rows, old_banks = self.ring_rows[source_ring].copy(), self.banks[source_ring].copy()
+        for p in range(max(0, position - RING_ROWS), position):
+            slot = p % RING_ROWS
+            self.ring_rows[ring, slot] = hashes[p] if p >= start else old_rows[slot]
+        for p in range(max(0, position - BANKS), position):
+            bank = p % BANKS
+            self.banks[ring, bank] = hashes[p] if p >= start else old_banks[bank]
+
+    def _sample(self, plan: StepPlan, chunks: list[np.ndarray]) -> StepResult:
+        tokens = [next_token(chunks[int(row)][-1], self.vocab) for row in plan.sampled]
+        failed = ["logits are not finite" if t in self.fail_tokens else None for t in tokens]
+        spans = [
+            TokenLogprobs(
+                values=[float(chunks[s.row][p] % np.uint64(97)) for p in range(s.start, s.stop)],
+                ids=[int(t) for t in s.targets],
+            )
+            for s in plan.prompt_logprobs
+        ]
+        return StepResult(tokens, failed, [None] * len(tokens), spans)
