@@ -68,15 +68,15 @@ def check_all(
 
     Raises IntegrityError with the path to the first fault found. Changes nothing.
     """
-    places: list[_Place] = []
     for namespace, root in roots.items():
         _check_root(namespace, root)
-        for place in _places(root):
-            _check_span(spec, place)
-            _check_children(spec, place)
-            _check_points(spec, place)
-            _check_locks(place)
-            places.append(place)
+    places = [place for root in roots.values() for place in _places(root)]
+    for place in places:
+        _check_span(spec, place)
+    for place in places:
+        _check_children(spec, place)
+        _check_points(spec, place)
+        _check_locks(place)
     below = [place for place in places if place.above is not None]
     _check_unique_pages(below)
     _check_heads(spec, places)

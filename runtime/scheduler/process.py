@@ -9,9 +9,16 @@ from pathlib import Path
 
 import torch
 
-from jit_kernels.registry import chosen
-from layers.config import ModelConfig, load_config, pool_spec, resolve_record_format
+from jit_kernels.registry import BackendUnavailable, chosen
+from layers.config import (
+    ConfigFault,
+    ModelConfig,
+    load_config,
+    pool_spec,
+    resolve_record_format,
+)
 from layers.deepseek_v4 import DeepseekV4
+from layers.checkpoint import WeightError
 from layers.weights import fill_dummy, load_weights
 from mem_cache.allocator import PageAllocator
 from mem_cache.pools import KvPools
@@ -45,7 +52,10 @@ def run_scheduler(config: ServerConfig, addresses: Addresses) -> None:
         raise ConfigError("the scheduler needs a model path")
     socket = SchedulerSocket(addresses)
     try:
-        scheduler, ready = build_scheduler(config, Path(config.model_path), socket)
+        try:
+            scheduler, ready = build_scheduler(config, Path(config.model_path), socket)
+        except (ConfigFault, WeightError, BackendUnavailable) as fault:
+            raise ConfigError(str(fault)) from fault
         socket.send(ready)
         stop = threading.Event()
         parent = os.getppid()

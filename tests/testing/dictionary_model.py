@@ -224,8 +224,12 @@ class Rig:
         swa = Counter(unit for row in self.rows for unit in row.window.values())
         self.cache.check(full=full, swa=swa, rings=Counter())
         assert self._tree_content() == (self.published, self.points)
-        tokens = sum(self.cache.tokens_by_namespace().values())
-        assert tokens >= len(self.published)
+        assert sum(self.cache.tokens_by_namespace().values()) >= len(self.published)
+        for row in self.rows:
+            assert all(self.full.references(page) for page in row.table)
+            for position, number in enumerate(row.ids[1:]):
+                page = row.table[position // self.spec.page_size]
+                assert self.page_content[page][position % self.spec.page_size] == number
 
     def _check_pages(self, match: Match, ids: list[int]) -> None:
         page = self.spec.page_size

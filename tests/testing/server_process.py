@@ -20,6 +20,7 @@ from typing import IO, Any
 import httpx
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+LAUNCHER = ROOT / "launch_server.py"
 LOG_CHARS = 6000
 EXIT_S = 40.0
 
@@ -174,7 +175,7 @@ def running_server(
     step, or the server dies and this fails.
     """
     port = free_port()
-    command = [sys.executable, str(ROOT / "launch_server.py"), "--port", str(port), *flags]
+    command = [sys.executable, str(LAUNCHER), "--port", str(port), *flags]
     command += ["--check-every-step"] if check else []
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     with tempfile.TemporaryFile() as log:

@@ -1,0 +1,43 @@
+"""Indexer scores in plain torch: products of one token's heads with 64 keys."""
+
+import torch
+
+TILE = 64
+BLOCK_BYTES = 1 << 27
+
+
+def indexer_logits(
+    q: torch.Tensor,
+    weights: torch.Tensor,
+    keys: torch.Tensor,
+    *,
+    row: torch.Tensor,
+    visible: torch.Tensor,
+) -> torch.Tensor:
+    """Score keys; see `jit_kernels.indexer_logits.indexer_logits`."""
+    tokens, heads, width = q.shape
+    slots = keys.shape[1]
+    result = q.new_empty((tokens, slots))
+    block = max(1, BLOCK_BYTES // (4 * max(1, slots) * (width + heads)))
+    seen = visible.tolist()
+    for first in range(0, tokens, block):
+        part = slice(first, min(first + block, tokens))
+        # Key tiles beyond what this block of tokens sees would only be masked below.
+        used = -(-max(seen[part]) // TILE) * TILE
+        result[part, used:] = -torch.inf
+        if used:
+            result[part, :used] = _block(q[part], weights[part], keys[:, :used], row[part])
+    hidden = torch.arange(slots, device=q.device) >= visible.unsqueeze(1)
+    return result.masked_fill_(hidden, -torch.inf)
+
+
+def _block(
+    q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, row: torch.Tensor
+) -> torch.Tensor:
+    tokens, heads, width = q.shape
+    tiles = keys.shape[1] // TILE
+    mine = keys.index_select(0, row).view(tokens * tiles, TILE, width)
+    queries = q.transpose(1, 2).unsqueeze(1).expand(tokens, tiles, width, heads)
+    scores = torch.bmm(mine, queries.reshape(tokens * tiles, width, heads))
+    scores = scores.clamp_(min=0.0).view(tokens, tiles * TILE, heads)
+    return scores.mul_(weights.unsqueeze(1)).sum(-1)

@@ -1,0 +1,28 @@
+"""Rotary position embedding of the last channels, interleaved pairs."""
+
+from collections.abc import Callable
+
+import torch
+
+from jit_kernels.checks import check_shape
+from jit_kernels.registry import Backend, select
+
+__all__ = ["rope"]
+
+_rope: Callable[..., torch.Tensor] = select(
+    "rope", [Backend("reference", "jit_kernels.rope.reference:rope")]
+)
+
+
+def rope(x: torch.Tensor, rotation: torch.Tensor, *, inverse: bool = False) -> torch.Tensor:
+    """Rotate the last R channels of `x` in place and return it.
+
+    x         [T, H, C] float32 or bfloat16, contiguous; mutated; C at least R
+    rotation  [T, 2, R] float32   per channel the cosine of its pair's angle, then the sine,
+                                  negative in even channels: out[2i] = x[2i] cos - x[2i+1] sin
+    inverse   rotate backwards
+
+    The arithmetic is float32, rounded once. Raises ShapeError.
+    """
+    check_shape("rotation", rotation, x.shape[0], 2, None)
+    return _rope(x, rotation, inverse)

@@ -1,0 +1,49 @@
+"""Which experts a token goes to, and with what weight."""
+
+from collections.abc import Callable
+
+import torch
+
+from jit_kernels.checks import check_dtype, check_shape
+from jit_kernels.registry import Backend, select
+
+__all__ = ["route_hashed", "route_topk"]
+
+_MODULE = "jit_kernels.route_topk.reference"
+_route_topk: Callable[..., tuple[torch.Tensor, torch.Tensor]] = select(
+    "route_topk", [Backend("reference", f"{_MODULE}:route_topk")]
+)
+_route_hashed: Callable[..., tuple[torch.Tensor, torch.Tensor]] = select(
+    "route_hashed", [Backend("reference", f"{_MODULE}:route_hashed")]
+)
+
+
+def route_topk(
+    logits: torch.Tensor, bias: torch.Tensor, *, top_k: int, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Choose the `top_k` experts with the largest `sqrt(softplus(logit)) + bias`.
+
+    logits  [T, E] float32
+    bias    [E] float32   for choosing only, it does not enter the weights
+
+    Returns (experts [T, k] int64, best first, ties to the lower id; weights [T, k] float32, the
+    scores without bias, normalised over the chosen ones, times `scale`). Raises ShapeError.
+    """
+    check_dtype("logits", logits, torch.float32)
+    check_shape("bias", bias, logits.shape[1])
+    return _route_topk(logits, bias, top_k, scale)
+
+
+def route_hashed(
+    logits: torch.Tensor, experts: torch.Tensor, *, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weigh experts that the token's id has already chosen.
+
+    logits   [T, E] float32
+    experts  [T, k] int64
+
+    Returns (experts, weights [T, k] float32) as `route_topk` does. Raises ShapeError.
+    """
+    check_dtype("logits", logits, torch.float32)
+    check_shape("experts", experts, logits.shape[0], None)
+    return _route_hashed(logits, experts, scale)

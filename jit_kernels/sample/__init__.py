@@ -1,0 +1,76 @@
+"""Draw one token per row: temperature, top-k, top-p and min-p, by inverse distribution."""
+
+import torch
+
+from jit_kernels.checks import ShapeError, check_dtype, check_shape
+from jit_kernels.registry import Backend, select
+
+__all__ = ["MAX_VOCAB", "sample"]
+
+MAX_VOCAB = 2**18
+
+_sample = select("sample", [Backend("reference", "jit_kernels.sample.reference:sample")])
+
+
+def sample(
+    logits: torch.Tensor,
+    *,
+    temperature: torch.Tensor,
+    top_k: torch.Tensor,
+    top_p: torch.Tensor,
+    min_p: torch.Tensor,
+    seed: torch.Tensor,
+    position: torch.Tensor,
+) -> torch.Tensor:
+    """Draw one token id from each row of `logits`.
+
+    logits       [n, V] float32, V at most 2^18; not changed
+    temperature  [n] float32   0 takes the largest logit, ties to the lower id
+    top_k        [n] int64     tokens kept; V keeps all
+    top_p        [n] float32   tokens are kept until their mass passes it; 1 keeps all
+    min_p        [n] float32   least probability kept, relative to the largest one; 0 keeps all
+    seed         [n] int64     any value
+    position     [n] int64     position the drawn token will have
+
+    The parameters are CPU tensors, wherever the logits are: the work that a batch needs is
+    chosen from them without waiting for the device. Returns [n] int64 on the logits' device.
+
+    Probabilities are softmax(logits / temperature). The filters apply together, each to these
+    probabilities and not to what another left over: a token is kept if fewer than top_k tokens
+    come before it (larger logit first, ties to the lower id), if the mass of those before it is
+    at most top_p, and if it has at least min_p times the largest probability. The first token
+    is always kept. The draw inverts the running sum in id order at one uniform number, a hash
+    of (seed, position).
+
+    A row's token depends on nothing but that row: not on the others, its place, or how many
+    there are. A row with a NaN or infinite maximum gets some id in [0, V).
+    Source: the filters are those of SGLang's sampler without kernels, and of FlashInfer's
+    filter order "joint".
+    Raises ShapeError before any launch.
+    """
+    check_shape("logits", logits, None, None)
+    check_dtype("logits", logits, torch.float32)
+    rows, vocab = logits.shape
+    if not 1 <= vocab <= MAX_VOCAB:
+        raise ShapeError(f"logits have {vocab} columns, expected 1 to {MAX_VOCAB}")
+    for name, parameter, dtype in (
+        ("temperature", temperature, torch.float32),
+        ("top_k", top_k, torch.int64),
+        ("top_p", top_p, torch.float32),
+        ("min_p", min_p, torch.float32),
+        ("seed", seed, torch.int64),
+        ("position", position, torch.int64),
+    ):
+        check_shape(name, parameter, rows)
+        check_dtype(name, parameter, dtype)
+        if parameter.device.type != "cpu":
+            raise ShapeError(f"{name} is on {parameter.device}, expected the CPU")
+    return _sample(
+        logits,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        position=position,
+    )

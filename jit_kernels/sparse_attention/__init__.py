@@ -1,0 +1,40 @@
+"""Attention of each token over the keys it names, with a sink."""
+
+from collections.abc import Callable
+
+import torch
+
+from jit_kernels.checks import ShapeError, check_dtype, check_shape
+from jit_kernels.registry import Backend, select
+
+__all__ = ["KEY_TILE", "sparse_attention"]
+
+KEY_TILE = 64
+
+_sparse_attention: Callable[..., torch.Tensor] = select(
+    "sparse_attention",
+    [Backend("reference", "jit_kernels.sparse_attention.reference:sparse_attention")],
+)
+
+
+def sparse_attention(
+    q: torch.Tensor, keys: torch.Tensor, index: torch.Tensor, *, sink: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """Return `softmax(scale * q . keys[index], sink) @ keys[index]`; keys are the values too.
+
+    q      [T, H, D] float32 or bfloat16
+    keys   [N, D] float32   row 0 is zeros and stands for no key; rows not named may hold anything
+    index  [T, K] int64     keys of each token, K a multiple of 64; 0 where there is none
+    sink   [H] float32      one more logit in the denominator, without a value
+
+    Returns [T, H, D] in the dtype of q, float32 inside. A token's bits depend on its own q and on
+    which key stands in which slot of its index; tiles of 64 slots that name no key change nothing.
+    Raises ShapeError.
+    """
+    check_shape("keys", keys, None, q.shape[2])
+    check_shape("index", index, q.shape[0], None)
+    check_shape("sink", sink, q.shape[1])
+    check_dtype("keys", keys, torch.float32)
+    if index.shape[1] % KEY_TILE:
+        raise ShapeError(f"index has {index.shape[1]} slots, expected a multiple of {KEY_TILE}")
+    return _sparse_attention(q, keys, index, sink, scale)

@@ -1,0 +1,110 @@
+"""The DeepSeek V4 network: embedding, layers, head."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from layers.attention import Attention
+from layers.attention_plan import AttentionPlan, plan_attention
+from layers.config import ModelConfig
+from layers.embedding import VocabTable
+from layers.experts import Experts
+from layers.forward_batch import ForwardBatch
+from layers.hyper_connection import HyperConnection, HyperHead
+from layers.norm import RmsNorm
+from layers.parallel import Shards
+from layers.rope import RopeFrequencies
+from mem_cache.pools import KvPools
+
+__all__ = ["DeepseekV4", "Layer"]
+
+
+class Layer:
+    """Attention, then experts; each between a norm and the streams' mixing."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer: int,
+        *,
+        shards: Shards,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        """Allocate the weights of layer `layer`."""
+        width, eps = config.hidden_size, config.rms_norm_eps
+        self._attention_mix = HyperConnection(config, name="hc_attn", device=device)
+        self._attention_norm = RmsNorm(width, eps=eps, name="attn_norm", device=device)
+        self._attention = Attention(config, layer, shards=shards, dtype=dtype, device=device)
+        self._experts_mix = HyperConnection(config, name="hc_ffn", device=device)
+        self._experts_norm = RmsNorm(width, eps=eps, name="ffn_norm", device=device)
+        self._experts = Experts(config, layer, shards=shards, dtype=dtype, device=device)
+
+    def __call__(self, streams: Tensor, plan: AttentionPlan, pools: KvPools) -> Tensor:
+        """Return the streams [T, N, d] after this layer."""
+        x, post, mixing = self._attention_mix.pre(streams)
+        y = self._attention(self._attention_norm(x), plan, pools)
+        streams = self._attention_mix.post(y, streams, post, mixing)
+        x, post, mixing = self._experts_mix.pre(streams)
+        y = self._experts(self._experts_norm(x), plan.input_ids)
+        return self._experts_mix.post(y, streams, post, mixing)
+
+    def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
+        """Yield the weights under their names in files."""
+        yield from self._attention_mix.named_weights(prefix)
+        yield from self._attention_norm.named_weights(prefix)
+        yield from self._attention.named_weights(f"{prefix}attn.")
+        yield from self._experts_mix.named_weights(prefix)
+        yield from self._experts_norm.named_weights(prefix)
+        yield from self._experts.named_weights(f"{prefix}ffn.")
+
+
+class DeepseekV4:
+    """The whole network on one device; a row's result does not depend on its company.
+
+    The same token at the same position after the same tokens gives the same bits, whatever the
+    chunks, the other rows, and what was reused instead of computed.
+    """
+
+    def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype) -> None:
+        """Allocate all weights.
+
+        dtype  of matrices and activations, float32 or bfloat16; gates, compressors, norms and
+               stream mixing are float32 in any case
+        """
+        self.config = config
+        shards = Shards()
+        vocab, width = config.vocab_size, config.hidden_size
+        self._rope = RopeFrequencies(config, device)
+        self._embedding = VocabTable(vocab, width, name="embed", dtype=dtype, device=device)
+        self._layers = [
+            Layer(config, layer, shards=shards, dtype=dtype, device=device)
+            for layer in range(config.num_hidden_layers)
+        ]
+        self._head_mix = HyperHead(config, name="hc_head", device=device)
+        self._norm = RmsNorm(width, eps=config.rms_norm_eps, name="norm", device=device)
+        self._head = VocabTable(vocab, width, name="head", dtype=dtype, device=device)
+
+    @torch.inference_mode()
+    def forward(self, batch: ForwardBatch, pools: KvPools) -> Tensor:
+        """Run one step and return the logits of `batch.logit_tokens`, [k, vocab] float32.
+
+        Finished records, windows and compress states are written to `pools`.
+        """
+        plan = plan_attention(batch, pools.spec, self.config, self._rope)
+        hidden = self._embedding.embed(batch.input_ids).unsqueeze(1)
+        streams = hidden.expand(-1, self.config.hc_mult, -1)
+        for layer in self._layers:
+            streams = layer(streams, plan, pools)
+        wanted = streams.index_select(0, batch.logit_tokens)
+        return self._head.logits(self._norm(self._head_mix(wanted)))
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield (name in published files, writable view of the dense shape) of every weight."""
+        yield from self._embedding.named_weights()
+        for i, layer in enumerate(self._layers):
+            yield from layer.named_weights(f"layers.{i}.")
+        yield from self._head_mix.named_weights()
+        yield from self._norm.named_weights("")
+        yield from self._head.named_weights()

@@ -1,0 +1,339 @@
+"""Start the processes of a server, notice when one dies, and stop them all.
+
+Exit codes: 0 asked to stop, 1 a fault (a dead or hung scheduler, a port in use), 2 flags or a
+checkpoint that cannot be served, 130 told twice to stop.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import math
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from runtime.config import ServerConfig, parse_args
+from runtime.errors import ConfigError, RuntimeFault, WorkerDied
+from runtime.ipc import ManagerSocket, private_addresses
+from runtime.messages import Ready
+from runtime.scheduler_process import (
+    CONFIG_EXIT_CODE,
+    SchedulerProcess,
+    configure_logging,
+    verdict,
+)
+from runtime.tokenizer.manager import TokenizerManager
+from runtime.tokenizer.tokenizer import TextTokenizer
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+logger = logging.getLogger("umbra.launch")
+
+SCHEDULER_MAIN = "runtime.scheduler.process:run_scheduler"
+_WATCH_S = 0.1
+# This process itself was held up: what it did not hear meanwhile proves nothing.
+_OWN_STALL_S = 1.0
+# After a fault: time for the error replies to leave, and for the process to be gone.
+_FAULT_REPLIES_S = 0.3
+_FAULT_EXIT_S = 0.7
+_GOODBYE_S = 2.0
+_SCHEDULER_EXIT_S = 2.0
+
+
+def serve(argv: list[str], *, scheduler_main: str = SCHEDULER_MAIN) -> int:
+    """Run a server until it is told to stop; return the exit code.
+
+    argv            command line without the program name
+    scheduler_main  "module:function" that the scheduler process runs
+    """
+    try:
+        config = resolve(parse_args(argv))
+        configure_logging(config.log_level)
+        return asyncio.run(_serve(config, scheduler_main))
+    except ConfigError as fault:
+        print(f"error: {fault}", file=sys.stderr)
+        return CONFIG_EXIT_CODE
+    except RuntimeFault as fault:
+        print(f"error: {fault}", file=sys.stderr)
+        return 1
+
+
+def resolve(config: ServerConfig) -> ServerConfig:
+    """Return `config` with paths and names filled in.
+
+    Without a model path the small stand-in is made first. Raises ConfigError for a folder that
+    is no checkpoint.
+    """
+    model_path = config.model_path
+    if model_path is None:
+        from runtime.default_model import ensure_default_model
+
+        model_path = str(ensure_default_model())
+    if not Path(model_path).is_dir():
+        raise ConfigError(f"--model-path {model_path}: there is no such folder")
+    if not (Path(model_path) / "config.json").is_file():
+        raise ConfigError(f"--model-path {model_path}: the folder has no config.json")
+    tokenizer_path = config.tokenizer_path or model_path
+    if not Path(tokenizer_path).is_dir():
+        raise ConfigError(f"--tokenizer-path {tokenizer_path}: there is no such folder")
+    return dataclasses.replace(
+        config,
+        model_path=model_path,
+        tokenizer_path=tokenizer_path,
+        served_model_name=config.served_model_name or model_path,
+    )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket bound to the address, not yet accepting.
+
+    Raises ConfigError for an address that is none, RuntimeFault for one that cannot be had.
+    """
+    # getaddrinfo would take 70000 for 4464.
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"--port must lie between 0 and 65535, got {port}")
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as fault:
+        raise ConfigError(f"--host {host} --port {port}: {fault}") from fault
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as fault:
+        listener.close()
+        raise _cannot_listen(host, port, fault) from fault
+    return listener
+
+
+def _cannot_listen(host: str, port: int, fault: OSError) -> RuntimeFault:
+    return RuntimeFault(f"cannot listen on {host}:{port}: {fault.strerror}")
+
+
+class _StopSignals:
+    """SIGINT and SIGTERM, as events: the first asks to drain, a further SIGINT to quit at once."""
+
+    def __init__(self) -> None:
+        self.drain = asyncio.Event()
+        self.quit = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: int) -> None:
+        if self.drain.is_set() and number == signal.SIGINT:
+            self.quit.set()
+        self.drain.set()
+
+
+class _WebServer(uvicorn.Server):
+    """uvicorn that leaves the signals to the launcher."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Do nothing: SIGINT and SIGTERM drain the engine first."""
+        yield
+
+
+async def _serve(config: ServerConfig, scheduler_main: str) -> int:
+    signals = _StopSignals()
+    listener = listen(config.host, config.port)
+    with contextlib.closing(listener), private_addresses() as addresses:
+        messages = ManagerSocket(addresses)
+        process = SchedulerProcess(scheduler_main, config, addresses)
+        process.start()
+        try:
+            # Imported while the scheduler loads its weights, and never by the scheduler.
+            from runtime.server.app import create_app
+
+            manager = await _bring_up(config, messages, process, signals)
+            if manager is None:
+                return 0
+            app = create_app(manager, config)
+            running = _Running(config, app, manager=manager, process=process, signals=signals)
+            return await running.run(listener)
+        finally:
+            process.kill()
+            messages.close()
+
+
+async def _bring_up(
+    config: ServerConfig,
+    messages: ManagerSocket,
+    process: SchedulerProcess,
+    signals: _StopSignals,
+) -> TokenizerManager | None:
+    """Wait for the scheduler; None when told to stop meanwhile. Raises ConfigError, WorkerDied."""
+    ready = asyncio.create_task(_first_ready(messages))
+    others = [asyncio.create_task(signals.drain.wait()), asyncio.create_task(process.exited.wait())]
+    try:
+        # Loaded while the scheduler loads its weights.
+        tokenizer = await asyncio.to_thread(TextTokenizer.load, config.tokenizer_path or "")
+        await asyncio.wait([ready, *others], return_when=asyncio.FIRST_COMPLETED)
+        if signals.drain.is_set():
+            return None
+        if not ready.done():
+            if process.exit_code == CONFIG_EXIT_CODE:
+                raise ConfigError(process.last_words() or "the checkpoint cannot be served")
+            raise WorkerDied(f"while starting, the scheduler {process.how_it_ended()}")
+        seeds = random.Random(config.random_seed)
+        return TokenizerManager(
+            config,
+            tokenizer,
+            messages,
+            ready.result(),
+            seeds=iter(lambda: seeds.getrandbits(63), None),
+        )
+    finally:
+        for task in (ready, *others):
+            task.cancel()
+
+
+async def _first_ready(messages: ManagerSocket) -> Ready:
+    while True:
+        message = await messages.receive()
+        if isinstance(message, Ready):
+            return message
+
+
+class _Running:
+    """A server that is up: its web server, its watch over the scheduler, and its end."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        app: "FastAPI",
+        *,
+        manager: TokenizerManager,
+        process: SchedulerProcess,
+        signals: _StopSignals,
+    ) -> None:
+        self._config = config
+        self._manager = manager
+        self._process = process
+        self._signals = signals
+        self._drained_by_s = 0.0
+        self._web = _WebServer(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                ws="none",
+            )
+        )
+
+    async def run(self, listener: socket.socket) -> int:
+        """Serve until a fault or a signal; return the exit code."""
+        receiving = asyncio.create_task(self._manager.run())
+        watching = asyncio.create_task(self._watch())
+        faults = [receiving, watching]
+        serving = asyncio.create_task(self._web.serve(sockets=[listener]))
+        announcing = asyncio.create_task(self._announce(listener))
+        draining = asyncio.create_task(self._drain())
+        quitting = asyncio.create_task(self._signals.quit.wait())
+        tasks = [*faults, serving, draining, quitting]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if quitting.done():
+                return 130
+            if watching.done() or receiving.done():
+                reason = watching.result() if watching.done() else _failure(receiving)
+                await self._fail(reason, serving)
+                return 1
+            if serving.done():
+                fault = serving.exception()
+                if isinstance(fault, OSError):
+                    raise _cannot_listen(self._config.host, self._config.port, fault)
+                raise RuntimeFault(f"the web server ended: {fault}")
+            return await self._say_goodbye(serving, quitting)
+        finally:
+            for task in (*tasks, announcing):
+                task.cancel()
+
+    async def _announce(self, listener: socket.socket) -> None:
+        while not self._web.started:
+            await asyncio.sleep(0.01)
+        host, port = listener.getsockname()[:2]
+        logger.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+        logger.info("The server is fired up and ready to roll!")
+
+    async def _watch(self) -> str:
+        """Return why the scheduler is dead or hung, as soon as it is."""
+        clock, manager = self._manager.clock, self._manager
+        counted_from = last_turn = clock()
+        while not await self._process.wait(_WATCH_S):
+            now = clock()
+            if now - last_turn > _OWN_STALL_S:
+                counted_from = now
+            last_turn = now
+            reason = verdict(
+                manager.last_state,
+                silence_s=now - max(counted_from, manager.last_heartbeat),
+                step_limit_s=self._config.watchdog_timeout,
+            )
+            if reason is not None:
+                self._process.dump_stacks()
+                return reason
+        return f"the scheduler {self._process.how_it_ended()}"
+
+    async def _fail(self, reason: str, serving: asyncio.Task[None]) -> None:
+        """Tell everybody that the engine is dead, and be gone soon, whatever still hangs."""
+        _exit_within(_FAULT_EXIT_S, 1)
+        logger.error("the engine died: %s", reason)
+        self._manager.engine_died(reason)
+        await asyncio.wait([serving], timeout=_FAULT_REPLIES_S)
+        self._process.kill()
+        self._web.should_exit = self._web.force_exit = True
+        await asyncio.wait([serving], timeout=_FAULT_REPLIES_S)
+        self._manager.close()
+
+    async def _drain(self) -> None:
+        await self._signals.drain.wait()
+        logger.info("stopping: %d requests may finish", self._manager.in_flight)
+        self._drained_by_s = self._manager.clock() + self._config.drain_timeout
+        aborted = await self._manager.drain(self._config.drain_timeout)
+        if aborted:
+            logger.warning("stopping: aborted %d requests", aborted)
+
+    async def _say_goodbye(self, serving: asyncio.Task[None], quitting: asyncio.Task[bool]) -> int:
+        """Let the last replies leave, then end the scheduler in good order."""
+        # A slow reader may have the rest of the time for what the engine has finished.
+        left = max(self._drained_by_s - self._manager.clock(), _GOODBYE_S)
+        self._web.config.timeout_graceful_shutdown = math.ceil(left)
+        self._web.should_exit = True
+        await asyncio.wait([serving, quitting], return_when=asyncio.FIRST_COMPLETED)
+        if quitting.done():
+            return 130
+        self._manager.close()
+        # A thread may still tokenise a huge text for a client that is gone.
+        _exit_within(_SCHEDULER_EXIT_S + _GOODBYE_S, 0)
+        if not await self._process.wait(_SCHEDULER_EXIT_S):
+            logger.warning("the scheduler did not end when asked: killed")
+        logger.info("stopped")
+        return 0
+
+
+def _failure(task: asyncio.Task[None]) -> str:
+    fault = task.exception()
+    logger.error("the message loop failed", exc_info=fault)
+    return f"the message loop failed: {fault}"
+
+
+def _exit_within(seconds: float, code: int) -> None:
+    """End the process in `seconds` at the latest, should anything keep it."""
+    timer = threading.Timer(seconds, os._exit, (code,))
+    timer.daemon = True
+    timer.start()

@@ -1,0 +1,173 @@
+"""`/v1/completions`."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from runtime.errors import BadRequest
+from runtime.messages import Logprobs
+from runtime.server.body import read_body
+from runtime.server.native_plan import NO_PROMPT_LOGPROBS, id_lists
+from runtime.server.native_schema import check_priority
+from runtime.server.openai import (
+    Envelope,
+    LegacyLogprobs,
+    Usage,
+    finish_fields,
+    usage_fields,
+    usage_report,
+)
+from runtime.server.openai_schema import CompletionBody
+from runtime.server.replies import EventStream, event, json_reply, until_disconnect
+from runtime.server.runs import Answer, PositionLogprobs, gather, labels, merge
+from runtime.server.service import Service
+from runtime.tokenizer.call import GenerateCall
+from runtime.tokenizer.choice import Delta
+
+Prompt = str | list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A request, ready to run.
+
+    calls  one per prompt
+    echo   each prompt's text where it is to precede the answer, else ""
+    """
+
+    body: CompletionBody
+    envelope: Envelope
+    calls: list[GenerateCall]
+    echo: list[str]
+
+    def place(self, call: int, choice: int) -> int:
+        """Return the index of a choice in the reply."""
+        return call * self.calls[call].sampling.n + choice
+
+
+class CompletionRoutes:
+    """The handler of `/v1/completions`."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def create(self, request: Request) -> Response:
+        """Continue one prompt or several."""
+        body = await read_body(request, CompletionBody)
+        plan = self._plan(body)
+        if body.stream:
+            return EventStream(self._stream(plan))
+        return json_reply(await until_disconnect(request, self._gather(plan)))
+
+    def _plan(self, body: CompletionBody) -> _Plan:
+        service = self._service
+        service.check_model(body.model)
+        prompts = _prompts(body)
+        service.check_fan_out(len(prompts), body.n or 1)
+        spec = body.spec(vocab_size=service.vocab_size)
+        start = 0 if body.echo else NO_PROMPT_LOGPROBS
+        rids = labels(body.rid, len(prompts))
+        calls = [
+            GenerateCall(
+                sampling=spec,
+                text=prompt if isinstance(prompt, str) else None,
+                input_ids=None if isinstance(prompt, str) else prompt,
+                logprobs=None if body.logprobs is None else Logprobs(start, body.logprobs),
+                namespace=service.namespaces.of(body.cache_salt, body.extra_key),
+                priority=check_priority(body.priority),
+                stream=bool(body.stream),
+                rid=rid,
+            )
+            for prompt, rid in zip(prompts, rids, strict=True)
+        ]
+        echo = [self._text(call) if body.echo else "" for call in calls]
+        name = service.model_name
+        return _Plan(body, Envelope.make("cmpl", "text_completion", body, name), calls, echo)
+
+    def _text(self, call: GenerateCall) -> str:
+        if call.text is not None:
+            return call.text
+        ids = list(call.input_ids or ())
+        self._service.check_token_ids(ids, param="prompt")
+        return self._service.manager.tokenizer.decode(
+            ids, skip_special_tokens=call.sampling.skip_special_tokens
+        )
+
+    def _logprobs(self, call: GenerateCall) -> LegacyLogprobs:
+        special = self._service.manager.tokenizer.special_ids
+        hidden = special if call.sampling.skip_special_tokens else frozenset[int]()
+        return LegacyLogprobs(self._service.speller, hidden)
+
+    async def _gather(self, plan: _Plan) -> dict[str, Any]:
+        with self._service.batches.named(plan.body.rid, plan.calls):
+            per_call = await gather(self._service.manager, plan.calls)
+        choices = [
+            self._choice(plan, number, place, answer)
+            for number, answers in enumerate(per_call)
+            for place, answer in enumerate(answers)
+        ]
+        return plan.envelope.wrap(choices, usage=usage_report(per_call))
+
+    def _choice(self, plan: _Plan, number: int, choice: int, answer: Answer) -> dict[str, Any]:
+        call = plan.calls[number]
+        logprobs = None
+        if call.logprobs is not None:
+            positions = answer.prompt_logprobs
+            positions.extend(answer.logprobs)
+            logprobs = self._logprobs(call).render(positions, top=call.logprobs.top > 0)
+        return {
+            "index": plan.place(number, choice),
+            "text": plan.echo[number] + answer.text,
+            "logprobs": logprobs,
+            **finish_fields(answer.finish),
+        }
+
+    async def _stream(self, plan: _Plan) -> AsyncGenerator[bytes, None]:
+        body, usage = plan.body, Usage(plan.calls)
+        legacy = [[self._logprobs(c) for _ in range(c.sampling.n)] for c in plan.calls]
+        begun: set[int] = set()
+        with self._service.batches.named(body.rid, plan.calls):
+            merged = merge(self._service.manager, plan.calls)
+            try:
+                async for number, delta in merged:
+                    usage.tallies[number][delta.index].count(delta)
+                    place = plan.place(number, delta.index)
+                    chunk = {
+                        "index": place,
+                        "text": ("" if place in begun else plan.echo[number]) + delta.text,
+                        "logprobs": _news(plan.calls[number], delta, legacy[number][delta.index]),
+                        **finish_fields(delta.finish),
+                    }
+                    begun.add(place)
+                    yield event(plan.envelope.wrap([chunk], **usage_fields(body, usage)))
+            finally:
+                await merged.aclose()
+        if body.include_usage:
+            yield event(plan.envelope.wrap([], usage=usage.report()))
+
+
+def _news(call: GenerateCall, delta: Delta, legacy: LegacyLogprobs) -> dict[str, Any] | None:
+    if call.logprobs is None:
+        return None
+    positions = PositionLogprobs()
+    positions.extend(delta.prompt_logprobs)
+    positions.extend(delta.logprobs)
+    return legacy.render(positions, top=call.logprobs.top > 0)
+
+
+def _prompts(body: CompletionBody) -> list[Prompt]:
+    prompt = body.prompt
+    if prompt is None:
+        raise BadRequest("prompt is missing", param="prompt")
+    if isinstance(prompt, str):
+        return [prompt]
+    texts = [item for item in prompt if isinstance(item, str)]
+    if texts:
+        if len(texts) != len(prompt):
+            raise BadRequest("prompt mixes text and token ids", param="prompt")
+        return list(texts)
+    ids = [item for item in prompt if not isinstance(item, str)]
+    return id_lists(ids, param="prompt")[0]

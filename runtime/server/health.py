@@ -1,0 +1,76 @@
+"""Is it alive, may it be sent work, does it answer: three questions, three endpoints."""
+
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from runtime.errors import QueueFull, RequestError, Unavailable
+from runtime.messages import State
+from runtime.sampling import SamplingSpec
+from runtime.server.metrics import CONTENT_TYPE
+from runtime.server.replies import until_disconnect
+from runtime.server.runs import gather
+from runtime.server.service import Service
+from runtime.tokenizer.call import GenerateCall
+
+# Heartbeats come twice a second from a thread of their own.
+HEARTBEAT_LIMIT_S = 5.0
+_PROBE_LIMIT_S = 20.0
+_STATE_LIMIT_S = 0.3
+# No client's namespace is spelled so: probes share nothing with anybody.
+_PROBE_NAMESPACE = "health"
+
+
+class HealthRoutes:
+    """Handlers of `/health`, `/ready`, `/health_generate` and `/metrics`."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def health(self, request: Request) -> Response:
+        """Say whether the engine lives; asks nobody, so that a busy server answers at once."""
+        return _empty(self._alive())
+
+    async def ready(self, request: Request) -> Response:
+        """Say whether new requests are taken: alive, and not draining."""
+        return _empty(self._alive() and not self._service.manager.draining)
+
+    async def health_generate(self, request: Request) -> Response:
+        """Sample one token. A full queue counts as health: the scheduler has answered."""
+        probe = GenerateCall(
+            sampling=SamplingSpec(max_new_tokens=1, temperature=0.0, ignore_eos=True),
+            input_ids=[0],
+            namespace=_PROBE_NAMESPACE,
+            stream=False,
+        )
+        work = asyncio.wait_for(gather(self._service.manager, [probe]), _PROBE_LIMIT_S)
+        try:
+            await until_disconnect(request, work)
+        except QueueFull:
+            return _empty(True)
+        except (RequestError, TimeoutError):
+            return _empty(False)
+        return _empty(True)
+
+    async def metrics(self, request: Request) -> Response:
+        """Return the metrics in Prometheus' text format."""
+        text = self._service.metrics.render(await current_state(self._service))
+        return Response(text, media_type=CONTENT_TYPE)
+
+    def _alive(self) -> bool:
+        manager = self._service.manager
+        silence_s = manager.clock() - manager.last_heartbeat
+        return manager.dead is None and silence_s <= HEARTBEAT_LIMIT_S
+
+
+async def current_state(service: Service) -> State | None:
+    """Return the scheduler's state as of now, or its last heartbeat while it computes."""
+    try:
+        return await asyncio.wait_for(service.manager.state(), _STATE_LIMIT_S)
+    except (TimeoutError, Unavailable):
+        return service.manager.last_state
+
+
+def _empty(good: bool) -> Response:
+    return Response(status_code=200 if good else 503)

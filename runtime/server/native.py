@@ -1,0 +1,149 @@
+"""The native dialect: `/generate`, as SGLang's clients and its language speak it.
+
+A stream's chunks carry the whole text, ids and log-probabilities so far; clients cut off what
+they have seen.
+"""
+
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from runtime.messages import Logprobs
+from runtime.server.body import read_body
+from runtime.server.native_plan import NativePlan, plan_native
+from runtime.server.native_schema import GenerateBody
+from runtime.server.replies import EventStream, event, json_reply, until_disconnect
+from runtime.server.runs import Answer, PositionLogprobs, gather, merge
+from runtime.server.service import Service
+from runtime.server.spelling import Speller
+from runtime.tokenizer.call import GenerateCall
+from runtime.tokenizer.choice import Finish
+
+# JSON has no infinity; OpenAI writes this for a probability of zero.
+LEAST_LOGPROB = -9999.0
+
+
+class NativeRoutes:
+    """The handler of `/generate`."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def generate(self, request: Request) -> Response:
+        """Continue one prompt or a batch."""
+        body = await read_body(request, GenerateBody)
+        plan = plan_native(self._service, body)
+        if body.stream:
+            return EventStream(self._stream(plan))
+        answers = await until_disconnect(request, self._gather(plan))
+        return json_reply(answers[0] if plan.single else answers)
+
+    async def _gather(self, plan: NativePlan) -> list[dict[str, Any]]:
+        with self._service.batches.named(plan.rid, plan.calls):
+            per_call = await gather(self._service.manager, plan.calls)
+        flat = [
+            (call, answer)
+            for call, answers in zip(plan.calls, per_call, strict=True)
+            for answer in answers
+        ]
+        return [
+            self._reply(plan, call, _Shown(answer, name))
+            for name, (call, answer) in zip(plan.ids, flat, strict=True)
+        ]
+
+    async def _stream(self, plan: NativePlan) -> AsyncGenerator[bytes, None]:
+        shown = [_Shown(Answer(), name) for name in plan.ids]
+        with self._service.batches.named(plan.rid, plan.calls):
+            merged = merge(self._service.manager, plan.calls)
+            try:
+                async for number, delta in merged:
+                    place = plan.position(number, delta.index)
+                    shown[place].answer.add(delta)
+                    chunk = self._reply(plan, plan.calls[number], shown[place])
+                    if not plan.single:
+                        chunk["index"] = place
+                    yield event(chunk)
+            finally:
+                await merged.aclose()
+
+    def _reply(self, plan: NativePlan, call: GenerateCall, shown: "_Shown") -> dict[str, Any]:
+        answer = shown.answer
+        meta: dict[str, Any] = {
+            "id": shown.name,
+            "finish_reason": _finish_reason(answer.finish, answer.completion_tokens),
+            "prompt_tokens": answer.prompt_tokens,
+            "completion_tokens": answer.completion_tokens,
+            "cached_tokens": answer.cached_tokens,
+            "weight_version": "default",
+        }
+        if call.logprobs is not None:
+            speller = self._service.speller if plan.text_in_logprobs else None
+            _add_logprobs(meta, shown, call.logprobs, speller)
+        if answer.finish is not None:
+            meta["e2e_latency"] = time.monotonic() - plan.started_s
+        return {"text": answer.text, "output_ids": answer.token_ids, "meta_info": meta}
+
+
+class _Shown:
+    """An answer with its name and the rows of its log-probabilities that are rendered already."""
+
+    def __init__(self, answer: Answer, name: str) -> None:
+        self.answer = answer
+        self.name = name
+        self.input = _Rows()
+        self.output = _Rows()
+
+
+class _Rows:
+    """Rendered rows: (log-probability, id, text) of the tokens, of the best, of the picked."""
+
+    def __init__(self) -> None:
+        self.tokens: list[Any] = []
+        self.top: list[Any] = []
+        self.picked: list[Any] = []
+
+    def catch_up(self, positions: PositionLogprobs, speller: Speller | None) -> None:
+        """Render what came since the last time."""
+        new = slice(len(self.tokens), None)
+        values = positions.values[new]
+        self.tokens += [
+            _row(v, i, speller) for v, i in zip(values, positions.ids[new], strict=True)
+        ]
+        for rows, source in ((self.top, positions.top), (self.picked, positions.picked)):
+            rows += [
+                None if value is None else [_row(v, i, speller) for v, i in entries]
+                for value, entries in zip(values, source[new], strict=False)
+            ]
+
+
+def _row(value: float | None, token_id: int, speller: Speller | None) -> list[Any]:
+    shown = None if value is None else max(value, LEAST_LOGPROB)
+    return [shown, token_id, speller.text(token_id) if speller else None]
+
+
+def _add_logprobs(
+    meta: dict[str, Any], shown: _Shown, asked: Logprobs, speller: Speller | None
+) -> None:
+    shown.input.catch_up(shown.answer.prompt_logprobs, speller)
+    shown.output.catch_up(shown.answer.logprobs, speller)
+    for side, rows in (("input", shown.input), ("output", shown.output)):
+        meta[f"{side}_token_logprobs"] = rows.tokens
+        if asked.top:
+            meta[f"{side}_top_logprobs"] = rows.top
+        if asked.token_ids:
+            meta[f"{side}_token_ids_logprobs"] = rows.picked
+
+
+def _finish_reason(finish: Finish | None, completion_tokens: int) -> dict[str, Any] | None:
+    match finish:
+        case None:
+            return None
+        case Finish(type="stop", matched=matched):
+            return {"type": "stop", "matched": matched}
+        case Finish(type="length"):
+            return {"type": "length", "length": completion_tokens}
+        case _:
+            return {"type": finish.type, "message": finish.message}

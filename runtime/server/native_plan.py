@@ -1,0 +1,158 @@
+"""The native body as calls: a value for each prompt, everything checked before anything runs."""
+
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from runtime.errors import BadRequest, BadSampling
+from runtime.messages import Logprobs
+from runtime.server.native_schema import GenerateBody, SamplingParams, check_priority
+from runtime.server.runs import labels
+from runtime.server.service import Service
+from runtime.tokenizer.call import GenerateCall
+
+MAX_TOP_LOGPROBS = 128
+MAX_TOKEN_IDS_LOGPROB = 1024
+# A start that no prompt reaches: nothing of the prompt is reported.
+NO_PROMPT_LOGPROBS = (1 << 31) - 1
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class NativePlan:
+    """A request, ready to run.
+
+    calls   one per prompt
+    ids     name of each answer, prompt by prompt and choice by choice
+    rid     the client's name of a batch
+    single  one prompt, one choice: the reply is an object, else a list
+    """
+
+    calls: list[GenerateCall]
+    ids: list[str]
+    rid: str | None
+    single: bool
+    text_in_logprobs: bool
+    started_s: float
+
+    def position(self, call: int, choice: int) -> int:
+        """Return the place of an answer in the reply."""
+        return call * self.calls[call].sampling.n + choice
+
+
+def plan_native(service: Service, body: GenerateBody) -> NativePlan:
+    """Return the calls that `body` asks for. Raises BadRequest."""
+    body.refuse_unsupported()
+    prompts, batch = _prompts(body)
+    count = len(prompts)
+    service.check_fan_out(count, 1)
+    params = _per_prompt(body.sampling_params or SamplingParams(), count, "sampling_params")
+    specs = [p.spec(vocab_size=service.vocab_size) for p in params]
+    if len({spec.n for spec in specs}) > 1:
+        raise BadRequest("all prompts of a batch need the same n", param="n")
+    service.check_fan_out(count, specs[0].n)
+    rids, logprobs = _rids(body, count), _logprobs(service, body, count)
+    salts = _per_prompt(body.cache_salt, count, "cache_salt")
+    extras = _per_prompt(body.extra_key, count, "extra_key")
+    calls = [
+        GenerateCall(
+            sampling=specs[k],
+            text=prompt if isinstance(prompt, str) else None,
+            input_ids=None if isinstance(prompt, str) else prompt,
+            logprobs=logprobs[k],
+            namespace=service.namespaces.of(salts[k], extras[k]),
+            priority=check_priority(body.priority),
+            stream=bool(body.stream),
+            rid=rids[k],
+        )
+        for k, prompt in enumerate(prompts)
+    ]
+    return NativePlan(
+        calls=calls,
+        ids=[name for call in calls for name in _answer_ids(call)],
+        rid=body.rid if isinstance(body.rid, str) else None,
+        single=not batch and specs[0].n == 1,
+        text_in_logprobs=bool(body.return_text_in_logprobs),
+        started_s=time.monotonic(),
+    )
+
+
+def _logprobs(service: Service, body: GenerateBody, count: int) -> list[Logprobs | None]:
+    wanted = _per_prompt(body.return_logprob, count, "return_logprob")
+    starts = _per_prompt(body.logprob_start_len, count, "logprob_start_len")
+    tops = _per_prompt(body.top_logprobs_num, count, "top_logprobs_num")
+    picked = _picked(body.token_ids_logprob, count)
+    return [
+        _logprobs_of(service, starts[k], tops[k], picked[k]) if wanted[k] else None
+        for k in range(count)
+    ]
+
+
+def _logprobs_of(
+    service: Service, start: int | None, top: int | None, picked: list[int] | None
+) -> Logprobs:
+    start = -1 if start is None else start
+    if not -1 <= start <= NO_PROMPT_LOGPROBS:
+        raise BadSampling("logprob_start_len", "-1 or a prompt position", "another number")
+    top = top or 0
+    if not 0 <= top <= MAX_TOP_LOGPROBS:
+        expected = f"between 0 and {MAX_TOP_LOGPROBS}"
+        raise BadSampling("top_logprobs_num", expected, "another number")
+    if picked is not None:
+        if len(picked) > MAX_TOKEN_IDS_LOGPROB:
+            expected = f"at most {MAX_TOKEN_IDS_LOGPROB} ids"
+            raise BadSampling("token_ids_logprob", expected, f"{len(picked)} ids")
+        service.check_token_ids(picked, param="token_ids_logprob")
+    return Logprobs(NO_PROMPT_LOGPROBS if start < 0 else start, top, tuple(picked or ()))
+
+
+def _prompts(body: GenerateBody) -> tuple[list[str | list[int]], bool]:
+    """Return the prompts, and whether they came as a batch."""
+    if (body.text is None) == (body.input_ids is None):
+        raise BadRequest("give either text or input_ids", param="text")
+    if body.text is not None:
+        return ([body.text], False) if isinstance(body.text, str) else (list(body.text), True)
+    assert body.input_ids is not None
+    return id_lists(body.input_ids, param="input_ids")
+
+
+def id_lists(ids: list[int | list[int]], *, param: str) -> tuple[list[Any], bool]:
+    """Return one list of ids, or a batch of them, as (prompts, came as a batch).
+
+    Raises BadRequest for a mixture.
+    """
+    nested = sum(isinstance(item, list) for item in ids)
+    if nested == 0:
+        return [ids], False
+    if nested != len(ids):
+        raise BadRequest(f"{param} mixes ids and lists of ids", param=param)
+    return list(ids), True
+
+
+def _per_prompt(value: _Value | list[_Value] | None, count: int, name: str) -> list[Any]:
+    if not isinstance(value, list):
+        return [value] * count
+    if len(value) != count:
+        raise BadRequest(f"{name} has {len(value)} entries for {count} prompts", param=name)
+    return list(value)
+
+
+def _picked(value: list[int | list[int]] | None, count: int) -> list[list[int] | None]:
+    if not value:
+        return [None] * count
+    lists, batch = id_lists(value, param="token_ids_logprob")
+    return _per_prompt(lists if batch else lists[0:1] * count, count, "token_ids_logprob")
+
+
+def _rids(body: GenerateBody, count: int) -> list[str | None]:
+    if isinstance(body.rid, list):
+        return [labels(rid, 1)[0] for rid in _per_prompt(body.rid, count, "rid")]
+    return labels(body.rid, count)
+
+
+def _answer_ids(call: GenerateCall) -> list[str]:
+    name = call.rid or uuid.uuid4().hex
+    count = call.sampling.n
+    return [name] if count == 1 else [f"{name}_{k}" for k in range(count)]

@@ -1,0 +1,153 @@
+"""What the two OpenAI endpoints share: ids, usage, finish, log-probabilities."""
+
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runtime.messages import TokenLogprobs
+from runtime.server.native import LEAST_LOGPROB
+from runtime.server.openai_schema import CommonBody
+from runtime.server.runs import PositionLogprobs, Tally
+from runtime.server.spelling import Speller
+from runtime.tokenizer.call import GenerateCall
+from runtime.tokenizer.choice import Finish
+
+Positions = TokenLogprobs | PositionLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The head of every reply and chunk of one request."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+
+    @classmethod
+    def make(cls, prefix: str, kind: str, body: CommonBody, model: str) -> "Envelope":
+        """Return the head for a request; a client's rid is its id."""
+        name = body.rid or f"{prefix}-{uuid.uuid4().hex}"
+        return cls(name, kind, int(time.time()), model)
+
+    def wrap(self, choices: Sequence[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        """Return the body around `choices`."""
+        return {
+            "id": self.id,
+            "object": self.object,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+            **more,
+        }
+
+
+class Usage:
+    """The tallies of a request, by call and choice."""
+
+    def __init__(self, calls: Sequence[GenerateCall]) -> None:
+        self.tallies = [[Tally() for _ in range(call.sampling.n)] for call in calls]
+
+    def report(self) -> dict[str, Any]:
+        """Return the `usage` object so far."""
+        return usage_report(self.tallies)
+
+
+def usage_report(tallies: Iterable[Sequence[Tally]]) -> dict[str, Any]:
+    """Return the `usage` object; a prompt counts once, however many choices it has."""
+    prompt = cached = completion = 0
+    for choices in tallies:
+        prompt += choices[0].prompt_tokens
+        cached += choices[0].cached_tokens
+        completion += sum(choice.completion_tokens for choice in choices)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def finish_fields(finish: Finish | None) -> dict[str, Any]:
+    """Return `finish_reason` and `matched_stop` of a choice."""
+    if finish is None:
+        return {"finish_reason": None}
+    return {"finish_reason": finish.type, "matched_stop": finish.matched}
+
+
+def usage_fields(body: CommonBody, usage: Usage) -> dict[str, Any]:
+    """Return the `usage` field of a chunk that is not the last: null, or so far, if asked."""
+    if body.continuous_usage:
+        return {"usage": usage.report()}
+    return {"usage": None} if body.include_usage else {}
+
+
+def chat_logprobs(positions: Positions, speller: Speller) -> dict[str, Any]:
+    """Return `logprobs` of a chat choice."""
+    content: list[dict[str, Any]] = []
+    for k, (value, token_id) in enumerate(zip(positions.values, positions.ids, strict=True)):
+        top = positions.top[k] if positions.top else []
+        entry = _chat_entry(value, token_id, speller)
+        entry["top_logprobs"] = [_chat_entry(v, i, speller) for v, i in top]
+        content.append(entry)
+    return {"content": content, "refusal": None}
+
+
+def _chat_entry(value: float | None, token_id: int, speller: Speller) -> dict[str, Any]:
+    return {
+        "token": speller.label(token_id),
+        "logprob": LEAST_LOGPROB if value is None else max(value, LEAST_LOGPROB),
+        "bytes": list(speller.bytes_of(token_id)),
+    }
+
+
+class LegacyLogprobs:
+    """`logprobs` of one completion choice, with offsets into its growing text.
+
+    hidden  ids that are left out of the text
+    """
+
+    def __init__(self, speller: Speller, hidden: frozenset[int]) -> None:
+        self._speller = speller
+        self._hidden = hidden
+        self._offset = 0
+
+    def render(self, positions: Positions, *, top: bool) -> dict[str, Any]:
+        """Return the next positions; `top` adds the alternatives and the token itself."""
+        spell = self._speller.label
+        values = [None if v is None else max(v, LEAST_LOGPROB) for v in positions.values]
+        return {
+            "tokens": [spell(token_id) for token_id in positions.ids],
+            "token_logprobs": values,
+            "top_logprobs": self._alternatives(values, positions) if top else None,
+            "text_offset": [self._advance(token_id) for token_id in positions.ids],
+        }
+
+    def _alternatives(
+        self, values: Sequence[float | None], positions: Positions
+    ) -> list[dict[str, float] | None]:
+        spell = self._speller.label
+        rows: list[dict[str, float] | None] = []
+        for k, (value, token_id) in enumerate(zip(values, positions.ids, strict=True)):
+            if value is None:
+                rows.append(None)
+                continue
+            best = positions.top[k] if positions.top else []
+            # Labels can coincide (a token and its twin): the likelier one, first, stays.
+            row: dict[str, float] = {}
+            for likelihood, other in best:
+                row.setdefault(spell(other), max(likelihood, LEAST_LOGPROB))
+            row.setdefault(spell(token_id), value)
+            rows.append(row)
+        return rows
+
+    def _advance(self, token_id: int) -> int:
+        """Return where the token's text begins, in characters."""
+        at = self._offset
+        if token_id not in self._hidden:
+            data = self._speller.bytes_of(token_id)
+            # Only the first byte of a character counts, whichever token brings the others.
+            self._offset += sum(byte & 0xC0 != 0x80 for byte in data)
+        return at

@@ -1,0 +1,152 @@
+"""Replies that follow their client: what nobody waits for any more is cancelled.
+
+A stream owns its events: however it ends, the generator behind it is closed, and with it the
+request it came from.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from runtime.errors import Aborted, RequestError
+from runtime.server.errors import error_event, error_response, is_openai
+
+DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+KEEP_ALIVE_S = 15.0
+# A refusal (too long, queue full) comes back from the scheduler at once: worth waiting for, since
+# after the headers it could no longer be a status.
+_REFUSAL_GRACE_S = 1.0
+
+_Result = TypeVar("_Result")
+
+
+def json_reply(body: Any, *, status: int = 200) -> Response:
+    """Return `body` as a JSON reply; numbers must be finite, for JSON has no others."""
+    return Response(msgspec.json.encode(body), status, media_type="application/json")
+
+
+def event(body: Any) -> bytes:
+    """Return `body` as one server-sent event."""
+    return b"data: " + msgspec.json.encode(body) + b"\n\n"
+
+
+async def until_disconnect(request: Request, work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Return what `work` returns; cancel it when the client leaves first.
+
+    The request's body must have been read. Raises Aborted in the second case.
+    """
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(request.receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise Aborted("the client left before its request was finished")
+    finally:
+        await _cancel(task, gone)
+
+
+class EventStream(Response):
+    """Server-sent events from a generator, with keep-alive comments while it is silent.
+
+    A RequestError before the first event becomes an ordinary error reply; later it becomes an
+    error event followed by [DONE].
+    """
+
+    def __init__(
+        self, events: AsyncGenerator[bytes, None], *, keep_alive_s: float = KEEP_ALIVE_S
+    ) -> None:
+        super().__init__(
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+        )
+        del self.headers["content-length"]
+        self._events = events
+        self._keep_alive_s = keep_alive_s
+        self._started = False
+        self._sending = False
+        self._last_sent = 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send everything, or stop when the client has left."""
+        pump = asyncio.ensure_future(self._pump(scope, receive, send))
+        watch = asyncio.ensure_future(self._watch(receive, send))
+        try:
+            await asyncio.wait({pump, watch}, return_when=asyncio.FIRST_COMPLETED)
+            if pump.done():
+                pump.result()
+        finally:
+            await _cancel(pump, watch)
+
+    async def _pump(self, scope: Scope, receive: Receive, send: Send) -> None:
+        openai = is_openai(scope["path"])
+        async with aclosing(self._events) as events:
+            try:
+                first = await self._first(events, send)
+                while first is not None:
+                    await self._send(send, first)
+                    first = await anext(events, None)
+            except RequestError as error:
+                if not self._started:
+                    await error_response(error, openai=openai)(scope, receive, send)
+                    return
+                await self._send(send, error_event(error, openai=openai))
+            await self._send(send, DONE)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _first(self, events: AsyncGenerator[bytes, None], send: Send) -> bytes | None:
+        """Start the reply with the first event, or without it when that takes its time."""
+        first = asyncio.ensure_future(anext(events, None))
+        try:
+            await asyncio.wait({first}, timeout=_REFUSAL_GRACE_S)
+            if first.done():
+                first.result()
+            await self._start(send)
+            return await first
+        finally:
+            await _cancel(first)
+
+    async def _start(self, send: Send) -> None:
+        self._started = True
+        self._last_sent = asyncio.get_running_loop().time()
+        headers = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(headers)
+
+    async def _send(self, send: Send, data: bytes) -> None:
+        self._sending = True
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+        self._sending = False
+        self._last_sent = asyncio.get_running_loop().time()
+
+    async def _watch(self, receive: Receive, send: Send) -> None:
+        """Return when the client has left; until then break silences."""
+        now = asyncio.get_running_loop().time
+        gone = asyncio.ensure_future(_disconnected(receive))
+        try:
+            while not gone.done():
+                silent_s = now() - self._last_sent if self._started else 0.0
+                wait_s = max(self._keep_alive_s - silent_s, 0.0)
+                if wait_s == 0.0 and not self._sending:
+                    await self._send(send, KEEP_ALIVE)
+                    continue
+                await asyncio.wait({gone}, timeout=wait_s or self._keep_alive_s)
+        finally:
+            await _cancel(gone)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cancel(*tasks: "asyncio.Future[Any]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,160 @@
+"""Runs calls on the manager, one or many: gathered into answers, or merged into one stream."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from runtime.errors import BadRequest, RequestFailed
+from runtime.messages import TokenLogprobs
+from runtime.tokenizer.call import GenerateCall
+from runtime.tokenizer.choice import Delta, Finish
+from runtime.tokenizer.manager import TokenizerManager
+
+_MAX_RID_CHARS = 256
+
+
+@dataclass(slots=True)
+class PositionLogprobs:
+    """Log-probabilities of consecutive positions, growing; fields as in `TokenLogprobs`."""
+
+    values: list[float | None] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    top: list[list[tuple[float, int]]] = field(default_factory=list)
+    picked: list[list[tuple[float, int]]] = field(default_factory=list)
+
+    def extend(self, more: "TokenLogprobs | PositionLogprobs | None") -> None:
+        """Append the positions of `more`."""
+        if more is None:
+            return
+        self.values += more.values
+        self.ids += more.ids
+        self.top += more.top
+        self.picked += more.picked
+
+
+@dataclass(slots=True)
+class Tally:
+    """What usage is made of, for one choice."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+    def count(self, delta: Delta) -> None:
+        """Take over the counts. Raises RequestFailed where the choice failed in the engine."""
+        self.prompt_tokens = max(self.prompt_tokens, delta.prompt_tokens)
+        self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
+        self.completion_tokens = max(self.completion_tokens, delta.completion_tokens)
+        if delta.finish is not None and delta.finish.type == "error":
+            raise RequestFailed(delta.finish.message or "the request failed")
+
+
+@dataclass(slots=True)
+class Answer(Tally):
+    """What one choice has said so far."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    finish: Finish | None = None
+    prompt_logprobs: PositionLogprobs = field(default_factory=PositionLogprobs)
+    logprobs: PositionLogprobs = field(default_factory=PositionLogprobs)
+
+    def add(self, delta: Delta) -> None:
+        """Append news. Raises RequestFailed where the choice failed in the engine."""
+        self.text += delta.text
+        self.token_ids += delta.token_ids
+        self.prompt_logprobs.extend(delta.prompt_logprobs)
+        self.logprobs.extend(delta.logprobs)
+        self.finish = delta.finish or self.finish
+        self.count(delta)
+
+
+class Batches:
+    """What a client's name for a batch means: the calls of its prompts, while they run."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, list[str]] = {}
+
+    def members(self, rid: str) -> list[str]:
+        """Return the labels of the calls that `rid` means right now."""
+        return self._members.get(rid, [rid])
+
+    @contextmanager
+    def named(self, rid: str | None, calls: Sequence[GenerateCall]) -> Iterator[None]:
+        """Let `rid` mean all of `calls`. Raises BadRequest where it is taken."""
+        if rid is None or len(calls) < 2:
+            yield
+            return
+        if rid in self._members:
+            raise BadRequest("a request with this rid is running", param="rid")
+        self._members[rid] = [call.rid for call in calls if call.rid is not None]
+        try:
+            yield
+        finally:
+            del self._members[rid]
+
+
+def labels(rid: str | None, count: int) -> list[str | None]:
+    """Return the label of each call of a request that a client named `rid`.
+
+    Raises BadRequest for an endless name.
+    """
+    if rid is not None and not 1 <= len(rid) <= _MAX_RID_CHARS:
+        raise BadRequest(f"rid must have 1 to {_MAX_RID_CHARS} characters", param="rid")
+    if rid is None or count < 2:
+        return [rid] * count
+    return [f"{rid}_{k}" for k in range(count)]
+
+
+async def gather(manager: TokenizerManager, calls: Sequence[GenerateCall]) -> list[list[Answer]]:
+    """Return the finished answers, per call and choice.
+
+    The first call that fails ends the others, and its RequestError is raised.
+    """
+    tasks = [asyncio.ensure_future(_one(manager, call)) for call in calls]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _one(manager: TokenizerManager, call: GenerateCall) -> list[Answer]:
+    answers = [Answer() for _ in range(call.sampling.n)]
+    async with manager.generate(call) as deltas:
+        async for delta in deltas:
+            answers[delta.index].add(delta)
+    return answers
+
+
+async def merge(
+    manager: TokenizerManager, calls: Sequence[GenerateCall]
+) -> AsyncGenerator[tuple[int, Delta], None]:
+    """Yield (number of the call, delta) as they come; closing it ends every call."""
+    async with AsyncExitStack() as stack:
+        streams = [aiter(await stack.enter_async_context(manager.generate(call))) for call in calls]
+        if len(streams) == 1:
+            async for delta in streams[0]:
+                yield 0, delta
+            return
+        waiting = {asyncio.ensure_future(_next(s)): k for k, s in enumerate(streams)}
+        try:
+            while waiting:
+                done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    number = waiting.pop(task)
+                    delta = task.result()
+                    if delta is None:
+                        continue
+                    waiting[asyncio.ensure_future(_next(streams[number]))] = number
+                    yield number, delta
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def _next(deltas: AsyncIterator[Delta]) -> Delta | None:
+    return await anext(deltas, None)

@@ -1,0 +1,111 @@
+"""One call as the server layer hands it over, and its translation into scheduler requests."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.errors import BadRequest
+from runtime.messages import Generate, Logprobs, pack_ids
+from runtime.sampling import SamplingSpec
+from runtime.tokenizer.choice import Choice, ChoiceText
+from runtime.tokenizer.detokenizer import Detokenizer
+from runtime.tokenizer.stop_strings import StopTable
+from runtime.tokenizer.tokenizer import TextTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateCall:
+    """One prompt and what to do with it. Exactly one of `input_ids` and `text` is given.
+
+    rid     the client's label: names the call for `abort`, and never leaves this process
+    stream  False: the scheduler may keep the tokens until the end
+    """
+
+    sampling: SamplingSpec
+    input_ids: "list[int] | npt.NDArray[np.integer[Any]] | None" = None
+    text: str | None = None
+    logprobs: Logprobs | None = None
+    namespace: str = ""
+    priority: int = 0
+    stream: bool = True
+    rid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a sequence may be."""
+
+    context_tokens: int
+    vocab_size: int
+
+
+def pack_prompt(call: GenerateCall, tokenizer: TextTokenizer, limits: Limits) -> bytes:
+    """Return the prompt's ids as little-endian int32; takes long, meant for a thread.
+
+    Raises BadRequest for a prompt that is none. Its length is not judged here.
+    """
+    if (call.text is None) == (call.input_ids is None):
+        raise BadRequest("give either text or input_ids")
+    ids = call.input_ids if call.text is None else tokenizer.encode(call.text)
+    array = np.asarray(ids)
+    if array.ndim != 1 or not len(array):
+        raise BadRequest("the prompt is empty", param="prompt")
+    if array.dtype.kind not in "iu":
+        raise BadRequest("token ids must be integers", param="input_ids")
+    if array.min() < 0 or array.max() >= limits.vocab_size:
+        most = limits.vocab_size - 1
+        raise BadRequest(f"token ids must lie between 0 and {most}", param="input_ids")
+    return pack_ids(array)
+
+
+def make_requests(
+    call: GenerateCall, prompt: bytes, limits: Limits, *, seed: int, ids: Iterator[int]
+) -> list[Generate]:
+    """Return one scheduler request per choice.
+
+    prompt  little-endian int32
+    seed    used where the call brings none
+    ids     request ids, never used before
+    Raises BadSampling or PromptTooLong.
+    """
+    spec = call.sampling
+    return [
+        Generate(
+            request_id=next(ids),
+            input_ids=prompt,
+            sampling=spec.resolve(
+                len(prompt) // 4, limits.context_tokens, limits.vocab_size, seed=seed, index=index
+            ),
+            logprobs=call.logprobs,
+            namespace=call.namespace,
+            priority=call.priority,
+            # Stop strings are found on this side, so that tokens must come as they are made.
+            stream=call.stream or bool(spec.stop),
+        )
+        for index in range(spec.n)
+    ]
+
+
+def make_choices(
+    call: GenerateCall, requests: list[Generate], tokenizer: TextTokenizer
+) -> list[Choice]:
+    """Return one choice per scheduler request, in order."""
+    spec = call.sampling
+    stops = StopTable.build(spec.stop) if spec.stop else None
+    hidden = tokenizer.special_ids if spec.skip_special_tokens else frozenset[int]()
+    choices: list[Choice] = []
+    for index, request in enumerate(requests):
+        text = ChoiceText(
+            Detokenizer(tokenizer.backend, hidden),
+            stops,
+            min_new_tokens=spec.min_new_tokens,
+            trim=not spec.no_stop_trim,
+        )
+        choice = Choice(index, request.request_id, text, trim=not spec.no_stop_trim)
+        choice.streams = request.stream
+        choice.prompt_tokens = len(request.input_ids) // 4
+        choices.append(choice)
+    return choices

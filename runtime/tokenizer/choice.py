@@ -1,0 +1,212 @@
+"""One choice of a generation: what the scheduler said of it, as text that a client may see."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from runtime.messages import Output, TokenLogprobs
+from runtime.tokenizer.detokenizer import Detokenizer
+from runtime.tokenizer.stop_strings import StopMatcher, StopTable
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Why a choice ended.
+
+    matched  the stop token id or stop string, for "stop"
+    message  text for "abort" and "error"
+    """
+
+    type: Literal["stop", "length", "abort", "error"]
+    matched: int | str | None = None
+    message: str | None = None
+
+
+@dataclass(slots=True)
+class Delta:
+    """News of one choice since its last Delta; news that nobody fetched is merged.
+
+    index              choice, 0 .. n-1
+    text               new text, stop strings cut off; held back while it may be the beginning of
+                       a stop string or of a character
+    token_ids          new tokens, whether or not their text is out
+    completion_tokens  so far, a matched stop token included
+    logprobs           of `token_ids`
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    finish: Finish | None
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    prompt_logprobs: TokenLogprobs | None = None
+    logprobs: TokenLogprobs | None = None
+
+
+class ChoiceText:
+    """Tokens of one choice to text, up to a stop string.
+
+    min_new_tokens  a stop string complete before the token of this number does not count
+    trim            leave the matched stop string out of the text
+    matched         the stop string that ended the text, once there is one
+    """
+
+    def __init__(
+        self, detokenizer: Detokenizer, stops: StopTable | None, *, min_new_tokens: int, trim: bool
+    ) -> None:
+        self._detokenizer = detokenizer
+        self._matcher = StopMatcher(stops) if stops is not None else None
+        self._min_new_tokens = min_new_tokens
+        self._trim = trim
+        self._tokens = 0
+        self.matched: str | None = None
+
+    def push(self, token_ids: list[int]) -> tuple[str, int]:
+        """Return new text and how many of `token_ids` belong to it: all, or up to a stop string."""
+        if self._matcher is None:
+            return self._detokenizer.push(token_ids), len(token_ids)
+        pieces: list[str] = []
+        for used, token_id in enumerate(token_ids, start=1):
+            self._tokens += 1
+            pieces.append(self._search(self._matcher, self._detokenizer.push([token_id])))
+            if self.matched is not None:
+                return "".join(pieces), used
+        return "".join(pieces), len(token_ids)
+
+    def finish(self) -> str:
+        """Return the text still held back; the last characters may complete a stop string."""
+        text = self._detokenizer.finish()
+        if self._matcher is None:
+            return text
+        text = self._search(self._matcher, text)
+        return text if self.matched is not None else text + self._matcher.finish()
+
+    def _search(self, matcher: StopMatcher, piece: str) -> str:
+        found = matcher.push(piece, armed=self._tokens >= self._min_new_tokens)
+        if isinstance(found, str):
+            return found
+        self.matched = found.stop
+        return found.text if self._trim else found.text + found.rest
+
+
+class Choice:
+    """State of one choice, and its news that nobody has fetched yet.
+
+    request_id  what the scheduler calls it
+    streams     tokens come as they are made, so that their times mean something
+    finish      set once it has ended
+    last_token_s  clock reading, None before there is a token
+    """
+
+    def __init__(self, index: int, request_id: int, text: ChoiceText, *, trim: bool) -> None:
+        self.index = index
+        self.request_id = request_id
+        self.streams = True
+        self.finish: Finish | None = None
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.completion_tokens = 0
+        self.last_token_s: float | None = None
+        self._text = text
+        self._trim = trim
+        self._fresh = False
+        self._pieces: list[str] = []
+        self._token_ids: list[int] = []
+        self._prompt_logprobs: TokenLogprobs | None = None
+        self._logprobs: TokenLogprobs | None = None
+
+    def feed(self, item: Output) -> None:
+        """Take in what the scheduler said; may set `finish`, also before the scheduler does."""
+        self._fresh = True
+        self.prompt_tokens = item.prompt_tokens or self.prompt_tokens
+        self.cached_tokens = item.cached_tokens or self.cached_tokens
+        self._prompt_logprobs = item.prompt_logprobs or self._prompt_logprobs
+        spoken = item.token_ids
+        if self._trim and item.matched_stop is not None and spoken[-1:] == [item.matched_stop]:
+            spoken = spoken[:-1]
+        text, used = self._text.push(spoken)
+        self._pieces.append(text)
+        if self._text.matched is not None:
+            self._take_tokens(item, used)
+            self.finish = Finish("stop", matched=self._text.matched)
+            return
+        self._take_tokens(item, len(item.token_ids))
+        if item.finish is not None:
+            self._end(Finish(item.finish, matched=item.matched_stop, message=item.error))
+
+    def cut(self, finish: Finish) -> None:
+        """End the choice from this side; text held back goes out."""
+        self._fresh = True
+        self._end(finish)
+
+    def take(self) -> Delta | None:
+        """Return the news since the last call, or None."""
+        if not self._fresh:
+            return None
+        delta = Delta(
+            index=self.index,
+            text="".join(self._pieces),
+            token_ids=self._token_ids,
+            finish=self.finish,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            completion_tokens=self.completion_tokens,
+            prompt_logprobs=self._prompt_logprobs,
+            logprobs=self._logprobs,
+        )
+        self._fresh, self._pieces, self._token_ids = False, [], []
+        self._prompt_logprobs = self._logprobs = None
+        return delta
+
+    def _end(self, finish: Finish) -> None:
+        self._pieces.append(self._text.finish())
+        if self._text.matched is not None:
+            finish = Finish("stop", matched=self._text.matched)
+        self.finish = finish
+
+    def _take_tokens(self, item: Output, count: int) -> None:
+        self._token_ids += item.token_ids[:count]
+        self.completion_tokens += count
+        if item.logprobs is not None:
+            news = _cut(item.logprobs, 0, count)
+            self._logprobs = _joined(self._logprobs, news) if self._logprobs else news
+
+
+def slices(item: Output, tokens: int) -> Iterator[Output]:
+    """Yield `item` whole, or as Outputs of at most so many tokens, the finish on the last one."""
+    count = len(item.token_ids)
+    if count <= tokens:
+        yield item
+        return
+    for start in range(0, count, tokens):
+        stop = min(start + tokens, count)
+        last = stop == count
+        yield msgspec.structs.replace(
+            item,
+            token_ids=item.token_ids[start:stop],
+            logprobs=_cut(item.logprobs, start, stop) if item.logprobs else None,
+            prompt_logprobs=item.prompt_logprobs if start == 0 else None,
+            finish=item.finish if last else None,
+            matched_stop=item.matched_stop if last else None,
+        )
+
+
+def _cut(logprobs: TokenLogprobs, start: int, stop: int) -> TokenLogprobs:
+    """Return the log-probabilities of positions [start, stop)."""
+    part = slice(start, stop)
+    return TokenLogprobs(
+        logprobs.values[part], logprobs.ids[part], logprobs.top[part], logprobs.picked[part]
+    )
+
+
+def _joined(before: TokenLogprobs, after: TokenLogprobs) -> TokenLogprobs:
+    """Append `after` to the lists of `before`, which this module owns."""
+    before.values.extend(after.values)
+    before.ids.extend(after.ids)
+    before.top.extend(after.top)
+    before.picked.extend(after.picked)
+    return before

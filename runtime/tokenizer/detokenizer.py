@@ -1,0 +1,81 @@
+"""Token ids to text as they come, one choice at a time.
+
+Text goes out only when no later token can change it, so that the pieces joined are what
+decoding all tokens at once gives (byte-level tokenizers; a byte-fallback one may rewrite an
+earlier character when invalid bytes follow it, which no stream can take back).
+"""
+
+from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
+
+_INCOMPLETE = "\ufffd"
+# A character has at most 4 bytes, so that at most 3 tokens can be the beginning of one.
+_MOST_INCOMPLETE = 3
+_MOST_HELD = 16
+
+
+class Detokenizer:
+    """Incremental text of one sequence of tokens.
+
+    backend   None: there is no text, every piece is ""
+    hidden    ids that are left out of the text (special tokens, when they are skipped)
+    """
+
+    def __init__(self, backend: Tokenizer | None, hidden: frozenset[int]) -> None:
+        self._backend = backend
+        self._hidden = hidden
+        self._stream = DecodeStream(skip_special_tokens=False)
+        self._held: list[int] = []
+
+    def push(self, token_ids: list[int]) -> str:
+        """Return the text that `token_ids` complete."""
+        backend = self._backend
+        if backend is None:
+            return ""
+        # Ids without text are not even shown to the stream, which would keep and decode them
+        # again with every later token.
+        hidden, spelling = self._hidden, backend.id_to_token
+        shown = [i for i in token_ids if i not in hidden and spelling(i) is not None]
+        if not shown:
+            return ""
+        self._held += shown
+        try:
+            piece = self._stream.step(backend, shown)
+        # tokenizers raises bare Exception where the text changed under the stream (see above).
+        except Exception:
+            return self.finish()
+        if piece is not None:
+            self._held.clear()
+            return piece
+        return self._settle(backend) if len(self._held) >= _MOST_HELD else ""
+
+    def finish(self) -> str:
+        """Return what is left: an incomplete character comes out as U+FFFD."""
+        if self._backend is None or not self._held:
+            return ""
+        text = self._backend.decode(self._held, skip_special_tokens=False)
+        self._restart(self._backend, [])
+        return text
+
+    def _settle(self, backend: Tokenizer) -> str:
+        """Give out a run of invalid bytes, all but the tokens that may yet become a character.
+
+        Without this a model that repeats one invalid byte would cost quadratic time.
+        """
+        whole = backend.decode(self._held, skip_special_tokens=False)
+        for kept in range(1, _MOST_INCOMPLETE + 1):
+            head, tail = self._held[:-kept], self._held[-kept:]
+            text = backend.decode(head, skip_special_tokens=False)
+            rest = backend.decode(tail, skip_special_tokens=False)
+            # Cutting through a character, or through the beginning of one, would show as one
+            # U+FFFD more: equal texts mean that the cut lies between characters.
+            if rest.startswith(_INCOMPLETE) and text + rest == whole:
+                self._restart(backend, tail)
+                return text
+        return ""
+
+    def _restart(self, backend: Tokenizer, held: list[int]) -> None:
+        self._stream = DecodeStream(skip_special_tokens=False)
+        self._held = held
+        if held:
+            self._stream.step(backend, held)

@@ -1,0 +1,355 @@
+"""The API process's end of every generation: text in, tokenise, send, await, abort.
+
+All state belongs to one event loop. Tokenising runs in threads; everything else costs
+microseconds a message, and a message that carries thousands of tokens is taken in slices.
+"""
+
+import asyncio
+import itertools
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from runtime.config import ServerConfig
+from runtime.errors import (
+    Aborted,
+    BadRequest,
+    PromptTooLong,
+    QueueFull,
+    RequestError,
+    RequestFailed,
+    Unavailable,
+)
+from runtime.ipc import ManagerSocket
+from runtime.messages import (
+    Abort,
+    Flush,
+    Flushed,
+    FromScheduler,
+    GetState,
+    Output,
+    Outputs,
+    Ready,
+    Refused,
+    Shutdown,
+    State,
+)
+from runtime.tokenizer.call import GenerateCall, Limits, make_choices, make_requests, pack_prompt
+from runtime.tokenizer.choice import Choice, Finish, slices
+from runtime.tokenizer.observer import NoObserver, Observer
+from runtime.tokenizer.stream import Group, ResponseStream
+from runtime.tokenizer.tokenizer import TextTokenizer
+
+logger = logging.getLogger("umbra.manager")
+
+_SLICE_TOKENS = 2048
+Result = TypeVar("Result")
+Answer = TypeVar("Answer", Flushed, State)
+
+
+class TokenizerManager:
+    """Turns calls into scheduler requests, and what comes back into streams.
+
+    limits          what a sequence may be
+    observer        hears what metrics are made of
+    draining        True: new calls are refused with Unavailable
+    dead            why the engine is gone; None while it lives
+    last_state      the latest heartbeat
+    last_heartbeat  clock reading when it came
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        tokenizer: TextTokenizer,
+        socket: ManagerSocket,
+        ready: Ready,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        seeds: Iterator[int] | None = None,
+    ) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+        self.ready = ready
+        self.limits = Limits(ready.context_tokens, ready.vocab_size)
+        self.observer: Observer = NoObserver()
+        self.clock = clock
+        self.draining = False
+        self.dead: str | None = None
+        self.last_state: State | None = None
+        self.last_heartbeat = clock()
+        self._socket = socket
+        self._seeds = seeds or (secrets.randbits(63) for _ in itertools.count())
+        # A random start, so that an id of an earlier life of this process means nobody.
+        self._ids = itertools.count(secrets.randbits(48))
+        self._threads = ThreadPoolExecutor(min(4, os.cpu_count() or 1), "tokenise")
+        self._running: dict[int, tuple[Group, Choice]] = {}
+        self._groups: set[Group] = set()
+        self._labels: dict[str, Group] = {}
+        self._arriving = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._asked: dict[int, asyncio.Future[Flushed | State]] = {}
+
+    # --- what the server calls
+
+    @property
+    def in_flight(self) -> int:
+        """Requests on their way, waiting or running; each of n choices counts."""
+        return self._arriving + len(self._running)
+
+    def generate(self, call: GenerateCall) -> ResponseStream:
+        """Return the stream of a call; nothing is sent before it is started or read."""
+        return ResponseStream(self, call, Group(call.rid, started_s=self.clock()))
+
+    async def abort(self, rid: str | None = None, *, all: bool = False) -> int:
+        """End the call that carries exactly this label, or every call; return how many.
+
+        Their readers get what there is, and finish "abort".
+        """
+        named = [self._labels[rid]] if rid is not None and rid in self._labels else []
+        groups = [g for g in (list(self._groups) if all else named) if not g.ended]
+        ended: list[int] = []
+        for group in groups:
+            if not group.choices:
+                group.error = Aborted("aborted on request")
+            for choice in group.running:
+                choice.cut(Finish("abort", message="aborted on request"))
+                self._end(group, choice)
+                ended.append(choice.request_id)
+        if ended:
+            self._socket.send(Abort(ended))
+        return len(groups)
+
+    async def flush_cache(self) -> Flushed:
+        """Empty the prefix cache; the answer says whether it was. Raises Unavailable."""
+        return await self._ask(Flush, Flushed)
+
+    async def state(self) -> State:
+        """Ask the scheduler for its counters and gauges. Raises Unavailable."""
+        return await self._ask(GetState, State)
+
+    async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the ids of `text` without stalling the loop. Raises BadRequest."""
+        return await self.in_thread(
+            lambda: self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        )
+
+    async def in_thread(self, work: Callable[[], Result]) -> Result:
+        """Return what `work` (say, a chat template) returns, run in a tokeniser thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    # --- life
+
+    async def run(self) -> None:
+        """Take in the scheduler's messages; ends by being cancelled."""
+        while True:
+            await self._receive(await self._socket.receive())
+            # A socket with messages waiting never suspends: let the readers have a turn.
+            await asyncio.sleep(0)
+
+    def engine_died(self, reason: str) -> None:
+        """Fail every waiting reader and caller, and refuse new calls from now on."""
+        if self.dead is not None:
+            return
+        self.dead = reason
+        for group in self._groups:
+            if not group.ended:
+                group.error = group.error or self._engine_gone()
+                group.notify()
+        for group, choice in list(self._running.values()):
+            self._observe_end(group, choice, "error")
+        self._running.clear()
+        self._check_idle()
+        for future in self._asked.values():
+            if not future.done():
+                future.set_exception(self._engine_gone())
+
+    async def drain(self, timeout_s: float) -> int:
+        """Refuse new calls, let running ones finish, then abort the rest; return their number."""
+        self.draining = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return await self.abort(all=True)
+        return 0
+
+    def close(self) -> None:
+        """Ask the scheduler to end, and give back the threads; the socket stays open."""
+        self._socket.send(Shutdown())
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- admission: what a stream calls
+
+    async def admit(self, call: GenerateCall, group: Group) -> None:
+        """Tokenise, count and send a call. Raises RequestError; then nothing was sent."""
+        try:
+            self._reserve(group, call.sampling.n)
+            try:
+                prompt = await self.in_thread(
+                    lambda: pack_prompt(call, self.tokenizer, self.limits)
+                )
+                self._refuse_if_closed()
+                if group.error is not None or group.left:
+                    raise group.error or Aborted("closed before it was sent")
+                self._send(call, group, prompt)
+            finally:
+                self._arriving -= call.sampling.n
+                self._check_idle()
+        except RequestError as refusal:
+            self.observer.refused(type(refusal).__name__)
+            raise
+
+    def leave(self, group: Group) -> None:
+        """End what still runs of a group whose reader is gone; once."""
+        if group.left:
+            return
+        group.left = True
+        group.notify()
+        self._groups.discard(group)
+        if group.label is not None and self._labels.get(group.label) is group:
+            del self._labels[group.label]
+        gone = [c for c in group.choices if self._running.pop(c.request_id, None) is not None]
+        for choice in gone:
+            self._observe_end(group, choice, "abort")
+        if gone:
+            self._socket.send(Abort([choice.request_id for choice in gone]))
+        self._check_idle()
+
+    def _reserve(self, group: Group, count: int) -> None:
+        self._refuse_if_closed()
+        room = self.config.max_queued_requests + self.config.max_running_requests
+        if self.in_flight + count > room:
+            raise QueueFull(f"{self.in_flight} requests are waiting or running: try again later")
+        if group.label is not None:
+            if group.label in self._labels:
+                raise BadRequest("a request with this rid is running", param="rid")
+            self._labels[group.label] = group
+        self._groups.add(group)
+        self._arriving += count
+        self._idle.clear()
+
+    def _send(self, call: GenerateCall, group: Group, prompt: bytes) -> None:
+        seed = next(self._seeds)
+        requests = make_requests(call, prompt, self.limits, seed=seed, ids=self._ids)
+        group.choices = make_choices(call, requests, self.tokenizer)
+        for request, choice in zip(requests, group.choices, strict=True):
+            self._running[request.request_id] = (group, choice)
+            self._socket.send(request)
+
+    def _refuse_if_closed(self) -> None:
+        if self.dead is not None:
+            raise self._engine_gone()
+        if self.draining:
+            raise Unavailable("the server is shutting down")
+
+    def _engine_gone(self) -> Unavailable:
+        return Unavailable(f"the engine died: {self.dead}")
+
+    # --- messages from the scheduler
+
+    async def _receive(self, message: FromScheduler) -> None:
+        match message:
+            case Outputs():
+                for item in message.items:
+                    for part in slices(item, _SLICE_TOKENS):
+                        self._deliver(part)
+                        if part is not item:
+                            await asyncio.sleep(0)
+            case Refused():
+                self._refused(message)
+            case State():
+                self.last_state, self.last_heartbeat = message, self.clock()
+                self._answer(message)
+            case Flushed():
+                self._answer(message)
+            case Ready():
+                logger.warning("ignored a second Ready message")
+
+    def _deliver(self, item: Output) -> None:
+        group, choice = self._running.get(item.request_id, (None, None))
+        if group is None or choice is None:
+            return  # it was aborted while this was under way
+        before = choice.completion_tokens
+        choice.feed(item)
+        self._observe_tokens(group, choice, choice.completion_tokens - before)
+        if choice.finish is None:
+            group.notify(choice)
+            return
+        if choice.finish.type == "error":
+            group.error = RequestFailed(choice.finish.message or "the request failed")
+        self._end(group, choice)
+        if item.finish is None:
+            self._socket.send(Abort([item.request_id]))
+
+    def _refused(self, message: Refused) -> None:
+        group, choice = self._running.pop(message.request_id, (None, None))
+        if group is None or choice is None:
+            return
+        match message.reason:
+            case "too_long":
+                group.error = PromptTooLong(message.message)
+            case "queue_full":
+                group.error = QueueFull(message.message)
+            case "bad_request":
+                group.error = BadRequest(message.message)
+        self.observer.refused(type(group.error).__name__)
+        self._check_idle()
+        group.notify()
+
+    def _end(self, group: Group, choice: Choice) -> None:
+        """Strike off a choice that has its finish, and tell its reader."""
+        assert choice.finish is not None
+        self._running.pop(choice.request_id, None)
+        self._observe_end(group, choice, choice.finish.type)
+        self._check_idle()
+        group.notify(choice)
+
+    def _check_idle(self) -> None:
+        if self.in_flight == 0:
+            self._idle.set()
+
+    async def _ask(self, question: type[Flush] | type[GetState], answer: type[Answer]) -> Answer:
+        if self.dead is not None:
+            raise self._engine_gone()
+        call_id = next(self._ids)
+        future = asyncio.get_running_loop().create_future()
+        self._asked[call_id] = future
+        try:
+            self._socket.send(question(call_id))
+            reply = await future
+        finally:
+            del self._asked[call_id]
+        assert isinstance(reply, answer)
+        return reply
+
+    def _answer(self, message: Flushed | State) -> None:
+        future = self._asked.get(message.call_id)
+        if future is not None and not future.done():
+            future.set_result(message)
+
+    # --- measuring
+
+    def _observe_tokens(self, group: Group, choice: Choice, count: int) -> None:
+        if count == 0 or not choice.streams:
+            return
+        now = self.clock()
+        if choice.last_token_s is None:
+            self.observer.first_token(now - group.started_s)
+        else:
+            self.observer.inter_token((now - choice.last_token_s) / count, count)
+        choice.last_token_s = now
+
+    def _observe_end(self, group: Group, choice: Choice, reason: str) -> None:
+        self.observer.finished(
+            reason,
+            seconds=self.clock() - group.started_s,
+            prompt_tokens=choice.prompt_tokens,
+            cached_tokens=choice.cached_tokens,
+            completion_tokens=choice.completion_tokens,
+        )

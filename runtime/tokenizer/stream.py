@@ -1,0 +1,152 @@
+"""The stream of one generation: deltas of its choices, and the ownership of its requests.
+
+Who leaves a stream (by `aclose`, the end of `async with`, cancellation, an exception, or by
+dropping the last reference) ends every choice that still runs, exactly once. Nothing else is
+needed when a client goes away.
+"""
+
+import asyncio
+from types import TracebackType
+from typing import Protocol
+
+from runtime.errors import RequestError
+from runtime.tokenizer.call import GenerateCall
+from runtime.tokenizer.choice import Choice, Delta
+
+
+class Group:
+    """The choices of one call, shared by the manager (who feeds) and the stream (who reads).
+
+    label      the client's own name for the call
+    choices    empty until the prompt is tokenised and sent
+    error      raised to the reader after the news that came before it
+    left       the reader is gone, or everything has ended
+    started_s  clock reading when the call came in
+    """
+
+    def __init__(self, label: str | None, *, started_s: float) -> None:
+        self.label = label
+        self.started_s = started_s
+        self.choices: list[Choice] = []
+        self.error: RequestError | None = None
+        self.left = False
+        self._news: dict[int, Choice] = {}
+        self._waiter: asyncio.Future[None] | None = None
+
+    def notify(self, choice: Choice | None = None) -> None:
+        """Tell the reader that `choice` has news, or that `error` was set."""
+        if choice is not None:
+            self._news[choice.index] = choice
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    @property
+    def running(self) -> list[Choice]:
+        """Choices that have not ended."""
+        return [choice for choice in self.choices if choice.finish is None]
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was sent and nothing of it runs any more."""
+        return bool(self.choices) and not self.running
+
+    async def next(self) -> Delta | None:
+        """Wait for news, oldest first; None at the end. Raises `error`."""
+        while True:
+            while self._news:
+                delta = self._news.pop(next(iter(self._news))).take()
+                if delta is not None:
+                    return delta
+            if self.error is not None:
+                raise self.error
+            if self.left or not self.running:
+                return None
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+
+
+class Owner(Protocol):
+    """What a stream needs of the manager."""
+
+    async def admit(self, call: GenerateCall, group: Group) -> None:
+        """Tokenise, count and send the call. Raises RequestError."""
+        ...
+
+    def leave(self, group: Group) -> None:
+        """End what still runs; does nothing the second time."""
+        ...
+
+
+class ResponseStream:
+    """Async iterator over the deltas of one call; has one reader.
+
+    Nothing happens before `start`, `async with` or the first step of the iteration.
+    """
+
+    def __init__(self, owner: Owner, call: GenerateCall, group: Group) -> None:
+        self._owner = owner
+        self._call: GenerateCall | None = call
+        self._group = group
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Prompt length; 0 before the first delta."""
+        return max((choice.prompt_tokens for choice in self._group.choices), default=0)
+
+    async def start(self) -> None:
+        """Send the call to the engine, once; the way to hear of a refusal before any output.
+
+        Raises BadRequest, PromptTooLong, QueueFull, Unavailable or Aborted.
+        """
+        call, self._call = self._call, None
+        if call is None:
+            return
+        self._loop = asyncio.get_running_loop()
+        try:
+            await self._owner.admit(call, self._group)
+        except BaseException:
+            self._owner.leave(self._group)
+            raise
+
+    async def aclose(self) -> None:
+        """Leave the stream: abort every choice that has not ended."""
+        self._owner.leave(self._group)
+
+    def __aiter__(self) -> "ResponseStream":
+        return self
+
+    async def __anext__(self) -> Delta:
+        await self.start()
+        if self._group.left:
+            raise StopAsyncIteration
+        try:
+            delta = await self._group.next()
+        except BaseException:
+            self._owner.leave(self._group)
+            raise
+        if delta is None:
+            self._owner.leave(self._group)
+            raise StopAsyncIteration
+        return delta
+
+    async def __aenter__(self) -> "ResponseStream":
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        if self._loop is None or self._group.left or self._loop.is_closed():
+            return
+        # Garbage may be collected in any thread; the manager lives in the loop's.
+        self._loop.call_soon_threadsafe(self._owner.leave, self._group)

@@ -1,0 +1,120 @@
+"""Text to token ids and back, for whole texts: the checkpoint's tokenizer.json and its facts."""
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+from tokenizers import Tokenizer
+
+from runtime.errors import BadRequest, ConfigError
+
+_NO_TOKENIZER = "this checkpoint has no tokenizer.json: send token ids instead of text"
+
+
+class TextTokenizer:
+    """The tokenizer of a checkpoint; without tokenizer.json only token ids can be served.
+
+    available       whether text can be tokenised at all
+    chat_template   Jinja text of tokenizer_config.json, if it brings one
+    bos_token, eos_token, pad_token   their spelling, if the checkpoint names them
+    special_ids     ids that `skip_special_tokens` leaves out of the text
+    """
+
+    def __init__(self, backend: Tokenizer | None, facts: dict[str, Any]) -> None:
+        self.available = backend is not None
+        self.backend = backend
+        self.facts = facts
+        self.bos_token = _spelling(facts.get("bos_token"))
+        self.eos_token = _spelling(facts.get("eos_token"))
+        self.pad_token = _spelling(facts.get("pad_token"))
+        template = facts.get("chat_template")
+        self.chat_template = template if isinstance(template, str) else None
+        self._post_process = facts.get("add_bos_token") is not False
+        added = backend.get_added_tokens_decoder() if backend else {}
+        self.special_ids = frozenset(i for i, token in added.items() if token.special)
+
+    @classmethod
+    def load(cls, folder: Path | str) -> "TextTokenizer":
+        """Read tokenizer.json and tokenizer_config.json of `folder`, both optional.
+
+        Raises ConfigError for a file that is there and cannot be read.
+        """
+        folder = Path(folder)
+        path, facts_path = folder / "tokenizer.json", folder / "tokenizer_config.json"
+        facts: dict[str, Any] = {}
+        if facts_path.exists():
+            try:
+                facts = json.loads(facts_path.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as fault:
+                raise ConfigError(f"cannot read {facts_path}: {fault}") from fault
+        if not isinstance(facts, dict):
+            raise ConfigError(f"{facts_path} holds no JSON object")
+        if not path.exists():
+            return cls(None, facts)
+        return cls(_parse(path), facts)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids the tokenizer knows, added ones included; 0 without tokenizer."""
+        return self.backend.get_vocab_size() if self.backend else 0
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """Id of the token that begins a text, if there is one."""
+        return self.token_id(self.bos_token)
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """Id of the token that ends a text, if there is one."""
+        return self.token_id(self.eos_token)
+
+    @property
+    def pad_token_id(self) -> int | None:
+        """Id of the padding token, if there is one."""
+        return self.token_id(self.pad_token)
+
+    def token_id(self, token: str | None) -> int | None:
+        """Return the id of a token by its exact spelling, or None."""
+        return self.backend.token_to_id(token) if self.backend and token else None
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the ids of `text`, in which the spelling of a control token means that token.
+
+        add_special_tokens   apply the tokenizer's own post-processor (never where the checkpoint
+                             says add_bos_token: false)
+        Raises BadRequest without tokenizer. Releases the GIL: meant to be run in a thread.
+        """
+        backend = self._backend_or_refuse()
+        special = add_special_tokens and self._post_process
+        # The batch form alone releases the GIL, and without offsets it is twice as fast.
+        return backend.encode_batch_fast([text], add_special_tokens=special)[0].ids
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool = False) -> str:
+        """Return the text of `token_ids`; bytes that are no UTF-8 become U+FFFD.
+
+        Raises BadRequest without tokenizer.
+        """
+        return self._backend_or_refuse().decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def _backend_or_refuse(self) -> Tokenizer:
+        if self.backend is None:
+            raise BadRequest(_NO_TOKENIZER)
+        return self.backend
+
+
+def _parse(path: Path) -> Tokenizer:
+    """Read tokenizer.json without its truncation and padding: both would change prompts."""
+    try:
+        parsed = cast(dict[str, Any], json.loads(path.read_text(encoding="utf-8")))
+        parsed["truncation"] = parsed["padding"] = None
+        return Tokenizer.from_str(json.dumps(parsed))
+    # tokenizers raises bare Exception for a file it does not understand.
+    except Exception as fault:
+        raise ConfigError(f"cannot read {path}: {fault}") from fault
+
+
+def _spelling(value: object) -> str | None:
+    """Return a special token's text; checkpoints write it as a string or an object."""
+    if isinstance(value, dict):
+        value = cast(dict[str, object], value).get("content")
+    return value if isinstance(value, str) else None

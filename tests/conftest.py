@@ -1,0 +1,98 @@
+"""What every test may ask for: fixed seeds, poisoned memory, the oracle; and the GPU markers."""
+
+import importlib.util
+import os
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs more CUDA devices than there are, and say so."""
+    wanted = {"gpu": 1, "multi_gpu": 2}
+    marked = [(item, name) for item in items for name in wanted if item.get_closest_marker(name)]
+    if not marked:
+        return
+    found = _cuda_devices()
+    for item, name in marked:
+        if found < wanted[name]:
+            reason = f"needs {wanted[name]} CUDA device(s), found {found}"
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _cuda_devices() -> int:
+    if importlib.util.find_spec("torch") is None:
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seeds() -> None:  # pyright: ignore[reportUnusedFunction]
+    """Seed every generator; torch only where the test already imported it."""
+    random.seed(0)
+    np.random.seed(0)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def oracle_dir() -> Path:
+    """Folder of the reference checkpoints: $UMBRA_ORACLE, or shared/oracle beside the checkout."""
+    named = os.environ.get("UMBRA_ORACLE")
+    folder = Path(named) if named else ROOT.parent / "shared" / "oracle"
+    if not folder.is_dir():
+        pytest.skip("no reference checkpoints: set UMBRA_ORACLE to the folder that has v4_small")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def oracle_v4_small(oracle_dir: Path) -> Path:
+    """The six-layer checkpoint with its reference outputs."""
+    folder = oracle_dir / "v4_small"
+    if not (folder / "ref.json").is_file():
+        pytest.skip(f"no v4_small in {oracle_dir.name}")
+    return folder
+
+
+@pytest.fixture
+def poisoned_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fill what `torch.empty` and its kin return: floats with NaN, integers with their minimum.
+
+    A kernel or cache that reads memory before writing it then fails instead of passing by luck.
+    Bytes are 0xff, which is NaN as e4m3 and as e8m0.
+    """
+    import torch
+
+    def poison(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dtype == torch.bool or not tensor.numel():
+            return tensor
+        if tensor.element_size() == 1:
+            tensor.view(torch.uint8).fill_(0xFF)
+        elif tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+            tensor.fill_(torch.nan)
+        else:
+            tensor.fill_(torch.iinfo(tensor.dtype).min)
+        return tensor
+
+    def poisoned(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def empty(*args: Any, **kwargs: Any) -> torch.Tensor:
+            return poison(make(*args, **kwargs))
+
+        return empty
+
+    for owner, name in (
+        (torch, "empty"),
+        (torch, "empty_like"),
+        (torch, "empty_strided"),
+        (torch.Tensor, "new_empty"),
+    ):
+        monkeypatch.setattr(owner, name, poisoned(getattr(owner, name)))

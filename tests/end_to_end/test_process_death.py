@@ -1,0 +1,112 @@
+"""How a server ends: a drain on SIGTERM, and aloud when one of its processes dies or hangs.
+
+Whoever waits for a reply when the scheduler dies gets an error within seconds, not silence.
+"""
+
+import os
+import signal
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from tests.end_to_end.pools import read_state
+from tests.testing.server_process import ServerProcess, events, generate_body, running_server
+
+NOTICE_S = 5.0
+FLAGS = ("--full-pages", "64", "--random-seed", "0")
+
+
+def _scheduler(server: ServerProcess) -> int:
+    """Return the process that computes: of the descendants, the one with the most memory."""
+
+    def resident_pages(pid: int) -> int:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as statm:
+            return int(statm.read().split()[1])
+
+    return max(server.children(), key=resident_pages)
+
+
+def _ask(server: ServerProcess, new_tokens: int, *, stream: bool) -> str:
+    """Return how a long request ended: "done", or the error it got."""
+    body = generate_body([0, 5, 9], {"stream": stream}, max_new_tokens=new_tokens, ignore_eos=True)
+    try:
+        if not stream:
+            response = server.post("/generate", body)
+            return "done" if response.status_code == 200 else response.text
+        with server.client.stream("POST", "/generate", json=body) as response:
+            last = list(events(response))[-1]
+            return str(last["error"]) if "error" in last else "done"
+    except (httpx.TransportError, AssertionError) as fault:
+        return f"cut off: {fault!r}"
+
+
+def _clients(pool: ThreadPoolExecutor, server: ServerProcess, new_tokens: int) -> list[Future[str]]:
+    """Start one streaming and one plain client, and wait until both run."""
+    waiting = [pool.submit(_ask, server, new_tokens, stream=stream) for stream in (True, False)]
+    deadline = time.monotonic() + 20.0
+    while read_state(server)["running"] < len(waiting):
+        assert time.monotonic() < deadline, server.log()
+        time.sleep(0.02)
+    return waiting
+
+
+def test_sigterm_lets_running_requests_finish_and_refuses_new_ones() -> None:
+    with running_server(*FLAGS, check=False) as server, ThreadPoolExecutor(2) as pool:
+        waiting = _clients(pool, server, 150)
+
+        server.send_signal(signal.SIGTERM)
+
+        assert [future.result(timeout=60) for future in waiting] == ["done", "done"]
+        assert server.wait_exit() == 0
+        with pytest.raises(httpx.TransportError):
+            server.client.get("/health", timeout=2.0)
+
+
+def test_sigint_ends_an_idle_server_cleanly() -> None:
+    with running_server(*FLAGS, check=False) as server:
+        server.send_signal(signal.SIGINT)
+
+        assert server.wait_exit() == 0
+
+
+def test_a_drain_that_takes_too_long_is_cut_short() -> None:
+    flags = (*FLAGS, "--drain-timeout", "1")
+    with running_server(*flags, check=False) as server, ThreadPoolExecutor(2) as pool:
+        waiting = _clients(pool, server, 12_000)
+
+        server.send_signal(signal.SIGTERM)
+
+        assert all(future.result(timeout=20) != "done" for future in waiting)
+        assert server.wait_exit() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_clients_hear_of_a_dead_scheduler(number: signal.Signals) -> None:
+    with (
+        running_server(*FLAGS, exit_code=None, check=False) as server,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        waiting = _clients(pool, server, 12_000)
+
+        os.kill(_scheduler(server), number)
+
+        ended = time.monotonic() + NOTICE_S
+        for future in waiting:
+            assert future.result(timeout=max(ended - time.monotonic(), 0.0)) != "done"
+        assert server.wait_exit() != 0
+
+
+def test_nothing_survives_the_process_that_was_started() -> None:
+    with running_server(*FLAGS, exit_code=None, check=False) as server:
+        children = server.children()
+        assert children
+
+        server.send_signal(signal.SIGKILL)
+        server.wait_exit()
+
+        deadline = time.monotonic() + 10.0
+        while any(os.path.exists(f"/proc/{pid}") for pid in children):
+            assert time.monotonic() < deadline, "a child outlived its parent"
+            time.sleep(0.1)

@@ -1,0 +1,254 @@
+"""A scheduler that is no scheduler: answers the manager's messages from a script, in one loop.
+
+The real TokenizerManager stands on it, so that routes are tested with its streams and refusals.
+"""
+
+import asyncio
+import inspect
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Literal, cast
+
+import httpx
+from fastapi import FastAPI
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from runtime.config import ServerConfig
+from runtime.ipc import ManagerSocket
+from runtime.messages import (
+    Abort,
+    Flush,
+    Flushed,
+    Generate,
+    GetState,
+    Output,
+    Outputs,
+    Ready,
+    Refused,
+    Shutdown,
+    State,
+    TokenLogprobs,
+    unpack_ids,
+)
+from runtime.server.app import create_app
+from runtime.tokenizer.manager import TokenizerManager
+from runtime.tokenizer.tokenizer import TextTokenizer
+
+VOCAB_SIZE = 300
+CONTEXT_TOKENS = 400
+BOS, EOS, USER, ASSISTANT = 256, 257, 258, 259
+CONTROL = ("<|bos|>", "<|eos|>", "<|User|>", "<|Assistant|>")
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}"
+    "{% if m['role'] == 'user' %}<|User|>{{ m['content'] }}"
+    "{% elif m['role'] == 'assistant' %}<|Assistant|>{{ m['content'] }}{{ eos_token }}"
+    "{% else %}{{ m['content'] }}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<|Assistant|>{% endif %}"
+)
+
+
+def byte_tokenizer() -> Tokenizer:
+    """Return a tokenizer of 256 byte tokens and four control tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(t, special=True) for t in CONTROL])
+    return tokenizer
+
+
+def text_ids(text: str) -> list[int]:
+    """Return the ids of text in which nothing is a control token: one per byte."""
+    alphabet = byte_tokenizer()
+    return [i for char in text for i in alphabet.encode(char).ids]
+
+
+class Engine:
+    """Replies to each Generate with `reply`, `step` tokens at a time.
+
+    reply     text the model says
+    refuse    reason with which every request is refused
+    fail      error with which every request ends after its first token
+    hold      while it is clear, nothing is said beyond the first token
+    requests  every Generate received
+    aborted   ids of every Abort received
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.reply = "hello"
+        self.step = 1
+        self.refuse: Literal["too_long", "queue_full", "bad_request"] | None = None
+        self.fail: str | None = None
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.requests: list[Generate] = []
+        self.aborted: list[int] = []
+        self.running: dict[int, asyncio.Task[None]] = {}
+        self._inbox: asyncio.Queue[Any] = asyncio.Queue()
+
+    def send(self, message: Any) -> None:
+        """Take a message of the manager."""
+        match message:
+            case Generate():
+                self.requests.append(message)
+                task = asyncio.ensure_future(self._answer(message))
+                self.running[message.request_id] = task
+                task.add_done_callback(lambda _: self.running.pop(message.request_id, None))
+            case Abort():
+                self.aborted += message.request_ids
+                for request_id in message.request_ids:
+                    if request_id in self.running:
+                        self.running[request_id].cancel()
+            case Flush():
+                done = not self.running
+                self._say(Flushed(message.call_id, done, "empty" if done else "requests run"))
+            case GetState():
+                gauges = {"running": float(len(self.running)), "waiting": 0.0, "page_size": 4.0}
+                gauges |= {"full_pages": 10.0, "full_pages_free": 4.0, "full_usage": 0.6}
+                counters = {"requests": float(len(self.requests)), "evicted_pages": 2.0}
+                self._say(State(message.call_id, counters, gauges))
+            case Shutdown():
+                pass
+            case _:
+                raise AssertionError(message)
+
+    async def receive(self) -> Any:
+        """Give the manager its next message."""
+        return await self._inbox.get()
+
+    def _say(self, message: Any) -> None:
+        self._inbox.put_nowait(message)
+
+    async def _answer(self, request: Generate) -> None:
+        if self.refuse is not None:
+            self._say(Refused(request.request_id, self.refuse, "no room"))
+            return
+        ids = self.tokenizer.encode(self.reply, add_special_tokens=False).ids
+        most = request.sampling.max_new_tokens
+        finish: Any = "length" if most <= len(ids) else "stop"
+        ids = ids[:most] if finish == "length" else [*ids, EOS]
+        prompt = unpack_ids(request.input_ids)
+        step = self.step if request.stream else len(ids)
+        parts = [ids[k : k + step] for k in range(0, len(ids), step)] or [[]]
+        for number, part in enumerate(parts):
+            last = number == len(parts) - 1
+            self._say(
+                Outputs(
+                    [
+                        Output(
+                            request.request_id,
+                            token_ids=part,
+                            finish=finish if last else None,
+                            matched_stop=EOS if last and finish == "stop" else None,
+                            prompt_tokens=len(prompt) if number == 0 else 0,
+                            cached_tokens=3 if number == 0 else 0,
+                            prompt_logprobs=_prompt_logprobs(request) if number == 0 else None,
+                            logprobs=_logprobs(request, part, -0.5),
+                        )
+                    ]
+                )
+            )
+            if self.fail is not None and not last:
+                self._say(Outputs([Output(request.request_id, finish="error", error=self.fail)]))
+                return
+            if not last:
+                await asyncio.sleep(0)
+                await self.hold.wait()
+
+
+def _prompt_logprobs(request: Generate) -> TokenLogprobs | None:
+    if request.logprobs is None:
+        return None
+    ids = [int(i) for i in unpack_ids(request.input_ids)[request.logprobs.start :]]
+    told = _logprobs(request, ids, -1.5)
+    if told is None or not ids:
+        return None
+    return TokenLogprobs([None, *told.values[1:]], ids, told.top, told.picked)
+
+
+def _logprobs(request: Generate, ids: list[int], value: float) -> TokenLogprobs | None:
+    asked = request.logprobs
+    if asked is None:
+        return None
+    top = [[(value, i), (float("-inf"), 65)][: asked.top] for i in ids] if asked.top else []
+    picked = [[(value - 1, t) for t in asked.token_ids] for _ in ids] if asked.token_ids else []
+    return TokenLogprobs([value] * len(ids), ids, top, picked)
+
+
+class Server:
+    """An application over a scripted engine, and a client of it."""
+
+    def __init__(self, config: ServerConfig, *, template: str | None) -> None:
+        backend = byte_tokenizer()
+        facts = {"bos_token": CONTROL[0], "eos_token": CONTROL[1], "add_bos_token": False}
+        if template is not None:
+            facts["chat_template"] = template
+        self.engine = Engine(backend)
+        ready = Ready(CONTEXT_TOKENS, VOCAB_SIZE, [EOS], {"architectures": "A", "model_type": "m"})
+        self.manager = TokenizerManager(
+            config,
+            TextTokenizer(backend, facts),
+            cast(ManagerSocket, self.engine),
+            ready,
+            seeds=iter(range(10**6)),
+        )
+        self.app: FastAPI = create_app(self.manager, config)
+        self.client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(self.app, raise_app_exceptions=False),
+            base_url="http://test",
+        )
+
+    async def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
+        """Send JSON."""
+        return await self.client.post(path, json=body, headers=headers)
+
+    async def events(self, path: str, body: Any) -> list[Any]:
+        """Send JSON with `stream` set; return the decoded events, the last one "[DONE]"."""
+        reply = await self.post(path, {**body, "stream": True})
+        assert reply.status_code == 200, reply.text
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        blocks = [block for block in reply.text.split("\n\n") if block]
+        assert all(block.startswith("data: ") for block in blocks)
+        data = [block.removeprefix("data: ") for block in blocks]
+        return [item if item == "[DONE]" else json.loads(item) for item in data]
+
+
+def served(
+    config: ServerConfig | None = None, *, template: str | None = TEMPLATE
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Turn `async def test(server, ...)` into a test that pytest can run without plugins."""
+
+    def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        def run(**arguments: Any) -> None:
+            async def scenario() -> None:
+                async with asyncio.timeout(20), serving(config, template=template) as server:
+                    await test(server, **arguments)
+
+            asyncio.run(scenario())
+
+        signature = inspect.signature(test)
+        rest = list(signature.parameters.values())[1:]
+        run.__signature__ = signature.replace(parameters=rest)  # type: ignore[attr-defined]
+        run.__name__, run.__doc__ = test.__name__, test.__doc__
+        return run
+
+    return decorate
+
+
+@asynccontextmanager
+async def serving(
+    config: ServerConfig | None = None, *, template: str | None = TEMPLATE
+) -> AsyncIterator[Server]:
+    """Run a Server for the length of a test."""
+    config = config or ServerConfig(model_path="/models/tiny", served_model_name="tiny")
+    server = Server(config, template=template)
+    receiving = asyncio.ensure_future(server.manager.run())
+    try:
+        async with server.client:
+            yield server
+    finally:
+        receiving.cancel()
+        await asyncio.gather(receiving, *server.engine.running.values(), return_exceptions=True)
+        server.manager.close()

@@ -1,0 +1,154 @@
+"""Tests of runtime.server.completions: shapes and streams of `/v1/completions`."""
+
+from typing import Any
+
+import pytest
+
+from tests.runtime.server.engine import CONTEXT_TOKENS, EOS, Server, served, text_ids
+
+PATH = "/v1/completions"
+
+
+@served()
+async def test_one_prompt_gives_one_choice(server: Server) -> None:
+    reply = (await server.post(PATH, {"model": "tiny", "prompt": "hi"})).json()
+
+    assert reply.pop("id").startswith("cmpl-")
+    assert reply.pop("created") > 0
+    assert reply == {
+        "object": "text_completion",
+        "model": "tiny",
+        "choices": [
+            {
+                "index": 0,
+                "text": "hello",
+                "logprobs": None,
+                "finish_reason": "stop",
+                "matched_stop": EOS,
+            }
+        ],
+        "usage": {
+            "prompt_tokens": 2,
+            "completion_tokens": 6,
+            "total_tokens": 8,
+            "prompt_tokens_details": {"cached_tokens": 3},
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("prompt", "choices"), [("a", 1), (["a", "b"], 2), ([1, 2], 1), ([[1], [2, 3]], 2)]
+)
+@served()
+async def test_every_form_of_prompt_is_taken(server: Server, prompt: Any, choices: int) -> None:
+    reply = (await server.post(PATH, {"prompt": prompt, "n": 2, "max_tokens": 2})).json()
+
+    assert [choice["index"] for choice in reply["choices"]] == list(range(2 * choices))
+    assert {choice["text"] for choice in reply["choices"]} == {"he"}
+    prompt_tokens = {"a": 1}.get(str(prompt), 2 if prompt in (["a", "b"], [1, 2]) else 3)
+    assert reply["usage"]["prompt_tokens"] == prompt_tokens
+    assert reply["usage"]["completion_tokens"] == 4 * choices
+
+
+@served()
+async def test_sixteen_tokens_are_the_default(server: Server) -> None:
+    server.engine.reply = "x" * 40
+
+    reply = (await server.post(PATH, {"prompt": "hi"})).json()
+
+    assert reply["choices"][0]["text"] == "x" * 16
+    assert reply["choices"][0]["finish_reason"] == "length"
+
+
+@served()
+async def test_more_tokens_than_the_context_has_are_refused(server: Server) -> None:
+    fits = await server.post(PATH, {"prompt": "hi", "max_tokens": CONTEXT_TOKENS - 2})
+    exceeds = await server.post(PATH, {"prompt": "hi", "max_tokens": CONTEXT_TOKENS - 1})
+
+    assert fits.status_code == 200
+    assert exceeds.status_code == 400
+    assert exceeds.json()["error"]["code"] == "context_length_exceeded"
+
+
+@served()
+async def test_echo_puts_the_prompt_first_with_its_log_probabilities(server: Server) -> None:
+    body = {"prompt": "hé", "echo": True, "logprobs": 1, "max_tokens": 2}
+
+    for prompt in ("hé", text_ids("hé")):
+        choice = (await server.post(PATH, {**body, "prompt": prompt})).json()["choices"][0]
+
+        assert choice["text"] == "héhe"
+        told = choice["logprobs"]
+        assert told["tokens"] == ["h", "bytes:\\xc3", "bytes:\\xa9", "h", "e"]
+        assert told["token_logprobs"] == [None, -1.5, -1.5, -0.5, -0.5]
+        assert told["text_offset"] == [0, 1, 2, 2, 3]
+        assert told["top_logprobs"][0] is None
+        assert told["top_logprobs"][3] == {"h": -0.5}
+
+
+@served()
+async def test_scoring_needs_no_new_token(server: Server) -> None:
+    body = {"prompt": "hi", "echo": True, "logprobs": 0, "max_tokens": 0}
+
+    choice = (await server.post(PATH, body)).json()["choices"][0]
+
+    assert choice["text"] == "hi"
+    assert choice["logprobs"]["token_logprobs"] == [None, -1.5]
+    assert choice["logprobs"]["top_logprobs"] is None
+
+
+@served()
+async def test_hidden_tokens_take_no_room_in_the_offsets(server: Server) -> None:
+    body = {"prompt": "hi", "logprobs": 0, "max_tokens": 20}
+    server.engine.reply = "a<|User|>b"
+
+    choice = (await server.post(PATH, body)).json()["choices"][0]
+
+    assert choice["text"] == "ab"
+    assert choice["logprobs"]["text_offset"] == [0, 1, 1, 2]
+
+
+@served()
+async def test_a_stream_gives_increments_and_usage_last(server: Server) -> None:
+    body = {"prompt": "hi", "echo": True, "logprobs": 0, "stream_options": {"include_usage": True}}
+
+    *chunks, usage, done = await server.events(PATH, body)
+
+    choices = [chunk["choices"][0] for chunk in chunks]
+    assert "".join(choice["text"] for choice in choices) == "hihello"
+    offsets = [at for choice in choices for at in choice["logprobs"]["text_offset"]]
+    assert offsets == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert [choice["finish_reason"] for choice in choices][-1] == "stop"
+    assert {chunk["usage"] for chunk in chunks} == {None}
+    assert usage["choices"] == []
+    assert usage["usage"]["completion_tokens"] == 6
+    assert done == "[DONE]"
+
+
+@served()
+async def test_without_the_option_no_chunk_has_usage(server: Server) -> None:
+    *chunks, _ = await server.events(PATH, {"prompt": "hi"})
+
+    assert all("usage" not in chunk for chunk in chunks)
+
+
+@served()
+async def test_usage_can_come_with_every_chunk(server: Server) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+
+    *chunks, _ = await server.events(PATH, {"prompt": "hi", "stream_options": options})
+
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts)
+    assert counts[-1] == 6
+
+
+@served()
+async def test_a_streamed_batch_keeps_its_indices_apart(server: Server) -> None:
+    *chunks, _ = await server.events(PATH, {"prompt": ["a", "b"], "n": 2, "echo": True})
+
+    texts = {index: "" for index in range(4)}
+    for chunk in chunks:
+        choice = chunk["choices"][0]
+        texts[choice["index"]] += choice["text"]
+    assert texts == {0: "ahello", 1: "ahello", 2: "bhello", 3: "bhello"}

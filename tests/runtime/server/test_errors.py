@@ -1,0 +1,112 @@
+"""Tests of runtime.server.errors: every failure in the caller's dialect."""
+
+import pytest
+
+from runtime.errors import QueueFull, RequestError, Unavailable
+from tests.runtime.server.engine import Server, served
+
+NATIVE, OPENAI = "/generate", "/v1/completions"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nope", 404),
+        ("GET", "/v1/nope", 404),
+        ("GET", "/v1/", 404),
+        ("GET", "/generate", 405),
+        ("DELETE", "/v1/completions", 405),
+        ("GET", "/generate/", 404),
+    ],
+)
+@served()
+async def test_unknown_paths_and_methods_speak_the_dialect(
+    server: Server, method: str, path: str, status: int
+) -> None:
+    reply = await server.client.request(method, path)
+
+    assert reply.status_code == status
+    keys = {"message", "type", "param", "code"} if path.startswith("/v1") else {"message"}
+    assert set(reply.json()["error"]) == keys
+    assert status != 405 or reply.headers["allow"]
+
+
+@served()
+async def test_a_full_queue_says_when_to_come_back(server: Server) -> None:
+    server.engine.refuse = "queue_full"
+    for path, body in ((NATIVE, {"text": "x"}), (OPENAI, {"prompt": "x"})):
+        for stream in (False, True):
+            reply = await server.post(path, {**body, "stream": stream})
+            assert reply.status_code == 429
+            assert int(reply.headers["retry-after"]) >= 1
+
+    assert reply.json()["error"] == {
+        "message": "no room",
+        "type": "rate_limit_error",
+        "param": None,
+        "code": "queue_full",
+    }
+
+
+@served()
+async def test_a_prompt_that_never_fits_is_a_400_even_when_streaming(server: Server) -> None:
+    for path, body in ((NATIVE, {"text": "x" * 400}), (OPENAI, {"prompt": "x" * 400})):
+        for stream in (False, True):
+            reply = await server.post(path, {**body, "stream": stream})
+            assert reply.status_code == 400
+
+    assert reply.json()["error"]["code"] == "context_length_exceeded"
+    assert not server.engine.requests
+
+
+@served()
+async def test_a_draining_server_is_unavailable(server: Server) -> None:
+    server.manager.draining = True
+
+    reply = await server.post(OPENAI, {"prompt": "x"})
+
+    assert reply.status_code == Unavailable.status
+    assert reply.json()["error"]["type"] == "service_unavailable"
+
+
+@served()
+async def test_a_request_that_fails_in_the_engine_is_a_500(server: Server) -> None:
+    server.engine.fail = "bad logits"
+
+    reply = await server.post(NATIVE, {"text": "x", "sampling_params": {"stop": "zzz"}})
+
+    assert reply.status_code == 500
+    assert reply.json() == {"error": {"message": "bad logits"}}
+
+
+@pytest.mark.parametrize("path", [NATIVE, OPENAI])
+@served()
+async def test_a_stream_that_breaks_ends_with_an_error_and_done(server: Server, path: str) -> None:
+    server.engine.fail = "bad logits"
+
+    *said, error, done = await server.events(path, {"text": "x", "prompt": "x"})
+
+    assert said
+    assert error["error"]["message"] == "bad logits"
+    assert error["error"]["type"] == "internal_error"
+    assert done == "[DONE]"
+
+
+@served()
+async def test_a_fault_of_ours_tells_nothing_of_the_inside(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(call: object) -> None:
+        raise ZeroDivisionError("secret detail")
+
+    monkeypatch.setattr(server.manager, "generate", broken)
+
+    reply = await server.post(OPENAI, {"prompt": "x"})
+
+    assert reply.status_code == 500
+    assert "secret" not in reply.text
+    assert reply.json()["error"]["type"] == RequestError.kind
+
+
+def test_retry_after_is_of_the_error_itself() -> None:
+    assert QueueFull("full", retry_after_s=7).retry_after_s == 7

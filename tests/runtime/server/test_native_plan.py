@@ -1,0 +1,85 @@
+"""Tests of runtime.server.native_plan: values per prompt, refusals before anything runs."""
+
+from typing import Any
+
+import pytest
+
+from tests.runtime.server.engine import Server, served
+
+BAD: dict[str, dict[str, Any]] = {
+    "neither text nor ids": {},
+    "both text and ids": {"text": "x", "input_ids": [1]},
+    "empty batch": {"text": []},
+    "empty ids": {"input_ids": []},
+    "empty list of ids": {"input_ids": [[1], []]},
+    "mixed ids": {"input_ids": [1, [2]]},
+    "id out of range": {"input_ids": [300]},
+    "negative id": {"input_ids": [-1]},
+    "too many prompts": {"text": ["x"] * 257},
+    "too many sequences": {"text": ["x"] * 17, "sampling_params": {"n": 64}},
+    "params of another length": {"text": ["a", "b"], "sampling_params": [{}]},
+    "list of params for one prompt": {"text": "a", "sampling_params": [{}, {}]},
+    "different n": {"text": ["a", "b"], "sampling_params": [{"n": 1}, {"n": 2}]},
+    "rids of another length": {"text": ["a", "b"], "rid": ["x"]},
+    "same rid twice": {"text": ["a", "b"], "rid": ["x", "x"]},
+    "starts of another length": {
+        "text": ["a", "b"], "return_logprob": True, "logprob_start_len": [1],
+    },
+    "start below -1": {"text": "a", "return_logprob": True, "logprob_start_len": -2},
+    "too many alternatives": {"text": "a", "return_logprob": True, "top_logprobs_num": 129},
+    "negative alternatives": {"text": "a", "return_logprob": True, "top_logprobs_num": -1},
+    "picked id out of range": {"text": "a", "return_logprob": True, "token_ids_logprob": [300]},
+    "too many picked ids": {"text": "a", "return_logprob": True, "token_ids_logprob": [1] * 1025},
+    "salts of another length": {"text": ["a", "b"], "cache_salt": ["x"]},
+    "salt of other characters": {"text": "a", "extra_key": "a b"},
+    "priority beyond 16 bits": {"text": "a", "priority": 1 << 15},
+    "sampling_params of a string": {"text": "a", "sampling_params": "x"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+@served()
+async def test_a_bad_request_is_refused_before_anything_runs(server: Server, name: str) -> None:
+    reply = await server.post("/generate", BAD[name])
+
+    assert reply.status_code == 400, reply.text
+    assert set(reply.json()["error"]) == {"message"}
+    assert name == "same rid twice" or not server.engine.requests or "id" in name
+    assert (await server.post("/generate", {"text": "x"})).status_code == 200
+
+
+@served()
+async def test_each_prompt_gets_its_own_values(server: Server) -> None:
+    body = {
+        "text": ["a", "b", "c"],
+        "sampling_params": [{"max_new_tokens": k} for k in (1, 2, 3)],
+        "return_logprob": [True, True, False],
+        "logprob_start_len": [0, -1, 0],
+        "top_logprobs_num": [0, 2, 5],
+        "token_ids_logprob": [[5, 6], [7], []],
+        "rid": ["x", "y", "z"],
+        "cache_salt": ["s1", "s2", "s1"],
+        "priority": 4,
+    }
+
+    replies = (await server.post("/generate", body)).json()
+
+    assert [reply["meta_info"]["id"] for reply in replies] == ["x", "y", "z"]
+    a, b, c = sorted(server.engine.requests, key=lambda r: r.sampling.max_new_tokens)
+    assert a.logprobs is not None
+    assert b.logprobs is not None
+    assert (a.logprobs.start, a.logprobs.top, a.logprobs.token_ids) == (0, 0, (5, 6))
+    assert (b.logprobs.start > 10**9, b.logprobs.top, b.logprobs.token_ids) == (True, 2, (7,))
+    assert c.logprobs is None
+    assert a.namespace == c.namespace != b.namespace
+    assert {r.priority for r in (a, b, c)} == {4}
+
+
+@served()
+async def test_one_list_of_picked_ids_is_meant_for_every_prompt(server: Server) -> None:
+    body = {"text": ["a", "b"], "return_logprob": True, "token_ids_logprob": [5, 6]}
+
+    await server.post("/generate", body)
+
+    picked = [r.logprobs.token_ids for r in server.engine.requests if r.logprobs]
+    assert picked == [(5, 6), (5, 6)]

@@ -1,0 +1,48 @@
+"""Tests of runtime.server.openai."""
+
+from runtime.messages import TokenLogprobs
+from runtime.server.openai import LegacyLogprobs, finish_fields, usage_report
+from runtime.server.runs import Tally
+from runtime.server.spelling import Speller
+from runtime.tokenizer.choice import Finish
+from runtime.tokenizer.tokenizer import TextTokenizer
+from tests.runtime.server.engine import byte_tokenizer, text_ids
+
+
+def test_a_prompt_counts_once_whatever_the_number_of_choices() -> None:
+    tallies = [[Tally(10, 4, 3), Tally(10, 10, 5)], [Tally(7, 0, 1)]]
+
+    assert usage_report(tallies) == {
+        "prompt_tokens": 17,
+        "completion_tokens": 9,
+        "total_tokens": 26,
+        "prompt_tokens_details": {"cached_tokens": 4},
+    }
+
+
+def test_the_finish_keeps_what_matched() -> None:
+    assert finish_fields(None) == {"finish_reason": None}
+    stop = finish_fields(Finish("stop", matched="x"))
+    assert stop == {"finish_reason": "stop", "matched_stop": "x"}
+    assert finish_fields(Finish("abort"))["finish_reason"] == "abort"
+
+
+def test_offsets_go_on_from_piece_to_piece_and_count_characters() -> None:
+    legacy = LegacyLogprobs(Speller(TextTokenizer(byte_tokenizer(), {})), frozenset())
+    ids = text_ids("aé\U0001f600b")
+
+    offsets: list[int] = []
+    for cut in (ids[:2], ids[2:5], ids[5:]):
+        told = legacy.render(TokenLogprobs([-1.0] * len(cut), cut), top=False)
+        offsets += told["text_offset"]
+
+    assert offsets == [0, 1, 2, 2, 3, 3, 3, 3]
+
+
+def test_the_sampled_token_is_among_the_alternatives() -> None:
+    legacy = LegacyLogprobs(Speller(TextTokenizer(byte_tokenizer(), {})), frozenset())
+    a, b = text_ids("ab")
+
+    told = legacy.render(TokenLogprobs([-3.0], [a], [[(-0.1, b)]]), top=True)
+
+    assert told["top_logprobs"] == [{"b": -0.1, "a": -3.0}]

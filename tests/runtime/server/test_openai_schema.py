@@ -1,0 +1,111 @@
+"""Tests of runtime.server.openai_schema: what is taken, ignored and refused."""
+
+from typing import Any
+
+import pytest
+
+from tests.runtime.server.engine import Server, served
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+HI: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+PICTURE = {"type": "image_url", "image_url": {"url": "http://x"}}
+
+REFUSED_CHAT: dict[str, dict[str, Any]] = {
+    "no messages": {"messages": []},
+    "messages missing": {"messages": None},
+    "unknown role": {"messages": [{"role": "wizard", "content": "x"}]},
+    "tool message": {"messages": [*HI, {"role": "tool", "content": "x", "tool_call_id": "1"}]},
+    "content missing": {"messages": [{"role": "user"}]},
+    "image": {"messages": [{"role": "user", "content": [PICTURE]}]},
+    "text part without text": {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+    "tool calls": {"messages": [{"role": "assistant", "tool_calls": [TOOL]}]},
+    "tools": {"tools": [TOOL]},
+    "functions": {"functions": [TOOL["function"]]},
+    "tool_choice": {"tool_choice": "required"},
+    "response_format": {"response_format": {"type": "json_object"}},
+    "json schema": {"response_format": {"type": "json_schema", "json_schema": {}}},
+    "modalities": {"modalities": ["text", "audio"]},
+    "regex": {"regex": "a+"},
+    "own template": {"chat_template": "{{ 1 }}"},
+    "unknown template argument": {"chat_template_kwargs": {"messages": "x"}},
+    "template argument of an object": {"chat_template_kwargs": {"thinking": {}}},
+    "template argument that does nothing": {"chat_template_kwargs": {"thinking": True}},
+    "reasoning effort": {"reasoning_effort": "high"},
+    "thinking": {"thinking": {"type": "enabled"}},
+    "top_logprobs alone": {"top_logprobs": 2},
+    "21 top_logprobs": {"logprobs": True, "top_logprobs": 21},
+    "logprobs of a number": {"logprobs": 5},
+    "n of 65": {"n": 65},
+}
+REFUSED_COMPLETION: dict[str, dict[str, Any]] = {
+    "suffix": {"suffix": "x"},
+    "best_of": {"best_of": 2},
+    "best_of beside n": {"n": 2, "best_of": 3},
+    "21 logprobs": {"logprobs": 21},
+    "negative logprobs": {"logprobs": -1},
+    "guided": {"guided_regex": "a"},
+    "response_format": {"response_format": {"type": "json_object"}},
+}
+HARMLESS: dict[str, Any] = {
+    "user": "me",
+    "metadata": {"a": "b"},
+    "store": False,
+    "service_tier": "auto",
+    "parallel_tool_calls": True,
+    "something_new": {"deep": [1, 2, {"x": None}]},
+    "response_format": {"type": "text"},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_CHAT)
+@served()
+async def test_a_chat_that_cannot_be_served_is_refused(server: Server, name: str) -> None:
+    reply = await server.post(CHAT, {"messages": HI, **REFUSED_CHAT[name]})
+
+    assert reply.status_code == 400, reply.text
+    assert reply.json()["error"]["message"]
+    assert not server.engine.requests
+
+
+@pytest.mark.parametrize("name", REFUSED_COMPLETION)
+@served()
+async def test_a_completion_that_cannot_be_served_is_refused(server: Server, name: str) -> None:
+    reply = await server.post(COMPLETIONS, {"prompt": "x", **REFUSED_COMPLETION[name]})
+
+    assert reply.status_code == 400, reply.text
+    assert not server.engine.requests
+
+
+@served()
+async def test_harmless_and_null_fields_are_taken(server: Server) -> None:
+    nulls = dict.fromkeys(
+        ("n", "stop", "temperature", "seed", "stream", "logit_bias", "tools", "stream_options")
+    )
+    off = {"tools": [], "tool_choice": "none", "modalities": ["text"], "suffix": ""}
+    off |= {"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": False}}
+
+    for more in (HARMLESS, nulls, off):
+        for path in (CHAT, COMPLETIONS):
+            reply = await server.post(path, {"messages": HI, "prompt": "x", **more})
+            assert reply.status_code == 200, reply.text
+
+
+@served()
+async def test_the_extensions_reach_the_scheduler(server: Server) -> None:
+    body = {
+        "top_k": 4, "min_p": 0.1, "min_tokens": 2, "repetition_penalty": 1.2, "max_tokens": 9,
+        "stop_token_ids": [7], "ignore_eos": True, "priority": 3, "logit_bias": {"5": -3},
+        "seed": 11, "presence_penalty": 0.5, "frequency_penalty": -0.5, "top_p": 0.8,
+    }  # fmt: skip
+    for path in (CHAT, COMPLETIONS):
+        await server.post(path, {"messages": HI, "prompt": "x", **body})
+
+        request = server.engine.requests[-1]
+        sampling = request.sampling
+        assert (sampling.top_k, sampling.min_p, sampling.min_new_tokens) == (4, 0.1, 2)
+        assert (sampling.repetition_penalty, sampling.max_new_tokens) == (1.2, 9)
+        assert (sampling.stop_token_ids, sampling.ignore_eos, sampling.seed) == ((7,), True, 11)
+        assert (sampling.logit_bias, sampling.top_p) == ({5: -3.0}, 0.8)
+        assert (sampling.presence_penalty, sampling.frequency_penalty) == (0.5, -0.5)
+        assert request.priority == 3

@@ -1,0 +1,127 @@
+"""Flags and the dataclass are one thing; wrong values are refused with a message that helps."""
+
+import ipaddress
+import typing
+from dataclasses import FrozenInstanceError, fields, replace
+
+import pytest
+
+from runtime.config import ServerConfig, build_parser, check, parse_args
+from runtime.errors import ConfigError
+
+
+def test_no_flags_give_the_defaults() -> None:
+    assert parse_args([]) == ServerConfig()
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        ServerConfig().port = 1  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_every_field_is_a_flag_and_reaches_its_field() -> None:
+    parser = build_parser()
+    for action in parser._actions:
+        if action.dest == "help":
+            continue
+        word = next(iter(action.choices)) if action.choices else "7"
+        argv = [action.option_strings[-1], *([] if action.nargs == 0 else [str(word)])]
+
+        value = getattr(parser.parse_args(argv), action.dest)
+
+        assert str(value) in (str(word), "7.0", "True"), action.dest
+    flags = {action.dest for action in parser._actions} - {"help"}
+    assert flags == {item.name for item in fields(ServerConfig)}
+
+
+def test_every_default_is_of_its_own_type() -> None:
+    for name, hint in typing.get_type_hints(ServerConfig).items():
+        default = getattr(ServerConfig(), name)
+        if typing.get_origin(hint) is typing.Literal:
+            assert default in typing.get_args(hint), name
+        else:
+            assert isinstance(default, hint), name
+
+
+def test_every_field_explains_itself() -> None:
+    for item in fields(ServerConfig):
+        text = item.metadata["help"]
+        assert text
+
+        assert not text.endswith("."), f"{item.name}: one style of help"
+
+
+def test_the_help_text_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_args(["--help"])
+
+    assert ended.value.code == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "--chunked-prefill-size" in shown
+    assert "(default: 2048)" in shown
+
+
+def test_minus_one_is_a_value_not_a_flag() -> None:
+    assert parse_args(["--chunked-prefill-size", "-1"]).chunked_prefill_size == -1
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--modle-path", "x"], "did you mean --model-path?"),
+        (["--chunked-prefill", "64"], "did you mean --chunked-prefill-size?"),
+        (["--completely-unrelated-words"], "unknown flag --completely-unrelated-words"),
+        (["serve"], "unexpected argument serve"),
+        (["--port", "many"], "invalid int value"),
+        (["--dtype", "float16"], "invalid choice"),
+        (["--port"], "expected one argument"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_misuse_exits_with_2_and_says_why(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_args(argv)
+
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_flag_is_never_guessed_from_its_beginning() -> None:
+    with pytest.raises(SystemExit):
+        parse_args(["--full", "3"])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_running_requests": 0},
+        {"max_queued_requests": 0},
+        {"decode_log_interval": -1},
+        {"chunked_prefill_size": 0},
+        {"chunked_prefill_size": -2},
+        {"full_pages": 4, "max_total_tokens": 1024},
+    ],
+    ids=str,
+)
+def test_values_out_of_range_are_refused(wrong: dict[str, int]) -> None:
+    config = replace(ServerConfig(), **wrong)  # pyright: ignore[reportArgumentType]
+
+    with pytest.raises(ConfigError, match="--"):
+        check(config)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "example.org"])
+def test_a_public_address_wants_a_key_or_a_word(host: str) -> None:
+    with pytest.raises(ConfigError, match="--api-key or --insecure"):
+        parse_args(["--host", host])
+
+    assert parse_args(["--host", host, "--api-key", "k"]).host == host
+    assert parse_args(["--host", host, "--insecure"]).insecure
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "localhost", "::1"])
+def test_loopback_needs_neither(host: str) -> None:
+    assert host == "localhost" or ipaddress.ip_address(host).is_loopback
+    assert parse_args(["--host", host]).host == host

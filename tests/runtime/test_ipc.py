@@ -1,0 +1,240 @@
+"""Both pipes, every message of both unions, and bytes that are none."""
+
+import asyncio
+import random
+import stat
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+import zmq
+
+from runtime.ipc import Addresses, ManagerSocket, SchedulerSocket, private_addresses
+from runtime.messages import (
+    Abort,
+    Flush,
+    Flushed,
+    FromScheduler,
+    Generate,
+    GetState,
+    Logprobs,
+    Output,
+    Outputs,
+    Ready,
+    Refused,
+    Sampling,
+    Shutdown,
+    State,
+    TokenLogprobs,
+    ToScheduler,
+    pack_ids,
+)
+
+TO_SCHEDULER: list[ToScheduler] = [
+    Generate(
+        request_id=1 << 48,
+        input_ids=pack_ids([0, 1, 129_279]),
+        sampling=Sampling(7, 2**63 - 1, logit_bias={5: -1.5}, stop_token_ids=(1, 2)),
+        logprobs=Logprobs(3, 2, (9,)),
+        namespace="tenant",
+        priority=-1,
+        stream=False,
+    ),
+    Abort([1, 2, 3]),
+    Flush(4),
+    GetState(5),
+    Shutdown(),
+]
+FROM_SCHEDULER: list[FromScheduler] = [
+    Outputs(
+        [
+            Output(
+                1,
+                token_ids=[5, 6],
+                finish="stop",
+                matched_stop=6,
+                prompt_tokens=3,
+                cached_tokens=2,
+                prompt_logprobs=TokenLogprobs([None, -0.5], [1, 2]),
+                logprobs=TokenLogprobs([-1.0], [5], [[(-1.0, 5)]], [[(-9.0, 3)]]),
+            ),
+            Output(2, error="logits are not finite", finish="error"),
+        ]
+    ),
+    Refused(1, "too_long", "no"),
+    Flushed(4, True, "done"),
+    State(0, {"requests": 1.0}, {"running": 2.0}, step_age_s=0.5, loop_age_s=0.25),
+    Ready(1024, 300, [1], {"pages": 7, "device": "cpu", "ok": True, "share": 0.5}),
+]
+
+
+def test_every_message_for_the_scheduler_arrives_as_it_was_sent() -> None:
+    async def send_all(addresses: Addresses) -> None:
+        manager = ManagerSocket(addresses)
+        for message in TO_SCHEDULER:
+            manager.send(message)
+        manager.close(linger_s=5.0)
+
+    with private_addresses() as addresses:
+        scheduler = SchedulerSocket(addresses)
+        asyncio.run(send_all(addresses))
+        received: list[ToScheduler] = []
+        while len(received) < len(TO_SCHEDULER):
+            batch = scheduler.receive(5.0)
+            assert batch, "nothing came for 5 s"
+            received += batch
+        scheduler.close()
+
+    assert received == TO_SCHEDULER
+
+
+def test_every_message_from_the_scheduler_arrives_as_it_was_sent() -> None:
+    async def receive_all(addresses: Addresses) -> list[FromScheduler]:
+        manager = ManagerSocket(addresses)
+        async with asyncio.timeout(5):
+            received = [await manager.receive() for _ in FROM_SCHEDULER]
+        manager.close()
+        return received
+
+    with private_addresses() as addresses:
+        scheduler = SchedulerSocket(addresses)
+        for message in FROM_SCHEDULER:
+            scheduler.send(message)  # before anybody listens: it must not be lost
+        received = asyncio.run(receive_all(addresses))
+        scheduler.close()
+
+    assert received == FROM_SCHEDULER
+
+
+def test_malformed_bytes_are_dropped_and_said_aloud(caplog: pytest.LogCaptureFixture) -> None:
+    good = msgspec.msgpack.encode(Flush(9))
+    chance = random.Random(0)
+    bad = [b"", b"\xc1", b"\xff" * 10, good[:-1], b"\x91" * 100_000, chance.randbytes(64)]
+    bad += [msgspec.msgpack.encode({"type": "Exec", "code": "1"}), b'{"type":"Flush"}']
+    bad.append(msgspec.msgpack.encode(Flushed(1, True, "the wrong direction")))
+    bad.append(msgspec.msgpack.encode({"type": "Abort", "request_ids": ["a"]}))
+
+    with private_addresses() as addresses:
+        scheduler = SchedulerSocket(addresses)
+        context = zmq.Context()
+        sender = context.socket(zmq.PUSH)
+        sender.connect(addresses.to_scheduler)
+        for data in [*bad, good]:
+            sender.send(data)
+        received: list[ToScheduler] = []
+        for _ in range(len(bad) + 1):
+            received += scheduler.receive(5.0) if not received else []
+        sender.close(linger=0)
+        context.term()
+        scheduler.close()
+
+    assert received == [Flush(9)]
+    assert sum("malformed" in line for line in caplog.messages) == len(bad)
+
+
+def test_the_manager_drops_malformed_bytes_too(caplog: pytest.LogCaptureFixture) -> None:
+    async def receive_one(addresses: Addresses) -> FromScheduler:
+        manager = ManagerSocket(addresses)
+        async with asyncio.timeout(5):
+            message = await manager.receive()
+        manager.close()
+        return message
+
+    with private_addresses() as addresses:
+        context = zmq.Context()
+        sender = context.socket(zmq.PUSH)
+        sender.connect(addresses.from_scheduler)
+        for data in (b"\xc1", msgspec.msgpack.encode(Flush(1)), b"\x91" * 100_000):
+            sender.send(data)
+        sender.send(msgspec.msgpack.encode(Flushed(1, False, "")))
+        received = asyncio.run(receive_one(addresses))
+        sender.close(linger=0)
+        context.term()
+
+    assert received == Flushed(1, False, "")
+    assert sum("malformed" in line for line in caplog.messages) == 3
+
+
+def test_receive_returns_empty_handed_at_its_timeout() -> None:
+    with private_addresses() as addresses:
+        scheduler = SchedulerSocket(addresses)
+
+        assert scheduler.receive(0.0) == []
+        assert scheduler.receive(0.01) == []
+
+        scheduler.close()
+
+
+def test_a_prompt_of_a_million_tokens_passes() -> None:
+    async def send(addresses: Addresses) -> None:
+        manager = ManagerSocket(addresses)
+        manager.send(Generate(1, bytes(4_000_000), Sampling(1, 0)))
+        manager.close(linger_s=5.0)
+
+    with private_addresses() as addresses:
+        scheduler = SchedulerSocket(addresses)
+        asyncio.run(send(addresses))
+        (message,) = scheduler.receive(5.0)
+        scheduler.close()
+
+    assert isinstance(message, Generate)
+    assert len(message.input_ids) == 4_000_000
+
+
+def test_threads_may_send_at_once() -> None:
+    async def receive(addresses: Addresses, count: int) -> list[FromScheduler]:
+        manager = ManagerSocket(addresses)
+        async with asyncio.timeout(10):
+            received = [await manager.receive() for _ in range(count)]
+        manager.close()
+        return received
+
+    def send(scheduler: SchedulerSocket, sender: int) -> None:
+        for number in range(200):
+            scheduler.send(Flushed(number, True, str(sender)))
+
+    with private_addresses() as addresses:
+        scheduler = SchedulerSocket(addresses)
+        threads = [threading.Thread(target=send, args=(scheduler, i)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        received = asyncio.run(receive(addresses, 800))
+        for thread in threads:
+            thread.join()
+        scheduler.close()
+
+    for sender in range(4):
+        own = [m.call_id for m in received if isinstance(m, Flushed) and m.message == str(sender)]
+        assert own == list(range(200))
+
+
+def test_sending_after_close_is_harmless() -> None:
+    with private_addresses() as addresses:
+        scheduler = SchedulerSocket(addresses)
+        scheduler.close()
+        scheduler.send(Flushed(1, True, ""))
+
+
+def test_the_directory_is_private_and_goes_away() -> None:
+    with private_addresses() as addresses:
+        folder = Path(addresses.to_scheduler.removeprefix("ipc://")).parent
+
+        assert addresses.to_scheduler != addresses.from_scheduler
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+    assert not folder.exists()
+
+
+def test_a_long_temporary_directory_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+
+    with private_addresses() as addresses:
+        assert len(addresses.from_scheduler.removeprefix("ipc://")) <= 107
+        SchedulerSocket(addresses).close()
+
+    assert list(long.iterdir()) == []

@@ -1,0 +1,253 @@
+"""A whole server around a stand-in scheduler: start, faults, signals, exit codes, no orphans.
+
+Each test that needs processes starts one server and looks at as much of its life as fits.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from runtime.config import ServerConfig
+from runtime.errors import ConfigError
+from runtime.launch import listen, resolve
+from tests.runtime.stand_ins import DIE_AT, SILENT_AT
+from tests.runtime.tokenizer.samples import byte_tokenizer, write_checkpoint
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+START_S = 40.0
+FAULT_S = 8.0  # five promised; a busy machine may take longer
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A folder that looks like a checkpoint from the outside."""
+    (tmp_path / "config.json").write_text("{}")
+    return write_checkpoint(tmp_path, byte_tokenizer())
+
+
+class Server:
+    """A server process, its log, and its scheduler's process id."""
+
+    def __init__(self, checkpoint: Path, stand_in: str, *flags: str) -> None:
+        program = f"""
+import sys
+from runtime.launch import serve
+sys.exit(serve(sys.argv[1:], scheduler_main="tests.runtime.stand_ins:{stand_in}"))
+"""
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = probe.getsockname()[1]
+        argv = ["--model-path", str(checkpoint), "--port", str(self.port), *flags]
+        self.log_path = checkpoint / f"{stand_in}-{self.port}.log"
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", program, *argv], cwd=ROOT, stdout=log, stderr=log
+            )
+        self.client = httpx.Client(
+            base_url=f"http://127.0.0.1:{self.port}", timeout=20.0, trust_env=False
+        )
+
+    @property
+    def log(self) -> str:
+        """What the processes have printed."""
+        return self.log_path.read_text()
+
+    def wait_ready(self) -> int:
+        """Wait for the famous line; return the scheduler's process id."""
+        self.wait_log("The server is fired up and ready to roll!")
+        info: dict[str, Any] = self.client.get("/server_info").json()
+        return int(info["pid"])
+
+    def wait_log(self, text: str) -> None:
+        """Wait until `text` was printed."""
+        deadline = time.monotonic() + START_S
+        while text not in self.log:
+            assert self.process.poll() is None, f"it exited:\n{self.log}"
+            assert time.monotonic() < deadline, f"no {text!r} in:\n{self.log}"
+            time.sleep(0.02)
+
+    def generate(self, token: int, count: int = 3) -> httpx.Response:
+        """Ask for a continuation of one token."""
+        body = {"input_ids": [token], "sampling_params": {"max_new_tokens": count}}
+        return self.client.post("/generate", json=body)
+
+    @contextlib.contextmanager
+    def left_waiting(self) -> Iterator[list[httpx.Response]]:
+        """Have a request wait in the engine meanwhile; its reply, if any, is there at the end."""
+        replies: list[httpx.Response] = []
+
+        def ask() -> None:
+            with contextlib.suppress(httpx.HTTPError):
+                replies.append(self.generate(SILENT_AT))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        try:
+            self.wait_log("left waiting")
+            yield replies
+        finally:
+            asking.join()
+
+    def exit_code(self, timeout_s: float = 20.0) -> int:
+        """Wait for the end."""
+        return self.process.wait(timeout_s)
+
+
+@contextlib.contextmanager
+def server(checkpoint: Path, stand_in: str, *flags: str) -> Iterator[Server]:
+    """Start a server, and make sure that nothing of it stays."""
+    started = Server(checkpoint, stand_in, *flags)
+    try:
+        yield started
+    finally:
+        started.client.close()
+        started.process.kill()
+        started.process.wait()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_server_serves_then_drains_on_sigterm(checkpoint: Path) -> None:
+    with server(checkpoint, "steady", "--drain-timeout", "1.0") as up:
+        scheduler = up.wait_ready()
+        assert up.generate(10).json()["output_ids"] == [11, 12, 13]
+        assert up.client.get("/ready").status_code == 200
+
+        with up.left_waiting() as replies:
+            up.process.send_signal(signal.SIGTERM)
+            up.wait_log("stopping")
+            assert up.client.get("/ready").status_code == 503
+            assert up.generate(10).status_code == 503
+            assert up.exit_code() == 0
+
+        assert replies[0].json()["meta_info"]["finish_reason"]["type"] == "abort"
+        assert not alive(scheduler)
+        assert "aborted 1 requests" in up.log
+        assert "Traceback" not in up.log
+
+
+def test_a_killed_scheduler_fails_its_requests_and_ends_the_server(checkpoint: Path) -> None:
+    with server(checkpoint, "steady") as up:
+        up.wait_ready()
+        started = time.monotonic()
+
+        reply = up.generate(DIE_AT)
+
+        assert up.exit_code() == 1
+        assert time.monotonic() - started < FAULT_S
+        assert reply.status_code == 503
+        assert "the engine died: the scheduler was killed by SIGKILL" in reply.text
+        assert "was killed by SIGKILL" in up.log
+
+
+def test_a_stopped_scheduler_is_noticed_and_killed(checkpoint: Path) -> None:
+    with server(checkpoint, "steady") as up:
+        scheduler = up.wait_ready()
+        os.kill(scheduler, signal.SIGSTOP)
+        started = time.monotonic()
+
+        reply = up.generate(10)
+
+        assert up.exit_code() == 1
+        assert time.monotonic() - started < FAULT_S
+        assert reply.status_code == 503
+        assert "has not been heard of" in json.dumps(reply.json())
+        assert not alive(scheduler)
+
+
+@pytest.mark.slow
+def test_a_stuck_loop_ends_the_server(checkpoint: Path) -> None:
+    with server(checkpoint, "stuck_loop") as up:
+        up.wait_log("The server is fired up")
+
+        assert up.exit_code() == 1
+        assert "loop has been stuck" in up.log
+        assert 'File "' in up.log  # where it hung
+
+
+def test_a_checkpoint_that_cannot_be_served_is_said_in_one_line(checkpoint: Path) -> None:
+    with server(checkpoint, "unservable") as up:
+        assert up.exit_code(START_S) == 2
+        assert up.log == f"error: {checkpoint}: num_hidden_layers is missing\n"
+
+
+@pytest.mark.slow
+def test_a_second_interrupt_quits_at_once(checkpoint: Path) -> None:
+    with server(checkpoint, "steady") as up:
+        scheduler = up.wait_ready()
+        with up.left_waiting():
+            up.process.send_signal(signal.SIGINT)
+            up.wait_log("stopping: 1 requests")
+            up.process.send_signal(signal.SIGINT)
+            assert up.exit_code(5.0) == 130
+
+        assert not alive(scheduler)
+
+
+def test_a_port_in_use_is_said_in_one_line(checkpoint: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with server(checkpoint, "never_ready", "--port", str(port)) as up:
+            assert up.exit_code(START_S) == 1
+            assert up.log == f"error: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+
+
+def test_a_server_can_be_stopped_while_it_loads(checkpoint: Path) -> None:
+    with server(checkpoint, "never_ready") as up:
+        deadline = time.monotonic() + START_S
+        children = Path(f"/proc/{up.process.pid}/task/{up.process.pid}/children")
+        while len(children.read_text().split()) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        loading = children.read_text().split()
+
+        up.process.send_signal(signal.SIGTERM)
+
+        assert up.exit_code() == 0
+        assert not any(alive(int(pid)) for pid in loading)
+
+
+def test_resolve_fills_paths_and_names(checkpoint: Path) -> None:
+    config = resolve(ServerConfig(model_path=str(checkpoint)))
+
+    assert config.tokenizer_path == config.served_model_name == str(checkpoint)
+    named = ServerConfig(model_path=str(checkpoint), served_model_name="umbra")
+    assert resolve(named).served_model_name == "umbra"
+
+
+@pytest.mark.parametrize("missing", ["folder", "config.json", "tokenizer"])
+def test_resolve_refuses_what_is_no_checkpoint(tmp_path: Path, missing: str) -> None:
+    folder, tokenizer = tmp_path / "model", None
+    if missing != "folder":
+        folder.mkdir()
+    if missing == "tokenizer":
+        (folder / "config.json").write_text("{}")
+        tokenizer = str(tmp_path / "nowhere")
+
+    with pytest.raises(ConfigError, match=missing):
+        resolve(ServerConfig(model_path=str(folder), tokenizer_path=tokenizer))
+
+
+def test_listen_refuses_addresses_that_are_none() -> None:
+    with pytest.raises(ConfigError, match="host"):
+        listen("no such host.invalid", 30000)
+    with pytest.raises(ConfigError, match="port"):
+        listen("127.0.0.1", 70000)
+    with contextlib.closing(listen("127.0.0.1", 0)) as listener:
+        assert listener.getsockname()[1] > 0

@@ -1,0 +1,108 @@
+"""What a call may hold, and what becomes of it."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runtime.errors import BadRequest, PromptTooLong
+from runtime.messages import Logprobs, unpack_ids
+from runtime.sampling import SamplingSpec
+from runtime.tokenizer.call import GenerateCall, Limits, make_choices, make_requests, pack_prompt
+from runtime.tokenizer.tokenizer import TextTokenizer
+from tests.runtime.tokenizer.samples import VOCAB, byte_tokenizer, write_checkpoint
+
+LIMITS = Limits(context_tokens=32, vocab_size=VOCAB)
+NO_TEXT = TextTokenizer(None, {})
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> TextTokenizer:
+    """The byte tokenizer."""
+    return TextTokenizer.load(write_checkpoint(tmp_path, byte_tokenizer()))
+
+
+def test_text_and_ids_become_the_same_prompt(tokenizer: TextTokenizer) -> None:
+    spec = SamplingSpec()
+    text = pack_prompt(GenerateCall(spec, text="hé"), tokenizer, LIMITS)
+    ids = pack_prompt(GenerateCall(spec, input_ids=list("hé".encode())), tokenizer, LIMITS)
+    array = np.frombuffer("hé".encode(), np.uint8)
+
+    assert text == ids == pack_prompt(GenerateCall(spec, input_ids=array), tokenizer, LIMITS)
+    assert unpack_ids(text).tolist() == list("hé".encode())
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [[], [-1], [VOCAB], [2**40], [2**70], [1.5], [True], [None], [[1, 2]], ["a"]],
+    ids=str,
+)
+def test_ids_that_are_none_are_refused(ids: list[int]) -> None:
+    with pytest.raises(BadRequest):
+        pack_prompt(GenerateCall(SamplingSpec(), input_ids=ids), NO_TEXT, LIMITS)
+
+
+@pytest.mark.parametrize(("text", "ids"), [(None, None), ("a", [1])])
+def test_exactly_one_of_text_and_ids_is_needed(text: str | None, ids: list[int] | None) -> None:
+    with pytest.raises(BadRequest, match="either"):
+        pack_prompt(GenerateCall(SamplingSpec(), text=text, input_ids=ids), NO_TEXT, LIMITS)
+
+
+def test_an_empty_text_is_refused(tokenizer: TextTokenizer) -> None:
+    with pytest.raises(BadRequest, match="empty"):
+        pack_prompt(GenerateCall(SamplingSpec(), text=""), tokenizer, LIMITS)
+
+
+def test_each_choice_becomes_a_request_with_a_seed_of_its_own() -> None:
+    call = GenerateCall(
+        SamplingSpec(n=3, max_new_tokens=4),
+        input_ids=[1, 2],
+        logprobs=Logprobs(2),
+        namespace="tenant",
+        priority=5,
+        stream=False,
+        rid="label",
+    )
+    prompt = pack_prompt(call, NO_TEXT, LIMITS)
+
+    requests = make_requests(call, prompt, LIMITS, seed=11, ids=itertools.count(100))
+
+    assert [request.request_id for request in requests] == [100, 101, 102]
+    assert requests[0].sampling.seed == 11
+    assert len({request.sampling.seed for request in requests}) == 3
+    for request in requests:
+        assert request.input_ids == prompt
+        assert (request.namespace, request.priority, request.stream) == ("tenant", 5, False)
+        assert request.logprobs == Logprobs(2)
+        assert request.sampling.max_new_tokens == 4
+
+
+def test_stop_strings_make_the_scheduler_stream() -> None:
+    call = GenerateCall(SamplingSpec(stop=("x",)), input_ids=[1], stream=False)
+
+    (request,) = make_requests(
+        call, pack_prompt(call, NO_TEXT, LIMITS), LIMITS, seed=0, ids=itertools.count()
+    )
+
+    assert request.stream
+
+
+def test_a_prompt_beyond_the_context_is_too_long() -> None:
+    call = GenerateCall(SamplingSpec(max_new_tokens=3), input_ids=[1] * 30)
+
+    with pytest.raises(PromptTooLong):
+        make_requests(
+            call, pack_prompt(call, NO_TEXT, LIMITS), LIMITS, seed=0, ids=itertools.count()
+        )
+
+
+def test_choices_follow_their_requests(tokenizer: TextTokenizer) -> None:
+    call = GenerateCall(SamplingSpec(n=2), input_ids=[1, 2, 3])
+    requests = make_requests(
+        call, pack_prompt(call, tokenizer, LIMITS), LIMITS, seed=0, ids=itertools.count(7)
+    )
+
+    choices = make_choices(call, requests, tokenizer)
+
+    assert [(c.index, c.request_id, c.prompt_tokens) for c in choices] == [(0, 7, 3), (1, 8, 3)]

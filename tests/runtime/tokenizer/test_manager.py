@@ -1,0 +1,288 @@
+"""The manager over real sockets: calls that run to their end, or are refused."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from runtime.errors import (
+    BadRequest,
+    BadSampling,
+    PromptTooLong,
+    QueueFull,
+    RequestError,
+    RequestFailed,
+)
+from runtime.messages import (
+    Abort,
+    Flush,
+    Generate,
+    GetState,
+    Output,
+    Outputs,
+    Refused,
+    State,
+    unpack_ids,
+)
+from runtime.tokenizer.choice import Finish
+from runtime.tokenizer.manager import GenerateCall
+from runtime.tokenizer.observer import NoObserver
+from runtime.tokenizer.tokenizer import TextTokenizer
+from tests.runtime.tokenizer.manager_rig import call, collect, run, running
+from tests.testing.fake_scheduler import silent
+
+
+def test_a_prompt_streams_to_its_end() -> None:
+    async def test() -> None:
+        async with running() as (manager, fake):
+            deltas = await collect(manager, call("abc"))
+
+            assert "".join(d.text for d in deltas) == "\x00\x01\x02\x03"
+            assert [i for d in deltas for i in d.token_ids] == [0, 1, 2, 3]
+            assert deltas[-1].finish == Finish("length")
+            assert all(d.finish is None for d in deltas[:-1])
+            assert (deltas[-1].prompt_tokens, deltas[-1].completion_tokens) == (3, 4)
+            (sent,) = fake.of(Generate)
+            assert unpack_ids(sent.input_ids).tolist() == list(b"abc")
+            assert sent.sampling.seed == 40
+            assert not fake.of(Abort)
+
+    run(test)
+
+
+def test_many_calls_at_once_keep_apart() -> None:
+    async def test() -> None:
+        async with running() as (manager, _):
+            results = await asyncio.gather(
+                *(collect(manager, call([i], max_new_tokens=8)) for i in range(64))
+            )
+            for first, deltas in enumerate(results, start=1):
+                tokens = [i for d in deltas for i in d.token_ids]
+                assert tokens == [(first + k) % 100 for k in range(8)]
+
+    run(test)
+
+
+def test_each_choice_is_a_request_of_its_own() -> None:
+    async def test() -> None:
+        async with running() as (manager, fake):
+            deltas = await collect(manager, call([5], n=3))
+
+            for index in range(3):
+                own = [d for d in deltas if d.index == index]
+                assert [i for d in own for i in d.token_ids] == [6, 7, 8, 9]
+                assert own[-1].finish == Finish("length")
+            sent = fake.of(Generate)
+            assert len({g.request_id for g in sent}) == 3
+            assert len({g.sampling.seed for g in sent}) == 3
+
+    run(test)
+
+
+def test_a_stop_string_ends_the_request_and_aborts_it_once() -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            stream = manager.generate(call("x", stop=("END",), max_new_tokens=50))
+            await stream.start()
+            (sent,) = await fake.saw(Generate)
+            for token in b"go END and on":
+                fake.send(Outputs([Output(sent.request_id, token_ids=[token])]))
+            deltas = [delta async for delta in stream]
+
+            assert "".join(d.text for d in deltas) == "go "
+            assert deltas[-1].finish == Finish("stop", matched="END")
+            assert deltas[-1].completion_tokens == 6
+            assert await fake.saw(Abort) == [Abort([sent.request_id])]
+            await stream.aclose()
+            await manager.state()
+            assert len(fake.of(Abort)) == 1
+
+    run(test)
+
+
+def test_more_than_the_bound_in_flight_is_refused_before_anything_is_sent() -> None:
+    async def test() -> None:
+        async with running(silent, max_queued_requests=2, max_running_requests=2) as (
+            manager,
+            fake,
+        ):
+            async with manager.generate(call([1], n=3)):
+                with pytest.raises(QueueFull) as refusal:
+                    await manager.generate(call([1], n=2)).start()
+                assert (refusal.value.status, refusal.value.retry_after_s) == (429, 1)
+                async with manager.generate(call([1])):
+                    assert manager.in_flight == 4
+                with pytest.raises(QueueFull):
+                    await collect(manager, call([1], n=2))
+            async with manager.generate(call([1], n=4)):
+                assert manager.in_flight == 4
+            assert len(await fake.saw(Generate, 8)) == 8
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kind"),
+    [
+        (call([]), BadRequest),
+        (call([300]), BadRequest),
+        (call([1] * 1025), PromptTooLong),
+        (call([1], max_new_tokens=1024), PromptTooLong),
+        (call([1], temperature=-1.0), BadSampling),
+        (call([1], stop_token_ids=(300,)), BadSampling),
+    ],
+)
+def test_bad_calls_are_refused_before_anything_is_sent(
+    wanted: GenerateCall, kind: type[RequestError]
+) -> None:
+    async def test() -> None:
+        async with running() as (manager, fake):
+            with pytest.raises(kind):
+                await collect(manager, wanted)
+            assert manager.in_flight == 0
+            await manager.state()
+            assert not fake.of(Generate)
+
+    run(test)
+
+
+def test_a_live_label_cannot_be_taken_twice() -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, _):
+            async with manager.generate(call([1], rid="a")):
+                with pytest.raises(BadRequest, match="rid"):
+                    await manager.generate(call([1], rid="a")).start()
+            async with manager.generate(call([1], rid="a")):
+                pass
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [("too_long", PromptTooLong), ("queue_full", QueueFull), ("bad_request", BadRequest)],
+)
+def test_a_refusal_of_the_scheduler_is_raised(reason: Any, kind: type[RequestError]) -> None:
+    def refuse_second(request: Generate) -> list[Refused]:
+        return [Refused(request.request_id, reason, "why")] if request.sampling.seed != 40 else []
+
+    async def test() -> None:
+        async with running(refuse_second) as (manager, fake):
+            with pytest.raises(kind, match="why"):
+                await collect(manager, call([1], n=2))
+            first = fake.of(Generate)[0]
+            assert await fake.saw(Abort) == [Abort([first.request_id])]
+
+    run(test)
+
+
+def test_a_failed_request_raises_after_its_news_and_harms_no_other() -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            bad, good = manager.generate(call([1])), manager.generate(call([2]))
+            await bad.start()
+            await good.start()
+            first, second = await fake.saw(Generate, 2)
+            failed = Output(first.request_id, token_ids=[97], finish="error", error="not finite")
+            fine = Output(second.request_id, token_ids=[98], finish="length")
+            fake.send(Outputs([failed, fine]))
+
+            assert (await anext(bad)).text == "a"
+            with pytest.raises(RequestFailed, match="not finite"):
+                await anext(bad)
+            with pytest.raises(StopAsyncIteration):
+                await anext(bad)
+            assert [d.text async for d in good] == ["b"]
+
+    run(test)
+
+
+def test_a_slow_reader_gets_everything_in_one_piece() -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            stream = manager.generate(call([1], max_new_tokens=500))
+            await stream.start()
+            (sent,) = await fake.saw(Generate)
+            for number in range(500):
+                last = "length" if number == 499 else None
+                fake.send(Outputs([Output(sent.request_id, token_ids=[97], finish=last)]))
+            while manager.in_flight:
+                await asyncio.sleep(0.002)
+
+            (delta,) = [delta async for delta in stream]
+            assert delta.text == "a" * 500
+            assert delta.completion_tokens == len(delta.token_ids) == 500
+
+    run(test)
+
+
+def test_a_reply_of_many_tokens_leaves_turns_to_others() -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            reading = asyncio.create_task(collect(manager, call([1], max_new_tokens=900)))
+            (sent,) = await fake.saw(Generate)
+            tokens = [97] * 20_000
+            fake.send(Outputs([Output(sent.request_id, token_ids=tokens, finish="length")]))
+
+            deltas = await reading
+
+            assert "".join(d.text for d in deltas) == "a" * 20_000
+            assert len(deltas) > 1
+
+    run(test)
+
+
+def test_the_observer_hears_of_tokens_and_ends() -> None:
+    class Observed(NoObserver):
+        def __init__(self) -> None:
+            self.heard: list[object] = []
+
+        def first_token(self, seconds: float) -> None:
+            self.heard.append("first")
+
+        def inter_token(self, seconds: float, tokens: int) -> None:
+            self.heard.append(tokens)
+
+        def finished(self, reason: str, *, completion_tokens: int, **others: float) -> None:
+            self.heard.append((reason, completion_tokens))
+
+        def refused(self, reason: str) -> None:
+            self.heard.append(reason)
+
+    async def test() -> None:
+        async with running() as (manager, _):
+            manager.observer = observed = Observed()
+            await collect(manager, call([1], max_new_tokens=3))
+            with pytest.raises(BadRequest):
+                await collect(manager, call([]))
+            assert observed.heard == ["first", 1, 1, ("length", 3), "BadRequest"]
+
+    run(test)
+
+
+def test_questions_are_answered_and_heartbeats_noted() -> None:
+    async def test() -> None:
+        async with running() as (manager, fake):
+            assert (await manager.flush_cache()).done
+            assert (await manager.state()).counters == {"requests": 7.0}
+            assert len(fake.of(Flush)) == len(fake.of(GetState)) == 1
+
+            fake.send(State(0, {"requests": 8.0}, {}))
+            while manager.last_state is None or manager.last_state.counters["requests"] != 8.0:
+                await asyncio.sleep(0.002)
+
+    run(test)
+
+
+def test_a_checkpoint_without_tokenizer_serves_ids_and_refuses_text() -> None:
+    async def test() -> None:
+        async with running(tokenizer=TextTokenizer(None, {})) as (manager, _):
+            deltas = await collect(manager, call([5]))
+            assert [i for d in deltas for i in d.token_ids] == [6, 7, 8, 9]
+            assert "".join(d.text for d in deltas) == ""
+            with pytest.raises(BadRequest, match="no tokenizer"):
+                await collect(manager, call("text"))
+            with pytest.raises(BadRequest, match="no tokenizer"):
+                await manager.tokenize("text")
+
+    run(test)

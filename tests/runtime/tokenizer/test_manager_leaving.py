@@ -1,0 +1,187 @@
+"""The manager when somebody goes: the reader, the operator, or the engine."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from runtime.errors import (
+    Unavailable,
+)
+from runtime.messages import (
+    Abort,
+    Generate,
+    Output,
+    Outputs,
+)
+from runtime.tokenizer.choice import Finish
+from tests.runtime.tokenizer.manager_rig import call, collect, run, running
+from tests.testing.fake_scheduler import silent
+
+
+@pytest.mark.parametrize("how", ["aclose", "with", "cancel", "error", "drop"])
+@pytest.mark.parametrize("tokens", [0, 1, 3])
+def test_leaving_aborts_every_unfinished_choice_once(how: str, tokens: int) -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            entered = asyncio.Event()
+            leave = asyncio.Event()
+
+            async def read() -> None:
+                stream = manager.generate(call([1], n=2, max_new_tokens=9, rid="label"))
+                await stream.start()
+                for _ in range(tokens):
+                    await anext(stream)
+                entered.set()
+                match how:
+                    case "aclose":
+                        await leave.wait()
+                        await stream.aclose()
+                    case "with":
+                        async with stream:
+                            await leave.wait()
+                    case "cancel":
+                        await anext(stream)
+                    case "error":
+                        await leave.wait()
+                        async with stream:
+                            raise ZeroDivisionError
+                    case _:
+                        await leave.wait()
+
+            reading = asyncio.create_task(read())
+            first, second = await fake.saw(Generate, 2)
+            for number in range(tokens):
+                fake.send(Outputs([Output(first.request_id, token_ids=[number])]))
+            await entered.wait()
+            leave.set()
+            if how == "cancel":
+                await asyncio.sleep(0.01)
+                reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ZeroDivisionError):
+                await reading
+
+            assert await fake.saw(Abort) == [Abort([first.request_id, second.request_id])]
+            fake.send(Outputs([Output(first.request_id, token_ids=[7])]))  # too late: ignored
+            await manager.state()
+            assert len(fake.of(Abort)) == 1
+            await manager.generate(call([1], rid="label")).aclose()  # the label is free again
+
+    run(test)
+
+
+def test_leaving_aborts_only_what_still_runs() -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            async with manager.generate(call([1], n=2)) as stream:
+                first, second = await fake.saw(Generate, 2)
+                fake.send(Outputs([Output(first.request_id, token_ids=[1], finish="length")]))
+                assert (await anext(stream)).finish == Finish("length")
+
+            assert await fake.saw(Abort) == [Abort([second.request_id])]
+
+    run(test)
+
+
+def test_leaving_before_the_prompt_is_tokenised_sends_nothing() -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            starting = asyncio.create_task(manager.generate(call("long " * 50, rid="a")).start())
+            await asyncio.sleep(0)
+            assert manager.in_flight == 1
+            starting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await starting
+
+            await manager.state()
+            assert not fake.of(Generate)
+            assert not fake.of(Abort)
+
+    run(test)
+
+
+def test_a_stream_that_is_never_read_costs_nothing() -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            manager.generate(call([1], rid="a"))
+            assert manager.in_flight == 0
+            await manager.state()
+            assert not fake.of(Generate)
+
+    run(test)
+
+
+def test_abort_goes_by_the_exact_label() -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            one = manager.generate(call([1], n=2, rid="job"))
+            other = manager.generate(call([1], rid="job-2"))
+            await one.start()
+            await other.start()
+            sent = await fake.saw(Generate, 3)
+
+            assert await manager.abort("jo") == 0
+            assert await manager.abort("job") == 1
+            assert await manager.abort("job") == 0
+
+            deltas = [delta async for delta in one]
+            assert [d.finish and d.finish.type for d in deltas] == ["abort", "abort"]
+            assert await fake.saw(Abort) == [Abort([sent[0].request_id, sent[1].request_id])]
+            assert manager.in_flight == 1
+            assert await manager.abort(all=True) == 1
+            assert [d.finish and d.finish.type async for d in other] == ["abort"]
+
+    run(test)
+
+
+def test_a_dead_engine_fails_everybody_and_refuses_new_calls() -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            reading = asyncio.create_task(collect(manager, call([1])))
+            await fake.saw(Generate)
+            asking = asyncio.create_task(manager.flush_cache())
+            await asyncio.sleep(0)
+
+            manager.engine_died("the scheduler was killed by SIGKILL")
+            manager.engine_died("only the first reason counts")
+
+            with pytest.raises(Unavailable, match=r"the engine died: .* SIGKILL"):
+                await reading
+            for refused in (collect(manager, call([1])), manager.state(), manager.flush_cache()):
+                with pytest.raises(Unavailable, match="the engine died"):
+                    await refused
+            with contextlib.suppress(Unavailable):
+                await asking
+
+    run(test)
+
+
+def test_draining_lets_running_requests_finish() -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            reading = asyncio.create_task(collect(manager, call([1])))
+            (sent,) = await fake.saw(Generate)
+            draining = asyncio.create_task(manager.drain(5.0))
+            await asyncio.sleep(0)
+
+            with pytest.raises(Unavailable, match="shutting down"):
+                await collect(manager, call([1]))
+            fake.send(Outputs([Output(sent.request_id, token_ids=[1], finish="length")]))
+
+            assert await draining == 0
+            assert (await reading)[-1].finish == Finish("length")
+
+    run(test)
+
+
+def test_draining_aborts_what_does_not_finish_in_time() -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            reading = asyncio.create_task(collect(manager, call([1])))
+            (sent,) = await fake.saw(Generate)
+
+            assert await manager.drain(0.01) == 1
+            assert (await reading)[-1].finish == Finish("abort", message="aborted on request")
+            assert await fake.saw(Abort) == [Abort([sent.request_id])]
+
+    run(test)

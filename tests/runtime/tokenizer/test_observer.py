@@ -1,0 +1,12 @@
+"""An observer that does not look can stand wherever one is asked for."""
+
+from runtime.tokenizer.observer import NoObserver, Observer
+
+
+def test_no_observer_takes_every_event() -> None:
+    observer: Observer = NoObserver()
+
+    observer.first_token(0.1)
+    observer.inter_token(0.01, 2)
+    observer.finished("stop", seconds=1.0, prompt_tokens=1, cached_tokens=0, completion_tokens=3)
+    observer.refused("QueueFull")

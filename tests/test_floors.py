@@ -1,0 +1,345 @@
+"""The shape of the house: who may import whom, sizes, twins, and what may not be there at all.
+
+`python -m tests.test_floors` prints the size table: lines and tokens a line, file by file.
+"""
+
+import ast
+import functools
+import io
+import re
+import subprocess
+import sys
+import tokenize
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from pathlib import Path
+
+from runtime.config import ServerConfig
+
+ROOT = Path(__file__).resolve().parent.parent
+FLOORS = ("jit_kernels", "mem_cache", "layers", "runtime", "launch_server")
+TOP_LEVEL = {
+    "LICENSE",
+    "README.md",
+    "jit_kernels",
+    "launch_server.py",
+    "layers",
+    "mem_cache",
+    "pyproject.toml",
+    "runtime",
+    "tests",
+}
+
+# Inside runtime a module may import what its entry names, and its own group. The scheduler's side
+# and the server's side meet only through messages: they are different processes.
+BASE = {"chat_template", "config", "errors", "messages", "sampling"}
+RUNTIME_ORDER: dict[str, set[str]] = {
+    **dict.fromkeys(BASE, BASE),
+    "default_model": BASE,
+    "ipc": BASE,
+    "scheduler_process": BASE | {"ipc"},
+    "executor": BASE | {"ipc"},
+    "scheduler": BASE | {"ipc", "executor", "default_model"},
+    "tokenizer": BASE | {"ipc"},
+    "server": BASE | {"ipc", "tokenizer"},
+    "launch": BASE | {"default_model", "ipc", "scheduler_process", "tokenizer", "server"},
+}
+
+MAX_FILE_LINES = 400
+MAX_KERNEL_FILE_LINES = 500
+MAX_FUNCTION_LINES = 60
+READ_BY_CONFIG_ITSELF = {"insecure"}  # config.check is all there is to it
+DISTRIBUTIONS = {"zmq": "pyzmq"}  # where the name to import is not the name to install
+OPTIONAL_IMPORTS = {"deep_gemm", "flash_mla", "sgl_kernel", "triton"}
+TORCH_IN_MEM_CACHE = {"mem_cache/layout.py", "mem_cache/pools.py"}
+FORBIDDEN_IMPORTS = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}
+FORBIDDEN_CALLS = {"compile", "eval", "exec", "torch.load", "torch.compile"}
+
+# Sources without a test file of their own, and why that is enough.
+NO_TWIN: dict[str, str] = {
+    "layers/forward_batch.py": "a contract without code; every network test fills one",
+    "mem_cache/errors.py": "two classes, raised and caught throughout tests/mem_cache",
+    "runtime/errors.py": "classes only, pinned by tests/runtime/server",
+    "runtime/executor/step_plan.py": "a contract without code; every scheduler test fills one",
+}
+
+
+@functools.cache
+def _committed() -> tuple[str, ...]:
+    """Paths of everything git tracks, or would: nothing ignored, nothing deleted."""
+    command = ["git", "ls-files", "-co", "--exclude-standard", "-z"]
+    listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return tuple(sorted(path for path in set(listing.split("\0")) if (ROOT / path).is_file()))
+
+
+def _sources(*folders: str) -> list[str]:
+    """Committed Python files under these packages (or of these names at the top)."""
+    starts = tuple(f"{folder}/" for folder in folders) + tuple(f"{name}.py" for name in folders)
+    return [path for path in _committed() if path.endswith(".py") and path.startswith(starts)]
+
+
+@functools.cache
+def _tree(path: str) -> ast.Module:
+    return ast.parse((ROOT / path).read_text(encoding="utf-8"), filename=path)
+
+
+@functools.cache
+def _module(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _imports(path: str) -> Iterator[tuple[str, int]]:
+    """Yield (dotted name, line) of every import, wherever it stands; `from a import b` gives a.b
+    where that is a module, else a.
+    """
+    modules = {_module(source) for source in _sources(*FLOORS)}
+    package = _module(path) if path.endswith("__init__.py") else _module(path).rpartition(".")[0]
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".")[: len(package.split(".")) - node.level + 1]
+            stem = ".".join(parts) if node.level else ""
+            base = ".".join(part for part in (stem, node.module) if part)
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                yield (full if full in modules else base), node.lineno
+
+
+def _fail_if(faults: Iterable[str]) -> None:
+    listed = sorted(faults)
+    assert not listed, "\n" + "\n".join(listed)
+
+
+def test_imports_only_go_down() -> None:
+    faults: list[str] = []
+    for path in _sources(*FLOORS):
+        floor = FLOORS.index(_module(path).split(".")[0])
+        for name, line in _imports(path):
+            top = name.split(".")[0]
+            if top == "tests" or (top in FLOORS and FLOORS.index(top) > floor):
+                faults.append(f"{path}:{line} imports {name}, a floor above it")
+    _fail_if(faults)
+
+
+def test_inside_runtime_imports_follow_the_order() -> None:
+    faults: list[str] = []
+    for path in _sources("runtime"):
+        group = [*_module(path).split("."), ""][1]
+        if group and group not in RUNTIME_ORDER:
+            faults.append(f"{path}: runtime.{group} has no place in RUNTIME_ORDER")
+            continue
+        allowed = RUNTIME_ORDER.get(group, set[str]()) | {group}
+        for name, line in _imports(path):
+            parts = name.split(".")
+            if parts[0] == "runtime" and (len(parts) == 1 or parts[1] not in allowed):
+                faults.append(f"{path}:{line} imports {name}, which {group} may not")
+    _fail_if(faults)
+
+
+def test_no_module_is_part_of_an_import_cycle() -> None:
+    paths = _sources(*FLOORS)
+    modules = {_module(path) for path in paths}
+    graph = {
+        _module(path): {name for name, _ in _imports(path) if name in modules} for path in paths
+    }
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> str | None:
+        if name in trail:
+            return " -> ".join([*trail[trail.index(name) :], name])
+        if name in done:
+            return None
+        found = (visit(other, (*trail, name)) for other in sorted(graph[name] - {name}))
+        cycle = next((cycle for cycle in found if cycle), None)
+        done.add(name)
+        return cycle
+
+    _fail_if(cycle for cycle in (visit(name, ()) for name in sorted(graph)) if cycle)
+
+
+def test_files_and_functions_keep_their_limits() -> None:
+    faults: list[str] = []
+    for path in _sources(*FLOORS, "tests"):
+        kernel = path.startswith("jit_kernels/") and path.endswith("_backend.py")
+        lines = len((ROOT / path).read_text(encoding="utf-8").splitlines())
+        limit = MAX_KERNEL_FILE_LINES if kernel else MAX_FILE_LINES
+        if lines > limit:
+            faults.append(f"{path}: {lines} lines, limit {limit}")
+        for node in ast.walk(_tree(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not kernel:
+                lines = _function_lines(node)
+                if lines > MAX_FUNCTION_LINES:
+                    faults.append(f"{path}:{node.lineno} {node.name}: {lines} lines")
+    _fail_if(faults)
+
+
+def _function_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function without its docstring, which may be as long as the contract needs."""
+    total = (node.end_lineno or node.lineno) - node.lineno + 1
+    if ast.get_docstring(node, clean=False) is not None:
+        text = node.body[0]
+        total -= (text.end_lineno or text.lineno) - text.lineno + 1
+    return total
+
+
+def test_every_source_file_has_its_twin() -> None:
+    committed = set(_committed())
+    faults: list[str] = []
+    for path in _sources("mem_cache", "layers", "runtime"):
+        if path.endswith("__init__.py"):
+            continue
+        folder, _, name = path.rpartition("/")
+        twin = f"tests/{folder}/test_{name}"
+        if path in NO_TWIN and twin in committed:
+            faults.append(f"{path} has {twin} after all: strike it from NO_TWIN")
+        elif path not in NO_TWIN and twin not in committed:
+            faults.append(f"{path} has no {twin}")
+    for path in _sources("jit_kernels"):
+        parts = path.split("/")
+        name = parts[1].removesuffix(".py") if len(parts) == 2 else parts[1]
+        if name != "__init__" and f"tests/jit_kernels/test_{name}.py" not in committed:
+            faults.append(f"{path} has no tests/jit_kernels/test_{name}.py")
+        if len(parts) == 3 and not {f"jit_kernels/{name}/reference.py"} <= committed:
+            faults.append(f"jit_kernels/{name} has no reference.py")
+    faults.extend(f"{path} is gone: strike it from NO_TWIN" for path in NO_TWIN.keys() - committed)
+    _fail_if(faults)
+
+
+def test_the_cache_tree_knows_no_tensor() -> None:
+    _fail_if(
+        f"{path}:{line} imports {name}"
+        for path in _sources("mem_cache")
+        if path not in TORCH_IN_MEM_CACHE
+        for name, line in _imports(path)
+        if name.split(".")[0] in {"torch", "jit_kernels"}
+    )
+
+
+def test_nothing_that_runs_data_is_used() -> None:
+    faults: list[str] = []
+    for path in _sources(*FLOORS):
+        for name, line in _imports(path):
+            if name.split(".")[0] in FORBIDDEN_IMPORTS:
+                faults.append(f"{path}:{line} imports {name}")
+        for node in ast.walk(_tree(path)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in FORBIDDEN_CALLS:
+                faults.append(f"{path}:{node.lineno} calls {ast.unparse(node.func)}")
+    _fail_if(faults)
+
+
+def test_the_top_level_is_the_house() -> None:
+    found = {path.split("/")[0] for path in _committed()}
+
+    assert {name for name in found if not name.startswith(".")} == TOP_LEVEL
+    assert not [path for path in _committed() if path.endswith("utils.py")]
+
+
+def test_package_files_hold_a_docstring_and_at_most_names() -> None:
+    """Op folders are the exception: their `__init__` is the op."""
+    faults: list[str] = []
+    for path in _sources(*FLOORS, "tests"):
+        if not path.endswith("__init__.py") or (path.count("/") == 2 and "jit_kernels/" in path):
+            continue
+        tree = _tree(path)
+        if not ast.get_docstring(tree):
+            faults.append(f"{path} has no docstring")
+        allowed = ast.ImportFrom | ast.Assign | ast.AnnAssign
+        faults.extend(
+            f"{path}:{node.lineno} is more than a name"
+            for node in tree.body[1:]
+            if not isinstance(node, allowed)
+        )
+    assert len(_tree("runtime/__init__.py").body) == 1, "runtime/__init__.py imports nothing"
+    _fail_if(faults)
+
+
+def test_everything_public_has_a_docstring() -> None:
+    def undocumented(path: str, node: ast.AST) -> Iterator[str]:
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if child.name.startswith("_"):
+                continue
+            if not ast.get_docstring(child) and not _is_override(child):
+                yield f"{path}:{child.lineno} {child.name}"
+            if isinstance(child, ast.ClassDef):
+                yield from undocumented(path, child)
+
+    faults = [path for path in _sources(*FLOORS, "tests") if not ast.get_docstring(_tree(path))]
+    for path in _sources(*FLOORS):
+        faults.extend(undocumented(path, _tree(path)))
+    _fail_if(faults)
+
+
+def _is_override(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(ast.unparse(mark).split(".")[-1] == "override" for mark in node.decorator_list)
+
+
+def test_every_setting_is_read_somewhere() -> None:
+    """A flag that does nothing is a bug: each field is read off something called a config."""
+    read: set[str] = set()
+    for path in _sources("runtime", "launch_server"):
+        if path == "runtime/config.py":
+            continue
+        for node in ast.walk(_tree(path)):
+            if isinstance(node, ast.Attribute) and "config" in ast.unparse(node.value).lower():
+                read.add(node.attr)
+
+    names = {item.name for item in fields(ServerConfig)}
+    _fail_if(f"nothing reads ServerConfig.{name}" for name in names - read - READ_BY_CONFIG_ITSELF)
+
+
+def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    used = {name.split(".")[0] for path in _sources(*FLOORS) for name, _ in _imports(path)}
+    outside = used - set(sys.stdlib_module_names) - set(FLOORS)
+
+    declared = {re.split(r"[^\w-]", spec)[0] for spec in project["dependencies"]}
+    assert {DISTRIBUTIONS.get(name, name) for name in outside - OPTIONAL_IMPORTS} == declared
+
+
+def test_no_path_of_a_machine_is_committed() -> None:
+    """Spelled in halves, or this file would find itself."""
+    marks = ["/" + name + "/" for name in ("work", "home", "root", "Users", "farm", "tmp")]
+    faults: list[str] = []
+    for path in _committed():
+        try:
+            text = (ROOT / path).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        for number, line in enumerate(text.splitlines(), start=1):
+            faults.extend(f"{path}:{number} has {mark}" for mark in marks if mark in line)
+    _fail_if(faults)
+
+
+def _tokens(path: str) -> int:
+    """Count tokens that carry meaning: no comments, no layout, a docstring is one."""
+    layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+    text = (ROOT / path).read_text(encoding="utf-8")
+    return sum(t.type not in layout for t in tokenize.generate_tokens(io.StringIO(text).readline))
+
+
+def _size_table() -> Iterator[str]:
+    """Yield the table: per file lines and tokens a line, per package a sum."""
+    for package in (*FLOORS, "tests"):
+        total_lines = total_tokens = 0
+        for path in _sources(package):
+            lines = len((ROOT / path).read_text(encoding="utf-8").splitlines())
+            tokens = _tokens(path)
+            total_lines, total_tokens = total_lines + lines, total_tokens + tokens
+            yield f"  {path:<56}{lines:>6}{tokens / max(lines, 1):>7.1f}"
+        density = total_tokens / max(total_lines, 1)
+        yield f"{package:<58}{total_lines:>6}{density:>7.1f}"
+
+
+def test_the_size_table_can_be_printed() -> None:
+    rows = list(_size_table())
+
+    print("\n".join(rows))
+    assert any(row.startswith("runtime") for row in rows)
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n".join([f"{'file':<58}{'lines':>6}{'tok/ln':>7}", *_size_table()]) + "\n")

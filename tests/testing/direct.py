@@ -1,0 +1,246 @@
+"""Drives the network without a scheduler: pages are handed out by hand, and never twice at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from layers.config import ModelConfig, load_config, pool_spec
+from layers.deepseek_v4 import DeepseekV4
+from layers.forward_batch import ForwardBatch
+from layers.weights import load_weights
+from mem_cache.pools import KvPools
+from mem_cache.spec import PoolSizes, RecordFormat, TreeSpec
+
+CPU = torch.device("cpu")
+
+
+class Units:
+    """Free units 1..count of one pool."""
+
+    def __init__(self, count: int) -> None:
+        self._free = list(range(count, 0, -1))
+
+    def take(self) -> int:
+        """Return a free unit."""
+        return self._free.pop()
+
+    def give(self, units: Sequence[int]) -> None:
+        """Take units back."""
+        self._free.extend(units)
+
+
+@dataclass
+class Point:
+    """A resume point: the window and the ring as they were before `position`."""
+
+    position: int
+    window: dict[int, int]
+    ring: int
+
+
+@dataclass
+class Row:
+    """One sequence: its tokens, how many are computed, and what it holds.
+
+    window  page of positions -> SWA page
+    """
+
+    tokens: list[int]
+    done: int = 0
+    pages: list[int] = field(default_factory=list)
+    window: dict[int, int] = field(default_factory=dict)
+    ring: int = 0
+    window_from: int = 0
+    write_from: int = 0
+
+
+@dataclass
+class Chunk:
+    """What a step computes of a row.
+
+    stop    positions [row.done, stop) are computed
+    points  positions in (row.done, stop] to make resume points at
+    logits  positions whose logits are wanted
+    """
+
+    row: Row
+    stop: int
+    points: Sequence[int] = ()
+    logits: Sequence[int] = ()
+
+
+class Direct:
+    """A network and its pools."""
+
+    def __init__(
+        self,
+        model: DeepseekV4,
+        record_format: RecordFormat,
+        *,
+        full_pages: int = 24,
+        swa_pages: int = 64,
+        rings: int = 24,
+        tree: TreeSpec | None = None,
+    ) -> None:
+        self.model = model
+        self.spec = pool_spec(model.config, record_format, tree)
+        self.tree = self.spec.tree
+        self.pools = KvPools(self.spec, PoolSizes(full_pages, swa_pages, rings), CPU)
+        self.full, self.swa, self.rings = Units(full_pages), Units(swa_pages), Units(rings)
+
+    def poison(self) -> None:
+        """Fill all pools with bytes that are NaN in every format."""
+        for tensor in self.pools.tensors().values():
+            tensor.view(torch.uint8).fill_(0xFF)
+
+    def row(self, tokens: Sequence[int]) -> Row:
+        """Return a new row that has computed nothing."""
+        return Row(list(tokens), ring=self.rings.take())
+
+    def resume(self, tokens: Sequence[int], point: Point, pages: Sequence[int]) -> Row:
+        """Return a row that goes on at `point`; pages that it may write are copied."""
+        position, tree = point.position, self.tree
+        row = Row(list(tokens), done=position, ring=self.rings.take(), write_from=position)
+        self.pools.copy_ring(point.ring, row.ring)
+        row.pages = list(pages[: position // tree.page_size])
+        if position % tree.page_size:
+            row.pages.append(self.full.take())
+            self.pools.copy_full_page(pages[len(row.pages) - 1], row.pages[-1])
+        row.window = dict(point.window)
+        number = position // tree.swa_page_size
+        if position % tree.swa_page_size:
+            row.window[number] = self.swa.take()
+            self.pools.copy_swa_page(point.window[number], row.window[number])
+        return row
+
+    def replay(self, tokens: Sequence[int], pages: Sequence[int], start: int, until: int) -> Row:
+        """Return a row that computes from `start` again, full pages before `until` being there."""
+        row = Row(list(tokens), done=start, ring=self.rings.take())
+        row.pages = list(pages)
+        row.window_from, row.write_from = start, until
+        return row
+
+    def release(self, row: Row, *, pages: bool = True) -> None:
+        """Take back what a row holds."""
+        self.full.give(row.pages if pages else [])
+        self.swa.give(list(row.window.values()))
+        self.rings.give([row.ring])
+
+    def step(self, chunks: Sequence[Chunk]) -> tuple[Tensor, list[Point]]:
+        """Run one step; return the logits in chunk order, and the resume points."""
+        tree = self.tree
+        width = max(-(-chunk.stop // tree.page_size) for chunk in chunks)
+        table = torch.zeros((len(chunks), width), dtype=torch.int32)
+        window = torch.zeros((len(chunks), tree.window_slots), dtype=torch.int32)
+        logit_tokens: list[int] = []
+        saves: list[tuple[int, Point]] = []
+        outgoing: list[int] = []
+        first = 0
+        for i, chunk in enumerate(chunks):
+            row = chunk.row
+            while len(row.pages) * tree.page_size < chunk.stop:
+                row.pages.append(self.full.take())
+            table[i, : len(row.pages)] = torch.tensor(row.pages, dtype=torch.int32)[:width]
+            window[i] = self._window_row(row.window)
+            logit_tokens += [first + position - row.done for position in chunk.logits]
+            saves.append((i, self._slide(row, chunk.stop, outgoing)))
+            saves += [(i, self._new_point(position)) for position in chunk.points]
+            first += chunk.stop - row.done
+        ids = [t for chunk in chunks for t in chunk.row.tokens[chunk.row.done : chunk.stop]]
+        batch = ForwardBatch(
+            input_ids=_int64(ids),
+            chunk_start=_int64([chunk.row.done for chunk in chunks]),
+            chunk_len=_int64([chunk.stop - chunk.row.done for chunk in chunks]),
+            page_table=table,
+            window=window,
+            ring=_int32([chunk.row.ring for chunk in chunks]),
+            window_from=_int64([chunk.row.window_from for chunk in chunks]),
+            write_from=_int64([chunk.row.write_from for chunk in chunks]),
+            save_row=_int64([row for row, _ in saves]),
+            save_position=_int64([point.position for _, point in saves]),
+            save_ring=_int32([point.ring for _, point in saves]),
+            save_window=torch.stack([self._window_row(point.window) for _, point in saves]),
+            logit_tokens=_int64(logit_tokens),
+        )
+        logits = self.model.forward(batch, self.pools)
+        points: list[Point] = []
+        for i, point in saves:
+            row = chunks[i].row
+            if point.ring == row.ring:
+                row.done, row.window = point.position, point.window
+            else:
+                points.append(point)
+        self.swa.give(outgoing)
+        return logits, points
+
+    def prefill(
+        self, row: Row, *, stop: int | None = None, chunk: int | None = None, logits: Sequence[int]
+    ) -> Tensor:
+        """Compute a row up to `stop` in chunks; return the logits of `logits`, ascending."""
+        parts: list[Tensor] = []
+        end = len(row.tokens) if stop is None else stop
+        while row.done < end:
+            until = min(end, row.done + (chunk or end))
+            wanted = [position for position in logits if row.done <= position < until]
+            parts.append(self.step([Chunk(row, until, logits=wanted)])[0])
+        return torch.cat(parts)
+
+    def decode(self, rows: Sequence[Row]) -> Tensor:
+        """Compute the last token of each row; return the logits, one row each."""
+        chunks = [Chunk(row, row.done + 1, logits=[row.done]) for row in rows]
+        return self.step(chunks)[0]
+
+    def greedy(self, row: Row, logits: Tensor, steps: int) -> tuple[list[int], Tensor]:
+        """Return `steps` greedy tokens and the logits that chose them.
+
+        logits  [vocab] of the prompt's last token
+        """
+        tokens: list[int] = []
+        chosen: list[Tensor] = []
+        for step in range(steps):
+            tokens.append(int(logits.argmax()))
+            chosen.append(logits)
+            if step + 1 < steps:
+                row.tokens.append(tokens[-1])
+                logits = self.decode([row])[0]
+        return tokens, torch.stack(chosen)
+
+    def _window_row(self, window: dict[int, int]) -> Tensor:
+        result = torch.zeros(self.tree.window_slots, dtype=torch.int32)
+        for number, page in window.items():
+            result[number % self.tree.window_slots] = page
+        return result
+
+    def _slide(self, row: Row, stop: int, outgoing: list[int]) -> Point:
+        """Return the row's window at `stop`; pages that it leaves behind go to `outgoing`."""
+        wanted = self.tree.window_page_range(stop)
+        outgoing += [page for number, page in row.window.items() if number not in wanted]
+        window = {number: row.window.get(number) or self.swa.take() for number in wanted}
+        return Point(stop, window, row.ring)
+
+    def _new_point(self, position: int) -> Point:
+        window = {number: self.swa.take() for number in self.tree.window_page_range(position)}
+        return Point(position, window, self.rings.take())
+
+
+def load_model(
+    folder: Path, dtype: torch.dtype = torch.float32, **overrides: object
+) -> DeepseekV4:
+    """Return the network of a checkpoint, filled."""
+    config: ModelConfig = load_config(folder)
+    if overrides:
+        config = replace(config, **overrides)  # type: ignore[arg-type]
+    model = DeepseekV4(config, CPU, dtype)
+    load_weights(model, folder, progress=False)
+    return model
+
+
+def _int64(values: Sequence[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int64)
+
+
+def _int32(values: Sequence[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
