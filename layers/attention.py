@@ -87,7 +87,7 @@ class Attention:
         q = rope(rms_norm(q, None, eps=config.rms_norm_eps, out_dtype=x.dtype), rotation)
         kv = self._kv_norm(down[1])
         rope(kv.unsqueeze(1), rotation)
-        keys, index = [self._window_keys(kv, plan, pools)], plan.window.index
+        keys, index = self._window_keys(kv, plan, pools), plan.window.index
         if self._pooling is not None and plan.pooling is not None:
             ended = self._pooling.advance(x, plan.pooling, pools, self._layer)
             if ended is not None:
@@ -118,7 +118,7 @@ class Attention:
             if compressor is not None:
                 yield from compressor.named_weights(prefix)
 
-    def _window_keys(self, kv: Tensor, plan: AttentionPlan, pools: KvPools) -> Tensor:
+    def _window_keys(self, kv: Tensor, plan: AttentionPlan, pools: KvPools) -> list[Tensor]:
         """Return the row of zeros and all window keys, and write what the step saves."""
         spec, layout, window = pools.spec, pools.swa_layout, plan.window
         pages = pools.swa[self._layer]
@@ -127,7 +127,7 @@ class Attention:
         saved = rows.index_select(0, window.saves.source)
         store_rows(pages, window.saves.target, saved, layout)
         zeros = kv.new_zeros((1, spec.head_dim))
-        return torch.cat((zeros, self._decode(rows, pools)))
+        return [zeros, self._decode(rows, pools)]
 
     def _chosen(
         self, q: Tensor, weights: Tensor, rotation: Tensor, plan: PoolingPlan, pools: KvPools

@@ -31,7 +31,7 @@ class ForwardBatch:
     window         [n, window_slots] int32   SWA pages before the chunk; 0 where there is none
     ring           [n] int32    ring with the state before the chunk (unread at position 0)
     window_from    [n] int64    positions before it must not be read from the window (replay start)
-    write_from     [n] int64    a full-page record is written only if its last token is at or past it
+    write_from     [n] int64    records whose last token is before it are not written
     save_row       [m] int64    row index of each save
     save_position  [m] int64    in (chunk_start, chunk_start + chunk_len]
     save_ring      [m] int32    destination ring

@@ -38,12 +38,12 @@ class StepTokens:
         # Token index minus position, per row: adding it to a position of the chunk gives the token.
         self.shift = lengths.cumsum(0) - lengths - batch.chunk_start
         self.index = torch.arange(self.count, device=self.device)
-        self.position = self.index - self.shift[self.row]
+        self.position = self.index - self.shift.index_select(0, self.row)
 
     @cached_property
     def writes_records(self) -> Tensor:
         """[T] bool: a block whose last token this is must be written."""
-        return self.position >= self.batch.write_from[self.row]
+        return self.position >= self.batch.write_from.index_select(0, self.row)
 
     def finishing(self, ratio: int) -> Tensor:
         """Return the indices of tokens that finish a block of `ratio` that must be written."""
@@ -70,9 +70,9 @@ class StepTokens:
         batch = self.batch
         offsets = torch.arange(-span, 0, device=self.device)
         position = batch.save_position.unsqueeze(1) + offsets
-        known = position >= batch.window_from[batch.save_row].unsqueeze(1)
+        known = position >= batch.window_from.index_select(0, batch.save_row).unsqueeze(1)
         save, column = known.nonzero(as_tuple=True)
-        return save, batch.save_row[save], position[save, column]
+        return save, batch.save_row.index_select(0, save), position[save, column]
 
     def save_list(
         self,
@@ -89,8 +89,8 @@ class StepTokens:
         span  entries before each chunk in the source
         kept  [s] index among them of each position
         """
-        from_chunk = position >= self.batch.chunk_start[row]
-        chunk_source = position + self.shift[row] + self.rows * span
+        from_chunk = position >= self.batch.chunk_start.index_select(0, row)
+        chunk_source = position + self.shift.index_select(0, row) + self.rows * span
         source = torch.where(from_chunk, chunk_source, row * span + kept)
         moved = (from_chunk | (target != held)).nonzero()[:, 0]
-        return SaveList(source[moved], target[moved])
+        return SaveList(source.index_select(0, moved), target.index_select(0, moved))

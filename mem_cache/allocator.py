@@ -59,10 +59,11 @@ class PageAllocator:
 
         Raises IntegrityError, and changes nothing, if one of them is free or is the dummy.
         """
-        index = self._index(units)
-        unused = self._references[index] == 0
-        if unused.any():
-            raise IntegrityError(f"pool {self.name}: reference to free unit {index[unused][0]}")
+        index, counts = self._index(units)
+        if np.count_nonzero(counts) < len(counts):
+            raise IntegrityError(
+                f"pool {self.name}: reference to free unit {index[counts == 0][0]}"
+            )
         np.add.at(self._references, index, _ONE)
 
     def decref(self, units: Units) -> int:
@@ -71,10 +72,10 @@ class PageAllocator:
         Raises IntegrityError, and changes nothing, if a unit has fewer references than it is
         named here; the dummy has none.
         """
-        index = self._index(units)
+        index, _ = self._index(units)
         np.subtract.at(self._references, index, _ONE)
         left = self._references[index]
-        if (left < 0).any():
+        if np.count_nonzero(left < 0):
             np.add.at(self._references, index, _ONE)
             raise IntegrityError(f"pool {self.name}: double free of unit {index[left < 0][0]}")
         freed = index[left == 0]
@@ -86,7 +87,7 @@ class PageAllocator:
 
     def references(self, unit: int) -> int:
         """Return how many references `unit` has; 0 if it is free."""
-        return int(self._references[self._index((unit,))[0]])
+        return int(self._index((unit,))[1][0])
 
     def check(self, expected: Counter[int] | np.ndarray) -> None:
         """Verify that every unit has the expected references and that exactly the rest is free.
@@ -99,7 +100,7 @@ class PageAllocator:
             wanted[:] = expected
         else:
             for unit, count in expected.items():
-                wanted[self._index((unit,))] += count
+                wanted[self._index((unit,))[0]] += count
         wrong = np.flatnonzero(wanted != self._references)
         if len(wrong):
             unit = int(wrong[0])
@@ -116,13 +117,16 @@ class PageAllocator:
                 f"unused units once each (unit {unit})"
             )
 
-    def _index(self, units: Units) -> np.ndarray:
-        index = np.asarray(units, dtype=np.intp)
-        # Seen as unsigned, a negative unit is too large as well: one test for both ends.
-        if index.size and int(index.view(np.uintp).max()) > self.capacity:
-            outside = index[(index < 0) | (index > self.capacity)]
-            raise IntegrityError(f"pool {self.name}: no unit {outside[0]} of {self.capacity}")
-        return index
+    def _index(self, units: Units) -> tuple[np.ndarray, np.ndarray]:
+        """Return the units as an index, and their reference counts; refuse what does not exist."""
+        # Seen as unsigned, a negative unit is out of bounds and does not count from the end.
+        index = np.asarray(units, np.int32).view(np.uint32).astype(np.intp)
+        try:
+            return index, self._references[index]
+        except IndexError:
+            outside = index[index > self.capacity][:1].astype(np.int32)[0]
+            message = f"pool {self.name}: no unit {outside} of {self.capacity}"
+        raise IntegrityError(message)
 
     def _without_repeats(self, units: np.ndarray) -> np.ndarray:
         """Return each unit once. Sorting would cost more than writing and reading back."""

@@ -215,7 +215,7 @@ class Node(Link):
         if parent is None or len(self.children):
             raise IntegrityError(f"[{self.start}, {self.end}) is no leaf and cannot be removed")
         parent.children.remove(self.key)
-        sibling, run = parent.children.nearest(self.key)
+        sibling, run = parent.children.nearest(self.key) if self.points else (None, 0)
         lost: list[Point] = []
         for point in self.points:
             if not self._in_head(point.position):

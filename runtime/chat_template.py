@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, cast
 
 import jinja2
 from jinja2 import nodes
@@ -204,10 +204,9 @@ class ChatEncoder:
         description["post_processor"] = None
         twin = Tokenizer.from_str(json.dumps(description))
         # Added tokens are numbered in a row: those after a missing one have moved up.
-        real_ids = {
-            i: self._tokenizer.token_to_id(token.content)
-            for i, token in twin.get_added_tokens_decoder().items()
-        }
+        kept: dict[int, AddedToken] = twin.get_added_tokens_decoder()
+        found = {i: self._tokenizer.token_to_id(token.content) for i, token in kept.items()}
+        real_ids = {i: real_id for i, real_id in found.items() if real_id is not None}
         return twin, real_ids
 
 
@@ -252,15 +251,15 @@ def _environment() -> ImmutableSandboxedEnvironment:
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, LoopControlExtension]
     )
     env.filters["tojson"] = _to_json
-    env.globals["raise_exception"] = _raise_exception
-    env.globals["strftime_now"] = _strftime_now
+    names = cast(dict[str, Any], env.globals)
+    names.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
     return env
 
 
 class _Generation(Extension):
     """The block that marks what an assistant wrote, for training: here it prints its body."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 - the base class declares it so
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         """Return the nodes between the two tags."""

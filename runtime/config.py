@@ -120,7 +120,7 @@ def parse_args(argv: list[str]) -> ServerConfig:
     known, unknown = parser.parse_known_args(argv)
     for word in unknown:
         if word.startswith("-"):
-            names = [s for action in parser._actions for s in action.option_strings]  # noqa: SLF001
+            names = [s for action in parser._actions for s in action.option_strings]
             near = difflib.get_close_matches(word.split("=")[0], names, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]}?" if near else ""
             parser.error(f"unknown flag {word}{hint}")

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import zmq
@@ -73,7 +73,7 @@ class _Codec(Generic[Message]):
             return None
 
 
-def _open(socket: "zmq.Socket[bytes]", address: str, *, bind: bool) -> None:
+def _open(socket: "zmq.Socket[Any]", address: str, *, bind: bool) -> None:
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.setsockopt(zmq.RCVHWM, 0)

@@ -231,6 +231,7 @@ class _Running:
                 log_level="warning",
                 access_log=False,
                 server_header=False,
+                lifespan="off",
                 ws="none",
             )
         )

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 import msgspec
+from tqdm import tqdm
 
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError
@@ -165,15 +166,15 @@ def _child_main(
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     config = msgspec.json.decode(config_json, type=ServerConfig)
     configure_logging(config.log_level)
+    # tqdm's own lock is a named semaphore, which a killed process would leave behind.
+    tqdm.set_lock(threading.RLock())
     try:
         _load(main)(config, Addresses(*addresses))
     except ConfigError as fault:
-        _send_report(report, str(fault))
-        sys.exit(CONFIG_EXIT_CODE)
+        _exit_with(report, str(fault), CONFIG_EXIT_CODE)
     except Exception as fault:
         logger.exception("the scheduler failed")
-        _send_report(report, f"{type(fault).__name__}: {fault}")
-        sys.exit(1)
+        _exit_with(report, f"{type(fault).__name__}: {fault}", 1)
 
 
 def _load(main: str) -> Callable[[ServerConfig, Addresses], None]:
@@ -181,9 +182,13 @@ def _load(main: str) -> Callable[[ServerConfig, Addresses], None]:
     return getattr(importlib.import_module(module), function)
 
 
-def _send_report(report: Connection, text: str) -> None:
+def _exit_with(report: Connection, text: str, code: int) -> None:
+    """Send the last words and end at once: a broken process may take seconds to tidy up."""
     with contextlib.suppress(OSError):
         report.send_bytes(text.encode(errors="replace")[:_REPORT_BYTES])
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def _die_with_parent(parent: int) -> None:

@@ -196,13 +196,13 @@ def test_every_source_file_has_its_twin() -> None:
             faults.append(f"{path} has {twin} after all: strike it from NO_TWIN")
         elif path not in NO_TWIN and twin not in committed:
             faults.append(f"{path} has no {twin}")
-    for path in _sources("jit_kernels"):
-        parts = path.split("/")
-        name = parts[1].removesuffix(".py") if len(parts) == 2 else parts[1]
-        if name != "__init__" and f"tests/jit_kernels/test_{name}.py" not in committed:
-            faults.append(f"{path} has no tests/jit_kernels/test_{name}.py")
-        if len(parts) == 3 and not {f"jit_kernels/{name}/reference.py"} <= committed:
-            faults.append(f"jit_kernels/{name} has no reference.py")
+    ops = {path.split("/")[1] for path in _sources("jit_kernels")} - {"__init__.py"}
+    for op in ops:
+        twin = f"tests/jit_kernels/test_{op.removesuffix('.py')}.py"
+        if twin not in committed:
+            faults.append(f"jit_kernels/{op} has no {twin}")
+        if not op.endswith(".py") and f"jit_kernels/{op}/reference.py" not in committed:
+            faults.append(f"jit_kernels/{op} has no reference.py")
     faults.extend(f"{path} is gone: strike it from NO_TWIN" for path in NO_TWIN.keys() - committed)
     _fail_if(faults)
 

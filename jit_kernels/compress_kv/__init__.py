@@ -24,7 +24,7 @@ def pool_blocks(kv: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
     kv    [M, S, C] float32   the slots of a block in position order
     gate  [M, S, C] float32   -inf where a slot is absent; its kv must then be finite
 
-    Returns [M, C] float32, summed in slot order. Raises ShapeError.
+    Returns [M, C] float32, summed in an order that depends on S alone. Raises ShapeError.
     """
     check_shape("gate", gate, *kv.shape)
     check_dtype("kv", kv, torch.float32)

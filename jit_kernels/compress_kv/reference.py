@@ -8,12 +8,16 @@ import torch
 def pool_blocks(kv: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
     """Pool blocks; see `jit_kernels.compress_kv.pool_blocks`."""
     p = (gate - gate.amax(1, keepdim=True)).exp_()
-    weighted = p * kv
-    total, result = p[:, 0], weighted[:, 0]
-    for slot in range(1, p.shape[1]):
-        total = total + p[:, slot]
-        result = result + weighted[:, slot]
-    return result / total
+    return _slot_sum(p * kv) / _slot_sum(p)
+
+
+def _slot_sum(x: torch.Tensor) -> torch.Tensor:
+    """Sum [M, S, C] over S in an order that depends on S alone: halves onto halves."""
+    while (slots := x.shape[1]) > 1:
+        half = slots // 2
+        folded = x[:, :half] + x[:, half : 2 * half]
+        x = folded if slots % 2 == 0 else torch.cat((folded, x[:, 2 * half :]), 1)
+    return x[:, 0]
 
 
 def fold_blocks(

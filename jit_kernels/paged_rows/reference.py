@@ -13,14 +13,11 @@ def store_rows(
 ) -> None:
     """Write rows to slots; see `jit_kernels.paged_rows.store_rows`."""
     size = layout.data_bytes
-    word = _word(size)
-    data = rows[:, :size].contiguous().view(word)
-    pages.view(-1, size).view(word).index_copy_(0, _data_index(slots, layout), data)
+    flat = pages.view(-1, size).view(_word(size))
+    flat.index_copy_(0, _data_index(slots, layout), _words(rows[:, :size]))
     if layout.scale_bytes:
-        word = _word(layout.scale_bytes)
-        scales = rows[:, size:].contiguous().view(word)
-        flat = pages.view(-1, layout.scale_bytes).view(word)
-        flat.index_copy_(0, _scale_index(slots, layout), scales)
+        flat = pages.view(-1, layout.scale_bytes).view(_word(layout.scale_bytes))
+        flat.index_copy_(0, _scale_index(slots, layout), _words(rows[:, size:]))
 
 
 def gather_rows(pages: torch.Tensor, slots: torch.Tensor, layout: "PageLayout") -> torch.Tensor:
@@ -38,6 +35,14 @@ def gather_rows(pages: torch.Tensor, slots: torch.Tensor, layout: "PageLayout") 
 def _word(size: int) -> torch.dtype:
     """Return the widest integer that tiles `size` bytes: copies are by element."""
     return torch.int64 if size % 8 == 0 else torch.int32 if size % 4 == 0 else torch.uint8
+
+
+def _words(part: torch.Tensor) -> torch.Tensor:
+    """Return a part of the rows [M, bytes] as [M, words]."""
+    # Flat first: a slice of a single row counts as contiguous, whatever its row stride.
+    count, size = part.shape
+    word = _word(size)
+    return part.reshape(-1).view(word).view(count, size // word.itemsize)
 
 
 def _data_index(slots: torch.Tensor, layout: "PageLayout") -> torch.Tensor:

@@ -9,7 +9,8 @@ def rope(x: torch.Tensor, rotation: torch.Tensor, inverse: bool) -> torch.Tensor
     cos, sin = rotation[:, 0].unsqueeze(1), rotation[:, 1].unsqueeze(1)
     turned = x[..., x.shape[-1] - width :]
     wide = turned.to(torch.float32)
-    swapped = wide.unflatten(-1, (width // 2, 2)).flip(-1).flatten(-2)
+    even, odd = wide.unflatten(-1, (width // 2, 2)).unbind(-1)
+    swapped = torch.stack((odd, even), -1).flatten(-2)
     # Products first, then one addition: a fused multiply-add would round differently in tails.
     swapped.mul_(sin)
     straight = wide * cos

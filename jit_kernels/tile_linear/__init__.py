@@ -7,10 +7,14 @@ import torch
 from jit_kernels.checks import check_shape
 from jit_kernels.registry import Backend, select
 
-__all__ = ["tile_linear"]
+__all__ = ["tile_linear", "tile_linear_grouped"]
 
 _tile_linear: Callable[..., torch.Tensor] = select(
     "tile_linear", [Backend("reference", "jit_kernels.tile_linear.reference:tile_linear")]
+)
+_tile_linear_grouped: Callable[..., torch.Tensor] = select(
+    "tile_linear_grouped",
+    [Backend("reference", "jit_kernels.tile_linear.reference:tile_linear_grouped")],
 )
 
 
@@ -27,3 +31,15 @@ def tile_linear(
     """
     check_shape("x", x, None, weight.shape[1])
     return _tile_linear(x, weight, out_dtype or x.dtype)
+
+
+def tile_linear_grouped(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return each group's product beside the others: `x[:, g] @ weight[g].T` for every g.
+
+    x       [R, G, K] float32 or bfloat16
+    weight  [G, N, K] float32 or bfloat16
+
+    Returns [R, G * N] in the dtype of x, with the promise of `tile_linear`. Raises ShapeError.
+    """
+    check_shape("x", x, None, weight.shape[0], weight.shape[2])
+    return _tile_linear_grouped(x, weight)

@@ -23,3 +23,14 @@ def tile_linear(x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype) -
     transposed = weight.to(torch.float32).t().expand(tiles, depth, columns)
     product = torch.bmm(padded.reshape(tiles, TILE, depth), transposed)
     return product.view(tiles * TILE, columns)[:rows].to(out_dtype)
+
+
+def tile_linear_grouped(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Multiply group by group; see `jit_kernels.tile_linear.tile_linear_grouped`."""
+    rows, groups, _ = x.shape
+    if rows <= TILE:
+        padded = F.pad(x.to(torch.float32), (0, 0, 0, 0, 0, TILE - rows)).transpose(0, 1)
+        product = torch.bmm(padded.contiguous(), weight.to(torch.float32).transpose(1, 2))
+        return product.transpose(0, 1)[:rows].flatten(1).to(x.dtype)
+    parts = [tile_linear(x[:, group], weight[group], x.dtype) for group in range(groups)]
+    return torch.cat(parts, 1)

@@ -3,7 +3,7 @@
 import time
 import uuid
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, cast
 
 from runtime.errors import BadRequest, BadSampling
 from runtime.messages import Logprobs
@@ -16,8 +16,6 @@ MAX_TOP_LOGPROBS = 128
 MAX_TOKEN_IDS_LOGPROB = 1024
 # A start that no prompt reaches: nothing of the prompt is reported.
 NO_PROMPT_LOGPROBS = (1 << 31) - 1
-
-_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +129,14 @@ def id_lists(ids: list[int | list[int]], *, param: str) -> tuple[list[Any], bool
     return list(ids), True
 
 
-def _per_prompt(value: _Value | list[_Value] | None, count: int, name: str) -> list[Any]:
+def _per_prompt(value: Any, count: int, name: str) -> list[Any]:
+    """Return one value per prompt: the entries of a list, or the same value for all."""
     if not isinstance(value, list):
         return [value] * count
-    if len(value) != count:
-        raise BadRequest(f"{name} has {len(value)} entries for {count} prompts", param=name)
-    return list(value)
+    values = cast(list[Any], value)
+    if len(values) != count:
+        raise BadRequest(f"{name} has {len(values)} entries for {count} prompts", param=name)
+    return values
 
 
 def _picked(value: list[int | list[int]] | None, count: int) -> list[list[int] | None]:

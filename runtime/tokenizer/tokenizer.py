@@ -40,18 +40,9 @@ class TextTokenizer:
         Raises ConfigError for a file that is there and cannot be read.
         """
         folder = Path(folder)
-        path, facts_path = folder / "tokenizer.json", folder / "tokenizer_config.json"
-        facts: dict[str, Any] = {}
-        if facts_path.exists():
-            try:
-                facts = json.loads(facts_path.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as fault:
-                raise ConfigError(f"cannot read {facts_path}: {fault}") from fault
-        if not isinstance(facts, dict):
-            raise ConfigError(f"{facts_path} holds no JSON object")
-        if not path.exists():
-            return cls(None, facts)
-        return cls(_parse(path), facts)
+        path = folder / "tokenizer.json"
+        facts = _read_facts(folder / "tokenizer_config.json")
+        return cls(_parse(path) if path.exists() else None, facts)
 
     @property
     def vocab_size(self) -> int:
@@ -100,6 +91,18 @@ class TextTokenizer:
         if self.backend is None:
             raise BadRequest(_NO_TOKENIZER)
         return self.backend
+
+
+def _read_facts(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        facts: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as fault:
+        raise ConfigError(f"cannot read {path}: {fault}") from fault
+    if not isinstance(facts, dict):
+        raise ConfigError(f"{path} holds no JSON object")
+    return cast(dict[str, Any], facts)
 
 
 def _parse(path: Path) -> Tokenizer:

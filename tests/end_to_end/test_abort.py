@@ -10,16 +10,18 @@ import httpx
 import pytest
 
 from tests.end_to_end.pools import assert_all_free, read_state, wait_idle
+from tests.end_to_end.tiny_model import tiny_model_flags
 from tests.testing.server_process import ServerProcess, generate_body, running_server
 
 LONG = 4000
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server with few rows, so that some requests wait."""
+    model = tiny_model_flags(tmp_path_factory.mktemp("model"))
     flags = ("--full-pages", "96", "--max-running-requests", "4", "--chunked-prefill-size", "64")
-    with running_server(*flags, "--random-seed", "0") as server:
+    with running_server(*model, *flags) as server:
         yield server
 
 

@@ -5,6 +5,7 @@ request, whose tokens must not change.
 """
 
 import json
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,9 +20,9 @@ PROMPT = [0, *range(10, 40)]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
-    """One server for all cases."""
+    """One server for all cases, ended as from a terminal."""
     flags = ("--context-length", str(CONTEXT), "--full-pages", "16", "--random-seed", "0")
-    with running_server(*flags) as server:
+    with running_server(*flags, stop=signal.SIGINT) as server:
         yield server
 
 

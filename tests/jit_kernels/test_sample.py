@@ -132,15 +132,6 @@ def test_temperature_zero_takes_the_largest_logit_and_the_lower_id_of_equals(voc
     assert (tokens[3], tokens[4], tokens[5]) == (0, vocab // 2, vocab - 1)
 
 
-def test_greedy_rows_in_mixed_company_take_the_largest_logit() -> None:
-    logits = _logits(8, 129)
-    temperature = [0.0, 1.0] * 4
-
-    tokens = sample(logits, **_params(8, 129, temperature=temperature, top_p=0.9))
-
-    assert torch.equal(tokens[::2], logits[::2].argmax(-1))
-
-
 @pytest.mark.parametrize("vocab", VOCABS)
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_plain_draws_follow_the_softmax(vocab: int, temperature: float) -> None:

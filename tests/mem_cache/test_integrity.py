@@ -60,6 +60,7 @@ def _retell(tree: Tree, tokens: list[int]) -> None:
     """Give the loose node other tokens, and the key that goes with them."""
     tree.top.children.remove(tree.loose.key)
     tree.loose.tokens = np.array(tokens, np.int32)
+    tree.loose.pages = tree.loose.pages[: -(-len(tokens) // 4)]
     tree.top.children.add(tree.loose.key, tree.loose)
 
 

@@ -5,7 +5,9 @@ import pytest
 from mem_cache.spec import PoolSpec, TreeSpec, div_ceil
 
 
-@pytest.mark.parametrize(("value", "divisor", "quotient"), [(0, 4, 0), (1, 4, 1), (4, 4, 1), (5, 4, 2)])
+@pytest.mark.parametrize(
+    ("value", "divisor", "quotient"), [(0, 4, 0), (1, 4, 1), (4, 4, 1), (5, 4, 2)]
+)
 def test_div_ceil_rounds_up(value: int, divisor: int, quotient: int) -> None:
     assert div_ceil(value, divisor) == quotient
 

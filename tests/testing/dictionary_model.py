@@ -106,6 +106,12 @@ class Rig:
             assert row.ids[full] == self.page_content[source][full % page - 1]
         return row if self.compute(row, tokens[full:]) else None
 
+    def begin(self, tokens: Sequence[int], *, namespace: str = "") -> Row:
+        """Start a row that there must be room for."""
+        row = self.start(tokens, namespace=namespace)
+        assert row is not None
+        return row
+
     def compute(self, row: Row, tokens: Sequence[int]) -> bool:
         """Append tokens to a row; it is aborted, and False returned, if there is no room."""
         page = self.spec.page_size
@@ -177,8 +183,7 @@ class Rig:
 
     def complete(self, tokens: Sequence[int], *points: int, namespace: str = "") -> list[int]:
         """Run a whole request and leave it in the tree with resume points; return its pages."""
-        row = self.start(tokens, namespace=namespace)
-        assert row is not None
+        row = self.begin(tokens, namespace=namespace)
         self.publish(row)
         for position in points:
             assert self.add_point(row, position)

@@ -1,6 +1,6 @@
 """Drives the network without a scheduler: pages are handed out by hand, and never twice at once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,18 +18,30 @@ CPU = torch.device("cpu")
 
 
 class Units:
-    """Free units 1..count of one pool."""
+    """Units 1..count of one pool, each free or held so many times."""
 
     def __init__(self, count: int) -> None:
         self._free = list(range(count, 0, -1))
+        self._held: dict[int, int] = {}
 
     def take(self) -> int:
-        """Return a free unit."""
-        return self._free.pop()
+        """Return a free unit, held once."""
+        unit = self._free.pop()
+        self._held[unit] = 1
+        return unit
 
-    def give(self, units: Sequence[int]) -> None:
-        """Take units back."""
-        self._free.extend(units)
+    def share(self, units: Iterable[int]) -> None:
+        """Hold units once more."""
+        for unit in units:
+            self._held[unit] += 1
+
+    def give(self, units: Iterable[int]) -> None:
+        """Let go of units; what nobody holds is free again."""
+        for unit in units:
+            self._held[unit] -= 1
+            if not self._held[unit]:
+                del self._held[unit]
+                self._free.append(unit)
 
 
 @dataclass
@@ -106,27 +118,33 @@ class Direct:
         row = Row(list(tokens), done=position, ring=self.rings.take(), write_from=position)
         self.pools.copy_ring(point.ring, row.ring)
         row.pages = list(pages[: position // tree.page_size])
+        self.full.share(row.pages)
         if position % tree.page_size:
             row.pages.append(self.full.take())
             self.pools.copy_full_page(pages[len(row.pages) - 1], row.pages[-1])
         row.window = dict(point.window)
         number = position // tree.swa_page_size
+        self.swa.share(page for n, page in row.window.items() if n != number)
         if position % tree.swa_page_size:
             row.window[number] = self.swa.take()
             self.pools.copy_swa_page(point.window[number], row.window[number])
         return row
 
     def replay(self, tokens: Sequence[int], pages: Sequence[int], start: int, until: int) -> Row:
-        """Return a row that computes from `start` again, full pages before `until` being there."""
+        """Return a row that computes from `start` again, full pages before `until` being there.
+
+        It writes to the last of `pages` from `until` on.
+        """
         row = Row(list(tokens), done=start, ring=self.rings.take())
         row.pages = list(pages)
+        self.full.share(pages)
         row.window_from, row.write_from = start, until
         return row
 
-    def release(self, row: Row, *, pages: bool = True) -> None:
-        """Take back what a row holds."""
-        self.full.give(row.pages if pages else [])
-        self.swa.give(list(row.window.values()))
+    def release(self, row: Row) -> None:
+        """Let go of what a row holds."""
+        self.full.give(row.pages)
+        self.swa.give(row.window.values())
         self.rings.give([row.ring])
 
     def step(self, chunks: Sequence[Chunk]) -> tuple[Tensor, list[Point]]:
@@ -226,9 +244,7 @@ class Direct:
         return Point(position, window, self.rings.take())
 
 
-def load_model(
-    folder: Path, dtype: torch.dtype = torch.float32, **overrides: object
-) -> DeepseekV4:
+def load_model(folder: Path, dtype: torch.dtype = torch.float32, **overrides: object) -> DeepseekV4:
     """Return the network of a checkpoint, filled."""
     config: ModelConfig = load_config(folder)
     if overrides:

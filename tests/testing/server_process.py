@@ -39,7 +39,7 @@ class ServerProcess:
         self.pid = process.pid
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
-        self.client = httpx.Client(base_url=self.url, timeout=60.0, trust_env=False)
+        self.client = httpx.Client(base_url=self.url, timeout=120.0, trust_env=False)
         self._process = process
         self._log = log
 
@@ -166,12 +166,16 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running_server(
-    *flags: str, ready_s: float = 90.0, exit_code: int | None = 0, check: bool = True
+    *flags: str,
+    ready_s: float = 90.0,
+    stop: signal.Signals = signal.SIGTERM,
+    exit_code: int | None = 0,
+    check: bool = True,
 ) -> Generator[ServerProcess]:
     """Start a server with `flags`, wait until it is ready, and stop it at the end.
 
-    It gets SIGTERM unless it is gone by then, and must exit with `exit_code` (None: any but 0).
-    With `check` the flag --check-every-step is added: every cache invariant holds after every
+    It gets the signal `stop` unless it is gone by then, and must exit with `exit_code` (None: any
+    but 0). With `check` the flag --check-every-step is added: every cache invariant holds after every
     step, or the server dies and this fails.
     """
     port = free_port()
@@ -187,7 +191,7 @@ def running_server(
             server.wait_ready(ready_s)
             yield server
             if not server.has_exited():
-                server.send_signal(signal.SIGTERM)
+                server.send_signal(stop)
             code = server.wait_exit()
             fine = code != 0 if exit_code is None else code == exit_code
             assert fine, f"exit code {code}:\n{server.log()}"

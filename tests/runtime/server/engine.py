@@ -70,7 +70,7 @@ class Engine:
     reply     text the model says
     refuse    reason with which every request is refused
     fail      error with which every request ends after its first token
-    hold      while it is clear, nothing is said beyond the first token
+    hold      while it is clear, nothing is said beyond a stream's first token
     requests  every Generate received
     aborted   ids of every Abort received
     """
@@ -130,10 +130,13 @@ class Engine:
         finish: Any = "length" if most <= len(ids) else "stop"
         ids = ids[:most] if finish == "length" else [*ids, EOS]
         prompt = unpack_ids(request.input_ids)
-        step = self.step if request.stream else len(ids)
+        step = self.step if request.stream else len(ids) + 1
         parts = [ids[k : k + step] for k in range(0, len(ids), step)] or [[]]
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
+            if number > 0 or not request.stream:
+                await asyncio.sleep(0)
+                await self.hold.wait()
             self._say(
                 Outputs(
                     [
@@ -153,9 +156,6 @@ class Engine:
             if self.fail is not None and not last:
                 self._say(Outputs([Output(request.request_id, finish="error", error=self.fail)]))
                 return
-            if not last:
-                await asyncio.sleep(0)
-                await self.hold.wait()
 
 
 def _prompt_logprobs(request: Generate) -> TokenLogprobs | None:
@@ -223,7 +223,7 @@ def served(
     def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         def run(**arguments: Any) -> None:
             async def scenario() -> None:
-                async with asyncio.timeout(20), serving(config, template=template) as server:
+                async with asyncio.timeout(10), serving(config, template=template) as server:
                     await test(server, **arguments)
 
             asyncio.run(scenario())

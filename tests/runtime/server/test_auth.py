@@ -11,9 +11,20 @@ from tests.runtime.server.engine import Server, served
 KEY = "s3cret-kéy"
 CONFIG = ServerConfig(model_path="/m", served_model_name="tiny", api_key=KEY)
 PATHS = (
-    "/generate", "/v1/models", "/v1/completions", "/server_info", "/flush_cache", "/health_generate",
-    "/health/", "/health/x", "/metrics/", "//health", "/docs", "/openapi.json", "/nope",
-)  # fmt: skip
+    "/generate",
+    "/v1/models",
+    "/v1/completions",
+    "/server_info",
+    "/flush_cache",
+    "/health_generate",
+    "/health/",
+    "/health/x",
+    "/metrics/",
+    "//health",
+    "/docs",
+    "/openapi.json",
+    "/nope",
+)
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -147,7 +147,7 @@ async def test_usage_can_come_with_every_chunk(server: Server) -> None:
 async def test_a_streamed_batch_keeps_its_indices_apart(server: Server) -> None:
     *chunks, _ = await server.events(PATH, {"prompt": ["a", "b"], "n": 2, "echo": True})
 
-    texts = {index: "" for index in range(4)}
+    texts = dict.fromkeys(range(4), "")
     for chunk in chunks:
         choice = chunk["choices"][0]
         texts[choice["index"]] += choice["text"]

@@ -1,6 +1,7 @@
 """Tests of runtime.server.native: shapes and streams of `/generate`."""
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -78,7 +79,7 @@ async def test_a_stream_is_cumulative_and_ends_with_done(server: Server) -> None
     texts = [chunk["text"] for chunk in chunks]
     assert texts[-1] == "hello"
     assert len(texts) > 1
-    assert all(b.startswith(a) for a, b in zip(texts, texts[1:], strict=False))
+    assert all(b.startswith(a) for a, b in itertools.pairwise(texts))
     assert chunks[-1]["output_ids"] == [*text_ids("hello"), EOS]
     reasons = [chunk["meta_info"]["finish_reason"] for chunk in chunks]
     assert reasons[:-1] == [None] * (len(chunks) - 1)

@@ -79,10 +79,9 @@ async def test_a_completion_that_cannot_be_served_is_refused(server: Server, nam
 
 @served()
 async def test_harmless_and_null_fields_are_taken(server: Server) -> None:
-    nulls = dict.fromkeys(
-        ("n", "stop", "temperature", "seed", "stream", "logit_bias", "tools", "stream_options")
-    )
-    off = {"tools": [], "tool_choice": "none", "modalities": ["text"], "suffix": ""}
+    names = ("n", "stop", "temperature", "seed", "stream", "logit_bias", "tools", "stream_options")
+    nulls: dict[str, Any] = dict.fromkeys(names)
+    off: dict[str, Any] = {"tools": [], "tool_choice": "none", "modalities": ["text"], "suffix": ""}
     off |= {"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": False}}
 
     for more in (HARMLESS, nulls, off):

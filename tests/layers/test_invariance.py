@@ -1,0 +1,267 @@
+"""The same bits alone, in company, in any chunks, and after any kind of reuse."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from jit_kernels.paged_rows import PageLayout, gather_rows
+from layers.config import ModelConfig
+from layers.deepseek_v4 import DeepseekV4
+from layers.weights import fill_dummy
+from mem_cache.spec import RecordFormat, TreeSpec
+from tests.testing.direct import CPU, Chunk, Direct, Point, Row
+
+CONFIG = ModelConfig(
+    vocab_size=97,
+    hidden_size=40,
+    num_hidden_layers=4,
+    num_attention_heads=6,
+    head_dim=48,
+    qk_rope_head_dim=16,
+    q_lora_rank=24,
+    o_groups=2,
+    o_lora_rank=12,
+    n_routed_experts=5,
+    n_shared_experts=1,
+    num_experts_per_tok=2,
+    moe_intermediate_size=28,
+    routed_scaling_factor=1.5,
+    swiglu_limit=2.5,
+    num_hash_layers=1,
+    index_n_heads=5,
+    index_head_dim=32,
+    index_topk=24,
+    hc_mult=4,
+    hc_sinkhorn_iters=20,
+    hc_eps=1e-6,
+    sliding_window=128,
+    compress_ratios=(0, 4, 128, 4),
+    rope_theta=10000.0,
+    compress_rope_theta=160000.0,
+    rope_scaling=None,
+    max_position_embeddings=4096,
+    rms_norm_eps=1e-6,
+    bos_token_id=0,
+    eos_token_ids=(1,),
+    quantized=False,
+    model_type="deepseek_v4",
+    architectures=("DeepseekV4ForCausalLM",),
+)
+# The packed record wants 448 + 64 channels.
+PACKED = dataclasses.replace(CONFIG, head_dim=512, qk_rope_head_dim=64, index_head_dim=128)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    """Keep small operations from waiting for each other's threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def build(record_format: RecordFormat = "fp32", dtype: torch.dtype = torch.float32) -> Direct:
+    """Return a random network with poisoned pools."""
+    model = DeepseekV4(PACKED if record_format == "fp8" else CONFIG, CPU, dtype)
+    fill_dummy(model, 7)
+    direct = Direct(model, record_format, tree=TreeSpec(page_size=256, swa_page_size=64))
+    direct.poison()
+    return direct
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    """Return random token ids."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(CONFIG.vocab_size, (length,), generator=generator).tolist()
+
+
+def held(direct: Direct, row: Row) -> dict[str, torch.Tensor]:
+    """Return every byte that the rest of a row's computation can depend on, in its own order."""
+    pools, tree, at = direct.pools, direct.tree, row.done
+    window = [
+        row.window[p // tree.swa_page_size] * tree.swa_page_size + p % tree.swa_page_size
+        for p in range(max(0, at - tree.window), at)
+    ]
+    c4 = [row.pages[b // 64] * 64 + b % 64 for b in range(at // 4)]
+    c128 = [row.pages[b // 2] * 2 + b % 2 for b in range(at // 128)]
+    rows = [p % 8 for p in range(max(0, at - 8), at)]
+    banks = [p % 2 for p in range(max(0, at - 2), at)]
+    return {
+        "window": _rows(pools.swa, window, pools.swa_layout),
+        "c4": _rows(pools.c4, c4, pools.c4_layout),
+        "indexer": _rows(pools.indexer, c4, pools.indexer_layout),
+        "c128": _rows(pools.c128, c128, pools.c128_layout),
+        "c4_state": pools.c4_state[:, row.ring, rows],
+        "c128_state": pools.c128_state[:, row.ring, banks],
+    }
+
+
+def _rows(pool: torch.Tensor, slots: list[int], layout: PageLayout) -> torch.Tensor:
+    index = torch.tensor(slots, dtype=torch.int64)
+    return torch.stack([gather_rows(pages, index, layout) for pages in pool])
+
+
+def assert_same_bytes(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> None:
+    """Compare what two rows hold, to the bit."""
+    for name, tensor in want.items():
+        same = torch.equal(got[name].view(torch.uint8), tensor.view(torch.uint8))
+        assert same, f"{name} differs"
+
+
+def cold(
+    direct: Direct, tokens: list[int], stop: int, chunk: int | None = None
+) -> tuple[torch.Tensor, Row]:
+    """Compute positions [0, stop) of a new row; return all logits, and the row."""
+    row = direct.row(tokens)
+    return direct.prefill(row, stop=stop, chunk=chunk, logits=range(stop)), row
+
+
+@pytest.mark.parametrize(
+    ("chunk", "length"), [(1, 70), (3, 140), (7, 263), (64, 271), (100, 271), (131, 530)]
+)
+def test_chunks_of_any_length_give_the_same_bits(chunk: int, length: int) -> None:
+    tokens, direct = prompt(length, seed=1), build()
+    want, whole = cold(direct, tokens, length)
+
+    got, row = cold(direct, tokens, length, chunk)
+
+    assert want.isfinite().all()
+    assert torch.equal(got, want)
+    assert_same_bytes(held(direct, row), held(direct, whole))
+
+
+@pytest.mark.parametrize(
+    ("record_format", "dtype"), [("bf16", torch.bfloat16), ("fp8", torch.float32)]
+)
+def test_chunks_give_the_same_bits_in_low_precision(
+    record_format: RecordFormat, dtype: torch.dtype
+) -> None:
+    tokens, direct = prompt(140, seed=2), build(record_format, dtype)
+    want, whole = cold(direct, tokens, 140)
+
+    got, row = cold(direct, tokens, 140, 37)
+
+    assert want.isfinite().all()
+    assert torch.equal(got, want)
+    assert_same_bytes(held(direct, row), held(direct, whole))
+
+
+def test_company_changes_no_bit() -> None:
+    direct = build()
+    prompts = [prompt(length, seed=length) for length in (1, 5, 33, 140, 258, 391)]
+    alone = [cold(direct, tokens, len(tokens)) for tokens in prompts]
+    rows = [direct.row(tokens) for tokens in prompts]
+    parts: list[list[torch.Tensor]] = [[] for _ in rows]
+    sizes = torch.Generator().manual_seed(3)
+
+    while any(row.done < len(row.tokens) for row in rows):
+        chunks: list[Chunk] = []
+        for row in rows:
+            length = int(torch.randint(1, 90, (), generator=sizes))
+            stop = min(len(row.tokens), row.done + length)
+            if stop > row.done:
+                chunks.append(Chunk(row, stop, logits=range(row.done, stop)))
+        counts = [chunk.stop - chunk.row.done for chunk in chunks]
+        logits, _ = direct.step(chunks)
+        for chunk, part in zip(chunks, logits.split(counts), strict=True):
+            parts[rows.index(chunk.row)].append(part)
+
+    for row, part, (want, whole) in zip(rows, parts, alone, strict=True):
+        assert torch.equal(torch.cat(part), want)
+        assert_same_bytes(held(direct, row), held(direct, whole))
+
+
+def test_decoding_together_equals_one_prefill() -> None:
+    direct = build()
+    prompts = [prompt(length, seed=length) for length in (2, 130, 259, 64)]
+    alone = [cold(direct, tokens, len(tokens))[0] for tokens in prompts]
+    rows = [direct.row(tokens) for tokens in prompts]
+    for row in rows:
+        if len(row.tokens) > 9:
+            direct.prefill(row, stop=len(row.tokens) - 9, logits=())
+
+    while unfinished := [row for row in rows if row.done < len(row.tokens)]:
+        at = [(rows.index(row), row.done) for row in unfinished]
+        for (i, position), logits in zip(at, direct.decode(unfinished), strict=True):
+            assert torch.equal(logits, alone[i][position])
+
+
+@pytest.mark.parametrize("record_format", ["fp32", "fp8"])
+def test_a_row_resumed_at_a_point_inside_a_chunk_equals_a_cold_one(
+    record_format: RecordFormat,
+) -> None:
+    length = 300 if record_format == "fp32" else 150
+    tokens, direct = prompt(length, seed=4), build(record_format)
+    want, whole = cold(direct, tokens, length)
+    marks = [p for p in (1, 3, 4, 64, 65, 127, 128, 129, 130, 255, 256, 257, 299) if p < length]
+    if record_format == "fp8":
+        marks = [3, 129]
+    source = direct.row(tokens)
+    direct.prefill(source, stop=2, logits=())
+    inner = [p for p in marks if p > 2]
+    _, points = direct.step([Chunk(source, length, points=inner)])
+
+    for point in points:
+        row = direct.resume(tokens, point, source.pages)
+        got = direct.prefill(row, chunk=90, logits=range(point.position, length))
+        assert torch.equal(got, want[point.position :]), point.position
+        assert_same_bytes(held(direct, row), held(direct, whole))
+        direct.release(row)
+
+
+def test_a_saved_ring_and_window_also_serve_the_position_before() -> None:
+    tokens, direct = prompt(270, seed=5), build()
+    for position in (4, 5, 8, 129, 130, 256, 257, 270):
+        want, source = cold(direct, tokens, position)
+        point = Point(position, source.window, source.ring)
+        row = direct.resume(tokens, point, source.pages)
+        row.done = row.write_from = position - 1
+
+        got, _ = direct.step([Chunk(row, position, logits=[position - 1])])
+
+        assert torch.equal(got[0], want[-1]), position
+        direct.release(row)
+        direct.release(source)
+
+
+def test_a_replay_restores_window_state_and_logits() -> None:
+    # Layer l sees 127 window positions back in each of the layers below it.
+    until = 128 + 127 * (CONFIG.num_hidden_layers - 1) + 70
+    start, length = 70, until + 40
+    tokens, direct = prompt(length, seed=6), build()
+    want, whole = cold(direct, tokens, length)
+    _, source = cold(direct, tokens, until)
+
+    row = direct.replay(tokens, source.pages, start, until)
+    before = {name: direct.pools.tensors()[name].clone() for name in ("c4", "c128", "indexer")}
+    got = direct.prefill(row, stop=until, chunk=100, logits=[until - 1])
+    after = {name: direct.pools.tensors()[name] for name in before}
+
+    assert torch.equal(got[0], want[until - 1])
+    for name, tensor in before.items():
+        assert torch.equal(after[name], tensor), f"{name} was written before the replay's end"
+    rest = direct.prefill(row, chunk=13, logits=range(until, length))
+    assert torch.equal(rest, want[until:])
+    assert_same_bytes(held(direct, row), held(direct, whole))
+
+
+def test_only_units_that_a_step_was_given_are_written() -> None:
+    tokens, direct = prompt(200, seed=8), build()
+    before = {name: tensor.clone() for name, tensor in direct.pools.tensors().items()}
+
+    _, row = cold(direct, tokens, 200)
+
+    given = {
+        "swa": {*row.window.values()},
+        "c4": {*row.pages},
+        "c128": {*row.pages},
+        "indexer": {*row.pages},
+        "c4_state": {row.ring},
+        "c128_state": {row.ring},
+    }
+    for name, tensor in direct.pools.tensors().items():
+        same = tensor.view(torch.uint8) == before[name].view(torch.uint8)
+        written = {unit for unit in range(tensor.shape[1]) if not bool(same[:, unit].all())}
+        assert written == given[name], name

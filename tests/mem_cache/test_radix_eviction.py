@@ -1,0 +1,233 @@
+"""What goes first, what stays, and what it costs: pages and locks."""
+
+import numpy as np
+import pytest
+
+from mem_cache.errors import IntegrityError
+from mem_cache.radix import Insertion, ShadowRadixCache
+from mem_cache.spec import TreeSpec
+from tests.testing.dictionary_model import Rig
+
+
+def _insert(cache: ShadowRadixCache, tokens: list[int], pages: np.ndarray) -> Insertion:
+    return cache.insert(np.array(tokens, np.int32), pages)
+
+
+def test_pages_are_trimmed_from_the_end_and_only_as_many_as_needed(rig: Rig) -> None:
+    rig.complete(list(range(15)), 8, 15)
+
+    assert rig.evict_full(rig.full.free + 1)
+    assert rig.match(list(range(16))).full_tokens == 12
+    assert rig.cache.points == 1
+    assert rig.evict_full(rig.full.free + 2)
+
+    assert rig.match(list(range(16))).full_tokens == 4
+    assert rig.cache.points == 0
+    assert (rig.cache.evicted_pages, rig.cache.evicted_points) == (3, 2)
+
+
+def test_the_oldest_leaf_goes_first_and_its_parent_is_next_in_line(rig: Rig) -> None:
+    rig.complete([*range(4), 10, 11, 12, 13])
+    rig.complete([*range(4), 20, 21, 22, 23])
+    rig.complete([7] * 8)
+
+    rig.evict_full(rig.full.free + 1)
+    assert rig.match([*range(4), 10, 11]).full_tokens == 4
+    assert rig.match([7] * 9).full_tokens == 8
+    rig.evict_full(rig.full.free + 2)
+
+    assert rig.match([*range(4), 20, 21]).full_tokens == 0
+    assert rig.match([7] * 9).full_tokens == 8
+
+
+def test_a_prefix_used_since_outlives_what_was_below_it(rig: Rig) -> None:
+    rig.complete([*range(4), 10, 11, 12, 13])
+    rig.complete([*range(4), 20, 21, 22, 23])
+    rig.complete([7] * 4)
+    rig.match([*range(4), 99])
+
+    rig.evict_full(rig.full.free + 3)
+
+    assert rig.match([*range(4), 99]).full_tokens == 4
+    assert rig.match([7] * 5).full_tokens == 0
+
+
+def test_an_inner_node_is_passed_once_not_on_every_call(rig: Rig) -> None:
+    rig.complete([*range(4), 10, 11, 12, 13])
+    rig.complete([*range(4), 20, 21, 22, 23])
+    row = rig.begin([*range(4), 10, 11, 12, 13, 14])
+
+    assert not rig.evict_full(rig.full.capacity)
+    assert len(rig.cache.full_lru) == 0
+    rig.check()
+
+    rig.finish(row)
+    assert rig.evict_full(rig.full.capacity)
+    assert rig.cache.roots == {}
+
+
+def test_a_passed_inner_node_returns_when_its_last_child_goes(rig: Rig) -> None:
+    rig.complete([*range(4), 10, 11, 12, 13])
+    rig.complete([*range(4), 20, 21, 22, 23])
+    row = rig.begin([*range(4), 10, 11, 12, 13, 14])
+    rig.evict_full(rig.full.capacity)
+    rig.finish(row)
+    rig.complete([7] * 4)
+
+    rig.evict_full(rig.full.free + 2)
+
+    assert rig.match([7] * 5).full_tokens == 4
+    assert rig.match([*range(4), 99]).full_tokens == 0
+    rig.check()
+
+
+def test_a_page_that_a_row_holds_too_does_not_count_as_free(rig: Rig) -> None:
+    pages = rig.complete([1] * 8)
+    rig.complete([2] * 8)
+    rig.full.incref(pages)
+
+    assert rig.evict_full(rig.full.free + 2)
+
+    assert rig.cache.tree_pages == 0
+    assert rig.cache.evicted_pages == 4
+    assert not rig.evict_full(rig.full.free + 1)
+    assert rig.full.decref(pages) == 2
+
+
+def test_a_trimmed_leaf_does_not_keep_a_long_prompt_alive() -> None:
+    rig = Rig(TreeSpec(page_size=4, swa_page_size=4, window=4), full=300, swa=1, rings=1)
+    rig.complete([1] * 1200)
+    node = rig.match([1] * 1200).node
+
+    for _ in range(298):
+        rig.evict_full(rig.full.free + 1)
+        base = node.tokens.base
+        assert base is None or base.nbytes <= 2 * node.tokens.nbytes
+
+
+def test_a_thousand_leaves_go_one_by_one_in_order_of_use() -> None:
+    rig = Rig(TreeSpec(page_size=2, swa_page_size=2, window=2), full=1001, swa=1, rings=1)
+    cache = rig.cache
+    order = np.random.default_rng(0).permutation(1000)
+    for number in range(1000):
+        pages = rig.full.alloc(2 if number == 0 else 1)
+        pages = pages if number == 0 else np.array([1, pages[0]], np.int32)
+        _insert(cache, [5, 5, number, number], pages)
+        rig.full.decref(pages if number == 0 else pages[1:])
+    for number in order:
+        cache.match(np.array([5, 5, number, number, 0], np.int32))
+
+    for number in order:
+        assert cache.match(np.array([5, 5, number, number], np.int32), limit=2).full_tokens == 2
+        last = cache.full_lru.oldest
+        assert last is not None
+        assert last.tokens.tolist() == [number, number]
+        assert cache.evict_full(rig.full.free + 1)
+    assert cache.nodes == 1
+
+
+def test_evictable_pages_are_those_that_no_lock_protects(rig: Rig) -> None:
+    rig.complete([*range(4), 10, 11, 12, 13])
+    rig.complete([*range(4), 20, 21, 22, 23, 24])
+    assert rig.cache.evictable_pages() == rig.cache.tree_pages == 4
+
+    row = rig.begin([*range(4), 10, 11, 12, 13])
+    assert rig.cache.evictable_pages() == 2
+    rig.finish(row)
+    assert rig.cache.evictable_pages() == 4
+
+
+def test_a_locked_node_and_all_above_it_survive_any_eviction(rig: Rig) -> None:
+    rig.complete(list(range(12)))
+    rig.complete([*range(8), 90, 91, 92, 93])
+    row = rig.begin([*range(8), 90, 91, 92, 93, 94])
+
+    assert not rig.evict_full(rig.full.capacity)
+
+    assert rig.match([*range(8), 90, 91, 92, 93, 94]).full_tokens == 12
+    assert rig.match(list(range(12))).full_tokens == 8
+    rig.finish(row)
+    assert rig.evict_full(rig.full.capacity)
+
+
+def test_locking_counts_on_one_node_whatever_the_depth(rig: Rig) -> None:
+    for length in range(4, 24, 4):
+        rig.complete([*range(length), 90 + length])
+    row = rig.begin(list(range(20)))
+
+    counts = [n.full_lock_ref for root in rig.cache.roots.values() for n in root.depth_first()]
+
+    assert sorted(counts)[-2:] == [0, 1]
+    rig.finish(row)
+    rig.check()
+
+
+def test_an_unlocked_node_comes_back_as_the_most_recent(rig: Rig) -> None:
+    rig.complete([1] * 4)
+    row = rig.begin([1] * 5)
+    rig.complete([2] * 4)
+    rig.finish(row)
+
+    rig.evict_full(rig.full.free + 1)
+
+    assert rig.match([2] * 5).full_tokens == 0
+    assert rig.match([1] * 5).full_tokens == 4
+
+
+def test_a_lock_is_released_once(rig: Rig) -> None:
+    rig.complete([1] * 4)
+    lock = rig.cache.lock(rig.match([1] * 5))
+    rig.cache.unlock(lock)
+
+    with pytest.raises(IntegrityError, match="released twice"):
+        rig.cache.unlock(lock)
+    with pytest.raises(IntegrityError, match="in force"):
+        rig.cache.relock(lock, lock.node)
+    rig.check()
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_what_was_evicted_since_the_match_cannot_be_locked(rig: Rig, left: int) -> None:
+    rig.complete([1] * 8)
+    match = rig.match([1] * 9)
+    rig.evict_full(rig.full.capacity - left)
+
+    with pytest.raises(IntegrityError, match="evicted since"):
+        rig.cache.lock(match)
+    rig.check()
+
+
+def test_a_point_evicted_since_the_match_cannot_be_locked(rig: Rig) -> None:
+    rig.complete([1] * 8, 8)
+    match = rig.match([1] * 9)
+    rig.evict_swa(rings=rig.rings.capacity)
+
+    with pytest.raises(IntegrityError, match="resume point 8"):
+        rig.cache.lock(match)
+    rig.check()
+
+
+def test_a_lock_on_nothing_costs_nothing_and_leaves_nothing(rig: Rig) -> None:
+    locks = [rig.cache.lock(rig.match([1, 2], namespace="new")) for _ in range(2)]
+    rig.check()
+    assert list(rig.cache.roots) == ["new"]
+
+    for lock in locks:
+        rig.cache.unlock(lock)
+    assert rig.cache.roots == {}
+    rig.check()
+
+
+def test_reset_forgets_everything_but_refuses_while_something_is_locked(rig: Rig) -> None:
+    rig.complete(list(range(10)), 10)
+    row = rig.begin([5])
+    with pytest.raises(IntegrityError, match="1 locks"):
+        rig.cache.reset()
+    rig.check()
+
+    rig.finish(row)
+    rig.reset()
+
+    rig.check()
+    assert rig.cache.tree_pages == rig.cache.nodes == rig.cache.points == 0
+    assert rig.full.free == rig.full.capacity

@@ -1,0 +1,142 @@
+"""Tests of runtime.server.app: documentation, and OpenAI's own client against a real socket."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import openai
+import pytest
+import uvicorn
+
+from runtime.config import ServerConfig
+from runtime.errors import ConfigError
+from tests.runtime.server.engine import Server, served, serving
+
+CONFIG = ServerConfig(model_path="/m", served_model_name="tiny", api_key="sk-1")
+
+
+@served()
+async def test_the_documentation_knows_every_body(server: Server) -> None:
+    document = (await server.client.get("/openapi.json")).json()
+
+    for path, field in (("/generate", "input_ids"), ("/v1/chat/completions", "messages")):
+        body = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        assert field in body["schema"]["properties"]
+    assert "$ref" not in str(document["paths"])
+    assert (await server.client.get("/docs")).status_code == 200
+
+
+def test_a_template_that_is_none_stops_the_start() -> None:
+    async def scenario() -> None:
+        async with serving(template="{% if %}"):
+            pass
+
+    with pytest.raises(ConfigError):
+        asyncio.run(scenario())
+
+
+@asynccontextmanager
+async def client_of(server: Server) -> AsyncIterator[openai.AsyncOpenAI]:
+    """Serve on a free loopback port, and give OpenAI's client of it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        web = uvicorn.Server(uvicorn.Config(server.app, log_config=None, ws="none"))
+        serving_task = asyncio.ensure_future(web.serve(sockets=[listener]))
+        port = listener.getsockname()[1]
+        try:
+            async with openai.AsyncOpenAI(
+                base_url=f"http://127.0.0.1:{port}/v1", api_key="sk-1", max_retries=0, timeout=10
+            ) as client:
+                yield client
+        finally:
+            web.should_exit = True
+            await serving_task
+
+
+@served(CONFIG)
+async def test_openais_client_works_unmodified(server: Server) -> None:
+    async with client_of(server) as client:
+        models = await client.models.list()
+        assert [model.id for model in models.data] == ["tiny"]
+        assert (await client.models.retrieve("tiny")).owned_by == "umbra"
+
+        completion = await client.completions.create(
+            model="tiny", prompt=["a", "b"], n=2, logprobs=2, echo=True, max_tokens=4
+        )
+        assert [choice.text for choice in completion.choices] == ["ahell"] * 2 + ["bhell"] * 2
+        assert completion.choices[0].logprobs is not None
+        assert completion.usage is not None
+        assert completion.usage.prompt_tokens == 2
+
+        chat = await client.chat.completions.create(
+            model="tiny",
+            messages=[{"role": "user", "content": "hi"}],
+            logprobs=True,
+            top_logprobs=1,
+            extra_body={"top_k": 5},
+        )
+        assert chat.choices[0].message.content == "hello"
+        assert chat.choices[0].finish_reason == "stop"
+        assert chat.choices[0].logprobs is not None
+        assert server.engine.requests[-1].sampling.top_k == 5
+
+
+@served(CONFIG)
+async def test_openais_client_streams(server: Server) -> None:
+    async with client_of(server) as client:
+        stream = await client.chat.completions.create(
+            model="tiny",
+            messages=[{"role": "user", "content": "hi"}],
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        text, usage, reasons = "", None, []
+        async for chunk in stream:
+            usage = chunk.usage or usage
+            for choice in chunk.choices:
+                text += choice.delta.content or ""
+                reasons.append(choice.finish_reason)
+        assert (text, reasons[-1]) == ("hello", "stop")
+        assert usage is not None
+        assert usage.completion_tokens == 6
+
+        pieces = [
+            chunk.choices[0].text
+            async for chunk in await client.completions.create(
+                model="tiny", prompt="hi", stream=True
+            )
+        ]
+        assert "".join(pieces) == "hello"
+
+
+@served(CONFIG)
+async def test_openais_client_raises_its_own_errors(server: Server) -> None:
+    async with client_of(server) as client:
+        with pytest.raises(openai.NotFoundError) as missing:
+            await client.completions.create(model="gpt-4", prompt="x")
+        assert missing.value.code == "model_not_found"
+        with pytest.raises(openai.BadRequestError) as bad:
+            await client.completions.create(model="tiny", prompt="x", temperature=-1)
+        assert bad.value.param == "temperature"
+        with pytest.raises(openai.AuthenticationError):
+            await client.with_options(api_key="sk-2").models.list()
+        server.engine.refuse = "queue_full"
+        with pytest.raises(openai.RateLimitError):
+            await client.completions.create(model="tiny", prompt="x")
+        server.engine.refuse = None
+        server.engine.fail = "broke"
+        with pytest.raises(openai.APIError, match="broke"):
+            async for _ in await client.completions.create(model="tiny", prompt="x", stream=True):
+                pass
+
+
+@served(CONFIG)
+async def test_a_client_that_hangs_up_frees_its_request(server: Server) -> None:
+    server.engine.hold.clear()
+    async with client_of(server) as client:
+        stream = await client.completions.create(model="tiny", prompt="x", stream=True)
+        await anext(aiter(stream))
+        await stream.close()
+        while server.manager.in_flight:
+            await asyncio.sleep(0.005)
+        assert len(server.engine.aborted) == 1

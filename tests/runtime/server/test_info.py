@@ -1,0 +1,97 @@
+"""Tests of runtime.server.info."""
+
+import asyncio
+
+import pytest
+
+from runtime.config import ServerConfig
+from tests.runtime.server.engine import CONTEXT_TOKENS, EOS, VOCAB_SIZE, Server, served
+
+KEYED = ServerConfig(model_path="/m", served_model_name="tiny", api_key="topsecret")
+
+
+@served()
+async def test_the_one_model_is_listed_and_found(server: Server) -> None:
+    listed = (await server.client.get("/v1/models")).json()
+    found = (await server.client.get("/v1/models/tiny")).json()
+
+    assert listed == {"object": "list", "data": [found]}
+    assert (found["id"], found["object"], found["owned_by"]) == ("tiny", "model", "umbra")
+    assert found["max_model_len"] == CONTEXT_TOKENS
+    assert (await server.client.get("/v1/models/other")).status_code == 404
+    assert (await server.client.get("/v1/models//models/tiny")).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/model_info", "/get_model_info"])
+@served()
+async def test_the_model_is_described_under_both_names(server: Server, path: str) -> None:
+    info = (await server.client.get(path)).json()
+
+    assert {
+        "model_path", "served_model_name", "tokenizer_path", "is_generation", "weight_version",
+        "load_format", "reasoning_parser", "tool_call_parser", "model_type", "architectures",
+    } <= set(info)  # fmt: skip
+    assert info["is_generation"] is True
+    assert info["architectures"] == ["A"]
+
+
+@pytest.mark.parametrize("path", ["/server_info", "/get_server_info"])
+@served(KEYED)
+async def test_the_server_tells_its_settings_but_not_its_key(server: Server, path: str) -> None:
+    reply = await server.client.get(path, headers={"x-api-key": "topsecret"})
+
+    assert "topsecret" not in reply.text
+    info = reply.json()
+    assert info["max_running_requests"] == server.manager.config.max_running_requests
+    assert (info["context_tokens"], info["vocab_size"]) == (CONTEXT_TOKENS, VOCAB_SIZE)
+    assert info["eos_token_ids"] == [EOS]
+    assert info["internal_states"][0]["full_pages"] == 10.0
+    assert info["version"]
+    assert info["status"] == "ready"
+
+
+@served()
+async def test_loads_are_told_for_routers(server: Server) -> None:
+    loads = (await server.client.get("/v1/loads")).json()["loads"]
+
+    assert loads[0]["num_running_reqs"] == 0
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@served()
+async def test_the_cache_is_flushed_only_while_nothing_runs(server: Server, method: str) -> None:
+    assert (await server.client.request(method, "/flush_cache")).status_code == 200
+
+    server.engine.hold.clear()
+    running = asyncio.ensure_future(server.post("/generate", {"text": "x"}))
+    while not server.engine.requests:
+        await asyncio.sleep(0)
+    refused = await server.client.request(method, "/flush_cache")
+    server.engine.hold.set()
+    await running
+
+    assert refused.status_code == 400
+    assert "requests run" in refused.json()["error"]["message"]
+
+
+@served()
+async def test_everything_can_be_aborted_at_once(server: Server) -> None:
+    server.engine.hold.clear()
+    running = [
+        asyncio.ensure_future(server.post("/generate", {"text": "x", "rid": f"r{k}"}))
+        for k in range(3)
+    ]
+    while len(server.engine.requests) < 3:
+        await asyncio.sleep(0)
+
+    reply = await server.post("/abort_request", {"abort_all": True})
+
+    assert reply.json() == {"aborted": 3}
+    for answer in await asyncio.gather(*running):
+        assert answer.json()["meta_info"]["finish_reason"]["type"] == "abort"
+
+
+@pytest.mark.parametrize("body", [{}, {"rid": ""}, {"rid": None, "abort_all": False}, {"rid": 5}])
+@served()
+async def test_an_abort_of_nobody_is_refused(server: Server, body: dict[str, object]) -> None:
+    assert (await server.post("/abort_request", body)).status_code == 400

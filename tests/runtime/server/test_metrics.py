@@ -1,0 +1,99 @@
+"""Tests of runtime.server.metrics."""
+
+import logging
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from runtime.messages import State
+from runtime.server.metrics import Metrics
+from tests.runtime.server.engine import Server, served
+
+
+def samples(text: bytes | str) -> dict[str, float]:
+    """Return the samples by name and by what distinguishes them."""
+    text = text if isinstance(text, str) else text.decode()
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            rest = {k: v for k, v in sample.labels.items() if k != "model_name"}
+            shown = "".join(f"{{{k}={v}}}" for k, v in sorted(rest.items()))
+            found[sample.name + shown] = sample.value
+    return found
+
+
+@served()
+async def test_a_scrape_shows_what_happened(server: Server) -> None:
+    await server.events("/generate", {"text": "hi", "sampling_params": {"n": 2}})
+    await server.post("/generate", {"text": "x" * 400})
+
+    reply = await server.client.get("/metrics")
+
+    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+    told = samples(reply.text)
+    assert told["sglang:num_requests_total"] == 2
+    assert told["sglang:time_to_first_token_seconds_count"] == 2
+    assert told["sglang:e2e_request_latency_seconds_count"] == 2
+    assert told["sglang:generation_tokens_histogram_sum"] == 12
+    assert told["umbra:choices_finished_total{reason=stop}"] == 2
+    assert sum(v for k, v in told.items() if k.startswith("umbra:calls_refused_total")) == 1
+
+
+def test_scheduler_values_have_the_names_routers_read() -> None:
+    gauges = {
+        "running": 3.0, "waiting": 2.0, "full_pages": 10.0, "full_pages_free": 4.0,
+        "full_pages_evictable": 1.0, "page_size": 256.0, "rings": 5.0,
+    }  # fmt: skip
+    counters = {"prompt_tokens": 100.0, "evicted_pages": 2.0, "decode_steps": 7.0}
+
+    told = samples(Metrics("m").render(State(0, counters, gauges, step_age_s=0.5)))
+
+    assert told["sglang:num_running_reqs"] == 3
+    assert told["sglang:num_queue_reqs"] == 2
+    assert told["sglang:token_usage"] == 0.5
+    assert told["sglang:max_total_num_tokens"] == 2560
+    assert told["sglang:kv_available_tokens"] == 1024
+    assert told["sglang:kv_evictable_tokens"] == 256
+    assert told["sglang:prompt_tokens_total"] == 100
+    assert told["sglang:evicted_tokens_total"] == 512
+    assert told["umbra:decode_steps_total"] == 7
+    assert told["umbra:rings"] == 5
+    assert told["umbra:step_age_seconds"] == 0.5
+    assert told["sglang:cache_config_info{num_pages=10}{page_size=256}"] == 1
+
+
+def test_without_a_state_only_what_was_observed_is_told() -> None:
+    told = samples(Metrics("m").render(None))
+
+    assert "sglang:num_running_reqs" not in told
+    assert told["sglang:inter_token_latency_seconds_count"] == 0
+
+
+def test_gaps_count_once_per_token() -> None:
+    metrics = Metrics("m")
+
+    metrics.inter_token(0.01, 3)
+
+    told = samples(metrics.render(None))
+    assert told["sglang:inter_token_latency_seconds_count"] == 3
+    assert told["sglang:inter_token_latency_seconds_sum"] == pytest.approx(0.03)
+
+
+def test_two_servers_share_no_metric() -> None:
+    one, other = Metrics("m"), Metrics("m")
+
+    one.refused("queue_full")
+
+    assert "umbra:calls_refused_total{reason=queue_full}" in samples(one.render(None))
+    assert "umbra:calls_refused_total{reason=queue_full}" not in samples(other.render(None))
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_requests_are_logged_only_when_asked(asked: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "umbra.requests")
+    metrics = Metrics("m", log_requests=asked)
+
+    metrics.finished("stop", seconds=1, prompt_tokens=2, cached_tokens=1, completion_tokens=3)
+    metrics.refused("too_long")
+
+    assert len(caplog.records) == (2 if asked else 0)

@@ -1,0 +1,36 @@
+"""Tests of runtime.server.service."""
+
+import pytest
+
+from runtime.config import ServerConfig
+from runtime.server.service import served_name
+from tests.runtime.server.engine import Server, served
+
+CONFIG = ServerConfig(model_path="/models/tiny-v4/", served_model_name="umbra/tiny")
+
+
+@pytest.mark.parametrize("name", ["umbra/tiny", "/models/tiny-v4/", "tiny-v4", "default", "", None])
+@served(CONFIG)
+async def test_the_model_has_several_names(server: Server, name: str | None) -> None:
+    reply = await server.post("/v1/completions", {"prompt": "x", "model": name})
+
+    assert reply.status_code == 200
+    assert reply.json()["model"] == "umbra/tiny"
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize"])
+@served(CONFIG)
+async def test_another_model_is_not_found(server: Server, path: str) -> None:
+    body = {"model": "gpt-4", "prompt": "x", "messages": [{"role": "user", "content": "x"}]}
+
+    reply = await server.post(path, body)
+
+    assert reply.status_code == 404
+    if path.startswith("/v1"):
+        assert reply.json()["error"]["code"] == "model_not_found"
+        assert reply.json()["error"]["param"] == "model"
+
+
+def test_without_a_served_name_the_path_is_the_name() -> None:
+    assert served_name(ServerConfig(model_path="/m")) == "/m"
+    assert served_name(ServerConfig()) == "default"

@@ -1,0 +1,77 @@
+"""Tests of runtime.server.tokenize."""
+
+from typing import Any
+
+import pytest
+
+from tests.runtime.server.engine import (
+    ASSISTANT,
+    BOS,
+    CONTEXT_TOKENS,
+    USER,
+    Server,
+    served,
+    text_ids,
+)
+
+
+@pytest.mark.parametrize("prefix", ["", "/v1"])
+@served()
+async def test_a_text_becomes_ids_and_comes_back(server: Server, prefix: str) -> None:
+    there = (await server.post(f"{prefix}/tokenize", {"prompt": "hé"})).json()
+    back = (await server.post(f"{prefix}/detokenize", {"tokens": there["tokens"]})).json()
+
+    assert there == {"tokens": text_ids("hé"), "count": 3, "max_model_len": CONTEXT_TOKENS}
+    assert back == {"text": "hé", "prompt": "hé"}
+
+
+@served()
+async def test_several_texts_give_several_lists(server: Server) -> None:
+    reply = (await server.post("/tokenize", {"text": ["a", "bc"]})).json()
+
+    assert reply["tokens"] == [text_ids("a"), text_ids("bc")]
+    assert reply["count"] == [1, 2]
+
+
+@served()
+async def test_a_chat_gives_its_prompt(server: Server) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+
+    opened = (await server.post("/tokenize", {"messages": messages})).json()
+    closed = (
+        await server.post("/tokenize", {"messages": messages, "add_generation_prompt": False})
+    ).json()
+
+    assert opened["tokens"] == [BOS, USER, *text_ids("hi"), ASSISTANT]
+    assert closed["tokens"] == [BOS, USER, *text_ids("hi")]
+
+
+@served()
+async def test_control_tokens_are_shown_when_asked(server: Server) -> None:
+    body = {"tokens": [BOS, *text_ids("a")]}
+
+    hidden = (await server.post("/detokenize", body)).json()
+    shown = (await server.post("/detokenize", {**body, "skip_special_tokens": False})).json()
+
+    assert (hidden["text"], shown["text"]) == ("a", "<|bos|>a")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {}),
+        ("/tokenize", {"prompt": "x", "messages": []}),
+        ("/tokenize", {"messages": []}),
+        ("/tokenize", {"prompt": 5}),
+        ("/tokenize", {"prompt": ["x"] * 257}),
+        ("/detokenize", {}),
+        ("/detokenize", {"tokens": ["a"]}),
+        ("/detokenize", {"tokens": [-1]}),
+        ("/detokenize", {"tokens": [10**30]}),
+    ],
+)
+@served()
+async def test_what_cannot_be_tokenised_is_refused(
+    server: Server, path: str, body: dict[str, Any]
+) -> None:
+    assert (await server.post(path, body)).status_code == 400
