@@ -36,8 +36,17 @@ def _block(
 ) -> torch.Tensor:
     tokens, heads, width = q.shape
     tiles = keys.shape[1] // TILE
+    if bool(row[0] == row[-1]):
+        # One row: its key tiles are shared by all tokens, one tile after the other.
+        queries = q.transpose(1, 2).contiguous()
+        shared = keys[int(row[0])].view(tiles, 1, TILE, width).expand(-1, tokens, -1, -1)
+        return torch.cat([_weigh(torch.bmm(tile, queries), weights) for tile in shared], 1)
     mine = keys.index_select(0, row).view(tokens * tiles, TILE, width)
     queries = q.transpose(1, 2).unsqueeze(1).expand(tokens, tiles, width, heads)
     scores = torch.bmm(mine, queries.reshape(tokens * tiles, width, heads))
-    scores = scores.clamp_(min=0.0).view(tokens, tiles * TILE, heads)
-    return scores.mul_(weights.unsqueeze(1)).sum(-1)
+    return _weigh(scores.view(tokens, tiles * TILE, heads), weights)
+
+
+def _weigh(scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Return [T, keys] from [T, keys, H] products, which are overwritten."""
+    return scores.clamp_(min=0.0).mul_(weights.unsqueeze(1)).sum(-1)

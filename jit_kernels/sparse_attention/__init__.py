@@ -23,7 +23,8 @@ def sparse_attention(
     """Return `softmax(scale * q . keys[index], sink) @ keys[index]`; keys are the values too.
 
     q      [T, H, D] float32 or bfloat16
-    keys   [N, D] float32   row 0 is zeros and stands for no key; rows not named may hold anything
+    keys   [N, D] float32, contiguous   row 0 is zeros and stands for no key; rows that no token
+                            names may hold anything
     index  [T, K] int64     keys of each token, K a multiple of 64; 0 where there is none
     sink   [H] float32      one more logit in the denominator, without a value
 

@@ -29,7 +29,9 @@ def pool_sizes(config: ServerConfig, spec: PoolSpec) -> PoolSizes:
     points = min(POINTS_PER_ROW * rows, int(spare * POINT_SHARE) // point_bytes)
     swa_pages = config.swa_pages or rows * row_swa + points * page_swa
     rings = config.rings or rows + points
-    sizes = PoolSizes(_full_pages(config, spec, swa_pages * swa_bytes + rings * ring), swa_pages, rings)
+    sizes = PoolSizes(
+        _full_pages(config, spec, swa_pages * swa_bytes + rings * ring), swa_pages, rings
+    )
     if sizes.full_pages < 1 or sizes.rings < 1 or sizes.swa_pages < row_swa:
         raise ConfigError(
             f"the pools are too small for one request: {sizes.full_pages} full pages of {page} "

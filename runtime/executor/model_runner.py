@@ -58,8 +58,6 @@ class CpuModelRunner:
         first = 0
         for span in plan.prompt_logprobs:
             last = first + span.stop - span.start
-            parts.append(
-                top_logprobs(logits[first:last], span.targets, span.top, span.token_ids)
-            )
+            parts.append(top_logprobs(logits[first:last], span.targets, span.top, span.token_ids))
             first = last
         return parts

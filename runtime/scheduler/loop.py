@@ -122,7 +122,7 @@ class Scheduler:
     def _reply(self) -> None:
         items = self._replies.take()
         self.stats.update(
-            running=len(self.prefills) + len(self.decoding), waiting=len(self.waiting)
+            running=[*self.prefills, *self.decoding.requests], waiting=len(self.waiting)
         )
         if items:
             self._socket.send(Outputs(items))
@@ -239,9 +239,7 @@ class Scheduler:
 
     # --- settling
 
-    def _settle_prefill(
-        self, plan: StepPlan, requests: list[Request], result: StepResult
-    ) -> None:
+    def _settle_prefill(self, plan: StepPlan, requests: list[Request], result: StepResult) -> None:
         for span, logprobs in zip(plan.prompt_logprobs, result.prompt_logprobs, strict=True):
             requests[span.row].prompt_logprobs.append(logprobs)
         sampled = {int(row): k for k, row in enumerate(plan.sampled)}

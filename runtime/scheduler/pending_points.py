@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mem_cache.node import Point
 from mem_cache.radix import ShadowRadixCache
 from mem_cache.request_table import RequestTable
-from mem_cache.resume_point import ResumePoint
 from mem_cache.spec import TreeSpec
 from runtime.scheduler.request import PendingPoint, Request
 
@@ -53,9 +53,7 @@ class PendingPoints:
             and claims.rings + self.rings_held <= self._rings.capacity
         )
 
-    def plan_saves(
-        self, request: Request, start: int, end: int, *, claims: Claims
-    ) -> list[Save]:
+    def plan_saves(self, request: Request, start: int, end: int, *, claims: Claims) -> list[Save]:
         """Return the snapshots for resume points wanted in (start, end], and make them pending.
 
         One that finds no room beside the claims is given up.
@@ -89,7 +87,7 @@ class PendingPoints:
         return Save(position, self._pend(request, position, pages), window)
 
     def keep_branch(
-        self, request: Request, point: ResumePoint, *, claims: Claims
+        self, request: Request, point: Point, *, claims: Claims
     ) -> list[tuple[int, int]]:
         """Leave a point where the request parts from others one token before `point`.
 

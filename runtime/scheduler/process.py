@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from jit_kernels.registry import BackendUnavailable, chosen
+from layers.checkpoint import WeightError
 from layers.config import (
     ConfigFault,
     ModelConfig,
@@ -18,7 +19,6 @@ from layers.config import (
     resolve_record_format,
 )
 from layers.deepseek_v4 import DeepseekV4
-from layers.checkpoint import WeightError
 from layers.weights import fill_dummy, load_weights
 from mem_cache.allocator import PageAllocator
 from mem_cache.pools import KvPools
@@ -40,6 +40,7 @@ logger = logging.getLogger("umbra.scheduler")
 HEARTBEAT_S = 0.5
 # Bounds the logits of prompt positions that one step holds: 2^26 floats are 256 MiB.
 LOGIT_ELEMENTS = 1 << 26
+SMALL_HIDDEN_SIZE = 1024
 
 
 def run_scheduler(config: ServerConfig, addresses: Addresses) -> None:
@@ -97,6 +98,7 @@ def build_scheduler(
     spec = pool_spec(model_config, record_format)
     sizes = pool_sizes(config, spec)
     device = torch.device("cpu")
+    torch.set_num_threads(_threads(model_config))
     model = DeepseekV4(model_config, device, getattr(torch, network_dtype))
     if config.load_format == "dummy":
         fill_dummy(model, config.random_seed or 0)
@@ -125,6 +127,18 @@ def build_scheduler(
     )
     logger.info("KV pools: %s, %d bytes, %s records", sizes, pools.bytes, record_format)
     return scheduler, ready
+
+
+def _threads(model: ModelConfig) -> int:
+    """Return how many threads the CPU reference computes with: one for a small network.
+
+    Its operations last microseconds, less than threads take to meet; where other processes want
+    the cores, the meeting takes a time slice (seen: 0.07 s against 0.5 s a decode step). The
+    larger count is a power of two, so that tensors are cut at whole vectors.
+    """
+    if model.hidden_size < SMALL_HIDDEN_SIZE:
+        return 1
+    return 1 << (min(8, os.cpu_count() or 1).bit_length() - 1)
 
 
 def build_residency(

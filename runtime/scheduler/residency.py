@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mem_cache.allocator import PageAllocator
+from mem_cache.node import Point
 from mem_cache.radix import Lock, Match, ShadowRadixCache
 from mem_cache.request_table import RequestTable
-from mem_cache.resume_point import ResumePoint
 from mem_cache.spec import TreeSpec, div_ceil
 from runtime.scheduler.pending_points import Claims, PendingPoints, Save
 from runtime.scheduler.request import Request, Status
@@ -176,7 +176,7 @@ class Residency:
             wanted.add(match.full_tokens)
         return wanted
 
-    def _adopt_window(self, row: int, position: int, point: ResumePoint) -> None:
+    def _adopt_window(self, row: int, position: int, point: Point) -> None:
         """Share the point's SWA pages that end before `position`, and copy the one it is in."""
         size = self.spec.swa_page_size
         for number, page in zip(
@@ -332,9 +332,7 @@ class Residency:
     ) -> None:
         """Add the references that a running request holds, per unit of each pool."""
         row = request.row
-        full.update(
-            self.table.page_table[row, request.shared_pages : request.num_pages].tolist()
-        )
+        full.update(self.table.page_table[row, request.shared_pages : request.num_pages].tolist())
         window = self.table.window[row]
         swa.update(window[window != 0].tolist())
         swa.update(request.retired_swa)
@@ -342,6 +340,12 @@ class Residency:
         for point in request.pending_points:
             swa.update(point.swa_pages)
             rings[point.ring] += 1
+
+    def evictable_pages(self, running: list[Request]) -> int:
+        """Return how many of the tree's pages no running request shares."""
+        shared = [self.table.page_table[r.row, : r.shared_pages] for r in running]
+        in_use = len(np.unique(np.concatenate(shared))) if shared else 0
+        return self.cache.tree_pages - in_use
 
     def _make_room(self, pages: int) -> bool:
         return self.full.free >= pages or self.cache.evict_full(pages)

@@ -8,6 +8,9 @@ from runtime.scheduler.residency import Residency
 
 logger = logging.getLogger("umbra.scheduler")
 
+# The evictable pages are counted over all running rows, so not in every step.
+EVICTABLE_INTERVAL_S = 0.25
+
 COUNTERS = (
     "requests",
     "refused_requests",
@@ -39,15 +42,21 @@ class Stats:
         self._decode_tokens = 0
         self._decode_since = clock()
         self._gen_throughput = 0.0
-        self.update(running=0, waiting=0)
+        self._evictable_pages = 0
+        self._evictable_due_s = 0.0
+        self.update(running=[], waiting=0)
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to a counter."""
         self.counters[name] += amount
 
-    def update(self, *, running: int, waiting: int) -> None:
+    def update(self, *, running: list[Request], waiting: int) -> None:
         """Replace the gauges by what is so now."""
         residency = self._residency
+        now = self._clock()
+        if now >= self._evictable_due_s:
+            self._evictable_due_s = now + EVICTABLE_INTERVAL_S
+            self._evictable_pages = residency.evictable_pages(running)
         cache = residency.cache
         page = residency.spec.page_size
         full, swa, rings = residency.full, residency.swa, residency.rings
@@ -55,10 +64,11 @@ class Stats:
         self.counters["evicted_pages"] = cache.evicted_pages
         self.counters["evicted_points"] = cache.evicted_points
         self.gauges = {
-            "running": running,
+            "running": len(running),
             "waiting": waiting,
             "full_pages": full.capacity,
             "full_pages_free": full.free,
+            "full_pages_evictable": self._evictable_pages,
             "swa_pages": swa.capacity,
             "swa_pages_free": swa.free,
             "rings": rings.capacity,

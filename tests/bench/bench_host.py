@@ -81,9 +81,7 @@ def make_scheduler(rows: int, context: int, socket: EncodingSocket) -> Scheduler
     settings = SchedulerSettings(
         context_tokens=context, eos_token_ids=(1,), chunked_prefill_size=-1, idle_poll_s=0.0
     )
-    return Scheduler(
-        settings, residency, runner=NoOpRunner(), socket=socket, clock=time.monotonic
-    )
+    return Scheduler(settings, residency, runner=NoOpRunner(), socket=socket, clock=time.monotonic)
 
 
 def generate(request_id: int, prompt: np.ndarray, new: int) -> bytes:
@@ -139,7 +137,7 @@ def report(name: str, times: list[float], floor_ms: float) -> None:
 
 def main() -> None:
     """Run the benchmark from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--running", type=int, default=64)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--prompt", type=int, default=32768)
