@@ -82,11 +82,11 @@ def _sinkhorn(rows: torch.Tensor, iterations: int, eps: float) -> torch.Tensor:
     row_sum = np.empty((size, 1, columns), np.float32)
     column_sum = np.empty((1, size, columns), np.float32)
     total, divide, start = np.add.reduce, np.divide, np.float32(eps)
-    total(a, 0, None, column_sum, True, start)
+    total(a, axis=0, out=column_sum, keepdims=True, initial=start)
     divide(a, column_sum, a)
     for _ in range(iterations - 1):
-        total(a, 1, None, row_sum, True, start)
+        total(a, axis=1, out=row_sum, keepdims=True, initial=start)
         divide(a, row_sum, a)
-        total(a, 0, None, column_sum, True, start)
+        total(a, axis=0, out=column_sum, keepdims=True, initial=start)
         divide(a, column_sum, a)
     return torch.from_numpy(a).to(rows.device).permute(2, 0, 1)[:tokens]

@@ -1,6 +1,9 @@
 """Indexer scores in plain torch: products of one token's heads with 64 keys."""
 
 import torch
+import torch.nn.functional as F
+
+from jit_kernels.tile_linear.reference import VECTOR, whole_vectors
 
 TILE = 64
 BLOCK_BYTES = 1 << 27
@@ -15,6 +18,8 @@ def indexer_logits(
     visible: torch.Tensor,
 ) -> torch.Tensor:
     """Score keys; see `jit_kernels.indexer_logits.indexer_logits`."""
+    q, keys = whole_vectors(q), whole_vectors(keys)
+    weights = F.pad(weights, (0, -weights.shape[1] % VECTOR))
     tokens, heads, width = q.shape
     slots = keys.shape[1]
     result = q.new_empty((tokens, slots))

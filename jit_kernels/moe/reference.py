@@ -7,8 +7,7 @@ A decode step has one level; a long prompt has as many as its busiest expert has
 import torch
 
 from jit_kernels.silu_mul.reference import silu_mul
-
-TILE = 16
+from jit_kernels.tile_linear.reference import TILE, whole_vectors
 
 
 def moe(
@@ -58,14 +57,16 @@ def _place(flat: torch.Tensor, experts: int) -> tuple[list[torch.Tensor], torch.
 
 def _levels(rows: torch.Tensor, weight: torch.Tensor, members: list[torch.Tensor]) -> torch.Tensor:
     """Multiply tiles [tiles * 16, K] by their experts' weights [E, N, K], level by level."""
-    result = rows.new_empty((rows.shape[0], weight.shape[1]))
+    experts, columns, _ = weight.shape
+    padded = whole_vectors(rows)
+    result = rows.new_empty((rows.shape[0], columns))
     first = 0
     for level in members:
         last = first + level.shape[0] * TILE
         # All experts at work: their weights are read where they lie.
-        mine = weight if level.shape[0] == weight.shape[0] else weight.index_select(0, level)
-        tiles = rows[first:last].view(-1, TILE, rows.shape[1])
-        product = torch.bmm(tiles, mine.to(torch.float32).transpose(1, 2))
-        result[first:last] = product.view(last - first, -1)
+        mine = weight if level.shape[0] == experts else weight.index_select(0, level)
+        tiles = padded[first:last].view(-1, TILE, padded.shape[1])
+        product = torch.bmm(tiles, whole_vectors(mine).transpose(1, 2))
+        result[first:last] = product.flatten(0, 1)[:, :columns]
         first = last
     return result

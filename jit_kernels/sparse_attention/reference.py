@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
+from jit_kernels.tile_linear.reference import whole_vectors
+
 TILE = 64
 HEAD_TILE = 8
 MANY_TOKENS = 24
@@ -21,7 +23,9 @@ def sparse_attention(
     """Attend; see `jit_kernels.sparse_attention.sparse_attention`."""
     tokens, heads, width = q.shape
     spare = -heads % HEAD_TILE
-    wide = F.pad(q.to(torch.float32), (0, 0, 0, spare)) if spare else q.to(torch.float32)
+    wide = whole_vectors(q, HEAD_TILE)
+    if wide.shape[2] != width:
+        keys = F.pad(keys, (0, wide.shape[2] - width))
     sinks = F.pad(sink, (0, spare)).view(1, -1, 1)
     result = torch.empty_like(q)
     # The keys of a tile, the queries and the tile's result are held for every tile at once.
@@ -29,7 +33,7 @@ def sparse_attention(
     block = max(1, BLOCK_BYTES // (per_tile * max(1, index.shape[1] // TILE)))
     for first in range(0, tokens, block):
         part = slice(first, first + block)
-        result[part] = _block(wide[part], keys, index[part], sinks, scale)[:, :heads]
+        result[part] = _block(wide[part], keys, index[part], sinks, scale)[:, :heads, :width]
     return result
 
 

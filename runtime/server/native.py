@@ -15,7 +15,7 @@ from runtime.messages import Logprobs
 from runtime.server.body import read_body
 from runtime.server.native_plan import NativePlan, plan_native
 from runtime.server.native_schema import GenerateBody
-from runtime.server.replies import EventStream, event, json_reply, until_disconnect
+from runtime.server.replies import NATIVE_KEEP_ALIVE, EventStream, event, json_reply, until_disconnect
 from runtime.server.runs import Answer, PositionLogprobs, gather, merge
 from runtime.server.service import Service
 from runtime.server.spelling import Speller
@@ -37,7 +37,7 @@ class NativeRoutes:
         body = await read_body(request, GenerateBody)
         plan = plan_native(self._service, body)
         if body.stream:
-            return EventStream(self._stream(plan))
+            return EventStream(self._stream(plan), keep_alive=NATIVE_KEEP_ALIVE)
         answers = await until_disconnect(request, self._gather(plan))
         return json_reply(answers[0] if plan.single else answers)
 

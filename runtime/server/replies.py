@@ -19,6 +19,8 @@ from runtime.server.errors import error_event, error_response, is_openai
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
+# For the native dialect, whose clients parse every line that is not empty as an event.
+NATIVE_KEEP_ALIVE = b"\n"
 KEEP_ALIVE_S = 15.0
 # A refusal (too long, queue full) comes back from the scheduler at once: worth waiting for, since
 # after the headers it could no longer be a status.
@@ -54,14 +56,18 @@ async def until_disconnect(request: Request, work: Coroutine[Any, Any, _Result])
 
 
 class EventStream(Response):
-    """Server-sent events from a generator, with keep-alive comments while it is silent.
+    """Server-sent events from a generator, with `keep_alive` sent while it is silent.
 
     A RequestError before the first event becomes an ordinary error reply; later it becomes an
     error event followed by [DONE].
     """
 
     def __init__(
-        self, events: AsyncGenerator[bytes, None], *, keep_alive_s: float = KEEP_ALIVE_S
+        self,
+        events: AsyncGenerator[bytes, None],
+        *,
+        keep_alive: bytes = KEEP_ALIVE,
+        keep_alive_s: float = KEEP_ALIVE_S,
     ) -> None:
         super().__init__(
             media_type="text/event-stream",
@@ -69,6 +75,7 @@ class EventStream(Response):
         )
         del self.headers["content-length"]
         self._events = events
+        self._keep_alive = keep_alive
         self._keep_alive_s = keep_alive_s
         self._started = False
         self._sending = False
@@ -134,7 +141,7 @@ class EventStream(Response):
                 silent_s = now() - self._last_sent if self._started else 0.0
                 wait_s = max(self._keep_alive_s - silent_s, 0.0)
                 if wait_s == 0.0 and not self._sending:
-                    await self._send(send, KEEP_ALIVE)
+                    await self._send(send, self._keep_alive)
                     continue
                 await asyncio.wait({gone}, timeout=wait_s or self._keep_alive_s)
         finally:

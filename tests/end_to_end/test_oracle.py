@@ -1,7 +1,7 @@
 """The server computes what the reference computed: tokens and log-probabilities, over HTTP.
 
 The fast part holds the shorter prompts at three chunk sizes, each cold and then from the cache;
-the slow part holds every prompt at every chunk size that can go wrong in its own way.
+the slow part holds the longer prompts, too, at every chunk size that can go wrong in its own way.
 """
 
 from collections.abc import Iterator
@@ -20,26 +20,18 @@ from tests.testing.server_process import ServerProcess, running_server
 
 FLOAT32 = ("--dtype", "float32", "--kv-cache-dtype", "fp32", "--random-seed", "0")
 FAST_PROMPT_TOKENS = 130
+ALL = 1 << 20
 
 
-def _serve(folder: Path, chunk: int) -> Iterator[ServerProcess]:
-    flags = ("--model-path", str(folder), *FLOAT32, "--chunked-prefill-size", str(chunk))
-    with running_server(*flags) as server:
-        yield server
+def _flags(folder: Path, chunk: int) -> tuple[str, ...]:
+    return ("--model-path", str(folder), *FLOAT32, "--chunked-prefill-size", str(chunk))
 
 
 @pytest.fixture(scope="module", params=[7, 64, -1], ids=lambda size: f"chunk {size}")
 def server(request: pytest.FixtureRequest, oracle_v4_small: Path) -> Iterator[ServerProcess]:
     """A server that prefills in chunks of this many tokens."""
-    yield from _serve(oracle_v4_small, request.param)
-
-
-@pytest.fixture(
-    scope="module", params=[1, 3, 7, 64, 127, 128, 256, 2048, -1], ids=lambda size: f"chunk {size}"
-)
-def slow_server(request: pytest.FixtureRequest, oracle_v4_small: Path) -> Iterator[ServerProcess]:
-    """The same for the whole matrix."""
-    yield from _serve(oracle_v4_small, request.param)
+    with running_server(*_flags(oracle_v4_small, request.param)) as server:
+        yield server
 
 
 def _hold(server: ServerProcess, cases: list[Case]) -> None:
@@ -66,11 +58,18 @@ def test_short_prompts_give_the_reference_tokens_and_logprobs(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("chunk", "max_len"),
+    [(1, 300), (3, 300), (7, 513), (64, ALL), (127, ALL), (128, ALL), (256, ALL), (-1, ALL)],
+    ids=lambda value: str(value),
+)
 def test_all_prompts_give_the_reference_tokens_and_logprobs(
-    slow_server: ServerProcess, oracle_v4_small: Path
+    oracle_v4_small: Path, chunk: int, max_len: int
 ) -> None:
-    for case in load_cases(oracle_v4_small, max_len=1 << 20):
-        _hold(slow_server, [case])
+    """Each prompt alone; tiny chunks, which take a step each, on the shorter prompts."""
+    with running_server(*_flags(oracle_v4_small, chunk)) as server:
+        for case in load_cases(oracle_v4_small, max_len=max_len):
+            _hold(server, [case])
 
 
 def test_text_is_tokenised_as_the_checkpoint_says(

@@ -62,7 +62,7 @@ def _clients(pool: ThreadPoolExecutor, server: ServerProcess, new_tokens: int) -
 
 def test_sigterm_lets_running_requests_finish_and_refuses_new_ones(flags: tuple[str, ...]) -> None:
     with running_server(*flags, check=False) as server, ThreadPoolExecutor(2) as pool:
-        waiting = _clients(pool, server, 150)
+        waiting = _clients(pool, server, 60)
 
         server.send_signal(signal.SIGTERM)
 

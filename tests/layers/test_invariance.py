@@ -1,80 +1,12 @@
 """The same bits alone, in company, in any chunks, and after any kind of reuse."""
 
-import dataclasses
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 from jit_kernels.paged_rows import PageLayout, gather_rows
-from layers.config import ModelConfig
-from layers.deepseek_v4 import DeepseekV4
-from layers.weights import fill_dummy
-from mem_cache.spec import RecordFormat, TreeSpec
-from tests.testing.direct import CPU, Chunk, Direct, Point, Row
-
-CONFIG = ModelConfig(
-    vocab_size=97,
-    hidden_size=40,
-    num_hidden_layers=4,
-    num_attention_heads=6,
-    head_dim=48,
-    qk_rope_head_dim=16,
-    q_lora_rank=24,
-    o_groups=2,
-    o_lora_rank=12,
-    n_routed_experts=5,
-    n_shared_experts=1,
-    num_experts_per_tok=2,
-    moe_intermediate_size=28,
-    routed_scaling_factor=1.5,
-    swiglu_limit=2.5,
-    num_hash_layers=1,
-    index_n_heads=5,
-    index_head_dim=32,
-    index_topk=24,
-    hc_mult=4,
-    hc_sinkhorn_iters=20,
-    hc_eps=1e-6,
-    sliding_window=128,
-    compress_ratios=(0, 4, 128, 4),
-    rope_theta=10000.0,
-    compress_rope_theta=160000.0,
-    rope_scaling=None,
-    max_position_embeddings=4096,
-    rms_norm_eps=1e-6,
-    bos_token_id=0,
-    eos_token_ids=(1,),
-    quantized=False,
-    model_type="deepseek_v4",
-    architectures=("DeepseekV4ForCausalLM",),
-)
-# The packed record wants 448 + 64 channels.
-PACKED = dataclasses.replace(CONFIG, head_dim=512, qk_rope_head_dim=64, index_head_dim=128)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
-    """Keep small operations from waiting for each other's threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def build(record_format: RecordFormat = "fp32", dtype: torch.dtype = torch.float32) -> Direct:
-    """Return a random network with poisoned pools."""
-    model = DeepseekV4(PACKED if record_format == "fp8" else CONFIG, CPU, dtype)
-    fill_dummy(model, 7)
-    direct = Direct(model, record_format, tree=TreeSpec(page_size=256, swa_page_size=64))
-    direct.poison()
-    return direct
-
-
-def prompt(length: int, seed: int) -> list[int]:
-    """Return random token ids."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(CONFIG.vocab_size, (length,), generator=generator).tolist()
+from mem_cache.spec import RecordFormat
+from tests.testing.direct import Chunk, Direct, Point, Row
+from tests.testing.tiny_model import CONFIG, build, prompt
 
 
 def held(direct: Direct, row: Row) -> dict[str, torch.Tensor]:

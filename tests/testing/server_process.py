@@ -39,7 +39,7 @@ class ServerProcess:
         self.pid = process.pid
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
-        self.client = httpx.Client(base_url=self.url, timeout=120.0, trust_env=False)
+        self.client = httpx.Client(base_url=self.url, timeout=300.0, trust_env=False)
         self._process = process
         self._log = log
 

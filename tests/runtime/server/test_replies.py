@@ -9,7 +9,7 @@ import pytest
 from starlette.requests import Request
 
 from runtime.errors import Aborted, QueueFull, RequestFailed
-from runtime.server.replies import KEEP_ALIVE, EventStream, until_disconnect
+from runtime.server.replies import KEEP_ALIVE, NATIVE_KEEP_ALIVE, EventStream, until_disconnect
 from tests.runtime.server.engine import Server, served
 
 STREAMS = (
@@ -152,6 +152,19 @@ def test_a_silent_stream_says_that_it_lives() -> None:
         stream = EventStream(stream_of(b"data: 1\n\n", None), keep_alive_s=0.01)
         await exchange(stream, connection, leave_after=(KEEP_ALIVE * 2).decode())
         assert connection.text.startswith("data: 1\n\n: keep-alive\n\n")
+
+    asyncio.run(scenario())
+
+
+def test_a_silent_native_stream_sends_only_what_clients_that_parse_each_line_skip() -> None:
+    async def scenario() -> None:
+        connection = Connection()
+        stream = EventStream(
+            stream_of(b"data: 1\n\n", None), keep_alive=NATIVE_KEEP_ALIVE, keep_alive_s=0.01
+        )
+        await exchange(stream, connection, leave_after="data: 1\n\n\n\n\n")
+        lines = [line for line in connection.text.splitlines() if line.strip()]
+        assert lines == ["data: 1"]
 
     asyncio.run(scenario())
 

@@ -1,0 +1,38 @@
+"""The k best blocks: higher first, ties to the lower index, ascending."""
+
+import pytest
+import torch
+
+from jit_kernels.select_topk import select_topk
+
+
+@pytest.mark.parametrize(("tokens", "slots", "top_k"), [(1, 1, 1), (9, 63, 7), (20, 129, 129)])
+def test_the_choice_equals_a_sort_by_score_then_index(tokens: int, slots: int, top_k: int) -> None:
+    scores = torch.randint(-3, 4, (tokens, slots)).float()
+    visible = torch.randint(slots + 1, (tokens,))
+
+    got = select_topk(scores, visible, top_k=top_k)
+
+    for t in range(tokens):
+        seen = int(visible[t])
+        ranked = sorted(range(seen), key=lambda b: (-float(scores[t, b]), b))[:top_k]
+        want = sorted(ranked) + [-1] * (min(top_k, slots) - len(ranked))
+        assert got[t].tolist() == want
+
+
+def test_what_is_hidden_is_not_looked_at() -> None:
+    scores = torch.tensor([[1.0, torch.nan, torch.inf, 5.0]])
+
+    assert select_topk(scores, torch.tensor([1]), top_k=3).tolist() == [[0, -1, -1]]
+
+
+def test_more_than_there_are_gives_all() -> None:
+    got = select_topk(torch.randn(2, 3), torch.tensor([3, 2]), top_k=8)
+
+    assert got.tolist() == [[0, 1, 2], [0, 1, -1]]
+
+
+def test_negative_scores_are_chosen_before_nothing() -> None:
+    got = select_topk(torch.tensor([[-5.0, -1.0, -3.0, 0.0]]), torch.tensor([3]), top_k=2)
+
+    assert got.tolist() == [[1, 2]]

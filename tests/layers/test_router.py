@@ -1,0 +1,35 @@
+"""Learned and tabled routing."""
+
+import torch
+
+from layers.router import Router
+from tests.testing.tiny_model import CONFIG
+
+CPU = torch.device("cpu")
+
+
+def test_first_layers_route_by_token_id() -> None:
+    router = Router(CONFIG, 0, CPU)
+    named = dict(router.named_weights("gate."))
+    named["gate.tid2eid"].copy_(torch.rand(CONFIG.vocab_size, 5).argsort(1)[:, :2])
+    named["gate.weight"].normal_()
+    ids = torch.tensor([4, 90, 4])
+
+    experts, weights = router(torch.randn(3, CONFIG.hidden_size), ids)
+
+    assert set(named) == {"gate.weight", "gate.tid2eid"}
+    assert named["gate.tid2eid"].dtype == torch.int64
+    assert torch.equal(experts, named["gate.tid2eid"][ids])
+    assert torch.allclose(weights.sum(1), torch.full((3,), CONFIG.routed_scaling_factor))
+
+
+def test_later_layers_route_by_score_and_bias() -> None:
+    router = Router(CONFIG, 1, CPU)
+    named = dict(router.named_weights("gate."))
+    named["gate.bias"].copy_(torch.tensor([0.0, 5.0, 0.0, 9.0, 0.0]))
+
+    experts, weights = router(torch.randn(2, CONFIG.hidden_size), torch.tensor([1, 2]))
+
+    assert set(named) == {"gate.weight", "gate.bias"}
+    assert experts.tolist() == [[3, 1]] * 2
+    assert torch.allclose(weights, torch.full((2, 2), CONFIG.routed_scaling_factor / 2))

@@ -1,0 +1,70 @@
+"""Bytes of records, pages and rings."""
+
+import pytest
+
+from mem_cache.layout import (
+    full_page_bytes,
+    indexer_layout,
+    record_layout,
+    ring_bytes,
+    state_layout,
+    swa_page_bytes,
+)
+from mem_cache.spec import PoolSpec, RecordFormat, TreeSpec
+
+FLASH_RATIOS = (0, 0, *((4, 128) * 20), 4)
+
+
+def spec(record_format: RecordFormat, ratios: tuple[int, ...] = FLASH_RATIOS) -> PoolSpec:
+    """Return the shapes of V4-Flash."""
+    return PoolSpec(
+        tree=TreeSpec(),
+        layer_ratios=ratios,
+        head_dim=512,
+        rope_dim=64,
+        index_head_dim=128,
+        record_format=record_format,
+    )
+
+
+def test_packed_pages_have_the_published_sizes() -> None:
+    flash = spec("fp8")
+
+    assert record_layout(flash, 64).page_bytes == 37440
+    assert record_layout(flash, 2).page_bytes == 1728
+    assert record_layout(flash, 64).row_bytes == 584
+    assert indexer_layout(flash).page_bytes == 64 * 128 + 64 * 4 == 8448
+
+
+def test_units_of_flash_weigh_what_the_design_says() -> None:
+    flash = spec("fp8")
+
+    assert flash.num_layers == 43
+    assert full_page_bytes(flash) == 21 * (37440 + 8448) + 20 * 1728
+    assert round(full_page_bytes(flash) / 256) == 3899
+    assert swa_page_bytes(flash) == 43 * 37440
+    assert ring_bytes(flash) == 4 * (21 * 8 * 4 * (512 + 128) + 20 * 2 * 3 * 512)
+
+
+@pytest.mark.parametrize(("record_format", "size"), [("bf16", 2), ("fp32", 4)])
+def test_plain_pages_are_their_numbers(record_format: RecordFormat, size: int) -> None:
+    plain = spec(record_format)
+
+    assert record_layout(plain, 64).page_bytes == 64 * 512 * size
+    assert indexer_layout(plain).page_bytes == 64 * 128 * size
+
+
+def test_layers_of_one_kind_weigh_nothing_in_the_pools_of_another() -> None:
+    windows = spec("fp8", ratios=(0, 0))
+
+    assert full_page_bytes(windows) == 0
+    assert ring_bytes(windows) == 0
+    assert full_page_bytes(spec("fp8", ratios=(128,))) == 1728
+
+
+def test_columns_of_a_state_row_follow_each_other() -> None:
+    state = state_layout(spec("fp8"))
+
+    assert state.main == (0, 1024)
+    assert state.index == (2048, 2304)
+    assert state.width == 2560

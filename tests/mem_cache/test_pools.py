@@ -1,0 +1,88 @@
+"""Pool tensors and copies of whole units."""
+
+import pytest
+import torch
+
+from mem_cache.layout import full_page_bytes, ring_bytes, swa_page_bytes
+from mem_cache.pools import KvPools
+from mem_cache.spec import PoolSizes, PoolSpec, RecordFormat, TreeSpec
+
+CPU = torch.device("cpu")
+SIZES = PoolSizes(full_pages=5, swa_pages=4, rings=3)
+
+
+def pools(record_format: RecordFormat = "fp8", ratios: tuple[int, ...] = (0, 4, 128, 4)) -> KvPools:
+    """Return pools of random bytes."""
+    spec = PoolSpec(
+        tree=TreeSpec(),
+        layer_ratios=ratios,
+        head_dim=128,
+        rope_dim=64,
+        index_head_dim=32,
+        record_format=record_format,
+    )
+    result = KvPools(spec, SIZES, CPU)
+    for tensor in result.tensors().values():
+        tensor.view(torch.uint8).random_(256)
+    return result
+
+
+@pytest.mark.parametrize("record_format", ["fp8", "bf16", "fp32"])
+def test_bytes_are_the_units_and_one_dummy_of_each_kind(record_format: RecordFormat) -> None:
+    made = pools(record_format)
+
+    want = (SIZES.full_pages + 1) * full_page_bytes(made.spec)
+    want += (SIZES.swa_pages + 1) * swa_page_bytes(made.spec)
+    want += (SIZES.rings + 1) * ring_bytes(made.spec)
+    assert made.bytes == want
+
+
+def test_layers_of_a_kind_are_counted_apart() -> None:
+    made = pools()
+
+    assert [made.nth(layer) for layer in (1, 2, 3)] == [0, 0, 1]
+    assert made.c4.shape[0] == made.indexer.shape[0] == made.c4_state.shape[0] == 2
+    assert made.c128.shape[0] == made.c128_state.shape[0] == 1
+    assert made.swa.shape[0] == 4
+
+
+@pytest.mark.parametrize(
+    ("copy", "names"),
+    [
+        ("copy_full_page", {"c4", "indexer", "c128"}),
+        ("copy_swa_page", {"swa"}),
+        ("copy_ring", {"c4_state", "c128_state"}),
+    ],
+)
+def test_a_copy_takes_one_unit_of_every_layer_and_no_other(copy: str, names: set[str]) -> None:
+    made = pools()
+    before = {name: tensor.clone() for name, tensor in made.tensors().items()}
+
+    getattr(made, copy)(2, 3)
+
+    for name, tensor in made.tensors().items():
+        want = before[name]
+        if name in names:
+            want[:, 3] = want[:, 2]
+        assert torch.equal(tensor.view(torch.uint8), want.view(torch.uint8)), name
+
+
+def test_a_model_without_compression_has_empty_pools() -> None:
+    made = pools(ratios=(0, 0))
+
+    made.copy_full_page(1, 2)
+    made.copy_ring(1, 2)
+    assert made.bytes == made.swa.nbytes
+
+
+def test_a_page_that_holds_no_whole_block_is_refused() -> None:
+    spec = PoolSpec(
+        tree=TreeSpec(page_size=64, swa_page_size=16),
+        layer_ratios=(128,),
+        head_dim=8,
+        rope_dim=4,
+        index_head_dim=8,
+        record_format="fp32",
+    )
+    with pytest.raises(ValueError, match="multiple of the ratios"):
+        KvPools(spec, SIZES, CPU)
