@@ -175,8 +175,8 @@ def running_server(
     """Start a server with `flags`, wait until it is ready, and stop it at the end.
 
     It gets the signal `stop` unless it is gone by then, and must exit with `exit_code` (None: any
-    but 0). With `check` the flag --check-every-step is added: every cache invariant holds after every
-    step, or the server dies and this fails.
+    but 0). With `check` the flag --check-every-step is added: every cache invariant holds after
+    every step, or the server dies and this fails.
     """
     port = free_port()
     command = [sys.executable, str(LAUNCHER), "--port", str(port), *flags]
