@@ -284,7 +284,8 @@ def deepest_point(path: list[Node], full_tokens: int) -> Point | None:
     past: Point | None = None
     for node in reversed(path):
         # Whatever token comes at F, the state behind it holds the one before it as well.
-        past = past or node.point_at(full_tokens + 1)
+        ahead = node.point_at(full_tokens + 1) if past is None else None
+        past = past if ahead is None or ahead.exact else ahead
         point = node.deepest_point(full_tokens)
         if point is not None:
             return past if past is not None and point.position < full_tokens else point

@@ -169,11 +169,20 @@ class ShadowRadixCache:
         self._touch_path(last, path[0])
         return Insertion(ids, last, len(tokens) - matched)
 
-    def add_point(self, node: Node, position: int, *, swa_pages: Sequence[int], ring: int) -> bool:
+    def add_point(
+        self,
+        node: Node,
+        position: int,
+        *,
+        swa_pages: Sequence[int],
+        ring: int,
+        exact: bool = False,
+    ) -> bool:
         """Hang a resume point on the path to `node`; the tree takes references on its units.
 
         node       from an insertion of a sequence that reaches `position` at least
         swa_pages  ids for `TreeSpec.window_page_range(position)`, in order
+        exact      it cannot serve `position - 1`; one that can replaces it, unless it is pinned
         Returns False, and takes nothing, if these tokens have one already or are gone.
         """
         if len(swa_pages) != len(self.spec.window_page_range(position)):
@@ -183,7 +192,8 @@ class ShadowRadixCache:
             holder = holder.parent
         if holder is None or not holder.start < position <= holder.end:
             return False
-        if holder.point_at(position) is not None:
+        known = holder.point_at(position)
+        if known is not None and (exact or not known.exact or known.swa_lock_ref):
             return False
         self.swa.incref(swa_pages)
         try:
@@ -191,7 +201,12 @@ class ShadowRadixCache:
         except IntegrityError:
             self.swa.decref(swa_pages)
             raise
-        point = ResumePoint(position, holder, swa_pages=tuple(map(int, swa_pages)), ring=int(ring))
+        if known is not None:
+            known.node.remove_point(known)
+            self._free_point(known)
+        point = ResumePoint(
+            position, holder, swa_pages=tuple(map(int, swa_pages)), ring=int(ring), exact=exact
+        )
         holder.add_point(point)
         self.swa_lru.push_newest(point)
         self.points += 1

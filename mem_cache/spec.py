@@ -88,6 +88,16 @@ class PoolSpec:
         """Layers, each of which keeps a window."""
         return len(self.layer_ratios)
 
+    @property
+    def replay_tokens(self) -> int:
+        """Tokens before a position that make its window and ring exact in every layer.
+
+        A token sees window - 1 earlier ones in each layer, so that what lies before the start
+        has faded from the last layer's window after this many. Source: design, replay length.
+        """
+        window = self.tree.window
+        return window + (window - 1) * (self.num_layers - 1)
+
     def layers_with_ratio(self, ratio: int) -> tuple[int, ...]:
         """Indices of the layers that compress by `ratio`."""
         return tuple(i for i, r in enumerate(self.layer_ratios) if r == ratio)

@@ -49,7 +49,8 @@ class Admission:
         candidates = self._queue.candidates()
         if self._queue.policy == "fcfs":
             return candidates
-        ranked = [(r, self._residency.match(r).resume_tokens) for r in candidates]
+        residency = self._residency
+        ranked = [(r, residency.start_of(residency.match(r))) for r in candidates]
         return self._queue.order(ranked, self._clock())
 
     def _waits_for_prefix(self, request: Request, match: Match, prefills: list[Request]) -> bool:
@@ -59,7 +60,7 @@ class Admission:
         """
         if not self._residency.reuse:
             return False
-        least = match.resume_tokens + self._residency.policy.branch_min_tokens
+        least = self._residency.start_of(match) + self._residency.policy.branch_min_tokens
         best: tuple[int, Request] | None = None
         for other in prefills:
             if other.status is not Status.PREFILL or other.namespace != request.namespace:
@@ -80,8 +81,10 @@ class Admission:
 def _will_pass(other: Request, boundary: int) -> bool:
     """Whether `other` has a resume point at `boundary` still ahead of it, or being published.
 
-    Its point at `target` serves `target - 1` too.
+    Its point at `target` serves `target - 1` too. A replay leaves none before it is exact.
     """
+    if boundary < other.exact_from:
+        return False
     if boundary > other.scheduled or boundary >= other.target - 1:
         return True
     return any(p.position == boundary for p in other.pending_points)

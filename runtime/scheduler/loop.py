@@ -112,9 +112,9 @@ class Scheduler:
         self.turned_s = self._clock()
         self.step_started_s = None
         if plan.phase is Phase.PREFILL:
-            self._settle_prefill(plan, requests, result)
             tokens = len(plan.input_ids)
             self.stats.prefill_step(requests, tokens=tokens, elapsed_s=self.turned_s - started)
+            self._settle_prefill(plan, requests, result)
         else:
             self._settle_decode(requests, result)
             self.stats.decode_step(len(requests))
@@ -248,7 +248,9 @@ class Scheduler:
             self.residency.table.length[request.row] = request.committed
             self.residency.settle(request)
             done = request.committed == request.target
-            self.residency.publish(request, partial=done)
+            k = sampled.get(i)
+            if k is None or result.failed[k] is None:
+                self.residency.publish(request, partial=done)
             if request.cached_tokens is None:
                 request.cached_tokens = request.matched
                 self.stats.count("cached_tokens", request.matched)
@@ -256,7 +258,6 @@ class Scheduler:
                 continue
             self.prefills.remove(request)
             request.status = Status.DECODE
-            k = sampled.get(i)
             if k is None:
                 self._finish(request, "length")
             elif self._take_token(request, result, k):

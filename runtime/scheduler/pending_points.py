@@ -91,7 +91,8 @@ class PendingPoints:
     ) -> list[tuple[int, int]]:
         """Leave a point where the request parts from others one token before `point`.
 
-        Others that part there too may be found on another branch, where `point` is not.
+        Others that part there too may be found on another branch, where `point` is not. It has
+        the state of `point`, which serves one position less but not two, so that it is exact.
         Returns the ring copy that this takes, or nothing if there is no room for it.
         """
         slots = self._spec.window_slots
@@ -101,18 +102,20 @@ class PendingPoints:
         if not all(pages) or not self._make_room(claims, swa_pages=0):
             return []
         self._swa.incref(pages)
-        return [(point.ring, self._pend(request, request.matched, pages))]
+        return [(point.ring, self._pend(request, request.matched, pages, exact=True))]
 
     def _make_room(self, claims: Claims, *, swa_pages: int) -> bool:
         wanted = Claims(claims.swa_pages + swa_pages, claims.rings + 1)
         return self.leaves_room(wanted) and self._cache.evict_swa(swa_pages=swa_pages, rings=1)
 
-    def _pend(self, request: Request, position: int, pages: tuple[int, ...]) -> int:
+    def _pend(
+        self, request: Request, position: int, pages: tuple[int, ...], *, exact: bool = False
+    ) -> int:
         """Add a pending point whose page references are taken; return its new ring."""
         ring = int(self._rings.alloc(1)[0])
         self.swa_held += len(pages)
         self.rings_held += 1
-        request.pending_points.append(PendingPoint(position, pages, ring))
+        request.pending_points.append(PendingPoint(position, pages, ring, exact))
         return ring
 
     def place(self, request: Request) -> None:
@@ -124,7 +127,11 @@ class PendingPoints:
                 waiting.append(point)
                 continue
             self._cache.add_point(
-                request.lock.node, point.position, swa_pages=point.swa_pages, ring=point.ring
+                request.lock.node,
+                point.position,
+                swa_pages=point.swa_pages,
+                ring=point.ring,
+                exact=point.exact,
             )
             self._let_go(point)
         request.pending_points = waiting

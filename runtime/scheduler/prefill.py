@@ -45,8 +45,8 @@ class PrefillPlanner:
             start = request.scheduled
             end = min(request.target, start + budget)
             wanted = _logits_wanted(request, end)
-            if wanted > logit_rows:
-                end -= wanted - logit_rows
+            if wanted > logit_rows and request.logprob_next is not None:
+                end = request.logprob_next + logit_rows
                 wanted = logit_rows
             if end <= start:
                 break

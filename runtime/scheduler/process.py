@@ -156,6 +156,7 @@ def build_residency(
             rows=config.max_running_requests,
             max_pages=div_ceil(context_tokens, tree.page_size),
         ),
+        replay_tokens=spec.replay_tokens,
         reuse=not config.disable_radix_cache,
     )
 
@@ -164,11 +165,12 @@ def _context_tokens(
     config: ServerConfig, model: ModelConfig, spec: PoolSpec, sizes: PoolSizes
 ) -> int:
     """Return the longest prompt plus output: by flag or model, and no more than the pages hold."""
-    limit = config.context_length or model.max_position_embeddings
-    if limit > model.max_position_embeddings:
-        raise ConfigError(
-            f"--context-length {limit} exceeds the model's {model.max_position_embeddings}"
-        )
+    most = model.max_position_embeddings
+    limit = most if config.context_length is None else config.context_length
+    if limit < 1:
+        raise ConfigError(f"--context-length {limit} must be at least 1")
+    if limit > most:
+        raise ConfigError(f"--context-length {limit} exceeds the model's {most}")
     return min(limit, sizes.full_pages * spec.tree.page_size)
 
 

@@ -23,12 +23,14 @@ class Status(Enum):
 class PendingPoint:
     """A resume point whose state is saved (or in flight) but whose node is not published yet.
 
-    It holds one reference on each of its SWA pages and on its ring.
+    It holds one reference on each of its SWA pages and on its ring. An exact one cannot serve
+    the position before its own.
     """
 
     position: int
     swa_pages: tuple[int, ...]
     ring: int
+    exact: bool = False
 
 
 class Request:
@@ -44,6 +46,7 @@ class Request:
     shared_pages   leading pages of the row that belong to the tree; the row holds a reference
                    on each page from here to `num_pages`
     published      tokens the tree has from this request, or had before
+    exact_from     window and ring are exact from here on; before it a replay has not got there
     save_positions positions at which a resume point is wanted once prefill passes them
     logprob_next   next prompt position whose logits are wanted, None when there is none left
     """
@@ -53,6 +56,7 @@ class Request:
         "cached_tokens",
         "committed",
         "common",
+        "exact_from",
         "id",
         "lock",
         "logprob_next",
@@ -111,7 +115,7 @@ class Request:
         self.row = -1
         self.lock: Lock | None = None
         self.shared_pages = self.num_pages = self.published = 0
-        self.window_from = self.write_from = 0
+        self.window_from = self.write_from = self.exact_from = 0
         self.save_positions: set[int] = set()
         self.pending_points: list[PendingPoint] = []
         self.retired_swa: list[int] = []

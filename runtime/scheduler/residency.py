@@ -7,6 +7,7 @@ the device: copies and saves are collected here and travel with the next step pl
                       0              shared_pages                          num_pages
 """
 
+import dataclasses
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -49,7 +50,9 @@ class Copies:
 class Residency:
     """Owns the allocators, the request table and the tree of one scheduler.
 
-    reuse=False keeps the tree empty: every request is computed cold and freed whole.
+    replay_tokens  how far before F to start so that window and ring at F are exact; None never
+                   replays
+    reuse          False keeps the tree empty: every request is computed cold and freed whole
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Residency:
         swa: PageAllocator,
         rings: PageAllocator,
         table: RequestTable,
+        replay_tokens: int | None = None,
         reuse: bool = True,
         policy: ResumePolicy | None = None,
     ) -> None:
@@ -67,6 +71,7 @@ class Residency:
         self.full, self.swa, self.rings, self.table = full, swa, rings, table
         self.cache = ShadowRadixCache(spec, full=full, swa=swa, rings=rings)
         self.reuse = reuse
+        self._replay_tokens = replay_tokens
         self.policy = policy or ResumePolicy()
         self.points = PendingPoints(spec, self.cache, table)
         self.rows_used = 0
@@ -91,10 +96,27 @@ class Residency:
         return self.points.plan_saves(request, start, end, claims=self._claims())
 
     def match(self, request: Request) -> Match:
-        """Return what the tree has of a waiting request."""
+        """Return what the tree has of a waiting request.
+
+        Without a resume point in it the request replays, or starts at 0: a point from which more
+        would be computed is left out.
+        """
         tokens = request.tokens[: request.total]
         limit = request.match_limit if self.reuse else 0
-        return self.cache.match(tokens, limit=limit, namespace=request.namespace)
+        match = self.cache.match(tokens, limit=limit, namespace=request.namespace)
+        if self._replay_start(match) > match.resume_tokens:
+            return dataclasses.replace(match, point=None, resume_tokens=0)
+        return match
+
+    def _replay_start(self, match: Match) -> int:
+        """Return where a replay to the end of the match begins; 0 for none."""
+        if self._replay_tokens is None:
+            return 0
+        return max(0, match.full_tokens - self._replay_tokens)
+
+    def start_of(self, match: Match) -> int:
+        """Return the position of the first token a request with this match computes."""
+        return self._replay_start(match) if match.point is None else match.resume_tokens
 
     def try_admit(self, request: Request, match: Match, *, reserve_pages: int = 0) -> bool:
         """Give a waiting request a row, its window and ring, and pages up to its `total`.
@@ -131,11 +153,14 @@ class Residency:
     def _claim(self, request: Request, match: Match, lock: Lock) -> None:
         """Take row, ring, window and pages.
 
-        All whole pages of the match are shared, also those past the resume point: their records
-        are there, so the tokens in between are computed for window and ring, and not written.
+        All whole pages of the match are shared, also those past the start: their records are
+        there, so the tokens in between are computed for window and ring, and not written. A
+        replay must not write its first, inexact records at all, so that it copies the partial
+        page, too.
         """
-        page, resume = self.spec.page_size, match.resume_tokens
-        shared = match.full_tokens // page
+        page, start, full = self.spec.page_size, self.start_of(match), match.full_tokens
+        shared = full // page
+        replays = match.point is None and start > 0
         wanted = div_ceil(request.total, page) - shared
         row = self.table.claim()
         self.rows_used += 1
@@ -143,25 +168,26 @@ class Residency:
         self.table.page_table[row, :shared] = match.pages[:shared]
         self.table.page_table[row, shared : shared + wanted] = own
         self.table.ring[row] = ring = self._alloc_ring()
-        self.table.length[row] = resume
+        self.table.length[row] = start
+        if (full if replays else start) > shared * page:
+            source = int(match.pages[shared])
+            self.full.incref([source])
+            self._sources.append(source)
+            self._copies.pages.append((source, int(own[0])))
         if match.point is not None:
-            if resume > shared * page:
-                source = int(match.pages[shared])
-                self.full.incref([source])
-                self._sources.append(source)
-                self._copies.pages.append((source, int(own[0])))
             self._copies.rings.append((match.point.ring, ring))
             self._pins.append(lock)
-            self._adopt_window(row, resume, match.point)
+            self._adopt_window(row, start, match.point)
         request.row, request.lock = row, lock
-        request.matched = request.committed = request.scheduled = resume
+        request.matched = request.committed = request.scheduled = start
         request.shared_pages, request.num_pages = shared, shared + wanted
-        request.write_from = shared * page
-        request.published = max(resume, shared * page)
+        request.window_from, request.exact_from = (start, full) if replays else (0, start)
+        request.write_from = full if replays else shared * page
+        request.published = max(start, request.write_from)
         request.target = request.total
         request.status = Status.PREFILL
         request.save_positions = self._wanted_points(request, match)
-        if match.point is not None and resume < min(match.point.position, request.match_limit):
+        if match.point is not None and start < min(match.point.position, request.match_limit):
             self._copies.rings += self.points.keep_branch(
                 request, match.point, claims=self._claims()
             )
@@ -172,7 +198,7 @@ class Residency:
             return wanted
         if self.policy.prompt_end:
             wanted.add(request.target)
-        if match.full_tokens - match.resume_tokens >= self.policy.branch_min_tokens:
+        if match.full_tokens - self.start_of(match) >= self.policy.branch_min_tokens:
             wanted.add(match.full_tokens)
         return wanted
 
@@ -320,7 +346,7 @@ class Residency:
         window = self.table.window[request.row]
         slots = self.spec.window_slots
         pages = [int(window[n % slots]) for n in self.spec.window_page_range(position)]
-        if position <= request.matched or not all(pages):
+        if position <= request.matched or position < request.exact_from or not all(pages):
             return
         ring = int(self.table.ring[request.row])
         self.cache.add_point(request.lock.node, position, swa_pages=pages, ring=ring)

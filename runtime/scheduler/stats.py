@@ -86,23 +86,23 @@ class Stats:
         }
 
     def prefill_step(self, requests: list[Request], *, tokens: int, elapsed_s: float) -> None:
-        """Count and log one prefill step of `tokens` new tokens."""
+        """Count and log one prefill step of `tokens` new tokens that is not settled yet."""
         self.count("prefill_steps")
         self.count("computed_prompt_tokens", tokens)
         gauges = self.gauges
-        cached = sum(r.matched for r in requests if r.committed - r.matched <= tokens)
+        fresh = [r for r in requests if r.committed == r.matched]
         logger.info(
             "Prefill batch, #new-seq: %d, #new-token: %d, #cached-token: %d, "
             "full token usage: %.2f, swa token usage: %.2f, #running-req: %d, #queue-req: %d, "
             "#pending-token: %d, cuda graph: False, input throughput (token/s): %.2f",
             len(requests),
             tokens,
-            cached,
+            sum(r.matched for r in fresh),
             gauges["full_usage"],
             gauges["swa_usage"],
             gauges["running"],
             gauges["waiting"],
-            sum(r.target - r.committed for r in requests),
+            sum(r.target - r.scheduled for r in requests),
             tokens / max(elapsed_s, 1e-9),
         )
 

@@ -15,7 +15,13 @@ from runtime.messages import Logprobs
 from runtime.server.body import read_body
 from runtime.server.native_plan import NativePlan, plan_native
 from runtime.server.native_schema import GenerateBody
-from runtime.server.replies import NATIVE_KEEP_ALIVE, EventStream, event, json_reply, until_disconnect
+from runtime.server.replies import (
+    NATIVE_KEEP_ALIVE,
+    EventStream,
+    event,
+    json_reply,
+    until_disconnect,
+)
 from runtime.server.runs import Answer, PositionLogprobs, gather, merge
 from runtime.server.service import Service
 from runtime.server.spelling import Speller

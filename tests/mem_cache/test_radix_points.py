@@ -1,5 +1,6 @@
 """Resume points by example: shared, moved, dropped, revived, pinned."""
 
+import numpy as np
 import pytest
 
 from mem_cache.errors import IntegrityError
@@ -169,3 +170,31 @@ def test_a_split_that_moves_the_only_pin_up_leaves_the_lower_half_evictable(rig:
 
     rig.evict_full(rig.full.capacity)
     assert rig.match(list(range(12))).full_tokens == 8
+
+
+def resumes(rig: Rig, shared: int) -> int:
+    """Return what a sequence skips that parts from 0, 1, 2 ... after `shared` tokens."""
+    return rig.cache.match(np.array([*range(shared), 50, 51])).resume_tokens
+
+
+def test_an_exact_point_serves_its_own_position_only_until_a_better_one_replaces_it(
+    rig: Rig,
+) -> None:
+    row = rig.begin(list(range(10)))
+    rig.publish(row)
+    node = row.lock.node
+    swa, ring = rig.swa.alloc(3).tolist(), int(rig.rings.alloc(1)[0])
+
+    assert rig.cache.add_point(node, 7, swa_pages=swa, ring=ring, exact=True)
+    assert resumes(rig, 7) == 7
+    assert resumes(rig, 6) == 0
+    assert not rig.cache.add_point(node, 7, swa_pages=swa, ring=ring, exact=True)
+
+    assert rig.cache.add_point(node, 7, swa_pages=swa, ring=ring)
+    assert rig.cache.points == 1
+    assert resumes(rig, 6) == 6
+
+    rig.finish(row)
+    rig.evict_swa(rings=rig.rings.capacity - 1)
+    assert rig.swa.decref(swa) == 3
+    assert rig.rings.decref([ring]) == 1

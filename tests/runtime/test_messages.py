@@ -39,7 +39,7 @@ def test_unpacked_ids_cannot_be_written() -> None:
     "message",
     [
         Generate(7, pack_ids([1, 2]), Sampling(max_new_tokens=3, seed=2**63, logit_bias={5: -1.0})),
-        Generate(8, b"", Sampling(0, 1), logprobs=Logprobs(2, 3, (4,)), namespace="n", stream=False),
+        Generate(8, b"", Sampling(0, 1), Logprobs(2, 3, (4,)), namespace="n", stream=False),
         Abort([1, 2]),
     ],
 )

@@ -1,11 +1,15 @@
 """A scheduler on a token runner, simulated time and an in-memory socket."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from mem_cache.allocator import PageAllocator
 from mem_cache.request_table import RequestTable
 from mem_cache.spec import PoolSizes, TreeSpec, div_ceil
+from runtime.executor.step_plan import ModelRunner, StepHandle, StepPlan
 from runtime.messages import (
+    Abort,
     FromScheduler,
     Generate,
     Logprobs,
@@ -17,7 +21,8 @@ from runtime.messages import (
     pack_ids,
 )
 from runtime.scheduler.loop import Scheduler
-from runtime.scheduler.residency import Residency
+from runtime.scheduler.request import Request
+from runtime.scheduler.residency import Residency, ResumePolicy
 from runtime.scheduler.settings import SchedulerSettings
 from tests.testing.token_runner import TokenRunner
 
@@ -41,8 +46,25 @@ class MemorySocket:
         self.outbox.append(message)
 
 
+class Recorder:
+    """Keeps the plans of all steps on their way to a runner."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self.runner = runner
+        self.plans: list[StepPlan] = []
+
+    def launch(self, plan: StepPlan) -> StepHandle:
+        """Note the plan and have it run."""
+        self.plans.append(plan)
+        return self.runner.launch(plan)
+
+
 class Rig:
-    """Everything of one scheduler, small enough to look at."""
+    """Everything of one scheduler, small enough to look at.
+
+    runner  what runs the steps instead of a token runner
+    plans   of all steps so far
+    """
 
     def __init__(
         self,
@@ -56,6 +78,11 @@ class Rig:
         context: int | None = None,
         max_queued: int = 1024,
         vocab: int = 50,
+        logit_rows: int = 4096,
+        eos: tuple[int, ...] = (),
+        resume: ResumePolicy | None = None,
+        replay: int | None = None,
+        runner: ModelRunner | None = None,
     ) -> None:
         context = min(context or 10**9, sizes.full_pages * spec.page_size)
         self.spec, self.sizes = spec, sizes
@@ -66,21 +93,26 @@ class Rig:
             swa=PageAllocator("swa", sizes.swa_pages),
             rings=PageAllocator("rings", sizes.rings),
             table=RequestTable(spec, rows=rows, max_pages=div_ceil(context, spec.page_size)),
+            replay_tokens=replay,
             reuse=reuse,
+            policy=resume,
         )
-        self.runner = TokenRunner(spec, sizes, vocab=vocab)
+        self.runner = TokenRunner(spec, sizes, vocab=vocab, replay_tokens=replay)
+        recorder = Recorder(runner or self.runner)
+        self.plans = recorder.plans
         self.socket = MemorySocket()
         self.scheduler = Scheduler(
             SchedulerSettings(
                 context_tokens=context,
-                eos_token_ids=(),
+                eos_token_ids=eos,
                 chunked_prefill_size=chunk,
                 schedule_policy="fcfs" if policy == "fcfs" else "lpm",
                 check_every_step=True,
                 max_queued_requests=max_queued,
+                max_logit_rows=logit_rows,
             ),
             self.residency,
-            runner=self.runner,
+            runner=recorder,
             socket=self.socket,
             clock=self._tick,
         )
@@ -119,6 +151,22 @@ class Rig:
             )
         )
         return self._next_id
+
+    def abort(self, *request_ids: int) -> None:
+        """Queue an abort."""
+        self.socket.inbox.append(Abort(list(request_ids)))
+
+    def request(self, request_id: int) -> Request:
+        """Return a request that waits or runs."""
+        return self.scheduler._requests[request_id]
+
+    def turn_until(self, condition: Callable[[], bool], turns: int = 1000) -> None:
+        """Turn the loop, once at least, until something is so."""
+        for _ in range(turns):
+            self.scheduler.turn()
+            if condition():
+                return
+        raise AssertionError(f"not so after {turns} turns")
 
     def run(self, turns: int = 10_000) -> None:
         """Turn the loop until nothing is left to do."""
@@ -161,6 +209,7 @@ class Rig:
         residency = self.residency
         assert not self.busy
         assert residency.rows_used == 0
+        assert residency.points.swa_held == residency.points.rings_held == 0
         assert residency.table.free == residency.table.page_table.shape[0]
         assert residency.full.free + residency.cache.tree_pages == residency.full.capacity
         residency.cache.reset()

@@ -66,7 +66,11 @@ class _Done:
 class TokenRunner:
     """Pools of hashes; see the module docstring. Unit 0 of each pool is the dummy."""
 
-    def __init__(self, spec: TreeSpec, sizes: PoolSizes, *, vocab: int = 50) -> None:
+    def __init__(
+        self, spec: TreeSpec, sizes: PoolSizes, *, vocab: int = 50, replay_tokens: int | None = None
+    ) -> None:
+        # How long after the start of a replay its windows and rings hold nothing true.
+        self.fading = 0 if replay_tokens is None else replay_tokens - spec.window
         self.spec = spec
         self.vocab = vocab
         self.full = np.full((sizes.full_pages + 1, spec.page_size), POISON)
@@ -91,8 +95,10 @@ class TokenRunner:
             self.banks[destination] = self.banks[source]
         ends = np.cumsum(plan.chunk_len)
         chunks = [self._run_row(plan, i, int(ends[i])) for i in range(len(ends))]
+        # A save reads the state before the step, also where another one replaces it.
+        before = self.ring_rows.copy(), self.banks.copy()
         for k in range(len(plan.save_row)):
-            self._save(plan, k, chunks[int(plan.save_row[k])])
+            self._save(plan, k, chunks[int(plan.save_row[k])], before)
         self.computed_tokens += len(plan.input_ids)
         return _Done(self._sample(plan, chunks))
 
@@ -101,8 +107,13 @@ class TokenRunner:
         tokens = plan.input_ids[end - count : end]
         pages = plan.page_table[i]
         before = self._check_pages(pages, start)
-        self._check_window(plan, i, before)
-        self._check_ring(int(plan.ring[i]), before)
+        replay = int(plan.window_from[i])
+        exact = replay + self.fading if replay else 0
+        stored = before.copy()
+        stored[:exact] = POISON
+        self._check_window(plan, i, stored)
+        if start > replay or not replay:
+            self._check_ring(int(plan.ring[i]), stored, replay)
         hashes = prefix_hashes(tokens, before[-1] if start else np.uint64(1))
         positions = np.arange(start, start + count)
         page = pages[positions // self.spec.page_size]
@@ -113,9 +124,12 @@ class TokenRunner:
         there = self.full[page[~kept], offset[~kept]]
         if (there != hashes[~kept]).any():
             raise ReadFault(f"row {i} relies on records before {plan.write_from[i]} that differ")
+        if (positions[kept] < exact).any():
+            raise ReadFault(f"row {i} publishes records of a replay that is not exact yet")
         self.full[page[kept], offset[kept]] = hashes[kept]
         self.tokens[page[kept], offset[kept]] = tokens[kept]
-        return np.concatenate([before, hashes])
+        hashes[positions < exact] = POISON
+        return np.concatenate([stored, hashes])
 
     def _check_pages(self, pages: np.ndarray, start: int) -> np.ndarray:
         positions = np.arange(start)
@@ -137,31 +151,33 @@ class TokenRunner:
         if len(wrong):
             raise ReadFault(f"window of row {i}: position {positions[wrong[0]]} of {start}")
 
-    def _check_ring(self, ring: int, before: np.ndarray) -> None:
+    def _check_ring(self, ring: int, before: np.ndarray, replay: int) -> None:
         start = len(before)
         if not start:
             return
-        positions = np.arange(max(0, start - (RING_ROWS - 1)), start)
+        positions = np.arange(max(0, replay, start - (RING_ROWS - 1)), start)
         if (self.ring_rows[ring, positions % RING_ROWS] != before[positions]).any():
             raise ReadFault(f"ring {ring} is not the one before position {start}")
         if self.banks[ring, (start - 1) % BANKS] != before[-1]:
             raise ReadFault(f"bank of ring {ring} is not the one before position {start}")
 
-    def _save(self, plan: StepPlan, k: int, hashes: np.ndarray) -> None:
+    def _save(
+        self, plan: StepPlan, k: int, hashes: np.ndarray, before: tuple[np.ndarray, np.ndarray]
+    ) -> None:
         row, position = int(plan.save_row[k]), int(plan.save_position[k])
         start, size = int(plan.chunk_start[row]), self.spec.swa_page_size
         slots = self.spec.window_slots
         for p in range(max(0, position - self.spec.window), position):
             source = int(plan.window[row][(p // size) % slots])
             destination = int(plan.save_window[k][(p // size) % slots])
-            if p < start and source == destination:
+            if p < int(plan.window_from[row]) or (p < start and source == destination):
                 continue
             if destination == 0:
                 raise ReadFault(f"save {k} writes the dummy SWA page")
             value = hashes[p] if p >= start else self.swa[source, p % size]
             self.swa[destination, p % size] = value
         source_ring, ring = int(plan.ring[row]), int(plan.save_ring[k])
-        old_rows, old_banks = self.ring_rows[source_ring].copy(), self.banks[source_ring].copy()
+        old_rows, old_banks = before[0][source_ring], before[1][source_ring]
         for p in range(max(0, position - RING_ROWS), position):
             slot = p % RING_ROWS
             self.ring_rows[ring, slot] = hashes[p] if p >= start else old_rows[slot]

@@ -266,7 +266,10 @@ def test_flush_is_refused_while_requests_run_and_empties_an_idle_cache() -> None
     assert rig.residency.full.free == AMPLE.full_pages
 
 
-@pytest.mark.parametrize("seed", range(40))
+SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(12, 40)]
+
+
+@pytest.mark.parametrize("seed", [*range(12), *SLOW])
 def test_random_conversations_under_eviction_are_exact_and_conserve_slots(seed: int) -> None:
     rng = random.Random(seed)
     spec = rng.choice([TreeSpec(8, 4, 8), TreeSpec(4, 4, 4), TreeSpec(16, 4, 6), TreeSpec(1, 1, 3)])

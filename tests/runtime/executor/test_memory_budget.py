@@ -1,0 +1,87 @@
+"""Flags decide, the rest comes out of the byte budget, and it is never exceeded."""
+
+import dataclasses
+
+import pytest
+
+from layers.config import pool_spec
+from mem_cache.layout import full_page_bytes, ring_bytes, swa_page_bytes
+from mem_cache.spec import PoolSizes
+from runtime.config import ServerConfig
+from runtime.errors import ConfigError
+from runtime.executor.memory_budget import pool_sizes
+from tests.testing.tiny_model import CONFIG, PACKED
+
+SPEC = pool_spec(CONFIG, "fp32")
+ROW_SWA = SPEC.tree.row_swa_pages
+
+
+def total_bytes(sizes: PoolSizes) -> int:
+    return (
+        sizes.full_pages * full_page_bytes(SPEC)
+        + sizes.swa_pages * swa_page_bytes(SPEC)
+        + sizes.rings * ring_bytes(SPEC)
+    )
+
+
+@pytest.mark.parametrize("budget", [1 << 22, 5_000_001, 1 << 24, 1 << 28, 1 << 32])
+@pytest.mark.parametrize("rows", [1, 3, 64])
+def test_the_budget_is_used_up_and_not_exceeded(budget: int, rows: int) -> None:
+    sizes = pool_sizes(ServerConfig(kv_cache_bytes=budget, max_running_requests=rows), SPEC)
+
+    assert budget - full_page_bytes(SPEC) < total_bytes(sizes) <= budget
+    assert sizes.swa_pages >= ROW_SWA
+    assert sizes.rings >= 1
+
+
+def test_with_room_every_row_and_four_points_each_have_theirs() -> None:
+    config = ServerConfig(kv_cache_bytes=1 << 32, max_running_requests=8)
+
+    sizes = pool_sizes(config, SPEC)
+
+    assert sizes.rings == 8 * 5
+    assert sizes.swa_pages == 8 * ROW_SWA + 32 * SPEC.tree.window_pages
+
+
+def test_rows_give_way_to_pages_where_bytes_are_short() -> None:
+    budget = 1 << 24
+    sizes = pool_sizes(ServerConfig(kv_cache_bytes=budget, max_running_requests=1 << 12), SPEC)
+
+    assert 1 <= sizes.rings < 1 << 12
+    assert sizes.full_pages * full_page_bytes(SPEC) > budget // 4
+
+
+def test_packed_records_make_other_sizes() -> None:
+    config = ServerConfig(kv_cache_bytes=1 << 26)
+
+    assert pool_sizes(config, pool_spec(PACKED, "fp8")) != pool_sizes(config, SPEC)
+
+
+def test_flags_are_taken_as_they_are() -> None:
+    config = ServerConfig(full_pages=7, swa_pages=ROW_SWA, rings=3, kv_cache_bytes=1)
+
+    assert pool_sizes(config, SPEC) == PoolSizes(7, ROW_SWA, 3)
+
+
+@pytest.mark.parametrize(("tokens", "pages"), [(256, 1), (511, 1), (512, 2), (100_000, 390)])
+def test_a_number_of_tokens_is_rounded_down_to_pages(tokens: int, pages: int) -> None:
+    assert pool_sizes(ServerConfig(max_total_tokens=tokens), SPEC).full_pages == pages
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"full_pages": 0},
+        {"full_pages": -3},
+        {"max_total_tokens": 255},
+        {"swa_pages": ROW_SWA - 1},
+        {"rings": -1},
+        {"kv_cache_bytes": 1000},
+        {"kv_cache_bytes": -5},
+    ],
+)
+def test_pools_too_small_for_one_request_are_refused(change: dict[str, int]) -> None:
+    config = dataclasses.replace(ServerConfig(), **change)
+
+    with pytest.raises(ConfigError, match="too small for one request"):
+        pool_sizes(config, SPEC)

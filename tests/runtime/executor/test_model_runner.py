@@ -1,0 +1,172 @@
+"""Steps on a real network: copies first, tokens of the right rows, values where asked."""
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from layers.config import pool_spec
+from layers.deepseek_v4 import DeepseekV4
+from layers.weights import fill_dummy
+from mem_cache.pools import KvPools
+from mem_cache.spec import PoolSizes, TreeSpec
+from runtime.executor.batch_builder import build_batch
+from runtime.executor.model_runner import CpuModelRunner
+from runtime.executor.sampler import Sampler
+from runtime.messages import Logprobs, TokenLogprobs
+from tests.testing.direct import CPU
+from tests.testing.scheduler_rig import Rig
+from tests.testing.tiny_model import CONFIG, prompt
+
+SIZES = PoolSizes(full_pages=8, swa_pages=40, rings=8)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Compute on one thread, as a server does with a network this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def model() -> DeepseekV4:
+    """A random network with every kind of layer."""
+    made = DeepseekV4(CONFIG, CPU, torch.float32)
+    fill_dummy(made, 7)
+    return made
+
+
+@pytest.fixture
+def rig(model: DeepseekV4) -> Rig:
+    """A scheduler on that network."""
+    return make(model)
+
+
+def make(model: DeepseekV4, *, reuse: bool = True, chunk: int = 50) -> Rig:
+    pools = KvPools(pool_spec(CONFIG, "fp32"), SIZES, CPU)
+    runner = CpuModelRunner(model, pools, Sampler(CONFIG.vocab_size, CPU))
+    return Rig(SIZES, spec=TreeSpec(), reuse=reuse, chunk=chunk, runner=runner)
+
+
+def test_tokens_are_the_likeliest_of_the_forward_pass(model: DeepseekV4, rig: Rig) -> None:
+    first = rig.send(prompt(20, 1), 1)
+    second = rig.send(prompt(30, 2), 1)
+    rig.run()
+
+    (plan,) = rig.plans
+    fresh = KvPools(pool_spec(CONFIG, "fp32"), SIZES, CPU)
+    with torch.inference_mode():
+        logits = model.forward(build_batch(plan, CPU), fresh)
+    best = logits.argmax(-1).tolist()
+    assert [rig.tokens(first), rig.tokens(second)] == [[best[0]], [best[1]]]
+
+
+@pytest.mark.parametrize("chunk", [50, -1])
+def test_a_cache_changes_no_token(model: DeepseekV4, chunk: int) -> None:
+    tokens = prompt(140, 3)
+    got: list[list[int]] = []
+    for reuse in (True, False):
+        rig = make(model, reuse=reuse, chunk=chunk)
+        requests: list[int] = []
+        for text in (tokens, tokens, [*tokens[:139], 5, 6]):
+            requests.append(rig.send(text, 3))
+            rig.run()
+        got += [rig.tokens(request) for request in requests]
+        assert [rig.cached(r) for r in requests] == ([0, 139, 139] if reuse else [0, 0, 0])
+        rig.assert_conserved()
+
+    assert got[:3] == got[3:]
+
+
+def test_prompt_values_come_back_per_span_and_do_not_depend_on_company(
+    model: DeepseekV4, rig: Rig
+) -> None:
+    wanted = [Logprobs(2, 3, (4, 9)), Logprobs(0), Logprobs(25, 1)]
+    prompts = [prompt(30, 4 + i) for i in range(3)]
+    together = [rig.send(p, 1, logprobs=w) for p, w in zip(prompts, wanted, strict=True)]
+    rig.run()
+
+    for request, text, want in zip(together, prompts, wanted, strict=True):
+        alone = make(model, chunk=-1)
+        single = alone.send(text, 1, logprobs=want)
+        alone.run()
+        reported = rig.outputs(request)[0]
+        assert reported == _with_id(alone.outputs(single)[0], request)
+        values = reported.prompt_logprobs
+        assert isinstance(values, TokenLogprobs)
+        assert values.ids == text[want.start :]
+        assert all(len(t) == want.top for t in values.top[1:])
+        assert all([i for _, i in p] == list(want.token_ids) for p in values.picked[1:])
+
+
+def _with_id(output: object, request_id: int) -> object:
+    return msgspec.structs.replace(output, request_id=request_id)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_step_without_samples_returns_none(rig: Rig) -> None:
+    request = rig.send(prompt(20, 9), 0, logprobs=Logprobs(15))
+    rig.run()
+
+    (output,) = rig.outputs(request)
+    assert output.token_ids == []
+    assert output.prompt_logprobs is not None
+    assert len(output.prompt_logprobs.values) == 5
+
+
+def test_copies_run_before_the_forward_pass(
+    model: DeepseekV4, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = make(model)
+    request = rig.send(prompt(20, 10), 1)
+    rig.run()
+    plan = rig.plans[0]
+    plan.page_copies, plan.swa_copies, plan.ring_copies = [(1, 5)], [(2, 6), (6, 7)], [(3, 4)]
+    pools = KvPools(pool_spec(CONFIG, "fp32"), SIZES, CPU)
+    calls: list[tuple[str, int, int]] = []
+
+    def note(name: str) -> Callable[[int, int], None]:
+        return lambda source, destination: calls.append((name, source, destination))
+
+    for name in ("copy_full_page", "copy_swa_page", "copy_ring"):
+        monkeypatch.setattr(pools, name, note(name))
+    forward = model.forward
+    counted: list[int] = []
+
+    def counting(*given: object) -> torch.Tensor:
+        counted.append(len(calls))
+        return forward(*given)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(model, "forward", counting)
+    result = CpuModelRunner(model, pools, Sampler(CONFIG.vocab_size, CPU)).launch(plan).result()
+
+    assert counted == [4]
+    assert [c for c in calls if c[0] == "copy_swa_page"] == [
+        ("copy_swa_page", 2, 6),
+        ("copy_swa_page", 6, 7),
+    ]
+    assert result.token_ids == rig.tokens(request)
+
+
+def test_a_row_whose_logits_are_not_finite_fails_alone(
+    model: DeepseekV4, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = model.forward
+
+    def broken(*given: object) -> torch.Tensor:
+        logits = forward(*given).clone()  # pyright: ignore[reportArgumentType]
+        logits[0, 3] = np.nan
+        return logits
+
+    bad, good = rig.send(prompt(20, 11), 1), rig.send(prompt(20, 12), 1)
+    monkeypatch.setattr(model, "forward", broken)
+    rig.run()
+
+    assert rig.outputs(bad)[-1].error == "logits are not finite"
+    assert len(rig.tokens(good)) == 1
+    assert rig.residency.cache.match(np.array(prompt(20, 11)), limit=20).full_tokens == 0
+    assert rig.residency.cache.match(np.array(prompt(20, 12)), limit=20).full_tokens == 20
+    rig.assert_conserved()

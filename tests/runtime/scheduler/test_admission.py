@@ -1,0 +1,204 @@
+"""Who starts when: rooms, prefixes in the making, priorities; nobody waits for ever."""
+
+import random
+
+import pytest
+
+from mem_cache.spec import PoolSizes, TreeSpec
+from runtime.scheduler.request import Status
+from tests.testing.scheduler_rig import Rig
+from tests.testing.token_runner import expected_output
+
+AMPLE = PoolSizes(full_pages=200, swa_pages=200, rings=60)
+LARGE = TreeSpec(64, 16, 32)
+
+
+def prompt_of(seed: int, length: int) -> list[int]:
+    return random.Random(seed).choices(range(40), k=length)
+
+
+def first_steps(rig: Rig, requests: list[int]) -> list[int]:
+    """Run everything; return the requests in the order of their first tokens."""
+    seen: list[int] = []
+    while rig.busy:
+        rig.scheduler.turn()
+        seen += [r for r in requests if r not in seen and rig.tokens(r)]
+    return seen
+
+
+@pytest.mark.parametrize("count", [2, 9])
+def test_equal_prompts_at_once_are_computed_once_even_with_fewer_rows(count: int) -> None:
+    rig = Rig(AMPLE, spec=LARGE, rows=3, chunk=50)
+    prompt = prompt_of(1, 130)
+    requests = [rig.send(prompt, 5) for _ in range(count)]
+    rig.run()
+
+    assert all(rig.tokens(r) == expected_output(prompt, 5, 50) for r in requests)
+    assert [rig.cached(r) for r in requests] == [0, *[129] * (count - 1)]
+    assert rig.scheduler.stats.counters["computed_prompt_tokens"] == 130 + count - 1
+    rig.assert_conserved()
+
+
+def test_requests_of_two_namespaces_do_not_wait_for_each_other() -> None:
+    rig = Rig(AMPLE, spec=LARGE, chunk=50)
+    prompt = prompt_of(2, 200)
+    rig.send(prompt, 1, namespace="a")
+    rig.send(prompt, 1, namespace="b")
+
+    rig.scheduler.turn()
+
+    assert len(rig.scheduler.prefills) == 2
+
+
+def test_nobody_waits_for_a_prefix_too_short_to_be_worth_it() -> None:
+    rig = Rig(AMPLE, spec=LARGE, chunk=50)
+    shared = prompt_of(3, 63)
+    rig.send([*shared, *prompt_of(4, 90)], 1)
+    rig.send([*shared, 45, *prompt_of(5, 90)], 1)
+
+    rig.scheduler.turn()
+
+    assert len(rig.scheduler.prefills) == 2
+
+
+def test_the_request_waited_for_leaves_a_point_where_the_two_part() -> None:
+    rig = Rig(AMPLE, spec=LARGE, chunk=90)
+    shared = prompt_of(6, 101)
+    rig.send([*shared, *prompt_of(7, 150)], 1)
+    second = rig.send([*shared, 44, *prompt_of(8, 20)], 2)
+    rig.scheduler.turn()
+    assert rig.request(second).status is Status.WAITING
+    third = rig.send([*shared[:100], 45], 2)
+    rig.run()
+
+    assert rig.cached(second) == 101
+    assert rig.cached(third) == 100
+    rig.assert_conserved()
+
+
+def test_nobody_waits_for_a_point_that_was_passed_already() -> None:
+    rig = Rig(AMPLE, spec=LARGE, chunk=150)
+    shared = prompt_of(6, 101)
+    rig.send([*shared, *prompt_of(7, 150)], 1)
+    rig.scheduler.turn()
+    second = rig.send([*shared, 44, *prompt_of(8, 20)], 2)
+    rig.turn_until(lambda: rig.request(second).status is Status.PREFILL, turns=1)
+    rig.run()
+
+    assert rig.cached(second) == 0
+    rig.assert_conserved()
+
+
+@pytest.mark.parametrize("how", ["abort", "retract"])
+def test_whoever_waited_goes_on_when_the_other_leaves(how: str) -> None:
+    rig = Rig(AMPLE, spec=LARGE, rows=4, chunk=40)
+    prompt = prompt_of(10, 300)
+    first, second = rig.send(prompt, 2), rig.send(prompt, 2)
+    rig.scheduler.turn()
+    rig.scheduler.turn()
+    assert rig.request(second).status is Status.WAITING
+
+    if how == "abort":
+        rig.abort(first)
+    else:
+        rig.scheduler._retract(rig.request(first))
+    rig.run()
+
+    expected = expected_output(prompt, 2, 50)
+    assert rig.tokens(second) == expected
+    assert rig.tokens(first) == ([] if how == "abort" else expected)
+    assert rig.scheduler.stats.counters["computed_prompt_tokens"] <= 302
+    rig.assert_conserved()
+
+
+@pytest.mark.parametrize("policy", ["lpm", "fcfs"])
+def test_a_higher_priority_starts_first(policy: str) -> None:
+    rig = Rig(AMPLE, rows=1, policy=policy)
+    requests = [rig.send(prompt_of(i, 9), 2, priority=p) for i, p in enumerate([0, -1, 5, 0])]
+
+    order = first_steps(rig, requests)
+
+    assert order == [requests[2], requests[0], requests[3], requests[1]]
+
+
+def test_a_long_prompt_is_not_passed_for_ever_by_cached_ones() -> None:
+    """Cached requests keep coming; the long one starts when it has waited long enough."""
+    rig = Rig(PoolSizes(20, 100, 20), rows=2)
+    cached = prompt_of(20, 20)
+    rig.send(cached, 1)
+    rig.run()
+    rig.send(cached, 8)
+    rig.send(cached, 8)
+    rig.scheduler.turn()
+    large = rig.send(prompt_of(21, 130), 2)
+    for _ in range(400):
+        if rig.tokens(large):
+            break
+        if len(rig.scheduler.waiting) < 4:
+            rig.send(cached, 8)
+        rig.now_s += 0.05
+        rig.scheduler.turn()
+
+    assert rig.tokens(large)
+    rig.run()
+    rig.assert_conserved()
+
+
+def test_pages_for_rows_that_decode_are_kept_back() -> None:
+    rig = Rig(PoolSizes(6, 60, 9), rows=2, policy="fcfs")
+    first = rig.send(prompt_of(30, 14), 30)
+    rig.turn_until(lambda: bool(rig.tokens(first)))
+    second = rig.send(prompt_of(31, 31), 1)
+    rig.scheduler.turn()
+    assert rig.request(second).status is Status.WAITING
+
+    rig.run()
+
+    assert rig.scheduler.stats.counters["retracted_requests"] == 0
+    assert rig.tokens(first) == expected_output(prompt_of(30, 14), 30, 50)
+    assert rig.tokens(second) == expected_output(prompt_of(31, 31), 1, 50)
+    rig.assert_conserved()
+
+
+def test_a_request_that_is_still_prefilling_yields_and_finishes_later() -> None:
+    rig = Rig(PoolSizes(12, 60, 12), rows=3, chunk=2)
+    old = [rig.send(prompt_of(40 + i, 3), 45) for i in range(2)]
+    rig.turn_until(lambda: all(rig.tokens(r) for r in old))
+    late = rig.send(prompt_of(50, 60), 3)
+    retracted_while: list[Status] = []
+    retract = rig.scheduler._retract
+
+    def note(request: object) -> None:
+        retracted_while.append(rig.request(late).status)
+        retract(request)  # pyright: ignore[reportArgumentType]
+
+    rig.scheduler._retract = note
+    rig.run()
+
+    assert Status.PREFILL in retracted_while
+    for i, request in enumerate(old):
+        assert rig.tokens(request) == expected_output(prompt_of(40 + i, 3), 45, 50)
+    assert rig.tokens(late) == expected_output(prompt_of(50, 60), 3, 50)
+    rig.assert_conserved()
+
+
+@pytest.mark.parametrize("turns", range(9))
+def test_an_abort_is_clean_wherever_it_finds_its_requests(turns: int) -> None:
+    rig = Rig(AMPLE, spec=TreeSpec(8, 4, 8), rows=2, chunk=9)
+    base = prompt_of(60, 22)
+    rig.send(base[:13], 0)
+    rig.run()
+    requests = [rig.send([*base, i], 4) for i in range(3)]
+    other = rig.send(prompt_of(61, 15), 3)
+    for _ in range(turns):
+        rig.scheduler.turn()
+
+    rig.abort(*requests)
+    rig.abort(*requests)
+    rig.run()
+
+    assert rig.tokens(other) == expected_output(prompt_of(61, 15), 3, 50)
+    again = rig.send([*base, 1], 4)
+    rig.run()
+    assert rig.tokens(again) == expected_output([*base, 1], 4, 50)
+    rig.assert_conserved()

@@ -1,0 +1,144 @@
+"""The running set: its rows, what a step feeds and saves, and who yields when pages run out."""
+
+import random
+
+from mem_cache.spec import PoolSizes
+from runtime.executor.step_plan import Phase, StepPlan
+from tests.testing.scheduler_rig import Rig
+from tests.testing.token_runner import expected_output
+
+AMPLE = PoolSizes(full_pages=100, swa_pages=100, rings=30)
+
+
+def prompt_of(seed: int, length: int) -> list[int]:
+    return random.Random(seed).choices(range(40), k=length)
+
+
+def decodes(rig: Rig) -> list[StepPlan]:
+    return [plan for plan in rig.plans if plan.phase is Phase.DECODE]
+
+
+def test_a_step_feeds_each_row_its_last_token_at_its_own_position() -> None:
+    rig = Rig(AMPLE, chunk=-1)
+    prompts = [prompt_of(1, 5), prompt_of(2, 12)]
+    requests = [rig.send(p, 6) for p in prompts]
+    rig.run()
+
+    expected = [expected_output(p, 6, 50) for p in prompts]
+    for step, plan in enumerate(decodes(rig)):
+        assert plan.input_ids.tolist() == [out[step] for out in expected]
+        assert plan.chunk_start.tolist() == [5 + step, 12 + step]
+        assert plan.chunk_len.tolist() == [1, 1]
+        assert plan.positions.tolist() == plan.save_position.tolist() == [6 + step, 13 + step]
+        assert plan.save_ring.tolist() == plan.ring.tolist()
+        assert plan.page_table.shape == (2, (12 + step) // 8 + 1)
+    assert len(decodes(rig)) == 5
+    assert [rig.tokens(r) for r in requests] == expected
+
+
+def test_rows_leave_and_join_without_disturbing_others() -> None:
+    rig = Rig(AMPLE, rows=3)
+    news = [3, 9, 5, 7, 1, 4]
+    requests = [rig.send(prompt_of(10 + i, 5 + i), new) for i, new in enumerate(news)]
+    rig.run()
+
+    for i, (request, new) in enumerate(zip(requests, news, strict=True)):
+        assert rig.tokens(request) == expected_output(prompt_of(10 + i, 5 + i), new, 50)
+    assert max(len(plan.chunk_len) for plan in decodes(rig)) == 3
+    rig.assert_conserved()
+
+
+def test_sampling_states_are_those_of_the_rows_and_hold_their_output() -> None:
+    rig = Rig(AMPLE, chunk=-1)
+    requests = [rig.send(prompt_of(20 + i, 6), 8) for i in range(3)]
+    rig.turn_until(lambda: all(len(rig.tokens(r)) >= 3 for r in requests))
+
+    plan = rig.plans[-1]
+
+    assert plan.phase is Phase.DECODE
+    for state, request in zip(plan.samples, requests, strict=True):
+        assert state is rig.request(request).sample
+        assert state.output == rig.tokens(request)
+
+
+def test_a_page_and_a_window_page_are_opened_exactly_when_needed() -> None:
+    rig = Rig(AMPLE, rows=1)
+    request = rig.send(prompt_of(30, 6), 20)
+    rig.turn_until(lambda: bool(rig.tokens(request)))
+    pages: list[tuple[int, int]] = []
+    while rig.busy:
+        state = rig.request(request)
+        pages.append((state.committed, state.num_pages))
+        rig.scheduler.turn()
+
+    assert pages == [(n, -(-n // 8)) for n in range(6, 25)]
+
+
+def test_prefill_and_decode_take_turns() -> None:
+    rig = Rig(AMPLE, chunk=4)
+    first = rig.send(prompt_of(40, 4), 12)
+    rig.turn_until(lambda: bool(rig.tokens(first)))
+    rig.send(prompt_of(41, 16), 2)
+    rig.run()
+
+    names = [plan.phase.value[0] for plan in rig.plans]
+    assert "".join(names[:9]) == "pdpdpdpdp" or "".join(names[:9]) == "ppdpdpdpd"
+
+
+def test_the_lowest_priority_and_then_the_newest_yields() -> None:
+    rig = Rig(PoolSizes(9, 80, 20), rows=3, resume=None)
+    prompts = [prompt_of(50 + i, 8) for i in range(3)]
+    requests = [rig.send(p, 40, priority=k) for p, k in zip(prompts, (0, 1, 0), strict=True)]
+    retracted: list[int] = []
+    retract = rig.scheduler._retract
+
+    def note(request: object) -> None:
+        retracted.append(request.id)  # pyright: ignore[reportAttributeAccessIssue]
+        retract(request)  # pyright: ignore[reportArgumentType]
+
+    rig.scheduler._retract = note
+    rig.run()
+
+    assert retracted[:2] == [requests[2], requests[0]]
+    assert requests[1] not in retracted
+    for prompt, request in zip(prompts, requests, strict=True):
+        assert rig.tokens(request) == expected_output(prompt, 40, 50)
+    rig.assert_conserved()
+
+
+def test_a_lone_request_may_fill_every_page_there_is() -> None:
+    rig = Rig(PoolSizes(5, 20, 3), rows=2)
+    rig.send(prompt_of(60, 30), 10)
+    rig.run()
+    request = rig.send(prompt_of(61, 3), 37)
+    rig.run()
+
+    assert rig.tokens(request) == expected_output(prompt_of(61, 3), 37, 50)
+    assert rig.scheduler.stats.counters["retracted_requests"] == 0
+    rig.assert_conserved()
+
+
+def test_end_tokens_of_the_model_end_a_request_but_not_before_its_minimum() -> None:
+    prompt = prompt_of(70, 9)
+    expected = expected_output(prompt, 40, 2)
+    rig = Rig(AMPLE, vocab=2, eos=(1,))
+    free, least = rig.send(prompt, 40), rig.send(prompt, 40, min_new=7)
+    rig.run()
+
+    first = expected.index(1) + 1
+    later = 7 + expected[6:].index(1)
+    assert rig.tokens(free) == expected[:first]
+    assert rig.tokens(least) == expected[:later]
+    assert rig.outputs(least)[-1].matched_stop == 1
+    rig.assert_conserved()
+
+
+def test_a_stop_token_that_is_the_last_allowed_one_counts_as_a_stop() -> None:
+    prompt = prompt_of(71, 9)
+    expected = expected_output(prompt, 4, 50)
+    rig = Rig(AMPLE)
+    request = rig.send(prompt, 4, stop=(expected[3],), min_new=4)
+    rig.run()
+
+    assert rig.tokens(request) == expected
+    assert rig.outputs(request)[-1].finish == "stop"

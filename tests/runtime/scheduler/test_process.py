@@ -1,0 +1,196 @@
+"""The process around the loop: what it builds from flags and a checkpoint, and its heartbeat."""
+
+import dataclasses
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from layers.checkpoint import WeightError
+from layers.config import ConfigFault
+from mem_cache.spec import PoolSizes
+from runtime.config import ServerConfig
+from runtime.default_model import ensure_default_model
+from runtime.errors import ConfigError
+from runtime.ipc import SchedulerSocket, private_addresses
+from runtime.messages import Generate, Outputs, Ready, Sampling, State, pack_ids
+from runtime.scheduler import process
+from runtime.scheduler.loop import Scheduler
+from tests.testing.scheduler_rig import MemorySocket, Rig
+
+SMALL = ServerConfig(
+    full_pages=6, swa_pages=40, rings=8, max_running_requests=3, chunked_prefill_size=64
+)
+SMALL_POOLS = PoolSizes(full_pages=20, swa_pages=40, rings=8)
+PROMPT = [(7 * i + 3) % 500 + 2 for i in range(70)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The stand-in's checkpoint; threads are as they were, afterwards."""
+    threads = torch.get_num_threads()
+    yield ensure_default_model(tmp_path_factory.mktemp("model"))
+    torch.set_num_threads(threads)
+
+
+def build(folder: Path, **change: object) -> tuple[Scheduler, Ready, MemorySocket]:
+    socket = MemorySocket()
+    config = dataclasses.replace(SMALL, **change)  # pyright: ignore[reportArgumentType]
+    scheduler, ready = process.build_scheduler(config, folder, socket)
+    return scheduler, ready, socket
+
+
+def generate(
+    scheduler: Scheduler, socket: MemorySocket, prompt: list[int], request_id: int
+) -> tuple[list[int], int]:
+    """Run a request to its end; return its tokens and how many came from the cache."""
+    sampling = Sampling(max_new_tokens=4, seed=0, temperature=0.0, ignore_eos=True)
+    socket.inbox.append(Generate(request_id, pack_ids(prompt), sampling, stream=False))
+    for _ in range(50):
+        scheduler.turn()
+        for message in socket.outbox:
+            if isinstance(message, Outputs) and message.items[0].request_id == request_id:
+                return message.items[0].token_ids, message.items[0].cached_tokens
+    raise AssertionError("no reply")
+
+
+def test_greedy_tokens_are_the_same_with_and_without_a_cache(folder: Path) -> None:
+    prompts = [PROMPT, PROMPT, [*PROMPT[:69], 9, 9]]
+    results: list[list[tuple[list[int], int]]] = []
+    for disabled in (False, True):
+        scheduler, _, socket = build(folder, disable_radix_cache=disabled, check_every_step=True)
+        results.append([generate(scheduler, socket, p, i) for i, p in enumerate(prompts)])
+
+    warm, cold = results
+    assert [tokens for tokens, _ in warm] == [tokens for tokens, _ in cold]
+    assert [cached for _, cached in warm] == [0, 69, 69]
+    assert [cached for _, cached in cold] == [0, 0, 0]
+    assert len({tuple(tokens) for tokens, _ in warm}) > 1
+
+
+def test_ready_and_settings_say_what_was_resolved(folder: Path) -> None:
+    scheduler, ready, _ = build(
+        folder, schedule_policy="fcfs", max_queued_requests=5, decode_log_interval=7
+    )
+
+    assert (ready.context_tokens, ready.vocab_size, ready.eos_token_ids) == (6 * 256, 512, [1])
+    info = ready.info
+    assert (info["full_pages"], info["swa_pages"], info["rings"]) == (6, 40, 8)
+    assert info["max_total_num_tokens"] == 6 * 256
+    assert (info["page_size"], info["swa_page_size"], info["window"]) == (256, 64, 128)
+    assert (info["dtype"], info["record_format"], info["device"]) == ("float32", "fp8", "cpu")
+    assert isinstance(info["pool_bytes"], int)
+    assert info["pool_bytes"] > 0
+    settings = scheduler.settings
+    assert settings.context_tokens == 6 * 256
+    assert settings.eos_token_ids == (1,)
+    assert (settings.schedule_policy, settings.max_queued_requests) == ("fcfs", 5)
+    assert (settings.chunked_prefill_size, settings.decode_log_interval) == (64, 7)
+    assert settings.max_logit_rows == process.LOGIT_ELEMENTS // 512
+    assert scheduler.residency.table.page_table.shape == (3, 6)
+
+
+def test_a_shorter_context_is_kept_and_bounds_the_table(folder: Path) -> None:
+    scheduler, ready, _ = build(folder, context_length=300)
+
+    assert ready.context_tokens == 300
+    assert scheduler.residency.table.page_table.shape == (3, 2)
+
+
+@pytest.mark.parametrize(("length", "words"), [(32769, "exceeds"), (0, "least"), (-4, "least")])
+def test_a_context_length_that_cannot_be_is_refused(folder: Path, length: int, words: str) -> None:
+    with pytest.raises(ConfigError, match=f"--context-length {length} .*{words}"):
+        build(folder, context_length=length)
+
+
+def test_pools_too_small_for_one_request_are_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="too small"):
+        build(folder, swa_pages=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fault"),
+    [
+        ("config.json", b"{", ConfigFault),
+        ("config.json", None, ConfigFault),
+        ("model.safetensors", b"\x08\0\0\0", WeightError),
+        ("model.safetensors", None, WeightError),
+    ],
+)
+def test_a_broken_checkpoint_is_a_configuration_error(
+    folder: Path, tmp_path: Path, name: str, content: bytes | None, fault: type[Exception]
+) -> None:
+    broken = tmp_path / "model"
+    shutil.copytree(folder, broken)
+    (broken / name).unlink()
+    if content is not None:
+        (broken / name).write_bytes(content)
+
+    with pytest.raises(fault):
+        build(broken)
+    config = dataclasses.replace(SMALL, model_path=str(broken))
+    with private_addresses() as addresses, pytest.raises(ConfigError, match=name):
+        process.run_scheduler(config, addresses)
+
+
+def test_no_model_path_is_a_configuration_error() -> None:
+    with private_addresses() as addresses, pytest.raises(ConfigError, match="model path"):
+        process.run_scheduler(SMALL, addresses)
+
+
+class BeatSocket(MemorySocket, SchedulerSocket):
+    """Tells when enough was sent."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        MemorySocket.__init__(self)
+        self._stop = stop
+
+    def send(self, message: object) -> None:
+        """Keep the message; three are enough."""
+        MemorySocket.send(self, message)  # pyright: ignore[reportArgumentType]
+        if len(self.outbox) == 3:
+            self._stop.set()
+
+
+def test_the_heartbeat_sends_the_state_until_told_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "HEARTBEAT_S", 0.001)
+    rig = Rig(SMALL_POOLS)
+    rig.send([1, 2, 3], 2)
+    rig.run()
+    stop = threading.Event()
+    socket = BeatSocket(stop)
+    beat = threading.Thread(
+        target=process._beat, args=(rig.scheduler, socket, stop, os.getppid()), daemon=True
+    )
+    beat.start()
+    beat.join(timeout=20)
+
+    assert not beat.is_alive()
+    assert len(socket.outbox) == 3
+    for state in socket.outbox:
+        assert isinstance(state, State)
+        assert state.counters["finished_requests"] == 1
+        assert state.step_age_s == 0.0
+
+
+def test_the_process_ends_with_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ended(BaseException):
+        pass
+
+    def end(code: int) -> None:
+        assert code == 1
+        raise Ended
+
+    monkeypatch.setattr(process, "HEARTBEAT_S", 0.001)
+    monkeypatch.setattr(os, "_exit", end)
+    stop = threading.Event()
+    socket = BeatSocket(stop)
+
+    with pytest.raises(Ended):
+        process._beat(Rig(SMALL_POOLS).scheduler, socket, stop, os.getppid() + 1)
+
+    assert socket.outbox == []

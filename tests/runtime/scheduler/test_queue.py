@@ -1,0 +1,72 @@
+"""Who is first: priority, then patience, then the longest match, then arrival."""
+
+from typing import Literal
+
+import pytest
+
+from runtime.messages import Generate, Sampling, pack_ids
+from runtime.scheduler.queue import WaitingQueue
+from runtime.scheduler.request import Request
+
+
+def make(request_id: int, arrival_s: float, priority: int = 0) -> Request:
+    sampling = Sampling(max_new_tokens=1, seed=0)
+    return Request(Generate(request_id, pack_ids([1]), sampling, priority=priority), (), arrival_s)
+
+
+def filled(
+    *requests: Request, policy: Literal["lpm", "fcfs"] = "lpm", ranked: int = 128
+) -> WaitingQueue:
+    queue = WaitingQueue(policy, patience_s=2.0, ranked=ranked)
+    for request in requests:
+        queue.add(request)
+    return queue
+
+
+def order(queue: WaitingQueue, matched: dict[int, int], now_s: float) -> list[int]:
+    ranked = [(r, matched.get(r.id, 0)) for r in queue.candidates()]
+    return [r.id for r in queue.order(ranked, now_s)]
+
+
+def test_the_longest_match_goes_first_and_equals_by_arrival() -> None:
+    queue = filled(make(1, 0.3), make(2, 0.2), make(3, 0.1), make(4, 0.1))
+
+    assert order(queue, {1: 50}, 1.0) == [1, 3, 4, 2]
+
+
+def test_whoever_waited_too_long_goes_before_any_match() -> None:
+    queue = filled(make(1, 5.0), make(2, 1.0), make(3, 0.5), make(4, 5.0))
+
+    assert order(queue, {1: 50, 2: 10, 4: 60}, 5.5) == [3, 2, 4, 1]
+
+
+def test_patience_does_not_overtake_priority() -> None:
+    queue = filled(make(1, 0.0), make(2, 9.0, priority=1), make(3, 9.0, priority=-1))
+
+    assert order(queue, {3: 99}, 9.5) == [2, 1, 3]
+
+
+def test_first_come_first_served_knows_priority_and_arrival_only() -> None:
+    queue = filled(make(1, 0.3), make(2, 0.2), make(3, 0.4, priority=1), policy="fcfs")
+
+    assert order(queue, {1: 50}, 9.0) == [3, 2, 1]
+
+
+def test_of_a_long_queue_the_most_urgent_and_oldest_are_ranked() -> None:
+    queue = filled(*(make(i, 10.0 - i) for i in range(6)), make(9, 20.0, priority=1), ranked=3)
+
+    assert [r.id for r in queue.candidates()] == [9, 5, 4]
+
+
+@pytest.mark.parametrize("arrived_first", [1, 2])
+def test_a_request_that_comes_back_keeps_its_place(arrived_first: int) -> None:
+    first, second = make(arrived_first, 0.0), make(3 - arrived_first, 1.0)
+    queue = filled(first, second)
+    assert queue.remove(first.id) is first
+    assert queue.remove(first.id) is None
+    assert list(queue) == [second]
+
+    queue.add(first)
+
+    assert order(queue, {}, 1.0) == [first.id, second.id]
+    assert len(queue) == 2

@@ -1,0 +1,105 @@
+"""What is sent of a request, when, and only once."""
+
+from runtime.messages import Generate, Logprobs, Sampling, TokenLogprobs, pack_ids
+from runtime.scheduler.replies import Replies
+from runtime.scheduler.request import Request
+
+
+def make(
+    prompt: list[int], *, stream: bool = True, logprobs: Logprobs | None = None, request_id: int = 1
+) -> Request:
+    sampling = Sampling(max_new_tokens=9, seed=0)
+    message = Generate(request_id, pack_ids(prompt), sampling, logprobs=logprobs, stream=stream)
+    request = Request(message, (), 0.0)
+    request.cached_tokens = 2
+    return request
+
+
+def test_a_streaming_request_hears_each_token_once() -> None:
+    replies, request = Replies(), make([1, 2, 3])
+    replies.token(request, 7, None)
+    replies.token(request, 8, None)
+    (first,) = replies.take()
+    assert replies.take() == []
+    replies.token(request, 9, None)
+    (second,) = replies.take()
+
+    assert (first.token_ids, second.token_ids) == ([7, 8], [9])
+    assert (first.prompt_tokens, first.cached_tokens) == (3, 2)
+    assert (second.prompt_tokens, second.cached_tokens) == (0, 0)
+    assert first.finish is None
+
+
+def test_a_request_that_does_not_stream_gets_one_reply_with_everything() -> None:
+    replies, request = Replies(), make([1, 2, 3], stream=False)
+    for token in (7, 8, 9):
+        replies.token(request, token, TokenLogprobs([-0.5], [token]))
+        assert replies.take() == []
+    replies.finish(request, "stop", matched=9)
+    (reply,) = replies.take()
+
+    assert reply.token_ids == [7, 8, 9]
+    assert (reply.finish, reply.matched_stop, reply.prompt_tokens) == ("stop", 9, 3)
+    assert reply.logprobs is not None
+    assert reply.logprobs.ids == [7, 8, 9]
+
+
+def test_the_last_token_and_the_end_are_one_reply() -> None:
+    replies, request = Replies(), make([1])
+    replies.token(request, 7, None)
+    replies.finish(request, "length")
+
+    (reply,) = replies.take()
+
+    assert (reply.token_ids, reply.finish) == ([7], "length")
+
+
+def test_nothing_more_is_said_of_a_forgotten_request() -> None:
+    replies, gone, other = Replies(), make([1]), make([2], request_id=2)
+    replies.token(gone, 7, None)
+    replies.token(other, 8, None)
+
+    replies.forget(gone)
+
+    assert [item.request_id for item in replies.take()] == [2]
+
+
+def test_an_error_says_why() -> None:
+    replies, request = Replies(), make([1])
+
+    replies.finish(request, "error", error="logits are not finite")
+
+    (reply,) = replies.take()
+    assert (reply.finish, reply.error, reply.token_ids) == ("error", "logits are not finite", [])
+
+
+def test_prompt_values_of_many_chunks_arrive_as_one_with_the_first_reply() -> None:
+    wanted = Logprobs(start=1, top=1, token_ids=(4,))
+    replies, request = Replies(), make([10, 11, 12, 13], logprobs=wanted)
+    for token in (12, 13):
+        part = TokenLogprobs([-1.0], [token], [[(-0.1, 3)]], [[(-2.0, 4)]])
+        request.prompt_logprobs.append(part)
+    replies.token(request, 7, None)
+    (first,) = replies.take()
+    replies.token(request, 8, None)
+    (second,) = replies.take()
+
+    prompt = first.prompt_logprobs
+    assert prompt is not None
+    assert prompt.ids == [11, 12, 13]
+    assert prompt.values == [None, -1.0, -1.0]
+    assert prompt.top == [[], [(-0.1, 3)], [(-0.1, 3)]]
+    assert prompt.picked == [[], [(-2.0, 4)], [(-2.0, 4)]]
+    assert second.prompt_logprobs is None
+
+
+def test_from_the_last_prompt_token_on_there_is_one_token_without_a_value() -> None:
+    replies, last, none = Replies(), make([5, 6], logprobs=Logprobs(1)), make([5, 6], request_id=2)
+    none.sample.logprobs = Logprobs(2)
+    replies.finish(last, "length")
+    replies.finish(none, "length")
+
+    first, second = replies.take()
+
+    assert first.prompt_logprobs == TokenLogprobs([None], [6])
+    assert second.prompt_logprobs is None

@@ -1,0 +1,191 @@
+"""Rows in the cache: what is shared, what is copied, what is written, what is given back."""
+
+import random
+
+import numpy as np
+import pytest
+
+from mem_cache.errors import IntegrityError
+from mem_cache.spec import PoolSizes, TreeSpec
+from runtime.scheduler.residency import ResumePolicy
+from tests.testing.scheduler_rig import Rig
+from tests.testing.token_runner import expected_output
+
+AMPLE = PoolSizes(full_pages=100, swa_pages=100, rings=30)
+PROMPT = random.Random(2).choices(range(40), k=60)
+
+
+def test_after_a_tombstone_match_shared_pages_are_read_and_not_written() -> None:
+    rig = Rig(AMPLE, chunk=10)
+    rig.send(PROMPT[:44], 2)
+    rig.run()
+    rig.residency.cache.evict_swa(rings=AMPLE.rings)
+    assert rig.residency.cache.points == 0
+    pages = rig.residency.cache.tree_pages
+
+    prompt = [*PROMPT[:43], 47]
+    request = rig.send(prompt, 6)
+    rig.scheduler.turn()
+    state = rig.request(request)
+    assert (state.matched, state.write_from, state.shared_pages) == (0, 40, 5)
+    assert rig.plans[-1].write_from.tolist() == [40]
+    assert state.num_pages == 6
+
+    rig.run()
+    assert rig.cached(request) == 0
+    assert rig.tokens(request) == expected_output(prompt, 6, 50)
+    assert rig.residency.cache.tree_pages <= pages + 2
+    rig.assert_conserved()
+
+
+@pytest.mark.parametrize("stop_after", [5, 10, 25, 40, 44])
+def test_an_abort_inside_shared_pages_leaves_a_point_at_what_was_computed(stop_after: int) -> None:
+    rig = Rig(AMPLE, chunk=5)
+    rig.send(PROMPT[:44], 2)
+    rig.run()
+    rig.residency.cache.evict_swa(rings=AMPLE.rings)
+    gone = rig.send(PROMPT[:44], 2)
+    rig.turn_until(lambda: rig.request(gone).committed >= stop_after)
+    rig.abort(gone)
+    rig.run()
+
+    prompt = [*PROMPT[:stop_after], 48, 48]
+    request = rig.send(prompt, 4)
+    rig.run()
+
+    assert rig.cached(request) == stop_after
+    assert rig.tokens(request) == expected_output(prompt, 4, 50)
+    rig.assert_conserved()
+
+
+def test_the_partial_page_of_a_match_is_copied_and_its_source_kept_until_then() -> None:
+    rig = Rig(AMPLE)
+    rig.send(PROMPT[:20], 1)
+    rig.run()
+    plans = len(rig.plans)
+
+    first, second = rig.send([*PROMPT[:20], 41], 3), rig.send([*PROMPT[:20], 42], 3)
+    rig.run()
+
+    copies = rig.plans[plans].page_copies
+    assert len(copies) == 2
+    assert copies[0][0] == copies[1][0]
+    assert copies[0][1] != copies[1][1]
+    assert rig.tokens(first) == expected_output([*PROMPT[:20], 41], 3, 50)
+    assert rig.tokens(second) == expected_output([*PROMPT[:20], 42], 3, 50)
+    rig.assert_conserved()
+
+
+def test_the_smallest_pools_serve_one_row_at_a_time() -> None:
+    spec = TreeSpec(8, 4, 8)
+    rig = Rig(PoolSizes(8, spec.row_swa_pages, 1), spec=spec, rows=4, chunk=3)
+    prompts = [PROMPT[i : i + 20 + i] for i in range(5)]
+    requests = [rig.send(p, 20) for p in prompts]
+    while rig.busy:
+        rig.scheduler.turn()
+        assert rig.residency.rows_used <= 1
+
+    for prompt, request in zip(prompts, requests, strict=True):
+        assert rig.tokens(request) == expected_output(prompt, 20, 50)
+    rig.assert_conserved()
+
+
+def test_with_one_ring_a_repeated_prompt_starts_cold_rather_than_never() -> None:
+    spec = TreeSpec(8, 4, 8)
+    rig = Rig(PoolSizes(20, spec.row_swa_pages * 2, 1), spec=spec, rows=2)
+    for _ in range(3):
+        request = rig.send(PROMPT[:21], 4)
+        rig.run()
+        assert rig.cached(request) == 0
+        assert rig.tokens(request) == expected_output(PROMPT[:21], 4, 50)
+    rig.assert_conserved()
+
+
+@pytest.mark.parametrize("chunk", [1, 7, -1])
+@pytest.mark.parametrize("length", [1, 4, 7, 8, 9, 16])
+@pytest.mark.parametrize("spec", [TreeSpec(8, 4, 8), TreeSpec(8, 8, 8), TreeSpec(1, 1, 3)])
+def test_prompts_at_every_boundary_are_exact_cold_and_warm(
+    spec: TreeSpec, length: int, chunk: int
+) -> None:
+    sizes = PoolSizes(64 // spec.page_size, 2 * spec.row_swa_pages, 3)
+    rig = Rig(sizes, spec=spec, rows=2, chunk=chunk)
+    prompt = PROMPT[:length]
+    new = 64 - length  # up to the very last slot of the pool
+    for cached in (0, length - 1):
+        request = rig.send(prompt, new if cached == 0 else 3)
+        rig.run()
+        assert rig.tokens(request) == expected_output(prompt, new, 50)[: len(rig.tokens(request))]
+        assert len(rig.tokens(request)) == (new if cached == 0 else 3)
+    rig.assert_conserved()
+
+
+def test_a_window_keeps_no_more_pages_than_its_slots() -> None:
+    rig = Rig(AMPLE, rows=1, resume=ResumePolicy(prompt_end=False, request_end=False))
+    request = rig.send(PROMPT[:3], 40)
+    rig.turn_until(lambda: bool(rig.tokens(request)))
+    used: list[int] = []
+    while rig.busy:
+        used.append(rig.residency.swa.capacity - rig.residency.swa.free)
+        rig.scheduler.turn()
+
+    assert max(used) == rig.spec.window_slots
+    rig.assert_conserved()
+
+
+def test_a_row_that_cannot_be_had_changes_nothing() -> None:
+    rig = Rig(PoolSizes(6, 40, 9), rows=2, policy="fcfs")
+    first = rig.send(PROMPT[:30], 10)
+    rig.scheduler.turn()
+    second = rig.send(PROMPT[30:50], 4)
+    rig.scheduler._receive(rig.socket.receive(0.0)[0])
+    request, residency = rig.request(second), rig.residency
+    free = (residency.full.free, residency.swa.free, residency.rings.free, residency.table.free)
+
+    assert not residency.try_admit(request, residency.match(request), reserve_pages=1)
+
+    assert free == (
+        residency.full.free,
+        residency.swa.free,
+        residency.rings.free,
+        residency.table.free,
+    )
+    assert residency.cache.locks == 1
+    rig.run()
+    assert len(rig.tokens(first)) == 10
+    assert len(rig.tokens(second)) == 4
+    rig.assert_conserved()
+
+
+def test_a_lost_reference_is_found_by_the_check() -> None:
+    rig = Rig(AMPLE)
+    request = rig.send(PROMPT[:20], 10)
+    rig.turn_until(lambda: len(rig.tokens(request)) > 2)
+    page = int(rig.residency.table.page_table[rig.request(request).row, 2])
+
+    rig.residency.full.incref([page])
+
+    with pytest.raises(IntegrityError, match=f"unit {page}"):
+        rig.scheduler.turn()
+
+
+def test_a_finished_row_is_zero_again() -> None:
+    rig = Rig(AMPLE, rows=1)
+    rig.send(PROMPT[:20], 4)
+    rig.run()
+
+    table = rig.residency.table
+    for array in (table.page_table, table.window, table.ring, table.length):
+        assert not np.any(array)
+
+
+def test_what_a_failed_prompt_computed_last_is_not_published() -> None:
+    rig = Rig(AMPLE, chunk=16)
+    prompt = PROMPT[:44]
+    rig.runner.fail_tokens = {expected_output(prompt, 1, 50)[0]}
+
+    request = rig.send(prompt, 5)
+    rig.run()
+
+    assert rig.outputs(request)[-1].finish == "error"
+    assert rig.residency.cache.tokens_by_namespace() == {"": 32}
+    rig.assert_conserved()

@@ -1,0 +1,130 @@
+"""Counters, gauges and log lines say what happened."""
+
+import logging
+import re
+
+import pytest
+
+from mem_cache.spec import PoolSizes
+from runtime.messages import GetState, State
+from runtime.scheduler.stats import COUNTERS, Stats
+from tests.testing.scheduler_rig import Rig
+
+AMPLE = PoolSizes(full_pages=50, swa_pages=60, rings=20)
+PROMPT = list(range(20))
+
+
+def numbers(caplog: pytest.LogCaptureFixture, start: str) -> list[dict[str, float]]:
+    """Return the name: value pairs of every log line that begins so."""
+    lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith(start)]
+    return [{k: float(v) for k, v in re.findall(r"([#\w/() -]+): ([\d.]+)", li)} for li in lines]
+
+
+def test_counters_add_up_over_requests_hits_refusals_and_aborts() -> None:
+    rig = Rig(AMPLE)
+    rig.send(PROMPT, 5)
+    rig.run()
+    rig.send(PROMPT, 3)
+    rig.send([], 3)
+    gone = rig.send([9, 9], 100)
+    for _ in range(4):
+        rig.scheduler.turn()
+    rig.abort(gone, 999)
+    rig.run()
+
+    counters = rig.scheduler.stats.counters
+    assert counters["requests"] == 3
+    assert counters["refused_requests"] == 1
+    assert counters["finished_requests"] == 2
+    assert counters["aborted_requests"] == 1
+    assert counters["failed_requests"] == counters["retracted_requests"] == 0
+    assert counters["prompt_tokens"] == 42
+    assert counters["cached_tokens"] == 19
+    assert counters["computed_prompt_tokens"] == 20 + 1 + 2
+    assert counters["generation_tokens"] == 8 + len(rig.tokens(gone))
+    assert counters["prefill_steps"] + counters["decode_steps"] == rig.runner.steps
+    assert rig.scheduler.stats.gauges["cache_hit_rate"] == pytest.approx(19 / 42)
+
+
+def test_gauges_follow_the_pools() -> None:
+    rig = Rig(AMPLE, rows=1)
+    rig.send(PROMPT, 9)
+    rig.send([7, 7], 1)
+    rig.scheduler.turn()
+
+    rig.scheduler.turn()
+    rig.scheduler.turn()
+    gauges = rig.scheduler.stats.gauges
+    assert (gauges["running"], gauges["waiting"]) == (1, 1)
+    assert gauges["full_pages_free"] == rig.residency.full.free == 47
+    assert gauges["full_usage"] == pytest.approx(3 / 50)
+    assert gauges["used_tokens"] == 24
+
+    rig.run()
+    gauges = rig.scheduler.stats.gauges
+    assert (gauges["running"], gauges["waiting"]) == (0, 0)
+    assert gauges["tree_pages"] + gauges["full_pages_free"] == 50
+    assert gauges["resume_points"] == rig.residency.cache.points > 0
+    assert gauges["swa_usage"] == pytest.approx(1 - gauges["swa_pages_free"] / 60)
+    assert gauges["ring_usage"] == pytest.approx(gauges["resume_points"] / 20)
+
+
+def test_pages_that_a_running_request_shares_are_not_evictable() -> None:
+    rig = Rig(AMPLE)
+    rig.send(PROMPT, 1)
+    rig.run()
+    again = rig.send(PROMPT, 30)
+    rig.turn_until(lambda: bool(rig.tokens(again)))
+
+    running = rig.scheduler.decoding.requests
+    assert rig.residency.evictable_pages([]) == rig.residency.cache.tree_pages
+    assert rig.residency.evictable_pages(running) == rig.residency.cache.tree_pages - 2
+
+
+def test_each_prefill_step_logs_its_tokens_and_what_came_from_the_cache(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = Rig(AMPLE, chunk=16)
+    with caplog.at_level(logging.INFO, "umbra.scheduler"):
+        rig.send(PROMPT, 0)
+        rig.run()
+        rig.send([*PROMPT, *range(18)], 1)
+        rig.run()
+
+    lines = numbers(caplog, "Prefill batch")
+    assert [li[" #new-token"] for li in lines] == [16, 4, 16, 2]
+    assert [li[" #cached-token"] for li in lines] == [0, 0, 20, 0]
+    assert [li[" #pending-token"] for li in lines] == [4, 0, 2, 0]
+
+
+def test_decode_steps_log_every_so_many_with_their_throughput(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = Rig(AMPLE)
+    now = [0.0]
+    stats = Stats(rig.residency, lambda: now[0], decode_log_interval=4)
+    with caplog.at_level(logging.INFO, "umbra.scheduler"):
+        for _ in range(9):
+            now[0] += 0.5
+            stats.decode_step(3)
+
+    lines = numbers(caplog, "Decode batch")
+    assert [li[" gen throughput (token/s)"] for li in lines] == [6.0, 6.0]
+    assert stats.counters["decode_steps"] == 9
+    stats.update(running=[], waiting=0)
+    assert stats.gauges["gen_throughput"] == pytest.approx(6.0)
+
+
+def test_state_is_answered_with_a_copy_of_everything() -> None:
+    rig = Rig(AMPLE)
+    rig.socket.inbox.append(GetState(5))
+    rig.scheduler.turn()
+
+    (state,) = [m for m in rig.socket.outbox if isinstance(m, State)]
+    assert state.call_id == 5
+    assert set(COUNTERS) <= set(state.counters)
+    assert state.step_age_s == 0.0
+    assert state.loop_age_s > 0.0
+    rig.send(PROMPT, 1)
+    rig.run()
+    assert state.counters["requests"] == 0
