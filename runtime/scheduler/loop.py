@@ -122,7 +122,7 @@ class Scheduler:
     def _reply(self) -> None:
         items = self._replies.take()
         self.stats.update(
-            running=[*self.prefills, *self.decoding.requests], waiting=len(self.waiting)
+            running=len(self.prefills) + len(self.decoding), waiting=len(self.waiting)
         )
         if items:
             self._socket.send(Outputs(items))

@@ -75,6 +75,7 @@ class Residency:
         self.policy = policy or ResumePolicy()
         self.points = PendingPoints(spec, self.cache, table)
         self.rows_used = 0
+        self._running: dict[int, Request] = {}
         self._copies = Copies()
         self._pins: list[Lock] = []
         self._sources: list[int] = []
@@ -139,6 +140,8 @@ class Residency:
             return None
         page = self.spec.page_size
         wanted = div_ceil(request.total, page) - match.full_tokens // page
+        if self.full.free + self.evictable_pages() < wanted + reserve_pages:
+            return None
         lock = self.cache.lock(match)
         if self._make_room(wanted + reserve_pages):
             return lock
@@ -179,6 +182,7 @@ class Residency:
             self._pins.append(lock)
             self._adopt_window(row, start, match.point)
         request.row, request.lock = row, lock
+        self._running[request.id] = request
         request.matched = request.committed = request.scheduled = start
         request.shared_pages, request.num_pages = shared, shared + wanted
         request.window_from, request.exact_from = (start, full) if replays else (0, start)
@@ -334,6 +338,7 @@ class Residency:
         self.cache.unlock(lock)
         self.table.release(row)
         self.rows_used -= 1
+        del self._running[request.id]
         request.row, request.lock = -1, None
         request.shared_pages = request.num_pages = request.published = 0
         request.matched = request.committed = request.scheduled = 0
@@ -367,9 +372,10 @@ class Residency:
             swa.update(point.swa_pages)
             rings[point.ring] += 1
 
-    def evictable_pages(self, running: list[Request]) -> int:
+    def evictable_pages(self) -> int:
         """Return how many of the tree's pages no running request shares."""
-        shared = [self.table.page_table[r.row, : r.shared_pages] for r in running]
+        tables = self.table.page_table
+        shared = [tables[r.row, : r.shared_pages] for r in self._running.values()]
         in_use = len(np.unique(np.concatenate(shared))) if shared else 0
         return self.cache.tree_pages - in_use
 

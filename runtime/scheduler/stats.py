@@ -44,19 +44,19 @@ class Stats:
         self._gen_throughput = 0.0
         self._evictable_pages = 0
         self._evictable_due_s = 0.0
-        self.update(running=[], waiting=0)
+        self.update(running=0, waiting=0)
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to a counter."""
         self.counters[name] += amount
 
-    def update(self, *, running: list[Request], waiting: int) -> None:
+    def update(self, *, running: int, waiting: int) -> None:
         """Replace the gauges by what is so now."""
         residency = self._residency
         now = self._clock()
         if now >= self._evictable_due_s:
             self._evictable_due_s = now + EVICTABLE_INTERVAL_S
-            self._evictable_pages = residency.evictable_pages(running)
+            self._evictable_pages = residency.evictable_pages()
         cache = residency.cache
         page = residency.spec.page_size
         full, swa, rings = residency.full, residency.swa, residency.rings
@@ -64,7 +64,7 @@ class Stats:
         self.counters["evicted_pages"] = cache.evicted_pages
         self.counters["evicted_points"] = cache.evicted_points
         self.gauges = {
-            "running": len(running),
+            "running": running,
             "waiting": waiting,
             "full_pages": full.capacity,
             "full_pages_free": full.free,

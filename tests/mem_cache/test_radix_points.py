@@ -186,6 +186,7 @@ def test_an_exact_point_serves_its_own_position_only_until_a_better_one_replaces
     swa, ring = rig.swa.alloc(3).tolist(), int(rig.rings.alloc(1)[0])
 
     assert rig.cache.add_point(node, 7, swa_pages=swa, ring=ring, exact=True)
+    rig.points.update(row.ids[7:8])
     assert resumes(rig, 7) == 7
     assert resumes(rig, 6) == 0
     assert not rig.cache.add_point(node, 7, swa_pages=swa, ring=ring, exact=True)
@@ -195,6 +196,6 @@ def test_an_exact_point_serves_its_own_position_only_until_a_better_one_replaces
     assert resumes(rig, 6) == 6
 
     rig.finish(row)
-    rig.evict_swa(rings=rig.rings.capacity - 1)
+    rig.evict_swa(rings=rig.rings.capacity)
     assert rig.swa.decref(swa) == 3
     assert rig.rings.decref([ring]) == 1

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
+import runtime.scheduler.process as process
 from layers.checkpoint import WeightError
 from layers.config import ConfigFault
 from mem_cache.spec import PoolSizes
 from runtime.config import ServerConfig
-from runtime.default_model import ensure_default_model
+from runtime.default_model.folder import ensure_default_model
 from runtime.errors import ConfigError
 from runtime.ipc import SchedulerSocket, private_addresses
 from runtime.messages import Generate, Outputs, Ready, Sampling, State, pack_ids
-from runtime.scheduler import process
 from runtime.scheduler.loop import Scheduler
 from tests.testing.scheduler_rig import MemorySocket, Rig
 

@@ -189,3 +189,22 @@ def test_what_a_failed_prompt_computed_last_is_not_published() -> None:
     assert rig.outputs(request)[-1].finish == "error"
     assert rig.residency.cache.tokens_by_namespace() == {"": 32}
     rig.assert_conserved()
+
+
+def test_a_request_that_cannot_start_yet_evicts_nothing() -> None:
+    rig = Rig(PoolSizes(full_pages=14, swa_pages=60, rings=20))
+    draw = random.Random(1)
+    rig.send(draw.choices(range(40), k=16), 0)
+    rig.run()
+    rig.send(draw.choices(range(40), k=60), 30)
+    rig.scheduler.turn()
+    pages = rig.residency.cache.tree_pages
+
+    rig.send(draw.choices(range(40), k=80), 4)
+    for _ in range(10):
+        rig.scheduler.turn()
+
+    assert len(rig.scheduler.waiting) == 1
+    assert rig.residency.cache.tree_pages >= pages
+    rig.run()
+    rig.assert_conserved()
