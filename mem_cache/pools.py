@@ -24,7 +24,11 @@ class KvPools:
     """
 
     def __init__(self, spec: PoolSpec, sizes: PoolSizes, device: torch.device) -> None:
-        """Allocate zeroed pools; raises ValueError when a page holds no whole C128 record."""
+        """Allocate pools, not initialised: nothing is used that was not written before.
+
+        So a large budget takes host memory only as it fills. Raises ValueError when a page
+        holds no whole C128 record.
+        """
         tree = spec.tree
         ratios = set(spec.layer_ratios) - {0}
         if any(tree.page_size % ratio for ratio in ratios):
@@ -40,11 +44,11 @@ class KvPools:
 
         def pages(layers: int, count: int, layout: PageLayout) -> torch.Tensor:
             shape = (layers, count + 1, layout.page_bytes)
-            return torch.zeros(shape, dtype=torch.uint8, device=device)
+            return torch.empty(shape, dtype=torch.uint8, device=device)
 
         def state(layers: int, *shape: int) -> torch.Tensor:
             shape = (layers, sizes.rings + 1, *shape)
-            return torch.zeros(shape, dtype=torch.float32, device=device)
+            return torch.empty(shape, dtype=torch.float32, device=device)
 
         self.swa = pages(spec.num_layers, sizes.swa_pages, self.swa_layout)
         self.c4 = pages(len(c4), sizes.full_pages, self.c4_layout)
