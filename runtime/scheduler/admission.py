@@ -38,6 +38,8 @@ class Admission:
             match = self._residency.match(request)
             if self._waits_for_prefix(request, match, prefills):
                 continue
+            # A page per decoding row stays free, so that nobody is retracted in this turn: what
+            # was admitted launches its copies before any page they name can change hands.
             if not self._residency.try_admit(request, match, reserve_pages=decoding):
                 break
             self._queue.remove(request.id)

@@ -12,6 +12,7 @@ from typing import Protocol
 from runtime.executor.step_plan import ModelRunner, Phase, StepPlan, StepResult
 from runtime.messages import (
     Abort,
+    FinishType,
     Flush,
     Flushed,
     FromScheduler,
@@ -188,7 +189,8 @@ class Scheduler:
 
     def state(self, call_id: int = 0) -> State:
         """Return counters, gauges and how long loop and step have been going."""
-        now, started = self._clock(), self.step_started_s
+        started = self.step_started_s  # read first: the loop goes on while another thread asks
+        now = self._clock()
         return State(
             call_id,
             dict(self.stats.counters),
@@ -271,8 +273,7 @@ class Scheduler:
             request.scheduled = request.committed
             if request.retired_swa:
                 self.residency.settle(request)
-            if not self._take_token(request, result, k):
-                continue
+            self._take_token(request, result, k)
 
     def _take_token(self, request: Request, result: StepResult, k: int) -> bool:
         """Append sampled token `k` to its request; False if that ended the request."""
@@ -293,9 +294,9 @@ class Scheduler:
             return False
         return True
 
-    def _finish(self, request: Request, reason: str, *, matched: int | None = None) -> None:
+    def _finish(self, request: Request, finish: FinishType, *, matched: int | None = None) -> None:
         self.stats.count("finished_requests")
-        self._replies.finish(request, "stop" if reason == "stop" else "length", matched=matched)
+        self._replies.finish(request, finish, matched=matched)
         self._end(request)
 
     def _fail(self, request: Request, error: str) -> None:

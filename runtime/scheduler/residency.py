@@ -74,13 +74,17 @@ class Residency:
         self._replay_tokens = replay_tokens
         self.policy = policy or ResumePolicy()
         self.points = PendingPoints(spec, self.cache, table)
-        self.rows_used = 0
         self._running: dict[int, Request] = {}
         self._copies = Copies()
         self._pins: list[Lock] = []
         self._sources: list[int] = []
 
     # --- admission
+
+    @property
+    def rows_used(self) -> int:
+        """Requests that hold a row."""
+        return len(self._running)
 
     @property
     def has_row(self) -> bool:
@@ -166,8 +170,8 @@ class Residency:
         replays = match.point is None and start > 0
         wanted = div_ceil(request.total, page) - shared
         row = self.table.claim()
-        self.rows_used += 1
         own = self.full.alloc(wanted)
+        self._running[request.id] = request
         self.table.page_table[row, :shared] = match.pages[:shared]
         self.table.page_table[row, shared : shared + wanted] = own
         self.table.ring[row] = ring = self._alloc_ring()
@@ -182,7 +186,6 @@ class Residency:
             self._pins.append(lock)
             self._adopt_window(row, start, match.point)
         request.row, request.lock = row, lock
-        self._running[request.id] = request
         request.matched = request.committed = request.scheduled = start
         request.shared_pages, request.num_pages = shared, shared + wanted
         request.window_from, request.exact_from = (start, full) if replays else (0, start)
@@ -337,7 +340,6 @@ class Residency:
             self._pins.remove(lock)
         self.cache.unlock(lock)
         self.table.release(row)
-        self.rows_used -= 1
         del self._running[request.id]
         request.row, request.lock = -1, None
         request.shared_pages = request.num_pages = request.published = 0
