@@ -96,7 +96,7 @@ def _window_plan(tokens: StepTokens, spec: PoolSpec) -> WindowPlan:
     tree, batch = spec.tree, tokens.batch
     span = tree.window - 1
     position, readable = tokens.before(span)
-    column = position // tree.swa_page_size % tree.window_slots
+    column = position // tree.swa_page_size % tree.window_pages
     page = batch.window.gather(1, column).to(torch.int64)
     old_slots = page * tree.swa_page_size + position % tree.swa_page_size
     return WindowPlan(
@@ -124,7 +124,7 @@ def _window_index(tokens: StepTokens, window: int) -> Tensor:
 def _window_saves(tokens: StepTokens, spec: PoolSpec) -> SaveList:
     tree, batch = spec.tree, tokens.batch
     save, row, position = tokens.saved(tree.window)
-    column = position // tree.swa_page_size % tree.window_slots
+    column = position // tree.swa_page_size % tree.window_pages
     offset = position % tree.swa_page_size
     target = batch.save_window[save, column].to(torch.int64) * tree.swa_page_size + offset
     held = batch.window[row, column].to(torch.int64) * tree.swa_page_size + offset

@@ -5,7 +5,7 @@ a step whose chunks have one token each: there is no second code path in the ref
 
     tokens   [ row 0: chunk_start[0] .. +chunk_len[0] )[ row 1 ... )...        T in all
     pages    page_table[row, position // page_size]
-    window   window[row, (position // swa_page_size) % window_slots], positions before the chunk
+    window   window[row, (position // swa_page_size) % window_pages], positions before the chunk
     ring     ring[row], the compress state before the chunk
 
 The network writes records, indexer keys and C128 records of finished blocks into the row's full
@@ -28,14 +28,14 @@ class ForwardBatch:
     chunk_start    [n] int64    position of the chunk's first token
     chunk_len      [n] int64    tokens in the chunk, at least 1
     page_table     [n, pages] int32   full page of each page of positions, through the chunk's end
-    window         [n, window_slots] int32   SWA pages before the chunk; 0 where there is none
+    window         [n, window_pages] int32   SWA pages before the chunk; 0 where there is none
     ring           [n] int32    ring with the state before the chunk (unread at position 0)
     window_from    [n] int64    positions before it must not be read from the window (replay start)
     write_from     [n] int64    records whose last token is before it are not written
     save_row       [m] int64    row index of each save
     save_position  [m] int64    in (chunk_start, chunk_start + chunk_len]
     save_ring      [m] int32    destination ring
-    save_window    [m, window_slots] int32   destination SWA pages
+    save_window    [m, window_pages] int32   destination SWA pages
     logit_tokens   [k] int64    indices into the T tokens whose logits are wanted
     """
 

@@ -1,70 +1,101 @@
-"""What the tree answers, and what a request holds: match, lock, insertion."""
+"""What the tree answers, and what a request holds: match, lock, insertion.
 
-from dataclasses import dataclass
+A *node* is where a lock sits: a page id, or the top of a namespace as a number below 0.
+"""
+
+from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 
-from mem_cache.node import Node, Point
+
+class PointKind(IntEnum):
+    """Why a resume point was left; once a request went on from it, BRANCH is SHARED and REQUEST_END
+    is PASSED.
+
+    PROMPT_END   at the end of a prompt: for the same prompt again, or its edited answer
+    BRANCH       where a sequence parts from others, or a full match had no point
+    SHARED       a branch that was used since
+    PASSED       the end of a request whose next turn came
+    REQUEST_END  and, above it, REQUEST_END + turns: the end of a request
+    """
+
+    PROMPT_END = 0
+    BRANCH = 1
+    SHARED = 2
+    PASSED = 3
+    REQUEST_END = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """What the tree has of a sequence. Lock it before anything else changes the tree.
+class Point(NamedTuple):
+    """Everything besides full pages that is needed to compute `position` next.
 
-    full_tokens    F, the positions whose full pages are there; it may end inside a page
-    pages          [ceil(F / page_size)] int32; of the last one only F % page_size positions are
-                   valid if F ends inside it
-    node           the node that holds position F - 1; the root of the namespace if F is 0
-    point          the resume point that saves most, or None; it may hang on a sibling that has
-                   the same tokens before it
-    resume_tokens  S <= F, the tokens that `point` lets us skip: its position, or one less; else 0
+    position   tokens before it are what the state was computed from; never 0
+    ring       unit of the compress-state pool; no other point has it
+    swa_pages  of the window, in the order of TreeSpec.window_pages_at(position)
+    exact      it cannot serve the position before its own, as other points do: it was itself
+               copied from the point one further on, and lacks what that one had lost
+    """
+
+    position: int
+    ring: int
+    swa_pages: tuple[int, ...]
+    exact: bool
+
+
+class Match(NamedTuple):
+    """What the tree has of a sequence, and the plan. Lock it before anything else changes the tree.
+
+    full_tokens  F, the positions whose full pages are there; it may end inside a page
+    pages        [ceil(F / page_size)] int32; of the last one only F % page_size positions are
+                 valid if F ends inside it
+    node         the page that holds position F - 1, or the top; 0 for a namespace not there yet
+    namespace    where it was looked for
+    point        the resume point to start from, or None: then a replay, or nothing to reuse
+    start        the first position to compute: S with a point, else where a replay to F begins
+    turns        that the conversation will have had at the end of this request
+    tick         the time, in matches
     """
 
     full_tokens: int
     pages: np.ndarray
-    node: Node
+    node: int
+    namespace: str
     point: Point | None
-    resume_tokens: int
+    start: int
+    turns: int
+    tick: int
 
 
 class Lock:
-    """A request's hold on the tree: a node with everything above it, and maybe a resume point."""
+    """A request's hold on the tree: a node with everything above it, and maybe a resume point.
 
-    __slots__ = ("known_tokens", "node", "point", "released")
+    node   what it protects
+    ring   the point it pins, or 0
+    turns  of the conversation, this request's included, as far as its tokens have told
+    tick   when it was matched
+    """
 
-    def __init__(self, node: Node, point: Point | None, known_tokens: int) -> None:
+    __slots__ = ("node", "released", "ring", "tick", "turns")
+
+    def __init__(self, node: int, *, ring: int, turns: int, tick: int) -> None:
         self.node = node
-        self.point = point
-        # Of the request's tokens, as many are known to be those on the path to the node. The
-        # node may begin later, once it was split for a sequence that agrees with it further.
-        self.known_tokens = known_tokens
+        self.ring = ring
+        self.turns = turns
+        self.tick = tick
         self.released = False
 
-    def known_node(self, length: int) -> Node:
-        """Return the deepest node at whose end the request's first tokens are known to lead.
 
-        length  tokens of the sequence to follow from there; the node ends before them
-        """
-        node = self.node
-        while node.parent is not None and not node.start < min(length, self.known_tokens + 1):
-            node = node.parent
-        return node.parent or node
-
-    def holds_on(self, node: Node) -> int:
-        """Count how much of `node.full_lock_ref` is this lock's."""
-        pinned = self.point is not None and self.point.node is node
-        return int(self.node is node) + int(pinned)
-
-
-@dataclass(frozen=True, slots=True)
-class Insertion:
+class Insertion(NamedTuple):
     """Where a sequence of n tokens is now.
 
     pages       [n // page_size] int32, the tree's ids for all whole pages
-    node        the node that holds position n - 1
+    node        the page that holds position n - 1
     new_tokens  tokens that the tree did not have before
+    first_new   index of the first page that the tree adopted; those from there on are new
     """
 
     pages: np.ndarray
-    node: Node
+    node: int
     new_tokens: int
+    first_new: int

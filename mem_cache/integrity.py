@@ -1,247 +1,307 @@
-"""Verifies everything that must hold in a tree, its two lists and its three pools.
+"""Verifies everything that must hold in a tree, its lists and its three pools.
 
-Nothing here relies on what it checks: the walk goes down by children only, positions are counted
-along the way, and references are added up anew. A fault is told with the path to it.
+Nothing here relies on what it checks: it reads the arrays, counts anew, and follows every link.
+The core is only asked to hash tokens, and to find each page and each point again by its tokens,
+once the links that it follows are known to be sound. Arrays are compared whole; only lists,
+branches and points are walked.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from mem_cache.allocator import PageAllocator
-from mem_cache.children import TOKEN_BYTES
+from mem_cache.core.binding import FLAG_FORKED, FLAG_SUPERSEDED, address, library
 from mem_cache.errors import IntegrityError
-from mem_cache.lru import Link, LruList
-from mem_cache.node import Node, Point, Root
-from mem_cache.spec import TreeSpec, div_ceil
+from mem_cache.spec import TreeSpec
+from mem_cache.tree_arrays import TreeArrays
 
+Held = tuple[Counter[int], Counter[int], Counter[int]]
+Pools = tuple[PageAllocator, PageAllocator, PageAllocator]
 
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """What the owner of the tree counted: nodes, pages and points in it, locks and pins held."""
-
-    nodes: int
-    pages: int
-    points: int
-    locks: int
-    pins: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """An allocator, and the references that others than the tree hold on its units."""
-
-    allocator: PageAllocator
-    held: Counter[int]
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A node and how it was reached; `above` is the parent's place."""
-
-    node: Node
-    above: "_Place | None"
-    end: int
-
-    def __str__(self) -> str:
-        name = f"[{self.node.start}, {self.node.end})"
-        if isinstance(self.node, Root):
-            name = f"namespace {self.node.namespace!r}"
-        return name if self.above is None else f"{self.above} > {name}"
+# Of a root that no namespace has, all are 0.
+_ROOT_COUNTS = ("child", "children", "locks", "heads", "pages", "tokens")
 
 
 def check_all(
     spec: TreeSpec,
-    roots: dict[str, Root],
+    arrays: TreeArrays,
+    roots: dict[str, int],
     *,
-    full_lru: LruList[Node],
-    swa_lru: LruList[Point],
-    tally: Tally,
-    full: Pool,
-    swa: Pool,
-    rings: Pool,
+    locks: int,
+    held: Held,
+    pools: Pools,
 ) -> None:
-    """Verify spans, pages, children, points, locks, lists, counts and all references.
+    """Verify every invariant of tree, lists, locks and pools.
 
-    Raises IntegrityError with the path to the first fault found. Changes nothing.
+    locks  locks that were handed out and not released
+    held   references that others than the tree hold, by unit: full, SWA, rings
+    Raises IntegrityError naming the page, point or list.
     """
-    for namespace, root in roots.items():
-        _check_root(namespace, root)
-    places = [place for root in roots.values() for place in _places(root)]
-    for place in places:
-        _check_span(spec, place)
-    for place in places:
-        _check_children(spec, place)
-        _check_points(spec, place)
-        _check_locks(place)
-    below = [place for place in places if place.above is not None]
-    _check_unique_pages(below)
-    _check_heads(spec, places)
-    _check_full_list(below, full_lru)
-    points = [(place, point) for place in below for point in place.node.points]
-    _check_swa_list(points, swa_lru)
-    _check_tally(places, below, points, tally)
-    references = Counter(int(page) for place in below for page in place.node.pages)
-    full.allocator.check(references + full.held)
-    references = Counter(page for _, point in points for page in point.swa_pages)
-    swa.allocator.check(references + swa.held)
-    rings.allocator.check(Counter(point.ring for _, point in points) + rings.held)
+    checker = _Checker(spec, arrays, roots, np.flatnonzero(arrays.page("parent")))
+    checker.check_ranges(*(pool.capacity for pool in pools))
+    checker.check_pages()
+    checker.check_siblings()
+    checker.check_locks(locks)
+    checker.check_page_lists()
+    checker.check_points()
+    checker.check_point_lists()
+    checker.check_references(held, pools)
 
 
-def _places(root: Root) -> Iterator[_Place]:
-    """Go down from a root, parents first; `end` is what the spans add up to."""
-    stack = [_Place(root, None, 0)]
-    while stack:
-        place = stack.pop()
-        yield place
-        for child in place.node.children:
-            stack.append(_Place(child, place, place.end + len(child.tokens)))
+def _demand(right: bool | np.bool_, fault: str) -> None:
+    if not right:
+        raise IntegrityError(fault)
 
 
-def _require(holds: bool, place: "_Place | str", what: str) -> None:
-    if not holds:
-        raise IntegrityError(f"{place}: {what}")
+@dataclass(frozen=True, slots=True)
+class _Checker:
+    """pages  ids of all pages in the tree."""
+
+    spec: TreeSpec
+    arrays: TreeArrays
+    roots: dict[str, int]
+    pages: np.ndarray
+
+    def check_ranges(self, pages: int, swa_pages: int, rings: int) -> None:
+        """Each link names something that there is, so that following it is safe."""
+        a = self.arrays
+        leaves = a.roots["leaves"]
+        tries = (a.page("split_low"), a.page("split_high"), a.page("child"), a.roots["child"])
+        places = (*a.page_links(), *a.root_links(), a.point("holder"))
+        ends = (a.page_lists["oldest"], a.page_lists["newest"], leaves["oldest"], leaves["newest"])
+        chains = (*a.point_links(), a.point("below"), a.point("chain"), a.page("point"), a.buckets)
+        points = (*chains, a.point_lists["oldest"], a.point_lists["newest"])
+        for what, arrays, least, most in (
+            ("parent", (a.page("parent"),), -len(a.roots), pages),
+            ("page or branch", tries, -pages, pages),
+            ("page", (*places, *ends), 0, pages),
+            ("resume point", points, 0, rings),
+            ("SWA page", (a.windows,), 0, swa_pages),
+            ("kind of page", (a.kind,), 0, len(a.page_lists) - 1),
+            ("kind of point", (a.point_kind,), 0, len(a.point_lists) - 1),
+        ):
+            for array in arrays:
+                low, high = int(array.min()), int(array.max())
+                _demand(low >= least, f"a link names {what} {low}, below {least}")
+                _demand(high <= most, f"a link names {what} {high}, above {most}")
+
+    def check_pages(self) -> None:
+        """Each page follows a whole one of its namespace, and the counts agree."""
+        a, ids, size = self.arrays, self.pages, self.spec.page_size
+        parent, number, root = a.page("parent")[ids], a.page("number")[ids], a.page("root")[ids]
+        length = a.page("length")[ids]
+        _demand(a.tree.pages == len(ids), f"{len(ids)} pages in the tree, {a.tree.pages} counted")
+        below, above = parent > 0, parent[parent > 0]
+        self._each(below & (a.page("parent")[parent * below] == 0), "follows one that is not there")
+        self._each((length < 1) | (length > size), "has an impossible length")
+        gap = np.zeros(len(ids), np.bool_)
+        gap[below] = a.page("length")[above] != size
+        self._each(gap, "follows a partial one")
+        gap[below] = a.page("number")[above] + 1 != number[below]
+        gap[~below] = number[~below] != 0
+        self._each(gap, "has the wrong number")
+        gap[below] = a.page("root")[above] != root[below]
+        gap[~below] = -1 - parent[~below] != root[~below]
+        self._each(gap, "is in two namespaces")
+        self._each(~np.isin(root, list(self.roots.values())), "is in no namespace")
+        column = np.arange(size)[None, :]
+        valid = (a.tokens[ids] >= 0) == (column < length[:, None])
+        self._each(~valid.all(axis=1), "has tokens that do not end where it does")
+        count = np.bincount(above, minlength=len(a.stamp))
+        self._each(count[ids] != a.page("children")[ids], "has a wrong number of children")
+        forked = a.flags[ids] & FLAG_FORKED != 0
+        self._each((count[ids] > 1) & ~forked, "does not know that it forked")
+        self._each(self._wrong_trails(), "has another trail than its tokens")
+        for name, index in self.roots.items():
+            mine, top = root == index, a.roots[index]
+            found = (mine.sum(), length[mine].sum(), (parent == -1 - index).sum())
+            told = (top["pages"], top["tokens"], top["children"])
+            _demand(found == told, f"namespace {name!r} has (pages, tokens, children) {found}")
+        unused = np.delete(a.roots, list(self.roots.values()))
+        empty = all(not unused[field].any() for field in _ROOT_COUNTS)
+        _demand(empty, "a root holds pages and has no name")
+
+    def _wrong_trails(self) -> np.ndarray:
+        """Return for each page whether it is a whole one and its trail is not what it should be."""
+        a, add = self.arrays, library().trail_add
+        parent, trail, size = a.page("parent"), a.trail, self.spec.page_size
+        wrong = np.zeros(len(self.pages), np.bool_)
+        tokens = address(a.tokens)
+        for i in np.flatnonzero(a.page("length")[self.pages] == size).tolist():
+            page = int(self.pages[i])
+            above = int(parent[page])
+            before = int(trail[above]) if above > 0 else 1 - above
+            wrong[i] = trail[page] != add(before, tokens + page * size * a.tokens.itemsize, size)
+        return wrong
+
+    def _each(self, wrong: np.ndarray, fault: str) -> None:
+        if wrong.any():
+            raise IntegrityError(f"page {self._path(int(self.pages[wrong.argmax()]))} {fault}")
+
+    def _path(self, page: int) -> str:
+        parent = self.arrays.page("parent")
+        path, seen = [page], {page}
+        while path[-1] > 0 and int(parent[path[-1]]) not in seen:
+            path.append(int(parent[path[-1]]))
+            seen.add(path[-1])
+        return " < ".join(map(str, path[:9])) + (" < ..." if len(path) > 9 else "")
+
+    def check_siblings(self) -> None:
+        """Each page is found by its tokens, and each branch of the tries stands where it must."""
+        a, core = self.arrays, library()
+        parent, flags = a.page("parent"), a.flags
+        tops = [(-1 - root, int(a.roots["child"][root])) for root in self.roots.values()]
+        nodes = self.pages[a.page("child")[self.pages] != 0]
+        tries = tops + list(zip(nodes.tolist(), a.page("child")[nodes].tolist(), strict=True))
+        found: list[int] = []
+        bearers: list[int] = []
+        for node, trie in tries:
+            for page in list(self._leaves(trie, bearers)):
+                found.append(page)
+                _demand(parent[page] == node, f"page {page} stands below {node}, not its parent")
+                tokens = np.ascontiguousarray(a.tokens[page])
+                nearest = core.siblings_nearest(a.pointer, trie, address(tokens))
+                _demand(nearest == page, f"page {page} is not found by its tokens, {nearest} is")
+        _demand(sorted(found) == self.pages.tolist(), "a page stands below nobody, or twice")
+        _demand(len(set(bearers)) == len(bearers), "a page bears two branches")
+        superseded = self.pages[flags[self.pages] & FLAG_SUPERSEDED != 0]
+        free = superseded[a.page("locks")[superseded] == 0]
+        _demand(not len(free), f"superseded pages {free.tolist()} stay without a lock")
+
+    def _leaves(self, trie: int, bearers: list[int]) -> Iterator[int]:
+        """Go through the pages of a trie; a branch deeper down must look at a later bit."""
+        a = self.arrays
+        stack = [(trie, -1)] if trie else []
+        while stack:
+            reference, above = stack.pop()
+            if reference > 0:
+                yield reference
+                continue
+            bearer = -reference
+            at = int(a.page("split_at")[bearer])
+            _demand(at > above, f"branch of page {bearer} looks at bit {at} below bit {above}")
+            _demand(at < 32 * self.spec.page_size, f"branch of page {bearer} looks at bit {at}")
+            bearers.append(bearer)
+            stack.append((int(a.page("split_low")[bearer]), at))
+            stack.append((int(a.page("split_high")[bearer]), at))
+
+    def check_locks(self, locks: int) -> None:
+        """Locks and pins are those handed out; exactly what they protect is guarded."""
+        a, ids = self.arrays, self.pages
+        counts, parent = a.page("locks"), a.page("parent")
+        total = int(counts[ids].sum() + a.roots["locks"].sum())
+        _demand(total == locks + a.tree.pins_held, f"{total} locks are counted, {locks} are held")
+        guards = np.zeros(len(a.stamp), np.int32)
+        guards[ids] = counts[ids] > 0
+        for page in ids[np.argsort(-a.page("number")[ids])].tolist():
+            if guards[page] and parent[page] > 0:
+                guards[parent[page]] += 1
+        self._each(guards[ids] != a.page("guards")[ids], "is not guarded as its locks demand")
+        guarded = int((guards[ids] > 0).sum())
+        _demand(guarded == a.tree.guarded, f"{guarded} pages are guarded")
+
+    def check_page_lists(self) -> None:
+        """Exactly the pages that may be evicted stand in lists, each in its own, by age."""
+        a, ids = self.arrays, self.pages
+        free = (a.page("locks")[ids] == 0) & (a.page("children")[ids] == 0)
+        leaves, kind, root = ids[free], a.kind, a.page("root")
+        for index, record in enumerate(a.page_lists):
+            wanted = sorted(leaves[kind[leaves] == index].tolist())
+            listed = _walk(f"list of pages of kind {index}", record, a.page_links())
+            _demand(sorted(listed) == wanted, f"list {index} has pages {listed}, not {wanted}")
+            ages = a.stamp[listed]
+            _demand(bool((ages[1:] >= ages[:-1]).all()), f"list {index} is not in order of use")
+        for name, index in self.roots.items():
+            wanted = sorted(leaves[root[leaves] == index].tolist())
+            listed = _walk(f"list of {name!r}", a.roots["leaves"][index], a.root_links())
+            _demand(sorted(listed) == wanted, f"list of {name!r} has pages {listed}, not {wanted}")
+
+    def check_points(self) -> None:
+        """Each point hangs on the page with its last token, once, and is found by its tokens."""
+        a, size = self.arrays, self.spec.page_size
+        position, holder, below = a.point("position"), a.point("holder"), a.point("below")
+        alive = np.flatnonzero(position).tolist()
+        _demand(len(alive) == a.tree.points, f"{len(alive)} points live, {a.tree.points} counted")
+        hung: list[int] = []
+        for page in self.pages[a.page("point")[self.pages] != 0].tolist():
+            ring, deeper = int(a.page("point")[page]), 1 << 31
+            start = int(a.page("number")[page]) * size
+            while ring:
+                at = int(position[ring])
+                _demand(holder[ring] == page, f"point {ring} hangs on page {page} unknown to it")
+                _demand(start < at < deeper, f"point {ring} at {at} is out of order on {page}")
+                end = start + int(a.page("length")[page])
+                _demand(at <= end, f"point {ring} is behind {page}")
+                count = self.spec.window_pages_at(at)
+                full = (a.windows[ring] != 0) == (np.arange(self.spec.window_pages) < count)
+                _demand(bool(full.all()), f"point {ring} at {at} has not {count} SWA pages")
+                hung.append(ring)
+                ring, deeper = int(below[ring]), at
+        _demand(sorted(hung) == alive, "a point lives that hangs nowhere")
+        inside = [r for r in alive if position[r] % size]
+        tabled = self._tabled()
+        _demand(sorted(tabled) == inside, f"points {tabled} are in the table, not {inside}")
+        for ring in inside:
+            found = library().point_find(a.pointer, int(holder[ring]), int(position[ring]))
+            _demand(found == ring, f"point {ring} is not found by its tokens, {found} is")
+        parents = a.page("parent")[holder[inside]]
+        heads = Counter(parents.tolist())
+        for page in self.pages.tolist():
+            _demand(a.page("heads")[page] == heads[page], f"page {page} miscounts its heads")
+        for index in self.roots.values():
+            _demand(a.roots["heads"][index] == heads[-1 - index], f"root {index}: heads")
+
+    def _tabled(self) -> list[int]:
+        buckets, chain = self.arrays.buckets, self.arrays.point("chain")
+        rings: list[int] = []
+        for first in buckets[buckets != 0].tolist():
+            ring = first
+            while ring and len(rings) <= len(chain):
+                rings.append(ring)
+                ring = int(chain[ring])
+        return rings
+
+    def check_point_lists(self) -> None:
+        """Exactly the unpinned points stand in lists, each in its own."""
+        a = self.arrays
+        position, pins = a.point("position"), a.point("pins")
+        alive = np.flatnonzero(position)
+        _demand(int(pins[alive].sum()) == a.tree.pins_held, "pins are miscounted")
+        for index, record in enumerate(a.point_lists):
+            wanted = alive[(pins[alive] == 0) & (a.point_kind[alive] == index)].tolist()
+            listed = _walk(f"list of points of kind {index}", record, a.point_links())
+            _demand(sorted(listed) == wanted, f"list {index} has points {listed}, not {wanted}")
+            ages = a.point_stamp[listed]
+            ordered = bool((ages[1:] >= ages[:-1]).all())
+            _demand(ordered, f"list of points {index} is not in order of use")
+
+    def check_references(self, held: Held, pools: Pools) -> None:
+        """Every unit has the references of the tree and of those who hold it, and no other."""
+        a = self.arrays
+        alive = np.flatnonzero(a.point("position"))
+        windows = a.windows[alive]
+        units = (self.pages, windows[windows != 0], alive)
+        for pool, mine, others in zip(pools, units, held, strict=True):
+            expected = np.bincount(mine, minlength=pool.capacity + 1)
+            for unit, count in others.items():
+                if not 0 <= unit <= pool.capacity:
+                    raise IntegrityError(f"pool {pool.name}: no unit {unit} of {pool.capacity}")
+                expected[unit] += count
+            pool.check(expected)
 
 
-def _check_root(namespace: str, root: Root) -> None:
-    place = f"namespace {namespace!r}"
-    _require(root.namespace == namespace, place, f"its root is that of {root.namespace!r}")
-    _require(not root.linked, place, "a root stands in a list")
-    _require(root.parent is None, place, "a root has a parent")
-    _require(not len(root.tokens) and not root.points, place, "a root has tokens or points")
-    _require(len(root.children) > 0 or root.full_lock_ref > 0, place, "empty, yet kept")
-
-
-def _check_span(spec: TreeSpec, place: _Place) -> None:
-    node = place.node
-    if place.above is None:
-        return
-    size = len(node.tokens)
-    _require(size > 0, place, "an empty span")
-    _require(node.page_size == spec.page_size, place, "another page size")
-    _require(node.parent is place.above.node, place, "its parent link leads elsewhere")
-    _require(node.start == place.above.end, place, f"starts elsewhere than at {place.above.end}")
-    _require(node.start % spec.page_size == 0, place, "starts inside a page")
-    _require(
-        len(node.pages) == div_ceil(size, spec.page_size), place, f"has {len(node.pages)} pages"
-    )
-    _require(not size % spec.page_size or not len(node.children), place, "partial, with children")
-
-
-def _check_children(spec: TreeSpec, place: _Place) -> None:
-    children = place.node.children
-    keys = list(children.sorted_keys())
-    _require(keys == sorted(keys), place, "child keys out of order")
-    _require(set(keys) == {key for key, _ in children.items()}, place, "child keys disagree")
-    _require(len(keys) == len(children), place, "a child key stands twice")
-    for key, child in children.items():
-        first = child.tokens[: spec.page_size].tobytes()
-        _require(key == first, place, f"child [{child.start}, {child.end}) has another key")
-    # A key that is a prefix of any other is one of the next in order.
-    for key, following in pairwise(keys):
-        _require(not following.startswith(key), place, "a child key is a prefix of another")
-
-
-def _check_points(spec: TreeSpec, place: _Place) -> None:
-    node, last = place.node, place.node.start
-    for point in node.points:
-        what = f"resume point {point.position}"
-        _require(point.alive, place, f"{what} is given up")
-        _require(point.node is node, place, f"{what} says it hangs elsewhere")
-        _require(last < point.position <= node.end, place, f"{what} out of order or of the span")
-        _require(
-            len(point.swa_pages) == len(spec.window_page_range(point.position)),
-            place,
-            f"{what} has {len(point.swa_pages)} SWA pages",
-        )
-        last = point.position
-
-
-def _check_locks(place: _Place) -> None:
-    node = place.node
-    _require(node.full_lock_ref >= 0, place, f"full_lock_ref is {node.full_lock_ref}")
-    for point in node.points:
-        what = f"swa_lock_ref of resume point {point.position}"
-        _require(point.swa_lock_ref >= 0, place, f"{what} is {point.swa_lock_ref}")
-    pins = sum(point.swa_lock_ref for point in node.points)
-    _require(node.full_lock_ref >= pins, place, f"full_lock_ref {node.full_lock_ref} < {pins}")
-
-
-def _check_unique_pages(places: list[_Place]) -> None:
-    if not places:
-        return
-    pages = np.concatenate([place.node.pages for place in places])
-    values, counts = np.unique(pages, return_counts=True)
-    twice = values[counts > 1]
-    if len(twice):
-        holder = [place for place in places if twice[0] in place.node.pages]
-        raise IntegrityError(f"{holder[-1]}: page {twice[0]} stands in the tree twice")
-
-
-def _check_heads(spec: TreeSpec, places: list[_Place]) -> None:
-    """Points inside first pages: each known to the parent, none twice, nothing else known."""
-    expected: dict[int, dict[bytes, Point]] = {id(place): {} for place in places}
-    for place in places:
-        node = place.node
-        if place.above is None:
-            continue
-        known = expected[id(place.above)]
-        for point in node.points:
-            before = node.tokens[: point.position - node.start].tobytes()
-            if len(before) < spec.page_size * TOKEN_BYTES:
-                what = f"tokens before resume point {point.position} have another"
-                _require(before not in known, place, what)
-                known[before] = point
-    for place in places:
-        heads = dict(place.node.children.heads())
-        _require(heads == expected[id(place)], place, "index of points in first pages is wrong")
-
-
-def _check_full_list(places: list[_Place], full_lru: LruList[Node]) -> None:
-    listed = _members("full_lru", full_lru)
-    for place in places:
-        node = place.node
-        inside = listed.pop(id(node), None) is not None
-        _require(node.linked == inside, place, "its links lead into another list")
-        if node.full_lock_ref:
-            _require(not inside, place, "locked, yet in full_lru")
-        elif not len(node.children):
-            _require(inside, place, "an unlocked leaf is missing from full_lru")
-    if listed:
-        raise IntegrityError(f"full_lru: {len(listed)} nodes are not in the tree")
-
-
-def _check_swa_list(points: list[tuple[_Place, Point]], swa_lru: LruList[Point]) -> None:
-    listed = _members("swa_lru", swa_lru)
-    for place, point in points:
-        inside = listed.pop(id(point), None) is not None
-        what = f"resume point {point.position} is {'' if inside else 'not '}in swa_lru"
-        _require(inside == (point.swa_lock_ref == 0), place, what)
-    if listed:
-        raise IntegrityError(f"swa_lru: {len(listed)} resume points are not in the tree")
-
-
-def _members(name: str, items: LruList[Node] | LruList[Point]) -> dict[int, Link]:
-    try:
-        items.check()
-    except IntegrityError as error:
-        raise IntegrityError(f"{name}: {error}") from error
-    return {id(item): item for item in items}
-
-
-def _check_tally(
-    places: list[_Place], below: list[_Place], points: list[tuple[_Place, Point]], tally: Tally
-) -> None:
-    pins = sum(point.swa_lock_ref for _, point in points)
-    found = Tally(
-        nodes=len(below),
-        pages=sum(len(place.node.pages) for place in below),
-        points=len(points),
-        locks=sum(place.node.full_lock_ref for place in places) - pins,
-        pins=pins,
-    )
-    if found != tally:
-        raise IntegrityError(f"the tree counts {tally}, it has {found}")
+def _walk(name: str, record: np.void, links: tuple[np.ndarray, np.ndarray]) -> list[int]:
+    """Return the items of a list, oldest first; its links must agree in both directions."""
+    newer, older = links
+    items: list[int] = []
+    item, before = int(record["oldest"]), 0
+    while item and len(items) <= record["length"]:
+        _demand(older[item] == before, f"{name}: {item} does not know {before} before it")
+        items.append(item)
+        item, before = int(newer[item]), item
+    _demand(before == record["newest"], f"{name} does not end with {record['newest']}")
+    _demand(len(items) == record["length"], f"{name} of {record['length']} has {len(items)} items")
+    return items

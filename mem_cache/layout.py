@@ -3,7 +3,8 @@
     SWA page    swa_page_size records                of every layer
     C4 page     page_size / 4 records                of every layer that compresses by 4
     indexer     page_size / 4 indexer keys           likewise
-    C128 page   page_size / 128 records              of every layer that compresses by 128
+    C128        page_size / 128 records              likewise for 128; blocks of 64 records hold the
+                                                     records of as many pages as that is, in order
     ring        C4 layers: `state_rows` rows; C128 layers: `state_banks` banks
 
 A packed record is 448 e4m3 + 64 bfloat16 (576 data bytes), 7 ue8m0 + 1 pad (8 scale bytes). In a
@@ -30,6 +31,8 @@ __all__ = [
 
 FLOAT_BYTES = 4
 C128_PARTS = 3
+# A page has so few C128 records that padding them page by page would add half their weight.
+C128_BLOCK_RECORDS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,7 @@ def swa_page_bytes(spec: PoolSpec) -> int:
 
 
 def full_page_bytes(spec: PoolSpec) -> int:
-    """Return the bytes of one full page in all layers: C4, indexer and C128 pages."""
+    """Return the bytes of one full page in all layers: C4 and indexer pages, C128 records."""
     c4, c128 = len(spec.layers_with_ratio(4)), len(spec.layers_with_ratio(128))
     page = spec.tree.page_size
     total = 0
@@ -99,7 +102,8 @@ def full_page_bytes(spec: PoolSpec) -> int:
         total += c4 * record_layout(spec, page // 4).page_bytes
         total += c4 * indexer_layout(spec).page_bytes
     if c128:
-        total += c128 * record_layout(spec, page // 128).page_bytes
+        block = record_layout(spec, C128_BLOCK_RECORDS).page_bytes
+        total += c128 * div_ceil(block * (page // 128), C128_BLOCK_RECORDS)
     return total
 
 

@@ -2,9 +2,15 @@
 
 import torch
 
-from jit_kernels.paged_rows import PageLayout
-from mem_cache.layout import C128_PARTS, indexer_layout, record_layout, state_layout
-from mem_cache.spec import PoolSizes, PoolSpec
+from jit_kernels.paged_rows import PageLayout, gather_rows, store_rows
+from mem_cache.layout import (
+    C128_BLOCK_RECORDS,
+    C128_PARTS,
+    indexer_layout,
+    record_layout,
+    state_layout,
+)
+from mem_cache.spec import PoolSizes, PoolSpec, div_ceil
 
 __all__ = ["KvPools"]
 
@@ -18,7 +24,8 @@ class KvPools:
     swa       [L, swa_pages + 1, bytes] uint8      layout `swa_layout`
     c4        [L4, full_pages + 1, bytes] uint8    layout `c4_layout`
     indexer   [L4, full_pages + 1, bytes] uint8    layout `indexer_layout`
-    c128      [L128, full_pages + 1, bytes] uint8  layout `c128_layout`
+    c128      [L128, blocks, bytes] uint8          layout `c128_layout`; record page * k + j is the
+                                                   j-th of the k records of a full page
     c4_state    [L4, rings + 1, state_rows, columns] float32    columns: layout.StateLayout
     c128_state  [L128, rings + 1, state_banks, 3, head_dim] float32
     """
@@ -37,7 +44,8 @@ class KvPools:
         self.sizes = sizes
         self.swa_layout = record_layout(spec, tree.swa_page_size)
         self.c4_layout = record_layout(spec, max(1, tree.page_size // 4))
-        self.c128_layout = record_layout(spec, max(1, tree.page_size // 128))
+        self.c128_layout = record_layout(spec, C128_BLOCK_RECORDS)
+        self._c128_records = max(1, tree.page_size // 128)
         self.indexer_layout = indexer_layout(spec)
         c4, c128 = spec.layers_with_ratio(4), spec.layers_with_ratio(128)
         self._nth = {layer: i for layers in (c4, c128) for i, layer in enumerate(layers)}
@@ -53,7 +61,8 @@ class KvPools:
         self.swa = pages(spec.num_layers, sizes.swa_pages, self.swa_layout)
         self.c4 = pages(len(c4), sizes.full_pages, self.c4_layout)
         self.indexer = pages(len(c4), sizes.full_pages, self.indexer_layout)
-        self.c128 = pages(len(c128), sizes.full_pages, self.c128_layout)
+        records = (sizes.full_pages + 1) * self._c128_records
+        self.c128 = pages(len(c128), div_ceil(records, C128_BLOCK_RECORDS) - 1, self.c128_layout)
         self.c4_state = state(len(c4), spec.state_rows, state_layout(spec).width)
         self.c128_state = state(len(c128), spec.state_banks, C128_PARTS, spec.head_dim)
 
@@ -73,8 +82,12 @@ class KvPools:
 
     def copy_full_page(self, source: int, destination: int) -> None:
         """Copy full page `source` over `destination`, in every layer."""
-        for pool in (self.c4, self.indexer, self.c128):
+        for pool in (self.c4, self.indexer):
             pool[:, destination] = pool[:, source]
+        each = torch.arange(self._c128_records, device=self.c128.device)
+        old, new = source * len(each) + each, destination * len(each) + each
+        for layer in self.c128:
+            store_rows(layer, new, gather_rows(layer, old, self.c128_layout), self.c128_layout)
 
     def copy_swa_page(self, source: int, destination: int) -> None:
         """Copy SWA page `source` over `destination`, in every layer."""

@@ -10,7 +10,7 @@ class RequestTable:
     """Rows of running requests; a free row is all zeros, the dummy of every pool.
 
     page_table  [rows, max_pages] int32       full page of each page of positions
-    window      [rows, window_slots] int32    SWA page of position p at (p // swa_page_size) % slots
+    window      [rows, window_pages] int32    SWA page of position p at (p // swa_page_size) % pages
     ring        [rows] int32                  compress state
     length      [rows] int64                  tokens whose KV is written or planned
     The arrays are written by whoever claimed the row.
@@ -18,7 +18,7 @@ class RequestTable:
 
     def __init__(self, spec: TreeSpec, *, rows: int, max_pages: int) -> None:
         self.page_table = np.zeros((rows, max_pages), np.int32)
-        self.window = np.zeros((rows, spec.window_slots), np.int32)
+        self.window = np.zeros((rows, spec.window_pages), np.int32)
         self.ring = np.zeros(rows, np.int32)
         self.length = np.zeros(rows, np.int64)
         self._claimed = np.zeros(rows, np.bool_)

@@ -37,29 +37,17 @@ class TreeSpec:
 
     @property
     def window_pages(self) -> int:
-        """SWA pages that the widest window [p - window, p) can touch."""
-        return div_ceil(self.window - 1, self.swa_page_size) + 1
-
-    @property
-    def window_slots(self) -> int:
-        """SWA pages a row's window table can name at once: a window and the page being filled."""
-        return self.window_pages + 1
+        """SWA pages of a window: a ring, in which a position takes the place of one before it."""
+        return div_ceil(self.window, self.swa_page_size)
 
     @property
     def row_swa_pages(self) -> int:
-        """SWA pages one row may hold during a step.
+        """SWA pages one row may need at once: its window, and the one it is being copied from."""
+        return 2 * self.window_pages
 
-        A prefill chunk reads the window before it and writes the one after it, and the
-        resume point it started from keeps its own partial page until the copy has run.
-        """
-        return 2 * self.window_pages + 1
-
-    def window_page_range(self, position: int) -> range:
-        """SWA page numbers (position // swa_page_size) that hold [position - window, position)."""
-        if position <= 0:
-            return range(0)
-        first = max(0, position - self.window) // self.swa_page_size
-        return range(first, (position - 1) // self.swa_page_size + 1)
+    def window_pages_at(self, position: int) -> int:
+        """SWA pages of the ring that hold something of [position - window, position)."""
+        return min(self.window_pages, div_ceil(position, self.swa_page_size))
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,34 @@ def test_a_pool_that_is_short_hands_out_nothing_and_says_by_how_much() -> None:
     pool.check(Counter({1: 1}))
 
 
+def test_units_can_be_taken_one_by_one() -> None:
+    pool = PageAllocator("rings", 2)
+
+    assert [pool.take(), pool.take()] == [1, 2]
+    with pytest.raises(OutOfPages, match="pool rings: wanted 1, free 0"):
+        pool.take()
+    pool.check(Counter({1: 1, 2: 1}))
+
+
+def test_units_freed_together_are_handed_out_again_in_the_same_order() -> None:
+    pool = PageAllocator("full", 5)
+    units = pool.alloc(5)
+
+    pool.decref([4, 2, 5])
+
+    assert pool.alloc(3).tolist() == [4, 2, 5]
+    pool.check(Counter(units.tolist()))
+
+
+def test_a_pool_of_nothing_is_always_short() -> None:
+    pool = PageAllocator("swa", 0)
+
+    with pytest.raises(OutOfPages):
+        pool.take()
+    assert len(pool.alloc(0)) == 0
+    pool.check(Counter())
+
+
 def test_nothing_may_be_asked_for_and_costs_nothing() -> None:
     pool = PageAllocator("swa", 3)
 
@@ -124,7 +152,7 @@ def test_check_finds_a_free_list_that_is_wrong(corrupt: str) -> None:
     if corrupt == "repeat":
         pool._stack[0] = pool._stack[1]
     elif corrupt == "loss":
-        pool._free -= 1
+        pool.pool.free -= 1
     else:
         pool._stack[0] = 1
 
@@ -133,7 +161,7 @@ def test_check_finds_a_free_list_that_is_wrong(corrupt: str) -> None:
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
-@given(st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(1, 6), max_size=5)), max_size=20))
+@given(st.lists(st.tuples(st.integers(0, 3), st.lists(st.integers(1, 6), max_size=5)), max_size=20))
 def test_any_sequence_of_calls_agrees_with_a_counter(calls: list[tuple[int, list[int]]]) -> None:
     pool, model = PageAllocator("full", 6), Counter[int]()
     for call, units in calls:
@@ -143,6 +171,8 @@ def test_any_sequence_of_calls_agrees_with_a_counter(calls: list[tuple[int, list
         elif call == 1 and all(model[unit] for unit in wanted):
             pool.incref(units)
             model.update(units)
+        elif call == 3 and pool.free:
+            model[pool.take()] += 1
         elif call == 2 and all(model[unit] >= count for unit, count in wanted.items()):
             model.subtract(units)
             assert pool.decref(units) == sum(model[unit] == 0 for unit in wanted)

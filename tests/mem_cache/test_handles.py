@@ -1,53 +1,85 @@
-"""A lock knows where its request's tokens may part from the node it holds."""
+"""What a request is handed: values that compare, and a lock that knows where it stands."""
 
 import numpy as np
+import pytest
 
-from mem_cache.handles import Lock
-from mem_cache.node import Node, Root
-from mem_cache.resume_point import ResumePoint
-
-
-def _leaf(pages: int) -> Node:
-    size = 4 * pages
-    node = Node(4, 0, np.arange(size, dtype=np.int32), np.arange(1, pages + 1, dtype=np.int32))
-    Root(4, "").adopt(node)
-    return node
+from mem_cache.handles import Lock, Match, Point, PointKind
+from mem_cache.policy import PAGE_KINDS, POINT_KINDS
+from mem_cache.spec import TreeSpec
+from tests.testing.dictionary_model import Rig
 
 
-def test_an_insertion_begins_above_the_locked_node() -> None:
-    leaf = _leaf(4)
-    upper = leaf.split(8)
+def test_a_new_lock_is_in_force() -> None:
+    lock = Lock(7, ring=2, turns=3, tick=9)
 
-    assert Lock(leaf, None, 9).known_node(20) is upper
-    assert Lock(leaf, None, 8).known_node(20) is upper
-
-
-def test_it_begins_higher_if_the_node_was_split_behind_the_known_tokens() -> None:
-    leaf = _leaf(4)
-    lock = Lock(leaf, None, 6)
-    upper = leaf.split(8)
-
-    assert lock.known_node(20) is upper.parent
+    assert (lock.node, lock.ring, lock.turns, lock.tick) == (7, 2, 3, 9)
+    assert not lock.released
 
 
-def test_it_begins_higher_for_a_sequence_that_ends_before_the_node() -> None:
-    leaf = _leaf(4)
-    upper = leaf.split(8)
-
-    assert Lock(leaf, None, 12).known_node(8) is upper.parent
-    assert Lock(leaf, None, 12).known_node(9) is upper
+def test_a_lock_has_no_room_for_what_nobody_reads() -> None:
+    with pytest.raises(AttributeError):
+        Lock(7, ring=2, turns=3, tick=9).nodes = 1  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_a_lock_on_a_root_begins_there() -> None:
-    root = Root(4, "")
-
-    assert Lock(root, None, 0).known_node(5) is root
+def test_two_locks_are_two_even_on_the_same_page() -> None:
+    assert Lock(7, ring=0, turns=1, tick=1) != Lock(7, ring=0, turns=1, tick=1)
 
 
-def test_a_lock_counts_its_node_and_its_pin() -> None:
-    leaf, other = _leaf(1), _leaf(1)
-    point = ResumePoint(3, leaf, swa_pages=(), ring=1)
+def test_points_are_equal_if_all_they_say_is() -> None:
+    assert Point(4, 1, (2, 3), False) == Point(4, 1, (2, 3), False)
+    assert Point(4, 1, (2, 3), False) != Point(4, 1, (2, 3), True)
 
-    assert Lock(leaf, point, 3).holds_on(leaf) == 2
-    assert Lock(other, point, 3).holds_on(leaf) == 1
-    assert Lock(other, None, 3).holds_on(leaf) == 0
+
+def test_what_was_matched_cannot_be_changed() -> None:
+    match = Match(0, np.empty(0, np.int32), 0, "", None, 0, 1, 0)
+
+    with pytest.raises(AttributeError):
+        match.start = 4  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_every_number_of_turns_has_a_kind_of_point_of_its_own() -> None:
+    assert sorted(PointKind) == list(range(len(PointKind)))
+    assert max(PointKind) == PointKind.REQUEST_END
+    assert POINT_KINDS - PAGE_KINDS == PointKind.REQUEST_END
+
+
+def test_a_match_names_pages_positions_and_the_plan() -> None:
+    rig = Rig(TreeSpec(page_size=4, swa_page_size=2, window=4), full=9, swa=9, rings=3)
+    pages = rig.complete([1, 2, 3, 4, 5, 6], 5)
+
+    match = rig.match([1, 2, 3, 4, 5, 6, 7], namespace="")
+
+    assert (match.full_tokens, match.pages.tolist(), match.node) == (6, pages, pages[1])
+    assert match.point is not None
+    # Of [1, 5) in SWA pages of 2, in two places: page 2 over page 0, and page 1.
+    assert (match.point.position, len(match.point.swa_pages), match.point.exact) == (5, 2, False)
+    assert (match.start, match.turns, match.namespace) == (5, 1, "")
+
+
+def test_an_insertion_tells_what_was_new_and_where() -> None:
+    rig = Rig(TreeSpec(page_size=4, swa_page_size=2, window=4), full=9, swa=9, rings=3)
+    known = rig.complete([1, 2, 3, 4, 5])
+    mine = rig.full.alloc(3)
+
+    found = rig.cache.insert(np.array([1, 2, 3, 4, 6, 6, 6, 6, 7], np.int32), mine)
+
+    assert found.pages.tolist() == [known[0], mine[1]]
+    assert (found.node, found.new_tokens, found.first_new) == (mine[2], 5, 1)
+
+
+def test_a_lock_goes_where_its_tokens_go() -> None:
+    rig = Rig(TreeSpec(page_size=4, swa_page_size=2, window=4), full=9, swa=9, rings=3)
+    pages = rig.complete([1] * 9)
+    row = rig.begin([1] * 5)
+    assert row.lock.node == pages[0]
+
+    rig.publish(row)
+    held = row.lock.node
+    assert held == pages[1]
+    assert rig.compute(row, [2] * 6)
+    rig.publish(row)
+
+    assert row.lock.node == row.table[2]
+    assert rig.cache.arrays.page("locks")[held] == 0
+    rig.finish(row)
+    assert row.lock.released

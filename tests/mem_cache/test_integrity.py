@@ -1,4 +1,4 @@
-"""Every invariant is broken once, on purpose; the check must find it and say where."""
+"""Every array of the tree is broken, one entry at a time; the check must find it and name it."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -6,9 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from mem_cache.core.binding import FLAG_FORKED, FLAG_SUPERSEDED
 from mem_cache.errors import IntegrityError
-from mem_cache.node import Node, Root
-from mem_cache.resume_point import ResumePoint
 from mem_cache.spec import TreeSpec
 from tests.testing.dictionary_model import Rig
 
@@ -16,157 +15,232 @@ Break = Callable[["Tree"], object]
 
 
 class Tree:
-    """Two sequences that part at 4, with points, one lock and one pin; and names for the parts.
+    """Three sequences that part at 4, with points, one lock and one pin; and names for the parts.
 
-    [0, 4) points 3, 4    [4, 8) points 6, 8, locked, 8 pinned    [4, 10) unlocked, two SWA pages
+    top [0, 4) points 3, 4    locked [4, 8) points 6, 8, both held    loose [4, 8)    tail [8, 10)
+    short [4, 6)
     """
 
     def __init__(self) -> None:
         self.rig = Rig(TreeSpec(page_size=4, swa_page_size=2, window=4), full=20, swa=20, rings=9)
-        self.rig.complete([0, 1, 2, 3, 4, 5, 6, 7], 3, 4, 6, 8)
-        self.rig.complete([0, 1, 2, 3, 9, 9, 9, 9, 9, 9])
+        self.top, self.locked = self.rig.complete([0, 1, 2, 3, 4, 5, 6, 7], 3, 4, 6, 8)
+        self.loose, self.tail = self.rig.complete([0, 1, 2, 3, 9, 9, 9, 9, 9, 9])[1:]
+        self.short = self.rig.complete([0, 1, 2, 3, 9, 8])[1]
         self.lock = self.rig.cache.lock(self.rig.match([0, 1, 2, 3, 4, 5, 6, 7, 8]))
         self.cache = self.rig.cache
-        self.root = self.cache.roots[""]
-        self.top = self._find(0, 4)
-        self.locked = self._find(4, 8)
-        self.loose = self._find(4, 10)
+        self.arrays = self.cache.arrays
+        self.root = self.arrays.roots[self.cache.roots[""] :][:1]
 
-    def _find(self, start: int, end: int) -> Node:
-        nodes = [n for n in self.root.depth_first() if (n.start, n.end) == (start, end)]
-        return next(node for node in nodes if not node.is_root)
+    def ring(self, position: int) -> int:
+        """Return the ring of the point at a position."""
+        return int(np.flatnonzero(self.arrays.point("position") == position)[0])
 
     def check(self) -> None:
+        """Check with nothing held by anyone but the tree."""
         self.cache.check(full=Counter(), swa=Counter(), rings=Counter())
 
 
-def _set(part: str, name: str, value: object) -> Break:
+def _page(name: str, part: str, value: int) -> Break:
+    """Set what an array says of a page."""
+
     def apply(tree: Tree) -> None:
-        setattr(getattr(tree, part), name, value)
+        known = name in tree.arrays.words
+        array = tree.arrays.page(name) if known else getattr(tree.arrays, name)
+        array[getattr(tree, part)] = value
 
     return apply
 
 
-def _point(tree: Tree) -> ResumePoint[Node]:
-    return tree.locked.points[0]
+def _point(name: str, position: int, value: int) -> Break:
+    """Set what an array says of a point."""
+
+    def apply(tree: Tree) -> None:
+        known = name in tree.arrays.point_words
+        array = tree.arrays.point(name) if known else getattr(tree.arrays, name)
+        array[tree.ring(position)] = value
+
+    return apply
 
 
-def _rekey(tree: Tree, key: list[int]) -> None:
-    tree.top.children.remove(tree.loose.key)
-    tree.top.children.add(np.array(key, np.int32).tobytes(), tree.loose)
+def _root(name: str, value: int) -> Break:
+    def apply(tree: Tree) -> None:
+        tree.root[name] = value
+
+    return apply
 
 
-def _retell(tree: Tree, tokens: list[int]) -> None:
-    """Give the loose node other tokens, and the key that goes with them."""
-    tree.top.children.remove(tree.loose.key)
-    tree.loose.tokens = np.array(tokens, np.int32)
-    tree.loose.pages = tree.loose.pages[: -(-len(tokens) // 4)]
-    tree.top.children.add(tree.loose.key, tree.loose)
+def _list(which: str, name: str, value: int) -> Break:
+    def apply(tree: Tree) -> None:
+        getattr(tree.arrays, which)[name][0] = value
+
+    return apply
 
 
-def _forget_sorted(tree: Tree) -> None:
-    tree.top.children._sorted[0].pop()
+def _link(which: str, end: int, part: str, value: int) -> Break:
+    def apply(tree: Tree) -> None:
+        item = tree.ring(int(part)) if part.isdigit() else getattr(tree, part)
+        getattr(tree.arrays, which)()[end][item] = value
+
+    return apply
 
 
-def _reverse_sorted(tree: Tree) -> None:
-    tree.top.children._sorted[0].reverse()
+def _count(name: str, value: int) -> Break:
+    return lambda tree: setattr(tree.arrays.tree, name, value)
 
 
-def _double_sorted(tree: Tree) -> None:
-    keys = tree.top.children._sorted[0]
-    keys.insert(0, keys[0])
+def _swap_trail(tree: Tree) -> None:
+    tree.arrays.trail[tree.loose] += 1
 
 
-def _reserve_pages(tree: Tree) -> None:
-    tree.loose.pages = np.array([tree.top.pages[0], *tree.loose.pages[1:]], np.int32)
+def _twice_below(tree: Tree) -> None:
+    tree.arrays.page("child")[tree.loose] = tree.short
 
 
-def _drop_head(tree: Tree) -> None:
-    tree.top.children.remove_head(np.array([4, 5], np.int32).tobytes())
+def _no_leaves_below(tree: Tree) -> None:
+    tree.arrays.page("child")[tree.loose] = 0
 
 
-def _invent_head(tree: Tree) -> None:
-    tree.top.children.add_head(np.array([9], np.int32).tobytes(), _point(tree))
+def _swap_halves(tree: Tree) -> None:
+    bearer = -int(tree.arrays.page("child")[tree.top])
+    low, high = tree.arrays.page("split_low"), tree.arrays.page("split_high")
+    low[bearer], high[bearer] = int(high[bearer]), int(low[bearer])
 
 
-def _second_point_for_the_same_tokens(tree: Tree) -> None:
-    _retell(tree, [4, 5, 9, 9, 9, 9])
-    tree.loose.points.append(ResumePoint(6, tree.loose, swa_pages=(1, 2), ring=1))
+def _branch_on_itself(tree: Tree) -> None:
+    bearer = -int(tree.arrays.page("child")[tree.top])
+    tree.arrays.page("split_low")[bearer] = -bearer
 
 
-def _swap_points(tree: Tree) -> None:
-    tree.locked.points.reverse()
+def _branch_on_a_bit_far_out(tree: Tree) -> None:
+    bearer = -int(tree.arrays.page("child")[tree.top])
+    tree.arrays.page("split_at")[bearer] = 32 * 4
 
 
-def _shorten_window(tree: Tree) -> None:
-    _point(tree).swa_pages = _point(tree).swa_pages[1:]
+def _points_in_a_circle(tree: Tree) -> None:
+    tree.arrays.point("below")[tree.ring(6)] = tree.ring(8)
 
 
-def _cut_lru(tree: Tree) -> None:
-    tree.loose.newer = tree.loose
+def _table_in_a_circle(tree: Tree) -> None:
+    tree.arrays.point("chain")[tree.ring(3)] = tree.ring(3)
 
 
-def _list_stranger(tree: Tree) -> None:
-    tree.cache.full_lru.push_newest(Root(4, "elsewhere"))
+def _move_to_another_bucket(tree: Tree) -> None:
+    buckets, ring = tree.arrays.buckets, tree.ring(6)
+    place = int(np.flatnonzero(buckets == ring)[0])
+    free = int(np.flatnonzero(buckets == 0)[0])
+    buckets[place], buckets[free] = 0, ring
 
 
-def _list_strange_point(tree: Tree) -> None:
-    point: ResumePoint[Node] = ResumePoint(3, tree.top, swa_pages=(), ring=1)
-    tree.cache.swa_lru.push_newest(point)
+def _pages_by_age_reversed(tree: Tree) -> None:
+    tree.arrays.stamp[tree.arrays.page_lists["newest"][0]] = 0
+
+
+def _points_by_age_reversed(tree: Tree) -> None:
+    tree.arrays.point_stamp[tree.arrays.point_lists["newest"][0]] = 0
+
+
+def _forget_a_namespace(tree: Tree) -> None:
+    tree.cache.roots[""] += 1
+
+
+def _keep_a_page_of_nobody(tree: Tree) -> None:
+    tree.arrays.roots["pages"][7] = 1
+
+
+def _hang_the_tail_on_the_short_one(tree: Tree) -> None:
+    tree.arrays.page("parent")[tree.tail] = tree.short
+
+
+def _drop_a_reference(tree: Tree) -> None:
+    tree.rig.swa.decref([int(tree.arrays.windows[tree.ring(8), 0])])
 
 
 FAULTS: list[tuple[str, Break]] = [
-    (r"its root is that of 'x'", _set("root", "namespace", "x")),
-    (r"a root stands in a list", lambda t: t.cache.full_lru.push_newest(t.root)),
-    (r"a root has a parent", lambda t: setattr(t.root, "parent", t.top)),
-    (r"a root has tokens", _set("root", "tokens", np.zeros(4, np.int32))),
-    (r"'new': empty, yet kept", lambda t: t.cache.roots.update(new=Root(4, "new"))),
-    (r"\[4, 4\): an empty span", _set("loose", "tokens", np.empty(0, np.int32))),
-    (r"\[4, 10\): another page size", _set("loose", "page_size", 2)),
-    (r"\[4, 10\): its parent link", lambda t: setattr(t.loose, "parent", t.root)),
-    (r"\[8, 14\): starts elsewhere than at 4", _set("loose", "start", 8)),
-    (r"\[4, 9\): starts elsewhere|\[0, 3\)", _set("top", "tokens", np.arange(3, dtype=np.int32))),
-    (r"\[4, 10\): has 1 pages", _set("loose", "pages", np.array([4], np.int32))),
-    (r"\[0, 4\): child keys out of order", _reverse_sorted),
-    (r"\[0, 4\): child keys disagree", _forget_sorted),
-    (r"\[0, 4\): a child key stands twice", _double_sorted),
-    (r"\[0, 4\): child \[4, 10\) has another key", lambda t: _rekey(t, [7, 7, 7, 7])),
-    (r"a child key is a prefix of another", lambda t: _retell(t, [4, 5])),
-    (r"resume point 6 is given up", lambda t: setattr(_point(t), "alive", False)),
-    (r"resume point 6 says it hangs elsewhere", lambda t: setattr(_point(t), "node", t.top)),
-    (r"\[4, 8\): resume point 6 out of order", _swap_points),
-    (r"resume point 4 out of order or of", lambda t: setattr(_point(t), "position", 4)),
-    (r"resume point 9 out of order or of", lambda t: setattr(t.locked.points[1], "position", 9)),
-    (r"resume point 6 has 1 SWA pages", _shorten_window),
-    (r"\[4, 10\): full_lock_ref is -1", _set("loose", "full_lock_ref", -1)),
-    (r"resume point 6 is -1", lambda t: setattr(_point(t), "swa_lock_ref", -1)),
-    (r"\[4, 8\): full_lock_ref 2 < 3", lambda t: setattr(_point(t), "swa_lock_ref", 2)),
-    (r"page \d+ stands in the tree twice", _reserve_pages),
-    (r"\[0, 4\): index of points in first pages is wrong", _drop_head),
-    (r"\[0, 4\): index of points in first pages is wrong", _invent_head),
-    (r"tokens before resume point 6 have another", _second_point_for_the_same_tokens),
-    (r"full_lru: list of 2 items is broken", _cut_lru),
-    (r"full_lru: 1 nodes are not in the tree", _list_stranger),
-    (r"\[4, 8\): locked, yet in full_lru", lambda t: t.cache.full_lru.push_newest(t.locked)),
-    (r"\[4, 10\): an unlocked leaf is missing", lambda t: t.cache.full_lru.remove(t.loose)),
-    (r"\[4, 8\): its links lead into another", lambda t: setattr(t.locked, "newer", t.locked)),
-    (r"resume point 6 is not in swa_lru", lambda t: t.cache.swa_lru.remove(_point(t))),
-    (r"point 8 is in swa_lru", lambda t: t.cache.swa_lru.push_newest(t.locked.points[1])),
-    (r"swa_lru: 1 resume points are not in the tree", _list_strange_point),
-    (r"nodes=4", lambda t: setattr(t.cache, "nodes", 4)),
-    (r"pages=7", lambda t: setattr(t.cache, "tree_pages", 7)),
-    (r"points=5", lambda t: setattr(t.cache, "points", 5)),
-    (r"locks=2", lambda t: setattr(t.cache, "locks", 2)),
-    (r"pins=0", lambda t: setattr(t.cache, "pins", 0)),
-    (r"pool full: unit", lambda t: t.rig.full.incref(t.top.pages)),
+    (r"a link names parent 21, above 20", _page("parent", "loose", 21)),
+    (r"a link names parent -65, below -64", _page("parent", "loose", -65)),
+    (r"page or branch -21, below -20", _page("child", "top", -21)),
+    (r"page or branch 21, above 20", _page("split_low", "short", 21)),
+    (r"page or branch 21, above 20", _page("split_high", "short", 21)),
+    (r"page or branch 99", _root("child", 99)),
+    (r"resume point 10, above 9", _page("point", "loose", 10)),
+    (r"resume point -1, below 0", _point("below", 3, -1)),
+    (r"resume point 10, above 9", _point("chain", 3, 10)),
+    (r"resume point 10, above 9", _list("point_lists", "oldest", 10)),
+    (r"a link names page 21, above 20", _point("holder", 3, 21)),
+    (r"a link names page 21, above 20", _list("page_lists", "newest", 21)),
+    (r"a link names page 21, above 20", _link("page_links", 0, "short", 21)),
+    (r"a link names page -1, below 0", _link("root_links", 1, "short", -1)),
+    (r"SWA page 21, above 20", _point("windows", 3, 21)),
+    (r"kind of page 16, above 15", _page("kind", "top", 16)),
+    (r"kind of point 200, above 19", _point("point_kind", 8, 200)),
+    (r"5 pages in the tree, 6 counted", _count("pages", 6)),
+    (r"4 pages in the tree, 5 counted", _page("parent", "tail", 0)),
+    (r"page \d+ < \d+ < .* follows one that is not there", _page("parent", "tail", 9)),
+    (r"page \d+ < \d+ < 1 < -1 follows a partial one", _hang_the_tail_on_the_short_one),
+    (r"page \d+ < \d+ < \d+ < -1 has the wrong number", _page("number", "tail", 1)),
+    (r"page 1 < -1 has the wrong number", _page("number", "top", 1)),
+    (r"has an impossible length", _page("length", "tail", 0)),
+    (r"has an impossible length", _page("length", "tail", 5)),
+    (r"has tokens that do not end where it does", _page("length", "tail", 1)),
+    (r"has tokens that do not end where it does", _page("tokens", "tail", -1)),
+    (r"page \d+ < 1 < -1 is in two namespaces", _page("root", "locked", 1)),
+    (r"is in two namespaces", _page("root", "top", 1)),
+    (r"page 1 < -1 is in no namespace", _forget_a_namespace),
+    (r"a root holds pages and has no name", _keep_a_page_of_nobody),
+    (r"page 1 < -1 has a wrong number of children", _page("children", "top", 2)),
+    (r"page 1 < -1 does not know that it forked", _page("flags", "top", 0)),
+    (r"page \d+ < 1 < -1 has another trail", _swap_trail),
+    (r"has another trail than its tokens", _page("tokens", "loose", 8)),
+    (r"namespace '' has \(pages, tokens, children\)", _root("pages", 4)),
+    (r"namespace '' has \(pages, tokens, children\)", _root("tokens", 4)),
+    (r"namespace '' has \(pages, tokens, children\)", _root("children", 2)),
+    (r"page \d+ stands below \d+, not its parent", _twice_below),
+    (r"a page stands below nobody, or twice", _no_leaves_below),
+    (r"page \d+ is not found by its tokens", _swap_halves),
+    (r"looks at bit \d+ below bit \d+", _branch_on_itself),
+    (r"branch of page \d+ looks at bit 128", _branch_on_a_bit_far_out),
+    (r"superseded pages \[\d\] stay without a lock", _page("flags", "short", FLAG_SUPERSEDED)),
+    (r"3 locks are counted, 1 are held", _page("locks", "top", 1)),
+    (r"2 locks are counted, 2 are held", lambda t: setattr(t.cache, "locks", 2)),
+    (r"3 locks are counted", _root("locks", 1)),
+    (r"page \d+ < 1 < -1 is not guarded as its locks demand", _page("guards", "locked", 0)),
+    (r"page 1 < -1 is not guarded as its locks demand", _page("guards", "top", 2)),
+    (r"2 pages are guarded", _count("guarded", 3)),
+    (r"list of pages of kind 0: \d+ does not know", _link("page_links", 1, "tail", 1)),
+    (r"list of pages of kind 0 does not end with", _list("page_lists", "newest", 1)),
+    (r"list of pages of kind 0 of \d has \d items", _list("page_lists", "length", 1)),
+    (r"list 0 has pages \[.*\], not \[.*\]", _page("kind", "tail", 1)),
+    (r"list 0 is not in order of use", _pages_by_age_reversed),
+    (r"list of '': \d+ does not know", _link("root_links", 1, "tail", 1)),
+    (r"4 points live, 5 counted", _count("points", 5)),
+    (r"3 points live, 4 counted", _point("position", 8, 0)),
+    (r"point \d hangs on page \d+ unknown to it", _point("holder", 8, 1)),
+    (r"point \d at 8 is out of order", _points_in_a_circle),
+    (r"point \d at 6 is out of order", _point("position", 8, 5)),
+    (r"point \d is behind \d", _point("position", 8, 9)),
+    (r"point \d at 2 has not 1 SWA pages", _point("position", 3, 2)),
+    (r"point \d at 8 has not 2 SWA pages", _point("windows", 8, 0)),
+    (r"a point lives that hangs nowhere", _page("point", "top", 0)),
+    (r"points \[.*\] are in the table, not \[", _table_in_a_circle),
+    (r"points \[.*\] are in the table, not \[", lambda t: t.arrays.buckets.fill(0)),
+    (r"point \d is not found by its tokens, 0 is", _move_to_another_bucket),
+    (r"point \d is not found by its tokens, 0 is", _point("position", 6, 7)),
+    (r"page 1 miscounts its heads", _page("heads", "top", 0)),
+    (r"root 0: heads", _root("heads", 0)),
+    (r"pins are miscounted", _point("pins", 6, 1)),
+    (r"list of points of kind 0: \d does not know", _link("point_links", 1, "6", 8)),
+    (r"list 0 has points", _point("point_kind", 6, 1)),
+    (r"list of points 0 is not in order of use", _points_by_age_reversed),
+    (r"pool full: unit 1", lambda t: t.rig.full.incref([t.top])),
     (r"pool full: unit", lambda t: t.rig.full.alloc(1)),
-    (r"pool swa: unit", lambda t: t.rig.swa.decref(_point(t).swa_pages[:1])),
-    (r"pool rings: unit", lambda t: t.rig.rings.incref([_point(t).ring])),
+    (r"pool swa: unit", _drop_a_reference),
+    (r"pool rings: unit", lambda t: t.rig.rings.incref([t.ring(6)])),
 ]
 
 
 def test_a_sound_tree_passes() -> None:
     tree = Tree()
+    assert tree.arrays.flags[tree.top] == FLAG_FORKED
 
     tree.check()
     tree.cache.unlock(tree.lock)
@@ -185,39 +259,64 @@ def test_a_broken_invariant_is_found_and_named(text: str, apply: Break) -> None:
         tree.check()
 
 
+WORDS = ("length", "number", "parent", "root", "children", "heads", "point", "locks", "guards")
+
+
+@pytest.mark.parametrize("value", [-(2**31), -3, -1, 0, 1, 2, 3, 7, 2**31 - 1])
+@pytest.mark.parametrize("name", WORDS)
+def test_no_word_of_a_page_can_be_wrong_unnoticed(name: str, value: int) -> None:
+    tree = Tree()
+    array = tree.arrays.page(name)
+    for page in (tree.top, tree.locked, tree.loose, tree.tail, tree.short):
+        before = int(array[page])
+        array[page] = value
+
+        if before != value:
+            with pytest.raises(IntegrityError):
+                tree.check()
+        array[page] = before
+    tree.check()
+
+
+@pytest.mark.parametrize("value", [-(2**31), -1, 0, 1, 2, 5, 6, 12, 2**31 - 1])
+@pytest.mark.parametrize("name", ["position", "holder", "below", "pins"])
+def test_no_word_of_a_point_can_be_wrong_unnoticed(name: str, value: int) -> None:
+    tree = Tree()
+    array = tree.arrays.point(name)
+    for position in (3, 4, 6, 8):
+        ring = tree.ring(position)
+        before = int(array[ring])
+        array[ring] = value
+
+        if before != value:
+            with pytest.raises(IntegrityError):
+                tree.check()
+        array[ring] = before
+    tree.check()
+
+
 def test_the_path_to_the_fault_is_told() -> None:
     tree = Tree()
-    tree.loose.full_lock_ref = -1
+    tree.arrays.page("children")[tree.tail] = 1
 
     with pytest.raises(IntegrityError) as fault:
         tree.check()
 
-    assert str(fault.value).startswith("namespace '' > [0, 4) > [4, 10): ")
+    assert str(fault.value).startswith(f"page {tree.tail} < {tree.loose} < {tree.top} < -1 has")
+
+
+def test_a_path_that_never_ends_is_told_too() -> None:
+    tree = Tree()
+    tree.arrays.page("parent")[tree.top] = tree.loose
+
+    with pytest.raises(IntegrityError, match="page"):
+        tree.check()
 
 
 def test_references_that_rows_hold_are_accounted_for() -> None:
     tree = Tree()
-    tree.rig.full.incref(tree.top.pages)
-    held = Counter(tree.top.pages.tolist())
+    tree.rig.full.incref([tree.top, tree.top])
+    tree.cache.check(full=Counter({tree.top: 2}), swa=Counter(), rings=Counter())
 
-    tree.cache.check(full=held, swa=Counter(), rings=Counter())
-
-
-def test_a_partial_node_with_children_is_found() -> None:
-    tree = Tree()
-    leaf = Node(4, 10, np.array([1], np.int32), tree.rig.full.alloc(1))
-    tree.loose.adopt(leaf)
-
-    with pytest.raises(IntegrityError, match=r"\[4, 10\): partial, with children"):
-        tree.check()
-
-
-def test_a_node_that_starts_inside_a_page_is_found() -> None:
-    tree = Tree()
-    leaf = Node(4, 10, np.array([1], np.int32), tree.rig.full.alloc(1))
-    tree.loose.children.add(leaf.key, leaf)
-    leaf.parent = tree.loose
-    tree.loose.page_size = 4
-
-    with pytest.raises(IntegrityError, match=r"partial, with children|starts inside a page"):
-        tree.check()
+    with pytest.raises(IntegrityError, match="pool full: no unit 21 of 20"):
+        tree.cache.check(full=Counter({21: 1}), swa=Counter(), rings=Counter())

@@ -1,39 +1,22 @@
 """The tree by example: match, insert, namespaces, and allocations that fail."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
 from mem_cache.allocator import PageAllocator
 from mem_cache.errors import IntegrityError, OutOfPages
-from mem_cache.radix import Insertion, ShadowRadixCache
+from mem_cache.handles import Insertion
+from mem_cache.radix import ShadowRadixCache
 from mem_cache.spec import TreeSpec
 from tests.testing.dictionary_model import Rig
 from tests.testing.faults import fail_call
-
-
-def _structure(cache: ShadowRadixCache) -> list[tuple[int, list[int], list[int], list[int]]]:
-    return [
-        (node.start, node.tokens.tolist(), node.pages.tolist(), [p.position for p in node.points])
-        for root in cache.roots.values()
-        for node in root.depth_first()
-    ]
+from tests.testing.tree_view import end_of, page_ids, view_pages
 
 
 def _insert(cache: ShadowRadixCache, tokens: list[int], pages: np.ndarray) -> Insertion:
     return cache.insert(np.array(tokens, np.int32), pages)
-
-
-def test_a_chain_with_one_resume_point_at_its_end_matches_wholly_only_at_its_end() -> None:
-    rig = Rig(TreeSpec(page_size=1, swa_page_size=1, window=4), full=9, swa=9, rings=3)
-    rig.complete([1, 2])
-    rig.complete([1, 2, 3, 4])
-    rig.complete([1, 2, 3, 4, 5, 6], 6)
-
-    whole = rig.match([1, 2, 3, 4, 5, 6], limit=6)
-    assert (whole.full_tokens, whole.resume_tokens) == (6, 6)
-
-    part = rig.match([1, 2, 3, 4], limit=4)
-    assert (part.full_tokens, part.resume_tokens, part.point) == (4, 0, None)
 
 
 def test_match_ends_inside_a_page_and_names_that_page(rig: Rig) -> None:
@@ -64,7 +47,7 @@ def test_a_repeated_prompt_resumes_one_token_before_the_point_at_its_end(
 
     match = rig.match(prompt)
 
-    assert match.resume_tokens == match.full_tokens == length - 1
+    assert match.start == match.full_tokens == length - 1
     assert match.point is not None
     assert match.point.position == length
 
@@ -75,7 +58,7 @@ def test_a_point_right_at_the_end_of_the_match_is_preferred_to_the_one_behind(ri
     match = rig.match([1, 2, 3, 4, 5, 6, 7])
 
     assert match.point is not None
-    assert match.point.position == match.resume_tokens == 6
+    assert match.point.position == match.start == 6
 
 
 def test_a_point_behind_another_token_serves_the_position_of_that_token(rig: Rig) -> None:
@@ -83,7 +66,7 @@ def test_a_point_behind_another_token_serves_the_position_of_that_token(rig: Rig
 
     match = rig.match([1, 2, 3, 4, 5, 6, 9, 9])
 
-    assert match.resume_tokens == match.full_tokens == 6
+    assert match.start == match.full_tokens == 6
 
 
 def test_a_point_one_further_than_that_serves_nothing(rig: Rig) -> None:
@@ -91,7 +74,7 @@ def test_a_point_one_further_than_that_serves_nothing(rig: Rig) -> None:
 
     match = rig.match([1, 2, 3, 4, 5, 6, 9, 9])
 
-    assert (match.full_tokens, match.resume_tokens, match.point) == (6, 0, None)
+    assert (match.full_tokens, match.start, match.point) == (6, 0, None)
 
 
 def test_the_deepest_point_before_the_end_of_the_match_is_taken(rig: Rig) -> None:
@@ -99,19 +82,19 @@ def test_the_deepest_point_before_the_end_of_the_match_is_taken(rig: Rig) -> Non
 
     match = rig.match([*range(16), 99, 99])
 
-    assert (match.full_tokens, match.resume_tokens) == (16, 9)
+    assert (match.full_tokens, match.start) == (16, 9)
 
 
 def test_match_changes_nothing_but_recency(rig: Rig) -> None:
     rig.complete([1, 2, 3, 4, 5, 6, 7, 8], 8)
     rig.complete([1, 2, 3, 4, 5, 9, 9, 9])
-    before = _structure(rig.cache)
+    before = view_pages(rig.cache)
 
     for tokens in ([1, 2, 3, 4, 5, 6, 0], [1, 2, 0], [7], [1, 2, 3, 4, 5, 9, 9, 9, 9, 9]):
         rig.match(tokens)
         rig.match(tokens, namespace="nobody")
 
-    assert _structure(rig.cache) == before
+    assert view_pages(rig.cache) == before
     rig.check()
 
 
@@ -146,69 +129,31 @@ def test_sequences_that_part_inside_a_page_share_only_the_pages_before(rig: Rig)
 
     assert right[0] == left[0]
     assert not {*right[1:]} & {*left[1:]}
-    assert rig.cache.nodes == 3
-    assert rig.match([1, 2, 3, 4, 5, 6, 7]).node.end == 9
+    assert rig.cache.tree_pages == 5
+    assert rig.match([1, 2, 3, 4, 5, 6, 7]).node == left[1]
 
 
-def test_a_split_keeps_the_node_as_the_lower_half(rig: Rig) -> None:
+def test_a_branch_leaves_locks_and_pages_where_they_are(rig: Rig) -> None:
     row = rig.begin([1, 2, 3, 4, 5, 6, 7, 8])
     rig.publish(row)
     node = row.lock.node
 
     rig.complete([1, 2, 3, 4, 0, 0])
 
-    assert row.lock.node is node
-    assert (node.start, node.end) == (4, 8)
-    assert node.parent is not None
-    assert node.parent.full_lock_ref == 0
+    assert row.lock.node == node == row.table[1]
+    locks = rig.cache.arrays.page("locks")
+    assert (locks[node], locks[row.table[0]]) == (1, 0)
     rig.check()
 
 
-def test_extending_a_partial_leaf_replaces_its_page_and_keeps_its_points(rig: Rig) -> None:
-    old = rig.complete([1, 2, 3, 4, 5, 6], 6)
-    new = rig.complete([1, 2, 3, 4, 5, 6, 7, 8, 9])
-
-    assert new[0] == old[0]
-    assert new[1] != old[1]
-    assert rig.full.references(old[1]) == 0
-    assert rig.cache.nodes == 1
-    assert rig.match([1, 2, 3, 4, 5, 6, 0]).resume_tokens == 6
-
-
-def test_a_row_goes_on_writing_the_partial_page_that_it_has_published(rig: Rig) -> None:
-    row = rig.begin([1, 2, 3, 4, 5, 6])
-    rig.publish(row)
-    page = row.table[1]
-    assert rig.full.references(page) == 2
-
-    assert rig.compute(row, [7])
-    assert rig.match([1, 2, 3, 4, 5, 6, 7, 7]).full_tokens == 6
-    rig.publish(row)
-
-    assert row.table[1] == page
-    assert rig.full.references(page) == 2
-    assert rig.match([1, 2, 3, 4, 5, 6, 7, 7]).full_tokens == 7
-
-
-def test_a_shorter_or_equal_partial_page_changes_nothing(rig: Rig) -> None:
-    rig.complete([1, 2, 3, 4, 5, 6, 7])
-    before = _structure(rig.cache)
-
-    rig.complete([1, 2, 3, 4, 5, 6])
-    rig.complete([1, 2, 3, 4, 5, 6, 7])
-    rig.complete([1, 2])
-
-    assert _structure(rig.cache) == before
-
-
-def test_what_is_appended_to_a_leaf_that_others_hold_is_not_held_by_them(rig: Rig) -> None:
+def test_what_follows_a_page_that_others_hold_is_not_held_by_them(rig: Rig) -> None:
     rig.complete([1, 2, 3, 4, 5, 6])
     reader = rig.begin([1, 2, 3, 4, 5, 6, 0])
 
     rig.complete(list(range(1, 17)))
 
-    assert reader.lock.node.end == 8
-    assert rig.cache.evictable_pages() == 2
+    assert end_of(rig.cache, reader.lock.node) == 6
+    assert rig.cache.evictable_pages == 3
 
 
 def test_own_leaf_grows_in_place_chunk_by_chunk(rig: Rig) -> None:
@@ -218,45 +163,61 @@ def test_own_leaf_grows_in_place_chunk_by_chunk(rig: Rig) -> None:
         assert rig.compute(row, [token])
         rig.publish(row)
 
-    assert rig.cache.nodes == 1
+    assert page_ids(rig.cache) == row.table
     rig.check()
 
 
-def test_insert_begins_at_the_lock_even_after_its_node_was_split_beyond_the_match(
-    rig: Rig,
-) -> None:
+def test_insert_begins_at_the_lock_even_if_others_branched_above_it_since(rig: Rig) -> None:
     rig.complete(list(range(20)))
     reader = rig.begin([*range(6), 50, 51, 52, 53])
 
     rig.complete([*range(12), 60, 61])
-    assert reader.lock.node.start == 12
+    rig.complete([*range(5), 70, 71])
     rig.publish(reader)
 
     rig.check()
     assert rig.match([*range(6), 50, 51, 52, 53, 54]).full_tokens == 10
 
 
-def test_insert_begins_where_tokens_are_known_even_if_the_lock_moved_to_a_longer_span(
-    rig: Rig,
-) -> None:
+def test_insert_moves_the_lock_to_the_page_of_its_last_token(rig: Rig) -> None:
     rig.complete(list(range(20)))
     row = rig.begin(list(range(6)))
     rig.publish(row)
-    assert row.lock.node.end == 20
+    assert (row.lock.node, rig.cache.evictable_pages) == (row.table[0] + 1, 3)
 
-    rig.complete([*range(12), 60, 61])
     assert rig.compute(row, [50, 51, 52, 53, 54, 55, 56, 57])
     rig.publish(row)
 
+    assert row.lock.node == row.table[-1]
+    assert rig.cache.evictable_pages == 4
     assert rig.match([*range(6), 50, 51, 52, 53, 54, 55, 56, 57, 58]).full_tokens == 14
 
 
-def test_a_page_that_is_free_is_not_adopted_and_nothing_changes(rig: Rig) -> None:
-    with pytest.raises(IntegrityError, match="free unit 3"):
-        _insert(rig.cache, [1, 2, 3, 4, 5], np.array([3, 4], np.int32))
+@pytest.mark.parametrize(
+    ("pages", "text"),
+    [
+        ([3, 4], "free unit 3"),
+        ([1, 4], "free unit 4"),
+        ([1, 0], "no page 0"),
+        ([41, 1], "no page 41"),
+        ([2, 1], "page 2 is in the tree already"),
+    ],
+)
+def test_a_page_that_cannot_be_adopted_is_not_and_nothing_changes(
+    rig: Rig, pages: list[int], text: str
+) -> None:
+    own = rig.full.alloc(2).tolist()
+    _insert(rig.cache, [7, 7, 7], np.array([2], np.int32))
+    before = view_pages(rig.cache)
 
-    assert rig.cache.roots == {}
-    rig.check()
+    with pytest.raises(IntegrityError, match=text):
+        _insert(rig.cache, [1, 2, 3, 4, 5], np.array(pages, np.int32))
+
+    assert view_pages(rig.cache) == before
+    rig.cache.check(full=Counter(own), swa=Counter(), rings=Counter())
+    rig.cache.reset()
+    rig.cache.take_removed()
+    rig.full.decref(own)
 
 
 def test_as_many_pages_as_the_tokens_need_must_come(rig: Rig) -> None:
@@ -267,8 +228,9 @@ def test_as_many_pages_as_the_tokens_need_must_come(rig: Rig) -> None:
 def test_an_empty_sequence_leaves_no_trace(rig: Rig) -> None:
     found = _insert(rig.cache, [], np.empty(0, np.int32))
 
-    assert (found.new_tokens, len(found.pages), found.node.is_root) == (0, 0, True)
-    assert rig.cache.roots == {}
+    assert (found.new_tokens, len(found.pages)) == (0, 0)
+    assert found.node < 0
+    assert rig.cache.tree_pages == 0
 
 
 def test_arrays_of_the_caller_may_change_afterwards() -> None:
@@ -286,16 +248,36 @@ def test_arrays_of_the_caller_may_change_afterwards() -> None:
     assert (again.full_tokens, again.pages.tolist()) == (8, [1, 2])
 
 
-def test_nothing_matches_across_namespaces_and_empty_ones_are_dropped(rig: Rig) -> None:
-    rig.complete([1] * 8, 8, namespace="a")
-    rig.complete([1] * 5, namespace="b")
+def test_pages_that_left_are_told_once_in_order(rig: Rig) -> None:
+    first, second = rig.complete([1] * 8), rig.complete([2] * 8)
 
-    assert rig.match([1] * 9).full_tokens == 0
-    assert rig.match([1] * 9, namespace="b").resume_tokens == 0
-    assert rig.cache.tokens_by_namespace() == {"a": 8, "b": 5}
+    rig.cache.evict_full(rig.full.capacity - 1)
 
-    rig.evict_full(rig.full.capacity - 2)
-    assert rig.cache.tokens_by_namespace() == {"b": 5}
+    assert rig.cache.take_removed().tolist() == [*reversed(first), second[1]]
+    assert rig.cache.take_removed().tolist() == []
+    rig._tree_pages = {second[0]}
+    rig._learn_evictions()
+
+
+def test_more_pages_left_than_anyone_asked_about_is_told_and_harms_nothing() -> None:
+    full = PageAllocator("full", 3)
+    cache = ShadowRadixCache(
+        TreeSpec(1, 1, 1),
+        full=full,
+        swa=PageAllocator("swa", 1),
+        rings=PageAllocator("rings", 1),
+        log_removed=True,
+    )
+    for _ in range(9):
+        page = full.alloc(1)
+        _insert(cache, [7], page)
+        full.decref(page)
+        cache.evict_full(3)
+
+    with pytest.raises(IntegrityError, match="9 pages left"):
+        cache.take_removed()
+    assert cache.take_removed().tolist() == []
+    cache.check(full=Counter(), swa=Counter(), rings=Counter())
 
 
 def test_no_failed_allocation_leaves_anything_behind() -> None:

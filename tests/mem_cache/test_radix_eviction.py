@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from mem_cache.errors import IntegrityError
-from mem_cache.radix import Insertion, ShadowRadixCache
+from mem_cache.handles import Insertion
+from mem_cache.radix import ShadowRadixCache
 from mem_cache.spec import TreeSpec
 from tests.testing.dictionary_model import Rig
+from tests.testing.tree_view import page_ids, view_pages
 
 
 def _insert(cache: ShadowRadixCache, tokens: list[int], pages: np.ndarray) -> Insertion:
@@ -52,21 +54,22 @@ def test_a_prefix_used_since_outlives_what_was_below_it(rig: Rig) -> None:
     assert rig.match([7] * 5).full_tokens == 0
 
 
-def test_an_inner_node_is_passed_once_not_on_every_call(rig: Rig) -> None:
+def test_only_pages_that_may_go_stand_in_the_lists(rig: Rig) -> None:
     rig.complete([*range(4), 10, 11, 12, 13])
     rig.complete([*range(4), 20, 21, 22, 23])
     row = rig.begin([*range(4), 10, 11, 12, 13, 14])
 
+    assert rig.cache.arrays.page_lists["length"].sum() == 1
     assert not rig.evict_full(rig.full.capacity)
-    assert len(rig.cache.full_lru) == 0
+    assert rig.cache.arrays.page_lists["length"].sum() == 0
     rig.check()
 
     rig.finish(row)
     assert rig.evict_full(rig.full.capacity)
-    assert rig.cache.roots == {}
+    assert rig.cache.tree_pages == 0
 
 
-def test_a_passed_inner_node_returns_when_its_last_child_goes(rig: Rig) -> None:
+def test_a_page_that_lost_its_last_child_is_as_old_as_that_one_was(rig: Rig) -> None:
     rig.complete([*range(4), 10, 11, 12, 13])
     rig.complete([*range(4), 20, 21, 22, 23])
     row = rig.begin([*range(4), 10, 11, 12, 13, 14])
@@ -94,17 +97,6 @@ def test_a_page_that_a_row_holds_too_does_not_count_as_free(rig: Rig) -> None:
     assert rig.full.decref(pages) == 2
 
 
-def test_a_trimmed_leaf_does_not_keep_a_long_prompt_alive() -> None:
-    rig = Rig(TreeSpec(page_size=4, swa_page_size=4, window=4), full=300, swa=1, rings=1)
-    rig.complete([1] * 1200)
-    node = rig.match([1] * 1200).node
-
-    for _ in range(298):
-        rig.evict_full(rig.full.free + 1)
-        base = node.tokens.base
-        assert base is None or base.nbytes <= 2 * node.tokens.nbytes
-
-
 def test_a_thousand_leaves_go_one_by_one_in_order_of_use() -> None:
     rig = Rig(TreeSpec(page_size=2, swa_page_size=2, window=2), full=1001, swa=1, rings=1)
     cache = rig.cache
@@ -119,22 +111,21 @@ def test_a_thousand_leaves_go_one_by_one_in_order_of_use() -> None:
 
     for number in order:
         assert cache.match(np.array([5, 5, number, number], np.int32), limit=2).full_tokens == 2
-        last = cache.full_lru.oldest
-        assert last is not None
-        assert last.tokens.tolist() == [number, number]
+        oldest = int(cache.arrays.page_lists["oldest"][0])
+        assert cache.arrays.tokens[oldest].tolist() == [number, number]
         assert cache.evict_full(rig.full.free + 1)
-    assert cache.nodes == 1
+    assert page_ids(cache) == [1]
 
 
 def test_evictable_pages_are_those_that_no_lock_protects(rig: Rig) -> None:
     rig.complete([*range(4), 10, 11, 12, 13])
     rig.complete([*range(4), 20, 21, 22, 23, 24])
-    assert rig.cache.evictable_pages() == rig.cache.tree_pages == 4
+    assert rig.cache.evictable_pages == rig.cache.tree_pages == 4
 
     row = rig.begin([*range(4), 10, 11, 12, 13])
-    assert rig.cache.evictable_pages() == 2
+    assert rig.cache.evictable_pages == 2
     rig.finish(row)
-    assert rig.cache.evictable_pages() == 4
+    assert rig.cache.evictable_pages == 4
 
 
 def test_a_locked_node_and_all_above_it_survive_any_eviction(rig: Rig) -> None:
@@ -150,16 +141,29 @@ def test_a_locked_node_and_all_above_it_survive_any_eviction(rig: Rig) -> None:
     assert rig.evict_full(rig.full.capacity)
 
 
-def test_locking_counts_on_one_node_whatever_the_depth(rig: Rig) -> None:
+def test_locking_counts_on_one_page_whatever_the_depth(rig: Rig) -> None:
     for length in range(4, 24, 4):
         rig.complete([*range(length), 90 + length])
     row = rig.begin(list(range(20)))
 
-    counts = [n.full_lock_ref for root in rig.cache.roots.values() for n in root.depth_first()]
+    locks = rig.cache.arrays.page("locks")[page_ids(rig.cache)]
 
-    assert sorted(counts)[-2:] == [0, 1]
+    assert sorted(locks.tolist())[-2:] == [0, 1]
     rig.finish(row)
     rig.check()
+
+
+def test_a_second_lock_below_a_guarded_page_climbs_no_further(rig: Rig) -> None:
+    pages = rig.complete(list(range(20)))
+    rows = [rig.begin([*range(16), 90]), rig.begin([*range(16), 91])]
+
+    guards = rig.cache.arrays.page("guards")
+
+    assert guards[pages].tolist() == [1, 1, 1, 1, 0]
+    assert rig.cache.arrays.page("locks")[pages].tolist() == [0, 0, 0, 2, 0]
+    for row in rows:
+        rig.finish(row)
+    assert guards[pages].tolist() == [0] * 5
 
 
 def test_an_unlocked_node_comes_back_as_the_most_recent(rig: Rig) -> None:
@@ -181,8 +185,6 @@ def test_a_lock_is_released_once(rig: Rig) -> None:
 
     with pytest.raises(IntegrityError, match="released twice"):
         rig.cache.unlock(lock)
-    with pytest.raises(IntegrityError, match="in force"):
-        rig.cache.relock(lock, lock.node)
     rig.check()
 
 
@@ -202,7 +204,7 @@ def test_a_point_evicted_since_the_match_cannot_be_locked(rig: Rig) -> None:
     match = rig.match([1] * 9)
     rig.evict_swa(rings=rig.rings.capacity)
 
-    with pytest.raises(IntegrityError, match="resume point 8"):
+    with pytest.raises(IntegrityError, match="resume point, evicted since"):
         rig.cache.lock(match)
     rig.check()
 
@@ -214,7 +216,7 @@ def test_a_lock_on_nothing_costs_nothing_and_leaves_nothing(rig: Rig) -> None:
 
     for lock in locks:
         rig.cache.unlock(lock)
-    assert rig.cache.roots == {}
+    assert rig.cache.tree_pages == 0
     rig.check()
 
 
@@ -229,5 +231,6 @@ def test_reset_forgets_everything_but_refuses_while_something_is_locked(rig: Rig
     rig.reset()
 
     rig.check()
-    assert rig.cache.tree_pages == rig.cache.nodes == rig.cache.points == 0
+    assert rig.cache.tree_pages == rig.cache.points == 0
+    assert view_pages(rig.cache) == []
     assert rig.full.free == rig.full.capacity

@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 from mem_cache.errors import IntegrityError
-from tests.testing.dictionary_model import Rig
+from mem_cache.handles import PointKind
+from mem_cache.spec import TreeSpec
+from tests.testing.dictionary_model import Rig, Row
+from tests.testing.tree_view import end_of, page_ids, points_by_age
 
 
 def test_a_point_on_one_sibling_serves_all_that_share_the_tokens_before_it(rig: Rig) -> None:
@@ -13,7 +16,7 @@ def test_a_point_on_one_sibling_serves_all_that_share_the_tokens_before_it(rig: 
         rig.complete([1, 2, 3, 4, 5, 6, last, 8, 9, 9])
 
     for last in range(9, 16):
-        assert rig.match([1, 2, 3, 4, 5, 6, last, 8, 9, 9, 9]).resume_tokens == 6
+        assert rig.match([1, 2, 3, 4, 5, 6, last, 8, 9, 9, 9]).start == 6
     assert rig.cache.points == 1
 
 
@@ -34,7 +37,7 @@ def test_a_point_moves_to_a_sibling_when_its_own_node_is_evicted(rig: Rig) -> No
 
     rig.evict_full(rig.full.free + 1)
 
-    assert rig.match([1, 2, 3, 4, 5, 6, 7, 8]).resume_tokens == 6
+    assert rig.match([1, 2, 3, 4, 5, 6, 7, 8]).start == 6
     assert rig.cache.points == 1
     rig.check()
 
@@ -42,22 +45,21 @@ def test_a_point_moves_to_a_sibling_when_its_own_node_is_evicted(rig: Rig) -> No
 def test_dropping_points_leaves_a_tombstone_that_a_new_point_revives(rig: Rig) -> None:
     rig.complete(list(range(10)), 10)
     rig.evict_swa(swa_pages=rig.swa.capacity)
-    node = rig.match(list(range(11))).node
-    assert node.tombstone
+    assert rig.match(list(range(11))).point is None
+    assert rig.match(list(range(11))).full_tokens == 10
 
     rig.complete(list(range(10)), 10)
 
-    assert not node.tombstone
-    assert rig.match(list(range(11))).resume_tokens == 10
+    assert rig.match(list(range(11))).start == 10
 
 
 def test_window_pages_are_shared_and_free_with_the_last_point_that_names_them(rig: Rig) -> None:
     rig.complete(list(range(12)), 8, 9)
-    # [4, 8) and [5, 9): SWA pages 2, 3 and 2, 3, 4, of which the first two are shared.
+    # [4, 8) is SWA pages 2 and 3; [5, 9) is 4 over 2, and 3, which is shared.
     assert rig.swa.free == rig.swa.capacity - 3
 
-    rig.evict_swa(swa_pages=rig.swa.free, rings=rig.rings.free + 1)
-    assert rig.swa.free == rig.swa.capacity - 3
+    rig.evict_swa(rings=rig.rings.free + 1)
+    assert rig.swa.free == rig.swa.capacity - 2
 
     rig.evict_swa(swa_pages=rig.swa.free + 1)
     assert rig.swa.free == rig.swa.capacity
@@ -70,7 +72,25 @@ def test_the_point_used_longest_ago_goes_first(rig: Rig) -> None:
 
     rig.evict_swa(rings=rig.rings.free + 1)
 
-    assert [p.position for p in rig.cache.swa_lru] == [3, 5]
+    assert points_by_age(rig.cache, PointKind.PROMPT_END) == [3, 5]
+
+
+def test_a_point_that_was_gone_on_from_changes_its_kind(rig: Rig) -> None:
+    row = rig.begin(list(range(12)))
+    rig.publish(row, ended=True)
+    for position, kind in ((4, PointKind.BRANCH), (8, PointKind.PROMPT_END)):
+        assert rig.add_point(row, position, kind=kind)
+    assert rig.add_point(row, 12, kind=PointKind.REQUEST_END)
+    rig.finish(row)
+    # The end of a request counts as its leaf does, which has had one turn.
+    assert points_by_age(rig.cache, PointKind.REQUEST_END + 1) == [12]
+
+    for length in (4, 8, 12):
+        rig.finish(rig.begin([*range(length), 50]))
+
+    assert points_by_age(rig.cache, PointKind.SHARED) == [4]
+    assert points_by_age(rig.cache, PointKind.PROMPT_END) == [8]
+    assert points_by_age(rig.cache, PointKind.PASSED) == [12]
 
 
 def test_a_pinned_point_stays_until_its_last_user_lets_go(rig: Rig) -> None:
@@ -87,18 +107,23 @@ def test_a_pinned_point_stays_until_its_last_user_lets_go(rig: Rig) -> None:
     rig.check()
 
 
-def test_a_pin_keeps_the_node_of_the_point_although_the_row_went_elsewhere(rig: Rig) -> None:
+def _holder(rig: Rig, row: Row) -> int:
+    return int(rig.cache.arrays.point("holder")[row.lock.ring])
+
+
+def test_a_pin_keeps_the_page_of_the_point_although_the_row_went_elsewhere(rig: Rig) -> None:
     rig.complete(list(range(10)), 7)
     row = rig.begin([*range(7), 50, 51])
     rig.publish(row)
-    assert row.lock.point is not None
-    assert row.lock.point.node is not row.lock.node
+    holder = _holder(rig, row)
+    assert holder not in (0, row.lock.node)
 
     assert not rig.evict_full(rig.full.capacity)
-    assert row.lock.point.alive
+    assert holder in page_ids(rig.cache)
 
     rig.cache.unlock_point(row.lock)
     assert not rig.evict_full(rig.full.capacity)
+    assert holder not in page_ids(rig.cache)
     assert rig.match([*range(9)]).full_tokens == 7
     rig.check()
 
@@ -106,19 +131,47 @@ def test_a_pin_keeps_the_node_of_the_point_although_the_row_went_elsewhere(rig: 
 def test_no_point_is_added_where_the_tokens_are_gone(rig: Rig) -> None:
     row = rig.begin(list(range(10)))
     rig.publish(row)
-    node = row.lock.node
+    node, above = row.lock.node, row.table[1]
     rig.finish(row)
-    swa, ring = rig.swa.alloc(3).tolist(), int(rig.rings.alloc(1)[0])
+    swa, ring = rig.swa.alloc(2).tolist(), int(rig.rings.alloc(1)[0])
 
     rig.evict_full(rig.full.capacity - 2)
     assert not rig.cache.add_point(node, 9, swa_pages=swa, ring=ring)
-    assert rig.cache.add_point(node, 7, swa_pages=swa, ring=ring)
-    rig.points.update(row.ids[7:8])
+    assert not rig.cache.add_point(above, 9, swa_pages=swa, ring=ring)
+    assert rig.cache.add_point(above, 7, swa_pages=swa, ring=ring)
+    rig.ring_content[ring] = row.ids[7]
+    rig.points[row.ids[7]] = False
     rig.evict_full(rig.full.capacity)
-    assert not rig.cache.add_point(node, 3, swa_pages=swa[:2], ring=ring)
+    assert not rig.cache.add_point(above, 3, swa_pages=swa, ring=ring)
 
-    assert rig.swa.decref(swa) == 3
+    assert rig.swa.decref(swa) == 2
     assert rig.rings.decref([ring]) == 1
+
+
+def test_references_that_are_given_become_the_points_or_are_dropped(rig: Rig) -> None:
+    row = rig.begin(list(range(10)))
+    rig.publish(row)
+
+    assert rig.add_point(row, 9, give=True) is True
+    ring = int(np.flatnonzero(rig.cache.arrays.point("position"))[0])
+    assert rig.rings.references(ring) == 1
+    free = rig.swa.free, rig.rings.free
+    assert rig.add_point(row, 9, give=True) is False
+
+    assert (rig.swa.free, rig.rings.free) == free
+    rig.check()
+
+
+def test_what_is_given_with_a_fault_stays_with_the_caller(rig: Rig) -> None:
+    row = rig.begin(list(range(10)))
+    rig.publish(row)
+    swa = rig.swa.alloc(2).tolist()
+
+    with pytest.raises(IntegrityError, match="point at 9"):
+        rig.cache.add_point(row.lock.node, 9, swa_pages=swa, ring=7, give=True)
+
+    assert rig.swa.decref(swa) == 2
+    rig.check()
 
 
 def test_position_zero_has_no_point(rig: Rig) -> None:
@@ -128,17 +181,23 @@ def test_position_zero_has_no_point(rig: Rig) -> None:
     assert not rig.cache.add_point(row.lock.node, 0, swa_pages=(), ring=1)
 
 
-def test_a_point_that_names_free_units_takes_nothing(rig: Rig) -> None:
+@pytest.mark.parametrize("wrong", ["free ring", "no ring", "dummy", "ring in use", "free page"])
+def test_a_point_that_names_wrong_units_takes_nothing(rig: Rig, wrong: str) -> None:
     row = rig.begin(list(range(10)))
     rig.publish(row)
-    swa = rig.swa.alloc(3).tolist()
+    assert rig.add_point(row, 4)
+    used = int(np.flatnonzero(rig.cache.arrays.point("position"))[0])
+    swa, mine = rig.swa.alloc(2).tolist(), int(rig.rings.alloc(1)[0])
+    ring = {"free ring": 9, "no ring": 99, "dummy": 0, "ring in use": used}.get(wrong, mine)
+    window = [swa[0], 30] if wrong == "free page" else swa
 
-    with pytest.raises(IntegrityError, match="3 SWA pages for the window at 8"):
-        rig.cache.add_point(row.lock.node, 8, swa_pages=swa, ring=1)
-    with pytest.raises(IntegrityError, match="pool rings: reference to free unit 1"):
-        rig.cache.add_point(row.lock.node, 9, swa_pages=swa, ring=1)
+    with pytest.raises(IntegrityError, match="point at 9: SWA pages"):
+        rig.cache.add_point(row.lock.node, 9, swa_pages=window, ring=ring)
+    with pytest.raises(IntegrityError, match="1 SWA pages for the window at 9"):
+        rig.cache.add_point(row.lock.node, 9, swa_pages=swa[:1], ring=mine)
 
-    assert rig.swa.decref(swa) == 3
+    assert rig.swa.decref(swa) == 2
+    assert rig.rings.decref([mine]) == 1
     rig.check()
 
 
@@ -150,31 +209,38 @@ def test_a_repeated_prompt_finds_its_point_on_the_child_that_begins_where_it_res
 
     match = rig.match([0, 1, 2, 3, 4])
 
-    assert (match.full_tokens, match.resume_tokens, match.node.end) == (4, 4, 4)
+    assert (match.full_tokens, match.start, end_of(rig.cache, match.node)) == (4, 4, 4)
     assert match.point is not None
-    assert match.point.node.start == 4
-    lock = rig.cache.lock(match)
+    assert match.point.position == 5
+    row = rig.begin([0, 1, 2, 3, 4])
     assert not rig.evict_full(rig.full.capacity)
-    assert match.point.alive
-    rig.cache.unlock(lock)
+    assert rig.cache.points == 1
+    assert end_of(rig.cache, _holder(rig, row)) == 6
+    rig.finish(row)
 
 
-def test_a_split_that_moves_the_only_pin_up_leaves_the_lower_half_evictable(rig: Rig) -> None:
-    late = rig.begin([*range(8), 60])
+def test_a_first_token_that_another_has_a_point_behind_saves_nothing(rig: Rig) -> None:
+    rig.complete([5, 6, 7], 1)
+
+    match = rig.match([9, 9])
+
+    assert (match.full_tokens, match.start, match.point) == (0, 0, None)
+
+
+def test_a_pin_above_the_lock_keeps_nothing_below_itself(rig: Rig) -> None:
     rig.complete(list(range(12)), 3)
     row = rig.begin([0, 1, 2, 50, 51])
     rig.publish(row)
 
-    rig.publish(late)
-    rig.check()
-
     rig.evict_full(rig.full.capacity)
-    assert rig.match(list(range(12))).full_tokens == 8
+
+    assert rig.match(list(range(12))).full_tokens == 4
+    rig.check()
 
 
 def resumes(rig: Rig, shared: int) -> int:
     """Return what a sequence skips that parts from 0, 1, 2 ... after `shared` tokens."""
-    return rig.cache.match(np.array([*range(shared), 50, 51])).resume_tokens
+    return rig.cache.match(np.array([*range(shared), 50, 51])).start
 
 
 def test_an_exact_point_serves_its_own_position_only_until_a_better_one_replaces_it(
@@ -183,19 +249,54 @@ def test_an_exact_point_serves_its_own_position_only_until_a_better_one_replaces
     row = rig.begin(list(range(10)))
     rig.publish(row)
     node = row.lock.node
-    swa, ring = rig.swa.alloc(3).tolist(), int(rig.rings.alloc(1)[0])
+    swa, rings = rig.swa.alloc(2).tolist(), rig.rings.alloc(2).tolist()
+    rig.ring_content.update(dict.fromkeys(rings, row.ids[7]))
 
-    assert rig.cache.add_point(node, 7, swa_pages=swa, ring=ring, exact=True)
-    rig.points.update(row.ids[7:8])
+    assert rig.cache.add_point(node, 7, swa_pages=swa, ring=rings[0], exact=True)
     assert resumes(rig, 7) == 7
     assert resumes(rig, 6) == 0
-    assert not rig.cache.add_point(node, 7, swa_pages=swa, ring=ring, exact=True)
+    assert not rig.cache.add_point(node, 7, swa_pages=swa, ring=rings[1], exact=True)
 
-    assert rig.cache.add_point(node, 7, swa_pages=swa, ring=ring)
+    assert rig.cache.add_point(node, 7, swa_pages=swa, ring=rings[1])
     assert rig.cache.points == 1
     assert resumes(rig, 6) == 6
 
+    rig.points[row.ids[7]] = False
     rig.finish(row)
     rig.evict_swa(rings=rig.rings.capacity)
-    assert rig.swa.decref(swa) == 3
-    assert rig.rings.decref([ring]) == 1
+    assert rig.swa.decref(swa) == 2
+    assert rig.rings.decref(rings) == 2
+
+
+def test_an_exact_point_that_is_pinned_is_not_replaced(rig: Rig) -> None:
+    row = rig.begin(list(range(10)))
+    rig.publish(row)
+    assert rig.add_point(row, 7, exact=True)
+    reader = rig.begin([*range(7), 50])
+    assert reader.lock.ring
+
+    assert rig.add_point(row, 7) is False
+    rig.finish(reader)
+    assert rig.add_point(row, 7) is True
+
+
+@pytest.mark.parametrize("replay", [1, 4, 6, 30])
+def test_a_replay_is_planned_where_it_computes_fewer_tokens(replay: int) -> None:
+    spec = TreeSpec(page_size=4, swa_page_size=2, window=4)
+    rig = Rig(spec, full=40, swa=40, rings=20, replay_tokens=replay)
+    rig.complete(list(range(20)), 9)
+
+    plans = {n: rig.match([*range(n), 50]) for n in range(1, 21)}
+
+    for full, match in plans.items():
+        resumes = full >= 9 > full - replay or full == 8
+        assert match.start == (min(9, full) if resumes else max(0, full - replay))
+        assert (match.point is not None) == resumes
+
+
+def test_a_replay_is_never_planned_unless_its_length_is_known(rig: Rig) -> None:
+    rig.complete(list(range(20)))
+
+    match = rig.match(list(range(20)))
+
+    assert (match.full_tokens, match.point, match.start) == (19, None, 0)

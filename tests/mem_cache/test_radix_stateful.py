@@ -1,20 +1,34 @@
 """Random requests against a dictionary of prefixes; everything is checked after every step.
 
 The alphabets are small and the pages short, so that sequences share prefixes, part inside pages,
-and meet again; the pools are small, so that eviction is never far.
+and meet again; the pools are small, so that eviction is never far. Replay lengths are drawn, too:
+the tree takes any, and small ones get planned often.
 """
 
 from typing import ClassVar
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
+from mem_cache.handles import PointKind
+from mem_cache.policy import Lru, TurnPolicy
 from mem_cache.spec import TreeSpec
 from tests.testing.dictionary_model import Rig, Row
+from tests.testing.tree_view import check_spans
 
 NAMESPACES = st.sampled_from(("", "", "", "other"))
 SHARES = st.integers(0, 8)
+REPLAYS = st.sampled_from((None, 1, 2, 3, 4))
+KINDS = st.sampled_from((PointKind.PROMPT_END, PointKind.BRANCH, PointKind.REQUEST_END))
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -24,10 +38,18 @@ class CacheMachine(RuleBasedStateMachine):
     pools: ClassVar[tuple[int, int, int]]
     longest: ClassVar[int]
 
-    def __init__(self) -> None:
-        super().__init__()
+    @initialize(replay=REPLAYS, policy=st.sampled_from((Lru, TurnPolicy)))
+    def build(self, replay: int | None, policy: type[Lru | TurnPolicy]) -> None:
+        """Make a cache; a replay is counted in runs of tokens."""
         full, swa, rings = self.pools
-        self.rig = Rig(self.spec, full=full, swa=swa, rings=rings)
+        self.rig = Rig(
+            self.spec,
+            full=full,
+            swa=swa,
+            rings=rings,
+            replay_tokens=None if replay is None else replay * self.longest - 1,
+            policy=policy(),
+        )
         self.history: list[list[int]] = [[]]
 
     def _tokens(self, data: st.DataObject) -> list[int]:
@@ -59,18 +81,32 @@ class CacheMachine(RuleBasedStateMachine):
         if self.rig.start(tokens, namespace=namespace) is not None:
             self.history.append(tokens)
 
-    @rule(data=st.data(), namespace=NAMESPACES, shares=st.sets(SHARES, max_size=3))
-    def turn(self, data: st.DataObject, namespace: str, shares: set[int]) -> None:
+    @precondition(lambda self: 0 < len(self.rig.rows) < 4)
+    @rule(data=st.data(), count=st.integers(1, 3))
+    def fork(self, data: st.DataObject, count: int) -> None:
+        """Publish a request and start others from its very end, as n answers to one prompt."""
+        row = self._row(data)
+        self.rig.publish(row)
+        if row.tokens:
+            self.rig.add_point(row, row.published, exact=data.draw(st.booleans()))
+        tokens, namespace = list(row.tokens), row.namespace
+        for _ in range(count):
+            answer = [*tokens, *self._runs(data, least=1)]
+            if self.rig.start(answer, namespace=namespace) is not None:
+                self.history.append(answer)
+
+    @rule(data=st.data(), namespace=NAMESPACES, shares=st.sets(SHARES, max_size=3), kind=KINDS)
+    def turn(self, data: st.DataObject, namespace: str, shares: set[int], kind: PointKind) -> None:
         """Run a whole request, with resume points here and there, and some tokens more."""
         row = self.rig.start(self._tokens(data), namespace=namespace)
         if row is None or not row.tokens:
             return
         self.rig.publish(row)
         for share in shares:
-            self.rig.add_point(row, max(1, row.published * share // 8))
+            self.rig.add_point(row, max(1, row.published * share // 8), kind=kind)
         self.history.append(list(row.tokens))
         if self.rig.compute(row, self._runs(data, least=0)):
-            self.rig.publish(row)
+            self.rig.publish(row, ended=True)
             self.history.append(list(row.tokens))
             self.rig.finish(row)
 
@@ -89,27 +125,30 @@ class CacheMachine(RuleBasedStateMachine):
         self.rig.publish(self._row(data), use_lock=use_lock)
 
     @precondition(lambda self: any(row.published for row in self.rig.rows))
-    @rule(data=st.data(), share=SHARES)
-    def add_point(self, data: st.DataObject, share: int) -> None:
+    @rule(data=st.data(), share=SHARES, exact=st.booleans(), kind=KINDS, give=st.booleans())
+    def add_point(
+        self, data: st.DataObject, share: int, exact: bool, kind: PointKind, give: bool
+    ) -> None:
         """Add a resume point somewhere in what a request has published."""
         rows = [row for row in self.rig.rows if row.published]
         row = rows[data.draw(st.integers(0, len(rows) - 1))]
-        if not row.lock.node.is_root and row.lock.node.end >= row.published:
-            self.rig.add_point(row, max(1, row.published * share // 8))
+        position = max(1, row.published * share // 8)
+        self.rig.add_point(row, position, exact=exact, kind=kind, give=give)
 
     @precondition(lambda self: self.rig.rows)
     @rule(data=st.data())
     def unpin(self, data: st.DataObject) -> None:
         """Let go of a resume point, perhaps for the second time."""
         self.rig.cache.unlock_point(self._row(data).lock)
+        self.rig.sync_removed()
 
     @precondition(lambda self: self.rig.rows)
-    @rule(data=st.data(), publish=st.booleans())
-    def finish(self, data: st.DataObject, publish: bool) -> None:
+    @rule(data=st.data(), publish=st.booleans(), ended=st.booleans())
+    def finish(self, data: st.DataObject, publish: bool, ended: bool) -> None:
         """End a request, or abort it with what it has not published."""
         row = self._row(data)
         if publish:
-            self.rig.publish(row)
+            self.rig.publish(row, ended=ended)
         self.rig.finish(row)
 
     @rule(share=SHARES)
@@ -123,6 +162,22 @@ class CacheMachine(RuleBasedStateMachine):
         self.rig.evict_swa(
             swa_pages=self.rig.swa.capacity * swa // 8, rings=self.rig.rings.capacity * rings // 8
         )
+
+    @rule(namespace=NAMESPACES, share=SHARES)
+    def shrink(self, namespace: str, share: int) -> None:
+        """Hold a namespace to a quota."""
+        has = self.rig.cache.tokens_by_namespace().get(namespace, 0)
+        self.rig.shrink(namespace, has * share // 8)
+
+    @rule(number=st.integers(1, 5))
+    def let_an_allocation_fail(self, number: int) -> None:
+        """Let one of the next allocations fail although there is room."""
+        self.rig.fail_in = number
+
+    @rule(limit=st.integers(0, 9))
+    def spans(self, limit: int) -> None:
+        """Look at the tree as people do."""
+        check_spans(self.rig.cache, limit)
 
     @precondition(lambda self: not self.rig.rows)
     @rule(really=st.sampled_from((False, False, False, True)))
@@ -146,23 +201,49 @@ class CacheMachine(RuleBasedStateMachine):
             assert pool.free == pool.capacity
 
 
-def _machine(
-    spec: TreeSpec, pools: tuple[int, int, int], *, longest: int, examples: int
-) -> type[CacheMachine]:
-    fields = {"spec": spec, "pools": pools, "longest": longest}
+# Page size, SWA page size, window: units of the pools, tokens of the longest run, examples.
+SIZES: list[tuple[tuple[int, int, int], tuple[int, int, int], int, int]] = [
+    ((1, 1, 1), (24, 6, 5), 3, 120),
+    ((1, 1, 4), (24, 16, 5), 3, 120),
+    ((1, 1, 128), (24, 70, 5), 3, 80),
+    ((4, 1, 1), (14, 6, 5), 5, 150),
+    ((4, 2, 4), (14, 9, 5), 5, 250),
+    ((4, 4, 128), (24, 40, 5), 9, 100),
+    ((256, 2, 1), (9, 6, 5), 200, 40),
+    ((256, 64, 4), (9, 6, 5), 200, 40),
+    ((256, 64, 128), (9, 12, 5), 200, 40),
+]
+
+
+def _run(
+    sizes: tuple[int, int, int], pools: tuple[int, int, int], *, longest: int, examples: int
+) -> None:
+    fields = {"spec": TreeSpec(*sizes), "pools": pools, "longest": longest}
     machine = type("CacheMachine", (CacheMachine,), fields)
-    machine.TestCase.settings = settings(
-        max_examples=examples,
-        stateful_step_count=30,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large),
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=30,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large),
+        ),
     )
-    return machine
 
 
-TestPagesOfOneToken = _machine(TreeSpec(1, 1, 1), (24, 6, 5), longest=3, examples=25).TestCase
-TestWindowOfOnePage = _machine(TreeSpec(4, 2, 4), (14, 9, 5), longest=5, examples=70).TestCase
-TestWindowOfManyPages = _machine(TreeSpec(4, 4, 128), (24, 40, 5), longest=9, examples=25).TestCase
-TestPagesOfFlash = _machine(TreeSpec(256, 64, 128), (9, 12, 5), longest=200, examples=8).TestCase
+@pytest.mark.parametrize(("sizes", "pools", "longest", "examples"), SIZES)
+def test_the_tree_agrees_with_a_dictionary_whatever_requests_do(
+    sizes: tuple[int, int, int], pools: tuple[int, int, int], longest: int, examples: int
+) -> None:
+    _run(sizes, pools, longest=longest, examples=examples)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("sizes", "pools", "longest", "examples"), SIZES)
+def test_the_tree_agrees_with_a_dictionary_for_many_more_requests(
+    sizes: tuple[int, int, int], pools: tuple[int, int, int], longest: int, examples: int
+) -> None:
+    _run(sizes, pools, longest=longest, examples=20 * examples)

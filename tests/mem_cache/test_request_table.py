@@ -15,7 +15,7 @@ def test_arrays_have_the_shapes_that_the_device_expects() -> None:
     table = _table()
 
     assert (table.page_table.shape, table.page_table.dtype) == ((3, 5), "int32")
-    assert (table.window.shape, table.window.dtype) == ((3, 4), "int32")
+    assert (table.window.shape, table.window.dtype) == ((3, 2), "int32")
     assert (table.ring.shape, table.ring.dtype) == ((3,), "int32")
     assert (table.length.shape, table.length.dtype) == ((3,), "int64")
 

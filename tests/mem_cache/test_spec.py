@@ -22,25 +22,35 @@ def test_sizes_that_do_not_fit_together_are_refused(sizes: tuple[int, int, int])
 
 @pytest.mark.parametrize("window", [1, 2, 3, 4, 7, 8, 9, 128])
 @pytest.mark.parametrize("swa_page_size", [1, 2, 4, 64])
-def test_the_window_is_the_pages_of_the_positions_in_it(window: int, swa_page_size: int) -> None:
+def test_a_ring_written_position_by_position_always_holds_the_window(
+    window: int, swa_page_size: int
+) -> None:
     spec = TreeSpec(page_size=64, swa_page_size=swa_page_size, window=window)
-    widest = 0
+    places: dict[tuple[int, int], int] = {}
+    used: set[int] = set()
     for position in range(3 * window + 2 * swa_page_size):
-        touched = {p // swa_page_size for p in range(max(0, position - window), position)}
-        assert list(spec.window_page_range(position)) == sorted(touched)
-        widest = max(widest, len(touched))
+        held = set(places.values())
+        assert held >= set(range(max(0, position - window), position))
+        used = {slot for slot, _ in places}
+        assert used == set(range(spec.window_pages_at(position)))
 
-    assert spec.window_pages == widest
-    assert spec.window_slots == widest + 1
-    assert spec.row_swa_pages == 2 * widest + 1
+        slot = position // swa_page_size % spec.window_pages
+        places[slot, position % swa_page_size] = position
+
+    assert len(used) == spec.window_pages
+    assert spec.row_swa_pages == 2 * spec.window_pages
+
+
+@pytest.mark.parametrize("window", [2, 4, 128])
+def test_a_ring_is_no_larger_than_it_must_be(window: int) -> None:
+    assert TreeSpec(64, 2, window).window_pages * 2 == window
 
 
 def test_the_sizes_of_flash_are_those_of_the_design() -> None:
     spec = TreeSpec()
 
-    assert (spec.window_pages, spec.window_slots, spec.row_swa_pages) == (3, 4, 7)
-    assert list(spec.window_page_range(1000)) == [13, 14, 15]
-    assert list(spec.window_page_range(1024)) == [14, 15]
+    assert (spec.window_pages, spec.row_swa_pages) == (2, 4)
+    assert [spec.window_pages_at(p) for p in (0, 1, 64, 65, 128, 1000)] == [0, 1, 1, 2, 2, 2]
 
 
 def test_a_pool_specification_finds_its_layers_by_ratio() -> None:

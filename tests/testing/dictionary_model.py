@@ -12,64 +12,53 @@ import numpy as np
 
 from mem_cache.allocator import PageAllocator
 from mem_cache.errors import OutOfPages
-from mem_cache.node import Node
-from mem_cache.radix import Lock, Match, ShadowRadixCache
+from mem_cache.handles import Insertion, Match, PointKind
+from mem_cache.policy import EvictionPolicy
+from mem_cache.radix import ShadowRadixCache
 from mem_cache.spec import TreeSpec, div_ceil
-
-
-class Prefixes:
-    """Numbers for prefixes: equal numbers if and only if namespace and tokens are equal."""
-
-    def __init__(self) -> None:
-        self._next: dict[tuple[object, int], int] = {}
-        self.parent: dict[int, int] = {}
-
-    def ids(self, namespace: str, tokens: Sequence[int]) -> list[int]:
-        """Return the numbers of tokens[:0], tokens[:1], ... tokens[:n]."""
-        top = self._next.setdefault((namespace, -1), len(self._next))
-        return self.below(top, tokens)
-
-    def below(self, prefix: int, tokens: Sequence[int]) -> list[int]:
-        """Return the number given, and those of the prefixes that the tokens make of it."""
-        last, found = prefix, [prefix]
-        for token in tokens:
-            number = self._next.setdefault((last, int(token)), len(self._next))
-            self.parent[number] = last
-            last = number
-            found.append(last)
-        return found
-
-
-class Row:
-    """A running request, as far as a cache can tell."""
-
-    def __init__(self, namespace: str, lock: Lock) -> None:
-        self.namespace = namespace
-        self.lock = lock
-        self.tokens: list[int] = []
-        self.ids: list[int] = []
-        self.published = 0
-        self.table: list[int] = []
-        self.own: set[int] = set()
-        self.window: dict[int, int] = {}
+from tests.testing.prefixes import Prefixes, Row, read_prefixes
+from tests.testing.tree_view import check_superseded, end_of, page_ids
 
 
 class Rig:
-    """The real tree, the model, and rows that use them by the rules; checks as it goes."""
+    """The real tree, the model, and rows that use them by the rules; checks as it goes.
 
-    def __init__(self, spec: TreeSpec, *, full: int, swa: int, rings: int) -> None:
-        self.spec = spec
+    points   prefixes that have a resume point, and whether it is an exact one
+    fail_in  the allocation that fails, counted from now; 0 for none
+    """
+
+    def __init__(
+        self,
+        spec: TreeSpec,
+        *,
+        full: int,
+        swa: int,
+        rings: int,
+        replay_tokens: int | None = None,
+        policy: EvictionPolicy | None = None,
+    ) -> None:
+        self.spec, self.replay_tokens = spec, replay_tokens
         self.full = PageAllocator("full", full)
         self.swa = PageAllocator("swa", swa)
         self.rings = PageAllocator("rings", rings)
-        self.cache = ShadowRadixCache(spec, full=self.full, swa=self.swa, rings=self.rings)
+        self.cache = ShadowRadixCache(
+            spec,
+            full=self.full,
+            swa=self.swa,
+            rings=self.rings,
+            replay_tokens=replay_tokens,
+            policy=policy,
+            log_removed=True,
+        )
         self.prefixes = Prefixes()
         self.published: set[int] = set()
-        self.points: set[int] = set()
+        self.points: dict[int, bool] = {}
         self.rows: list[Row] = []
+        self.fail_in = 0
         self.page_content: dict[int, list[int]] = {}
         self.swa_content: dict[int, dict[int, int]] = {}
         self.ring_content: dict[int, int] = {}
+        self._tree_pages: set[int] = set()
 
     def match(
         self, tokens: Sequence[int], *, limit: int | None = None, namespace: str = ""
@@ -81,21 +70,30 @@ class Rig:
         ids = self.prefixes.ids(namespace, tokens)
         full = max((k for k in range(1, cut + 1) if ids[k] in self.published), default=0)
         assert match.full_tokens == full
-        assert match.node.start < full <= match.node.end or (full == 0 and match.node.is_root)
+        if full:
+            assert match.node == match.pages[-1]
+            assert end_of(self.cache, match.node) >= full
+        else:
+            assert match.node <= 0
         self._check_pages(match, ids)
-        self._check_resume(match, ids)
+        self._check_plan(match, ids)
         return match
 
     def start(self, tokens: Sequence[int], *, namespace: str = "") -> Row | None:
         """Start a row: match, lock, copy the partial page, compute the rest. None if no room."""
         match = self.match(tokens, namespace=namespace)
-        row = Row(namespace, self.cache.lock(match))
-        self.rows.append(row)
         page, full = self.spec.page_size, match.full_tokens
-        row.tokens = [int(token) for token in tokens[:full]]
-        row.ids = self.prefixes.ids(namespace, row.tokens)
-        row.published = full
-        row.table = [int(unit) for unit in match.pages]
+        known = [int(token) for token in tokens[:full]]
+        row = Row(
+            namespace,
+            self.cache.lock(match),
+            prompt_tokens=len(tokens),
+            tokens=known,
+            ids=self.prefixes.ids(namespace, known),
+            table=match.pages.tolist(),
+            published=full,
+        )
+        self.rows.append(row)
         if match.point is not None:
             self._share_window(row, match)
         if full % page:
@@ -115,18 +113,34 @@ class Rig:
     def compute(self, row: Row, tokens: Sequence[int]) -> bool:
         """Append tokens to a row; it is aborted, and False returned, if there is no room."""
         page = self.spec.page_size
-        ids = self.prefixes.ids(row.namespace, [*row.tokens, *tokens])
-        for token in tokens:
+        for token, number in zip(tokens, self.prefixes.below(row.ids[-1], tokens)[1:], strict=True):
             position = len(row.tokens)
             if position % page == 0 and not self._add_page(row):
                 return False
             row.tokens.append(int(token))
-            row.ids.append(ids[position + 1])
-            self.page_content[row.table[-1]][position % page] = ids[position + 1]
+            row.ids.append(number)
+            self.page_content[row.table[-1]][position % page] = number
         return True
 
-    def publish(self, row: Row, *, use_lock: bool = True) -> None:
-        """Insert all that the row has, and take over the tree's pages."""
+    def publish(self, row: Row, *, use_lock: bool = True, ended: bool = False) -> None:
+        """Insert all that the row has, and take over the tree's pages.
+
+        use_lock  False inserts from the top first; beginning at the lock must find all of it
+        """
+        if not use_lock:
+            self._insert(row, use_lock=False, ended=False)
+        found = self._insert(row, use_lock=True, ended=ended)
+        assert row.lock.node == found.node
+        for index, page in enumerate(found.pages.tolist()):
+            if index in row.own:
+                self.full.decref((row.table[index],))
+                row.own.discard(index)
+            else:
+                assert row.table[index] == page
+            row.table[index] = page
+        row.published = len(row.tokens)
+
+    def _insert(self, row: Row, *, use_lock: bool, ended: bool) -> Insertion:
         count, page = len(row.tokens), self.spec.page_size
         before = max(k for k in range(count + 1) if k == 0 or row.ids[k] in self.published)
         found = self.cache.insert(
@@ -134,52 +148,54 @@ class Rig:
             np.array(row.table, np.int32),
             namespace=row.namespace,
             lock=row.lock if use_lock else None,
+            ended=ended,
+            output_from=row.prompt_tokens,
         )
         assert found.new_tokens == count - before
-        assert count == 0 or found.node.start < count <= found.node.end
-        self.cache.relock(row.lock, found.node)
-        for index in range(count // page):
-            if index in row.own:
-                self.full.decref((row.table[index],))
-                row.own.discard(index)
-            else:
-                assert row.table[index] == found.pages[index]
-            row.table[index] = int(found.pages[index])
-        row.published = count
+        assert end_of(self.cache, found.node) >= count
+        assert before // page <= found.first_new <= div_ceil(count, page)
+        assert len(found.pages) == count // page
         self.published.update(row.ids[1:])
+        self.sync_removed()
+        return found
 
-    def add_point(self, row: Row, position: int) -> bool | None:
-        """Give the row's published part a resume point. None if there is no room for it."""
-        size = self.spec.swa_page_size
-        numbers = self.spec.window_page_range(position)
-        own: list[int] = []
-        for number in numbers:
-            shared = row.window.get(number)
-            if shared is not None:
-                self.swa.incref((shared,))
-            elif (shared := self._try_alloc(self.swa)) is not None:
-                self.swa_content[shared] = {
-                    p % size: row.ids[p + 1]
-                    for p in range(number * size, min((number + 1) * size, position))
-                }
-            if shared is not None:
-                own.append(shared)
-        ring = self._try_alloc(self.rings) if len(own) == len(numbers) else None
-        if ring is None:
-            self.swa.decref(own)
-            return None
-        self.ring_content[ring] = row.ids[position]
-        added = self.cache.add_point(row.lock.node, position, swa_pages=own, ring=ring)
-        assert added == (row.ids[position] not in self.points)
-        self.points.add(row.ids[position])
-        # Whole SWA pages stay with the row, so that its points share them.
-        for number, unit in zip(numbers, own, strict=True):
-            if (number + 1) * size <= position and number not in row.window:
+    def add_point(
+        self,
+        row: Row,
+        position: int,
+        *,
+        exact: bool = False,
+        kind: PointKind = PointKind.PROMPT_END,
+        give: bool = False,
+    ) -> bool | None:
+        """Give the row's published part a resume point. None if there is no room for it.
+
+        give  hand the references over instead of dropping them
+        """
+        size, slots = self.spec.swa_page_size, self.spec.window_pages
+        last = (position - 1) // size
+        for number in [n for n in row.window if n <= last - slots]:
+            self.swa.decref((row.window.pop(number),))
+        units: list[int] = []
+        for slot in range(self.spec.window_pages_at(position)):
+            number = last - (last - slot) % slots
+            whole = (number + 1) * size <= position
+            unit = row.window.get(number) if whole else None
+            if unit is not None:
                 self.swa.incref((unit,))
-                row.window[number] = unit
-        self.swa.decref(own)
-        self.rings.decref((ring,))
-        return added
+            elif (unit := self._try_alloc(self.swa)) is not None:
+                self.swa_content[unit] = row.window_page(self.spec, number, position)
+                if whole:
+                    self.swa.incref((unit,))
+                    row.window[number] = unit
+            if unit is None:
+                break
+            units.append(unit)
+        else:
+            if (ring := self._try_alloc(self.rings)) is not None:
+                return self._offer(row, position, units, ring, exact=exact, kind=kind, give=give)
+        self.swa.decref(units)
+        return None
 
     def complete(self, tokens: Sequence[int], *points: int, namespace: str = "") -> list[int]:
         """Run a whole request and leave it in the tree with resume points; return its pages."""
@@ -194,6 +210,7 @@ class Rig:
         """Let a row go, with whatever it had not published."""
         self.rows.remove(row)
         self.cache.unlock(row.lock)
+        self.sync_removed()
         self.full.decref([row.table[index] for index in sorted(row.own)])
         self.swa.decref(list(row.window.values()))
 
@@ -205,7 +222,7 @@ class Rig:
             assert self.full.free == max(before, until_free)
         else:
             assert self.full.free < until_free
-            assert self.cache.evictable_pages() == 0
+            assert self.cache.evictable_pages == 0
         self._learn_evictions()
         return done
 
@@ -213,13 +230,35 @@ class Rig:
         """Drop resume points; verify that none is left if it was not enough."""
         done = self.cache.evict_swa(swa_pages=swa_pages, rings=rings)
         assert done == (self.swa.free >= swa_pages and self.rings.free >= rings)
-        assert done or len(self.cache.swa_lru) == 0
+        pinned = {row.lock.ring for row in self.rows if row.lock.ring}
+        assert done or self.cache.points == len(pinned)
+        self._learn_evictions()
+        return done
+
+    def shrink(self, namespace: str, keep_tokens: int) -> bool:
+        """Cut a namespace down; verify that others keep all, and it what need not go."""
+        before = self.cache.tokens_by_namespace()
+        done = self.cache.shrink(namespace, keep_tokens=keep_tokens)
+        after = self.cache.tokens_by_namespace()
+        mine = after.get(namespace, 0)
+        assert {**before, namespace: mine} == {**after, namespace: mine}
+        assert done == (mine <= keep_tokens)
+        removed = self.sync_removed()
+        lengths = self.cache.arrays.page("length")[removed]
+        assert mine + lengths.sum() == before.get(namespace, 0)
+        assert not len(removed) or mine + lengths[-1] > keep_tokens
+        if not done:
+            root = self.cache.roots[namespace]
+            inside = np.flatnonzero(self.cache.arrays.page("parent"))
+            inside = inside[self.cache.arrays.page("root")[inside] == root]
+            assert (self.cache.arrays.page("guards")[inside] > 0).all()
         self._learn_evictions()
         return done
 
     def reset(self) -> None:
         """Forget everything, on both sides."""
         self.cache.reset()
+        self.sync_removed()
         self.published.clear()
         self.points.clear()
 
@@ -229,12 +268,43 @@ class Rig:
         swa = Counter(unit for row in self.rows for unit in row.window.values())
         self.cache.check(full=full, swa=swa, rings=Counter())
         assert self._tree_content() == (self.published, self.points)
+        assert self._tree_pages == set(page_ids(self.cache))
+        assert self.cache.tree_pages == len(self._tree_pages)
+        check_superseded(self.cache)
         assert sum(self.cache.tokens_by_namespace().values()) >= len(self.published)
         for row in self.rows:
             assert all(self.full.references(page) for page in row.table)
             for position, number in enumerate(row.ids[1:]):
                 page = row.table[position // self.spec.page_size]
                 assert self.page_content[page][position % self.spec.page_size] == number
+
+    def _offer(
+        self,
+        row: Row,
+        position: int,
+        units: list[int],
+        ring: int,
+        *,
+        exact: bool,
+        kind: PointKind,
+        give: bool,
+    ) -> bool:
+        number = row.ids[position]
+        self.ring_content[ring] = number
+        known = self.points.get(number)
+        pinned = {self.ring_content[r.lock.ring] for r in self.rows if r.lock.ring}
+        assert self.cache.arrays.tree.pins_held == sum(r.lock.ring > 0 for r in self.rows)
+        wanted = known is None or (known and not exact and number not in pinned)
+        added = self.cache.add_point(
+            row.lock.node, position, swa_pages=units, ring=ring, exact=exact, kind=kind, give=give
+        )
+        assert added == wanted
+        if added:
+            self.points[number] = exact
+        if not give:
+            self.swa.decref(units)
+            self.rings.decref((ring,))
+        return added
 
     def _check_pages(self, match: Match, ids: list[int]) -> None:
         page = self.spec.page_size
@@ -243,38 +313,51 @@ class Rig:
             content = self.page_content[int(match.pages[position // page])]
             assert content[position % page] == ids[position + 1]
 
-    def _check_resume(self, match: Match, ids: list[int]) -> None:
+    def _check_plan(self, match: Match, ids: list[int]) -> None:
         full, point = match.full_tokens, match.point
         best = max((k for k in range(1, full + 1) if ids[k] in self.points), default=0)
-        if point is None or point.position <= full:
-            past = full + 1 < len(ids) and ids[full + 1] in self.points
-            assert match.resume_tokens == (0 if point is None else point.position) == best
-            assert best == full or not past
-        else:
-            assert point.position == full + 1 == match.resume_tokens + 1
-            assert best < full
+        follows = 0 < full < len(ids) - 1 and self.points.get(ids[full + 1]) is False
+        replay = max(0, full - (full if self.replay_tokens is None else self.replay_tokens))
         if point is None:
-            return
-        exact = self.ring_content[point.ring]
-        assert ids[full] == self.prefixes.parent[exact] if point.position > full else True
-        assert exact == ids[point.position] if point.position <= full else True
+            assert match.start == replay
+            assert best <= replay
+            assert not follows or full == replay
+        elif point.position <= full:
+            assert match.start == point.position == best > replay
+            assert best == full or not follows
+        else:
+            assert point.position == full + 1 == match.start + 1 > replay
+            assert not point.exact
+            assert 0 < full > best
+        if point is not None:
+            self._check_point(match, ids)
+
+    def _check_point(self, match: Match, ids: list[int]) -> None:
+        full, point = match.full_tokens, match.point
+        assert point is not None
+        number = self.ring_content[point.ring]
+        assert self.points[number] == point.exact
+        expected = number if point.position <= full else self.prefixes.parent[number]
+        assert expected == ids[min(point.position, full)]
         size, position = self.spec.swa_page_size, point.position
-        pages = dict(zip(self.spec.window_page_range(position), point.swa_pages, strict=True))
         for p in range(max(0, position - self.spec.window), min(position, full)):
-            assert self.swa_content[pages[p // size]][p % size] == ids[p + 1]
+            unit = point.swa_pages[p // size % self.spec.window_pages]
+            assert self.swa_content[unit][p % size] == ids[p + 1]
 
     def _share_window(self, row: Row, match: Match) -> None:
         assert match.point is not None
-        size = self.spec.swa_page_size
-        numbers = self.spec.window_page_range(match.point.position)
-        for number, unit in zip(numbers, match.point.swa_pages, strict=True):
-            if (number + 1) * size <= match.resume_tokens:
+        size, slots = self.spec.swa_page_size, self.spec.window_pages
+        last = (match.point.position - 1) // size
+        for slot, unit in enumerate(match.point.swa_pages):
+            number = last - (last - slot) % slots
+            if (number + 1) * size <= match.start:
                 self.swa.incref((unit,))
                 row.window[number] = unit
 
     def _add_page(self, row: Row) -> bool:
+        hopeless = self.fail_in == 1
         page = self._try_alloc(self.full)
-        if page is None and self.evict_full(1):
+        if page is None and not hopeless and self.evict_full(1):
             page = self._try_alloc(self.full)
         if page is None:
             self.finish(row)
@@ -285,31 +368,30 @@ class Rig:
         return True
 
     def _try_alloc(self, pool: PageAllocator) -> int | None:
+        failing, self.fail_in = self.fail_in == 1, max(0, self.fail_in - 1)
         try:
-            return int(pool.alloc(1)[0])
+            return None if failing else int(pool.alloc(1)[0])
         except OutOfPages:
             return None
 
+    def sync_removed(self) -> np.ndarray:
+        """Take the pages [n] int32 that left; they must be those that are not there any more."""
+        removed, now = self.cache.take_removed(), set(page_ids(self.cache))
+        assert sorted(removed.tolist()) == sorted(self._tree_pages - now)
+        self._tree_pages = now
+        return removed
+
     def _learn_evictions(self) -> None:
+        self.sync_removed()
         published, points = self._tree_content()
         assert published <= self.published
-        assert points <= self.points
+        assert points.items() <= self.points.items()
         for row in self.rows:
             assert published.issuperset(row.ids[1 : row.published + 1])
         self.published, self.points = published, points
 
-    def _tree_content(self) -> tuple[set[int], set[int]]:
-        published: set[int] = set()
-        points: set[int] = set()
-        for namespace, root in self.cache.roots.items():
-            stack: list[tuple[Node, list[int]]] = [(root, self.prefixes.ids(namespace, ()))]
-            while stack:
-                node, above = stack.pop()
-                ids = self.prefixes.below(above[-1], node.tokens.tolist())
-                published.update(ids[1:])
-                for point in node.points:
-                    number = ids[point.position - node.start]
-                    assert number not in points
-                    points.add(number)
-                stack.extend((child, ids) for child in node.children)
-        return published, points
+    def _tree_content(self) -> tuple[set[int], dict[int, bool]]:
+        published, points = read_prefixes(self.cache, self.prefixes)
+        assert all(self.ring_content[ring] == number for number, ring in points.items())
+        exact = self.cache.arrays.exact
+        return published, {number: bool(exact[ring]) for number, ring in points.items()}

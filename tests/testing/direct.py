@@ -57,7 +57,7 @@ class Point:
 class Row:
     """One sequence: its tokens, how many are computed, and what it holds.
 
-    window  page of positions -> SWA page
+    window  slot of the ring -> SWA page
     """
 
     tokens: list[int]
@@ -122,12 +122,9 @@ class Direct:
         if position % tree.page_size:
             row.pages.append(self.full.take())
             self.pools.copy_full_page(pages[len(row.pages) - 1], row.pages[-1])
-        row.window = dict(point.window)
-        number = position // tree.swa_page_size
-        self.swa.share(page for n, page in row.window.items() if n != number)
-        if position % tree.swa_page_size:
-            row.window[number] = self.swa.take()
-            self.pools.copy_swa_page(point.window[number], row.window[number])
+        for slot, page in point.window.items():
+            row.window[slot] = self.swa.take()
+            self.pools.copy_swa_page(page, row.window[slot])
         return row
 
     def replay(self, tokens: Sequence[int], pages: Sequence[int], start: int, until: int) -> Row:
@@ -152,10 +149,9 @@ class Direct:
         tree = self.tree
         width = max(-(-chunk.stop // tree.page_size) for chunk in chunks)
         table = torch.zeros((len(chunks), width), dtype=torch.int32)
-        window = torch.zeros((len(chunks), tree.window_slots), dtype=torch.int32)
+        window = torch.zeros((len(chunks), tree.window_pages), dtype=torch.int32)
         logit_tokens: list[int] = []
         saves: list[tuple[int, Point]] = []
-        outgoing: list[int] = []
         first = 0
         for i, chunk in enumerate(chunks):
             row = chunk.row
@@ -164,7 +160,9 @@ class Direct:
             table[i, : len(row.pages)] = torch.tensor(row.pages, dtype=torch.int32)[:width]
             window[i] = self._window_row(row.window)
             logit_tokens += [first + position - row.done for position in chunk.logits]
-            saves.append((i, self._slide(row, chunk.stop, outgoing)))
+            for slot in range(tree.window_pages_at(chunk.stop)):
+                row.window[slot] = row.window.get(slot) or self.swa.take()
+            saves.append((i, Point(chunk.stop, row.window, row.ring)))
             saves += [(i, self._new_point(position)) for position in chunk.points]
             first += chunk.stop - row.done
         ids = [t for chunk in chunks for t in chunk.row.tokens[chunk.row.done : chunk.stop]]
@@ -188,10 +186,9 @@ class Direct:
         for i, point in saves:
             row = chunks[i].row
             if point.ring == row.ring:
-                row.done, row.window = point.position, point.window
+                row.done = point.position
             else:
                 points.append(point)
-        self.swa.give(outgoing)
         return logits, points
 
     def prefill(
@@ -227,20 +224,14 @@ class Direct:
         return tokens, torch.stack(chosen)
 
     def _window_row(self, window: dict[int, int]) -> Tensor:
-        result = torch.zeros(self.tree.window_slots, dtype=torch.int32)
-        for number, page in window.items():
-            result[number % self.tree.window_slots] = page
+        result = torch.zeros(self.tree.window_pages, dtype=torch.int32)
+        for slot, page in window.items():
+            result[slot] = page
         return result
 
-    def _slide(self, row: Row, stop: int, outgoing: list[int]) -> Point:
-        """Return the row's window at `stop`; pages that it leaves behind go to `outgoing`."""
-        wanted = self.tree.window_page_range(stop)
-        outgoing += [page for number, page in row.window.items() if number not in wanted]
-        window = {number: row.window.get(number) or self.swa.take() for number in wanted}
-        return Point(stop, window, row.ring)
-
     def _new_point(self, position: int) -> Point:
-        window = {number: self.swa.take() for number in self.tree.window_page_range(position)}
+        slots = range(self.tree.window_pages_at(position))
+        window = {slot: self.swa.take() for slot in slots}
         return Point(position, window, self.rings.take())
 
 

@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from runtime.ipc import Addresses, SchedulerSocket
 from runtime.messages import (
     Flush,
     Flushed,
     FromScheduler,
     Generate,
+    GetCache,
     GetState,
     Output,
     Outputs,
@@ -26,6 +29,7 @@ from runtime.messages import (
     ToScheduler,
     unpack_ids,
 )
+from tests.testing.cache_views import EMPTY
 
 Kind = TypeVar("Kind", bound=ToScheduler)
 Script = Callable[[Generate], Iterable[FromScheduler]]
@@ -106,6 +110,9 @@ class FakeScheduler:
                 self._socket.send(Flushed(message.call_id, True, "the cache is empty"))
             case GetState():
                 self._socket.send(State(message.call_id, {"requests": 7.0}, {"running": 1.0}))
+            case GetCache():
+                left_out = message.max_spans
+                self._socket.send(replace(EMPTY, call_id=message.call_id, spans_left_out=left_out))
             case Shutdown():
                 self._stop.set()
             case _:

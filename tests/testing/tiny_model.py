@@ -82,9 +82,9 @@ def cold_batch(length: int, seed: int = 0) -> ForwardBatch:
     """
     tree = TreeSpec()
     pages = torch.arange(1, -(-length // tree.page_size) + 1, dtype=torch.int32)
-    window = torch.zeros((1, tree.window_slots), dtype=torch.int32)
-    for number in tree.window_page_range(length):
-        window[0, number % tree.window_slots] = number + 1
+    window = torch.zeros((1, tree.window_pages), dtype=torch.int32)
+    for slot in range(tree.window_pages_at(length)):
+        window[0, slot] = slot + 1
     return ForwardBatch(
         input_ids=torch.tensor(prompt(length, seed)),
         chunk_start=torch.tensor([0]),

@@ -96,7 +96,7 @@ class TokenRunner:
         ends = np.cumsum(plan.chunk_len)
         chunks = [self._run_row(plan, i, int(ends[i])) for i in range(len(ends))]
         # A save reads the state before the step, also where another one replaces it.
-        before = self.ring_rows.copy(), self.banks.copy()
+        before = self.ring_rows.copy(), self.banks.copy(), self.swa.copy()
         for k in range(len(plan.save_row)):
             self._save(plan, k, chunks[int(plan.save_row[k])], before)
         self.computed_tokens += len(plan.input_ids)
@@ -146,7 +146,7 @@ class TokenRunner:
         start, size = len(before), self.spec.swa_page_size
         first = max(0, int(plan.window_from[i]), start - (self.spec.window - 1))
         positions = np.arange(first, start)
-        page = plan.window[i][(positions // size) % self.spec.window_slots]
+        page = plan.window[i][(positions // size) % self.spec.window_pages]
         wrong = np.flatnonzero(self.swa[page, positions % size] != before[first:])
         if len(wrong):
             raise ReadFault(f"window of row {i}: position {positions[wrong[0]]} of {start}")
@@ -162,11 +162,15 @@ class TokenRunner:
             raise ReadFault(f"bank of ring {ring} is not the one before position {start}")
 
     def _save(
-        self, plan: StepPlan, k: int, hashes: np.ndarray, before: tuple[np.ndarray, np.ndarray]
+        self,
+        plan: StepPlan,
+        k: int,
+        hashes: np.ndarray,
+        before: tuple[np.ndarray, np.ndarray, np.ndarray],
     ) -> None:
         row, position = int(plan.save_row[k]), int(plan.save_position[k])
         start, size = int(plan.chunk_start[row]), self.spec.swa_page_size
-        slots = self.spec.window_slots
+        slots = self.spec.window_pages
         for p in range(max(0, position - self.spec.window), position):
             source = int(plan.window[row][(p // size) % slots])
             destination = int(plan.save_window[k][(p // size) % slots])
@@ -174,7 +178,7 @@ class TokenRunner:
                 continue
             if destination == 0:
                 raise ReadFault(f"save {k} writes the dummy SWA page")
-            value = hashes[p] if p >= start else self.swa[source, p % size]
+            value = hashes[p] if p >= start else before[2][source, p % size]
             self.swa[destination, p % size] = value
         source_ring, ring = int(plan.ring[row]), int(plan.save_ring[k])
         old_rows, old_banks = before[0][source_ring], before[1][source_ring]

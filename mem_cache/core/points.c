@@ -1,0 +1,270 @@
+/* Resume points: on which page each hangs, and behind which tokens.
+ *
+ * A point goes by the ring that it owns. It hangs on the page with its last token. One at the end
+ * of a page serves whoever has that page. One inside a page serves whoever has the tokens before
+ * it, on whichever sibling: it is found through a table, by (page before, tokens in the page).
+ */
+#include <string.h>
+
+#include "core.h"
+
+static inline int32_t offset_of(const Tree *tree, int32_t ring) {
+    return tree->position[ring] - tree->number[tree->holder[ring]] * tree->page_size;
+}
+
+static inline uint64_t hash_start(int32_t parent) {
+    return ((uint64_t)(uint32_t)parent + 1) * 0x9E3779B97F4A7C15u;
+}
+
+static inline uint64_t hash_add(uint64_t hash, int32_t token) {
+    return ((hash ^ (uint32_t)token) * 0xD6E8FEB86659FD93u) ^ (hash >> 29);
+}
+
+static inline int32_t *bucket_of(const Tree *tree, uint64_t hash) {
+    return tree->buckets + ((hash ^ (hash >> 32)) & (uint64_t)tree->bucket_mask);
+}
+
+static int32_t *bucket_for(const Tree *tree, int32_t parent, const int32_t *tokens, int32_t run) {
+    uint64_t hash = hash_start(parent);
+    for (int32_t i = 0; i < run; i++) hash = hash_add(hash, tokens[i]);
+    return bucket_of(tree, hash);
+}
+
+static int32_t find_in(const Tree *tree, int32_t ring, int32_t parent, const int32_t *tokens,
+                       int32_t offset) {
+    for (; ring; ring = tree->chain[ring]) {
+        int32_t page = tree->holder[ring];
+        const int32_t *theirs = tree->tokens + (int64_t)page * tree->page_size;
+        if (tree->parent[page] == parent && offset_of(tree, ring) == offset &&
+            memcmp(theirs, tokens, (size_t)offset * sizeof *tokens) == 0)
+            return ring;
+    }
+    return 0;
+}
+
+/* Return the deepest point inside or at the end of a page that shares `run` tokens with `tokens`,
+ * at most `limit` tokens in; one at `limit` + 1 only if it is not exact. A point right at the limit
+ * is preferred to the one behind it, which serves it as well. */
+int32_t points_deepest_inside(const Tree *tree, int32_t page, const int32_t *tokens, int32_t run,
+                              int32_t limit) {
+    int32_t size = tree->page_size, past = 0;
+    for (int32_t ring = tree->point[page]; ring; ring = tree->below[ring]) {
+        int32_t offset = offset_of(tree, ring);
+        /* A token behind the run does no harm to one that serves the position before its own. */
+        bool reached = offset <= run || (offset == run + 1 && limit == run);
+        if (!reached || offset > limit + 1) continue;
+        if (offset <= limit) {
+            if (offset == size || offset == limit) return ring;
+            break;
+        }
+        if (!tree->exact[ring]) past = ring;
+    }
+    int32_t most = run < size - 1 ? run : size - 1;
+    if (most > limit + 1) most = limit + 1;
+    if (*tree_heads((Tree *)tree, tree->parent[page]) == 0 || most < 1) return past;
+    int32_t parent = tree->parent[page], *found[most + 1];
+    uint64_t hash = hash_start(parent);
+    for (int32_t i = 0; i < most; i++) {
+        hash = hash_add(hash, tokens[i]);
+        found[i + 1] = bucket_of(tree, hash);
+    }
+    for (int32_t offset = most; offset > 0; offset--) {
+        int32_t ring = *found[offset] ? find_in(tree, *found[offset], parent, tokens, offset) : 0;
+        if (!ring) continue;
+        if (offset > limit) {
+            if (!tree->exact[ring]) past = ring;
+        } else {
+            return past && offset < limit ? past : ring;
+        }
+    }
+    return past;
+}
+
+/* Return the point at `position` of a page, if it serves the position before it, too. */
+int32_t point_serving_one_less(const Tree *tree, int32_t page, int32_t position) {
+    for (int32_t ring = tree->point[page]; ring; ring = tree->below[ring])
+        if (tree->position[ring] == position) return tree->exact[ring] ? 0 : ring;
+    return 0;
+}
+
+static void enter_table(Tree *tree, int32_t ring) {
+    int32_t page = tree->holder[ring], offset = offset_of(tree, ring);
+    if (offset == tree->page_size) return;
+    const int32_t *tokens = tree->tokens + (int64_t)page * tree->page_size;
+    int32_t *bucket = bucket_for(tree, tree->parent[page], tokens, offset);
+    tree->chain[ring] = *bucket;
+    *bucket = ring;
+    ++*tree_heads(tree, tree->parent[page]);
+}
+
+static void leave_table(Tree *tree, int32_t ring) {
+    int32_t page = tree->holder[ring], offset = offset_of(tree, ring);
+    if (offset == tree->page_size) return;
+    const int32_t *tokens = tree->tokens + (int64_t)page * tree->page_size;
+    int32_t *at = bucket_for(tree, tree->parent[page], tokens, offset);
+    while (*at != ring) at = &tree->chain[*at];
+    *at = tree->chain[ring];
+    tree->chain[ring] = 0;
+    --*tree_heads(tree, tree->parent[page]);
+}
+
+static void hang(Tree *tree, int32_t ring, int32_t page) {
+    int32_t *at = &tree->point[page];
+    while (*at && tree->position[*at] > tree->position[ring]) at = &tree->below[*at];
+    tree->below[ring] = *at;
+    *at = ring;
+    tree->holder[ring] = page;
+}
+
+static void unhang(Tree *tree, int32_t ring) {
+    int32_t *at = &tree->point[tree->holder[ring]];
+    while (*at != ring) at = &tree->below[*at];
+    *at = tree->below[ring];
+    tree->below[ring] = 0;
+}
+
+/* Return the point at `position` inside the page, or inside a sibling with the same tokens. */
+int32_t point_find(const Tree *tree, int32_t page, int32_t position) {
+    int32_t offset = position - tree->number[page] * tree->page_size;
+    if (offset == tree->page_size) return 0;
+    const int32_t *tokens = tree->tokens + (int64_t)page * tree->page_size;
+    int32_t parent = tree->parent[page];
+    return find_in(tree, *bucket_for(tree, parent, tokens, offset), parent, tokens, offset);
+}
+
+/* Return the point at `position`, on the page or on a sibling with the same tokens before it. */
+int32_t point_at(const Tree *tree, int32_t page, int32_t position) {
+    for (int32_t ring = tree->point[page]; ring; ring = tree->below[ring])
+        if (tree->position[ring] == position) return ring;
+    return point_find(tree, page, position);
+}
+
+/* Hang a point on the path to `node`, with a reference on each of its units. Returns 1, or 0 if
+ * these tokens have one already that is as good or in use. */
+int32_t point_add(Tree *tree, int32_t node, int32_t position, const int32_t *window, int32_t count,
+                  int32_t ring, int32_t exact, int32_t kind) {
+    if (node > 0 && tree->parent[node] == 0) return 0;
+    while (node > 0 && tree->number[node] * tree->page_size >= position) node = tree->parent[node];
+    if (node <= 0 || position > tree->number[node] * tree->page_size + tree->length[node]) return 0;
+    int32_t known = point_at(tree, node, position);
+    if (known && (exact || !tree->exact[known] || tree->pins[known])) return 0;
+    if (ring < 1 || ring > tree->rings->capacity || tree->position[ring]) {
+        tree->rings->culprit = ring;
+        return FAULT_NO_UNIT;
+    }
+    int32_t fault = pool_incref(tree->swa, window, count);
+    if (fault < 0) return fault;
+    fault = pool_incref(tree->rings, &ring, 1);
+    if (fault < 0) {
+        pool_decref(tree->swa, window, count);
+        return fault == FAULT_NO_UNIT ? FAULT_NO_UNIT : FAULT_GONE;
+    }
+    if (known) point_free(tree, known);
+    tree->position[ring] = position;
+    tree->pins[ring] = 0;
+    tree->exact[ring] = (uint8_t)exact;
+    /* The point at a request's end is worth what its leaf is worth. */
+    if (kind == tree->end_kind) kind += tree->kind[node];
+    tree->point_kind[ring] = (uint8_t)kind;
+    tree->point_stamp[ring] = (uint32_t)tree->tick + 1;
+    int32_t *mine = tree->windows + (int64_t)ring * tree->window_pages;
+    for (int32_t i = 0; i < tree->window_pages; i++) mine[i] = i < count ? window[i] : 0;
+    hang(tree, ring, node);
+    enter_table(tree, ring);
+    list_push_newest(&tree->point_lists[kind], tree->point_links, ring);
+    tree->points++;
+    return 1;
+}
+
+/* The same with the caller's own references: they become the point's, or are dropped. */
+int32_t point_give(Tree *tree, int32_t node, int32_t position, const int32_t *window, int32_t count,
+                   int32_t ring, int32_t exact, int32_t kind) {
+    int32_t added = point_add(tree, node, position, window, count, ring, exact, kind);
+    if (added < 0) return added;
+    pool_decref(tree->swa, window, count);
+    pool_decref(tree->rings, &ring, 1);
+    return added;
+}
+
+static void give_back(Tree *tree, int32_t ring) {
+    const int32_t *window = tree->windows + (int64_t)ring * tree->window_pages;
+    int32_t count = 0;
+    while (count < tree->window_pages && window[count]) count++;
+    list_remove(&tree->point_lists[tree->point_kind[ring]], tree->point_links, ring);
+    tree->position[ring] = 0;
+    tree->points--;
+    pool_decref(tree->swa, window, count);
+    pool_decref(tree->rings, &ring, 1);
+}
+
+/* Take an unpinned point off the tree and drop its references. */
+void point_free(Tree *tree, int32_t ring) {
+    leave_table(tree, ring);
+    unhang(tree, ring);
+    give_back(tree, ring);
+}
+
+void point_touch(Tree *tree, int32_t ring) {
+    tree->point_stamp[ring] = (uint32_t)tree->tick + 1;
+    if (tree->pins[ring]) return;
+    List *list = &tree->point_lists[tree->point_kind[ring]];
+    list_remove(list, tree->point_links, ring);
+    list_push_newest(list, tree->point_links, ring);
+}
+
+void point_pin(Tree *tree, int32_t ring) {
+    if (tree->pins[ring]++ == 0)
+        list_remove(&tree->point_lists[tree->point_kind[ring]], tree->point_links, ring);
+    tree->pins_held++;
+}
+
+int32_t point_unpin(Tree *tree, int32_t ring) {
+    if (tree->position[ring] == 0 || tree->pins[ring] == 0) return FAULT_NOT_LOCKED;
+    tree->pins_held--;
+    if (--tree->pins[ring] == 0) {
+        tree->point_stamp[ring] = (uint32_t)tree->tick + 1;
+        tree->point_kind[ring] = tree->kind_after_use[tree->point_kind[ring]];
+        list_push_newest(&tree->point_lists[tree->point_kind[ring]], tree->point_links, ring);
+    }
+    return 0;
+}
+
+/* Free all points of a page, which is about to leave the tree. */
+void points_leave(Tree *tree, int32_t page) {
+    while (tree->point[page]) {
+        point_free(tree, tree->point[page]);
+        tree->evicted_points++;
+    }
+}
+
+/* Move the points behind at most `run` tokens to a sibling that has these tokens, too. */
+void points_move(Tree *tree, int32_t from, int32_t to, int32_t run) {
+    int32_t ring = tree->point[from];
+    while (ring) {
+        int32_t below = tree->below[ring], offset = offset_of(tree, ring);
+        if (offset <= run && offset < tree->page_size) {
+            unhang(tree, ring);
+            hang(tree, ring, to);
+        }
+        ring = below;
+    }
+}
+
+/* Drop unpinned points, those that count as oldest first, until so many units are free. Returns 0
+ * if that many cannot be had. */
+int32_t points_evict(Tree *tree, int64_t free_swa, int64_t free_rings) {
+    while (tree->swa->free < free_swa || tree->rings->free < free_rings) {
+        int32_t oldest = 0;
+        int64_t least = 0;
+        for (int32_t kind = 0; kind < tree->point_kinds; kind++) {
+            int32_t ring = tree->point_lists[kind].oldest;
+            if (ring == 0) continue;
+            int64_t stamp = (int64_t)tree->point_stamp[ring] + tree->point_favour[kind];
+            if (oldest == 0 || stamp < least) oldest = ring, least = stamp;
+        }
+        if (oldest == 0) return 0;
+        point_free(tree, oldest);
+        tree->evicted_points++;
+    }
+    return 1;
+}

@@ -1,0 +1,120 @@
+"""The arrays that the C core works on, and Python's view of them. Owns memory, decides nothing."""
+
+import ctypes
+
+import numpy as np
+
+from mem_cache.allocator import PageAllocator
+from mem_cache.core.binding import LIST, RETURNS, ROOT, TRACE, CLinks, CTree, address
+from mem_cache.spec import TreeSpec
+
+_PAGE_WORDS = (
+    "length",
+    "number",
+    "parent",
+    "root",
+    "child",
+    "children",
+    "heads",
+    "point",
+    "locks",
+    "guards",
+    "split_at",
+    "split_low",
+    "split_high",
+)
+_POINT_WORDS = ("position", "holder", "below", "pins", "chain")
+_FIRST_ROOTS = 64
+
+
+class TreeArrays:
+    """Everything `core.h` calls a Tree. Memory is taken as it is touched, not at once.
+
+    Arrays by page id are [full capacity + 1], by ring [rings capacity + 1]; their names and
+    meanings are those of the C struct.
+    """
+
+    def __init__(
+        self,
+        spec: TreeSpec,
+        *,
+        full: PageAllocator,
+        swa: PageAllocator,
+        rings: PageAllocator,
+        page_kinds: int,
+        point_kinds: int,
+        end_kind: int,
+    ) -> None:
+        pages, points = full.capacity + 1, rings.capacity + 1
+        self.tokens = np.zeros((pages, spec.page_size), np.int32)
+        self.stamp = np.zeros(pages, np.uint32)
+        self.kind, self.turns, self.flags = (np.zeros(pages, np.uint8) for _ in range(3))
+        self.words = {name: np.zeros(pages, np.int32) for name in _PAGE_WORDS}
+        self.trail = np.zeros(pages, np.uint64)
+        # One entry for each page that may be an end, and as many for ends that were evicted.
+        self.traces = np.zeros(1 << pages.bit_length(), TRACE)
+        self.windows = np.zeros((points, spec.window_pages), np.int32)
+        self.point_stamp = np.zeros(points, np.uint32)
+        self.exact, self.point_kind = (np.zeros(points, np.uint8) for _ in range(2))
+        self.point_words = {name: np.zeros(points, np.int32) for name in _POINT_WORDS}
+        self.buckets = np.zeros(1 << (2 * points).bit_length(), np.int32)
+        self.page_lists, self.point_lists = np.zeros(page_kinds, LIST), np.zeros(point_kinds, LIST)
+        self.page_favour = np.zeros(page_kinds, np.int64)
+        self.point_favour = np.zeros(point_kinds, np.int64)
+        self.kind_after_use = np.arange(point_kinds, dtype=np.uint8)
+        self.returns = np.zeros(page_kinds, RETURNS)
+        self.roots = np.zeros(_FIRST_ROOTS, ROOT)
+        self.removed = np.zeros(pages, np.int32)
+        self._scratch = np.zeros(spec.page_size, np.int32)
+        self._links = [np.zeros(n, np.int32) for n in (pages, pages, pages, pages, points, points)]
+        self._pools = (full, swa, rings)
+        self.tree = self._fill(spec, page_kinds, point_kinds, end_kind)
+        self.pointer = ctypes.addressof(self.tree)
+
+    def page(self, name: str) -> np.ndarray:
+        """Return the int32 array by page id that the C struct calls `name`."""
+        return self.words[name]
+
+    def point(self, name: str) -> np.ndarray:
+        """Return the int32 array by ring that the C struct calls `name`."""
+        return self.point_words[name]
+
+    def page_links(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return (newer, older) of the lists that pages stand in by kind."""
+        return self._links[0], self._links[1]
+
+    def root_links(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return (newer, older) of the lists that pages stand in by namespace."""
+        return self._links[2], self._links[3]
+
+    def point_links(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return (newer, older) of the lists that resume points stand in by kind."""
+        return self._links[4], self._links[5]
+
+    def add_roots(self) -> None:
+        """Make room for twice as many namespaces."""
+        self.roots = np.concatenate((self.roots, np.zeros(len(self.roots), ROOT)))
+        self.tree.roots = address(self.roots)
+
+    def _fill(self, spec: TreeSpec, page_kinds: int, point_kinds: int, end_kind: int) -> CTree:
+        tree = CTree(spec.page_size, spec.window_pages, page_kinds, point_kinds, end_kind)
+        for name, pool in zip(("full", "swa", "rings"), self._pools, strict=True):
+            setattr(tree, name, ctypes.pointer(pool.pool))
+        arrays = {
+            name: getattr(self, name)
+            for name in (
+                *("roots", "tokens", "stamp", "kind", "turns", "flags", "trail", "page_lists"),
+                *("page_favour", "returns", "traces", "windows", "point_stamp", "exact"),
+                *("point_kind", "buckets", "point_lists", "point_favour", "removed"),
+                "kind_after_use",
+            )
+        }
+        arrays |= {**self.words, **self.point_words, "scratch": self._scratch}
+        for name, array in arrays.items():
+            setattr(tree, name, address(array))
+        links = [address(array) for array in self._links]
+        tree.page_links, tree.root_links = CLinks(*links[:2]), CLinks(*links[2:4])
+        tree.point_links = CLinks(*links[4:])
+        tree.trace_mask = len(self.traces) - 1
+        tree.bucket_mask = len(self.buckets) - 1
+        return tree

@@ -1,0 +1,150 @@
+"""Umbra's own tree and allocators behind the interface of the shared cache benchmark.
+
+A row does what `runtime.scheduler.residency` does: it has a window and a ring of its own, leaves
+points at the end of its prompt, at its own end and where a match ended without one, and gives
+everything back. Sizes are the server's own, for V4-Flash and as many bytes.
+"""
+
+from collections import Counter
+
+import numpy as np
+
+from mem_cache.allocator import PageAllocator
+from mem_cache.handles import Lock, Match, PointKind
+from mem_cache.policy import EvictionPolicy, TurnPolicy
+from mem_cache.radix import ShadowRadixCache
+from mem_cache.spec import PoolSpec, TreeSpec
+from runtime.collector import calm_collector
+from runtime.config import ServerConfig
+from runtime.executor.memory_budget import pool_sizes
+from runtime.scheduler.residency import ResumePolicy
+
+FLASH = PoolSpec(TreeSpec(), (0, 0, *(4, 128) * 20, 4), 512, 64, 128, "fp8")
+# What the benchmark counts for a page of each of its two pools.
+FULL_PAGE_BYTES, SWA_PAGE_BYTES = 256 * 3899, 256 * 31875
+PAGE = FLASH.tree.page_size
+BRANCH_MIN_TOKENS = ResumePolicy().branch_min_tokens
+
+
+class Row:
+    """One request: what the benchmark reads and sets, and what the row holds."""
+
+    lock: Lock
+    pages: np.ndarray
+
+    def __init__(self, match: Match, tokens: np.ndarray, prompt_tokens: int) -> None:
+        self.match, self.toks, self.n = match, tokens, prompt_tokens
+        self.hit, self.full_hit = match.start, match.full_tokens
+        self.pages_held = self.pages_shared = match.full_tokens // PAGE
+        self.window: list[int] = []
+        self.ring = self.row = 0
+        behind = match.full_tokens - match.start
+        self.branch = match.full_tokens if behind >= BRANCH_MIN_TOKENS else 0
+
+
+class Umbra:
+    """The adapter. `lost` counts tokens computed again although their pages were there."""
+
+    name = "umbra"
+    policy: type[EvictionPolicy] = TurnPolicy
+
+    def __init__(self, full_pages: int, swa_pages: int, max_running: int = 32) -> None:
+        budget = full_pages * FULL_PAGE_BYTES + swa_pages * SWA_PAGE_BYTES
+        config = ServerConfig(kv_cache_bytes=budget, max_running_requests=max_running)
+        sizes = pool_sizes(config, FLASH)
+        self.full = full = PageAllocator("full", sizes.full_pages)
+        self.swa = swa = PageAllocator("swa", sizes.swa_pages)
+        self.rings = rings = PageAllocator("rings", sizes.rings)
+        replay, policy = FLASH.replay_tokens, self.policy()
+        self.cache = ShadowRadixCache(
+            FLASH.tree, full=full, swa=swa, rings=rings, replay_tokens=replay, policy=policy
+        )
+        self.table = np.zeros((max_running, 1 << 12), np.int32)
+        self.free_rows = list(range(max_running))
+        self.lost: Counter[str] = Counter()
+        calm_collector()
+
+    def prep(self, tokens: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(tokens, np.int32)
+
+    def match(self, tokens: np.ndarray, length: int) -> Row:
+        match = self.cache.match(tokens[:length])
+        self.lost["earlier point" if match.point else "replay"] += match.full_tokens - match.start
+        return Row(match, tokens, length)
+
+    def lock(self, row: Row) -> None:
+        match = row.match
+        row.lock = self.cache.lock(match)
+        row.row = self.free_rows.pop()
+        row.pages = self.table[row.row]
+        row.pages[: row.pages_shared] = match.pages[: row.pages_shared]
+        row.ring = self._take_ring()
+        if match.point is not None:
+            row.window = self._take_swa(len(match.point.swa_pages))
+            self.cache.unlock_point(row.lock)
+
+    def alloc(self, row: Row, upto: int, decode: bool = False) -> None:
+        need = -(-upto // PAGE) - row.pages_held
+        if need > 0:
+            if self.full.free < need:
+                self.cache.evict_full(need)
+            row.pages[row.pages_held : row.pages_held + need] = self.full.alloc(need)
+            row.pages_held += need
+        if (missing := FLASH.tree.window_pages_at(upto) - len(row.window)) > 0:
+            row.window += self._take_swa(missing)
+
+    def insert(self, row: Row, upto: int, finished: bool) -> None:
+        length = upto if upto >= row.n else upto // PAGE * PAGE
+        whole = length // PAGE
+        if length < row.pages_shared * PAGE:
+            return
+        tokens, pages = row.toks[:length], row.pages[: -(-length // PAGE)]
+        insertion = self.cache.insert(
+            tokens, pages, lock=row.lock, ended=finished, output_from=row.n
+        )
+        own = row.pages[row.pages_shared : whole].copy()
+        row.pages[row.pages_shared : whole] = insertion.pages[row.pages_shared :]
+        self.full.decref(own)
+        row.pages_shared = whole
+        if row.branch and row.branch <= length:
+            self._leave_point(row, row.branch, PointKind.BRANCH)
+            row.branch = 0
+        if finished:
+            self._hang(row, upto, row.window, row.ring, PointKind.REQUEST_END)
+            row.window, row.ring = [], 0
+        elif upto == row.n:
+            self._leave_point(row, upto, PointKind.PROMPT_END)
+
+    def unlock(self, row: Row) -> None:
+        self.full.decref(row.pages[row.pages_shared : row.pages_held])
+        self.cache.unlock(row.lock)
+        self.free_rows.append(row.row)
+
+    def enable_full_probe(self) -> None: ...
+    def evict(self, full_pages: int, swa_pages: int) -> tuple[int, int]:
+        full, swa = self.full.free, self.swa.free
+        _ = full_pages and self.cache.evict_full(full + full_pages)
+        _ = swa_pages and self.cache.evict_swa(swa_pages=swa + swa_pages)
+        return self.full.free - full, self.swa.free - swa
+
+    def cached_tokens(self) -> int:
+        return sum(self.cache.tokens_by_namespace().values())
+
+    def _take_swa(self, count: int) -> list[int]:
+        if self.swa.free < count:
+            self.cache.evict_swa(swa_pages=count)
+        return self.swa.alloc(count).tolist()
+
+    def _take_ring(self) -> int:
+        if self.rings.free < 1:
+            self.cache.evict_swa(rings=1)
+        return self.rings.take()
+
+    def _leave_point(self, row: Row, position: int, kind: PointKind) -> None:
+        window, ring = self._take_swa(FLASH.tree.window_pages_at(position)), self._take_ring()
+        self._hang(row, position, window, ring, kind)
+
+    def _hang(self, row: Row, position: int, window: list[int], ring: int, kind: PointKind) -> None:
+        self.cache.add_point(
+            row.lock.node, position, swa_pages=window, ring=ring, kind=kind, give=True
+        )
