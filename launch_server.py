@@ -2,8 +2,7 @@
 
 import sys
 
-if __name__ == "__main__":
-    # Imported here because the scheduler process, too, begins by importing this file.
-    from runtime.launch import serve
+from runtime.launch import serve
 
+if __name__ == "__main__":
     sys.exit(serve(sys.argv[1:]))

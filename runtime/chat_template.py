@@ -88,6 +88,11 @@ class ChatEncoder:
         self._endings = {s[k:] for s in spellings for k in range(1, len(s))}
         self._longest = max(map(len, spellings), default=0)
 
+    @property
+    def has_template(self) -> bool:
+        """Whether chats can be encoded at all."""
+        return self._template is not None
+
     def encode(
         self,
         messages: Sequence[Message],

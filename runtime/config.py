@@ -6,16 +6,22 @@ A field's metadata holds its help text and choices. Precedence: default, then co
 
 import argparse
 import difflib
+import sys
 import types
 import typing
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NoReturn
 
 from runtime.errors import ConfigError
+from runtime.flag_hints import ForeignFlag, take_out
+from runtime.kv_events_config import parse_kv_events_config
+
+# Less is taken by the allocator of a process before it compiles anything.
+LEAST_GRAMMAR_MEMORY = 1 << 26
 
 
-def _flag(default: Any, help_text: str) -> Any:
-    return field(default=default, metadata={"help": help_text})
+def _flag(default: Any, help_text: str, *aliases: str) -> Any:
+    return field(default=default, metadata={"help": help_text, "aliases": aliases})
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +29,9 @@ class ServerConfig:
     """Every setting of a server. Field `a_b` is the flag `--a-b`."""
 
     model_path: str | None = _flag(
-        None, "checkpoint folder; without it a tiny untrained stand-in is made and served"
+        None,
+        "checkpoint folder; without it a tiny untrained stand-in is made and served",
+        "--model",
     )
     tokenizer_path: str | None = _flag(None, "folder of tokenizer.json; default: the model's")
     served_model_name: str | None = _flag(None, "name in the API; default: the model path")
@@ -49,6 +57,12 @@ class ServerConfig:
     api_key: str | None = _flag(None, "require this key as Bearer token; also separates caches")
     insecure: bool = _flag(False, "allow a non-loopback --host without --api-key")
     log_level: Literal["debug", "info", "warning", "error"] = _flag("info", "least level logged")
+    log_level_http: Literal["debug", "info", "warning", "error"] | None = _flag(
+        None, "least level of the access log, whose lines are at info; default: --log-level"
+    )
+    uvicorn_access_log_exclude_prefixes: tuple[str, ...] = _flag(
+        (), "beginnings of paths that the access log leaves out, such as /health /metrics"
+    )
     log_requests: bool = _flag(False, "log each request's size and outcome, never its text")
     decode_log_interval: int = _flag(40, "decode steps between two decode log lines")
 
@@ -59,6 +73,20 @@ class ServerConfig:
         "lpm", "waiting order: longest matched prefix (with ageing), or first come first served"
     )
     disable_radix_cache: bool = _flag(False, "reuse nothing between requests")
+    eviction_policy: Literal["turns", "lru"] = _flag(
+        "turns",
+        "who is evicted first: whom few come back to, as learned; or least recently used",
+        "--radix-eviction-policy",
+    )
+    resume_every_pages: int = _flag(
+        0, "leave a resume point every so many pages of a prompt, besides its ends; 0: none"
+    )
+    namespace_quota: float = _flag(
+        1.0, "share of the full pages that one cache namespace (salt) may hold, 0 to 1"
+    )
+    disable_next_turn_prefill: bool = _flag(
+        False, "do not prefill the next turn's beginning where the chat format drops reasoning"
+    )
     check_every_step: bool = _flag(False, "verify every cache invariant after each step (slow)")
 
     max_total_tokens: int | None = _flag(
@@ -67,7 +95,23 @@ class ServerConfig:
     full_pages: int | None = _flag(None, "full pages; default: from --kv-cache-bytes")
     swa_pages: int | None = _flag(None, "SWA pages; default: from --kv-cache-bytes")
     rings: int | None = _flag(None, "compress-state rings; default: from --kv-cache-bytes")
+    resume_point_share: float = _flag(
+        0.1, "share of --kv-cache-bytes for resume points, after what running rows need"
+    )
     kv_cache_bytes: int = _flag(1 << 30, "bytes for all pools, shared out when counts are not set")
+    kv_events_config: str | None = _flag(
+        None,
+        "JSON as for vLLM: publish what enters and leaves the cache over ZMQ, the tokens of prompts"
+        ' included; {"publisher": "zmq"} does at tcp://127.0.0.1:5557',
+    )
+
+    grammar_timeout: float = _flag(
+        10.0, "seconds that compiling a grammar, or finding one token's mask, may take"
+    )
+    grammar_memory: int = _flag(1 << 30, "bytes that one grammar may take")
+    max_grammars: int = _flag(
+        32, "different grammars (schemas, patterns) kept compiled, each in a process of its own"
+    )
 
     watchdog_timeout: float = _flag(300.0, "seconds one forward pass may take before it is hung")
     drain_timeout: float = _flag(30.0, "seconds running requests may take to finish after SIGTERM")
@@ -81,6 +125,20 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\n")
 
 
+class _Words(argparse.Action):
+    """Keeps several words as the tuple that a configuration holds."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Set the field."""
+        setattr(namespace, self.dest, tuple(values))
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return a parser with one flag for each field of `ServerConfig`."""
     parser = _Parser(
@@ -91,37 +149,51 @@ def build_parser() -> argparse.ArgumentParser:
     )
     hints = typing.get_type_hints(ServerConfig)
     for item in fields(ServerConfig):
-        _add_flag(parser, item.name, hints[item.name], item.default, item.metadata["help"])
+        words = ["--" + item.name.replace("_", "-"), *item.metadata["aliases"]]
+        parser.add_argument(
+            *words,
+            default=item.default,
+            help=item.metadata["help"],
+            dest=item.name,
+            **_shape(hints[item.name]),
+        )
     return parser
 
 
-def _add_flag(
-    parser: argparse.ArgumentParser, name: str, hint: Any, default: Any, help_text: str
-) -> None:
-    flag = "--" + name.replace("_", "-")
+def _shape(hint: Any) -> dict[str, Any]:
+    """Return what argparse is told of a field of this type."""
     if hint is bool:
-        parser.add_argument(flag, action="store_true", default=default, help=help_text)
-        return
-    if isinstance(hint, types.UnionType):
-        hint = next(arg for arg in typing.get_args(hint) if arg is not type(None))
+        return {"action": "store_true"}
+    args = typing.get_args(hint)
+    # Before Python 3.14 `int | None` has the one origin, `Literal[...] | None` the other.
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return _shape(next(arg for arg in args if arg is not type(None)))
     if typing.get_origin(hint) is Literal:
-        parser.add_argument(flag, choices=typing.get_args(hint), default=default, help=help_text)
-        return
-    parser.add_argument(flag, type=hint, default=default, help=help_text, metavar=hint.__name__)
+        return {"choices": args}
+    if typing.get_origin(hint) is tuple:
+        return {"action": _Words, "nargs": "*", "metavar": args[0].__name__}
+    return {"type": hint, "metavar": hint.__name__}
 
 
 def parse_args(argv: list[str]) -> ServerConfig:
     """Return the configuration that `argv` (without the program name) asks for.
 
     Exits with status 2 and the nearest known flag on an unknown one, as argparse does on any
-    other misuse. Raises ConfigError for values that contradict each other.
+    other misuse. A flag of another server's is answered as `runtime.flag_hints` says: refused, or
+    taken with a note on stderr. Raises ConfigError for values that contradict each other.
     """
     parser = build_parser()
+    ours = [word for action in parser._actions for word in action.option_strings]
+    try:
+        argv, notes = take_out(argv, ours)
+    except ForeignFlag as foreign:
+        parser.error(str(foreign))
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
     known, unknown = parser.parse_known_args(argv)
     for word in unknown:
         if word.startswith("-"):
-            names = [s for action in parser._actions for s in action.option_strings]
-            near = difflib.get_close_matches(word.split("=")[0], names, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(word.split("=")[0], ours, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]}?" if near else ""
             parser.error(f"unknown flag {word}{hint}")
         parser.error(f"unexpected argument {word}")
@@ -132,13 +204,27 @@ def parse_args(argv: list[str]) -> ServerConfig:
 
 def check(config: ServerConfig) -> None:
     """Raise ConfigError where values are out of range or contradict each other."""
-    for name in ("max_running_requests", "max_queued_requests", "decode_log_interval"):
+    counts = ("max_running_requests", "max_queued_requests", "decode_log_interval", "max_grammars")
+    for name in counts:
         if getattr(config, name) < 1:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 1")
     if config.chunked_prefill_size < 1 and config.chunked_prefill_size != -1:
         raise ConfigError("--chunked-prefill-size must be at least 1, or -1 for whole prompts")
     if config.full_pages is not None and config.max_total_tokens is not None:
         raise ConfigError("--full-pages and --max-total-tokens set the same thing: give one")
+    for name in ("namespace_quota", "resume_point_share"):
+        if not 0 <= getattr(config, name) <= 1:
+            raise ConfigError(f"--{name.replace('_', '-')} must be between 0 and 1")
+    if config.namespace_quota == 0:
+        raise ConfigError("--namespace-quota 0 would keep nothing: use --disable-radix-cache")
+    if config.grammar_timeout <= 0:
+        raise ConfigError("--grammar-timeout must be above 0")
+    if config.grammar_memory < LEAST_GRAMMAR_MEMORY:
+        raise ConfigError(f"--grammar-memory must be at least {LEAST_GRAMMAR_MEMORY}")
+    if config.resume_every_pages < 0:
+        raise ConfigError("--resume-every-pages must not be negative")
+    if parse_kv_events_config(config.kv_events_config) and config.disable_radix_cache:
+        raise ConfigError("--kv-events-config has nothing to tell with --disable-radix-cache")
     if not config.insecure and not config.api_key and not _is_loopback(config.host):
         raise ConfigError(f"--host {config.host} is not loopback: give --api-key or --insecure")
 

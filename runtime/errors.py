@@ -6,7 +6,8 @@
     RequestError             theirs: becomes a reply with an HTTP status
     ├─ BadRequest            400 a field is missing, malformed or out of range
     │  ├─ PromptTooLong      400 prompt, or prompt and new tokens, exceed what can ever fit
-    │  └─ BadSampling        400 a sampling field is out of range
+    │  ├─ BadSampling        400 a sampling field is out of range
+    │  └─ GrammarError       400 a schema, pattern or grammar that cannot be served
     ├─ Unauthorized          401 missing or wrong API key
     ├─ NotFound              404 no such model or request
     ├─ QueueFull             429 the bounded queue is full; carries Retry-After
@@ -71,6 +72,13 @@ class BadSampling(BadRequest):
         shown = repr(got)
         shown = shown if len(shown) <= 80 else shown[:77] + "..."
         super().__init__(f"{field} must be {expected}, got {shown}", param=field)
+
+
+class GrammarError(BadRequest):
+    """A schema, pattern or grammar that is wrong, too costly, or cannot be enforced."""
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message, param=param, code="invalid_grammar")
 
 
 class Unauthorized(RequestError):

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 import zmq
@@ -31,6 +31,18 @@ _MAX_SOCKET_PATH = 107
 _NAMES = ("to_scheduler", "from_scheduler")
 
 Message = TypeVar("Message")
+
+
+class Socket(Protocol):
+    """The scheduler's end of the message sockets: `SchedulerSocket`, or a stand-in."""
+
+    def receive(self, timeout_s: float) -> list[ToScheduler]:
+        """Return the messages that wait; [] when none came within the timeout."""
+        ...
+
+    def send(self, message: FromScheduler) -> None:
+        """Send without blocking."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,48 +6,35 @@ checkpoint that cannot be served, 130 told twice to stop.
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import math
 import os
-import random
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvicorn
 
 from runtime.config import ServerConfig, parse_args
-from runtime.errors import ConfigError, RuntimeFault, WorkerDied
+from runtime.errors import ConfigError, RuntimeFault
 from runtime.ipc import ManagerSocket, private_addresses
-from runtime.messages import Ready
-from runtime.scheduler_process import (
-    CONFIG_EXIT_CODE,
-    SchedulerProcess,
-    configure_logging,
-    verdict,
-)
+from runtime.scheduler_process import CONFIG_EXIT_CODE, SchedulerProcess, configure_logging
+from runtime.server.access_log import open_access_log
+from runtime.supervision import SCHEDULER_EXIT_S, SCHEDULER_MAIN, bring_up, resolve, watch
 from runtime.tokenizer.manager import TokenizerManager
-from runtime.tokenizer.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
 logger = logging.getLogger("umbra.launch")
 
-SCHEDULER_MAIN = "runtime.scheduler.process:run_scheduler"
-_WATCH_S = 0.1
-# This process itself was held up: what it did not hear meanwhile proves nothing.
-_OWN_STALL_S = 1.0
 # After a fault: time for the error replies to leave, and for the process to be gone.
 _FAULT_REPLIES_S = 0.3
 _FAULT_EXIT_S = 0.7
 _GOODBYE_S = 2.0
-_SCHEDULER_EXIT_S = 2.0
 
 
 def serve(argv: list[str], *, scheduler_main: str = SCHEDULER_MAIN) -> int:
@@ -66,32 +53,6 @@ def serve(argv: list[str], *, scheduler_main: str = SCHEDULER_MAIN) -> int:
     except RuntimeFault as fault:
         print(f"error: {fault}", file=sys.stderr)
         return 1
-
-
-def resolve(config: ServerConfig) -> ServerConfig:
-    """Return `config` with paths and names filled in.
-
-    Without a model path the small stand-in is made first. Raises ConfigError for a folder that
-    is no checkpoint.
-    """
-    model_path = config.model_path
-    if model_path is None:
-        from runtime.default_model import ensure_default_model
-
-        model_path = str(ensure_default_model())
-    if not Path(model_path).is_dir():
-        raise ConfigError(f"--model-path {model_path}: there is no such folder")
-    if not (Path(model_path) / "config.json").is_file():
-        raise ConfigError(f"--model-path {model_path}: the folder has no config.json")
-    tokenizer_path = config.tokenizer_path or model_path
-    if not Path(tokenizer_path).is_dir():
-        raise ConfigError(f"--tokenizer-path {tokenizer_path}: there is no such folder")
-    return dataclasses.replace(
-        config,
-        model_path=model_path,
-        tokenizer_path=tokenizer_path,
-        served_model_name=config.served_model_name or model_path,
-    )
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -154,10 +115,10 @@ async def _serve(config: ServerConfig, scheduler_main: str) -> int:
         process = SchedulerProcess(scheduler_main, config, addresses)
         process.start()
         try:
-            # Imported while the scheduler loads its weights, and never by the scheduler.
+            # Imported while the scheduler loads its weights.
             from runtime.server.app import create_app
 
-            manager = await _bring_up(config, messages, process, signals)
+            manager = await bring_up(config, messages, process, signals.drain)
             if manager is None:
                 return 0
             app = create_app(manager, config)
@@ -166,45 +127,6 @@ async def _serve(config: ServerConfig, scheduler_main: str) -> int:
         finally:
             process.kill()
             messages.close()
-
-
-async def _bring_up(
-    config: ServerConfig,
-    messages: ManagerSocket,
-    process: SchedulerProcess,
-    signals: _StopSignals,
-) -> TokenizerManager | None:
-    """Wait for the scheduler; None when told to stop meanwhile. Raises ConfigError, WorkerDied."""
-    ready = asyncio.create_task(_first_ready(messages))
-    others = [asyncio.create_task(signals.drain.wait()), asyncio.create_task(process.exited.wait())]
-    try:
-        # Loaded while the scheduler loads its weights.
-        tokenizer = await asyncio.to_thread(TextTokenizer.load, config.tokenizer_path or "")
-        await asyncio.wait([ready, *others], return_when=asyncio.FIRST_COMPLETED)
-        if signals.drain.is_set():
-            return None
-        if not ready.done():
-            if process.exit_code == CONFIG_EXIT_CODE:
-                raise ConfigError(process.last_words() or "the checkpoint cannot be served")
-            raise WorkerDied(f"while starting, the scheduler {process.how_it_ended()}")
-        seeds = random.Random(config.random_seed)
-        return TokenizerManager(
-            config,
-            tokenizer,
-            messages,
-            ready.result(),
-            seeds=iter(lambda: seeds.getrandbits(63), None),
-        )
-    finally:
-        for task in (ready, *others):
-            task.cancel()
-
-
-async def _first_ready(messages: ManagerSocket) -> Ready:
-    while True:
-        message = await messages.receive()
-        if isinstance(message, Ready):
-            return message
 
 
 class _Running:
@@ -229,17 +151,20 @@ class _Running:
                 app,
                 log_config=None,
                 log_level="warning",
-                access_log=False,
                 server_header=False,
                 lifespan="off",
                 ws="none",
             )
         )
+        open_access_log(
+            config.log_level_http or config.log_level,
+            leave_out=config.uvicorn_access_log_exclude_prefixes,
+        )
 
     async def run(self, listener: socket.socket) -> int:
         """Serve until a fault or a signal; return the exit code."""
         receiving = asyncio.create_task(self._manager.run())
-        watching = asyncio.create_task(self._watch())
+        watching = asyncio.create_task(watch(self._manager, self._process))
         faults = [receiving, watching]
         serving = asyncio.create_task(self._web.serve(sockets=[listener]))
         announcing = asyncio.create_task(self._announce(listener))
@@ -271,25 +196,6 @@ class _Running:
         logger.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
         logger.info("The server is fired up and ready to roll!")
 
-    async def _watch(self) -> str:
-        """Return why the scheduler is dead or hung, as soon as it is."""
-        clock, manager = self._manager.clock, self._manager
-        counted_from = last_turn = clock()
-        while not await self._process.wait(_WATCH_S):
-            now = clock()
-            if now - last_turn > _OWN_STALL_S:
-                counted_from = now
-            last_turn = now
-            reason = verdict(
-                manager.last_state,
-                silence_s=now - max(counted_from, manager.last_heartbeat),
-                step_limit_s=self._config.watchdog_timeout,
-            )
-            if reason is not None:
-                self._process.dump_stacks()
-                return reason
-        return f"the scheduler {self._process.how_it_ended()}"
-
     async def _fail(self, reason: str, serving: asyncio.Task[None]) -> None:
         """Tell everybody that the engine is dead, and be gone soon, whatever still hangs."""
         _exit_within(_FAULT_EXIT_S, 1)
@@ -320,8 +226,8 @@ class _Running:
             return 130
         self._manager.close()
         # A thread may still tokenise a huge text for a client that is gone.
-        _exit_within(_SCHEDULER_EXIT_S + _GOODBYE_S, 0)
-        if not await self._process.wait(_SCHEDULER_EXIT_S):
+        _exit_within(SCHEDULER_EXIT_S + _GOODBYE_S, 0)
+        if not await self._process.wait(SCHEDULER_EXIT_S):
             logger.warning("the scheduler did not end when asked: killed")
         logger.info("stopped")
         return 0

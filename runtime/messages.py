@@ -13,6 +13,21 @@ import numpy as np
 FinishType = Literal["stop", "length", "abort", "error"]
 
 
+GrammarKind = Literal["json_object", "json_schema", "regex", "ebnf", "structural_tag"]
+
+
+class Grammar(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an output must be, and from where on.
+
+    text   the schema or structural tag as JSON, the pattern, the EBNF; "" for json_object
+    after  a token id: the output is free, but does not end, up to and with this token
+    """
+
+    kind: GrammarKind
+    text: str = ""
+    after: int | None = None
+
+
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     """Sampling of one request, already validated and resolved.
 
@@ -22,6 +37,8 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     seed                random numbers depend on (seed, position) only; always set here
     stop_token_ids      end the request, besides the model's own end tokens
     ignore_eos          the model's own end tokens do not end the request
+    grammar             what the output must be; its end ends the request, whatever min_new_tokens
+                        and ignore_eos say
     """
 
     max_new_tokens: int
@@ -37,6 +54,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     logit_bias: dict[int, float] = {}
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    grammar: Grammar | None = None
 
 
 class Logprobs(msgspec.Struct, frozen=True):
@@ -90,6 +108,16 @@ class GetState(msgspec.Struct, frozen=True, tag=True):
     call_id: int
 
 
+class GetCache(msgspec.Struct, frozen=True, tag=True):
+    """Ask what the pools and the tree look like. Answered by `CacheView`.
+
+    max_spans   the answer carries no more; also bounds what the answer costs the scheduler
+    """
+
+    call_id: int
+    max_spans: int
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag=True):
     """End the scheduler process; requests still running are dropped."""
 
@@ -141,11 +169,12 @@ class Outputs(msgspec.Struct, frozen=True, tag=True):
 class Refused(msgspec.Struct, frozen=True, tag=True):
     """A request that was not admitted: its only reply.
 
-    reason   "too_long": can never fit; "queue_full": try again; "bad_request": malformed
+    reason   "too_long": can never fit; "queue_full": try again; "bad_request": malformed;
+             "grammar": there can be no output of its grammar
     """
 
     request_id: int
-    reason: Literal["too_long", "queue_full", "bad_request"]
+    reason: Literal["too_long", "queue_full", "bad_request", "grammar"]
     message: str
 
 
@@ -164,6 +193,7 @@ class State(msgspec.Struct, frozen=True, tag=True):
     gauges       current values (running, waiting, pages used per pool ...)
     step_age_s   how long the step in progress has taken; 0 when idle or between steps
     loop_age_s   how long since the loop last turned, time inside a forward pass not counted
+    namespaces   tokens that the largest cache namespaces hold, by digest of their names
     """
 
     call_id: int
@@ -171,6 +201,117 @@ class State(msgspec.Struct, frozen=True, tag=True):
     gauges: dict[str, float]
     step_age_s: float = 0.0
     loop_age_s: float = 0.0
+    namespaces: dict[str, float] = {}
+
+
+class PoolView(msgspec.Struct, frozen=True):
+    """One pool, in its own units: pages or rings.
+
+    free        units that nobody refers to
+    evictable   units that only the tree refers to and nobody uses
+    """
+
+    name: Literal["full", "swa", "rings"]
+    capacity: int
+    free: int
+    evictable: int
+
+
+class NamespaceView(msgspec.Struct, frozen=True):
+    """A namespace that has a span or a running request in the view.
+
+    digest   tells namespaces apart while the scheduler lives, and says nothing of their names
+    tokens   that it holds, spans left out included
+    """
+
+    index: int
+    digest: str
+    tokens: int
+
+
+class RequestView(msgspec.Struct, frozen=True):
+    """A running request and its four lengths, in tokens.
+
+    namespace   index into `CacheView.namespaces`
+    replay_to   tokens before it that were not matched are computed again, and not stored; 0 when
+                nothing is replayed
+    limit       prompt and all the new tokens it may get
+    """
+
+    id: int
+    namespace: int
+    status: Literal["prefill", "decode"]
+    row: int
+    matched: int
+    committed: int
+    scheduled: int
+    total: int
+    replay_to: int
+    limit: int
+
+
+class PointView(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A resume point of a span; see `mem_cache.span.PointFacts`.
+
+    There are thousands, and never a cycle: the collector need not follow them.
+
+    kind   index into `CacheView.point_kinds`
+    """
+
+    position: int
+    kind: int
+    pins: int
+    age: int
+
+
+class SpanView(msgspec.Struct, frozen=True, gc=False):
+    """A run of pages without a branch in between; see `mem_cache.span.Span`.
+
+    namespace   index into `CacheView.namespaces`
+    num_pages   its pages; `pages` names the first few
+    num_points  its resume points, 0 for a tombstone; `points` holds the deepest of them
+    """
+
+    id: int
+    parent: int
+    namespace: int
+    start: int
+    end: int
+    num_pages: int
+    pages: list[int]
+    num_points: int
+    points: list[PointView]
+    locks: int
+    age: int
+    children: int
+
+
+class CacheView(msgspec.Struct, frozen=True, tag=True):
+    """Answer to `GetCache`: the cache between two steps. Holds no token id and no name.
+
+    time_s          the scheduler's clock: for differences only
+    replay_tokens   the longest replay; None where nothing is replayed
+    point_kinds     why resume points are left, in words
+    counters        as in `State`
+    waiting         requests without a row
+    requests        running requests; `requests_left_out` more are not named
+    spans           each with all its ancestors; `spans_left_out` more, less recently used
+    """
+
+    call_id: int
+    time_s: float
+    page_size: int
+    window: int
+    replay_tokens: int | None
+    point_kinds: list[str]
+    pools: list[PoolView]
+    counters: dict[str, float]
+    namespaces: list[NamespaceView]
+    waiting: int
+    requests: list[RequestView]
+    requests_left_out: int
+    spans: list[SpanView]
+    spans_left_out: int
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -187,8 +328,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     info: dict[str, str | int | float | bool]
 
 
-ToScheduler = Generate | Abort | Flush | GetState | Shutdown
-FromScheduler = Outputs | Refused | Flushed | State | Ready
+ToScheduler = Generate | Abort | Flush | GetState | GetCache | Shutdown
+FromScheduler = Outputs | Refused | Flushed | State | CacheView | Ready
 
 
 def pack_ids(ids: "list[int] | np.ndarray") -> bytes:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from runtime.errors import BadSampling, PromptTooLong
-from runtime.messages import Sampling
+from runtime.errors import BadSampling, GrammarError, PromptTooLong
+from runtime.messages import Grammar, Sampling
 
 # Choices share the prompt's pages, so one costs a row, not a prefill: as many as the default
 # --max-running-requests rows can run at once.
@@ -18,6 +18,7 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 256
 MAX_STOP_TOKEN_IDS = 256
 MAX_LOGIT_BIAS = 1024
+MAX_GRAMMAR_CHARS = 1 << 18
 MAX_NEW_TOKENS = (1 << 31) - 1
 GREEDY_BELOW = 1e-5
 
@@ -41,6 +42,7 @@ class SamplingSpec:
     skip_special_tokens     leave control tokens out of the text
     spaces_between_special_tokens   accepted for clients that send it; byte-level tokenizers
                             put no spaces there
+    grammar                 what the output must be
     """
 
     n: int = 1
@@ -62,9 +64,11 @@ class SamplingSpec:
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     no_stop_trim: bool = False
+    grammar: Grammar | None = None
 
     def validate(self, *, vocab_size: int) -> None:
-        """Raise BadSampling for the first field that is out of range.
+        """Raise BadSampling for the first field that is out of range, GrammarError for a grammar
+        that is too long; what it says is judged where it is compiled.
 
         vocab_size  number of token ids; `logit_bias` and `stop_token_ids` must lie below it
         """
@@ -83,6 +87,12 @@ class SamplingSpec:
             _check_int("seed", self.seed, -_INT64, _INT64 - 1)
         _check_stop(self.stop)
         _check_ids(self, vocab_size)
+        if self.grammar is not None and len(self.grammar.text) > MAX_GRAMMAR_CHARS:
+            raise GrammarError(
+                f"the {self.grammar.kind} has {len(self.grammar.text)} characters, "
+                f"the most is {MAX_GRAMMAR_CHARS}",
+                param=self.grammar.kind,
+            )
 
     def resolve(
         self, prompt_tokens: int, context_tokens: int, vocab_size: int, *, seed: int, index: int
@@ -111,6 +121,7 @@ class SamplingSpec:
             logit_bias=dict(self.logit_bias),
             stop_token_ids=self.stop_token_ids,
             ignore_eos=self.ignore_eos,
+            grammar=self.grammar,
         )
 
     def _new_tokens(self, prompt_tokens: int, context_tokens: int) -> int:

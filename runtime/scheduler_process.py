@@ -9,15 +9,15 @@ import contextlib
 import ctypes
 import faulthandler
 import importlib
+import io
 import logging
-import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 
 import msgspec
 from tqdm import tqdm
@@ -35,6 +35,7 @@ _PARENT_POLL_S = 0.5
 _KILL_S = 1.0
 _REPORT_BYTES = 4000
 _PR_SET_PDEATHSIG = 1
+_LEFT_TO_THE_PARENT = (signal.SIGINT, signal.SIGTERM)
 
 
 def configure_logging(level: str) -> None:
@@ -61,51 +62,67 @@ def verdict(state: State | None, *, silence_s: float, step_limit_s: float) -> st
     return None
 
 
+class _Task(msgspec.Struct, frozen=True):
+    """What the child is told: its main function, what to give it, and whose child it is."""
+
+    main: str
+    config: ServerConfig
+    to_scheduler: str
+    from_scheduler: str
+    parent: int
+
+
 class SchedulerProcess:
-    """One scheduler, spawned from nothing; its main function is named "module:function"."""
+    """One scheduler in a fresh interpreter; its main function is named "module:function".
+
+    The child imports what it needs and nothing of the parent's main module, so that a script
+    needs no guard around its own code.
+    """
 
     def __init__(self, main: str, config: ServerConfig, addresses: Addresses) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._report, report = context.Pipe(duplex=False)
-        self._process = context.Process(
-            target=_child_main,
-            name="umbra-scheduler",
-            args=(
-                main,
-                msgspec.json.encode(config),
-                (addresses.to_scheduler, addresses.from_scheduler),
-                os.getpid(),
-                report,
-            ),
-        )
-        self._child_end = report
+        to_scheduler, from_scheduler = addresses.to_scheduler, addresses.from_scheduler
+        self._task = _Task(main, config, to_scheduler, from_scheduler, os.getpid())
+        self._process: subprocess.Popen[bytes] | None = None
+        # The child's last words; at its end, and no sooner, the pipe is closed.
+        self._report: io.FileIO | None = None
+        self._words = b""
         self.exited = asyncio.Event()
 
     def start(self) -> None:
-        """Start the process; call from the main thread, which the child is not to outlive."""
-        self._process.start()
-        self._child_end.close()
-        asyncio.get_running_loop().add_reader(self._process.sentinel, self._on_exit)
+        """Start the process, which does not outlive the calling thread (on Linux)."""
+        read_end, write_end = os.pipe()
+        self._report = io.FileIO(read_end)
+        # Blocked until the child ignores them: a terminal's SIGINT comes at any time.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _LEFT_TO_THE_PARENT)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "runtime.scheduler_process", str(write_end)],
+                stdin=subprocess.PIPE,
+                pass_fds=[write_end],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            os.close(write_end)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
+            stdin.write(msgspec.json.encode(self._task))
+        asyncio.get_running_loop().add_reader(self._report, self._on_report)
 
     @property
     def pid(self) -> int:
         """Process id. Only after `start`."""
-        pid = self._process.pid
-        assert pid is not None
-        return pid
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
         """Exit status, negative for a signal; None while it runs."""
-        return self._process.exitcode
+        return None if self._process is None else self._process.poll()
 
     def last_words(self) -> str:
         """Return the error that ended the process, in its own words, or ""."""
-        # Nothing to read, or nobody left to write.
-        with contextlib.suppress(EOFError, OSError):
-            if self._report.poll():
-                return self._report.recv_bytes(_REPORT_BYTES).decode(errors="replace")
-        return ""
+        return self._words.decode(errors="replace")
 
     def how_it_ended(self) -> str:
         """Return a phrase such as "was killed by SIGKILL" or "exited with code 1: ..."."""
@@ -126,14 +143,15 @@ class SchedulerProcess:
 
     def kill(self) -> None:
         """End the process whatever state it is in, a stopped one too, and reap it."""
-        if self._process.pid is None:
+        if self._process is None or self._report is None or self._report.closed:
             return
-        with contextlib.suppress(RuntimeError, ValueError):
-            asyncio.get_running_loop().remove_reader(self._process.sentinel)
+        asyncio.get_running_loop().remove_reader(self._report)
+        self._report.close()
         self._process.kill()
         # A process inside a driver call may outlive even SIGKILL for a while.
-        self._process.join(_KILL_S)
-        self._report.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_KILL_S)
+            self.exited.set()
 
     async def wait(self, timeout_s: float) -> bool:
         """Wait for the process to end; return whether it did."""
@@ -142,34 +160,35 @@ class SchedulerProcess:
                 await self.exited.wait()
         return self.exited.is_set()
 
-    def _on_exit(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._process.sentinel)
-        self._process.join()
+    def _on_report(self) -> None:
+        assert self._process is not None
+        assert self._report is not None
+        if words := self._report.read(_REPORT_BYTES):
+            self._words += words
+            return
+        asyncio.get_running_loop().remove_reader(self._report)
+        self._process.wait()
         self.exited.set()
 
 
 # --- the child's side
 
 
-def _child_main(
-    main: str,
-    config_json: bytes,
-    addresses: tuple[str, str],
-    parent: int,
-    report: Connection,
-) -> None:
+def _child_main(report: int) -> None:
     """Run the scheduler's main function; tell the parent in one line why it ended badly."""
-    _die_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.set_inheritable(report, False)
+    task = msgspec.json.decode(sys.stdin.buffer.read(), type=_Task)
+    _die_with_parent(task.parent)
+    for number in _LEFT_TO_THE_PARENT:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _LEFT_TO_THE_PARENT)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    config = msgspec.json.decode(config_json, type=ServerConfig)
-    configure_logging(config.log_level)
+    configure_logging(task.config.log_level)
     # tqdm's own lock is a named semaphore, which a killed process would leave behind.
     tqdm.set_lock(threading.RLock())
     try:
-        _load(main)(config, Addresses(*addresses))
+        _load(task.main)(task.config, Addresses(task.to_scheduler, task.from_scheduler))
     except ConfigError as fault:
         _exit_with(report, str(fault), CONFIG_EXIT_CODE)
     except Exception as fault:
@@ -182,10 +201,10 @@ def _load(main: str) -> Callable[[ServerConfig, Addresses], None]:
     return getattr(importlib.import_module(module), function)
 
 
-def _exit_with(report: Connection, text: str, code: int) -> None:
+def _exit_with(report: int, text: str, code: int) -> None:
     """Send the last words and end at once: a broken process may take seconds to tidy up."""
     with contextlib.suppress(OSError):
-        report.send_bytes(text.encode(errors="replace")[:_REPORT_BYTES])
+        os.write(report, text.encode(errors="replace")[:_REPORT_BYTES])
     logging.shutdown()
     sys.stdout.flush()
     os._exit(code)
@@ -203,3 +222,7 @@ def _watch_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_PARENT_POLL_S)
     os._exit(1)
+
+
+if __name__ == "__main__":
+    _child_main(int(sys.argv[1]))

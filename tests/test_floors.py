@@ -33,25 +33,53 @@ TOP_LEVEL = {
 
 # Inside runtime a module may import what its entry names, and its own group. The scheduler's side
 # and the server's side meet only through messages: they are different processes.
-BASE = {"chat_template", "config", "errors", "messages", "sampling"}
+BASE = {
+    "chat_template",
+    "collector",
+    "config",
+    "errors",
+    "flag_hints",
+    "kv_events_config",
+    "messages",
+    "sampling",
+}
 RUNTIME_ORDER: dict[str, set[str]] = {
     **dict.fromkeys(BASE, BASE),
+    "chat": BASE,
     "default_model": BASE,
     "ipc": BASE,
     "scheduler_process": BASE | {"ipc"},
     "executor": BASE | {"ipc"},
-    "scheduler": BASE | {"ipc", "executor", "default_model"},
+    "grammar": BASE,
+    "scheduler": BASE | {"ipc", "executor", "grammar", "default_model"},
     "tokenizer": BASE | {"ipc"},
-    "server": BASE | {"ipc", "tokenizer"},
-    "launch": BASE | {"default_model", "ipc", "scheduler_process", "tokenizer", "server"},
+    "server": BASE | {"chat", "ipc", "tokenizer"},
+    "supervision": BASE | {"default_model", "ipc", "scheduler_process", "tokenizer"},
+    "engine": BASE | {"ipc", "scheduler_process", "tokenizer", "server", "supervision"},
+    # On the roof, beside the server: it must stay light, so it knows nothing of what it talks to.
+    "lang": {"chat_template", "errors"},
+    "launch": BASE | {"ipc", "scheduler_process", "tokenizer", "server", "supervision"},
 }
+# The one leg of the language that stands on the engine.
+ON_THE_ENGINE = "runtime/lang/local.py"
+# What an engine in somebody's program has no use for.
+HTTP_LIBRARIES = ("fastapi", "httpx", "starlette", "uvicorn")
 
 MAX_FILE_LINES = 400
 MAX_KERNEL_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 READ_BY_CONFIG_ITSELF = {"insecure"}  # config.check is all there is to it
-DISTRIBUTIONS = {"zmq": "pyzmq"}  # where the name to import is not the name to install
-OPTIONAL_IMPORTS = {"deep_gemm", "flash_mla", "sgl_kernel", "triton"}
+# Where the name to import is not the name to install.
+DISTRIBUTIONS = {"deepseek_recipe": "deepseek-recipe", "zmq": "pyzmq"}
+OPTIONAL_IMPORTS = {
+    "deep_gemm",
+    "flash_mla",
+    "greenlet",
+    "httpx",
+    "sgl_kernel",
+    "triton",
+    "xgrammar",
+}
 TORCH_IN_MEM_CACHE = {"mem_cache/layout.py", "mem_cache/pools.py"}
 FORBIDDEN_IMPORTS = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}
 FORBIDDEN_CALLS = {"compile", "eval", "exec", "torch.load", "torch.compile"}
@@ -132,6 +160,7 @@ def test_inside_runtime_imports_follow_the_order() -> None:
             faults.append(f"{path}: runtime.{group} has no place in RUNTIME_ORDER")
             continue
         allowed = RUNTIME_ORDER.get(group, set[str]()) | {group}
+        allowed |= {"engine"} if path == ON_THE_ENGINE else set()
         for name, line in _imports(path):
             parts = name.split(".")
             if parts[0] == "runtime" and (len(parts) == 1 or parts[1] not in allowed):
@@ -158,6 +187,26 @@ def test_no_module_is_part_of_an_import_cycle() -> None:
         return cycle
 
     _fail_if(cycle for cycle in (visit(name, ()) for name in sorted(graph)) if cycle)
+
+
+def test_the_language_loads_neither_torch_nor_a_socket() -> None:
+    """Nor what its backends need: that comes on first use."""
+    heavy = ("torch", "zmq", "numpy", "httpx", "greenlet", "runtime.engine")
+
+    assert _loaded_by("runtime.lang", heavy) == "[]"
+
+
+def test_the_engine_loads_neither_torch_nor_http() -> None:
+    assert _loaded_by("runtime.engine", ("torch", *HTTP_LIBRARIES)) == "[]"
+
+
+def _loaded_by(module: str, suspects: tuple[str, ...]) -> str:
+    """Return which of `suspects` a fresh interpreter has after importing `module`."""
+    code = f"import sys, {module}; print([m for m in {suspects} if m in sys.modules])"
+    told = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return told.stdout.strip()
 
 
 def test_files_and_functions_keep_their_limits() -> None:
@@ -214,7 +263,7 @@ def test_the_cache_tree_knows_no_tensor() -> None:
         for path in _sources("mem_cache")
         if path not in TORCH_IN_MEM_CACHE
         for name, line in _imports(path)
-        if name.split(".")[0] in {"torch", "jit_kernels"}
+        if name.split(".")[0] in {"torch", "jit_kernels"} and name != "jit_kernels.host_library"
     )
 
 

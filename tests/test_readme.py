@@ -38,7 +38,7 @@ def flags_table() -> str:
 
 
 def _default(value: object) -> str:
-    if value is None:
+    if value is None or value == ():
         return ""
     return "off" if value is False else f"`{value}`"
 

@@ -1,7 +1,8 @@
-"""Tokenizer and chat template of the stand-in model.
+"""Tokenizer of the stand-in model.
 
-Byte-level BPE with 512 ids: 8 specials, 256 bytes, and merges trained on the text below. Every
-string can be encoded, and the ids are few enough for a tiny embedding.
+Byte-level BPE with 512 ids: V4's control tokens, 256 bytes, and merges trained on the text below.
+Every string can be encoded, and the ids are few enough for a tiny embedding. As with V4 there is
+no Jinja template: the control tokens say that chats are written in V4's own format.
 """
 
 import json
@@ -12,16 +13,18 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 VOCAB_SIZE = 512
 SPECIALS = (
-    "<|begin_of_sentence|>",
-    "<|end_of_sentence|>",
-    "<|pad|>",
-    "<|User|>",
-    "<|Assistant|>",
+    "<｜begin▁of▁sentence｜>",
+    "<｜end▁of▁sentence｜>",
+    "<｜▁pad▁｜>",
+    "<｜User｜>",
+    "<｜Assistant｜>",
     "<think>",
     "</think>",
-    "<|tool|>",
+    "｜DSML｜",
+    "<｜latest_reminder｜>",
 )
 BOS_ID, EOS_ID = 0, 1
+THINK_END_ID = SPECIALS.index("</think>")
 
 TRAINING_TEXT = """\
 A reader opens the same long report every morning and asks one more question about it.
@@ -46,18 +49,6 @@ Où est la bibliothèque ? Elle est à côté de l'école, près de la gare.
 Сегодня мы читаем длинную книгу.
 Prices: 12.50, 99.95, 100, 2024, 365 days, 24 hours, 60 minutes.
 """
-
-CHAT_TEMPLATE = (
-    "{{ bos_token }}"
-    "{% for message in messages %}"
-    "{% set text = message['content'] or '' %}"
-    "{% if message['role'] in ('system', 'developer') %}{{ text }}"
-    "{% elif message['role'] == 'user' %}{{ '<|User|>' + text }}"
-    "{% elif message['role'] == 'tool' %}{{ '<|tool|>' + text }}"
-    "{% elif message['role'] == 'assistant' %}{{ '<|Assistant|>' + text + eos_token }}"
-    "{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|Assistant|>' }}{% endif %}"
-)
 
 
 def train_tokenizer() -> Tokenizer:
@@ -94,7 +85,6 @@ def write_tokenizer(folder: Path, *, max_tokens: int) -> Tokenizer:
         "add_bos_token": False,
         "clean_up_tokenization_spaces": False,
         "model_max_length": max_tokens,
-        "chat_template": CHAT_TEMPLATE,
     }
     text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
@@ -102,8 +92,11 @@ def write_tokenizer(folder: Path, *, max_tokens: int) -> Tokenizer:
 
 
 def speaking_ids(tokenizer: Tokenizer) -> list[int]:
-    """Return the ids that are whole printable text by themselves, and the end of sentence."""
-    ids = [EOS_ID]
+    """Return the ids that are whole printable text by themselves, and those that end something.
+
+    The end of the reasoning is one: a stand-in that could not stop thinking would never answer.
+    """
+    ids = [EOS_ID, THINK_END_ID]
     for token_id in range(len(SPECIALS), tokenizer.get_vocab_size()):
         text = tokenizer.decode([token_id], skip_special_tokens=True)
         if text and all(letter.isprintable() or letter == "\n" for letter in text):

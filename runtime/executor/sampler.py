@@ -7,6 +7,7 @@ import torch
 
 from jit_kernels.sample import sample
 from runtime.executor.logprobs import top_logprobs
+from runtime.executor.masks import unpack_masks
 from runtime.executor.penalties import Penalties, has_penalty
 from runtime.executor.step_plan import SampleState
 from runtime.messages import TokenLogprobs
@@ -16,7 +17,7 @@ _NOT_FINITE = -1
 _ALL_FORBIDDEN = -2
 _REASONS = {
     _NOT_FINITE: "logits are not finite",
-    _ALL_FORBIDDEN: "logit_bias and forbidden stop tokens leave no token to sample",
+    _ALL_FORBIDDEN: "logit_bias, grammar and forbidden stop tokens leave no token to sample",
 }
 
 
@@ -44,6 +45,7 @@ class _Company:
     held_back  (row, its stop tokens) where min_new_tokens is set
     reporting  (top, token_ids) -> rows that want these log-probabilities
     refused    row -> what cannot be served of its wishes
+    constrained  rows whose output follows a grammar
     """
 
     samples: list[SampleState]
@@ -53,6 +55,7 @@ class _Company:
     held_back: list[tuple[int, list[int]]] = field(default_factory=list)
     reporting: dict[tuple[int, tuple[int, ...]], list[int]] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
+    constrained: list[int] = field(default_factory=list)
 
     def is_of(self, samples: list[SampleState]) -> bool:
         """Say whether these are the same requests in the same order."""
@@ -65,7 +68,9 @@ class Sampler:
     """Picks the next token of each row; a row gets the same one in any company.
 
     The model's logits are changed in this order: repetition penalty, presence and frequency
-    penalties, logit bias, then stop tokens are forbidden until min_new_tokens outputs exist.
+    penalties, logit bias, then stop tokens are forbidden until min_new_tokens outputs exist, then
+    what a grammar does not allow is. Where these two leave nothing, the grammar alone counts: a
+    complete output ends.
     Temperature and the filters follow in `jit_kernels.sample`.
 
     Log-probabilities are those of the model: log-softmax of the logits before any of these,
@@ -130,6 +135,8 @@ class Sampler:
             if sampling.min_new_tokens:
                 stops = [token for token in state.stop_ids if 0 <= token < self._vocab]
                 company.held_back.append((row, stops))
+            if state.constraint is not None:
+                company.constrained.append(row)
             if state.logprobs is not None:
                 wish = (state.logprobs.top, state.logprobs.token_ids)
                 company.reporting.setdefault(wish, []).append(row)
@@ -164,7 +171,7 @@ class Sampler:
             if len(company.samples[row].output) < company.samples[row].sampling.min_new_tokens
             for token in stops
         ]
-        if not (forbidden or company.penalised or company.bias):
+        if not (forbidden or company.penalised or company.bias or company.constrained):
             return logits
         logits = logits.clone()
         if company.penalised:
@@ -173,10 +180,25 @@ class Sampler:
         if company.bias:
             rows, tokens, values = company.bias
             logits.index_put_((rows, tokens), values, accumulate=True)
+        free = logits.clone() if forbidden and company.constrained else logits
         if forbidden:
             at = torch.tensor(forbidden, device=self._device)
             logits[at[:, 0], at[:, 1]] = -torch.inf
+        if company.constrained:
+            self._constrain(logits, free, company)
         return logits
+
+    def _constrain(self, logits: torch.Tensor, free: torch.Tensor, company: _Company) -> None:
+        """Forbid, in place, what grammars do not allow; `free` has no stop token forbidden yet."""
+        rows = torch.tensor(company.constrained, device=self._device)
+        states = [company.samples[row] for row in company.constrained]
+        allowed = unpack_masks(states, self._vocab, self._device)
+        values = logits.index_select(0, rows).masked_fill_(~allowed, -torch.inf)
+        if free is not logits:
+            stuck = values.amax(-1, keepdim=True) == -torch.inf
+            ending = free.index_select(0, rows).masked_fill_(~allowed, -torch.inf)
+            values = torch.where(stuck, ending, values)
+        logits.index_copy_(0, rows, values)
 
     def _report(
         self, logits: torch.Tensor, token_ids: list[int], failed: list[str | None]

@@ -20,12 +20,22 @@ class Phase(Enum):
     DECODE = "decode"
 
 
+class Constraint(Protocol):
+    """Which tokens the output of a request may go on with."""
+
+    @property
+    def allowed(self) -> np.ndarray | None:
+        """[ceil(V / 32)] int32, bit k % 32 of word k // 32 for token k; None while unknown."""
+        ...
+
+
 @dataclass(slots=True)
 class SampleState:
     """What sampling needs of one request, kept by the scheduler from admission to the end.
 
     prompt       [P] int32 the prompt, for the repetition penalty
     output       output tokens so far; the scheduler appends at settle
+    constraint   of an output that must follow a grammar: sampled only when `allowed` is known
     stop_ids     tokens that `min_new_tokens` forbids until it is reached
     """
 
@@ -34,6 +44,7 @@ class SampleState:
     prompt: np.ndarray
     stop_ids: tuple[int, ...]
     output: list[int] = field(default_factory=list)
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +71,9 @@ class StepPlan:
     page_copies   (source, destination) full pages, copied in order before the forward pass
     swa_copies    (source, destination) SWA pages, likewise
     ring_copies   (source, destination) rings, likewise
-    sampled       [s] indices of the rows whose last token's logits are sampled
-    samples       s sampling states, one per sampled row
+    sampled       [s] indices of the rows whose last token's logits are sampled; one that other
+                  requests with the same prompt wait for comes again for each of them
+    samples       s sampling states, one per entry of `sampled`
     positions     [s] int64 position the sampled token will have
     """
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from mem_cache.radix import Match
+from mem_cache.handles import Match
 from runtime.scheduler.queue import WaitingQueue
 from runtime.scheduler.request import Request, Status
 from runtime.scheduler.residency import Residency
@@ -52,7 +52,7 @@ class Admission:
         if self._queue.policy == "fcfs":
             return candidates
         residency = self._residency
-        ranked = [(r, residency.start_of(residency.match(r))) for r in candidates]
+        ranked = [(r, residency.match(r).start) for r in candidates]
         return self._queue.order(ranked, self._clock())
 
     def _waits_for_prefix(self, request: Request, match: Match, prefills: list[Request]) -> bool:
@@ -62,7 +62,7 @@ class Admission:
         """
         if not self._residency.reuse:
             return False
-        least = self._residency.start_of(match) + self._residency.policy.branch_min_tokens
+        least = match.start + self._residency.policy.branch_min_tokens
         best: tuple[int, Request] | None = None
         for other in prefills:
             if other.status is not Status.PREFILL or other.namespace != request.namespace:

@@ -14,6 +14,8 @@ class DecodeSet:
     def __init__(self, residency: Residency) -> None:
         self._residency = residency
         self.requests: list[Request] = []
+        self._active: list[Request] = []
+        self._paused: frozenset[int] = frozenset()
         self._last_token = np.zeros(residency.table.page_table.shape[0], dtype=np.int32)
         self._rows = np.zeros(0, dtype=np.int64)
         self._samples: list[SampleState] = []
@@ -33,6 +35,18 @@ class DecodeSet:
         self.requests.remove(request)
         self._changed = True
 
+    @property
+    def active(self) -> list[Request]:
+        """The requests that take part in the next step: all but the paused ones."""
+        self._refresh()
+        return self._active
+
+    def pause(self, request_ids: frozenset[int]) -> None:
+        """Leave these out of the steps from now on, and no others."""
+        if request_ids != self._paused:
+            self._paused = request_ids
+            self._changed = True
+
     def settled(self, tokens: list[int]) -> None:
         """Note the token that each row sampled in the step that was just settled."""
         self._last_token[self._rows] = tokens
@@ -46,19 +60,21 @@ class DecodeSet:
     def _at_boundary(self, size: int) -> list[Request]:
         self._refresh()
         start = self._residency.table.length[self._rows]
-        return [self.requests[i] for i in np.flatnonzero(start % size == 0)]
+        return [self._active[i] for i in np.flatnonzero(start % size == 0)]
 
     def _refresh(self) -> None:
         if self._changed:
-            self._rows = np.array([r.row for r in self.requests], dtype=np.int64)
-            self._samples = [r.sample for r in self.requests]
+            paused = self._paused
+            self._active = [r for r in self.requests if r.id not in paused]
+            self._rows = np.array([r.row for r in self._active], dtype=np.int64)
+            self._samples = [r.sample for r in self._active]
             self._changed = False
 
     def plan(self) -> StepPlan:
-        """Return the step that feeds each row's last token; its page must be there already."""
+        """Return the step that feeds each active row's last token; its page must be there."""
         residency, table = self._residency, self._residency.table
         for request in self._at_boundary(residency.spec.swa_page_size):
-            residency.slide_one(request, request.committed)
+            residency.open_window(request, request.committed + 1)
         rows = self._rows
         count = len(rows)
         start = table.length[rows]

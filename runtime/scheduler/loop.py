@@ -7,16 +7,17 @@ and no global state, so that the same code runs under simulated time and faults.
 import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
 
 from runtime.executor.step_plan import ModelRunner, Phase, StepPlan, StepResult
+from runtime.ipc import Socket
 from runtime.messages import (
     Abort,
+    CacheView,
     FinishType,
     Flush,
     Flushed,
-    FromScheduler,
     Generate,
+    GetCache,
     GetState,
     Outputs,
     Refused,
@@ -25,7 +26,9 @@ from runtime.messages import (
     ToScheduler,
 )
 from runtime.scheduler.admission import Admission
+from runtime.scheduler.cache_view import cache_view
 from runtime.scheduler.decode import DecodeSet
+from runtime.scheduler.grammar_gate import GrammarGate, Grammars
 from runtime.scheduler.prefill import PrefillPlanner
 from runtime.scheduler.queue import WaitingQueue
 from runtime.scheduler.replies import Replies
@@ -37,20 +40,11 @@ from runtime.scheduler.stats import Stats
 logger = logging.getLogger("umbra.scheduler")
 
 
-class Socket(Protocol):
-    """The scheduler's end of the message sockets."""
-
-    def receive(self, timeout_s: float) -> list[ToScheduler]:
-        """Return the messages that wait; [] when none came within the timeout."""
-        ...
-
-    def send(self, message: FromScheduler) -> None:
-        """Send without blocking."""
-        ...
-
-
 class Scheduler:
-    """Serves requests from `socket` with `runner`, out of the pools that `residency` accounts."""
+    """Serves requests from `socket` with `runner`, out of the pools that `residency` accounts.
+
+    grammars  makes the masks of outputs that follow one; None: such requests are refused
+    """
 
     def __init__(
         self,
@@ -60,6 +54,7 @@ class Scheduler:
         runner: ModelRunner,
         socket: Socket,
         clock: Callable[[], float],
+        grammars: Grammars | None = None,
     ) -> None:
         self.settings = settings
         self.residency = residency
@@ -73,9 +68,11 @@ class Scheduler:
         self._admission = Admission(self.waiting, residency, clock)
         self._planner = PrefillPlanner(
             residency,
+            self.waiting,
             chunk_tokens=settings.chunked_prefill_size,
             logit_rows=settings.max_logit_rows,
         )
+        self._gate = GrammarGate(grammars, self.waiting, self.decoding)
         self._requests: dict[int, Request] = {}
         self._replies = Replies()
         self._last_phase = Phase.DECODE
@@ -97,10 +94,14 @@ class Scheduler:
         busy = bool(self.prefills or len(self.decoding) or len(self.waiting))
         for message in self._socket.receive(0.0 if busy else self.settings.idle_poll_s):
             self._receive(message)
+        if self._gate.active:
+            self._hear_grammars()
         self._admission.admit(self.prefills, len(self.decoding))
         step = self._plan()
         if step is not None:
             self._run_step(*step)
+        # First: who has a reply finds what it left in the cache announced.
+        self.residency.flush_events()
         self._reply()
         if step is None or self.settings.check_every_step:
             self._check(idle=step is None)
@@ -141,21 +142,39 @@ class Scheduler:
                 self._flush(message)
             case GetState():
                 self._socket.send(self.state(message.call_id))
+            case GetCache():
+                self._socket.send(self._cache_view(message))
             case Shutdown():
                 self.running = False
 
     def _add(self, message: Generate) -> None:
         refusal = self._refusal(message)
         if refusal is not None:
-            self.stats.count("refused_requests")
-            self._socket.send(refusal)
+            self._refuse(refusal)
             return
         request = Request(message, self.settings.eos_token_ids, self._clock())
         self.stats.count("requests")
         self.stats.count("prompt_tokens", request.prompt_tokens)
         self._requests[request.id] = request
         self.waiting.add(request)
+        self._gate.open(request)
         self._admission.wake()
+
+    def _hear_grammars(self) -> None:
+        """Take in masks; end the requests whose grammars failed, with a refusal if they can."""
+        for output in self._gate.hear(prefilling=bool(self.prefills)):
+            request, reason = self._requests[output.request_id], output.failure or ""
+            if request.output_tokens:
+                self._fail(request, reason)
+            else:
+                self._refuse(Refused(request.id, "grammar", reason))
+                self._end(request)
+        if self._gate.let_in:
+            self._admission.wake()
+
+    def _refuse(self, refusal: Refused) -> None:
+        self.stats.count("refused_requests")
+        self._socket.send(refusal)
 
     def _refusal(self, message: Generate) -> Refused | None:
         prompt, new = len(message.input_ids) // 4, message.sampling.max_new_tokens
@@ -166,6 +185,8 @@ class Scheduler:
         if prompt + new > limit:
             text = f"{prompt} prompt and {new} new tokens can never fit: the limit is {limit}"
             return Refused(message.request_id, "too_long", text)
+        if message.sampling.grammar is not None and not self._gate.is_there:
+            return Refused(message.request_id, "grammar", "this server has no grammars")
         if len(self.waiting) >= self.settings.max_queued_requests:
             return Refused(message.request_id, "queue_full", "the request queue is full")
         return None
@@ -184,7 +205,7 @@ class Scheduler:
             text = f"{busy} requests are waiting or running"
             self._socket.send(Flushed(message.call_id, False, text))
             return
-        self.residency.cache.reset()
+        self.residency.reset()
         self._socket.send(Flushed(message.call_id, True, "the cache is empty"))
 
     def state(self, call_id: int = 0) -> State:
@@ -197,6 +218,17 @@ class Scheduler:
             dict(self.stats.gauges),
             step_age_s=now - started if started is not None else 0.0,
             loop_age_s=0.0 if started is not None else now - self.turned_s,
+            namespaces=dict(self.stats.namespace_tokens),
+        )
+
+    def _cache_view(self, message: GetCache) -> CacheView:
+        return cache_view(
+            message,
+            self.residency.cache,
+            residency=self.residency,
+            stats=self.stats,
+            requests=[*self.prefills, *self.decoding.requests],
+            time_s=self._clock(),
         )
 
     # --- planning
@@ -204,13 +236,13 @@ class Scheduler:
     def _plan(self) -> tuple[StepPlan, list[Request]] | None:
         """Return the next step: prefill and decode take turns when both have work."""
         prefill_first = self._last_phase is Phase.DECODE
-        if self.prefills and (prefill_first or not len(self.decoding)):
+        if self.prefills and (prefill_first or not self.decoding.active):
             self._last_phase = Phase.PREFILL
             return self._planner.plan(self.prefills)
         self._find_decode_pages()
-        if len(self.decoding):
+        if self.decoding.active:
             self._last_phase = Phase.DECODE
-            return self.decoding.plan(), list(self.decoding.requests)
+            return self.decoding.plan(), list(self.decoding.active)
         if self.prefills:
             self._last_phase = Phase.PREFILL
             return self._planner.plan(self.prefills)
@@ -218,7 +250,7 @@ class Scheduler:
 
     def _find_decode_pages(self) -> None:
         """Give each row the page its next position opens; retract others where there is none."""
-        for request in self.decoding.needs_page() if len(self.decoding) else []:
+        for request in self.decoding.needs_page() if self.decoding.active else []:
             while request.status is Status.DECODE and not self.residency.try_grow(
                 request, request.committed
             ):
@@ -244,11 +276,12 @@ class Scheduler:
     def _settle_prefill(self, plan: StepPlan, requests: list[Request], result: StepResult) -> None:
         for span, logprobs in zip(plan.prompt_logprobs, result.prompt_logprobs, strict=True):
             requests[span.row].prompt_logprobs.append(logprobs)
-        sampled = {int(row): k for k, row in enumerate(plan.sampled)}
+        twins = self._planner.twins
+        rows_sampled = len(plan.sampled) - len(twins)
+        sampled = {int(row): k for k, row in enumerate(plan.sampled[:rows_sampled])}
         for i, request in enumerate(requests):
             request.committed = request.scheduled
             self.residency.table.length[request.row] = request.committed
-            self.residency.settle(request)
             done = request.committed == request.target
             k = sampled.get(i)
             if k is None or result.failed[k] is None:
@@ -256,6 +289,7 @@ class Scheduler:
             if request.cached_tokens is None:
                 request.cached_tokens = request.matched
                 self.stats.count("cached_tokens", request.matched)
+                self._count_recomputed(request)
             if not done:
                 continue
             self.prefills.remove(request)
@@ -264,15 +298,33 @@ class Scheduler:
                 self._finish(request, "length")
             elif self._take_token(request, result, k):
                 self.decoding.add(request)
+        for k, twin in enumerate(twins, start=rows_sampled):
+            self._take_first_token(twin, result, k)
         self._admission.wake()
+
+    def _take_first_token(self, twin: Request, result: StepResult, k: int) -> None:
+        """Give a waiting request the token sampled from another one's prompt, which was its own.
+
+        It goes on waiting, for a row that starts behind the prompt.
+        """
+        twin.cached_tokens = twin.prompt_tokens
+        self.stats.count("cached_tokens", twin.prompt_tokens)
+        self._take_token(twin, result, k)
+
+    def _count_recomputed(self, request: Request) -> None:
+        """Count what is computed again although its full pages were there, by cause.
+
+        Replayed: no resume point was near. Recomputed: one was, further up.
+        """
+        replays = request.exact_from > request.matched
+        name = "replayed_tokens" if replays else "recomputed_tokens"
+        self.stats.count(name, request.full_matched - request.matched)
 
     def _settle_decode(self, requests: list[Request], result: StepResult) -> None:
         self.decoding.settled(result.token_ids)
         for k, request in enumerate(requests):
             request.committed += 1
             request.scheduled = request.committed
-            if request.retired_swa:
-                self.residency.settle(request)
             self._take_token(request, result, k)
 
     def _take_token(self, request: Request, result: StepResult, k: int) -> bool:
@@ -286,12 +338,15 @@ class Scheduler:
         self.stats.counters["generation_tokens"] += 1
         self._replies.token(request, token, result.logprobs[k])
         sampling = request.sample.sampling
-        if token in request.stop_ids and request.output_tokens >= sampling.min_new_tokens:
+        enough = request.output_tokens >= sampling.min_new_tokens
+        if (token in request.stop_ids and enough) or self._gate.completes(request, token):
             self._finish(request, "stop", matched=token)
             return False
         if request.output_tokens >= sampling.max_new_tokens:
             self._finish(request, "length")
             return False
+        if request.constraint is not None:
+            request.constraint.take(token)
         return True
 
     def _finish(self, request: Request, finish: FinishType, *, matched: int | None = None) -> None:
@@ -312,6 +367,7 @@ class Scheduler:
         else:
             self._leave_running(request)
             self.residency.release(request, publish=publish)
+        self._gate.close(request)
         request.status = Status.FINISHED
         del self._requests[request.id]
         self._admission.wake()

@@ -4,13 +4,12 @@ A pending point holds one reference on each of its SWA pages and on its ring. It
 evicted, so that it is only made out of what running rows can never need (`Claims`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mem_cache.node import Point
+from mem_cache.handles import Point, PointKind
 from mem_cache.radix import ShadowRadixCache
-from mem_cache.request_table import RequestTable
 from mem_cache.spec import TreeSpec
 from runtime.scheduler.request import PendingPoint, Request
 
@@ -32,17 +31,25 @@ class Save:
     window: np.ndarray
 
 
+@dataclass(slots=True)
+class Copies:
+    """Copies (source, destination) that must run before the next forward pass."""
+
+    pages: list[tuple[int, int]] = field(default_factory=list)
+    swa: list[tuple[int, int]] = field(default_factory=list)
+    rings: list[tuple[int, int]] = field(default_factory=list)
+
+
 class PendingPoints:
     """Makes, counts and places pending points of all requests.
 
     swa_held, rings_held   references that pending points hold
     """
 
-    def __init__(self, spec: TreeSpec, cache: ShadowRadixCache, table: RequestTable) -> None:
+    def __init__(self, spec: TreeSpec, cache: ShadowRadixCache) -> None:
         self._spec = spec
         self._cache = cache
         self._swa, self._rings = cache.swa, cache.rings
-        self._table = table
         self.swa_held = 0
         self.rings_held = 0
 
@@ -61,61 +68,52 @@ class PendingPoints:
         saves: list[Save] = []
         for position in sorted(p for p in request.save_positions if start < p <= end):
             request.save_positions.discard(position)
-            save = self._try_save(request, position, at_end=position == end, claims=claims)
-            if save is not None:
-                saves.append(save)
+            window = self._take_window(position, claims)
+            if window is not None:
+                at_end = position == request.target
+                kind = PointKind.PROMPT_END if at_end else PointKind.BRANCH
+                ring = self._pend(request, PendingPoint(position, window, 0, kind))
+                saves.append(Save(position, ring, self._by_slot(window)))
         return saves
 
-    def _try_save(
-        self, request: Request, position: int, *, at_end: bool, claims: Claims
-    ) -> Save | None:
-        """Take a ring, and SWA pages unless the row's own at the chunk's end will do."""
-        slots = self._spec.window_slots
-        numbers = self._spec.window_page_range(position)
-        fresh = 0 if at_end else len(numbers)
-        if not self._make_room(claims, swa_pages=fresh):
-            return None
-        window = np.zeros(slots, dtype=np.int32)
-        if at_end:
-            window[:] = self._table.window[request.row]
-            pages = tuple(int(window[n % slots]) for n in numbers)
-            self._swa.incref(pages)
-        else:
-            pages = tuple(self._swa.alloc(fresh).tolist())
-            for number, page in zip(numbers, pages, strict=True):
-                window[number % slots] = page
-        return Save(position, self._pend(request, position, pages), window)
-
     def keep_branch(
-        self, request: Request, point: Point, *, claims: Claims
-    ) -> list[tuple[int, int]]:
-        """Leave a point where the request parts from others one token before `point`.
+        self, request: Request, point: Point, copies: Copies, *, claims: Claims
+    ) -> None:
+        """Leave a point where the request parts from others one token before `point`, if it can.
 
         Others that part there too may be found on another branch, where `point` is not. It has
         the state of `point`, which serves one position less but not two, so that it is exact.
-        Returns the ring copy that this takes, or nothing if there is no room for it.
+        copies  what must be copied for it is added
         """
-        slots = self._spec.window_slots
-        window = self._table.window[request.row]
-        numbers = self._spec.window_page_range(request.matched)
-        pages = tuple(int(window[n % slots]) for n in numbers)
-        if not all(pages) or not self._make_room(claims, swa_pages=0):
-            return []
-        self._swa.incref(pages)
-        return [(point.ring, self._pend(request, request.matched, pages, exact=True))]
+        window = self._take_window(request.matched, claims)
+        if window is None:
+            return
+        kept = PendingPoint(request.matched, window, 0, PointKind.BRANCH, exact=True)
+        copies.rings.append((point.ring, self._pend(request, kept)))
+        copies.swa += zip(point.swa_pages, window, strict=False)
+
+    def _take_window(self, position: int, claims: Claims) -> tuple[int, ...] | None:
+        """Take the SWA pages of a point, and see that there is a ring for it."""
+        count = self._spec.window_pages_at(position)
+        if not self._make_room(claims, swa_pages=count):
+            return None
+        return tuple(self._swa.alloc(count).tolist())
+
+    def _by_slot(self, window: tuple[int, ...]) -> np.ndarray:
+        slots = np.zeros(self._spec.window_pages, dtype=np.int32)
+        slots[: len(window)] = window
+        return slots
 
     def _make_room(self, claims: Claims, *, swa_pages: int) -> bool:
         wanted = Claims(claims.swa_pages + swa_pages, claims.rings + 1)
         return self.leaves_room(wanted) and self._cache.evict_swa(swa_pages=swa_pages, rings=1)
 
-    def _pend(
-        self, request: Request, position: int, pages: tuple[int, ...], *, exact: bool = False
-    ) -> int:
-        """Add a pending point whose page references are taken; return its new ring."""
-        ring = int(self._rings.alloc(1)[0])
-        self.swa_held += len(pages)
+    def _pend(self, request: Request, point: PendingPoint) -> int:
+        """Add a pending point whose pages are taken; return the ring that is taken for it."""
+        ring = self._rings.take()
+        self.swa_held += len(point.swa_pages)
         self.rings_held += 1
-        request.pending_points.append(PendingPoint(position, pages, ring, exact))
+        request.pending_points.append(replace(point, ring=ring))
         return ring
 
     def place(self, request: Request) -> None:
@@ -132,8 +130,10 @@ class PendingPoints:
                 swa_pages=point.swa_pages,
                 ring=point.ring,
                 exact=point.exact,
+                kind=point.kind,
+                give=True,
             )
-            self._let_go(point)
+            self._forget(point)
         request.pending_points = waiting
 
     def drop(self, request: Request) -> None:
@@ -145,5 +145,8 @@ class PendingPoints:
     def _let_go(self, point: PendingPoint) -> None:
         self._swa.decref(point.swa_pages)
         self._rings.decref([point.ring])
+        self._forget(point)
+
+    def _forget(self, point: PendingPoint) -> None:
         self.swa_held -= len(point.swa_pages)
         self.rings_held -= 1

@@ -6,6 +6,7 @@ import numpy as np
 
 from mem_cache.spec import div_ceil
 from runtime.executor.step_plan import Phase, PromptLogprobSpan, StepPlan
+from runtime.scheduler.queue import WaitingQueue
 from runtime.scheduler.request import Request
 from runtime.scheduler.residency import Residency, Save
 
@@ -24,10 +25,17 @@ class PrefillPlanner:
 
     chunk_tokens  prompt tokens per step, -1 for no limit
     logit_rows    prompt positions whose logits one step may compute, which bounds their memory
+    waiting       a request there whose prompt one of the rows completes is sampled from the
+                  same logits
+    twins         those of the last plan, in order; they come after the rows that are sampled
     """
 
-    def __init__(self, residency: Residency, *, chunk_tokens: int, logit_rows: int) -> None:
+    def __init__(
+        self, residency: Residency, waiting: WaitingQueue, *, chunk_tokens: int, logit_rows: int
+    ) -> None:
         self._residency = residency
+        self._waiting = waiting
+        self.twins: list[Request] = []
         self._chunk_tokens = chunk_tokens
         self._logit_rows = logit_rows
 
@@ -51,7 +59,7 @@ class PrefillPlanner:
             if end <= start:
                 break
             window = self._residency.table.window[request.row].copy()
-            self._residency.slide(request, end)
+            self._residency.open_window(request, end)
             saves = self._residency.plan_saves(request, start, end)
             request.scheduled = end
             chunks.append(_Chunk(request, start, end, window, saves))
@@ -79,6 +87,11 @@ class PrefillPlanner:
             for i, c in enumerate(chunks)
             if c.end == c.request.target and c.request.sample.sampling.max_new_tokens > 0
         ]
+        # Once each, also where several rows complete the same prompt in this step.
+        twins = {twin: i for i in sampled for twin in self._waiting.twins(requests[i])}
+        self.twins = list(twins)
+        samples = [requests[i].sample for i in sampled] + [twin.sample for twin in self.twins]
+        sampled += twins.values()
         copies = self._residency.take_copies()
         return StepPlan(
             phase=Phase.PREFILL,
@@ -98,7 +111,7 @@ class PrefillPlanner:
             swa_copies=copies.swa,
             ring_copies=copies.rings,
             sampled=np.array(sampled, dtype=np.int64),
-            samples=[requests[i].sample for i in sampled],
+            samples=samples,
             positions=np.array([chunks[i].end for i in sampled], dtype=np.int64),
             prompt_logprobs=[s for i, c in enumerate(chunks) if (s := _span(i, c)) is not None],
         )

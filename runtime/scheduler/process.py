@@ -21,18 +21,26 @@ from layers.config import (
 from layers.deepseek_v4 import DeepseekV4
 from layers.weights import fill_dummy, load_weights
 from mem_cache.allocator import PageAllocator
+from mem_cache.layout import full_page_bytes, ring_bytes, swa_page_bytes
+from mem_cache.policy import Lru, TurnPolicy
 from mem_cache.pools import KvPools
 from mem_cache.request_table import RequestTable
 from mem_cache.spec import PoolSizes, PoolSpec, div_ceil
+from runtime.collector import calm_collector
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError, WorkerDied
-from runtime.executor.memory_budget import pool_sizes
+from runtime.executor.memory_budget import pool_shares, pool_sizes
 from runtime.executor.model_runner import CpuModelRunner
 from runtime.executor.sampler import Sampler
-from runtime.ipc import Addresses, SchedulerSocket
+from runtime.grammar.nursery import NurserySettings
+from runtime.grammar.pool import GrammarPool, PoolSettings
+from runtime.ipc import Addresses, SchedulerSocket, Socket
+from runtime.kv_events_config import parse_kv_events_config
 from runtime.messages import Ready
-from runtime.scheduler.loop import Scheduler, Socket
-from runtime.scheduler.residency import Residency
+from runtime.scheduler.kv_events import EventSink
+from runtime.scheduler.kv_publisher import KvEventPublisher
+from runtime.scheduler.loop import Scheduler
+from runtime.scheduler.residency import Residency, ResumePolicy
 from runtime.scheduler.settings import SchedulerSettings
 
 logger = logging.getLogger("umbra.scheduler")
@@ -52,11 +60,17 @@ def run_scheduler(config: ServerConfig, addresses: Addresses) -> None:
     if config.model_path is None:
         raise ConfigError("the scheduler needs a model path")
     socket = SchedulerSocket(addresses)
+    publisher: KvEventPublisher | None = None
     try:
+        # First, so that a port in use is told before weights are read.
+        publisher = open_publisher(config)
         try:
-            scheduler, ready = build_scheduler(config, Path(config.model_path), socket)
+            scheduler, ready = build_scheduler(
+                config, Path(config.model_path), socket, publisher=publisher
+            )
         except (ConfigFault, WeightError, BackendUnavailable) as fault:
             raise ConfigError(str(fault)) from fault
+        calm_collector()
         socket.send(ready)
         stop = threading.Event()
         parent = os.getppid()
@@ -70,7 +84,15 @@ def run_scheduler(config: ServerConfig, addresses: Addresses) -> None:
             stop.set()
             beat.join(timeout=2 * HEARTBEAT_S)
     finally:
+        if publisher is not None:
+            publisher.close()
         socket.close()
+
+
+def open_publisher(config: ServerConfig) -> KvEventPublisher | None:
+    """Return the publisher that the flag asks for, or None. Raises ConfigError."""
+    wanted = parse_kv_events_config(config.kv_events_config)
+    return None if wanted is None else KvEventPublisher(wanted)
 
 
 def _beat(
@@ -90,6 +112,7 @@ def build_scheduler(
     socket: Socket,
     *,
     clock: Callable[[], float] = time.monotonic,
+    publisher: KvEventPublisher | None = None,
 ) -> tuple[Scheduler, Ready]:
     """Load the checkpoint in `folder` and return a scheduler on the CPU, with its facts."""
     model_config = load_config(folder, config.override_config)
@@ -106,7 +129,7 @@ def build_scheduler(
         load_weights(model, folder)
     pools = KvPools(spec, sizes, device)
     context = _context_tokens(config, model_config, spec, sizes)
-    residency = build_residency(config, spec, sizes, context)
+    residency = build_residency(config, spec, sizes, context, event_sink=publisher)
     settings = SchedulerSettings(
         context_tokens=context,
         eos_token_ids=model_config.eos_token_ids,
@@ -118,15 +141,52 @@ def build_scheduler(
         max_logit_rows=max(1, LOGIT_ELEMENTS // model_config.vocab_size),
     )
     runner = CpuModelRunner(model, pools, Sampler(model_config.vocab_size, device))
-    scheduler = Scheduler(settings, residency, runner=runner, socket=socket, clock=clock)
+    scheduler = Scheduler(
+        settings,
+        residency,
+        runner=runner,
+        socket=socket,
+        clock=clock,
+        grammars=build_grammars(config, folder, model_config),
+    )
     ready = Ready(
         context_tokens=context,
         vocab_size=model_config.vocab_size,
         eos_token_ids=list(model_config.eos_token_ids),
-        info=_facts(model_config, spec, sizes, network_dtype, pools.bytes),
+        info=_facts(model_config, spec, sizes, network_dtype, pools.bytes)
+        | _event_facts(publisher),
     )
-    logger.info("KV pools: %s, %d bytes, %s records", sizes, pools.bytes, record_format)
+    _log_pools(spec, sizes, record_format)
     return scheduler, ready
+
+
+def build_grammars(config: ServerConfig, folder: Path, model: ModelConfig) -> GrammarPool:
+    """Return the pool of grammars; nothing is started before the first one is asked for."""
+    tokenizer = folder if config.tokenizer_path is None else Path(config.tokenizer_path)
+    nursery = NurserySettings(
+        str(tokenizer.absolute()), model.vocab_size, list(model.eos_token_ids)
+    )
+    return GrammarPool(
+        PoolSettings(
+            nursery,
+            processes=config.max_grammars,
+            limit_s=config.grammar_timeout,
+            memory_bytes=config.grammar_memory,
+        )
+    )
+
+
+def _log_pools(spec: PoolSpec, sizes: PoolSizes, record_format: str) -> None:
+    shares = pool_shares(spec, sizes)
+    total = max(1, sum(shares.values()))
+    logger.info(
+        "KV pools, %s records: %d full pages (%d bytes, %.1f %%), %d SWA pages (%d, %.1f %%), "
+        "%d rings (%d, %.1f %%)",
+        record_format,
+        *(sizes.full_pages, shares["full"], 100 * shares["full"] / total),
+        *(sizes.swa_pages, shares["swa"], 100 * shares["swa"] / total),
+        *(sizes.rings, shares["rings"], 100 * shares["rings"] / total),
+    )
 
 
 def _threads(model: ModelConfig) -> int:
@@ -142,7 +202,12 @@ def _threads(model: ModelConfig) -> int:
 
 
 def build_residency(
-    config: ServerConfig, spec: PoolSpec, sizes: PoolSizes, context_tokens: int
+    config: ServerConfig,
+    spec: PoolSpec,
+    sizes: PoolSizes,
+    context_tokens: int,
+    *,
+    event_sink: EventSink | None = None,
 ) -> Residency:
     """Return empty allocators, table and tree of the given sizes."""
     tree = spec.tree
@@ -158,6 +223,10 @@ def build_residency(
         ),
         replay_tokens=spec.replay_tokens,
         reuse=not config.disable_radix_cache,
+        policy=ResumePolicy(every_pages=config.resume_every_pages),
+        eviction=Lru() if config.eviction_policy == "lru" else TurnPolicy(),
+        namespace_tokens=int(config.namespace_quota * sizes.full_pages) * tree.page_size,
+        event_sink=event_sink,
     )
 
 
@@ -172,6 +241,16 @@ def _context_tokens(
     if limit > most:
         raise ConfigError(f"--context-length {limit} exceeds the model's {most}")
     return min(limit, sizes.full_pages * spec.tree.page_size)
+
+
+def _event_facts(publisher: KvEventPublisher | None) -> dict[str, str | int | float | bool]:
+    if publisher is None:
+        return {}
+    endpoints = {
+        "kv_events_endpoint": publisher.endpoint,
+        "kv_events_replay_endpoint": publisher.replay_endpoint,
+    }
+    return {name: endpoint for name, endpoint in endpoints.items() if endpoint is not None}
 
 
 def _facts(
@@ -190,6 +269,11 @@ def _facts(
         "swa_pages": sizes.swa_pages,
         "rings": sizes.rings,
         "pool_bytes": pool_bytes,
+        "full_page_bytes": full_page_bytes(spec),
+        "swa_page_bytes": swa_page_bytes(spec),
+        "ring_bytes": ring_bytes(spec),
+        **{f"{pool}_pool_bytes": size for pool, size in pool_shares(spec, sizes).items()},
+        "replay_tokens": spec.replay_tokens,
         "max_total_num_tokens": sizes.full_pages * spec.tree.page_size,
         "device": "cpu",
         "backends": ",".join(f"{op}={name}" for op, name in sorted(chosen().items())),

@@ -37,9 +37,17 @@ class WaitingQueue:
         """Take a request out and return it, or None if it is not here."""
         return self._requests.pop(request_id, None)
 
+    def twins(self, request: Request) -> list[Request]:
+        """Return the waiting requests with the same prompt that have sampled nothing yet."""
+        return [other for other in self._requests.values() if other.is_twin_of(request)]
+
     def candidates(self) -> list[Request]:
-        """Return the requests to consider in this round: highest priority and oldest first."""
-        waiting = sorted(self._requests.values(), key=lambda r: (-r.priority, r.arrival_s, r.id))
+        """Return the requests to consider in this round: highest priority and oldest first.
+
+        Those whose grammar is not compiled yet are passed over.
+        """
+        ready = [request for request in self._requests.values() if request.is_ready]
+        waiting = sorted(ready, key=lambda r: (-r.priority, r.arrival_s, r.id))
         return waiting[: self._ranked]
 
     def order(self, ranked: list[tuple[Request, int]], now_s: float) -> list[Request]:

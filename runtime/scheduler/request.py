@@ -5,8 +5,9 @@ from enum import Enum
 
 import numpy as np
 
-from mem_cache.radix import Lock
+from mem_cache.handles import Lock, PointKind
 from runtime.executor.step_plan import SampleState
+from runtime.grammar.output import GrammarOutput
 from runtime.messages import Generate, TokenLogprobs, unpack_ids
 
 
@@ -30,6 +31,7 @@ class PendingPoint:
     position: int
     swa_pages: tuple[int, ...]
     ring: int
+    kind: PointKind
     exact: bool = False
 
 
@@ -41,6 +43,8 @@ class Request:
         [ from the cache )[ written and settled )[ in the step in flight )[ known, not fed )
         0             matched             committed              scheduled            total
 
+    full_matched   tokens whose full pages were there at admission: from `matched` on they are
+                   computed again for want of a resume point
     target         prefill ends here; `total` at the time of admission, so that a request that
                    was retracted prefills its own output again
     shared_pages   leading pages of the row that belong to the tree; the row holds a reference
@@ -48,6 +52,7 @@ class Request:
     published      tokens the tree has from this request, or had before
     exact_from     window and ring are exact from here on; before it a replay has not got there
     save_positions positions at which a resume point is wanted once prefill passes them
+    constraint     where the output must follow a grammar; it outlives the row
     logprob_next   next prompt position whose logits are wanted, None when there is none left
     """
 
@@ -56,7 +61,9 @@ class Request:
         "cached_tokens",
         "committed",
         "common",
+        "constraint",
         "exact_from",
+        "full_matched",
         "id",
         "lock",
         "logprob_next",
@@ -69,7 +76,6 @@ class Request:
         "prompt_tokens",
         "published",
         "replied",
-        "retired_swa",
         "row",
         "sample",
         "save_positions",
@@ -107,18 +113,19 @@ class Request:
             prompt=self.tokens[: len(prompt)],
             stop_ids=tuple(sorted(self.stop_ids)),
         )
+        self.constraint: GrammarOutput | None = None
         self.logprob_next = _first_logprob_position(message, len(prompt))
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.status = Status.WAITING
         self.total = len(prompt)
         self.target = self.matched = self.committed = self.scheduled = 0
         self.row = -1
+        self.full_matched = 0
         self.lock: Lock | None = None
         self.shared_pages = self.num_pages = self.published = 0
         self.window_from = self.write_from = self.exact_from = 0
         self.save_positions: set[int] = set()
         self.pending_points: list[PendingPoint] = []
-        self.retired_swa: list[int] = []
         self.common: dict[int, int] = {}
         self.cached_tokens: int | None = None
         self.replied = False
@@ -137,6 +144,15 @@ class Request:
         """Tokens sampled so far."""
         return self.total - self.prompt_tokens
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next token can be sampled: what its grammar allows is known."""
+        return self.constraint is None or not self.constraint.pending
+
+    def constrain(self, constraint: GrammarOutput) -> None:
+        """Have the output follow a grammar from now on."""
+        self.constraint = self.sample.constraint = constraint
+
     def append(self, token: int) -> None:
         """Add a sampled token."""
         self.tokens[self.total] = token
@@ -153,6 +169,17 @@ class Request:
             known = int(differ.argmax()) if differ.any() else length
             self.common[other.id] = known
         return known
+
+    def is_twin_of(self, other: "Request") -> bool:
+        """Whether this one's first token can be sampled from the logits of `other`'s prompt."""
+        return (
+            self.total == self.prompt_tokens == other.target == other.prompt_tokens
+            and self.namespace == other.namespace
+            and self.logprob_next is None
+            and self.is_ready
+            and self.sample.sampling.max_new_tokens > 0
+            and self.common_tokens(other) == self.total
+        )
 
     def check(self) -> None:
         """Raise AssertionError unless the four lengths are in order."""

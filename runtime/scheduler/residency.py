@@ -7,18 +7,19 @@ the device: copies and saves are collected here and travel with the next step pl
                       0              shared_pages                          num_pages
 """
 
-import dataclasses
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from mem_cache.allocator import PageAllocator
-from mem_cache.node import Point
-from mem_cache.radix import Lock, Match, ShadowRadixCache
+from mem_cache.handles import Lock, Match, Point, PointKind
+from mem_cache.policy import EvictionPolicy
+from mem_cache.radix import ShadowRadixCache
 from mem_cache.request_table import RequestTable
 from mem_cache.spec import TreeSpec, div_ceil
-from runtime.scheduler.pending_points import Claims, PendingPoints, Save
+from runtime.scheduler.kv_events import EventSink, KvEvents
+from runtime.scheduler.pending_points import Claims, Copies, PendingPoints, Save
 from runtime.scheduler.request import Request, Status
 
 
@@ -31,20 +32,13 @@ class ResumePolicy:
     branch_min_tokens  where full pages matched further than the deepest resume point, and where
                        a waiting request will leave a prompt being prefilled: if that saves the
                        next one at least this many tokens
+    every_pages        besides, after every so many pages of a prompt; 0: none
     """
 
     prompt_end: bool = True
     request_end: bool = True
     branch_min_tokens: int = 64
-
-
-@dataclass(slots=True)
-class Copies:
-    """Copies (source, destination) that must run before the next forward pass."""
-
-    pages: list[tuple[int, int]] = field(default_factory=list)
-    swa: list[tuple[int, int]] = field(default_factory=list)
-    rings: list[tuple[int, int]] = field(default_factory=list)
+    every_pages: int = 0
 
 
 class Residency:
@@ -53,6 +47,11 @@ class Residency:
     replay_tokens  how far before F to start so that window and ring at F are exact; None never
                    replays
     reuse          False keeps the tree empty: every request is computed cold and freed whole
+    policy         where resume points are left
+    eviction       who goes first; plain LRU unless given
+    namespace_tokens  that one namespace may keep in the tree, beyond what its running requests
+                   use; None: all there is room for
+    event_sink     told of whole pages that enter and leave the tree, if given
     """
 
     def __init__(
@@ -66,14 +65,27 @@ class Residency:
         replay_tokens: int | None = None,
         reuse: bool = True,
         policy: ResumePolicy | None = None,
+        eviction: EvictionPolicy | None = None,
+        namespace_tokens: int | None = None,
+        event_sink: EventSink | None = None,
     ) -> None:
         self.spec = spec
         self.full, self.swa, self.rings, self.table = full, swa, rings, table
-        self.cache = ShadowRadixCache(spec, full=full, swa=swa, rings=rings)
+        self.cache = ShadowRadixCache(
+            spec,
+            full=full,
+            swa=swa,
+            rings=rings,
+            replay_tokens=replay_tokens,
+            policy=eviction,
+            log_removed=event_sink is not None,
+        )
+        self._events = None if event_sink is None else KvEvents(self.cache, event_sink)
         self.reuse = reuse
-        self._replay_tokens = replay_tokens
+        self.replay_tokens = replay_tokens
         self.policy = policy or ResumePolicy()
-        self.points = PendingPoints(spec, self.cache, table)
+        self._namespace_tokens = namespace_tokens
+        self.points = PendingPoints(spec, self.cache)
         self._running: dict[int, Request] = {}
         self._copies = Copies()
         self._pins: list[Lock] = []
@@ -92,36 +104,24 @@ class Residency:
         return self.table.free > 0 and self.points.leaves_room(self._claims(extra_rows=1))
 
     def _claims(self, *, extra_rows: int = 0) -> Claims:
-        """Return what running rows, and `extra_rows` more, may need at most."""
+        """Return what running rows, and `extra_rows` more, may need at most.
+
+        A row that starts from a resume point needs that one's window and ring beside its own until
+        they were copied.
+        """
+        copied = len(self._pins) + extra_rows
         rows = self.rows_used + extra_rows
-        return Claims(swa_pages=rows * self.spec.row_swa_pages, rings=rows + len(self._pins))
+        return Claims((rows + copied) * self.spec.window_pages, rows + len(self._pins))
 
     def plan_saves(self, request: Request, start: int, end: int) -> list[Save]:
         """Return the snapshots for resume points wanted in (start, end] of a chunk."""
         return self.points.plan_saves(request, start, end, claims=self._claims())
 
     def match(self, request: Request) -> Match:
-        """Return what the tree has of a waiting request.
-
-        Without a resume point in it the request replays, or starts at 0: a point from which more
-        would be computed is left out.
-        """
+        """Return what the tree has of a waiting request, and where it would start."""
         tokens = request.tokens[: request.total]
         limit = request.match_limit if self.reuse else 0
-        match = self.cache.match(tokens, limit=limit, namespace=request.namespace)
-        if self._replay_start(match) > match.resume_tokens:
-            return dataclasses.replace(match, point=None, resume_tokens=0)
-        return match
-
-    def _replay_start(self, match: Match) -> int:
-        """Return where a replay to the end of the match begins; 0 for none."""
-        if self._replay_tokens is None:
-            return 0
-        return max(0, match.full_tokens - self._replay_tokens)
-
-    def start_of(self, match: Match) -> int:
-        """Return the position of the first token a request with this match computes."""
-        return self._replay_start(match) if match.point is None else match.resume_tokens
+        return self.cache.match(tokens, limit=limit, namespace=request.namespace)
 
     def try_admit(self, request: Request, match: Match, *, reserve_pages: int = 0) -> bool:
         """Give a waiting request a row, its window and ring, and pages up to its `total`.
@@ -143,11 +143,9 @@ class Residency:
         if match.point is not None and not self._has_ring_to_copy():
             return None
         page = self.spec.page_size
-        wanted = div_ceil(request.total, page) - match.full_tokens // page
-        if self.full.free + self.evictable_pages() < wanted + reserve_pages:
-            return None
+        wanted = div_ceil(request.total, page) - match.full_tokens // page + reserve_pages
         lock = self.cache.lock(match)
-        if self._make_room(wanted + reserve_pages):
+        if self.full.free + self.cache.evictable_pages >= wanted and self._make_room(wanted):
             return lock
         self.cache.unlock(lock)
         return None
@@ -165,7 +163,7 @@ class Residency:
         replay must not write its first, inexact records at all, so that it copies the partial
         page, too.
         """
-        page, start, full = self.spec.page_size, self.start_of(match), match.full_tokens
+        page, start, full = self.spec.page_size, match.start, match.full_tokens
         shared = full // page
         replays = match.point is None and start > 0
         wanted = div_ceil(request.total, page) - shared
@@ -184,10 +182,11 @@ class Residency:
         if match.point is not None:
             self._copies.rings.append((match.point.ring, ring))
             self._pins.append(lock)
-            self._adopt_window(row, start, match.point)
+            self._copy_window(row, match.point)
         request.row, request.lock = row, lock
         request.matched = request.committed = request.scheduled = start
         request.shared_pages, request.num_pages = shared, shared + wanted
+        request.full_matched = full
         request.window_from, request.exact_from = (start, full) if replays else (0, start)
         request.write_from = full if replays else shared * page
         request.published = max(start, request.write_from)
@@ -195,9 +194,7 @@ class Residency:
         request.status = Status.PREFILL
         request.save_positions = self._wanted_points(request, match)
         if match.point is not None and start < min(match.point.position, request.match_limit):
-            self._copies.rings += self.points.keep_branch(
-                request, match.point, claims=self._claims()
-            )
+            self.points.keep_branch(request, match.point, self._copies, claims=self._claims())
 
     def _wanted_points(self, request: Request, match: Match) -> set[int]:
         wanted: set[int] = set()
@@ -205,25 +202,19 @@ class Residency:
             return wanted
         if self.policy.prompt_end:
             wanted.add(request.target)
-        if match.full_tokens - self.start_of(match) >= self.policy.branch_min_tokens:
+        if match.full_tokens - match.start >= self.policy.branch_min_tokens:
             wanted.add(match.full_tokens)
+        if self.policy.every_pages:
+            step = self.policy.every_pages * self.spec.page_size
+            first = (max(match.start, match.full_tokens) // step + 1) * step
+            wanted.update(range(first, request.target, step))
         return wanted
 
-    def _adopt_window(self, row: int, position: int, point: Point) -> None:
-        """Share the point's SWA pages that end before `position`, and copy the one it is in."""
-        size = self.spec.swa_page_size
-        for number, page in zip(
-            self.spec.window_page_range(point.position), point.swa_pages, strict=True
-        ):
-            if number * size >= position:
-                continue
-            if (number + 1) * size > position:
-                mine = int(self._alloc_swa(1)[0])
-                self._copies.swa.append((page, mine))
-            else:
-                self.swa.incref([page])
-                mine = page
-            self.table.window[row, number % self.spec.window_slots] = mine
+    def _copy_window(self, row: int, point: Point) -> None:
+        """Give a row a window of its own with what the point's has: it will be written on."""
+        mine = self._alloc_swa(len(point.swa_pages))
+        self._copies.swa += zip(point.swa_pages, mine.tolist(), strict=True)
+        self.table.window[row, : len(mine)] = mine
 
     def take_copies(self) -> Copies:
         """Return the copies collected since the last call; they must run before the step."""
@@ -251,38 +242,16 @@ class Residency:
         request.num_pages += 1
         return True
 
-    def slide(self, request: Request, end: int) -> None:
-        """Make the row's window table the one after a chunk that ends at `end`.
-
-        Pages that leave the window are given back when the step is settled.
-        """
-        spec, row = self.spec, request.row
-        slots = spec.window_slots
-        before = self.table.window[row].copy()
-        start = request.scheduled
-        held = {n: int(before[n % slots]) for n in spec.window_page_range(start)}
-        held = {n: page for n, page in held.items() if page}
-        numbers = spec.window_page_range(end)
-        missing = [n for n in numbers if n not in held]
-        fresh = dict(zip(missing, self._alloc_swa(len(missing)).tolist(), strict=True))
-        after = np.zeros_like(before)
-        for n in numbers:
-            after[n % slots] = held.pop(n, 0) or fresh[n]
-        kept = set(after.tolist())
-        request.retired_swa.extend(int(p) for p in before if p and int(p) not in kept)
-        self.table.window[row] = after
-
-    def slide_one(self, request: Request, position: int) -> None:
-        """Give a decoding row the SWA page that `position` opens; its oldest one retires."""
-        slot = (position // self.spec.swa_page_size) % self.spec.window_slots
-        old = int(self.table.window[request.row, slot])
-        self.table.window[request.row, slot] = self._alloc_swa(1)[0]
-        if old:
-            request.retired_swa.append(old)
+    def open_window(self, request: Request, end: int) -> None:
+        """Give a row the SWA pages that a window at `end` has; it keeps them to its own end."""
+        window, wanted = self.table.window[request.row], self.spec.window_pages_at(end)
+        have = int(np.count_nonzero(window))
+        if have < wanted:
+            window[have:wanted] = self._alloc_swa(wanted - have)
 
     # --- publication
 
-    def publish(self, request: Request, *, partial: bool) -> None:
+    def publish(self, request: Request, *, partial: bool, ended: bool = False) -> None:
         """Insert the committed whole pages into the tree, and the partial one if asked.
 
         The row's table is rewritten to the tree's pages, the lock moves to the deepest node,
@@ -292,9 +261,12 @@ class Residency:
         tokens = request.committed if partial else request.committed // page * page
         if not self.reuse or request.lock is None:
             return
-        if tokens <= request.published:
-            self.points.place(request)
-            return
+        if tokens > request.published or (ended and tokens == request.published > 0):
+            self._insert(request, tokens, ended=ended)
+        self.points.place(request)
+
+    def _insert(self, request: Request, tokens: int, *, ended: bool) -> None:
+        page = self.spec.page_size
         row, first, whole = request.row, request.shared_pages, tokens // page
         table = self.table.page_table[row]
         insertion = self.cache.insert(
@@ -302,21 +274,31 @@ class Residency:
             table[: div_ceil(tokens, page)],
             namespace=request.namespace,
             lock=request.lock,
+            ended=ended,
+            output_from=request.prompt_tokens,
         )
-        self.cache.relock(request.lock, insertion.node)
+        if self._events is not None:
+            self._events.inserted(insertion, request.namespace)
         if whole > first:
             own = table[first:whole].copy()
             table[first:whole] = insertion.pages[first:whole]
             self.full.decref(own)
             request.shared_pages = whole
         request.published = tokens
-        self.points.place(request)
+        if self._namespace_tokens is not None:
+            self.cache.shrink(request.namespace, keep_tokens=self._namespace_tokens)
 
-    def settle(self, request: Request) -> None:
-        """Give back the SWA pages that left the window; the step that read them is over."""
-        if request.retired_swa:
-            self.swa.decref(request.retired_swa)
-            request.retired_swa.clear()
+    def flush_events(self) -> None:
+        """Hand on which pages came and went since the last call, if anybody wants to know."""
+        if self._events is not None:
+            self._events.flush()
+
+    def reset(self) -> None:
+        """Empty the tree. Raises IntegrityError while requests run."""
+        self.cache.reset()
+        if self._events is not None:
+            self._events.cleared()
+            self._events.flush()
 
     # --- the end
 
@@ -327,9 +309,8 @@ class Residency:
         """
         row, lock = request.row, request.lock
         assert lock is not None
-        self.settle(request)
         if publish:
-            self.publish(request, partial=True)
+            self.publish(request, partial=True, ended=True)
             self._leave_end_point(request)
         self.points.drop(request)
         self.full.decref(self.table.page_table[row, request.shared_pages : request.num_pages])
@@ -347,16 +328,21 @@ class Residency:
         request.save_positions = set()
 
     def _leave_end_point(self, request: Request) -> None:
+        """Hand the row's window and ring to a resume point at its last token."""
         position = request.committed
         if not (self.reuse and self.policy.request_end and position) or request.lock is None:
             return
-        window = self.table.window[request.row]
-        slots = self.spec.window_slots
-        pages = [int(window[n % slots]) for n in self.spec.window_page_range(position)]
-        if position <= request.matched or position < request.exact_from or not all(pages):
+        pages = self.table.window[request.row, : self.spec.window_pages_at(position)]
+        if position <= request.matched or position < request.exact_from:
             return
         ring = int(self.table.ring[request.row])
-        self.cache.add_point(request.lock.node, position, swa_pages=pages, ring=ring)
+        self.cache.add_point(
+            request.lock.node,
+            position,
+            swa_pages=pages.tolist(),
+            ring=ring,
+            kind=PointKind.REQUEST_END,
+        )
 
     # --- allocation and checks
 
@@ -368,18 +354,10 @@ class Residency:
         full.update(self.table.page_table[row, request.shared_pages : request.num_pages].tolist())
         window = self.table.window[row]
         swa.update(window[window != 0].tolist())
-        swa.update(request.retired_swa)
         rings[int(self.table.ring[row])] += 1
         for point in request.pending_points:
             swa.update(point.swa_pages)
             rings[point.ring] += 1
-
-    def evictable_pages(self) -> int:
-        """Return how many of the tree's pages no running request shares."""
-        tables = self.table.page_table
-        shared = [tables[r.row, : r.shared_pages] for r in self._running.values()]
-        in_use = len(np.unique(np.concatenate(shared))) if shared else 0
-        return self.cache.tree_pages - in_use
 
     def _make_room(self, pages: int) -> bool:
         return self.full.free >= pages or self.cache.evict_full(pages)
@@ -392,4 +370,4 @@ class Residency:
     def _alloc_ring(self) -> int:
         if self.rings.free < 1:
             self.cache.evict_swa(rings=1)
-        return int(self.rings.alloc(1)[0])
+        return self.rings.take()

@@ -3,13 +3,17 @@
 import logging
 from collections.abc import Callable
 
+import numpy as np
+
+from runtime.scheduler.namespaces import largest_namespaces
 from runtime.scheduler.request import Request
 from runtime.scheduler.residency import Residency
 
-logger = logging.getLogger("umbra.scheduler")
+# There may be thousands of namespaces, so they are not looked at in every step.
+NAMESPACES_INTERVAL_S = 1.0
+NAMESPACES_TOLD = 16
 
-# The evictable pages are counted over all running rows, so not in every step.
-EVICTABLE_INTERVAL_S = 0.25
+logger = logging.getLogger("umbra.scheduler")
 
 COUNTERS = (
     "requests",
@@ -20,6 +24,8 @@ COUNTERS = (
     "retracted_requests",
     "prompt_tokens",
     "cached_tokens",
+    "replayed_tokens",
+    "recomputed_tokens",
     "computed_prompt_tokens",
     "generation_tokens",
     "prefill_steps",
@@ -28,7 +34,10 @@ COUNTERS = (
 
 
 class Stats:
-    """What happened since start, and what is so now. Written by the loop, read by anyone."""
+    """What happened since start, and what is so now. Written by the loop, read by anyone.
+
+    namespace_tokens  that the largest cache namespaces hold, by digest
+    """
 
     def __init__(
         self, residency: Residency, clock: Callable[[], float], *, decode_log_interval: int
@@ -42,8 +51,8 @@ class Stats:
         self._decode_tokens = 0
         self._decode_since = clock()
         self._gen_throughput = 0.0
-        self._evictable_pages = 0
-        self._evictable_due_s = 0.0
+        self.namespace_tokens: dict[str, float] = {}
+        self._namespaces_due_s = clock()
         self.update(running=0, waiting=0)
 
     def count(self, name: str, amount: int = 1) -> None:
@@ -53,34 +62,41 @@ class Stats:
     def update(self, *, running: int, waiting: int) -> None:
         """Replace the gauges by what is so now."""
         residency = self._residency
-        now = self._clock()
-        if now >= self._evictable_due_s:
-            self._evictable_due_s = now + EVICTABLE_INTERVAL_S
-            self._evictable_pages = residency.evictable_pages()
         cache = residency.cache
         page = residency.spec.page_size
         full, swa, rings = residency.full, residency.swa, residency.rings
         hits, prompt = self.counters["cached_tokens"], self.counters["prompt_tokens"]
         self.counters["evicted_pages"] = cache.evicted_pages
         self.counters["evicted_points"] = cache.evicted_points
+        now = self._clock()
+        if now >= self._namespaces_due_s:
+            self._namespaces_due_s = now + NAMESPACES_INTERVAL_S
+            self.namespace_tokens = largest_namespaces(cache, NAMESPACES_TOLD)
+        # A cached unit that nobody uses is room: usage counts what requests hold. Rows share no
+        # window and no ring, so that counting their table's entries counts units.
+        full_used = full.capacity - full.free - cache.evictable_pages
+        swa_used = int(np.count_nonzero(residency.table.window))
+        rings_used = int(np.count_nonzero(residency.table.ring))
         self.gauges = {
             "running": running,
             "waiting": waiting,
             "full_pages": full.capacity,
             "full_pages_free": full.free,
-            "full_pages_evictable": self._evictable_pages,
+            "full_pages_evictable": cache.evictable_pages,
             "swa_pages": swa.capacity,
             "swa_pages_free": swa.free,
+            "swa_pages_evictable": swa.capacity - swa.free - swa_used,
             "rings": rings.capacity,
             "rings_free": rings.free,
+            "rings_evictable": rings.capacity - rings.free - rings_used,
             "tree_pages": cache.tree_pages,
-            "tree_nodes": cache.nodes,
             "resume_points": cache.points,
             "page_size": page,
-            "used_tokens": (full.capacity - full.free) * page,
-            "full_usage": 1 - full.free / full.capacity,
-            "swa_usage": 1 - swa.free / swa.capacity,
-            "ring_usage": 1 - rings.free / rings.capacity,
+            "swa_page_size": residency.spec.swa_page_size,
+            "used_tokens": full_used * page,
+            "full_usage": full_used / full.capacity,
+            "swa_usage": swa_used / swa.capacity,
+            "ring_usage": rings_used / rings.capacity,
             "cache_hit_rate": hits / prompt if prompt else 0.0,
             "gen_throughput": self._gen_throughput,
         }
@@ -125,7 +141,7 @@ class Stats:
             rows,
             gauges["used_tokens"],
             gauges["full_usage"],
-            (residency.swa.capacity - residency.swa.free) * residency.spec.swa_page_size,
+            gauges["swa_usage"] * residency.swa.capacity * residency.spec.swa_page_size,
             gauges["swa_usage"],
             self._gen_throughput,
             gauges["waiting"],

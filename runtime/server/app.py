@@ -1,5 +1,6 @@
 """The HTTP application: which path goes to which handler. No logic."""
 
+import re
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Any
@@ -9,22 +10,23 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from runtime.chat_template import ChatEncoder
 from runtime.config import ServerConfig
 from runtime.server import errors
-from runtime.server.auth import CacheNamespaces, RequireKey
-from runtime.server.chat import ChatRoutes
+from runtime.server.auth import RequireKey
+from runtime.server.cache_page import DEFAULT_SPANS, MAX_SPANS, CacheRoutes
+from runtime.server.chat_schema import ChatBody
 from runtime.server.completions import CompletionRoutes
 from runtime.server.health import HealthRoutes
 from runtime.server.info import AbortBody, InfoRoutes
-from runtime.server.metrics import Metrics
-from runtime.server.native import NativeRoutes
-from runtime.server.native_schema import GenerateBody
-from runtime.server.openai_schema import ChatBody, CompletionBody
+from runtime.server.messages_api import MessagesRoutes
+from runtime.server.messages_schema import CountBody, MessagesBody
+from runtime.server.openai_schema import CompletionBody
+from runtime.server.prompt import PromptedBody
 from runtime.server.request_id import EchoRequestId
-from runtime.server.service import VERSION, Service, served_name
-from runtime.server.spelling import Speller
-from runtime.server.tokenize import DetokenizeBody, TokenizeBody, TokenizeRoutes
+from runtime.server.routes import ModelRoutes
+from runtime.server.score import ScoreBody
+from runtime.server.service import VERSION, Service
+from runtime.server.tokenize import DetokenizeBody, TokenizeBody
 from runtime.tokenizer.manager import TokenizerManager
 
 _Handler = Callable[[Request], Awaitable[Response]]
@@ -35,8 +37,7 @@ def create_app(manager: TokenizerManager, config: ServerConfig) -> FastAPI:
 
     Raises ConfigError where the checkpoint's chat template is not valid.
     """
-    service = _service(manager, config)
-    manager.observer = service.metrics
+    service = Service.make(manager, config)
     documented = config.api_key is None
     app = FastAPI(
         title="Umbra",
@@ -46,6 +47,7 @@ def create_app(manager: TokenizerManager, config: ServerConfig) -> FastAPI:
         docs_url="/docs" if documented else None,
         redoc_url=None,
     )
+    app.state.service = service
     errors.install(app)
     _add_routes(app, service)
     if config.api_key is not None:
@@ -54,51 +56,44 @@ def create_app(manager: TokenizerManager, config: ServerConfig) -> FastAPI:
     return app
 
 
-def _service(manager: TokenizerManager, config: ServerConfig) -> Service:
-    tokenizer = manager.tokenizer
-    chat = None
-    if tokenizer.backend is not None:
-        chat = ChatEncoder(
-            tokenizer.backend,
-            template=tokenizer.chat_template,
-            bos_token=tokenizer.bos_token,
-            eos_token=tokenizer.eos_token,
-        )
-    return Service(
-        manager=manager,
-        config=config,
-        metrics=Metrics(served_name(config), log_requests=config.log_requests),
-        namespaces=CacheNamespaces(config.api_key),
-        chat=chat,
-        speller=Speller(tokenizer),
-    )
-
-
 def _add_routes(app: FastAPI, service: Service) -> None:
-    chat = ChatRoutes(service)
+    cache = CacheRoutes(service)
     completions = CompletionRoutes(service)
     health = HealthRoutes(service)
     info = InfoRoutes(service)
-    tokenize = TokenizeRoutes(service, chat)
+    messages = MessagesRoutes(service)
+    model = ModelRoutes(service)
     get, post = ["GET"], ["POST"]
 
-    _add(app, "/generate", NativeRoutes(service).generate, ["POST", "PUT"], body=GenerateBody)
+    _add(app, "/generate", model.generate, ["POST", "PUT"], body=PromptedBody)
+    _add(app, "/score", model.score, post, body=ScoreBody)
     _add(app, "/v1/completions", completions.create, post, body=CompletionBody)
-    _add(app, "/v1/chat/completions", chat.create, post, body=ChatBody)
+    _add(app, "/v1/chat/completions", model.chat, post, body=ChatBody)
+    _add(app, "/v1/messages", messages.create, post, body=MessagesBody)
+    _add(app, "/v1/messages/count_tokens", messages.count_tokens, post, body=CountBody)
     _add(app, "/v1/models", info.models, get)
-    _add(app, "/v1/models/{name:path}", info.model, get)
+    name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+    _add(app, "/v1/models/{name:path}", info.model, get, parameter=name)
     _add(app, "/v1/loads", info.loads, get)
+    _add(app, "/get_load", info.get_load, get)
+    _add(app, "/version", info.version, get)
     for path in ("/tokenize", "/v1/tokenize"):
-        _add(app, path, tokenize.tokenize, post, body=TokenizeBody)
+        _add(app, path, model.tokenize, post, body=TokenizeBody)
     for path in ("/detokenize", "/v1/detokenize"):
-        _add(app, path, tokenize.detokenize, post, body=DetokenizeBody)
+        _add(app, path, model.detokenize, post, body=DetokenizeBody)
     for path in ("/server_info", "/get_server_info"):
         _add(app, path, info.server_info, get)
     for path in ("/model_info", "/get_model_info"):
         _add(app, path, info.model_info, get)
+    _add(app, "/kv_event_sources", info.kv_event_sources, get)
+    _add(app, "/", cache.page, get)
+    spans = {"type": "integer", "minimum": 1, "maximum": MAX_SPANS, "default": DEFAULT_SPANS}
+    limit = {"name": "max_spans", "in": "query", "schema": spans}
+    _add(app, "/cache", cache.cache, get, parameter=limit)
     _add(app, "/flush_cache", info.flush_cache, ["GET", "POST"])
     _add(app, "/abort_request", info.abort_request, post, body=AbortBody)
-    _add(app, "/health", health.health, get)
+    for path in ("/health", "/ping"):
+        _add(app, path, health.health, get)
     _add(app, "/ready", health.ready, get)
     _add(app, "/health_generate", health.health_generate, get)
     _add(app, "/metrics", health.metrics, get)
@@ -111,12 +106,15 @@ def _add(
     methods: list[str],
     *,
     body: type[msgspec.Struct] | None = None,
+    parameter: dict[str, Any] | None = None,
 ) -> None:
-    """Route `path`; `body` is what the documentation says of the request."""
-    extra: dict[str, Any] | None = None
+    """Route `path`; `body` and `parameter` are what the documentation says of the request."""
+    extra: dict[str, Any] = {}
     if body is not None:
         content = {"application/json": {"schema": _inline_schema(body)}}
-        extra = {"requestBody": {"required": True, "content": content}}
+        extra["requestBody"] = {"required": True, "content": content}
+    if parameter is not None:
+        extra["parameters"] = [parameter]
     for method in methods:
         app.add_api_route(
             path,
@@ -124,7 +122,7 @@ def _add(
             methods=[method],
             response_class=Response,
             openapi_extra=extra,
-            operation_id=f"{method.lower()}{path.replace('/', '_')}",
+            operation_id=re.sub(r"\W+", "_", f"{method.lower()}{path}").rstrip("_"),
         )
 
 
@@ -142,4 +140,5 @@ def _inlined(node: Any, components: dict[str, Any]) -> Any:
         return node
     if "$ref" in node:
         return _inlined(components[node["$ref"]], components)
-    return {name: _inlined(value, components) for name, value in node.items()}
+    # A discriminator names components. Each alternative tells its one `type` itself.
+    return {k: _inlined(v, components) for k, v in node.items() if k != "discriminator"}

@@ -1,20 +1,18 @@
-"""Who may call, and whose cache they see.
+"""Who may call.
 
 The check is plain ASGI and comes before routing: every path needs the key but an exact few.
 """
 
 import hashlib
 import hmac
-import re
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from runtime.errors import BadRequest, Unauthorized
-from runtime.server.errors import error_response, is_openai
+from runtime.errors import Unauthorized
+from runtime.server.errors import dialect_of, error_response
 
-OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
-
-_SALT = re.compile(r"[A-Za-z0-9._~+/=:@-]{1,128}")
+# The page at / holds no data: what it shows it fetches with the key.
+OPEN_PATHS = frozenset({"/", "/health", "/ping", "/ready", "/metrics"})
 
 
 def _digest(data: bytes) -> bytes:
@@ -41,7 +39,7 @@ class RequireKey:
             await send({"type": "websocket.close", "code": 1008})
             return
         error = Unauthorized("the API key is missing or wrong", code="invalid_api_key")
-        await error_response(error, openai=is_openai(scope["path"]))(scope, receive, send)
+        await error_response(error, dialect_of(scope))(scope, receive, send)
 
     def _has_key(self, scope: Scope) -> bool:
         offered = [_key_in(name, value) for name, value in scope["headers"]]
@@ -56,33 +54,3 @@ def _key_in(name: bytes, value: bytes) -> bytes | None:
         scheme, _, key = value.strip().partition(b" ")
         return key.strip() if scheme.lower() == b"bearer" else None
     return None
-
-
-class CacheNamespaces:
-    """Names the part of the prefix cache a request may see.
-
-    One key, or none, and one salt: one namespace. Both enter as digests, so that no client text
-    reaches the scheduler.
-    """
-
-    def __init__(self, api_key: str | None) -> None:
-        self._tenant = b"" if api_key is None else _digest(api_key.encode())
-
-    def of(self, cache_salt: str | None, extra_key: str | None = None) -> str:
-        """Return the namespace of a request.
-
-        Raises BadRequest for a salt that is not 1 to 128 URL-safe characters.
-        """
-        parts = [self._tenant]
-        for name, salt in (("cache_salt", cache_salt), ("extra_key", extra_key)):
-            if salt is None or salt == "":
-                parts.append(b"")
-                continue
-            if not _SALT.fullmatch(salt):
-                raise BadRequest(f"{name} must be 1 to 128 URL-safe characters", param=name)
-            parts.append(_digest(salt.encode()))
-        if not any(parts):
-            return ""
-        # Each part is empty or 32 bytes: their lengths keep two splits of one text apart.
-        joined = b"".join(len(part).to_bytes(1, "big") + part for part in parts)
-        return hashlib.sha256(joined).hexdigest()[:32]

@@ -1,6 +1,5 @@
 """Request bodies: bounded, JSON, decoded straight into a typed struct; every fault is a 400."""
 
-import re
 from typing import TypeVar
 
 import msgspec
@@ -8,11 +7,11 @@ from starlette.requests import ClientDisconnect, Request
 
 from runtime.errors import Aborted, BadRequest
 from runtime.server.errors import BodyTooLarge
+from runtime.server.fields import field_error
 
 MAX_BODY_BYTES = 32 << 20
 
 _Shape = TypeVar("_Shape", bound=msgspec.Struct)
-_WHERE = re.compile(r"^(?P<what>.*?) - at (?:`key` in )?`\$\.(?P<path>.+)`$", re.DOTALL)
 
 
 async def read_body(request: Request, shape: type[_Shape]) -> _Shape:
@@ -34,7 +33,7 @@ def decode(body: bytes, shape: type[_Shape]) -> _Shape:
     try:
         return msgspec.json.decode(body, type=shape)
     except msgspec.ValidationError as fault:
-        raise _field_error(str(fault)) from fault
+        raise field_error(str(fault)) from fault
     except msgspec.DecodeError as fault:
         # A string cut off inside a surrogate pair reads as truncated, too.
         raise BadRequest(f"the body is not valid JSON: {fault}") from fault
@@ -42,14 +41,6 @@ def decode(body: bytes, shape: type[_Shape]) -> _Shape:
         raise BadRequest("the body is nested too deeply") from fault
     except (ValueError, OverflowError) as fault:
         raise BadRequest(f"the body cannot be read: {fault}") from fault
-
-
-def _field_error(text: str) -> BadRequest:
-    found = _WHERE.match(text)
-    if found is None:
-        return BadRequest(f"the body is not a request: {text}")
-    path = found["path"]
-    return BadRequest(f"{path}: {found['what']}", param=re.split(r"[.\[]", path, maxsplit=1)[0])
 
 
 def _check_headers(request: Request) -> None:

@@ -1,59 +1,82 @@
-"""`/v1/chat/completions`, plain chat."""
+"""Chats in OpenAI's dialect: what `/v1/chat/completions` says, without HTTP."""
 
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import Response
-
+from runtime.chat.answer_parser import AnswerParser
+from runtime.chat.marks import DSML, THINK_END
+from runtime.chat.reasoning_counter import ReasoningCounter
+from runtime.chat.v4_encoder import V4Prompt
 from runtime.errors import BadRequest
-from runtime.messages import Logprobs
-from runtime.server.body import read_body
+from runtime.messages import Grammar, Logprobs
+from runtime.sampling import SamplingSpec
+from runtime.server.chat_reply import ChoiceReply
+from runtime.server.chat_schema import ChatBody
+from runtime.server.grammars import forced_call
 from runtime.server.native_plan import NO_PROMPT_LOGPROBS
 from runtime.server.native_schema import check_priority
-from runtime.server.openai import (
-    Envelope,
-    Usage,
-    chat_logprobs,
-    finish_fields,
-    usage_fields,
-    usage_report,
-)
-from runtime.server.openai_schema import ChatBody
-from runtime.server.replies import EventStream, event, json_reply, until_disconnect
+from runtime.server.openai import Envelope, Usage, chat_logprobs, usage_fields, usage_report
 from runtime.server.runs import Answer, gather, labels, merge
 from runtime.server.service import Service
 from runtime.tokenizer.call import GenerateCall
-from runtime.tokenizer.choice import Delta
+from runtime.tokenizer.choice import Delta, Finish
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """A request, ready to run."""
+class ChatPlan:
+    """A request, ready to run.
+
+    prompt        of a checkpoint with V4's format
+    conversation  what it was encoded from
+    """
 
     body: ChatBody
     envelope: Envelope
     call: GenerateCall
+    prompt: V4Prompt | None
+    conversation: dict[str, Any]
+
+    def reply(self) -> ChoiceReply:
+        """Return an empty reply of one choice."""
+        body, prompt = self.body, self.prompt
+        parser = AnswerParser(
+            reasoning=prompt is not None and prompt.reasoning,
+            tools=prompt.tools if prompt is not None else None,
+            parallel=body.parallel_tool_calls is not False,
+            separate=body.separate_reasoning is not False,
+        )
+        return ChoiceReply(parser, hold_reasoning=body.stream_reasoning is False)
+
+    def counter(self) -> ReasoningCounter | None:
+        """Return a counter for one choice, where there is reasoning."""
+        prompt = self.prompt
+        if prompt is None or not prompt.thinking:
+            return None
+        return ReasoningCounter(
+            self.call.marks, reasoning=prompt.reasoning, calls=prompt.tools is not None
+        )
 
 
-class ChatRoutes:
-    """The handler of `/v1/chat/completions`."""
+class Chats:
+    """Answers conversations."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def create(self, request: Request) -> Response:
-        """Answer a conversation."""
-        body = await read_body(request, ChatBody)
-        plan = await self._plan(body)
-        if body.stream:
-            return EventStream(self._stream(plan))
-        return json_reply(await until_disconnect(request, self._gather(plan)))
-
     async def encode(self, body: ChatBody) -> list[int]:
         """Return the prompt of a chat. Raises BadRequest."""
+        if self._service.v4 is not None:
+            return (await self._encode_v4(body.conversation())).token_ids
+        return await self._encode_template(body)
+
+    async def _encode_v4(self, conversation: Mapping[str, Any]) -> V4Prompt:
+        assert self._service.v4 is not None
+        work = partial(self._service.v4.encode, conversation)
+        return await self._service.manager.in_thread(work)
+
+    async def _encode_template(self, body: ChatBody) -> list[int]:
         chat = self._service.chat
         if chat is None:
             raise BadRequest("this checkpoint has no tokenizer.json: use /generate with input_ids")
@@ -70,13 +93,18 @@ class ChatRoutes:
         )
         return await self._service.manager.in_thread(work)
 
-    async def _plan(self, body: ChatBody) -> _Plan:
+    async def plan(self, body: ChatBody) -> ChatPlan:
+        """Return the call that `body` asks for. Raises BadRequest or NotFound."""
         service = self._service
         service.check_model(body.model)
         spec = body.spec(vocab_size=service.vocab_size)
+        prompt, conversation = None, dict[str, Any]()
+        if service.v4 is not None:
+            conversation = body.conversation()
+            prompt = await self._encode_v4(conversation)
         call = GenerateCall(
-            sampling=spec,
-            input_ids=await self.encode(body),
+            sampling=replace(spec, grammar=self._grammar(body, spec, prompt)),
+            input_ids=await self._encode_template(body) if prompt is None else prompt.token_ids,
             logprobs=Logprobs(NO_PROMPT_LOGPROBS, body.top_logprobs or 0)
             if body.logprobs
             else None,
@@ -84,52 +112,99 @@ class ChatRoutes:
             priority=check_priority(body.priority),
             stream=bool(body.stream),
             rid=labels(body.rid, 1)[0],
+            marks={} if service.v4 is None else service.v4.marks,
         )
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
-        return _Plan(body, Envelope.make("chatcmpl", kind, body, service.model_name), call)
+        envelope = Envelope.make("chatcmpl", kind, body, service.model_name)
+        return ChatPlan(body, envelope, call, prompt, conversation)
 
-    async def _gather(self, plan: _Plan) -> dict[str, Any]:
+    def _grammar(
+        self, body: ChatBody, spec: SamplingSpec, prompt: V4Prompt | None
+    ) -> Grammar | None:
+        """Return what the answer must be, from the end of its reasoning on. Raises GrammarError."""
+        grammar, v4 = spec.grammar, self._service.v4
+        if v4 is None or prompt is None:
+            return grammar
+        ids = {mark: token_id for token_id, mark in v4.marks.items()}
+        forced = body.forced_tools()
+        if forced is not None:
+            grammar = forced_call(
+                forced, dsml_id=ids[DSML], parallel=body.parallel_tool_calls is not False
+            )
+        if grammar is None or not prompt.reasoning:
+            return grammar
+        return Grammar(grammar.kind, grammar.text, after=ids[THINK_END])
+
+    async def gather(self, plan: ChatPlan) -> dict[str, Any]:
+        """Return the whole answer. Raises RequestError."""
         [answers] = await gather(self._service.manager, [plan.call])
         choices = [self._choice(plan, index, answer) for index, answer in enumerate(answers)]
         return plan.envelope.wrap(choices, usage=usage_report([answers]))
 
-    def _choice(self, plan: _Plan, index: int, answer: Answer) -> dict[str, Any]:
+    def _choice(self, plan: ChatPlan, index: int, answer: Answer) -> dict[str, Any]:
+        reply, counter = plan.reply(), plan.counter()
+        reply.feed(answer.text, ended=True)
+        if counter is not None:
+            counter.count(answer.token_ids)
+            answer.reasoning_tokens = counter.tokens
+        self.prepare_next(plan, reply, answer.finish)
         asked = plan.call.logprobs is not None
         return {
             "index": index,
-            "message": {"role": "assistant", "content": answer.text, "refusal": None},
+            "message": reply.message(),
             "logprobs": chat_logprobs(answer.logprobs, self._service.speller) if asked else None,
-            **finish_fields(answer.finish),
+            **reply.finish_fields(answer.finish),
         }
 
-    async def _stream(self, plan: _Plan) -> AsyncGenerator[bytes, None]:
+    async def stream(self, plan: ChatPlan) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the answer's chunks; closing the generator ends the call. Raises RequestError."""
         body, usage = plan.body, Usage([plan.call])
-        wrap = plan.envelope.wrap
+        replies = [plan.reply() for _ in range(plan.call.sampling.n)]
+        counters = [plan.counter() for _ in replies]
         begun: set[int] = set()
         merged = merge(self._service.manager, [plan.call])
         try:
             async for _, delta in merged:
-                usage.tallies[0][delta.index].count(delta)
-                more = usage_fields(body, usage)
+                tally, counter = usage.tallies[0][delta.index], counters[delta.index]
+                tally.count(delta)
+                if counter is not None:
+                    counter.count(delta.token_ids)
+                    tally.reasoning_tokens = counter.tokens
                 if delta.index not in begun:
                     begun.add(delta.index)
                     role = {"role": "assistant", "content": ""}
-                    yield event(wrap([_chunk(delta.index, role)], **more))
-                if delta.text or delta.logprobs is not None:
-                    yield event(wrap([self._content(delta)], **more))
+                    yield self._wrapped(plan, usage, _chunk(delta.index, role))
+                reply = replies[delta.index]
+                for chunk in self._news(delta, reply):
+                    yield self._wrapped(plan, usage, chunk)
                 if delta.finish is not None:
-                    last = _chunk(delta.index, {}) | finish_fields(delta.finish)
-                    yield event(wrap([last], **more))
+                    self.prepare_next(plan, reply, delta.finish)
+                    last = _chunk(delta.index, {}) | reply.finish_fields(delta.finish)
+                    yield self._wrapped(plan, usage, last)
         finally:
             await merged.aclose()
         if body.include_usage:
-            yield event(wrap([], usage=usage.report()))
+            yield plan.envelope.wrap([], usage=usage.report())
 
-    def _content(self, delta: Delta) -> dict[str, Any]:
-        chunk = _chunk(delta.index, {"content": delta.text})
-        if delta.logprobs is not None:
-            chunk["logprobs"] = chat_logprobs(delta.logprobs, self._service.speller)
-        return chunk
+    def _news(self, delta: Delta, reply: ChoiceReply) -> list[dict[str, Any]]:
+        """Return the chunks of a delta; its log-probabilities go with the first of them."""
+        parts = reply.feed(delta.text, ended=delta.finish is not None)
+        if delta.logprobs is None:
+            return [_chunk(delta.index, part) for part in parts]
+        chunks = [_chunk(delta.index, part) for part in parts or [{"content": ""}]]
+        chunks[0]["logprobs"] = chat_logprobs(delta.logprobs, self._service.speller)
+        return chunks
+
+    def _wrapped(self, plan: ChatPlan, usage: Usage, chunk: dict[str, Any]) -> dict[str, Any]:
+        return plan.envelope.wrap([chunk], **usage_fields(plan.body, usage))
+
+    def prepare_next(self, plan: ChatPlan, reply: ChoiceReply, finish: Finish | None) -> None:
+        """Let the next turn be prefilled where it will not repeat this answer's tokens."""
+        warm, prompt = self._service.next_turn, plan.prompt
+        # Of several choices nobody knows which one is gone on with.
+        whole = finish is not None and finish.type == "stop" and plan.call.sampling.n == 1
+        if warm is not None and prompt is not None and whole:
+            warm.prepare(plan.conversation, reply.message(), prompt=prompt, call=plan.call)
 
 
 def _chunk(index: int, delta: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """`/v1/completions`."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,6 +122,7 @@ class CompletionRoutes:
             "index": plan.place(number, choice),
             "text": plan.echo[number] + answer.text,
             "logprobs": logprobs,
+            **_token_ids(plan.body, answer.token_ids),
             **finish_fields(answer.finish),
         }
 
@@ -139,6 +140,7 @@ class CompletionRoutes:
                         "index": place,
                         "text": ("" if place in begun else plan.echo[number]) + delta.text,
                         "logprobs": _news(plan.calls[number], delta, legacy[number][delta.index]),
+                        **_token_ids(body, delta.token_ids),
                         **finish_fields(delta.finish),
                     }
                     begun.add(place)
@@ -156,6 +158,11 @@ def _news(call: GenerateCall, delta: Delta, legacy: LegacyLogprobs) -> dict[str,
     positions.extend(delta.prompt_logprobs)
     positions.extend(delta.logprobs)
     return legacy.render(positions, top=call.logprobs.top > 0)
+
+
+def _token_ids(body: CompletionBody, ids: Sequence[int]) -> dict[str, Any]:
+    """Return the new token ids as vLLM shows them, if asked; the prompt's are never among them."""
+    return {"token_ids": list(ids)} if body.return_token_ids else {}
 
 
 def _prompts(body: CompletionBody) -> list[Prompt]:

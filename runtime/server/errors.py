@@ -1,19 +1,35 @@
 """Every failure as the reply its dialect expects.
 
-Under `/v1/` the body is OpenAI's `{"error": {message, type, param, code}}`, elsewhere
+Under `/v1/` the body is OpenAI's `{"error": {message, type, param, code}}`, or for Anthropic's
+clients `{"type": "error", "error": {type, message, details}}`; elsewhere it is
 `{"error": {"message"}}`. A body is never FastAPI's own, and never tells what broke inside.
 """
 
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from runtime.errors import BadRequest, NotFound, QueueFull, RequestError
+from runtime.server.hints import endpoint_hint
+
+Dialect = Literal["native", "openai", "anthropic"]
+
+# Source: Anthropic's API reference, "Errors"; other refusals are invalid requests.
+_ANTHROPIC_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    499: "api_error",
+    503: "overloaded_error",
+}
 
 
 class BodyTooLarge(BadRequest):
@@ -28,15 +44,27 @@ class MethodNotAllowed(BadRequest):
     status = 405
 
 
-def is_openai(path: str) -> bool:
-    """Say whether `path` speaks OpenAI's dialect."""
-    return path == "/v1" or path.startswith("/v1/")
+def dialect_of(scope: Scope) -> Dialect:
+    """Return the dialect of a request: its path tells, and what all of Anthropic's clients send."""
+    path: str = scope["path"]
+    if path != "/v1" and not path.startswith("/v1/"):
+        return "native"
+    if path == "/v1/messages" or path.startswith("/v1/messages/"):
+        return "anthropic"
+    # The list of models is at the same path for both.
+    named = any(name == b"anthropic-version" for name, _ in scope["headers"])
+    return "anthropic" if named else "openai"
 
 
-def error_body(error: RequestError, *, openai: bool) -> dict[str, Any]:
-    """Return the JSON body for `error` in one of the two dialects."""
-    if not openai:
+def error_body(error: RequestError, dialect: Dialect) -> dict[str, Any]:
+    """Return the JSON body for `error`."""
+    if dialect == "native":
         return {"error": {"message": error.message}}
+    if dialect == "anthropic":
+        default = "invalid_request_error" if error.status < 500 else "api_error"
+        kind = _ANTHROPIC_KINDS.get(error.status, default)
+        details = {} if error.code is None else {"details": {"error_code": error.code}}
+        return {"type": "error", "error": {"type": kind, "message": error.message, **details}}
     return {
         "error": {
             "message": error.message,
@@ -47,7 +75,7 @@ def error_body(error: RequestError, *, openai: bool) -> dict[str, Any]:
     }
 
 
-def error_response(error: RequestError, *, openai: bool) -> Response:
+def error_response(error: RequestError, dialect: Dialect) -> Response:
     """Return the whole reply for `error`: status, headers and body."""
     headers: dict[str, str] = {}
     if isinstance(error, QueueFull):
@@ -55,19 +83,20 @@ def error_response(error: RequestError, *, openai: bool) -> Response:
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return Response(
-        msgspec.json.encode(error_body(error, openai=openai)),
+        msgspec.json.encode(error_body(error, dialect)),
         status_code=error.status,
         headers=headers,
         media_type="application/json",
     )
 
 
-def error_event(error: RequestError, *, openai: bool) -> bytes:
+def error_event(error: RequestError, dialect: Dialect) -> bytes:
     """Return the server-sent event that ends a stream which `error` broke."""
-    body = error_body(error, openai=openai)
-    if not openai:
+    body = error_body(error, dialect)
+    if dialect == "native":
         body["error"]["type"] = error.kind
-    return b"data: " + msgspec.json.encode(body) + b"\n\n"
+    name = b"event: error\n" if dialect == "anthropic" else b""
+    return name + b"data: " + msgspec.json.encode(body) + b"\n\n"
 
 
 def install(app: FastAPI) -> None:
@@ -79,7 +108,7 @@ def install(app: FastAPI) -> None:
 
 async def _on_request_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    return error_response(error, openai=is_openai(request.url.path))
+    return error_response(error, dialect_of(request.scope))
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
@@ -88,13 +117,15 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     reply: RequestError
     match error.status_code:
         case 404:
-            reply = NotFound(f"there is nothing at {path[:200]}")
+            hint = endpoint_hint(path)
+            text = f"there is nothing at {path[:200]}{f': {hint}' if hint else ''}"
+            reply = NotFound(text, code="not_supported" if hint else None)
         case 405:
             reply = MethodNotAllowed(f"{request.method} is not allowed at {path[:200]}")
         case status:
             reply = BadRequest(HTTPStatus(status).phrase)
             reply.status = status
-    response = error_response(reply, openai=is_openai(path))
+    response = error_response(reply, dialect_of(request.scope))
     for name, value in (error.headers or {}).items():
         response.headers[name] = value
     return response
@@ -102,6 +133,5 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 
 async def _on_fault(request: Request, error: Exception) -> Response:
     # Starlette raises it again after this reply, so that it is logged with its traceback.
-    return error_response(
-        RequestError("internal error", code="internal_error"), openai=is_openai(request.url.path)
-    )
+    fault = RequestError("internal error", code="internal_error")
+    return error_response(fault, dialect_of(request.scope))

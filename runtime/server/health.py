@@ -5,8 +5,7 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from runtime.errors import QueueFull, RequestError, Unavailable
-from runtime.messages import State
+from runtime.errors import QueueFull, RequestError
 from runtime.sampling import SamplingSpec
 from runtime.server.metrics import CONTENT_TYPE
 from runtime.server.replies import until_disconnect
@@ -17,7 +16,6 @@ from runtime.tokenizer.call import GenerateCall
 # Heartbeats come twice a second from a thread of their own.
 HEARTBEAT_LIMIT_S = 5.0
 _PROBE_LIMIT_S = 20.0
-_STATE_LIMIT_S = 0.3
 # No client's namespace is spelled so: probes share nothing with anybody.
 _PROBE_NAMESPACE = "health"
 
@@ -55,21 +53,13 @@ class HealthRoutes:
 
     async def metrics(self, request: Request) -> Response:
         """Return the metrics in Prometheus' text format."""
-        text = self._service.metrics.render(await current_state(self._service))
+        text = self._service.metrics.render(await self._service.state())
         return Response(text, media_type=CONTENT_TYPE)
 
     def _alive(self) -> bool:
         manager = self._service.manager
         silence_s = manager.clock() - manager.last_heartbeat
         return manager.dead is None and silence_s <= HEARTBEAT_LIMIT_S
-
-
-async def current_state(service: Service) -> State | None:
-    """Return the scheduler's state as of now, or its last heartbeat while it computes."""
-    try:
-        return await asyncio.wait_for(service.manager.state(), _STATE_LIMIT_S)
-    except (TimeoutError, Unavailable):
-        return service.manager.last_state
 
 
 def _empty(good: bool) -> Response:

@@ -1,7 +1,7 @@
 """Facts about the server, and the two things an operator does to it: flush and abort."""
 
-import dataclasses
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -10,7 +10,9 @@ from starlette.responses import PlainTextResponse, Response
 
 from runtime.errors import BadRequest
 from runtime.server.body import read_body
-from runtime.server.health import current_state
+from runtime.server.facts import server_info
+from runtime.server.kv_event_sources import sources
+from runtime.server.load import server_load
 from runtime.server.replies import json_reply
 from runtime.server.service import VERSION, Service
 
@@ -30,7 +32,9 @@ class InfoRoutes:
 
     async def models(self, request: Request) -> Response:
         """List the one served model."""
-        return json_reply({"object": "list", "data": [self._model()]})
+        model = self._model()
+        pages = {"first_id": model["id"], "last_id": model["id"], "has_more": False}
+        return json_reply({"object": "list", "data": [model], **pages})
 
     async def model(self, request: Request) -> Response:
         """Describe one model by its name. Raises NotFound."""
@@ -38,7 +42,9 @@ class InfoRoutes:
         return json_reply(self._model())
 
     def _model(self) -> dict[str, Any]:
+        """Return what OpenAI's clients look for, and what Anthropic's do, in one object."""
         service = self._service
+        started = datetime.fromtimestamp(service.started, UTC)
         return {
             "id": service.model_name,
             "object": "model",
@@ -49,6 +55,12 @@ class InfoRoutes:
             "root": service.config.model_path or service.model_name,
             "parent": None,
             "max_model_len": service.context_tokens,
+            "type": "model",
+            "display_name": service.model_name,
+            "created_at": started.isoformat().replace("+00:00", "Z"),
+            "lifecycle": "active",
+            "max_input_tokens": service.context_tokens,
+            "max_tokens": service.context_tokens,
         }
 
     async def model_info(self, request: Request) -> Response:
@@ -63,8 +75,9 @@ class InfoRoutes:
                 "is_generation": True,
                 "weight_version": "default",
                 "load_format": config.load_format,
-                "reasoning_parser": None,
-                "tool_call_parser": None,
+                "chat_format": self._service.chat_format,
+                "reasoning_parser": "deepseek-v4" if self._service.v4 else None,
+                "tool_call_parser": "deepseekv4" if self._service.v4 else None,
                 "model_type": facts.get("model_type"),
                 "architectures": [name for name in architectures.split(",") if name],
                 "context_length": self._service.context_tokens,
@@ -74,51 +87,32 @@ class InfoRoutes:
 
     async def server_info(self, request: Request) -> Response:
         """Return the settings (without the key), the engine's facts and its state."""
+        return json_reply(await server_info(self._service))
+
+    async def kv_event_sources(self, request: Request) -> Response:
+        """Return where cache events are published, by rank; {} when they are off."""
         service = self._service
-        settings = dataclasses.asdict(service.config)
-        # Whether there is a key is no secret; the key is.
-        settings["api_key"] = None if service.config.api_key is None else "***"
-        state = await current_state(service)
-        internal: dict[str, Any] = {}
-        if state is not None:
-            internal = {**state.counters, **state.gauges, "step_age_s": state.step_age_s}
-        return json_reply(
-            {
-                **settings,
-                **service.manager.ready.info,
-                "served_model_name": service.model_name,
-                "version": VERSION,
-                "status": "draining" if service.manager.draining else "ready",
-                "context_tokens": service.context_tokens,
-                "vocab_size": service.vocab_size,
-                "eos_token_ids": service.manager.ready.eos_token_ids,
-                "internal_states": [internal],
-            }
-        )
+        return json_reply(sources(service.config, service.manager.ready.info))
 
     async def loads(self, request: Request) -> Response:
         """Return how busy the server is, for routers."""
-        state = await current_state(self._service)
-        gauges = state.gauges if state is not None else {}
-        return json_reply(
-            {
-                "timestamp": time.time(),
-                "version": VERSION,
-                "loads": [
-                    {
-                        "dp_rank": 0,
-                        "num_running_reqs": int(gauges.get("running", 0)),
-                        "num_waiting_reqs": int(gauges.get("waiting", 0)),
-                        "num_used_tokens": int(gauges.get("used_tokens", 0)),
-                        "token_usage": gauges.get("full_usage", 0.0),
-                    }
-                ],
-            }
-        )
+        load = server_load(self._service, await self._service.state())
+        return json_reply({"timestamp": time.time(), "version": VERSION, "loads": [load]})
+
+    async def get_load(self, request: Request) -> Response:
+        """Return the same as routers of older SGLang ask for it."""
+        load = server_load(self._service, await self._service.state())
+        running, waiting = load["num_running_reqs"], load["num_waiting_reqs"]
+        rank = {"dp_rank": 0, "num_reqs": running + waiting, "num_waiting_reqs": waiting}
+        return json_reply([{**rank, "num_tokens": load["num_used_tokens"]}])
+
+    async def version(self, request: Request) -> Response:
+        """Return the version alone."""
+        return json_reply({"version": VERSION})
 
     async def flush_cache(self, request: Request) -> Response:
         """Empty the prefix cache; 400 while requests run."""
-        flushed = await self._service.manager.flush_cache()
+        flushed = await self._service.flush_cache()
         if not flushed.done:
             raise BadRequest(f"the cache was not flushed: {flushed.message}")
         return PlainTextResponse(f"Cache flushed: {flushed.message}\n")
@@ -126,10 +120,5 @@ class InfoRoutes:
     async def abort_request(self, request: Request) -> Response:
         """End the request with exactly this rid, or all of them; says how many."""
         body = await read_body(request, AbortBody)
-        manager = self._service.manager
-        if body.abort_all:
-            return json_reply({"aborted": await manager.abort(None, all=True)})
-        if not body.rid:
-            raise BadRequest("give rid, or abort_all: true", param="rid")
-        ended = [await manager.abort(label) for label in self._service.batches.members(body.rid)]
-        return json_reply({"aborted": sum(ended)})
+        ended = await self._service.abort(body.rid, all=bool(body.abort_all))
+        return json_reply({"aborted": ended})

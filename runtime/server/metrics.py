@@ -35,6 +35,8 @@ _COUNTERS = {
     "prompt_tokens": ("sglang:prompt_tokens", "Prompt tokens, cached ones included"),
     "generation_tokens": ("sglang:generation_tokens", "Tokens sampled"),
     "cached_tokens": ("sglang:cached_tokens", "Prompt tokens that came from the cache"),
+    "replayed_tokens": ("umbra:replayed_tokens", "Computed again in replays, their pages there"),
+    "recomputed_tokens": ("umbra:recomputed_tokens", "Computed again from an earlier point"),
     "requests": ("sglang:num_requests", "Requests the scheduler received"),
     "aborted_requests": ("sglang:num_aborted_requests", "Requests aborted"),
     "retracted_requests": ("sglang:num_retracted_requests", "Times a request gave up its row"),
@@ -42,9 +44,10 @@ _COUNTERS = {
 _GAUGES = {
     "running": ("sglang:num_running_reqs", "Requests that hold a row"),
     "waiting": ("sglang:num_queue_reqs", "Requests that wait for a row"),
-    "used_tokens": ("sglang:num_used_tokens", "Tokens whose full pages are in use or cached"),
-    "full_usage": ("sglang:full_token_usage", "Share of the full pages in use or cached"),
-    "swa_usage": ("sglang:swa_token_usage", "Share of the SWA pages in use or cached"),
+    "used_tokens": ("sglang:num_used_tokens", "Tokens of full pages that requests hold"),
+    "full_usage": ("sglang:full_token_usage", "Share of the full pages that requests hold"),
+    "swa_usage": ("sglang:swa_token_usage", "Share of the SWA pages that requests hold"),
+    "ring_usage": ("umbra:ring_usage", "Share of the compress-state rings that requests hold"),
     "cache_hit_rate": ("sglang:cache_hit_rate", "Cached share of all prompt tokens since start"),
     "gen_throughput": ("sglang:gen_throughput", "Tokens sampled per second, lately"),
     "page_size": ("sglang:page_size", "Tokens of a full page"),
@@ -151,36 +154,70 @@ class _SchedulerCollector(Collector):
             exported, text = _GAUGES.get(name, (f"umbra:{name}", "As of now"))
             yield self._gauge(exported, text, value)
         yield self._gauge("umbra:step_age_seconds", "Age of the step in progress", state.step_age_s)
+        yield self._namespaces(state)
         yield self._gauge("umbra:loop_age_seconds", "Since the loop turned", state.loop_age_s)
         if {"full_pages", "full_pages_free", "page_size"} <= state.gauges.keys():
             yield from self._derived(state)
 
+    def _namespaces(self, state: State) -> Metric:
+        text = "Tokens that the largest cache namespaces hold, by digest of their names"
+        labels = [*self._labels, "namespace"]
+        family = GaugeMetricFamily("umbra:namespace_tokens", text, labels=labels)
+        for name, tokens in state.namespaces.items():
+            family.add_metric([*self._labels.values(), name], tokens)
+        return family
+
     def _derived(self, state: State) -> Iterable[Metric]:
-        gauges = state.gauges
-        page, pages, free = gauges["page_size"], gauges["full_pages"], gauges["full_pages_free"]
-        # Cached pages that nobody runs on are room for new requests, as routers understand usage.
-        evictable = gauges.get("full_pages_evictable", 0.0)
-        used = pages - free - evictable
-        yield self._gauge(
-            "sglang:token_usage", "Share of the full pages in use", used / pages if pages else 0.0
-        )
+        gauges, counters = state.gauges, state.counters
+        page, pages = gauges["page_size"], gauges["full_pages"]
+        # Whoever balances load asks how near a server is to making requests wait.
+        usages = [gauges.get(f"{pool}_usage", 0.0) for pool in ("full", "swa", "ring")]
+        yield self._gauge("sglang:token_usage", "Usage of the fullest pool", max(usages))
         yield self._gauge(
             "sglang:max_total_num_tokens", "Tokens that full pages hold", pages * page
         )
-        yield self._gauge("sglang:kv_available_tokens", "Tokens of free full pages", free * page)
-        yield self._gauge("sglang:kv_used_tokens", "Tokens of full pages in use", used * page)
-        if "full_pages_evictable" in gauges:
-            text = "Tokens of cached full pages that nobody uses"
-            yield self._gauge("sglang:kv_evictable_tokens", text, evictable * page)
-        if "evicted_pages" in state.counters:
-            evicted = state.counters["evicted_pages"] * page
+        retracted = counters.get("retracted_requests", 0.0)
+        text = "Times a request gave up its row, since start"
+        yield self._gauge("sglang:num_retracted_reqs", text, retracted)
+        yield from self._pool_tokens("kv", "full_pages", gauges, tokens=page)
+        if "swa_page_size" in gauges:
+            yield from self._pool_tokens("swa", "swa_pages", gauges, tokens=gauges["swa_page_size"])
+        if "evicted_pages" in counters:
+            evicted = counters["evicted_pages"] * page
             yield self._counter("sglang:evicted_tokens", "Tokens of evicted full pages", evicted)
+        yield self._realtime_tokens(counters)
         info = InfoMetricFamily(
             "sglang:cache_config", "Geometry of the KV cache", labels=list(self._labels)
         )
         sizes = {"page_size": f"{page:g}", "num_pages": f"{pages:g}"}
         info.add_metric(list(self._labels.values()), sizes)
         yield info
+
+    def _pool_tokens(
+        self, name: str, pool: str, gauges: dict[str, float], *, tokens: float
+    ) -> Iterable[Metric]:
+        """Yield one pool's free, cached and held units in tokens."""
+        free, cached = gauges[f"{pool}_free"], gauges.get(f"{pool}_evictable", 0.0)
+        held = gauges[pool] - free - cached
+        for state, count, text in (
+            ("available", free, "free"),
+            ("evictable", cached, "cached, and held by no request"),
+            ("used", held, "held by requests"),
+        ):
+            text = f"Tokens of {pool.replace('_', ' ')} that are {text}"
+            yield self._gauge(f"sglang:{name}_{state}_tokens", text, count * tokens)
+
+    def _realtime_tokens(self, counters: dict[str, float]) -> Metric:
+        labels = [*self._labels, "mode"]
+        text = "Tokens as they are computed, found or sampled"
+        family = CounterMetricFamily("sglang:realtime_tokens", text, labels=labels)
+        for mode, counter in (
+            ("prefill_compute", "computed_prompt_tokens"),
+            ("prefill_cache", "cached_tokens"),
+            ("decode", "generation_tokens"),
+        ):
+            family.add_metric([*self._labels.values(), mode], counters.get(counter, 0.0))
+        return family
 
     def _counter(self, name: str, text: str, value: float) -> Metric:
         family = CounterMetricFamily(name, text, labels=list(self._labels))

@@ -1,4 +1,4 @@
-"""The native dialect: `/generate`, as SGLang's clients and its language speak it.
+"""The native dialect: what `/generate` says to SGLang's clients and its language, without HTTP.
 
 A stream's chunks carry the whole text, ids and log-probabilities so far; clients cut off what
 they have seen.
@@ -8,48 +8,35 @@ import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import Response
-
 from runtime.messages import Logprobs
-from runtime.server.body import read_body
 from runtime.server.native_plan import NativePlan, plan_native
-from runtime.server.native_schema import GenerateBody
-from runtime.server.replies import (
-    NATIVE_KEEP_ALIVE,
-    EventStream,
-    event,
-    json_reply,
-    until_disconnect,
-)
+from runtime.server.prompt import PromptedBody, Prompts
 from runtime.server.runs import Answer, PositionLogprobs, gather, merge
 from runtime.server.service import Service
-from runtime.server.spelling import Speller
+from runtime.server.spelling import LEAST_LOGPROB, Speller
 from runtime.tokenizer.call import GenerateCall
 from runtime.tokenizer.choice import Finish
 
-# JSON has no infinity; OpenAI writes this for a probability of zero.
-LEAST_LOGPROB = -9999.0
 
+class Generations:
+    """Continues prompts, one or a batch."""
 
-class NativeRoutes:
-    """The handler of `/generate`."""
-
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, prompts: Prompts) -> None:
         self._service = service
+        self._prompts = prompts
 
-    async def generate(self, request: Request) -> Response:
-        """Continue one prompt or a batch."""
-        body = await read_body(request, GenerateBody)
-        plan = plan_native(self._service, body)
-        if body.stream:
-            return EventStream(self._stream(plan), keep_alive=NATIVE_KEEP_ALIVE)
-        answers = await until_disconnect(request, self._gather(plan))
-        return json_reply(answers[0] if plan.single else answers)
+    async def plan(self, body: PromptedBody) -> NativePlan:
+        """Return the calls that `body` asks for. Raises BadRequest."""
+        return plan_native(self._service, await self._prompts.resolve(body))
 
-    async def _gather(self, plan: NativePlan) -> list[dict[str, Any]]:
+    async def gather(self, plan: NativePlan) -> dict[str, Any] | list[dict[str, Any]]:
+        """Return the finished answer, or a list of them. Raises RequestError."""
+        answers = await self._answers(plan)
+        return answers[0] if plan.single else answers
+
+    async def _answers(self, plan: NativePlan) -> list[dict[str, Any]]:
         with self._service.batches.named(plan.rid, plan.calls):
-            per_call = await gather(self._service.manager, plan.calls)
+            per_call = await gather(self._service.manager, plan.calls, at_once=self._room(plan))
         flat = [
             (call, answer)
             for call, answers in zip(plan.calls, per_call, strict=True)
@@ -60,7 +47,16 @@ class NativeRoutes:
             for name, (call, answer) in zip(plan.ids, flat, strict=True)
         ]
 
-    async def _stream(self, plan: NativePlan) -> AsyncGenerator[bytes, None]:
+    def _room(self, plan: NativePlan) -> int | None:
+        """Return how many calls the queue takes at a time, where there may be more than that."""
+        if not self._service.trusted:
+            return None
+        config = self._service.config
+        room = config.max_queued_requests + config.max_running_requests
+        return max(1, room // plan.calls[0].sampling.n)
+
+    async def stream(self, plan: NativePlan) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield each answer so far; closing the generator ends the calls. Raises RequestError."""
         shown = [_Shown(Answer(), name) for name in plan.ids]
         with self._service.batches.named(plan.rid, plan.calls):
             merged = merge(self._service.manager, plan.calls)
@@ -71,7 +67,7 @@ class NativeRoutes:
                     chunk = self._reply(plan, plan.calls[number], shown[place])
                     if not plan.single:
                         chunk["index"] = place
-                    yield event(chunk)
+                    yield chunk
             finally:
                 await merged.aclose()
 
@@ -90,7 +86,8 @@ class NativeRoutes:
             _add_logprobs(meta, shown, call.logprobs, speller)
         if answer.finish is not None:
             meta["e2e_latency"] = time.monotonic() - plan.started_s
-        return {"text": answer.text, "output_ids": answer.token_ids, "meta_info": meta}
+        # Lists of its own: who reads in this process may keep a chunk while the answer grows.
+        return {"text": answer.text, "output_ids": list(answer.token_ids), "meta_info": meta}
 
 
 class _Shown:
@@ -136,11 +133,11 @@ def _add_logprobs(
     shown.input.catch_up(shown.answer.prompt_logprobs, speller)
     shown.output.catch_up(shown.answer.logprobs, speller)
     for side, rows in (("input", shown.input), ("output", shown.output)):
-        meta[f"{side}_token_logprobs"] = rows.tokens
+        meta[f"{side}_token_logprobs"] = list(rows.tokens)
         if asked.top:
-            meta[f"{side}_top_logprobs"] = rows.top
+            meta[f"{side}_top_logprobs"] = list(rows.top)
         if asked.token_ids:
-            meta[f"{side}_token_ids_logprobs"] = rows.picked
+            meta[f"{side}_token_ids_logprobs"] = list(rows.picked)
 
 
 def _finish_reason(finish: Finish | None, completion_tokens: int) -> dict[str, Any] | None:

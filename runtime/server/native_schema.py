@@ -6,20 +6,23 @@ import msgspec
 
 from runtime.errors import BadRequest, BadSampling
 from runtime.sampling import SamplingSpec
+from runtime.server.field_hints import field_hint
+from runtime.server.grammars import asked_grammar
 
 DEFAULT_NEW_TOKENS = 128
 
-_UNSUPPORTED_SAMPLING = (
-    "json_schema", "regex", "ebnf", "structural_tag", "stop_regex", "custom_params",
-)  # fmt: skip
+_UNSUPPORTED_SAMPLING = ("stop_regex", "custom_params")
 _UNSUPPORTED = (
     "input_embeds", "image_data", "audio_data", "video_data", "lora_path", "session_params",
     "custom_logit_processor", "return_hidden_states",
 )  # fmt: skip
 
 
-class SamplingParams(msgspec.Struct, frozen=True):
-    """`sampling_params` of one prompt; null means the default."""
+class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`sampling_params` of one prompt; null means the default.
+
+    Unlike in other bodies a name that is not here is refused, as SGLang does: most are misspelt.
+    """
 
     n: int | None = None
     max_new_tokens: int | None = None
@@ -40,10 +43,10 @@ class SamplingParams(msgspec.Struct, frozen=True):
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     no_stop_trim: bool | None = None
-    json_schema: Any = None
-    regex: Any = None
-    ebnf: Any = None
-    structural_tag: Any = None
+    json_schema: str | dict[str, Any] | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    structural_tag: str | dict[str, Any] | None = None
     stop_regex: Any = None
     custom_params: Any = None
 
@@ -72,6 +75,12 @@ class SamplingParams(msgspec.Struct, frozen=True):
             skip_special_tokens=self.skip_special_tokens,
             spaces_between_special_tokens=self.spaces_between_special_tokens,
             no_stop_trim=self.no_stop_trim,
+            grammar=asked_grammar(
+                json_schema=self.json_schema,
+                regex=self.regex,
+                ebnf=self.ebnf,
+                structural_tag=self.structural_tag,
+            ),
         )
 
 
@@ -123,7 +132,8 @@ def refuse_unsupported(body: msgspec.Struct, names: tuple[str, ...]) -> None:
     """Raise BadRequest for the first of these fields that asks for something."""
     for name in names:
         if getattr(body, name):
-            raise BadRequest(f"{name} is not supported yet", param=name, code="not_supported")
+            text = f"{name} is not supported{field_hint(name)}"
+            raise BadRequest(text, param=name, code="not_supported")
 
 
 def check_priority(priority: int | None) -> int:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from runtime.messages import TokenLogprobs
-from runtime.server.native import LEAST_LOGPROB
 from runtime.server.openai_schema import CommonBody
 from runtime.server.runs import PositionLogprobs, Tally
-from runtime.server.spelling import Speller
+from runtime.server.spelling import LEAST_LOGPROB, Speller
 from runtime.tokenizer.call import GenerateCall
 from runtime.tokenizer.choice import Finish
 
@@ -58,16 +57,21 @@ class Usage:
 def usage_report(tallies: Iterable[Sequence[Tally]]) -> dict[str, Any]:
     """Return the `usage` object; a prompt counts once, however many choices it has."""
     prompt = cached = completion = 0
+    reasoning: list[int] = []
     for choices in tallies:
         prompt += choices[0].prompt_tokens
         cached += choices[0].cached_tokens
         completion += sum(choice.completion_tokens for choice in choices)
-    return {
+        reasoning += [c.reasoning_tokens for c in choices if c.reasoning_tokens is not None]
+    report: dict[str, Any] = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": cached},
     }
+    if reasoning:
+        report["completion_tokens_details"] = {"reasoning_tokens": sum(reasoning)}
+    return report
 
 
 def finish_fields(finish: Finish | None) -> dict[str, Any]:

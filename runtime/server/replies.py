@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from runtime.errors import Aborted, RequestError
-from runtime.server.errors import error_event, error_response, is_openai
+from runtime.server.errors import dialect_of, error_event, error_response
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -34,9 +34,22 @@ def json_reply(body: Any, *, status: int = 200) -> Response:
     return Response(msgspec.json.encode(body), status, media_type="application/json")
 
 
-def event(body: Any) -> bytes:
-    """Return `body` as one server-sent event."""
-    return b"data: " + msgspec.json.encode(body) + b"\n\n"
+def event(body: Any, name: str | None = None) -> bytes:
+    """Return `body` as one server-sent event, named where clients tell events by their names."""
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + msgspec.json.encode(body) + b"\n\n"
+
+
+async def events(
+    chunks: AsyncGenerator[Any, None], *, named: bool = False
+) -> AsyncGenerator[bytes, None]:
+    """Yield each chunk as a server-sent event; closing it closes `chunks`.
+
+    named  give each event the name that is the chunk's `type`
+    """
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            yield event(chunk, chunk["type"] if named else None)
 
 
 async def until_disconnect(request: Request, work: Coroutine[Any, Any, _Result]) -> _Result:
@@ -59,7 +72,7 @@ class EventStream(Response):
     """Server-sent events from a generator, with `keep_alive` sent while it is silent.
 
     A RequestError before the first event becomes an ordinary error reply; later it becomes an
-    error event followed by [DONE].
+    error event. `done` is sent at the end of both.
     """
 
     def __init__(
@@ -67,6 +80,7 @@ class EventStream(Response):
         events: AsyncGenerator[bytes, None],
         *,
         keep_alive: bytes = KEEP_ALIVE,
+        done: bytes = DONE,
         keep_alive_s: float = KEEP_ALIVE_S,
     ) -> None:
         super().__init__(
@@ -76,6 +90,7 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._events = events
         self._keep_alive = keep_alive
+        self._done = done
         self._keep_alive_s = keep_alive_s
         self._started = False
         self._sending = False
@@ -93,7 +108,7 @@ class EventStream(Response):
             await _cancel(pump, watch)
 
     async def _pump(self, scope: Scope, receive: Receive, send: Send) -> None:
-        openai = is_openai(scope["path"])
+        dialect = dialect_of(scope)
         async with aclosing(self._events) as events:
             try:
                 first = await self._first(events, send)
@@ -102,10 +117,11 @@ class EventStream(Response):
                     first = await anext(events, None)
             except RequestError as error:
                 if not self._started:
-                    await error_response(error, openai=openai)(scope, receive, send)
+                    await error_response(error, dialect)(scope, receive, send)
                     return
-                await self._send(send, error_event(error, openai=openai))
-            await self._send(send, DONE)
+                await self._send(send, error_event(error, dialect))
+            if self._done:
+                await self._send(send, self._done)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _first(self, events: AsyncGenerator[bytes, None], send: Send) -> bytes | None:

@@ -35,11 +35,15 @@ class PositionLogprobs:
 
 @dataclass(slots=True)
 class Tally:
-    """What usage is made of, for one choice."""
+    """What usage is made of, for one choice.
+
+    reasoning_tokens  of the completion's; None where nothing tells them apart
+    """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    reasoning_tokens: int | None = None
 
     def count(self, delta: Delta) -> None:
         """Take over the counts. Raises RequestFailed where the choice failed in the engine."""
@@ -107,12 +111,16 @@ def labels(rid: str | None, count: int) -> list[str | None]:
     return [f"{rid}_{k}" for k in range(count)]
 
 
-async def gather(manager: TokenizerManager, calls: Sequence[GenerateCall]) -> list[list[Answer]]:
+async def gather(
+    manager: TokenizerManager, calls: Sequence[GenerateCall], *, at_once: int | None = None
+) -> list[list[Answer]]:
     """Return the finished answers, per call and choice.
 
+    at_once  calls that are sent before others have finished; None: all
     The first call that fails ends the others, and its RequestError is raised.
     """
-    tasks = [asyncio.ensure_future(_one(manager, call)) for call in calls]
+    slots = asyncio.Semaphore(at_once or max(1, len(calls)))
+    tasks = [asyncio.ensure_future(_one(manager, call, slots)) for call in calls]
     try:
         return list(await asyncio.gather(*tasks))
     finally:
@@ -121,9 +129,11 @@ async def gather(manager: TokenizerManager, calls: Sequence[GenerateCall]) -> li
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _one(manager: TokenizerManager, call: GenerateCall) -> list[Answer]:
+async def _one(
+    manager: TokenizerManager, call: GenerateCall, slots: asyncio.Semaphore
+) -> list[Answer]:
     answers = [Answer() for _ in range(call.sampling.n)]
-    async with manager.generate(call) as deltas:
+    async with slots, manager.generate(call) as deltas:
         async for delta in deltas:
             answers[delta.index].add(delta)
     return answers

@@ -1,14 +1,20 @@
-"""What every route needs, made once per server, and the facts clients ask of it."""
+"""What every dialect needs, made once per server or engine; it knows no HTTP."""
 
+import asyncio
 import time
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from typing import Literal
 
+from runtime.chat.marks import knows_v4
+from runtime.chat.v4_encoder import V4Encoder
 from runtime.chat_template import ChatEncoder
 from runtime.config import ServerConfig
-from runtime.errors import BadRequest, NotFound
-from runtime.server.auth import CacheNamespaces
+from runtime.errors import BadRequest, NotFound, Unavailable
+from runtime.messages import Flushed, State
 from runtime.server.metrics import Metrics
+from runtime.server.namespaces import CacheNamespaces
+from runtime.server.next_turn import NextTurn
 from runtime.server.runs import Batches
 from runtime.server.spelling import Speller
 from runtime.tokenizer.manager import TokenizerManager
@@ -17,15 +23,19 @@ VERSION = "0.1.0"
 # Fan-out happens before admission can count it.
 MAX_PROMPTS = 256
 MAX_SEQUENCES = 1024
+_STATE_LIMIT_S = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The parts of a running server.
+    """The parts of a running server, or of an engine without one.
 
     chat     None where the checkpoint has no tokenizer
+    v4       encodes chats, instead of `chat`, where the tokenizer knows V4's format
+    next_turn  None where nothing is to be prefilled ahead
     speller  shows single tokens
     batches  names of the batches that run
+    trusted  who asks is the program itself: a batch may have any size, and runs as there is room
     started  Unix time, whole seconds
     """
 
@@ -35,13 +45,57 @@ class Service:
     namespaces: CacheNamespaces
     chat: ChatEncoder | None
     speller: Speller
+    v4: V4Encoder | None = None
+    next_turn: NextTurn | None = None
     batches: Batches = field(default_factory=Batches)
+    trusted: bool = False
     started: int = field(default_factory=lambda: int(time.time()))
+
+    @classmethod
+    def make(
+        cls, manager: TokenizerManager, config: ServerConfig, *, trusted: bool = False
+    ) -> "Service":
+        """Return the parts around `manager`, and let the metrics observe it.
+
+        Raises ConfigError where the checkpoint's chat template is not valid.
+        """
+        tokenizer = manager.tokenizer
+        chat = v4 = None
+        if tokenizer.backend is not None and knows_v4(tokenizer.backend):
+            v4 = V4Encoder(tokenizer.backend)
+        elif tokenizer.backend is not None:
+            chat = ChatEncoder(
+                tokenizer.backend,
+                template=tokenizer.chat_template,
+                bos_token=tokenizer.bos_token,
+                eos_token=tokenizer.eos_token,
+            )
+        ahead = not (config.disable_next_turn_prefill or config.disable_radix_cache)
+        service = cls(
+            manager=manager,
+            config=config,
+            metrics=Metrics(served_name(config), log_requests=config.log_requests),
+            namespaces=CacheNamespaces(config.api_key),
+            chat=chat,
+            v4=v4,
+            next_turn=NextTurn(manager, v4) if v4 is not None and ahead else None,
+            speller=Speller(tokenizer),
+            trusted=trusted,
+        )
+        manager.observer = service.metrics
+        return service
 
     @property
     def model_name(self) -> str:
         """Name of the model in the API."""
         return served_name(self.config)
+
+    @property
+    def chat_format(self) -> Literal["deepseek_v4", "jinja"] | None:
+        """How chats are written: DeepSeek's own format, the checkpoint's template, or not."""
+        if self.v4 is not None:
+            return "deepseek_v4"
+        return "jinja" if self.chat is not None and self.chat.has_template else None
 
     @property
     def vocab_size(self) -> int:
@@ -68,6 +122,8 @@ class Service:
         """Raise BadRequest for an empty batch, or one of too many prompts or sequences."""
         if prompts == 0:
             raise BadRequest("there is no prompt", param="prompt")
+        if self.trusted:
+            return
         if prompts > MAX_PROMPTS:
             raise BadRequest(
                 f"a request has at most {MAX_PROMPTS} prompts, got {prompts}", param="prompt"
@@ -85,6 +141,30 @@ class Service:
             raise BadRequest(f"{param} is empty", param=param)
         if min(token_ids) < 0 or max(token_ids) >= self.vocab_size:
             raise BadRequest(f"{param} must lie in [0, {self.vocab_size})", param=param)
+
+    async def state(self) -> State | None:
+        """Return the scheduler's state as of now, or its last heartbeat while it computes."""
+        try:
+            return await asyncio.wait_for(self.manager.state(), _STATE_LIMIT_S)
+        except (TimeoutError, Unavailable):
+            return self.manager.last_state
+
+    async def flush_cache(self) -> Flushed:
+        """Empty the prefix cache, if no request runs. Raises Unavailable."""
+        if self.next_turn is not None:
+            await self.next_turn.stop()
+        return await self.manager.flush_cache()
+
+    async def abort(self, rid: str | None, *, all: bool = False) -> int:
+        """End the calls of the request with exactly this name, or all; return how many.
+
+        Raises BadRequest without a name.
+        """
+        if all:
+            return await self.manager.abort(None, all=True)
+        if not rid:
+            raise BadRequest("give rid, or abort_all: true", param="rid")
+        return sum([await self.manager.abort(label) for label in self.batches.members(rid)])
 
 
 def served_name(config: ServerConfig) -> str:

@@ -5,6 +5,9 @@ from functools import lru_cache
 
 from runtime.tokenizer.tokenizer import TextTokenizer
 
+# JSON has no infinity; OpenAI writes this for a probability of zero.
+LEAST_LOGPROB = -9999.0
+
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 

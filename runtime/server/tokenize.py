@@ -1,17 +1,13 @@
-"""`/tokenize` and `/detokenize`."""
+"""Text to token ids and back, as `/tokenize` and `/detokenize` do it, without HTTP."""
 
 from functools import partial
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
 
 from runtime.errors import BadRequest
-from runtime.server.body import read_body
-from runtime.server.chat import ChatRoutes
-from runtime.server.openai_schema import ChatBody, ChatMessage
-from runtime.server.replies import json_reply
+from runtime.server.chat import Chats
+from runtime.server.chat_schema import ChatBody, ChatMessage, Tool
 from runtime.server.service import Service
 
 
@@ -25,6 +21,9 @@ class TokenizeBody(msgspec.Struct, frozen=True):
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    tools: list[Tool] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
 
 
 class DetokenizeBody(msgspec.Struct, frozen=True):
@@ -35,51 +34,45 @@ class DetokenizeBody(msgspec.Struct, frozen=True):
     skip_special_tokens: bool | None = None
 
 
-class TokenizeRoutes:
-    """Handlers of `/tokenize` and `/detokenize`."""
+class TokenIds:
+    """Tokenises and detokenises."""
 
-    def __init__(self, service: Service, chat: ChatRoutes) -> None:
+    def __init__(self, service: Service, chat: Chats) -> None:
         self._service = service
         self._chat = chat
 
-    async def tokenize(self, request: Request) -> Response:
-        """Return token ids; a list of texts gives a list of lists."""
-        body = await read_body(request, TokenizeBody)
+    async def tokens(self, body: TokenizeBody) -> list[Any]:
+        """Return token ids; a list of texts gives a list of lists. Raises BadRequest."""
         self._service.check_model(body.model)
-        tokens: list[Any]
         prompt = body.text if body.prompt is None else body.prompt
         if (prompt is None) == (body.messages is None):
             raise BadRequest("give either prompt or messages", param="prompt")
         if prompt is None:
-            tokens = await self._chat.encode(
+            return await self._chat.encode(
                 ChatBody(
                     messages=body.messages or [],
                     add_generation_prompt=body.add_generation_prompt,
                     continue_final_message=body.continue_final_message,
+                    tools=body.tools,
+                    chat_template_kwargs=body.chat_template_kwargs,
+                    reasoning_effort=body.reasoning_effort,
                 )
             )
-        elif isinstance(prompt, str):
-            tokens = await self._encode(prompt, body)
-        else:
-            self._service.check_fan_out(len(prompt), 1)
-            tokens = [await self._encode(text, body) for text in prompt]
-        nested = isinstance(prompt, list)
-        count: Any = [len(ids) for ids in tokens] if nested else len(tokens)
-        limit = self._service.context_tokens
-        return json_reply({"tokens": tokens, "count": count, "max_model_len": limit})
+        if isinstance(prompt, str):
+            return await self._encode(prompt, body)
+        self._service.check_fan_out(len(prompt), 1)
+        return [await self._encode(text, body) for text in prompt]
 
-    async def detokenize(self, request: Request) -> Response:
-        """Return the text of token ids, under both names that clients know."""
-        body = await read_body(request, DetokenizeBody)
+    async def text(self, body: DetokenizeBody) -> str:
+        """Return the text of token ids. Raises BadRequest."""
         self._service.check_model(body.model)
         if body.tokens:
             self._service.check_token_ids(body.tokens, param="tokens")
         manager = self._service.manager
         skip = True if body.skip_special_tokens is None else body.skip_special_tokens
-        text = await manager.in_thread(
+        return await manager.in_thread(
             lambda: manager.tokenizer.decode(body.tokens, skip_special_tokens=skip)
         )
-        return json_reply({"text": text, "prompt": text})
 
     async def _encode(self, text: str, body: TokenizeBody) -> list[int]:
         special = True if body.add_special_tokens is None else body.add_special_tokens

@@ -1,7 +1,7 @@
 """One call as the server layer hands it over, and its translation into scheduler requests."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,10 @@ from runtime.tokenizer.tokenizer import TextTokenizer
 class GenerateCall:
     """One prompt and what to do with it. Exactly one of `input_ids` and `text` is given.
 
-    rid     the client's label: names the call for `abort`, and never leaves this process
-    stream  False: the scheduler may keep the tokens until the end
+    rid       the client's label: names the call for `abort`, and never leaves this process
+    stream    False: the scheduler may keep the tokens until the end
+    marks     text that stands for a token id in the answer instead of its own
+    measured  False: no client's request, left out of what the observer hears
     """
 
     sampling: SamplingSpec
@@ -32,6 +34,8 @@ class GenerateCall:
     priority: int = 0
     stream: bool = True
     rid: str | None = None
+    marks: Mapping[int, str] = field(default_factory=dict[int, str])
+    measured: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ def make_choices(
     choices: list[Choice] = []
     for index, request in enumerate(requests):
         text = ChoiceText(
-            Detokenizer(tokenizer.backend, hidden),
+            Detokenizer(tokenizer.backend, hidden, call.marks),
             stops,
             min_new_tokens=spec.min_new_tokens,
             trim=not spec.no_stop_trim,

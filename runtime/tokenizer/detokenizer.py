@@ -5,6 +5,9 @@ decoding all tokens at once gives (byte-level tokenizers; a byte-fallback one ma
 earlier character when invalid bytes follow it, which no stream can take back).
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
@@ -12,6 +15,7 @@ _INCOMPLETE = "\ufffd"
 # A character has at most 4 bytes, so that at most 3 tokens can be the beginning of one.
 _MOST_INCOMPLETE = 3
 _MOST_HELD = 16
+_NO_MARKS: Mapping[int, str] = MappingProxyType({})
 
 
 class Detokenizer:
@@ -19,16 +23,39 @@ class Detokenizer:
 
     backend   None: there is no text, every piece is ""
     hidden    ids that are left out of the text (special tokens, when they are skipped)
+    marks     text that stands for an id instead of its own, hidden or not
     """
 
-    def __init__(self, backend: Tokenizer | None, hidden: frozenset[int]) -> None:
+    def __init__(
+        self,
+        backend: Tokenizer | None,
+        hidden: frozenset[int],
+        marks: Mapping[int, str] = _NO_MARKS,
+    ) -> None:
         self._backend = backend
         self._hidden = hidden
+        self._marks = marks
         self._stream = DecodeStream(skip_special_tokens=False)
         self._held: list[int] = []
 
     def push(self, token_ids: list[int]) -> str:
         """Return the text that `token_ids` complete."""
+        if self._marks and not self._marks.keys().isdisjoint(token_ids):
+            return self._push_marked(token_ids)
+        return self._push(token_ids)
+
+    def _push_marked(self, token_ids: list[int]) -> str:
+        pieces: list[str] = []
+        start = 0
+        for at, token_id in enumerate(token_ids):
+            mark = self._marks.get(token_id)
+            if mark is not None:
+                # A character that a mark interrupts stays incomplete.
+                pieces += [self._push(token_ids[start:at]), self.finish(), mark]
+                start = at + 1
+        return "".join([*pieces, self._push(token_ids[start:])])
+
+    def _push(self, token_ids: list[int]) -> str:
         backend = self._backend
         if backend is None:
             return ""

@@ -18,6 +18,7 @@ from runtime.config import ServerConfig
 from runtime.errors import (
     Aborted,
     BadRequest,
+    GrammarError,
     PromptTooLong,
     QueueFull,
     RequestError,
@@ -27,9 +28,11 @@ from runtime.errors import (
 from runtime.ipc import ManagerSocket
 from runtime.messages import (
     Abort,
+    CacheView,
     Flush,
     Flushed,
     FromScheduler,
+    GetCache,
     GetState,
     Output,
     Outputs,
@@ -48,7 +51,7 @@ logger = logging.getLogger("umbra.manager")
 
 _SLICE_TOKENS = 2048
 Result = TypeVar("Result")
-Answer = TypeVar("Answer", Flushed, State)
+Answer = TypeVar("Answer", Flushed, State, CacheView)
 
 
 class TokenizerManager:
@@ -93,7 +96,7 @@ class TokenizerManager:
         self._arriving = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._asked: dict[int, asyncio.Future[Flushed | State]] = {}
+        self._asked: dict[int, asyncio.Future[Flushed | State | CacheView]] = {}
 
     # --- what the server calls
 
@@ -104,7 +107,8 @@ class TokenizerManager:
 
     def generate(self, call: GenerateCall) -> ResponseStream:
         """Return the stream of a call; nothing is sent before it is started or read."""
-        return ResponseStream(self, call, Group(call.rid, started_s=self.clock()))
+        group = Group(call.rid, started_s=self.clock(), measured=call.measured)
+        return ResponseStream(self, call, group)
 
     async def abort(self, rid: str | None = None, *, all: bool = False) -> int:
         """End the call that carries exactly this label, or every call; return how many.
@@ -132,6 +136,13 @@ class TokenizerManager:
     async def state(self) -> State:
         """Ask the scheduler for its counters and gauges. Raises Unavailable."""
         return await self._ask(GetState, State)
+
+    async def cache(self, max_spans: int) -> CacheView:
+        """Ask the scheduler what its cache looks like; it answers between two steps.
+
+        Raises Unavailable.
+        """
+        return await self._ask(lambda call_id: GetCache(call_id, max_spans), CacheView)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of `text` without stalling the loop. Raises BadRequest."""
@@ -202,7 +213,8 @@ class TokenizerManager:
                 self._arriving -= call.sampling.n
                 self._check_idle()
         except RequestError as refusal:
-            self.observer.refused(type(refusal).__name__)
+            if group.measured:
+                self.observer.refused(type(refusal).__name__)
             raise
 
     def leave(self, group: Group) -> None:
@@ -266,7 +278,7 @@ class TokenizerManager:
             case State():
                 self.last_state, self.last_heartbeat = message, self.clock()
                 self._answer(message)
-            case Flushed():
+            case Flushed() | CacheView():
                 self._answer(message)
             case Ready():
                 logger.warning("ignored a second Ready message")
@@ -298,7 +310,10 @@ class TokenizerManager:
                 group.error = QueueFull(message.message)
             case "bad_request":
                 group.error = BadRequest(message.message)
-        self.observer.refused(type(group.error).__name__)
+            case "grammar":
+                group.error = GrammarError(message.message)
+        if group.measured:
+            self.observer.refused(type(group.error).__name__)
         self._check_idle()
         group.notify()
 
@@ -314,7 +329,9 @@ class TokenizerManager:
         if self.in_flight == 0:
             self._idle.set()
 
-    async def _ask(self, question: type[Flush] | type[GetState], answer: type[Answer]) -> Answer:
+    async def _ask(
+        self, question: Callable[[int], Flush | GetState | GetCache], answer: type[Answer]
+    ) -> Answer:
         if self.dead is not None:
             raise self._engine_gone()
         call_id = next(self._ids)
@@ -328,7 +345,7 @@ class TokenizerManager:
         assert isinstance(reply, answer)
         return reply
 
-    def _answer(self, message: Flushed | State) -> None:
+    def _answer(self, message: Flushed | State | CacheView) -> None:
         future = self._asked.get(message.call_id)
         if future is not None and not future.done():
             future.set_result(message)
@@ -336,7 +353,7 @@ class TokenizerManager:
     # --- measuring
 
     def _observe_tokens(self, group: Group, choice: Choice, count: int) -> None:
-        if count == 0 or not choice.streams:
+        if count == 0 or not choice.streams or not group.measured:
             return
         now = self.clock()
         if choice.last_token_s is None:
@@ -346,6 +363,8 @@ class TokenizerManager:
         choice.last_token_s = now
 
     def _observe_end(self, group: Group, choice: Choice, reason: str) -> None:
+        if not group.measured:
+            return
         self.observer.finished(
             reason,
             seconds=self.clock() - group.started_s,

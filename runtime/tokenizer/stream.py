@@ -22,10 +22,12 @@ class Group:
     error      raised to the reader after the news that came before it
     left       the reader is gone, or everything has ended
     started_s  clock reading when the call came in
+    measured   whether the observer hears of it
     """
 
-    def __init__(self, label: str | None, *, started_s: float) -> None:
+    def __init__(self, label: str | None, *, started_s: float, measured: bool = True) -> None:
         self.label = label
+        self.measured = measured
         self.started_s = started_s
         self.choices: list[Choice] = []
         self.error: RequestError | None = None

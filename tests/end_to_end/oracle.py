@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from safetensors.numpy import load_file
 
 TOKEN_MARGIN = 1e-3
@@ -38,6 +39,16 @@ class Case:
     logprobs: np.ndarray
     step_logprobs: np.ndarray
     close_choice: bool
+
+
+def checkpoint(oracle: Path, name: str) -> Path:
+    """Return the folder of a reference checkpoint; skip the test, and say how to make it, if it
+    is not there.
+    """
+    if not (oracle / name / "model.safetensors").is_file():
+        made_by = f"make_oracle.py --seed 0 --only {name.removesuffix('_fp8')} --out DIR"
+        pytest.skip(f"no {name} in {oracle.name}: `python {made_by}`, then UMBRA_ORACLE=DIR")
+    return oracle / name
 
 
 def load_cases(folder: Path, *, max_len: int) -> list[Case]:

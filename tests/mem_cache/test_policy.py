@@ -121,6 +121,24 @@ def test_a_favoured_leaf_is_spared_for_as_many_ticks(ticks: int, survives: bool)
     rig.check()
 
 
+def test_a_fork_that_lost_its_branches_is_as_old_as_the_last_use_of_any() -> None:
+    rig = _rig(_Favour(page=1, point=0, ticks=-50))
+    for token in (20, 30):
+        row = rig.begin([1, 1, 1, 1, token])
+        rig.publish(row, ended=True)
+        rig.finish(row)
+    rig.complete([2] * 4)
+    for _ in range(5):
+        rig.match([1, 1, 1, 1, 20, 0])
+
+    assert rig.evict_full(rig.full.free + 3)
+
+    # Both branches go early, being of little worth; the prompt before them was used last.
+    assert rig.match([1] * 5).full_tokens == 4
+    assert rig.match([2] * 5).full_tokens == 0
+    rig.check()
+
+
 @pytest.mark.parametrize(("ticks", "survives"), [(0, False), (5, False), (50, True)])
 def test_a_favoured_point_is_spared_for_as_many_ticks(ticks: int, survives: bool) -> None:
     rig = _rig(_Favour(page=0, point=PointKind.BRANCH, ticks=ticks))

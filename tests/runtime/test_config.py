@@ -29,7 +29,7 @@ def test_every_field_is_a_flag_and_reaches_its_field() -> None:
 
         value = getattr(parser.parse_args(argv), action.dest)
 
-        assert str(value) in (str(word), "7.0", "True"), action.dest
+        assert str(value) in (str(word), "7.0", "True", "('7',)"), action.dest
     flags = {action.dest for action in parser._actions} - {"help"}
     assert flags == {item.name for item in fields(ServerConfig)}
 
@@ -39,6 +39,8 @@ def test_every_default_is_of_its_own_type() -> None:
         default = getattr(ServerConfig(), name)
         if typing.get_origin(hint) is typing.Literal:
             assert default in typing.get_args(hint), name
+        elif name in ("log_level_http", "uvicorn_access_log_exclude_prefixes"):
+            assert not default, name
         else:
             assert isinstance(default, hint), name
 
@@ -86,6 +88,33 @@ def test_misuse_exits_with_2_and_says_why(
 
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_flags_of_other_servers_are_refused_with_what_to_give_instead(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_args(["--port", "1", "--mem-fraction-static", "0.9"])
+
+    assert ended.value.code == 2
+    assert "--mem-fraction-static is not a flag of this server" in capsys.readouterr().err
+
+
+def test_a_command_line_of_sglangs_is_taken_where_it_asks_for_what_is_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = """--model /m --tp 1 --enable-metrics --reasoning-parser=deepseek-v4 --page-size 256
+        --radix-eviction-policy lru --uvicorn-access-log-exclude-prefixes /health /metrics
+        --log-level-http warning --trust-remote-code --port 31000"""
+
+    config = parse_args([*line.split()])
+
+    assert (config.model_path, config.port, config.eviction_policy) == ("/m", 31000, "lru")
+    assert config.uvicorn_access_log_exclude_prefixes == ("/health", "/metrics")
+    assert config.log_level_http == "warning"
+    notes = capsys.readouterr().err.splitlines()
+    assert len(notes) == 5
+    assert "note: --tp 1: one device computes" in notes
 
 
 def test_a_flag_is_never_guessed_from_its_beginning() -> None:

@@ -8,6 +8,7 @@ from runtime.messages import (
     Abort,
     FromScheduler,
     Generate,
+    GetCache,
     Logprobs,
     Output,
     Outputs,
@@ -18,6 +19,7 @@ from runtime.messages import (
     pack_ids,
     unpack_ids,
 )
+from tests.testing.cache_views import small_view
 
 
 @pytest.mark.parametrize(
@@ -41,6 +43,7 @@ def test_unpacked_ids_cannot_be_written() -> None:
         Generate(7, pack_ids([1, 2]), Sampling(max_new_tokens=3, seed=2**63, logit_bias={5: -1.0})),
         Generate(8, b"", Sampling(0, 1), Logprobs(2, 3, (4,)), namespace="n", stream=False),
         Abort([1, 2]),
+        GetCache(9, 1000),
     ],
 )
 def test_messages_to_the_scheduler_survive_the_wire(message: ToScheduler) -> None:
@@ -55,6 +58,14 @@ def test_messages_from_the_scheduler_survive_the_wire() -> None:
     data = msgspec.msgpack.encode(message)
 
     assert msgspec.msgpack.decode(data, type=FromScheduler) == message
+
+
+def test_a_view_of_the_cache_survives_the_wire() -> None:
+    view = small_view()
+    data = msgspec.msgpack.encode(view)
+
+    assert msgspec.msgpack.decode(data, type=FromScheduler) == view
+    assert view.spans[0].points[1].pins == 1
 
 
 def test_a_reason_that_is_none_of_the_known_ones_is_refused() -> None:

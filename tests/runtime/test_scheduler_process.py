@@ -59,6 +59,16 @@ def test_a_process_is_heard_and_ends_when_asked() -> None:
     run("steady", test)
 
 
+def test_an_interrupt_while_it_starts_does_not_end_it() -> None:
+    async def test(process: SchedulerProcess, socket: ManagerSocket) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(process.pid, number)
+
+        assert isinstance(await socket.receive(), Ready)
+
+    run("steady", test)
+
+
 def test_a_stopped_process_can_be_killed() -> None:
     async def test(process: SchedulerProcess, socket: ManagerSocket) -> None:
         await socket.receive()

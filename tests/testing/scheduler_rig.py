@@ -12,6 +12,7 @@ from runtime.messages import (
     Abort,
     FromScheduler,
     Generate,
+    Grammar,
     Logprobs,
     Output,
     Outputs,
@@ -20,6 +21,7 @@ from runtime.messages import (
     ToScheduler,
     pack_ids,
 )
+from runtime.scheduler.grammar_gate import Grammars
 from runtime.scheduler.loop import Scheduler
 from runtime.scheduler.request import Request
 from runtime.scheduler.residency import Residency, ResumePolicy
@@ -83,6 +85,7 @@ class Rig:
         resume: ResumePolicy | None = None,
         replay: int | None = None,
         runner: ModelRunner | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
         context = min(context or 10**9, sizes.full_pages * spec.page_size)
         self.spec, self.sizes = spec, sizes
@@ -115,6 +118,7 @@ class Rig:
             runner=recorder,
             socket=self.socket,
             clock=self._tick,
+            grammars=grammars,
         )
         self._next_id = 0
 
@@ -133,11 +137,19 @@ class Rig:
         stream: bool = True,
         stop: tuple[int, ...] = (),
         min_new: int = 0,
+        grammar: Grammar | None = None,
+        ignore_eos: bool = False,
     ) -> int:
         """Queue a request and return its id."""
         self._next_id += 1
         sampling = Sampling(
-            max_new_tokens=new, seed=0, temperature=0.0, stop_token_ids=stop, min_new_tokens=min_new
+            max_new_tokens=new,
+            seed=0,
+            temperature=0.0,
+            stop_token_ids=stop,
+            min_new_tokens=min_new,
+            grammar=grammar,
+            ignore_eos=ignore_eos,
         )
         self.socket.inbox.append(
             Generate(

@@ -68,6 +68,8 @@ def _counts(summary: Summary) -> Iterator[str]:
     yield _row("Cached input tokens:", told)
     yield _row("Cache hit rate (%):", _number(_percent(summary.cached_share)))
     yield _row("Ideal hit rate (%):", _number(_percent(summary.ideal_share)))
+    if (summary.cached_share or 0.0) > (summary.ideal_share or 0.0) + 1e-9:
+        yield "  more than ideal: the cache was not empty (--flush-cache empties it)"
 
 
 def _latencies(spread: Spread) -> Iterator[str]:

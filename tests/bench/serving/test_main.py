@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,8 @@ import pytest
 from tests.bench.serving.__main__ import main
 from tests.bench.serving.options import parse
 from tests.bench.serving.workloads import MultiTurn
-from tests.end_to_end.tiny_model import tiny_checkpoint
-from tests.testing.server_process import running_server
+from tests.end_to_end.tiny_model import tiny_model_flags
+from tests.testing.server_process import ServerProcess, running_server
 
 
 def test_flags_and_numbers_meet_in_one_value() -> None:
@@ -47,3 +48,48 @@ def test_a_server_that_is_not_there_is_told_in_one_line(
 ) -> None:
     assert main(["random", "--url", "http://127.0.0.1:9"]) == 1
     assert capsys.readouterr().err.startswith("error: ConnectError")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server of the tiny model."""
+    with running_server(*tiny_model_flags(tmp_path_factory.mktemp("model"))) as running:
+        yield running
+
+
+@pytest.mark.parametrize("api", ["generate", "completions"])
+def test_a_run_against_a_real_server_is_reported_and_kept(
+    server: ServerProcess, api: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sessions, document, table = 3, tmp_path / "run.json", tmp_path / "runs.csv"
+    numbers = {"sessions": sessions, "turns": 2, "system-tokens": 40, "user-tokens": 20}
+    argv = ["multi-turn", "--url", server.url, "--api", api, "--flush-cache", "--quiet"]
+    for name, value in {**numbers, "output-tokens": 4, "max-concurrency": 2}.items():
+        argv += [f"--{name}", str(value)]
+
+    code = main([*argv, "--output-file", str(document), "--csv", str(table), "--output-details"])
+
+    assert code == 0
+    assert "Successful requests:                    6" in capsys.readouterr().out
+    told = json.loads(document.read_text())
+    assert told["server"] == "umbra"
+    assert told["figures"]["input_tokens"] == sessions * (60 + 60 + 4 + 20)
+    assert told["figures"]["output_tokens"] == sessions * 2 * 4
+    assert told["figures"]["cached_share"] <= told["figures"]["ideal_share"]
+    # All that was computed in turn 1 is there in turn 2: its last token never was.
+    assert told["groups"]["turn 2"]["cached_tokens"] == sessions * (60 + 3)
+    assert [len(row["gaps_s"]) for row in told["requests"]] == [3] * 6
+    assert [row["workload"] for row in csv.DictReader(table.read_text().splitlines())] == [
+        "multi-turn"
+    ]
+
+
+def test_failures_are_reported_and_make_the_command_fail(
+    server: ServerProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["random", "--url", server.url, "--requests", "2", "--input-tokens", "4", "--quiet"]
+
+    code = main([*argv, "--vocab-size", "1000000", "--warmup-requests", "0"])
+
+    assert code == 1
+    assert "Failed requests:                        2" in capsys.readouterr().out

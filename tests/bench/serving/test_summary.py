@@ -125,6 +125,14 @@ def test_the_report_says_it_all() -> None:
     assert "- Time to first token (ms) -" in text
 
 
+def test_more_hits_than_there_could_be_are_explained() -> None:
+    asked = two_turns(cached=3)
+
+    text = report("w", ServerFacts("u", "1", "m", None), summarise(asked, ideal_hits(asked)), {})
+
+    assert "the cache was not empty" in text
+
+
 def test_a_report_of_failures_says_what_went_wrong() -> None:
     asked = two_turns()
     for one in asked:

@@ -4,14 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jinja2
-import jinja2.sandbox
 import pytest
 from tokenizers import Tokenizer
 
+from runtime.chat.marks import knows_v4
 from runtime.default_model.tokenizer import (
+    BOS_ID,
     EOS_ID,
     SPECIALS,
+    THINK_END_ID,
     VOCAB_SIZE,
     speaking_ids,
     train_tokenizer,
@@ -26,8 +27,10 @@ def tokenizer() -> Tokenizer:
 
 def test_ids_are_specials_then_bytes_then_merges(tokenizer: Tokenizer) -> None:
     assert tokenizer.get_vocab_size() == VOCAB_SIZE
-    assert [tokenizer.id_to_token(number) for number in range(8)] == list(SPECIALS)
-    assert {len(tokenizer.id_to_token(number) or "") for number in range(8, 264)} == {1}
+    count = len(SPECIALS)
+    assert [tokenizer.id_to_token(number) for number in range(count)] == list(SPECIALS)
+    singles = range(count, count + 256)
+    assert {len(tokenizer.id_to_token(number) or "") for number in singles} == {1}
 
 
 @pytest.mark.parametrize(
@@ -48,45 +51,33 @@ def test_any_text_survives_the_round_trip(tokenizer: Tokenizer, text: str) -> No
 
 
 def test_specials_in_a_prompt_are_one_id_each(tokenizer: Tokenizer) -> None:
-    assert tokenizer.encode("<|User|>a<|Assistant|>").ids[::2] == [3, 4]
+    assert tokenizer.encode("<｜User｜>a<｜Assistant｜>").ids[::2] == [3, 4]
 
 
 def test_training_is_deterministic(tokenizer: Tokenizer) -> None:
     assert train_tokenizer().to_str() == tokenizer.to_str()
 
 
-def test_speaking_ids_are_whole_text_or_the_end(tokenizer: Tokenizer) -> None:
+def test_speaking_ids_are_whole_text_or_end_something(tokenizer: Tokenizer) -> None:
     ids = speaking_ids(tokenizer)
 
-    assert ids[0] == EOS_ID
+    assert ids[:2] == [EOS_ID, THINK_END_ID]
+    assert tokenizer.id_to_token(THINK_END_ID) == "</think>"
     assert len(ids) > VOCAB_SIZE // 2
-    text = [tokenizer.decode([number]) for number in ids[1:]]
+    text = [tokenizer.decode([number]) for number in ids[2:]]
     assert all(text)
     assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in text)
 
 
-def test_the_chat_template_puts_system_text_first_and_ends_answers(tmp_path: Path) -> None:
+def test_it_has_no_chat_template_but_knows_v4(tokenizer: Tokenizer, tmp_path: Path) -> None:
     write_tokenizer(tmp_path, max_tokens=100)
     config: dict[str, Any] = json.loads((tmp_path / "tokenizer_config.json").read_text("utf-8"))
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined)
 
-    text = environment.from_string(config["chat_template"]).render(
-        bos_token=config["bos_token"],
-        eos_token=config["eos_token"],
-        add_generation_prompt=True,
-        messages=[
-            {"role": "system", "content": "Be brief."},
-            {"role": "user", "content": "Hi"},
-            {"role": "assistant", "content": None},
-            {"role": "tool", "content": "3"},
-        ],
-    )
-
-    assert text == (
-        "<|begin_of_sentence|>Be brief.<|User|>Hi<|Assistant|><|end_of_sentence|><|tool|>3"
-        "<|Assistant|>"
-    )
+    assert "chat_template" not in config
     assert config["model_max_length"] == 100
+    assert knows_v4(tokenizer)
+    names = (config["bos_token"], config["eos_token"], config["pad_token"])
+    assert [tokenizer.token_to_id(name) for name in names] == [BOS_ID, EOS_ID, 2]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from mem_cache.layout import full_page_bytes, ring_bytes, swa_page_bytes
 from mem_cache.spec import PoolSizes
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError
-from runtime.executor.memory_budget import pool_sizes
+from runtime.executor.memory_budget import pool_shares, pool_sizes
 from tests.testing.tiny_model import CONFIG, PACKED
 
 SPEC = pool_spec(CONFIG, "fp32")
@@ -34,13 +34,30 @@ def test_the_budget_is_used_up_and_not_exceeded(budget: int, rows: int) -> None:
     assert sizes.rings >= 1
 
 
-def test_with_room_every_row_and_four_points_each_have_theirs() -> None:
-    config = ServerConfig(kv_cache_bytes=1 << 32, max_running_requests=8)
+def test_rows_have_their_windows_and_rings_and_points_their_share() -> None:
+    budget, rows = 1 << 32, 8
+    config = ServerConfig(kv_cache_bytes=budget, max_running_requests=rows)
 
     sizes = pool_sizes(config, SPEC)
 
-    assert sizes.rings == 8 * 5
-    assert sizes.swa_pages == 8 * ROW_SWA + 32 * SPEC.tree.window_pages
+    points = sizes.rings - rows
+    window = SPEC.tree.window_pages
+    assert sizes.swa_pages == (rows + 1 + points) * window
+    weight = points * (window * swa_page_bytes(SPEC) + ring_bytes(SPEC))
+    assert 0.099 < weight / budget <= 0.1
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_the_share_of_points_is_adjustable(share: float) -> None:
+    config = ServerConfig(kv_cache_bytes=1 << 28, max_running_requests=2, resume_point_share=share)
+    if share == 1.0:
+        with pytest.raises(ConfigError, match="too small for one request"):
+            pool_sizes(config, SPEC)
+        return
+
+    shares = pool_shares(SPEC, pool_sizes(config, SPEC))
+
+    assert shares["full"] / sum(shares.values()) == pytest.approx(1 - share, abs=0.01)
 
 
 def test_rows_give_way_to_pages_where_bytes_are_short() -> None:

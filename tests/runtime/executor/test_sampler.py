@@ -283,3 +283,79 @@ def test_the_logits_are_left_as_they_were() -> None:
     _sample(logits, _every_wish())
 
     assert torch.equal(logits, before)
+
+
+class _Fixed:
+    """A constraint that allows these tokens only."""
+
+    def __init__(self, *tokens: int) -> None:
+        bits = np.zeros(160, dtype=np.uint8)
+        bits[list(tokens)] = 1
+        self.allowed: np.ndarray | None = np.packbits(bits, bitorder="little").view("<i4")
+
+
+def _constrained(*tokens: int, **given: Any) -> SampleState:
+    state = _state(**given)
+    state.constraint = _Fixed(*tokens)
+    return state
+
+
+def test_a_constrained_row_gets_what_its_grammar_allows_and_no_other_row_is_touched() -> None:
+    logits = _logits(3)
+    kept = logits.clone()
+    free = [_state(temperature=1.0), _state(temperature=1.0, seed=5)]
+
+    got = _sample(logits, [free[0], _constrained(0, 77, 128, temperature=1.0), free[1]])
+
+    alone = _sample(logits[[0, 2]], [_state(temperature=1.0), _state(temperature=1.0, seed=5)])
+    assert got.token_ids[1] in (0, 77, 128)
+    assert got.token_ids[0] == alone.token_ids[0]
+    assert torch.equal(logits, kept)
+
+
+def test_a_grammar_leaves_the_order_of_what_it_allows() -> None:
+    logits = _logits(1)
+    best = max((5, 6, 7), key=lambda token: float(logits[0, token]))
+
+    assert _sample(logits, [_constrained(5, 6, 7)]).token_ids == [best]
+    assert _sample(logits, [_constrained(5, 6, 7, logit_bias={5: 100.0})]).token_ids == [5]
+
+
+def test_min_new_tokens_holds_the_end_back_only_while_something_else_is_allowed() -> None:
+    wish: dict[str, Any] = {"min_new_tokens": 4, "stop_ids": (2,), "logit_bias": {2: 100.0}}
+
+    both = _sample(_logits(1), [_constrained(2, 9, **wish)])
+    only = _sample(_logits(2), [_constrained(2, **wish), _state(**wish)])
+
+    assert both.token_ids == [9]
+    assert only.token_ids[0] == 2
+    assert only.token_ids[1] != 2
+    assert only.failed == [None, None]
+
+
+def test_a_grammar_that_allows_nothing_fails_its_row_alone() -> None:
+    got = _sample(_logits(2), [_constrained(), _state()])
+
+    assert got.failed[0] is not None
+    assert got.failed[1] is None
+
+
+def test_without_a_grammar_no_mask_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("a mask was unpacked")
+
+    monkeypatch.setattr("runtime.executor.sampler.unpack_masks", never)
+
+    got = _sample(_logits(10), _every_wish())
+
+    assert got.failed == [None] * 10
+
+
+def test_log_probabilities_are_the_models_whatever_the_grammar() -> None:
+    logits = _logits(1)
+
+    got = _sample(logits, [_constrained(9, logprobs=Logprobs(0, 0))])
+
+    [reported] = got.logprobs
+    assert reported is not None
+    assert reported.values == top_logprobs(logits, np.array([9]), 0, ()).values

@@ -34,7 +34,7 @@ def test_a_point_inside_a_page_is_held_until_its_page_is_published() -> None:
 
     rig.scheduler.turn()
     assert [p.position for p in rig.request(request).pending_points] == [11]
-    assert held(rig) == (3, 1)
+    assert held(rig) == (2, 1)
 
     rig.scheduler.turn()
     assert held(rig) == (0, 0)
@@ -95,9 +95,9 @@ def test_what_is_pending_counts_against_the_claims() -> None:
     rig.scheduler.turn()
 
     points = rig.residency.points
-    assert points.leaves_room(Claims(97, 29))
-    assert not points.leaves_room(Claims(98, 29))
-    assert not points.leaves_room(Claims(97, 30))
+    assert points.leaves_room(Claims(98, 29))
+    assert not points.leaves_room(Claims(99, 29))
+    assert not points.leaves_room(Claims(98, 30))
 
 
 @pytest.mark.parametrize("fails", [False, True])

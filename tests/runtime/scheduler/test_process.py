@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import shutil
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,8 +84,10 @@ def test_ready_and_settings_say_what_was_resolved(folder: Path) -> None:
     assert info["max_total_num_tokens"] == 6 * 256
     assert (info["page_size"], info["swa_page_size"], info["window"]) == (256, 64, 128)
     assert (info["dtype"], info["record_format"], info["device"]) == ("float32", "fp8", "cpu")
-    assert isinstance(info["pool_bytes"], int)
-    assert info["pool_bytes"] > 0
+    # Each pool has its dummy unit besides.
+    weights = {"full_page_bytes": 7, "swa_page_bytes": 41, "ring_bytes": 9}
+    counted = sum(int(info[name]) * n for name, n in weights.items())
+    assert 0 <= int(info["pool_bytes"]) - counted <= counted // 50, "blocks of C128 are whole"
     settings = scheduler.settings
     assert settings.context_tokens == 6 * 256
     assert settings.eos_token_ids == (1,)
@@ -140,6 +143,33 @@ def test_a_broken_checkpoint_is_a_configuration_error(
 def test_no_model_path_is_a_configuration_error() -> None:
     with private_addresses() as addresses, pytest.raises(ConfigError, match="model path"):
         process.run_scheduler(SMALL, addresses)
+
+
+def test_the_facts_say_where_cache_events_are_published(folder: Path) -> None:
+    config = dataclasses.replace(
+        SMALL, kv_events_config='{"publisher": "zmq", "endpoint": "tcp://127.0.0.1:0"}'
+    )
+    publisher = process.open_publisher(config)
+    assert publisher is not None
+    try:
+        _, ready = process.build_scheduler(config, folder, MemorySocket(), publisher=publisher)
+    finally:
+        publisher.close()
+
+    assert ready.info["kv_events_endpoint"] == publisher.endpoint
+    assert not publisher.endpoint.endswith(":0")
+    assert "kv_events_replay_endpoint" not in ready.info
+    assert process.open_publisher(SMALL) is None
+
+
+def test_an_event_port_in_use_is_told_before_weights_are_read(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        wanted = f'{{"publisher": "zmq", "endpoint": "{endpoint}"}}'
+        config = dataclasses.replace(SMALL, model_path=str(tmp_path), kv_events_config=wanted)
+
+        with private_addresses() as addresses, pytest.raises(ConfigError, match="cannot listen"):
+            process.run_scheduler(config, addresses)
 
 
 class BeatSocket(MemorySocket, SchedulerSocket):

@@ -119,7 +119,7 @@ def test_prompts_at_every_boundary_are_exact_cold_and_warm(
     rig.assert_conserved()
 
 
-def test_a_window_keeps_no_more_pages_than_its_slots() -> None:
+def test_a_row_keeps_the_pages_of_one_window_however_long_it_runs() -> None:
     rig = Rig(AMPLE, rows=1, resume=ResumePolicy(prompt_end=False, request_end=False))
     request = rig.send(PROMPT[:3], 40)
     rig.turn_until(lambda: bool(rig.tokens(request)))
@@ -128,7 +128,7 @@ def test_a_window_keeps_no_more_pages_than_its_slots() -> None:
         used.append(rig.residency.swa.capacity - rig.residency.swa.free)
         rig.scheduler.turn()
 
-    assert max(used) == rig.spec.window_slots
+    assert max(used) == rig.spec.window_pages
     rig.assert_conserved()
 
 

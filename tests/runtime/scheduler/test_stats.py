@@ -59,25 +59,30 @@ def test_gauges_follow_the_pools() -> None:
     assert gauges["full_pages_free"] == rig.residency.full.free == 47
     assert gauges["full_usage"] == pytest.approx(3 / 50)
     assert gauges["used_tokens"] == 24
+    assert gauges["ring_usage"] == pytest.approx(1 / 20)
+    in_use = 60 - gauges["swa_pages_free"] - gauges["swa_pages_evictable"]
+    assert gauges["swa_usage"] == pytest.approx(in_use / 60)
+    assert in_use == rig.residency.spec.window_pages
 
     rig.run()
     gauges = rig.scheduler.stats.gauges
     assert (gauges["running"], gauges["waiting"]) == (0, 0)
     assert gauges["tree_pages"] + gauges["full_pages_free"] == 50
     assert gauges["resume_points"] == rig.residency.cache.points > 0
-    assert gauges["swa_usage"] == pytest.approx(1 - gauges["swa_pages_free"] / 60)
-    assert gauges["ring_usage"] == pytest.approx(gauges["resume_points"] / 20)
+    assert gauges["rings_evictable"] == gauges["resume_points"]
+    assert gauges["swa_pages_evictable"] + gauges["swa_pages_free"] == 60
+    assert gauges["full_usage"] == gauges["swa_usage"] == gauges["ring_usage"] == 0
 
 
-def test_pages_that_a_running_request_shares_are_not_evictable() -> None:
+def test_pages_that_a_running_request_has_locked_are_not_evictable() -> None:
     rig = Rig(AMPLE)
     rig.send(PROMPT, 1)
     rig.run()
-    assert rig.residency.evictable_pages() == rig.residency.cache.tree_pages
+    assert rig.residency.cache.evictable_pages == rig.residency.cache.tree_pages
     again = rig.send(PROMPT, 30)
     rig.turn_until(lambda: bool(rig.tokens(again)))
 
-    assert rig.residency.evictable_pages() == rig.residency.cache.tree_pages - 2
+    assert rig.residency.cache.evictable_pages == rig.residency.cache.tree_pages - 3
 
 
 def test_each_prefill_step_logs_its_tokens_and_what_came_from_the_cache(

@@ -8,19 +8,24 @@ import inspect
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any, Literal, cast
 
 import httpx
+import msgspec
 from fastapi import FastAPI
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from runtime.config import ServerConfig
+from runtime.default_model.tokenizer import EOS_ID, SPECIALS, train_tokenizer
 from runtime.ipc import ManagerSocket
 from runtime.messages import (
     Abort,
+    CacheView,
     Flush,
     Flushed,
     Generate,
+    GetCache,
     GetState,
     Output,
     Outputs,
@@ -34,10 +39,14 @@ from runtime.messages import (
 from runtime.server.app import create_app
 from runtime.tokenizer.manager import TokenizerManager
 from runtime.tokenizer.tokenizer import TextTokenizer
+from tests.testing.cache_views import EMPTY
 
 VOCAB_SIZE = 300
+V4_VOCAB_SIZE = 512
 CONTEXT_TOKENS = 400
+V4_CONTEXT_TOKENS = 8000
 BOS, EOS, USER, ASSISTANT = 256, 257, 258, 259
+FACTS: dict[str, str | int | float | bool] = {"architectures": "A", "model_type": "m"}
 CONTROL = ("<|bos|>", "<|eos|>", "<|User|>", "<|Assistant|>")
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}"
@@ -58,6 +67,11 @@ def byte_tokenizer() -> Tokenizer:
     return tokenizer
 
 
+@cache
+def _v4_tokenizer() -> Tokenizer:
+    return train_tokenizer()
+
+
 def text_ids(text: str) -> list[int]:
     """Return the ids of text in which nothing is a control token: one per byte."""
     alphabet = byte_tokenizer()
@@ -73,18 +87,25 @@ class Engine:
     hold      while it is clear, nothing is said beyond a stream's first token
     requests  every Generate received
     aborted   ids of every Abort received
+    view      what GetCache is answered with; None: with silence
+    asked     every GetCache received
+    loop      to call `send` on from another thread
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, eos: int = EOS) -> None:
         self.tokenizer = tokenizer
+        self.eos = eos
         self.reply = "hello"
         self.step = 1
-        self.refuse: Literal["too_long", "queue_full", "bad_request"] | None = None
+        self.refuse: Literal["too_long", "queue_full", "bad_request", "grammar"] | None = None
         self.fail: str | None = None
         self.hold = asyncio.Event()
         self.hold.set()
         self.requests: list[Generate] = []
         self.aborted: list[int] = []
+        self.view: CacheView | None = EMPTY
+        self.asked: list[GetCache] = []
+        self.loop = asyncio.get_running_loop()
         self.running: dict[int, asyncio.Task[None]] = {}
         self._inbox: asyncio.Queue[Any] = asyncio.Queue()
 
@@ -109,6 +130,10 @@ class Engine:
                 gauges |= {"full_pages": 10.0, "full_pages_free": 4.0, "full_usage": 0.6}
                 counters = {"requests": float(len(self.requests)), "evicted_pages": 2.0}
                 self._say(State(message.call_id, counters, gauges))
+            case GetCache():
+                self.asked.append(message)
+                if self.view is not None:
+                    self._say(msgspec.structs.replace(self.view, call_id=message.call_id))
             case Shutdown():
                 pass
             case _:
@@ -128,7 +153,7 @@ class Engine:
         ids = self.tokenizer.encode(self.reply, add_special_tokens=False).ids
         most = request.sampling.max_new_tokens
         finish: Any = "length" if most <= len(ids) else "stop"
-        ids = ids[:most] if finish == "length" else [*ids, EOS]
+        ids = ids[:most] if finish == "length" else [*ids, self.eos]
         prompt = unpack_ids(request.input_ids)
         step = self.step if request.stream else len(ids) + 1
         parts = [ids[k : k + step] for k in range(0, len(ids), step)] or [[]]
@@ -144,7 +169,7 @@ class Engine:
                             request.request_id,
                             token_ids=part,
                             finish=finish if last else None,
-                            matched_stop=EOS if last and finish == "stop" else None,
+                            matched_stop=self.eos if last and finish == "stop" else None,
                             prompt_tokens=len(prompt) if number == 0 else 0,
                             cached_tokens=3 if number == 0 else 0,
                             prompt_logprobs=_prompt_logprobs(request) if number == 0 else None,
@@ -178,15 +203,20 @@ def _logprobs(request: Generate, ids: list[int], value: float) -> TokenLogprobs 
 
 
 class Server:
-    """An application over a scripted engine, and a client of it."""
+    """An application over a scripted engine, and a client of it.
 
-    def __init__(self, config: ServerConfig, *, template: str | None) -> None:
-        backend = byte_tokenizer()
-        facts = {"bos_token": CONTROL[0], "eos_token": CONTROL[1], "add_bos_token": False}
-        if template is not None:
+    v4  with a tokenizer that knows V4's chat format, instead of a template
+    """
+
+    def __init__(self, config: ServerConfig, *, template: str | None, v4: bool = False) -> None:
+        backend = _v4_tokenizer() if v4 else byte_tokenizer()
+        bos, eos = SPECIALS[:2] if v4 else CONTROL[:2]
+        facts = {"bos_token": bos, "eos_token": eos, "add_bos_token": False}
+        if template is not None and not v4:
             facts["chat_template"] = template
-        self.engine = Engine(backend)
-        ready = Ready(CONTEXT_TOKENS, VOCAB_SIZE, [EOS], {"architectures": "A", "model_type": "m"})
+        self.engine = Engine(backend, eos=EOS_ID if v4 else EOS)
+        sizes = (V4_CONTEXT_TOKENS, V4_VOCAB_SIZE) if v4 else (CONTEXT_TOKENS, VOCAB_SIZE)
+        ready = Ready(*sizes, [self.engine.eos], FACTS)
         self.manager = TokenizerManager(
             config,
             TextTokenizer(backend, facts),
@@ -216,14 +246,15 @@ class Server:
 
 
 def served(
-    config: ServerConfig | None = None, *, template: str | None = TEMPLATE
+    config: ServerConfig | None = None, *, template: str | None = TEMPLATE, v4: bool = False
 ) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
     """Turn `async def test(server, ...)` into a test that pytest can run without plugins."""
 
     def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         def run(**arguments: Any) -> None:
             async def scenario() -> None:
-                async with asyncio.timeout(10), serving(config, template=template) as server:
+                made = serving(config, template=template, v4=v4)
+                async with asyncio.timeout(10), made as server:
                     await test(server, **arguments)
 
             asyncio.run(scenario())
@@ -239,11 +270,11 @@ def served(
 
 @asynccontextmanager
 async def serving(
-    config: ServerConfig | None = None, *, template: str | None = TEMPLATE
+    config: ServerConfig | None = None, *, template: str | None = TEMPLATE, v4: bool = False
 ) -> AsyncIterator[Server]:
     """Run a Server for the length of a test."""
     config = config or ServerConfig(model_path="/models/tiny", served_model_name="tiny")
-    server = Server(config, template=template)
+    server = Server(config, template=template, v4=v4)
     receiving = asyncio.ensure_future(server.manager.run())
     try:
         async with server.client:

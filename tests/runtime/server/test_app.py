@@ -1,13 +1,16 @@
 """Tests of runtime.server.app: documentation, and OpenAI's own client against a real socket."""
 
 import asyncio
+import re
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import openai
 import pytest
 import uvicorn
+from fastapi.routing import APIRoute
 
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError
@@ -25,6 +28,54 @@ async def test_the_documentation_knows_every_body(server: Server) -> None:
         assert field in body["schema"]["properties"]
     assert "$ref" not in str(document["paths"])
     assert (await server.client.get("/docs")).status_code == 200
+
+
+def operations(server: Server, document: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Yield path, method and what `document` says, for every route there is."""
+    for route in server.app.routes:
+        if isinstance(route, APIRoute):
+            for method in route.methods or ():
+                path = route.path.replace(":path", "")
+                yield path, method, document["paths"][path][method.lower()]
+
+
+@served()
+async def test_the_documentation_knows_every_route_and_its_parameters(server: Server) -> None:
+    document = (await server.client.get("/openapi.json")).json()
+    found = list(operations(server, document))
+
+    assert {"/generate", "/v1/messages", "/v1/models/{name}"} <= {path for path, _, _ in found}
+    for path, method, operation in found:
+        assert operation["summary"], path
+        reads = method in ("POST", "PUT") and path != "/flush_cache"
+        assert ("requestBody" in operation) == reads, path
+        named = {one["name"] for one in operation.get("parameters", ()) if one["in"] == "path"}
+        assert named == set(re.findall(r"\{(\w+)\}", path))
+    assert len({operation["operationId"] for _, _, operation in found}) == len(found)
+    assert document["paths"]["/cache"]["get"]["parameters"][0]["name"] == "max_spans"
+
+
+@served()
+async def test_every_field_in_the_documentation_is_one_that_is_read(server: Server) -> None:
+    """Whoever reads a field checks its type: a field that says it is no object refuses one."""
+    document = (await server.client.get("/openapi.json")).json()
+    wrong = {"no": "such thing"}
+    checked = 0
+
+    for path, method, operation in operations(server, document):
+        if "requestBody" not in operation:
+            continue
+        schema = operation["requestBody"]["content"]["application/json"]["schema"]
+        for name, shape in schema["properties"].items():
+            kinds = {one.get("type") for one in shape.get("anyOf", [shape])}
+            if None in kinds or "object" in kinds:
+                continue
+            reply = await server.client.request(method, path, json={name: wrong})
+            assert reply.status_code == 400, f"{path} {name}"
+            assert f"{name}: Expected" in reply.json()["error"]["message"], f"{path} {name}"
+            checked += 1
+
+    assert checked > 100
 
 
 def test_a_template_that_is_none_stops_the_start() -> None:

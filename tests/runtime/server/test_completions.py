@@ -152,3 +152,16 @@ async def test_a_streamed_batch_keeps_its_indices_apart(server: Server) -> None:
         choice = chunk["choices"][0]
         texts[choice["index"]] += choice["text"]
     assert texts == {0: "ahello", 1: "ahello", 2: "bhello", 3: "bhello"}
+
+
+@served()
+async def test_token_ids_are_told_when_asked(server: Server) -> None:
+    body = {"prompt": "hi", "max_tokens": 3, "return_token_ids": True}
+
+    whole = (await server.post(PATH, body)).json()["choices"][0]
+    *chunks, _ = await server.events(PATH, body)
+    plain = (await server.post(PATH, {"prompt": "hi"})).json()["choices"][0]
+
+    ids = [token_id for chunk in chunks for token_id in chunk["choices"][0]["token_ids"]]
+    assert whole["token_ids"] == ids == text_ids("hel")
+    assert "token_ids" not in plain

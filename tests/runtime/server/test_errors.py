@@ -2,10 +2,12 @@
 
 import pytest
 
-from runtime.errors import QueueFull, RequestError, Unavailable
+from runtime.errors import Aborted, BadRequest, QueueFull, RequestError, Unavailable
+from runtime.server.errors import error_body
 from tests.runtime.server.engine import Server, served
 
 NATIVE, OPENAI = "/generate", "/v1/completions"
+ANTHROPIC = {"anthropic-version": "2023-06-01"}
 
 
 @pytest.mark.parametrize(
@@ -29,6 +31,53 @@ async def test_unknown_paths_and_methods_speak_the_dialect(
     keys = {"message", "type", "param", "code"} if path.startswith("/v1") else {"message"}
     assert set(reply.json()["error"]) == keys
     assert status != 405 or reply.headers["allow"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status", "kind"),
+    [
+        ("GET", "/v1/messages", {}, 405, "invalid_request_error"),
+        ("GET", "/v1/messages/batches", {}, 404, "not_found_error"),
+        ("GET", "/v1/models/nope", ANTHROPIC, 404, "not_found_error"),
+        ("POST", "/v1/messages", {"content-length": str(1 << 30)}, 413, "request_too_large"),
+    ],
+)
+@served()
+async def test_anthropics_clients_get_errors_in_their_shape(
+    server: Server, method: str, path: str, headers: dict[str, str], status: int, kind: str
+) -> None:
+    headers = {"content-type": "application/json", **headers}
+
+    reply = await server.client.request(method, path, headers=headers, content=b"")
+
+    assert reply.status_code == status
+    assert reply.json()["type"] == "error"
+    assert reply.json()["error"]["type"] == kind
+    assert reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (Unavailable("x"), "overloaded_error"),
+        (RequestError("x"), "api_error"),
+        (Aborted("x"), "api_error"),
+        (BadRequest("x"), "invalid_request_error"),
+    ],
+)
+def test_every_failure_has_a_type_that_anthropics_clients_know(
+    error: RequestError, kind: str
+) -> None:
+    assert error_body(error, "anthropic") == {
+        "type": "error",
+        "error": {"type": kind, "message": "x"},
+    }
+
+
+def test_a_code_tells_anthropics_clients_what_to_do_instead() -> None:
+    body = error_body(BadRequest("x", code="thread_unsupported_request"), "anthropic")
+
+    assert body["error"]["details"] == {"error_code": "thread_unsupported_request"}
 
 
 @served()

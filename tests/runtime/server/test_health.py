@@ -16,6 +16,7 @@ async def statuses(server: Server) -> list[int]:
 async def test_a_live_server_is_healthy_and_ready(server: Server) -> None:
     assert await statuses(server) == [200, 200]
     assert (await server.client.get("/health")).content == b""
+    assert (await server.client.get("/ping")).status_code == 200
 
 
 @served()

@@ -1,6 +1,7 @@
 """Tests of runtime.server.info."""
 
 import asyncio
+from datetime import datetime
 
 import pytest
 
@@ -15,9 +16,13 @@ async def test_the_one_model_is_listed_and_found(server: Server) -> None:
     listed = (await server.client.get("/v1/models")).json()
     found = (await server.client.get("/v1/models/tiny")).json()
 
-    assert listed == {"object": "list", "data": [found]}
+    assert (listed["object"], listed["data"]) == ("list", [found])
     assert (found["id"], found["object"], found["owned_by"]) == ("tiny", "model", "umbra")
     assert found["max_model_len"] == CONTEXT_TOKENS
+    # Anthropic's clients look for these.
+    assert (listed["first_id"], listed["last_id"], listed["has_more"]) == ("tiny", "tiny", False)
+    assert (found["type"], found["display_name"]) == ("model", "tiny")
+    assert datetime.fromisoformat(found["created_at"]).timestamp() == found["created"]
     assert (await server.client.get("/v1/models/other")).status_code == 404
     assert (await server.client.get("/v1/models//models/tiny")).status_code == 200
 
@@ -55,6 +60,14 @@ async def test_loads_are_told_for_routers(server: Server) -> None:
     loads = (await server.client.get("/v1/loads")).json()["loads"]
 
     assert loads[0]["num_running_reqs"] == 0
+
+
+@served()
+async def test_routers_of_older_servers_find_what_they_ask_for(server: Server) -> None:
+    [rank] = (await server.client.get("/get_load")).json()
+
+    assert rank == {"dp_rank": 0, "num_reqs": 0, "num_waiting_reqs": 0, "num_tokens": 0}
+    assert (await server.client.get("/version")).json()["version"]
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])

@@ -42,15 +42,29 @@ async def test_a_scrape_shows_what_happened(server: Server) -> None:
 def test_scheduler_values_have_the_names_routers_read() -> None:
     gauges = {
         "running": 3.0, "waiting": 2.0, "full_pages": 10.0, "full_pages_free": 4.0,
-        "full_pages_evictable": 1.0, "page_size": 256.0, "rings": 5.0,
+        "full_pages_evictable": 1.0, "page_size": 256.0, "rings": 5.0, "swa_page_size": 64.0,
+        "swa_pages": 8.0, "swa_pages_free": 1.0, "swa_pages_evictable": 2.0,
+        "full_usage": 0.5, "swa_usage": 0.625, "ring_usage": 0.2, "used_tokens": 1280.0,
     }  # fmt: skip
-    counters = {"prompt_tokens": 100.0, "evicted_pages": 2.0, "decode_steps": 7.0}
+    counters = {
+        "prompt_tokens": 100.0, "evicted_pages": 2.0, "decode_steps": 7.0, "cached_tokens": 30.0,
+        "computed_prompt_tokens": 70.0, "retracted_requests": 1.0,
+    }  # fmt: skip
 
     told = samples(Metrics("m").render(State(0, counters, gauges, step_age_s=0.5)))
 
     assert told["sglang:num_running_reqs"] == 3
     assert told["sglang:num_queue_reqs"] == 2
-    assert told["sglang:token_usage"] == 0.5
+    assert told["sglang:num_used_tokens"] == told["sglang:kv_used_tokens"] == 1280
+    assert told["sglang:full_token_usage"] == 0.5
+    assert told["sglang:swa_token_usage"] == told["sglang:token_usage"] == 0.625
+    assert told["umbra:ring_usage"] == 0.2
+    assert told["sglang:swa_available_tokens"] == 64
+    assert told["sglang:swa_evictable_tokens"] == 128
+    assert told["sglang:swa_used_tokens"] == 5 * 64
+    assert told["sglang:num_retracted_reqs"] == told["sglang:num_retracted_requests_total"] == 1
+    assert told["sglang:realtime_tokens_total{mode=prefill_cache}"] == 30
+    assert told["sglang:realtime_tokens_total{mode=prefill_compute}"] == 70
     assert told["sglang:max_total_num_tokens"] == 2560
     assert told["sglang:kv_available_tokens"] == 1024
     assert told["sglang:kv_evictable_tokens"] == 256

@@ -6,7 +6,7 @@ import pytest
 from runtime.errors import BadRequest
 from runtime.server.native_schema import GenerateBody, SamplingParams
 
-UNSUPPORTED_PARAMS = ("json_schema", "regex", "ebnf", "structural_tag", "stop_regex")
+UNSUPPORTED_PARAMS = ("stop_regex", "custom_params")
 UNSUPPORTED = ("input_embeds", "image_data", "lora_path", "session_params")
 
 

@@ -23,10 +23,11 @@ REFUSED_CHAT: dict[str, dict[str, Any]] = {
     "tools": {"tools": [TOOL]},
     "functions": {"functions": [TOOL["function"]]},
     "tool_choice": {"tool_choice": "required"},
-    "response_format": {"response_format": {"type": "json_object"}},
+    "response_format": {"response_format": {"type": "xml"}},
     "json schema": {"response_format": {"type": "json_schema", "json_schema": {}}},
     "modalities": {"modalities": ["text", "audio"]},
-    "regex": {"regex": "a+"},
+    "two grammars": {"regex": "a+", "response_format": {"type": "json_object"}},
+    "grammar of another server": {"guided_json": {"type": "object"}},
     "own template": {"chat_template": "{{ 1 }}"},
     "unknown template argument": {"chat_template_kwargs": {"messages": "x"}},
     "template argument of an object": {"chat_template_kwargs": {"thinking": {}}},
@@ -45,7 +46,7 @@ REFUSED_COMPLETION: dict[str, dict[str, Any]] = {
     "21 logprobs": {"logprobs": 21},
     "negative logprobs": {"logprobs": -1},
     "guided": {"guided_regex": "a"},
-    "response_format": {"response_format": {"type": "json_object"}},
+    "response_format": {"response_format": {"type": "xml"}},
 }
 HARMLESS: dict[str, Any] = {
     "user": "me",

@@ -9,7 +9,13 @@ import pytest
 from starlette.requests import Request
 
 from runtime.errors import Aborted, QueueFull, RequestFailed
-from runtime.server.replies import KEEP_ALIVE, NATIVE_KEEP_ALIVE, EventStream, until_disconnect
+from runtime.server.replies import (
+    KEEP_ALIVE,
+    NATIVE_KEEP_ALIVE,
+    EventStream,
+    events,
+    until_disconnect,
+)
 from tests.runtime.server.engine import Server, served
 
 STREAMS = (
@@ -17,6 +23,10 @@ STREAMS = (
     ("/generate", {"text": ["a", "b"], "sampling_params": {"n": 2}}),
     ("/v1/completions", {"prompt": "hi", "n": 2}),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+    (
+        "/v1/messages",
+        {"model": "default", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]},
+    ),
 )
 
 
@@ -201,6 +211,21 @@ def test_a_failure_after_the_first_event_is_an_event() -> None:
         first, error, done, rest = connection.text.split("\n\n")
         assert (connection.status, first, done, rest) == (200, "data: 1", "data: [DONE]", "")
         assert json.loads(error.removeprefix("data: "))["error"]["message"] == "broke"
+
+    asyncio.run(scenario())
+
+
+def test_a_stream_of_named_events_breaks_with_one_and_ends_as_asked() -> None:
+    async def chunks() -> AsyncGenerator[dict[str, str], None]:
+        yield {"type": "a"}
+        raise RequestFailed("broke")
+
+    async def scenario() -> None:
+        connection = Connection("/v1/messages")
+        await exchange(EventStream(events(chunks(), named=True), done=b""), connection)
+        first, error, rest = connection.text.split("\n\n")
+        assert (first, rest) == ('event: a\ndata: {"type":"a"}', "")
+        assert error.startswith('event: error\ndata: {"type":"error"')
 
     asyncio.run(scenario())
 

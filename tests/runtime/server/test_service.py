@@ -31,6 +31,17 @@ async def test_another_model_is_not_found(server: Server, path: str) -> None:
         assert reply.json()["error"]["param"] == "model"
 
 
+@served(CONFIG)
+async def test_the_state_is_the_last_heartbeat_where_nobody_answers(server: Server) -> None:
+    service = server.app.state.service
+    fresh = await service.state()
+    server.manager.last_state = fresh
+    server.manager.engine_died("killed")
+
+    assert fresh.counters["evicted_pages"] == 2
+    assert await service.state() is fresh
+
+
 def test_without_a_served_name_the_path_is_the_name() -> None:
     assert served_name(ServerConfig(model_path="/m")) == "/m"
     assert served_name(ServerConfig()) == "default"

@@ -47,6 +47,25 @@ def test_any_pieces_give_the_whole_text(ids: list[int], cuts: list[int], skip: b
     assert "".join(pieces) == BYTES.decode(ids, skip_special_tokens=skip)
 
 
+@settings(max_examples=120, deadline=None)
+@given(st.lists(tokens, max_size=80), st.lists(st.integers(1, 79), max_size=9))
+def test_a_mark_stands_where_its_token_stood(ids: list[int], cuts: list[int]) -> None:
+    marks, hidden = {EOS: "\ud800"}, frozenset([EOS])
+    detokenizer = Detokenizer(BYTES, hidden, marks)
+    edges = sorted({0, len(ids), *(cut for cut in cuts if cut < len(ids))})
+
+    pieces = [detokenizer.push(ids[a:b]) for a, b in pairwise(edges)] + [detokenizer.finish()]
+
+    runs: list[list[int]] = [[]]
+    for token_id in ids:
+        if token_id == EOS:
+            runs.append([])
+        else:
+            runs[-1].append(token_id)
+    whole = [BYTES.decode(run, skip_special_tokens=False) for run in runs]
+    assert "".join(pieces) == "\ud800".join(whole)
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.text(max_size=30))
 def test_valid_text_never_shows_a_replacement_character(text: str) -> None:

@@ -17,6 +17,7 @@ from runtime.messages import (
     Abort,
     Flush,
     Generate,
+    GetCache,
     GetState,
     Output,
     Outputs,
@@ -265,7 +266,8 @@ def test_questions_are_answered_and_heartbeats_noted() -> None:
         async with running() as (manager, fake):
             assert (await manager.flush_cache()).done
             assert (await manager.state()).counters == {"requests": 7.0}
-            assert len(fake.of(Flush)) == len(fake.of(GetState)) == 1
+            assert (await manager.cache(7)).spans_left_out == 7
+            assert len(fake.of(Flush)) == len(fake.of(GetState)) == len(fake.of(GetCache)) == 1
 
             fake.send(State(0, {"requests": 8.0}, {}))
             while manager.last_state is None or manager.last_state.counters["requests"] != 8.0:

@@ -1,0 +1,112 @@
+"""The grammar of a forced tool call: an answer that is a block of V4 calls and nothing else.
+
+It is a structural tag of xgrammar. Its own tag for V4 spells the DSML mark as text, which a model
+can also write in ordinary tokens, and such calls are none (`runtime.chat.marks`): here the mark
+is its token. A parameter that is a plain string stands in the block as it is, any other as JSON.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+
+_ANY_TEXT = r"[\s\S]*"
+_SHARED = ("$defs", "definitions")
+# What a plain string may be held to; with anything else it is written as JSON.
+_PLAIN = {"type", "enum", "const", "pattern", "minLength", "maxLength"}
+_ANNOTATIONS = {"title", "description", "default", "examples"}
+
+Part = dict[str, Any]
+
+
+def call_grammar(tools: Mapping[str, Any], *, dsml_id: int, parallel: bool) -> str:
+    """Return the structural tag of a block of calls.
+
+    tools     the parameters' schema of each tool that may be called
+    dsml_id   token id of the DSML mark
+    parallel  whether there may be more calls than one
+    """
+    mark = {"type": "token", "token": dsml_id}
+    calls = _either([_invoke(name, schema, mark) for name, schema in tools.items()])
+    block = _sequence(
+        _text("\n\n<"),
+        mark,
+        _text("tool_calls>\n"),
+        {"type": "plus", "content": calls} if parallel else calls,
+        _text("</"),
+        mark,
+        _text("tool_calls>"),
+    )
+    return msgspec.json.encode({"type": "structural_tag", "format": block}).decode()
+
+
+def _invoke(name: str, schema: Any, mark: Part) -> Part:
+    rules = cast(dict[str, Any], schema) if isinstance(schema, dict) else {}
+    properties: dict[str, Any] = rules.get("properties") or {}
+    required: list[str] = rules.get("required") or []
+    shared = {key: rules[key] for key in _SHARED if key in rules}
+    parameters = [
+        parameter if key in required else {"type": "optional", "content": parameter}
+        for key, value in properties.items()
+        for parameter in [_parameter(key, value, shared=shared, mark=mark)]
+    ]
+    return _sequence(
+        _text("<"),
+        mark,
+        _text(f'invoke name="{name}">\n'),
+        *parameters,
+        _text("</"),
+        mark,
+        _text("invoke>\n"),
+    )
+
+
+def _parameter(name: str, schema: Any, *, shared: dict[str, Any], mark: Part) -> Part:
+    plain = _plain_string(schema)
+    if plain is not None:
+        kind, value = "true", plain
+    else:
+        rules: Any = {**shared, **schema} if isinstance(schema, dict) else schema
+        value: Part = {"type": "json_schema", "json_schema": rules}
+        kind = "false"
+    return _sequence(
+        _text("<"),
+        mark,
+        _text(f'parameter name="{name}" string="{kind}">'),
+        value,
+        _text("</"),
+        mark,
+        _text("parameter>\n"),
+    )
+
+
+def _plain_string(schema: Any) -> Part | None:
+    """Return the format of a string as it stands in the block; None for any other value."""
+    if not isinstance(schema, dict):
+        return None
+    rules = cast(dict[str, Any], schema)
+    if rules.get("type") != "string" or not rules.keys() <= _PLAIN | _ANNOTATIONS:
+        return None
+    limits = {"minLength", "maxLength"} & rules.keys()
+    choices = [rules["const"]] if "const" in rules else rules.get("enum")
+    if choices is not None:
+        return _either([_text(choice) for choice in choices])
+    if "pattern" in rules:
+        # Both at once is for JSON's compiler to refuse.
+        return None if limits else {"type": "regex", "pattern": rules["pattern"]}
+    if limits:
+        bounds = f"{rules.get('minLength', 0)},{rules.get('maxLength', '')}"
+        return {"type": "regex", "pattern": r"[\s\S]{" + bounds + "}"}
+    return {"type": "regex", "pattern": _ANY_TEXT}
+
+
+def _sequence(*parts: Part) -> Part:
+    return {"type": "sequence", "elements": list(parts)}
+
+
+def _either(parts: list[Part]) -> Part:
+    return parts[0] if len(parts) == 1 else {"type": "or", "elements": parts}
+
+
+def _text(text: str) -> Part:
+    return {"type": "const_string", "value": text}

@@ -1,0 +1,124 @@
+"""Conversations to token ids in the V4 format, through DeepSeek's own encoder.
+
+What a message says stays text: the encoder encodes it apart from the control tokens that it
+writes itself, by a vocabulary without them. Source: deepseek-recipe, which the checkpoints of V4
+point to instead of a Jinja template.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import deepseek_recipe as recipe
+import msgspec
+from tokenizers import Tokenizer
+
+from runtime.chat.marks import USER, knows_v4, marks_by_id
+from runtime.errors import BadRequest, ConfigError
+
+_MODEL = "DeepSeek-V4-Pro"  # selects the V4 rendering; V4 Flash shares it
+
+
+class _Fault(msgspec.Struct):
+    message: str
+    param: str | None = None
+
+
+class _Refusal(msgspec.Struct):
+    error: _Fault
+
+
+@dataclass(frozen=True, slots=True)
+class V4Prompt:
+    """An encoded conversation, and what its answer begins with.
+
+    token_ids   the prompt, up to where the assistant goes on
+    thinking    whether the assistant reasons before it answers
+    reasoning   whether the answer begins inside the reasoning
+    tools       parameters' schema by name of the tools that may be called; None where the answer
+                is not searched for calls
+    """
+
+    token_ids: list[int]
+    thinking: bool
+    reasoning: bool
+    tools: dict[str, Any] | None
+
+
+class V4Encoder:
+    """Encodes conversations for one tokenizer that knows V4's control tokens.
+
+    marks  the mark (see `runtime.chat.marks`) of each token id that structures an answer
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Raises ConfigError for a tokenizer that does not know V4."""
+        if not knows_v4(tokenizer):
+            raise ConfigError("this tokenizer lacks control tokens of the V4 chat format")
+        try:
+            own = recipe.Tokenizer.from_str(tokenizer.to_str())
+        except (RuntimeError, ValueError) as fault:
+            raise ConfigError(f"the V4 encoder cannot read this tokenizer: {fault}") from fault
+        self._encoding = recipe.DeepseekV4Encoding().with_tokenizer(own)
+        self._options = recipe.ConversionOptions()
+        self._user_id = tokenizer.token_to_id(USER)
+        self.marks = marks_by_id(tokenizer)
+
+    def encode(self, request: Mapping[str, Any]) -> V4Prompt:
+        """Return the prompt of a conversation; takes long, meant for a thread.
+
+        request  `messages` and, where given, `tools`, `tool_choice`, `thinking`,
+                 `reasoning_effort` and `response_format`, in the shape of DeepSeek's chat API
+        Raises BadRequest for what that API refuses.
+        """
+        converted = self._convert(request)
+        conversation, parsing = converted.conversation, converted.parsing_options
+        stage = parsing.thinking_initial_stage
+        return V4Prompt(
+            token_ids=self._encode(conversation),
+            thinking=stage is not None,
+            reasoning=stage is not None and stage.starts_in_reasoning(),
+            tools={tool.name: tool.parameters for tool in conversation.tools}
+            if parsing.parse_tool_calls
+            else None,
+        )
+
+    def encode_past(
+        self, request: Mapping[str, Any], answer: Mapping[str, Any], results: Sequence[str]
+    ) -> list[int]:
+        """Return what the prompt of the turn after `answer` will begin with.
+
+        answer   the assistant's message
+        results  ids of its tool calls: they are answered before anything else is said
+        Ends where the next user's turn, or the tools' results, would begin. Raises BadRequest.
+        """
+        said = [{"role": "tool", "tool_call_id": call_id, "content": ""} for call_id in results]
+        after = said or [{"role": "user", "content": ""}]
+        messages = [*request["messages"], answer, *after]
+        ids = self._encode(self._convert({**request, "messages": messages}).conversation)
+        if self._user_id not in ids:
+            return []
+        return ids[: len(ids) - 1 - ids[::-1].index(self._user_id)]
+
+    def _convert(self, request: Mapping[str, Any]) -> recipe.ConversationRequest:
+        body = msgspec.json.encode({"model": _MODEL, **request})
+        try:
+            return recipe.ChatCompletionRequest(body).convert(self._options)
+        except recipe.ConversionError as refusal:
+            fault = _reason(refusal.body)
+            raise BadRequest(fault.message, param=fault.param or "messages") from refusal
+        except ValueError as refusal:
+            raise BadRequest(str(refusal), param="messages") from refusal
+
+    def _encode(self, conversation: recipe.Conversation) -> list[int]:
+        try:
+            return self._encoding.encode(conversation)
+        except RuntimeError as fault:
+            raise BadRequest(f"the messages cannot be encoded: {fault}", param="messages") from None
+
+
+def _reason(body: str) -> _Fault:
+    try:
+        return msgspec.json.decode(body, type=_Refusal).error
+    except msgspec.DecodeError:
+        return _Fault(body)

@@ -1,0 +1,195 @@
+"""Flags of other servers: what says the same here, or why nothing does.
+
+People paste command lines. A flag of SGLang's that asks for what is so anyway is taken, with a
+note; any other one, and vLLM's, is refused with a line that says what to give instead.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class ForeignFlag(Exception):
+    """A flag of another server that asks for what this one does not do; the text says more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """What to answer to a group of flags.
+
+    flags  their names; a last character * stands for any ending
+    text   what replaces them, or why nothing does
+    same   values with which they ask for what is so anyway; "" for a flag without a value
+    """
+
+    flags: str
+    text: str
+    same: tuple[str, ...] = ()
+
+
+_ONE = ("1",)
+_SWITCH = ("",)
+
+HINTS = (
+    Hint("--tp --tp-size --tensor-parallel-size", "one device computes", _ONE),
+    Hint("--ep --ep-size --expert-parallel-size", "one device computes", _ONE),
+    Hint("--pp --pp-size --pipeline-parallel-size", "one device computes", _ONE),
+    Hint(
+        "--dp --dp-size --data-parallel-size",
+        "run several servers behind a router that reads /v1/loads or /metrics", _ONE,
+    ),
+    Hint("--nnodes", "a server runs on one host", _ONE),
+    Hint("--node-rank", "a server runs on one host", ("0",)),
+    Hint("--dist-init-addr --nccl-init-addr --nccl-port", "a server runs on one host"),
+    Hint(
+        "--enable-dp-attention --enable-dp-lm-head --enable-ep-moe --enable-deepep-moe --moe-a2a*"
+        " --deepep-* --enable-eplb --eplb-* --enable-expert-parallel --moe-dense-tp-size",
+        "one device computes",
+    ),
+    Hint("--device", "the network runs on the CPU", ("cpu",)),
+    Hint(
+        "--mem-fraction-static --gpu-memory-utilization --swap-space --kv-cache-memory-bytes",
+        "give --kv-cache-bytes, or --full-pages, --swa-pages and --rings",
+    ),
+    Hint(
+        "--swa-full-tokens-ratio",
+        "windows are sized by the rows that run: see --max-running-requests,"
+        " --resume-point-share and --swa-pages",
+    ),
+    Hint("--page-size --block-size", "a page has 256 tokens", ("256",)),
+    Hint("--num-gpu-blocks-override", "give --full-pages"),
+    Hint(
+        "--max-prefill-tokens --max-num-batched-tokens --prefill-max-requests",
+        "--chunked-prefill-size bounds what a prefill step computes",
+    ),
+    Hint("--max-num-seqs", "give --max-running-requests"),
+    Hint("--max-num-queued-reqs --max-num-queued-requests", "give --max-queued-requests"),
+    Hint("--max-model-len", "give --context-length"),
+    Hint(
+        "--schedule-conservativeness --new-token-ratio*",
+        "none is needed: a request that no longer fits is retracted into the cache and comes back",
+    ),
+    Hint("--retraction-policy", "the newest request of the lowest priority is retracted"),
+    Hint(
+        "--enable-priority-scheduling", "`priority` of a request always counts, higher first",
+        _SWITCH,
+    ),
+    Hint("--schedule-low-priority-values-first", "a higher `priority` goes first"),
+    Hint("--enable-prefix-caching --enable-chunked-prefill", "it is on", _SWITCH),
+    Hint("--no-enable-prefix-caching", "give --disable-radix-cache"),
+    Hint("--no-enable-chunked-prefill", "give --chunked-prefill-size -1"),
+    Hint("--enable-mixed-chunk", "a step is prefill or decode"),
+    Hint("--disable-overlap-schedule", "steps do not overlap", _SWITCH),
+    Hint("--stream-interval", "every step's tokens are streamed", _ONE),
+    Hint(
+        "--enable-hierarchical-cache --hicache-* --enable-lmcache --cpu-offload-gb --kv-transfer-*"
+        " --kv-offloading-*",
+        "pages are kept in one memory only",
+    ),
+    Hint("--enable-metrics --enable-metrics-for-all-schedulers", "metrics are on", _SWITCH),
+    Hint("--collect-tokens-histogram", "token histograms are on", _SWITCH),
+    Hint("--bucket-* --prompt-tokens-buckets --generation-tokens-buckets", "buckets are fixed"),
+    Hint("--enable-cache-report", "usage always tells cached_tokens", _SWITCH),
+    Hint("--disable-log-stats", "give --log-level warning"),
+    Hint(
+        "--log-requests-level", "--log-requests logs sizes and outcomes, never text", ("0",)
+    ),
+    Hint("--log-requests-format", "log lines are text", ("text",)),
+    Hint("--log-requests-target", "log lines go to stderr"),
+    Hint("--enable-log-requests", "give --log-requests"),
+    Hint("--disable-log-requests --no-enable-log-requests", "it is off", _SWITCH),
+    Hint("--uvicorn-log-level", "give --log-level-http"),
+    Hint("--disable-uvicorn-access-log", "give --log-level-http warning"),
+    Hint("--disable-access-log-for-endpoints", "give --uvicorn-access-log-exclude-prefixes"),
+    Hint("--show-time-cost --enable-request-time-stats-logging", "see the histograms at /metrics"),
+    Hint("--crash-dump-folder", "requests are never written to disk"),
+    Hint("--enable-trace --otlp-traces-endpoint --collect-detailed-traces", "see /metrics"),
+    Hint("--admin-api-key", "one --api-key guards every endpoint but the health checks"),
+    Hint("--skip-server-warmup --warmups", "no request is sent at start", _SWITCH),
+    Hint("--sleep-on-idle", "an idle scheduler sleeps", _SWITCH),
+    Hint("--soft-watchdog-timeout", "give --watchdog-timeout"),
+    Hint("--shutdown-timeout", "give --drain-timeout"),
+    Hint("--config", "there is no configuration file: give flags"),
+    Hint("--ssl-* --fastapi-root-path --root-path", "let a proxy in front do it"),
+    Hint("--grpc-mode --smg-grpc-mode --grpc-port", "HTTP only"),
+    Hint("--api-server-count --tokenizer-worker-num", "one process tokenises", _ONE),
+    Hint("--tokenizer", "give --tokenizer-path"),
+    Hint("--tokenizer-mode", "tokenizer.json is read", ("auto",)),
+    Hint("--skip-tokenizer-init", "leave tokenizer.json out of the folder, and send input_ids"),
+    Hint("--trust-remote-code", "code of a checkpoint is never run", _SWITCH),
+    Hint("--revision --download-dir", "--model-path is a folder: download into it first"),
+    Hint("--quantization --quantization-param-path", "config.json says it"),
+    Hint(
+        "--json-model-override-args --hf-overrides", "give --override-config key=value,key=value"
+    ),
+    Hint("--seed", "give --random-seed"),
+    Hint("--is-embedding --task --runner", "text is generated, nothing else"),
+    Hint("--weight-version", "weights do not change while a server runs"),
+    Hint(
+        "--chat-template --hf-chat-template-name --completion-template",
+        "chats are written in V4's own format, or by the checkpoint's template",
+    ),
+    Hint("--default-chat-template-kwargs", "say it in chat_template_kwargs of a request"),
+    Hint("--reasoning-parser", "V4's is used", ("deepseek-v4", "deepseek_v4", "auto")),
+    Hint("--tool-call-parser", "V4's is used", ("deepseekv4", "deepseek_v4", "auto")),
+    Hint("--enable-auto-tool-choice", "it is on", _SWITCH),
+    Hint("--grammar-backend --guided-decoding-backend", "xgrammar is used", ("xgrammar",)),
+    Hint("--sampling-defaults", "fields that a request leaves out are OpenAI's", ("openai",)),
+    Hint("--generation-config", "fields that a request leaves out are OpenAI's", ("vllm",)),
+    Hint(
+        "--attention-backend --prefill-attention-backend --decode-attention-backend"
+        " --sampling-backend --moe-runner-backend --fp8-gemm-backend --nsa-* --dsa-*",
+        "backends are chosen at start and told by /server_info; KERNEL_<OP>=NAME forces one",
+    ),
+    Hint(
+        "--disable-cuda-graph --disable-piecewise-cuda-graph --disable-prefill-cuda-graph"
+        " --enforce-eager",
+        "there are no CUDA graphs", _SWITCH,
+    ),
+    Hint("--cuda-graph-*", "there are no CUDA graphs"),
+    Hint("--enable-torch-compile --torch-compile-*", "nothing is compiled by torch"),
+    Hint("--enable-deterministic-inference", "the CPU reference is deterministic", _SWITCH),
+    Hint("--speculative-*", "there is no draft decoding"),
+    Hint("--enable-lora --lora-* --max-lora*", "there are no adapters"),
+    Hint("--disaggregation-*", "prefill and decode run in one server"),
+    Hint("--enable-multimodal --mm-* --limit-mm-per-prompt", "V4 reads text only"),
+    Hint("--enable-custom-logit-processor", "code of a client is never run"),
+    Hint("--enable-memory-saver", "memory is not given back while a server runs"),
+)  # fmt: skip
+
+
+def take_out(argv: Sequence[str], known: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return `argv` without the foreign flags that change nothing, and a note on each.
+
+    known  our own flags, which are never foreign
+    Raises ForeignFlag for a foreign flag that asks for something else.
+    """
+    kept: list[str] = []
+    notes: list[str] = []
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        name, equals, value = word.partition("=")
+        hint = None if name in known else find(name)
+        if hint is None:
+            kept.append(word)
+            continue
+        values = [value] if equals else []
+        while not equals and words and not words[0].startswith("-"):
+            values.append(words.pop(0))
+        if " ".join(values) not in hint.same:
+            raise ForeignFlag(f"{word} is not a flag of this server: {hint.text}")
+        notes.append(f"{' '.join([name, *values])}: {hint.text}")
+    return kept, notes
+
+
+def find(name: str) -> Hint | None:
+    """Return the hint on a flag, None where there is none."""
+    spelled = name.replace("_", "-")
+    for hint in HINTS:
+        if spelled in hint.flags.split():
+            return hint
+    for hint in HINTS:
+        for pattern in hint.flags.split():
+            if pattern.endswith("*") and spelled.startswith(pattern[:-1]):
+                return hint
+    return None

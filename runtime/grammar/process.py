@@ -1,0 +1,171 @@
+"""One grammar in a process of its own: compiles it, then says what each output may go on with.
+
+Compiling can take forever or all memory, and so can finding the next mask of an ambiguous
+grammar, both inside native code that cannot be interrupted. Here a timer is armed over every
+piece of work and its signal has the default action, so that the kernel ends the process wherever
+it is; memory is limited by the kernel as well. Whoever asked sees the socket close.
+"""
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from runtime.errors import GrammarError
+from runtime.grammar.schema import check_schema
+from runtime.grammar.wire import (
+    Accept,
+    Channel,
+    Close,
+    Compile,
+    Compiled,
+    Failed,
+    Mask,
+    Open,
+    ToGrammar,
+)
+from runtime.messages import Grammar
+
+if TYPE_CHECKING:
+    from xgrammar import CompiledGrammar, GrammarCompiler, GrammarMatcher
+
+# Bounds runs of blanks between JSON's parts: a model that prefers them would write nothing else.
+MAX_BLANKS = 32
+_WORD_BITS = 32
+_MESSAGE_CHARS = 400
+
+
+class GrammarProcess:
+    """Serves one grammar on a blocking socket until the other end closes it."""
+
+    def __init__(self, end: socket.socket, compiler: "GrammarCompiler", vocab_size: int) -> None:
+        self._channel: Channel[ToGrammar] = Channel(end, ToGrammar)
+        self._compiler = compiler
+        self._words = -(-vocab_size // _WORD_BITS)
+        self._compiled: CompiledGrammar | None = None
+        self._matchers: dict[int, GrammarMatcher] = {}
+        self._limit_s = 0.0
+
+    def run(self) -> None:
+        """Answer messages; returns when nobody asks any more, or after `Failed`."""
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                for message in self._channel.receive():
+                    try:
+                        with self._timed(message):
+                            self._handle(message)
+                    except (GrammarError, RuntimeError, ValueError, MemoryError) as fault:
+                        self._channel.send(Failed(_reason(fault)))
+                        return
+
+    @contextlib.contextmanager
+    def _timed(self, message: ToGrammar) -> Iterator[None]:
+        """Let the kernel end this process should the block take too long."""
+        if isinstance(message, Compile):
+            self._limit_s = message.limit_s
+        signal.setitimer(signal.ITIMER_REAL, self._limit_s)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _handle(self, message: ToGrammar) -> None:
+        from xgrammar import GrammarMatcher
+
+        match message:
+            case Compile():
+                _limit_memory(message.memory_bytes)
+                with _warnings_are_errors():
+                    self._compiled = _compile(self._compiler, message.grammar)
+                self._channel.send(Compiled())
+            case Open(slot):
+                assert self._compiled is not None
+                self._matchers[slot] = GrammarMatcher(self._compiled)
+                self._send_mask(slot)
+            case Accept(slot, token):
+                if not self._matchers[slot].accept_token(token):
+                    raise GrammarError(f"token {token} does not follow the grammar")
+                self._send_mask(slot)
+            case Close(slot):
+                self._matchers.pop(slot, None)
+
+    def _send_mask(self, slot: int) -> None:
+        # No output of these tokens can be complete: the vocabulary cannot spell the grammar.
+        bits = np.zeros((1, self._words), dtype=np.int32)
+        self._matchers[slot].fill_next_token_bitmask(bits)
+        if not bits.any():
+            raise GrammarError("no token of this model can go on with the grammar")
+        self._channel.send(Mask(slot, bits.tobytes()))
+
+
+def _compile(compiler: "GrammarCompiler", grammar: Grammar) -> "CompiledGrammar":
+    """Raise GrammarError or RuntimeError for a grammar that is wrong."""
+    match grammar.kind:
+        case "json_object":
+            return compiler.compile_json_schema(
+                '{"type": "object"}', strict_mode=False, max_whitespace_cnt=MAX_BLANKS
+            )
+        case "json_schema":
+            try:
+                schema = msgspec.json.decode(grammar.text)
+            except (msgspec.DecodeError, RecursionError) as fault:
+                raise GrammarError(f"the schema is no JSON: {fault}") from None
+            check_schema(schema)
+            return compiler.compile_json_schema(grammar.text, max_whitespace_cnt=MAX_BLANKS)
+        case "regex":
+            return compiler.compile_regex(grammar.text)
+        case "ebnf":
+            return compiler.compile_grammar(grammar.text)
+        case "structural_tag":
+            return compiler.compile_structural_tag(grammar.text)
+
+
+def _limit_memory(more_bytes: int) -> None:
+    """Let the kernel refuse memory beyond what the process has and `more_bytes`; no core file."""
+    with open("/proc/self/statm", encoding="ascii") as facts:
+        pages = int(facts.read().split()[0])
+    limit = pages * resource.getpagesize() + more_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+@contextlib.contextmanager
+def _warnings_are_errors() -> Iterator[None]:
+    """Raise GrammarError for what native code prints to stderr inside the block.
+
+    The compiler says there, and only there, what it cannot enforce and leaves out.
+    """
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as printed:
+        os.dup2(printed.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+        printed.seek(0)
+        text = printed.read(4 * _MESSAGE_CHARS).decode(errors="replace")
+    if "Warning: " in text:
+        raise GrammarError(_without_source(text))
+
+
+def _reason(fault: Exception) -> str:
+    if isinstance(fault, MemoryError) or "bad_alloc" in str(fault):
+        return "the grammar takes too much memory"
+    return _without_source(str(fault)) or type(fault).__name__
+
+
+def _without_source(text: str) -> str:
+    """Strip time and place in the compiler's source from what it says, and cut it."""
+    line = next((part for part in text.splitlines() if part.strip()), "")
+    if line.startswith("[") and ".cc:" in line:
+        line = line.partition(".cc:")[2].partition(": ")[2].removeprefix("Warning: ")
+    return line.strip()[:_MESSAGE_CHARS]

@@ -1,0 +1,220 @@
+"""One HTTP server: requests that wait when it is full, streams, and its errors as ours."""
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast
+from urllib.parse import urlsplit
+
+from runtime.errors import (
+    Aborted,
+    BadRequest,
+    NotFound,
+    QueueFull,
+    RequestError,
+    RequestFailed,
+    Unauthorized,
+    Unavailable,
+)
+from runtime.lang.bodies import wait
+from runtime.lang.loop import LOOP
+
+if TYPE_CHECKING:
+    import httpx
+
+# More requests than that wait on this side: a server's queue and its open files are finite.
+MAX_REQUESTS = 128
+CONNECT_S = 10.0
+# How long a server that says it is full is asked again.
+PATIENCE_S = 600.0
+LONGEST_PAUSE_S = 10.0
+
+_LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+_KINDS: dict[int, type[RequestError]] = {
+    401: Unauthorized,
+    403: Unauthorized,
+    404: NotFound,
+    429: QueueFull,
+    499: Aborted,
+    503: Unavailable,
+}
+
+
+class Connection:
+    """A pool of connections to one server; its coroutines belong to one event loop.
+
+    Cancelling a request closes its connection, by which the server knows to end it.
+
+    transport  what carries requests, for tests and Unix sockets; None: TCP
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        verify: bool = True,
+        transport: "httpx.AsyncBaseTransport | None" = None,
+    ) -> None:
+        self.base_url = base_url.rstrip("/")
+        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._verify = verify
+        self._transport = transport
+        self._client: httpx.AsyncClient | None = None
+        self._slots = asyncio.Semaphore(MAX_REQUESTS)
+
+    async def post(self, path: str, body: Any) -> Any:
+        """Return the JSON reply to a JSON body. Raises RequestError."""
+        async with self._slots:
+            return _json(await self._send("POST", path, body))
+
+    async def get(self, path: str) -> Any:
+        """Return the JSON at `path`. Raises RequestError."""
+        return _json(await self._send("GET", path, None))
+
+    async def status(self, path: str) -> int:
+        """POST without a body; return the status. Raises Unavailable."""
+        import httpx
+
+        try:
+            return (await self._open().post(path)).status_code
+        except httpx.TransportError as fault:
+            raise self._gone(fault) from fault
+
+    async def events(self, path: str, body: Any) -> AsyncGenerator[Any, None]:
+        """Yield the JSON of each server-sent event. Raises RequestError."""
+        import httpx
+
+        async with self._slots:
+            try:
+                response = await self._send("POST", path, body, stream=True)
+                try:
+                    async with aclosing(_lines(response)) as lines:
+                        async for line in lines:
+                            if line == "data: [DONE]":
+                                return
+                            if line.startswith("data:"):
+                                yield _event(line.removeprefix("data:"))
+                finally:
+                    await response.aclose()
+            except httpx.TransportError as fault:
+                raise self._gone(fault) from fault
+        raise RequestFailed("the stream broke off")
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    def _open(self) -> "httpx.AsyncClient":
+        import httpx
+
+        if self._client is None:
+            local = urlsplit(self.base_url).hostname in _LOCAL
+            self._client = httpx.AsyncClient(
+                base_url=self.base_url,
+                headers=self._headers,
+                verify=self._verify,
+                transport=self._transport,
+                # A reply takes as long as it takes; that a server is not there shows at once.
+                timeout=httpx.Timeout(None, connect=CONNECT_S),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=MAX_REQUESTS),
+                trust_env=not local,
+            )
+        return self._client
+
+    async def _send(
+        self, method: str, path: str, body: Any, *, stream: bool = False
+    ) -> "httpx.Response":
+        """Return a reply of status 200; ask again while the server is full. Raises RequestError."""
+        import httpx
+
+        loop = asyncio.get_running_loop()
+        deadline, pause_s = loop.time() + PATIENCE_S, 0.5
+        while True:
+            client = self._open()
+            request = client.build_request(method, path, json=body)
+            try:
+                response = await client.send(request, stream=stream)
+                if response.status_code == 200:
+                    return response
+                await response.aread()
+                await response.aclose()
+            except httpx.TransportError as fault:
+                raise self._gone(fault) from fault
+            if response.status_code != 429 or loop.time() > deadline:
+                raise _error(response.status_code, response.text)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            asked_s = _seconds(response.headers.get("retry-after"))
+            # Nobody asks sooner than told; together they do not ask at the same time.
+            await asyncio.sleep(asked_s + random.uniform(0, pause_s))
+
+    def _gone(self, fault: Exception) -> Unavailable:
+        return Unavailable(f"{self.base_url} does not answer: {str(fault) or type(fault).__name__}")
+
+
+class HttpBackend:
+    """What backends over HTTP share: a connection that can be closed."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    async def aclose(self) -> None:
+        """Close the connections; the next request opens new ones."""
+        await self.connection.aclose()
+
+    def close(self) -> None:
+        """Close the connections, from synchronous code."""
+        wait(LOOP.submit(self.aclose()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _lines(response: "httpx.Response") -> AsyncGenerator[str, None]:
+    """Return the lines of a stream; httpx types them as an iterator without its `aclose`."""
+    return cast(AsyncGenerator[str, None], response.aiter_lines())
+
+
+def _json(response: "httpx.Response") -> Any:
+    try:
+        return response.json()
+    except ValueError as fault:
+        raise RequestFailed(f"the reply is no JSON: {response.text[:200]!r}") from fault
+
+
+def _seconds(header: str | None) -> float:
+    return float(header) if header is not None and header.isdecimal() else 0.0
+
+
+def _event(data: str) -> Any:
+    event = json.loads(data)
+    if isinstance(event, dict) and event.get("error"):
+        raise _error(500, data)
+    return event
+
+
+def _error(status: int, text: str) -> RequestError:
+    """Return the error that a reply says; both dialects write {"error": {"message"}}."""
+    message, param, code = text[:500] or f"status {status}", None, None
+    try:
+        told = json.loads(text)["error"]
+        message, param, code = told["message"], told.get("param"), told.get("code")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    kind = _KINDS.get(status, BadRequest if 400 <= status < 500 else RequestFailed)
+    error = kind(str(message))
+    error.param, error.code, error.status = param, code, status
+    return error

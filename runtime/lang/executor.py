@@ -1,0 +1,308 @@
+"""Walks what one program says, in order: one worker a state, in the shared event loop.
+
+Saying never waits and never raises; a failure ends the walk, and comes out wherever something is
+read that it kept from being there.
+"""
+
+import asyncio
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from runtime.errors import Aborted, RequestFailed
+from runtime.lang.backend import Backend, Generation
+from runtime.lang.ir import Begin, End, Expr, Gen, Mark, Select, Text, leaves
+from runtime.lang.loop import LOOP
+from runtime.lang.prompt import Prompt, Transcript
+from runtime.lang.sampling import Sampling
+from runtime.lang.text_log import TextLog
+from runtime.lang.waiting import arrival
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What a variable holds, and what the backend told besides."""
+
+    value: Any
+    meta_info: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One thing to do, and who waits for it."""
+
+    work: Callable[[], Coroutine[Any, Any, Any]]
+    promise: "Future[Any]"
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """Where a fork starts."""
+
+    transcript: Transcript
+    pieces: list[tuple[str | None, str]] = field(default_factory=list[tuple[str | None, str]])
+
+
+class Executor:
+    """The worker of one state.
+
+    backend    runs the generations
+    sampling   what generations leave open
+    streams    publish generations piece by piece
+    variables  what was promised under each name, the latest
+    log        the text so far
+    body       the promise of what the body that writes here returns, if it runs in the background
+    stop_body  ends such a body where it waits, if that takes more than failing what it reads
+    """
+
+    def __init__(self, backend: Backend, sampling: Sampling, *, streams: bool = False) -> None:
+        self.backend = backend
+        self.sampling = sampling
+        self.streams = streams
+        self.variables: dict[str, Future[Value]] = {}
+        self.log = TextLog()
+        self.failure: BaseException | None = None
+        self.body: Future[Any] | None = None
+        self.stop_body: Callable[[], Any] | None = None
+        self._children: list[weakref.ref[Executor]] = []
+        self._transcript = Transcript()
+        self._scopes: dict[str, int] = {}
+        # Reentrant: the garbage collector may end a state while this thread holds it.
+        self._lock = threading.RLock()
+        self._steps: deque[_Step] = deque()
+        self._current: _Step | None = None
+        self._walk: asyncio.Task[None] | None = None
+        self._awake = False
+
+    # --- from any thread
+
+    def say(self, expr: Expr) -> None:
+        """Append an expression; text alone waits until something needs it."""
+        for leaf in leaves(expr):
+            match leaf:
+                case Text():
+                    self._append(lambda text=leaf.text: self._say(text), wake=False)
+                case Gen():
+                    self._define(leaf.name, lambda gen=leaf: self._generate(gen))
+                case Select():
+                    self._define(leaf.name, lambda select=leaf: self._select(select))
+                case Begin():
+                    self._append(lambda role=leaf.role: self._turn(role, opens=True), wake=False)
+                case End():
+                    self._append(lambda role=leaf.role: self._turn(role, opens=False), wake=False)
+                case Mark(opens=True):
+                    self._append(lambda name=leaf.name: self._open(name), wake=False)
+                case Mark():
+                    self._define(leaf.name, lambda name=leaf.name: self._close(name))
+                case _:
+                    raise TypeError(f"{type(leaf).__name__} cannot be said")
+
+    def read(self, name: str) -> "Future[Value]":
+        """Return the promise of a variable. Raises KeyError for a name nothing has."""
+        self._wake()
+        return self.variables[name]
+
+    def settled(self) -> "Future[None]":
+        """Return the promise that everything said so far is walked."""
+        return self._append(self._nothing)
+
+    def messages(self) -> list[dict[str, str]]:
+        """Return the closed turns. Everything must be settled."""
+        return self._transcript.messages()
+
+    def fork(self, count: int, keep: object) -> "list[Executor]":
+        """Return executors that go on from here, each by itself.
+
+        For several, what is said so far is computed once, before they start.
+
+        keep  what must live until they have
+        """
+        ready: Future[Snapshot] = self._append(lambda: self._snapshot(commit=count > 1))
+        children: list[Executor] = []
+        for _ in range(count):
+            child = Executor(self.backend, self.sampling, streams=self.streams)
+            child.variables = dict(self.variables)
+            child._append(lambda child=child: child._adopt(ready, keep))
+            children.append(child)
+        with self._lock:
+            self._children += [weakref.ref(child) for child in children]
+        return children
+
+    def gather(self, children: "Sequence[Executor]", keep: object) -> None:
+        """Define each variable that `children` have beyond this state's, as a list over them.
+
+        keep  what must live until then
+        """
+        mine = set(self.variables)
+        names = {name: None for child in children for name in child.variables if name not in mine}
+        for name in names:
+            sources = [child.read(name) for child in children if name in child.variables]
+            self._define(name, lambda sources=sources: _all(sources, keep))
+
+    def cancel(self) -> None:
+        """End what is under way here and in forks, and whatever would follow.
+
+        What was not there yet raises Aborted when it is read.
+        """
+        with self._lock:
+            family = [self, *(child for ref in self._children if (child := ref()) is not None)]
+        for child in family[1:]:
+            child.cancel()
+        LOOP.call(self._cancel)
+
+    def abandon(self) -> None:
+        """End what is under way, since nobody can read it any more.
+
+        Forks live on, if somebody holds them, unless only the body does.
+        """
+        if self.body is not None and not self.body.done():
+            self.cancel()
+        else:
+            LOOP.call(self._cancel)
+
+    # --- the queue
+
+    def _define(self, name: str | None, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        promise = self._append(work)
+        if name is not None:
+            self.variables[name] = promise
+            self.log.wake()
+
+    def _append(
+        self, work: Callable[[], Coroutine[Any, Any, Any]], *, wake: bool = True
+    ) -> "Future[Any]":
+        promise: Future[Any] = Future()
+        with self._lock:
+            failure = self.failure
+            if failure is None:
+                self._steps.append(_Step(work, promise))
+        if failure is not None:
+            promise.set_exception(failure)
+        elif wake:
+            self._wake()
+        return promise
+
+    def _wake(self) -> None:
+        with self._lock:
+            if self._awake or not self._steps:
+                return
+            self._awake = True
+        LOOP.call(self._start)
+
+    # --- in the event loop
+
+    def _start(self) -> None:
+        self._walk = asyncio.ensure_future(self._steps_in_order())
+        self._walk.add_done_callback(self._ended)
+
+    async def _steps_in_order(self) -> None:
+        while True:
+            with self._lock:
+                self._current = self._steps.popleft() if self._steps else None
+                if self._current is None:
+                    self._awake = False
+                    return
+            self._current.promise.set_result(await self._current.work())
+
+    def _ended(self, walk: "asyncio.Task[None]") -> None:
+        """Take in how a walk ended; a failure fails whatever was to follow."""
+        if self._walk is walk:
+            self._walk = None
+        error = Aborted("the program was cancelled") if walk.cancelled() else walk.exception()
+        if error is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            self.failure = error
+            broken = [step for step in (self._current, *self._steps) if step is not None]
+            self._current = None
+            self._steps.clear()
+        for step in broken:
+            step.promise.set_exception(error)
+        self.log.wake()
+
+    def _cancel(self) -> None:
+        if self.stop_body is not None:
+            self.stop_body()
+        if self._walk is not None and not self._walk.done():
+            self._walk.cancel()
+        elif self.failure is None:
+            self._fail(Aborted("the program was cancelled"))
+
+    # --- the steps
+
+    async def _nothing(self) -> None:
+        pass
+
+    async def _say(self, text: str) -> None:
+        self._transcript.add(text)
+        self.log.add(None, text)
+
+    async def _turn(self, role: str, *, opens: bool) -> None:
+        (self._transcript.begin if opens else self._transcript.end)(role)
+
+    async def _open(self, name: str) -> None:
+        self._scopes[name] = len(self.log.pieces)
+
+    async def _close(self, name: str) -> Value:
+        return Value(self.log.text(self._scopes.pop(name)))
+
+    async def _generate(self, gen: Gen) -> Value:
+        sampling = gen.sampling.over(self.sampling)
+        prompt = self._transcript.prompt()
+        if self.streams and sampling.n in (None, 1):
+            written = [await self._streamed(gen.name, prompt, sampling)]
+        else:
+            written = await self.backend.generate(prompt, sampling)
+            self.log.add(gen.name, written[0].text)
+        self._transcript.add(written[0].text, written[0].token_ids)
+        if sampling.n in (None, 1):
+            return Value(written[0].text, written[0].meta_info)
+        return Value([w.text for w in written], [w.meta_info for w in written])
+
+    async def _streamed(self, name: str | None, prompt: Prompt, sampling: Sampling) -> Generation:
+        last: Generation | None = None
+        async with aclosing(self.backend.stream(prompt, sampling)) as pieces:
+            async for piece in pieces:
+                self.log.add(name, piece.text)
+                last = piece.last or last
+        if last is None:
+            raise RequestFailed("the stream broke off")
+        return last
+
+    async def _select(self, select: Select) -> Value:
+        scores, facts = await self.backend.score(
+            self._transcript.prompt(),
+            select.choices,
+            unconditional=select.method.requires_unconditional_logprobs,
+        )
+        decision = select.method(scores)
+        chosen = select.choices[decision.index]
+        self._transcript.add(chosen)
+        self.log.add(select.name, chosen)
+        return Value(chosen, {**facts, **decision.meta_info})
+
+    async def _snapshot(self, *, commit: bool) -> Snapshot:
+        shared = self._transcript.settled()
+        if commit and shared:
+            await self.backend.cache_prefix(shared)
+        return Snapshot(self._transcript.copy(), list(self.log.pieces))
+
+    async def _adopt(self, ready: "Future[Snapshot]", keep: object) -> None:
+        snapshot = await arrival(ready)
+        del keep
+        self._transcript = snapshot.transcript.copy()
+        self.log.pieces[:] = snapshot.pieces
+        self.log.wake()
+
+
+async def _all(sources: "list[Future[Value]]", keep: object) -> Value:
+    values = [await arrival(source) for source in sources]
+    del keep
+    return Value([v.value for v in values], [v.meta_info for v in values])

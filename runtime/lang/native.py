@@ -1,0 +1,59 @@
+"""The native dialect as the language speaks it: fields of a request, and what replies mean.
+
+A server and an engine in this process are asked alike, and answer alike.
+"""
+
+from typing import Any
+
+from runtime.lang.backend import Generation
+from runtime.lang.choices import ChoiceScore
+from runtime.lang.prompt import Prompt, Written
+from runtime.lang.sampling import Sampling
+
+
+def prompt_fields(prompt: Prompt) -> dict[str, Any]:
+    """Return the fields that say the prompt."""
+    if prompt.turns:
+        continues = bool(prompt.begun)
+        messages = [{"role": turn.role, "content": turn.content} for turn in prompt.turns]
+        return {
+            "prompt_parts": {
+                "messages": messages,
+                "continue_final_message": continues,
+                "add_generation_prompt": prompt.open and not continues,
+                # A program says itself what is thought and what is answered.
+                "chat_template_kwargs": {"thinking": False},
+            }
+        }
+    if not any(isinstance(piece, Written) for piece in prompt.pieces):
+        return {"text": prompt.text}
+    segments = [p.token_ids if isinstance(p, Written) else p for p in prompt.pieces]
+    return {"prompt_parts": {"segments": segments}}
+
+
+def generate_fields(prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
+    """Return the fields of `/generate`."""
+    return {**prompt_fields(prompt), "sampling_params": sampling.native(), **sampling.reporting()}
+
+
+def generation(reply: dict[str, Any]) -> Generation:
+    """Return what a reply of `/generate` says was written."""
+    meta, ids = reply["meta_info"], reply["output_ids"]
+    matched = (meta.get("finish_reason") or {}).get("matched")
+    if isinstance(matched, str):  # the ids say the stop string as well, the text does not
+        return Generation(reply["text"], None, meta)
+    if ids and matched == ids[-1]:
+        ids = ids[:-1]
+    return Generation(reply["text"], tuple(ids), meta)
+
+
+def choice_score(text: str, row: dict[str, Any]) -> ChoiceScore:
+    """Return what a row of `/score`'s reply says of the choice `text`."""
+    alone = row.get("unconditional_logprobs")
+    return ChoiceScore(
+        text,
+        tuple(row["token_ids"]),
+        tuple(row["token_texts"]),
+        tuple(row["logprobs"]),
+        None if alone is None else tuple(alone),
+    )

@@ -1,0 +1,161 @@
+"""The backend for any server that speaks OpenAI's API.
+
+Plain text goes to `/completions`, a chat to `/chat/completions`. Choices are scored by `echo`,
+again in one request, where a server has it for completions; a chat has no such thing.
+"""
+
+import json
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from runtime.errors import BadRequest, RequestFailed
+from runtime.lang.backend import Generation, Piece
+from runtime.lang.choices import ChoiceScore
+from runtime.lang.connection import Connection, HttpBackend
+from runtime.lang.prompt import Prompt
+from runtime.lang.sampling import Sampling
+
+if TYPE_CHECKING:
+    import httpx
+
+# What a generation may write where nothing is said. Source: SGLang's language.
+DEFAULT_TOKENS = 128
+DEFAULT_URL = "https://api.openai.com/v1"
+
+
+class OpenAI(HttpBackend):
+    """A model behind an OpenAI-compatible server.
+
+    Sampling is sent under OpenAI's names, and what OpenAI has no name for as it is: servers know
+    some extensions, and refuse others.
+
+    base_url    of the API, "/v1" included
+    api_key     default: $OPENAI_API_KEY, for OpenAI's own server only
+    extra_body  fields that every generation sends besides, say {"reasoning_effort": "none"}
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        *,
+        base_url: str = DEFAULT_URL,
+        api_key: str | None = None,
+        extra_body: Mapping[str, Any] | None = None,
+        transport: "httpx.AsyncBaseTransport | None" = None,
+    ) -> None:
+        # OpenAI's own server refuses the older name, others may not know the newer one.
+        self._limit = "max_completion_tokens" if base_url == DEFAULT_URL else "max_tokens"
+        if api_key is None and base_url == DEFAULT_URL:
+            api_key = os.environ.get("OPENAI_API_KEY")
+        super().__init__(Connection(base_url, api_key=api_key, transport=transport))
+        self._model = model_name
+        self._extra = dict(extra_body or {})
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> list[Generation]:
+        """Continue a prompt with one request."""
+        path, body = self._request(prompt, sampling)
+        reply = await self.connection.post(path, body)
+        return [_generation(choice, reply) for choice in reply["choices"]]
+
+    async def stream(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece, None]:
+        """Continue a prompt with one request, piece by piece."""
+        path, body = self._request(prompt, sampling)
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        text, usage, finish = "", None, None
+        async with aclosing(self.connection.events(path, body)) as events:
+            async for chunk in events:
+                usage = chunk.get("usage") or usage
+                for choice in chunk["choices"]:
+                    new = _text(choice, "delta")
+                    text += new
+                    finish = choice.get("finish_reason") or finish
+                    yield Piece(new)
+        meta = {"finish_reason": finish, "usage": usage}
+        yield Piece("", Generation(text, None, meta))
+
+    async def score(
+        self, prompt: Prompt, choices: tuple[str, ...], *, unconditional: bool
+    ) -> tuple[list[ChoiceScore], dict[str, Any]]:
+        """Score all choices with one request. Raises BadRequest for what `echo` cannot do."""
+        if prompt.turns:
+            raise BadRequest("OpenAI's API does not score choices in a chat: use Endpoint")
+        if unconditional:
+            raise BadRequest("OpenAI's API does not score choices by themselves: use Endpoint")
+        text = prompt.text
+        body = {
+            "model": self._model,
+            "prompt": [text + choice for choice in choices],
+            "max_tokens": 0,
+            "echo": True,
+            "logprobs": 1,
+            "temperature": 0,
+        }
+        reply = await self.connection.post("/completions", body)
+        rows = [c["logprobs"] for c in sorted(reply["choices"], key=lambda c: c["index"])]
+        start = min(_boundary(row, len(text)) for row in rows)
+        scores = [_score(c, row, start) for c, row in zip(choices, rows, strict=True)]
+        return scores, {"usage": reply.get("usage")}
+
+    async def cache_prefix(self, prompt: Prompt) -> None:
+        """Do nothing: the API has no such request, and a paid one should not be guessed."""
+
+    async def flush_cache(self) -> bool:
+        """Refuse. Raises BadRequest: the API has no such request."""
+        raise BadRequest("OpenAI's API has no cache to flush")
+
+    async def server_info(self) -> dict[str, Any]:
+        """Return what the API tells about the model."""
+        return await self.connection.get(f"/models/{self._model}")
+
+    def _request(self, prompt: Prompt, sampling: Sampling) -> tuple[str, dict[str, Any]]:
+        said: dict[str, Any] = {"max_tokens": DEFAULT_TOKENS, **sampling.said()}
+        if (schema := said.pop("json_schema", None)) is not None:
+            named = {"name": "answer", "schema": json.loads(schema)}
+            said["response_format"] = {"type": "json_schema", "json_schema": named}
+        body = {"model": self._model, **self._extra, **said}
+        if not prompt.turns:
+            if sampling.return_logprob:
+                body["logprobs"] = sampling.top_logprobs_num or 0
+            return "/completions", {**body, "prompt": prompt.text}
+        if sampling.return_logprob:
+            body |= {"logprobs": True, "top_logprobs": sampling.top_logprobs_num or 0}
+        if prompt.begun:
+            body |= {"continue_final_message": True, "add_generation_prompt": False}
+        body[self._limit] = body.pop("max_tokens")
+        messages = [{"role": turn.role, "content": turn.content} for turn in prompt.turns]
+        return "/chat/completions", {**body, "messages": messages}
+
+
+def _text(choice: dict[str, Any], message: str) -> str:
+    inner = choice.get(message)
+    return (choice.get("text") if inner is None else inner.get("content")) or ""
+
+
+def _generation(choice: dict[str, Any], reply: dict[str, Any]) -> Generation:
+    meta = {
+        "finish_reason": choice.get("finish_reason"),
+        "usage": reply.get("usage"),
+        "logprobs": choice.get("logprobs"),
+    }
+    return Generation(_text(choice, "message"), None, meta)
+
+
+def _boundary(row: dict[str, Any], length: int) -> int:
+    """Return where the first token begins that reaches beyond `length` characters."""
+    offsets: list[int] = row["text_offset"]
+    begun = [offset for offset in offsets if offset <= length]
+    beyond = [offset for offset in offsets if offset > length]
+    if not offsets or offsets[0] != 0 or not (beyond or begun):
+        raise RequestFailed("the server did not echo the prompt")
+    return begun[-1]
+
+
+def _score(text: str, row: dict[str, Any], start: int) -> ChoiceScore:
+    kept = [k for k, offset in enumerate(row["text_offset"]) if offset >= start]
+    logprobs = [row["token_logprobs"][k] for k in kept]
+    if not logprobs or any(value is None for value in logprobs):
+        raise RequestFailed("the server told no log-probabilities of the prompt")
+    texts = tuple(str(row["tokens"][k]) for k in kept)
+    return ChoiceScore(text, (None,) * len(kept), texts, tuple(logprobs))

@@ -1,0 +1,147 @@
+"""The writing half of a state: everything a program says."""
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+from runtime.lang.executor import Executor, Value
+from runtime.lang.ir import Begin, End, Expr, Mark, Said, as_expr
+
+AnyScript = TypeVar("AnyScript", bound="Script")
+
+
+class Script:
+    """What a program writes to. Writing never waits; reading, in the subclasses, does.
+
+    A script that nobody holds any more ends what it has under way.
+
+    executor  walks what is said
+    """
+
+    def __init__(self, executor: Executor, *, owns: bool = True) -> None:
+        """Write to `executor`; with `owns`, end its work when this object goes away."""
+        self.executor = executor
+        if owns:
+            weakref.finalize(self, executor.abandon).atexit = False
+
+    def __iadd__(self: AnyScript, said: "str | Expr") -> AnyScript:
+        self.executor.say(as_expr(said))
+        return self
+
+    def set_var(self, name: str, value: Any) -> None:
+        """Define a variable without saying anything."""
+        done: Future[Value] = Future()
+        done.set_result(Value(value))
+        self.executor.variables[name] = done
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.set_var(name, value)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.executor.variables
+
+    def system(self, said: Said = None) -> "Turn":
+        """Say a system message, or open one: `with s.system():`."""
+        return Turn(self, "system", said)
+
+    def user(self, said: Said = None) -> "Turn":
+        """Say a user's message, or open one."""
+        return Turn(self, "user", said)
+
+    def assistant(self, said: Said = None) -> "Turn":
+        """Say an assistant's message, or open one."""
+        return Turn(self, "assistant", said)
+
+    @contextmanager
+    def var_scope(self, name: str) -> Iterator[None]:
+        """Keep everything said inside the block in a variable."""
+        self.executor.say(Mark(name, opens=True))
+        yield
+        self.executor.say(Mark(name, opens=False))
+
+    def fork(self: AnyScript, size: int = 1) -> "Forks[AnyScript]":
+        """Return `size` states that go on from here, each by itself.
+
+        What is said so far is computed once. Raises ValueError below one.
+        """
+        if size < 1:
+            raise ValueError(f"a fork has at least one state, not {size}")
+        return Forks(self, [type(self)(e) for e in self.executor.fork(size, self)])
+
+    @contextmanager
+    def copy(self: AnyScript) -> Iterator[AnyScript]:
+        """Go on from here in a state of its own for the length of the block."""
+        [copy] = self.fork(1).states
+        yield copy
+
+    def cancel(self) -> None:
+        """End what is under way here and in forks, and whatever would follow.
+
+        Reading what was not there yet raises Aborted.
+        """
+        self.executor.cancel()
+
+
+class Turn:
+    """One turn of a chat: said at once, or open for the length of a `with` block."""
+
+    def __init__(self, script: Script, role: str, said: Said) -> None:
+        self._script = script
+        self._role = role
+        if said is not None:
+            script.executor.say(Begin(role) + as_expr(said) + End(role))
+
+    def __enter__(self) -> None:
+        self._script.executor.say(Begin(self._role))
+
+    def __exit__(self, *_: object) -> None:
+        self._script.executor.say(End(self._role))
+
+
+class Forks(Generic[AnyScript]):
+    """States that a fork made.
+
+    states  in order
+    """
+
+    def __init__(self, parent: AnyScript, states: list[AnyScript]) -> None:
+        self.states = states
+        self._parent = parent
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def __getitem__(self, index: int) -> AnyScript:
+        return self.states[index]
+
+    def __iter__(self) -> Iterator[AnyScript]:
+        return iter(self.states)
+
+    def __iadd__(
+        self, said: "str | Expr | Sequence[str | Expr] | Callable[[int], str | Expr]"
+    ) -> "Forks[AnyScript]":
+        """Say the same in each, the entry of a list, or what a function gives for its index.
+
+        Raises ValueError for a list of another length.
+        """
+        each: Sequence[str | Expr]
+        if isinstance(said, str | Expr):
+            each = [said] * len(self.states)
+        elif callable(said):
+            each = [said(index) for index in range(len(self.states))]
+        else:
+            each = said
+        for state, own in zip(self.states, each, strict=True):
+            state.executor.say(as_expr(own))
+        return self
+
+    def join(self, mode: str = "gather_variable") -> None:
+        """Define each new variable of these states, as a list over them, in the parent.
+
+        Raises ValueError for any other mode: text of states is not joined.
+        """
+        if mode != "gather_variable":
+            raise ValueError(f"join knows only the mode gather_variable, not {mode!r}")
+        self._parent.executor.gather([state.executor for state in self.states], self.states)

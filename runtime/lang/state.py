@@ -1,0 +1,173 @@
+"""The reading half of a state: `s["x"]` waits for it, `await s["x"]` in an async program."""
+
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+from runtime.lang.bodies import wait, wait_over
+from runtime.lang.executor import Executor, Value
+from runtime.lang.script import Script
+from runtime.lang.text_log import Follower
+from runtime.lang.waiting import arrival
+
+
+class Readable(Script):
+    """What both kinds of states know of the body that writes to them.
+
+    ended  the promise of what the body returns, in the state its caller holds; None elsewhere
+    """
+
+    def __init__(
+        self, executor: Executor, *, owns: bool = True, ended: "Future[Any] | None" = None
+    ) -> None:
+        super().__init__(executor, owns=owns)
+        self.ended = ended
+
+    def unnamed(self, name: str | None) -> "Future[None] | None":
+        """Return what to wait for while the body has yet to define `name`; None: nothing."""
+        news = self.executor.log.news
+        if name is None or name in self.executor.variables:
+            return None
+        return None if self.ended is None or self.ended.done() else news
+
+    def promise(self, name: str) -> "Future[Value]":
+        """Return the promise of a variable. Raises KeyError, or what ended the body, without."""
+        if name not in self.executor.variables and self.ended is not None:
+            self.ended.result()
+        return self.executor.read(name)
+
+    def follow(self, name: str | None) -> "tuple[Follower, Future[Any]]":
+        """Return a reader of text, and the promise that there will be no more."""
+        over: Future[Any] = self.promise(name) if name is not None else self._everything()
+        over.add_done_callback(lambda _: self.executor.log.wake())
+        return self.executor.log.follow(name), over
+
+    def _everything(self) -> "Future[None]":
+        """Return the promise that the body is over and all it said is walked."""
+        if self.ended is None:
+            return self.executor.settled()
+        over: Future[None] = Future()
+
+        def settle(ended: "Future[Any]") -> None:
+            if (error := ended.exception()) is not None:
+                over.set_exception(error)
+            else:
+                self.executor.settled().add_done_callback(finish)
+
+        def finish(settled: "Future[None]") -> None:
+            if (error := settled.exception()) is not None:
+                over.set_exception(error)
+            else:
+                over.set_result(None)
+
+        self.ended.add_done_callback(settle)
+        return over
+
+    async def text_async_iter(self, var_name: str | None = None) -> AsyncIterator[str]:
+        """Yield the text, or one variable's, as it grows, in any event loop.
+
+        Raises what went wrong, after the text there was.
+        """
+        while (defined := self.unnamed(var_name)) is not None:
+            await arrival(defined)
+        follower, over = self.follow(var_name)
+        while True:
+            news, ends = self.executor.log.news, over.done()
+            for piece in follower.take():
+                yield piece
+            if ends:
+                over.result()
+                return
+            await arrival(news)
+
+
+class State(Readable):
+    """A program's state for synchronous code: reading waits, and raises what went wrong."""
+
+    def __getitem__(self, name: str) -> Any:
+        return self.get_var(name)
+
+    def get_var(self, name: str) -> Any:
+        """Return a variable once it is there. Raises KeyError for an unknown name."""
+        return self._value(name).value
+
+    def get_meta_info(self, name: str) -> Any:
+        """Return what the backend told about a variable: counts, log-probabilities."""
+        return self._value(name).meta_info
+
+    def text(self) -> str:
+        """Return everything said so far, as one text; of a chat, the contents of its turns."""
+        self.sync()
+        return self.executor.log.text()
+
+    def messages(self) -> list[dict[str, str]]:
+        """Return the closed turns of a chat."""
+        self.sync()
+        return self.executor.messages()
+
+    def sync(self) -> None:
+        """Wait until everything said so far is there. Raises what went wrong."""
+        error = self.error()
+        if error is not None:
+            raise error
+
+    def error(self) -> BaseException | None:
+        """Wait like `sync`; return what went wrong instead of raising it."""
+        everything = self._everything()
+        wait_over(everything)
+        return everything.exception()
+
+    @property
+    def ret_value(self) -> Any:
+        """What the program's function returned. Raises what it raised."""
+        return None if self.ended is None else wait(self.ended)
+
+    def text_iter(self, var_name: str | None = None) -> Iterator[str]:
+        """Yield the text, or one variable's, as it grows.
+
+        Raises what went wrong, after the text there was.
+        """
+        while (defined := self.unnamed(var_name)) is not None:
+            wait(defined)
+        follower, over = self.follow(var_name)
+        while True:
+            news, ends = self.executor.log.news, over.done()
+            yield from follower.take()
+            if ends:
+                over.result()
+                return
+            wait(news)
+
+    def _value(self, name: str) -> Value:
+        while (defined := self.unnamed(name)) is not None:
+            wait(defined)
+        return wait(self.promise(name))
+
+
+class AsyncState(Readable):
+    """A program's state for `async def` functions: what waits is awaited."""
+
+    def __getitem__(self, name: str) -> Coroutine[Any, Any, Any]:
+        return self.get_var(name)
+
+    async def get_var(self, name: str) -> Any:
+        """Return a variable once it is there. Raises KeyError for an unknown name."""
+        return (await arrival(self.promise(name))).value
+
+    async def get_meta_info(self, name: str) -> Any:
+        """Return what the backend told about a variable."""
+        return (await arrival(self.promise(name))).meta_info
+
+    async def text(self) -> str:
+        """Return everything said so far."""
+        await self.sync()
+        return self.executor.log.text()
+
+    async def messages(self) -> list[dict[str, str]]:
+        """Return the closed turns of a chat."""
+        await self.sync()
+        return self.executor.messages()
+
+    async def sync(self) -> None:
+        """Wait until everything said so far is there. Raises what went wrong."""
+        await arrival(self.executor.settled())

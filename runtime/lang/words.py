@@ -1,0 +1,151 @@
+"""The words of the language: what a program's function says to its state."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from runtime.errors import BadRequest
+from runtime.lang.choices import ChoicesMethod, token_length_normalized
+from runtime.lang.ir import Begin, End, Expr, Gen, Said, Select, as_expr
+from runtime.lang.sampling import Sampling
+
+# Source: the data types of SGLang's language. A number ends before the blank that follows it.
+_PATTERNS: dict[str, str] = {
+    "int": r"[-+]?[0-9]+[ \n]*",
+    "float": r"[-+]?[0-9]*\.?[0-9]+[ \n]*",
+    "str": r"\"[\w\d\s]*\"[ \n]*",
+    "bool": r"(True|False)",
+}
+_NUMBERS = ("int", "float")
+_NUMBER_STOPS = (" ", "\n")
+
+
+def gen(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    *,
+    choices: Sequence[str] | None = None,
+    choices_method: ChoicesMethod | None = None,
+    dtype: type | str | None = None,
+    **sampling: Any,
+) -> Expr:
+    """Let the model write; with `choices`, let it choose.
+
+    name      the variable that keeps the text
+    dtype     int, float, str or bool, or its name: the text has that form
+    sampling  fields of `Sampling`: stop, temperature, top_p, regex, json_schema, n ...
+    Raises TypeError for an unknown field, ValueError for a regex that is none, an unknown dtype,
+    or a form said twice.
+    """
+    if choices is not None:
+        return select(name, choices, choices_method=choices_method or token_length_normalized)
+    if isinstance(schema := sampling.get("json_schema"), dict):
+        sampling["json_schema"] = json.dumps(schema)
+    wish = Sampling.of({"max_tokens": max_tokens, **sampling})
+    if dtype is not None:
+        wish = _typed(dtype, wish)
+    if wish.regex is not None:
+        try:
+            re.compile(wish.regex)
+        except re.error as fault:
+            raise ValueError(f"regex {wish.regex!r} is not valid: {fault}") from fault
+    return Gen(name, wish)
+
+
+def gen_int(name: str | None = None, max_tokens: int | None = None, **sampling: Any) -> Expr:
+    """Let the model write a whole number; see `gen`."""
+    return gen(name, max_tokens, dtype=int, **sampling)
+
+
+def gen_string(name: str | None = None, max_tokens: int | None = None, **sampling: Any) -> Expr:
+    """Let the model write a quoted string; see `gen`."""
+    return gen(name, max_tokens, dtype=str, **sampling)
+
+
+def select(
+    name: str | None = None,
+    choices: Sequence[str] | None = None,
+    temperature: float = 0.0,
+    choices_method: ChoicesMethod = token_length_normalized,
+) -> Expr:
+    """Say the likeliest of `choices`, scored in one round trip.
+
+    Raises ValueError for no choices, an empty one, or a temperature: choosing is not sampling.
+    """
+    if not choices or not all(choices):
+        raise ValueError("select needs choices, none of them empty")
+    if temperature > 1e-5:
+        raise ValueError("select takes the likeliest choice: the temperature must be 0")
+    return Select(name, tuple(choices), choices_method)
+
+
+def system(said: Said = None) -> Expr:
+    """Say a system message."""
+    return _turn("system", said)
+
+
+def user(said: Said = None) -> Expr:
+    """Say a user's message."""
+    return _turn("user", said)
+
+
+def assistant(said: Said = None) -> Expr:
+    """Say an assistant's message, in which the model may write."""
+    return _turn("assistant", said)
+
+
+def system_begin() -> Expr:
+    """Open a system message."""
+    return Begin("system")
+
+
+def system_end() -> Expr:
+    """Close a system message."""
+    return End("system")
+
+
+def user_begin() -> Expr:
+    """Open a user's message."""
+    return Begin("user")
+
+
+def user_end() -> Expr:
+    """Close a user's message."""
+    return End("user")
+
+
+def assistant_begin() -> Expr:
+    """Open an assistant's message."""
+    return Begin("assistant")
+
+
+def assistant_end() -> Expr:
+    """Close an assistant's message."""
+    return End("assistant")
+
+
+def image(*_: Any, **__: Any) -> NoReturn:
+    """Refuse an image. Raises BadRequest: the models served read text only."""
+    raise BadRequest("images are not supported: the model reads text only", code="not_supported")
+
+
+def video(*_: Any, **__: Any) -> NoReturn:
+    """Refuse a video. Raises BadRequest: the models served read text only."""
+    raise BadRequest("videos are not supported: the model reads text only", code="not_supported")
+
+
+def _turn(role: str, said: Said) -> Expr:
+    return Begin(role) + as_expr(said) + End(role)
+
+
+def _typed(dtype: type | str, wish: Sampling) -> Sampling:
+    kind = dtype if isinstance(dtype, str) else dtype.__name__
+    if kind not in _PATTERNS:
+        raise ValueError(f"dtype must be one of {', '.join(_PATTERNS)}, not {kind!r}")
+    if wish.regex is not None or wish.json_schema is not None:
+        raise ValueError("dtype says the form already: leave out regex and json_schema")
+    stop = (wish.stop,) if isinstance(wish.stop, str) else wish.stop or ()
+    more = _NUMBER_STOPS if kind in _NUMBERS else ()
+    return replace(wish, regex=_PATTERNS[kind], stop=(*stop, *more) or None)

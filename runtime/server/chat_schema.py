@@ -1,0 +1,323 @@
+"""The body of `/v1/chat/completions`, and what of it we refuse."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from runtime.chat_template import Message
+from runtime.errors import BadRequest
+from runtime.sampling import SamplingSpec
+from runtime.server.native_schema import refuse_unsupported
+from runtime.server.openai_schema import CommonBody, check_top
+
+MAX_MESSAGES = 10_000
+
+_UNSUPPORTED = (
+    "functions", "function_call", "audio", "web_search_options", "chat_template", "task",
+)  # fmt: skip
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_V4_ROLES = {**_ROLES, "tool": "tool", "latest_reminder": "latest_reminder"}
+_TEMPLATE_NAMES = ("enable_thinking", "thinking", "reasoning_effort")
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max")
+
+
+class ContentPart(msgspec.Struct, frozen=True):
+    """One part of a message's content."""
+
+    type: str
+    text: str | None = None
+
+
+class FunctionCall(msgspec.Struct, frozen=True):
+    """What an assistant called, and with what."""
+
+    name: str
+    arguments: str | dict[str, Any] = "{}"
+
+
+class MessageToolCall(msgspec.Struct, frozen=True):
+    """One tool call of an assistant's message."""
+
+    id: str
+    function: FunctionCall
+    type: str = "function"
+
+
+class ChatMessage(msgspec.Struct, frozen=True):
+    """One message of a chat; `reasoning` is another name for `reasoning_content`."""
+
+    role: str
+    content: str | list[ContentPart] | None = None
+    prefix: bool | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[MessageToolCall] | None = None
+    tool_call_id: str | None = None
+    function_call: Any = None
+    audio: Any = None
+
+
+class ToolFunction(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A function that the model may call; `parameters` is a JSON schema of an object."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """One entry of `tools`."""
+
+    function: ToolFunction
+    type: str = "function"
+
+
+class NamedFunction(msgspec.Struct, frozen=True):
+    """Which function."""
+
+    name: str
+
+
+class NamedTool(msgspec.Struct, frozen=True):
+    """A `tool_choice` that names the tool to call."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class ChatBody(CommonBody, frozen=True, kw_only=True):
+    """`/v1/chat/completions`."""
+
+    messages: list[ChatMessage]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    thinking: Any = None
+    reasoning_effort: str | None = None
+    separate_reasoning: bool | None = None
+    stream_reasoning: bool | None = None
+    modalities: list[str] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    functions: Any = None
+    function_call: Any = None
+    audio: Any = None
+    web_search_options: Any = None
+    chat_template: Any = None
+    task: Any = None
+
+    def spec(self, *, vocab_size: int) -> SamplingSpec:
+        """Return the checked sampling. Raises BadSampling, BadRequest."""
+        refuse_unsupported(self, _UNSUPPORTED)
+        self.forced_tools()
+        if self.modalities not in (None, [], ["text"]):
+            raise BadRequest("only the modality text is supported", param="modalities")
+        check_top(self.top_logprobs, "top_logprobs")
+        if self.top_logprobs and not self.logprobs:
+            raise BadRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
+        asked = self.max_completion_tokens
+        asked = self.max_tokens if asked is None else asked
+        return self.common_spec(vocab_size, max_tokens=asked, default_tokens=None)
+
+    def forced_tools(self) -> dict[str, Any] | None:
+        """Return the parameters' schema of each tool of which one must be called; None: no must.
+
+        Raises BadRequest for a `tool_choice` that is none, or that cannot be met.
+        """
+        if self.tool_choice in (None, "none", "auto"):
+            return None
+        tools = {tool.function.name: tool.function.parameters or {} for tool in self.tools or ()}
+        if self.tool_choice != "required":
+            name = _named(self.tool_choice)
+            tools = {name: tools[name]} if name in tools else {}
+        if not tools:
+            raise BadRequest("tool_choice names no tool that is there", param="tool_choice")
+        if (self.response_format or {}).get("type", "text") != "text":
+            raise BadRequest("a forced call has no response_format", param="response_format")
+        return tools
+
+    @property
+    def continues(self) -> bool:
+        """Whether the last message is the beginning of the answer."""
+        return bool(self.continue_final_message or (self.messages and self.messages[-1].prefix))
+
+    def turns(self) -> list[Message]:
+        """Return the messages for a Jinja template: text only.
+
+        Raises BadRequest for what is not, tools included.
+        """
+        self._check_count()
+        if self.tools and self.tool_choice != "none":
+            raise BadRequest(
+                "tools are not supported with this checkpoint's chat template",
+                param="tools",
+                code="not_supported",
+            )
+        return [_turn(message, f"messages[{k}]") for k, message in enumerate(self.messages)]
+
+    def conversation(self) -> dict[str, Any]:
+        """Return what `V4Encoder.encode` takes. Raises BadRequest."""
+        self._check_count()
+        if self.add_generation_prompt is False and not self.continues:
+            raise BadRequest(
+                "the V4 format always opens the assistant's turn", param="add_generation_prompt"
+            )
+        messages = [_v4_message(m, f"messages[{k}]") for k, m in enumerate(self.messages)]
+        if self.continues:
+            if messages[-1]["role"] != "assistant":
+                raise BadRequest("only an assistant's message can be continued", param="messages")
+            messages[-1]["prefix"] = True
+        body: dict[str, Any] = {"messages": messages, **self._thinking()}
+        if self.tools:
+            body["tools"] = [_v4_tool(tool, k) for k, tool in enumerate(self.tools)]
+            # A call that must be made is forced by a grammar; the prompt is that of a free choice.
+            if self.tool_choice is not None:
+                forced = self.forced_tools() is not None
+                body["tool_choice"] = "auto" if forced else self.tool_choice
+        if (self.response_format or {}).get("type") == "json_schema":
+            body["response_format"] = self.response_format
+        return body
+
+    def variables(self) -> dict[str, Any]:
+        """Return what the client tells the template besides the messages.
+
+        Raises BadRequest for a name or a value that is none of the known few: a template must not
+        be handed arbitrary data.
+        """
+        asked = dict(self.chat_template_kwargs or {})
+        if isinstance(self.thinking, dict):
+            kind = self.thinking.get("type")
+            if kind not in ("enabled", "disabled"):
+                raise BadRequest("thinking.type must be enabled or disabled", param="thinking")
+            asked["thinking"] = kind == "enabled"
+        elif self.thinking is not None:
+            asked["thinking"] = self.thinking
+        if self.reasoning_effort is not None:
+            asked["reasoning_effort"] = self.reasoning_effort
+        for name, value in asked.items():
+            known = name in _TEMPLATE_NAMES and isinstance(value, bool | str)
+            if not known or (isinstance(value, str) and len(value) > 32):
+                raise BadRequest(
+                    f"{name[:80]!r} is no template argument: there are "
+                    f"{', '.join(_TEMPLATE_NAMES)}, each true, false or a word",
+                    param="chat_template_kwargs",
+                )
+        return asked
+
+    def _thinking(self) -> dict[str, Any]:
+        """Return `thinking` and `reasoning_effort` for V4, each only where it was asked for.
+
+        Thinking said aloud outranks an effort of "none".
+        """
+        asked = self.variables()
+        said = asked.get("thinking", asked.get("enable_thinking"))
+        effort = asked.get("reasoning_effort")
+        if not isinstance(said, bool | None):
+            raise BadRequest("thinking must be true or false", param="thinking")
+        if effort is not None and effort not in _EFFORTS:
+            expected = ", ".join(_EFFORTS)
+            raise BadRequest(
+                f"reasoning_effort must be one of {expected}", param="reasoning_effort"
+            )
+        if said is None and effort == "none":
+            said = False
+        body: dict[str, Any] = {}
+        if said is not None:
+            body["thinking"] = {"type": "enabled" if said else "disabled"}
+        if effort not in (None, "none"):
+            body["reasoning_effort"] = effort
+        return body
+
+    def _check_count(self) -> None:
+        if not 1 <= len(self.messages) <= MAX_MESSAGES:
+            expected = f"between 1 and {MAX_MESSAGES}"
+            raise BadRequest(f"the number of messages must be {expected}", param="messages")
+
+
+def _turn(message: ChatMessage, where: str) -> Message:
+    if message.role not in _ROLES:
+        raise BadRequest(
+            f"{where}: role must be system, developer, user or assistant, "
+            f"got {message.role[:80]!r}",
+            param="messages",
+        )
+    if message.tool_calls or message.function_call or message.audio:
+        raise BadRequest(f"{where}: tool calls and audio are not supported here", param="messages")
+    return Message(_ROLES[message.role], "\n".join(_texts(message, where)))
+
+
+def _v4_message(message: ChatMessage, where: str) -> dict[str, Any]:
+    """Return a message as DeepSeek's API has it."""
+    role = _V4_ROLES.get(message.role)
+    if role is None:
+        raise BadRequest(
+            f"{where}: role must be one of {', '.join(_V4_ROLES)}, got {message.role[:80]!r}",
+            param="messages",
+        )
+    if message.function_call or message.audio:
+        raise BadRequest(f"{where}: function_call and audio are not supported", param="messages")
+    # Source: deepseek-recipe joins the parts of a content so.
+    told: dict[str, Any] = {"role": role, "content": "\n\n".join(_texts(message, where))}
+    if role == "assistant":
+        reasoning = message.reasoning_content
+        reasoning = message.reasoning if reasoning is None else reasoning
+        if reasoning is not None:
+            told["reasoning_content"] = reasoning
+        if message.tool_calls:
+            told["tool_calls"] = [_v4_call(call) for call in message.tool_calls]
+    if message.prefix:
+        told["prefix"] = True
+    if role == "tool" and message.tool_call_id is not None:
+        told["tool_call_id"] = message.tool_call_id
+    return told
+
+
+def _v4_call(call: MessageToolCall) -> dict[str, Any]:
+    arguments = call.function.arguments
+    if not isinstance(arguments, str):
+        arguments = msgspec.json.encode(arguments).decode()
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _v4_tool(tool: Tool, number: int) -> dict[str, Any]:
+    if tool.type != "function":
+        raise BadRequest(f"tools[{number}] must be of type function", param="tools")
+    function = msgspec.to_builtins(tool.function)
+    parameters = tool.function.parameters
+    # OpenAI takes a schema that does not say it is an object's; DeepSeek's encoder does not.
+    if parameters is not None and "type" not in parameters:
+        function["parameters"] = {"type": "object", **parameters}
+    return {"type": "function", "function": function}
+
+
+def _named(tool_choice: Any) -> str:
+    """Return the tool that `tool_choice` names. Raises BadRequest if it is malformed."""
+    try:
+        return msgspec.convert(tool_choice, NamedTool).function.name
+    except msgspec.ValidationError:
+        raise BadRequest(
+            "tool_choice must be none, auto, required or name a function", param="tool_choice"
+        ) from None
+
+
+def _texts(message: ChatMessage, where: str) -> list[str]:
+    content = message.content
+    if content is None:
+        if message.role != "assistant":
+            raise BadRequest(f"{where}: content is missing", param="messages")
+        return []
+    if isinstance(content, str):
+        return [content]
+    for part in content:
+        if part.type != "text" or part.text is None:
+            raise BadRequest(
+                f"{where}: only text content is supported, got {part.type[:80]!r}",
+                param="messages",
+            )
+    return [part.text or "" for part in content]

@@ -1,0 +1,55 @@
+"""Python values as a request body: checked, and told what is wrong, as JSON is."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from runtime.errors import BadRequest
+from runtime.server.field_hints import unknown_field_hint
+
+_Shape = TypeVar("_Shape", bound=msgspec.Struct)
+_WHERE = re.compile(r"^(?P<what>.*?) - at (?:`key` in )?`\$\.(?P<path>.+)`$", re.DOTALL)
+
+
+def as_body(values: Mapping[str, Any], shape: type[_Shape]) -> _Shape:
+    """Return `values` as a `shape`, which shares nothing with the caller's lists.
+
+    Arrays count as lists, and keys of a mapping may be digits, as in JSON. Raises TypeError for a
+    name that `shape` does not have, BadRequest (naming the field) for a value that does not fit.
+    """
+    known = shape.__struct_fields__
+    for name in values:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f": did you mean {near[0]}?" if near else ""
+            raise TypeError(f"unexpected argument {name!r}{hint}")
+    try:
+        plain = msgspec.msgpack.decode(msgspec.msgpack.encode(values, enc_hook=_as_list))
+        return msgspec.convert(plain, shape, str_keys=True)
+    except msgspec.ValidationError as fault:
+        raise field_error(str(fault)) from fault
+    except UnicodeEncodeError as fault:
+        raise BadRequest(f"text with a lone surrogate is no text: {fault}") from fault
+    except RecursionError as fault:
+        raise BadRequest("the values are nested too deeply") from fault
+    except (TypeError, ValueError, OverflowError) as fault:
+        raise BadRequest(f"the values are no request: {fault}") from fault
+
+
+def field_error(text: str) -> BadRequest:
+    """Return msgspec's complaint `text` as an error that names the field."""
+    found = _WHERE.match(text)
+    if found is None:
+        return BadRequest(f"the body is not a request: {text}")
+    path = found["path"]
+    what = found["what"] + unknown_field_hint(found["what"])
+    return BadRequest(f"{path}: {what}", param=re.split(r"[.\[]", path, maxsplit=1)[0])
+
+
+def _as_list(value: Any) -> Any:
+    if hasattr(value, "tolist"):  # of numpy or torch, which need not be there
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} is nothing that JSON could say")

@@ -1,0 +1,122 @@
+"""What a body says the output must be, as a grammar: SGLang's fields and OpenAI's formats.
+
+What the grammar itself says is judged where it is compiled, in a process that may die of it.
+"""
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any, cast
+
+import msgspec
+
+from runtime.chat.call_grammar import call_grammar
+from runtime.errors import BadRequest, GrammarError
+from runtime.messages import Grammar, GrammarKind
+from runtime.sampling import MAX_GRAMMAR_CHARS
+
+
+class _Parameters(msgspec.Struct, frozen=True):
+    """What forcing a call relies on of the parameters' schema."""
+
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+
+
+_FORMATS = ("text", "json_object", "json_schema", "structural_tag")
+
+
+def asked_grammar(
+    *,
+    response_format: dict[str, Any] | None = None,
+    json_schema: str | dict[str, Any] | None = None,
+    regex: str | None = None,
+    ebnf: str | None = None,
+    structural_tag: str | dict[str, Any] | None = None,
+) -> Grammar | None:
+    """Return the one grammar that is asked for, None where there is none.
+
+    Raises BadRequest for more than one, or a malformed `response_format`, GrammarError where this
+    server cannot serve any.
+    """
+    asked: dict[str, Grammar] = {}
+    texts: dict[GrammarKind, str | dict[str, Any] | None] = {
+        "json_schema": json_schema,
+        "regex": regex,
+        "ebnf": ebnf,
+        "structural_tag": structural_tag,
+    }
+    for kind, text in texts.items():
+        if text is not None:
+            asked[kind] = Grammar(kind, text if isinstance(text, str) else _json(text))
+    by_format = _of_format(response_format)
+    if by_format is not None:
+        asked["response_format"] = by_format
+    if len(asked) > 1:
+        names = ", ".join(asked)
+        raise BadRequest(f"an output follows one grammar, got {names}", param=list(asked)[-1])
+    for name, grammar in asked.items():
+        require_compiler(name)
+        return grammar
+    return None
+
+
+def forced_call(tools: Mapping[str, Any], *, dsml_id: int, parallel: bool) -> Grammar:
+    """Return the grammar of an answer that calls one of these tools; see `call_grammar`.
+
+    Raises GrammarError for a tool that cannot be forced, or where no grammar can be served.
+    """
+    require_compiler("tool_choice")
+    for name, schema in tools.items():
+        try:
+            msgspec.convert(schema, _Parameters)
+        except msgspec.ValidationError as fault:
+            raise GrammarError(f"the parameters of tool {name!r}: {fault}", param="tools") from None
+    text = call_grammar(tools, dsml_id=dsml_id, parallel=parallel)
+    if len(text) > MAX_GRAMMAR_CHARS:
+        raise GrammarError("the tools' schemas are too long to force a call", param="tools")
+    return Grammar("structural_tag", text)
+
+
+def require_compiler(param: str) -> None:
+    """Raise GrammarError where the optional dependency of grammars is not installed."""
+    if find_spec("xgrammar") is None:
+        raise GrammarError(
+            "structured output needs xgrammar, which this server lacks: "
+            "pip install 'umbra[grammar]'",
+            param=param,
+        )
+
+
+def _of_format(response_format: dict[str, Any] | None) -> Grammar | None:
+    if response_format is None:
+        return None
+    kind = response_format.get("type", "text")
+    match kind:
+        case "text":
+            return None
+        case "json_object":
+            return Grammar("json_object")
+        case "json_schema":
+            return Grammar("json_schema", _json(_schema(response_format)))
+        case "structural_tag":
+            return Grammar("structural_tag", _json(response_format))
+        case _:
+            raise BadRequest(
+                f"response_format.type must be one of {', '.join(_FORMATS)}, "
+                f"got {str(kind)[:80]!r}",
+                param="response_format",
+            )
+
+
+def _schema(response_format: dict[str, Any]) -> dict[str, Any] | bool:
+    named = response_format.get("json_schema")
+    schema = cast(dict[str, Any], named).get("schema") if isinstance(named, dict) else None
+    if not isinstance(schema, dict | bool):
+        raise BadRequest(
+            "response_format.json_schema.schema must be a JSON schema", param="response_format"
+        )
+    return cast(dict[str, Any] | bool, schema)
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,31 @@
+"""How busy a server is: what routers balance by."""
+
+from typing import Any
+
+from runtime.messages import State
+from runtime.server.service import Service
+
+
+def server_load(service: Service, state: State | None) -> dict[str, Any]:
+    """Return the load of the one rank there is, under SGLang's names; zeros without a `state`.
+
+    token_usage   of the fullest pool, cached units that no request holds not counted
+    utilization   share of the rows that run
+    """
+    gauges = {} if state is None else state.gauges
+    rows = service.config.max_running_requests
+    running = int(gauges.get("running", 0))
+    capacity = gauges.get("full_pages", 0.0) * gauges.get("page_size", 0.0)
+    return {
+        "dp_rank": 0,
+        "num_running_reqs": running,
+        "num_waiting_reqs": int(gauges.get("waiting", 0)),
+        "num_total_reqs": running + int(gauges.get("waiting", 0)),
+        "num_used_tokens": int(gauges.get("used_tokens", 0)),
+        "max_total_num_tokens": int(capacity),
+        "max_running_requests": rows,
+        "token_usage": max(gauges.get(f"{pool}_usage", 0.0) for pool in ("full", "swa", "ring")),
+        "gen_throughput": gauges.get("gen_throughput", 0.0),
+        "cache_hit_rate": gauges.get("cache_hit_rate", 0.0),
+        "utilization": running / rows,
+    }

@@ -1,0 +1,123 @@
+"""Prompts that neither one text nor one list of ids can say: what a program has said so far.
+
+`prompt_parts` is one of two objects. `{"segments": [...]}` mixes text with the very ids a model
+produced, so that the next call continues at the exact last token. `{"messages": [...]}` is a chat,
+rendered by the checkpoint's own template.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from runtime.chat.marks import ASSISTANT
+from runtime.errors import BadRequest
+from runtime.server.chat import Chats
+from runtime.server.chat_schema import ChatBody, ChatMessage
+from runtime.server.native_schema import GenerateBody
+from runtime.server.service import Service
+from runtime.tokenizer.tokenizer import TextTokenizer
+
+MAX_SEGMENTS = 10_000
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """A prompt in pieces; exactly one of `segments` and `messages` is given.
+
+    segments                text or token ids, in order; each text is tokenised by itself, and
+                            only a first one is given what begins a text
+    continue_final_message  the last message is the beginning of the answer
+    add_generation_prompt   open the assistant's turn (the default); False: the messages alone,
+                            which every longer chat begins with
+    chat_template_kwargs    as for `/v1/chat/completions`
+    """
+
+    segments: list[str | list[int]] | None = None
+    messages: list[ChatMessage] | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class PromptedBody(GenerateBody, frozen=True):
+    """`/generate`, with one more way to give the prompt."""
+
+    prompt_parts: Prompt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptIds:
+    """A prompt as ids.
+
+    open_tokens  trailing ids that come from text, so that text after it may merge with them
+    chat         it was rendered from messages, whose text never means a control token
+    """
+
+    ids: list[int]
+    open_tokens: int
+    chat: bool = False
+
+
+class Prompts:
+    """Turns every form of a prompt into ids."""
+
+    def __init__(self, service: Service, chat: Chats) -> None:
+        self._service = service
+        self._chat = chat
+
+    async def resolve(self, body: PromptedBody) -> GenerateBody:
+        """Return `body` with its `prompt_parts`, if any, as input_ids. Raises BadRequest."""
+        if body.prompt_parts is None:
+            return body
+        if body.text is not None or body.input_ids is not None:
+            raise BadRequest(
+                "give only one of text, input_ids and prompt_parts", param="prompt_parts"
+            )
+        ids = (await self.encode(body.prompt_parts)).ids
+        return msgspec.structs.replace(body, input_ids=ids, prompt_parts=None)
+
+    async def encode(self, prompt: Prompt) -> PromptIds:
+        """Return the ids of a prompt in pieces. Raises BadRequest."""
+        if (prompt.segments is None) == (prompt.messages is None):
+            raise BadRequest("prompt_parts has either segments or messages", param="prompt_parts")
+        if prompt.segments is not None:
+            return await self.encode_segments(prompt.segments)
+        v4 = self._service.v4 is not None
+        body = ChatBody(
+            messages=prompt.messages or [],
+            continue_final_message=prompt.continue_final_message,
+            add_generation_prompt=None if v4 else prompt.add_generation_prompt,
+            chat_template_kwargs=prompt.chat_template_kwargs,
+        )
+        ids = await self._chat.encode(body)
+        if v4 and prompt.add_generation_prompt is False and not body.continues:
+            ids = self._closed(ids)
+        return PromptIds(ids, open_tokens=len(ids), chat=True)
+
+    def _closed(self, ids: list[int]) -> list[int]:
+        """Return a V4 prompt without the answer that the format always opens at its end."""
+        opens = self._service.manager.tokenizer.token_id(ASSISTANT)
+        return ids[: len(ids) - 1 - ids[::-1].index(opens)] if opens in ids else ids
+
+    async def encode_segments(self, segments: list[str | list[int]]) -> PromptIds:
+        """Return the ids of segments. Raises BadRequest."""
+        if not 1 <= len(segments) <= MAX_SEGMENTS:
+            raise BadRequest(f"a prompt has 1 to {MAX_SEGMENTS} segments", param="prompt_parts")
+        for segment in segments:
+            if not isinstance(segment, str) and segment:
+                self._service.check_token_ids(segment, param="prompt_parts")
+        manager = self._service.manager
+        return await manager.in_thread(lambda: _encode_segments(manager.tokenizer, segments))
+
+
+def _encode_segments(tokenizer: TextTokenizer, segments: list[str | list[int]]) -> PromptIds:
+    ids: list[int] = []
+    open_tokens = 0
+    for number, segment in enumerate(segments):
+        if isinstance(segment, str):
+            new = tokenizer.encode(segment, add_special_tokens=number == 0)
+            open_tokens = len(new)
+        else:
+            new, open_tokens = segment, 0
+        ids += new
+    return PromptIds(ids, open_tokens)

@@ -1,0 +1,100 @@
+"""Scores choices with the engine: the prompt once, each choice's tokens once.
+
+From the prompt's last logits come the first tokens of all choices. A choice of more tokens then
+costs exactly those tokens: it starts at the resume point that the prompt left. Equal beginnings of
+choices have one value, taken once, so that ties are ties.
+"""
+
+from runtime.errors import RequestFailed
+from runtime.messages import Logprobs
+from runtime.sampling import SamplingSpec
+from runtime.server.native_plan import NO_PROMPT_LOGPROBS
+from runtime.server.runs import Answer, gather
+from runtime.server.score_plan import ScorePlan
+from runtime.server.spelling import LEAST_LOGPROB
+from runtime.tokenizer.call import GenerateCall
+from runtime.tokenizer.manager import TokenizerManager
+
+# Ids sent to the scheduler at a time: every choice brings the whole prompt along.
+WAVE_TOKENS = 4 << 20
+
+Ids = tuple[int, ...]
+
+
+class ScoreRun:
+    """The calls of one score, and what they cost.
+
+    cached_tokens    of the prompt, from the cache
+    computed_tokens  of prompt and choices (of choices by themselves as well), computed for this
+    """
+
+    def __init__(self, manager: TokenizerManager, *, namespace: str, priority: int) -> None:
+        self._manager = manager
+        self._namespace = namespace
+        self._priority = priority
+        self.cached_tokens = 0
+        self.computed_tokens = 0
+
+    async def conditional(self, plan: ScorePlan) -> dict[Ids, float]:
+        """Return the log-probability of the last token of every beginning of every choice."""
+        first = tuple(sorted({ids[0] for ids in plan.choices}))
+        [answer] = await self._answers(
+            [self._call(plan.prefix, Logprobs(NO_PROMPT_LOGPROBS, 0, first), new_tokens=1)]
+        )
+        self.cached_tokens = answer.cached_tokens
+        picked = answer.logprobs.picked
+        if not picked or len(picked[0]) != len(first):
+            raise RequestFailed("the model gave no finite probabilities")
+        values: dict[Ids, float] = {(token_id,): _finite(v) for v, token_id in picked[0]}
+        found = await self._rest(plan.prefix, plan.choices)
+        for ids, rest in found.items():
+            for k, value in enumerate(rest, start=2):
+                values.setdefault(ids[:k], value)
+        return values
+
+    async def unconditional(self, plan: ScorePlan) -> dict[Ids, list[float]]:
+        """Return the log-probabilities of each choice by itself, without its first token."""
+        return {ids: [] for ids in plan.choices} | await self._rest([], plan.choices)
+
+    async def _rest(self, prefix: list[int], choices: list[Ids]) -> dict[Ids, list[float]]:
+        """Return the values of each choice's tokens after the first, where it has more."""
+        longer = sorted({ids for ids in choices if len(ids) > 1})
+        asked = Logprobs(len(prefix))
+        # One score alone never overflows the queue, nor memory.
+        most = self._manager.config.max_running_requests
+        wave = max(1, min(most, WAVE_TOKENS // max(1, len(prefix))))
+        found: dict[Ids, list[float]] = {}
+        for start in range(0, len(longer), wave):
+            part = longer[start : start + wave]
+            answers = await self._answers([self._call([*prefix, *ids], asked) for ids in part])
+            for ids, answer in zip(part, answers, strict=True):
+                found[ids] = _tail_values(answer, len(ids))
+        return found
+
+    def _call(self, ids: list[int], asked: Logprobs, *, new_tokens: int = 0) -> GenerateCall:
+        spec = SamplingSpec(max_new_tokens=new_tokens, temperature=0.0)
+        return GenerateCall(
+            spec,
+            input_ids=ids,
+            logprobs=asked,
+            namespace=self._namespace,
+            priority=self._priority,
+            stream=False,
+        )
+
+    async def _answers(self, calls: list[GenerateCall]) -> list[Answer]:
+        answers = [answers[0] for answers in await gather(self._manager, calls)]
+        self.computed_tokens += sum(a.prompt_tokens - a.cached_tokens for a in answers)
+        return answers
+
+
+def _tail_values(answer: Answer, count: int) -> list[float]:
+    """Return the values of a choice's tokens after the first, which has none here."""
+    values = answer.prompt_logprobs.values
+    if len(values) != count or any(value is None for value in values[1:]):
+        raise RequestFailed("the model gave no finite probabilities")
+    return [_finite(value) for value in values[1:] if value is not None]
+
+
+def _finite(value: float) -> float:
+    return max(value, LEAST_LOGPROB)

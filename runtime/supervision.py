@@ -1,0 +1,118 @@
+"""Supervision of a scheduler process: bring it up, and notice when it dies or hangs.
+
+What a server and an in-process engine have in common. All of it runs in one event loop.
+"""
+
+import asyncio
+import dataclasses
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from runtime.config import ServerConfig
+from runtime.errors import ConfigError, WorkerDied
+from runtime.ipc import ManagerSocket
+from runtime.messages import Ready
+from runtime.scheduler_process import CONFIG_EXIT_CODE, SchedulerProcess, verdict
+from runtime.tokenizer.manager import TokenizerManager
+from runtime.tokenizer.tokenizer import TextTokenizer
+
+SCHEDULER_MAIN = "runtime.scheduler.process:run_scheduler"
+# How long a scheduler that was asked to end may take.
+SCHEDULER_EXIT_S = 2.0
+_WATCH_S = 0.1
+# This process itself was held up: what it did not hear meanwhile proves nothing.
+_OWN_STALL_S = 1.0
+
+
+def resolve(config: ServerConfig) -> ServerConfig:
+    """Return `config` with paths and names filled in.
+
+    Without a model path the small stand-in is made first. Raises ConfigError for a folder that
+    is no checkpoint.
+    """
+    model_path = config.model_path
+    if model_path is None:
+        from runtime.default_model import ensure_default_model
+
+        model_path = str(ensure_default_model())
+    if not Path(model_path).is_dir():
+        raise ConfigError(f"--model-path {model_path}: there is no such folder")
+    if not (Path(model_path) / "config.json").is_file():
+        raise ConfigError(f"--model-path {model_path}: the folder has no config.json")
+    tokenizer_path = config.tokenizer_path or model_path
+    if not Path(tokenizer_path).is_dir():
+        raise ConfigError(f"--tokenizer-path {tokenizer_path}: there is no such folder")
+    return dataclasses.replace(
+        config,
+        model_path=model_path,
+        tokenizer_path=tokenizer_path,
+        served_model_name=config.served_model_name or model_path,
+    )
+
+
+async def bring_up(
+    config: ServerConfig,
+    messages: ManagerSocket,
+    process: SchedulerProcess,
+    stop: asyncio.Event,
+) -> TokenizerManager | None:
+    """Wait until a started scheduler is ready; return the manager that speaks to it.
+
+    stop  set when it is no longer wanted: then None is returned
+    Raises ConfigError for what it cannot serve, WorkerDied where it ends otherwise.
+    """
+    # Not the loop's own threads: those must not be there when an interpreter ends.
+    loader = ThreadPoolExecutor(1, "tokenizer")
+    ready = asyncio.create_task(_first_ready(messages))
+    others = [asyncio.create_task(stop.wait()), asyncio.create_task(process.exited.wait())]
+    try:
+        # Loaded while the scheduler loads its weights.
+        loop, folder = asyncio.get_running_loop(), config.tokenizer_path or ""
+        tokenizer = await loop.run_in_executor(loader, TextTokenizer.load, folder)
+        await asyncio.wait([ready, *others], return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():
+            return None
+        if not ready.done():
+            if process.exit_code == CONFIG_EXIT_CODE:
+                raise ConfigError(process.last_words() or "the checkpoint cannot be served")
+            raise WorkerDied(f"while starting, the scheduler {process.how_it_ended()}")
+        seeds = random.Random(config.random_seed)
+        return TokenizerManager(
+            config,
+            tokenizer,
+            messages,
+            ready.result(),
+            seeds=iter(lambda: seeds.getrandbits(63), None),
+        )
+    finally:
+        loader.shutdown(wait=False)
+        for task in (ready, *others):
+            task.cancel()
+
+
+async def _first_ready(messages: ManagerSocket) -> Ready:
+    while True:
+        message = await messages.receive()
+        if isinstance(message, Ready):
+            return message
+
+
+async def watch(manager: TokenizerManager, process: SchedulerProcess) -> str:
+    """Return why the scheduler is dead or hung, as soon as it is."""
+    clock = manager.clock
+    counted_from = last_turn = clock()
+    while not await process.wait(_WATCH_S):
+        now = clock()
+        if now - last_turn > _OWN_STALL_S:
+            counted_from = now
+        last_turn = now
+        reason = verdict(
+            manager.last_state,
+            silence_s=now - max(counted_from, manager.last_heartbeat),
+            step_limit_s=manager.config.watchdog_timeout,
+        )
+        if reason is not None:
+            process.dump_stacks()
+            return reason
+    return f"the scheduler {process.how_it_ended()}"

@@ -1,0 +1,269 @@
+"""Structured output end to end: random weights, real clients, and a grammar that always holds.
+
+The stand-in writes whatever it is let write; what it is let write is what is tested.
+"""
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import jsonschema
+import openai
+import pytest
+from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
+from openai.types.chat.chat_completion_tool_param import ChatCompletionToolParam
+from openai.types.shared_params import ResponseFormatJSONSchema
+
+from runtime.default_model.tokenizer import EOS_ID, THINK_END_ID, train_tokenizer
+from tests.end_to_end.grammar_cases import REGEXES, SCHEMAS, check, params
+from tests.testing.server_process import Json, ServerProcess, running_server
+
+HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hello"}]
+CASES = [*SCHEMAS, *REGEXES]
+# Blanks between JSON's parts are allowed; without a word against them the stand-in writes many.
+NO_BLANKS = {
+    str(token_id): -100.0 for text, token_id in train_tokenizer().get_vocab().items()
+    if re.fullmatch("[ĠĊĉč]+", text)
+}  # fmt: skip
+ANSWER: Json = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "minLength": 1, "maxLength": 8},
+        "days": {"type": "integer", "minimum": 1, "maximum": 31},
+    },
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+TOOLS: list[ChatCompletionToolParam] = [
+    {"type": "function", "function": {"name": "weather", "parameters": ANSWER}},
+    {"type": "function", "function": {"name": "stop"}},
+]
+FORMAT: ResponseFormatJSONSchema = {
+    "type": "json_schema",
+    "json_schema": {"name": "answer", "schema": ANSWER, "strict": True},
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    """The stand-in, served; hostile grammars get five seconds."""
+    flags = ("--full-pages", "128", "--random-seed", "0", "--grammar-timeout", "5")
+    with running_server(*flags, check=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
+    """The client as a user makes it."""
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def outputs(server: ServerProcess, name: str, count: int, **sampling: Any) -> list[str]:
+    """Return so many outputs of a case; fail unless each ended by itself."""
+    asked = {**params(name), "n": count, "temperature": 1.0, "max_new_tokens": 700, **sampling}
+    replies = server.generate("Once", None, **asked)
+    for reply in replies:
+        assert reply["meta_info"]["finish_reason"] == {"type": "stop", "matched": EOS_ID}, reply
+    return [reply["text"] for reply in replies]
+
+
+def test_every_output_is_what_was_asked_for(server: ServerProcess) -> None:
+    """Three of each case, all in one batch."""
+    with ThreadPoolExecutor(len(CASES)) as threads:
+        found = threads.map(lambda name: outputs(server, name, 3, logit_bias=NO_BLANKS), CASES)
+        texts = dict(zip(CASES, found, strict=True))
+
+    for name, some in texts.items():
+        assert len(some) == 3
+        for text in some:
+            check(name, text)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_a_thousand_of_a_thousand_validate(server: ServerProcess) -> None:
+    each = -(-1000 // len(CASES))
+
+    total = 0
+    for name in CASES:
+        for text in outputs(server, name, each):
+            check(name, text)
+            total += 1
+
+    assert total >= 1000
+
+
+def test_a_hostile_grammar_costs_its_own_request_and_nothing_else(server: ServerProcess) -> None:
+    """A free stream goes on from before the first of them to after the last."""
+    wide = {"type": "object", "properties": {f"p{i}": {} for i in range(9_000)}}
+    deep = '{"items":' * 5_000 + "{}" + "}" * 5_000
+    hostile: list[Json] = [
+        {"json_schema": wide},
+        {"json_schema": deep},
+        {"json_schema": {"$ref": "#"}},
+        {"regex": "(" * 60_000 + "a" + ")" * 60_000},
+        {"regex": "x" * 10_000_000},
+        {"regex": "(a{1,1000}"},
+        {"ebnf": "root ::= root root"},
+        {"structural_tag": {"format": 1}},
+    ]
+    ended = threading.Event()
+
+    def free() -> tuple[int, str]:
+        tokens = 0
+        for chunk in server.stream("Once", max_new_tokens=20_000, ignore_eos=True):
+            tokens = chunk["meta_info"]["completion_tokens"]
+            if ended.is_set():
+                return tokens, chunk["text"]
+        raise AssertionError("the stream ended first")
+
+    def refused(sampling: Json) -> httpx.Response:
+        return server.post("/generate", {"text": "Once", "sampling_params": sampling})
+
+    with ThreadPoolExecutor(len(hostile) + 1) as threads:
+        stream = threads.submit(free)
+        try:
+            replies = list(threads.map(refused, hostile))
+        finally:
+            ended.set()
+        tokens, text = stream.result()
+
+    for sampling, reply in zip(hostile, replies, strict=True):
+        assert reply.status_code == 400, (str(sampling)[:80], reply.text[:500])
+        assert reply.json()["error"]["message"]
+    again = server.generate("Once", max_new_tokens=tokens, ignore_eos=True)
+    assert again["text"] == text
+    check("phone", outputs(server, "phone", 2)[0])
+
+
+def test_openais_json_schema_is_held_to_after_the_reasoning(client: openai.OpenAI) -> None:
+    reply: ChatCompletion = client.chat.completions.create(
+        model="default",
+        messages=HI,
+        response_format=FORMAT,
+        logit_bias={str(THINK_END_ID): 8} | dict.fromkeys(NO_BLANKS, -100),
+        max_tokens=900,
+        extra_body={"thinking": {"type": "enabled"}},
+    )
+
+    assert reply.choices[0].finish_reason == "stop"
+    jsonschema.validate(json.loads(reply.choices[0].message.content or ""), ANSWER)
+
+
+def test_a_stream_and_several_choices_are_held_to_it_as_well(client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model="default",
+        messages=HI,
+        n=3,
+        response_format=FORMAT,
+        logit_bias=dict.fromkeys(NO_BLANKS, -100),
+        max_tokens=300,
+        stream=True,
+        reasoning_effort="none",
+    )
+
+    texts = ["", "", ""]
+    for chunk in stream:
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+
+    assert len(set(texts)) > 1
+    for text in texts:
+        jsonschema.validate(json.loads(text), ANSWER)
+
+
+def test_a_json_object_is_one(client: openai.OpenAI) -> None:
+    """The stand-in seldom closes what it opened: a word for doing so."""
+    closing = {str(train_tokenizer().get_vocab()[letter]): 15 for letter in '"}'}
+    reply = client.chat.completions.create(
+        model="default",
+        messages=HI,
+        response_format={"type": "json_object"},
+        logit_bias=dict.fromkeys(NO_BLANKS, -100) | closing,
+        max_tokens=600,
+        reasoning_effort="none",
+    )
+
+    assert reply.choices[0].finish_reason == "stop"
+    assert isinstance(json.loads(reply.choices[0].message.content or ""), dict)
+
+
+def test_completions_take_grammars_too(client: openai.OpenAI) -> None:
+    reply = client.completions.create(
+        model="default", prompt="Call ", max_tokens=60, extra_body={"regex": REGEXES["phone"]}
+    )
+
+    check("phone", reply.choices[0].text)
+    assert reply.choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("effort", ["none", "low"])
+def test_a_required_call_is_made(client: openai.OpenAI, effort: Any) -> None:
+    reply = client.chat.completions.create(
+        model="default",
+        messages=HI,
+        tools=TOOLS,
+        tool_choice="required",
+        parallel_tool_calls=False,
+        logit_bias={str(THINK_END_ID): 8} | dict.fromkeys(NO_BLANKS, -100),
+        max_tokens=900,
+        reasoning_effort=effort,
+    )
+
+    [call] = _calls(reply)
+    assert call[0] in ("weather", "stop")
+    assert reply.choices[0].message.content is None
+
+
+def test_the_named_tool_is_called(client: openai.OpenAI) -> None:
+    reply = client.chat.completions.create(
+        model="default",
+        messages=HI,
+        tools=TOOLS,
+        tool_choice={"type": "function", "function": {"name": "weather"}},
+        parallel_tool_calls=False,
+        logit_bias=dict.fromkeys(NO_BLANKS, -100),
+        max_tokens=400,
+        reasoning_effort="none",
+    )
+
+    [(name, arguments)] = _calls(reply)
+    assert name == "weather"
+    jsonschema.validate(arguments, ANSWER)
+
+
+def _calls(reply: ChatCompletion) -> list[tuple[str, Any]]:
+    """Return name and arguments of each call; an answer of calls says so."""
+    [choice] = reply.choices
+    assert choice.finish_reason == "tool_calls", choice
+    return [
+        (call.function.name, json.loads(call.function.arguments))
+        for call in choice.message.tool_calls or []
+        if call.type == "function"
+    ]
+
+
+def test_an_output_cut_short_says_so(server: ServerProcess) -> None:
+    reply = server.generate("Once", regex="[a-z]{40}", max_new_tokens=3)
+
+    assert reply["meta_info"]["finish_reason"] == {"type": "length", "length": 3}
+    assert re.fullmatch("[a-z]{3,40}", reply["text"])
+
+
+def test_a_wrong_grammar_is_told_to_the_openai_client(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="parenthesis") as refused:
+        client.completions.create(model="default", prompt="x", extra_body={"regex": "(("})
+
+    assert refused.value.code == "invalid_grammar"
+
+
+def test_what_vllms_clients_send_is_told_what_to_send_here(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="use regex") as refused:
+        client.completions.create(model="default", prompt="x", extra_body={"guided_regex": "a"})
+
+    assert refused.value.param == "guided_regex"

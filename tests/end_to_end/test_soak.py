@@ -1,0 +1,16 @@
+"""The short form of `python -m tests.soak`."""
+
+import pytest
+
+from tests.soak.__main__ import soak
+
+
+@pytest.mark.timeout(180)
+def test_random_traffic_leaves_a_sound_server() -> None:
+    checked, free = soak(20.0, clients=8, seed=1)
+
+    for life in (checked, free):
+        assert life.flushed > 0
+        assert life.tally.repeats > 0
+        for name in ("cached_tokens", "evicted_pages", "evicted_points", "aborted_requests"):
+            assert life.state[name] > 0, f"{name}: {life.report()}"

@@ -1,0 +1,131 @@
+"""Forced calls: what the structural tag lets a model write is what the parser reads as calls."""
+
+import json
+import random
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from xgrammar import CompiledGrammar, GrammarCompiler, GrammarMatcher, TokenizerInfo, VocabType
+
+from runtime.chat.answer_parser import AnswerParser
+from runtime.chat.call_grammar import call_grammar
+from runtime.chat.dsml import ToolCall
+from runtime.chat.marks import DSML, marks_by_id
+from runtime.default_model.tokenizer import EOS_ID, VOCAB_SIZE, train_tokenizer
+from runtime.grammar.vocabulary import token_bytes
+from runtime.tokenizer.detokenizer import Detokenizer
+
+TOKENIZER = train_tokenizer()
+MARKS = marks_by_id(TOKENIZER)
+[DSML_ID] = [token_id for token_id, mark in MARKS.items() if mark == DSML]
+TOOLS: dict[str, Any] = {
+    "weather": {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "description": "where", "minLength": 1, "maxLength": 9},
+            "unit": {"type": "string", "enum": ["°C", "°F"]},
+            "code": {"type": "string", "pattern": "[A-Z]{2}[0-9]{3}"},
+            "days": {"type": "integer", "minimum": 1, "maximum": 14},
+            "area": {"$ref": "#/$defs/area"},
+            "exact": {"type": ["boolean", "null"]},
+        },
+        "required": ["city", "days", "exact"],
+        "$defs": {
+            "area": {
+                "type": "object",
+                "properties": {"km": {"type": "number", "minimum": 0, "maximum": 9}},
+                "required": ["km"],
+            }
+        },
+    },
+    "noop": {},
+}
+
+
+@pytest.fixture(scope="module")
+def compiler() -> GrammarCompiler:
+    info = TokenizerInfo(
+        token_bytes(TOKENIZER, VOCAB_SIZE),
+        VocabType.RAW,
+        vocab_size=VOCAB_SIZE,
+        stop_token_ids=[EOS_ID],
+    )
+    return GrammarCompiler(info, max_threads=1)
+
+
+def written(compiled: CompiledGrammar, seed: int) -> list[int]:
+    """Return a random output, ended as soon as it may."""
+    matcher, pick = GrammarMatcher(compiled), random.Random(seed)
+    bits = np.zeros((1, VOCAB_SIZE // 32), dtype=np.int32)
+    output: list[int] = []
+    while len(output) < 3000:
+        matcher.fill_next_token_bitmask(bits)
+        flat = np.unpackbits(bits.view(np.uint8), bitorder="little")
+        allowed = [int(i) for i in np.flatnonzero(flat)]
+        if EOS_ID in allowed:
+            return output
+        token = pick.choice(allowed)
+        output.append(token)
+        assert matcher.accept_token(token)
+    raise AssertionError("no end in sight")
+
+
+def calls(tokens: list[int]) -> list[ToolCall]:
+    """Return what the parser makes of an answer, which must be calls alone."""
+    detokenizer = Detokenizer(TOKENIZER, frozenset(), MARKS)
+    parser = AnswerParser(reasoning=False, tools=TOOLS)
+    parts = parser.push(detokenizer.push(tokens) + detokenizer.finish()) + parser.finish()
+    found = [part for part in parts if isinstance(part, ToolCall)]
+    assert len(found) == len(parts), parts
+    return found
+
+
+def test_every_output_is_valid_calls(compiler: GrammarCompiler) -> None:
+    tag = call_grammar(TOOLS, dsml_id=DSML_ID, parallel=True)
+    compiled = compiler.compile_structural_tag(tag)
+
+    names: set[str] = set()
+    counts: set[int] = set()
+    for seed in range(40):
+        found = calls(written(compiled, seed))
+        counts.add(len(found))
+        for call in found:
+            names.add(call.name)
+            jsonschema.validate(json.loads(call.arguments), TOOLS[call.name] or {"type": "object"})
+
+    assert names == set(TOOLS)
+    assert 0 not in counts
+
+
+def test_without_parallel_calls_there_is_one(compiler: GrammarCompiler) -> None:
+    tag = call_grammar(TOOLS, dsml_id=DSML_ID, parallel=False)
+    compiled = compiler.compile_structural_tag(tag)
+
+    assert {len(calls(written(compiled, seed))) for seed in range(15)} == {1}
+
+
+def test_the_mark_cannot_be_spelt(compiler: GrammarCompiler) -> None:
+    compiled = compiler.compile_structural_tag(call_grammar(TOOLS, dsml_id=DSML_ID, parallel=False))
+    matcher = GrammarMatcher(compiled)
+
+    assert matcher.accept_string("\n\n<")
+    assert not matcher.accept_string("｜")
+    assert matcher.accept_token(DSML_ID)
+
+
+def test_a_string_may_hold_closing_tags_of_its_own(compiler: GrammarCompiler) -> None:
+    tools = {"write": {"properties": {"html": {"type": "string"}}, "required": ["html"]}}
+    matcher = GrammarMatcher(
+        compiler.compile_structural_tag(call_grammar(tools, dsml_id=DSML_ID, parallel=False))
+    )
+
+    for text in (
+        "\n\n<", None, "tool_calls>\n<", None, 'invoke name="write">\n<', None,
+        'parameter name="html" string="true"><p>"x" </b> </p></', None, "parameter>\n</", None,
+        "invoke>\n</", None, "tool_calls>",
+    ):  # fmt: skip
+        done = matcher.accept_token(DSML_ID) if text is None else matcher.accept_string(text)
+        assert done, text
+    assert matcher.accept_token(EOS_ID)

@@ -1,0 +1,144 @@
+"""Calls as models were seen to write them, each defect of other parsers among them."""
+
+import json
+import re
+
+import pytest
+
+from runtime.chat.dsml import InvalidCall, ToolCall, ToolCallBlock
+
+TOOLS = {
+    "f": {
+        "type": "object",
+        "properties": {"x": {"type": "integer"}, "s": {"type": "string"}, "u": {}},
+    },
+    "g": {"type": "object", "properties": {"input": {"type": "object"}}},
+    "plain": None,
+}
+
+
+def read(text: str, *, ended: bool = True) -> list[ToolCall | InvalidCall]:
+    """Parse a block; "@" stands for the mark."""
+    block = ToolCallBlock(TOOLS)
+    found: list[ToolCall | InvalidCall] = []
+    assert text.startswith("<@")
+    for run in re.split("(@)", text[2:]):
+        found += block.mark() if run == "@" else block.text(run) if run else ()
+    return [*found, *block.finish()] if ended else found
+
+
+def one(text: str) -> tuple[str, object]:
+    """Return the single call of a block, its arguments decoded."""
+    [call] = read(text)
+    assert isinstance(call, ToolCall), call
+    return call.name, json.loads(call.arguments)
+
+
+def invoke(inside: str, name: str = "f") -> str:
+    return f'<@tool_calls>\n<@invoke name="{name}">{inside}</@invoke>\n</@tool_calls>'
+
+
+def parameter(name: str, value: str, kind: str = ' string="false"') -> str:
+    return f'\n<@parameter name="{name}"{kind}>{value}</@parameter>\n'
+
+
+def test_the_published_form_is_read() -> None:
+    text = invoke(parameter("x", "1") + parameter("s", "a b", ' string="true"'))
+
+    assert read(text) == [ToolCall("f", '{"x": 1, "s": "a b"}')]
+
+
+def test_numbers_keep_their_spelling() -> None:
+    assert read(invoke(parameter("x", "1.50e3"))) == [ToolCall("f", '{"x": 1.50e3}')]
+
+
+@pytest.mark.parametrize(
+    ("inside", "expected"),
+    [
+        (parameter("x", "7", ""), {"x": 7}),
+        (parameter("s", "7", ""), {"s": "7"}),
+        (parameter("u", "seven", ""), {"u": "seven"}),
+        ('{"x": 3, "s": "b"}', {"x": 3, "s": "b"}),
+        ('\n{"arguments": {"x": 3}}\n', {"x": 3}),
+        (parameter("x", "abc"), {"x": "abc"}),
+        (parameter("x", "NaN"), {"x": "NaN"}),
+        (parameter("x", "1e999"), {"x": "1e999"}),
+        (parameter("x", "[" * 9000), {"x": "[" * 9000}),
+        (parameter("arguments", '{"x": 3}'), {"x": 3}),
+        (parameter("input", '{"x": 3}', ' string="true"'), {"x": 3}),
+        (parameter("s", 'a</parameter>"\n<b>', ' string="true"'), {"s": 'a</parameter>"\n<b>'}),
+        (parameter("s", "a@b", ' string="true"'), {"s": "a｜DSML｜b"}),
+        ('<@parameter name="s" string="true">open', {"s": "open"}),
+        ("\n", {}),
+        ("", {}),
+    ],
+    ids=lambda given: str(given)[:40],
+)
+def test_what_was_meant_is_found(inside: str, expected: object) -> None:
+    assert one(invoke(inside)) == ("f", expected)
+
+
+def test_a_declared_key_is_not_taken_for_a_wrapper() -> None:
+    assert one(invoke(parameter("input", '{"x": 3}'), "g")) == ("g", {"input": {"x": 3}})
+    assert one(invoke('{"input": {"x": 3}}', "g")) == ("g", {"input": {"x": 3}})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<@invoke name="f">\n</@invoke>',
+        '<@invoke name="f"/>',
+        '<@toolcalls><@invoke name="f"></@invoke></@toolcalls>',
+        '<@ tool_calls>\n<@ invoke name="f">\n</@ invoke>\n</@ tool_calls>',
+        '<@tool_calls><@invoke name = "f" ></@invoke>text after<@tool_calls>',
+        '<@tool_calls><@invoke name="f"></@tool_calls>',
+    ],
+)
+def test_loose_wrappers_are_read(text: str) -> None:
+    assert one(text) == ("f", {})
+
+
+def test_a_call_is_told_with_the_last_character_of_its_tag() -> None:
+    text = invoke("")[: -len("\n</@tool_calls>")]
+
+    assert read(text[:-1], ended=False) == []
+    assert read(text, ended=False) == [ToolCall("f", "{}")]
+
+
+def test_a_call_after_an_unclosed_one_closes_it() -> None:
+    calls = read('<@invoke name="f"><@invoke name="plain"></@invoke>')
+
+    assert [call.name for call in calls] == ["f", "plain"]
+
+
+@pytest.mark.parametrize("cut", range(10, 85))
+def test_a_call_that_was_cut_off_is_not_told(cut: int) -> None:
+    whole = '<@tool_calls>\n<@invoke name="f">' + parameter("x", "12345") + "</@invoke>"
+
+    told = read(whole[: min(cut, len(whole) - 1)])
+
+    assert [call for call in told if isinstance(call, ToolCall)] == []
+    if cut >= len('<@tool_calls>\n<@invoke name="f"'):
+        assert told == [InvalidCall("f", "the answer ended inside this call")]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (invoke("", "unknown"), "unknown"),
+        ("<@invoke></@invoke>", None),
+        (invoke("no object"), "f"),
+        (invoke("[1]"), "f"),
+        (invoke("<@parameter>1</@parameter>"), "f"),
+    ],
+)
+def test_what_nobody_can_run_is_told_as_invalid(text: str, name: str | None) -> None:
+    [call] = read(text)
+
+    assert isinstance(call, InvalidCall)
+    assert call.name == name
+    assert call.error
+
+
+def test_a_repeated_parameter_counts_once() -> None:
+    assert one(invoke(parameter("x", "1") + parameter("x", "2"))) == ("f", {"x": 2})

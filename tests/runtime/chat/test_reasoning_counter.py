@@ -1,0 +1,40 @@
+"""Reasoning tokens of an answer, counted by its marks."""
+
+import pytest
+
+from runtime.chat.marks import DSML, THINK, THINK_END
+from runtime.chat.reasoning_counter import ReasoningCounter
+
+MARKS = {1: THINK, 2: THINK_END, 3: DSML}
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        ([9, 9, 2, 9], 2),
+        ([9, 9], 2),
+        ([1, 9, 2, 9], 1),
+        ([2, 9, 1, 9, 9, 2], 2),
+        ([9, 3, 9], 1),
+    ],
+)
+def test_tokens_inside_the_reasoning_count(ids: list[int], expected: int) -> None:
+    counter = ReasoningCounter(MARKS, reasoning=True, calls=True)
+    for token_id in ids:
+        counter.count([token_id])
+
+    assert counter.tokens == expected
+
+
+def test_an_answer_that_does_not_begin_with_reasoning_has_none_before_its_mark() -> None:
+    counter = ReasoningCounter(MARKS, reasoning=False, calls=True)
+    counter.count([9, 9, 1, 9])
+
+    assert counter.tokens == 1
+
+
+def test_without_calls_markup_is_reasoning_too() -> None:
+    counter = ReasoningCounter(MARKS, reasoning=True, calls=False)
+    counter.count([9, 3, 9])
+
+    assert counter.tokens == 2

@@ -1,0 +1,235 @@
+"""A grammar's process: what it allows, what it refuses, and that hostile work ends it alone."""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runtime.default_model.tokenizer import EOS_ID, train_tokenizer
+from runtime.grammar.nursery_process import NurseryProcess
+from runtime.grammar.wire import (
+    Accept,
+    Channel,
+    Close,
+    Compile,
+    Compiled,
+    Failed,
+    FromGrammar,
+    Mask,
+    Open,
+)
+from runtime.messages import Grammar
+
+TOKENIZER = train_tokenizer()
+MEMORY = 1 << 29
+
+
+class Process:
+    """A grammar's process and what it said last."""
+
+    def __init__(self, nursery: NurseryProcess) -> None:
+        self.channel: Channel[FromGrammar] = Channel(nursery.start(), FromGrammar)
+
+    def ask(self, message: Compile | Open | Accept) -> FromGrammar:
+        """Return the one answer. Raises EOFError when the process ended."""
+        self.channel.send(message)
+        got: list[FromGrammar] = []
+        while not got:
+            got = self.channel.receive()
+        [answer] = got
+        return answer
+
+    def compile(self, grammar: Grammar, *, limit_s: float = 20.0) -> FromGrammar:
+        """Return what it says of a grammar."""
+        return self.ask(Compile(grammar, limit_s, MEMORY))
+
+    def allowed(self, message: Open | Accept) -> set[int]:
+        """Return the ids that the answer allows."""
+        mask = self.ask(message)
+        assert isinstance(mask, Mask), mask
+        bits = np.unpackbits(np.frombuffer(mask.bits, dtype=np.uint8), bitorder="little")
+        return set(np.flatnonzero(bits).tolist())
+
+    def begin(self, grammar: Grammar) -> set[int]:
+        """Compile, open slot 0, and return what may come first."""
+        assert self.compile(grammar) == Compiled()
+        return self.allowed(Open(0))
+
+    def write(self, text: str) -> set[int]:
+        """Accept a text token by token in slot 0; return what may follow."""
+        allowed = set[int]()
+        for token in TOKENIZER.encode(text).ids:
+            allowed = self.allowed(Accept(0, token))
+        return allowed
+
+
+@pytest.fixture
+def start(nursery: NurseryProcess) -> Iterator[Callable[[], Process]]:
+    """Start processes that end with the test."""
+    started: list[Process] = []
+
+    def one() -> Process:
+        started.append(Process(nursery))
+        return started[-1]
+
+    yield one
+    for process in started:
+        process.channel.close()
+
+
+def ids(*texts: str) -> set[int]:
+    return {TOKENIZER.get_vocab()[text] for text in texts}
+
+
+def schema(value: Any) -> Grammar:
+    return Grammar("json_schema", json.dumps(value))
+
+
+def test_only_what_fits_is_allowed_and_the_end_only_at_the_end(
+    start: Callable[[], Process],
+) -> None:
+    process = start()
+
+    assert process.begin(Grammar("regex", "xy?")) == ids("x")
+    assert process.write("x") == ids("y") | {EOS_ID}
+    assert process.write("y") == {EOS_ID}
+
+
+def test_outputs_of_one_grammar_do_not_disturb_each_other(start: Callable[[], Process]) -> None:
+    process = start()
+    first = process.begin(Grammar("regex", "[xy][xy]"))
+
+    assert process.allowed(Open(1)) == first
+    process.write("x")
+    process.channel.send(Close(1))
+    assert process.allowed(Open(2)) == first
+    assert process.write("y") == {EOS_ID}
+
+
+def test_a_control_token_is_reached_by_its_id_only(start: Callable[[], Process]) -> None:
+    process = start()
+    [dsml] = ids("｜DSML｜")
+    parts = [{"type": "const_string", "value": "<"}, {"type": "token", "token": dsml}]
+    tag = {"type": "structural_tag", "format": {"type": "sequence", "elements": parts}}
+
+    process.begin(Grammar("structural_tag", json.dumps(tag)))
+
+    assert process.write("<") == {dsml}
+    assert process.allowed(Accept(0, dsml)) == {EOS_ID}
+
+
+def test_free_text_holds_no_control_token(start: Callable[[], Process]) -> None:
+    allowed = start().begin(Grammar("regex", r"[\s\S]*"))
+
+    assert EOS_ID in allowed
+    assert allowed.isdisjoint(ids("<think>", "</think>", "｜DSML｜"))
+
+
+def test_a_json_object_is_an_object(start: Callable[[], Process]) -> None:
+    process = start()
+    first = process.begin(Grammar("json_object"))
+
+    texts = [TOKENIZER.decode([token]) for token in first]
+    assert all(text.startswith("{") for text in texts)
+    assert EOS_ID in process.write('{"any": [1, {"thing": null}]}')
+
+
+def test_a_token_that_does_not_follow_ends_the_process(start: Callable[[], Process]) -> None:
+    process = start()
+    process.begin(Grammar("regex", "a"))
+
+    [wrong] = ids("b")
+    assert isinstance(process.ask(Accept(0, wrong)), Failed)
+    with pytest.raises(EOFError):
+        process.channel.receive()
+
+
+REFUSED: dict[str, tuple[Grammar, str]] = {
+    "regex": (Grammar("regex", "(("), "parenthesis"),
+    "backreference": (Grammar("regex", r"(a)\1"), "Backreference"),
+    "lookahead": (Grammar("regex", "(?=a)b"), "Lookahead"),
+    "no JSON": (Grammar("json_schema", "{"), "no JSON"),
+    "schema of a list": (schema([]), "object or bool"),
+    "impossible schema": (schema(False), "cannot accept any value"),
+    "empty range": (schema({"type": "integer", "minimum": 5, "maximum": 3}), "range"),
+    "unknown type": (schema({"type": "float"}), "Unsupported type"),
+    "missing definition": (schema({"$ref": "#/$defs/x"}), "Cannot find"),
+    "foreign definition": (schema({"$ref": "http://x/y"}), "URI"),
+    "not enforced": (schema({"not": {}}), "cannot be enforced"),
+    "silently ignored": (schema({"type": "integer", "multipleOf": 10**6 + 3}), "multipleOf"),
+    "overlapping oneOf": (
+        schema({"oneOf": [{"type": "integer"}, {"type": "number"}]}),
+        "cannot be represented exactly",
+    ),
+    "two of allOf": (schema({"allOf": [{"minimum": 3}, {"type": "integer"}]}), "allOf"),
+    "ebnf": (Grammar("ebnf", "root ::= ("), "EBNF"),
+    "structural tag": (Grammar("structural_tag", '{"type": "structural_tag"}'), "format"),
+    "endless": (schema({"$ref": "#"}), "no token"),
+    "left recursion": (Grammar("ebnf", 'root ::= root "a" | root'), "no token"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_served_is_refused_with_its_reason(
+    start: Callable[[], Process], name: str
+) -> None:
+    grammar, reason = REFUSED[name]
+    process = start()
+
+    answer = process.compile(grammar)
+    if answer == Compiled():
+        answer = process.ask(Open(0))
+
+    assert isinstance(answer, Failed)
+    assert reason in answer.message
+    assert ".cc:" not in answer.message
+
+
+DEEP = 3000
+HOSTILE: dict[str, Grammar] = {
+    "wide": schema({"type": "object", "properties": {f"p{i}": {} for i in range(20_000)}}),
+    "deep schema": Grammar("json_schema", '{"items":' * DEEP + "{}" + "}" * DEEP),
+    "deep regex": Grammar("regex", "(" * 50_000 + "a" + ")" * 50_000),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_work_ends_its_process_in_time(start: Callable[[], Process], name: str) -> None:
+    bystander, process = start(), start()
+    bystander.begin(Grammar("regex", "ab"))
+
+    # Refused, or killed: too long, too much memory, or too deep.
+    with contextlib.suppress(EOFError):
+        assert isinstance(process.compile(HOSTILE[name], limit_s=1.5), Failed)
+
+    assert bystander.write("ab") == {EOS_ID}
+
+
+def test_a_mask_that_takes_too_long_ends_the_process(start: Callable[[], Process]) -> None:
+    """Each of these letters can be read in more ways than the one before."""
+    process = start()
+    rules = 'a ::= a a | "a" | "" | b b b\nb ::= a | b a | "a"*'
+    ambiguous = Grammar("ebnf", f"root ::= {'a ' * 300}\n{rules}")
+    assert process.compile(ambiguous, limit_s=0.2) == Compiled()
+    process.ask(Open(0))
+
+    [letter] = ids("a")
+
+    def write_on() -> None:
+        for _ in range(1000):
+            process.ask(Accept(0, letter))
+
+    with pytest.raises(EOFError):
+        write_on()
+
+
+def test_memory_is_limited(start: Callable[[], Process]) -> None:
+    process = start()
+    wide = {"type": "object", "properties": {f"p{i}": {} for i in range(3_000)}}
+
+    with contextlib.suppress(EOFError):
+        answer = process.ask(Compile(schema(wide), 60.0, 1 << 20))
+        assert isinstance(answer, Failed)

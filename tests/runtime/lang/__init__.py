@@ -1,0 +1,1 @@
+"""Tests of runtime.lang: a file per module, over a scripted backend."""

@@ -1,0 +1,42 @@
+"""Tests of runtime.lang.backend: the default, and what is asked of it directly."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from runtime.lang.backend import (
+    backend_or_default,
+    flush_cache,
+    get_server_info,
+    set_default_backend,
+)
+from tests.runtime.lang.fake import FakeBackend
+
+
+@pytest.fixture(autouse=True)
+def _no_default() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    """Leave no default behind."""
+    set_default_backend(None)
+    yield
+    set_default_backend(None)
+
+
+def test_without_a_backend_it_says_what_to_do() -> None:
+    with pytest.raises(ValueError, match="set_default_backend"):
+        backend_or_default(None)
+
+
+def test_a_backend_that_is_given_wins_over_the_default() -> None:
+    default, own = FakeBackend(), FakeBackend()
+    set_default_backend(default)
+
+    assert backend_or_default(None) is default
+    assert backend_or_default(own) is own
+
+
+def test_cache_and_facts_are_asked_from_synchronous_code() -> None:
+    backend = FakeBackend()
+
+    assert flush_cache(backend)
+    assert backend.flushed
+    assert get_server_info(backend) == {"version": "fake"}

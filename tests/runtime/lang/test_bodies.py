@@ -1,0 +1,90 @@
+"""Tests of runtime.lang.bodies: what waits lets others run."""
+
+import contextvars
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+from runtime.lang.bodies import BodyThreads, wait
+from runtime.lang.loop import LOOP
+
+
+def until(event: threading.Event) -> None:
+    event.wait(10)
+
+
+def test_a_thousand_waiting_bodies_need_one_thread() -> None:
+    threads, go = BodyThreads(max_threads=1), Future[int]()
+    results: list[Future[int]] = [Future() for _ in range(1000)]
+    seen: set[threading.Thread] = set()
+
+    def body(result: "Future[int]") -> None:
+        value = wait(go)
+        seen.add(threading.current_thread())
+        result.set_result(value)
+
+    for result in results:
+        threads.start(lambda result=result: body(result))
+    assert not any(result.done() for result in results)
+    go.set_result(3)
+
+    assert [result.result(10) for result in results] == [3] * 1000
+    assert len(seen) == 1
+
+
+def test_a_body_that_blocks_holds_up_its_thread_alone() -> None:
+    threads, blocked, release = BodyThreads(max_threads=2), threading.Event(), threading.Event()
+    done: Future[None] = Future()
+
+    def block() -> None:
+        blocked.set()
+        release.wait(10)
+
+    threads.start(block)
+    assert blocked.wait(10)
+    threads.start(lambda: done.set_result(None))
+
+    done.result(10)
+    release.set()
+
+
+def test_a_new_body_begins_where_no_other_waits() -> None:
+    threads, go, parked, release = BodyThreads(), Future[int](), Future[int](), threading.Event()
+
+    def wait_here() -> None:
+        threading.Timer(0.0, go.set_result, (1,)).start()
+        parked.set_result(wait(go))
+
+    threads.start(wait_here)
+    threads.start(lambda: until(release))
+
+    assert parked.result(10) == 1
+    release.set()
+
+
+def test_a_body_sees_the_context_it_was_started_in() -> None:
+    name: contextvars.ContextVar[str] = contextvars.ContextVar("name")
+    threads, first, second = BodyThreads(max_threads=1), Future[str](), Future[str]()
+    name.set("a")
+    threads.start(lambda: first.set_result(name.get()))
+    name.set("b")
+    threads.start(lambda: second.set_result(name.get()))
+
+    assert (first.result(10), second.result(10)) == ("a", "b")
+
+
+def test_outside_of_bodies_waiting_blocks_and_raises() -> None:
+    future: Future[int] = Future()
+    threading.Timer(0.0, future.set_exception, (ValueError("no"),)).start()
+
+    with pytest.raises(ValueError, match="no"):
+        wait(future)
+
+
+def test_nobody_blocks_in_the_event_loop() -> None:
+    async def read() -> None:
+        wait(Future[int]())
+
+    with pytest.raises(RuntimeError, match="must await"):
+        LOOP.submit(read()).result(10)

@@ -1,0 +1,161 @@
+"""Tests of runtime.lang.connection: errors, patience, streams."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from runtime.errors import (
+    Aborted,
+    BadRequest,
+    NotFound,
+    QueueFull,
+    RequestError,
+    RequestFailed,
+    Unauthorized,
+    Unavailable,
+)
+from runtime.lang.connection import MAX_REQUESTS, Connection
+
+Handler = Callable[[httpx.Request], Any]
+
+
+def run(handler: Handler, work: Callable[[Connection], Awaitable[Any]]) -> Any:
+    """Return what `work` returns with a connection to `handler`."""
+
+    async def scenario() -> Any:
+        transport = httpx.MockTransport(handler)
+        connection = Connection("http://server/", api_key="key", transport=transport)
+        try:
+            return await work(connection)
+        finally:
+            await connection.aclose()
+
+    return asyncio.run(scenario())
+
+
+def test_bodies_and_the_key_are_sent() -> None:
+    seen: list[httpx.Request] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, json={"ok": True})
+
+    assert run(handler, lambda c: c.post("/generate", {"a": 1})) == {"ok": True}
+    assert run(handler, lambda c: c.get("/server_info")) == {"ok": True}
+    assert str(seen[0].url) == "http://server/generate"
+    assert seen[0].headers["authorization"] == "Bearer key"
+    assert seen[0].content == b'{"a":1}'
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, BadRequest),
+        (401, Unauthorized),
+        (404, NotFound),
+        (413, BadRequest),
+        (499, Aborted),
+        (500, RequestFailed),
+        (503, Unavailable),
+    ],
+)
+def test_refusals_come_as_our_errors_with_the_servers_words(
+    status: int, kind: type[RequestError]
+) -> None:
+    body = {"error": {"message": "too long", "param": "text", "code": "c"}}
+
+    with pytest.raises(kind, match="too long") as caught:
+        run(lambda _: httpx.Response(status, json=body), lambda c: c.post("/x", {}))
+
+    assert (caught.value.status, caught.value.param, caught.value.code) == (status, "text", "c")
+
+
+def test_a_reply_that_is_no_json_is_shown() -> None:
+    with pytest.raises(RequestFailed, match="<html>"):
+        run(lambda _: httpx.Response(502, text="<html>"), lambda c: c.post("/x", {}))
+
+
+def test_a_reply_of_another_kind_fails() -> None:
+    with pytest.raises(RequestFailed, match="no JSON"):
+        run(lambda _: httpx.Response(200, text="<html>"), lambda c: c.get("/x"))
+
+
+def test_a_server_that_is_not_there_is_unavailable() -> None:
+    def gone(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    async def stream(connection: Connection) -> None:
+        async for _ in connection.events("/x", {}):
+            pass
+
+    for work in (
+        lambda c: c.post("/x", {}),
+        lambda c: c.get("/x"),
+        lambda c: c.status("/x"),
+        stream,
+    ):
+        with pytest.raises(Unavailable, match="server does not answer: refused"):
+            run(gone, work)
+
+
+def test_a_full_server_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    replies = [
+        httpx.Response(429, headers={"Retry-After": "0"}, json={"error": {"message": "full"}}),
+        httpx.Response(429, json={"error": {"message": "full"}}),
+        httpx.Response(200, json=3),
+    ]
+    monkeypatch.setattr("random.uniform", lambda low, high: 0.0)
+
+    assert run(lambda _: replies.pop(0), lambda c: c.post("/x", {})) == 3
+
+    monkeypatch.setattr("runtime.lang.connection.PATIENCE_S", -1.0)
+    full = httpx.Response(429, json={"error": {"message": "full"}})
+    with pytest.raises(QueueFull, match="full"):
+        run(lambda _: full, lambda c: c.post("/x", {}))
+
+
+def sse(*lines: str) -> Handler:
+    async def content() -> AsyncIterator[bytes]:
+        for line in lines:
+            yield f"{line}\n\n".encode()
+
+    return lambda _: httpx.Response(200, content=content())
+
+
+async def read(connection: Connection) -> list[Any]:
+    return [event async for event in connection.events("/x", {})]
+
+
+def test_events_end_with_done() -> None:
+    assert run(sse("data: 1", ": keep-alive", "", 'data: {"a": 2}', "data: [DONE]"), read) == [
+        1,
+        {"a": 2},
+    ]
+
+
+def test_a_stream_that_breaks_off_or_says_an_error_fails() -> None:
+    with pytest.raises(RequestFailed, match="broke off"):
+        run(sse("data: 1"), read)
+    with pytest.raises(RequestFailed, match="no luck"):
+        run(sse('data: {"error": {"message": "no luck"}}', "data: [DONE]"), read)
+
+
+def test_only_so_many_requests_are_under_way() -> None:
+    running, most = 0, 0
+
+    async def handler(request: httpx.Request) -> httpx.Response:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return httpx.Response(200, json=1)
+
+    async def many(connection: Connection) -> int:
+        return sum(await asyncio.gather(*(connection.post("/x", {}) for _ in range(500))))
+
+    assert run(handler, many) == 500
+    assert most <= MAX_REQUESTS

@@ -1,0 +1,190 @@
+"""Tests of runtime.lang.executor: order, failure, forks, cancellation."""
+
+import threading
+
+import pytest
+
+from runtime.errors import Aborted, BadRequest
+from runtime.lang.choices import unconditional_likelihood_normalized
+from runtime.lang.executor import Executor
+from runtime.lang.ir import Begin, End, Gen, Mark, Select, Text
+from runtime.lang.prompt import Written
+from runtime.lang.sampling import Sampling
+from tests.runtime.lang.fake import FakeBackend
+
+WAIT_S = 10.0
+
+
+def test_what_is_said_is_walked_in_order() -> None:
+    backend = FakeBackend()
+    executor = Executor(backend, Sampling(max_tokens=5))
+    executor.say("a" + Gen("x", Sampling(temperature=0.0)) + "b" + Gen("y"))
+
+    assert executor.read("y").result(WAIT_S).value == "<5>"
+    assert executor.read("x").result(WAIT_S).meta_info == {"prompt": "a"}
+    assert backend.prompts == ["a", "a<1>b"]
+    assert backend.samplings == [Sampling(max_tokens=5, temperature=0.0), Sampling(max_tokens=5)]
+    assert executor.log.pieces == [(None, "a"), ("x", "<1>"), (None, "b"), ("y", "<5>")]
+
+
+def test_what_the_model_wrote_is_sent_back_as_ids() -> None:
+    executor = Executor(FakeBackend(), Sampling())
+    executor.say("a" + Gen("x"))
+    executor.settled().result(WAIT_S)
+
+    assert executor._transcript.prompt().pieces == ("a", Written("<1>", tuple(b"<1>")))
+
+
+def test_text_alone_asks_nobody() -> None:
+    executor = Executor(FakeBackend(), Sampling())
+    executor.say(Text("a"))
+
+    assert executor.log.pieces == []
+    executor.settled().result(WAIT_S)
+    assert executor.log.text() == "a"
+
+
+def test_several_choices_are_a_list_and_the_first_goes_on() -> None:
+    executor = Executor(FakeBackend(), Sampling())
+    executor.say("a" + Gen("x", Sampling(n=3)))
+
+    value = executor.read("x").result(WAIT_S)
+
+    assert value.value == ["<1>", "<1>'", "<1>''"]
+    assert len(value.meta_info) == 3
+    assert executor.log.text() == "a<1>"
+
+
+def test_a_select_is_one_call_and_says_its_choice() -> None:
+    backend = FakeBackend()
+    executor = Executor(backend, Sampling())
+    executor.say("a" + Select("x", ("yes", "no"), unconditional_likelihood_normalized))
+
+    value = executor.read("x").result(WAIT_S)
+
+    assert value.value == "no"
+    assert value.meta_info["prompt_tokens"] == 1
+    assert value.meta_info["normalized_prompt_logprobs"] == [0.0, 1.0]
+    assert backend.scored == [("a", ("yes", "no"), True)]
+    assert executor.log.text() == "ano"
+
+
+def test_a_failure_is_raised_where_something_is_missing_for_it() -> None:
+    backend = FakeBackend()
+    executor = Executor(backend, Sampling())
+    executor.say("a" + Gen("x"))
+    executor.read("x").result(WAIT_S)
+    backend.error = BadRequest("no")
+    executor.say(Gen("y") + Gen("z"))
+
+    for promise in (executor.read("y"), executor.read("z"), executor.settled()):
+        with pytest.raises(BadRequest, match="no"):
+            promise.result(WAIT_S)
+    executor.say(Gen("w"))
+    with pytest.raises(BadRequest, match="no"):
+        executor.read("w").result(WAIT_S)
+    assert executor.read("x").result(WAIT_S).value == "<1>"
+    assert len(backend.prompts) == 2
+
+
+def test_a_stream_is_logged_piece_by_piece() -> None:
+    executor = Executor(FakeBackend(), Sampling(), streams=True)
+    executor.say("a" + Gen("x"))
+
+    assert executor.read("x").result(WAIT_S).meta_info == {"streamed": True}
+    assert executor.log.pieces == [(None, "a"), ("x", "<"), ("x", "1"), ("x", ">")]
+
+
+def test_a_scope_keeps_all_that_is_said_in_it() -> None:
+    executor = Executor(FakeBackend(), Sampling())
+    executor.say("a" + (Mark("s", opens=True) + Gen("x") + "b" + Mark("s", opens=False)) + "c")
+
+    assert executor.read("s").result(WAIT_S).value == "<1>b"
+
+
+def test_forks_share_what_was_said_and_it_is_computed_once_before() -> None:
+    backend = FakeBackend()
+    parent = Executor(backend, Sampling())
+    parent.say("a" + Gen("x"))
+    children = parent.fork(3, None)
+    for number, child in enumerate(children):
+        child.say(f"-{number}" + Gen("y"))
+    parent.say(Text("-p"))
+
+    assert [c.read("y").result(WAIT_S).meta_info["prompt"] for c in children] == [
+        f"a<1>-{number}" for number in range(3)
+    ]
+    assert backend.cached == ["a<1>"]
+    assert children[0].read("x").result(WAIT_S).value == "<1>"
+    parent.settled().result(WAIT_S)
+    assert parent.log.text() == "a<1>-p"
+
+
+def test_a_single_fork_computes_nothing_beforehand() -> None:
+    backend = FakeBackend()
+    parent = Executor(backend, Sampling())
+    parent.say(Text("a"))
+    [child] = parent.fork(1, None)
+
+    child.settled().result(WAIT_S)
+
+    assert backend.cached == []
+
+
+def test_gathering_waits_for_the_children_and_passes_on_their_failures() -> None:
+    backend = FakeBackend()
+    parent = Executor(backend, Sampling())
+    parent.say("a" + Gen("x"))
+    children = parent.fork(2, None)
+    for child in children:
+        child.say(Gen("y"))
+    children[0].say(Begin("user") + End("system") + Gen("z"))
+    parent.gather(children, None)
+    parent.say(Text("after"))
+
+    assert parent.read("y").result(WAIT_S).value == ["<4>", "<4>"]
+    with pytest.raises(BadRequest):
+        parent.read("z").result(WAIT_S)
+    with pytest.raises(BadRequest):
+        parent.settled().result(WAIT_S)
+
+
+def test_cancelling_ends_the_request_and_what_follows() -> None:
+    backend = FakeBackend()
+    backend.hold()
+    parent = Executor(backend, Sampling())
+    [child] = parent.fork(1, None)
+    for executor in (parent, child):
+        executor.say(Gen("x") + Gen("y"))
+        backend.asked.acquire(timeout=WAIT_S)
+
+    parent.cancel()
+
+    for executor in (parent, child):
+        for name in ("x", "y"):
+            with pytest.raises(Aborted):
+                executor.read(name).result(WAIT_S)
+    assert backend.cancelled == 2
+    executor = parent
+    executor.say(Gen("z"))
+    with pytest.raises(Aborted):
+        executor.read("z").result(WAIT_S)
+
+
+def test_many_threads_may_say_things_at_once() -> None:
+    backend = FakeBackend(lambda text: ".")
+    executor = Executor(backend, Sampling())
+
+    def say() -> None:
+        for _ in range(50):
+            executor.say(Text("a"))
+            executor.say(Gen(None))
+
+    threads = [threading.Thread(target=say) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    executor.settled().result(WAIT_S)
+
+    assert sorted(executor.log.text()) == ["."] * 400 + ["a"] * 400

@@ -1,0 +1,82 @@
+"""Tests of runtime.lang.prompt."""
+
+import pytest
+
+from runtime.errors import BadRequest
+from runtime.lang.prompt import Prompt, Transcript, Turn, Written
+
+
+def test_adjacent_texts_are_one_and_what_a_model_wrote_keeps_its_ids() -> None:
+    said = Transcript()
+    said.add("a")
+    said.add("b")
+    said.add("c", (7,))
+    said.add("")
+    said.add("d")
+
+    assert said.prompt() == Prompt(pieces=("ab", Written("c", (7,)), "d"))
+    assert said.prompt().text == "abcd"
+
+
+def test_a_chat_prompt_ends_with_what_the_answer_says_already() -> None:
+    said = Transcript()
+    said.begin("user")
+    said.add("hi")
+    said.end("user")
+    said.begin("assistant")
+    fresh = said.prompt()
+    said.add("Well,", (1, 2))
+
+    assert fresh == Prompt(turns=(Turn("user", "hi"),))
+    assert fresh.begun == ""
+    assert said.prompt().turns[-1] == Turn("assistant", "Well,")
+    assert said.prompt().begun == "Well,"
+    assert said.settled() == Prompt(turns=(Turn("user", "hi"),), open=False)
+
+
+def test_messages_are_the_closed_turns() -> None:
+    said = Transcript()
+    said.begin("user")
+    said.add("hi")
+    said.end("user")
+    said.begin("assistant")
+
+    assert said.messages() == [{"role": "user", "content": "hi"}]
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    said = Transcript()
+    said.add("a")
+    other = said.copy()
+    other.add("b")
+
+    assert (said.prompt().text, other.prompt().text) == ("a", "ab")
+
+
+def test_text_and_turns_do_not_mix() -> None:
+    plain, chat = Transcript(), Transcript()
+    plain.add("a")
+    with pytest.raises(BadRequest, match="outside"):
+        plain.begin("user")
+    chat.begin("user")
+    chat.end("user")
+    with pytest.raises(BadRequest, match="outside"):
+        chat.add("a")
+
+
+def test_turns_open_and_close_in_order() -> None:
+    said = Transcript()
+    with pytest.raises(BadRequest, match="no turn"):
+        said.end("user")
+    said.begin("user")
+    with pytest.raises(BadRequest, match="inside"):
+        said.begin("assistant")
+    with pytest.raises(BadRequest, match="assistant's turn"):
+        said.prompt()
+    with pytest.raises(BadRequest, match="user turn"):
+        said.end("assistant")
+
+
+def test_an_empty_prompt_is_false() -> None:
+    assert not Transcript().prompt()
+    assert Prompt(pieces=("a",))

@@ -1,0 +1,172 @@
+"""Tests of runtime.lang.running: where bodies run, and how they end."""
+
+import asyncio
+import gc
+import threading
+
+import pytest
+
+from runtime.errors import Aborted
+from runtime.lang.running import Call, run_async, run_here, start
+from runtime.lang.sampling import Sampling
+from runtime.lang.state import AsyncState, State
+from runtime.lang.words import gen
+from tests.runtime.lang.fake import FakeBackend
+
+WAIT_S = 10.0
+NOTHING = Sampling()
+
+
+def ask(s: State, word: str = "a") -> str:
+    s += word + gen("x")
+    return s["x"]
+
+
+async def ask_async(s: AsyncState, word: str = "a") -> str:
+    s += word + gen("x")
+    return await s["x"]
+
+
+@pytest.mark.parametrize("function", [ask, ask_async])
+def test_both_kinds_of_functions_run_to_their_end(function: object) -> None:
+    assert callable(function)
+    state = run_here(Call(function, ("ab",)), FakeBackend(), NOTHING)
+
+    assert (state.ret_value, state["x"], state.text()) == ("<2>", "<2>", "ab<2>")
+
+
+def test_a_body_runs_in_the_thread_that_calls() -> None:
+    def where(s: State) -> threading.Thread:
+        return threading.current_thread()
+
+    assert run_here(Call(where), FakeBackend(), NOTHING).ret_value is threading.current_thread()
+
+
+@pytest.mark.parametrize("wait_for_it", [True, False])
+def test_a_body_that_raises_ends_its_requests(wait_for_it: bool) -> None:
+    backend = FakeBackend()
+    backend.hold()
+
+    def broken(s: State) -> None:
+        s += gen("x")
+        backend.asked.acquire(timeout=WAIT_S)
+        raise ZeroDivisionError
+
+    def run() -> None:
+        if wait_for_it:
+            run_here(Call(broken), backend, NOTHING)
+        else:
+            _ = start(Call(broken), backend, NOTHING, streams=False).ret_value
+
+    with pytest.raises(ZeroDivisionError):
+        run()
+
+    assert backend.ended.acquire(timeout=WAIT_S)
+    assert backend.cancelled == 1
+
+
+def test_a_program_may_run_others() -> None:
+    backend = FakeBackend()
+
+    def outer(s: State) -> str:
+        inner = run_here(Call(ask, ("abc",)), backend, NOTHING)
+        s += inner["x"] + gen("y")
+        return s["y"]
+
+    assert start(Call(outer), backend, NOTHING, streams=False).ret_value == "<3>"
+
+
+@pytest.mark.parametrize("function", [ask, ask_async])
+def test_a_program_can_be_awaited_without_blocking_the_loop(function: object) -> None:
+    assert callable(function)
+    backend = FakeBackend()
+    backend.hold()
+
+    async def scenario() -> State:
+        task = asyncio.ensure_future(run_async(Call(function), backend, NOTHING))
+        while not backend.asked.acquire(blocking=False):
+            await asyncio.sleep(0)
+        backend.release()
+        return await task
+
+    state = asyncio.run(scenario())
+
+    assert (state["x"], state.ret_value) == ("<1>", "<1>")
+
+
+@pytest.mark.parametrize("function", [ask, ask_async])
+def test_cancelling_the_caller_ends_the_request(function: object) -> None:
+    assert callable(function)
+    backend = FakeBackend()
+    backend.hold()
+
+    async def scenario() -> None:
+        task = asyncio.ensure_future(run_async(Call(function), backend, NOTHING))
+        while not backend.asked.acquire(blocking=False):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(scenario())
+
+    assert backend.ended.acquire(timeout=WAIT_S)
+    assert backend.cancelled == 1
+
+
+@pytest.mark.parametrize("function", [ask, ask_async])
+@pytest.mark.parametrize("drop", [True, False])
+def test_a_program_that_is_dropped_or_cancelled_ends(function: object, drop: bool) -> None:
+    assert callable(function)
+    backend = FakeBackend()
+    backend.hold()
+    state = start(Call(function), backend, NOTHING, streams=True)
+    ended = state.ended
+    assert ended is not None
+    assert backend.asked.acquire(timeout=WAIT_S)
+
+    if drop:
+        del state
+        gc.collect()
+    else:
+        state.cancel()
+
+    with pytest.raises(Aborted):
+        ended.result(WAIT_S)
+    assert backend.ended.acquire(timeout=WAIT_S)
+    assert backend.cancelled == 1
+
+
+def test_a_dropped_program_takes_its_forks_along() -> None:
+    backend = FakeBackend()
+    backend.hold()
+
+    def forking(s: State) -> list[str]:
+        forks = s.fork(2)
+        forks += gen("x")
+        return [fork["x"] for fork in forks]
+
+    state = start(Call(forking), backend, NOTHING, streams=False)
+    ended = state.ended
+    assert ended is not None
+    for _ in range(2):
+        assert backend.asked.acquire(timeout=WAIT_S)
+
+    del state
+    gc.collect()
+
+    with pytest.raises(Aborted):
+        ended.result(WAIT_S)
+    for _ in range(2):
+        assert backend.ended.acquire(timeout=WAIT_S)
+    assert backend.cancelled == 2
+
+
+def test_an_exit_inside_a_body_ends_nothing_else() -> None:
+    def leave(s: State) -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        _ = start(Call(leave), FakeBackend(), NOTHING, streams=False).ret_value
+    again = start(Call(ask), FakeBackend(), NOTHING, streams=False)
+    assert again.ret_value == "<1>"

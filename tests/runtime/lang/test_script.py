@@ -1,0 +1,145 @@
+"""Tests of runtime.lang.script: what a program writes, forks, and who owns what is under way."""
+
+import gc
+
+import pytest
+
+from runtime.errors import BadRequest
+from runtime.lang.executor import Executor
+from runtime.lang.sampling import Sampling
+from runtime.lang.state import State
+from runtime.lang.words import gen, user
+from tests.runtime.lang.fake import FakeBackend
+
+WAIT_S = 10.0
+
+
+def state_of(backend: FakeBackend) -> State:
+    return State(Executor(backend, Sampling()))
+
+
+def test_roles_as_calls_and_as_blocks_say_the_same() -> None:
+    calls, blocks = state_of(FakeBackend()), state_of(FakeBackend())
+    calls.system("be brief")
+    calls += user("hi")
+    calls.assistant(gen("a"))
+    with blocks.system():
+        blocks += "be brief"
+    with blocks.user():
+        blocks += "hi"
+    with blocks.assistant():
+        blocks += gen("a")
+
+    assert calls.messages() == blocks.messages()
+    assert [m["role"] for m in calls.messages()] == ["system", "user", "assistant"]
+    assert calls.messages()[2]["content"] == calls["a"]
+
+
+def test_variables_can_be_set_and_asked_for() -> None:
+    state = state_of(FakeBackend())
+    state["k"] = 3
+    state.set_var("l", [1])
+
+    assert ("k" in state, "m" in state) == (True, False)
+    assert (state["k"], state["l"]) == (3, [1])
+
+
+def test_a_scope_becomes_a_variable() -> None:
+    state = state_of(FakeBackend())
+    with state.var_scope("both"):
+        state += "a" + gen("x")
+
+    assert state["both"] == "a<1>"
+
+
+def test_forks_say_the_same_their_own_or_what_their_index_gives() -> None:
+    state = state_of(FakeBackend(lambda text: text[-1]))
+    forks = state.fork(2)
+    forks += "a"
+    forks += ["b", "c"]
+    forks += lambda index: f"{index}" + gen("x")
+    forks.join()
+
+    assert [fork.text() for fork in forks] == ["ab00", "ac11"]
+    assert state["x"] == ["0", "1"]
+    assert (len(forks), forks[1]["x"]) == (2, "1")
+    with pytest.raises(ValueError, match="argument 2"):
+        forks += ["a"]
+
+
+def test_a_join_gathers_only_what_is_new_and_knows_one_mode() -> None:
+    state = state_of(FakeBackend())
+    state += gen("old")
+    forks = state.fork(2)
+    forks += gen("new")
+    forks.join()
+
+    assert (state["old"], state["new"]) == ("<0>", ["<3>", "<3>"])
+    with pytest.raises(ValueError, match="gather_variable"):
+        forks.join("concate_and_append")
+    with pytest.raises(ValueError, match="at least one"):
+        state.fork(0)
+
+
+def test_a_copy_leaves_the_state_as_it_was() -> None:
+    state = state_of(FakeBackend())
+    state += "a"
+    with state.copy() as copy:
+        copy += "b" + gen("x")
+        assert copy["x"] == "<2>"
+
+    assert state.text() == "a"
+
+
+def test_a_state_that_nobody_holds_ends_its_request() -> None:
+    backend = FakeBackend()
+    backend.hold()
+    state = state_of(backend)
+    state += gen("x")
+    assert backend.asked.acquire(timeout=WAIT_S)
+
+    del state
+    gc.collect()
+
+    assert backend.ended.acquire(timeout=WAIT_S)
+    assert backend.cancelled == 1
+
+
+def test_joined_forks_that_nobody_else_holds_are_finished() -> None:
+    backend = FakeBackend()
+    backend.hold()
+    state = state_of(backend)
+    forks = state.fork(2)
+    forks += gen("x")
+    forks.join()
+    del forks
+    gc.collect()
+    backend.release()
+
+    assert state["x"] == ["<0>", "<0>"]
+
+
+def test_forks_outlive_the_state_they_came_from() -> None:
+    backend = FakeBackend()
+    backend.hold()
+    state = state_of(backend)
+    state += "a" + gen("x")
+    forks = state.fork(2)
+    forks += gen("y")
+    kept = list(forks)
+    del state, forks
+    gc.collect()
+    backend.release()
+
+    assert [fork["y"] for fork in kept] == ["<4>", "<4>"]
+
+
+def test_a_fork_of_a_failed_state_fails_like_it() -> None:
+    backend = FakeBackend()
+    backend.error = BadRequest("no")
+    state = state_of(backend)
+    state += gen("x")
+    fork = state.fork(2)[0]
+
+    with pytest.raises(BadRequest, match="no"):
+        fork.text()

@@ -1,0 +1,110 @@
+"""Tests of runtime.lang.trace: what programs begin with."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from runtime.lang.prompt import Prompt, Turn
+from runtime.lang.running import Call
+from runtime.lang.state import AsyncState, State
+from runtime.lang.trace import common_prefix
+from runtime.lang.words import assistant, gen, select, system, user
+from tests.runtime.lang.fake import FakeBackend
+
+LONG = "This text is long enough to be worth computing it once, before all programs run. "
+
+
+def prefix_of(function: Callable[..., Any], *batch: dict[str, Any]) -> Prompt | None:
+    return common_prefix([Call(function, (), one) for one in batch], FakeBackend())
+
+
+def test_constant_text_up_to_the_first_argument_is_common() -> None:
+    def program(s: State, q: str) -> None:
+        s += LONG + f"Question: {q}\n" + gen("x")
+
+    assert prefix_of(program, {"q": "a"}, {"q": "b"}) == Prompt(pieces=(LONG + "Question: ",))
+
+
+def test_arguments_that_all_programs_share_are_constant_too() -> None:
+    def program(s: State, shots: list[str], q: str) -> None:
+        for shot in shots:
+            s += shot
+        s += "Q: " + q + gen("x")
+
+    shots = [LONG, "more"]
+
+    assert prefix_of(program, {"shots": shots, "q": "a"}, {"shots": shots, "q": "b"}) == Prompt(
+        pieces=(LONG + "moreQ: ",)
+    )
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda s, q: s.__iadd__(gen("x")),
+        lambda s, q: s.__iadd__(select("x", ["a", "b"])),
+        lambda s, q: s["x"],
+        lambda s, q: s.text(),
+        lambda s, q: s.fork(2),
+        lambda s, q: q.strip(),
+        lambda s, q: len(q),
+        lambda s, q: q == "a",
+        lambda s, q: "a" if q else "b",
+        lambda s, q: list(q),
+        lambda s, q: s.__iadd__(q),
+        lambda s, q: " ".join([q]),
+        lambda s, q: int(q),
+    ],
+)
+def test_what_a_placeholder_cannot_do_ends_the_common_part(use: Callable[..., Any]) -> None:
+    def program(s: State, q: str) -> None:
+        s += LONG
+        use(s, q)
+        s += "never reached"
+
+    assert prefix_of(program, {"q": "a"}, {"q": "b"}) == Prompt(pieces=(LONG,))
+
+
+def test_of_a_chat_whole_turns_are_common() -> None:
+    def program(s: State, q: str) -> None:
+        s += system(LONG)
+        s += user("Now: " + q)
+        s += assistant(gen("x"))
+
+    assert prefix_of(program, {"q": "a"}, {"q": "b"}) == Prompt(
+        turns=(Turn("system", LONG),), open=False
+    )
+
+
+def test_async_programs_are_traced_too() -> None:
+    async def program(s: AsyncState, q: str) -> None:
+        s += LONG
+        await s["x"]
+
+    assert prefix_of(program, {"q": "a"}, {"q": "b"}) == Prompt(pieces=(LONG,))
+
+
+def test_an_interrupt_while_tracing_is_no_program_error() -> None:
+    def program(s: State, q: str) -> None:
+        s += LONG
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prefix_of(program, {"q": "a"}, {"q": "b"})
+
+
+def test_programs_of_different_shapes_have_nothing_in_common() -> None:
+    def program(s: State, *questions: str) -> None:
+        s += LONG + "".join(questions)
+
+    calls = [Call(program, ("a",)), Call(program, ("a", "b"))]
+
+    assert common_prefix(calls, FakeBackend()) is None
+
+
+def test_a_short_beginning_is_not_worth_it() -> None:
+    def program(s: State, q: str) -> None:
+        s += "short " + q
+
+    assert prefix_of(program, {"q": "a"}, {"q": "b"}) is None

@@ -1,0 +1,341 @@
+"""Requests with grammars in the scheduler: when they wait, when they run, and how they end.
+
+The masks come from a stand-in that the tests control, the last tests use real ones.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mem_cache.spec import PoolSizes
+from runtime.default_model.tokenizer import EOS_ID, VOCAB_SIZE, train_tokenizer
+from runtime.executor.step_plan import Phase, StepPlan, StepResult
+from runtime.grammar.nursery import NurserySettings
+from runtime.grammar.output import GrammarOutput
+from runtime.grammar.pool import GrammarPool, PoolSettings
+from runtime.messages import Grammar, Output
+from tests.testing.scheduler_rig import SMALL, Rig
+from tests.testing.token_runner import TokenRunner, expected_output
+
+SIZES = PoolSizes(full_pages=60, swa_pages=80, rings=30)
+VOCAB = 50
+EOS = 49
+A = Grammar("regex", "a")
+ALL = np.full(2, -1, dtype=np.int32)
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+
+
+class FakeGrammars:
+    """Masks come when the test says so: those that allow everything."""
+
+    def __init__(self) -> None:
+        self.outputs: dict[int, GrammarOutput] = {}
+        self.accepted: dict[int, list[int]] = {}
+        self.failed: list[GrammarOutput] = []
+        self.end_ids = frozenset({EOS})
+        self.due: list[int] = []
+        self.instant = False
+
+    @property
+    def active(self) -> bool:
+        return bool(self.outputs)
+
+    def open(self, request_id: int, grammar: Grammar) -> GrammarOutput:
+        told: list[int] = []
+        output = GrammarOutput(request_id, grammar.after, ALL, accept=told.append)
+        self.outputs[request_id], self.accepted[request_id] = output, told
+        return output
+
+    def close(self, output: GrammarOutput) -> None:
+        del self.outputs[output.request_id]
+
+    def poll(self, timeout_s: float = 0.0) -> list[GrammarOutput]:
+        due = list(self.outputs) if self.instant else self.due
+        for output in [self.outputs[i] for i in due if i in self.outputs]:
+            if output.pending:
+                output.mask(ALL)
+        self.due = []
+        failed, self.failed = self.failed, []
+        return failed
+
+    def answer(self, *request_ids: int) -> None:
+        """Have the next poll bring these outputs, or all, the mask that they wait for."""
+        self.due = list(request_ids or self.outputs)
+
+    def fail(self, request_id: int, reason: str) -> None:
+        """Have an output fail at the next poll."""
+        self.outputs[request_id].failure = reason
+        self.failed.append(self.outputs[request_id])
+
+
+class NeverAsked(FakeGrammars):
+    """Grammars that nobody may ask for anything."""
+
+    def open(self, request_id: int, grammar: Grammar) -> GrammarOutput:
+        raise AssertionError("opened")
+
+    def close(self, output: GrammarOutput) -> None:
+        raise AssertionError("closed")
+
+    def poll(self, timeout_s: float = 0.0) -> list[GrammarOutput]:
+        raise AssertionError("polled")
+
+
+@pytest.fixture
+def grammars() -> FakeGrammars:
+    return FakeGrammars()
+
+
+@pytest.fixture
+def rig(grammars: FakeGrammars) -> Rig:
+    return Rig(SIZES, grammars=grammars, eos=(EOS,), vocab=VOCAB)
+
+
+def decoded(rig: Rig) -> list[int]:
+    """Return the number of rows of each decode step so far."""
+    return [len(plan.sampled) for plan in rig.plans if plan.phase is Phase.DECODE]
+
+
+def test_without_a_grammar_none_of_this_runs() -> None:
+    rig = Rig(SIZES, grammars=NeverAsked(), vocab=VOCAB)
+    request_id = rig.send(PROMPT, new=5)
+    rig.send([1, 2, 3])
+
+    rig.run()
+
+    assert rig.tokens(request_id) == expected_output(PROMPT, 5, VOCAB)
+
+
+def test_a_request_waits_in_the_queue_until_its_grammar_is_compiled(
+    rig: Rig, grammars: FakeGrammars
+) -> None:
+    waiting = rig.send(PROMPT, new=3, grammar=A)
+    free = rig.send([7, 7, 7], new=3)
+
+    rig.turn_until(lambda: bool(rig.outputs(free)) and rig.outputs(free)[-1].finish is not None)
+    assert rig.outputs(waiting) == []
+    assert len(rig.scheduler.waiting) == 1
+    assert rig.residency.rows_used == 0
+
+    grammars.instant = True
+    rig.run()
+    assert rig.tokens(waiting) == expected_output(PROMPT, 3, VOCAB)
+    assert grammars.accepted[waiting] == rig.tokens(waiting)[:2]
+    assert grammars.outputs == {}
+
+
+def test_a_row_whose_mask_is_late_sits_out_and_loses_nothing(
+    rig: Rig, grammars: FakeGrammars
+) -> None:
+    slow, free = rig.send(PROMPT, new=4, grammar=A), rig.send([7, 7, 7], new=30)
+    rig.scheduler.turn()
+    grammars.answer()
+    rig.turn_until(lambda: len(rig.tokens(free)) == 10)
+    assert len(rig.tokens(slow)) == 1
+    assert set(decoded(rig)) == {1}
+
+    grammars.answer()
+    rig.turn_until(lambda: len(rig.tokens(slow)) == 2)
+    assert decoded(rig)[-1] == 2
+
+    grammars.instant = True
+    rig.run()
+    assert rig.tokens(slow) == expected_output(PROMPT, 4, VOCAB)
+    assert rig.tokens(free) == expected_output([7, 7, 7], 30, VOCAB)
+    rig.assert_conserved()
+
+
+def test_a_mask_that_is_always_late_is_soon_waited_for_no_more(
+    rig: Rig, grammars: FakeGrammars
+) -> None:
+    slow = rig.send(PROMPT, new=4, grammar=A)
+    rig.send([7, 7, 7], new=30)
+    rig.scheduler.turn()
+    grammars.answer()
+
+    rig.turn_until(lambda: not grammars.outputs[slow].prompt)
+
+    assert len(rig.tokens(slow)) == 1
+    rig.abort(slow)
+    rig.run()
+    rig.assert_conserved()
+
+
+def test_the_end_of_the_grammar_ends_the_request_whatever_else_was_asked(
+    rig: Rig, grammars: FakeGrammars
+) -> None:
+    grammars.instant = True
+    tokens = expected_output(PROMPT, 6, VOCAB)
+    grammars.end_ids = frozenset({tokens[3]})
+    assert tokens[3] not in tokens[:3]
+
+    request_id = rig.send(PROMPT, new=6, grammar=A, min_new=6, ignore_eos=True)
+    rig.run()
+
+    assert rig.tokens(request_id) == tokens[:4]
+    last = rig.outputs(request_id)[-1]
+    assert (last.finish, last.matched_stop) == ("stop", tokens[3])
+
+
+def test_an_output_cut_off_says_length(rig: Rig, grammars: FakeGrammars) -> None:
+    grammars.instant = True
+    request_id = rig.send(PROMPT, new=2, grammar=A)
+
+    rig.run()
+
+    assert rig.outputs(request_id)[-1].finish == "length"
+
+
+def test_a_grammar_that_fails_before_anything_is_said_is_refused(
+    rig: Rig, grammars: FakeGrammars
+) -> None:
+    bad, fine = rig.send(PROMPT, grammar=A), rig.send([7, 7, 7], new=3)
+    rig.scheduler.turn()
+
+    grammars.fail(bad, "it is wrong")
+    rig.run()
+
+    [refusal] = rig.refusals()
+    assert (refusal.request_id, refusal.reason, refusal.message) == (bad, "grammar", "it is wrong")
+    assert rig.outputs(bad) == []
+    assert rig.tokens(fine) == expected_output([7, 7, 7], 3, VOCAB)
+    assert grammars.outputs == {}
+    rig.assert_conserved()
+
+
+def test_a_grammar_that_fails_later_ends_its_request_with_an_error(
+    rig: Rig, grammars: FakeGrammars
+) -> None:
+    bad, fine = rig.send(PROMPT, new=9, grammar=A), rig.send([7, 7, 7], new=9)
+    rig.scheduler.turn()
+    grammars.answer()
+    rig.turn_until(lambda: len(rig.tokens(bad)) == 1)
+
+    grammars.fail(bad, "it is slow")
+    rig.run()
+
+    last = rig.outputs(bad)[-1]
+    assert (last.finish, last.error) == ("error", "it is slow")
+    assert rig.tokens(fine) == expected_output([7, 7, 7], 9, VOCAB)
+    rig.assert_conserved()
+
+
+def test_an_abort_closes_the_grammar_wherever_the_request_stands(
+    rig: Rig, grammars: FakeGrammars
+) -> None:
+    waiting, running = rig.send(PROMPT, grammar=A), rig.send([7, 7, 7], new=30, grammar=A)
+    rig.scheduler.turn()
+    grammars.answer(running)
+    rig.turn_until(lambda: len(rig.tokens(running)) == 1)
+
+    rig.abort(waiting, running)
+    rig.run()
+
+    assert grammars.outputs == {}
+    rig.assert_conserved()
+
+
+def test_choices_of_one_prompt_share_its_logits_only_once_their_masks_are_there(
+    rig: Rig, grammars: FakeGrammars
+) -> None:
+    first, second, third = (rig.send(PROMPT, new=3, grammar=A) for _ in range(3))
+    rig.scheduler.turn()
+    grammars.answer(first, second)
+
+    rig.turn_until(lambda: len(rig.tokens(second)) == 1)
+    assert len(rig.plans[-1].samples) == 2
+    assert rig.tokens(third) == []
+
+    grammars.instant = True
+    rig.run()
+    for request_id in (first, second, third):
+        assert rig.tokens(request_id) == expected_output(PROMPT, 3, VOCAB)
+        assert grammars.accepted[request_id] == rig.tokens(request_id)[:2]
+
+
+def test_a_server_without_grammars_refuses_them() -> None:
+    rig = Rig(SIZES)
+    rig.send(PROMPT, grammar=A)
+
+    rig.run()
+
+    assert [refusal.reason for refusal in rig.refusals()] == ["grammar"]
+
+
+def test_a_prompt_that_is_only_computed_needs_no_grammar(rig: Rig) -> None:
+    request_id = rig.send(PROMPT, new=0, grammar=A)
+
+    rig.run()
+
+    assert rig.outputs(request_id)[-1].finish == "length"
+
+
+class MaskedRunner:
+    """A token runner whose tokens are always among those that the grammars allow."""
+
+    def __init__(self, runner: TokenRunner) -> None:
+        self._runner = runner
+
+    def launch(self, plan: StepPlan) -> "MaskedStep":
+        """Run the step and move each token to one that is allowed."""
+        result = self._runner.launch(plan).result()
+        for k, sample in enumerate(plan.samples):
+            if sample.constraint is not None:
+                assert sample.constraint.allowed is not None
+                packed = sample.constraint.allowed.view(np.uint8)
+                allowed = np.flatnonzero(np.unpackbits(packed, bitorder="little"))
+                result.token_ids[k] = int(allowed[result.token_ids[k] % len(allowed)])
+        return MaskedStep(result)
+
+
+class MaskedStep:
+    """A finished step."""
+
+    def __init__(self, result: StepResult) -> None:
+        self._result = result
+
+    def result(self) -> StepResult:
+        return self._result
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GrammarPool]:
+    """Real grammars over the stand-in's vocabulary."""
+    folder: Path = tmp_path_factory.mktemp("tokenizer")
+    train_tokenizer().save(str(folder / "tokenizer.json"))
+    settings = NurserySettings(str(folder), VOCAB_SIZE, [EOS_ID])
+    pool = GrammarPool(PoolSettings(settings, limit_s=60.0))
+    yield pool
+    pool.shut_down()
+
+
+def finished(rig: Rig, request_id: int) -> Output | None:
+    outputs = rig.outputs(request_id)
+    return outputs[-1] if outputs and outputs[-1].finish is not None else None
+
+
+def test_retracted_requests_go_on_where_their_grammar_was(pool: GrammarPool) -> None:
+    """Pages for about two of four: each is thrown out and comes back, some of them often."""
+    sizes = PoolSizes(full_pages=14, swa_pages=40, rings=20)
+    runner = TokenRunner(SMALL, sizes, vocab=VOCAB_SIZE)
+    rig = Rig(sizes, grammars=pool, eos=(EOS_ID,), runner=MaskedRunner(runner), context=100)
+    pattern = "([a-f]{2}[0-9]{3}-){6}z"
+    prompts = [[k, 2, 3, 4, 5, 6, 7, 8, 9, 10] for k in range(11, 15)]
+    sent = [rig.send(p, new=60, grammar=Grammar("regex", pattern)) for p in prompts]
+    free = rig.send([9, 9, 9, 9], new=40)
+
+    rig.run(turns=100_000)
+
+    assert rig.scheduler.stats.counters["retracted_requests"] > 0
+    tokenizer = train_tokenizer()
+    for request_id in sent:
+        last = finished(rig, request_id)
+        assert last is not None
+        assert (last.finish, last.matched_stop) == ("stop", EOS_ID)
+        assert re.fullmatch(pattern, tokenizer.decode(rig.tokens(request_id)))
+    assert len(rig.tokens(free)) == 40
+    assert not pool.active
+    rig.assert_conserved()

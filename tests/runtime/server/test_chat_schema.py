@@ -1,0 +1,154 @@
+"""Tests of runtime.server.chat_schema: what a body means for V4's encoder, and what is refused."""
+
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from runtime.errors import BadRequest
+from runtime.server.chat_schema import ChatBody
+from tests.runtime.chat.conversations import Json, conversation, encoder
+from tests.runtime.server.engine import Server, served
+
+CHAT = "/v1/chat/completions"
+HI: Json = {"role": "user", "content": "hi"}
+TOOL: Json = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+CALL: Json = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def body(**fields: Any) -> ChatBody:
+    return msgspec.json.decode(msgspec.json.encode({"messages": [HI], **fields}), type=ChatBody)
+
+
+def test_a_conversation_keeps_all_that_is_rendered() -> None:
+    for seed in range(300):
+        request = conversation(Random(seed))
+
+        told = msgspec.convert(request, ChatBody).conversation()
+
+        assert encoder().encode(told).token_ids == encoder().encode(request).token_ids, seed
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, {}),
+        ({"thinking": True}, {"thinking": {"type": "enabled"}}),
+        ({"thinking": {"type": "disabled"}}, {"thinking": {"type": "disabled"}}),
+        ({"chat_template_kwargs": {"thinking": False}}, {"thinking": {"type": "disabled"}}),
+        ({"chat_template_kwargs": {"enable_thinking": True}}, {"thinking": {"type": "enabled"}}),
+        ({"reasoning_effort": "none"}, {"thinking": {"type": "disabled"}}),
+        ({"reasoning_effort": "none", "thinking": True}, {"thinking": {"type": "enabled"}}),
+        ({"reasoning_effort": "max"}, {"reasoning_effort": "max"}),
+        ({"chat_template_kwargs": {"reasoning_effort": "low"}}, {"reasoning_effort": "low"}),
+    ],
+)
+def test_every_way_to_ask_for_thinking_is_understood(fields: Json, expected: Json) -> None:
+    told = body(**fields).conversation()
+
+    assert {key: told[key] for key in told if key != "messages"} == expected
+
+
+def test_messages_are_told_as_deepseek_has_them() -> None:
+    answer = {"role": "assistant", "content": None, "reasoning": "R", "tool_calls": [CALL]}
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    result = {"role": "tool", "tool_call_id": "1", "content": parts, "name": "f"}
+    first = {"role": "developer", "content": "S"}
+
+    told = body(messages=[first, HI, answer, result]).conversation()["messages"]
+
+    assert told == [
+        {"role": "system", "content": "S"},
+        HI,
+        {"role": "assistant", "content": "", "reasoning_content": "R", "tool_calls": [CALL]},
+        {"role": "tool", "content": "a\n\nb", "tool_call_id": "1"},
+    ]
+
+
+def test_arguments_may_be_an_object() -> None:
+    call = {**CALL, "function": {"name": "f", "arguments": {"x": 1}}}
+
+    [_, told] = body(messages=[HI, {"role": "assistant", "tool_calls": [call]}]).conversation()[
+        "messages"
+    ]
+
+    assert told["tool_calls"][0]["function"]["arguments"] == '{"x":1}'
+
+
+@pytest.mark.parametrize("way", ["continue_final_message", "prefix"])
+def test_the_last_answer_can_be_continued(way: str) -> None:
+    last: Json = {"role": "assistant", "content": "It is"}
+    fields: Json = {"messages": [HI, last]}
+    (last if way == "prefix" else fields)[way] = True
+
+    assert body(**fields).conversation()["messages"][-1]["prefix"] is True
+
+
+def test_a_schema_without_its_type_is_an_objects() -> None:
+    tool = {"function": {"name": "f", "parameters": {"properties": {}}}}
+
+    told = body(tools=[tool]).conversation()["tools"]
+
+    assert told[0]["function"]["parameters"] == {"type": "object", "properties": {}}
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("messages", {"messages": []}),
+        ("messages", {"messages": [{"role": "function", "content": "x"}]}),
+        ("messages", {"messages": [{"role": "user", "content": None}]}),
+        ("messages", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
+        ("messages", {"messages": [{**HI, "audio": {"id": "1"}}]}),
+        ("thinking", {"thinking": {"type": "adaptive"}}),
+        ("thinking", {"thinking": "yes"}),
+        ("reasoning_effort", {"reasoning_effort": "enormous"}),
+        ("chat_template_kwargs", {"chat_template_kwargs": {"documents": "x"}}),
+        ("add_generation_prompt", {"add_generation_prompt": False}),
+        ("tools", {"tools": [{**TOOL, "type": "custom"}]}),
+    ],
+)
+def test_what_v4_cannot_say_is_refused(param: str, fields: Json) -> None:
+    with pytest.raises(BadRequest) as refused:
+        body(**fields).conversation()
+
+    assert refused.value.param == param
+
+
+NAMED: Json = {"type": "function", "function": {"name": "f"}}
+REFUSED: dict[str, Json] = {
+    "required of none": {"tool_choice": "required"},
+    "unknown tool": {"tools": [TOOL], "tool_choice": {**NAMED, "function": {"name": "g"}}},
+    "malformed choice": {"tools": [TOOL], "tool_choice": {"type": "function"}},
+    "call and format": {
+        "tools": [TOOL],
+        "tool_choice": "required",
+        "response_format": {"type": "json_object"},
+    },
+    "two formats": {"regex": "a", "response_format": {"type": "json_object"}},
+    "schema": {"response_format": {"type": "json_schema", "json_schema": {}}},
+    "tool without name": {"tools": [{"type": "function", "function": {}}]},
+    "tool of a bad name": {"tools": [{"type": "function", "function": {"name": "a b"}}]},
+    "lonely result": {"messages": [{"role": "tool", "tool_call_id": "1", "content": "x"}]},
+    "call without result": {"messages": [HI, {"role": "assistant", "tool_calls": [CALL]}, HI]},
+    "user continued": {"continue_final_message": True},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@served(v4=True)
+async def test_what_cannot_be_served_is_refused_with_its_name(server: Server, name: str) -> None:
+    reply = await server.post(CHAT, {"messages": [HI], **REFUSED[name]})
+
+    assert reply.status_code == 400, reply.text
+    assert reply.json()["error"]["param"]
+    assert not server.engine.requests
+
+
+@served()
+async def test_a_jinja_template_takes_no_tools(server: Server) -> None:
+    reply = await server.post(CHAT, {"messages": [HI], "tools": [TOOL]})
+
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == "tools"

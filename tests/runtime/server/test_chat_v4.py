@@ -1,0 +1,190 @@
+"""Chats of a V4 tokenizer through the routes: reasoning, tools, usage, streams."""
+
+import json
+from typing import Any
+
+import pytest
+
+from runtime.messages import unpack_ids
+from tests.runtime.chat.conversations import encoder
+from tests.runtime.server.engine import Server, served
+
+PATH = "/v1/chat/completions"
+HI: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "reasoning_effort": "low"}
+TOOLS: dict[str, Any] = {
+    "tools": [
+        {
+            "type": "function",
+            "function": {
+                "name": "f",
+                "parameters": {"type": "object", "properties": {"s": {"type": "string"}}},
+            },
+        }
+    ]
+}
+INVOKE = (
+    '<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="s" string="true">a</｜DSML｜parameter>\n'
+    "</｜DSML｜invoke>\n"
+)
+CALLS = f"why</think>so\n\n<｜DSML｜tool_calls>\n{INVOKE}{INVOKE}</｜DSML｜tool_calls>"
+
+
+@served(v4=True)
+async def test_reasoning_is_told_apart_and_counted(server: Server) -> None:
+    server.engine.reply = "why</think>hello"
+
+    reply = (await server.post(PATH, HI)).json()
+
+    choice, usage = reply["choices"][0], reply["usage"]
+    assert choice["message"] == {
+        "role": "assistant", "content": "hello", "refusal": None, "reasoning_content": "why",
+    }  # fmt: skip
+    assert choice["finish_reason"] == "stop"
+    reasoning = len(server.engine.tokenizer.encode("why").ids)
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": reasoning}
+    assert [int(i) for i in unpack_ids(server.engine.requests[0].input_ids)] == (
+        encoder().encode(HI).token_ids
+    )
+
+
+@served(v4=True)
+async def test_chat_mode_has_no_reasoning(server: Server) -> None:
+    reply = (await server.post(PATH, {**HI, "reasoning_effort": "none"})).json()
+
+    assert reply["choices"][0]["message"]["content"] == "hello"
+    assert "reasoning_content" not in reply["choices"][0]["message"]
+    assert "completion_tokens_details" not in reply["usage"]
+
+
+@served(v4=True)
+async def test_tool_calls_are_told(server: Server) -> None:
+    server.engine.reply = CALLS
+
+    choice = (await server.post(PATH, {**HI, **TOOLS})).json()["choices"][0]
+
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["content"] == "so"
+    calls = choice["message"]["tool_calls"]
+    assert [call["function"] for call in calls] == [{"name": "f", "arguments": '{"s": "a"}'}] * 2
+    assert len({call["id"] for call in calls}) == 2
+
+
+@served(v4=True)
+async def test_one_call_at_a_time_can_be_asked_for(server: Server) -> None:
+    server.engine.reply = CALLS
+
+    reply = await server.post(PATH, {**HI, **TOOLS, "parallel_tool_calls": False})
+
+    message = reply.json()["choices"][0]["message"]
+    assert len(message["tool_calls"]) == 1
+    assert len(message["invalid_tool_calls"]) == 1
+
+
+@pytest.mark.parametrize("fields", [{}, {"tools": TOOLS["tools"], "tool_choice": "none"}])
+@served(v4=True)
+async def test_without_tools_a_call_is_content(server: Server, fields: dict[str, Any]) -> None:
+    server.engine.reply = CALLS
+
+    choice = (await server.post(PATH, {**HI, **fields})).json()["choices"][0]
+
+    assert choice["message"]["content"] == CALLS.removeprefix("why</think>")
+    assert choice["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("step", [1, 3, 1000])
+@served(v4=True)
+async def test_a_stream_tells_the_same(server: Server, step: int) -> None:
+    server.engine.reply, server.engine.step = CALLS, step
+    body = {**HI, **TOOLS, "n": 2, "logprobs": True, "stream_options": {"include_usage": True}}
+
+    *chunks, usage, done = await server.events(PATH, body)
+
+    for index in range(2):
+        mine = [c["choices"][0] for c in chunks if c["choices"][0]["index"] == index]
+        deltas = [choice["delta"] for choice in mine]
+        assert deltas[0] == {"role": "assistant", "content": ""}
+        assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "why"
+        assert "".join(delta.get("content", "") for delta in deltas) == "so"
+        calls = [call for delta in deltas for call in delta.get("tool_calls", [])]
+        assert [call["index"] for call in calls] == [0, 1]
+        assert [json.loads(call["function"]["arguments"]) for call in calls] == [{"s": "a"}] * 2
+        assert [c["finish_reason"] for c in mine if c["finish_reason"]] == ["tool_calls"]
+        entries = [e for c in mine if c["logprobs"] for e in c["logprobs"]["content"]]
+        assert len(entries) == len(server.engine.tokenizer.encode(CALLS).ids) + 1
+    details = usage["usage"]["completion_tokens_details"]
+    assert details["reasoning_tokens"] == 2 * len(server.engine.tokenizer.encode("why").ids)
+    assert done == "[DONE]"
+
+
+@served(v4=True)
+async def test_a_call_cut_by_the_length_is_not_told(server: Server) -> None:
+    server.engine.reply = CALLS
+    most = len(server.engine.tokenizer.encode(CALLS.rpartition("a</")[0]).ids)
+    body = {**HI, **TOOLS, "max_tokens": most}
+
+    choice = (await server.post(PATH, body)).json()["choices"][0]
+    *chunks, _ = await server.events(PATH, body)
+
+    assert choice["finish_reason"] == "length"
+    assert len(choice["message"]["tool_calls"]) == 1
+    assert [call["name"] for call in choice["message"]["invalid_tool_calls"]] == ["f"]
+    streamed = [c["choices"][0] for c in chunks]
+    assert [c["finish_reason"] for c in streamed if c["finish_reason"]] == ["length"]
+    calls = [call for c in streamed for call in c["delta"].get("tool_calls", [])]
+    assert [json.loads(call["function"]["arguments"]) for call in calls] == [{"s": "a"}]
+
+
+@served(v4=True)
+async def test_reasoning_can_stay_in_the_content(server: Server) -> None:
+    server.engine.reply = "why</think>hello"
+
+    reply = (await server.post(PATH, {**HI, "separate_reasoning": False})).json()
+
+    assert reply["choices"][0]["message"]["content"] == "why</think>hello"
+
+
+@served(v4=True)
+async def test_streamed_reasoning_can_be_held_until_it_is_whole(server: Server) -> None:
+    server.engine.reply = "why not</think>hello"
+
+    *chunks, _ = await server.events(PATH, {**HI, "stream_reasoning": False})
+
+    deltas = [c["choices"][0]["delta"] for c in chunks]
+    assert [d["reasoning_content"] for d in deltas if "reasoning_content" in d] == ["why not"]
+
+
+@served(v4=True)
+async def test_a_stop_string_ends_the_content(server: Server) -> None:
+    server.engine.reply = "why</think>hello there"
+
+    choice = (await server.post(PATH, {**HI, "stop": "lo t"})).json()["choices"][0]
+
+    assert choice["message"]["content"] == "hel"
+    assert (choice["finish_reason"], choice["matched_stop"]) == ("stop", "lo t")
+
+
+@served(v4=True)
+async def test_quoted_control_tokens_stay_text(server: Server) -> None:
+    said = "<｜User｜></think>"
+
+    await server.post(PATH, {"messages": [{"role": "user", "content": said}], "thinking": False})
+
+    ids = [int(i) for i in unpack_ids(server.engine.requests[0].input_ids)]
+    assert server.engine.tokenizer.decode(ids[2:-2], skip_special_tokens=False) == said
+    assert [i for i in ids if i < 9] == [0, 3, 4, 6]
+
+
+@served(v4=True)
+async def test_tokenize_gives_the_prompt_of_a_chat_with_tools(server: Server) -> None:
+    reply = (await server.post("/tokenize", {**HI, **TOOLS})).json()
+
+    assert reply["tokens"] == encoder().encode({**HI, **TOOLS}).token_ids
+
+
+@served(v4=True)
+async def test_the_format_is_told(server: Server) -> None:
+    info = (await server.client.get("/model_info")).json()
+
+    assert info["chat_format"] == "deepseek_v4"
+    assert (info["reasoning_parser"], info["tool_call_parser"]) == ("deepseek-v4", "deepseekv4")
+    assert (await server.client.get("/server_info")).json()["chat_format"] == "deepseek_v4"

@@ -1,0 +1,170 @@
+"""What bodies ask the output to be, as the scheduler gets it; and what is refused at once."""
+
+import json
+from importlib.machinery import ModuleSpec
+from typing import Any
+
+import pytest
+
+from runtime.chat.marks import DSML, THINK_END, marks_by_id
+from runtime.errors import BadRequest, GrammarError
+from runtime.messages import Grammar
+from runtime.sampling import MAX_GRAMMAR_CHARS
+from runtime.server.grammars import asked_grammar, forced_call
+from tests.runtime.chat.conversations import encoder
+from tests.runtime.server.engine import Server, served
+
+CHAT, COMPLETIONS, GENERATE = "/v1/chat/completions", "/v1/completions", "/generate"
+HI: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"é": {"type": "null"}}}
+TEXT = '{"type":"object","properties":{"é":{"type":"null"}}}'
+FORMAT: dict[str, Any] = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
+TAG: dict[str, Any] = {"type": "structural_tag", "format": {"type": "any_text"}}
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
+OTHER: dict[str, Any] = {"type": "function", "function": {"name": "g"}}
+
+ASKED: dict[str, tuple[dict[str, Any], Grammar]] = {
+    "schema": ({"json_schema": SCHEMA}, Grammar("json_schema", TEXT)),
+    "schema as text": ({"json_schema": TEXT}, Grammar("json_schema", TEXT)),
+    "regex": ({"regex": "a+"}, Grammar("regex", "a+")),
+    "ebnf": ({"ebnf": 'root ::= "a"'}, Grammar("ebnf", 'root ::= "a"')),
+    "tag": (
+        {"structural_tag": TAG},
+        Grammar("structural_tag", json.dumps(TAG, separators=(",", ":"))),
+    ),
+    "json_object": ({"response_format": {"type": "json_object"}}, Grammar("json_object")),
+    "json_schema": ({"response_format": FORMAT}, Grammar("json_schema", TEXT)),
+    "structural_tag": (
+        {"response_format": TAG},
+        Grammar("structural_tag", json.dumps(TAG, separators=(",", ":"))),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_each_way_to_ask_is_one_grammar(name: str) -> None:
+    fields, grammar = ASKED[name]
+
+    assert asked_grammar(**fields) == grammar
+
+
+def test_text_and_nothing_ask_for_no_grammar() -> None:
+    assert asked_grammar() is None
+    assert asked_grammar(response_format={"type": "text"}) is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"regex": "a", "ebnf": "b"},
+        {"json_schema": "{}", "response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_schema"}},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": 3}}},
+        {"response_format": {"type": 7}},
+    ],
+)
+def test_what_is_no_one_grammar_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest):
+        asked_grammar(**fields)
+
+
+def test_without_xgrammar_the_refusal_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def find(name: str) -> ModuleSpec | None:
+        return None
+
+    monkeypatch.setattr("runtime.server.grammars.find_spec", find)
+
+    with pytest.raises(GrammarError, match=r"umbra\[grammar\]") as refused:
+        asked_grammar(response_format={"type": "json_object"})
+    assert (refused.value.status, refused.value.param) == (400, "response_format")
+    assert asked_grammar(response_format={"type": "text"}) is None
+    with pytest.raises(GrammarError, match="xgrammar"):
+        forced_call({"f": {}}, dsml_id=7, parallel=True)
+
+
+def test_tools_that_cannot_be_forced_are_refused() -> None:
+    with pytest.raises(GrammarError, match="'f'"):
+        forced_call({"f": {"properties": []}}, dsml_id=7, parallel=True)
+    long = {"properties": {"a": {"enum": ["x" * MAX_GRAMMAR_CHARS]}}}
+    with pytest.raises(GrammarError, match="too long"):
+        forced_call({"f": long}, dsml_id=7, parallel=True)
+
+
+@served()
+async def test_the_grammar_reaches_the_scheduler_from_every_endpoint(server: Server) -> None:
+    bodies: list[tuple[str, dict[str, Any]]] = [
+        (GENERATE, {"text": "x", "sampling_params": {"json_schema": SCHEMA, "n": 2}}),
+        (COMPLETIONS, {"prompt": "x", "response_format": FORMAT}),
+        (CHAT, {**HI, "response_format": FORMAT}),
+        (CHAT, {**HI, "json_schema": SCHEMA, "stream": True}),
+    ]
+    for path, body in bodies:
+        assert (await server.post(path, body)).status_code == 200
+
+    grammars = [request.sampling.grammar for request in server.engine.requests]
+    assert grammars == [Grammar("json_schema", TEXT)] * 5
+
+
+@pytest.mark.parametrize("path", [GENERATE, COMPLETIONS])
+@served()
+async def test_a_grammar_of_ten_megabytes_is_refused_at_once(server: Server, path: str) -> None:
+    big = "a" * 10_000_000
+    native: dict[str, Any] = {"text": "x", "sampling_params": {"regex": big}}
+
+    reply = await server.post(path, native if path == GENERATE else {"prompt": "x", "regex": big})
+
+    assert reply.status_code == 400
+    assert str(MAX_GRAMMAR_CHARS) in reply.json()["error"]["message"]
+    assert len(reply.content) < 1000
+    assert not server.engine.requests
+
+
+@served()
+async def test_a_grammar_that_does_not_compile_is_a_400(server: Server) -> None:
+    server.engine.refuse = "grammar"
+
+    reply = await server.post(COMPLETIONS, {"prompt": "x", "regex": "((", "n": 3})
+
+    assert reply.status_code == 400
+    assert reply.json()["error"]["code"] == "invalid_grammar"
+
+
+@served(v4=True)
+async def test_with_reasoning_the_grammar_begins_after_it(server: Server) -> None:
+    think_end = next(i for i, m in marks_by_id(server.engine.tokenizer).items() if m == THINK_END)
+    for effort in ("low", "none"):
+        body = {**HI, "response_format": {"type": "json_object"}, "reasoning_effort": effort}
+        assert (await server.post(CHAT, body)).status_code == 200
+
+    first, second = (request.sampling.grammar for request in server.engine.requests)
+    assert first == Grammar("json_object", after=think_end)
+    assert second == Grammar("json_object")
+
+
+@pytest.mark.parametrize(
+    ("choice", "parallel", "names"),
+    [
+        ("required", True, ["f", "g"]),
+        ("required", False, ["f", "g"]),
+        ({"type": "function", "function": {"name": "g"}}, True, ["g"]),
+    ],
+)
+@served(v4=True)
+async def test_a_forced_call_is_a_grammar_over_the_prompt_of_a_free_one(
+    server: Server, choice: Any, parallel: bool, names: list[str]
+) -> None:
+    body = {**HI, "tools": [TOOL, OTHER], "reasoning_effort": "none"}
+    asked = {**body, "tool_choice": choice, "parallel_tool_calls": parallel}
+    assert (await server.post(CHAT, asked)).status_code == 200
+    assert (await server.post(CHAT, {**body, "tool_choice": "auto"})).status_code == 200
+
+    forced, free = server.engine.requests
+    dsml = next(i for i, m in marks_by_id(server.engine.tokenizer).items() if m == DSML)
+    schemas: dict[str, Any] = {"f": SCHEMA, "g": {}}
+    tools = {name: schemas[name] for name in names}
+    assert forced.sampling.grammar == forced_call(tools, dsml_id=dsml, parallel=parallel)
+    assert free.sampling.grammar is None
+    assert forced.input_ids == free.input_ids
+    assert encoder().marks[dsml] == DSML

@@ -1,0 +1,51 @@
+"""Endpoints of other servers are answered 404 with what to use instead, in the caller's dialect."""
+
+import pytest
+from fastapi.routing import APIRoute
+
+from runtime.server.hints import endpoint_hint
+from tests.runtime.server.engine import Server, served
+
+MISSING = """
+/v1/responses /v1/responses/resp_1/cancel /v1/embeddings /v1/rerank /v1/score /start_profile
+/stop_profile /pause_generation /continue_generation /release_memory_occupation
+/resume_memory_occupation /update_weights_from_disk /open_session /close_session
+/set_internal_state /configure_logging /parse_function_call /separate_reasoning /invocations
+/api/generate /vertex_generate /load /reset_prefix_cache /load_lora_adapter /encode /classify
+"""
+PATHS = tuple(MISSING.split())
+
+
+@pytest.mark.parametrize("path", PATHS)
+@served()
+async def test_an_endpoint_that_people_call_is_answered_with_a_hint(
+    server: Server, path: str
+) -> None:
+    reply = await server.post(path, {})
+
+    assert reply.status_code == 404
+    hint = endpoint_hint(path)
+    assert hint is not None
+    assert hint in reply.json()["error"]["message"]
+    if path.startswith("/v1/"):
+        assert reply.json()["error"]["code"] == "not_supported"
+
+
+@served()
+async def test_no_hint_hides_an_endpoint_that_is_here(server: Server) -> None:
+    here = [route.path for route in server.app.routes if isinstance(route, APIRoute)]
+
+    assert [path for path in here if endpoint_hint(path)] == []
+    assert endpoint_hint("/nope") is None
+
+
+@served()
+async def test_a_hint_names_only_endpoints_that_are_here(server: Server) -> None:
+    here = {route.path for route in server.app.routes if isinstance(route, APIRoute)}
+    hints = [endpoint_hint(path) or "" for path in PATHS]
+    named = {
+        word.strip(":;,") for hint in hints for word in hint.split() if word.startswith("/")
+    }  # fmt: skip
+
+    assert "/v1/chat/completions" in named
+    assert named <= here

@@ -1,0 +1,29 @@
+"""The load that routers balance by."""
+
+import pytest
+
+from runtime.messages import State
+from runtime.server.load import server_load
+from tests.runtime.server.engine import Server, served
+
+
+@served()
+async def test_a_load_has_the_names_that_routers_read(server: Server) -> None:
+    gauges = {
+        "running": 16.0, "waiting": 2.0, "used_tokens": 512.0, "full_pages": 10.0,
+        "page_size": 256.0, "full_usage": 0.2, "swa_usage": 0.5, "ring_usage": 0.25,
+    }  # fmt: skip
+
+    load = server_load(server.app.state.service, State(0, {}, gauges))
+
+    assert (load["num_running_reqs"], load["num_waiting_reqs"]) == (16, 2)
+    assert (load["num_used_tokens"], load["max_total_num_tokens"]) == (512, 2560)
+    assert load["token_usage"] == 0.5
+    assert load["utilization"] == pytest.approx(16 / load["max_running_requests"])
+
+
+@served()
+async def test_without_a_state_nothing_runs(server: Server) -> None:
+    load = server_load(server.app.state.service, None)
+
+    assert load["num_total_reqs"] == load["token_usage"] == 0

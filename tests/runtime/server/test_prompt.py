@@ -1,0 +1,97 @@
+"""Tests of runtime.server.prompt: prompts in pieces."""
+
+from typing import Any
+
+import pytest
+
+from runtime.messages import unpack_ids
+from runtime.server.prompt import MAX_SEGMENTS
+from tests.runtime.server.engine import ASSISTANT, BOS, USER, Server, served, text_ids
+
+ONE: dict[str, Any] = {"max_new_tokens": 1}
+
+
+async def prompt_of(server: Server, prompt: dict[str, Any]) -> list[int]:
+    reply = await server.post("/generate", {"prompt_parts": prompt, "sampling_params": ONE})
+    assert reply.status_code == 200, reply.text
+    return [int(i) for i in unpack_ids(server.engine.requests[-1].input_ids)]
+
+
+@served()
+async def test_segments_are_joined_as_ids(server: Server) -> None:
+    ids = await prompt_of(server, {"segments": ["ab", [7, 8], "", [], "c"]})
+
+    assert ids == [*text_ids("ab"), 7, 8, *text_ids("c")]
+
+
+@served()
+async def test_a_chat_is_rendered_by_the_template(server: Server) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    opened = await prompt_of(server, {"messages": messages})
+    closed = await prompt_of(server, {"messages": messages, "add_generation_prompt": False})
+    messages.append({"role": "assistant", "content": "Yes"})
+    begun = await prompt_of(server, {"messages": messages, "continue_final_message": True})
+
+    assert closed == [BOS, USER, *text_ids("hi")]
+    assert opened == [*closed, ASSISTANT]
+    assert begun == [*opened, *text_ids("Yes")]
+
+
+@served(v4=True)
+async def test_a_v4_chat_may_end_with_its_messages(server: Server) -> None:
+    """Source: deepseek-recipe, which always opens an answer; the prompt of one is longer."""
+    off: dict[str, Any] = {"chat_template_kwargs": {"thinking": False}}
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
+    opened = await prompt_of(server, {"messages": messages, **off})
+    closed = await prompt_of(server, {"messages": messages, "add_generation_prompt": False, **off})
+    messages.append({"role": "assistant", "content": "Yes"})
+    begun = await prompt_of(
+        server,
+        {
+            "messages": messages,
+            "continue_final_message": True,
+            "add_generation_prompt": False,
+            **off,
+        },
+    )
+
+    decode = server.manager.tokenizer.decode
+    assert decode(closed) == "<｜begin▁of▁sentence｜>Be brief.<｜User｜>hi"
+    assert decode(opened) == decode(closed) + "<｜Assistant｜></think>"
+    assert opened[: len(closed)] == closed
+    assert decode(begun) == decode(opened) + "Yes"
+
+
+@served()
+async def test_a_prompt_is_a_prompt_in_a_stream_too(server: Server) -> None:
+    body = {"prompt_parts": {"segments": [[7]]}, "sampling_params": ONE}
+
+    *chunks, done = await server.events("/generate", body)
+
+    assert chunks[-1]["meta_info"]["prompt_tokens"] == 1
+    assert done == "[DONE]"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"prompt_parts": {}}, "either segments or messages"),
+        ({"prompt_parts": {"segments": ["a"], "messages": []}}, "either segments or messages"),
+        ({"prompt_parts": {"segments": []}}, "1 to"),
+        ({"prompt_parts": {"segments": ["a"] * (MAX_SEGMENTS + 1)}}, "1 to"),
+        ({"prompt_parts": {"segments": [[-1]]}}, "must lie in"),
+        ({"prompt_parts": {"segments": [""]}}, "empty"),
+        ({"prompt_parts": {"messages": []}}, "number of messages"),
+        ({"prompt_parts": {"segments": ["a"]}, "text": "b"}, "only one of"),
+        ({"prompt_parts": "a"}, "prompt_parts"),
+    ],
+)
+@served()
+async def test_a_prompt_that_is_none_is_refused(
+    server: Server, body: dict[str, Any], message: str
+) -> None:
+    reply = await server.post("/generate", body)
+
+    assert reply.status_code == 400
+    assert message in reply.json()["error"]["message"]
+    assert server.engine.requests == []

@@ -1,0 +1,30 @@
+"""The collector leaves alone what was there when it was calmed."""
+
+import gc
+import subprocess
+import sys
+
+from runtime.collector import THRESHOLDS, calm_collector
+
+
+def test_what_lives_now_is_taken_out_of_later_collections() -> None:
+    code = (
+        "import gc\n"
+        "from runtime.collector import calm_collector\n"
+        "calm_collector()\n"
+        "print(gc.get_freeze_count() > 1000 > len(gc.get_objects()))\n"
+    )
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert made.stdout.strip() == "True"
+
+
+def test_young_objects_are_collected_seldom() -> None:
+    before = gc.get_threshold()
+    try:
+        calm_collector()
+        assert gc.get_threshold() == THRESHOLDS
+        assert gc.isenabled()
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)

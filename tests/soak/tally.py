@@ -1,0 +1,50 @@
+"""What the clients of a soak did and got."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tests.testing.traffic import Ask
+
+REMEMBERED = 4000
+
+
+@dataclass
+class Tally:
+    """Counts of all clients, and the greedy answers seen so far.
+
+    calls     HTTP requests sent, by kind
+    choices   answers that came in full
+    tokens    of these
+    refused   calls answered 4xx, as they had to be
+    left      calls whose client hung up or aborted before the end
+    repeats   greedy tokens that had been told for the same prompt before, and were the same
+    """
+
+    calls: Counter[str] = field(default_factory=Counter[str])
+    choices: int = 0
+    tokens: int = 0
+    refused: int = 0
+    left: int = 0
+    repeats: int = 0
+    _known: dict[tuple[int, ...], list[int]] = field(
+        default_factory=dict[tuple[int, ...], list[int]]
+    )
+
+    def answered(self, ask: Ask, answers: list[list[int]]) -> None:
+        """Count answers; fail unless a greedy one repeats what was told for the same prompt."""
+        self.choices += len(answers)
+        self.tokens += sum(map(len, answers))
+        if ask.temperature:
+            return
+        key = tuple(ask.prompt)
+        for answer in answers:
+            known = self._known.get(key, [])
+            both = min(len(known), len(answer))
+            assert answer[:both] == known[:both], (
+                f"{ask.kind}: {len(ask.prompt)} tokens were answered differently before"
+            )
+            self.repeats += both
+            if len(answer) > len(known):
+                self._known[key] = answer
+        while len(self._known) > REMEMBERED:
+            del self._known[next(iter(self._known))]
