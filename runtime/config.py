@@ -108,7 +108,7 @@ class ServerConfig:
     grammar_timeout: float = _flag(
         10.0, "seconds that compiling a grammar, or finding one token's mask, may take"
     )
-    grammar_memory: int = _flag(1 << 30, "bytes that one grammar may take")
+    grammar_memory: int = _flag(1 << 28, "bytes that one grammar may take")
     max_grammars: int = _flag(
         32, "different grammars (schemas, patterns) kept compiled, each in a process of its own"
     )

@@ -13,17 +13,14 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from runtime.errors import GrammarError
-from runtime.grammar.process import GrammarProcess
+from runtime.grammar.process import GrammarProcess, GrammarTools
+from runtime.grammar.utf8 import Utf8Guard
 from runtime.grammar.vocabulary import load_token_bytes
 from runtime.grammar.wire import Channel, Compiled, Failed, FromGrammar
-
-if TYPE_CHECKING:
-    from xgrammar import GrammarCompiler
 
 # Read by numeric libraries when they are loaded: threads of theirs would not survive a fork.
 ENVIRONMENT = {
@@ -32,6 +29,9 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
+
+
+_NICE = 5
 
 
 class NurserySettings(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class NurserySettings(msgspec.Struct, frozen=True):
     eos_token_ids: list[int]
 
 
-def load_compiler(settings: NurserySettings) -> "GrammarCompiler":
+def load_tools(settings: NurserySettings) -> GrammarTools:
     """Return a compiler for a checkpoint's vocabulary. Raises GrammarError."""
     if not settings.eos_token_ids:
         raise GrammarError("grammars need a model with an end token")
@@ -62,7 +62,8 @@ def load_compiler(settings: NurserySettings) -> "GrammarCompiler":
         vocab_size=settings.vocab_size,
         stop_token_ids=settings.eos_token_ids,
     )
-    return GrammarCompiler(info, max_threads=1, cache_enabled=False)
+    compiler = GrammarCompiler(info, max_threads=1, cache_enabled=False)
+    return GrammarTools(compiler, Utf8Guard(vocabulary), settings.vocab_size)
 
 
 def main(descriptor: int, settings: NurserySettings) -> None:
@@ -73,7 +74,7 @@ def main(descriptor: int, settings: NurserySettings) -> None:
     control = socket.socket(fileno=descriptor)
     channel: Channel[FromGrammar] = Channel(control, FromGrammar)
     try:
-        compiler = load_compiler(settings)
+        tools = load_tools(settings)
     except GrammarError as fault:
         channel.send(Failed(fault.message))
         return
@@ -94,19 +95,21 @@ def main(descriptor: int, settings: NurserySettings) -> None:
             return
         if os.fork() == 0:
             control.close()
-            _serve(descriptors[0], compiler, settings.vocab_size)
+            _serve(descriptors[0], tools)
         os.close(descriptors[0])
 
 
-def _serve(descriptor: int, compiler: "GrammarCompiler", vocab_size: int) -> None:
+def _serve(descriptor: int, tools: GrammarTools) -> None:
     """Be a grammar's process; never returns."""
     status = 1
     try:
         # What native code prints may quote what a client sent.
         null = os.open(os.devnull, os.O_WRONLY)
+        # Steps come first where cores are few.
+        os.nice(_NICE)
         os.dup2(null, 1)
         os.dup2(null, 2)
-        GrammarProcess(socket.socket(fileno=descriptor), compiler, vocab_size).run()
+        GrammarProcess(socket.socket(fileno=descriptor), tools).run()
         status = 0
     finally:
         os._exit(status)

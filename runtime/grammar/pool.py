@@ -40,7 +40,8 @@ from runtime.messages import Grammar
 
 logger = logging.getLogger("umbra.scheduler")
 
-COMPILING_AT_ONCE = 2
+# The system shares its cores out among them: one that takes its whole time holds up few others.
+COMPILING_AT_ONCE = 8
 START_S = 120.0
 _REMEMBERED_FAILURES = 256
 _FAILURE_S = 60.0
@@ -58,7 +59,7 @@ class PoolSettings:
     nursery: NurserySettings
     processes: int = 32
     limit_s: float = 10.0
-    memory_bytes: int = 1 << 30
+    memory_bytes: int = 1 << 28
 
 
 @dataclass(slots=True, eq=False)

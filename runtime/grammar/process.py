@@ -13,13 +13,15 @@ import signal
 import socket
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from runtime.errors import GrammarError
-from runtime.grammar.schema import check_schema
+from runtime.grammar.schema import prepare_schema, prepare_tag
+from runtime.grammar.utf8 import START, Utf8Guard
 from runtime.grammar.wire import (
     Accept,
     Channel,
@@ -42,15 +44,28 @@ _WORD_BITS = 32
 _MESSAGE_CHARS = 400
 
 
+@dataclass(frozen=True, slots=True)
+class GrammarTools:
+    """What all grammars of a checkpoint are made with.
+
+    vocab_size  number of token ids of the network
+    """
+
+    compiler: "GrammarCompiler"
+    guard: Utf8Guard
+    vocab_size: int
+
+
 class GrammarProcess:
     """Serves one grammar on a blocking socket until the other end closes it."""
 
-    def __init__(self, end: socket.socket, compiler: "GrammarCompiler", vocab_size: int) -> None:
+    def __init__(self, end: socket.socket, tools: GrammarTools) -> None:
         self._channel: Channel[ToGrammar] = Channel(end, ToGrammar)
-        self._compiler = compiler
-        self._words = -(-vocab_size // _WORD_BITS)
+        self._tools = tools
+        self._words = -(-tools.vocab_size // _WORD_BITS)
         self._compiled: CompiledGrammar | None = None
         self._matchers: dict[int, GrammarMatcher] = {}
+        self._utf8: dict[int, int] = {}
         self._limit_s = 0.0
 
     def run(self) -> None:
@@ -84,23 +99,26 @@ class GrammarProcess:
             case Compile():
                 _limit_memory(message.memory_bytes)
                 with _warnings_are_errors():
-                    self._compiled = _compile(self._compiler, message.grammar)
+                    self._compiled = _compile(self._tools.compiler, message.grammar)
                 self._channel.send(Compiled())
             case Open(slot):
                 assert self._compiled is not None
-                self._matchers[slot] = GrammarMatcher(self._compiled)
+                self._matchers[slot], self._utf8[slot] = GrammarMatcher(self._compiled), START
                 self._send_mask(slot)
             case Accept(slot, token):
-                if not self._matchers[slot].accept_token(token):
+                state = self._tools.guard.follow(self._utf8[slot], token)
+                if state is None or not self._matchers[slot].accept_token(token):
                     raise GrammarError(f"token {token} does not follow the grammar")
+                self._utf8[slot] = state
                 self._send_mask(slot)
             case Close(slot):
                 self._matchers.pop(slot, None)
+                self._utf8.pop(slot, None)
 
     def _send_mask(self, slot: int) -> None:
-        # No output of these tokens can be complete: the vocabulary cannot spell the grammar.
         bits = np.zeros((1, self._words), dtype=np.int32)
         self._matchers[slot].fill_next_token_bitmask(bits)
+        bits &= self._tools.guard.masks[self._utf8[slot]]
         if not bits.any():
             raise GrammarError("no token of this model can go on with the grammar")
         self._channel.send(Mask(slot, bits.tobytes()))
@@ -114,18 +132,28 @@ def _compile(compiler: "GrammarCompiler", grammar: Grammar) -> "CompiledGrammar"
                 '{"type": "object"}', strict_mode=False, max_whitespace_cnt=MAX_BLANKS
             )
         case "json_schema":
-            try:
-                schema = msgspec.json.decode(grammar.text)
-            except (msgspec.DecodeError, RecursionError) as fault:
-                raise GrammarError(f"the schema is no JSON: {fault}") from None
-            check_schema(schema)
-            return compiler.compile_json_schema(grammar.text, max_whitespace_cnt=MAX_BLANKS)
+            schema = _decoded(grammar.text)
+            prepare_schema(schema)
+            return compiler.compile_json_schema(_json(schema), max_whitespace_cnt=MAX_BLANKS)
         case "regex":
             return compiler.compile_regex(grammar.text)
         case "ebnf":
             return compiler.compile_grammar(grammar.text)
         case "structural_tag":
-            return compiler.compile_structural_tag(grammar.text)
+            tag = _decoded(grammar.text)
+            prepare_tag(tag)
+            return compiler.compile_structural_tag(_json(tag))
+
+
+def _decoded(text: str) -> object:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as fault:
+        raise GrammarError(f"the grammar is no JSON: {fault}") from None
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _limit_memory(more_bytes: int) -> None:

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from runtime.errors import GrammarError
 
 # No UTF-8 text has this byte: what begins with it matches nothing but its own id.
-_NO_TEXT = b"\xff"
+NO_TEXT = b"\xff"
 
 
 def token_bytes(tokenizer: Tokenizer, vocab_size: int) -> list[bytes]:
@@ -32,7 +32,7 @@ def token_bytes(tokenizer: Tokenizer, vocab_size: int) -> list[bytes]:
         table[token_id] = bytes(spelling[letter] for letter in text)
     for token_id, token in added.items():
         if token_id < vocab_size:
-            mark = _NO_TEXT + token_id.to_bytes(4, "little")
+            mark = NO_TEXT + token_id.to_bytes(4, "little")
             table[token_id] = mark if token.special else token.content.encode()
     return table
 

@@ -131,6 +131,9 @@ def test_a_flag_is_never_guessed_from_its_beginning() -> None:
         {"chunked_prefill_size": 0},
         {"chunked_prefill_size": -2},
         {"full_pages": 4, "max_total_tokens": 1024},
+        {"max_grammars": 0},
+        {"grammar_timeout": 0},
+        {"grammar_memory": 1 << 20},
     ],
     ids=str,
 )

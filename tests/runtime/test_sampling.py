@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from runtime.errors import BadSampling, PromptTooLong
-from runtime.sampling import SamplingSpec
+from runtime.errors import BadSampling, GrammarError, PromptTooLong
+from runtime.messages import Grammar
+from runtime.sampling import MAX_GRAMMAR_CHARS, SamplingSpec
 
 VOCAB = 100
 
@@ -158,6 +159,7 @@ def test_every_field_of_the_spec_reaches_the_scheduler() -> None:
         logit_bias={4: 2.0},
         stop_token_ids=(9,),
         ignore_eos=True,
+        grammar=Grammar("regex", "a", after=3),
     )
 
     resolved = resolve(spec)
@@ -167,3 +169,13 @@ def test_every_field_of_the_spec_reaches_the_scheduler() -> None:
     assert (resolved.frequency_penalty, resolved.repetition_penalty) == (0.3, 1.1)
     assert (resolved.logit_bias, resolved.stop_token_ids) == ({4: 2.0}, (9,))
     assert resolved.ignore_eos
+    assert resolved.grammar == spec.grammar
+
+
+def test_a_grammar_has_a_length_that_it_may_not_exceed() -> None:
+    longest = SamplingSpec(grammar=Grammar("ebnf", "x" * MAX_GRAMMAR_CHARS))
+    assert resolve(longest).grammar == longest.grammar
+
+    with pytest.raises(GrammarError) as refused:
+        resolve(SamplingSpec(grammar=Grammar("ebnf", "x" * (MAX_GRAMMAR_CHARS + 1))))
+    assert refused.value.param == "ebnf"

@@ -229,15 +229,17 @@ def test_a_grammar_in_use_is_never_thrown_out() -> None:
     rig.close_all()
 
 
-def test_only_so_many_compile_at_once(rig: Rig) -> None:
-    for grammar in (A, B, C):
-        rig.open(grammar)
+def test_only_so_many_compile_at_once() -> None:
+    rig = Rig(processes=COMPILING_AT_ONCE + 2)
+    for number in range(COMPILING_AT_ONCE + 1):
+        rig.open(Grammar("regex", str(number)))
     assert len(rig.processes) == COMPILING_AT_ONCE
 
     rig.processes[0].compiled()
     rig.pool.poll()
 
     assert len(rig.processes) == COMPILING_AT_ONCE + 1
+    rig.close_all()
 
 
 def test_a_grammar_that_is_refused_costs_its_own_outputs_only(rig: Rig) -> None:
@@ -294,20 +296,18 @@ def test_a_closed_output_hears_no_more(rig: Rig) -> None:
 
 
 def test_an_output_in_line_can_be_closed(rig: Rig) -> None:
-    kept = [rig.open(A), rig.open(B)]
-    waiting = rig.open(C)
+    kept = [rig.open(A), rig.open(B), rig.open(C)]
+    waiting = rig.open(D)
 
     rig.pool.close(waiting)
-    for process in rig.processes:
-        process.compiled()
-    rig.pool.poll()
+    rig.pool.close(kept[0])
 
     assert len(rig.processes) == len(kept)
 
 
 def test_a_nursery_that_cannot_start_fails_what_waits_and_is_tried_again(rig: Rig) -> None:
     ready = rig.ready(D)
-    outputs = [rig.open(A), rig.open(B), rig.open(C)]
+    outputs = [rig.open(A), rig.open(B), rig.open(C)]  # the last one waits for a place
 
     rig.nurseries[0].reason = "xgrammar is not there"
     rig.nurseries[0].news.send(b"x")

@@ -2,14 +2,18 @@
 
 import contextlib
 import json
+import random
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 
-from runtime.default_model.tokenizer import EOS_ID, train_tokenizer
+from runtime.default_model.tokenizer import EOS_ID, VOCAB_SIZE, train_tokenizer
 from runtime.grammar.nursery_process import NurseryProcess
+from runtime.grammar.vocabulary import token_bytes
 from runtime.grammar.wire import (
     Accept,
     Channel,
@@ -233,3 +237,41 @@ def test_memory_is_limited(start: Callable[[], Process]) -> None:
     with contextlib.suppress(EOFError):
         answer = process.ask(Compile(schema(wide), 60.0, 1 << 20))
         assert isinstance(answer, Failed)
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        schema({"type": "string", "maxLength": 12}),
+        schema(
+            {
+                "type": "object",
+                "propertyNames": {"maxLength": 4},
+                "additionalProperties": {"type": "null"},
+                "maxProperties": 2,
+            }
+        ),
+        Grammar("regex", r"[\s\S]{1,12}"),
+        Grammar("regex", r"[^a-z]{1,12}"),
+    ],
+)
+def test_whatever_bytes_come_the_output_is_text_of_its_kind(
+    start: Callable[[], Process], grammar: Grammar
+) -> None:
+    """Single bytes are preferred, so that characters are spelt in pieces."""
+    spelling = token_bytes(TOKENIZER, VOCAB_SIZE)
+    process, pick = start(), random.Random(0)
+    assert process.compile(grammar) == Compiled()
+
+    for slot in range(150):
+        allowed, text = process.allowed(Open(slot)), b""
+        while EOS_ID not in allowed and len(text) < 4000:
+            some = [t for t in allowed if len(spelling[t]) == 1 and not spelling[t].isascii()]
+            token = pick.choice(some if some and pick.random() < 0.7 else sorted(allowed))
+            text += spelling[token]
+            allowed = process.allowed(Accept(slot, token))
+        written = text.decode()
+        if grammar.kind == "json_schema":
+            jsonschema.validate(json.loads(written), json.loads(grammar.text))
+        else:
+            assert re.fullmatch(grammar.text, written)

@@ -13,13 +13,13 @@ import torch
 
 import runtime.scheduler.process as process
 from layers.checkpoint import WeightError
-from layers.config import ConfigFault
+from layers.config import ConfigFault, load_config
 from mem_cache.spec import PoolSizes
 from runtime.config import ServerConfig
 from runtime.default_model.folder import ensure_default_model
 from runtime.errors import ConfigError
 from runtime.ipc import SchedulerSocket, private_addresses
-from runtime.messages import Generate, Outputs, Ready, Sampling, State, pack_ids
+from runtime.messages import Generate, Grammar, Outputs, Ready, Sampling, State, pack_ids
 from runtime.scheduler.loop import Scheduler
 from tests.testing.scheduler_rig import MemorySocket, Rig
 
@@ -224,3 +224,17 @@ def test_the_process_ends_with_its_parent(monkeypatch: pytest.MonkeyPatch) -> No
         process._beat(Rig(SMALL_POOLS).scheduler, socket, stop, os.getppid() + 1)
 
     assert socket.outbox == []
+
+
+def test_grammars_are_made_for_the_checkpoint_that_is_served(folder: Path, tmp_path: Path) -> None:
+    pool = process.build_grammars(
+        ServerConfig(tokenizer_path=str(folder), max_grammars=2), tmp_path, load_config(folder)
+    )
+    output = pool.open(1, Grammar("regex", "[0-9]+", after=None))
+
+    while output.pending and output.failure is None:
+        pool.poll(1.0)
+
+    assert output.failure is None
+    assert pool.end_ids == {1}
+    pool.shut_down()

@@ -25,6 +25,24 @@ async def test_gathered_answers_keep_their_order(server: Server) -> None:
 
 
 @served()
+async def test_so_many_calls_run_at_once_and_no_more(server: Server) -> None:
+    most = 0
+
+    async def look() -> None:
+        nonlocal most
+        while True:
+            most = max(most, server.manager.in_flight)
+            await asyncio.sleep(0)
+
+    looking = asyncio.ensure_future(look())
+    answers = await gather(server.manager, [call("a", 2)] * 7, at_once=2)
+    looking.cancel()
+
+    assert len(answers) == 7
+    assert most == 4
+
+
+@served()
 async def test_one_refused_call_ends_the_others(server: Server) -> None:
     server.engine.hold.clear()
 
