@@ -197,7 +197,7 @@ def test_forks_leave_the_same_bytes(model: tuple[str, ...], cold: Cold) -> None:
     assert_compared(ledger, before)
 
 
-@pytest.mark.parametrize("chunk", [64, 2048])
+@pytest.mark.parametrize("chunk", [64, pytest.param(2048, marks=pytest.mark.slow)])
 def test_a_retracted_request_comes_back_to_the_same_bytes(
     model: tuple[str, ...], cold: Cold, chunk: int
 ) -> None:

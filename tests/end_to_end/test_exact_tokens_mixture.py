@@ -123,7 +123,9 @@ def cold(model: tuple[str, ...]) -> Iterator[ServerProcess]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("chunk", "policy", "every"), [(127, "turns", 0), (64, "lru", 1)], ids=lambda value: str(value)
+    ("chunk", "policy", "every"),
+    [(127, "turns", 0), pytest.param(64, "lru", 1, marks=pytest.mark.slow)],
+    ids=lambda value: str(value),
 )
 def test_a_mixture_gets_the_tokens_of_cold_runs(
     model: tuple[str, ...], cold: ServerProcess, chunk: int, policy: str, every: int

@@ -204,7 +204,14 @@ def start(folder: Path, then: str = "", main: str = "steady") -> "subprocess.Pop
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Where the tests run in the background the shell has them ignore interrupts, and children
+        # of theirs, too.
+        preexec_fn=_heed_interrupts,
     )
+
+
+def _heed_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_a_script_that_just_ends_leaves_nothing(tmp_path: Path) -> None:
