@@ -325,7 +325,7 @@ def test_async_programs_give_the_same(endpoint: Endpoint) -> None:
 def test_what_the_server_refuses_is_raised_where_it_is_read(endpoint: Endpoint) -> None:
     @function
     def number(s: State) -> None:
-        s += "One and one is " + gen("sum", max_tokens=4, regex="(")
+        s += "One and one is " + gen("sum", max_tokens=4, regex=r"(a|b)\1")
 
     @function
     def endless(s: State) -> None:
