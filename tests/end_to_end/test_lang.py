@@ -332,7 +332,7 @@ def test_what_the_server_refuses_is_raised_where_it_is_read(endpoint: Endpoint) 
         s += " reader" * 20000 + gen("x", max_tokens=4)
 
     state = number.run(backend=endpoint)
-    with pytest.raises(BadRequest, match="[Bb]ackreference"):
+    with pytest.raises(BadRequest, match=r"[Bb]ackreference"):
         _ = state["sum"]
     assert isinstance(endless.run(backend=endpoint).error(), PromptTooLong | BadRequest)
     with Endpoint("http://127.0.0.1:9") as nowhere:
