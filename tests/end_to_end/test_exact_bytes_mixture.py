@@ -86,9 +86,10 @@ def assert_pressed(rig: NetworkRig) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("chunk", "policy", "every", "seed"),
-    [pytest.param(64, "turns", 0, 4, marks=pytest.mark.slow), (127, "lru", 1, 3)],
+    [(64, "turns", 0, 4), (127, "lru", 1, 3)],
     ids=lambda value: str(value),
 )
 def test_a_mixture_on_tiny_pools_leaves_the_bytes_of_cold_runs(
