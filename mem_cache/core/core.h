@@ -1,6 +1,6 @@
 /* The Shadow Radix Cache's own memory: pools, pages in a tree, resume points, lists by age.
  *
- * Nothing here allocates: every array belongs to numpy, on the Python side (`arrays.py`), which
+ * Nothing here allocates: every array belongs to numpy, on the Python side (`tree_arrays.py`), which
  * mirrors the structs of this file. Units are counted from 1; 0 is nobody. A call costs what it
  * changes, and a match costs the pages that it confirms, token by token.
  *
@@ -221,6 +221,8 @@ int32_t tree_evict(Tree *tree, int64_t free_pages);
 int32_t tree_evict_root(Tree *tree, int32_t root, int64_t keep_tokens);
 int32_t *tree_child(Tree *tree, int32_t node);
 int32_t *tree_heads(Tree *tree, int32_t node);
+int32_t tree_span(const Tree *tree, int32_t page, int32_t *pages);
+void struct_sizes(int64_t *sizes);
 
 /* turns.c */
 uint64_t trail_add(uint64_t trail, const int32_t *tokens, int32_t length);
@@ -229,7 +231,5 @@ void turns_learn(Tree *tree, Insertion *insertion, int32_t page);
 void turns_part(Tree *tree, Insertion *insertion, int32_t page);
 void turns_end(Tree *tree, const Insertion *insertion);
 int32_t turns_after(const Tree *tree, int32_t holder, int32_t full_tokens);
-int32_t tree_span(const Tree *tree, int32_t page, int32_t *pages);
-void struct_sizes(int64_t *sizes);
 
 #endif

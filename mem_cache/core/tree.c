@@ -1,7 +1,7 @@
 /* The tree over all sequences: match, insert, lock, evict.
  *
- * Every page is a node: nothing is ever split, and a page's id, place and tokens stay what they are
- * for as long as it is in the tree. What people call a span is a run of pages with one child each.
+ * Every page is a node: nothing is ever split, and a page's id, place and known tokens stay what they
+ * are for as long as it is in the tree; only a partial one may get more. What people call a span is a run of pages with one child each.
  *
  * A page may be evicted when nobody has locked it and none follows it: exactly those stand in the
  * lists. Whoever uses a page uses all above it, so a page that loses its last child was used at
@@ -269,7 +269,7 @@ int32_t tree_unpin(Tree *tree, int32_t ring) {
 
 /* --- match */
 
-/* Write at `query` what follows `tokens[start]` in its page, padded, unless it is a whole page. */
+/* Return what follows `tokens[start]` in its page: padded in the scratch, unless it fills the page. */
 static const int32_t *page_of(const Tree *tree, const int32_t *tokens, int32_t start,
                               int32_t length) {
     if (length == tree->page_size) return tokens + start;

@@ -7,7 +7,7 @@ rows for the rest. The tree is asked for no more than `max_spans` spans, and not
 Prompts are private: no token id is told, and of a namespace's name only a digest (`namespaces`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from mem_cache.handles import PointKind
@@ -72,7 +72,7 @@ def cache_view(
         window=residency.spec.window,
         replay_tokens=residency.replay_tokens,
         point_kinds=POINT_KINDS,
-        pools=_pool_views(residency, requests),
+        pools=_pool_views(residency, stats.gauges),
         counters=dict(stats.counters),
         namespaces=names.views(tree.tokens_by_namespace()),
         waiting=int(stats.gauges["waiting"]),
@@ -139,25 +139,10 @@ def _request_view(request: Request, names: _Namespaces) -> RequestView:
     )
 
 
-def _pool_views(residency: Residency, requests: Sequence[Request]) -> list[PoolView]:
-    full, swa, rings = residency.full, residency.swa, residency.rings
-    held_swa, held_rings = _held(residency, requests)
+def _pool_views(residency: Residency, gauges: Mapping[str, float]) -> list[PoolView]:
+    pools = {"full": residency.full, "swa": residency.swa, "rings": residency.rings}
+    names = {"full": "full_pages", "swa": "swa_pages", "rings": "rings"}
     return [
-        PoolView("full", full.capacity, full.free, residency.cache.evictable_pages),
-        PoolView("swa", swa.capacity, swa.free, swa.capacity - swa.free - held_swa),
-        PoolView("rings", rings.capacity, rings.free, rings.capacity - rings.free - held_rings),
+        PoolView(name, pool.capacity, pool.free, int(gauges[f"{names[name]}_evictable"]))
+        for name, pool in pools.items()
     ]
-
-
-def _held(residency: Residency, requests: Sequence[Request]) -> tuple[int, int]:
-    """Return how many SWA pages and rings running requests refer to; a few a row."""
-    table = residency.table
-    swa: set[int] = set()
-    rings: set[int] = set()
-    for request in requests:
-        swa.update(table.window[request.row].tolist())
-        rings.add(int(table.ring[request.row]))
-        for point in request.pending_points:
-            swa.update(point.swa_pages)
-            rings.add(point.ring)
-    return len(swa - {0}), len(rings - {0})

@@ -96,7 +96,8 @@ class Scheduler:
             self._receive(message)
         if self._gate.active:
             self._hear_grammars()
-        self._admission.admit(self.prefills, len(self.decoding))
+        for request in self._admission.admit(self.prefills, len(self.decoding)):
+            self._count_recomputed(request)
         step = self._plan()
         if step is not None:
             self._run_step(*step)
@@ -289,7 +290,6 @@ class Scheduler:
             if request.cached_tokens is None:
                 request.cached_tokens = request.matched
                 self.stats.count("cached_tokens", request.matched)
-                self._count_recomputed(request)
             if not done:
                 continue
             self.prefills.remove(request)

@@ -225,9 +225,16 @@ def build_residency(
         reuse=not config.disable_radix_cache,
         policy=ResumePolicy(every_pages=config.resume_every_pages),
         eviction=Lru() if config.eviction_policy == "lru" else TurnPolicy(),
-        namespace_tokens=int(config.namespace_quota * sizes.full_pages) * tree.page_size,
+        namespace_tokens=_quota_tokens(config, sizes, tree.page_size),
         event_sink=event_sink,
     )
+
+
+def _quota_tokens(config: ServerConfig, sizes: PoolSizes, page_size: int) -> int | None:
+    """Return what one namespace may keep: a page at least; None where the quota takes nothing."""
+    if config.namespace_quota == 1:
+        return None
+    return max(1, int(config.namespace_quota * sizes.full_pages)) * page_size
 
 
 def _context_tokens(

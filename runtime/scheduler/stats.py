@@ -72,11 +72,12 @@ class Stats:
         if now >= self._namespaces_due_s:
             self._namespaces_due_s = now + NAMESPACES_INTERVAL_S
             self.namespace_tokens = largest_namespaces(cache, NAMESPACES_TOLD)
-        # A cached unit that nobody uses is room: usage counts what requests hold. Rows share no
-        # window and no ring, so that counting their table's entries counts units.
+        # A cached unit that nobody uses is room: usage counts what requests hold. Rows and points
+        # in the making share no window and no ring, so that counting entries counts units.
+        table, points = residency.table, residency.points
         full_used = full.capacity - full.free - cache.evictable_pages
-        swa_used = int(np.count_nonzero(residency.table.window))
-        rings_used = int(np.count_nonzero(residency.table.ring))
+        swa_used = int(np.count_nonzero(table.window)) + points.swa_held
+        rings_used = int(np.count_nonzero(table.ring)) + points.rings_held
         self.gauges = {
             "running": running,
             "waiting": waiting,

@@ -162,6 +162,7 @@ def test_evicting_every_point_frees_what_was_called_evictable() -> None:
     assert before["swa"].evictable > 0
 
     rig.residency.cache.evict_swa(rings=AMPLE.rings)
+    rig.scheduler.stats.update(running=1, waiting=0)
 
     after = pools_of(view_of(rig, TreeStandIn([])))
     for name in ("swa", "rings"):
