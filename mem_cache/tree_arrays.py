@@ -5,25 +5,19 @@ import ctypes
 import numpy as np
 
 from mem_cache.allocator import PageAllocator
-from mem_cache.core.binding import LIST, RETURNS, ROOT, TRACE, CLinks, CTree, address
+from mem_cache.core.binding import (
+    LIST,
+    PAGE_WORDS,
+    POINT_WORDS,
+    RETURNS,
+    ROOT,
+    TRACE,
+    CLinks,
+    CTree,
+    address,
+)
 from mem_cache.spec import TreeSpec
 
-_PAGE_WORDS = (
-    "length",
-    "number",
-    "parent",
-    "root",
-    "child",
-    "children",
-    "heads",
-    "point",
-    "locks",
-    "guards",
-    "split_at",
-    "split_low",
-    "split_high",
-)
-_POINT_WORDS = ("position", "holder", "below", "pins", "chain")
 _FIRST_ROOTS = 64
 
 
@@ -49,14 +43,14 @@ class TreeArrays:
         self.tokens = np.zeros((pages, spec.page_size), np.int32)
         self.stamp = np.zeros(pages, np.uint32)
         self.kind, self.turns, self.flags = (np.zeros(pages, np.uint8) for _ in range(3))
-        self.words = {name: np.zeros(pages, np.int32) for name in _PAGE_WORDS}
+        self.words = {name: np.zeros(pages, np.int32) for name in PAGE_WORDS}
         self.trail = np.zeros(pages, np.uint64)
         # One entry for each page that may be an end, and as many for ends that were evicted.
         self.traces = np.zeros(1 << pages.bit_length(), TRACE)
         self.windows = np.zeros((points, spec.window_pages), np.int32)
         self.point_stamp = np.zeros(points, np.uint32)
         self.exact, self.point_kind = (np.zeros(points, np.uint8) for _ in range(2))
-        self.point_words = {name: np.zeros(points, np.int32) for name in _POINT_WORDS}
+        self.point_words = {name: np.zeros(points, np.int32) for name in POINT_WORDS}
         self.buckets = np.zeros(1 << (2 * points).bit_length(), np.int32)
         self.page_lists, self.point_lists = np.zeros(page_kinds, LIST), np.zeros(point_kinds, LIST)
         self.page_favour = np.zeros(page_kinds, np.int64)

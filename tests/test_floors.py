@@ -68,6 +68,7 @@ HTTP_LIBRARIES = ("fastapi", "httpx", "starlette", "uvicorn")
 MAX_FILE_LINES = 400
 MAX_KERNEL_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
+MAX_C_COLUMNS = 100
 READ_BY_CONFIG_ITSELF = {"insecure"}  # config.check is all there is to it
 # Where the name to import is not the name to install.
 DISTRIBUTIONS = {"deepseek_recipe": "deepseek-recipe", "zmq": "pyzmq"}
@@ -222,6 +223,10 @@ def test_files_and_functions_keep_their_limits() -> None:
                 lines = _function_lines(node)
                 if lines > MAX_FUNCTION_LINES:
                     faults.append(f"{path}:{node.lineno} {node.name}: {lines} lines")
+    for path in (path for path in _committed() if path.endswith((".c", ".h"))):
+        lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
+        if len(lines) > MAX_FILE_LINES or max(map(len, lines)) > MAX_C_COLUMNS:
+            faults.append(f"{path}: more than {MAX_FILE_LINES} lines or {MAX_C_COLUMNS} columns")
     _fail_if(faults)
 
 

@@ -14,6 +14,13 @@ FAULT_NO_UNIT, FAULT_FREE_UNIT, FAULT_SHORT = -1, -2, -3
 FAULT_IN_TREE, FAULT_GONE, FAULT_NOT_LOCKED = -4, -5, -6
 FLAG_SUPERSEDED, FLAG_FORKED, FLAG_OUTPUT = 1, 2, 4
 
+# The int32 arrays by page id and by ring, in the order of the struct.
+PAGE_WORDS = (
+    *("length", "number", "parent", "root", "child", "children", "heads", "point", "locks"),
+    *("guards", "split_at", "split_low", "split_high"),
+)
+POINT_WORDS = ("position", "holder", "below", "pins", "chain")
+
 
 class CPool(Structure):
     """`Pool`."""
@@ -46,26 +53,9 @@ class CTree(Structure):
         *(
             (name, c_void_p)
             for name in (
-                "roots",
-                "tokens",
-                "length",
-                "number",
-                "parent",
-                "root",
-                "child",
-                "children",
-                "heads",
-                "point",
-                "locks",
-                "guards",
-                "stamp",
-                "split_at",
-                "split_low",
-                "split_high",
-                "kind",
-                "turns",
-                "flags",
-                "trail",
+                *("roots", "tokens"),
+                *PAGE_WORDS,
+                *("stamp", "kind", "turns", "flags", "trail"),
             )
         ),
         ("page_links", CLinks),
@@ -75,16 +65,8 @@ class CTree(Structure):
         *(
             (name, c_void_p)
             for name in (
-                "position",
-                "holder",
-                "below",
-                "pins",
-                "windows",
-                "point_stamp",
-                "exact",
-                "point_kind",
-                "chain",
-                "buckets",
+                *POINT_WORDS,
+                *("windows", "point_stamp", "exact", "point_kind", "buckets"),
             )
         ),
         ("bucket_mask", c_int64),

@@ -1,7 +1,7 @@
 /* The Shadow Radix Cache's own memory: pools, pages in a tree, resume points, lists by age.
  *
- * Nothing here allocates: every array belongs to numpy, on the Python side (`tree_arrays.py`), which
- * mirrors the structs of this file. Units are counted from 1; 0 is nobody. A call costs what it
+ * Nothing here allocates: every array belongs to numpy (`tree_arrays.py`), and Python mirrors the
+ * structs of this file (`binding.py`). Units are counted from 1; 0 is nobody. A call costs what it
  * changes, and a match costs the pages that it confirms, token by token.
  *
  *   pool.c       which units are free, and how many refer to each of the others
@@ -9,7 +9,8 @@
  *   siblings.c   the pages that may follow a page, found by their tokens
  *   points.c     resume points: on which page, behind which tokens
  *   turns.c      how many turns a conversation has had, remembered beyond eviction
- *   tree.c       match, insert, lock, evict
+ *   pages.c      pages come and go, are locked, are evicted
+ *   tree.c       match, insert
  */
 #ifndef UMBRA_CORE_H
 #define UMBRA_CORE_H
@@ -96,10 +97,10 @@ typedef struct {
     int32_t *point;    /* its own resume points, the deepest first */
     int32_t *locks;    /* locks on it and pins of its points */
     int32_t *guards;   /* pages after it that are guarded, and 1 if it is locked itself */
-    uint32_t *stamp;   /* tick of its last use */
     int32_t *split_at; /* the branch of the siblings' trie that bears its id */
     int32_t *split_low;
     int32_t *split_high;
+    uint32_t *stamp; /* tick of its last use */
     uint8_t *kind;  /* which list it stands in when it may be evicted */
     uint8_t *turns; /* most turns of a conversation that goes through it */
     uint8_t *flags;
@@ -117,11 +118,11 @@ typedef struct {
     int32_t *holder;   /* the page that holds its last token */
     int32_t *below;    /* the next less deep point of the same page */
     int32_t *pins;
+    int32_t *chain; /* the next point in the same bucket */
     int32_t *windows; /* [][window_pages] SWA pages, 0 behind the last one */
     uint32_t *point_stamp;
     uint8_t *exact; /* it cannot serve the position before its own */
     uint8_t *point_kind;
-    int32_t *chain; /* the next point in the same bucket */
     int32_t *buckets;
     int64_t bucket_mask;
     Links point_links;
@@ -175,6 +176,13 @@ typedef struct {
     int32_t first_new;   /* out: index of the first page that the tree took */
 } Insertion;
 
+static inline int32_t *tokens_of(const Tree *tree, int32_t page) {
+    return tree->tokens + (int64_t)page * tree->page_size;
+}
+
+/* The stamp of whatever happens after a match; the next match comes at the same time. */
+static inline uint32_t now(const Tree *tree) { return (uint32_t)tree->tick + 1; }
+
 /* pool.c */
 int32_t pool_alloc(Pool *pool, int32_t count, int32_t *units);
 int32_t pool_incref(Pool *pool, const int32_t *units, int32_t count);
@@ -213,6 +221,17 @@ int32_t points_evict(Tree *tree, int64_t free_swa, int64_t free_rings);
 void tree_match(Tree *tree, int32_t root, const int32_t *tokens, int32_t length, int32_t limit,
                 int32_t replay, int32_t *pages, Match *match);
 int32_t tree_insert(Tree *tree, Insertion *insertion);
+void struct_sizes(int64_t *sizes);
+
+/* pages.c */
+bool page_evictable(const Tree *tree, int32_t page);
+void page_list(Tree *tree, int32_t page);
+void page_unlist(Tree *tree, int32_t page);
+void page_touch(Tree *tree, int32_t page);
+void page_adopt(Tree *tree, int32_t parent, int32_t page, Insertion *insertion, int32_t start);
+void page_lengthen(Tree *tree, int32_t page, Insertion *insertion, const int32_t *tokens,
+                   int32_t length);
+void page_leave(Tree *tree, int32_t page);
 int32_t tree_lock(Tree *tree, int32_t node);
 int32_t tree_unlock(Tree *tree, int32_t node);
 int32_t tree_hold(Tree *tree, int32_t node, int32_t ring, int32_t position);
@@ -220,9 +239,9 @@ int32_t tree_unpin(Tree *tree, int32_t ring);
 int32_t tree_evict(Tree *tree, int64_t free_pages);
 int32_t tree_evict_root(Tree *tree, int32_t root, int64_t keep_tokens);
 int32_t *tree_child(Tree *tree, int32_t node);
+int32_t *tree_children(Tree *tree, int32_t node);
 int32_t *tree_heads(Tree *tree, int32_t node);
 int32_t tree_span(const Tree *tree, int32_t page, int32_t *pages);
-void struct_sizes(int64_t *sizes);
 
 /* turns.c */
 uint64_t trail_add(uint64_t trail, const int32_t *tokens, int32_t length);

@@ -6,17 +6,13 @@
  * only those bits are looked at, and the page that is reached shares with the query the longest run
  * that any sibling does. One page that follows needs no branch and no search.
  *
- * Every page but one bears a branch, and that branch lies above it; `siblings_remove` keeps that so.
+ * Every page but one bears a branch, and that branch lies above it: `siblings_remove` keeps it so.
  *
  * Source: D. J. Bernstein's crit-bit trees, after Morrison's PATRICIA (1968).
  */
 #include <string.h>
 
 #include "core.h"
-
-static inline int32_t *tokens_of(const Tree *tree, int32_t page) {
-    return tree->tokens + (int64_t)page * tree->page_size;
-}
 
 static inline bool bit_of(const int32_t *tokens, int32_t at) {
     return ((uint32_t)tokens[at >> 5] >> (31 - (at & 31))) & 1;

@@ -1,275 +1,14 @@
-/* The tree over all sequences: match, insert, lock, evict.
+/* The tree over all sequences: match and insert.
  *
- * Every page is a node: nothing is ever split, and a page's id, place and known tokens stay what they
- * are for as long as it is in the tree; only a partial one may get more. What people call a span is a run of pages with one child each.
- *
- * A page may be evicted when nobody has locked it and none follows it: exactly those stand in the
- * lists. Whoever uses a page uses all above it, so a page that loses its last child was used at
- * least as recently as that child: recency travels up when pages go, and a use costs one list
- * operation however deep the path is.
+ * Every page is a node: nothing is ever split, and a page's id, place and known tokens stay what
+ * they are for as long as it is in the tree; only a partial one may get more. What people call a
+ * span is a run of pages with one child each.
  */
 #include <string.h>
 
 #include "core.h"
 
-static inline int32_t *tokens_of(const Tree *tree, int32_t page) {
-    return tree->tokens + (int64_t)page * tree->page_size;
-}
-
-int32_t *tree_child(Tree *tree, int32_t node) {
-    return node < 0 ? &tree->roots[-1 - node].child : &tree->child[node];
-}
-
-int32_t *tree_heads(Tree *tree, int32_t node) {
-    return node < 0 ? &tree->roots[-1 - node].heads : &tree->heads[node];
-}
-
-static inline int32_t *children_of(Tree *tree, int32_t node) {
-    return node < 0 ? &tree->roots[-1 - node].children : &tree->children[node];
-}
-
-static inline int32_t *locks_of(Tree *tree, int32_t node) {
-    return node < 0 ? &tree->roots[-1 - node].locks : &tree->locks[node];
-}
-
-/* --- who may be evicted, by age */
-
-/* The stamp of whatever happens after a match; the next match comes at the same time. */
-static inline uint32_t now(const Tree *tree) { return (uint32_t)tree->tick + 1; }
-
-static bool evictable(const Tree *tree, int32_t page) {
-    return tree->locks[page] == 0 && tree->children[page] == 0;
-}
-
-/* Put an evictable page where its stamp belongs. It is nearly always the newest or the oldest. */
-static void list_page(Tree *tree, int32_t page) {
-    List *list = &tree->page_lists[tree->kind[page]];
-    List *leaves = &tree->roots[tree->root[page]].leaves;
-    uint32_t stamp = tree->stamp[page];
-    if (list->newest == 0 || tree->stamp[list->newest] <= stamp) {
-        list_push_newest(list, tree->page_links, page);
-    } else {
-        int32_t newer = list->oldest;
-        for (int32_t steps = 64; steps && tree->stamp[newer] < stamp; steps--)
-            newer = tree->page_links.newer[newer];
-        if (tree->stamp[newer] < stamp) tree->stamp[page] = tree->stamp[newer];
-        list_push_before(list, tree->page_links, page, newer);
-    }
-    if (leaves->newest == 0 || tree->stamp[leaves->newest] <= stamp)
-        list_push_newest(leaves, tree->root_links, page);
-    else
-        list_push_before(leaves, tree->root_links, page, leaves->oldest);
-}
-
-static void unlist_page(Tree *tree, int32_t page) {
-    list_remove(&tree->page_lists[tree->kind[page]], tree->page_links, page);
-    list_remove(&tree->roots[tree->root[page]].leaves, tree->root_links, page);
-}
-
-static void touch(Tree *tree, int32_t page) {
-    bool listed = evictable(tree, page);
-    if (listed) unlist_page(tree, page);
-    tree->stamp[page] = now(tree);
-    if (listed) list_page(tree, page);
-}
-
-/* --- pages come and go */
-
-static void write_tokens(Tree *tree, int32_t page, const int32_t *tokens, int32_t length) {
-    int32_t *mine = tokens_of(tree, page);
-    memcpy(mine, tokens, (size_t)length * sizeof *mine);
-    for (int32_t i = length; i < tree->page_size; i++) mine[i] = -1;
-    tree->length[page] = length;
-}
-
-static void follow_trail(Tree *tree, Insertion *insertion, int32_t page) {
-    int32_t parent = tree->parent[page];
-    uint64_t trail = parent > 0 ? tree->trail[parent] : (uint64_t)(1 - parent);
-    tree->trail[page] = trail_add(trail, tokens_of(tree, page), tree->page_size);
-    turns_learn(tree, insertion, page);
-}
-
-static void adopt(Tree *tree, int32_t parent, int32_t page, Insertion *insertion, int32_t start) {
-    int32_t length = insertion->length - start;
-    if (length > tree->page_size) length = tree->page_size;
-    int32_t root = parent < 0 ? -1 - parent : tree->root[parent];
-    if (parent > 0 && evictable(tree, parent)) unlist_page(tree, parent);
-    write_tokens(tree, page, insertion->tokens + start, length);
-    tree->parent[page] = parent;
-    tree->root[page] = root;
-    tree->number[page] = start / tree->page_size;
-    tree->child[page] = tree->children[page] = tree->heads[page] = 0;
-    tree->point[page] = tree->locks[page] = tree->guards[page] = 0;
-    tree->flags[page] = start + length > insertion->output_from ? FLAG_OUTPUT : 0;
-    tree->turns[page] = tree->kind[page] = 0;
-    tree->stamp[page] = now(tree);
-    tree->full->references[page]++;
-    siblings_add(tree, tree_child(tree, parent), page);
-    if (++*children_of(tree, parent) > 1 && parent > 0) tree->flags[parent] |= FLAG_FORKED;
-    tree->pages++;
-    tree->roots[root].pages++;
-    tree->roots[root].tokens += length;
-    list_page(tree, page);
-    if (length == tree->page_size) follow_trail(tree, insertion, page);
-}
-
-/* Give a partial page of the tree the tokens that its owner has written behind the known ones. */
-static void lengthen(Tree *tree, int32_t page, Insertion *insertion, const int32_t *tokens,
-                     int32_t length) {
-    int32_t *trie = tree_child(tree, tree->parent[page]);
-    tree->roots[tree->root[page]].tokens += length - tree->length[page];
-    siblings_remove(tree, trie, page);
-    write_tokens(tree, page, tokens, length);
-    siblings_add(tree, trie, page);
-    tree->flags[page] &= (uint8_t)~FLAG_SUPERSEDED;
-    touch(tree, page);
-    int32_t end = tree->number[page] * tree->page_size + length;
-    if (end > insertion->output_from) tree->flags[page] |= FLAG_OUTPUT;
-    if (length == tree->page_size) follow_trail(tree, insertion, page);
-}
-
-/* Whether `page` is a partial page below `node` with nothing but the first of `tokens`. */
-static bool begins(const Tree *tree, int32_t page, int32_t node, const int32_t *tokens,
-                   int32_t length) {
-    if (page < 1 || page > tree->full->capacity || tree->parent[page] != node) return false;
-    int32_t known = tree->length[page];
-    return known < length && common_run(tokens_of(tree, page), tokens, known) == known;
-}
-
-/* Take an unlocked page without children out of the tree. What its siblings can serve stays. */
-static void leave(Tree *tree, int32_t page) {
-    int32_t parent = tree->parent[page];
-    Root *root = &tree->roots[tree->root[page]];
-    siblings_remove(tree, tree_child(tree, parent), page);
-    if (tree->point[page]) {
-        int32_t heir = siblings_nearest(tree, *tree_child(tree, parent), tokens_of(tree, page));
-        if (heir) {
-            int32_t shorter = tree->length[page];
-            if (tree->length[heir] < shorter) shorter = tree->length[heir];
-            int32_t run = common_run(tokens_of(tree, page), tokens_of(tree, heir), shorter);
-            points_move(tree, page, heir, run);
-        }
-        points_leave(tree, page);
-    }
-    unlist_page(tree, page);
-    --*children_of(tree, parent);
-    tree->pages--;
-    root->pages--;
-    root->tokens -= tree->length[page];
-    tree->parent[page] = 0;
-    if (tree->log_removed) {
-        if (tree->removed_count <= tree->full->capacity) tree->removed[tree->removed_count] = page;
-        tree->removed_count++;
-    }
-    pool_decref(tree->full, &page, 1);
-}
-
-/* Let the page before one that was evicted be the next in line, with the age it has earned. */
-static void inherit(Tree *tree, int32_t parent, uint32_t stamp, uint8_t kind) {
-    if (parent < 0 || !evictable(tree, parent)) return;
-    if (tree->stamp[parent] < stamp) tree->stamp[parent] = stamp;
-    if (!(tree->flags[parent] & FLAG_FORKED)) tree->kind[parent] = kind;
-    list_page(tree, parent);
-}
-
-static void evict_page(Tree *tree, int32_t page) {
-    int32_t parent = tree->parent[page];
-    uint32_t stamp = tree->stamp[page];
-    uint8_t kind = tree->kind[page];
-    leave(tree, page);
-    tree->evicted_pages++;
-    inherit(tree, parent, stamp, kind);
-}
-
-/* Evict pages until so many are free. Returns 0 if that many cannot be had. */
-int32_t tree_evict(Tree *tree, int64_t free_pages) {
-    while (tree->full->free < free_pages) {
-        int32_t oldest = 0;
-        int64_t least = 0;
-        for (int32_t kind = 0; kind < tree->page_kinds; kind++) {
-            int32_t page = tree->page_lists[kind].oldest;
-            if (page == 0) continue;
-            int64_t stamp = (int64_t)tree->stamp[page] + tree->page_favour[kind];
-            if (oldest == 0 || stamp < least) oldest = page, least = stamp;
-        }
-        if (oldest == 0) return 0;
-        evict_page(tree, oldest);
-    }
-    return 1;
-}
-
-/* Evict pages of one namespace, oldest first, until it holds at most so many tokens. */
-int32_t tree_evict_root(Tree *tree, int32_t root, int64_t keep_tokens) {
-    while (tree->roots[root].tokens > keep_tokens) {
-        int32_t oldest = tree->roots[root].leaves.oldest;
-        if (oldest == 0) return 0;
-        evict_page(tree, oldest);
-    }
-    return 1;
-}
-
-/* --- locks */
-
-/* A page is guarded by its own lock and by every guarded page after it. A lock climbs to the first
- * page that is guarded already: to the top at most once a request. */
-static void guard(Tree *tree, int32_t page) {
-    for (; page > 0 && tree->guards[page]++ == 0; page = tree->parent[page]) tree->guarded++;
-}
-
-static void unguard(Tree *tree, int32_t page) {
-    for (; page > 0 && --tree->guards[page] == 0; page = tree->parent[page]) tree->guarded--;
-}
-
-/* Whether a sibling still has all tokens of a partial page and more: it may have been evicted. */
-static bool superseded(Tree *tree, int32_t page) {
-    int32_t length = tree->length[page];
-    memcpy(tree->scratch, tokens_of(tree, page), (size_t)length * sizeof *tree->scratch);
-    /* Behind its tokens any valid one is nearer to 0 than the page's own -1 is. */
-    memset(tree->scratch + length, 0, (size_t)(tree->page_size - length) * sizeof *tree->scratch);
-    int32_t trie = *tree_child(tree, tree->parent[page]);
-    int32_t other = siblings_nearest(tree, trie, tree->scratch);
-    return other != page && common_run(tree->scratch, tokens_of(tree, other), length) == length;
-}
-
-int32_t tree_lock(Tree *tree, int32_t node) {
-    if (node > 0 && tree->parent[node] == 0) return FAULT_GONE;
-    if (node > 0 && evictable(tree, node)) unlist_page(tree, node);
-    if ((*locks_of(tree, node))++ == 0) guard(tree, node);
-    return 0;
-}
-
-int32_t tree_unlock(Tree *tree, int32_t node) {
-    if ((node > 0 && tree->parent[node] == 0) || *locks_of(tree, node) == 0) return FAULT_NOT_LOCKED;
-    if (--*locks_of(tree, node) || node < 0) return 0;
-    unguard(tree, node);
-    tree->stamp[node] = now(tree);
-    if (!evictable(tree, node)) return 0;
-    list_page(tree, node);
-    if (!(tree->flags[node] & FLAG_SUPERSEDED)) return 0;
-    if (superseded(tree, node)) leave(tree, node);
-    else tree->flags[node] &= (uint8_t)~FLAG_SUPERSEDED;
-    return 0;
-}
-
-/* Lock a node and, unless `ring` is 0, pin the point that had this position when it was matched. */
-int32_t tree_hold(Tree *tree, int32_t node, int32_t ring, int32_t position) {
-    if (ring && tree->position[ring] != position) return FAULT_GONE;
-    int32_t fault = tree_lock(tree, node);
-    if (fault || ring == 0) return fault;
-    tree_lock(tree, tree->holder[ring]);
-    point_pin(tree, ring);
-    return 0;
-}
-
-/* Let go of a point that was pinned, and of its page. */
-int32_t tree_unpin(Tree *tree, int32_t ring) {
-    int32_t fault = point_unpin(tree, ring);
-    return fault ? fault : tree_unlock(tree, tree->holder[ring]);
-}
-
-/* --- match */
-
-/* Return what follows `tokens[start]` in its page: padded in the scratch, unless it fills the page. */
+/* Return what follows `tokens[start]` in its page, padded unless it fills the page. */
 static const int32_t *page_of(const Tree *tree, const int32_t *tokens, int32_t start,
                               int32_t length) {
     if (length == tree->page_size) return tokens + start;
@@ -323,10 +62,12 @@ void tree_match(Tree *tree, int32_t root, const int32_t *tokens, int32_t length,
     match->pages = (full + size - 1) / size;
     match->holder = full ? pages[match->pages - 1] : -1 - root;
     match->point = ring;
-    match->resume_tokens = ring == 0 ? 0 : tree->position[ring] < full ? tree->position[ring] : full;
+    match->resume_tokens = full;
+    if (ring == 0) match->resume_tokens = 0;
+    else if (tree->position[ring] < full) match->resume_tokens = tree->position[ring];
     match->turns = turns_after(tree, match->holder, full);
     if (match->turns > 1) turns_return(tree, match->holder);
-    if (match->holder > 0) touch(tree, match->holder);
+    if (match->holder > 0) page_touch(tree, match->holder);
     if (ring) point_touch(tree, ring);
     tree->tick++;
 }
@@ -346,15 +87,23 @@ static int32_t check_pages(Tree *tree, const Insertion *insertion, int32_t first
     return 0;
 }
 
+/* Whether `page` is a partial page below `node` with nothing but the first of `tokens`. */
+static bool begins(const Tree *tree, int32_t page, int32_t node, const int32_t *tokens,
+                   int32_t length) {
+    if (page < 1 || page > tree->full->capacity || tree->parent[page] != node) return false;
+    int32_t known = tree->length[page];
+    return known < length && common_run(tokens_of(tree, page), tokens, known) == known;
+}
+
 /* Move the caller's lock to the page of its last token, and note what is known of that one. */
 static void settle(Tree *tree, Insertion *insertion) {
     int32_t node = insertion->node;
     if (node > 0) {
-        bool listed = evictable(tree, node);
-        if (listed) unlist_page(tree, node);
+        bool listed = page_evictable(tree, node);
+        if (listed) page_unlist(tree, node);
         tree->stamp[node] = now(tree);
         if (insertion->ended) turns_end(tree, insertion);
-        if (listed) list_page(tree, node);
+        if (listed) page_list(tree, node);
     }
     if (insertion->locked) {
         tree_lock(tree, node);
@@ -373,7 +122,7 @@ int32_t tree_insert(Tree *tree, Insertion *insertion) {
         const int32_t *query = page_of(tree, insertion->tokens, start, rest);
         int32_t page = follow(tree, *tree_child(tree, node), query, rest, &run);
         if (run < rest) {
-            other = run || *children_of(tree, node) == 1 ? page : 0;
+            other = run || *tree_children(tree, node) == 1 ? page : 0;
             if (run && run == tree->length[page]) shorter = page;
             break;
         }
@@ -384,20 +133,21 @@ int32_t tree_insert(Tree *tree, Insertion *insertion) {
     int32_t rest = length - start < size ? length - start : size, mine = 0;
     insertion->first_new = (start + size - 1) / size;
     insertion->new_tokens = rest > 0 ? length - start - run : 0;
-    if (rest > 0 && begins(tree, insertion->pages[start / size], node, insertion->tokens + start, rest))
+    const int32_t *tokens = insertion->tokens + start;
+    if (rest > 0 && begins(tree, insertion->pages[start / size], node, tokens, rest))
         mine = insertion->pages[start / size];
     int32_t fault = check_pages(tree, insertion, insertion->first_new + (mine != 0));
     if (fault) return fault;
     if (other && !shorter && other != mine) turns_part(tree, insertion, other);
     if (mine) {
-        lengthen(tree, mine, insertion, insertion->tokens + start, rest);
+        page_lengthen(tree, mine, insertion, tokens, rest);
         node = mine;
         start += size;
         if (shorter == mine) shorter = 0;
     }
     for (; start < length; start += size) {
         int32_t page = insertion->pages[start / size];
-        adopt(tree, node, page, insertion, start);
+        page_adopt(tree, node, page, insertion, start);
         node = page;
     }
     insertion->node = node;
@@ -406,17 +156,9 @@ int32_t tree_insert(Tree *tree, Insertion *insertion) {
         tree->flags[insertion->pages[insertion->first_new]] |= tree->flags[shorter] & FLAG_OUTPUT;
     }
     settle(tree, insertion);
-    if (shorter && tree->parent[shorter] && evictable(tree, shorter)) leave(tree, shorter);
+    bool stays = shorter == 0 || tree->parent[shorter] == 0 || !page_evictable(tree, shorter);
+    if (!stays) page_leave(tree, shorter);
     return 0;
-}
-
-/* Write the pages of the span that ends with `page`, last to first; return how many they are. */
-int32_t tree_span(const Tree *tree, int32_t page, int32_t *pages) {
-    int32_t count = 0;
-    pages[count++] = page;
-    while (tree->parent[page] > 0 && tree->children[tree->parent[page]] == 1)
-        pages[count++] = page = tree->parent[page];
-    return count;
 }
 
 /* For the Python side, to compare with its mirror. */

@@ -2,7 +2,8 @@
  *
  * The pages of a conversation know the most turns that any has had through them. Once they are
  * evicted a small table of fixed size still does, by a hash of all tokens up to its last end, and
- * tells when the same tokens are computed again. None of this decides what matches: a wrong guess costs a worse choice of whom to evict.
+ * tells when the same tokens are computed again. None of this decides what matches: a wrong guess
+ * costs a worse choice of whom to evict.
  */
 #include "core.h"
 
@@ -63,8 +64,8 @@ void turns_learn(Tree *tree, Insertion *insertion, int32_t page) {
     count_return(tree, trace);
 }
 
-/* A sequence parts from others where their output had begun, and which were there before it came: an
- * answer was edited or asked for again, which is a turn of the same conversation. */
+/* A sequence parts from others where their output had begun, and which were there before it came:
+ * an answer was edited or asked for again, which is a turn of the same conversation. */
 void turns_part(Tree *tree, Insertion *insertion, int32_t page) {
     if (!(tree->flags[page] & FLAG_OUTPUT) || tree->stamp[page] > insertion->since) return;
     if (tree->turns[page] >= insertion->turns) insertion->turns = most_turns(tree->turns[page] + 1);

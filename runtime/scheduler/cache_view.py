@@ -140,9 +140,9 @@ def _request_view(request: Request, names: _Namespaces) -> RequestView:
 
 
 def _pool_views(residency: Residency, gauges: Mapping[str, float]) -> list[PoolView]:
-    pools = {"full": residency.full, "swa": residency.swa, "rings": residency.rings}
-    names = {"full": "full_pages", "swa": "swa_pages", "rings": "rings"}
+    full, swa, rings = residency.full, residency.swa, residency.rings
     return [
-        PoolView(name, pool.capacity, pool.free, int(gauges[f"{names[name]}_evictable"]))
-        for name, pool in pools.items()
+        PoolView("full", full.capacity, full.free, int(gauges["full_pages_evictable"])),
+        PoolView("swa", swa.capacity, swa.free, int(gauges["swa_pages_evictable"])),
+        PoolView("rings", rings.capacity, rings.free, int(gauges["rings_evictable"])),
     ]
