@@ -2,7 +2,8 @@
 
 The library is plain C, loaded through ctypes: a C compiler (`cc`, or what `CC` names) is all that
 it takes, no Python headers. It lies in `~/.cache/umbra/native` under a name that depends on the
-sources, the compiler's version and the flags, so that a change of any of them builds anew.
+sources, the flags, and what the compiler says of itself and of this processor, so that a change
+of any of them builds anew.
 """
 
 import ctypes
@@ -19,9 +20,13 @@ from jit_kernels.registry import BackendUnavailable
 FLAGS = ("-std=c11", "-O3", "-fPIC", "-shared", "-Wall", "-Wextra")
 
 
-def load(name: str, folder: Path) -> ctypes.CDLL:
-    """Return the library of all `*.c` in `folder`, compiled now unless that was done before.
+def load(
+    name: str, folder: Path, *, sources: str = "*.c", flags: tuple[str, ...] = ()
+) -> ctypes.CDLL:
+    """Return the library of C files in `folder`, compiled now unless that was done before.
 
+    sources  which files, as a pattern; all `*.[ch]` in and below `folder` count as read by them
+    flags    of the compiler, besides `FLAGS`
     Raises BackendUnavailable, with the compiler's own words, if there is no compiler or it fails.
     """
     compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
@@ -30,11 +35,11 @@ def load(name: str, folder: Path) -> ctypes.CDLL:
             f"{name} is compiled at first use and there is no C compiler '{compiler[0]}': "
             "install one (Debian: apt install gcc), or name one in CC"
         )
-    sources = sorted(folder.glob("*.c"))
-    target = _cache_folder() / f"{name}-{_digest(compiler, folder)}.so"
+    command = [*compiler, *FLAGS, *flags]
+    target = _cache_folder() / f"{name}-{_digest(command, folder)}.so"
     if not target.exists():
         _make_folder(target.parent)
-        _compile([*compiler, *FLAGS], sources, target)
+        _compile(command, sorted(folder.glob(sources)), target)
     return ctypes.CDLL(str(target))
 
 
@@ -52,11 +57,13 @@ def _cache_folder() -> Path:
     return Path(root) / "umbra" / "native"
 
 
-def _digest(compiler: list[str], folder: Path) -> str:
-    version = subprocess.run([*compiler, "--version"], capture_output=True, check=False).stdout
-    digest = hashlib.sha256(version + shlex.join([*compiler, *FLAGS]).encode())
-    for path in sorted(folder.glob("*.[ch]")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+def _digest(command: list[str], folder: Path) -> str:
+    # The macros tell the compiler's version, and with -march=native what the processor can do.
+    ask = [*command, "-dM", "-E", "-x", "c", os.devnull]
+    macros = subprocess.run(ask, capture_output=True, check=False).stdout
+    digest = hashlib.sha256(macros + shlex.join(command).encode())
+    for path in sorted(folder.rglob("*.[ch]")):
+        digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -66,7 +73,7 @@ def _compile(command: list[str], sources: list[Path], target: Path) -> None:
     os.close(handle)
     try:
         made = subprocess.run(
-            [*command, "-o", scratch, *map(str, sources)], capture_output=True, check=False
+            [*command, "-o", scratch, *map(str, sources), "-lm"], capture_output=True, check=False
         )
         if made.returncode:
             said = made.stderr.decode(errors="replace").strip()

@@ -1,5 +1,7 @@
 """Which implementation of an op runs: chosen once, forced by name, or refused aloud.
 
+The choice is made for each kind of device that the machine has, and a call goes where its first
+tensor is: on a machine with CUDA, tensors on the CPU run what a machine without it would run.
 `KERNEL_<OP>=name` in the environment forces a backend. A backend's module is imported only when
 it is chosen, so that a machine without a vendor library never touches it.
 """
@@ -10,9 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 __all__ = ["Backend", "BackendUnavailable", "chosen", "select"]
 
-_CHOSEN: dict[str, str] = {}
+_CHOSEN: dict[tuple[str, str], str] = {}
 
 
 class BackendUnavailable(Exception):
@@ -29,33 +33,57 @@ class Backend:
 
     target   "module:function", imported when the backend is chosen
     why_not  returns what stands against it on this machine, None when it can run
+    device   type of the tensors it takes, "cpu" or "cuda"; None takes any
     """
 
     name: str
     target: str
     why_not: Callable[[], str | None] = _nothing_against
+    device: str | None = None
+
+    def takes(self, device: str) -> bool:
+        """Say whether tensors on a device of this type may be handed to it."""
+        return self.device in (None, device)
 
 
 def select(op: str, backends: Sequence[Backend]) -> Callable[..., Any]:
     """Return the function of the first backend that can run, and remember the choice.
 
-    op        name of the public function; `KERNEL_<OP>` in capitals forces a backend
+    op        name of the public function; `KERNEL_<OP>` in capitals forces a backend, on the
+              devices whose tensors it takes
     backends  best first; the last one is the reference, which runs anywhere
+    With several kinds of devices the function looks where its first argument, a tensor, lies.
     Raises BackendUnavailable when a forced backend is unknown or cannot run, or none can.
     """
-    backend = _forced(op, backends) or _first_usable(op, backends)
-    module, _, function = backend.target.partition(":")
-    result: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    _CHOSEN[op] = backend.name
-    return result
+    devices = device_types()
+    forced = _forced(op, backends, devices)
+    functions: dict[str, Callable[..., Any]] = {}
+    for device in devices:
+        mine = [backend for backend in backends if backend.takes(device)]
+        backend = forced if forced in mine else _first_usable(op, mine)
+        module, _, function = backend.target.partition(":")
+        functions[device] = getattr(importlib.import_module(module), function)
+        _CHOSEN[op, device] = backend.name
+    if len(devices) == 1:
+        return functions[devices[0]]
+
+    def run(first: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return functions[first.device.type](first, *args, **kwargs)
+
+    return run
 
 
-def chosen() -> dict[str, str]:
-    """Return the backend in use of each op imported so far, by op name."""
-    return dict(sorted(_CHOSEN.items()))
+def device_types() -> list[str]:
+    """Return the types of devices that this machine computes on."""
+    return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 
-def _forced(op: str, backends: Sequence[Backend]) -> Backend | None:
+def chosen(device: str = "cpu") -> dict[str, str]:
+    """Return the backend in use on a type of device of each op imported so far, by op name."""
+    return {op: name for (op, where), name in sorted(_CHOSEN.items()) if where == device}
+
+
+def _forced(op: str, backends: Sequence[Backend], devices: Sequence[str]) -> Backend | None:
     variable = f"KERNEL_{op.upper()}"
     name = os.environ.get(variable)
     if name is None:
@@ -63,6 +91,8 @@ def _forced(op: str, backends: Sequence[Backend]) -> Backend | None:
     for backend in backends:
         if backend.name == name:
             reason = backend.why_not()
+            if reason is None and not any(map(backend.takes, devices)):
+                reason = f"it takes no tensors of {' or '.join(devices)}"
             if reason is not None:
                 raise BackendUnavailable(f"{variable}={name}: {reason}")
             return backend

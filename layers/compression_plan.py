@@ -68,8 +68,8 @@ class PoolingPlan:
 
     phase       [T] int64 position % 4
     old_rows    [n * state_rows] int64 state rows of the rings before the chunks
-    members     [m, 8] int64 of each finished block, into [old rows; rows of the chunks]
-    absent      [m, 8] bool slots before position 0
+    members     [m, 8] int64 of each finished block, into [old rows; rows of the chunks]; -1 before
+                position 0
     finished    the blocks
     saves       state rows to write, sources in [old rows; rows of the chunks]
     table       blocks that may be seen
@@ -79,7 +79,6 @@ class PoolingPlan:
     phase: Tensor
     old_rows: Tensor
     members: Tensor
-    absent: Tensor
     finished: FinishedBlocks
     saves: SaveList
     table: BlockTable
@@ -131,7 +130,6 @@ def pooling_plan(
     count = spec.state_rows
     ring = tokens.batch.ring.to(torch.int64)
     last = tokens.finishing(4)
-    members, absent = _pool_members(tokens, last, count)
     table = _block_table(tokens, spec.tree, 4)
     index = None
     if table.columns <= top_k:
@@ -139,8 +137,7 @@ def pooling_plan(
     return PoolingPlan(
         phase=tokens.position % 4,
         old_rows=_ring_slots(ring, count),
-        members=members,
-        absent=absent,
+        members=_pool_members(tokens, last, count),
         finished=_finished(tokens, last, ratio=4, tree=spec.tree, rope=rope),
         saves=_ring_saves(tokens, ring, count),
         table=table,
@@ -187,14 +184,14 @@ def fold_plan(
     )
 
 
-def _pool_members(tokens: StepTokens, last: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def _pool_members(tokens: StepTokens, last: Tensor, count: int) -> Tensor:
     back = torch.arange(-7, 1, device=tokens.device)
     position = tokens.position[last].unsqueeze(1) + back
     row = tokens.row[last].unsqueeze(1)
     chunk = last.unsqueeze(1) + back + tokens.rows * count
     old = row * count + position % count
     inside = position >= tokens.batch.chunk_start[row]
-    return torch.where(inside, chunk, old), position < 0
+    return torch.where(inside, chunk, old).masked_fill_(position < 0, -1)
 
 
 def _segments(tokens: StepTokens) -> tuple[Tensor, tuple[int, ...], Tensor]:
@@ -204,6 +201,8 @@ def _segments(tokens: StepTokens) -> tuple[Tensor, tuple[int, ...], Tensor]:
     longest segment first.
     """
     position, index = tokens.position, tokens.index
+    if tokens.count == tokens.rows:  # a decode step: every token is a segment
+        return index, (tokens.count,), index
     begins = (position % 128 == 0) | (position == tokens.batch.chunk_start[tokens.row])
     first = begins.nonzero()[:, 0]
     segment = begins.cumsum(0) - 1

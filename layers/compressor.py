@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from jit_kernels.compress_kv import fold_blocks, pool_blocks
+from jit_kernels.compress_kv import fold_blocks, pool_members
 from jit_kernels.kv_records import encode_records
 from jit_kernels.paged_rows import store_rows
 from jit_kernels.rope import rope
@@ -58,17 +58,18 @@ class PoolingCompressor:
         Returns (records [m, head_dim], indexer keys [m, index_head_dim]), float32, normed and
         rotated; None when no block is finished.
         """
-        rows = self._rows(x, out_dtype=torch.float32).add_(self._ape.index_select(0, plan.phase))
-        state = pools.c4_state[pools.nth(layer)].view(-1, self._layout.width)
-        rows = torch.cat((state.index_select(0, plan.old_rows), rows))
+        layout, old = self._layout, plan.old_rows.shape[0]
+        state = pools.c4_state[pools.nth(layer)].view(-1, layout.width)
+        rows = torch.empty((old + x.shape[0], layout.width), dtype=torch.float32, device=x.device)
+        rows[:old] = state.index_select(0, plan.old_rows)
+        fresh = self._rows(x, out_dtype=torch.float32)
+        torch.add(fresh, self._ape.index_select(0, plan.phase), out=rows[old:])
         saves = plan.saves
         state.index_copy_(0, saves.target, rows.index_select(0, saves.source))
         if not plan.members.shape[0]:
             return None
-        members = rows.index_select(0, plan.members.flatten()).view(-1, 8, self._layout.width)
-        width, index_width = self._layout.head_dim, self._layout.index_head_dim
-        records = self._norm(_pool(members, plan.absent, self._layout.main, width))
-        keys = self._index_norm(_pool(members, plan.absent, self._layout.index, index_width))
+        records = self._norm(_pool(rows, plan.members, layout.main, layout.head_dim))
+        keys = self._index_norm(_pool(rows, plan.members, layout.index, layout.index_head_dim))
         rotation = plan.finished.rotation
         rope(records.unsqueeze(1), rotation)
         rope(keys.unsqueeze(1), rotation)
@@ -85,16 +86,8 @@ class PoolingCompressor:
         yield f"{prefix}indexer.compressor.ape", self._ape[:, index_first:]
 
 
-def _pool(rows: Tensor, absent: Tensor, columns: tuple[int, int], width: int) -> Tensor:
-    """Pool series a of the first four slots and series b of the last four."""
-    missing = absent.unsqueeze(2)
-
-    def slots(column: int) -> Tensor:
-        earlier = rows[:, :4, column : column + width]
-        return torch.cat((earlier, rows[:, 4:, column + width : column + 2 * width]), 1)
-
-    kv = slots(columns[0]).masked_fill_(missing, 0.0)
-    return pool_blocks(kv, slots(columns[1]).masked_fill_(missing, -torch.inf))
+def _pool(rows: Tensor, members: Tensor, columns: tuple[int, int], width: int) -> Tensor:
+    return pool_members(rows, members, kv=columns[0], gate=columns[1], width=width)
 
 
 class FoldCompressor:

@@ -42,14 +42,12 @@ class RopeFrequencies:
         width = config.qk_rope_head_dim
         plain = frequencies(width, config.rope_theta, None)
         compressed = frequencies(width, config.compress_rope_theta, config.rope_scaling)
-        self._plain = plain.to(device)
-        self._compressed = compressed.to(device)
+        self._plain = plain.repeat_interleave(2).to(device)
+        self._compressed = compressed.repeat_interleave(2).to(device)
+        self._signs = torch.tensor([-1.0, 1.0], device=device).repeat(width // 2)
 
     def rotation(self, positions: Tensor, *, compressed: bool) -> Tensor:
         """Return [T, 2, R] float32 for `jit_kernels.rope.rope`; `positions` is [T] int64."""
         angles = self._compressed if compressed else self._plain
         angle = positions.to(torch.float32).unsqueeze(1) * angles
-        cos, sin = angle.cos(), angle.sin()
-        cosines = torch.stack((cos, cos), 2).flatten(1)
-        sines = torch.stack((-sin, sin), 2).flatten(1)
-        return torch.stack((cosines, sines), 1)
+        return torch.stack((angle.cos(), angle.sin() * self._signs), 1)

@@ -127,8 +127,9 @@ class ShadowRadixCache:
         return self._tree.evicted_points
 
     def tokens_by_namespace(self) -> dict[str, int]:
-        """Count the tokens that each namespace holds."""
-        return {name: int(self.arrays.roots["tokens"][root]) for name, root in self.roots.items()}
+        """Count the tokens that each namespace holds, where it holds any."""
+        held = self.arrays.roots["tokens"]
+        return {name: int(held[root]) for name, root in self.roots.items() if held[root]}
 
     # --- one request
 

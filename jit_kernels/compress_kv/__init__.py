@@ -4,31 +4,44 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from jit_kernels.checks import check_dtype, check_shape
+from jit_kernels.checks import ShapeError, check_dtype, check_shape
+from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
 
-__all__ = ["fold_blocks", "pool_blocks"]
+__all__ = ["fold_blocks", "pool_members"]
 
 _MODULE = "jit_kernels.compress_kv.reference"
-_pool_blocks: Callable[..., torch.Tensor] = select(
-    "pool_blocks", [Backend("reference", f"{_MODULE}:pool_blocks")]
+_pool_members: Callable[..., torch.Tensor] = select(
+    "pool_members",
+    [on_host("compress_kv.host:pool_members"), Backend("reference", f"{_MODULE}:pool_members")],
 )
 _fold_blocks: Callable[..., torch.Tensor] = select(
-    "fold_blocks", [Backend("reference", f"{_MODULE}:fold_blocks")]
+    "fold_blocks",
+    [on_host("compress_kv.host:fold_blocks"), Backend("reference", f"{_MODULE}:fold_blocks")],
 )
 
 
-def pool_blocks(kv: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-    """Return `sum_s softmax_s(gate) * kv`, one softmax per block and channel.
+def pool_members(
+    rows: torch.Tensor, members: torch.Tensor, *, kv: int, gate: int, width: int
+) -> torch.Tensor:
+    """Return the blocks' means `sum_s softmax_s(gate) * kv`, one softmax per block and channel.
 
-    kv    [M, S, C] float32   the slots of a block in position order
-    gate  [M, S, C] float32   -inf where a slot is absent; its kv must then be finite
+    The first half of a block's slots take series a of their rows, the others series b.
 
-    Returns [M, C] float32, summed in an order that depends on S alone. Raises ShapeError.
+    rows     [R, W] float32
+    members  [M, S] int64   row of each slot in position order, -1 for none; the last slot has one
+    kv       first column of the values' series a; series b is `width` further on
+    gate     first column of the gates' series a, likewise
+
+    Returns [M, width] float32, summed in an order that depends on S alone. Raises ShapeError.
     """
-    check_shape("gate", gate, *kv.shape)
-    check_dtype("kv", kv, torch.float32)
-    return _pool_blocks(kv, gate)
+    check_dtype("rows", rows, torch.float32)
+    check_dtype("members", members, torch.int64)
+    if not 0 <= min(kv, gate) <= max(kv, gate) + 2 * width <= rows.shape[1]:
+        raise ShapeError(
+            f"rows has {rows.shape[1]} columns, too few for two series at {kv}, {gate}"
+        )
+    return _pool_members(rows, members, kv, gate, width)
 
 
 def fold_blocks(

@@ -5,19 +5,49 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import check_dtype, check_shape
+from jit_kernels.cuda_device import why_no_hopper, why_no_triton
+from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
 
-__all__ = ["mhc_head", "mhc_post", "mhc_pre"]
+__all__ = ["mhc_head", "mhc_post", "mhc_pre", "mhc_pre_norm"]
 
 _MODULE = "jit_kernels.hyper_connection.reference"
+_TRITON = "jit_kernels.hyper_connection.triton_backend"
+_CUDA = "jit_kernels.hyper_connection.cuda_backend"
 _mhc_pre: Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = select(
-    "mhc_pre", [Backend("reference", f"{_MODULE}:mhc_pre")]
+    "mhc_pre",
+    [
+        Backend("cuda", f"{_CUDA}:mhc_pre", why_no_hopper, "cuda"),
+        Backend("triton", f"{_TRITON}:mhc_pre", why_no_triton, "cuda"),
+        on_host("hyper_connection.host:mhc_pre"),
+        Backend("reference", f"{_MODULE}:mhc_pre"),
+    ],
 )
 _mhc_post: Callable[..., torch.Tensor] = select(
-    "mhc_post", [Backend("reference", f"{_MODULE}:mhc_post")]
+    "mhc_post",
+    [
+        Backend("triton", f"{_TRITON}:mhc_post", why_no_triton, "cuda"),
+        on_host("hyper_connection.host:mhc_post"),
+        Backend("reference", f"{_MODULE}:mhc_post"),
+    ],
 )
 _mhc_head: Callable[..., torch.Tensor] = select(
-    "mhc_head", [Backend("reference", f"{_MODULE}:mhc_head")]
+    "mhc_head",
+    [
+        Backend("cuda", f"{_CUDA}:mhc_head", why_no_hopper, "cuda"),
+        Backend("triton", f"{_TRITON}:mhc_head", why_no_triton, "cuda"),
+        on_host("hyper_connection.host:mhc_head"),
+        Backend("reference", f"{_MODULE}:mhc_head"),
+    ],
+)
+_mhc_pre_norm: Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = select(
+    "mhc_pre_norm",
+    [
+        Backend("cuda", f"{_CUDA}:mhc_pre_norm", why_no_hopper, "cuda"),
+        Backend("triton", f"{_TRITON}:mhc_pre_norm", why_no_triton, "cuda"),
+        on_host("hyper_connection.host:mhc_pre_norm"),
+        Backend("reference", "jit_kernels.hyper_connection.composed:mhc_pre_norm"),
+    ],
 )
 
 
@@ -50,6 +80,34 @@ def mhc_pre(
     check_dtype("fn", fn, torch.float32)
     return _mhc_pre(
         streams, fn, base, scale, iterations=iterations, norm_eps=norm_eps, hc_eps=hc_eps
+    )
+
+
+def mhc_pre_norm(
+    streams: torch.Tensor,
+    fn: torch.Tensor,
+    base: torch.Tensor,
+    scale: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    iterations: int,
+    norm_eps: float,
+    hc_eps: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return what `mhc_pre` does, its first part normed: `rms_norm(input, weight)`.
+
+    weight  [d] float32; the norm takes `norm_eps` too; the rest as in `mhc_pre`
+
+    The input is rounded to the dtype of `streams` before the norm and after it. Raises ShapeError.
+    """
+    count, width = streams.shape[1], streams.shape[2]
+    check_shape("fn", fn, (2 + count) * count, count * width)
+    check_shape("base", base, (2 + count) * count)
+    check_shape("scale", scale, 3)
+    check_shape("weight", weight, width)
+    check_dtype("fn", fn, torch.float32)
+    return _mhc_pre_norm(
+        streams, fn, base, scale, weight, iterations=iterations, norm_eps=norm_eps, hc_eps=hc_eps
     )
 
 

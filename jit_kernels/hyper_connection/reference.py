@@ -1,10 +1,5 @@
-"""Hyper-connections in plain torch; the Sinkhorn steps in numpy.
+"""Hyper-connections in plain torch."""
 
-The matrices are 4 x 4 and the steps many: on such sizes torch's cost per call is the whole
-cost, and numpy's is a fraction of it.
-"""
-
-import numpy as np
 import torch
 
 from jit_kernels.tile_linear.reference import tile_linear
@@ -24,7 +19,7 @@ def mhc_pre(
     count = streams.shape[1]
     gains = torch.cat((scale[:2], scale[2:].expand(count))).view(2 + count, 1)
     z = _logits(streams, fn, norm_eps).view(-1, 2 + count, count)
-    z = z.mul_(gains).add_(base.view(2 + count, count))
+    z = z * gains + base.view(2 + count, count)
     gates = _sigmoid(z[:, :2])
     mixing = _sinkhorn(torch.softmax(z[:, 2:], -1), iterations, hc_eps)
     mixed = _mix(streams, gates[:, 0] + hc_eps)
@@ -38,7 +33,7 @@ def mhc_post(
     # A product of 4 rows has the same bits whatever the batch.
     mixed = torch.bmm(mixing.transpose(1, 2).contiguous(), streams.to(torch.float32))
     fresh = post.unsqueeze(2) * y.to(torch.float32).unsqueeze(1)
-    return fresh.add_(mixed).to(streams.dtype)
+    return (fresh + mixed).to(streams.dtype)
 
 
 def mhc_head(
@@ -51,42 +46,39 @@ def mhc_head(
     hc_eps: float,
 ) -> torch.Tensor:
     """Mix streams into one; see `jit_kernels.hyper_connection.mhc_head`."""
-    z = _logits(streams, fn, norm_eps).mul_(scale).add_(base)
-    return _mix(streams, _sigmoid(z).add_(hc_eps))
+    z = _logits(streams, fn, norm_eps) * scale + base
+    return _mix(streams, _sigmoid(z) + hc_eps)
 
 
 def _logits(streams: torch.Tensor, fn: torch.Tensor, eps: float) -> torch.Tensor:
     flat = streams.flatten(1).to(torch.float32)
-    factor = flat.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
-    return tile_linear(flat, fn, torch.float32).mul_(factor)
+    factor = (flat.square().mean(-1, keepdim=True) + eps).rsqrt()
+    return tile_linear(flat, fn, torch.float32) * factor
 
 
 def _sigmoid(x: torch.Tensor) -> torch.Tensor:
     # torch.sigmoid differs in its last bit between the vector part of a tensor and its tail.
-    return x.neg().exp_().add_(1.0).reciprocal_()
+    return ((-x).exp() + 1.0).reciprocal()
 
 
 def _mix(streams: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    # A sum of four is taken one after the other in every path of torch's reduction.
-    return (weights.unsqueeze(2) * streams.to(torch.float32)).sum(1).to(streams.dtype)
+    return _sum(weights.unsqueeze(2) * streams.to(torch.float32), 1)[:, 0].to(streams.dtype)
 
 
 def _sinkhorn(rows: torch.Tensor, iterations: int, eps: float) -> torch.Tensor:
     """Return [T, N, N] whose columns, and nearly whose rows, sum to one."""
-    # Tokens last: sums over N are then whole-array additions in a fixed order. With a single
-    # token numpy would add along N in another order, so there are at least two.
-    tokens = rows.shape[0]
-    rows = rows.add_(eps) if tokens > 1 else rows.add_(eps).expand(2, -1, -1)
-    a = rows.permute(1, 2, 0).contiguous().cpu().numpy()
-    size, _, columns = a.shape
-    row_sum = np.empty((size, 1, columns), np.float32)
-    column_sum = np.empty((1, size, columns), np.float32)
-    total, divide, start = np.add.reduce, np.divide, np.float32(eps)
-    total(a, axis=0, out=column_sum, keepdims=True, initial=start)
-    divide(a, column_sum, a)
+    a = rows + eps
+    a = a / (_sum(a, 1) + eps)
     for _ in range(iterations - 1):
-        total(a, axis=1, out=row_sum, keepdims=True, initial=start)
-        divide(a, row_sum, a)
-        total(a, axis=0, out=column_sum, keepdims=True, initial=start)
-        divide(a, column_sum, a)
-    return torch.from_numpy(a).to(rows.device).permute(2, 0, 1)[:tokens]
+        a = a / (_sum(a, 2) + eps)
+        a = a / (_sum(a, 1) + eps)
+    return a
+
+
+def _sum(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """Sum over a short axis one after the other, which no batch changes; the axis stays."""
+    parts = x.split(1, axis)
+    result = parts[0]
+    for part in parts[1:]:
+        result = result + part
+    return result

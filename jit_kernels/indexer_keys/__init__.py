@@ -5,22 +5,28 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype
+from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
 
 __all__ = ["decode_keys", "encode_keys", "hadamard", "quantise_queries"]
 
 _MODULE = "jit_kernels.indexer_keys.reference"
 _hadamard: Callable[..., torch.Tensor] = select(
-    "hadamard", [Backend("reference", f"{_MODULE}:hadamard")]
+    "hadamard", [on_host("indexer_keys.host:hadamard"), Backend("reference", f"{_MODULE}:hadamard")]
 )
 _encode_keys: Callable[..., torch.Tensor] = select(
     "encode_keys", [Backend("reference", f"{_MODULE}:encode_keys")]
 )
 _decode_keys: Callable[..., torch.Tensor] = select(
-    "decode_keys", [Backend("reference", f"{_MODULE}:decode_keys")]
+    "decode_keys",
+    [on_host("indexer_keys.host:decode_keys"), Backend("reference", f"{_MODULE}:decode_keys")],
 )
 _quantise_queries: Callable[..., tuple[torch.Tensor, torch.Tensor]] = select(
-    "quantise_queries", [Backend("reference", f"{_MODULE}:quantise_queries")]
+    "quantise_queries",
+    [
+        on_host("indexer_keys.host:quantise_queries"),
+        Backend("reference", f"{_MODULE}:quantise_queries"),
+    ],
 )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
+from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
 
 __all__ = ["KEY_TILE", "indexer_logits"]
@@ -12,7 +13,11 @@ __all__ = ["KEY_TILE", "indexer_logits"]
 KEY_TILE = 64
 
 _indexer_logits: Callable[..., torch.Tensor] = select(
-    "indexer_logits", [Backend("reference", "jit_kernels.indexer_logits.reference:indexer_logits")]
+    "indexer_logits",
+    [
+        on_host("indexer_logits.host:indexer_logits"),
+        Backend("reference", "jit_kernels.indexer_logits.reference:indexer_logits"),
+    ],
 )
 
 

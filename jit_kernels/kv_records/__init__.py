@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
+from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
 
 __all__ = ["BLOCK", "RECORD_DTYPES", "decode_records", "encode_records", "packed_record_bytes"]
@@ -14,10 +15,12 @@ RECORD_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 _MODULE = "jit_kernels.kv_records.reference"
 _encode_records: Callable[..., torch.Tensor] = select(
-    "encode_records", [Backend("reference", f"{_MODULE}:encode_records")]
+    "encode_records",
+    [on_host("kv_records.host:encode_records"), Backend("reference", f"{_MODULE}:encode_records")],
 )
 _decode_records: Callable[..., torch.Tensor] = select(
-    "decode_records", [Backend("reference", f"{_MODULE}:decode_records")]
+    "decode_records",
+    [on_host("kv_records.host:decode_records"), Backend("reference", f"{_MODULE}:decode_records")],
 )
 
 

@@ -42,11 +42,11 @@ def quantise_e4m3(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     Returns (codes float8_e4m3fn of the shape of `x`, biased exponents int32, last axis gone).
     """
-    ratio = x.abs().amax(-1).clamp_(min=AMAX_FLOOR).div_(E4M3_MAX)
+    ratio = x.abs().amax(-1).clamp(min=AMAX_FLOOR) / E4M3_MAX
     # Adding just under one to the exponent field rounds any mantissa but zero up.
     exponents = (ratio.view(torch.int32) + 0x7FFFFF) >> 23
     scaled = x * power_of_two(254 - exponents).unsqueeze(-1)
-    return scaled.clamp_(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn), exponents
+    return scaled.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn), exponents
 
 
 def power_of_two(exponents: torch.Tensor) -> torch.Tensor:

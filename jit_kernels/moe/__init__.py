@@ -5,12 +5,13 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import check_shape
+from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
 
 __all__ = ["moe"]
 
 _moe: Callable[..., torch.Tensor] = select(
-    "moe", [Backend("reference", "jit_kernels.moe.reference:moe")]
+    "moe", [on_host("moe.host:moe"), Backend("reference", "jit_kernels.moe.reference:moe")]
 )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from jit_kernels.checks import check_dtype, check_shape
+from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
 
 __all__ = ["PageLayout", "gather_rows", "store_rows"]
@@ -41,10 +42,12 @@ class PageLayout:
 
 _MODULE = "jit_kernels.paged_rows.reference"
 _store_rows: Callable[..., None] = select(
-    "store_rows", [Backend("reference", f"{_MODULE}:store_rows")]
+    "store_rows",
+    [on_host("paged_rows.host:store_rows"), Backend("reference", f"{_MODULE}:store_rows")],
 )
 _gather_rows: Callable[..., torch.Tensor] = select(
-    "gather_rows", [Backend("reference", f"{_MODULE}:gather_rows")]
+    "gather_rows",
+    [on_host("paged_rows.host:gather_rows"), Backend("reference", f"{_MODULE}:gather_rows")],
 )
 
 

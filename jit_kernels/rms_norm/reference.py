@@ -8,7 +8,7 @@ def rms_norm(
 ) -> torch.Tensor:
     """Normalise the last axis; see `jit_kernels.rms_norm.rms_norm`."""
     wide = x.to(torch.float32).contiguous()
-    wide = wide * wide.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
+    wide = wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
     if weight is not None:
-        wide = wide.mul_(weight)
+        wide = wide * weight
     return wide.to(out_dtype)

@@ -21,12 +21,12 @@ def route_hashed(
 
 def _scores(logits: torch.Tensor) -> torch.Tensor:
     # torch's softplus differs in its last bit between the vector part of a tensor and its tail.
-    return logits.abs().neg_().exp_().log1p_().add_(logits.clamp(min=0.0)).sqrt_()
+    return ((-logits.abs()).exp().log1p() + logits.clamp(min=0.0)).sqrt()
 
 
 def _weights(scores: torch.Tensor, experts: torch.Tensor, scale: float) -> torch.Tensor:
     chosen = scores.gather(1, experts)
     total = chosen[:, 0] + 1e-20
     for slot in range(1, chosen.shape[1]):
-        total += chosen[:, slot]
-    return chosen.div_(total.unsqueeze(1)).mul_(scale)
+        total = total + chosen[:, slot]
+    return chosen / total.unsqueeze(1) * scale

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
+from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
 
 __all__ = ["KEY_TILE", "sparse_attention"]
@@ -13,7 +14,10 @@ KEY_TILE = 64
 
 _sparse_attention: Callable[..., torch.Tensor] = select(
     "sparse_attention",
-    [Backend("reference", "jit_kernels.sparse_attention.reference:sparse_attention")],
+    [
+        on_host("sparse_attention.host:sparse_attention"),
+        Backend("reference", "jit_kernels.sparse_attention.reference:sparse_attention"),
+    ],
 )
 
 

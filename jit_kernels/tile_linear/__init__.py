@@ -5,16 +5,24 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import check_shape
+from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
 
 __all__ = ["tile_linear", "tile_linear_grouped"]
 
 _tile_linear: Callable[..., torch.Tensor] = select(
-    "tile_linear", [Backend("reference", "jit_kernels.tile_linear.reference:tile_linear")]
+    "tile_linear",
+    [
+        on_host("tile_linear.host:tile_linear"),
+        Backend("reference", "jit_kernels.tile_linear.reference:tile_linear"),
+    ],
 )
 _tile_linear_grouped: Callable[..., torch.Tensor] = select(
     "tile_linear_grouped",
-    [Backend("reference", "jit_kernels.tile_linear.reference:tile_linear_grouped")],
+    [
+        on_host("tile_linear.host:tile_linear_grouped"),
+        Backend("reference", "jit_kernels.tile_linear.reference:tile_linear_grouped"),
+    ],
 )
 
 

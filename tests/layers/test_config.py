@@ -16,11 +16,11 @@ from layers.config import (
     resolve_record_format,
 )
 from mem_cache.spec import TreeSpec
-from runtime.default_model.folder import default_config
+from tests.testing.stand_in.folder import stand_in_config
 
 
 def _raw(**changes: Any) -> dict[str, Any]:
-    return {**default_config(), **changes}
+    return {**stand_in_config(), **changes}
 
 
 def _write(folder: Path, raw: object, generation: object = None) -> Path:

@@ -12,7 +12,6 @@ from layers.config import load_config
 from layers.deepseek_v4 import DeepseekV4
 from layers.quant import quantise_fp4, quantise_fp8
 from layers.weights import WeightError, fill_dummy, load_weights
-from runtime.default_model.folder import ensure_default_model
 from tests.layers.checkpoint_files import write_shards, write_single
 
 ATTN = "layers.0.attn.wq_a.weight"
@@ -257,8 +256,8 @@ def _assert_network_holds_the_file(folder: Path) -> None:
         assert torch.equal(view.to(torch.float32), plain.weights[name].to(torch.float32)), name
 
 
-def test_the_network_and_the_stand_in_have_the_same_weights(tmp_path: Path) -> None:
-    _assert_network_holds_the_file(ensure_default_model(tmp_path))
+def test_the_network_and_the_stand_in_have_the_same_weights(stand_in: Path) -> None:
+    _assert_network_holds_the_file(stand_in)
 
 
 def test_the_network_and_a_published_file_have_the_same_weights(oracle_v4_small: Path) -> None:

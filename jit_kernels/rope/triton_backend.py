@@ -1,0 +1,71 @@
+"""Interleaved rotary embedding in Triton: both channels of a pair are in one thread."""
+
+import torch
+import triton
+import triton.language as tl
+
+from jit_kernels.checks import ShapeError
+from jit_kernels.device_numbers import narrow
+
+_ELEMENTS = 1024
+
+
+@triton.jit
+def rotate(
+    x: tl.tensor, rotation_ptr: tl.tensor, token: tl.tensor, live: tl.tensor, first: tl.tensor,
+    channels: tl.tensor, INVERSE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Return [ROWS, WIDTH] float32 with pairs turned from channel `first`, an even one, on.
+
+    Row i turns by `rotation[token[i]]`, of `channels` channels; rows not `live` stay.
+    """
+    pair = tl.arange(0, WIDTH // 2) * 2 - first
+    even, odd = tl.split(tl.reshape(x, [ROWS, WIDTH // 2, 2]))
+    turned = live[:, None] & ((pair >= 0) & (pair < channels))[None, :]
+    at = rotation_ptr + token.to(tl.int64)[:, None] * (2 * channels) + pair[None, :]
+    cos = tl.load(at, mask=turned, other=1.0)
+    sin = tl.load(at + channels + 1, mask=turned, other=0.0)
+    if INVERSE:
+        sin = -sin
+    first_of_pair = tl.where(turned, even * cos - odd * sin, even)
+    second_of_pair = tl.where(turned, odd * cos + even * sin, odd)
+    return tl.reshape(tl.join(first_of_pair, second_of_pair), [ROWS, WIDTH])
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _rope_kernel(
+    x_ptr: tl.tensor, rotation_ptr: tl.tensor, rows: tl.tensor, heads: tl.tensor, width: tl.tensor,
+    channels: tl.tensor, INVERSE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+) -> None:  # fmt: skip
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, WIDTH)
+    at = x_ptr + row.to(tl.int64)[:, None] * width + (width - channels + column)[None, :]
+    mask = (row < rows)[:, None] & (column < channels)[None, :]
+    x = tl.load(at, mask=mask, other=0.0).to(tl.float32)
+    x = rotate(x, rotation_ptr, row // heads, row < rows, 0, channels, INVERSE, ROWS, WIDTH)
+    tl.store(at, narrow(x, x_ptr.dtype.element_ty), mask=mask)
+
+
+def rope(x: torch.Tensor, rotation: torch.Tensor, inverse: bool) -> torch.Tensor:
+    """Rotate the last channels in place; see `jit_kernels.rope.rope`."""
+    if not x.is_contiguous():
+        raise ShapeError("x is not contiguous")
+    tokens, heads, width = x.shape
+    channels = rotation.shape[2]
+    if not tokens * heads * channels:
+        return x
+    block = triton.next_power_of_2(channels)
+    group = max(1, _ELEMENTS // block)
+    _rope_kernel[(triton.cdiv(tokens * heads, group),)](
+        x,
+        rotation.contiguous(),
+        tokens * heads,
+        heads,
+        width,
+        channels,
+        INVERSE=inverse,
+        ROWS=group,
+        WIDTH=block,
+        num_warps=4,
+    )
+    return x
