@@ -4,16 +4,31 @@ import pytest
 import torch
 
 from jit_kernels.checks import ShapeError
-from jit_kernels.compress_kv import fold_blocks, pool_blocks
+from jit_kernels.compress_kv import fold_blocks, pool_members
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
 from tests.testing.rows import assert_rows_independent
 
 
-@pytest.mark.parametrize(("blocks", "slots", "width"), [(1, 1, 1), (3, 8, 33), (5, 7, 64)])
+def pool(kv: torch.Tensor, gate: torch.Tensor, absent: torch.Tensor | None = None) -> torch.Tensor:
+    """Pool blocks of slots [M, S, C] out of rows that hold both series in all four columns."""
+    blocks, slots, width = kv.shape
+    rows = torch.full((blocks * slots, 4 * width + 3), torch.nan)
+    members = torch.arange(blocks * slots).flip(0).view(blocks, slots)
+    for m in range(blocks):
+        for s in range(slots):
+            series = width * (s >= slots // 2)
+            rows[members[m, s], series : series + width] = kv[m, s]
+            rows[members[m, s], 2 * width + series : 3 * width + series] = gate[m, s]
+    if absent is not None:
+        members = members.masked_fill(absent, -1)
+    return pool_members(rows, members, kv=0, gate=2 * width, width=width)
+
+
+@pytest.mark.parametrize(("blocks", "slots", "width"), [(1, 2, 1), (3, 8, 33), (5, 7, 300)])
 def test_pooling_is_a_softmax_per_channel(blocks: int, slots: int, width: int) -> None:
     kv, gate = torch.randn(blocks, slots, width), torch.randn(blocks, slots, width) * 5
 
-    got = pool_blocks(kv, gate)
+    got = pool(kv, gate)
 
     want = (gate.double().softmax(1) * kv.double()).sum(1)
     assert_close(got, want.float(), Bounds(atol=1e-5))
@@ -21,14 +36,31 @@ def test_pooling_is_a_softmax_per_channel(blocks: int, slots: int, width: int) -
 
 def test_an_absent_slot_weighs_nothing() -> None:
     kv, gate = torch.randn(4, 8, 9), torch.randn(4, 8, 9)
-    kv[:, :4], gate[:, :4] = 0.0, -torch.inf
+    absent = torch.arange(8).expand(4, 8) < 4
 
-    assert_close(pool_blocks(kv, gate), pool_blocks(kv[:, 4:], gate[:, 4:]), Bounds(atol=1e-6))
+    got = pool(kv, gate, absent)
+
+    want = (gate[:, 4:].double().softmax(1) * kv[:, 4:].double()).sum(1)
+    assert_close(got, want.float(), Bounds(atol=1e-6))
 
 
 @pytest.mark.parametrize("width", [3, 40, 64])
 def test_a_block_has_the_same_bits_in_any_company(width: int) -> None:
-    assert_rows_independent(pool_blocks, [torch.randn(40, 8, width), torch.randn(40, 8, width)])
+    assert_rows_independent(pool, [torch.randn(40, 8, width), torch.randn(40, 8, width)])
+
+
+def test_a_member_that_is_no_row_is_an_error() -> None:
+    members = torch.tensor([[0, 1], [2, 3]])
+
+    with pytest.raises(IndexError):
+        pool_members(torch.zeros(3, 12), members, kv=0, gate=6, width=3)
+
+
+def test_series_beyond_the_last_column_are_refused() -> None:
+    with pytest.raises(ShapeError, match="too few for two series"):
+        pool_members(
+            torch.zeros(3, 10), torch.zeros((1, 8), dtype=torch.int64), kv=0, gate=5, width=3
+        )
 
 
 def empty(segments: int, width: int) -> torch.Tensor:

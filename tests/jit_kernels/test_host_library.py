@@ -42,6 +42,18 @@ def test_all_c_files_of_a_folder_make_one_library(sources: Path) -> None:
     assert load("both", sources).twice() == 84
 
 
+def test_sources_may_lie_deeper_and_want_flags(sources: Path) -> None:
+    (sources / "op").mkdir()
+    (sources / "op" / "host.c").write_text("int number(void) { return NUMBER; }")
+
+    library = load("deep", sources, sources="*/host.c", flags=("-DNUMBER=3",))
+
+    assert library.number() == 3
+    assert not hasattr(library, "answer")
+    (sources / "op" / "host.c").write_text("int number(void) { return 1 + NUMBER; }")
+    assert load("deep", sources, sources="*/host.c", flags=("-DNUMBER=3",)).number() == 4
+
+
 def test_the_same_sources_are_compiled_once(sources: Path) -> None:
     load("once", sources)
     (before,) = _compiled(sources)

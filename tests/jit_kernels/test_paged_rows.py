@@ -47,3 +47,15 @@ def test_rows_of_another_size_are_refused() -> None:
     pages = torch.zeros(2, 60, dtype=torch.uint8)
     with pytest.raises(ShapeError, match="rows has shape"):
         store_rows(pages, torch.zeros(1, dtype=torch.int64), torch.zeros(1, 11), LAYOUTS[3])
+
+
+def test_slots_of_pages_that_are_not_there_are_an_error_and_nothing_is_written() -> None:
+    layout = LAYOUTS[0]
+    pages = torch.zeros((2, layout.page_bytes), dtype=torch.uint8)
+    slots = torch.tensor([1, 2 * layout.page_rows])
+
+    with pytest.raises(IndexError):
+        gather_rows(pages, slots, layout)
+    with pytest.raises(IndexError):
+        store_rows(pages, slots, torch.ones((2, layout.row_bytes), dtype=torch.uint8), layout)
+    assert not pages.any()

@@ -8,6 +8,8 @@ from jit_kernels.rms_norm import rms_norm
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
 from tests.testing.rows import assert_rows_independent
 
+pytestmark = pytest.mark.usefixtures("device")
+
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 63), (5, 2, 129)])
 def test_the_norm_equals_the_formula(shape: tuple[int, ...]) -> None:

@@ -8,6 +8,8 @@ from jit_kernels.rope import rope
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
 from tests.testing.rows import assert_rows_independent
 
+pytestmark = pytest.mark.usefixtures("device")
+
 
 def rotation(angle: torch.Tensor) -> torch.Tensor:
     """Return [T, 2, R] for angles [T, R / 2]."""

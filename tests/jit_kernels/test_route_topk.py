@@ -9,6 +9,8 @@ from jit_kernels.route_topk import route_hashed, route_topk
 from tests.testing.compare import Bounds, assert_close
 from tests.testing.rows import assert_rows_independent
 
+pytestmark = pytest.mark.usefixtures("device")
+
 
 @pytest.mark.parametrize(("tokens", "experts", "top_k"), [(1, 3, 1), (9, 10, 3), (5, 129, 6)])
 def test_scores_choose_with_the_bias_and_weigh_without(

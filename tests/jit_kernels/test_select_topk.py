@@ -3,7 +3,10 @@
 import pytest
 import torch
 
+from jit_kernels.checks import ShapeError
 from jit_kernels.select_topk import select_topk
+
+pytestmark = pytest.mark.usefixtures("device")
 
 
 @pytest.mark.parametrize(("tokens", "slots", "top_k"), [(1, 1, 1), (9, 63, 7), (20, 129, 129)])
@@ -36,3 +39,8 @@ def test_negative_scores_are_chosen_before_nothing() -> None:
     got = select_topk(torch.tensor([[-5.0, -1.0, -3.0, 0.0]]), torch.tensor([3]), top_k=2)
 
     assert got.tolist() == [[1, 2]]
+
+
+def test_more_than_kernels_can_sort_is_refused() -> None:
+    with pytest.raises(ShapeError, match="top_k is 2049, at most 2048"):
+        select_topk(torch.zeros(1, 4), torch.tensor([4]), top_k=2049)

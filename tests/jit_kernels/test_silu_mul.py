@@ -8,6 +8,8 @@ from jit_kernels.silu_mul import silu_mul
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
 from tests.testing.rows import assert_rows_independent
 
+pytestmark = pytest.mark.usefixtures("device")
+
 
 @pytest.mark.parametrize(("rows", "inner"), [(1, 1), (7, 63), (16, 129)])
 def test_the_gate_is_clamped_above_and_the_other_on_both_sides(rows: int, inner: int) -> None:

@@ -1,0 +1,72 @@
+"""Products of bfloat16 rows and bfloat16 weights, dense and group by group, in full precision."""
+
+from collections.abc import Callable
+
+import torch
+
+from jit_kernels.checks import ShapeError, check_dtype, check_shape
+from jit_kernels.cuda_device import why_no_triton
+from jit_kernels.registry import Backend, select
+from jit_kernels.vendor_library import why_no_deep_gemm
+
+__all__ = ["bf16_linear", "bf16_linear_grouped"]
+
+_TRITON = "jit_kernels.bf16_linear.triton_backend"
+_DEEP_GEMM = "jit_kernels.bf16_linear.deep_gemm_backend"
+_REFERENCE = "jit_kernels.bf16_linear.reference"
+
+
+def _selected(op: str) -> Callable[..., torch.Tensor]:
+    return select(
+        op,
+        [
+            Backend("mixed", f"{_DEEP_GEMM}:{op}_mixed", why_no_deep_gemm, "cuda"),
+            Backend("deep_gemm", f"{_DEEP_GEMM}:{op}", why_no_deep_gemm, "cuda"),
+            Backend("triton", f"{_TRITON}:{op}", why_no_triton, "cuda"),
+            Backend("reference", f"{_REFERENCE}:{op}"),
+        ],
+    )
+
+
+_bf16_linear = _selected("bf16_linear")
+_bf16_linear_grouped = _selected("bf16_linear_grouped")
+
+
+def bf16_linear(
+    x: torch.Tensor, weight: torch.Tensor, *, out_dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Return `x @ weight.T`, exact products summed in float32.
+
+    x          [T, K] bfloat16
+    weight     [N, K] bfloat16
+    out_dtype  float32 or bfloat16
+
+    Returns [T, N]. "mixed" streams the weight through Triton for few rows and leaves many to
+    DeepGEMM; "deep_gemm" and "reference" give a row the same bits in any company, "mixed" and
+    "triton" only among numbers of rows that share a line of their table. Raises ShapeError.
+    """
+    _check(x, weight, out_dtype)
+    check_shape("x", x, None, weight.shape[1])
+    return _bf16_linear(x, weight, out_dtype)
+
+
+def bf16_linear_grouped(
+    x: torch.Tensor, weight: torch.Tensor, *, out_dtype: torch.dtype = torch.bfloat16
+) -> torch.Tensor:
+    """Return each group's product, `bf16_linear` of `x[:, g]` and `weight[g]`.
+
+    x       [T, G, K] bfloat16
+    weight  [G, N, K] bfloat16
+
+    Returns [T, G, N] in `out_dtype`, with the promises of `bf16_linear`. Raises ShapeError.
+    """
+    _check(x, weight, out_dtype)
+    check_shape("x", x, None, weight.shape[0], weight.shape[2])
+    return _bf16_linear_grouped(x, weight, out_dtype)
+
+
+def _check(x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype) -> None:
+    check_dtype("x", x, torch.bfloat16)
+    check_dtype("weight", weight, torch.bfloat16)
+    if out_dtype not in (torch.bfloat16, torch.float32):
+        raise ShapeError(f"the result is to be {out_dtype}, expected torch.bfloat16 or float32")

@@ -1,0 +1,55 @@
+"""Products of bfloat16 numbers by DeepGEMM, whose rows do not depend on their number.
+
+Its copy engine takes rows of whole 16 bytes and its product of groups writes bfloat16; other calls
+go to Triton, in tiles of one size, so that a row's bits depend on nothing but itself there, too.
+"""
+
+import torch
+from deep_gemm import bf16_gemm_nt, einsum
+
+from jit_kernels.bf16_linear import triton_backend
+
+# Up to here the weight's bytes are all that counts, and streaming them is faster.
+FEW_ROWS = 32
+_ONE_TILE = triton_backend.MANY_ROWS[-1][1]
+
+
+def bf16_linear(x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype) -> torch.Tensor:
+    """Multiply; see `jit_kernels.bf16_linear.bf16_linear`."""
+    if weight.shape[0] % 8 or weight.shape[1] % 8:
+        return triton_backend.multiply(x, weight, out_dtype, tile=_ONE_TILE)
+    out = torch.empty((x.shape[0], weight.shape[0]), dtype=out_dtype, device=x.device)
+    if out.numel():
+        bf16_gemm_nt(x.contiguous(), weight, out)
+    return out
+
+
+def bf16_linear_grouped(
+    x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype
+) -> torch.Tensor:
+    """Multiply group by group; see `jit_kernels.bf16_linear.bf16_linear_grouped`."""
+    groups, columns, depth = weight.shape
+    if out_dtype != torch.bfloat16 or columns % 8 or depth % 8:
+        return triton_backend.multiply(x, weight, out_dtype, tile=_ONE_TILE)
+    out = torch.empty((x.shape[0], groups, columns), dtype=out_dtype, device=x.device)
+    if out.numel():
+        einsum("bhr,hdr->bhd", x.contiguous(), weight, out)
+    return out
+
+
+def bf16_linear_mixed(
+    x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype
+) -> torch.Tensor:
+    """Multiply few rows in Triton, many by DeepGEMM; see `jit_kernels.bf16_linear.bf16_linear`."""
+    if x.shape[0] <= FEW_ROWS:
+        return triton_backend.bf16_linear(x, weight, out_dtype)
+    return bf16_linear(x, weight, out_dtype)
+
+
+def bf16_linear_grouped_mixed(
+    x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype
+) -> torch.Tensor:
+    """Do as `bf16_linear_mixed` does, group by group."""
+    if x.shape[0] <= FEW_ROWS:
+        return triton_backend.bf16_linear_grouped(x, weight, out_dtype)
+    return bf16_linear_grouped(x, weight, out_dtype)

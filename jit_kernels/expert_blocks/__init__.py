@@ -1,0 +1,40 @@
+"""Which rows an expert computes: pairs of row and expert sorted into blocks of one expert each."""
+
+from collections.abc import Callable
+
+import torch
+
+from jit_kernels.checks import check_dtype, check_shape
+from jit_kernels.cuda_device import why_no_triton
+from jit_kernels.expert_blocks.blocks import ExpertBlocks, block_limit
+from jit_kernels.registry import Backend, select
+
+__all__ = ["ExpertBlocks", "block_limit", "expert_blocks"]
+
+
+_expert_blocks: Callable[..., ExpertBlocks] = select(
+    "expert_blocks",
+    [
+        Backend(
+            "triton",
+            "jit_kernels.expert_blocks.triton_backend:expert_blocks",
+            why_no_triton,
+            "cuda",
+        ),
+        Backend("reference", "jit_kernels.expert_blocks.reference:expert_blocks"),
+    ],
+)
+
+
+def expert_blocks(experts: torch.Tensor, *, num_experts: int, size: int) -> ExpertBlocks:
+    """Sort pairs by expert, in the order of rows, each expert's padded to whole blocks.
+
+    experts  [T, k] int32 or int64; ids outside 0..num_experts-1 belong to another rank
+    size     places in a block, a power of two
+
+    Returns as many blocks as there can be, whatever the ids: nothing here waits for the device, and
+    a graph replays it for other ids. Experts follow each other in order. Raises ShapeError.
+    """
+    check_shape("experts", experts, None, None)
+    check_dtype("experts", experts, torch.int32, torch.int64)
+    return _expert_blocks(experts, num_experts, size)

@@ -1,0 +1,99 @@
+"""Products of e4m3 rows and e4m3 weights in blocks of 128, dense and group by group."""
+
+from collections.abc import Callable
+
+import torch
+
+from jit_kernels.checks import ShapeError, check_dtype, check_shape
+from jit_kernels.cuda_device import why_no_triton
+from jit_kernels.registry import Backend, select
+from jit_kernels.vendor_library import why_no_deep_gemm
+
+__all__ = ["BLOCK", "fp8_linear", "fp8_linear_grouped"]
+
+BLOCK = 128
+
+_TRITON = "jit_kernels.fp8_linear.triton_backend"
+_DEEP_GEMM = "jit_kernels.fp8_linear.deep_gemm_backend"
+_REFERENCE = "jit_kernels.fp8_linear.reference"
+
+
+def _selected(op: str) -> Callable[..., torch.Tensor]:
+    return select(
+        op,
+        [
+            Backend("mixed", f"{_DEEP_GEMM}:{op}_mixed", why_no_deep_gemm, "cuda"),
+            Backend("deep_gemm", f"{_DEEP_GEMM}:{op}", why_no_deep_gemm, "cuda"),
+            Backend("triton", f"{_TRITON}:{op}", why_no_triton, "cuda"),
+            Backend("reference", f"{_REFERENCE}:{op}"),
+        ],
+    )
+
+
+_fp8_linear = _selected("fp8_linear")
+_fp8_linear_grouped = _selected("fp8_linear_grouped")
+
+
+def fp8_linear(
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scales: torch.Tensor,
+    *,
+    out_dtype: torch.dtype = torch.bfloat16,
+) -> torch.Tensor:
+    """Return `(codes * scales) @ (weight * weight_scales).T`, summed in float32 per 128 channels.
+
+    codes          [T, K] float8_e4m3fn, K a multiple of 128; from `quantise_rows`
+    scales         [T, K / 128] float32, of any layout; column by column spares a copy
+    weight         [N, K] float8_e4m3fn
+    weight_scales  [ceil(N / 128), K / 128] float32, contiguous
+    out_dtype      bfloat16 or float32
+
+    Returns [T, N]. "mixed" streams the weight through Triton for few rows and leaves many to
+    DeepGEMM; "deep_gemm" and "reference" give a row the same bits in any company, "mixed" and
+    "triton" only among numbers of rows that share a line of their table. Raises ShapeError.
+    """
+    rows, depth = codes.shape[0], weight.shape[1]
+    _check(codes, weight, weight_scales, out_dtype)
+    check_shape("codes", codes, None, depth)
+    check_shape("scales", scales, rows, depth // BLOCK)
+    check_shape("weight_scales", weight_scales, -(-weight.shape[0] // BLOCK), depth // BLOCK)
+    return _fp8_linear(codes, scales, weight, weight_scales, out_dtype)
+
+
+def fp8_linear_grouped(
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scales: torch.Tensor,
+    *,
+    out_dtype: torch.dtype = torch.bfloat16,
+) -> torch.Tensor:
+    """Return each group's product, `fp8_linear` of `codes[:, g]` and `weight[g]`.
+
+    codes          [T, G, K] float8_e4m3fn: rows of G * K channels from `quantise_rows`, viewed
+    scales         [T, G, K / 128] float32
+    weight         [G, N, K] float8_e4m3fn
+    weight_scales  [G, ceil(N / 128), K / 128] float32, contiguous
+
+    Returns [T, G, N] in `out_dtype`, with the promises of `fp8_linear`. Raises ShapeError.
+    """
+    groups, columns, depth = weight.shape
+    _check(codes, weight, weight_scales, out_dtype)
+    check_shape("codes", codes, None, groups, depth)
+    check_shape("scales", scales, codes.shape[0], groups, depth // BLOCK)
+    check_shape("weight_scales", weight_scales, groups, -(-columns // BLOCK), depth // BLOCK)
+    return _fp8_linear_grouped(codes, scales, weight, weight_scales, out_dtype)
+
+
+def _check(
+    codes: torch.Tensor, weight: torch.Tensor, weight_scales: torch.Tensor, out_dtype: torch.dtype
+) -> None:
+    check_dtype("codes", codes, torch.float8_e4m3fn)
+    check_dtype("weight", weight, torch.float8_e4m3fn)
+    check_dtype("weight_scales", weight_scales, torch.float32)
+    if weight.shape[-1] % BLOCK:
+        raise ShapeError(f"weight has {weight.shape[-1]} channels, expected a multiple of {BLOCK}")
+    if out_dtype not in (torch.bfloat16, torch.float32):
+        raise ShapeError(f"the result is to be {out_dtype}, expected torch.bfloat16 or float32")

@@ -1,0 +1,93 @@
+"""Products of fp8 numbers by DeepGEMM, whose rows do not depend on their number.
+
+It writes bfloat16 and takes sizes N that are multiples of 8; other calls go to Triton, in tiles of
+one size, so that a row's bits depend on nothing but itself there, too. Source: DeepGEMM 0.1.4,
+`sm90_fp8_gemm_1d2d`; a product of groups is its batched form, `fp8_einsum` with fp32 scales.
+"""
+
+import torch
+from deep_gemm import fp8_einsum, fp8_gemm_nt
+
+from jit_kernels.fp8_linear import triton_backend
+
+# Up to here the weight's bytes are all that counts, and streaming them is faster.
+FEW_ROWS = 32
+_ALIGNED = 4
+_RECIPE = (1, 128, 128)
+_ONE_TILE = triton_backend.MANY_ROWS[-1][1]
+
+
+def fp8_linear(
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scales: torch.Tensor,
+    out_dtype: torch.dtype,
+) -> torch.Tensor:
+    """Multiply; see `jit_kernels.fp8_linear.fp8_linear`."""
+    if out_dtype != torch.bfloat16 or weight.shape[0] % 8:
+        return triton_backend.multiply(
+            codes, scales, weight, weight_scales, out_dtype, tile=_ONE_TILE
+        )
+    out = torch.empty((codes.shape[0], weight.shape[0]), dtype=out_dtype, device=codes.device)
+    if out.numel():
+        mine = (codes.contiguous(), columns_aligned(scales))
+        fp8_gemm_nt(mine, (weight, weight_scales), out)
+    return out
+
+
+def fp8_linear_grouped(
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scales: torch.Tensor,
+    out_dtype: torch.dtype,
+) -> torch.Tensor:
+    """Multiply group by group; see `jit_kernels.fp8_linear.fp8_linear_grouped`."""
+    rows, groups, _ = codes.shape
+    if out_dtype != torch.bfloat16 or weight.shape[1] % 8:
+        return triton_backend.multiply(
+            codes, scales, weight, weight_scales, out_dtype, tile=_ONE_TILE
+        )
+    out = torch.empty((rows, groups, weight.shape[1]), dtype=out_dtype, device=codes.device)
+    if out.numel():
+        flat = columns_aligned(scales.flatten(1))
+        mine = flat.unflatten(1, (groups, -1))
+        fp8_einsum("bhr,hdr->bhd", (codes, mine), (weight, weight_scales), out, recipe=_RECIPE)
+    return out
+
+
+def fp8_linear_mixed(
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scales: torch.Tensor,
+    out_dtype: torch.dtype,
+) -> torch.Tensor:
+    """Multiply few rows in Triton, many by DeepGEMM; see `jit_kernels.fp8_linear.fp8_linear`."""
+    if codes.shape[0] <= FEW_ROWS:
+        return triton_backend.fp8_linear(codes, scales, weight, weight_scales, out_dtype)
+    return fp8_linear(codes, scales, weight, weight_scales, out_dtype)
+
+
+def fp8_linear_grouped_mixed(
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scales: torch.Tensor,
+    out_dtype: torch.dtype,
+) -> torch.Tensor:
+    """Do as `fp8_linear_mixed` does, group by group."""
+    if codes.shape[0] <= FEW_ROWS:
+        return triton_backend.fp8_linear_grouped(codes, scales, weight, weight_scales, out_dtype)
+    return fp8_linear_grouped(codes, scales, weight, weight_scales, out_dtype)
+
+
+def columns_aligned(scales: torch.Tensor) -> torch.Tensor:
+    """Return [T, blocks] scales column by column, columns aligned to 16 bytes; most are already."""
+    rows, blocks = scales.shape
+    column = -(-rows // _ALIGNED) * _ALIGNED
+    if scales.stride() == (1, column):
+        return scales
+    aligned = torch.empty((blocks, column), dtype=scales.dtype, device=scales.device)
+    return aligned.T[:rows].copy_(scales)

@@ -1,0 +1,65 @@
+"""Routed experts for many rows: fp8 products over rows sorted by expert."""
+
+from collections.abc import Callable
+
+import torch
+
+from jit_kernels.checks import ShapeError, check_dtype, check_shape
+from jit_kernels.cuda_device import why_no_triton
+from jit_kernels.expert_weights import Fp8Experts
+from jit_kernels.registry import Backend, select
+from jit_kernels.vendor_library import why_no_deep_gemm
+
+__all__ = ["grouped_moe"]
+
+_grouped_moe: Callable[..., torch.Tensor] = select(
+    "grouped_moe",
+    [
+        Backend(
+            "deep_gemm",
+            "jit_kernels.grouped_moe.deep_gemm_backend:grouped_moe",
+            why_no_deep_gemm,
+            "cuda",
+        ),
+        Backend(
+            "triton", "jit_kernels.grouped_moe.triton_backend:grouped_moe", why_no_triton, "cuda"
+        ),
+        Backend("reference", "jit_kernels.grouped_moe.reference:grouped_moe"),
+    ],
+)
+
+
+def grouped_moe(
+    x: torch.Tensor,
+    experts: torch.Tensor,
+    weights: torch.Tensor,
+    parts: Fp8Experts,
+    *,
+    limit: float,
+    plus: torch.Tensor | None = None,
+    out_dtype: torch.dtype = torch.bfloat16,
+) -> torch.Tensor:
+    """Return `plus + sum_k weights_k * W2 silu_mul(W13 x)` over the experts chosen for each row.
+
+    x          [T, d] bfloat16
+    experts    [T, k] int32 or int64; ids outside the experts in `parts` count as zero
+    weights    [T, k] float32
+    limit      clamp of the SwiGLU, see `silu_mul`
+    plus       [T, d] bfloat16 or float32, what the shared expert gave; None for nothing
+    out_dtype  bfloat16 or float32
+
+    Returns [T, d]. Rows and gated inner activations are rounded to e4m3 in groups of 128 channels,
+    as the published model does, products to bfloat16; the sum runs over k in order in float32, then
+    comes `plus`. Rows of an expert are padded to 128, and nothing waits for the device. Workspace:
+    about (T k + 64 E) * (7 I + 3 d) bytes. Raises ShapeError.
+    """
+    check_dtype("x", x, torch.bfloat16)
+    check_shape("x", x, None, parts.sizes[1])
+    check_dtype("weights", weights, torch.float32)
+    check_shape("weights", weights, x.shape[0], experts.shape[-1])
+    check_shape("experts", experts, x.shape[0], None)
+    if plus is not None:
+        check_shape("plus", plus, *x.shape)
+    if out_dtype not in (torch.bfloat16, torch.float32):
+        raise ShapeError(f"the result is to be {out_dtype}, expected torch.bfloat16 or float32")
+    return _grouped_moe(x, experts, weights, parts, limit, plus, out_dtype)

@@ -1,0 +1,51 @@
+"""Routed experts over rounded rows, multiplied by DeepGEMM.
+
+DeepGEMM loads the tiles of blocks that are not there, and skips only their arithmetic, so it is
+given as many blocks as there will be, most likely; those beyond, if ever there are any, go through
+Triton, whose programs end at once where there is nothing to do. Source: DeepGEMM 0.1.4,
+`m_grouped_fp8_gemm_nt_contiguous`: blocks of 128 rows, a row of expert -1 is padding.
+"""
+
+import torch
+from deep_gemm import m_grouped_fp8_gemm_nt_contiguous, set_mk_alignment_for_contiguous_layout
+
+from jit_kernels.expert_weights.forms import Fp8Experts
+from jit_kernels.grouped_moe import triton_backend
+from jit_kernels.grouped_moe.sorted_rows import SIZE, SortedRows, likely_blocks
+
+set_mk_alignment_for_contiguous_layout(SIZE)
+
+
+def grouped_moe(
+    x: torch.Tensor,
+    experts: torch.Tensor,
+    weights: torch.Tensor,
+    parts: Fp8Experts,
+    limit: float,
+    plus: torch.Tensor | None,
+    out_dtype: torch.dtype,
+) -> torch.Tensor:
+    """Run the chosen experts; see `jit_kernels.grouped_moe.grouped_moe`."""
+    return triton_backend.run(
+        x,
+        experts,
+        weights,
+        parts,
+        limit=limit,
+        plus=plus,
+        out_dtype=out_dtype,
+        product=_product,
+        first=likely_blocks(experts.numel(), parts.sizes[0]),
+    )
+
+
+def _product(
+    rows: SortedRows, weight: torch.Tensor, weight_scales: torch.Tensor, out: torch.Tensor
+) -> None:
+    head, tail = rows.region_scales()
+    count = rows.first * SIZE
+    if count:
+        m_grouped_fp8_gemm_nt_contiguous(
+            (rows.codes[:count], head), (weight, weight_scales), out[:count], rows.member[:count]
+        )
+    triton_backend.multiply_region(rows, tail, weight, weight_scales, out, first=rows.first)

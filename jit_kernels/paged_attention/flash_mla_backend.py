@@ -1,0 +1,116 @@
+"""Attention over packed records by FlashMLA's kernels for Hopper.
+
+They take 64 or 128 heads; others are padded by queries of zeros. FlashMLA's scheduler divides the
+tiles of all rows evenly among the processors, so a row's bits depend on its company; the fixed
+plan gives each row to one processor. Source: flash_mla 1.0.0, `flash_mla_with_kvcache` with
+`use_legacy`; its scheduler's record of eight integers a processor is that of the public sources.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from flash_mla import flash_mla_with_kvcache, get_mla_metadata
+
+if TYPE_CHECKING:
+    from jit_kernels.paged_attention import PagedKeys, SplitPlan
+
+KEY_TILE = 64
+_HEADS = (64, 128)
+_RECORD_WORDS = 8
+
+
+def paged_attention(
+    q: torch.Tensor,
+    window: "PagedKeys",
+    extra: "PagedKeys | None",
+    sink: torch.Tensor,
+    scale: float,
+    plan: "SplitPlan",
+    deterministic: bool,
+) -> torch.Tensor:
+    """Attend; see `jit_kernels.paged_attention.paged_attention`."""
+    rows, heads, width = q.shape
+    if not q.numel():
+        return torch.empty((rows, heads, width), dtype=q.dtype, device=q.device)
+    padded = _HEADS[0] if heads <= _HEADS[0] else _HEADS[1]
+    if padded != heads:
+        q = F.pad(q, (0, 0, 0, padded - heads))
+        sink = F.pad(sink, (0, padded - heads))
+    name = "fixed" if deterministic else "even"
+    schedule = plan.held.get(name)
+    if schedule is None:
+        schedule = plan.held[name] = get_mla_metadata()[0]
+        if deterministic:
+            tiles = _tiles(window, extra)
+            records, splits = fixed_schedule(tiles, _processors(q.device, padded))
+            schedule.tile_scheduler_metadata, schedule.num_splits = records, splits
+    more = {}
+    if extra is not None:
+        more = {
+            "extra_k_cache": _view(extra),
+            "extra_indices_in_kvcache": extra.slots.unsqueeze(1),
+            "extra_topk_length": extra.lengths,
+        }
+    out, _ = flash_mla_with_kvcache(
+        q.unsqueeze(1),
+        _view(window),
+        block_table=None,
+        cache_seqlens=None,
+        head_dim_v=width,
+        tile_scheduler_metadata=schedule,
+        softmax_scale=scale,
+        is_fp8_kvcache=True,
+        indices=window.slots.unsqueeze(1),
+        attn_sink=sink,
+        topk_length=window.lengths,
+        use_legacy=True,
+        **more,
+    )
+    return out[:, 0, :heads]
+
+
+def fixed_schedule(tiles: torch.Tensor, processors: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return FlashMLA's plan that splits no row: (records [processors, 8], splits [B + 1]) int32.
+
+    tiles  [B] int64   tiles of 64 keys of each row, at least 1
+
+    A record is first row, last row, first tile of the first row, tiles of the last row, part that
+    the first row goes on with, whether the first and the last row are split, padding. Processors
+    without work start at row B.
+    """
+    rows, device = tiles.shape[0], tiles.device
+    edge = torch.arange(processors + 1, device=device) * rows // processors
+    first, last = edge[:-1], edge[1:] - 1
+    idle = last < first
+    records = torch.zeros((processors, _RECORD_WORDS), dtype=torch.int32, device=device)
+    records[:, 0] = first.masked_fill(idle, rows)
+    records[:, 1] = last.masked_fill(idle, rows)
+    records[:, 3] = tiles[last.clamp(min=0)]
+    return records, torch.arange(rows + 1, dtype=torch.int32, device=device)
+
+
+def _tiles(window: "PagedKeys", extra: "PagedKeys | None") -> torch.Tensor:
+    """Return how many tiles FlashMLA makes of each row's keys, [B] int64."""
+    tiles = _tiles_of(window).clamp(min=1)
+    return tiles if extra is None else tiles + _tiles_of(extra)
+
+
+def _tiles_of(keys: "PagedKeys") -> torch.Tensor:
+    rows, columns = keys.slots.shape
+    if keys.lengths is None:
+        return torch.full((rows,), columns // KEY_TILE, device=keys.slots.device)
+    return (keys.lengths.to(torch.int64) + (KEY_TILE - 1)) // KEY_TILE
+
+
+def _processors(device: torch.device, heads: int) -> int:
+    """Return how many parts FlashMLA runs at once: it wants the plan to have as many records."""
+    count = torch.cuda.get_device_properties(device).multi_processor_count
+    return max(1, count // (heads // _HEADS[0]))
+
+
+def _view(keys: "PagedKeys") -> torch.Tensor:
+    """Return pages as [U, page_rows, 1, 584]: strides of records, scales found by the kernel."""
+    layout = keys.layout
+    shape = (keys.pages.shape[0], layout.page_rows, 1, layout.row_bytes)
+    return keys.pages.as_strided(shape, (layout.page_bytes, layout.row_bytes, layout.row_bytes, 1))

@@ -1,0 +1,136 @@
+"""From numbers to bytes in pages at once: records of the cache and keys of the indexer."""
+
+from collections.abc import Callable
+
+import torch
+
+from jit_kernels.checks import ShapeError, check_dtype, check_shape
+from jit_kernels.cuda_device import why_no_triton
+from jit_kernels.kv_records import RECORD_DTYPES, packed_record_bytes
+from jit_kernels.paged_rows import PageLayout
+from jit_kernels.registry import Backend, select
+
+__all__ = ["norm_rope_store", "store_keys", "store_records"]
+
+_MODULE = "jit_kernels.store_kv"
+
+
+def _selected(op: str) -> Callable[..., None]:
+    return select(
+        op,
+        [
+            Backend("triton", f"{_MODULE}.triton_backend:{op}", why_no_triton, "cuda"),
+            Backend("reference", f"{_MODULE}.reference:{op}"),
+        ],
+    )
+
+
+_store_records = _selected("store_records")
+_norm_rope_store = _selected("norm_rope_store")
+_store_keys = _selected("store_keys")
+
+
+def store_records(
+    pages: torch.Tensor,
+    slots: torch.Tensor,
+    kv: torch.Tensor,
+    layout: PageLayout,
+    *,
+    record_format: str,
+    rope_channels: int,
+) -> None:
+    """Write `encode_records(kv)` to `slots` of `pages`, in place.
+
+    pages          [U, layout.page_bytes] uint8, contiguous; mutated
+    slots          [M] int64   page * page_rows + row in the page; rows of a negative slot are left
+                               out; repeats only with equal rows
+    kv             [M, D] float32 or bfloat16   the last `rope_channels` are rotated already
+    record_format  as `jit_kernels.kv_records.encode_records` takes it
+
+    Raises ShapeError before anything is written.
+    """
+    _check(pages, slots, kv, layout)
+    _check_record(kv.shape[1], rope_channels, record_format, layout)
+    _store_records(pages, slots, kv, layout, record_format, rope_channels)
+
+
+def norm_rope_store(
+    pages: torch.Tensor,
+    slots: torch.Tensor,
+    x: torch.Tensor,
+    layout: PageLayout,
+    *,
+    weight: torch.Tensor,
+    rotation: torch.Tensor,
+    eps: float,
+    record_format: str,
+) -> None:
+    """Write `encode_records(rope(rms_norm(x, weight)))` to `slots` of `pages`, in place.
+
+    pages, slots, layout, record_format  as `store_records` takes them
+    x         [M, D] float32 or bfloat16; not changed; float32 from the norm to the record
+    weight    [D] float32
+    rotation  [M, 2, R] float32, as `jit_kernels.rope.rope` takes it; R and D - R even
+
+    Raises ShapeError before anything is written.
+    """
+    _check(pages, slots, x, layout)
+    check_shape("weight", weight, x.shape[1])
+    check_shape("rotation", rotation, x.shape[0], 2, None)
+    turned = rotation.shape[2]
+    if turned > x.shape[1] or turned % 2 or x.shape[1] % 2:
+        raise ShapeError(f"of {x.shape[1]} channels {turned} turn, expected whole pairs")
+    _check_record(x.shape[1], turned, record_format, layout)
+    _norm_rope_store(pages, slots, x, layout, weight, rotation, eps, record_format)
+
+
+def store_keys(
+    pages: torch.Tensor,
+    slots: torch.Tensor,
+    keys: torch.Tensor,
+    layout: PageLayout,
+    *,
+    record_format: str,
+) -> None:
+    """Write indexer keys to `slots` of `pages`, in place.
+
+    pages, slots, layout  as `store_records` takes them
+    keys           [M, C] float32 or bfloat16
+    record_format  "fp8": `encode_keys(hadamard(keys))`, C a power of two; "bf16", "fp32":
+                   `encode_keys(keys)`
+
+    Raises ShapeError before anything is written.
+    """
+    _check(pages, slots, keys, layout)
+    width = keys.shape[1]
+    if record_format == "fp8":
+        if width < 2 or width & (width - 1):
+            raise ShapeError(f"keys has {width} channels, expected a power of two")
+        _check_parts(layout, width, 4)
+    else:
+        _check_parts(layout, width * RECORD_DTYPES[record_format].itemsize, 0)
+    _store_keys(pages, slots, keys, layout, record_format)
+
+
+def _check(
+    pages: torch.Tensor, slots: torch.Tensor, rows: torch.Tensor, layout: PageLayout
+) -> None:
+    check_shape("pages", pages, None, layout.page_bytes)
+    check_dtype("pages", pages, torch.uint8)
+    if not pages.is_contiguous():
+        raise ShapeError("pages is not contiguous")
+    check_dtype("slots", slots, torch.int64)
+    check_shape("the rows", rows, slots.shape[0], None)
+    check_dtype("the rows", rows, torch.float32, torch.bfloat16)
+
+
+def _check_record(channels: int, turned: int, record_format: str, layout: PageLayout) -> None:
+    if record_format == "fp8":
+        _check_parts(layout, *packed_record_bytes(channels, turned))
+    else:
+        _check_parts(layout, channels * RECORD_DTYPES[record_format].itemsize, 0)
+
+
+def _check_parts(layout: PageLayout, data: int, scale: int) -> None:
+    if (layout.data_bytes, layout.scale_bytes) != (data, scale):
+        raise ShapeError(f"rows of {data} + {scale} bytes do not fit {layout}")

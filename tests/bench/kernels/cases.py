@@ -1,0 +1,192 @@
+"""The ops at the shapes of V4-Flash and V4-Pro, at few tokens and at many."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from jit_kernels.hyper_connection import mhc_head, mhc_post, mhc_pre, mhc_pre_norm
+from jit_kernels.paged_rows import PageLayout
+from jit_kernels.q_norm_rope import q_norm_rope
+from jit_kernels.quant_fp8 import norm_quant, quantise_rows, silu_mul_quant
+from jit_kernels.rms_norm import rms_norm
+from jit_kernels.rope import rope
+from jit_kernels.route_topk import route_hashed, route_topk
+from jit_kernels.select_topk import select_topk
+from jit_kernels.silu_mul import silu_mul
+from jit_kernels.store_kv import norm_rope_store, store_keys, store_records
+from tests.bench.kernels.case import Case, Limit
+
+__all__ = ["FEW", "MANY", "cases"]
+
+FEW, MANY = 256, 16_384
+LIMITS = {FEW: Limit(copies=1.5), MANY: Limit(share=0.8)}
+
+EPS = {"norm_eps": 1e-6, "hc_eps": 1e-6}
+SWA = PageLayout(page_rows=64, data_bytes=576, scale_bytes=8, page_bytes=37440)
+KEYS = PageLayout(page_rows=64, data_bytes=128, scale_bytes=4, page_bytes=8448)
+# Rows, scores of a row, how many are chosen, and what it is held to.
+SELECTIONS = [
+    (1, 250_000, 512, Limit(time_us=15.0)),
+    (1, 250_000, 1024, Limit()),
+    (64, 250_000, 512, Limit(share=1 / 2.5)),
+    (64, 16_384, 512, Limit()),
+    (64, 2_048, 512, Limit()),
+    (4_096, 16_384, 512, Limit()),
+]
+
+Prepare = Callable[[], Callable[[], Any]]
+
+
+def cases(tokens: tuple[int, ...] = (FEW, MANY)) -> Iterator[Case]:
+    """Yield every case; `tokens` takes the place of the two sizes of a batch."""
+    for count in tokens:
+        limit = LIMITS.get(count, Limit())
+        for op, shape, moved, prepare in _all_of(count):
+            yield Case(op, f"T={count} {shape}", moved, prepare, limit)
+    for rows, columns, top_k, limit in SELECTIONS:
+        moved = 4 * rows * columns + 8 * rows * top_k
+        shape = f"T={rows} B={columns} k={top_k}"
+        yield Case("select_topk", shape, moved, _selection(rows, columns, top_k), limit)
+
+
+def _all_of(tokens: int) -> Iterator[tuple[str, str, int, Prepare]]:
+    yield from _streams(tokens)
+    yield from _rows(tokens)
+    yield from _heads(tokens)
+    yield from _stores(tokens)
+    for experts in (256, 384):
+        yield "route_topk", f"E={experts}", tokens * (4 * experts + 72), _routing(tokens, experts)
+    yield "route_hashed", "E=256", tokens * (6 * (32 + 8 + 4)), _hashed(tokens)
+
+
+def _streams(tokens: int) -> Iterator[tuple[str, str, int, Prepare]]:
+    for width in (4096, 7168):
+        stream, small, fn = 2 * tokens * width, tokens * 20 * 4, 4 * 24 * 4 * width
+        moved = {
+            "mhc_pre": 5 * stream + fn + small,
+            "mhc_pre_norm": 5 * stream + fn + small,
+            "mhc_head": 5 * stream + fn // 6,
+            "mhc_post": 9 * stream + small,
+        }
+        for (op, size), prepare in zip(moved.items(), _mixes(tokens, width), strict=True):
+            yield op, f"d={width}", size, prepare
+
+
+def _mixes(tokens: int, width: int) -> tuple[Prepare, Prepare, Prepare, Prepare]:
+    def inputs(rows: int = 24) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        x = torch.randn(tokens, 4, width, dtype=torch.bfloat16)
+        fn = torch.randn(rows, 4 * width) * 0.01
+        return x, fn, torch.randn(rows), torch.randn(3 if rows == 24 else 1)
+
+    def pre() -> Callable[[], Any]:
+        mine = inputs()
+        return lambda: mhc_pre(*mine, iterations=20, **EPS)
+
+    def pre_norm() -> Callable[[], Any]:
+        mine, gain = inputs(), torch.randn(width)
+        return lambda: mhc_pre_norm(*mine, gain, iterations=20, **EPS)
+
+    def head() -> Callable[[], Any]:
+        mine = inputs(rows=4)
+        return lambda: mhc_head(*mine, **EPS)
+
+    def post() -> Callable[[], Any]:
+        x, y = inputs()[0], torch.randn(tokens, width, dtype=torch.bfloat16)
+        gates, mixing = torch.rand(tokens, 4), torch.rand(tokens, 4, 4)
+        return lambda: mhc_post(y, x, gates, mixing)
+
+    return pre, pre_norm, head, post
+
+
+def _rows(tokens: int) -> Iterator[tuple[str, str, int, Prepare]]:
+    def on(width: int, use: Callable[[torch.Tensor], Any]) -> Prepare:
+        def prepare() -> Callable[[], Any]:
+            x = torch.randn(tokens, width, dtype=torch.bfloat16)
+            return lambda: use(x)
+
+        return prepare
+
+    for width in (1536, 4096, 7168):
+        size, scales = tokens * width, 4 * tokens * width // 128
+        weight = torch.randn(width)
+        normed = on(width, lambda x, weight=weight: rms_norm(x, weight, eps=1e-6))
+        yield "rms_norm", f"C={width}", 4 * size + 4 * width, normed
+        both = on(width, lambda x, weight=weight: norm_quant(x, weight, eps=1e-6))
+        yield "norm_quant", f"C={width}", 3 * size + scales + 4 * width, both
+        yield "quantise_rows", f"C={width}", 3 * size + scales, on(width, quantise_rows)
+    for inner in (2048, 3072):
+        size = tokens * inner
+        gated = on(2 * inner, lambda x: silu_mul(x, limit=10.0))
+        yield "silu_mul", f"I={inner}", 6 * size, gated
+        rounded = on(2 * inner, lambda x: silu_mul_quant(x, limit=10.0))
+        yield "silu_mul_quant", f"I={inner}", 5 * size + 4 * size // 128, rounded
+
+
+def _heads(tokens: int) -> Iterator[tuple[str, str, int, Prepare]]:
+    heads, width, turned = 64, 512, 64
+    turns = tokens * 2 * turned * 4
+
+    def inputs() -> tuple[torch.Tensor, torch.Tensor]:
+        q = torch.randn(tokens, heads, width, dtype=torch.bfloat16)
+        return q, torch.randn(tokens, 2, turned)
+
+    def both() -> Callable[[], Any]:
+        q, rotation = inputs()
+        return lambda: q_norm_rope(q, rotation, eps=1e-6)
+
+    def back() -> Callable[[], Any]:
+        out, rotation = inputs()
+        return lambda: rope(out, rotation, inverse=True)
+
+    yield "q_norm_rope", "H=64 C=512", 4 * tokens * heads * width + turns, both
+    yield "rope", "H=64 C=512 R=64", 4 * tokens * heads * turned + turns, back
+
+
+def _stores(tokens: int) -> Iterator[tuple[str, str, int, Prepare]]:
+    def places(layout: PageLayout) -> tuple[torch.Tensor, torch.Tensor]:
+        units = -(-tokens // layout.page_rows)
+        pages = torch.zeros((units, layout.page_bytes), dtype=torch.uint8)
+        return pages, torch.randperm(units * layout.page_rows)[:tokens]
+
+    def record() -> Callable[[], Any]:
+        (pages, slots), kv = places(SWA), torch.randn(tokens, 512, dtype=torch.bfloat16)
+        return lambda: store_records(pages, slots, kv, SWA, record_format="fp8", rope_channels=64)
+
+    def normed() -> Callable[[], Any]:
+        (pages, slots), kv = places(SWA), torch.randn(tokens, 512, dtype=torch.bfloat16)
+        more = {"weight": torch.randn(512), "rotation": torch.randn(tokens, 2, 64)}
+        return lambda: norm_rope_store(pages, slots, kv, SWA, **more, eps=1e-6, record_format="fp8")
+
+    def key() -> Callable[[], Any]:
+        (pages, slots), keys = places(KEYS), torch.randn(tokens, 128)
+        return lambda: store_keys(pages, slots, keys, KEYS, record_format="fp8")
+
+    yield "store_records", "C=512", tokens * (1024 + 584 + 8), record
+    yield "norm_rope_store", "C=512", tokens * (1024 + 584 + 8 + 512) + 2048, normed
+    yield "store_keys", "C=128", tokens * (512 + 132 + 8), key
+
+
+def _routing(tokens: int, experts: int) -> Prepare:
+    def prepare() -> Callable[[], Any]:
+        logits, bias = torch.randn(tokens, experts), torch.randn(experts)
+        return lambda: route_topk(logits, bias, top_k=6, scale=1.5)
+
+    return prepare
+
+
+def _hashed(tokens: int) -> Prepare:
+    def prepare() -> Callable[[], Any]:
+        logits, experts = torch.randn(tokens, 256), torch.randint(256, (tokens, 6))
+        return lambda: route_hashed(logits, experts, scale=1.5)
+
+    return prepare
+
+
+def _selection(rows: int, columns: int, top_k: int) -> Prepare:
+    def prepare() -> Callable[[], Any]:
+        scores = torch.randn(rows, columns)
+        visible = torch.full((rows,), columns, dtype=torch.int64)
+        return lambda: select_topk(scores, visible, top_k=top_k)
+
+    return prepare

@@ -1,0 +1,33 @@
+"""The cases of the kernel benchmark: they run, and their bytes are those of their tensors."""
+
+from tests.bench.kernels.case import Limit
+from tests.bench.kernels.cases import cases
+
+
+def test_every_case_of_a_batch_runs() -> None:
+    found = [case for case in cases((3,)) if case.op != "select_topk"]
+
+    for case in found:
+        call = case.prepare()
+        call()
+        call()
+
+    assert len({case.op for case in found}) == 16
+    assert len({(case.op, case.shape) for case in found}) == len(found)
+
+
+def test_bytes_grow_with_the_tokens() -> None:
+    few, many = ({(c.op, c.shape.split(" ", 1)[1]): c for c in cases((n,))} for n in (64, 128))
+
+    for key, case in few.items():
+        if case.op != "select_topk":
+            assert case.moved_bytes < many[key].moved_bytes <= 2 * case.moved_bytes, key
+
+
+def test_a_limit_counts_in_copies_in_bandwidth_and_in_time() -> None:
+    assert Limit().is_kept(1e9, copy_us=1.0, floor_us=1.0)
+    assert Limit(copies=1.5).is_kept(3.0, copy_us=2.0, floor_us=0.1)
+    assert not Limit(copies=1.5).is_kept(3.1, copy_us=2.0, floor_us=3.1)
+    assert Limit(share=0.8).is_kept(10.0, copy_us=1.0, floor_us=8.0)
+    assert not Limit(share=0.8).is_kept(10.0, copy_us=10.0, floor_us=7.9)
+    assert not Limit(time_us=15.0).is_kept(15.1, copy_us=99.0, floor_us=99.0)

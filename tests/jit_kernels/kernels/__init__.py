@@ -1,0 +1,1 @@
+"""Kernels against their references, on a CUDA device or in Triton's interpreter."""

@@ -1,0 +1,76 @@
+"""Products of bfloat16 numbers on the device, against float64 and in every tile."""
+
+import pytest
+import torch
+
+from jit_kernels.bf16_linear import reference, triton_backend
+from jit_kernels.bf16_linear.triton_backend import Tile
+from tests.jit_kernels.kernels.sizes import with_large
+from tests.testing.compare import Bounds, assert_close, assert_same_bits
+
+BOUNDS = Bounds(atol=1e-4, rtol=1e-4)
+SHAPES = with_large(
+    [(1, 33, 70), (3, 130, 320), (17, 20, 96)],
+    [
+        (1, 64, 4096), (5, 512, 4096), (16, 2304, 4096), (31, 256, 4096), (64, 2048, 4096),
+        (130, 1000, 999), (1000, 2304, 4096),
+    ],
+)  # fmt: skip
+GROUPED = with_large([(3, 2, 40, 72)], [(1, 8, 1024, 4096), (17, 8, 1024, 4096)])
+STREAMS = [Tile(16, 8, 32, 8, 8, 3), Tile(32, 16, 64, 2, 4, 2)]
+SQUARES = [Tile(64, 64, 32, 1, 4, 3)]
+
+
+def operands(*shape: int) -> torch.Tensor:
+    """Return normal numbers over the square root of the channels, in bfloat16."""
+    return (torch.randn(shape) * shape[-1] ** -0.25).bfloat16()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "columns", "depth"), SHAPES)
+def test_the_product_is_exact_to_float32(
+    rows: int, columns: int, depth: int, dtype: torch.dtype
+) -> None:
+    x, weight = operands(rows, depth), operands(columns, depth)
+
+    got = triton_backend.bf16_linear(x, weight, dtype)
+
+    want = x.double() @ weight.double().T
+    assert got.dtype == dtype
+    wide = BOUNDS if dtype == torch.float32 else Bounds(atol=1e-4, rtol=2**-8 + 1e-4)
+    assert_close(got.float(), want.float(), wide)
+
+
+@pytest.mark.parametrize("tile", STREAMS + SQUARES)
+def test_every_tile_gives_the_product(tile: Tile) -> None:
+    x, weight = operands(19, 330), operands(70, 330)
+
+    got = triton_backend.multiply(x, weight, torch.float32, tile=tile)
+
+    assert_close(got, reference.bf16_linear(x, weight, torch.float32), BOUNDS)
+
+
+@pytest.mark.parametrize(("rows", "groups", "columns", "depth"), GROUPED)
+def test_groups_are_products_side_by_side(rows: int, groups: int, columns: int, depth: int) -> None:
+    x, weight = operands(rows, groups, depth), operands(groups, columns, depth)
+
+    got = triton_backend.bf16_linear_grouped(x, weight, torch.float32)
+
+    assert_close(got, reference.bf16_linear_grouped(x, weight, torch.float32), BOUNDS)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tile", STREAMS[:1] + SQUARES)
+def test_a_row_has_the_same_bits_in_any_company_of_one_tile(tile: Tile) -> None:
+    x, weight = operands(21, 200), operands(64, 200)
+    whole = triton_backend.multiply(x, weight, torch.float32, tile=tile)
+
+    for rows in (slice(0, 1), slice(3, 9), slice(20, 21)):
+        part = triton_backend.multiply(x[rows], weight, torch.float32, tile=tile)
+        assert_same_bits(part, whole[rows], what=f"rows {rows}")
+
+
+def test_no_rows_give_no_rows() -> None:
+    got = triton_backend.bf16_linear(operands(0, 64), operands(16, 64), torch.bfloat16)
+
+    assert got.shape == (0, 16)

@@ -1,0 +1,149 @@
+"""Blocks of 128 tokens folded by the device."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from jit_kernels.compress_fold import reference, triton_backend
+from jit_kernels.compress_pool import BlockPages, EndedBlocks
+from jit_kernels.paged_rows import PageLayout
+from tests.jit_kernels.kernels.sizes import with_large
+from tests.testing.compare import Bounds, assert_close, assert_same_bits
+from tests.testing.compressed_steps import (
+    Chunk,
+    assert_like_pages,
+    block_pages,
+    by_token,
+    poisoned_state,
+    some_step,
+    turns,
+)
+
+V4 = (512, 64, "fp8")
+SHAPES = [V4, (22, 4, "bf16"), (34, 8, "fp32")]
+PAGES = {
+    "fp8": PageLayout(page_rows=3, data_bytes=576, scale_bytes=8, page_bytes=2304),
+    "bf16": PageLayout(page_rows=3, data_bytes=44, scale_bytes=0, page_bytes=132),
+    "fp32": PageLayout(page_rows=3, data_bytes=136, scale_bytes=0, page_bytes=408),
+}
+CHUNKS = with_large(
+    [[Chunk(0, 1, 2), Chunk(379, 8, 1, (380, 384)), Chunk(127, 1, 3), Chunk(45, 3, 5)]],
+    [[Chunk(90 * nth, 1 + 3 * nth, nth + 1, (90 * nth + 1,)) for nth in range(99)]],
+)
+EXACT = Bounds(atol=1e-5, rtol=1e-5)
+
+
+@pytest.fixture(autouse=True)
+def few_ahead(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the interpreter's short chunks take more than one turn of the loop."""
+    if device.type == "cpu":
+        monkeypatch.setattr(triton_backend, "AHEAD", 3)
+        monkeypatch.setattr(triton_backend, "CHANNELS", 256)
+
+
+def options(shape: tuple[int, int, str], rings: int) -> dict[str, Any]:
+    """Return poisoned pages and what else all calls need."""
+    width, _, record_format = shape
+    ape = torch.randn(128, 2 * width)
+    ape[:, :width] = 0
+    return {
+        "ape": ape,
+        "pages": block_pages(16 * rings, PAGES[record_format], width),
+        "eps": 1e-6,
+        "record_format": record_format,
+    }
+
+
+def copied(more: dict[str, Any]) -> dict[str, Any]:
+    """Return the same with pages of its own."""
+    own = more["pages"]
+    return more | {"pages": BlockPages(own.pages.clone(), own.layout, own.weight)}
+
+
+@pytest.mark.parametrize("chunks", CHUNKS, ids=len)
+@pytest.mark.parametrize(("shape", "span"), [(V4, 2), (SHAPES[1], 3), (SHAPES[2], 2)], ids=str)
+def test_chunks_equal_the_reference(
+    shape: tuple[int, int, str], chunks: list[Chunk], span: int
+) -> None:
+    width, turned, record_format = shape
+    step, rings = some_step(chunks, ratio=128, span=span, turned=turned, page_rows=3)
+    more, state = options(shape, rings), poisoned_state(chunks, rings, span, 3, width)
+    rows = torch.randn(len(step.tokens.row), 2 * width + 7)[:, 3 : 2 * width + 3]
+    where = {
+        "tokens": step.tokens,
+        "window_from": torch.tensor([chunk.start if chunk.start == 45 else 0 for chunk in chunks]),
+        "last": step.last,
+        "ended": step.ended,
+        "saves": step.saves,
+    }
+    want, goal = state.clone(), copied(more)
+    reference.fold_chunks(rows, want, **where, **goal)
+
+    triton_backend.fold_chunks(rows, state, **where, **more)
+
+    assert_close(state, want, EXACT)
+    assert_like_pages(more["pages"], goal["pages"], record_format, what="pages")
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_decoding_rows_equal_the_reference(shape: tuple[int, int, str]) -> None:
+    width, turned, record_format = shape
+    chunks = [Chunk(start, 1, nth + 1) for nth, start in enumerate((0, 3, 127, 128, 511, 4096))]
+    more, state = options(shape, 9), poisoned_state(chunks, 9, 2, 3, width)
+    position = torch.tensor([chunk.start for chunk in chunks] + [-1, -1])
+    ring = torch.tensor([chunk.ring for chunk in chunks] + [0, 0], dtype=torch.int32)
+    slots = torch.where(position % 128 == 127, torch.arange(8) + 3, 0).masked_fill(position < 0, 5)
+    where = {
+        "position": position,
+        "ring": ring,
+        "ended": EndedBlocks(slots, turns(position - 127, turned)),
+    }
+    rows, want, goal = torch.randn(8, 2 * width), state.clone(), copied(more)
+    reference.fold_tokens(rows, want, **where, **goal)
+
+    triton_backend.fold_tokens(rows, state, **where, **more)
+
+    assert_close(state, want, EXACT)
+    assert_like_pages(more["pages"], goal["pages"], record_format, what="pages")
+
+
+@pytest.mark.parametrize("shape", SHAPES[:2], ids=str)
+def test_chunks_give_the_bits_of_their_tokens_one_by_one(shape: tuple[int, int, str]) -> None:
+    width, turned, _ = shape
+    chunks = CHUNKS[0]
+    step, rings = some_step(chunks, ratio=128, span=2, turned=turned, page_rows=3)
+    more, state = options(shape, rings), poisoned_state(chunks, rings, 2, 3, width)
+    rows = torch.randn(len(step.tokens.row), 2 * width)
+    one_by_one, alone = state.clone(), copied(more)
+
+    triton_backend.fold_chunks(
+        rows,
+        state,
+        tokens=step.tokens,
+        window_from=torch.zeros(len(chunks), dtype=torch.int64),
+        last=step.last,
+        ended=step.ended,
+        saves=step.saves,
+        **more,
+    )
+
+    begins = [sum(chunk.length for chunk in chunks[:nth]) for nth in range(len(chunks))]
+    for done, some in enumerate(by_token(chunks)):
+        part = [chunk for _, chunk in some]
+        one, _ = some_step(part, ratio=128, span=2, turned=turned, page_rows=3)
+        slots = torch.zeros(len(part), dtype=torch.int64)
+        rotation, kept = torch.zeros(len(part), 2, turned), one.ended.slots > 0
+        slots[one.last[kept]] = one.ended.slots[kept]
+        rotation[one.last[kept]] = one.ended.rotation[kept]
+        triton_backend.fold_tokens(
+            rows[[begins[nth] + done for nth, _ in some]],
+            one_by_one,
+            position=one.tokens.position,
+            ring=one.tokens.ring,
+            ended=EndedBlocks(slots, rotation),
+            **alone,
+        )
+    assert_same_bits(more["pages"].pages, alone["pages"].pages)
+    for chunk in chunks:
+        assert_same_bits(state[chunk.ring], one_by_one[chunk.ring])

@@ -1,0 +1,154 @@
+"""What runs through DeepGEMM: same numbers as the reference, same bits in any company."""
+
+import pytest
+import torch
+
+from jit_kernels.bf16_linear import reference as bf16_reference
+from jit_kernels.fp8_linear import reference as fp8_reference
+from jit_kernels.grouped_moe import reference as moe_reference
+from jit_kernels.grouped_moe.sorted_rows import SIZE
+from jit_kernels.quant_fp8.reference import quantise_rows
+from jit_kernels.vendor_library import why_no_deep_gemm
+from tests.jit_kernels.kernels.experts import chosen_experts, fp8_experts
+from tests.jit_kernels.kernels.fp8_weights import fp8_weight
+from tests.testing.compare import Bounds, assert_close, assert_same_bits
+
+REASON = why_no_deep_gemm()
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(REASON is not None, reason=str(REASON))]
+
+# bfloat16 results of sums that keep fewer bits than float32 inside 128 channels.
+ROUNDED = Bounds(atol=1e-2, rtol=2**-7, cosine=0.9999)
+EXACT = Bounds(atol=1e-4, rtol=1e-4)
+ROWS = [1, 3, 17, 33, 130, 1000]
+
+
+def operands(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return quantised rows, [T, K] or [T, G, K]."""
+    codes, scales = quantise_rows(torch.randn(shape).flatten(1))
+    return codes.view(shape), scales.unflatten(1, (*shape[1:-1], shape[-1] // 128))
+
+
+@pytest.mark.parametrize("name", ["fp8_linear", "fp8_linear_mixed"])
+@pytest.mark.parametrize(("columns", "depth"), [(1536, 4096), (4096, 2048), (36, 1024)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_fp8_products_equal_the_reference(
+    name: str, columns: int, depth: int, dtype: torch.dtype
+) -> None:
+    from jit_kernels.fp8_linear import deep_gemm_backend
+
+    weight = fp8_weight(columns, depth)
+    for rows in ROWS:
+        codes, scales = operands(rows, depth)
+        got = getattr(deep_gemm_backend, name)(codes, scales, *weight, dtype)
+        want = fp8_reference.fp8_linear(codes, scales, *weight, torch.float32)
+        assert_close(got.float(), want, ROUNDED, what=f"{rows} rows")
+
+
+@pytest.mark.parametrize("name", ["fp8_linear_grouped", "fp8_linear_grouped_mixed"])
+def test_fp8_products_of_groups_equal_the_reference(name: str) -> None:
+    from jit_kernels.fp8_linear import deep_gemm_backend
+
+    weight = fp8_weight(8, 1024, 4096)
+    for rows in ROWS:
+        codes, scales = operands(rows, 8, 4096)
+        got = getattr(deep_gemm_backend, name)(codes, scales, *weight, torch.bfloat16)
+        want = fp8_reference.fp8_linear_grouped(codes, scales, *weight, torch.float32)
+        assert_close(got.float(), want, ROUNDED, what=f"{rows} rows")
+
+
+def test_scales_of_any_layout_are_taken() -> None:
+    from jit_kernels.fp8_linear import deep_gemm_backend
+
+    codes, scales = operands(33, 1024)
+    weight = fp8_weight(256, 1024)
+
+    got = deep_gemm_backend.fp8_linear(codes, scales.contiguous(), *weight, torch.bfloat16)
+
+    assert_same_bits(got, deep_gemm_backend.fp8_linear(codes, scales, *weight, torch.bfloat16))
+
+
+def test_an_fp8_row_has_the_same_bits_in_any_company() -> None:
+    from jit_kernels.fp8_linear import deep_gemm_backend
+
+    x, weight = torch.randn(700, 4096), fp8_weight(1536, 4096)
+    for dtype in (torch.bfloat16, torch.float32):
+        whole = deep_gemm_backend.fp8_linear(*quantise_rows(x), *weight, dtype)
+        for rows in (slice(0, 1), slice(3, 20), slice(60, 190), slice(699, 700)):
+            part = deep_gemm_backend.fp8_linear(*quantise_rows(x[rows]), *weight, dtype)
+            assert_same_bits(part, whole[rows], what=f"{dtype} rows {rows}")
+
+
+@pytest.mark.parametrize("name", ["bf16_linear", "bf16_linear_mixed"])
+@pytest.mark.parametrize(("columns", "depth"), [(2304, 4096), (64, 4096), (36, 1001)])
+def test_bf16_products_are_exact_to_float32(name: str, columns: int, depth: int) -> None:
+    from jit_kernels.bf16_linear import deep_gemm_backend
+
+    weight = (torch.randn(columns, depth) * depth**-0.5).bfloat16()
+    for rows in ROWS:
+        x = torch.randn(rows, depth).bfloat16()
+        got = getattr(deep_gemm_backend, name)(x, weight, torch.float32)
+        want = (x.double() @ weight.double().T).float()
+        assert_close(got, want, EXACT, what=f"{rows} rows")
+
+
+@pytest.mark.parametrize("name", ["bf16_linear_grouped", "bf16_linear_grouped_mixed"])
+def test_bf16_products_of_groups_equal_the_reference(name: str) -> None:
+    from jit_kernels.bf16_linear import deep_gemm_backend
+
+    weight = (torch.randn(8, 1024, 4096) / 64).bfloat16()
+    for rows in ROWS:
+        x = torch.randn(rows, 8, 4096).bfloat16()
+        got = getattr(deep_gemm_backend, name)(x, weight, torch.bfloat16)
+        want = bf16_reference.bf16_linear_grouped(x, weight, torch.float32)
+        assert_close(got.float(), want, ROUNDED, what=f"{rows} rows")
+
+
+def test_a_bf16_row_has_the_same_bits_in_any_company() -> None:
+    from jit_kernels.bf16_linear import deep_gemm_backend
+
+    x, weight = torch.randn(700, 4096).bfloat16(), (torch.randn(512, 4096) / 64).bfloat16()
+    whole = deep_gemm_backend.bf16_linear(x, weight, torch.float32)
+    for rows in (slice(0, 1), slice(3, 20), slice(60, 190), slice(699, 700)):
+        part = deep_gemm_backend.bf16_linear(x[rows], weight, torch.float32)
+        assert_same_bits(part, whole[rows], what=f"rows {rows}")
+
+
+@pytest.mark.parametrize("rows", [1, 130, 1000, 3000])
+def test_routed_experts_equal_the_reference(rows: int) -> None:
+    from jit_kernels.grouped_moe import deep_gemm_backend
+
+    x, parts = torch.randn(rows, 4096).bfloat16(), fp8_experts(32, 4096, 2048)
+    chosen, plus = chosen_experts(rows, 32, 6), torch.randn(rows, 4096)
+
+    got = deep_gemm_backend.grouped_moe(x, *chosen, parts, 1.5, plus, torch.float32)
+
+    want = moe_reference.grouped_moe(x, *chosen, parts, 1.5, plus, torch.float32)
+    assert_close(got, want, Bounds(atol=1e-1, rtol=5e-2, cosine=0.9995))
+
+
+def test_a_spread_that_needs_more_blocks_than_likely_comes_out_right() -> None:
+    """Every expert but one has one row more than whole blocks."""
+    from jit_kernels.grouped_moe import deep_gemm_backend
+
+    counts = [SIZE + 1] * 40
+    experts = torch.repeat_interleave(torch.arange(40), torch.tensor(counts))[:, None]
+    experts = experts[torch.randperm(len(experts))]
+    x, parts = torch.randn(len(experts), 512).bfloat16(), fp8_experts(40, 512, 256)
+    weights = torch.rand(len(experts), 1)
+
+    got = deep_gemm_backend.grouped_moe(x, experts, weights, parts, 1.5, None, torch.float32)
+
+    want = moe_reference.grouped_moe(x, experts, weights, parts, 1.5, None, torch.float32)
+    assert_close(got, want, Bounds(atol=1e-1, rtol=5e-2, cosine=0.9995))
+
+
+def test_routed_rows_have_the_same_bits_in_any_company() -> None:
+    from jit_kernels.grouped_moe import deep_gemm_backend
+
+    x, parts = torch.randn(500, 1024).bfloat16(), fp8_experts(16, 1024, 512)
+    experts, weights = chosen_experts(500, 16, 4)
+    options = (parts, 1.5, None, torch.float32)
+    whole = deep_gemm_backend.grouped_moe(x, experts, weights, *options)
+    for rows in (slice(0, 1), slice(3, 20), slice(60, 400)):
+        part = deep_gemm_backend.grouped_moe(x[rows], experts[rows], weights[rows], *options)
+        assert_same_bits(part, whole[rows], what=f"rows {rows}")

@@ -1,0 +1,144 @@
+"""Hyper-connections in one launch each, against the reference."""
+
+import pytest
+import torch
+
+from jit_kernels.checks import ShapeError
+from jit_kernels.hyper_connection import composed, reference, triton_backend
+from tests.jit_kernels.kernels.sizes import with_large
+from tests.testing.compare import Bounds, assert_close
+from tests.testing.rows import assert_rows_independent
+
+EPS = {"norm_eps": 1e-6, "hc_eps": 1e-6}
+SHAPES = with_large(
+    [(1, 4, 5), (18, 4, 24), (2, 3, 130)],
+    [(1, 4, 4096), (257, 4, 4096), (65, 4, 7168), (2100, 4, 1025), (700, 3, 999)],
+)
+TYPES = [torch.float32, torch.bfloat16]
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spare the interpreter empty programs, and give it many tiles."""
+    if device.type == "cpu":
+        monkeypatch.setattr(triton_backend, "TILE", 16)
+        monkeypatch.setattr(triton_backend, "LAG_TOKENS", 16)
+
+
+def weights(count: int, width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return fn, base and scale; logits are of order one."""
+    rows = (2 + count) * count
+    fn = torch.randn(rows, count * width) * (count * width) ** -0.5
+    return fn, torch.randn(rows), torch.randn(3)
+
+
+def bounds(dtype: torch.dtype) -> Bounds:
+    """Return one step of the result's type, and what float32 sums differ by."""
+    return Bounds(atol=1e-5, rtol=1e-5) if dtype == torch.float32 else Bounds(1e-5, 2.0**-7)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("tokens", "count", "width"), SHAPES)
+def test_pre_equals_the_reference(tokens: int, count: int, width: int, dtype: torch.dtype) -> None:
+    x, mine = torch.randn(tokens, count, width).to(dtype), weights(count, width)
+
+    got = triton_backend.mhc_pre(x, *mine, iterations=20, **EPS)
+
+    doubles = [tensor.double() for tensor in (x, *mine)]
+    want = reference.mhc_pre(x, *mine, iterations=20, **EPS)
+    logits = doubles[0].flatten(1) @ doubles[1].T
+    logits /= (doubles[0].flatten(1).square().mean(1, keepdim=True) + 1e-6).sqrt()
+    exact = 2 * torch.sigmoid(logits * doubles[3][1] + doubles[2])[:, count : 2 * count]
+    assert_close(got[1], exact.float(), Bounds(atol=5e-6), what="post")
+    assert_close(got[0], want[0], bounds(dtype), what="input")
+    assert_close(got[1], want[1], Bounds(atol=1e-5), what="post")
+    assert_close(got[2], want[2], Bounds(atol=2e-5), what="mixing")
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("tokens", "count", "width"), SHAPES)
+def test_pre_with_the_norm_equals_the_two_after_each_other(
+    tokens: int, count: int, width: int, dtype: torch.dtype
+) -> None:
+    x, mine = torch.randn(tokens, count, width).to(dtype), weights(count, width)
+    gain = torch.randn(width)
+
+    got = triton_backend.mhc_pre_norm(x, *mine, gain, iterations=2, **EPS)
+
+    want = composed.mhc_pre_norm(x, *mine, gain, iterations=2, **EPS)
+    wide = Bounds(atol=2e-5, rtol=2e-5) if dtype == torch.float32 else Bounds(1e-3, 2.0**-6)
+    assert_close(got[0], want[0], wide, what="input")
+    assert_close(got[2], want[2], Bounds(atol=2e-5), what="mixing")
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("tokens", "count", "width"), SHAPES)
+def test_the_head_equals_the_reference(
+    tokens: int, count: int, width: int, dtype: torch.dtype
+) -> None:
+    x, (fn, base, scale) = torch.randn(tokens, count, width).to(dtype), weights(count, width)
+    mine = fn[:count], base[:count], scale[:1]
+
+    got = triton_backend.mhc_head(x, *mine, **EPS)
+
+    assert_close(got, reference.mhc_head(x, *mine, **EPS), bounds(dtype))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("tokens", "count", "width"), SHAPES)
+def test_post_equals_the_reference(tokens: int, count: int, width: int, dtype: torch.dtype) -> None:
+    x, y = torch.randn(tokens, count, width).to(dtype), torch.randn(tokens, width).to(dtype)
+    post, mixing = torch.rand(tokens, count), torch.rand(tokens, count, count)
+
+    got = triton_backend.mhc_post(y, x, post, mixing)
+
+    assert_close(got, reference.mhc_post(y, x, post, mixing), bounds(dtype))
+
+
+def test_streams_that_are_one_embedding_need_no_copy() -> None:
+    x = torch.randn(3, 1, 40).expand(-1, 4, -1)
+    mine = weights(4, 40)
+
+    got = triton_backend.mhc_pre(x, *mine, iterations=3, **EPS)
+    after = triton_backend.mhc_post(got[0], x, got[1], got[2])
+
+    want = reference.mhc_pre(x.contiguous(), *mine, iterations=3, **EPS)
+    assert_close(got[0], want[0], Bounds(atol=1e-5))
+    want_after = reference.mhc_post(got[0], x.contiguous(), got[1], got[2])
+    assert_close(after, want_after, Bounds(atol=1e-5))
+
+
+def test_flags_are_left_at_zero_for_the_next_launch(device: torch.device) -> None:
+    x, mine = torch.randn(7, 4, 20), weights(4, 20)
+
+    first = triton_backend.mhc_pre(x, *mine, iterations=3, **EPS)
+    second = triton_backend.mhc_pre(x, *mine, iterations=3, **EPS)
+
+    assert not triton_backend._flags(x.device).any()
+    assert_close(second[0], first[0], Bounds())
+
+
+def test_no_tokens_give_no_rows() -> None:
+    x, mine = torch.zeros(0, 4, 20), weights(4, 20)
+
+    mixed, post, mixing = triton_backend.mhc_pre(x, *mine, iterations=3, **EPS)
+
+    assert (mixed.shape, post.shape, mixing.shape) == ((0, 20), (0, 4), (0, 4, 4))
+    assert triton_backend.mhc_post(mixed, x, post, mixing).shape == (0, 4, 20)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("width", [40, 4096])
+def test_a_token_has_the_same_bits_in_any_company(width: int) -> None:
+    mine, gain = weights(4, width), torch.randn(width)
+
+    def pre(x: torch.Tensor) -> torch.Tensor:
+        parts = triton_backend.mhc_pre_norm(x, *mine, gain, iterations=2, **EPS)
+        return torch.cat([part.flatten(1).float() for part in parts], 1)
+
+    assert_rows_independent(pre, [torch.randn(2200, 4, width).bfloat16()])
+
+
+def test_five_streams_are_refused() -> None:
+    with pytest.raises(ShapeError, match="5 streams, expected 1 to 4"):
+        triton_backend.mhc_pre(torch.zeros(1, 5, 8), *weights(5, 8), iterations=2, **EPS)

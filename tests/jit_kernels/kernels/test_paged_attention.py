@@ -1,0 +1,209 @@
+"""Attention over packed records against the reference; vendor and graphs only on a device."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from jit_kernels.paged_attention import PagedKeys, SplitPlan, reference, triton_backend
+from jit_kernels.paged_rows import PageLayout
+from jit_kernels.vendor_library import why_no_flash_mla
+from tests.jit_kernels.kernels.sizes import with_large
+from tests.testing.compare import Bounds, assert_close, assert_same_bits
+from tests.testing.packed_pages import BY_2, BY_3, BY_64, OUTSIDE, some_keys, taken
+
+Op = Callable[..., Tensor]
+SCALE = 512**-0.5
+BACKENDS = ["triton", *([] if why_no_flash_mla() else ["flash_mla"])]
+# Rows, heads, window columns, extra columns (0: no such set), layouts, lengths of both sets.
+CASES = with_large(
+    [
+        (1, 4, 128, 192, BY_64, BY_2, False, False),
+        (3, 5, 64, 192, BY_3, BY_64, True, True),
+        (3, 17, 64, 0, BY_2, BY_3, False, False),
+        (1, 66, 64, 64, BY_64, BY_3, False, True),
+    ],
+    [
+        (17, 64, 128, 512, BY_64, BY_64, False, True),
+        (64, 64, 128, 512, BY_64, BY_64, False, False),
+        (1, 128, 128, 8192, BY_64, BY_64, False, True),
+        (33, 128, 128, 1024, BY_64, BY_64, True, True),
+        (200, 64, 128, 0, BY_64, BY_64, False, False),
+        (64, 8, 128, 2048, BY_64, BY_2, False, True),
+    ],
+)
+
+
+@pytest.fixture(autouse=True)
+def small_parts(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the interpreter's few tiles many parts."""
+    if device.type == "cpu":
+        monkeypatch.setattr(triton_backend, "FIXED_TILES", 1)
+        monkeypatch.setattr(triton_backend, "GROUP", 2)
+
+
+def op_of(name: str) -> Op:
+    """Return a backend's function."""
+    if name == "triton":
+        return triton_backend.paged_attention
+    from jit_kernels.paged_attention import flash_mla_backend
+
+    return flash_mla_backend.paged_attention
+
+
+def bounds(device: torch.device) -> Bounds:
+    """Return what bfloat16 results differ by; on the device weights are bfloat16, too."""
+    if device.type == "cpu":
+        return Bounds(atol=2e-4, rtol=2.0**-7, cosine=0.99999)
+    return Bounds(atol=2e-2, rtol=2e-2, cosine=0.9999, rms=1e-2)
+
+
+def queries(rows: int, heads: int) -> tuple[Tensor, Tensor]:
+    """Return queries and sinks."""
+    return torch.randn(rows, heads, 512).bfloat16(), torch.randn(heads)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("rows", "heads", "columns", "extra", "layout", "extra_layout", "lengths", "extra_lengths"),
+    CASES,
+    ids=lambda value: str(value.page_rows if isinstance(value, PageLayout) else value),
+)
+def test_attention_equals_the_reference(
+    device: torch.device,
+    backend: str,
+    rows: int,
+    heads: int,
+    columns: int,
+    extra: int,
+    layout: PageLayout,
+    extra_layout: PageLayout,
+    lengths: bool,
+    extra_lengths: bool,
+    deterministic: bool,
+) -> None:
+    q, sink = queries(rows, heads)
+    window = some_keys(rows, columns, layout, lengths=lengths)
+    more = some_keys(rows, extra, extra_layout, lengths=extra_lengths) if extra else None
+
+    got = op_of(backend)(q, window, more, sink, SCALE, SplitPlan(), deterministic)
+
+    want = reference.paged_attention(q, window, more, sink, SCALE, SplitPlan(), True)
+    assert not want.isnan().any()
+    assert_close(got, want, bounds(device), what=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("lengths", [False, True])
+def test_rows_without_keys_give_zeros(backend: str, lengths: bool) -> None:
+    q, sink = queries(2, 3)
+    window = some_keys(2, 64, BY_64, lengths=False)
+    window.slots.fill_(-1)
+    extra = some_keys(2, 128, BY_64, lengths=lengths)
+    extra.slots.fill_(-1)
+    if extra.lengths is not None:
+        extra.lengths.zero_()
+
+    got = op_of(backend)(q, window, extra, sink - 50, SCALE, SplitPlan(), False)
+
+    assert_same_bits(got.abs(), torch.zeros_like(q))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_row_in_fixed_parts_has_the_same_bits_in_any_company(
+    device: torch.device, backend: str
+) -> None:
+    rows, heads, columns = (3, 4, 192) if device.type == "cpu" else (70, 64, 2048)
+    q, sink = queries(rows, heads)
+    window = some_keys(rows, 128, BY_64, lengths=False)
+    extra = some_keys(rows, columns, BY_64, lengths=True)
+
+    def run(pick: Tensor) -> Tensor:
+        sets = taken(window, pick), taken(extra, pick)
+        return op_of(backend)(q[pick], *sets, sink, SCALE, SplitPlan(), True)
+
+    everyone = torch.arange(rows)
+    whole = run(everyone)
+    for pick in (everyone[1:2], everyone.flip(0)):
+        assert_same_bits(run(pick), whole[pick], what=f"{backend}, rows {pick.tolist()[:4]}")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_room_for_more_keys_changes_no_bits_in_fixed_parts(
+    device: torch.device, backend: str
+) -> None:
+    rows, columns = (2, 64) if device.type == "cpu" else (9, 512)
+    q, sink = queries(rows, 4)
+    window = some_keys(rows, 64, BY_64, lengths=False)
+    extra = some_keys(rows, columns, BY_64, lengths=True)
+    room = torch.full((rows, 3 * columns), OUTSIDE, dtype=torch.int32)
+    room[:, :columns] = extra.slots
+    roomy = PagedKeys(extra.pages, BY_64, room, extra.lengths)
+
+    got = op_of(backend)(q, window, roomy, sink, SCALE, SplitPlan(), True)
+
+    want = op_of(backend)(q, window, extra, sink, SCALE, SplitPlan(), True)
+    assert_same_bits(got, want, what=backend)
+
+
+def test_a_part_of_wider_queries_is_taken_as_it_lies() -> None:
+    q, sink = queries(3, 4)
+    wide = torch.stack((q, q * 3), 1)[:, 0]
+    window = some_keys(3, 64, BY_64, lengths=False)
+
+    got = triton_backend.paged_attention(wide, window, None, sink, SCALE, SplitPlan(), False)
+
+    want = triton_backend.paged_attention(q, window, None, sink, SCALE, SplitPlan(), False)
+    assert_same_bits(got, want)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("heads", [64, 10])
+def test_one_graph_serves_all_lengths(backend: str, deterministic: bool, heads: int) -> None:
+    rows, op = 24, op_of(backend)
+    q, sink = queries(rows, heads)
+    window = some_keys(rows, 128, BY_64, lengths=False)
+    full = some_keys(rows, 2048, BY_64, lengths=False)
+    lengths = torch.full((rows,), 2048, dtype=torch.int32)
+    extra = PagedKeys(full.pages, BY_64, full.slots.clone(), lengths)
+
+    def step() -> tuple[Tensor, Tensor]:
+        plan = SplitPlan()
+        first = op(q, window, extra, sink, SCALE, plan, deterministic)
+        return first, op(first, window, extra, sink, SCALE, plan, deterministic)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step()
+    for longest in (2048, 70, 700):
+        lengths.random_(0, longest + 1)
+        extra.slots.copy_(full.slots[:, torch.randperm(2048)])
+        extra.slots.masked_fill_(torch.arange(2048) >= lengths.unsqueeze(1), OUTSIDE)
+        graph.replay()
+        name = f"{backend}, up to {longest} keys"
+        for got, goal in zip(out, step(), strict=True):
+            assert_close(got, goal, Bounds(atol=2e-2, rtol=2e-2), what=f"eager {name}")
+        want = reference.paged_attention(q, window, extra, sink, SCALE, SplitPlan(), True)
+        assert not want.isnan().any()
+        assert_close(out[0], want, Bounds(atol=2e-2, rtol=2e-2, rms=1e-2), what=name)
+
+
+def test_keys_are_read_through_slices_of_a_pool(device: torch.device) -> None:
+    q, sink = queries(2, 4)
+    window = some_keys(2, 64, BY_64, lengths=False)
+    pool = torch.stack((torch.full_like(window.pages, 255), window.pages))
+    sliced = PagedKeys(pool[1], window.layout, window.slots)
+
+    got = triton_backend.paged_attention(q, sliced, None, sink, SCALE, SplitPlan(), False)
+
+    want = reference.paged_attention(q, window, None, sink, SCALE, SplitPlan(), True)
+    assert_close(got, want, bounds(device))

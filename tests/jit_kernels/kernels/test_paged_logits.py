@@ -1,0 +1,116 @@
+"""Scores of decoding rows from the device; vendor and graphs only there."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from jit_kernels.paged_logits import LogitsPlan, reference, triton_backend
+from jit_kernels.vendor_library import why_no_deep_gemm
+from tests.jit_kernels.kernels.sizes import with_large
+from tests.testing.compare import Bounds, assert_close, assert_same_bits
+from tests.testing.indexer_keys import key_layout, some_key_pages, some_queries
+
+Op = Callable[..., Tensor]
+BACKENDS = ["triton", *([] if why_no_deep_gemm() else ["deep_gemm"])]
+CASES = with_large(
+    [([70, 0, 64, 1], 32, 32, 70), ([200], 64, 128, 256)],
+    [
+        ([2000, 17, 5000, 64, 0, 1, 63, 65] * 20, 64, 128, 5001),
+        ([100_000], 64, 128, 100_000),
+        ([777] * 33, 32, 128, 1000),
+        ([0, 0, 0], 64, 128, 64),
+    ],
+)
+
+
+def op_of(name: str) -> Op:
+    """Return a backend's function."""
+    if name == "triton":
+        return triton_backend.paged_logits
+    from jit_kernels.paged_logits import deep_gemm_backend
+
+    return deep_gemm_backend.paged_logits
+
+
+def bounds(device: torch.device, want: Tensor) -> Bounds:
+    """Return what sums may differ by: tensor cores keep 14 bits of fp8 products."""
+    if device.type == "cpu":
+        return Bounds(atol=1e-3, rtol=1e-4)
+    return Bounds(atol=2e-3 * float(want.abs().max()), rtol=5e-3)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("counts", "heads", "width", "columns"), CASES, ids=str)
+def test_scores_equal_the_reference(
+    device: torch.device, backend: str, counts: list[int], heads: int, width: int, columns: int
+) -> None:
+    (q, weights), (pages, table) = (
+        some_queries(len(counts), heads, width),
+        some_key_pages(counts, width),
+    )
+    blocks, layout = torch.tensor(counts, dtype=torch.int32), key_layout(width)
+
+    got = op_of(backend)(q, weights, pages, layout, table, blocks, columns, LogitsPlan())
+
+    want = reference.paged_logits(q, weights, pages, layout, table, blocks, columns, None)
+    assert got.shape == want.shape
+    seen = torch.arange(columns) < blocks.unsqueeze(1)
+    if bool(seen.any()):
+        assert_close(got[seen], want[seen], bounds(device, want[seen]), what=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_row_has_the_same_bits_in_any_company(device: torch.device, backend: str) -> None:
+    counts = [70, 3, 64] if device.type == "cpu" else [7000, 3, 999, 64, 512] * 9
+    width = 32 if device.type == "cpu" else 128
+    (q, weights), (pages, table) = (
+        some_queries(len(counts), 32, width),
+        some_key_pages(counts, width),
+    )
+    blocks, layout = torch.tensor(counts, dtype=torch.int32), key_layout(width)
+
+    def run(pick: Tensor, columns: int) -> Tensor:
+        rows = (q[pick], weights[pick], pages, layout, table[pick], blocks[pick])
+        return op_of(backend)(*rows, columns, LogitsPlan())
+
+    whole = run(torch.arange(len(counts)), max(counts))
+    for pick in ([1], [2, 0]):
+        part = run(torch.tensor(pick), 64 * table.shape[1])
+        for nth, row in enumerate(pick):
+            count = counts[row]
+            assert_same_bits(part[nth, :count], whole[row, :count], what=f"{backend} row {row}")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_graph_serves_all_lengths(backend: str) -> None:
+    counts = [3000, 64, 1, 900] * 6
+    (q, weights), (pages, table) = some_queries(24, 64, 128), some_key_pages(counts, 128)
+    most = torch.tensor(counts, dtype=torch.int32)
+    blocks, op = most.clone(), op_of(backend)
+
+    def step() -> tuple[Tensor, Tensor]:
+        plan = LogitsPlan()
+        rows = (q, weights, pages, key_layout(128), table, blocks, 3000)
+        return op(*rows, plan), op(*rows, plan)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step()
+    for share in (1.0, 0.0, 0.4):
+        blocks.copy_((most * share).to(torch.int32))
+        graph.replay()
+        want = reference.paged_logits(
+            q, weights, pages, key_layout(128), table, blocks, 3000, None
+        )  # fmt: skip
+        seen = torch.arange(3000) < blocks.unsqueeze(1)
+        if share:
+            for got in out:
+                assert_close(got[seen], want[seen], bounds(q.device, want[seen]), what=backend)

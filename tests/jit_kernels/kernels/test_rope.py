@@ -1,0 +1,43 @@
+"""Rotation in place on the device."""
+
+import pytest
+import torch
+
+from jit_kernels.checks import ShapeError
+from jit_kernels.rope import reference, triton_backend
+from tests.jit_kernels.kernels.sizes import with_large
+from tests.testing.compare import Bounds, assert_close
+
+SHAPES = with_large(
+    [(1, 1, 2, 2), (5, 3, 11, 6), (0, 2, 8, 4), (20, 2, 96, 64)],
+    [(257, 64, 512, 64), (33, 128, 512, 64)],
+)
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("tokens", "heads", "width", "turned"), SHAPES)
+def test_pairs_turn_as_in_the_reference(
+    tokens: int, heads: int, width: int, turned: int, dtype: torch.dtype, inverse: bool
+) -> None:
+    x, rotation = torch.randn(tokens, heads, width).to(dtype), rotations(tokens, turned)
+    want = reference.rope(x.clone(), rotation, inverse)
+
+    got = triton_backend.rope(x, rotation, inverse)
+
+    assert got is x
+    step = 1e-5 if dtype == torch.float32 else 2.0**-7
+    assert_close(got, want, Bounds(atol=1e-6, rtol=step))
+
+
+def test_a_view_with_gaps_is_refused() -> None:
+    with pytest.raises(ShapeError, match="not contiguous"):
+        triton_backend.rope(torch.zeros(2, 2, 8)[:, :1], rotations(2, 4), False)
+
+
+def rotations(tokens: int, channels: int) -> torch.Tensor:
+    """Return [T, 2, R] as the model makes it."""
+    angle = torch.randn(tokens, channels // 2) * 9
+    cos, sin = angle.cos().repeat_interleave(2, 1), angle.sin().repeat_interleave(2, 1)
+    sign = torch.tensor([-1.0, 1.0]).repeat(channels // 2)
+    return torch.stack((cos, sin * sign), 1)

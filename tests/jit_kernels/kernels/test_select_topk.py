@@ -1,0 +1,76 @@
+"""Radix select on the device, to the bit; it is CUDA C++, so there is no interpreter for it."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from jit_kernels.select_topk import cuda_backend, reference
+from tests.testing.compare import assert_same_bits
+
+pytestmark = pytest.mark.gpu
+
+# Rows, columns, top k: one block a row up to 16,384 columns, many above; odd strides too.
+SHAPES = [
+    *((1, 1, 1), (9, 63, 7), (20, 129, 129), (70, 2048, 512), (5, 16384, 1024), (3, 2049, 2048)),
+    *((1, 16385, 512), (3, 250_000, 512), (2, 249_999, 1024), (300, 20_001, 512)),
+    *((1, 1_000_000, 1024), (3, 40_000, 2048), (4, 32_768, 1)),
+]
+KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "normal": lambda x: x,
+    "coarse": lambda x: (x * 8).round() / 8,
+    "all equal": lambda x: torch.ones_like(x),
+    "close together": lambda x: 1 + x.abs() * 1e-4,
+    "negative and tiny": lambda x: -x.abs() * 1e-40,
+    "infinite and zero": lambda x: torch.where(x > 1, torch.inf, torch.where(x < -1, -x * 0, x)),
+    "NaN": lambda x: torch.where(x > 2.5, torch.nan, x),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("rows", "columns", "top_k"), SHAPES)
+def test_the_choice_equals_the_reference(rows: int, columns: int, top_k: int, kind: str) -> None:
+    scores = KINDS[kind](torch.randn(rows, columns))
+    visible = torch.randint(columns // 2, columns + 1, (rows,))
+    visible[0] = columns
+    if rows > 2:
+        visible[1], visible[2] = 0, min(top_k, columns)
+
+    got = cuda_backend.select_topk(scores, visible, top_k)
+
+    assert_same_bits(got, reference.select_topk(scores, visible, top_k))
+    assert_same_bits(cuda_backend.select_topk(scores, visible, top_k), got, what="second call")
+
+
+def test_what_is_hidden_is_not_looked_at() -> None:
+    scores = torch.full((2, 30_000), torch.nan)
+    scores[:, :700] = torch.randn(2, 700)
+
+    got = cuda_backend.select_topk(scores, torch.tensor([700, 3]), 512)
+
+    assert_same_bits(got, reference.select_topk(scores, torch.tensor([700, 3]), 512))
+    assert got[1].tolist() == [0, 1, 2] + [-1] * 509
+
+
+def test_rows_may_lie_apart_in_memory() -> None:
+    scores = torch.randn(5, 40_003)[:, :20_001]
+    visible = torch.full((5,), 20_001)
+
+    got = cuda_backend.select_topk(scores, visible, 512)
+
+    assert_same_bits(got, reference.select_topk(scores.contiguous(), visible, 512))
+
+
+def test_one_graph_follows_the_lengths_it_is_given() -> None:
+    scores, visible = torch.randn(4, 60_000), torch.full((4,), 60_000)
+    cuda_backend.select_topk(scores, visible, 512)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = cuda_backend.select_topk(scores, visible, 512)
+
+    for length in (60_000, 511, 17_000):
+        visible.fill_(length)
+        scores.normal_()
+        graph.replay()
+        assert_same_bits(got, reference.select_topk(scores, visible, 512))

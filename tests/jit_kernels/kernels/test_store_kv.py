@@ -1,0 +1,92 @@
+"""Records and keys stored by the device, byte by byte."""
+
+import pytest
+import torch
+
+from jit_kernels.paged_rows import PageLayout
+from jit_kernels.store_kv import reference, triton_backend
+from tests.jit_kernels.kernels.sizes import with_large
+from tests.jit_kernels.kernels.test_rope import rotations
+from tests.testing.compare import assert_same_bits
+
+SWA = PageLayout(page_rows=64, data_bytes=576, scale_bytes=8, page_bytes=37440)
+C128 = PageLayout(page_rows=2, data_bytes=576, scale_bytes=8, page_bytes=1728)
+SMALL = PageLayout(page_rows=3, data_bytes=96, scale_bytes=8, page_bytes=384)
+KEYS = PageLayout(page_rows=64, data_bytes=128, scale_bytes=4, page_bytes=8448)
+ODD = PageLayout(page_rows=5, data_bytes=37 * 2, scale_bytes=0, page_bytes=37 * 12)
+RECORDS = [
+    (SWA, "fp8", 512, 64),
+    (C128, "fp8", 512, 64),
+    (SMALL, "fp8", 80, 16),
+    (ODD, "bf16", 37, 8),
+    (PageLayout(3, 512 * 4, 0, 512 * 4 * 3), "fp32", 512, 64),
+]
+COUNTS = with_large([0, 1, 7], [1000])
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+def some_slots(count: int, layout: PageLayout) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return poisoned pages and slots in them; every fifth row is left out."""
+    units = count // layout.page_rows + 2
+    slots = torch.randperm(units * layout.page_rows)[:count]
+    slots[2::5] = -1
+    return torch.full((units, layout.page_bytes), 255, dtype=torch.uint8), slots
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize(("layout", "record_format", "width", "turned"), RECORDS)
+def test_records_are_stored_to_the_bits_of_the_reference(
+    layout: PageLayout, record_format: str, width: int, turned: int, count: int, dtype: torch.dtype
+) -> None:
+    pages, slots = some_slots(count, layout)
+    kv = (torch.randn(count, width) * torch.logspace(-6, 4, width)).to(dtype)
+    want = pages.clone()
+    reference.store_records(want, slots, kv, layout, record_format, turned)
+
+    triton_backend.store_records(pages, slots, kv, layout, record_format, turned)
+
+    assert_same_bits(pages, want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize(("layout", "record_format", "width", "turned"), RECORDS[:3] + RECORDS[4:])
+def test_normed_and_rotated_records_differ_from_the_reference_by_rounding(
+    layout: PageLayout, record_format: str, width: int, turned: int, count: int, dtype: torch.dtype
+) -> None:
+    pages, slots = some_slots(count, layout)
+    x, weight = torch.randn(count, 2 * width).to(dtype)[:, :width], torch.randn(width)
+    more = weight, rotations(count, turned), 1e-6, record_format
+    want = pages.clone()
+    reference.norm_rope_store(want, slots, x, layout, *more)
+
+    triton_backend.norm_rope_store(pages, slots, x, layout, *more)
+
+    if record_format == "fp8":
+        steps = (pages.int() - want.int()).abs()
+        assert (steps[want == 255] == 0).all()
+        assert float((steps > 0).float().mean()) < 2e-3
+    else:
+        numbers = [each.view(torch.float32) for each in (pages, want)]
+        assert torch.equal(numbers[0].isnan(), numbers[1].isnan())
+        assert torch.allclose(*numbers, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize(
+    ("layout", "record_format", "width"),
+    [(KEYS, "fp8", 128), (ODD, "bf16", 37), (PageLayout(4, 8, 4, 48), "fp8", 8)],
+)
+def test_keys_are_stored_to_the_bits_of_the_reference(
+    layout: PageLayout, record_format: str, width: int, count: int, dtype: torch.dtype
+) -> None:
+    pages, slots = some_slots(count, layout)
+    keys = (torch.randn(count, width) * torch.logspace(-3, 3, width)).to(dtype)
+    want = pages.clone()
+    reference.store_keys(want, slots, keys, layout, record_format)
+
+    triton_backend.store_keys(pages, slots, keys, layout, record_format)
+
+    assert_same_bits(pages, want)

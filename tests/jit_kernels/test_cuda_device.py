@@ -1,0 +1,63 @@
+"""What stands against kernels on a CUDA device."""
+
+import importlib.util
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from jit_kernels.cuda_device import nvcc, why_no_nvcc, why_no_triton
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """Let each test look anew, and the next ones too."""
+    for probe in (why_no_triton, why_no_nvcc):
+        probe.cache_clear()
+    yield
+    for probe in (why_no_triton, why_no_nvcc):
+        probe.cache_clear()
+
+
+def _devices(monkeypatch: pytest.MonkeyPatch, found: bool) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: found)
+
+
+def test_without_a_device_that_is_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    _devices(monkeypatch, False)
+
+    assert why_no_triton() == "no CUDA device"
+    assert why_no_nvcc() == "no CUDA device"
+
+
+@pytest.mark.parametrize(("found", "said"), [(None, "triton is not installed"), ("a spec", None)])
+def test_with_a_device_triton_must_be_there(
+    monkeypatch: pytest.MonkeyPatch, found: str | None, said: str | None
+) -> None:
+    _devices(monkeypatch, True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
+
+    assert why_no_triton() == said
+
+
+def test_the_compiler_of_the_named_toolkit_is_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _devices(monkeypatch, True)
+    (tmp_path / "bin").mkdir()
+    compiler = tmp_path / "bin" / "nvcc"
+    compiler.touch(0o755)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+
+    assert nvcc() == str(compiler)
+    assert why_no_nvcc() is None
+
+
+def test_without_a_compiler_it_is_said_where_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    _devices(monkeypatch, True)
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
+
+    assert "CUDA_HOME" in (why_no_nvcc() or "")

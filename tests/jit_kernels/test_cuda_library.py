@@ -1,0 +1,90 @@
+"""CUDA C++ compiled at first use; a script stands in for nvcc."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from jit_kernels.cuda_library import load
+from jit_kernels.registry import BackendUnavailable
+
+# Compiles as C what nvcc would compile, and notes that it was called.
+COMPILER = """#!/bin/sh
+[ "$1" = --version ] && echo 1 && exit
+echo "$@" >> "$(dirname "$0")/calls"
+while [ $# -gt 0 ]; do
+    [ "$1" = -o ] && target=$2
+    source=$1
+    shift
+done
+cc -x c -shared -fPIC -o "$target" "$source"
+"""
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one source; the compiler and what it makes lie beside it."""
+    (tmp_path / "bin").mkdir()
+    compiler = tmp_path / "bin" / "nvcc"
+    compiler.write_text(COMPILER)
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    folder = tmp_path / "sources"
+    folder.mkdir()
+    (folder / "answer.cu").write_text("int answer(void) { return 42; }\n")
+    return folder
+
+
+def _calls(sources: Path) -> list[str]:
+    return (sources.parent / "bin" / "calls").read_text().splitlines()
+
+
+def test_the_same_sources_are_compiled_once_for_the_device(sources: Path) -> None:
+    assert load("once", sources).answer() == 42
+    assert load("once", sources).answer() == 42
+
+    (call,) = _calls(sources)
+    assert "-gencode=arch=compute_90a,code=sm_90a" in call
+
+
+def test_a_header_or_another_device_makes_a_new_library(
+    sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load("new", sources)
+
+    (sources / "more.cuh").write_text("")
+    load("new", sources)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 9))
+    load("new", sources)
+
+    assert len(_calls(sources)) == 3
+    assert "arch=compute_89,code=sm_89" in _calls(sources)[2]
+
+
+def test_an_error_comes_in_the_words_of_the_compiler_and_leaves_nothing(sources: Path) -> None:
+    (sources / "answer.cu").write_text("int answer(void) { return nowhere; }")
+
+    with pytest.raises(BackendUnavailable, match=r"failed on broken-\w+:\n(?s:.*)nowhere"):
+        load("broken", sources)
+
+    assert os.listdir(sources.parent / "cache" / "umbra" / "native") == []
+
+
+def test_a_cache_that_cannot_be_written_is_named(
+    sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sources.parent / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(sources.parent / "file"))
+
+    with pytest.raises(BackendUnavailable, match="XDG_CACHE_HOME"):
+        load("nowhere", sources)
+
+
+def test_without_a_compiler_it_is_said(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_HOME", str(sources))
+
+    with pytest.raises(BackendUnavailable, match="there is no nvcc"):
+        load("none", sources)

@@ -1,0 +1,74 @@
+"""Routed experts over rounded rows, against those over rows as they are."""
+
+import pytest
+import torch
+
+from jit_kernels.checks import ShapeError
+from jit_kernels.expert_blocks import block_limit, expert_blocks
+from jit_kernels.grouped_moe import grouped_moe
+from jit_kernels.grouped_moe.sorted_rows import SIZE, SortedRows, likely_blocks
+from jit_kernels.streamed_moe import streamed_moe
+from tests.jit_kernels.kernels.experts import chosen_experts, fp8_experts
+from tests.testing.compare import Bounds, assert_close
+
+LIMIT = 1.0
+
+
+@pytest.mark.parametrize(("rows", "experts", "top_k"), [(0, 3, 2), (1, 3, 2), (9, 4, 3)])
+def test_rounding_rows_changes_little(rows: int, experts: int, top_k: int) -> None:
+    parts = fp8_experts(experts, 256, 128)
+    x, plus = torch.randn(rows, 256).bfloat16(), torch.randn(rows, 256)
+    chosen, weights = chosen_experts(rows, experts, top_k)
+    got, want = (
+        op(x, chosen, weights, parts, limit=LIMIT, plus=plus, out_dtype=torch.float32)
+        for op in (grouped_moe, streamed_moe)
+    )
+
+    assert_close(got, want, Bounds(atol=0.3, cosine=0.998))
+
+
+def test_rows_that_are_codes_already_are_not_changed() -> None:
+    parts = fp8_experts(2, 128, 128)
+    x = (torch.randint(-8, 9, (5, 128)) / 4).bfloat16()
+    chosen = torch.tensor([[1], [0], [1], [1], [0]])
+
+    got = grouped_moe(x, chosen, torch.ones(5, 1), parts, limit=1e-3)
+
+    want = streamed_moe(x, chosen, torch.ones(5, 1), parts, limit=1e-3)
+    assert_close(got.float(), want.float(), Bounds(atol=3e-4, rtol=6e-2, cosine=0.999))
+
+
+def test_regions_hold_their_scales_column_by_column() -> None:
+    scales = torch.arange(3 * SIZE * 2).float()
+    rows = SortedRows(torch.empty(3 * SIZE, 256), scales, torch.empty(0), 1)
+
+    head, tail = rows.region_scales()
+
+    assert (head.shape, head.stride()) == ((SIZE, 2), (1, SIZE))
+    assert (tail.shape, tail.stride()) == ((2 * SIZE, 2), (1, 2 * SIZE))
+    assert head[0].tolist() == [0.0, SIZE]
+    assert tail[0].tolist() == [2 * SIZE, 4 * SIZE]
+
+
+@pytest.mark.parametrize("pairs", [6, 600, 6144, 24576, 49152, 98304])
+def test_even_and_smooth_spreads_stay_below_the_likely_number_of_blocks(pairs: int) -> None:
+    likely = likely_blocks(pairs, 256)
+    even = torch.randint(0, 256, (pairs, 1))
+    uneven = torch.multinomial(torch.rand(256) + 0.05, pairs, replacement=True)[:, None]
+
+    for experts in (even, uneven):
+        used = int((expert_blocks(experts, num_experts=256, size=SIZE).expert >= 0).sum())
+        assert used <= likely
+    assert likely <= block_limit(pairs, 256, SIZE) * 1.3 + 32
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    parts, x = fp8_experts(2, 128, 128), torch.zeros(3, 128).bfloat16()
+    experts, weights = torch.zeros(3, 1, dtype=torch.int64), torch.zeros(3, 1)
+
+    with pytest.raises(ShapeError, match=r"x is torch\.float32"):
+        grouped_moe(x.float(), experts, weights, parts, limit=LIMIT)
+    with pytest.raises(ShapeError, match="experts has shape"):
+        grouped_moe(x, experts[:2], weights, parts, limit=LIMIT)
+    with pytest.raises(ShapeError, match="plus has shape"):
+        grouped_moe(x, experts, weights, parts, limit=LIMIT, plus=torch.zeros(3, 1))

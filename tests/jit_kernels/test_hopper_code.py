@@ -1,0 +1,122 @@
+"""The matrix kernels compiled for Hopper in the sizes of V4-Flash: they fit, and nothing spills."""
+
+import importlib.util
+import os
+
+import pytest
+import torch
+
+from jit_kernels.expert_weights import Fp4Experts, Fp8Experts
+
+EXPERTS, WIDTH, INNER, TOP_K = 256, 4096, 2048, 6
+SHARED_BYTES = 227 * 1024
+GRID_LIMIT = 65_535
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no triton"),
+    pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter runs"),
+]
+
+
+def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    """Return a tensor without memory."""
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def codes(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return fp8 blocks, or rows if there is one size before the channels."""
+    *outer, rows, depth = shape
+    blocks = (*outer, rows // 128, depth // 128)
+    return empty(*shape, dtype=torch.float8_e4m3fn), empty(*blocks, dtype=torch.float32)
+
+
+def rows_of(tokens: int, depth: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return quantised rows, their scales column by column."""
+    scales = empty(depth // 128, -(-tokens // 4) * 4, dtype=torch.float32).T[:tokens]
+    return empty(tokens, depth, dtype=torch.float8_e4m3fn), scales
+
+
+def assert_fits(found: list[object]) -> None:
+    """Fail for a launch that spills, or asks for more than a multiprocessor has."""
+    from tests.testing.hopper_code import Launch
+
+    assert found
+    for launch in found:
+        assert isinstance(launch, Launch)
+        print(launch)
+        assert launch.stack_bytes == 0, launch
+        assert launch.shared_bytes <= SHARED_BYTES, launch
+        assert max(launch.grid[1:], default=1) <= GRID_LIMIT, launch
+
+
+@pytest.mark.parametrize("tokens", [1, 16, 32, 64, 8192])
+def test_linears(tokens: int) -> None:
+    from jit_kernels.bf16_linear import triton_backend as bf16
+    from jit_kernels.fp8_linear import triton_backend as fp8
+    from tests.testing.hopper_code import launches
+
+    with launches() as found:
+        for columns, depth in ((1536, 4096), (32768, 1024)):
+            x = rows_of(tokens, depth)
+            fp8.fp8_linear(*x, *codes(columns, depth), torch.bfloat16)
+        rows, scales = rows_of(tokens, 8 * 4096)
+        grouped = (rows.view(tokens, 8, 4096), scales.unflatten(1, (8, 32)))
+        fp8.fp8_linear_grouped(*grouped, *codes(8, 1024, 4096), torch.bfloat16)
+        for columns in (64, 2304):
+            bf16.bf16_linear(empty(tokens, 4096), empty(columns, 4096), torch.float32)
+        x = empty(tokens, 8, 4096)
+        bf16.bf16_linear_grouped(x, empty(8, 1024, 4096), torch.bfloat16)
+
+    assert_fits([*found])
+
+
+def fp8_experts() -> Fp8Experts:
+    """Return the experts of a layer in fp8."""
+    return Fp8Experts(*codes(EXPERTS, 2 * INNER, WIDTH), *codes(EXPERTS, WIDTH, INNER))
+
+
+def fp4_experts() -> Fp4Experts:
+    """Return the experts of a layer in fp4."""
+
+    def weight(rows: int, depth: int) -> tuple[torch.Tensor, torch.Tensor]:
+        words = empty(EXPERTS, rows, depth // 4, dtype=torch.int16)
+        return words, empty(EXPERTS, rows, depth // 32, dtype=torch.uint8)
+
+    return Fp4Experts(*weight(2 * INNER, WIDTH), *weight(WIDTH, INNER))
+
+
+def chosen(tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return experts and weights of a batch."""
+    return empty(tokens, TOP_K, dtype=torch.int64), empty(tokens, TOP_K, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("form", ["fp4", "fp8"])
+@pytest.mark.parametrize("size", [8, 16, 32, 64])
+def test_streamed_experts(size: int, form: str) -> None:
+    from jit_kernels.streamed_moe import triton_backend
+    from tests.testing.hopper_code import launches
+
+    parts = fp4_experts() if form == "fp4" else fp8_experts()
+    with launches() as found:
+        for tokens in (1, 256):
+            x, plus = empty(tokens, WIDTH), empty(tokens, WIDTH)
+            triton_backend.streamed_moe(x, *chosen(tokens), parts, 10.0, plus, torch.bfloat16, size)
+
+    assert_fits([*found])
+
+
+def test_grouped_experts_and_their_weights() -> None:
+    from jit_kernels.expert_weights import triton_backend as weights
+    from jit_kernels.grouped_moe import triton_backend
+    from tests.testing.hopper_code import launches
+
+    fp4, fp8 = fp4_experts(), fp8_experts()
+    with launches() as found:
+        x = empty(8192, WIDTH)
+        triton_backend.grouped_moe(x, *chosen(8192), fp8, 10.0, None, torch.bfloat16)
+        weights.expand_fp4(fp4.gate_up, fp4.gate_up_scales, fp8.gate_up, fp8.gate_up_scales)
+        weights.expand_fp4(fp4.down, fp4.down_scales, fp8.down, fp8.down_scales)
+
+    assert_fits([*found])
