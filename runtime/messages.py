@@ -79,6 +79,7 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
     namespace   cache namespace; nothing matches across two of them
     priority    higher goes first
     stream      False: one reply when finished, carrying all the tokens
+    background  no client's: prefilled for what may come, and counted apart
     """
 
     request_id: int
@@ -88,10 +89,20 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
     namespace: str = ""
     priority: int = 0
     stream: bool = True
+    background: bool = False
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
     """End these requests and free what they hold. Unknown ids are ignored. Not replied to."""
+
+    request_ids: list[int]
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """End these requests as finished: their text has come to a stop string.
+
+    Otherwise as `Abort`.
+    """
 
     request_ids: list[int]
 
@@ -145,6 +156,8 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     matched_stop       the token id that ended it, for finish "stop"
     error              text for finish "error" or "abort"
     prompt_tokens, cached_tokens   set on the first Output
+    queue_s, prefill_s seconds without a row and with one until the prompt was computed; likewise
+    decode_s           seconds from then to the finish; set with "stop" and "length"
     prompt_logprobs    set once, on the first Output that has any token or the finish
     logprobs           of `token_ids`
     """
@@ -156,6 +169,9 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
     prompt_logprobs: TokenLogprobs | None = None
     logprobs: TokenLogprobs | None = None
 
@@ -186,6 +202,17 @@ class Flushed(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
+class Histogram(msgspec.Struct, frozen=True):
+    """How often each of some durations in seconds was seen.
+
+    counts  one for each bound, of what is no greater and above the bound before; then of the rest
+    """
+
+    bounds: list[float]
+    counts: list[int]
+    sum_s: float
+
+
 class State(msgspec.Struct, frozen=True, tag=True):
     """Answer to `GetState`, and sent unasked every half second: a heartbeat.
 
@@ -194,6 +221,7 @@ class State(msgspec.Struct, frozen=True, tag=True):
     step_age_s   how long the step in progress has taken; 0 when idle or between steps
     loop_age_s   how long since the loop last turned, time inside a forward pass not counted
     namespaces   tokens that the largest cache namespaces hold, by digest of their names
+    durations    how long evictions, compilations of grammars ... took, since start
     """
 
     call_id: int
@@ -202,6 +230,7 @@ class State(msgspec.Struct, frozen=True, tag=True):
     step_age_s: float = 0.0
     loop_age_s: float = 0.0
     namespaces: dict[str, float] = {}
+    durations: dict[str, Histogram] = {}
 
 
 class PoolView(msgspec.Struct, frozen=True):
@@ -328,7 +357,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     info: dict[str, str | int | float | bool]
 
 
-ToScheduler = Generate | Abort | Flush | GetState | GetCache | Shutdown
+ToScheduler = Generate | Abort | Stop | Flush | GetState | GetCache | Shutdown
 FromScheduler = Outputs | Refused | Flushed | State | CacheView | Ready
 
 

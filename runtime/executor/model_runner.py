@@ -1,29 +1,19 @@
 """Weights, pools and sampler of one device: runs step plans in the order given."""
 
+import numpy as np
 import torch
 
 from layers.deepseek_v4 import DeepseekV4
 from mem_cache.pools import KvPools
 from runtime.executor.batch_builder import build_batch
 from runtime.executor.logprobs import top_logprobs
-from runtime.executor.sampler import Sampler
-from runtime.executor.step_plan import StepPlan, StepResult
+from runtime.executor.sampler import SampledTokens, Sampler
+from runtime.executor.step_plan import HeldRow, StepPlan, StepResult
 from runtime.messages import TokenLogprobs
 
 
-class FinishedStep:
-    """A step that ran to its end inside `launch`."""
-
-    def __init__(self, result: StepResult) -> None:
-        self._result = result
-
-    def result(self) -> StepResult:
-        """Return what the step produced."""
-        return self._result
-
-
 class CpuModelRunner:
-    """Runs every step at once, inside `launch`."""
+    """Runs a step's forward pass inside `launch`, and its sampling when the result is asked for."""
 
     def __init__(self, model: DeepseekV4, pools: KvPools, sampler: Sampler) -> None:
         self._model = model
@@ -32,8 +22,8 @@ class CpuModelRunner:
         self._device = torch.device("cpu")
 
     @torch.inference_mode()
-    def launch(self, plan: StepPlan) -> FinishedStep:
-        """Run the plan's copies, its forward pass and its sampling."""
+    def launch(self, plan: StepPlan) -> "ForwardedStep":
+        """Run the plan's copies and its forward pass."""
         for source, destination in plan.page_copies:
             self._pools.copy_full_page(source, destination)
         for source, destination in plan.swa_copies:
@@ -41,23 +31,69 @@ class CpuModelRunner:
         for source, destination in plan.ring_copies:
             self._pools.copy_ring(source, destination)
         logits = self._model.forward(build_batch(plan, self._device), self._pools)
-        return FinishedStep(self._sample(plan, logits))
+        return ForwardedStep(plan, logits, self._sampler)
 
-    def _sample(self, plan: StepPlan, logits: torch.Tensor) -> StepResult:
+    @torch.inference_mode()
+    def sample(self, rows: list[HeldRow]) -> StepResult:
+        """Sample rows that steps have held, and whose masks are known now."""
+        positions = np.array([row.position for row in rows], dtype=np.int64)
+        logits = torch.stack([row.logits for row in rows])
+        told = self._sampler.sample(logits, [row.sample for row in rows], positions)
+        return StepResult(told.token_ids, told.failed, told.logprobs, [])
+
+
+class ForwardedStep:
+    """A step whose logits are there.
+
+    logits  [sampled rows, then prompt positions, V] float32
+    """
+
+    forwarded = True
+
+    def __init__(self, plan: StepPlan, logits: torch.Tensor, sampler: Sampler) -> None:
+        self._plan = plan
+        self._logits = logits
+        self._sampler = sampler
+
+    @torch.inference_mode()
+    def result(self) -> StepResult:
+        """Sample the rows whose masks are known, and hold the others."""
+        plan = self._plan
         count = len(plan.samples)
-        if count:
-            sampled = self._sampler.sample(logits[:count], plan.samples, plan.positions)
-            result = StepResult(sampled.token_ids, sampled.failed, sampled.logprobs, [])
-        else:
-            result = StepResult([], [], [], [])
-        result.prompt_logprobs = self._prompt_logprobs(plan, logits[count:])
+        ready = [k for k in range(count) if plan.samples[k].is_ready]
+        held = {k: self._hold(k) for k in set(range(count)).difference(ready)}
+        told = self._sampler.sample(
+            self._logits[:count] if not held else self._logits[ready],
+            plan.samples if not held else [plan.samples[k] for k in ready],
+            plan.positions if not held else plan.positions[ready],
+        )
+        result = _spread(told, ready, count)
+        result.held = held
+        result.prompt_logprobs = self._prompt_logprobs(self._logits[count:])
         return result
 
-    def _prompt_logprobs(self, plan: StepPlan, logits: torch.Tensor) -> list[TokenLogprobs]:
+    def _hold(self, k: int) -> HeldRow:
+        # A copy: a view would keep the logits of the whole step.
+        logits = self._logits[k].clone()
+        return HeldRow(logits, self._plan.samples[k], int(self._plan.positions[k]))
+
+    def _prompt_logprobs(self, logits: torch.Tensor) -> list[TokenLogprobs]:
         parts: list[TokenLogprobs] = []
         first = 0
-        for span in plan.prompt_logprobs:
+        for span in self._plan.prompt_logprobs:
             last = first + span.stop - span.start
             parts.append(top_logprobs(logits[first:last], span.targets, span.top, span.token_ids))
             first = last
         return parts
+
+
+def _spread(told: SampledTokens, rows: list[int], count: int) -> StepResult:
+    """Return what was told of `rows` as the result of `count` rows, of which the rest are held."""
+    if len(rows) == count:
+        return StepResult(told.token_ids, told.failed, told.logprobs, [])
+    result = StepResult([0] * count, [None] * count, [None] * count, [])
+    for k, row in enumerate(rows):
+        result.token_ids[row] = told.token_ids[k]
+        result.failed[row] = told.failed[k]
+        result.logprobs[row] = told.logprobs[k]
+    return result

@@ -1,12 +1,14 @@
 """What the scheduler asks of a model runner, and what comes back: host data only.
 
-A runner is anything with `launch(plan) -> StepHandle`; the scheduler calls `result()` on the
-handle when it settles the step. Tests and benchmarks pass runners of their own.
+A step is launched without knowing what grammars allow its rows to say: the masks are needed only
+when the logits are sampled, which `StepHandle.result` does. A row whose mask is not known even then
+is held: `ModelRunner.sample` samples it later, from the logits it left, and nothing of it is
+computed twice. Tests and benchmarks pass runners of their own.
 """
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -35,7 +37,8 @@ class SampleState:
 
     prompt       [P] int32 the prompt, for the repetition penalty
     output       output tokens so far; the scheduler appends at settle
-    constraint   of an output that must follow a grammar: sampled only when `allowed` is known
+    constraint   of an output that must follow a grammar: sampled only when `allowed` is known,
+                 which may be as late as when the step's logits are there
     stop_ids     tokens that `min_new_tokens` forbids until it is reached
     """
 
@@ -45,6 +48,11 @@ class SampleState:
     stop_ids: tuple[int, ...]
     output: list[int] = field(default_factory=list)
     constraint: Constraint | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next token can be sampled: what its grammar allows is known."""
+        return self.constraint is None or self.constraint.allowed is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,27 +107,47 @@ class StepPlan:
     prompt_logprobs: list[PromptLogprobSpan]
 
 
+@dataclass(frozen=True, slots=True)
+class HeldRow:
+    """A row whose forward pass is over and whose token waits for its mask.
+
+    logits    of its last token, the runner's own
+    position  that the sampled token will have
+    """
+
+    logits: Any
+    sample: SampleState
+    position: int
+
+
 @dataclass(slots=True)
 class StepResult:
     """What a step produced.
 
-    token_ids        one per sampled row
+    token_ids        one per sampled row; 0 for one that failed or is held
     failed           per sampled row, why it has no usable token ("logits are not finite"), or None
     logprobs         per sampled row that asked, its token's log-probabilities; else None
     prompt_logprobs  one per span of the plan, in its order: values at positions start+1 .. stop
+    held             rows that could not be sampled yet, by their index in `sampled`
     """
 
     token_ids: list[int]
     failed: list[str | None]
     logprobs: list[TokenLogprobs | None]
     prompt_logprobs: list[TokenLogprobs]
+    held: dict[int, HeldRow] = field(default_factory=dict[int, HeldRow])
 
 
 class StepHandle(Protocol):
     """A step in flight."""
 
+    @property
+    def forwarded(self) -> bool:
+        """Whether the forward pass is over: from then on, waiting for masks holds up the step."""
+        ...
+
     def result(self) -> StepResult:
-        """Wait for the step and return what it produced."""
+        """Wait for the logits, sample the rows whose masks are known now, and return it all."""
         ...
 
 
@@ -128,4 +156,8 @@ class ModelRunner(Protocol):
 
     def launch(self, plan: StepPlan) -> StepHandle:
         """Start a step; the copies of the plan come first."""
+        ...
+
+    def sample(self, rows: list[HeldRow]) -> StepResult:
+        """Sample rows that steps have held, and whose masks are known now."""
         ...

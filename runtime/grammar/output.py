@@ -5,10 +5,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-# A mask that was late this often, or this seldom, is still waited for.
-_LATE_ALLOWED = 8
-_TOKENS_PER_LATE = 64
-
 
 @dataclass(slots=True, eq=False)
 class GrammarOutput:
@@ -29,26 +25,9 @@ class GrammarOutput:
     allowed: np.ndarray | None = None
     failure: str | None = None
     _first: np.ndarray | None = field(default=None)
-    _tokens: int = 0
-    _late: int = 0
-
-    @property
-    def pending(self) -> bool:
-        """Whether the next token cannot be sampled yet."""
-        return self.allowed is None
-
-    @property
-    def prompt(self) -> bool:
-        """Whether its masks have come in time, so that a step may wait a moment for the next."""
-        return self._late <= _LATE_ALLOWED + self._tokens // _TOKENS_PER_LATE
-
-    def was_late(self) -> None:
-        """Note that a step was held up for the mask, and went on without it."""
-        self._late += 1
 
     def take(self, token: int) -> None:
         """Go on with a sampled token that does not end the request."""
-        self._tokens += 1
         if self.after is None:
             self.allowed = None
             self.accept(token)

@@ -21,6 +21,7 @@ from functools import partial
 
 import numpy as np
 
+from runtime.durations import Durations
 from runtime.grammar.nursery import NurserySettings
 from runtime.grammar.nursery_process import Nursery, NurseryProcess
 from runtime.grammar.output import GrammarOutput
@@ -74,7 +75,10 @@ class _Place:
 
 
 class GrammarPool:
-    """Opens outputs, collects their masks, and tells which ones have failed."""
+    """Opens outputs, collects their masks, and tells which ones have failed.
+
+    compilations  seconds from starting a grammar's process until it could be served
+    """
 
     def __init__(
         self,
@@ -86,6 +90,7 @@ class GrammarPool:
         self._settings = settings
         self._make_nursery = nursery
         self._clock = clock
+        self.compilations = Durations()
         self._nursery: Nursery | None = None
         self._selector = selectors.DefaultSelector()
         self._places: OrderedDict[bytes, _Place] = OrderedDict()
@@ -266,6 +271,7 @@ class GrammarPool:
             match message:
                 case Compiled():
                     place.compiled = True
+                    self.compilations.observe(self._clock() - place.started_s)
                 case Mask(slot, bits):
                     output = place.outputs.get(slot)
                     if output is not None:

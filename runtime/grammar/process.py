@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from runtime.errors import GrammarError
+from runtime.grammar.patterns import check_pattern
 from runtime.grammar.schema import prepare_schema, prepare_tag
 from runtime.grammar.utf8 import START, Utf8Guard
 from runtime.grammar.wire import (
@@ -136,6 +137,7 @@ def _compile(compiler: "GrammarCompiler", grammar: Grammar) -> "CompiledGrammar"
             prepare_schema(schema)
             return compiler.compile_json_schema(_json(schema), max_whitespace_cnt=MAX_BLANKS)
         case "regex":
+            check_pattern(grammar.text)
             return compiler.compile_regex(grammar.text)
         case "ebnf":
             return compiler.compile_grammar(grammar.text)
@@ -148,6 +150,8 @@ def _compile(compiler: "GrammarCompiler", grammar: Grammar) -> "CompiledGrammar"
 def _decoded(text: str) -> object:
     try:
         return msgspec.json.decode(text)
+    except msgspec.ValidationError:
+        raise GrammarError("the grammar has a number that is too large to be read") from None
     except (msgspec.DecodeError, RecursionError) as fault:
         raise GrammarError(f"the grammar is no JSON: {fault}") from None
 
@@ -192,8 +196,10 @@ def _reason(fault: Exception) -> str:
 
 
 def _without_source(text: str) -> str:
-    """Strip time and place in the compiler's source from what it says, and cut it."""
+    """Strip time, place and condition in the compiler's source from what it says, and cut it."""
     line = next((part for part in text.splitlines() if part.strip()), "")
     if line.startswith("[") and ".cc:" in line:
         line = line.partition(".cc:")[2].partition(": ")[2].removeprefix("Warning: ")
+    if line.startswith("Check failed: "):
+        line = line.partition(" is false: ")[2] or "the grammar is malformed"
     return line.strip()[:_MESSAGE_CHARS]

@@ -1,13 +1,16 @@
 """JSON Schema that a grammar can hold an output to, and what of it none can.
 
 A keyword that would be dropped in silence makes outputs that do not validate: such a schema is
-refused. Runs in the grammar's process, where a schema of any depth harms nobody else.
+refused, or said in another way. Runs in the grammar's process, where a schema of any depth harms
+nobody else.
 """
 
 from collections.abc import Iterator
 from typing import Any, cast
 
 from runtime.errors import GrammarError
+from runtime.grammar.formats import FORMATS, REFUSED_FORMATS
+from runtime.grammar.patterns import AS_RULES, check_pattern, json_pattern
 
 # Source: measured, the compiler takes them without a word and enforces nothing.
 _NOT_ENFORCED = (
@@ -17,6 +20,28 @@ _NOT_ENFORCED = (
 _SCHEMAS = ("additionalProperties", "items", "propertyNames", "additionalItems")
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _MAPPINGS = ("properties", "patternProperties", "$defs", "definitions")
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_COUNTS = (
+    "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
+)  # fmt: skip
+_MOST = 1 << 31
+_MOST_INTEGER = 1 << 63
+_MOST_NUMBER = 10**308
+
+# Without a type they are dropped in silence. Source: measured.
+_OF_TYPE = {
+    "string": ("pattern", "format", "minLength", "maxLength"),
+    "number": _BOUNDS,
+    "array": ("items", "prefixItems", "minItems", "maxItems"),
+    "object": (
+        "properties", "patternProperties", "propertyNames", "required", "additionalProperties",
+        "minProperties", "maxProperties",
+    ),
+}  # fmt: skip
+_CONSTRAINTS = frozenset(name for names in _OF_TYPE.values() for name in names)
+# What stands beside them is dropped in silence.
+_CHOICES = ("$ref", "anyOf", "oneOf", "allOf")
+_SAID = frozenset((*_CHOICES, "type", "enum", "const"))
 
 
 def prepare_schema(schema: object) -> None:
@@ -24,6 +49,7 @@ def prepare_schema(schema: object) -> None:
 
     Raises GrammarError for the first keyword that it would not enforce.
     """
+    shared: dict[str, Any] = {}
     waiting = [schema]
     while waiting:
         part = waiting.pop()
@@ -35,8 +61,14 @@ def prepare_schema(schema: object) -> None:
                 raise GrammarError(f"the schema keyword {name!r} cannot be enforced")
         if rules.get("uniqueItems"):
             raise GrammarError("the schema keyword 'uniqueItems' cannot be enforced")
-        _bound_by_pattern(rules)
         waiting.extend(_inner(rules))
+        _say_type(rules)
+        _check_numbers(rules)
+        _say_patterns(rules)
+        _bound_by_pattern(rules)
+        _format_by_pattern(rules, shared)
+    if shared and isinstance(schema, dict):
+        cast(dict[str, Any], schema).setdefault("$defs", {}).update(shared)
 
 
 def prepare_tag(tag: object) -> None:
@@ -51,7 +83,59 @@ def prepare_tag(tag: object) -> None:
             if inner.get("type") == "json_schema":
                 prepare_schema(inner.get("json_schema"))
             else:
+                if inner.get("type") == "regex" and isinstance(inner.get("pattern"), str):
+                    check_pattern(inner["pattern"])
                 waiting.extend(inner.values())
+
+
+def _say_type(rules: dict[str, Any]) -> None:
+    """Name the types that keywords speak of where no type is named; a stricter schema."""
+    asked = [name for name in rules if name in _CONSTRAINTS]
+    choice = next((name for name in _CHOICES if name in rules), None)
+    if choice is not None and not asked and "type" in rules and isinstance(rules[choice], list):
+        for part in rules[choice]:
+            if isinstance(part, dict) and not part.keys() & _SAID:
+                cast(dict[str, Any], part)["type"] = rules["type"]
+    if not asked or rules.keys() & {"enum", "const"}:
+        return
+    if choice is not None:
+        raise GrammarError(
+            f"the schema keyword {asked[0]!r} cannot be enforced beside {choice!r}: "
+            "say it in each of the schemas there"
+        )
+    if "type" not in rules:
+        types = [t for t, names in _OF_TYPE.items() if not rules.keys().isdisjoint(names)]
+        rules["type"] = types[0] if len(types) == 1 else types
+
+
+def _types(rules: dict[str, Any]) -> list[object]:
+    types = rules.get("type")
+    return cast(list[object], types) if isinstance(types, list) else [types]
+
+
+def _check_numbers(rules: dict[str, Any]) -> None:
+    """Refuse, by name, numbers that the compiler cannot hold; it fails on them without a word."""
+    most = _MOST_INTEGER if "integer" in _types(rules) else _MOST_NUMBER
+    for name in _BOUNDS:
+        value = rules.get(name)
+        if isinstance(value, int | float) and not -most < value < most:
+            least = "2^63" if most == _MOST_INTEGER else "10^308"
+            raise GrammarError(f"the schema keyword {name!r} must be below {least} in size")
+    for name in _COUNTS:
+        value = rules.get(name)
+        if isinstance(value, float) and value.is_integer():
+            rules[name] = value = int(value)
+        if isinstance(value, int | float) and not (isinstance(value, int) and 0 <= value < _MOST):
+            raise GrammarError(f"the schema keyword {name!r} must be an integer from 0 to 2^31 - 1")
+
+
+def _say_patterns(rules: dict[str, Any]) -> None:
+    if isinstance(rules.get("pattern"), str):
+        rules["pattern"] = json_pattern(rules["pattern"])
+    named = rules.get("patternProperties")
+    if isinstance(named, dict):
+        mapping = cast(dict[str, Any], named)
+        rules["patternProperties"] = {json_pattern(p): rule for p, rule in mapping.items()}
 
 
 def _bound_by_pattern(rules: dict[str, Any]) -> None:
@@ -70,6 +154,40 @@ def _bound_by_pattern(rules: dict[str, Any]) -> None:
         for name in bounds:
             del rules[name]
         rules["pattern"] = rf"^[\s\S]{{{least},{'' if most is None else most}}}$"
+
+
+def _format_by_pattern(rules: dict[str, Any], shared: dict[str, Any]) -> None:
+    """Say a string's format as a pattern, made once for the whole schema.
+
+    shared  schemas that belong into the `$defs` of the root, by name
+    """
+    name = rules.get("format")
+    if not isinstance(name, str) or rules.keys() & {"enum", "const"}:
+        return
+    if "string" not in _types(rules):
+        return
+    if name in REFUSED_FORMATS:
+        raise GrammarError(f"the format {name!r} cannot be enforced")
+    form = FORMATS.get(name)
+    if form is None:
+        return
+    if "pattern" in rules:
+        raise GrammarError("the schema keywords 'pattern' and 'format' cannot be enforced together")
+    least, most = rules.pop("minLength", 0), rules.pop("maxLength", None)
+    if least > form.least or (most is not None and (form.most is None or most < form.most)):
+        raise GrammarError(f"bounds of length cannot be enforced beside the format {name!r}")
+    del rules["format"]
+    rules["pattern"] = f"^{AS_RULES}({form.pattern})$"
+    if rules["type"] == "string":
+        # Compiling some of them takes a second: each once, however many strings have them.
+        key = f"format {name}"
+        shared[key] = {"type": "string", "pattern": rules["pattern"]}
+        kept = rules.get("$defs"), rules.get("definitions")
+        rules.clear()
+        rules["$ref"] = f"#/$defs/{key}"
+        for part, value in zip(("$defs", "definitions"), kept, strict=True):
+            if value is not None:
+                rules[part] = value
 
 
 def _inner(rules: dict[str, Any]) -> Iterator[object]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from mem_cache.handles import Match
+from mem_cache.spec import div_ceil
 from runtime.scheduler.queue import WaitingQueue
 from runtime.scheduler.request import Request, Status
 from runtime.scheduler.residency import Residency
@@ -29,6 +30,8 @@ class Admission:
     def admit(self, prefills: list[Request], decoding: int) -> list[Request]:
         """Admit what fits and return it; `prefills` gains each one, in order."""
         admitted: list[Request] = []
+        for prefill in prefills if self._awake else ():
+            prefill.await_nobody()
         if not self._awake or not len(self._queue) or not self._residency.has_row:
             return admitted
         self._awake = False
@@ -77,6 +80,11 @@ class Admission:
         boundary, other = best
         if boundary < other.target - 1:
             other.save_positions.add(boundary)
+        else:
+            boundary = other.target
+        # Only whole pages are published before the end, and with them the points inside.
+        page = self._residency.spec.page_size
+        other.await_by(request, div_ceil(boundary, page) * page)
         return True
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from mem_cache.spec import div_ceil
-from runtime.executor.step_plan import Phase, SampleState, StepPlan
+from runtime.executor.step_plan import Phase, SampleState, StepPlan, StepResult
 from runtime.scheduler.request import Request
 from runtime.scheduler.residency import Residency
 
@@ -15,7 +15,6 @@ class DecodeSet:
         self._residency = residency
         self.requests: list[Request] = []
         self._active: list[Request] = []
-        self._paused: frozenset[int] = frozenset()
         self._last_token = np.zeros(residency.table.page_table.shape[0], dtype=np.int32)
         self._rows = np.zeros(0, dtype=np.int64)
         self._samples: list[SampleState] = []
@@ -33,24 +32,35 @@ class DecodeSet:
     def remove(self, request: Request) -> None:
         """Take a request out; its row may be reused afterwards."""
         self.requests.remove(request)
+        request.held = None
         self._changed = True
 
     @property
     def active(self) -> list[Request]:
-        """The requests that take part in the next step: all but the paused ones."""
+        """The requests that take part in the next step: all but the held ones."""
         self._refresh()
         return self._active
 
-    def pause(self, request_ids: frozenset[int]) -> None:
-        """Leave these out of the steps from now on, and no others."""
-        if request_ids != self._paused:
-            self._paused = request_ids
-            self._changed = True
+    @property
+    def due(self) -> list[Request]:
+        """The held requests that can be sampled now."""
+        if len(self.active) == len(self.requests):
+            return []
+        return [r for r in self.requests if r.held is not None and r.is_ready]
 
-    def settled(self, tokens: list[int]) -> None:
-        """Note the token that each row sampled in the step that was just settled."""
-        self._last_token[self._rows] = tokens
+    def settled(self, result: StepResult) -> None:
+        """Note the token that each row sampled in the step that was just settled, or hold it."""
+        for k, row in result.held.items():
+            self._active[k].held = row
+            self._changed = True
+        self._last_token[self._rows] = result.token_ids
         self._residency.table.length[self._rows] += 1
+
+    def resume(self, request: Request, token: int) -> None:
+        """Have a held request go on with the token that was sampled for it."""
+        request.held = None
+        self._last_token[request.row] = token
+        self._changed = True
 
     def needs_page(self) -> list[Request]:
         """Return the rows whose next position opens a new full page."""
@@ -64,8 +74,7 @@ class DecodeSet:
 
     def _refresh(self) -> None:
         if self._changed:
-            paused = self._paused
-            self._active = [r for r in self.requests if r.id not in paused]
+            self._active = [r for r in self.requests if r.held is None]
             self._rows = np.array([r.row for r in self._active], dtype=np.int64)
             self._samples = [r.sample for r in self._active]
             self._changed = False

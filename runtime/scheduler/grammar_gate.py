@@ -1,27 +1,33 @@
-"""Which requests may be sampled now: those whose grammars have said what may come next.
+"""Grammars beside the steps: their masks are made in other processes while a forward pass runs.
 
-The masks are made in other processes while the loop does other things. A step waits for them for
-`PATIENCE_S` at most, usually a tenth of that, and then runs without the rows that lack one; a
-grammar that is late too often is not waited for at all. So free requests lose next to nothing to
-a grammar, whatever it is, and with no grammar about none of this code runs.
+A step takes along every row that decodes. What its grammar allows a row to say is needed only when
+the logits are sampled, so that the masks have the whole forward pass to come in; a step is never
+held up for one that is later still. Such a row is held: its logits are kept, it sits out, and it
+is sampled from them and goes on when its mask is there. So free requests lose nothing to a grammar,
+whatever it is, and with no grammar about none of this code runs.
+
+Only a request whose grammar is not compiled yet waits outside, in the queue.
 """
 
-import time
+from collections.abc import Sequence
 from typing import Protocol
 
+from runtime.durations import Durations
+from runtime.executor.step_plan import StepHandle
 from runtime.grammar.output import GrammarOutput
 from runtime.messages import Grammar
 from runtime.scheduler.decode import DecodeSet
 from runtime.scheduler.queue import WaitingQueue
 from runtime.scheduler.request import Request
 
-PATIENCE_S = 0.002
+# How often the forward pass is asked whether it is over, while masks are awaited.
+LOOK_S = 0.0005
 # With nothing else to do: how long until messages are looked for again.
 IDLE_S = 0.005
 
 
 class Grammars(Protocol):
-    """What makes masks: `runtime.grammar.pool.GrammarPool`, or a stand-in."""
+    """What makes masks: `runtime.grammar.pool.GrammarPool`, or what a test puts there."""
 
     @property
     def active(self) -> bool:
@@ -31,6 +37,11 @@ class Grammars(Protocol):
     @property
     def end_ids(self) -> frozenset[int]:
         """Tokens that only a complete output may go on with."""
+        ...
+
+    @property
+    def compilations(self) -> Durations:
+        """How long compiling took, for each grammar that was compiled."""
         ...
 
     def open(self, request_id: int, grammar: Grammar) -> GrammarOutput:
@@ -47,7 +58,7 @@ class Grammars(Protocol):
 
 
 class GrammarGate:
-    """Keeps requests whose mask is not there out of admission and out of decode steps.
+    """Brings masks in, and keeps requests whose grammar is not compiled out of admission.
 
     let_in  whether the last `hear` brought the first mask of a waiting request
     """
@@ -58,6 +69,7 @@ class GrammarGate:
         self._grammars = grammars
         self._waiting = waiting
         self._decoding = decoding
+        self._failed: list[GrammarOutput] = []
         self.let_in = False
 
     @property
@@ -68,7 +80,17 @@ class GrammarGate:
     @property
     def active(self) -> bool:
         """Whether any request has a grammar."""
-        return self._grammars is not None and self._grammars.active
+        return self._grammars is not None and (self._grammars.active or bool(self._failed))
+
+    @property
+    def compilations(self) -> Durations | None:
+        """How long compiling took, for each grammar that was compiled."""
+        return None if self._grammars is None else self._grammars.compilations
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait for their grammar to be compiled."""
+        return sum(not request.is_ready for request in self._waiting) if self.active else 0
 
     def open(self, request: Request) -> None:
         """Have a new request follow its grammar, if it has one."""
@@ -81,6 +103,7 @@ class GrammarGate:
         """Forget the grammar of a request that ends, if it has one."""
         if request.constraint is not None and self._grammars is not None:
             self._grammars.close(request.constraint)
+            self._failed = [output for output in self._failed if output is not request.constraint]
 
     def completes(self, request: Request, token: int) -> bool:
         """Say whether this sampled token ends an output that follows a grammar."""
@@ -89,35 +112,30 @@ class GrammarGate:
         return token in self._grammars.end_ids
 
     def hear(self, *, prefilling: bool) -> list[GrammarOutput]:
-        """Take in masks and pause the rows that lack one; return outputs that have failed.
+        """Take in masks between two steps; return outputs that have failed.
 
         prefilling  whether a prefill could run now
         """
         assert self._grammars is not None
         expected = [r for r in self._waiting if not r.is_ready]
-        late = [r for r in self._decoding.requests if not r.is_ready]
-        others = prefilling or len(late) < len(self._decoding)
-        idle = not others and len(expected) == len(self._waiting)
-        failed = self._grammars.poll(IDLE_S if idle else 0.0)
-        awaited = [r for r in late if r.constraint is not None and r.constraint.prompt]
-        if awaited:
-            failed += self._wait_for(awaited)
-        if others:
-            for request in awaited:
-                if request.constraint is not None and request.constraint.pending:
-                    request.constraint.was_late()
-        paused = frozenset(r.id for r in late if not r.is_ready)
-        self._decoding.pause(paused)
+        busy = prefilling or self._decoding.active or len(expected) < len(self._waiting)
+        failed, self._failed = self._failed, []
+        failed += self._grammars.poll(0.0 if busy or failed else IDLE_S)
         self.let_in = any(r.is_ready for r in expected)
         return failed
 
-    def _wait_for(self, awaited: list[Request]) -> list[GrammarOutput]:
+    def gather(self, requests: Sequence[Request], step: StepHandle) -> None:
+        """Take in masks of a step's rows for as long as its forward pass goes on.
+
+        Outputs that fail meanwhile are told by the next `hear`: their rows are in the step.
+        """
         assert self._grammars is not None
-        failed: list[GrammarOutput] = []
-        deadline = time.monotonic() + PATIENCE_S
-        while any(not r.is_ready for r in awaited):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                break
-            failed += self._grammars.poll(left)
-        return failed
+        late = [r for r in requests if not r.is_ready]
+        while late:
+            # Asked before the poll: what has come by the end of the pass is in time.
+            over = step.forwarded
+            self._failed += self._grammars.poll(0.0 if over else LOOK_S)
+            still = [r for r in late if not r.is_ready]
+            if over and len(still) == len(late):
+                return
+            late = still

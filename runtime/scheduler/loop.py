@@ -5,7 +5,6 @@ and no global state, so that the same code runs under simulated time and faults.
 """
 
 import logging
-from collections import Counter
 from collections.abc import Callable
 
 from runtime.executor.step_plan import ModelRunner, Phase, StepPlan, StepResult
@@ -13,29 +12,33 @@ from runtime.ipc import Socket
 from runtime.messages import (
     Abort,
     CacheView,
-    FinishType,
     Flush,
     Flushed,
     Generate,
     GetCache,
     GetState,
+    Histogram,
     Outputs,
     Refused,
     Shutdown,
     State,
+    Stop,
     ToScheduler,
 )
 from runtime.scheduler.admission import Admission
 from runtime.scheduler.cache_view import cache_view
 from runtime.scheduler.decode import DecodeSet
+from runtime.scheduler.endings import Endings
 from runtime.scheduler.grammar_gate import GrammarGate, Grammars
+from runtime.scheduler.integrity import IntegrityWatch
 from runtime.scheduler.prefill import PrefillPlanner
 from runtime.scheduler.queue import WaitingQueue
+from runtime.scheduler.refusals import refusal_of
 from runtime.scheduler.replies import Replies
 from runtime.scheduler.request import Request, Status
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.settings import SchedulerSettings
-from runtime.scheduler.stats import Stats
+from runtime.scheduler.stats import Ending, Stats
 
 logger = logging.getLogger("umbra.scheduler")
 
@@ -73,10 +76,20 @@ class Scheduler:
             logit_rows=settings.max_logit_rows,
         )
         self._gate = GrammarGate(grammars, self.waiting, self.decoding)
-        self._requests: dict[int, Request] = {}
         self._replies = Replies()
+        self._endings = Endings(
+            residency,
+            waiting=self.waiting,
+            prefills=self.prefills,
+            decoding=self.decoding,
+            gate=self._gate,
+            stats=self.stats,
+            replies=self._replies,
+            on_change=self._admission.wake,
+        )
+        self._requests = self._endings.requests
         self._last_phase = Phase.DECODE
-        self._checked_idle = True
+        self._watch = IntegrityWatch(residency, every_step=settings.check_every_step)
         self.running = True
         self.step_started_s: float | None = None
         self.turned_s = clock()
@@ -97,21 +110,26 @@ class Scheduler:
         if self._gate.active:
             self._hear_grammars()
         for request in self._admission.admit(self.prefills, len(self.decoding)):
-            self._count_recomputed(request)
+            request.times.admitted(self._clock())
+            self.stats.recomputed(request)
         step = self._plan()
         if step is not None:
             self._run_step(*step)
         # First: who has a reply finds what it left in the cache announced.
         self.residency.flush_events()
         self._reply()
-        if step is None or self.settings.check_every_step:
-            self._check(idle=step is None)
+        if step is not None:
+            self._watch.stepped([*self.prefills, *self.decoding.requests])
+        elif not self._requests:
+            self._watch.idle(self.turned_s)
 
     def _run_step(self, plan: StepPlan, requests: list[Request]) -> None:
         self.step_started_s = started = self._clock()
-        handle = self._runner.launch(plan)
+        step = self._runner.launch(plan)
         self.residency.copies_launched()
-        result = handle.result()
+        if plan.phase is Phase.DECODE and self._gate.active:
+            self._gate.gather(requests, step)
+        result = step.result()
         self.turned_s = self._clock()
         self.step_started_s = None
         if plan.phase is Phase.PREFILL:
@@ -125,7 +143,9 @@ class Scheduler:
     def _reply(self) -> None:
         items = self._replies.take()
         self.stats.update(
-            running=len(self.prefills) + len(self.decoding), waiting=len(self.waiting)
+            running=len(self.prefills) + len(self.decoding),
+            waiting=len(self.waiting),
+            compiling=self._gate.queued,
         )
         if items:
             self._socket.send(Outputs(items))
@@ -137,8 +157,9 @@ class Scheduler:
             case Generate():
                 self._add(message)
             case Abort():
-                for request_id in message.request_ids:
-                    self._abort(request_id)
+                self._end_early(message.request_ids, "aborted")
+            case Stop():
+                self._end_early(message.request_ids, "finished")
             case Flush():
                 self._flush(message)
             case GetState():
@@ -149,56 +170,47 @@ class Scheduler:
                 self.running = False
 
     def _add(self, message: Generate) -> None:
-        refusal = self._refusal(message)
+        refusal = refusal_of(
+            message,
+            self.settings,
+            known=self._requests,
+            waiting=len(self.waiting),
+            has_grammars=self._gate.is_there,
+        )
+        self.stats.received(message, refused=refusal is not None)
         if refusal is not None:
-            self._refuse(refusal)
+            self._socket.send(refusal)
             return
         request = Request(message, self.settings.eos_token_ids, self._clock())
-        self.stats.count("requests")
-        self.stats.count("prompt_tokens", request.prompt_tokens)
         self._requests[request.id] = request
         self.waiting.add(request)
         self._gate.open(request)
         self._admission.wake()
 
     def _hear_grammars(self) -> None:
-        """Take in masks; end the requests whose grammars failed, with a refusal if they can."""
+        """Take in masks; end the requests whose grammars failed, with a refusal if they can.
+
+        Then sample the rows that were held for their masks: they take part in the next step.
+        """
         for output in self._gate.hear(prefilling=bool(self.prefills)):
             request, reason = self._requests[output.request_id], output.failure or ""
             if request.output_tokens:
-                self._fail(request, reason)
+                self._endings.fail(request, reason)
             else:
-                self._refuse(Refused(request.id, "grammar", reason))
-                self._end(request)
+                self._socket.send(Refused(request.id, "grammar", reason))
+                self._endings.quietly(request, "refused")
         if self._gate.let_in:
             self._admission.wake()
+        due = self.decoding.due
+        if due:
+            self._settle_held(due)
 
-    def _refuse(self, refusal: Refused) -> None:
-        self.stats.count("refused_requests")
-        self._socket.send(refusal)
-
-    def _refusal(self, message: Generate) -> Refused | None:
-        prompt, new = len(message.input_ids) // 4, message.sampling.max_new_tokens
-        limit = self.settings.context_tokens
-        if prompt == 0 or message.request_id in self._requests:
-            what = "the prompt is empty" if prompt == 0 else "the request id is in use"
-            return Refused(message.request_id, "bad_request", what)
-        if prompt + new > limit:
-            text = f"{prompt} prompt and {new} new tokens can never fit: the limit is {limit}"
-            return Refused(message.request_id, "too_long", text)
-        if message.sampling.grammar is not None and not self._gate.is_there:
-            return Refused(message.request_id, "grammar", "this server has no grammars")
-        if len(self.waiting) >= self.settings.max_queued_requests:
-            return Refused(message.request_id, "queue_full", "the request queue is full")
-        return None
-
-    def _abort(self, request_id: int) -> None:
-        request = self._requests.get(request_id)
-        if request is None:
-            return
-        self.stats.count("aborted_requests")
-        self._replies.forget(request)
-        self._end(request)
+    def _end_early(self, request_ids: list[int], how: Ending) -> None:
+        """End requests that nobody wants more of; unknown ids are of those that have ended."""
+        for request_id in request_ids:
+            request = self._requests.get(request_id)
+            if request is not None:
+                self._endings.quietly(request, how)
 
     def _flush(self, message: Flush) -> None:
         busy = len(self.waiting) + len(self.prefills) + len(self.decoding)
@@ -220,7 +232,14 @@ class Scheduler:
             step_age_s=now - started if started is not None else 0.0,
             loop_age_s=0.0 if started is not None else now - self.turned_s,
             namespaces=dict(self.stats.namespace_tokens),
+            durations=self._durations(),
         )
+
+    def _durations(self) -> dict[str, Histogram]:
+        durations = {"eviction": self.residency.evictions.seconds.told()}
+        if self._gate.compilations is not None:
+            durations["grammar_compilation"] = self._gate.compilations.told()
+        return durations
 
     def _cache_view(self, message: GetCache) -> CacheView:
         return cache_view(
@@ -266,9 +285,10 @@ class Scheduler:
         """Put a running request back into the queue; what it computed goes into the tree."""
         logger.info("Retract request %d at %d tokens", request.id, request.committed)
         self.stats.count("retracted_requests")
-        self._leave_running(request)
+        self._endings.leave_running(request)
         self.residency.release(request)
         request.status = Status.WAITING
+        request.times.queued(self._clock())
         self.waiting.add(request)
         self._admission.wake()
 
@@ -289,13 +309,14 @@ class Scheduler:
                 self.residency.publish(request, partial=done)
             if request.cached_tokens is None:
                 request.cached_tokens = request.matched
-                self.stats.count("cached_tokens", request.matched)
+                self.stats.cached(request)
             if not done:
                 continue
+            request.times.computed(self.turned_s)
             self.prefills.remove(request)
             request.status = Status.DECODE
             if k is None:
-                self._finish(request, "length")
+                self._endings.finish(request, "length", now_s=self.turned_s)
             elif self._take_token(request, result, k):
                 self.decoding.add(request)
         for k, twin in enumerate(twins, start=rows_sampled):
@@ -308,87 +329,45 @@ class Scheduler:
         It goes on waiting, for a row that starts behind the prompt.
         """
         twin.cached_tokens = twin.prompt_tokens
-        self.stats.count("cached_tokens", twin.prompt_tokens)
+        self.stats.cached(twin)
+        twin.times.admitted(self.turned_s)
+        twin.times.computed(self.turned_s)
         self._take_token(twin, result, k)
 
-    def _count_recomputed(self, request: Request) -> None:
-        """Count what is computed again although its full pages were there, by cause.
-
-        Replayed: no resume point was near. Recomputed: one was, further up.
-        """
-        replays = request.exact_from > request.matched
-        name = "replayed_tokens" if replays else "recomputed_tokens"
-        self.stats.count(name, request.full_matched - request.matched)
-
     def _settle_decode(self, requests: list[Request], result: StepResult) -> None:
-        self.decoding.settled(result.token_ids)
+        self.decoding.settled(result)
         for k, request in enumerate(requests):
             request.committed += 1
             request.scheduled = request.committed
+            if k not in result.held:
+                self._take_token(request, result, k)
+
+    def _settle_held(self, requests: list[Request]) -> None:
+        rows = [request.held for request in requests if request.held is not None]
+        result = self._runner.sample(rows)
+        self.turned_s = self._clock()
+        for k, request in enumerate(requests):
+            self.decoding.resume(request, result.token_ids[k])
             self._take_token(request, result, k)
 
     def _take_token(self, request: Request, result: StepResult, k: int) -> bool:
         """Append sampled token `k` to its request; False if that ended the request."""
         failure = result.failed[k]
         if failure is not None:
-            self._fail(request, failure)
+            self._endings.fail(request, failure)
             return False
         token = result.token_ids[k]
         request.append(token)
-        self.stats.counters["generation_tokens"] += 1
+        self.stats.sampled(request)
         self._replies.token(request, token, result.logprobs[k])
         sampling = request.sample.sampling
         enough = request.output_tokens >= sampling.min_new_tokens
         if (token in request.stop_ids and enough) or self._gate.completes(request, token):
-            self._finish(request, "stop", matched=token)
+            self._endings.finish(request, "stop", now_s=self.turned_s, matched=token)
             return False
         if request.output_tokens >= sampling.max_new_tokens:
-            self._finish(request, "length")
+            self._endings.finish(request, "length", now_s=self.turned_s)
             return False
         if request.constraint is not None:
             request.constraint.take(token)
         return True
-
-    def _finish(self, request: Request, finish: FinishType, *, matched: int | None = None) -> None:
-        self.stats.count("finished_requests")
-        self._replies.finish(request, finish, matched=matched)
-        self._end(request)
-
-    def _fail(self, request: Request, error: str) -> None:
-        logger.warning("Request %d failed: %s", request.id, error)
-        self.stats.count("failed_requests")
-        self._replies.finish(request, "error", error=error)
-        self._end(request, publish=False)
-
-    def _end(self, request: Request, *, publish: bool = True) -> None:
-        """Forget a request, wherever it stands, and free what it holds."""
-        if request.status is Status.WAITING:
-            self.waiting.remove(request.id)
-        else:
-            self._leave_running(request)
-            self.residency.release(request, publish=publish)
-        self._gate.close(request)
-        request.status = Status.FINISHED
-        del self._requests[request.id]
-        self._admission.wake()
-
-    def _leave_running(self, request: Request) -> None:
-        if request in self.prefills:
-            self.prefills.remove(request)
-        elif request in self.decoding.requests:
-            self.decoding.remove(request)
-
-    # --- integrity
-
-    def _check(self, *, idle: bool) -> None:
-        """Verify every invariant; when idle only once per busy spell."""
-        if idle and self._checked_idle:
-            return
-        self._checked_idle = idle
-        full: Counter[int] = Counter()
-        swa: Counter[int] = Counter()
-        rings: Counter[int] = Counter()
-        for request in [*self.prefills, *self.decoding.requests]:
-            request.check()
-            self.residency.count_references(request, full, swa, rings)
-        self.residency.cache.check(full=full, swa=swa, rings=rings)

@@ -24,4 +24,4 @@ def largest_namespaces(cache: ShadowRadixCache, count: int) -> dict[str, float]:
     """Return the tokens that the largest namespaces hold, by digest. Looks at each namespace."""
     tokens = cache.tokens_by_namespace()
     names = heapq.nlargest(count, tokens, key=tokens.__getitem__)
-    return {digest(name): tokens[name] for name in names if tokens[name]}
+    return {digest(name): tokens[name] for name in names}

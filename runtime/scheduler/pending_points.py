@@ -11,6 +11,7 @@ import numpy as np
 from mem_cache.handles import Point, PointKind
 from mem_cache.radix import ShadowRadixCache
 from mem_cache.spec import TreeSpec
+from runtime.scheduler.evictions import Evictions
 from runtime.scheduler.request import PendingPoint, Request
 
 
@@ -46,9 +47,10 @@ class PendingPoints:
     swa_held, rings_held   references that pending points hold
     """
 
-    def __init__(self, spec: TreeSpec, cache: ShadowRadixCache) -> None:
+    def __init__(self, spec: TreeSpec, cache: ShadowRadixCache, evictions: Evictions) -> None:
         self._spec = spec
         self._cache = cache
+        self._evictions = evictions
         self._swa, self._rings = cache.swa, cache.rings
         self.swa_held = 0
         self.rings_held = 0
@@ -106,7 +108,9 @@ class PendingPoints:
 
     def _make_room(self, claims: Claims, *, swa_pages: int) -> bool:
         wanted = Claims(claims.swa_pages + swa_pages, claims.rings + 1)
-        return self.leaves_room(wanted) and self._cache.evict_swa(swa_pages=swa_pages, rings=1)
+        if not self.leaves_room(wanted):
+            return False
+        return self._evictions.drop_points(swa_pages=swa_pages, rings=1)
 
     def _pend(self, request: Request, point: PendingPoint) -> int:
         """Add a pending point whose pages are taken; return the ring that is taken for it."""

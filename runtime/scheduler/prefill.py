@@ -6,6 +6,7 @@ import numpy as np
 
 from mem_cache.spec import div_ceil
 from runtime.executor.step_plan import Phase, PromptLogprobSpan, StepPlan
+from runtime.scheduler.prefill_shares import share_out
 from runtime.scheduler.queue import WaitingQueue
 from runtime.scheduler.request import Request
 from runtime.scheduler.residency import Residency, Save
@@ -21,7 +22,7 @@ class _Chunk:
 
 
 class PrefillPlanner:
-    """Cuts chunks in the order of admission.
+    """Cuts chunks as `share_out` says; its rows are in the order of admission.
 
     chunk_tokens  prompt tokens per step, -1 for no limit
     logit_rows    prompt positions whose logits one step may compute, which bounds their memory
@@ -47,26 +48,14 @@ class PrefillPlanner:
 
     def _cut(self, prefills: list[Request]) -> list[_Chunk]:
         budget = self._chunk_tokens if self._chunk_tokens > 0 else sum(r.total for r in prefills)
-        logit_rows = self._logit_rows
         chunks: list[_Chunk] = []
-        for request in prefills:
+        for request, end in share_out(prefills, tokens=budget, logit_rows=self._logit_rows):
             start = request.scheduled
-            end = min(request.target, start + budget)
-            wanted = _logits_wanted(request, end)
-            if wanted > logit_rows and request.logprob_next is not None:
-                end = request.logprob_next + logit_rows
-                wanted = logit_rows
-            if end <= start:
-                break
             window = self._residency.table.window[request.row].copy()
             self._residency.open_window(request, end)
             saves = self._residency.plan_saves(request, start, end)
             request.scheduled = end
             chunks.append(_Chunk(request, start, end, window, saves))
-            budget -= end - start
-            logit_rows -= wanted
-            if budget <= 0:
-                break
         return chunks
 
     def _assemble(self, chunks: list[_Chunk]) -> StepPlan:
@@ -115,12 +104,6 @@ class PrefillPlanner:
             positions=np.array([chunks[i].end for i in sampled], dtype=np.int64),
             prompt_logprobs=[s for i, c in enumerate(chunks) if (s := _span(i, c)) is not None],
         )
-
-
-def _logits_wanted(request: Request, end: int) -> int:
-    if request.logprob_next is None:
-        return 0
-    return max(0, min(end, request.prompt_tokens - 1) - request.logprob_next)
 
 
 def _span(row: int, chunk: _Chunk) -> PromptLogprobSpan | None:

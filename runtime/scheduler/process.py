@@ -34,6 +34,7 @@ from runtime.executor.model_runner import CpuModelRunner
 from runtime.executor.sampler import Sampler
 from runtime.grammar.nursery import NurserySettings
 from runtime.grammar.pool import GrammarPool, PoolSettings
+from runtime.heap import keep_freed_memory
 from runtime.ipc import Addresses, SchedulerSocket, Socket
 from runtime.kv_events_config import parse_kv_events_config
 from runtime.messages import Ready
@@ -122,6 +123,7 @@ def build_scheduler(
     sizes = pool_sizes(config, spec)
     device = torch.device("cpu")
     torch.set_num_threads(_threads(model_config))
+    keep_freed_memory()
     model = DeepseekV4(model_config, device, getattr(torch, network_dtype))
     if config.load_format == "dummy":
         fill_dummy(model, config.random_seed or 0)
@@ -190,7 +192,7 @@ def _log_pools(spec: PoolSpec, sizes: PoolSizes, record_format: str) -> None:
 
 
 def _threads(model: ModelConfig) -> int:
-    """Return how many threads the CPU reference computes with: one for a small network.
+    """Return how many threads torch computes with on the CPU: one for a small network.
 
     Its operations last microseconds, less than threads take to meet; where other processes want
     the cores, the meeting takes a time slice (seen: 0.07 s against 0.5 s a decode step). The

@@ -60,6 +60,9 @@ def _output(
         error=error,
         prompt_tokens=request.prompt_tokens if first else 0,
         cached_tokens=(request.cached_tokens or 0) if first else 0,
+        queue_s=request.times.queue_s if first else 0.0,
+        prefill_s=request.times.prefill_s if first else 0.0,
+        decode_s=request.times.decode_s,
         prompt_logprobs=_prompt_logprobs(request) if first else None,
         logprobs=_joined(logprobs) if logprobs else None,
     )

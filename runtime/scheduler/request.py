@@ -6,9 +6,10 @@ from enum import Enum
 import numpy as np
 
 from mem_cache.handles import Lock, PointKind
-from runtime.executor.step_plan import SampleState
+from runtime.executor.step_plan import HeldRow, SampleState
 from runtime.grammar.output import GrammarOutput
 from runtime.messages import Generate, TokenLogprobs, unpack_ids
+from runtime.scheduler.times import RequestTimes
 
 
 class Status(Enum):
@@ -52,18 +53,26 @@ class Request:
     published      tokens the tree has from this request, or had before
     exact_from     window and ring are exact from here on; before it a replay has not got there
     save_positions positions at which a resume point is wanted once prefill passes them
+    background     nobody waits for it: prefilled for what may come
     constraint     where the output must follow a grammar; it outlives the row
+    held           the logits of the last token, while what may be sampled from them is not known;
+                   all tokens are committed then
+    awaited_at     where the first of those that wait for this prefill will start, if any does
+    urgency        the highest priority of it and of those that wait for it
     logprob_next   next prompt position whose logits are wanted, None when there is none left
     """
 
     __slots__ = (
         "arrival_s",
+        "awaited_at",
+        "background",
         "cached_tokens",
         "committed",
         "common",
         "constraint",
         "exact_from",
         "full_matched",
+        "held",
         "id",
         "lock",
         "logprob_next",
@@ -85,10 +94,12 @@ class Request:
         "stop_ids",
         "stream",
         "target",
+        "times",
         "tokens",
         "total",
         "unsent",
         "unsent_logprobs",
+        "urgency",
         "window_from",
         "write_from",
     )
@@ -98,9 +109,12 @@ class Request:
         sampling = message.sampling
         self.id = message.request_id
         self.namespace = message.namespace
-        self.priority = message.priority
+        self.priority = self.urgency = message.priority
+        self.awaited_at: int | None = None
         self.stream = message.stream
+        self.background = message.background
         self.arrival_s = arrival_s
+        self.times = RequestTimes(arrival_s)
         self.prompt_tokens = len(prompt)
         self.tokens = np.empty(len(prompt) + sampling.max_new_tokens, dtype=np.int32)
         self.tokens[: len(prompt)] = prompt
@@ -114,6 +128,7 @@ class Request:
             stop_ids=tuple(sorted(self.stop_ids)),
         )
         self.constraint: GrammarOutput | None = None
+        self.held: HeldRow | None = None
         self.logprob_next = _first_logprob_position(message, len(prompt))
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.status = Status.WAITING
@@ -140,6 +155,21 @@ class Request:
         return limit if self.logprob_next is None else min(limit, self.logprob_next)
 
     @property
+    def goal(self) -> int:
+        """Where its prefill serves somebody next: a request that waits, or itself."""
+        at = self.awaited_at
+        return self.target if at is None or at <= self.scheduled else min(at, self.target)
+
+    def await_nobody(self) -> None:
+        """Forget who waits for this prefill."""
+        self.awaited_at, self.urgency = None, self.priority
+
+    def await_by(self, other: "Request", position: int) -> None:
+        """Note that `other` waits until this prefill is at `position`, to start there."""
+        nearest = position if self.awaited_at is None else min(position, self.awaited_at)
+        self.awaited_at, self.urgency = nearest, max(self.urgency, other.urgency)
+
+    @property
     def output_tokens(self) -> int:
         """Tokens sampled so far."""
         return self.total - self.prompt_tokens
@@ -147,7 +177,7 @@ class Request:
     @property
     def is_ready(self) -> bool:
         """Whether the next token can be sampled: what its grammar allows is known."""
-        return self.constraint is None or not self.constraint.pending
+        return self.sample.is_ready
 
     def constrain(self, constraint: GrammarOutput) -> None:
         """Have the output follow a grammar from now on."""

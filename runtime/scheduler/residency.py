@@ -18,6 +18,7 @@ from mem_cache.policy import EvictionPolicy
 from mem_cache.radix import ShadowRadixCache
 from mem_cache.request_table import RequestTable
 from mem_cache.spec import TreeSpec, div_ceil
+from runtime.scheduler.evictions import Evictions
 from runtime.scheduler.kv_events import EventSink, KvEvents
 from runtime.scheduler.pending_points import Claims, Copies, PendingPoints, Save
 from runtime.scheduler.request import Request, Status
@@ -85,7 +86,8 @@ class Residency:
         self.replay_tokens = replay_tokens
         self.policy = policy or ResumePolicy()
         self._namespace_tokens = namespace_tokens
-        self.points = PendingPoints(spec, self.cache)
+        self.evictions = Evictions(self.cache)
+        self.points = PendingPoints(spec, self.cache, self.evictions)
         self._running: dict[int, Request] = {}
         self._copies = Copies()
         self._pins: list[Lock] = []
@@ -286,7 +288,7 @@ class Residency:
             request.shared_pages = whole
         request.published = tokens
         if self._namespace_tokens is not None:
-            self.cache.shrink(request.namespace, keep_tokens=self._namespace_tokens)
+            self.evictions.shrink(request.namespace, keep_tokens=self._namespace_tokens)
 
     def flush_events(self) -> None:
         """Hand on which pages came and went since the last call, if anybody wants to know."""
@@ -326,6 +328,7 @@ class Residency:
         request.shared_pages = request.num_pages = request.published = 0
         request.matched = request.committed = request.scheduled = 0
         request.save_positions = set()
+        request.await_nobody()
 
     def _leave_end_point(self, request: Request) -> None:
         """Hand the row's window and ring to a resume point at its last token."""
@@ -360,14 +363,12 @@ class Residency:
             rings[point.ring] += 1
 
     def _make_room(self, pages: int) -> bool:
-        return self.full.free >= pages or self.cache.evict_full(pages)
+        return self.evictions.make_room(pages)
 
     def _alloc_swa(self, count: int) -> np.ndarray:
-        if self.swa.free < count:
-            self.cache.evict_swa(swa_pages=count)
+        self.evictions.drop_points(swa_pages=count)
         return self.swa.alloc(count)
 
     def _alloc_ring(self) -> int:
-        if self.rings.free < 1:
-            self.cache.evict_swa(rings=1)
+        self.evictions.drop_points(rings=1)
         return self.rings.take()

@@ -2,9 +2,11 @@
 
 import logging
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 
+from runtime.messages import Generate
 from runtime.scheduler.namespaces import largest_namespaces
 from runtime.scheduler.request import Request
 from runtime.scheduler.residency import Residency
@@ -12,11 +14,20 @@ from runtime.scheduler.residency import Residency
 # There may be thousands of namespaces, so they are not looked at in every step.
 NAMESPACES_INTERVAL_S = 1.0
 NAMESPACES_TOLD = 16
+# Whether decode steps are replayed as CUDA graphs.
+CUDA_GRAPH = False
 
 logger = logging.getLogger("umbra.scheduler")
 
+Ending = Literal["finished", "aborted", "failed", "refused"]
+
+# Each request ends in one way: requests = finished + aborted + failed + refused, when idle. What
+# the server asks in the background, for no client, is in none of these, nor in the tokens of
+# prompts, of answers and of the cache; only what is computed counts for both.
 COUNTERS = (
     "requests",
+    "background_requests",
+    "background_prompt_tokens",
     "refused_requests",
     "finished_requests",
     "aborted_requests",
@@ -59,8 +70,48 @@ class Stats:
         """Add to a counter."""
         self.counters[name] += amount
 
-    def update(self, *, running: int, waiting: int) -> None:
-        """Replace the gauges by what is so now."""
+    def received(self, message: Generate, *, refused: bool) -> None:
+        """Count a request that came in."""
+        if message.background:
+            self.count("background_requests")
+        else:
+            self.count("requests")
+            self.count("refused_requests", refused)
+        if not refused:
+            name = "background_prompt_tokens" if message.background else "prompt_tokens"
+            self.count(name, len(message.input_ids) // 4)
+
+    def cached(self, request: Request) -> None:
+        """Count the tokens of a prompt that came from the cache."""
+        if not request.background and request.cached_tokens is not None:
+            self.count("cached_tokens", request.cached_tokens)
+
+    def recomputed(self, request: Request) -> None:
+        """Count what a request just admitted computes again although its full pages are there.
+
+        Replayed: no resume point was near. Recomputed: one was, further up.
+        """
+        replays = request.exact_from > request.matched
+        name = "replayed_tokens" if replays else "recomputed_tokens"
+        self.count(name, request.full_matched - request.matched)
+
+    def sampled(self, request: Request) -> None:
+        """Count a sampled token."""
+        if not request.background:
+            self.counters["generation_tokens"] += 1
+
+    def ended(self, request: Request, how: Ending) -> None:
+        """Count the end of a request."""
+        if not request.background:
+            self.count(f"{how}_requests")
+
+    def update(self, *, running: int, waiting: int, compiling: int = 0) -> None:
+        """Replace the gauges by what is so now.
+
+        running    requests that hold a row
+        waiting    those that do not
+        compiling  those of them that wait for their grammar
+        """
         residency = self._residency
         cache = residency.cache
         page = residency.spec.page_size
@@ -75,12 +126,16 @@ class Stats:
         # A cached unit that nobody uses is room: usage counts what requests hold. Rows and points
         # in the making share no window and no ring, so that counting entries counts units.
         table, points = residency.table, residency.points
+        rows = len(table.length)
         full_used = full.capacity - full.free - cache.evictable_pages
         swa_used = int(np.count_nonzero(table.window)) + points.swa_held
         rings_used = int(np.count_nonzero(table.ring)) + points.rings_held
         self.gauges = {
             "running": running,
             "waiting": waiting,
+            "compiling": compiling,
+            "rows": rows,
+            "cuda_graph": float(CUDA_GRAPH),
             "full_pages": full.capacity,
             "full_pages_free": full.free,
             "full_pages_evictable": cache.evictable_pages,
@@ -111,7 +166,7 @@ class Stats:
         logger.info(
             "Prefill batch, #new-seq: %d, #new-token: %d, #cached-token: %d, "
             "full token usage: %.2f, swa token usage: %.2f, #running-req: %d, #queue-req: %d, "
-            "#pending-token: %d, cuda graph: False, input throughput (token/s): %.2f",
+            "#pending-token: %d, cuda graph: %s, input throughput (token/s): %.2f",
             len(requests),
             tokens,
             sum(r.matched for r in fresh),
@@ -120,6 +175,7 @@ class Stats:
             gauges["running"],
             gauges["waiting"],
             sum(r.target - r.scheduled for r in requests),
+            CUDA_GRAPH,
             tokens / max(elapsed_s, 1e-9),
         )
 
@@ -137,13 +193,14 @@ class Stats:
         residency, gauges = self._residency, self.gauges
         logger.info(
             "Decode batch, #running-req: %d, #full token: %d, full token usage: %.2f, "
-            "#swa token: %d, swa token usage: %.2f, cuda graph: False, "
+            "#swa token: %d, swa token usage: %.2f, cuda graph: %s, "
             "gen throughput (token/s): %.2f, #queue-req: %d",
             rows,
             gauges["used_tokens"],
             gauges["full_usage"],
             gauges["swa_usage"] * residency.swa.capacity * residency.spec.swa_page_size,
             gauges["swa_usage"],
+            CUDA_GRAPH,
             self._gen_throughput,
             gauges["waiting"],
         )

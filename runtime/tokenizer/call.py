@@ -23,7 +23,7 @@ class GenerateCall:
     rid       the client's label: names the call for `abort`, and never leaves this process
     stream    False: the scheduler may keep the tokens until the end
     marks     text that stands for a token id in the answer instead of its own
-    measured  False: no client's request, left out of what the observer hears
+    measured  False: no client's request, left out of what the observer hears and of the counts
     """
 
     sampling: SamplingSpec
@@ -88,6 +88,7 @@ def make_requests(
             priority=call.priority,
             # Stop strings are found on this side, so that tokens must come as they are made.
             stream=call.stream or bool(spec.stop),
+            background=not call.measured,
         )
         for index in range(spec.n)
     ]

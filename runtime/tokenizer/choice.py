@@ -99,6 +99,7 @@ class Choice:
     request_id  what the scheduler calls it
     streams     tokens come as they are made, so that their times mean something
     finish      set once it has ended
+    begun_s       clock reading at the first news, None before
     last_token_s  clock reading, None before there is a token
     """
 
@@ -110,6 +111,7 @@ class Choice:
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.completion_tokens = 0
+        self.begun_s: float | None = None
         self.last_token_s: float | None = None
         self._text = text
         self._trim = trim

@@ -40,9 +40,11 @@ from runtime.messages import (
     Refused,
     Shutdown,
     State,
+    Stop,
 )
 from runtime.tokenizer.call import GenerateCall, Limits, make_choices, make_requests, pack_prompt
 from runtime.tokenizer.choice import Choice, Finish, slices
+from runtime.tokenizer.measuring import decode_seconds, hear_end, hear_news, hear_tokens
 from runtime.tokenizer.observer import NoObserver, Observer
 from runtime.tokenizer.stream import Group, ResponseStream
 from runtime.tokenizer.tokenizer import TextTokenizer
@@ -50,6 +52,7 @@ from runtime.tokenizer.tokenizer import TextTokenizer
 logger = logging.getLogger("umbra.manager")
 
 _SLICE_TOKENS = 2048
+_NOBODY = NoObserver()
 Result = TypeVar("Result")
 Answer = TypeVar("Answer", Flushed, State, CacheView)
 
@@ -209,12 +212,12 @@ class TokenizerManager:
                 if group.error is not None or group.left:
                     raise group.error or Aborted("closed before it was sent")
                 self._send(call, group, prompt)
+                self._observer_of(group).stage("tokenize", self.clock() - group.started_s)
             finally:
                 self._arriving -= call.sampling.n
                 self._check_idle()
         except RequestError as refusal:
-            if group.measured:
-                self.observer.refused(type(refusal).__name__)
+            self._observer_of(group).refused(type(refusal).__name__)
             raise
 
     def leave(self, group: Group) -> None:
@@ -287,17 +290,19 @@ class TokenizerManager:
         group, choice = self._running.get(item.request_id, (None, None))
         if group is None or choice is None:
             return  # it was aborted while this was under way
-        before = choice.completion_tokens
+        observer, now_s, before = self._observer_of(group), self.clock(), choice.completion_tokens
+        hear_news(observer, choice, item, now_s=now_s)
         choice.feed(item)
-        self._observe_tokens(group, choice, choice.completion_tokens - before)
+        count = choice.completion_tokens - before
+        hear_tokens(observer, choice, count, started_s=group.started_s, now_s=now_s)
         if choice.finish is None:
             group.notify(choice)
             return
         if choice.finish.type == "error":
             group.error = RequestFailed(choice.finish.message or "the request failed")
-        self._end(group, choice)
+        self._end(group, choice, decode_s=decode_seconds(choice, item, now_s=now_s))
         if item.finish is None:
-            self._socket.send(Abort([item.request_id]))
+            self._socket.send(Stop([item.request_id]))
 
     def _refused(self, message: Refused) -> None:
         group, choice = self._running.pop(message.request_id, (None, None))
@@ -312,16 +317,15 @@ class TokenizerManager:
                 group.error = BadRequest(message.message)
             case "grammar":
                 group.error = GrammarError(message.message)
-        if group.measured:
-            self.observer.refused(type(group.error).__name__)
+        self._observer_of(group).refused(type(group.error).__name__)
         self._check_idle()
         group.notify()
 
-    def _end(self, group: Group, choice: Choice) -> None:
+    def _end(self, group: Group, choice: Choice, *, decode_s: float | None = None) -> None:
         """Strike off a choice that has its finish, and tell its reader."""
         assert choice.finish is not None
         self._running.pop(choice.request_id, None)
-        self._observe_end(group, choice, choice.finish.type)
+        self._observe_end(group, choice, choice.finish.type, decode_s=decode_s)
         self._check_idle()
         group.notify(choice)
 
@@ -352,23 +356,17 @@ class TokenizerManager:
 
     # --- measuring
 
-    def _observe_tokens(self, group: Group, choice: Choice, count: int) -> None:
-        if count == 0 or not choice.streams or not group.measured:
-            return
-        now = self.clock()
-        if choice.last_token_s is None:
-            self.observer.first_token(now - group.started_s)
-        else:
-            self.observer.inter_token((now - choice.last_token_s) / count, count)
-        choice.last_token_s = now
+    def _observer_of(self, group: Group) -> Observer:
+        return self.observer if group.measured else _NOBODY
 
-    def _observe_end(self, group: Group, choice: Choice, reason: str) -> None:
-        if not group.measured:
-            return
-        self.observer.finished(
+    def _observe_end(
+        self, group: Group, choice: Choice, reason: str, *, decode_s: float | None = None
+    ) -> None:
+        hear_end(
+            self._observer_of(group),
+            choice,
             reason,
-            seconds=self.clock() - group.started_s,
-            prompt_tokens=choice.prompt_tokens,
-            cached_tokens=choice.cached_tokens,
-            completion_tokens=choice.completion_tokens,
+            decode_s=decode_s,
+            started_s=group.started_s,
+            now_s=self.clock(),
         )

@@ -1,10 +1,21 @@
 """What the token stream tells whoever measures it."""
 
-from typing import Protocol
+from typing import Literal, Protocol
+
+# tokenize         from the call to its requests' way to the scheduler
+# prefill_waiting  without a row
+# prefill_forward  with one, until the prompt is computed
+# decode_forward   from then to the end
+# Names: SGLang's, where its dashboards tell stages apart.
+Stage = Literal["tokenize", "prefill_waiting", "prefill_forward", "decode_forward"]
 
 
 class Observer(Protocol):
     """Hears of every event that metrics are made of. Durations in seconds."""
+
+    def stage(self, stage: Stage, seconds: float) -> None:
+        """Note how long a choice was in a stage that it has behind it."""
+        ...
 
     def first_token(self, seconds: float) -> None:
         """Note the time from a call to the first token of one of its choices."""
@@ -19,11 +30,15 @@ class Observer(Protocol):
         reason: str,
         *,
         seconds: float,
+        decode_s: float | None,
         prompt_tokens: int,
         cached_tokens: int,
         completion_tokens: int,
     ) -> None:
-        """Note the end of a choice: "stop", "length", "abort" or "error"."""
+        """Note the end of a choice: "stop", "length", "abort" or "error".
+
+        decode_s  from its first token on; None where it was cut off
+        """
         ...
 
     def refused(self, reason: str) -> None:
@@ -33,6 +48,9 @@ class Observer(Protocol):
 
 class NoObserver:
     """An observer that does not look."""
+
+    def stage(self, stage: Stage, seconds: float) -> None:
+        """Do nothing."""
 
     def first_token(self, seconds: float) -> None:
         """Do nothing."""
@@ -45,6 +63,7 @@ class NoObserver:
         reason: str,
         *,
         seconds: float,
+        decode_s: float | None,
         prompt_tokens: int,
         cached_tokens: int,
         completion_tokens: int,

@@ -17,7 +17,7 @@ import numpy as np
 from mem_cache.allocator import PageAllocator
 from mem_cache.request_table import RequestTable
 from mem_cache.spec import PoolSizes, TreeSpec, div_ceil
-from runtime.executor.step_plan import StepPlan, StepResult
+from runtime.executor.step_plan import HeldRow, StepPlan, StepResult
 from runtime.messages import FromScheduler, Generate, Sampling, ToScheduler, pack_ids
 from runtime.scheduler.loop import Scheduler
 from runtime.scheduler.residency import Residency
@@ -28,6 +28,8 @@ ADMISSION_FLOOR_MS = 2.0
 
 
 class _Done:
+    forwarded = True
+
     def __init__(self, result: StepResult) -> None:
         self._result = result
 
@@ -40,8 +42,12 @@ class NoOpRunner:
 
     def launch(self, plan: StepPlan) -> _Done:
         """Compute nothing."""
-        count = len(plan.samples)
-        return _Done(StepResult([7] * count, [None] * count, [None] * count, []))
+        return _Done(self.sample([HeldRow(None, s, 0) for s in plan.samples]))
+
+    def sample(self, rows: list[HeldRow]) -> StepResult:
+        """Say token 7 for each row."""
+        count = len(rows)
+        return StepResult([7] * count, [None] * count, [None] * count, [])
 
 
 class EncodingSocket:

@@ -48,6 +48,7 @@ class Client:
             ("generate", 40, self._generate),
             ("completions", 14, self._completions),
             ("chat", 12, self._converse),
+            ("stop string", 6, self._stop),
             ("score", 4, self._score),
             ("hang up on a stream", 8, self._leave_stream),
             ("hang up on a reply", 6, self._leave_reply),
@@ -165,6 +166,19 @@ class Client:
         reply = await self._post("/score", {"text": text, "choices": choices, "cache_salt": "s"})
         assert reply
 
+    async def _stop(self) -> None:
+        """Let an answer end at a string that is sure to come up soon, or at its length."""
+        ask = self._traffic.next()
+        body = self._body(ask)
+        body["sampling_params"] |= {"stop": list("aeiou "), "max_new_tokens": 200}
+        reply = await self._post("/generate", body)
+        replies = reply if isinstance(reply, list) else [reply]
+        for item in replies:
+            meta = item["meta_info"]
+            assert meta["finish_reason"]["type"] in ("stop", "length"), meta
+            self._tally.tokens += meta["completion_tokens"]
+        self._tally.choices += len(replies)
+
     async def _leave_stream(self) -> None:
         ask = self._traffic.next()
         body = self._body(ask, stream=True)
@@ -176,7 +190,7 @@ class Client:
                 events -= line.startswith("data: {")
                 if events < 0:
                     break
-        self._tally.left += 1
+        self._tally.leave(ask)
 
     async def _leave_reply(self) -> None:
         ask = self._traffic.next()
@@ -186,7 +200,7 @@ class Client:
         try:
             response = await self._http.post("/generate", json=body, timeout=timeout)
         except httpx.ReadTimeout:
-            self._tally.left += 1
+            self._tally.leave(ask)
             return
         assert response.status_code == 200, response.text[:300]
         self._tally.choices += ask.choices
@@ -205,7 +219,7 @@ class Client:
                 if line.startswith("data: {") and not told:
                     told = True
                     await self._http.post("/abort_request", json={"rid": rid})
-        self._tally.left += 1
+        self._tally.leave(ask)
 
     async def _too_long(self) -> None:
         prompt = self._traffic.words(self._context + self._draw.randint(0, 500))

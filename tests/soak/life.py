@@ -10,7 +10,6 @@ from pathlib import Path
 
 import httpx
 
-from runtime.default_model.tokenizer import write_tokenizer
 from tests.end_to_end.pools import assert_all_free, wait_idle
 from tests.end_to_end.tiny_model import tiny_model_flags
 from tests.soak.client import Client
@@ -18,6 +17,7 @@ from tests.soak.gate import Gate
 from tests.soak.memory import Growth, MemoryWatch, process_name
 from tests.soak.tally import Tally
 from tests.testing.server_process import ServerProcess, running_server
+from tests.testing.stand_in.tokenizer import write_tokenizer
 from tests.testing.traffic import Traffic, shared_systems
 
 # Every pool is too small for the twelve clients: something is evicted or retracted all the time.
@@ -151,6 +151,8 @@ def _assert_counted(server: ServerProcess, tally: Tally, state: dict[str, float]
     """Fail unless every request ended in one way, and both sides count alike."""
     ended = state["finished_requests"] + state["aborted_requests"] + state["failed_requests"]
     assert state["requests"] == ended, state
+    # Only what a client gave up is aborted: an answer that came to a stop string is not.
+    assert state["aborted_requests"] <= tally.given_up, (state, tally.given_up)
     assert state["failed_requests"] == 0, state
     assert state["refused_requests"] == 0, "the API refuses first"
     assert state["finished_requests"] >= tally.choices, state

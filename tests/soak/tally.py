@@ -17,6 +17,7 @@ class Tally:
     tokens    of these
     refused   calls answered 4xx, as they had to be
     left      calls whose client hung up or aborted before the end
+    given_up  choices of these
     repeats   greedy tokens that had been told for the same prompt before, and were the same
     """
 
@@ -25,10 +26,16 @@ class Tally:
     tokens: int = 0
     refused: int = 0
     left: int = 0
+    given_up: int = 0
     repeats: int = 0
     _known: dict[tuple[int, ...], list[int]] = field(
         default_factory=dict[tuple[int, ...], list[int]]
     )
+
+    def leave(self, ask: Ask) -> None:
+        """Count a call that its client left."""
+        self.left += 1
+        self.given_up += ask.choices
 
     def answered(self, ask: Ask, answers: list[list[int]]) -> None:
         """Count answers; fail unless a greedy one repeats what was told for the same prompt."""

@@ -7,7 +7,7 @@ import numpy as np
 from mem_cache.allocator import PageAllocator
 from mem_cache.request_table import RequestTable
 from mem_cache.spec import PoolSizes, TreeSpec, div_ceil
-from runtime.executor.step_plan import ModelRunner, StepHandle, StepPlan
+from runtime.executor.step_plan import HeldRow, ModelRunner, StepHandle, StepPlan, StepResult
 from runtime.messages import (
     Abort,
     FromScheduler,
@@ -59,6 +59,10 @@ class Recorder:
         """Note the plan and have it run."""
         self.plans.append(plan)
         return self.runner.launch(plan)
+
+    def sample(self, rows: list[HeldRow]) -> StepResult:
+        """Have held rows sampled."""
+        return self.runner.sample(rows)
 
 
 class Rig:
@@ -139,6 +143,7 @@ class Rig:
         min_new: int = 0,
         grammar: Grammar | None = None,
         ignore_eos: bool = False,
+        background: bool = False,
     ) -> int:
         """Queue a request and return its id."""
         self._next_id += 1
@@ -160,6 +165,7 @@ class Rig:
                 namespace=namespace,
                 priority=priority,
                 stream=stream,
+                background=background,
             )
         )
         return self._next_id

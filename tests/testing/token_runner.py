@@ -9,7 +9,7 @@ a test knows the right output of a request from its tokens alone.
 import numpy as np
 
 from mem_cache.spec import PoolSizes, TreeSpec
-from runtime.executor.step_plan import StepPlan, StepResult
+from runtime.executor.step_plan import HeldRow, StepPlan, StepResult
 from runtime.messages import TokenLogprobs
 
 RING_ROWS = 8
@@ -55,16 +55,48 @@ def expected_output(prompt: list[int], count: int, vocab: int) -> list[int]:
     return out
 
 
-class _Done:
-    def __init__(self, result: StepResult) -> None:
-        self._result = result
+class _Forwarded:
+    """A step whose hashes are stored; `result` picks the tokens."""
+
+    forwarded = True
+
+    def __init__(self, runner: "TokenRunner", plan: StepPlan, chunks: list[np.ndarray]) -> None:
+        self._runner = runner
+        self._plan = plan
+        self._chunks = chunks
 
     def result(self) -> StepResult:
-        return self._result
+        plan = self._plan
+        rows = [
+            HeldRow(self._chunks[int(row)][-1], sample, int(position))
+            for row, sample, position in zip(
+                plan.sampled, plan.samples, plan.positions, strict=True
+            )
+        ]
+        result = self._runner.sample([row for row in rows if row.sample.is_ready])
+        result.held = {k: row for k, row in enumerate(rows) if not row.sample.is_ready}
+        for k in sorted(result.held):
+            result.token_ids.insert(k, 0)
+            result.failed.insert(k, None)
+            result.logprobs.insert(k, None)
+        result.prompt_logprobs = [
+            TokenLogprobs(
+                values=[
+                    float(self._chunks[s.row][p] % np.uint64(97)) for p in range(s.start, s.stop)
+                ],
+                ids=[int(t) for t in s.targets],
+            )
+            for s in plan.prompt_logprobs
+        ]
+        return result
 
 
 class TokenRunner:
-    """Pools of hashes; see the module docstring. Unit 0 of each pool is the dummy."""
+    """Pools of hashes; see the module docstring. Unit 0 of each pool is the dummy.
+
+    A row's logits are its last hash. What a grammar allows is known before a token is picked, but
+    changes none.
+    """
 
     def __init__(
         self, spec: TreeSpec, sizes: PoolSizes, *, vocab: int = 50, replay_tokens: int | None = None
@@ -82,8 +114,8 @@ class TokenRunner:
         self.steps = 0
         self.fail_tokens: set[int] = set()
 
-    def launch(self, plan: StepPlan) -> _Done:
-        """Run the copies, check all reads, store, and sample."""
+    def launch(self, plan: StepPlan) -> _Forwarded:
+        """Run the copies, check all reads, and store."""
         self.steps += 1
         for source, destination in plan.page_copies:
             self.full[destination] = self.full[source]
@@ -100,7 +132,14 @@ class TokenRunner:
         for k in range(len(plan.save_row)):
             self._save(plan, k, chunks[int(plan.save_row[k])], before)
         self.computed_tokens += len(plan.input_ids)
-        return _Done(self._sample(plan, chunks))
+        return _Forwarded(self, plan, chunks)
+
+    def sample(self, rows: list[HeldRow]) -> StepResult:
+        """Return the token that follows each row's hash."""
+        assert all(row.sample.is_ready for row in rows)
+        tokens = [next_token(row.logits, self.vocab) for row in rows]
+        failed = ["logits are not finite" if t in self.fail_tokens else None for t in tokens]
+        return StepResult(tokens, failed, [None] * len(tokens), [])
 
     def _run_row(self, plan: StepPlan, i: int, end: int) -> np.ndarray:
         start, count = int(plan.chunk_start[i]), int(plan.chunk_len[i])
@@ -188,15 +227,3 @@ class TokenRunner:
         for p in range(max(0, position - BANKS), position):
             bank = p % BANKS
             self.banks[ring, bank] = hashes[p] if p >= start else old_banks[bank]
-
-    def _sample(self, plan: StepPlan, chunks: list[np.ndarray]) -> StepResult:
-        tokens = [next_token(chunks[int(row)][-1], self.vocab) for row in plan.sampled]
-        failed = ["logits are not finite" if t in self.fail_tokens else None for t in tokens]
-        spans = [
-            TokenLogprobs(
-                values=[float(chunks[s.row][p] % np.uint64(97)) for p in range(s.start, s.stop)],
-                ids=[int(t) for t in s.targets],
-            )
-            for s in plan.prompt_logprobs
-        ]
-        return StepResult(tokens, failed, [None] * len(tokens), spans)

@@ -1,5 +1,6 @@
 """Steps on a real network: copies first, tokens of the right rows, values where asked."""
 
+import random
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -15,8 +16,11 @@ from mem_cache.spec import PoolSizes, TreeSpec
 from runtime.executor.batch_builder import build_batch
 from runtime.executor.model_runner import CpuModelRunner
 from runtime.executor.sampler import Sampler
-from runtime.messages import Logprobs, TokenLogprobs
+from runtime.executor.step_plan import Phase
+from runtime.grammar.output import GrammarOutput
+from runtime.messages import Grammar, Logprobs, TokenLogprobs
 from tests.testing.direct import CPU
+from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.scheduler_rig import Rig
 from tests.testing.tiny_model import CONFIG, prompt
 
@@ -46,10 +50,12 @@ def rig(model: DeepseekV4) -> Rig:
     return make(model)
 
 
-def make(model: DeepseekV4, *, reuse: bool = True, chunk: int = 50) -> Rig:
+def make(
+    model: DeepseekV4, *, reuse: bool = True, chunk: int = 50, grammars: FakeGrammars | None = None
+) -> Rig:
     pools = KvPools(pool_spec(CONFIG, "fp32"), SIZES, CPU)
     runner = CpuModelRunner(model, pools, Sampler(CONFIG.vocab_size, CPU))
-    return Rig(SIZES, spec=TreeSpec(), reuse=reuse, chunk=chunk, runner=runner)
+    return Rig(SIZES, spec=TreeSpec(), reuse=reuse, chunk=chunk, runner=runner, grammars=grammars)
 
 
 def test_tokens_are_the_likeliest_of_the_forward_pass(model: DeepseekV4, rig: Rig) -> None:
@@ -95,7 +101,7 @@ def test_prompt_values_come_back_per_span_and_do_not_depend_on_company(
         single = alone.send(text, 1, logprobs=want)
         alone.run()
         reported = rig.outputs(request)[0]
-        assert reported == _with_id(alone.outputs(single)[0], request)
+        assert _with_id(reported, 0) == _with_id(alone.outputs(single)[0], 0)
         values = reported.prompt_logprobs
         assert isinstance(values, TokenLogprobs)
         assert values.ids == text[want.start :]
@@ -104,7 +110,12 @@ def test_prompt_values_come_back_per_span_and_do_not_depend_on_company(
 
 
 def _with_id(output: object, request_id: int) -> object:
-    return msgspec.structs.replace(output, request_id=request_id)  # pyright: ignore[reportArgumentType]
+    return msgspec.structs.replace(
+        output,  # pyright: ignore[reportArgumentType]
+        request_id=request_id,
+        queue_s=0.0,
+        prefill_s=0.0,
+    )
 
 
 def test_a_step_without_samples_returns_none(rig: Rig) -> None:
@@ -170,3 +181,74 @@ def test_a_row_whose_logits_are_not_finite_fails_alone(
     assert rig.residency.cache.match(np.array(prompt(20, 11)), limit=20).full_tokens == 0
     assert rig.residency.cache.match(np.array(prompt(20, 12)), limit=20).full_tokens == 20
     rig.assert_conserved()
+
+
+class HalfAllowed(FakeGrammars):
+    """Masks that allow the even half of the vocabulary."""
+
+    def __init__(self) -> None:
+        super().__init__(CONFIG.vocab_size)
+        self.all = np.full_like(self.all, 0x55555555)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_sampled_late_say_what_they_would_have_said_in_their_step(
+    model: DeepseekV4, seed: int
+) -> None:
+    """Held rows get the same tokens and the same bits of probability, and so does their company."""
+    draw = random.Random(seed)
+    told: list[list[tuple[list[int], list[float | None]]]] = []
+    for late in (False, True):
+        grammars = HalfAllowed()
+        grammars.instant = not late
+        rig = make(model, grammars=grammars)
+        asked = [
+            rig.send(
+                prompt(20 + 3 * k, 30 + k),
+                12,
+                logprobs=Logprobs(1000),
+                grammar=None if k == 0 else Grammar("regex", "x"),
+            )
+            for k in range(4)
+        ]
+        while rig.busy or rig.socket.inbox:
+            if late and draw.random() < 0.5 and grammars.outputs:
+                ids = list(grammars.outputs)
+                grammars.answer(*draw.sample(ids, draw.randint(1, len(ids))))
+            rig.scheduler.turn()
+        rig.assert_conserved()
+        steps = [len(plan.samples) for plan in rig.plans if plan.phase is Phase.DECODE]
+        assert (len(steps) > 12) == late
+        told.append([(rig.tokens(r), _values(rig, r)) for r in asked])
+
+    assert told[0] == told[1]
+    assert all(token % 2 == 0 for tokens, _ in told[1][1:] for token in tokens)
+
+
+def _values(rig: Rig, request: int) -> list[float | None]:
+    return [v for o in rig.outputs(request) if o.logprobs is not None for v in o.logprobs.values]
+
+
+def test_a_step_holds_rows_without_a_mask_and_keeps_only_their_logits(
+    model: DeepseekV4, rig: Rig
+) -> None:
+    rig.send(prompt(20, 40), 1)
+    rig.send(prompt(21, 41), 1)
+    rig.run()
+    (plan,) = rig.plans
+    output = GrammarOutput(1, None, np.zeros(0, np.int32), accept=lambda token: None)
+    late = plan.samples[1]
+    late.output.clear()
+    late.constraint = output
+    pools = KvPools(pool_spec(CONFIG, "fp32"), SIZES, CPU)
+    runner = CpuModelRunner(model, pools, Sampler(CONFIG.vocab_size, CPU))
+
+    result = runner.launch(plan).result()
+
+    assert list(result.held) == [1]
+    assert (result.token_ids[1], result.failed[1], result.logprobs[1]) == (0, None, None)
+    assert result.token_ids[0] == plan.samples[0].output[0]
+    [row] = result.held.values()
+    assert row.logits.untyped_storage().nbytes() == 4 * CONFIG.vocab_size
+    output.mask(np.full(-(-CONFIG.vocab_size // 32), -1, np.int32))
+    assert runner.sample([row]).token_ids == [int(row.logits.argmax())]

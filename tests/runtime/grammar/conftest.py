@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.default_model.tokenizer import EOS_ID, VOCAB_SIZE, train_tokenizer
 from runtime.grammar.nursery import NurserySettings
 from runtime.grammar.nursery_process import NurseryProcess
+from tests.testing.stand_in.tokenizer import EOS_ID, VOCAB_SIZE, train_tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""One output: when it is free, when it waits, and whether it is still waited for."""
+"""One output: when it is free, and when it waits."""
 
 import numpy as np
 
@@ -16,13 +16,13 @@ def output(told: list[int], *, after: int | None = None) -> GrammarOutput:
 def test_it_waits_for_the_first_mask_and_after_each_token() -> None:
     told: list[int] = []
     made = output(told)
-    assert made.pending
+    assert made.allowed is None
 
     made.mask(FIRST)
     assert made.allowed is FIRST
 
     made.take(5)
-    assert made.pending
+    assert made.allowed is None
     assert told == [5]
 
     made.mask(SECOND)
@@ -32,7 +32,7 @@ def test_it_waits_for_the_first_mask_and_after_each_token() -> None:
 def test_before_its_beginning_the_output_is_free_but_may_not_end() -> None:
     told: list[int] = []
     made = output(told, after=THINK_END)
-    assert made.pending
+    assert made.allowed is None
 
     made.mask(FIRST)
     made.take(5)
@@ -43,24 +43,5 @@ def test_before_its_beginning_the_output_is_free_but_may_not_end() -> None:
     assert told == []
 
     made.take(THINK_END)
-    assert made.pending
+    assert made.allowed is None
     assert told == [THINK_END]
-
-
-def test_one_that_is_late_too_often_is_not_waited_for() -> None:
-    made = output([])
-    for _ in range(8):
-        made.was_late()
-    assert made.prompt
-
-    made.was_late()
-    assert not made.prompt
-
-
-def test_lateness_now_and_then_is_forgiven() -> None:
-    made = output([])
-    for _ in range(200):
-        made.was_late()
-        assert made.prompt
-        for _ in range(64):
-            made.take(5)

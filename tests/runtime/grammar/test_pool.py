@@ -135,7 +135,7 @@ class Rig:
         process.compiled()
         process.mask(process.slots()[-1], FIRST)
         assert self.pool.poll() == []
-        assert not output.pending
+        assert output.allowed is not None
         return output
 
     def close_all(self) -> None:
@@ -161,7 +161,7 @@ def test_nothing_starts_before_the_first_output(rig: Rig) -> None:
 
 def test_an_output_is_compiled_opened_and_gets_its_masks(rig: Rig) -> None:
     output = rig.open(A)
-    assert output.pending
+    assert output.allowed is None
     assert rig.pool.active
 
     [process] = rig.processes
@@ -179,6 +179,17 @@ def test_an_output_is_compiled_opened_and_gets_its_masks(rig: Rig) -> None:
     assert output.allowed.tolist() == SECOND.tolist()
 
 
+def test_how_long_each_compilation_took_is_told(rig: Rig) -> None:
+    rig.open(A)
+    rig.now_s += 0.5
+    rig.processes[0].compiled()
+    rig.open(A)
+    rig.pool.poll()
+
+    told = rig.pool.compilations.told()
+    assert (sum(told.counts), told.sum_s) == (1, 0.5)
+
+
 def test_outputs_of_one_text_share_a_process(rig: Rig) -> None:
     one, two = rig.open(A), rig.open(Grammar("regex", "a"))
     other = rig.open(Grammar("ebnf", "a"))
@@ -188,7 +199,7 @@ def test_outputs_of_one_text_share_a_process(rig: Rig) -> None:
     first.compiled()
     first.mask(2, SECOND)
     rig.pool.poll()
-    assert (one.pending, two.pending, other.pending) == (True, False, True)
+    assert [o.allowed is None for o in (one, two, other)] == [True, False, True]
 
 
 def test_a_grammar_stays_compiled_for_the_next_request(rig: Rig) -> None:
@@ -199,7 +210,7 @@ def test_a_grammar_stays_compiled_for_the_next_request(rig: Rig) -> None:
 
     assert len(rig.processes) == 1
     assert rig.processes[0].listen()[-2:] == [Close(1), Open(2)]
-    assert again.pending
+    assert again.allowed is None
 
 
 def test_the_least_recently_used_grammar_makes_room() -> None:
@@ -220,12 +231,12 @@ def test_a_grammar_in_use_is_never_thrown_out() -> None:
 
     third = rig.open(C)
     assert len(rig.processes) == 2
-    assert third.pending
+    assert third.allowed is None
 
     rig.pool.close(first)
     assert [process.ended for process in rig.processes] == [True, False, False]
     assert rig.processes[2].slots() == [3]
-    assert not second.pending
+    assert second.allowed is not None
     rig.close_all()
 
 
@@ -292,7 +303,7 @@ def test_a_closed_output_hears_no_more(rig: Rig) -> None:
     rig.processes[0].mask(1, SECOND)
 
     assert rig.pool.poll() == []
-    assert output.pending
+    assert output.allowed is None
 
 
 def test_an_output_in_line_can_be_closed(rig: Rig) -> None:

@@ -11,7 +11,6 @@ import jsonschema
 import numpy as np
 import pytest
 
-from runtime.default_model.tokenizer import EOS_ID, VOCAB_SIZE, train_tokenizer
 from runtime.grammar.nursery_process import NurseryProcess
 from runtime.grammar.vocabulary import token_bytes
 from runtime.grammar.wire import (
@@ -26,6 +25,7 @@ from runtime.grammar.wire import (
     Open,
 )
 from runtime.messages import Grammar
+from tests.testing.stand_in.tokenizer import EOS_ID, VOCAB_SIZE, train_tokenizer
 
 TOKENIZER = train_tokenizer()
 MEMORY = 1 << 29
@@ -170,7 +170,13 @@ REFUSED: dict[str, tuple[Grammar, str]] = {
     ),
     "two of allOf": (schema({"allOf": [{"minimum": 3}, {"type": "integer"}]}), "allOf"),
     "ebnf": (Grammar("ebnf", "root ::= ("), "EBNF"),
-    "structural tag": (Grammar("structural_tag", '{"type": "structural_tag"}'), "format"),
+    "structural tag": (
+        Grammar("structural_tag", '{"type": "structural_tag"}'),
+        "Structural tag must have a format field",
+    ),
+    "POSIX class": (Grammar("regex", "[[:alpha:]]+"), "POSIX class [:alpha:]"),
+    "huge bound": (schema({"type": "integer", "minimum": 10**400}), "'minimum' must be below 2^63"),
+    "huge float": (Grammar("json_schema", '{"minimum": 1e999}'), "number that is too large"),
     "endless": (schema({"$ref": "#"}), "no token"),
     "left recursion": (Grammar("ebnf", 'root ::= root "a" | root'), "no token"),
 }
@@ -190,6 +196,7 @@ def test_what_cannot_be_served_is_refused_with_its_reason(
     assert isinstance(answer, Failed)
     assert reason in answer.message
     assert ".cc:" not in answer.message
+    assert "Check failed" not in answer.message
 
 
 DEEP = 3000

@@ -4,9 +4,9 @@ import itertools
 
 import numpy as np
 
-from runtime.default_model.tokenizer import SPECIALS, VOCAB_SIZE, train_tokenizer
 from runtime.grammar.utf8 import START, Utf8Guard
 from runtime.grammar.vocabulary import token_bytes
+from tests.testing.stand_in.tokenizer import SPECIALS, VOCAB_SIZE, train_tokenizer
 
 # 0xff alone marks a control token.
 BYTES = [bytes([k]) for k in range(255)] + [b"\xc0"]

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
-from runtime.default_model.tokenizer import SPECIALS, VOCAB_SIZE, train_tokenizer
 from runtime.errors import GrammarError
 from runtime.grammar.vocabulary import load_token_bytes, token_bytes
+from tests.testing.stand_in.tokenizer import SPECIALS, VOCAB_SIZE, train_tokenizer
 
 
 def test_ids_spell_the_text_that_they_encode() -> None:

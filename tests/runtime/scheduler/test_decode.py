@@ -3,7 +3,7 @@
 import random
 
 from mem_cache.spec import PoolSizes
-from runtime.executor.step_plan import Phase, StepPlan
+from runtime.executor.step_plan import HeldRow, Phase, StepPlan, StepResult
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
 
@@ -142,3 +142,36 @@ def test_a_stop_token_that_is_the_last_allowed_one_counts_as_a_stop() -> None:
 
     assert rig.tokens(request) == expected
     assert rig.outputs(request)[-1].finish == "stop"
+
+
+def test_a_held_row_sits_out_until_it_is_resumed_with_its_token() -> None:
+    rig = Rig(AMPLE, chunk=-1)
+    first, second = rig.send(prompt_of(80, 6), 20), rig.send(prompt_of(81, 9), 20)
+    rig.turn_until(lambda: len(rig.tokens(first)) == len(rig.tokens(second)) == 2)
+    decoding, request = rig.scheduler.decoding, rig.request(second)
+    plan = decoding.plan()
+    [row] = [k for k, state in enumerate(plan.samples) if state is request.sample]
+    held = HeldRow(None, request.sample, int(plan.positions[row]))
+
+    decoding.settled(StepResult([11, 0], [None, None], [None, None], [], {row: held}))
+    assert decoding.active == [rig.request(first)]
+    assert decoding.due == [request]
+    assert decoding.plan().input_ids.tolist() == [11]
+
+    decoding.resume(request, 12)
+    again = decoding.plan()
+    assert again.input_ids.tolist() == [11, 12]
+    assert again.chunk_start.tolist() == (plan.chunk_start + 1).tolist()
+    assert decoding.due == []
+
+
+def test_a_row_that_leaves_is_held_no_more() -> None:
+    rig = Rig(AMPLE)
+    request_id = rig.send(prompt_of(82, 6), 20)
+    rig.turn_until(lambda: len(rig.tokens(request_id)) == 2)
+    request = rig.request(request_id)
+    request.held = HeldRow(None, request.sample, request.total)
+
+    rig.scheduler.decoding.remove(request)
+
+    assert request.held is None

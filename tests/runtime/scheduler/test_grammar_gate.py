@@ -11,64 +11,21 @@ import numpy as np
 import pytest
 
 from mem_cache.spec import PoolSizes
-from runtime.default_model.tokenizer import EOS_ID, VOCAB_SIZE, train_tokenizer
-from runtime.executor.step_plan import Phase, StepPlan, StepResult
+from runtime.executor.step_plan import HeldRow, StepResult
 from runtime.grammar.nursery import NurserySettings
 from runtime.grammar.output import GrammarOutput
 from runtime.grammar.pool import GrammarPool, PoolSettings
 from runtime.messages import Grammar, Output
+from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.scheduler_rig import SMALL, Rig
+from tests.testing.stand_in.tokenizer import EOS_ID, VOCAB_SIZE, train_tokenizer
 from tests.testing.token_runner import TokenRunner, expected_output
 
 SIZES = PoolSizes(full_pages=60, swa_pages=80, rings=30)
 VOCAB = 50
 EOS = 49
 A = Grammar("regex", "a")
-ALL = np.full(2, -1, dtype=np.int32)
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-
-
-class FakeGrammars:
-    """Masks come when the test says so: those that allow everything."""
-
-    def __init__(self) -> None:
-        self.outputs: dict[int, GrammarOutput] = {}
-        self.accepted: dict[int, list[int]] = {}
-        self.failed: list[GrammarOutput] = []
-        self.end_ids = frozenset({EOS})
-        self.due: list[int] = []
-        self.instant = False
-
-    @property
-    def active(self) -> bool:
-        return bool(self.outputs)
-
-    def open(self, request_id: int, grammar: Grammar) -> GrammarOutput:
-        told: list[int] = []
-        output = GrammarOutput(request_id, grammar.after, ALL, accept=told.append)
-        self.outputs[request_id], self.accepted[request_id] = output, told
-        return output
-
-    def close(self, output: GrammarOutput) -> None:
-        del self.outputs[output.request_id]
-
-    def poll(self, timeout_s: float = 0.0) -> list[GrammarOutput]:
-        due = list(self.outputs) if self.instant else self.due
-        for output in [self.outputs[i] for i in due if i in self.outputs]:
-            if output.pending:
-                output.mask(ALL)
-        self.due = []
-        failed, self.failed = self.failed, []
-        return failed
-
-    def answer(self, *request_ids: int) -> None:
-        """Have the next poll bring these outputs, or all, the mask that they wait for."""
-        self.due = list(request_ids or self.outputs)
-
-    def fail(self, request_id: int, reason: str) -> None:
-        """Have an output fail at the next poll."""
-        self.outputs[request_id].failure = reason
-        self.failed.append(self.outputs[request_id])
 
 
 class NeverAsked(FakeGrammars):
@@ -86,7 +43,7 @@ class NeverAsked(FakeGrammars):
 
 @pytest.fixture
 def grammars() -> FakeGrammars:
-    return FakeGrammars()
+    return FakeGrammars(VOCAB, frozenset({EOS}))
 
 
 @pytest.fixture
@@ -94,13 +51,8 @@ def rig(grammars: FakeGrammars) -> Rig:
     return Rig(SIZES, grammars=grammars, eos=(EOS,), vocab=VOCAB)
 
 
-def decoded(rig: Rig) -> list[int]:
-    """Return the number of rows of each decode step so far."""
-    return [len(plan.sampled) for plan in rig.plans if plan.phase is Phase.DECODE]
-
-
 def test_without_a_grammar_none_of_this_runs() -> None:
-    rig = Rig(SIZES, grammars=NeverAsked(), vocab=VOCAB)
+    rig = Rig(SIZES, grammars=NeverAsked(VOCAB), vocab=VOCAB)
     request_id = rig.send(PROMPT, new=5)
     rig.send([1, 2, 3])
 
@@ -125,43 +77,6 @@ def test_a_request_waits_in_the_queue_until_its_grammar_is_compiled(
     assert rig.tokens(waiting) == expected_output(PROMPT, 3, VOCAB)
     assert grammars.accepted[waiting] == rig.tokens(waiting)[:2]
     assert grammars.outputs == {}
-
-
-def test_a_row_whose_mask_is_late_sits_out_and_loses_nothing(
-    rig: Rig, grammars: FakeGrammars
-) -> None:
-    slow, free = rig.send(PROMPT, new=4, grammar=A), rig.send([7, 7, 7], new=30)
-    rig.scheduler.turn()
-    grammars.answer()
-    rig.turn_until(lambda: len(rig.tokens(free)) == 10)
-    assert len(rig.tokens(slow)) == 1
-    assert set(decoded(rig)) == {1}
-
-    grammars.answer()
-    rig.turn_until(lambda: len(rig.tokens(slow)) == 2)
-    assert decoded(rig)[-1] == 2
-
-    grammars.instant = True
-    rig.run()
-    assert rig.tokens(slow) == expected_output(PROMPT, 4, VOCAB)
-    assert rig.tokens(free) == expected_output([7, 7, 7], 30, VOCAB)
-    rig.assert_conserved()
-
-
-def test_a_mask_that_is_always_late_is_soon_waited_for_no_more(
-    rig: Rig, grammars: FakeGrammars
-) -> None:
-    slow = rig.send(PROMPT, new=4, grammar=A)
-    rig.send([7, 7, 7], new=30)
-    rig.scheduler.turn()
-    grammars.answer()
-
-    rig.turn_until(lambda: not grammars.outputs[slow].prompt)
-
-    assert len(rig.tokens(slow)) == 1
-    rig.abort(slow)
-    rig.run()
-    rig.assert_conserved()
 
 
 def test_the_end_of_the_grammar_ends_the_request_whatever_else_was_asked(
@@ -273,32 +188,19 @@ def test_a_prompt_that_is_only_computed_needs_no_grammar(rig: Rig) -> None:
     assert rig.outputs(request_id)[-1].finish == "length"
 
 
-class MaskedRunner:
+class MaskedRunner(TokenRunner):
     """A token runner whose tokens are always among those that the grammars allow."""
 
-    def __init__(self, runner: TokenRunner) -> None:
-        self._runner = runner
-
-    def launch(self, plan: StepPlan) -> "MaskedStep":
-        """Run the step and move each token to one that is allowed."""
-        result = self._runner.launch(plan).result()
-        for k, sample in enumerate(plan.samples):
-            if sample.constraint is not None:
-                assert sample.constraint.allowed is not None
-                packed = sample.constraint.allowed.view(np.uint8)
+    def sample(self, rows: list[HeldRow]) -> StepResult:
+        """Move each token to one that is allowed."""
+        result = super().sample(rows)
+        for k, row in enumerate(rows):
+            if row.sample.constraint is not None:
+                assert row.sample.constraint.allowed is not None
+                packed = row.sample.constraint.allowed.view(np.uint8)
                 allowed = np.flatnonzero(np.unpackbits(packed, bitorder="little"))
                 result.token_ids[k] = int(allowed[result.token_ids[k] % len(allowed)])
-        return MaskedStep(result)
-
-
-class MaskedStep:
-    """A finished step."""
-
-    def __init__(self, result: StepResult) -> None:
-        self._result = result
-
-    def result(self) -> StepResult:
-        return self._result
+        return result
 
 
 @pytest.fixture(scope="module")
@@ -320,8 +222,8 @@ def finished(rig: Rig, request_id: int) -> Output | None:
 def test_retracted_requests_go_on_where_their_grammar_was(pool: GrammarPool) -> None:
     """Pages for about two of four: each is thrown out and comes back, some of them often."""
     sizes = PoolSizes(full_pages=14, swa_pages=40, rings=20)
-    runner = TokenRunner(SMALL, sizes, vocab=VOCAB_SIZE)
-    rig = Rig(sizes, grammars=pool, eos=(EOS_ID,), runner=MaskedRunner(runner), context=100)
+    runner = MaskedRunner(SMALL, sizes, vocab=VOCAB_SIZE)
+    rig = Rig(sizes, grammars=pool, eos=(EOS_ID,), runner=runner, context=100)
     pattern = "([a-f]{2}[0-9]{3}-){6}z"
     prompts = [[k, 2, 3, 4, 5, 6, 7, 8, 9, 10] for k in range(11, 15)]
     sent = [rig.send(p, new=60, grammar=Grammar("regex", pattern)) for p in prompts]

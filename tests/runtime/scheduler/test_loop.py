@@ -323,3 +323,27 @@ def test_arrays_of_a_decode_step_hold_one_row_per_request() -> None:
     for plan in decodes:
         rows = len(plan.chunk_len)
         assert len(plan.input_ids) == len(plan.page_table) == len(plan.samples) == rows
+
+
+def test_the_first_reply_says_how_long_it_took_and_the_last_how_long_it_decoded() -> None:
+    rig = Rig(AMPLE, rows=1, chunk=16)
+    first, second = rig.send(prompt_of(1, 40), 10), rig.send(prompt_of(2, 20), 5)
+    rig.run()
+
+    opening, *_, last = rig.outputs(first)
+    assert 0 < opening.queue_s < opening.prefill_s < last.decode_s
+    assert opening.decode_s == last.queue_s == last.prefill_s == 0.0
+    waited = rig.outputs(second)[0]
+    assert waited.queue_s > opening.queue_s + opening.prefill_s + last.decode_s
+    assert waited.prefill_s < opening.prefill_s
+
+
+def test_a_first_token_from_anothers_prompt_ends_the_wait() -> None:
+    rig = Rig(AMPLE, rows=1)
+    prompt = prompt_of(3, 20)
+    first, twin = rig.send(prompt, 10), rig.send(prompt, 10)
+    rig.run()
+
+    (opening, *_), (shared, *_) = rig.outputs(first), rig.outputs(twin)
+    assert shared.prefill_s == 0.0
+    assert opening.queue_s < shared.queue_s < opening.queue_s + opening.prefill_s + 1e-3

@@ -110,7 +110,7 @@ def test_a_request_that_ends_early_leaves_nothing_pending(fails: bool) -> None:
     assert held(rig) != (0, 0)
 
     if fails:
-        rig.scheduler._fail(rig.request(request), "broken")
+        rig.scheduler._endings.fail(rig.request(request), "broken")
     else:
         rig.abort(request)
     rig.run()

@@ -33,7 +33,7 @@ def assert_prompt_values(rig: Rig, request: int, prompt: list[int], start: int) 
     assert rig.cached(request) <= start
 
 
-def test_a_budget_is_shared_out_in_the_order_of_admission() -> None:
+def test_a_budget_is_shared_out_and_rows_stand_in_the_order_of_admission() -> None:
     rig = Rig(AMPLE, chunk=16)
     for seed, length in ((1, 10), (2, 20), (3, 5)):
         rig.send(prompt_of(seed, length), 0)
@@ -42,7 +42,7 @@ def test_a_budget_is_shared_out_in_the_order_of_admission() -> None:
     steps = [
         list(zip(p.chunk_start.tolist(), p.chunk_len.tolist(), strict=True)) for p in prefills(rig)
     ]
-    assert steps == [[(0, 10), (0, 6)], [(6, 14), (0, 2)], [(2, 3)]]
+    assert steps == [[(0, 10), (0, 1), (0, 5)], [(1, 16)], [(17, 3)]]
     rig.assert_conserved()
 
 

@@ -16,7 +16,6 @@ from layers.checkpoint import WeightError
 from layers.config import ConfigFault, load_config
 from mem_cache.spec import PoolSizes
 from runtime.config import ServerConfig
-from runtime.default_model.folder import ensure_default_model
 from runtime.errors import ConfigError
 from runtime.ipc import SchedulerSocket, private_addresses
 from runtime.messages import Generate, Grammar, Outputs, Ready, Sampling, State, pack_ids
@@ -31,10 +30,10 @@ PROMPT = [(7 * i + 3) % 500 + 2 for i in range(70)]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(stand_in: Path) -> Iterator[Path]:
     """The stand-in's checkpoint; threads are as they were, afterwards."""
     threads = torch.get_num_threads()
-    yield ensure_default_model(tmp_path_factory.mktemp("model"))
+    yield stand_in
     torch.set_num_threads(threads)
 
 
@@ -232,7 +231,7 @@ def test_grammars_are_made_for_the_checkpoint_that_is_served(folder: Path, tmp_p
     )
     output = pool.open(1, Grammar("regex", "[0-9]+", after=None))
 
-    while output.pending and output.failure is None:
+    while output.allowed is None and output.failure is None:
         pool.poll(1.0)
 
     assert output.failure is None

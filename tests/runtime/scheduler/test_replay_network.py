@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 
 from runtime.config import ServerConfig
-from runtime.default_model.folder import ensure_default_model
 from runtime.messages import Generate, Logprobs, Output, Outputs, Sampling, pack_ids
 from runtime.scheduler.loop import Scheduler
 from runtime.scheduler.process import build_scheduler
@@ -26,15 +25,14 @@ def run(scheduler: Scheduler, socket: MemorySocket, prompt: np.ndarray, new: int
                 return message.items[0]
 
 
-def test_a_replay_gives_the_tokens_and_log_probabilities_of_a_cold_run(tmp_path: Path) -> None:
-    folder = ensure_default_model(tmp_path)
+def test_a_replay_gives_the_tokens_and_log_probabilities_of_a_cold_run(stand_in: Path) -> None:
     prompt = np.random.default_rng(0).integers(8, 200, 1005)
 
     cold_socket = MemorySocket()
-    cold, _ = build_scheduler(POOLS, folder, cold_socket)
+    cold, _ = build_scheduler(POOLS, stand_in, cold_socket)
     expected = run(cold, cold_socket, prompt, 6)
     socket = MemorySocket()
-    scheduler, _ = build_scheduler(POOLS, folder, socket)
+    scheduler, _ = build_scheduler(POOLS, stand_in, socket)
     run(scheduler, socket, prompt[:1000], 0)
     scheduler.residency.cache.evict_swa(rings=scheduler.residency.rings.capacity)
     computed = scheduler.stats.counters["computed_prompt_tokens"]

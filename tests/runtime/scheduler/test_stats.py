@@ -6,8 +6,9 @@ import re
 import pytest
 
 from mem_cache.spec import PoolSizes
-from runtime.messages import GetState, State
+from runtime.messages import GetState, Grammar, State
 from runtime.scheduler.stats import COUNTERS, Stats
+from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.scheduler_rig import Rig
 
 AMPLE = PoolSizes(full_pages=50, swa_pages=60, rings=20)
@@ -33,7 +34,7 @@ def test_counters_add_up_over_requests_hits_refusals_and_aborts() -> None:
     rig.run()
 
     counters = rig.scheduler.stats.counters
-    assert counters["requests"] == 3
+    assert counters["requests"] == 4
     assert counters["refused_requests"] == 1
     assert counters["finished_requests"] == 2
     assert counters["aborted_requests"] == 1
@@ -44,6 +45,58 @@ def test_counters_add_up_over_requests_hits_refusals_and_aborts() -> None:
     assert counters["generation_tokens"] == 8 + len(rig.tokens(gone))
     assert counters["prefill_steps"] + counters["decode_steps"] == rig.runner.steps
     assert rig.scheduler.stats.gauges["cache_hit_rate"] == pytest.approx(19 / 42)
+
+
+def test_background_work_changes_no_hit_rate_but_counts_as_computed() -> None:
+    rig = Rig(AMPLE)
+    rig.send(PROMPT, 0, background=True)
+    rig.run()
+    rig.send(PROMPT, 0, background=True)
+    rig.run()
+    assert rig.scheduler.stats.gauges["cache_hit_rate"] == 0.0
+    rig.send([*PROMPT, 7], 1)
+    rig.run()
+
+    counters = rig.scheduler.stats.counters
+    assert (counters["requests"], counters["finished_requests"]) == (1, 1)
+    assert (counters["background_requests"], counters["background_prompt_tokens"]) == (2, 40)
+    assert (counters["prompt_tokens"], counters["cached_tokens"]) == (21, 20)
+    assert counters["computed_prompt_tokens"] == 20 + 1 + 1
+    assert rig.scheduler.stats.gauges["cache_hit_rate"] == pytest.approx(20 / 21)
+
+
+def test_tokens_of_background_work_are_nobodys() -> None:
+    rig = Rig(AMPLE)
+    rig.send(PROMPT, 2, background=True)
+    rig.run()
+
+    assert rig.scheduler.stats.counters["generation_tokens"] == 0
+
+
+def test_the_state_tells_how_long_evictions_took() -> None:
+    rig = Rig(PoolSizes(full_pages=6, swa_pages=60, rings=20))
+    for start in range(4):
+        rig.send([start, *range(30)], 1)
+        rig.run()
+
+    told = rig.scheduler.state().durations
+    assert list(told) == ["eviction"]
+    assert sum(told["eviction"].counts) >= 3
+    assert 0 < told["eviction"].sum_s < 60
+
+
+def test_the_gauge_of_those_that_wait_for_a_grammar_follows_them() -> None:
+    grammars = FakeGrammars(50)
+    rig = Rig(AMPLE, grammars=grammars)
+    for start in range(2):
+        rig.send([start, 1, 2], 2, grammar=Grammar("regex", "x"))
+    rig.send([5, 1, 2], 2)
+    rig.scheduler.turn()
+    assert rig.scheduler.stats.gauges["compiling"] == 2
+
+    grammars.instant = True
+    rig.run()
+    assert rig.scheduler.stats.gauges["compiling"] == 0
 
 
 def test_gauges_follow_the_pools() -> None:

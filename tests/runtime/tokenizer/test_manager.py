@@ -23,11 +23,12 @@ from runtime.messages import (
     Outputs,
     Refused,
     State,
+    Stop,
     unpack_ids,
 )
 from runtime.tokenizer.choice import Finish
 from runtime.tokenizer.manager import GenerateCall
-from runtime.tokenizer.observer import NoObserver
+from runtime.tokenizer.observer import NoObserver, Stage
 from runtime.tokenizer.tokenizer import TextTokenizer
 from tests.runtime.tokenizer.manager_rig import call, collect, run, running
 from tests.testing.fake_scheduler import silent
@@ -80,7 +81,7 @@ def test_each_choice_is_a_request_of_its_own() -> None:
     run(test)
 
 
-def test_a_stop_string_ends_the_request_and_aborts_it_once() -> None:
+def test_a_stop_string_ends_the_request_as_finished_and_once() -> None:
     async def test() -> None:
         async with running(silent) as (manager, fake):
             stream = manager.generate(call("x", stop=("END",), max_new_tokens=50))
@@ -93,10 +94,11 @@ def test_a_stop_string_ends_the_request_and_aborts_it_once() -> None:
             assert "".join(d.text for d in deltas) == "go "
             assert deltas[-1].finish == Finish("stop", matched="END")
             assert deltas[-1].completion_tokens == 6
-            assert await fake.saw(Abort) == [Abort([sent.request_id])]
+            assert await fake.saw(Stop) == [Stop([sent.request_id])]
             await stream.aclose()
             await manager.state()
-            assert len(fake.of(Abort)) == 1
+            assert len(fake.of(Stop)) == 1
+            assert fake.of(Abort) == []
 
     run(test)
 
@@ -244,11 +246,14 @@ def test_the_observer_hears_of_tokens_and_ends() -> None:
         def inter_token(self, seconds: float, tokens: int) -> None:
             self.heard.append(tokens)
 
-        def finished(self, reason: str, *, completion_tokens: int, **others: float) -> None:
+        def finished(self, reason: str, *, completion_tokens: int, **others: float | None) -> None:
             self.heard.append((reason, completion_tokens))
 
         def refused(self, reason: str) -> None:
             self.heard.append(reason)
+
+        def stage(self, stage: Stage, seconds: float) -> None:
+            self.heard.append(stage)
 
     async def test() -> None:
         async with running() as (manager, _):
@@ -256,7 +261,8 @@ def test_the_observer_hears_of_tokens_and_ends() -> None:
             await collect(manager, call([1], max_new_tokens=3))
             with pytest.raises(BadRequest):
                 await collect(manager, call([]))
-            assert observed.heard == ["first", 1, 1, ("length", 3), "BadRequest"]
+            stages = ["tokenize", "prefill_waiting", "prefill_forward"]
+            assert observed.heard == [*stages, "first", 1, 1, ("length", 3), "BadRequest"]
 
     run(test)
 

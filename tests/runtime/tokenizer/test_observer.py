@@ -8,5 +8,13 @@ def test_no_observer_takes_every_event() -> None:
 
     observer.first_token(0.1)
     observer.inter_token(0.01, 2)
-    observer.finished("stop", seconds=1.0, prompt_tokens=1, cached_tokens=0, completion_tokens=3)
+    observer.stage("tokenize", 0.1)
+    observer.finished(
+        "stop",
+        seconds=1.0,
+        decode_s=0.5,
+        prompt_tokens=1,
+        cached_tokens=0,
+        completion_tokens=3,
+    )
     observer.refused("QueueFull")

@@ -1,0 +1,85 @@
+"""The ways a request ends, each counted once, and what is freed then."""
+
+import logging
+from collections.abc import Callable
+
+from runtime.messages import FinishType
+from runtime.scheduler.decode import DecodeSet
+from runtime.scheduler.grammar_gate import GrammarGate
+from runtime.scheduler.queue import WaitingQueue
+from runtime.scheduler.replies import Replies
+from runtime.scheduler.request import Request, Status
+from runtime.scheduler.residency import Residency
+from runtime.scheduler.stats import Ending, Stats
+
+logger = logging.getLogger("umbra.scheduler")
+
+
+class Endings:
+    """Takes requests out of wherever they stand.
+
+    requests   all that wait or run, by id
+    on_change  called when something was freed
+    """
+
+    def __init__(
+        self,
+        residency: Residency,
+        *,
+        waiting: WaitingQueue,
+        prefills: list[Request],
+        decoding: DecodeSet,
+        gate: GrammarGate,
+        stats: Stats,
+        replies: Replies,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.requests: dict[int, Request] = {}
+        self._residency = residency
+        self._waiting = waiting
+        self._prefills = prefills
+        self._decoding = decoding
+        self._gate = gate
+        self._stats = stats
+        self._replies = replies
+        self._on_change = on_change
+
+    def finish(
+        self, request: Request, finish: FinishType, *, now_s: float, matched: int | None = None
+    ) -> None:
+        """End a request that has all it asked for."""
+        self._stats.ended(request, "finished")
+        request.times.ended(now_s)
+        self._replies.finish(request, finish, matched=matched)
+        self._end(request)
+
+    def fail(self, request: Request, error: str) -> None:
+        """End a request with an error; nothing of its state is kept."""
+        logger.warning("Request %d failed: %s", request.id, error)
+        self._stats.ended(request, "failed")
+        self._replies.finish(request, "error", error=error)
+        self._end(request, publish=False)
+
+    def quietly(self, request: Request, how: Ending) -> None:
+        """End a request whose client is told by somebody else, or has gone."""
+        self._stats.ended(request, how)
+        self._replies.forget(request)
+        self._end(request)
+
+    def leave_running(self, request: Request) -> None:
+        """Take a request out of the steps."""
+        if request in self._prefills:
+            self._prefills.remove(request)
+        elif request in self._decoding.requests:
+            self._decoding.remove(request)
+
+    def _end(self, request: Request, *, publish: bool = True) -> None:
+        if request.status is Status.WAITING:
+            self._waiting.remove(request.id)
+        else:
+            self.leave_running(request)
+            self._residency.release(request, publish=publish)
+        self._gate.close(request)
+        request.status = Status.FINISHED
+        del self.requests[request.id]
+        self._on_change()

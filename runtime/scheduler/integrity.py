@@ -1,0 +1,50 @@
+"""When the invariants of the cache are verified: after every step if asked, else in quiet times."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from runtime.scheduler.request import Request
+from runtime.scheduler.residency import Residency
+
+# Looking at every page takes a while (measured: 16 us each), and a request might come in then.
+QUIET_S = 5.0
+
+
+class IntegrityWatch:
+    """Verifies requests, tree and pools.
+
+    every_step  after each step and once when idle; otherwise once after each busy spell, when
+                there has been no request for `QUIET_S`
+    """
+
+    def __init__(self, residency: Residency, *, every_step: bool) -> None:
+        self._residency = residency
+        self._every_step = every_step
+        self._quiet_s = 0.0 if every_step else QUIET_S
+        self._idle_since_s: float | None = None
+        self._verified = True
+
+    def stepped(self, running: Sequence[Request]) -> None:
+        """Note that a step was settled. Raises IntegrityError."""
+        self._idle_since_s, self._verified = None, False
+        if self._every_step:
+            self._verify(running)
+
+    def idle(self, now_s: float) -> None:
+        """Note that no request waits or runs. Raises IntegrityError."""
+        if self._verified:
+            return
+        if self._idle_since_s is None:
+            self._idle_since_s = now_s
+        if now_s - self._idle_since_s >= self._quiet_s:
+            self._verify(())
+            self._verified = True
+
+    def _verify(self, running: Sequence[Request]) -> None:
+        full: Counter[int] = Counter()
+        swa: Counter[int] = Counter()
+        rings: Counter[int] = Counter()
+        for request in running:
+            request.check()
+            self._residency.count_references(request, full, swa, rings)
+        self._residency.cache.check(full=full, swa=swa, rings=rings)

@@ -1,0 +1,37 @@
+"""How long a request takes at each stage of its life."""
+
+
+class RequestTimes:
+    """Durations in seconds, from clock readings that come in order.
+
+    queue_s    without a row, before the first token; whoever was retracted then waits again
+    prefill_s  with a row, until the prompt is computed
+    decode_s   from then to the end
+    """
+
+    __slots__ = ("_arrival_s", "_computed_s", "_since_s", "decode_s", "prefill_s", "queue_s")
+
+    def __init__(self, arrival_s: float) -> None:
+        self._arrival_s = self._since_s = arrival_s
+        self._computed_s: float | None = None
+        self.queue_s = self.prefill_s = self.decode_s = 0.0
+
+    def admitted(self, now_s: float) -> None:
+        """Note that the request got a row, or was given its first token without one."""
+        if self._computed_s is None:
+            self.queue_s += now_s - self._since_s
+
+    def queued(self, now_s: float) -> None:
+        """Note that it lost its row."""
+        self._since_s = now_s
+
+    def computed(self, now_s: float) -> None:
+        """Note that its prompt is computed; the first time counts."""
+        if self._computed_s is None:
+            self._computed_s = now_s
+            self.prefill_s = now_s - self._arrival_s - self.queue_s
+
+    def ended(self, now_s: float) -> None:
+        """Note the end."""
+        if self._computed_s is not None:
+            self.decode_s = now_s - self._computed_s

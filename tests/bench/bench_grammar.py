@@ -1,0 +1,254 @@
+"""Free requests beside requests that follow a grammar: what each get of a step.
+
+    python -m tests.bench.bench_grammar [--free 8] [--ruled 8] [--grammars 4] [--forward-ms 10]
+
+The scheduler and the grammars' processes are the real ones; the forward pass is a wait during
+which the host is free, as it is beside a device. Prints, with and without the ruled requests, the
+tokens per second of a free row and of a ruled one, and how long masks took.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from mem_cache.allocator import PageAllocator
+from mem_cache.request_table import RequestTable
+from mem_cache.spec import PoolSizes, TreeSpec
+from runtime.executor.step_plan import HeldRow, StepPlan, StepResult
+from runtime.grammar.nursery import NurserySettings
+from runtime.grammar.output import GrammarOutput
+from runtime.grammar.pool import GrammarPool, PoolSettings
+from runtime.messages import Generate, Grammar, Sampling, pack_ids
+from runtime.scheduler.loop import Scheduler
+from runtime.scheduler.residency import Residency
+from runtime.scheduler.settings import SchedulerSettings
+from tests.bench.bench_host import EncodingSocket
+
+CONTEXT_TOKENS = 8192
+FREE = 1000
+LETTERS = "abcdefghijklmnopqrstuvwxyz" * 3 + 'ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789,.:;"{}[]()-_'
+
+
+class DeviceRunner:
+    """Takes so long for a forward pass, and picks some token that is allowed."""
+
+    def __init__(self, forward_s: float, eos_id: int) -> None:
+        self._forward_s = forward_s
+        self._eos_id = eos_id
+
+    def launch(self, plan: StepPlan) -> "DeviceStep":
+        """Start a pass."""
+        return DeviceStep(self, plan, time.monotonic() + self._forward_s)
+
+    def sample(self, rows: list[HeldRow]) -> StepResult:
+        """Pick a token for each row."""
+        tokens = [self._pick(row) for row in rows]
+        return StepResult(tokens, [None] * len(rows), [None] * len(rows), [])
+
+    def _pick(self, row: HeldRow) -> int:
+        if row.sample.constraint is None:
+            return 7
+        allowed = row.sample.constraint.allowed
+        assert allowed is not None
+        words = np.flatnonzero(allowed)
+        turn = row.position * 7919 + row.sample.sampling.seed * 104729
+        word = int(words[turn % len(words)])
+        bits = int(allowed[word]) & 0xFFFFFFFF
+        choices = [32 * word + b for b in range(32) if bits >> b & 1]
+        choices = [token for token in choices if token != self._eos_id] or [self._eos_id]
+        return choices[row.position % len(choices)]
+
+
+class DeviceStep:
+    """A pass under way."""
+
+    def __init__(self, runner: DeviceRunner, plan: StepPlan, end_s: float) -> None:
+        self._runner = runner
+        self._plan = plan
+        self._end_s = end_s
+
+    @property
+    def forwarded(self) -> bool:
+        """Whether its time is over."""
+        return time.monotonic() >= self._end_s
+
+    def result(self) -> StepResult:
+        """Wait for the end of the pass, and pick tokens."""
+        time.sleep(max(0.0, self._end_s - time.monotonic()))
+        plan = self._plan
+        rows = [
+            HeldRow(None, sample, int(position))
+            for sample, position in zip(plan.samples, plan.positions, strict=True)
+        ]
+        count = len(rows)
+        result = StepResult([0] * count, [None] * count, [None] * count, [])
+        ready = [k for k, row in enumerate(rows) if row.sample.is_ready]
+        told = self._runner.sample([rows[k] for k in ready])
+        for k, token in zip(ready, told.token_ids, strict=True):
+            result.token_ids[k] = token
+        result.held = {k: row for k, row in enumerate(rows) if not row.sample.is_ready}
+        return result
+
+
+class TimedPool(GrammarPool):
+    """Notes how long each mask takes, from the token to the poll that brings it."""
+
+    def __init__(self, settings: PoolSettings) -> None:
+        super().__init__(settings)
+        self.seconds: list[float] = []
+        self._asked: dict[GrammarOutput, float] = {}
+
+    def open(self, request_id: int, grammar: Grammar) -> GrammarOutput:
+        """Return an output whose clock is watched."""
+        output = super().open(request_id, grammar)
+        accept = output.accept
+
+        def timed(token: int) -> None:
+            self._asked[output] = time.monotonic()
+            accept(token)
+
+        output.accept = timed
+        return output
+
+    def poll(self, timeout_s: float = 0.0) -> list[GrammarOutput]:
+        """Take in masks, and note which have come."""
+        failed = super().poll(timeout_s)
+        now = time.monotonic()
+        for output in [o for o in self._asked if o.allowed is not None]:
+            self.seconds.append(now - self._asked.pop(output))
+        return failed
+
+
+def write_vocabulary(folder: Path, size: int) -> int:
+    """Write a byte-level tokenizer of `size` made-up tokens; return its end token."""
+    rng = np.random.default_rng(0)
+    vocab = {c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    while len(vocab) < size - 1:
+        word = "".join(rng.choice(list(LETTERS), int(rng.integers(2, 9))))
+        vocab.setdefault("Ġ" + word if rng.random() < 0.5 else word, len(vocab))
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<eos>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return size - 1
+
+
+def schema(number: int) -> Grammar:
+    """Return a grammar of its own for each number: a list of nested objects without an end."""
+    item = {
+        "type": "object",
+        "properties": {
+            f"key{number}": {"type": "string"},
+            "kind": {"enum": ["x", "yy", "zzz"]},
+            "counts": {"type": "array", "items": {"type": "integer"}},
+        },
+        "required": [f"key{number}", "kind", "counts"],
+        "additionalProperties": False,
+    }
+    return Grammar("json_schema", json.dumps({"type": "array", "minItems": 1, "items": item}))
+
+
+@contextmanager
+def timed_pool(vocab: int) -> Iterator[tuple[TimedPool, int]]:
+    """Yield a pool over a vocabulary, and its end token."""
+    with tempfile.TemporaryDirectory() as folder:
+        eos_id = write_vocabulary(Path(folder), vocab)
+        nursery = NurserySettings(folder, vocab, [eos_id])
+        pool = TimedPool(PoolSettings(nursery, limit_s=60.0, memory_bytes=1 << 30))
+        try:
+            yield pool, eos_id
+        finally:
+            pool.shut_down()
+
+
+def make_scheduler(
+    rows: int, runner: DeviceRunner, socket: EncodingSocket, *, pool: GrammarPool, eos_id: int
+) -> Scheduler:
+    """Return a scheduler with room for every row."""
+    spec = TreeSpec()
+    pages = CONTEXT_TOKENS // spec.page_size
+    sizes = PoolSizes(full_pages=rows * pages, swa_pages=12 * rows + 64, rings=4 * rows + 64)
+    residency = Residency(
+        spec,
+        full=PageAllocator("full", sizes.full_pages),
+        swa=PageAllocator("swa", sizes.swa_pages),
+        rings=PageAllocator("rings", sizes.rings),
+        table=RequestTable(spec, rows=rows, max_pages=pages),
+    )
+    settings = SchedulerSettings(
+        context_tokens=CONTEXT_TOKENS, eos_token_ids=(eos_id,), idle_poll_s=0.0
+    )
+    return Scheduler(
+        settings, residency, runner=runner, socket=socket, clock=time.monotonic, grammars=pool
+    )
+
+
+def send(socket: EncodingSocket, request_id: int, grammar: Grammar | None) -> None:
+    """Queue a request that goes on for as long as there is room."""
+    sampling = Sampling(
+        CONTEXT_TOKENS - 100, seed=request_id, grammar=grammar, ignore_eos=grammar is None
+    )
+    prompt = pack_ids([1, 2, 3, request_id])
+    socket.inbox.append(msgspec.msgpack.encode(Generate(request_id, prompt, sampling)))
+
+
+def measure(scheduler: Scheduler, seconds: float) -> tuple[float, float]:
+    """Return the tokens per second of all free and of all ruled rows."""
+    # Held on to, so that one that happens to end counts as well.
+    requests = list(scheduler.decoding.requests)
+
+    def counts() -> np.ndarray:
+        ruled = sum(r.output_tokens for r in requests if r.id < FREE)
+        return np.array([sum(r.output_tokens for r in requests if r.id >= FREE), ruled])
+
+    for _ in range(20):
+        scheduler.turn()
+    before, started = counts(), time.monotonic()
+    while time.monotonic() - started < seconds:
+        scheduler.turn()
+    free, ruled = (counts() - before) / (time.monotonic() - started)
+    return float(free), float(ruled)
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--free", type=int, default=8)
+    parser.add_argument("--ruled", type=int, default=8)
+    parser.add_argument("--grammars", type=int, default=4, help="different ones")
+    parser.add_argument("--forward-ms", type=float, default=10.0)
+    parser.add_argument("--vocab", type=int, default=129280)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    args = parser.parse_args()
+    with timed_pool(args.vocab) as (pool, eos_id):
+        for ruled in (0, args.ruled):
+            runner, socket = DeviceRunner(args.forward_ms / 1e3, eos_id), EncodingSocket()
+            rows = args.free + ruled
+            scheduler = make_scheduler(rows, runner, socket, pool=pool, eos_id=eos_id)
+            for k in range(ruled):
+                send(socket, k, schema(k % args.grammars))
+            for k in range(args.free):
+                send(socket, FREE + k, None)
+            while socket.inbox or len(scheduler.waiting) or scheduler.prefills:
+                scheduler.turn()
+            pool.seconds.clear()
+            free, told = measure(scheduler, args.seconds)
+            print(
+                f"{args.free} free and {ruled} ruled rows, {args.forward_ms:g} ms a pass: "
+                f"{free / max(1, args.free):6.1f} token/s a free row, "
+                f"{told / max(1, ruled):6.1f} a ruled one"
+            )
+        p50, p90, p99 = (1e3 * float(np.percentile(pool.seconds, q)) for q in (50, 90, 99))
+        print(f"a mask: p50 {p50:.2f}  p90 {p90:.2f}  p99 {p99:.2f} ms")
+
+
+if __name__ == "__main__":
+    main()

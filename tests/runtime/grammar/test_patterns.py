@@ -1,0 +1,124 @@
+"""A pattern holds a string to itself, however it is spelt in JSON."""
+
+import itertools
+import json
+import random
+import re
+
+import pytest
+import xgrammar
+
+from runtime.errors import GrammarError
+from runtime.grammar.patterns import check_pattern, json_pattern
+
+_BYTES = [bytes([value]) for value in range(256)]
+END = len(_BYTES)
+COMPILER = xgrammar.GrammarCompiler(
+    xgrammar.TokenizerInfo([*_BYTES, b"</s>"], xgrammar.VocabType.RAW, stop_token_ids=[END]),
+    max_threads=1,
+    cache_enabled=False,
+)
+
+
+def accepted(pattern: str, texts: list[str]) -> list[str]:
+    """Return the texts that a string of this pattern may be, in JSON as Python spells it."""
+    schema = json.dumps({"type": "string", "pattern": json_pattern(pattern)})
+    compiled = COMPILER.compile_json_schema(schema)
+    found: list[str] = []
+    for text in texts:
+        matcher = xgrammar.GrammarMatcher(compiled)
+        spelt = json.dumps(text, ensure_ascii=False)
+        if matcher.accept_string(spelt) and matcher.accept_token(END):
+            found.append(text)
+    return found
+
+
+TEXTS = [
+    "a",
+    "b",
+    "ab",
+    "",
+    " ",
+    "é",
+    "日",
+    '"',
+    "\\",
+    "\n",
+    "\t",
+    "-",
+    "]",
+    "^",
+    "1",
+    "_",
+    '"a',
+    "/",
+]
+# Characters that JSON escapes are left out of what these match.
+NARROWER = {
+    ".", r"\D", r"\S", r"\W", "[^a]", r"[^a\s]", r"[\s\S]", r"[\d\D]", r"[^\]]", r"[^\\]",
+    r"[^\x61b]", r"[^\-\^]", r"[^0-9\[\]-]", r"[^\^a]", "[^ -~]",
+}  # fmt: skip
+PATTERNS = [
+    *sorted(NARROWER),
+    "a", "a|b", "^a$|^b$", "^(a|b)$", "^a|b$", "a?", "(?:ab)?", r"\"", '"', r"\\", r"\n", r"\t",
+    '["a]', r'["\\]', r"[\n\t]", r"[ -~]", r"[!-#]", r"[\x20-\x7e]", r"\x61", "\\u00e9", "[à-ü]",
+    r"[\u00e0-\u00fc日]", r"\d", r"\w", r"[\w-]", r"[a\-]", r"[\]a]", r"[\^]", "[-a]", "[a-]",
+    r"\x61b?", r"\u0061b?", r"[\x61b]", r"\x2e", r"\/", r'"a', r'(?:"|a)+', r"[\[-^]", r"[\s]",
+    r"\s?", r"[a^]", r"[\d\]]", r"[^\s\S]?a", r"[--/]", r"\^", r"\]", r"\-",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_strings_match_as_they_do_in_python(pattern: str) -> None:
+    wanted = [text for text in TEXTS if re.fullmatch(pattern, text, re.ASCII)]
+    if pattern in NARROWER or r"\s" in pattern:
+        wanted = [text for text in wanted if json.dumps(text, ensure_ascii=False) == f'"{text}"']
+
+    assert accepted(pattern, TEXTS) == wanted
+
+
+def some_pattern(pick: random.Random, depth: int) -> str:
+    kind = pick.random()
+    if depth == 0 or kind < 0.25:
+        return pick.choice(["x", "y", "[xy]", "[^x]", '"'])
+    if kind < 0.5:
+        return some_pattern(pick, depth - 1) + some_pattern(pick, depth - 1)
+    if kind < 0.7:
+        return f"({some_pattern(pick, depth - 1)}|{some_pattern(pick, depth - 1)})"
+    how = pick.choice(["?", "*", "+", "{0,2}", "{1,2}", "{2}"])
+    return f"({some_pattern(pick, depth - 1)}){how}"
+
+
+def test_whatever_the_pattern_it_matches_what_it_says() -> None:
+    texts = ["".join(some) for n in range(4) for some in itertools.product('xy"', repeat=n)]
+    pick = random.Random(0)
+    for _ in range(150):
+        pattern = some_pattern(pick, 4)
+        # A set that excludes goes without quotes, too.
+        strict = pattern.replace("[^x]", "y")
+        wanted = [text for text in texts if re.fullmatch(strict, text)]
+        assert accepted(pattern, texts) == wanted, pattern
+
+
+@pytest.mark.parametrize(("pattern", "wrong"), [("^a(xy+)?$", "ay"), ("^((x|(x|))|x(x|))$", "xxx")])
+def test_what_the_compilers_automata_take_wrongly_is_not_taken(pattern: str, wrong: str) -> None:
+    assert not re.fullmatch(pattern, wrong)
+    assert accepted(pattern, [wrong]) == []
+
+
+@pytest.mark.parametrize("pattern", ["[[:alpha:]]", "x[a[:^digit:]]", "[[.hyphen.]]", "[[=a=]]+"])
+def test_posix_classes_are_refused(pattern: str) -> None:
+    with pytest.raises(GrammarError, match="POSIX class"):
+        check_pattern(pattern)
+    with pytest.raises(GrammarError, match="POSIX class"):
+        json_pattern(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["[:alpha:]", r"\[[:a]", "[[:a]", r"[\[:alpha:]", "a[", "[]"])
+def test_what_only_looks_like_one_is_not(pattern: str) -> None:
+    check_pattern(pattern)
+
+
+@pytest.mark.parametrize("pattern", [r"a\b", r"(a)\1", r"\p{L}", r"[\Sx]", "a[", r"\cA"])
+def test_what_cannot_be_said_is_left_to_the_compiler(pattern: str) -> None:
+    assert json_pattern(pattern) == pattern

@@ -1,0 +1,65 @@
+"""Grammars whose masks come when a test says so, and allow everything."""
+
+import numpy as np
+
+from runtime.durations import Durations
+from runtime.grammar.output import GrammarOutput
+from runtime.messages import Grammar
+
+
+class FakeGrammars:
+    """Stands in for a pool of grammars.
+
+    outputs   by request
+    compilations  how long compiling took: never anything
+    accepted  tokens that each request's grammar was told of
+    instant   every poll brings every mask
+    waits     the timeouts of all polls
+    """
+
+    def __init__(self, vocab: int, end_ids: frozenset[int] = frozenset()) -> None:
+        self.all = np.full(-(-vocab // 32), -1, dtype=np.int32)
+        self.outputs: dict[int, GrammarOutput] = {}
+        self.accepted: dict[int, list[int]] = {}
+        self.end_ids = end_ids
+        self.compilations = Durations()
+        self.instant = False
+        self.waits: list[float] = []
+        self._due: list[int] = []
+        self._failed: list[GrammarOutput] = []
+
+    @property
+    def active(self) -> bool:
+        """Whether there is any output."""
+        return bool(self.outputs)
+
+    def open(self, request_id: int, grammar: Grammar) -> GrammarOutput:
+        """Return a new output."""
+        told: list[int] = []
+        output = GrammarOutput(request_id, grammar.after, self.all, accept=told.append)
+        self.outputs[request_id], self.accepted[request_id] = output, told
+        return output
+
+    def close(self, output: GrammarOutput) -> None:
+        """Forget an output."""
+        del self.outputs[output.request_id]
+
+    def poll(self, timeout_s: float = 0.0) -> list[GrammarOutput]:
+        """Bring the masks that are due; return the outputs that failed."""
+        self.waits.append(timeout_s)
+        due = list(self.outputs) if self.instant else self._due
+        for output in [self.outputs[i] for i in due if i in self.outputs]:
+            if output.allowed is None and output.failure is None:
+                output.mask(self.all)
+        self._due = []
+        failed, self._failed = self._failed, []
+        return failed
+
+    def answer(self, *request_ids: int) -> None:
+        """Have the next poll bring these outputs, or all, the mask that they wait for."""
+        self._due = list(request_ids or self.outputs)
+
+    def fail(self, request_id: int, reason: str) -> None:
+        """Have an output fail at the next poll."""
+        self.outputs[request_id].failure = reason
+        self._failed.append(self.outputs[request_id])
