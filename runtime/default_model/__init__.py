@@ -1,5 +1,5 @@
-"""The stand-in model: a tiny untrained checkpoint that is made where no model path is given."""
+"""The default model: a small trained checkpoint, served where no model path is given."""
 
-from runtime.default_model.folder import ensure_default_model
+from runtime.default_model.folder import NAME, default_model_folder
 
-__all__ = ["ensure_default_model"]
+__all__ = ["NAME", "default_model_folder"]

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -171,15 +171,16 @@ def running_server(
     stop: signal.Signals = signal.SIGTERM,
     exit_code: int | None = 0,
     check: bool = True,
+    launcher: Sequence[str] = (str(LAUNCHER),),
 ) -> Generator[ServerProcess]:
     """Start a server with `flags`, wait until it is ready, and stop it at the end.
 
     It gets the signal `stop` unless it is gone by then, and must exit with `exit_code` (None: any
     but 0). With `check` the flag --check-every-step is added: every cache invariant holds after
-    every step, or the server dies and this fails.
+    every step, or the server dies and this fails. `launcher` is what Python is given to run.
     """
     port = free_port()
-    command = [sys.executable, str(LAUNCHER), "--port", str(port), *flags]
+    command = [sys.executable, *launcher, "--port", str(port), *flags]
     command += ["--check-every-step"] if check else []
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     with tempfile.TemporaryFile() as log:

@@ -1,173 +1,90 @@
-"""Making the stand-in's folder once, wherever it can be kept."""
+"""The checkpoint that comes along: all there, what was trained, and missed aloud."""
 
 import json
-import os
+import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
 import runtime.default_model.folder as folder_module
+from layers.checkpoint import Checkpoint
 from layers.config import load_config, resolve_record_format
-from runtime.default_model.folder import FILES, ensure_default_model
+from runtime.default_model.folder import CHECKPOINT, FILES, default_model_folder
+from runtime.errors import ConfigError
+from tests.testing.published_tensors import tensor_shapes
+from tests.testing.server_process import ROOT
+from tests.train.geometry import default_config
+
+MOST_BYTES = 24_000_000
 
 
-def _fake_write(folder: Path) -> None:
-    for name in FILES:
-        (folder / name).write_text(name, encoding="utf-8")
+def test_it_is_the_model_that_the_training_exports() -> None:
+    folder = default_model_folder()
+
+    assert json.loads((folder / "config.json").read_text("utf-8")) == default_config()
+    with Checkpoint(folder) as checkpoint:
+        names = {name for name in checkpoint.headers if not name.endswith(".scale")}
+    assert names == set(tensor_shapes(load_config(folder)))
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= MOST_BYTES
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write empty files instead of a model: these tests are about where and when."""
-    monkeypatch.setattr(folder_module, "_write", _fake_write)
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return ensure_default_model(tmp_path_factory.mktemp("root"))
-
-
-def test_the_folder_is_an_ordinary_checkpoint(made: Path) -> None:
-    folder = made
-
-    config = load_config(folder)
-    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
-    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
-    assert resolve_record_format(config, "auto", "float32") == "fp8"
-    assert "never been trained" in (folder / "MODEL_CARD.md").read_text(encoding="utf-8")
-    assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == 1
-
-
-def test_every_kind_of_layer_is_there(made: Path) -> None:
-    config = load_config(made)
+def test_it_has_every_kind_of_layer_and_the_published_heads() -> None:
+    config = load_config(default_model_folder())
 
     kinds = {
         (ratio, layer < config.num_hash_layers)
         for layer, ratio in enumerate(config.compress_ratios)
     }
     assert kinds == {(ratio, hashed) for ratio in (0, 4, 128) for hashed in (True, False)}
-    assert config.rope_scaling is not None
-    assert config.max_position_embeddings == 32768
+    assert resolve_record_format(config, "auto", "float32") == "fp8"
 
 
-@pytest.mark.usefixtures("quick")
-def test_a_second_start_reuses_the_folder(tmp_path: Path) -> None:
-    first = ensure_default_model(tmp_path)
-    (first / "config.json").write_text("mine", encoding="utf-8")
-
-    assert ensure_default_model(tmp_path) == first
-    assert (first / "config.json").read_text(encoding="utf-8") == "mine"
+def test_everybody_may_read_it() -> None:
+    assert all(path.stat().st_mode & 0o444 == 0o444 for path in CHECKPOINT.iterdir())
 
 
-@pytest.mark.usefixtures("quick")
-def test_a_folder_that_lost_a_file_is_made_again(tmp_path: Path) -> None:
-    folder = ensure_default_model(tmp_path)
-    (folder / "tokenizer.json").unlink()
-
-    assert ensure_default_model(tmp_path) == folder
-    assert (folder / "tokenizer.json").exists()
-
-
-def test_servers_that_start_at_once_share_one_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("missing", FILES)
+def test_a_partial_checkout_is_told_which_file_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    both_writing = threading.Barrier(2, timeout=30)
+    for name in FILES:
+        (tmp_path / name).touch()
+    (tmp_path / missing).unlink()
+    monkeypatch.setattr(folder_module, "CHECKPOINT", tmp_path)
 
-    def write(folder: Path) -> None:
-        both_writing.wait()
-        _fake_write(folder)
-
-    monkeypatch.setattr(folder_module, "_write", write)
-    found: list[Path] = []
-    threads = [
-        threading.Thread(target=lambda: found.append(ensure_default_model(tmp_path)))
-        for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-
-    assert len(found) == 2
-    assert found[0] == found[1]
-    assert list(tmp_path.iterdir()) == [found[0]]
+    with pytest.raises(ConfigError, match=f"lacks {missing}; .*--model-path"):
+        default_model_folder()
 
 
-def test_a_failed_start_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def write(folder: Path) -> None:
-        (folder / "config.json").write_text("{", encoding="utf-8")
-        raise OSError("disk full")
+def test_a_server_without_it_says_so_and_ends(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib, runtime.default_model.folder as folder\n"
+        "folder.CHECKPOINT = pathlib.Path(sys.argv[1])\n"
+        "from runtime.launch import serve\n"
+        "sys.exit(serve([]))\n"
+    )
+    shutil.copy(CHECKPOINT / "config.json", tmp_path)
 
-    monkeypatch.setattr(folder_module, "_write", write)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
-    with pytest.raises(OSError, match="disk full"):
-        ensure_default_model(tmp_path)
-
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.usefixtures("quick")
-def test_it_is_kept_in_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert ensure_default_model().parent == tmp_path / "home" / ".cache" / "umbra"
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert ensure_default_model().parent == tmp_path / "cache" / "umbra"
+    assert done.returncode == 2
+    assert "error: the default model is not complete" in done.stderr
+    assert "model.safetensors" in done.stderr
 
 
-@pytest.mark.usefixtures("quick")
-def test_without_a_writable_cache_it_is_kept_with_temporary_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()  # a folder cannot be made beneath a file, not even by root
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-
-    folder = ensure_default_model()
-
-    assert folder.parent == tmp_path / "tmp" / f"umbra-{os.getuid()}"
-    assert folder.parent.stat().st_mode & 0o777 == 0o700
-    assert ensure_default_model() == folder
-
-
-@pytest.mark.usefixtures("quick")
-def test_a_temporary_folder_that_others_may_write_is_not_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    taken = tmp_path / f"umbra-{os.getuid()}"
-    taken.mkdir()
-    taken.chmod(0o777)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-
-    folder = ensure_default_model()
-
-    assert folder.is_dir()
-    assert taken not in folder.parents
-    assert list(taken.iterdir()) == []
-
-
-def test_finding_the_folder_needs_neither_torch_nor_tokenizers(tmp_path: Path) -> None:
-    folder = tmp_path / f"default-{folder_module._recipe_hash()}"
-    folder.mkdir()
-    _fake_write(folder)
-    program = (
-        "import sys; from pathlib import Path; "
-        "from runtime.default_model import ensure_default_model; "
-        "print(ensure_default_model(Path(sys.argv[1]))); "
+def test_finding_it_needs_neither_torch_nor_tokenizers() -> None:
+    code = (
+        "import sys; from runtime.default_model import default_model_folder; "
+        "default_model_folder(); "
         "assert not {'torch', 'tokenizers', 'safetensors'} & set(sys.modules)"
     )
-    root = Path(folder_module.__file__).parents[2]
-    command = [sys.executable, "-c", program, str(tmp_path)]
 
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-
-    assert (done.returncode, done.stdout.strip()) == (0, str(folder)), done.stderr
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

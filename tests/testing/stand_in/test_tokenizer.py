@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from runtime.chat.marks import knows_v4
-from runtime.default_model.tokenizer import (
+from tests.testing.stand_in.tokenizer import (
     BOS_ID,
     EOS_ID,
     SPECIALS,

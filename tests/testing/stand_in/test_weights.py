@@ -11,8 +11,9 @@ from torch import Tensor
 from layers.checkpoint import Checkpoint
 from layers.config import ModelConfig, load_config, parse_config
 from layers.weights import load_weights
-from runtime.default_model.folder import default_config
-from runtime.default_model.weights import tensor_shapes, write_weights
+from tests.testing.published_tensors import tensor_shapes
+from tests.testing.stand_in.folder import stand_in_config
+from tests.testing.stand_in.weights import write_weights
 
 SPEAKING = [1, 20, 21, 22]
 
@@ -23,7 +24,7 @@ class Dense:
     def __init__(self, config: ModelConfig) -> None:
         self.weights = {
             name: torch.empty(shape, dtype=torch.int64 if name.endswith("tid2eid") else None)
-            for name, shape in tensor_shapes(config)
+            for name, shape in tensor_shapes(config).items()
         }
 
     def named_weights(self) -> Any:
@@ -32,7 +33,7 @@ class Dense:
 
 def _config() -> ModelConfig:
     small = {"num_hidden_layers": 2, "compress_ratios": [0, 4], "num_hash_layers": 1}
-    return parse_config({**default_config(), **small, "index_n_heads": 2})
+    return parse_config({**stand_in_config(), **small, "index_n_heads": 2})
 
 
 @pytest.fixture(scope="module")

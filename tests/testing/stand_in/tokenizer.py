@@ -1,4 +1,4 @@
-"""Tokenizer of the stand-in model.
+"""Tokenizer of the stand-in.
 
 Byte-level BPE with 512 ids: V4's control tokens, 256 bytes, and merges trained on the text below.
 Every string can be encoded, and the ids are few enough for a tiny embedding. As with V4 there is

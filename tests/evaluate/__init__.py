@@ -1,0 +1,1 @@
+"""How well the default model answers, asked through a real server."""

@@ -1,0 +1,59 @@
+"""The command, through real servers: every condition happens there and is proven."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.evaluate.__main__ import main
+from tests.evaluate.conditions import CONDITIONS
+
+
+def test_a_server_that_is_not_there_is_told_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--url", "http://127.0.0.1:9", "--n", "1", "--tasks", "sums"]) == 1
+    assert capsys.readouterr().err.startswith("error: ConnectError")
+
+
+def test_a_server_that_does_not_start_is_told_with_its_own_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = ["--n", "1", "--tasks", "sums", "--", "--context-length", "0"]
+
+    assert main(argv) == 1
+    assert "--context-length 0 must be at least 1" in capsys.readouterr().err
+
+
+def test_all_conditions_happen_on_a_real_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = tmp_path / "run.json"
+    argv = ["--tasks", "needle", "sums", "--distances", "1000", "--n", "1", "--max-tokens", "8"]
+
+    code = main([*argv, "--conditions", *CONDITIONS, "--json", str(document), "--quiet"])
+
+    assert code == 0
+    assert "| tombstone | 2 | 2 | 1 |" in capsys.readouterr().out
+    told = json.loads(document.read_text())
+    assert all(row["proven"] for row in told["outcomes"])
+    assert {row["condition"] for row in told["outcomes"]} == set(CONDITIONS)
+    assert all(change["same_tokens"] == change["n"] for change in told["changes"])
+
+
+@pytest.mark.slow
+def test_other_formats_and_networks_answer_the_same_prompts(tmp_path: Path) -> None:
+    document = tmp_path / "run.json"
+    argv = ["--tasks", "needle", "tool_calls", "--distances", "300", "--n", "2"]
+    compared = ["--kv", "fp32", "--without", "window", "c4", "c128"]
+
+    assert main([*argv, *compared, "--max-tokens", "8", "--json", str(document), "--quiet"]) == 0
+
+    told = json.loads(document.read_text())
+    prompts: dict[str, set[int]] = {}
+    for row in told["outcomes"]:
+        prompts.setdefault(row["case"], set()).add(row["prompt_tokens"])
+    assert {len(lengths) for lengths in prompts.values()} == {1}
+    changed = {change["variant"]: change for change in told["changes"]}
+    assert set(changed) == {"fp32", "without window", "without c4", "without c128"}
+    assert changed["without window"]["same_tokens"] < changed["without window"]["n"]

@@ -1,0 +1,54 @@
+"""The command line: defaults, what goes to the server, and misuse."""
+
+import pytest
+
+from tests.evaluate.options import parse
+from tests.evaluate.variants import Variant, make_variants
+
+
+def test_what_follows_two_dashes_goes_to_the_server() -> None:
+    options = parse(["--quick", "--n", "3", "--", "--dtype", "float32"])
+
+    assert options.server_flags == ("--dtype", "float32")
+    assert options.n == 3
+    assert options.told()["server_flags"] == ["--dtype", "float32"]
+
+
+def test_quick_asks_less_of_everything() -> None:
+    quick, full = parse(["--quick"]), parse([])
+
+    assert quick.n < full.n
+    assert set(quick.distances) < set(full.distances)
+    assert quick.tasks == full.tasks
+    assert full.distances[-1] == 16384
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--n", "-1"],
+        ["--distances", "0"],
+        ["--tasks", "poetry"],
+        ["--conditions", "lukewarm"],
+        ["--url", "http://127.0.0.1:1", "--kv", "fp8"],
+        ["--url", "http://127.0.0.1:1", "--", "--dtype", "float32"],
+        ["--without", "sinks"],
+        ["--nonsense"],
+    ],
+    ids=" ".join,
+)
+def test_misuse_exits_with_2(argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(argv)
+
+    assert ended.value.code == 2
+
+
+def test_the_default_comes_first_and_flags_go_to_all() -> None:
+    variants = make_variants(["fp32"], ["window"], ["--dtype", "float32"])
+
+    assert variants == [
+        Variant("default", ("--dtype", "float32")),
+        Variant("fp32", ("--kv-cache-dtype", "fp32", "--dtype", "float32")),
+        Variant("without window", ("--dtype", "float32"), "window"),
+    ]

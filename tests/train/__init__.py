@@ -1,0 +1,1 @@
+"""Training of the default model: its data, its network in a form that learns, and the run."""

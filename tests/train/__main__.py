@@ -1,0 +1,88 @@
+"""Train the default model: `python -m tests.train --out RUN --minutes 9`, and again with --resume.
+
+A slice ends by itself, its state saved in RUN; the run's log is RUN/log.csv. The data is made by
+worker processes while the device computes.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from layers.config import parse_config
+from tests.train.geometry import default_config
+from tests.train.phases import PHASES, scaled
+from tests.train.regions import Regions
+from tests.train.source import Shards
+from tests.train.tokenizer import write_tokenizer
+from tests.train.trainer import RunSettings, Trainer
+
+# What ending a slice takes: the steps under way, and writing.
+_ENDING_S = 20.0
+_TOKENIZER = "tokenizer"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.train", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--minutes", type=float, help="end the slice after so long")
+    parser.add_argument("--resume", action="store_true", help="go on where the run ended")
+    parser.add_argument("--take-up", type=Path, help="go on with portable parameters alone")
+    parser.add_argument("--portable", type=Path, help="also write parameters in small files")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on all phases' steps")
+    parser.add_argument("--rate", type=float, default=RunSettings().rate, help="learning rate")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2))
+    parser.add_argument("--compile", action="store_true", help="fuse chains of operations")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args()
+    if options.resume and options.take_up is not None:
+        parser.error("--resume and --take-up exclude each other")
+    return options
+
+
+def _main() -> None:
+    began = time.monotonic()
+    options = _options()
+    torch.set_float32_matmul_precision("high")
+    device = torch.device(options.device)
+    raw = default_config()
+    tokenizer = options.out / _TOKENIZER
+    if not (tokenizer / "tokenizer.json").is_file():
+        tokenizer.mkdir(parents=True, exist_ok=True)
+        write_tokenizer(tokenizer, max_tokens=raw["max_position_embeddings"], seed=options.seed)
+    with tempfile.TemporaryDirectory() as shards:
+        trainer = Trainer(
+            parse_config(raw),
+            scaled(PHASES, options.scale),
+            options.out,
+            source=Shards(
+                Path(shards),
+                tokenizer=tokenizer / "tokenizer.json",
+                seed=options.seed,
+                workers=options.workers,
+            ),
+            settings=RunSettings(rate=options.rate, seed=options.seed),
+            device=device,
+            dtype=torch.bfloat16 if device.type == "cuda" else torch.float32,
+            regions=Regions(compiled=options.compile),
+        )
+        if options.resume:
+            trainer.resume()
+        elif options.take_up is not None:
+            trainer.take_up(options.take_up)
+        until = float("inf")
+        if options.minutes is not None:
+            until = began + 60 * options.minutes - _ENDING_S
+        finished = trainer.train(until)
+    trainer.save(options.portable)
+    word = "finished" if finished else "goes on with --resume"
+    sys.stderr.write(f"step {trainer.progress.step}: the run {word}\n")
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,1 @@
+"""What the default model is taught, a family of tasks a file."""
