@@ -30,11 +30,13 @@ class ServerConfig:
 
     model_path: str | None = _flag(
         None,
-        "checkpoint folder; without it a tiny untrained stand-in is made and served",
+        "checkpoint folder; default: the small trained model that comes with Umbra",
         "--model",
     )
     tokenizer_path: str | None = _flag(None, "folder of tokenizer.json; default: the model's")
-    served_model_name: str | None = _flag(None, "name in the API; default: the model path")
+    served_model_name: str | None = _flag(
+        None, "name in the API; default: the model path, or default without one"
+    )
     load_format: Literal["auto", "safetensors", "dummy"] = _flag(
         "auto", "dummy: random weights for any config.json, no weight files read"
     )
@@ -49,6 +51,9 @@ class ServerConfig:
     )
     context_length: int | None = _flag(
         None, "longest prompt plus output in tokens; default: the model's"
+    )
+    sampling_defaults: Literal["model", "openai"] = _flag(
+        "model", "what a request leaves out: as generation_config.json says, or as OpenAI has it"
     )
     random_seed: int | None = _flag(None, "seed for requests that bring none; default: from the OS")
 

@@ -40,12 +40,33 @@ HINTS = (
     Hint("--nnodes", "a server runs on one host", _ONE),
     Hint("--node-rank", "a server runs on one host", ("0",)),
     Hint("--dist-init-addr --nccl-init-addr --nccl-port", "a server runs on one host"),
+    Hint("--attention-context-parallel-size --attn-cp-size", "one device computes", _ONE),
+    Hint("--moe-data-parallel-size --moe-dp-size", "one device computes", _ONE),
     Hint(
         "--enable-dp-attention --enable-dp-lm-head --enable-ep-moe --enable-deepep-moe --moe-a2a*"
-        " --deepep-* --enable-eplb --eplb-* --enable-expert-parallel --moe-dense-tp-size",
+        " --deepep-* --enable-eplb --eplb-* --enable-expert-parallel --moe-dense-tp-size"
+        " --ep-num-redundant-experts --ep-dispatch-algorithm --init-expert-location --elastic-ep-*"
+        " --enable-elastic-* --enable-deepep-* --expert-distribution-*"
+        " --enable-expert-distribution-metrics --mooncake-* --enable-fused-grouped-gemm-combine",
         "one device computes",
     ),
+    Hint(
+        "--pp-max-micro-batch-size --pp-async-batch-depth --enable-two-batch-overlap"
+        " --enable-single-batch-overlap --tbo-* --enable-dsa-prefill-context-parallel"
+        " --enable-nsa-prefill-context-parallel --enable-attn-tp-input-scattered"
+        " --enable-nccl-nvls --enable-symm-mem --enable-torch-symm-mem --enable-mscclpp"
+        " --disable-custom-all-reduce --enable-p2p-check --enable-flashinfer-allreduce-fusion"
+        " --enable-aiter-allreduce-fusion --distributed-executor-backend --dist-timeout --headless"
+        " --data-parallel-rank --base-gpu-id --gpu-id-step --numa-node --kt-*",
+        "one device computes, on one host",
+    ),
+    Hint(
+        "--load-balance-method --load-watch-interval --prefill-round-robin-balance",
+        "run several servers behind a router that reads /v1/loads or /metrics",
+    ),
     Hint("--device", "the network runs on the CPU", ("cpu",)),
+    Hint("--model-impl", "the network is this server's own", ("auto", "sglang", "vllm")),
+    Hint("--max-mamba-cache-size --mamba-* --dllm-*", "V4 has no such layers"),
     Hint(
         "--mem-fraction-static --gpu-memory-utilization --swap-space --kv-cache-memory-bytes",
         "give --kv-cache-bytes, or --full-pages, --swa-pages and --rings",
@@ -56,11 +77,26 @@ HINTS = (
         " --resume-point-share and --swa-pages",
     ),
     Hint("--page-size --block-size", "a page has 256 tokens", ("256",)),
+    Hint(
+        "--disable-hybrid-swa-memory --hybrid-kvcache-ratio",
+        "windows have pages of their own: see --swa-pages",
+    ),
+    Hint(
+        "--prefix-caching-hash-algo --enable-session-cache",
+        "what was there before is found by its tokens",
+    ),
+    Hint("--disable-chunked-prefix-cache", "--disable-radix-cache reuses nothing"),
     Hint("--num-gpu-blocks-override", "give --full-pages"),
     Hint(
-        "--max-prefill-tokens --max-num-batched-tokens --prefill-max-requests",
+        "--max-prefill-tokens --max-num-batched-tokens --prefill-max-requests"
+        " --enable-dynamic-chunking --long-prefill-token-threshold",
         "--chunked-prefill-size bounds what a prefill step computes",
     ),
+    Hint("--enable-prefill-delayer --prefill-delayer-*", "no prefill is delayed"),
+    Hint("--num-continuous-decode-steps --scheduler-recv-interval", "each step is planned", _ONE),
+    Hint("--num-reserved-decode-tokens", "nothing is reserved: who no longer fits comes back"),
+    Hint("--async-scheduling", "steps do not overlap"),
+    Hint("--scheduling-policy", "give --schedule-policy"),
     Hint("--max-num-seqs", "give --max-running-requests"),
     Hint("--max-num-queued-reqs --max-num-queued-requests", "give --max-queued-requests"),
     Hint("--max-model-len", "give --context-length"),
@@ -74,6 +110,10 @@ HINTS = (
         _SWITCH,
     ),
     Hint("--schedule-low-priority-values-first", "a higher `priority` goes first"),
+    Hint(
+        "--abort-on-priority-when-disabled --priority-scheduling-preemption-threshold",
+        "`priority` of a request always counts: for who waits, and for who is retracted",
+    ),
     Hint("--enable-prefix-caching --enable-chunked-prefill", "it is on", _SWITCH),
     Hint("--no-enable-prefix-caching", "give --disable-radix-cache"),
     Hint("--no-enable-chunked-prefill", "give --chunked-prefill-size -1"),
@@ -81,27 +121,62 @@ HINTS = (
     Hint("--disable-overlap-schedule", "steps do not overlap", _SWITCH),
     Hint("--stream-interval", "every step's tokens are streamed", _ONE),
     Hint(
+        "--incremental-streaming-output",
+        "/generate streams the whole text so far, /v1/completions what is new",
+    ),
+    Hint(
+        "--enable-tokenizer-batch-encode --disable-tokenizer-batch-decode"
+        " --enable-dynamic-batch-tokenizer --dynamic-batch-tokenizer-*",
+        "each prompt is tokenised by itself",
+    ),
+    Hint("--allow-auto-truncate", "a prompt that is too long is refused, never cut"),
+    Hint("--multi-item-scoring-delimiter", "use /score"),
+    Hint(
+        "--max-logprobs --logprobs-mode",
+        "a request may ask for 20 at each position, /generate for 128",
+    ),
+    Hint(
         "--enable-hierarchical-cache --hicache-* --enable-lmcache --cpu-offload-gb --kv-transfer-*"
-        " --kv-offloading-*",
+        " --kv-offloading-* --hierarchical-sparse-attention-* --offload-*",
         "pages are kept in one memory only",
     ),
     Hint("--enable-metrics --enable-metrics-for-all-schedulers", "metrics are on", _SWITCH),
     Hint("--collect-tokens-histogram", "token histograms are on", _SWITCH),
+    Hint(
+        "--enable-mfu-metrics --tokenizer-metrics-* --gc-warning-threshold-secs"
+        " --enable-server-load-tracking",
+        "/metrics and /v1/loads have what there is",
+    ),
+    Hint(
+        "--export-metrics-to-file --export-metrics-to-file-dir",
+        "read /metrics; no request is written to disk",
+    ),
     Hint("--bucket-* --prompt-tokens-buckets --generation-tokens-buckets", "buckets are fixed"),
-    Hint("--enable-cache-report", "usage always tells cached_tokens", _SWITCH),
+    Hint(
+        "--enable-cache-report --enable-prompt-tokens-details", "usage always tells cached_tokens",
+        _SWITCH,
+    ),
     Hint("--disable-log-stats", "give --log-level warning"),
     Hint(
         "--log-requests-level", "--log-requests logs sizes and outcomes, never text", ("0",)
     ),
     Hint("--log-requests-format", "log lines are text", ("text",)),
     Hint("--log-requests-target", "log lines go to stderr"),
+    Hint("--max-log-len", "--log-requests logs sizes and outcomes, never text"),
     Hint("--enable-log-requests", "give --log-requests"),
     Hint("--disable-log-requests --no-enable-log-requests", "it is off", _SWITCH),
     Hint("--uvicorn-log-level", "give --log-level-http"),
     Hint("--disable-uvicorn-access-log", "give --log-level-http warning"),
     Hint("--disable-access-log-for-endpoints", "give --uvicorn-access-log-exclude-prefixes"),
     Hint("--show-time-cost --enable-request-time-stats-logging", "see the histograms at /metrics"),
-    Hint("--crash-dump-folder", "requests are never written to disk"),
+    Hint(
+        "--crash-dump-folder --debug-tensor-dump-* --msprobe-dump-config --file-storage-path",
+        "nothing of a request is written to disk",
+    ),
+    Hint(
+        "--enable-nan-detection --crash-on-nan",
+        "logits that are not finite always fail their own request alone",
+    ),
     Hint("--enable-trace --otlp-traces-endpoint --collect-detailed-traces", "see /metrics"),
     Hint("--admin-api-key", "one --api-key guards every endpoint but the health checks"),
     Hint("--skip-server-warmup --warmups", "no request is sent at start", _SWITCH),
@@ -109,15 +184,34 @@ HINTS = (
     Hint("--soft-watchdog-timeout", "give --watchdog-timeout"),
     Hint("--shutdown-timeout", "give --drain-timeout"),
     Hint("--config", "there is no configuration file: give flags"),
-    Hint("--ssl-* --fastapi-root-path --root-path", "let a proxy in front do it"),
+    Hint(
+        "--ssl-* --fastapi-root-path --root-path --allowed-origins --allowed-methods"
+        " --allowed-headers --allow-credentials",
+        "let a proxy in front do it",
+    ),
+    Hint("--disable-fastapi-docs", "with --api-key there are none"),
     Hint("--grpc-mode --smg-grpc-mode --grpc-port", "HTTP only"),
     Hint("--api-server-count --tokenizer-worker-num", "one process tokenises", _ONE),
     Hint("--tokenizer", "give --tokenizer-path"),
     Hint("--tokenizer-mode", "tokenizer.json is read", ("auto",)),
     Hint("--skip-tokenizer-init", "leave tokenizer.json out of the folder, and send input_ids"),
     Hint("--trust-remote-code", "code of a checkpoint is never run", _SWITCH),
-    Hint("--revision --download-dir", "--model-path is a folder: download into it first"),
+    Hint(
+        "--revision --download-dir --tokenizer-revision --hf-config-path --config-format",
+        "--model-path is a folder: download into it first",
+    ),
+    Hint(
+        "--model-loader-extra-config --custom-weight-loader --weight-loader-* --remote-instance-*"
+        " --checkpoint-engine-* --model-checksum --decrypted-* --delete-ckpt-after-loading",
+        "weights are the safetensors files in --model-path",
+    ),
     Hint("--quantization --quantization-param-path", "config.json says it"),
+    Hint(
+        "--modelopt-* --quantize-and-serve --rl-quant-profile --torchao-config"
+        " --enable-quant-communications --calculate-kv-scales",
+        "weights are served as they are stored: config.json says how",
+    ),
+    Hint("--enable-fp32-lm-head", "give --dtype float32"),
     Hint(
         "--json-model-override-args --hf-overrides", "give --override-config key=value,key=value"
     ),
@@ -125,7 +219,8 @@ HINTS = (
     Hint("--is-embedding --task --runner", "text is generated, nothing else"),
     Hint("--weight-version", "weights do not change while a server runs"),
     Hint(
-        "--chat-template --hf-chat-template-name --completion-template",
+        "--chat-template --hf-chat-template-name --completion-template --response-role"
+        " --chat-template-content-format",
         "chats are written in V4's own format, or by the checkpoint's template",
     ),
     Hint("--default-chat-template-kwargs", "say it in chat_template_kwargs of a request"),
@@ -133,27 +228,73 @@ HINTS = (
     Hint("--tool-call-parser", "V4's is used", ("deepseekv4", "deepseek_v4", "auto")),
     Hint("--enable-auto-tool-choice", "it is on", _SWITCH),
     Hint("--grammar-backend --guided-decoding-backend", "xgrammar is used", ("xgrammar",)),
-    Hint("--sampling-defaults", "fields that a request leaves out are OpenAI's", ("openai",)),
-    Hint("--generation-config", "fields that a request leaves out are OpenAI's", ("vllm",)),
+    Hint(
+        "--structured-outputs-config --constrained-json-* --disable-outlines-disk-cache",
+        "xgrammar is used; a request says more by regex, ebnf or structural_tag",
+    ),
+    Hint(
+        "--preferred-sampling-params --override-generation-config",
+        "what a request leaves out is as the checkpoint's generation_config.json says",
+    ),
+    Hint("--generation-config", "use --sampling-defaults model or openai", ("auto",)),
     Hint(
         "--attention-backend --prefill-attention-backend --decode-attention-backend"
-        " --sampling-backend --moe-runner-backend --fp8-gemm-backend --nsa-* --dsa-*",
+        " --sampling-backend --moe-runner-backend --fp8-gemm-backend --fp4-gemm-backend --nsa-*"
+        " --dsa-* --flashinfer-* --enable-flashinfer-* --disable-flashinfer-*"
+        " --triton-attention-* --enable-triton-kernel-moe --disable-shared-experts-fusion"
+        " --enable-fused-qk-norm-rope --disable-cascade-attn",
         "backends are chosen at start and told by /server_info; KERNEL_<OP>=NAME forces one",
     ),
     Hint(
         "--disable-cuda-graph --disable-piecewise-cuda-graph --disable-prefill-cuda-graph"
-        " --enforce-eager",
+        " --disable-cuda-graph-padding --enforce-eager",
         "there are no CUDA graphs", _SWITCH,
     ),
-    Hint("--cuda-graph-*", "there are no CUDA graphs"),
-    Hint("--enable-torch-compile --torch-compile-*", "nothing is compiled by torch"),
+    Hint(
+        "--cuda-graph-* --enable-profile-cuda-graph --enable-cudagraph-gc --piecewise-cuda-graph-*"
+        " --enforce-piecewise-cuda-graph --compilation-config",
+        "there are no CUDA graphs",
+    ),
+    Hint(
+        "--enable-torch-compile --enable-torch-compile-* --torch-compile-*",
+        "nothing is compiled by torch",
+    ),
+    Hint("--enable-layerwise-nvtx-marker", "there is no profiler; /metrics has the times"),
     Hint("--enable-deterministic-inference", "the CPU reference is deterministic", _SWITCH),
-    Hint("--speculative-*", "there is no draft decoding"),
-    Hint("--enable-lora --lora-* --max-lora*", "there are no adapters"),
-    Hint("--disaggregation-*", "prefill and decode run in one server"),
-    Hint("--enable-multimodal --mm-* --limit-mm-per-prompt", "V4 reads text only"),
+    Hint(
+        "--speculative-* --enable-multi-layer-eagle --num-lookahead-slots",
+        "there is no draft decoding",
+    ),
+    Hint(
+        "--enable-lora --enable-lora-* --lora-* --max-lora* --max-loaded-loras",
+        "there are no adapters",
+    ),
+    Hint(
+        "--disaggregation-* --enable-pdmux --pdmux-config-path --sm-group-num",
+        "prefill and decode run in one server",
+    ),
+    Hint(
+        "--enable-multimodal --mm-* --limit-mm-* --enable-mm-global-cache --enable-prefix-mm-cache"
+        " --enable-broadcast-mm-inputs-process --keep-mm-feature-on-device --encoder-*"
+        " --language-only --disable-fast-image-processor"
+        " --enable-precise-embedding-interpolation",
+        "V4 reads text only",
+    ),
     Hint("--enable-custom-logit-processor", "code of a client is never run"),
-    Hint("--enable-memory-saver", "memory is not given back while a server runs"),
+    Hint(
+        "--forward-hooks --middleware --custom-sigquit-handler --rl-on-policy-target",
+        "code of others is never run in the server",
+    ),
+    Hint("--tool-server", "tools are run by clients"),
+    Hint(
+        "--enable-return-hidden-states --enable-return-routed-experts",
+        "hidden states do not leave the engine",
+    ),
+    Hint(
+        "--enable-memory-saver --enable-sleep-mode --enable-weights-cpu-backup"
+        " --enable-draft-weights-cpu-backup",
+        "memory is not given back while a server runs",
+    ),
 )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ Message = TypeVar("Message")
 
 
 class Socket(Protocol):
-    """The scheduler's end of the message sockets: `SchedulerSocket`, or a stand-in."""
+    """The scheduler's end of the message sockets: `SchedulerSocket`, or what a test has for it."""
 
     def receive(self, timeout_s: float) -> list[ToScheduler]:
         """Return the messages that wait; [] when none came within the timeout."""

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("umbra.launch")
 
+# Clients, OpenAI's and Anthropic's among them, keep idle connections for 5 s. Where the server
+# closed first, a request could meet a connection that is being closed.
+KEEP_IDLE_S = 75
+
 # After a fault: time for the error replies to leave, and for the process to be gone.
 _FAULT_REPLIES_S = 0.3
 _FAULT_EXIT_S = 0.7
@@ -154,6 +158,7 @@ class _Running:
                 server_header=False,
                 lifespan="off",
                 ws="none",
+                timeout_keep_alive=KEEP_IDLE_S,
             )
         )
         open_access_log(

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from runtime.config import ServerConfig
+from runtime.default_model import NAME, default_model_folder
 from runtime.errors import ConfigError, WorkerDied
 from runtime.ipc import ManagerSocket
 from runtime.messages import Ready
@@ -28,14 +29,12 @@ _OWN_STALL_S = 1.0
 def resolve(config: ServerConfig) -> ServerConfig:
     """Return `config` with paths and names filled in.
 
-    Without a model path the small stand-in is made first. Raises ConfigError for a folder that
-    is no checkpoint.
+    Without a model path it is the default model's. Raises ConfigError for a folder that is no
+    checkpoint.
     """
-    model_path = config.model_path
+    model_path, name = config.model_path, config.model_path
     if model_path is None:
-        from runtime.default_model import ensure_default_model
-
-        model_path = str(ensure_default_model())
+        model_path, name = str(default_model_folder()), NAME
     if not Path(model_path).is_dir():
         raise ConfigError(f"--model-path {model_path}: there is no such folder")
     if not (Path(model_path) / "config.json").is_file():
@@ -47,7 +46,7 @@ def resolve(config: ServerConfig) -> ServerConfig:
         config,
         model_path=model_path,
         tokenizer_path=tokenizer_path,
-        served_model_name=config.served_model_name or model_path,
+        served_model_name=config.served_model_name or name,
     )
 
 

@@ -63,6 +63,14 @@ def oracle_v4_small(oracle_dir: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint folder of a tiny untrained model; see tests/testing/stand_in."""
+    from tests.testing.stand_in.folder import write_stand_in
+
+    return write_stand_in(tmp_path_factory.mktemp("stand_in"))
+
+
 @pytest.fixture
 def poisoned_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fill what `torch.empty` and its kin return: floats with NaN, integers with their minimum.

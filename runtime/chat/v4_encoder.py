@@ -101,6 +101,21 @@ class V4Encoder:
         return ids[: len(ids) - 1 - ids[::-1].index(self._user_id)]
 
     def _convert(self, request: Mapping[str, Any]) -> recipe.ConversationRequest:
+        """Return the conversation of a request.
+
+        A strict schema is first taken as such, which puts the keys of a tool's in order. Where it
+        says what DeepSeek's own service cannot enforce it is taken as any other: here a grammar
+        holds outputs to all of it, and refuses what it cannot.
+        """
+        try:
+            return self._converted(request)
+        except BadRequest:
+            lenient = _without_strict(request)
+            if lenient == request:
+                raise
+        return self._converted(lenient)
+
+    def _converted(self, request: Mapping[str, Any]) -> recipe.ConversationRequest:
         body = msgspec.json.encode({"model": _MODEL, **request})
         try:
             return recipe.ChatCompletionRequest(body).convert(self._options)
@@ -115,6 +130,21 @@ class V4Encoder:
             return self._encoding.encode(conversation)
         except RuntimeError as fault:
             raise BadRequest(f"the messages cannot be encoded: {fault}", param="messages") from None
+
+
+def _without_strict(node: Any) -> Any:
+    """Return a request in which no schema is strict; what schemas say stays."""
+    match node:
+        case {"tools": [*tools], **rest}:
+            return {**_without_strict(rest), "tools": [_without_strict(tool) for tool in tools]}
+        case {"response_format": form, **rest}:
+            return {**rest, "response_format": _without_strict(form)}
+        case {"function": {"strict": _, **inner}, **rest}:
+            return {**rest, "function": inner}
+        case {"json_schema": {"strict": _, **inner}, **rest}:
+            return {**rest, "json_schema": inner}
+        case _:
+            return node
 
 
 def _reason(body: str) -> _Fault:

@@ -9,6 +9,7 @@ import msgspec
 
 from runtime.config import ServerConfig, check
 from runtime.errors import BadRequest, ConfigError
+from runtime.flag_hints import find
 from runtime.server.fields import as_body
 from runtime.server.native_schema import SamplingParams as Sampling
 from runtime.server.prompt import PromptedBody
@@ -52,22 +53,45 @@ class ScoreOptions(TypedDict, total=False):
 def engine_config(config: ServerConfig | None, flags: Mapping[str, Any]) -> ServerConfig:
     """Return `config`, or the defaults of an engine, with `flags` in their places.
 
-    Raises ConfigError for a flag that is none, or is a server's, and for values that do not fit.
+    Flags of other servers are answered as on the command line: see `runtime.flag_hints`. Raises
+    ConfigError for a flag that is none, or is a server's, and for values that do not fit.
     """
-    known = {item.name for item in dataclasses.fields(ServerConfig)}
-    for name in flags:
+    fields = {item.name: item.metadata["aliases"] for item in dataclasses.fields(ServerConfig)}
+    aliases = {_spelled(alias): name for name, more in fields.items() for alias in more}
+    ours: dict[str, Any] = {}
+    for flag, value in flags.items():
+        name = aliases.get(flag, flag)
         if name in _OF_SERVERS:
             raise ConfigError(f"{name} is for servers: an engine listens nowhere")
-        if name not in known:
-            near = difflib.get_close_matches(name, known - _OF_SERVERS, n=1)
+        if name in fields:
+            ours[name] = value
+        elif not _is_so_anyway(name, value):
+            near = difflib.get_close_matches(name, fields.keys() - _OF_SERVERS, n=1)
             raise ConfigError(f"there is no flag {name}" + "".join(f": {n}?" for n in near))
     given = _DEFAULTS if config is None else dataclasses.asdict(config)
     try:
-        made = msgspec.convert({**given, **flags}, ServerConfig)
+        made = msgspec.convert({**given, **ours}, ServerConfig)
     except msgspec.ValidationError as fault:
         raise ConfigError(str(fault)) from fault
     check(made)
     return made
+
+
+def _spelled(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")
+
+
+def _is_so_anyway(name: str, value: object) -> bool:
+    """Whether a flag of another server asks for nothing else than what is.
+
+    Raises ConfigError where it asks for more, with the hint on it.
+    """
+    hint = find(f"--{name}")
+    if hint is None:
+        return False
+    if value in (None, False) or ("" if value is True else str(value)) in hint.same:
+        return True
+    raise ConfigError(f"{name}={value!r} is not a flag here: {hint.text}")
 
 
 def prompted(

@@ -136,10 +136,8 @@ class Connection:
         loop = asyncio.get_running_loop()
         deadline, pause_s = loop.time() + PATIENCE_S, 0.5
         while True:
-            client = self._open()
-            request = client.build_request(method, path, json=body)
             try:
-                response = await client.send(request, stream=stream)
+                response = await self._ask(method, path, body, stream=stream)
                 if response.status_code == 200:
                     return response
                 await response.aread()
@@ -153,8 +151,42 @@ class Connection:
             # Nobody asks sooner than told; together they do not ask at the same time.
             await asyncio.sleep(asked_s + random.uniform(0, pause_s))
 
+    async def _ask(self, method: str, path: str, body: Any, *, stream: bool) -> "httpx.Response":
+        """Return the reply, whatever it says. Raises httpx.TransportError.
+
+        A server may close a connection that has been idle just when the next request is under way
+        to it, and then never sees it: such a request is sent once more.
+        """
+        import httpx
+
+        client, way = self._open(), _Way()
+        request = client.build_request(method, path, json=body, extensions={"trace": way.note})
+        try:
+            return await client.send(request, stream=stream)
+        except (httpx.NetworkError, httpx.RemoteProtocolError):
+            if not way.is_old:
+                raise
+        return await client.send(client.build_request(method, path, json=body), stream=stream)
+
     def _gone(self, fault: Exception) -> Unavailable:
         return Unavailable(f"{self.base_url} does not answer: {str(fault) or type(fault).__name__}")
+
+
+class _Way:
+    """What connection a request takes."""
+
+    def __init__(self) -> None:
+        self._is_new = self._is_used = False
+
+    async def note(self, event: str, _: Any) -> None:
+        """Take an event of httpcore's."""
+        self._is_new = self._is_new or ".connect_" in event
+        self._is_used = self._is_used or event.endswith("send_request_headers.started")
+
+    @property
+    def is_old(self) -> bool:
+        """Whether the request went to a connection that others had been sent on."""
+        return self._is_used and not self._is_new
 
 
 class HttpBackend:

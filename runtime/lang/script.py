@@ -26,8 +26,10 @@ class Script:
         if owns:
             weakref.finalize(self, executor.abandon).atexit = False
 
-    def __iadd__(self: AnyScript, said: "str | Expr") -> AnyScript:
-        self.executor.say(as_expr(said))
+    def __iadd__(self: AnyScript, said: "str | Expr | Turn") -> AnyScript:
+        # `s += s.system("...")`, as SGLang's tutorial has it: the call has said it already.
+        if not (isinstance(said, Turn) and said.is_said_by(self)):
+            self.executor.say(as_expr(said))
         return self
 
     def set_var(self, name: str, value: Any) -> None:
@@ -90,8 +92,13 @@ class Turn:
     def __init__(self, script: Script, role: str, said: Said) -> None:
         self._script = script
         self._role = role
+        self._said = said is not None
         if said is not None:
             script.executor.say(Begin(role) + as_expr(said) + End(role))
+
+    def is_said_by(self, script: Script) -> bool:
+        """Whether this turn stands in `script` as a whole."""
+        return self._said and self._script is script
 
     def __enter__(self) -> None:
         self._script.executor.say(Begin(self._role))

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ from runtime.server.auth import RequireKey
 from runtime.server.cache_page import DEFAULT_SPANS, MAX_SPANS, CacheRoutes
 from runtime.server.chat_schema import ChatBody
 from runtime.server.completions import CompletionRoutes
+from runtime.server.documentation import reply_documentation, request_schema
 from runtime.server.health import HealthRoutes
 from runtime.server.info import AbortBody, InfoRoutes
 from runtime.server.messages_api import MessagesRoutes
@@ -25,9 +25,10 @@ from runtime.server.prompt import PromptedBody
 from runtime.server.request_id import EchoRequestId
 from runtime.server.routes import ModelRoutes
 from runtime.server.score import ScoreBody
-from runtime.server.service import VERSION, Service
+from runtime.server.service import Service
 from runtime.server.tokenize import DetokenizeBody, TokenizeBody
 from runtime.tokenizer.manager import TokenizerManager
+from runtime.version import VERSION
 
 _Handler = Callable[[Request], Awaitable[Response]]
 
@@ -111,7 +112,7 @@ def _add(
     """Route `path`; `body` and `parameter` are what the documentation says of the request."""
     extra: dict[str, Any] = {}
     if body is not None:
-        content = {"application/json": {"schema": _inline_schema(body)}}
+        content = {"application/json": {"schema": request_schema(body)}}
         extra["requestBody"] = {"required": True, "content": content}
     if parameter is not None:
         extra["parameters"] = [parameter]
@@ -122,23 +123,6 @@ def _add(
             methods=[method],
             response_class=Response,
             openapi_extra=extra,
+            responses=reply_documentation(path),
             operation_id=re.sub(r"\W+", "_", f"{method.lower()}{path}").rstrip("_"),
         )
-
-
-@lru_cache
-def _inline_schema(body: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the JSON schema of `body` without references: the document has no place for them."""
-    [schema], components = msgspec.json.schema_components([body], ref_template="{name}")
-    return _inlined(schema, components)
-
-
-def _inlined(node: Any, components: dict[str, Any]) -> Any:
-    if isinstance(node, list):
-        return [_inlined(item, components) for item in node]
-    if not isinstance(node, dict):
-        return node
-    if "$ref" in node:
-        return _inlined(components[node["$ref"]], components)
-    # A discriminator names components. Each alternative tells its one `type` itself.
-    return {k: _inlined(v, components) for k, v in node.items() if k != "discriminator"}

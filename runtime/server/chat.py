@@ -17,7 +17,14 @@ from runtime.server.chat_schema import ChatBody
 from runtime.server.grammars import forced_call
 from runtime.server.native_plan import NO_PROMPT_LOGPROBS
 from runtime.server.native_schema import check_priority
-from runtime.server.openai import Envelope, Usage, chat_logprobs, usage_fields, usage_report
+from runtime.server.openai import (
+    Envelope,
+    Usage,
+    chat_logprobs,
+    token_id_fields,
+    usage_fields,
+    usage_report,
+)
 from runtime.server.runs import Answer, gather, labels, merge
 from runtime.server.service import Service
 from runtime.tokenizer.call import GenerateCall
@@ -97,7 +104,7 @@ class Chats:
         """Return the call that `body` asks for. Raises BadRequest or NotFound."""
         service = self._service
         service.check_model(body.model)
-        spec = body.spec(vocab_size=service.vocab_size)
+        spec = body.spec(vocab_size=service.vocab_size, defaults=service.defaults)
         prompt, conversation = None, dict[str, Any]()
         if service.v4 is not None:
             conversation = body.conversation()
@@ -153,6 +160,7 @@ class Chats:
             "index": index,
             "message": reply.message(),
             "logprobs": chat_logprobs(answer.logprobs, self._service.speller) if asked else None,
+            **token_id_fields(plan.body, answer.token_ids),
             **reply.finish_fields(answer.finish),
         }
 
@@ -175,7 +183,7 @@ class Chats:
                     role = {"role": "assistant", "content": ""}
                     yield self._wrapped(plan, usage, _chunk(delta.index, role))
                 reply = replies[delta.index]
-                for chunk in self._news(delta, reply):
+                for chunk in self._news(plan.body, delta, reply):
                     yield self._wrapped(plan, usage, chunk)
                 if delta.finish is not None:
                     self.prepare_next(plan, reply, delta.finish)
@@ -186,13 +194,17 @@ class Chats:
         if body.include_usage:
             yield plan.envelope.wrap([], usage=usage.report())
 
-    def _news(self, delta: Delta, reply: ChoiceReply) -> list[dict[str, Any]]:
-        """Return the chunks of a delta; its log-probabilities go with the first of them."""
+    def _news(self, body: ChatBody, delta: Delta, reply: ChoiceReply) -> list[dict[str, Any]]:
+        """Return the chunks of a delta; what is told of its tokens goes with the first of them."""
         parts = reply.feed(delta.text, ended=delta.finish is not None)
-        if delta.logprobs is None:
-            return [_chunk(delta.index, part) for part in parts]
-        chunks = [_chunk(delta.index, part) for part in parts or [{"content": ""}]]
-        chunks[0]["logprobs"] = chat_logprobs(delta.logprobs, self._service.speller)
+        tokens = token_id_fields(body, delta.token_ids)
+        if delta.logprobs is not None:
+            tokens["logprobs"] = chat_logprobs(delta.logprobs, self._service.speller)
+        if tokens and not parts:
+            parts = [{"content": ""}]
+        chunks = [_chunk(delta.index, part) for part in parts]
+        for chunk in chunks[:1]:
+            chunk.update(tokens)
         return chunks
 
     def _wrapped(self, plan: ChatPlan, usage: Usage, chunk: dict[str, Any]) -> dict[str, Any]:

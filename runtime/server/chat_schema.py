@@ -9,11 +9,13 @@ from runtime.errors import BadRequest
 from runtime.sampling import SamplingSpec
 from runtime.server.native_schema import refuse_unsupported
 from runtime.server.openai_schema import CommonBody, check_top
+from runtime.server.sampling_defaults import OPENAIS, SamplingDefaults
 
 MAX_MESSAGES = 10_000
 
 _UNSUPPORTED = (
     "functions", "function_call", "audio", "web_search_options", "chat_template", "task",
+    "input_ids", "documents", "echo", "thinking_token_budget", "reasoning",
 )  # fmt: skip
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _V4_ROLES = {**_ROLES, "tool": "tool", "latest_reminder": "latest_reminder"}
@@ -55,6 +57,7 @@ class ChatMessage(msgspec.Struct, frozen=True):
     tool_call_id: str | None = None
     function_call: Any = None
     audio: Any = None
+    tools: Any = None
 
 
 class ToolFunction(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -110,8 +113,13 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
     web_search_options: Any = None
     chat_template: Any = None
     task: Any = None
+    input_ids: Any = None
+    documents: Any = None
+    echo: Any = None
+    thinking_token_budget: Any = None
+    reasoning: Any = None
 
-    def spec(self, *, vocab_size: int) -> SamplingSpec:
+    def spec(self, *, vocab_size: int, defaults: SamplingDefaults = OPENAIS) -> SamplingSpec:
         """Return the checked sampling. Raises BadSampling, BadRequest."""
         refuse_unsupported(self, _UNSUPPORTED)
         self.forced_tools()
@@ -122,7 +130,7 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
             raise BadRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
         asked = self.max_completion_tokens
         asked = self.max_tokens if asked is None else asked
-        return self.common_spec(vocab_size, max_tokens=asked, default_tokens=None)
+        return self.common_spec(vocab_size, defaults, max_tokens=asked, default_tokens=None)
 
     def forced_tools(self) -> dict[str, Any] | None:
         """Return the parameters' schema of each tool of which one must be called; None: no must.
@@ -248,6 +256,7 @@ def _turn(message: ChatMessage, where: str) -> Message:
         )
     if message.tool_calls or message.function_call or message.audio:
         raise BadRequest(f"{where}: tool calls and audio are not supported here", param="messages")
+    _check_tools(message, where)
     return Message(_ROLES[message.role], "\n".join(_texts(message, where)))
 
 
@@ -261,6 +270,7 @@ def _v4_message(message: ChatMessage, where: str) -> dict[str, Any]:
         )
     if message.function_call or message.audio:
         raise BadRequest(f"{where}: function_call and audio are not supported", param="messages")
+    _check_tools(message, where)
     # Source: deepseek-recipe joins the parts of a content so.
     told: dict[str, Any] = {"role": role, "content": "\n\n".join(_texts(message, where))}
     if role == "assistant":
@@ -275,6 +285,12 @@ def _v4_message(message: ChatMessage, where: str) -> dict[str, Any]:
     if role == "tool" and message.tool_call_id is not None:
         told["tool_call_id"] = message.tool_call_id
     return told
+
+
+def _check_tools(message: ChatMessage, where: str) -> None:
+    """Refuse tools of a single message, which SGLang knows: left out, they would be missed."""
+    if message.tools:
+        raise BadRequest(f"{where}: give tools beside messages, not in one", param="messages")
 
 
 def _v4_call(call: MessageToolCall) -> dict[str, Any]:

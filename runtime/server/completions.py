@@ -1,6 +1,6 @@
 """`/v1/completions`."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from runtime.server.openai import (
     LegacyLogprobs,
     Usage,
     finish_fields,
+    token_id_fields,
     usage_fields,
     usage_report,
 )
@@ -67,7 +68,10 @@ class CompletionRoutes:
         service.check_model(body.model)
         prompts = _prompts(body)
         service.check_fan_out(len(prompts), body.n or 1)
-        spec = body.spec(vocab_size=service.vocab_size)
+        spec = body.spec(vocab_size=service.vocab_size, defaults=service.defaults)
+        for prompt in prompts:
+            if not isinstance(prompt, str):
+                service.check_token_ids(prompt, param="prompt")
         start = 0 if body.echo else NO_PROMPT_LOGPROBS
         rids = labels(body.rid, len(prompts))
         calls = [
@@ -90,10 +94,8 @@ class CompletionRoutes:
     def _text(self, call: GenerateCall) -> str:
         if call.text is not None:
             return call.text
-        ids = list(call.input_ids or ())
-        self._service.check_token_ids(ids, param="prompt")
         return self._service.manager.tokenizer.decode(
-            ids, skip_special_tokens=call.sampling.skip_special_tokens
+            list(call.input_ids or ()), skip_special_tokens=call.sampling.skip_special_tokens
         )
 
     def _logprobs(self, call: GenerateCall) -> LegacyLogprobs:
@@ -122,7 +124,7 @@ class CompletionRoutes:
             "index": plan.place(number, choice),
             "text": plan.echo[number] + answer.text,
             "logprobs": logprobs,
-            **_token_ids(plan.body, answer.token_ids),
+            **token_id_fields(plan.body, answer.token_ids),
             **finish_fields(answer.finish),
         }
 
@@ -140,7 +142,7 @@ class CompletionRoutes:
                         "index": place,
                         "text": ("" if place in begun else plan.echo[number]) + delta.text,
                         "logprobs": _news(plan.calls[number], delta, legacy[number][delta.index]),
-                        **_token_ids(body, delta.token_ids),
+                        **token_id_fields(body, delta.token_ids),
                         **finish_fields(delta.finish),
                     }
                     begun.add(place)
@@ -158,11 +160,6 @@ def _news(call: GenerateCall, delta: Delta, legacy: LegacyLogprobs) -> dict[str,
     positions.extend(delta.prompt_logprobs)
     positions.extend(delta.logprobs)
     return legacy.render(positions, top=call.logprobs.top > 0)
-
-
-def _token_ids(body: CompletionBody, ids: Sequence[int]) -> dict[str, Any]:
-    """Return the new token ids as vLLM shows them, if asked; the prompt's are never among them."""
-    return {"token_ids": list(ids)} if body.return_token_ids else {}
 
 
 def _prompts(body: CompletionBody) -> list[Prompt]:

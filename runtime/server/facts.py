@@ -4,7 +4,8 @@ import dataclasses
 from typing import Any
 
 from runtime.server.kv_event_sources import describe
-from runtime.server.service import VERSION, Service
+from runtime.server.service import Service
+from runtime.version import VERSION
 
 
 async def server_info(service: Service) -> dict[str, Any]:

@@ -35,12 +35,13 @@ class HealthRoutes:
         return _empty(self._alive() and not self._service.manager.draining)
 
     async def health_generate(self, request: Request) -> Response:
-        """Sample one token. A full queue counts as health: the scheduler has answered."""
+        """Sample one token, in no count of requests. A full queue counts as health, too."""
         probe = GenerateCall(
             sampling=SamplingSpec(max_new_tokens=1, temperature=0.0, ignore_eos=True),
             input_ids=[0],
             namespace=_PROBE_NAMESPACE,
             stream=False,
+            measured=False,
         )
         work = asyncio.wait_for(gather(self._service.manager, [probe]), _PROBE_LIMIT_S)
         try:

@@ -3,23 +3,29 @@
 # A path, or its beginning with a * at the end -> the hint. The first that fits counts.
 _ENDPOINTS = {
     "/v1/responses*": "use /v1/chat/completions",
-    "/v1/embeddings /v1/rerank /v1/classify /classify /encode /embeddings /rerank /pooling":
+    "/v1/embeddings /v1/rerank /v1/classify /classify /encode /embeddings /rerank /pooling"
+    " /v2/rerank /v2/embed /v1/moderations /v1/fine_tuning/*":
         "text is generated, nothing else",
+    "/v1/files* /v1/batches* /v1/messages/batches*":
+        "no files are kept, and no batches: send the requests themselves",
     "/v1/score": "use /score: log-probabilities of choices after a prompt",
-    "/v1/audio/* /v1/images/* /v1/videos*": "V4 reads and writes text only",
+    "/v1/audio/* /v1/images/* /v1/videos* /v1/realtime": "V4 reads and writes text only",
     "/v1/completions/render /v1/chat/completions/render": "use /tokenize",
     "/v1/load_lora_adapter /v1/unload_lora_adapter /load_lora_adapter* /unload_lora_adapter":
         "there are no adapters",
-    "/reset_prefix_cache /clear_hicache_storage_backend": "use /flush_cache",
+    "/reset_prefix_cache /clear_hicache_storage_backend /reset_mm_cache /reset_encoder_cache":
+        "use /flush_cache",
+    "/abort_requests": "use /abort_request",
     "/hicache/*": "pages are kept in one memory only",
     "/load /server_load": "use /v1/loads",
-    "/readyz": "use /ready",
-    "/livez /healthz": "use /health",
+    "/readyz /readiness": "use /ready",
+    "/livez /healthz /live /liveness /v1/health": "use /health",
+    "/weight_version /get_weight_version /tokenizer_info /get_tokenizer_info": "use /model_info",
     "/dump_metrics": "use /metrics",
     "/invocations": "use /v1/chat/completions",
     "/api/*": "use /v1/chat/completions: Ollama's dialect is not spoken",
     "/vertex_generate": "use /generate",
-    "/generate_from_file": "use /generate",
+    "/generate_from_file /inference/v1/generate": "use /generate",
     "/parse_function_call": "/v1/chat/completions with tools tells parsed calls",
     "/separate_reasoning": "/v1/chat/completions tells reasoning_content apart",
     "/open_session /close_session /session*":
@@ -27,17 +33,22 @@ _ENDPOINTS = {
     "/start_profile /stop_profile /start_expert_distribution_record*"
     " /stop_expert_distribution_record /dump_expert_distribution_record":
         "there is no profiler; /metrics has the times",
-    "/pause_generation /continue_generation /sleep /wake_up /is_sleeping /slow_down"
-    " /release_memory_occupation /resume_memory_occupation":
+    "/pause /resume /is_paused /pause_generation /continue_generation /sleep /wake_up /is_sleeping"
+    " /slow_down /release_memory_occupation /resume_memory_occupation":
         "a running server does not pause: /abort_request ends requests",
     "/update_weights* /update_weight_version /init_weights* /destroy_weights* /get_weights*"
-    " /weights_checker /load_weights* /collective_rpc":
+    " /weights_checker /load_weights* /send_weights* /start_weight_update /init_weight_transfer*"
+    " /remote_instance* /get_remote_instance* /collective_rpc":
         "weights do not change while a server runs: start another",
     "/set_internal_state /get_internal_state": "settings are flags; /server_info tells the state",
     "/configure_logging": "give --log-requests and --log-level at start",
     "/set_trace_level /trace*": "there is no tracing; /metrics has the times",
     "/freeze_gc": "the collector is calm anyway",
-    "/add_worker /remove_worker /list_workers /workers*": "this is no router",
+    "/scale_elastic_ep /is_scaling_elastic_ep": "one device computes",
+    "/add_external_corpus /remove_external_corpus /list_external_corpora":
+        "there is no draft decoding",
+    "/dumper*": "nothing of a request is written to disk",
+    "/add_worker /remove_worker /list_workers /workers* /v1/workers*": "this is no router",
 }  # fmt: skip
 
 

@@ -14,7 +14,8 @@ from runtime.server.facts import server_info
 from runtime.server.kv_event_sources import sources
 from runtime.server.load import server_load
 from runtime.server.replies import json_reply
-from runtime.server.service import VERSION, Service
+from runtime.server.service import Service
+from runtime.version import VERSION
 
 
 class AbortBody(msgspec.Struct, frozen=True):
@@ -75,6 +76,7 @@ class InfoRoutes:
                 "is_generation": True,
                 "weight_version": "default",
                 "load_format": config.load_format,
+                "sampling_defaults": dict(self._service.defaults),
                 "chat_format": self._service.chat_format,
                 "reasoning_parser": "deepseek-v4" if self._service.v4 else None,
                 "tool_call_parser": "deepseekv4" if self._service.v4 else None,

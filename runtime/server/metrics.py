@@ -6,17 +6,21 @@ counters and gauges, read when somebody scrapes.
 
 import logging
 from collections.abc import Iterable
+from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
+    HistogramMetricFamily,
     InfoMetricFamily,
     Metric,
 )
 from prometheus_client.registry import Collector
 
-from runtime.messages import State
+from runtime.messages import Histogram, State
+from runtime.tokenizer.observer import Stage
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -28,6 +32,7 @@ _SECONDS = (
 _GAP_SECONDS = (
     0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.2, 0.4, 0.6, 1, 2,
 )  # fmt: skip
+_STAGE_SECONDS = tuple(float(f"{m}e{e}") for e in range(-4, 4) for m in (1, 2, 5))
 _TOKENS = tuple(float(1 << k) for k in range(0, 21, 2))
 
 # scheduler's name -> (exported name, help)
@@ -37,13 +42,36 @@ _COUNTERS = {
     "cached_tokens": ("sglang:cached_tokens", "Prompt tokens that came from the cache"),
     "replayed_tokens": ("umbra:replayed_tokens", "Computed again in replays, their pages there"),
     "recomputed_tokens": ("umbra:recomputed_tokens", "Computed again from an earlier point"),
-    "requests": ("sglang:num_requests", "Requests the scheduler received"),
-    "aborted_requests": ("sglang:num_aborted_requests", "Requests aborted"),
+    "requests": (
+        "sglang:num_requests",
+        "Requests of clients that the scheduler received, one for each of n choices; what the "
+        "server asks in the background is counted apart",
+    ),
+    "aborted_requests": ("sglang:num_aborted_requests", "Requests that their clients gave up"),
+    "finished_requests": ("umbra:finished_requests", "Requests that came to their end"),
+    "failed_requests": ("umbra:failed_requests", "Requests that ended with an error"),
+    "refused_requests": ("umbra:refused_requests", "Requests that the scheduler refused"),
+    "background_requests": (
+        "umbra:background_requests",
+        "Beginnings of next turns prefilled in the background, and probes of /health_generate; "
+        "in no other count of requests",
+    ),
+    "background_prompt_tokens": (
+        "umbra:background_prompt_tokens",
+        "Prompt tokens of background requests; in no other count but that of computed ones",
+    ),
+    "computed_prompt_tokens": (
+        "umbra:computed_prompt_tokens",
+        "Prompt tokens computed, those of background requests included",
+    ),
     "retracted_requests": ("sglang:num_retracted_requests", "Times a request gave up its row"),
 }
 _GAUGES = {
     "running": ("sglang:num_running_reqs", "Requests that hold a row"),
     "waiting": ("sglang:num_queue_reqs", "Requests that wait for a row"),
+    "compiling": ("sglang:num_grammar_queue_reqs", "Requests that wait for their grammar"),
+    "rows": ("umbra:max_running_requests", "Rows there are"),
+    "cuda_graph": ("sglang:is_cuda_graph", "Whether decode steps run as CUDA graphs"),
     "used_tokens": ("sglang:num_used_tokens", "Tokens of full pages that requests hold"),
     "full_usage": ("sglang:full_token_usage", "Share of the full pages that requests hold"),
     "swa_usage": ("sglang:swa_token_usage", "Share of the SWA pages that requests hold"),
@@ -52,6 +80,19 @@ _GAUGES = {
     "gen_throughput": ("sglang:gen_throughput", "Tokens sampled per second, lately"),
     "page_size": ("sglang:page_size", "Tokens of a full page"),
     "full_pages": ("sglang:num_pages", "Full pages there are"),
+}
+
+
+# scheduler's name -> (exported name, help)
+_DURATIONS = {
+    "eviction": (
+        "sglang:eviction_duration_seconds",
+        "Seconds of each time that pages or resume points were evicted",
+    ),
+    "grammar_compilation": (
+        "sglang:grammar_compilation_time_seconds",
+        "Seconds from starting a grammar's process until it was compiled",
+    ),
 }
 
 
@@ -71,24 +112,47 @@ class Metrics:
         self._ttft = self._seconds("time_to_first_token", "Seconds to the first token", _SECONDS)
         self._gap = self._seconds("inter_token_latency", "Seconds between tokens", _GAP_SECONDS)
         self._e2e = self._seconds("e2e_request_latency", "Seconds per choice", _SECONDS)
+        self._queue = self._seconds("queue_time", "Seconds without a row", _STAGE_SECONDS)
+        self._per_token = self._seconds(
+            "request_time_per_output_token", "Mean seconds between a choice's tokens", _GAP_SECONDS
+        )
+        self._stages = prometheus_client.Histogram(
+            "sglang:per_stage_req_latency_seconds",
+            "Seconds that a choice was in a stage of its life",
+            ["model_name", "stage"],
+            buckets=_STAGE_SECONDS,
+            registry=self._registry,
+        )
         self._prompt = self._tokens("prompt_tokens_histogram", "Prompt tokens per choice")
         self._generated = self._tokens("generation_tokens_histogram", "New tokens per choice")
         self._finished = self._count("umbra:choices_finished", "Choices ended, by reason")
         self._refused = self._count("umbra:calls_refused", "Calls not admitted, by reason")
 
-    def _seconds(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+    def _seconds(
+        self, name: str, text: str, buckets: tuple[float, ...]
+    ) -> prometheus_client.Histogram:
         return self._histogram(f"sglang:{name}_seconds", text, buckets)
 
-    def _tokens(self, name: str, text: str) -> Histogram:
+    def _tokens(self, name: str, text: str) -> prometheus_client.Histogram:
         return self._histogram(f"sglang:{name}", text, _TOKENS)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        family = Histogram(name, text, ["model_name"], buckets=buckets, registry=self._registry)
+    def _histogram(
+        self, name: str, text: str, buckets: tuple[float, ...]
+    ) -> prometheus_client.Histogram:
+        family = prometheus_client.Histogram(
+            name, text, ["model_name"], buckets=buckets, registry=self._registry
+        )
         # The child is looked up once: these are touched for every token.
         return family.labels(self._model_name)
 
     def _count(self, name: str, text: str) -> Counter:
         return Counter(name, text, ["model_name", "reason"], registry=self._registry)
+
+    def stage(self, stage: Stage, seconds: float) -> None:
+        """Record how long a choice was in a stage that it has behind it."""
+        self._stages.labels(self._model_name, stage).observe(seconds)
+        if stage == "prefill_waiting":
+            self._queue.observe(seconds)
 
     def first_token(self, seconds: float) -> None:
         """Record the time from a call to the first token of one of its choices."""
@@ -104,15 +168,19 @@ class Metrics:
         reason: str,
         *,
         seconds: float,
+        decode_s: float | None,
         prompt_tokens: int,
         cached_tokens: int,
         completion_tokens: int,
     ) -> None:
-        """Record the end of a choice."""
+        """Record the end of a choice; its decoding if it was not cut off and had any."""
         self._finished.labels(self._model_name, reason).inc()
         self._e2e.observe(seconds)
         self._prompt.observe(prompt_tokens)
         self._generated.observe(completion_tokens)
+        if decode_s is not None and completion_tokens > 1:
+            self.stage("decode_forward", decode_s)
+            self._per_token.observe(decode_s / (completion_tokens - 1))
         if self._log_requests:
             logger.info(
                 "Finish request: %s, #prompt-token: %d, #cached-token: %d, #new-token: %d, %.3f s",
@@ -153,6 +221,8 @@ class _SchedulerCollector(Collector):
         for name, value in state.gauges.items():
             exported, text = _GAUGES.get(name, (f"umbra:{name}", "As of now"))
             yield self._gauge(exported, text, value)
+        for name, histogram in state.durations.items():
+            yield self._histogram(*_DURATIONS[name], histogram)
         yield self._gauge("umbra:step_age_seconds", "Age of the step in progress", state.step_age_s)
         yield self._namespaces(state)
         yield self._gauge("umbra:loop_age_seconds", "Since the loop turned", state.loop_age_s)
@@ -173,6 +243,12 @@ class _SchedulerCollector(Collector):
         # Whoever balances load asks how near a server is to making requests wait.
         usages = [gauges.get(f"{pool}_usage", 0.0) for pool in ("full", "swa", "ring")]
         yield self._gauge("sglang:token_usage", "Usage of the fullest pool", max(usages))
+        if gauges.get("rows"):
+            busy = max(gauges.get("running", 0.0) / gauges["rows"], *usages)
+            text = "Share of the rows, or of the fullest pool if that is more, that is in use"
+            yield self._gauge("sglang:utilization", text, busy)
+        text = "Requests that are paused: nothing here pauses any"
+        yield self._gauge("sglang:num_paused_reqs", text, 0.0)
         yield self._gauge(
             "sglang:max_total_num_tokens", "Tokens that full pages hold", pages * page
         )
@@ -222,6 +298,13 @@ class _SchedulerCollector(Collector):
     def _counter(self, name: str, text: str, value: float) -> Metric:
         family = CounterMetricFamily(name, text, labels=list(self._labels))
         family.add_metric(list(self._labels.values()), value)
+        return family
+
+    def _histogram(self, name: str, text: str, seen: Histogram) -> Metric:
+        bounds = [*map(str, seen.bounds), "+Inf"]
+        buckets = list(zip(bounds, accumulate(seen.counts), strict=True))
+        family = HistogramMetricFamily(name, text, labels=list(self._labels))
+        family.add_metric(list(self._labels.values()), buckets, seen.sum_s)
         return family
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:

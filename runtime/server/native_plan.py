@@ -47,7 +47,7 @@ def plan_native(service: Service, body: GenerateBody) -> NativePlan:
     count = len(prompts)
     service.check_fan_out(count, 1)
     params = _per_prompt(body.sampling_params or SamplingParams(), count, "sampling_params")
-    specs = [p.spec(vocab_size=service.vocab_size) for p in params]
+    specs = [one.spec(vocab_size=service.vocab_size, defaults=service.defaults) for one in params]
     if len({spec.n for spec in specs}) > 1:
         raise BadRequest("all prompts of a batch need the same n", param="n")
     service.check_fan_out(count, specs[0].n)
@@ -93,11 +93,11 @@ def _logprobs_of(
 ) -> Logprobs:
     start = -1 if start is None else start
     if not -1 <= start <= NO_PROMPT_LOGPROBS:
-        raise BadSampling("logprob_start_len", "-1 or a prompt position", "another number")
+        raise BadSampling("logprob_start_len", "-1 or a prompt position", start)
     top = top or 0
     if not 0 <= top <= MAX_TOP_LOGPROBS:
         expected = f"between 0 and {MAX_TOP_LOGPROBS}"
-        raise BadSampling("top_logprobs_num", expected, "another number")
+        raise BadSampling("top_logprobs_num", expected, top)
     if picked is not None:
         if len(picked) > MAX_TOKEN_IDS_LOGPROB:
             expected = f"at most {MAX_TOKEN_IDS_LOGPROB} ids"

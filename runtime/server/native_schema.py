@@ -8,13 +8,15 @@ from runtime.errors import BadRequest, BadSampling
 from runtime.sampling import SamplingSpec
 from runtime.server.field_hints import field_hint
 from runtime.server.grammars import asked_grammar
+from runtime.server.sampling_defaults import OPENAIS, SamplingDefaults
 
 DEFAULT_NEW_TOKENS = 128
 
 _UNSUPPORTED_SAMPLING = ("stop_regex", "custom_params")
 _UNSUPPORTED = (
     "input_embeds", "image_data", "audio_data", "video_data", "lora_path", "session_params",
-    "custom_logit_processor", "return_hidden_states",
+    "custom_logit_processor", "return_hidden_states", "return_routed_experts",
+    "return_prompt_token_ids", "bootstrap_host", "bootstrap_room",
 )  # fmt: skip
 
 
@@ -50,12 +52,13 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stop_regex: Any = None
     custom_params: Any = None
 
-    def spec(self, *, vocab_size: int) -> SamplingSpec:
+    def spec(self, *, vocab_size: int, defaults: SamplingDefaults = OPENAIS) -> SamplingSpec:
         """Return the checked sampling. Raises BadSampling, BadRequest."""
         refuse_unsupported(self, _UNSUPPORTED_SAMPLING)
         seed = self.seed if self.sampling_seed is None else self.sampling_seed
         return make_spec(
             vocab_size,
+            defaults,
             n=self.n,
             max_new_tokens=self.max_new_tokens,
             default_new_tokens=DEFAULT_NEW_TOKENS,
@@ -108,6 +111,10 @@ class GenerateBody(msgspec.Struct, frozen=True):
     session_params: Any = None
     custom_logit_processor: Any = None
     return_hidden_states: Any = None
+    return_routed_experts: Any = None
+    return_prompt_token_ids: Any = None
+    bootstrap_host: Any = None
+    bootstrap_room: Any = None
 
     def refuse_unsupported(self) -> None:
         """Raise BadRequest for a field that would change the answer and is not supported."""
@@ -121,9 +128,13 @@ def stop_strings(stop: str | list[str] | None) -> tuple[str, ...] | None:
     return (stop,) if isinstance(stop, str) else tuple(stop)
 
 
-def make_spec(vocab_size: int, **fields: Any) -> SamplingSpec:
-    """Return a checked spec of the fields that are not None. Raises BadSampling."""
-    spec = SamplingSpec(**{name: value for name, value in fields.items() if value is not None})
+def make_spec(vocab_size: int, defaults: SamplingDefaults, **fields: Any) -> SamplingSpec:
+    """Return a checked spec of the fields that are not None, the others as `defaults` say.
+
+    Raises BadSampling.
+    """
+    said = {name: value for name, value in fields.items() if value is not None}
+    spec = SamplingSpec(**{**defaults, **said})
     spec.validate(vocab_size=vocab_size)
     return spec
 
@@ -141,5 +152,5 @@ def check_priority(priority: int | None) -> int:
     if priority is None:
         return 0
     if not -(1 << 15) <= priority < 1 << 15:
-        raise BadSampling("priority", "between -32768 and 32767", "a larger one")
+        raise BadSampling("priority", "between -32768 and 32767", priority)
     return priority

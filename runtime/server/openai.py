@@ -81,6 +81,11 @@ def finish_fields(finish: Finish | None) -> dict[str, Any]:
     return {"finish_reason": finish.type, "matched_stop": finish.matched}
 
 
+def token_id_fields(body: CommonBody, ids: Sequence[int]) -> dict[str, Any]:
+    """Return the new token ids as vLLM shows them, if asked; the prompt's are never among them."""
+    return {"token_ids": list(ids)} if body.return_token_ids else {}
+
+
 def usage_fields(body: CommonBody, usage: Usage) -> dict[str, Any]:
     """Return the `usage` field of a chunk that is not the last: null, or so far, if asked."""
     if body.continuous_usage:

@@ -10,8 +10,10 @@ import msgspec
 
 from runtime.errors import BadRequest, BadSampling
 from runtime.sampling import SamplingSpec
+from runtime.server.field_hints import field_hint
 from runtime.server.grammars import asked_grammar
 from runtime.server.native_schema import make_spec, refuse_unsupported, stop_strings
+from runtime.server.sampling_defaults import OPENAIS, SamplingDefaults
 
 MAX_LOGPROBS = 20
 DEFAULT_COMPLETION_TOKENS = 16
@@ -20,16 +22,14 @@ _UNSUPPORTED = (
     "stop_regex", "use_beam_search", "logits_processors", "custom_logit_processor", "lora_path",
     "session_params", "length_penalty", "bad_words", "allowed_token_ids", "prompt_logprobs",
     "truncate_prompt_tokens", "include_stop_str_in_output", "return_hidden_states",
-    "kv_transfer_params",
+    "kv_transfer_params", "bootstrap_host", "bootstrap_room", "custom_params",
+    "return_routed_experts", "return_cached_tokens_details", "return_prompt_token_ids",
+    "return_meta_info",
 )  # fmt: skip
 # What vLLM's clients send, and what says the same here.
-_OTHER_NAMES = {
-    "guided_choice": "regex",
-    "guided_grammar": "ebnf",
-    "guided_json": "json_schema, or response_format",
-    "guided_regex": "regex",
-    "structured_outputs": "response_format, json_schema, regex or ebnf",
-}
+_OTHER_NAMES = (
+    "guided_choice", "guided_grammar", "guided_json", "guided_regex", "structured_outputs",
+)  # fmt: skip
 _UNSUPPORTED_COMPLETION = ("suffix", "prompt_embeds")
 
 
@@ -68,6 +68,7 @@ class CommonBody(msgspec.Struct, frozen=True, kw_only=True):
     extra_key: str | None = None
     priority: int | None = None
     rid: str | None = None
+    return_token_ids: bool | None = None
     response_format: dict[str, Any] | None = None
     regex: str | None = None
     ebnf: str | None = None
@@ -92,6 +93,13 @@ class CommonBody(msgspec.Struct, frozen=True, kw_only=True):
     include_stop_str_in_output: Any = None
     return_hidden_states: Any = None
     kv_transfer_params: Any = None
+    bootstrap_host: Any = None
+    bootstrap_room: Any = None
+    custom_params: Any = None
+    return_routed_experts: Any = None
+    return_cached_tokens_details: Any = None
+    return_prompt_token_ids: Any = None
+    return_meta_info: Any = None
 
     @property
     def include_usage(self) -> bool:
@@ -105,17 +113,22 @@ class CommonBody(msgspec.Struct, frozen=True, kw_only=True):
         return options is not None and bool(options.continuous_usage_stats)
 
     def common_spec(
-        self, vocab_size: int, *, max_tokens: int | None, default_tokens: int | None
+        self,
+        vocab_size: int,
+        defaults: SamplingDefaults,
+        *,
+        max_tokens: int | None,
+        default_tokens: int | None,
     ) -> SamplingSpec:
         """Return the checked sampling. Raises BadSampling, BadRequest."""
         refuse_unsupported(self, _UNSUPPORTED)
-        for name, ours in _OTHER_NAMES.items():
+        for name in _OTHER_NAMES:
             if getattr(self, name) is not None:
-                raise BadRequest(
-                    f"{name} is not known here: use {ours}", param=name, code="not_supported"
-                )
+                text = f"{name} is not known here{field_hint(name)}"
+                raise BadRequest(text, param=name, code="not_supported")
         return make_spec(
             vocab_size,
+            defaults,
             n=self.n,
             max_new_tokens=max_tokens,
             default_new_tokens=default_tokens,
@@ -152,22 +165,24 @@ class CompletionBody(CommonBody, frozen=True, kw_only=True):
     echo: bool | None = None
     logprobs: int | None = None
     best_of: int | None = None
-    return_token_ids: bool | None = None
     suffix: Any = None
     prompt_embeds: Any = None
 
-    def spec(self, *, vocab_size: int) -> SamplingSpec:
+    def spec(self, *, vocab_size: int, defaults: SamplingDefaults = OPENAIS) -> SamplingSpec:
         """Return the checked sampling. Raises BadSampling, BadRequest."""
         refuse_unsupported(self, _UNSUPPORTED_COMPLETION)
         if self.best_of is not None and self.best_of != (1 if self.n is None else self.n):
             raise BadRequest("best_of other than n is not supported", param="best_of")
         check_top(self.logprobs, "logprobs")
         return self.common_spec(
-            vocab_size, max_tokens=self.max_tokens, default_tokens=DEFAULT_COMPLETION_TOKENS
+            vocab_size,
+            defaults,
+            max_tokens=self.max_tokens,
+            default_tokens=DEFAULT_COMPLETION_TOKENS,
         )
 
 
 def check_top(count: int | None, name: str) -> None:
     """Raise BadSampling unless `count` alternatives can be reported."""
     if count is not None and not 0 <= count <= MAX_LOGPROBS:
-        raise BadSampling(name, f"between 0 and {MAX_LOGPROBS}", "another number")
+        raise BadSampling(name, f"between 0 and {MAX_LOGPROBS}", count)

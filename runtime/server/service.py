@@ -16,10 +16,10 @@ from runtime.server.metrics import Metrics
 from runtime.server.namespaces import CacheNamespaces
 from runtime.server.next_turn import NextTurn
 from runtime.server.runs import Batches
+from runtime.server.sampling_defaults import OPENAIS, SamplingDefaults, sampling_defaults
 from runtime.server.spelling import Speller
 from runtime.tokenizer.manager import TokenizerManager
 
-VERSION = "0.1.0"
 # Fan-out happens before admission can count it.
 MAX_PROMPTS = 256
 MAX_SEQUENCES = 1024
@@ -32,6 +32,7 @@ class Service:
 
     chat     None where the checkpoint has no tokenizer
     v4       encodes chats, instead of `chat`, where the tokenizer knows V4's format
+    defaults what a request is sampled with where it says nothing
     next_turn  None where nothing is to be prefilled ahead
     speller  shows single tokens
     batches  names of the batches that run
@@ -46,6 +47,7 @@ class Service:
     chat: ChatEncoder | None
     speller: Speller
     v4: V4Encoder | None = None
+    defaults: SamplingDefaults = field(default_factory=lambda: OPENAIS)
     next_turn: NextTurn | None = None
     batches: Batches = field(default_factory=Batches)
     trusted: bool = False
@@ -57,7 +59,8 @@ class Service:
     ) -> "Service":
         """Return the parts around `manager`, and let the metrics observe it.
 
-        Raises ConfigError where the checkpoint's chat template is not valid.
+        Raises ConfigError where the checkpoint's chat template or its generation_config.json is
+        not valid.
         """
         tokenizer = manager.tokenizer
         chat = v4 = None
@@ -78,6 +81,7 @@ class Service:
             namespaces=CacheNamespaces(config.api_key),
             chat=chat,
             v4=v4,
+            defaults=sampling_defaults(config, vocab_size=manager.limits.vocab_size),
             next_turn=NextTurn(manager, v4) if v4 is not None and ahead else None,
             speller=Speller(tokenizer),
             trusted=trusted,

@@ -50,7 +50,13 @@ SCHEMAS: dict[str, Json] = {
     "multiple": {"type": "integer", "multipleOf": 7, "minimum": 0, "maximum": 99},
     "unicode": _object(**{"ключ": {"enum": ["значение", "日本", "🙂"]}, "é\u00a0": _WORD}),
     "string pattern": _object(id={"type": "string", "pattern": "^[A-Z]{2}-[0-9]{3,5}$"}),
-    "string format": _object(day={"type": "string", "format": "date"}),
+    "string pattern in parts": _object(id={"type": "string", "pattern": '^a(-"?[0-9]+)?$'}),
+    "string format": _object(
+        day={"type": "string", "format": "date"},
+        time={"type": "string", "format": "time"},
+        address={"type": "string", "format": "ipv4"},
+        mail={"type": "string", "format": "email"},
+    ),
     "array": {"type": "array", "items": _DIGIT, "minItems": 2, "maxItems": 4},
     "tuple": {
         "type": "array",
@@ -80,6 +86,7 @@ def params(name: str) -> Json:
 def check(name: str, text: str) -> None:
     """Raise for an output that is not what its case asks for."""
     if name in SCHEMAS:
-        jsonschema.Draft202012Validator(SCHEMAS[name]).validate(json.loads(text))
+        validator = jsonschema.Draft202012Validator
+        validator(SCHEMAS[name], format_checker=validator.FORMAT_CHECKER).validate(json.loads(text))
     else:
         assert re.fullmatch(REGEXES[name], text), text

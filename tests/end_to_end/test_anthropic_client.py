@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -15,10 +16,10 @@ import httpx2
 import pytest
 from anthropic.types import Message, MessageParam, ThinkingBlock, ToolParam, ToolUseBlock
 
-from runtime.default_model.tokenizer import EOS_ID, THINK_END_ID
 from runtime.server.messages_thinking import recall
 from tests.runtime.server.engine import Server, serving
 from tests.testing.server_process import ServerProcess, running_server
+from tests.testing.stand_in.tokenizer import EOS_ID, THINK_END_ID
 
 HI: list[MessageParam] = [{"role": "user", "content": "Hello"}]
 OFF: Any = {"type": "disabled"}
@@ -47,10 +48,10 @@ CALL = (
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
+def server(stand_in: Path) -> Iterator[ServerProcess]:
     """A server that wants a key."""
     flags = ("--api-key", "secret", "--full-pages", "64", "--random-seed", "0")
-    with running_server(*flags) as server:
+    with running_server("--model-path", str(stand_in), *flags) as server:
         yield server
 
 

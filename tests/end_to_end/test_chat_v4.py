@@ -5,6 +5,7 @@ The stand-in writes nonsense, so logit biases say which control tokens it writes
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -12,8 +13,8 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 from openai.types.chat.chat_completion_tool_param import ChatCompletionToolParam
 
-from runtime.default_model.tokenizer import EOS_ID, SPECIALS, THINK_END_ID
 from tests.testing.server_process import ServerProcess, running_server
+from tests.testing.stand_in.tokenizer import EOS_ID, SPECIALS, THINK_END_ID
 
 DSML_ID = SPECIALS.index("｜DSML｜")
 HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hello"}]
@@ -30,9 +31,10 @@ DEADLINE_S = 30.0
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
+def server(stand_in: Path) -> Iterator[ServerProcess]:
     """The stand-in, served."""
-    with running_server("--full-pages", "64", "--random-seed", "0") as server:
+    flags = ("--full-pages", "64", "--random-seed", "0")
+    with running_server("--model-path", str(stand_in), *flags) as server:
         yield server
 
 
@@ -137,7 +139,7 @@ def test_the_turn_after_dropped_reasoning_finds_the_answer_in_the_cache(
     client: openai.OpenAI, server: ServerProcess
 ) -> None:
     messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Tell me of it."}]
-    before = _state(server)["requests"]
+    before = _state(server)
     first = client.chat.completions.create(
         model="default",
         messages=messages,
@@ -148,7 +150,9 @@ def test_the_turn_after_dropped_reasoning_finds_the_answer_in_the_cache(
     )
     assert first.choices[0].finish_reason == "stop"
     answer = first.choices[0].message.content or ""
-    _wait_until_ended(server, before + 2)
+    after = _wait_until_ended(server, before["background_requests"] + 1)
+    assert after["requests"] - before["requests"] == 1
+    assert after["finished_requests"] - before["finished_requests"] == 1
 
     then = client.chat.completions.create(
         model="default",
@@ -171,12 +175,13 @@ def _state(server: ServerProcess) -> dict[str, float]:
     return server.get("/server_info")["internal_states"][0]
 
 
-def _wait_until_ended(server: ServerProcess, requests: float) -> None:
-    """Return once the scheduler has had this many requests, and none is left."""
+def _wait_until_ended(server: ServerProcess, background: float) -> dict[str, float]:
+    """Return the state once the scheduler prefilled so often by itself, and nothing is left."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         state = _state(server)
-        if state["requests"] >= requests and not state["running"] and not state["waiting"]:
-            return
+        idle = not state["running"] and not state["waiting"]
+        if state["background_requests"] >= background and idle:
+            return state
         time.sleep(0.05)
     raise AssertionError("nothing was prefilled ahead")

@@ -1,7 +1,6 @@
 """The engine on a real network: what a server says, it says; programs run on it as over HTTP."""
 
 import asyncio
-import os
 import re
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from runtime.default_model.tokenizer import write_tokenizer
 from runtime.engine.engine import Engine
 from runtime.errors import Aborted, BadRequest
 from runtime.lang.endpoint import Endpoint
@@ -22,7 +20,9 @@ from runtime.lang.program import Program, function
 from runtime.lang.state import State
 from runtime.lang.words import assistant, gen, select, system, user
 from tests.end_to_end.tiny_model import tiny_model_flags
+from tests.testing.scripts import script_environment
 from tests.testing.server_process import ROOT, Json, ServerProcess, running_server
+from tests.testing.stand_in.tokenizer import write_tokenizer
 
 GREEDY: dict[str, Any] = {"temperature": 0}
 PAGES = 200
@@ -282,7 +282,7 @@ def test_the_script_in_the_readme_runs_as_it_stands(tmp_path: Path) -> None:
 
     done = subprocess.run(
         [sys.executable, script],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=script_environment(),
         capture_output=True,
         text=True,
         timeout=60,
@@ -290,5 +290,6 @@ def test_the_script_in_the_readme_runs_as_it_stands(tmp_path: Path) -> None:
 
     assert len([line for line in found[1].splitlines() if line.strip()]) == 8
     assert done.returncode == 0, done.stderr
-    assert "{'type': 'length', 'length': 16}" in done.stdout
+    assert "went to sleep. {'type': 'stop', 'matched': 1}" in done.stdout
+    assert "Your sister lives in Oslo." in done.stdout
     assert "Traceback" not in done.stderr

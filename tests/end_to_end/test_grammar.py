@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,9 +19,9 @@ from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 from openai.types.chat.chat_completion_tool_param import ChatCompletionToolParam
 from openai.types.shared_params import ResponseFormatJSONSchema
 
-from runtime.default_model.tokenizer import EOS_ID, THINK_END_ID, train_tokenizer
 from tests.end_to_end.grammar_cases import REGEXES, SCHEMAS, check, params
 from tests.testing.server_process import Json, ServerProcess, running_server
+from tests.testing.stand_in.tokenizer import EOS_ID, THINK_END_ID, train_tokenizer
 
 HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hello"}]
 CASES = [*SCHEMAS, *REGEXES]
@@ -49,10 +50,10 @@ FORMAT: ResponseFormatJSONSchema = {
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
+def server(stand_in: Path) -> Iterator[ServerProcess]:
     """The stand-in, served; hostile grammars get five seconds."""
     flags = ("--full-pages", "128", "--random-seed", "0", "--grammar-timeout", "5")
-    with running_server(*flags, check=False) as server:
+    with running_server("--model-path", str(stand_in), *flags, check=False) as server:
         yield server
 
 

@@ -1,6 +1,5 @@
 """Programs against a real server: what they cost, what they give, and what is left behind."""
 
-import os
 import re
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from runtime.default_model.tokenizer import write_tokenizer
 from runtime.errors import Aborted, BadRequest, PromptTooLong, Unavailable
 from runtime.lang.choices import greedy_token_selection, unconditional_likelihood_normalized
 from runtime.lang.endpoint import Endpoint
@@ -22,7 +20,9 @@ from runtime.lang.state import AsyncState, State
 from runtime.lang.words import assistant, gen, select, system, user
 from tests.end_to_end.pools import assert_all_free, read_state, wait_idle
 from tests.end_to_end.tiny_model import tiny_model_flags
+from tests.testing.scripts import script_environment
 from tests.testing.server_process import ROOT, ServerProcess, running_server
+from tests.testing.stand_in.tokenizer import write_tokenizer
 
 NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 GREEDY: dict[str, Any] = {"temperature": 0}
@@ -383,14 +383,14 @@ def test_the_program_in_the_readme_runs_as_it_stands(server: ServerProcess, tmp_
 
     done = subprocess.run(
         [sys.executable, script],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=script_environment(),
         capture_output=True,
         text=True,
         timeout=60,
     )
 
-    assert len(lines) == 12
+    assert len(lines) == 13
     assert done.returncode == 0, done.stderr
-    assert len(re.findall(r"^(?:yes|no) ", done.stdout, re.MULTILINE)) == 2
+    assert len(re.findall(r"^Once there was a (?:fox|bear) ", done.stdout, re.MULTILINE)) == 2
     assert "2/2" in done.stderr
     assert "Error" not in done.stderr

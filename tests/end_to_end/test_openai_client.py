@@ -1,13 +1,17 @@
-"""OpenAI's own client against the server: chat, completions, streams, log-probabilities, errors."""
+"""OpenAI's own client against the server: what it parses, streams and counts, and its errors."""
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
 
 import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
+from pydantic import BaseModel
 
 from tests.testing.server_process import ServerProcess, running_server
+from tests.testing.stand_in.tokenizer import EOS_ID
 
 MESSAGES: list[ChatCompletionMessageParam] = [
     {"role": "system", "content": "Be brief."},
@@ -16,10 +20,10 @@ MESSAGES: list[ChatCompletionMessageParam] = [
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
+def server(stand_in: Path) -> Iterator[ServerProcess]:
     """A server that wants a key."""
     flags = ("--api-key", "secret", "--full-pages", "64", "--random-seed", "0")
-    with running_server(*flags) as server:
+    with running_server("--model-path", str(stand_in), *flags) as server:
         server.client.headers["Authorization"] = "Bearer secret"
         yield server
 
@@ -167,3 +171,115 @@ def test_errors_arrive_as_the_clients_own_exceptions(
     stranger = openai.OpenAI(base_url=f"{server.url}/v1", api_key="wrong", max_retries=0)
     with stranger, pytest.raises(openai.AuthenticationError):
         stranger.models.list()
+
+
+class Verdict(BaseModel):
+    """What an answer is parsed into."""
+
+    good: bool
+    stars: Literal[1, 2, 3]
+
+
+class Book(BaseModel):
+    """What a tool is called with."""
+
+    shelf: Literal["a", "b"]
+    lent: bool
+
+
+LEND = openai.pydantic_function_tool(Book, name="lend")
+QUICK: dict[str, Any] = {"messages": MESSAGES, "max_tokens": 1500, "reasoning_effort": "none"}
+
+
+def test_an_answer_is_parsed_streamed_and_not(client: openai.OpenAI, model: str) -> None:
+    whole = client.chat.completions.parse(model=model, response_format=Verdict, **QUICK)
+    with client.chat.completions.stream(
+        model=model, response_format=Verdict, stream_options={"include_usage": True}, **QUICK
+    ) as stream:
+        streamed = stream.get_final_completion()
+
+    assert isinstance(whole.choices[0].message.parsed, Verdict)
+    assert isinstance(streamed.choices[0].message.parsed, Verdict)
+    assert streamed.usage is not None
+    assert streamed.usage.completion_tokens > 0
+
+
+def test_calls_are_parsed_streamed_and_not(client: openai.OpenAI, model: str) -> None:
+    forced: dict[str, Any] = {**QUICK, "tools": [LEND], "tool_choice": "required"}
+
+    whole = client.chat.completions.parse(model=model, parallel_tool_calls=False, **forced)
+    with client.chat.completions.stream(model=model, parallel_tool_calls=False, **forced) as stream:
+        events = [event.type for event in stream]
+        streamed = stream.get_final_completion()
+
+    for reply in (whole, streamed):
+        assert reply.choices[0].finish_reason == "tool_calls"
+        [call] = reply.choices[0].message.tool_calls or []
+        assert isinstance(call.function.parsed_arguments, Book)
+    assert events.count("tool_calls.function.arguments.done") == 1
+
+
+def test_several_streamed_choices_have_their_own_logprobs(
+    client: openai.OpenAI, model: str
+) -> None:
+    chunks = list(
+        client.chat.completions.create(
+            model=model,
+            messages=MESSAGES,
+            max_tokens=3,
+            n=2,
+            logprobs=True,
+            top_logprobs=2,
+            logit_bias={str(EOS_ID): -100},
+            stream=True,
+            stream_options={"include_usage": True},
+            reasoning_effort="none",
+        )
+    )
+
+    told = [choice for chunk in chunks for choice in chunk.choices]
+    for index in range(2):
+        mine = [choice for choice in told if choice.index == index]
+        entries = [e for choice in mine if choice.logprobs for e in choice.logprobs.content or ()]
+        assert [len(entry.top_logprobs) for entry in entries] == [2, 2, 2]
+        assert mine[-1].finish_reason == "length"
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 6
+
+
+def test_an_answer_goes_on_and_salts_keep_caches_apart(client: openai.OpenAI, model: str) -> None:
+    begun: list[ChatCompletionMessageParam] = [*MESSAGES, {"role": "assistant", "content": "It is"}]
+
+    def ask(salt: str) -> int:
+        extra = {"continue_final_message": True, "cache_salt": salt, "priority": 3}
+        usage = client.chat.completions.create(
+            model=model,
+            messages=begun,
+            max_tokens=1,
+            reasoning_effort="none",
+            extra_body={**extra, "chat_template_kwargs": {"thinking": False}},
+        ).usage
+        assert usage is not None
+        assert usage.prompt_tokens_details is not None
+        return usage.prompt_tokens_details.cached_tokens or 0
+
+    assert ask("one") == 0
+    assert ask("one") > 0
+    assert ask("two") == 0
+
+
+def test_completions_of_several_prompts_are_streamed(client: openai.OpenAI, model: str) -> None:
+    texts = dict.fromkeys(range(4), "")
+    for chunk in client.completions.create(
+        model=model, prompt=[[65, 66], [67]], n=2, max_tokens=2, echo=True, stream=True
+    ):
+        texts[chunk.choices[0].index] += chunk.choices[0].text
+
+    prompts = client.completions.create(
+        model=model, prompt=[[65, 66], [67]], max_tokens=0, echo=True
+    ).choices
+    for index, text in texts.items():
+        assert text.startswith(prompts[index // 2].text)
+    with pytest.raises(openai.BadRequestError, match="no filling in") as refused:
+        client.completions.create(model=model, prompt="a", suffix="b")
+    assert refused.value.param == "suffix"

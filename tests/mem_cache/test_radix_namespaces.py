@@ -32,6 +32,15 @@ def test_namespaces_that_hold_nothing_make_room_for_others(rig: Rig) -> None:
     rig.check()
 
 
+def test_what_holds_nothing_any_more_is_not_listed(rig: Rig) -> None:
+    rig.complete([1] * 5, namespace="a")
+    rig.complete([2] * 5, namespace="b")
+    rig.shrink("a", 0)
+
+    assert "a" in rig.cache.roots
+    assert rig.cache.tokens_by_namespace() == {"b": 5}
+
+
 def test_any_number_of_namespaces_can_hold_something() -> None:
     rig = Rig(TreeSpec(page_size=4, swa_page_size=2, window=4), full=300, swa=9, rings=3)
     for number in range(300):

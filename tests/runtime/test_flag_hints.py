@@ -24,13 +24,106 @@ _TYPED = """
 --hf-overrides
 """
 TYPED = _TYPED.split()
+# Source: the pages on server arguments of SGLang's documentation, and of vLLM's.
+_DOCUMENTED = """
+--tokenizer-mode --tokenizer-worker-num --skip-tokenizer-init --model-loader-extra-config
+--is-embedding --enable-multimodal --model-impl --fastapi-root-path --grpc-mode --warmups
+--nccl-port --checkpoint-engine-wait-weights-before-ready --quantization-param-path
+--enable-fp32-lm-head --modelopt-quant --modelopt-checkpoint-restore-path
+--modelopt-checkpoint-save-path --modelopt-export-path --quantize-and-serve --rl-quant-profile
+--enable-quant-communications --prefill-max-requests --enable-dynamic-chunking
+--enable-priority-scheduling --abort-on-priority-when-disabled
+--schedule-low-priority-values-first --priority-scheduling-preemption-threshold
+--disable-hybrid-swa-memory --enable-prefill-delayer --prefill-delayer-max-delay-passes
+--prefill-delayer-token-usage-low-watermark --prefill-delayer-queue-min-ratio
+--prefill-delayer-max-delay-ms --prefill-delayer-forward-passes-buckets
+--prefill-delayer-wait-seconds-buckets --pipeline-parallel-size --pp-size
+--attention-context-parallel-size --attn-cp-size --moe-data-parallel-size --moe-dp-size
+--pp-max-micro-batch-size --pp-async-batch-depth --incremental-streaming-output
+--constrained-json-whitespace-pattern --constrained-json-disable-any-whitespace --dist-timeout
+--download-dir --model-checksum --base-gpu-id --gpu-id-step --custom-sigquit-handler
+--log-requests-format --log-requests-target --show-time-cost --enable-mfu-metrics
+--enable-metrics-for-all-schedulers --tokenizer-metrics-custom-labels-header
+--tokenizer-metrics-allowed-custom-labels --bucket-time-to-first-token
+--bucket-inter-token-latency --bucket-e2e-request-latency --collect-tokens-histogram
+--prompt-tokens-buckets --generation-tokens-buckets --gc-warning-threshold-secs
+--enable-request-time-stats-logging --export-metrics-to-file --export-metrics-to-file-dir
+--weight-version --hf-chat-template-name --completion-template --file-storage-path --tool-server
+--data-parallel-size --load-balance-method --nccl-init-addr
+--preferred-sampling-params --enable-lora --enable-lora-overlap-loading --max-lora-rank
+--lora-target-modules --max-loras-per-batch --max-loaded-loras --lora-eviction-policy
+--lora-backend --max-lora-chunk-size --lora-drain-wait-threshold --prefill-attention-backend
+--decode-attention-backend --sampling-backend --mm-attention-backend --dsa-prefill-backend
+--dsa-decode-backend --fp8-gemm-backend --fp4-gemm-backend --disable-flashinfer-autotune
+--speculative-draft-model-path --speculative-draft-model --speculative-num-steps
+--speculative-eagle-topk --speculative-ngram-capacity --enable-multi-layer-eagle
+--expert-parallel-size --ep --moe-a2a-backend --flashinfer-mxfp4-moe-precision
+--enable-flashinfer-allreduce-fusion --enable-aiter-allreduce-fusion --deepep-mode
+--deepep-dispatcher-output-dtype --enable-fused-grouped-gemm-combine --ep-num-redundant-experts
+--ep-dispatch-algorithm --init-expert-location --enable-eplb --eplb-algorithm
+--expert-distribution-recorder-mode --expert-distribution-recorder-buffer-size
+--enable-expert-distribution-metrics --deepep-config --moe-dense-tp-size --elastic-ep-backend
+--enable-elastic-expert-backup --mooncake-ib-device --enable-deepep-waterfill --elastic-ep-rejoin
+--max-mamba-cache-size --mamba-ssm-dtype --mamba-full-memory-ratio --mamba-scheduler-strategy
+--mamba-track-interval --hicache-ratio --hicache-size --hicache-write-policy --hicache-io-backend
+--hicache-mem-layout --hicache-storage-backend --hierarchical-sparse-attention-extra-config
+--enable-lmcache --kt-weight-path --kt-method --kt-cpuinfer --kt-threadpool-count
+--kt-num-gpu-experts --dllm-algorithm --dllm-algorithm-config --cpu-offload-gb
+--offload-group-size --offload-num-in-group --offload-prefetch-step --offload-mode
+--multi-item-scoring-delimiter --cuda-graph-bs --disable-cuda-graph-padding
+--enable-profile-cuda-graph --enable-cudagraph-gc --enable-layerwise-nvtx-marker
+--enable-nccl-nvls --enable-symm-mem --disable-flashinfer-cutlass-moe-fp4-allgather
+--enable-tokenizer-batch-encode --disable-tokenizer-batch-decode --disable-outlines-disk-cache
+--disable-custom-all-reduce --enable-mscclpp --enable-torch-symm-mem --disable-overlap-schedule
+--enable-dp-lm-head --enable-two-batch-overlap --enable-single-batch-overlap
+--tbo-token-distribution-threshold --enable-torch-compile --enable-torch-compile-debug-mode
+--disable-piecewise-cuda-graph --enforce-piecewise-cuda-graph --piecewise-cuda-graph-tokens
+--piecewise-cuda-graph-compiler --torch-compile-max-bs --piecewise-cuda-graph-max-tokens
+--torchao-config --enable-nan-detection --enable-p2p-check --triton-attention-reduce-in-fp32
+--triton-attention-num-kv-splits --triton-attention-split-tile-size --num-continuous-decode-steps
+--delete-ckpt-after-loading --enable-memory-saver --enable-weights-cpu-backup
+--enable-draft-weights-cpu-backup --allow-auto-truncate --enable-custom-logit-processor
+--flashinfer-mla-disable-ragged --disable-shared-experts-fusion --disable-chunked-prefix-cache
+--disable-fast-image-processor --keep-mm-feature-on-device --enable-return-hidden-states
+--enable-return-routed-experts --scheduler-recv-interval --numa-node
+--enable-deterministic-inference --rl-on-policy-target --enable-attn-tp-input-scattered
+--enable-dsa-prefill-context-parallel --enable-nsa-prefill-context-parallel --dsa-prefill-cp-mode
+--enable-fused-qk-norm-rope --enable-precise-embedding-interpolation
+--enable-dynamic-batch-tokenizer --dynamic-batch-tokenizer-batch-size
+--dynamic-batch-tokenizer-batch-timeout --debug-tensor-dump-output-folder
+--debug-tensor-dump-layers --debug-tensor-dump-input-file --debug-tensor-dump-inject
+--disaggregation-transfer-backend --disaggregation-bootstrap-port --disaggregation-ib-device
+--num-reserved-decode-tokens --disaggregation-decode-polling-interval --encoder-only
+--language-only --encoder-transfer-backend --encoder-urls --custom-weight-loader
+--weight-loader-disable-mmap --weight-loader-prefetch-checkpoints
+--weight-loader-prefetch-num-threads --remote-instance-weight-loader-seed-instance-ip
+--remote-instance-weight-loader-backend --enable-pdmux --pdmux-config-path --sm-group-num
+--mm-max-concurrent-calls --mm-per-request-timeout --enable-broadcast-mm-inputs-process
+--mm-process-config --mm-enable-dp-encoder --limit-mm-data-per-request --enable-mm-global-cache
+--decrypted-config-file --decrypted-draft-config-file --enable-prefix-mm-cache --forward-hooks
+--msprobe-dump-config --enable-ep-moe --enable-deepep-moe --prefill-round-robin-balance
+--enable-flashinfer-cutlass-moe --enable-flashinfer-trtllm-moe --enable-triton-kernel-moe
+--crash-on-nan --hybrid-kvcache-ratio --load-watch-interval --nsa-prefill --nsa-decode
+--enable-session-cache --block-size --enforce-eager --enable-auto-tool-choice --swap-space
+--tokenizer --disable-log-requests --guided-decoding-backend --structured-outputs-config
+--compilation-config --chat-template-content-format --allowed-origins --middleware --response-role
+--async-scheduling --scheduling-policy --kv-cache-memory-bytes --hf-config-path
+--generation-config --override-generation-config --max-logprobs --logprobs-mode
+--disable-cascade-attn --enable-prompt-tokens-details --max-log-len --uvicorn-log-level
+--allow-credentials --disable-fastapi-docs --enable-server-load-tracking
+--no-enable-prefix-caching --calculate-kv-scales --data-parallel-rank
+--distributed-executor-backend --api-server-count --headless --long-prefill-token-threshold
+--num-lookahead-slots --prefix-caching-hash-algo --enable-sleep-mode --config-format
+--tokenizer-revision --limit-mm-per-prompt
+"""
+DOCUMENTED = _DOCUMENTED.split()
 _KNOWN = """
 --model-path --tokenizer-path --host --port --context-length --max-running-requests
 --max-queued-requests --max-total-tokens --chunked-prefill-size --schedule-policy
 --disable-radix-cache --radix-eviction-policy --load-format --served-model-name --api-key
 --log-level --log-level-http --uvicorn-access-log-exclude-prefixes --log-requests
 --decode-log-interval --watchdog-timeout --random-seed --kv-events-config --dtype
---kv-cache-dtype
+--kv-cache-dtype --sampling-defaults
 """
 KNOWN = _KNOWN.split()
 
@@ -38,6 +131,7 @@ KNOWN = _KNOWN.split()
 def test_every_flag_that_people_type_is_ours_or_has_a_hint() -> None:
     assert set(KNOWN) <= set(OURS)
     assert [flag for flag in TYPED if flag in OURS or find(flag) is None] == []
+    assert [flag for flag in DOCUMENTED if flag in OURS or find(flag) is None] == []
 
 
 def test_no_hint_is_given_on_a_flag_of_ours() -> None:

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from runtime.errors import ConfigError
-from runtime.launch import listen
+from runtime.launch import KEEP_IDLE_S, listen
 from tests.runtime.stand_ins import DIE_AT, SILENT_AT
 from tests.runtime.tokenizer.samples import byte_tokenizer, write_checkpoint
 
@@ -229,3 +230,10 @@ def test_listen_refuses_addresses_that_are_none() -> None:
         listen("127.0.0.1", 70000)
     with contextlib.closing(listen("127.0.0.1", 0)) as listener:
         assert listener.getsockname()[1] > 0
+
+
+def test_idle_connections_are_closed_by_clients_first() -> None:
+    limits = openai.DEFAULT_CONNECTION_LIMITS
+
+    assert limits.keepalive_expiry is not None
+    assert limits.keepalive_expiry < KEEP_IDLE_S

@@ -14,6 +14,7 @@ from runtime.messages import (
     Outputs,
     Refused,
     Sampling,
+    Stop,
     TokenLogprobs,
     ToScheduler,
     pack_ids,
@@ -42,7 +43,9 @@ def test_unpacked_ids_cannot_be_written() -> None:
     [
         Generate(7, pack_ids([1, 2]), Sampling(max_new_tokens=3, seed=2**63, logit_bias={5: -1.0})),
         Generate(8, b"", Sampling(0, 1), Logprobs(2, 3, (4,)), namespace="n", stream=False),
+        Generate(9, b"", Sampling(0, 1), background=True),
         Abort([1, 2]),
+        Stop([3]),
         GetCache(9, 1000),
     ],
 )
@@ -54,7 +57,9 @@ def test_messages_to_the_scheduler_survive_the_wire(message: ToScheduler) -> Non
 
 def test_messages_from_the_scheduler_survive_the_wire() -> None:
     logprobs = TokenLogprobs([None, -0.5], [3, 4], [[], [(-0.5, 4)]], [[(-1.0, 9)], []])
-    message = Outputs([Output(1, [2, 3], finish="stop", matched_stop=3, prompt_logprobs=logprobs)])
+    message = Outputs(
+        [Output(1, [2, 3], finish="stop", matched_stop=3, queue_s=0.5, prompt_logprobs=logprobs)]
+    )
     data = msgspec.msgpack.encode(message)
 
     assert msgspec.msgpack.decode(data, type=FromScheduler) == message

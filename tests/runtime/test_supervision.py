@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from runtime.config import ServerConfig
+from runtime.default_model.folder import CHECKPOINT
 from runtime.errors import ConfigError, WorkerDied
 from runtime.ipc import ManagerSocket, private_addresses
 from runtime.scheduler_process import SchedulerProcess
@@ -35,6 +36,13 @@ def test_resolve_fills_paths_and_names(checkpoint: Path) -> None:
     assert config.tokenizer_path == config.served_model_name == str(checkpoint)
     named = ServerConfig(model_path=str(checkpoint), served_model_name="umbra")
     assert resolve(named).served_model_name == "umbra"
+
+
+def test_without_a_model_path_the_default_model_is_served() -> None:
+    config = resolve(ServerConfig())
+
+    assert config.model_path == config.tokenizer_path == str(CHECKPOINT)
+    assert config.served_model_name == "default"
 
 
 @pytest.mark.parametrize("missing", ["folder", "config.json", "tokenizer"])

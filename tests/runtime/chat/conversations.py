@@ -15,8 +15,8 @@ from tokenizers import Tokenizer
 from runtime.chat.answer_parser import AnswerParser, Part, Text
 from runtime.chat.dsml import InvalidCall, ToolCall
 from runtime.chat.v4_encoder import V4Encoder, V4Prompt
-from runtime.default_model.tokenizer import EOS_ID, SPECIALS, train_tokenizer
 from runtime.tokenizer.detokenizer import Detokenizer
+from tests.testing.stand_in.tokenizer import EOS_ID, SPECIALS, train_tokenizer
 
 Json = dict[str, Any]
 

@@ -13,9 +13,9 @@ from runtime.chat.answer_parser import AnswerParser
 from runtime.chat.call_grammar import call_grammar
 from runtime.chat.dsml import ToolCall
 from runtime.chat.marks import DSML, marks_by_id
-from runtime.default_model.tokenizer import EOS_ID, VOCAB_SIZE, train_tokenizer
 from runtime.grammar.vocabulary import token_bytes
 from runtime.tokenizer.detokenizer import Detokenizer
+from tests.testing.stand_in.tokenizer import EOS_ID, VOCAB_SIZE, train_tokenizer
 
 TOKENIZER = train_tokenizer()
 MARKS = marks_by_id(TOKENIZER)

@@ -3,7 +3,7 @@
 from tokenizers import AddedToken, Tokenizer, models
 
 from runtime.chat.marks import ASSISTANT, BOS, EOS, SPELLING, USER, knows_v4, marks_by_id
-from runtime.default_model.tokenizer import train_tokenizer
+from tests.testing.stand_in.tokenizer import train_tokenizer
 
 NEEDED = (BOS, EOS, USER, ASSISTANT, *SPELLING.values())
 

@@ -9,9 +9,9 @@ from tokenizers import Tokenizer, models
 
 from runtime.chat.marks import ASSISTANT, THINK, USER
 from runtime.chat.v4_encoder import V4Encoder
-from runtime.default_model.tokenizer import BOS_ID, EOS_ID, SPECIALS
 from runtime.errors import BadRequest, ConfigError
 from tests.runtime.chat.conversations import Json, conversation, encoder, tokenizer
+from tests.testing.stand_in.tokenizer import BOS_ID, EOS_ID, SPECIALS
 
 OFF: Json = {"thinking": {"type": "disabled"}}
 HI: Json = {"role": "user", "content": "hi"}
@@ -131,6 +131,24 @@ def test_what_the_format_cannot_hold_is_refused(messages: list[Json]) -> None:
 
     assert refused.value.message
     assert not refused.value.message.startswith("{")
+
+
+def test_a_strict_schema_may_say_what_a_grammar_can_enforce() -> None:
+    day: Json = {"type": "object", "properties": {"on": {"type": "string", "format": "date"}}}
+
+    def asked(strict: bool, schema: Json = day) -> Json:
+        more = {"strict": True} if strict else {}
+        form = {"name": "a", "schema": schema, **more}
+        tool = {"name": "f", "parameters": schema, **more}
+        return {
+            "messages": [HI],
+            "tools": [{"type": "function", "function": tool}],
+            "response_format": {"type": "json_schema", "json_schema": form},
+        }
+
+    assert encoder().encode(asked(strict=True)) == encoder().encode(asked(strict=False))
+    with pytest.raises(BadRequest, match="array"):
+        encoder().encode(asked(strict=True, schema={"type": "array"}))
 
 
 def test_a_schema_nested_without_end_is_refused() -> None:

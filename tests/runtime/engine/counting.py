@@ -8,7 +8,6 @@ from typing import Any
 from runtime.engine.engine import Engine
 from tests.runtime.tokenizer.samples import byte_tokenizer, write_checkpoint
 
-ROOT = Path(__file__).resolve().parent.parent.parent.parent
 DEADLINE_S = 20.0
 COUNT: dict[str, Any] = {"max_new_tokens": 3}
 

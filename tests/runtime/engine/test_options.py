@@ -32,6 +32,8 @@ def test_flags_come_before_a_configuration() -> None:
         ({"full_pages": "many"}, "full_pages"),
         ({"dtype": "int8"}, "dtype"),
         ({"max_running_requests": 0}, "at least 1"),
+        ({"tp_size": 2}, "tp_size=2 is not a flag here: one device computes"),
+        ({"mem_fraction_static": 0.8}, "give --kv-cache-bytes"),
     ],
 )
 def test_flags_that_do_not_fit_are_refused(flags: dict[str, Any], words: str) -> None:
@@ -66,3 +68,11 @@ def test_a_prompt_may_be_ids_or_text() -> None:
     assert prompted(None, None, [1, 2], stream=True, n=None).input_ids == [1, 2]
     assert prompted(["a", "b"], None, None, stream=False, n=None).text == ["a", "b"]
     assert scored("x", ["a", [1]], None, {"unconditional": True}).choices == ["a", [1]]
+
+
+def test_flags_of_other_engines_that_change_nothing_are_taken() -> None:
+    flags = {"tp_size": 1, "disable_cuda_graph": True, "enable_lora": False, "lora_paths": None}
+
+    config = engine_config(ServerConfig(), {**flags, "radix_eviction_policy": "lru", "model": "/m"})
+
+    assert config == ServerConfig(model_path="/m", eviction_policy="lru")

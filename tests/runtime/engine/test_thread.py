@@ -21,13 +21,13 @@ from runtime.errors import ConfigError, Unavailable, WorkerDied
 from tests.runtime.engine.counting import (
     COUNT,
     DEADLINE_S,
-    ROOT,
     alive,
     checkpoint,
     counting_engine,
     scheduler_of,
 )
 from tests.runtime.stand_ins import DIE_AT, FAIL_AT, SILENT_AT
+from tests.testing.scripts import script_environment
 
 
 @pytest.fixture
@@ -183,8 +183,11 @@ def test_an_engine_that_nobody_holds_ends(tmp_path: Path) -> None:
     assert not alive(pid)
 
 
+# Where the tests run in the background the shell has them ignore interrupts, and children of
+# theirs, too.
 SCRIPT = """
-import sys
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from runtime.engine import Engine
 engine = Engine(model_path={folder!r}, scheduler_main="tests.runtime.stand_ins:{main}")
 print(engine.server_info()["pid"], flush=True)
@@ -200,18 +203,11 @@ def start(folder: Path, then: str = "", main: str = "steady") -> "subprocess.Pop
     temporary.mkdir()
     return subprocess.Popen(
         [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
+        env=script_environment(TMPDIR=str(temporary)),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # Where the tests run in the background the shell has them ignore interrupts, and children
-        # of theirs, too.
-        preexec_fn=_heed_interrupts,
     )
-
-
-def _heed_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_a_script_that_just_ends_leaves_nothing(tmp_path: Path) -> None:

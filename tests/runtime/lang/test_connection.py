@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -159,3 +160,57 @@ def test_only_so_many_requests_are_under_way() -> None:
 
     assert run(handler, many) == 500
     assert most <= MAX_REQUESTS
+
+
+class Dropping:
+    """A server that answers so many requests of each connection, and drops it at the next one.
+
+    seen  requests
+    """
+
+    def __init__(self, answers: int) -> None:
+        self.seen = 0
+        self._answers = answers
+        self._tasks: list[asyncio.Task[Any] | None] = []
+
+    async def serve(self, work: Callable[[Connection], Awaitable[Any]]) -> Any:
+        """Return what `work` returns with a connection to this server."""
+        async with await asyncio.start_server(self._answer, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            connection = Connection(f"http://127.0.0.1:{port}")
+            try:
+                return await work(connection)
+            finally:
+                await connection.aclose()
+                await asyncio.gather(*filter(None, self._tasks))
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._tasks.append(asyncio.current_task())
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            for left in range(self._answers, -1, -1):
+                await reader.readuntil(b"\r\n\r\n{}")
+                self.seen += 1
+                if left:
+                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def test_a_request_that_meets_a_closing_connection_is_sent_again() -> None:
+    server = Dropping(answers=1)
+
+    async def work(connection: Connection) -> list[Any]:
+        return [await connection.post("/generate", {}) for _ in range(4)]
+
+    assert asyncio.run(server.serve(work)) == [{}] * 4
+    assert server.seen == 4 + 3
+
+
+def test_a_request_that_a_new_connection_drops_is_not_sent_again() -> None:
+    server = Dropping(answers=0)
+
+    with pytest.raises(Unavailable, match="does not answer"):
+        asyncio.run(server.serve(lambda connection: connection.post("/generate", {})))
+
+    assert server.seen == 1

@@ -143,3 +143,16 @@ def test_a_fork_of_a_failed_state_fails_like_it() -> None:
 
     with pytest.raises(BadRequest, match="no"):
         fork.text()
+
+
+def test_a_role_that_was_said_by_its_call_is_said_once() -> None:
+    """SGLang's tutorial writes `s += s.system(...)`."""
+    state, other = state_of(FakeBackend()), state_of(FakeBackend())
+
+    state += state.system("be brief")
+
+    assert state.messages() == [{"role": "system", "content": "be brief"}]
+    with pytest.raises(TypeError, match="Turn"):
+        state += other.system("not mine")
+    with pytest.raises(TypeError, match="Turn"):
+        state += state.user()

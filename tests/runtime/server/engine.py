@@ -17,7 +17,6 @@ from fastapi import FastAPI
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from runtime.config import ServerConfig
-from runtime.default_model.tokenizer import EOS_ID, SPECIALS, train_tokenizer
 from runtime.ipc import ManagerSocket
 from runtime.messages import (
     Abort,
@@ -33,6 +32,7 @@ from runtime.messages import (
     Refused,
     Shutdown,
     State,
+    Stop,
     TokenLogprobs,
     unpack_ids,
 )
@@ -40,6 +40,7 @@ from runtime.server.app import create_app
 from runtime.tokenizer.manager import TokenizerManager
 from runtime.tokenizer.tokenizer import TextTokenizer
 from tests.testing.cache_views import EMPTY
+from tests.testing.stand_in.tokenizer import EOS_ID, SPECIALS, train_tokenizer
 
 VOCAB_SIZE = 300
 V4_VOCAB_SIZE = 512
@@ -87,6 +88,7 @@ class Engine:
     hold      while it is clear, nothing is said beyond a stream's first token
     requests  every Generate received
     aborted   ids of every Abort received
+    stopped   ids of every Stop received
     view      what GetCache is answered with; None: with silence
     asked     every GetCache received
     loop      to call `send` on from another thread
@@ -103,6 +105,7 @@ class Engine:
         self.hold.set()
         self.requests: list[Generate] = []
         self.aborted: list[int] = []
+        self.stopped: list[int] = []
         self.view: CacheView | None = EMPTY
         self.asked: list[GetCache] = []
         self.loop = asyncio.get_running_loop()
@@ -119,9 +122,10 @@ class Engine:
                 task.add_done_callback(lambda _: self.running.pop(message.request_id, None))
             case Abort():
                 self.aborted += message.request_ids
-                for request_id in message.request_ids:
-                    if request_id in self.running:
-                        self.running[request_id].cancel()
+                self._cancel(message.request_ids)
+            case Stop():
+                self.stopped += message.request_ids
+                self._cancel(message.request_ids)
             case Flush():
                 done = not self.running
                 self._say(Flushed(message.call_id, done, "empty" if done else "requests run"))
@@ -142,6 +146,11 @@ class Engine:
     async def receive(self) -> Any:
         """Give the manager its next message."""
         return await self._inbox.get()
+
+    def _cancel(self, request_ids: list[int]) -> None:
+        for request_id in request_ids:
+            if request_id in self.running:
+                self.running[request_id].cancel()
 
     def _say(self, message: Any) -> None:
         self._inbox.put_nowait(message)
@@ -172,6 +181,9 @@ class Engine:
                             matched_stop=self.eos if last and finish == "stop" else None,
                             prompt_tokens=len(prompt) if number == 0 else 0,
                             cached_tokens=3 if number == 0 else 0,
+                            queue_s=0.25 if number == 0 else 0.0,
+                            prefill_s=0.5 if number == 0 else 0.0,
+                            decode_s=1.0 if last else 0.0,
                             prompt_logprobs=_prompt_logprobs(request) if number == 0 else None,
                             logprobs=_logprobs(request, part, -0.5),
                         )

@@ -101,6 +101,7 @@ def test_a_schema_without_its_type_is_an_objects() -> None:
         ("messages", {"messages": [{"role": "user", "content": None}]}),
         ("messages", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
         ("messages", {"messages": [{**HI, "audio": {"id": "1"}}]}),
+        ("messages", {"messages": [{"role": "system", "content": "x", "tools": [TOOL]}, HI]}),
         ("thinking", {"thinking": {"type": "adaptive"}}),
         ("thinking", {"thinking": "yes"}),
         ("reasoning_effort", {"reasoning_effort": "enormous"}),

@@ -116,6 +116,23 @@ async def test_a_stream_tells_the_same(server: Server, step: int) -> None:
     assert done == "[DONE]"
 
 
+@pytest.mark.parametrize("step", [1, 1000])
+@served(v4=True)
+async def test_token_ids_are_told_when_asked(server: Server, step: int) -> None:
+    server.engine.reply, server.engine.step = CALLS, step
+    body = {**HI, **TOOLS, "return_token_ids": True}
+
+    whole = (await server.post(PATH, body)).json()["choices"][0]
+    *chunks, _ = await server.events(PATH, body)
+    plain = (await server.post(PATH, HI)).json()["choices"][0]
+
+    ids = server.engine.tokenizer.encode(CALLS).ids
+    assert whole["token_ids"][:-1] == ids
+    told = [i for chunk in chunks for i in chunk["choices"][0].get("token_ids", [])]
+    assert told == whole["token_ids"]
+    assert "token_ids" not in plain
+
+
 @served(v4=True)
 async def test_a_call_cut_by_the_length_is_not_told(server: Server) -> None:
     server.engine.reply = CALLS

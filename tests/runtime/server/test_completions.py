@@ -71,6 +71,18 @@ async def test_more_tokens_than_the_context_has_are_refused(server: Server) -> N
 
 
 @served()
+async def test_a_refusal_says_which_field_and_what_was_asked(server: Server) -> None:
+    refused = [
+        await server.post(PATH, {"prompt": [[65], [300]]}),
+        await server.post(PATH, {"prompt": "hi", "logprobs": 21}),
+    ]
+
+    errors = [reply.json()["error"] for reply in refused]
+    assert [error["param"] for error in errors] == ["prompt", "logprobs"]
+    assert errors[1]["message"] == "logprobs must be between 0 and 20, got 21"
+
+
+@served()
 async def test_echo_puts_the_prompt_first_with_its_log_probabilities(server: Server) -> None:
     body = {"prompt": "hé", "echo": True, "logprobs": 1, "max_tokens": 2}
 

@@ -60,6 +60,7 @@ async def test_the_deep_probe_samples_one_token_in_a_namespace_of_its_own(server
     [request] = server.engine.requests
     assert request.sampling.max_new_tokens == 1
     assert request.namespace not in ("", None)
+    assert request.background
 
 
 @served()

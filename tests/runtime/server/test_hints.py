@@ -12,6 +12,9 @@ MISSING = """
 /resume_memory_occupation /update_weights_from_disk /open_session /close_session
 /set_internal_state /configure_logging /parse_function_call /separate_reasoning /invocations
 /api/generate /vertex_generate /load /reset_prefix_cache /load_lora_adapter /encode /classify
+/v1/files /v1/batches /v2/rerank /v1/realtime /weight_version /abort_requests
+/send_weights_to_remote_instance /remote_instance_transfer_engine_info /tokenizer_info /pause
+/inference/v1/generate /liveness /readiness /scale_elastic_ep /add_external_corpus /v1/moderations
 """
 PATHS = tuple(MISSING.split())
 

@@ -53,6 +53,7 @@ async def test_the_next_prompts_beginning_is_prefilled(server: Server, stream: b
     assert len(then) - len(ids_of(warm)) < 8
     assert (warm.sampling.max_new_tokens, warm.priority) == (0, LEAST_PRIORITY)
     assert warm.namespace == first.namespace
+    assert (first.background, warm.background) == (False, True)
 
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

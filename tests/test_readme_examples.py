@@ -1,0 +1,274 @@
+"""README's programs and commands run as they stand, on the default model, and it answers well."""
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+
+from tests.testing.server_process import ROOT, ServerProcess, running_server
+
+URL = "http://127.0.0.1:30000"
+README = (ROOT / "README.md").read_text("utf-8")
+EXAMPLES = ("Multi-turn chat", "Tree of thoughts", "Batch extraction", "Tool use", "Routing")
+
+Json = dict[str, Any]
+
+
+def section(heading: str) -> str:
+    """Return what stands below a heading, down to the next one."""
+    found = re.search(rf"^##+ {heading}\n(.*?)(?=^##|\Z)", README, re.MULTILINE | re.DOTALL)
+    assert found, f"README.md has no section {heading}"
+    return found[1]
+
+
+def program(heading: str) -> str:
+    """Return the first Python block of a section."""
+    found = re.search(r"```python\n(.*?)```", section(heading), re.DOTALL)
+    assert found, f"the section {heading} has no program"
+    return found[1]
+
+
+class Recorder(ThreadingHTTPServer):
+    """Keeps requests, and passes them to whoever answers.
+
+    answer  what is replied to a path and a body
+    calls   path and body of each request
+    """
+
+    daemon_threads = True
+
+    def __init__(self, answer: Callable[[str, Json], httpx.Response]) -> None:
+        super().__init__(("127.0.0.1", 0), _Recording)
+        self.answer = answer
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.calls: list[tuple[str, Json]] = []
+
+
+class _Recording(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Recorder  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.calls.append((self.path, body))
+        reply = self.server.answer(self.path, body)
+        self.send_response(reply.status_code)
+        self.send_header("Content-Type", reply.headers["Content-Type"])
+        self.send_header("Content-Length", str(len(reply.content)))
+        self.end_headers()
+        self.wfile.write(reply.content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    """The default model, served as README does but for the port, with a seed."""
+    with running_server("--random-seed", "0", check=False) as server:
+        yield server
+
+
+@pytest.fixture
+def recorder(server: ServerProcess) -> Iterator[Recorder]:
+    """Where a program's requests go instead."""
+    with Recorder(server.post) as recorder:
+        thread = threading.Thread(target=recorder.serve_forever, args=(0.01,))
+        thread.start()
+        yield recorder
+        recorder.shutdown()
+        thread.join()
+
+
+class Runner:
+    """Runs programs in processes of their own."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self._url = url
+        self._file = folder / "program.py"
+
+    def __call__(self, text: str) -> "subprocess.CompletedProcess[str]":
+        """Return how a program went; it must have gone well."""
+        assert URL in text
+        self._file.write_text(text.replace(URL, self._url), "utf-8")
+        done = subprocess.run(
+            [sys.executable, self._file],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "Error" not in done.stderr
+        return done
+
+
+@pytest.fixture
+def run(recorder: Recorder, tmp_path: Path) -> Runner:
+    """Runs a program against the recorder."""
+    return Runner(recorder.url, tmp_path)
+
+
+def test_every_example_is_run_here_and_is_short() -> None:
+    found = re.search(r"^## Examples\n(.*?)^## ", README, re.MULTILINE | re.DOTALL)
+    assert found
+    lines = {name: sum(map(bool, program(name).splitlines())) for name in EXAMPLES}
+
+    assert re.findall(r"^### (.*)$", found[1], re.MULTILINE) == list(EXAMPLES)
+    assert all(15 <= count <= 30 for count in lines.values()), lines
+
+
+def test_each_turn_of_the_chat_finds_the_turns_before_it_in_the_cache(
+    run: Runner, recorder: Recorder
+) -> None:
+    said = run(program("Multi-turn chat")).stdout
+    told = re.findall(r"^\[(\d+) of (\d+) prompt", said, re.M)
+    cached, prompts = zip(*((int(part), int(whole)) for part, whole in told), strict=True)
+
+    assert len(prompts) == len(recorder.calls) == 4
+    assert all(cached[turn] >= prompts[turn - 1] for turn in (1, 2, 3))
+    roles = [message["role"] for message in recorder.calls[-1][1]["messages"]]
+    assert roles == ["system", *["user", "assistant"] * 3, "user"]
+    # What was said first is remembered past a turn about something else.
+    answers = re.findall(r"^> .*\n(.*)$", said, re.MULTILINE)
+    assert answers[1:] == [
+        "12 + 30 = 42",
+        "Your sister lives in Oslo.",
+        "Your sister works as a pilot.",
+    ]
+
+
+def test_the_tree_of_thoughts_judges_each_thought_in_one_round_trip_and_goes_on_from_the_best(
+    run: Runner, recorder: Recorder
+) -> None:
+    said = run(program("Tree of thoughts")).stdout
+
+    bodies = {path: [b for p, b in recorder.calls if p == path] for path, _ in recorder.calls}
+    shared = [b for b in bodies["/generate"] if b["sampling_params"].get("max_new_tokens") == 0]
+    # Three guesses, three from each of the two best, two clues; every fork computed once.
+    assert len(bodies["/score"]) == (3 + 6) * 2
+    assert len(shared) == 3
+    assert len(bodies["/generate"]) == 1 + 3 + 9
+    told = re.findall(r"^(Anna|Lena|Tom): ([+-]\d+\.\d)$", said, re.MULTILINE)
+    assert len(told) == len(said.splitlines()) == 6
+    # Two clues fit Tom, one fits each of the others: he alone is likely.
+    likely = {name: float(promise) > 8 for name, promise in told}
+    assert likely == {name: name == "Tom" for name in likely}
+
+
+def test_each_extracted_line_is_an_order_of_the_schema(run: Runner, recorder: Recorder) -> None:
+    text = program("Batch extraction")
+    found = re.search(r"^ORDER = (\{.*?^\})$", text, re.MULTILINE | re.DOTALL)
+    assert found
+    schema = ast.literal_eval(found[1])
+
+    done = run(text)
+
+    orders = [ast.literal_eval(line) for line in done.stdout.splitlines()]
+    for order in orders:
+        jsonschema.validate(order, schema)
+    assert [tuple(order.values()) for order in orders] == [
+        ("Mary", "kettle", 7),
+        ("Anna", "lamp", 12),
+        ("Tom", "chair", 40),
+    ]
+    assert "3/3" in done.stderr
+    asked = [body["sampling_params"].get("json_schema") for _, body in recorder.calls]
+    assert [json.loads(one) for one in asked if one is not None] == [schema] * 3
+
+
+def check_results(said: str, recorder: Recorder) -> None:
+    """Compare the calls that the tool's program told of with the results that it sent."""
+    told = re.findall(r'^get_weather\(\{"city": ?"(\w+)"\}\) = (.+)$', said, re.MULTILINE)
+    skies = {"Oslo": "rainy", "Rome": "sunny"}
+    sent = [body["messages"] for _, body in recorder.calls]
+    assert len(told) == len(sent) - 1
+    for messages, (city, result) in zip(sent[1:], told, strict=True):
+        call, answer = messages[-2]["tool_calls"][0], messages[-1]
+        assert json.loads(call["function"]["arguments"]) == {"city": city}
+        assert answer == {"role": "tool", "tool_call_id": call["id"], "content": result}
+        assert json.loads(result) == {"sky": skies[city]}
+
+
+def test_the_tool_that_was_called_is_run_and_its_result_sent(
+    run: Runner, recorder: Recorder
+) -> None:
+    said = run(program("Tool use")).stdout
+
+    assert said == 'get_weather({"city": "Oslo"}) = {"sky": "rainy"}\nIt is rainy in Oslo.\n'
+    assert len(recorder.calls) == 2
+    check_results(said, recorder)
+
+
+def test_the_tool_loop_ends_with_a_model_that_calls_whenever_it_may(
+    run: Runner, recorder: Recorder
+) -> None:
+    def answer(_: str, body: Json) -> httpx.Response:
+        called = {"name": "get_weather", "arguments": '{"city": "Rome"}'}
+        calls = [{"id": f"call_{len(recorder.calls)}", "type": "function", "function": called}]
+        message: Json = {"role": "assistant", "content": "Enough."}
+        if body["tool_choice"] != "none":
+            message |= {"content": None, "tool_calls": calls}
+        choice: Json = {"index": 0, "finish_reason": "stop", "message": message}
+        head: Json = {"id": "x", "object": "chat.completion", "created": 0, "model": "x"}
+        return httpx.Response(200, json={**head, "choices": [choice]})
+
+    recorder.answer = answer
+    said = run(program("Tool use")).stdout
+
+    assert [body["tool_choice"] for _, body in recorder.calls][-1] == "none"
+    assert len(recorder.calls) == 4
+    assert said.endswith("\nEnough.\n")
+    check_results(said, recorder)
+
+
+def test_every_mail_finds_its_route_and_every_route_does_its_work(run: Runner) -> None:
+    said = run(program("Routing")).stdout
+
+    assert re.findall(r"^.*\. \((\w+)\) (.*)$", said, re.MULTILINE) == [
+        ("weather", 'Noted: {"city":"Oslo","sky":"rainy","degrees":7}'),
+        ("market", 'In the books: {"name":"Mary","item":"kettle","price":7}'),
+        ("music", "A colleague will read it."),
+    ]
+
+
+def test_the_first_programs_of_the_official_clients_run(run: Runner, recorder: Recorder) -> None:
+    said = run(program("Talk to it") + program("Anthropic's clients")).stdout
+
+    assert said == "12 + 30 = 42Hello! How can I help you?\n"
+    assert [path for path, _ in recorder.calls] == ["/v1/chat/completions", "/v1/messages"]
+
+
+# What the replies to README's curl commands say, in order.
+ANSWERS = (
+    r"^HTTP/1\.1 200",
+    r'"content":"Hello! How can I help you\?"',
+    r'"text":" who lived near .* fox came home and went to sleep\."',
+    r'"text":"(red|blue) (fox|bear)"',
+)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_the_curl_commands_are_answered(server: ServerProcess) -> None:
+    commands = re.findall(r"^curl (?:.*\\\n)*.*$", README, re.MULTILINE)
+    for command, answer in zip(commands, ANSWERS, strict=True):
+        done = subprocess.run(
+            ["bash", "-c", command.replace(URL, server.url).replace("curl", "curl -sSf", 1)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        assert re.search(answer, done.stdout), done.stdout
