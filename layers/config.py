@@ -25,6 +25,7 @@ from layers.json_fields import (
 from mem_cache.spec import PoolSpec, RecordFormat, TreeSpec
 
 __all__ = [
+    "MAX_INDEX_TOPK",
     "RATIOS",
     "WEIGHT_BLOCK",
     "ConfigFault",
@@ -38,6 +39,8 @@ __all__ = [
 
 RATIOS = (0, 4, 128)
 WEIGHT_BLOCK = 128
+# What `select_topk` takes, which loads torch.
+MAX_INDEX_TOPK = 2048
 
 # Fields that do not become part of ModelConfig, with the values the network computes.
 _FIXED: dict[str, tuple[object, ...]] = {
@@ -348,6 +351,8 @@ def _check_geometry(config: ModelConfig) -> None:
             f"o_groups must divide num_attention_heads {config.num_attention_heads}, "
             f"got {config.o_groups}"
         )
+    if config.index_topk > MAX_INDEX_TOPK:
+        raise ConfigFault(f"index_topk must be at most {MAX_INDEX_TOPK}, got {config.index_topk}")
     if config.num_experts_per_tok > config.n_routed_experts:
         raise ConfigFault(
             f"num_experts_per_tok must be at most n_routed_experts {config.n_routed_experts}, "

@@ -2,7 +2,6 @@
 
 import ast
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -17,6 +16,7 @@ import httpx
 import jsonschema
 import pytest
 
+from tests.testing.scripts import script_environment
 from tests.testing.server_process import ROOT, ServerProcess, running_server
 
 URL = "http://127.0.0.1:30000"
@@ -105,7 +105,7 @@ class Runner:
         self._file.write_text(text.replace(URL, self._url), "utf-8")
         done = subprocess.run(
             [sys.executable, self._file],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env=script_environment(),
             capture_output=True,
             text=True,
             timeout=60,

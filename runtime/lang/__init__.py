@@ -3,6 +3,7 @@
 Importing it loads neither torch nor the server; backends and their libraries come on first use.
 """
 
+from runtime.lang.absent import refuse_name
 from runtime.lang.backend import Backend, flush_cache, get_server_info, set_default_backend
 from runtime.lang.choices import (
     greedy_token_selection,
@@ -34,6 +35,7 @@ from runtime.lang.words import (
 
 # The name that programs written for SGLang know.
 RuntimeEndpoint = Endpoint
+__getattr__ = refuse_name
 
 __all__ = [
     "AsyncState",

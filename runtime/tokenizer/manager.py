@@ -211,8 +211,9 @@ class TokenizerManager:
                 self._refuse_if_closed()
                 if group.error is not None or group.left:
                     raise group.error or Aborted("closed before it was sent")
+                took_s = self.clock() - group.started_s
                 self._send(call, group, prompt)
-                self._observer_of(group).stage("tokenize", self.clock() - group.started_s)
+                self._observer_of(group).stage("tokenize", took_s)
             finally:
                 self._arriving -= call.sampling.n
                 self._check_idle()

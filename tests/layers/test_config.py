@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from jit_kernels.select_topk import MAX_TOP_K
 from layers.config import (
+    MAX_INDEX_TOPK,
     ConfigFault,
     ModelConfig,
     YarnScaling,
@@ -98,6 +100,7 @@ def test_an_unquantised_file_says_so() -> None:
         ({"qk_rope_head_dim": 576}, "head_dim"),
         ({"qk_rope_head_dim": 256}, "index_head_dim"),
         ({"num_experts_per_tok": 9}, "num_experts_per_tok"),
+        ({"index_topk": 2049}, "index_topk must be at most 2048"),
         ({"num_hash_layers": -1}, "num_hash_layers"),
         ({"attention_bias": True}, "attention_bias"),
         ({"tie_word_embeddings": True}, "tie_word_embeddings"),
@@ -123,6 +126,11 @@ def test_what_is_not_run_is_refused_by_name(change: dict[str, Any], field: str) 
         parse_config(_raw(**change))
 
     assert "\n" not in str(caught.value)
+
+
+def test_what_the_selection_takes_is_taken() -> None:
+    assert MAX_INDEX_TOPK == MAX_TOP_K
+    assert parse_config(_raw(index_topk=MAX_TOP_K)).index_topk == MAX_TOP_K
 
 
 @pytest.mark.parametrize("blocks", [[64, 64], [128, 64], [1, 128], 128])
