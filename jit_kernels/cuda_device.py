@@ -32,10 +32,10 @@ def why_no_nvcc() -> str | None:
 
 @functools.cache
 def why_no_hopper() -> str | None:
-    """Return what stands against CUDA C++ with the instructions of Hopper, None when it runs."""
-    reason = why_no_nvcc()
+    """Return what stands against CUDA C++ for Hopper beside Triton, None when both run."""
+    reason = why_no_triton() or why_no_nvcc()
     if reason is None and torch.cuda.get_device_capability() < (9, 0):
-        reason = "the device is older than Hopper"
+        return "the device is older than Hopper"
     return reason
 
 

@@ -1,4 +1,4 @@
-"""Top-k by radix select in CUDA C++: a row spread over many blocks, its scores read twice.
+"""Top-k in CUDA C++: a row spread over many blocks, its scores read once.
 
 The sources are in `cuda`; they are compiled by nvcc at first use.
 """
@@ -12,8 +12,10 @@ import torch
 from jit_kernels.checks import check_dtype
 from jit_kernels.cuda_library import load
 
-# Rows whose counts are kept at a time: 49 KiB each.
+# Rows whose candidates are kept at a time: 33 KiB each.
 _GROUP = 256
+# Blocks that long rows are spread over, a multiprocessor.
+BLOCKS = 2
 
 
 def select_topk(scores: torch.Tensor, visible: torch.Tensor, top_k: int) -> torch.Tensor:
@@ -37,6 +39,7 @@ def select_topk(scores: torch.Tensor, visible: torch.Tensor, top_k: int) -> torc
             columns,
             top_k,
             _GROUP,
+            BLOCKS * _multiprocessors(scores.device),
             _scratch(scores.device).data_ptr(),
             torch.cuda.current_stream().cuda_stream,
         )
@@ -51,7 +54,7 @@ def _library() -> ctypes.CDLL:
     pointer, number = ctypes.c_void_p, ctypes.c_int
     library.select_topk.argtypes = [
         *(pointer, ctypes.c_longlong, pointer, pointer),
-        *(number, number, number, number, pointer, pointer),
+        *(number, number, number, number, number, pointer, pointer),
     ]
     library.select_topk_row_bytes.restype = ctypes.c_longlong
     library.select_topk_words.restype = ctypes.c_char_p
@@ -60,6 +63,11 @@ def _library() -> ctypes.CDLL:
 
 @functools.cache
 def _scratch(device: torch.device) -> torch.Tensor:
-    """Return counts and candidates of a group of rows; calls share a stream, and leave zeros."""
+    """Return candidates of a group of rows; calls share a stream, and leave counts at zero."""
     size = _GROUP * _library().select_topk_row_bytes()
     return torch.zeros(size, dtype=torch.uint8, device=device)
+
+
+@functools.cache
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count

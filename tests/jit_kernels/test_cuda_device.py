@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from jit_kernels.cuda_device import nvcc, why_no_nvcc, why_no_triton
+from jit_kernels.cuda_device import nvcc, why_no_hopper, why_no_nvcc, why_no_triton
 
 
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
     """Let each test look anew, and the next ones too."""
-    for probe in (why_no_triton, why_no_nvcc):
+    for probe in (why_no_triton, why_no_nvcc, why_no_hopper):
         probe.cache_clear()
     yield
-    for probe in (why_no_triton, why_no_nvcc):
+    for probe in (why_no_triton, why_no_nvcc, why_no_hopper):
         probe.cache_clear()
 
 
@@ -61,3 +61,24 @@ def test_without_a_compiler_it_is_said_where_to_name_one(monkeypatch: pytest.Mon
     monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
 
     assert "CUDA_HOME" in (why_no_nvcc() or "")
+
+
+@pytest.mark.parametrize(
+    ("capability", "said"), [((8, 9), "the device is older than Hopper"), ((9, 0), None)]
+)
+def test_code_for_hopper_needs_such_a_device(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], said: str | None
+) -> None:
+    _devices(monkeypatch, True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: "a spec")
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: "nvcc")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+
+    assert why_no_hopper() == said
+
+
+def test_code_for_hopper_needs_triton_and_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    _devices(monkeypatch, True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+    assert why_no_hopper() == "triton is not installed"

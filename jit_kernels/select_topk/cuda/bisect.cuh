@@ -77,36 +77,27 @@ __device__ Border bisect(const unsigned (&keys)[EACH], int need, int most, Range
     return border;
 }
 
-// Which columns are chosen, or equal to the last chosen, a bit each.
-constexpr int WINDOW = THREADS * 32;
-
-struct Choice {
-    unsigned above[THREADS], equal[THREADS];
-    int totals[WARPS];
-};
-
-__device__ inline void clear(Choice &choice) {
-    choice.above[threadIdx.x] = choice.equal[threadIdx.x] = 0;
-    __syncthreads();
-}
-
-// How many columns a window gave.
+// Write the columns whose bits are set, in ascending order, from `out` on: of `above` all, of `equal`
+// the first `need`. A thread has WORDS words. Returns how many of both and of equal ones.
 struct Written {
-    int places, equal;
+    int all, equal;
 };
 
-// Write the columns of a window in ascending order, of the equal ones the first `need` alone.
-__device__ inline Written emit(const Choice &choice, int window, int need, int *totals,
-                               long long *out) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    __syncthreads();
-    unsigned above = choice.above[threadIdx.x], equal = choice.equal[threadIdx.x];
-    const int mine = __popc(above) | __popc(equal) << 16;
+template <int WORDS>
+__device__ inline Written emit_bits(const unsigned *above, const unsigned *equal, int window,
+                                    int need, int *totals, long long *out) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = threadIdx.x * WORDS;
+    int mine = 0;
+    for (int i = 0; i < WORDS; i++) mine += __popc(above[first + i]);
+    if (equal) {
+        for (int i = 0; i < WORDS; i++) mine += __popc(equal[first + i]) << 16;
+    }
     int until = mine;
     for (int step = 1; step < 32; step *= 2) {
         const int other = __shfl_up_sync(ALL, until, step);
         if (lane >= step) until += other;
     }
+    __syncthreads();
     if (lane == 31) totals[warp] = until;
     __syncthreads();
     int before = until - mine, all = 0;
@@ -114,12 +105,14 @@ __device__ inline Written emit(const Choice &choice, int window, int need, int *
         if (w < warp) before += totals[w];
         all += totals[w];
     }
-    int place = (before & 0xffff) + min(before >> 16, need);
-    for (int skipped = __popc(equal) - max(0, need - (before >> 16)); skipped > 0; skipped--) {
-        equal &= ~(0x80000000u >> __clz(equal));
-    }
-    for (unsigned chosen = above | equal; chosen; chosen &= chosen - 1) {
-        out[place++] = window + threadIdx.x * 32 + __ffs(chosen) - 1;
+    int seen = before >> 16, place = (before & 0xffff) + min(seen, need);
+    for (int i = 0; i < WORDS; i++) {
+        unsigned same = equal ? equal[first + i] : 0;
+        for (unsigned bits = above[first + i] | same; bits; bits &= bits - 1) {
+            const int bit = __ffs(bits) - 1;
+            if (same >> bit & 1 && seen++ >= need) continue;
+            out[place++] = window + (first + i) * 32 + bit;
+        }
     }
     return {(all & 0xffff) + min(all >> 16, need), min(all >> 16, need)};
 }

@@ -1,8 +1,7 @@
-// Top-k of rows: a short row by one block; a long one by many, in two launches.
-//
-// Long rows: the first launch counts the top bits of all scores, block by block; the last block of a
-// row finds the bin of the k-th. The second collects what lies in that bin or above, far fewer than
-// the row; the last block of a row chooses among them. Both read the scores once.
+// Top-k of rows. What is chosen is found in two steps: a floor that few more than k scores reach,
+// and among those the k-th. A short row is held by one block, and its floor is the k-th of the
+// highest scores of parts of it. A long row is read once by many blocks: each finds the same floor,
+// in the same sample, and collects what reaches it; the last block of the row chooses.
 #pragma once
 
 #include "radix.cuh"
@@ -10,13 +9,14 @@
 constexpr int MAX_TOP_K = 2048;  // as the public function has it
 constexpr int CAPACITY = 4096;  // what a row may collect; else one block goes through the row
 constexpr int SHORT_ROW = 16384;
+// A sample: parts of a row, spread over it, each of as many scores as a sector of the cache has.
+constexpr int PART = 8, PARTS = 2 * THREADS;
+constexpr int WORDS = 16, WINDOW = THREADS * WORDS * 32;  // columns whose bits a block holds
 
-// What the blocks of a long row share. All but `top` and `candidates` is zero between calls.
+// What the blocks of a long row share; the numbers are zero between calls.
 struct Row {
-    int bins[BINS];
-    Found top;
-    int counted, collected, arrived, unused[2];
-    uint2 candidates[CAPACITY];  // order of the score, index
+    int collected, arrived, unused[2];
+    uint2 candidates[CAPACITY];  // order of the score, column
 };
 
 struct Scores {
@@ -26,25 +26,25 @@ struct Scores {
     int columns, top_k;
 };
 
+struct Shared {
+    union {
+        uint2 list[CAPACITY];
+        unsigned keys[CAPACITY];
+        unsigned bits[WINDOW / 32];
+        int bins[BINS];
+    };
+    unsigned above[THREADS], equal[THREADS];
+    Range ranges[WARPS];
+    Scratch scratch;
+    int found, base;
+};
+
 __device__ inline int seen(const Scores &scores, int row) {
     const long long visible = scores.visible[row];
     return visible < 0 ? 0 : visible < scores.columns ? (int)visible : scores.columns;
 }
 
-__global__ void __launch_bounds__(THREADS) short_rows(Scores scores, long long *out) {
-    extern __shared__ unsigned keys[];
-    __shared__ int bins[BINS];
-    __shared__ Scratch scratch;
-    const int row = blockIdx.x, count = seen(scores, row);
-    out += (long long)row * scores.top_k;
-    if (count <= scores.top_k) return take_all(count, scores.top_k, out);
-    const float *data = scores.data + row * scores.stride;
-    for (int i = threadIdx.x; i < count; i += THREADS) keys[i] = order(data[i]);
-    __syncthreads();
-    select_all([=](int i) { return keys[i]; }, count, scores.top_k, out, bins, scratch);
-}
-
-// Load a thread's share of a piece of 4 * THREADS * QUADS scores; what is not seen is left alone.
+// Load a thread's share of 4 * THREADS * QUADS scores; of what is not seen, NaN.
 template <int QUADS, bool ALIGNED>
 __device__ inline void load(float (&mine)[4 * QUADS], const float *data, int first, int count) {
     for (int q = 0; q < QUADS; q++) {
@@ -56,7 +56,9 @@ __device__ inline void load(float (&mine)[4 * QUADS], const float *data, int fir
             mine[4 * q + 2] = four.z;
             mine[4 * q + 3] = four.w;
         } else {
-            for (int j = 0; j < 4; j++) mine[4 * q + j] = at + j < count ? data[at + j] : 0.0f;
+            for (int j = 0; j < 4; j++) {
+                mine[4 * q + j] = at + j < count ? data[at + j] : __uint_as_float(ALL);
+            }
         }
     }
 }
@@ -64,6 +66,140 @@ __device__ inline void load(float (&mine)[4 * QUADS], const float *data, int fir
 template <int QUADS>
 __device__ inline int place(int first, int i) {
     return first + (i / 4 * THREADS + (int)threadIdx.x) * 4 + i % 4;
+}
+
+// The floor of a row of which the block holds all keys, in quads: at least `need` keys reach it.
+template <int QUADS>
+__device__ unsigned find_floor(const unsigned (&keys)[4 * QUADS], int need, Shared &shared) {
+    unsigned highest[QUADS];
+    for (int q = 0; q < QUADS; q++) {
+        highest[q] = max(max(keys[4 * q], keys[4 * q + 1]), max(keys[4 * q + 2], keys[4 * q + 3]));
+    }
+    Border floor;
+    if (need <= THREADS) {
+        unsigned halves[2] = {};
+        for (int q = 0; q < QUADS; q++) halves[q % 2] = max(halves[q % 2], highest[q]);
+        floor = bisect(halves, need, need + need / 4, shared.ranges);
+    } else {
+        floor = bisect(highest, need, need + need / 4, shared.ranges);
+    }
+    return floor.count < need ? 1 : floor.key;
+}
+
+// The border of the `need` highest keys of a block: among those that reach a floor, if they are few.
+template <int QUADS>
+__device__ Border find_border(const unsigned (&keys)[4 * QUADS], int need, Shared &shared) {
+    if constexpr (QUADS > 2) {
+        const unsigned floor = find_floor<QUADS>(keys, need, shared);
+        const int lane = threadIdx.x % 32;
+        int mine = 0;
+        for (const unsigned key : keys) mine += key >= floor;
+        int until = mine;
+        for (int step = 1; step < 32; step *= 2) {
+            const int other = __shfl_up_sync(ALL, until, step);
+            if (lane >= step) until += other;
+        }
+        if (threadIdx.x == 0) shared.found = 0;
+        __syncthreads();
+        int at = lane == 31 ? atomicAdd(&shared.found, until) : 0;
+        at = __shfl_sync(ALL, at, 31) + until - mine;
+        __syncthreads();
+        const int found = shared.found;
+        if (found <= 4 * THREADS) {
+            for (const unsigned key : keys) {
+                if (key >= floor) shared.keys[at++] = key;
+            }
+            __syncthreads();
+            unsigned few[4];
+            for (int j = 0; j < 4; j++) {
+                const int i = j * THREADS + threadIdx.x;
+                few[j] = i < found ? shared.keys[i] : 0;
+            }
+            return bisect(few, need, need, shared.ranges);
+        }
+    }
+    return bisect(keys, need, need, shared.ranges);
+}
+
+// Choose from a row of more than `top_k` and no more than 4 * THREADS * QUADS scores.
+template <int QUADS, bool ALIGNED>
+__device__ void select_short(const float *data, int count, int top_k, long long *out,
+                             Shared &shared) {
+    unsigned keys[4 * QUADS];
+    {
+        float scores[4 * QUADS];
+        load<QUADS, ALIGNED>(scores, data, 0, count);
+        for (int i = 0; i < 4 * QUADS; i++) {
+            keys[i] = place<QUADS>(0, i) < count ? order(scores[i]) : 0;
+        }
+    }
+    const Border border = find_border<QUADS>(keys, top_k, shared);
+    shared.above[threadIdx.x] = shared.equal[threadIdx.x] = 0;
+    const int above = border.count > top_k && border.key < ALL ? count_from(keys, border.key + 1)
+                                                               : 0;
+    __syncthreads();
+    for (int q = 0; q < QUADS; q++) {
+        unsigned higher = 0, same = 0;
+        for (int j = 0; j < 4; j++) {
+            higher |= (unsigned)(keys[4 * q + j] > border.key) << j;
+            same |= (unsigned)(keys[4 * q + j] == border.key) << j;
+        }
+        const int word = place<QUADS>(0, 4 * q) / 32, shift = threadIdx.x % 8 * 4;
+        if (higher) atomicOr(&shared.above[word], higher << shift);
+        if (same) atomicOr(&shared.equal[word], same << shift);
+    }
+    __syncthreads();
+    const int need = border.count > top_k ? top_k - above : top_k;
+    emit_bits<1>(shared.above, shared.equal, 0, need, shared.scratch.totals[0], out);
+}
+
+// Choose from a row that one block holds.
+template <bool ALIGNED>
+__device__ void select_held(const Scores &scores, int row, int count, long long *out,
+                            Shared &shared) {
+    const float *const data = scores.data + row * scores.stride;
+    if (count <= scores.top_k) {
+        take_all(count, scores.top_k, out);
+    } else if (count <= 4 * THREADS) {
+        select_short<1, ALIGNED>(data, count, scores.top_k, out, shared);
+    } else if (count <= 8 * THREADS) {
+        select_short<2, ALIGNED>(data, count, scores.top_k, out, shared);
+    } else {
+        select_short<8, ALIGNED>(data, count, scores.top_k, out, shared);
+    }
+}
+
+template <bool ALIGNED>
+__global__ void __launch_bounds__(THREADS, 2) short_rows(Scores scores, long long *out) {
+    __shared__ Shared shared;
+    const int row = blockIdx.x;
+    select_held<ALIGNED>(scores, row, seen(scores, row), out + (long long)row * scores.top_k,
+                         shared);
+}
+
+// The floor of a long row by a sample: most likely a little more than `top_k` scores reach it. Of
+// the highest scores of all parts so many lie above it that the sample's do by five deviations.
+template <bool ALIGNED>
+__device__ unsigned sample_floor(const float *data, int count, int top_k, Shared &shared) {
+    unsigned highest[2] = {};
+    for (int i = 0; i < 2; i++) {
+        const int part = i * THREADS + threadIdx.x;
+        const int first = (int)((long long)part * (count / PART - 1) / (PARTS - 1)) * PART;
+        float scores[PART];
+        if (ALIGNED) {
+            for (int j = 0; j < PART; j += 4) {
+                *reinterpret_cast<float4 *>(scores + j) =
+                    *reinterpret_cast<const float4 *>(data + first + j);
+            }
+        } else {
+            for (int j = 0; j < PART; j++) scores[j] = data[first + j];
+        }
+        for (const float score : scores) highest[i] = max(highest[i], order(score));
+    }
+    const float share = (float)top_k * (PART * PARTS) / count;
+    const int need = (int)(share + 5.0f * sqrtf(share)) + 4;
+    if (need > PARTS / 2) return 1;
+    return bisect(highest, need, need + need / 4, shared.ranges).key;
 }
 
 // Say that this block of a row is done; return in every thread whether it is the last of them.
@@ -76,115 +212,98 @@ __device__ inline bool is_last(int *arrived, int blocks, int *shared) {
     return *shared;
 }
 
-template <int QUADS, bool ALIGNED>
-__global__ void __launch_bounds__(THREADS) count_bins(Scores scores, Row *rows) {
-    constexpr int PIECE = 4 * THREADS * QUADS;
-    __shared__ int bins[BINS];
-    __shared__ Scratch scratch;
-    __shared__ int last;
-    cudaTriggerProgrammaticLaunchCompletion();
-    const int count = seen(scores, blockIdx.y), first = blockIdx.x * PIECE;
-    if (count <= scores.top_k || first >= count) return;
-    Row &row = rows[blockIdx.y];
-    float mine[4 * QUADS];
-    load<QUADS, ALIGNED>(mine, scores.data + blockIdx.y * scores.stride, first, count);
-    for (int i = threadIdx.x; i < BINS; i += THREADS) bins[i] = 0;
-    __syncthreads();
-    for (int i = 0; i < 4 * QUADS; i++) {
-        if (place<QUADS>(first, i) < count) atomicAdd(&bins[order(mine[i]) >> (32 - TOP_BITS)], 1);
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < BINS; i += THREADS) {
-        if (bins[i]) atomicAdd(&row.bins[i], bins[i]);
-    }
-    if (!is_last(&row.counted, (count + PIECE - 1) / PIECE, &last)) return;
-    constexpr int EACH = BINS / THREADS;
-    int counts[EACH];
+// Choose among a row's candidates. False if more of them equal the last chosen one than there are
+// places; then `edge` says which and how many.
+template <int EACH>
+__device__ bool choose(const Row &row, int total, const Scores &scores, int count, long long *out,
+                       Shared &shared, Edge *edge) {
+    unsigned keys[EACH];
+    int columns[EACH];
     for (int j = 0; j < EACH; j++) {
-        int *bin = &row.bins[(THREADS - 1 - threadIdx.x) * EACH + EACH - 1 - j];
-        counts[j] = __ldcg(bin);
-        *bin = 0;
+        const int i = j * THREADS + threadIdx.x;
+        const uint2 one = i < total ? __ldcg(&row.candidates[i]) : make_uint2(0, 0);
+        keys[j] = one.x;
+        columns[j] = one.y;
     }
-    const Found top = find_bin<EACH>(counts, scores.top_k, scratch);
-    if (threadIdx.x == 0) {
-        row.top = top;
-        row.counted = 0;
+    const Border border = bisect(keys, scores.top_k, scores.top_k, shared.ranges);
+    if (border.count > scores.top_k) {
+        const int above = border.key < ALL ? count_from(keys, border.key + 1) : 0;
+        *edge = {border.key, scores.top_k - above};
+        return false;
     }
-}
-
-// Choose among a row's candidates: all above the top bin, and the rest from it.
-__device__ inline bool choose(const uint2 *candidates, int count, Found top, int top_k, int *bins,
-                              int *list, long long *out, Scratch &scratch, int *chosen) {
-    const auto key = [=](int i) { return candidates[i].x; };
-    const Border border = find_border(key, count, top.bin, top_k - top.above, bins, scratch);
-    if (border.equal > border.need) return false;
-    int size = 1;
-    while (size < top_k) size *= 2;
-    if (threadIdx.x == 0) *chosen = 0;
-    for (int i = top_k + threadIdx.x; i < size; i += THREADS) list[i] = 0x7fffffff;
-    __syncthreads();
-    for (int i = threadIdx.x; i < count; i += THREADS) {
-        if (candidates[i].x >= border.key) list[atomicAdd(chosen, 1)] = candidates[i].y;
+    for (int window = 0; window < count; window += WINDOW) {
+        __syncthreads();
+        for (int i = threadIdx.x; i < WINDOW / 32; i += THREADS) shared.bits[i] = 0;
+        __syncthreads();
+        for (int j = 0; j < EACH; j++) {
+            const unsigned bit = columns[j] - window;
+            if (keys[j] >= border.key && bit < WINDOW) {
+                atomicOr(&shared.bits[bit / 32], 1u << bit % 32);
+            }
+        }
+        __syncthreads();
+        out += emit_bits<WORDS>(shared.bits, nullptr, window, 0, shared.scratch.totals[0], out).all;
     }
-    sort(list, size);
-    for (int i = threadIdx.x; i < top_k; i += THREADS) out[i] = list[i];
     return true;
 }
 
-template <int QUADS, bool ALIGNED>
-__global__ void __launch_bounds__(THREADS) collect(Scores scores, Row *rows, long long *out) {
-    constexpr int PIECE = 4 * THREADS * QUADS;
-    __shared__ uint2 candidates[CAPACITY];
-    __shared__ int bins[MAX_TOP_K];
-    __shared__ Scratch scratch;
-    __shared__ int found, base;
-    // Backwards: what the first launch read last is still in the cache.
-    const int nth = gridDim.y - 1 - blockIdx.y, first = (gridDim.x - 1 - blockIdx.x) * PIECE;
-    const int count = seen(scores, nth);
-    if (first >= count && first) return;
-    const float *data = scores.data + nth * scores.stride;
-    out += (long long)nth * scores.top_k;
-    if (count <= scores.top_k) {
-        if (!first) take_all(count, scores.top_k, out);
-        return;
-    }
-    float mine[4 * QUADS];
-    load<QUADS, ALIGNED>(mine, data, first, count);
-    if (threadIdx.x == 0) found = 0;
-    cudaGridDependencySynchronize();
-    Row &row = rows[nth];
-    const Found top = row.top;
-    const auto score = [=](int i) { return order(data[i]); };
-    if (top.above + top.inside > CAPACITY) {
-        // Too many alike for a short list; `candidates` has room for all bins.
-        if (!first) {
-            select_all(score, count, scores.top_k, out, reinterpret_cast<int *>(candidates),
-                       scratch);
-        }
-        return;
-    }
+// What the last block of a row does.
+__device__ inline void finish(Row &row, const Scores &scores, const float *data, int count,
+                              long long *out, Shared &shared) {
+    const int total = __ldcg(&row.collected);
     __syncthreads();
-    for (int i = 0; i < 4 * QUADS; i++) {
-        const int index = place<QUADS>(first, i);
-        const unsigned key = order(mine[i]);
-        if (index < count && (int)(key >> (32 - TOP_BITS)) >= top.bin) {
-            candidates[atomicAdd(&found, 1)] = make_uint2(key, index);
-        }
-    }
-    __syncthreads();
-    if (threadIdx.x == 0 && found) base = atomicAdd(&row.collected, found);
-    __syncthreads();
-    for (int i = threadIdx.x; i < found; i += THREADS) row.candidates[base + i] = candidates[i];
-    if (!is_last(&row.arrived, (count + PIECE - 1) / PIECE, &base)) return;
-    const int total = top.above + top.inside;
-    for (int i = threadIdx.x; i < total; i += THREADS) candidates[i] = __ldcg(&row.candidates[i]);
     if (threadIdx.x == 0) row.collected = row.arrived = 0;
+    const auto score = [=](int i) { return order(data[i]); };
+    if (total < scores.top_k || total > CAPACITY) {
+        select_all(score, count, scores.top_k, out, shared.bins, shared.scratch);
+        return;
+    }
+    Edge edge;
+    const bool chosen = total <= 4 * THREADS
+                            ? choose<4>(row, total, scores, count, out, shared, &edge)
+                            : choose<8>(row, total, scores, count, out, shared, &edge);
+    if (!chosen) emit(score, count, edge, out, shared.scratch);
+}
+
+// Go through one of the row's pieces of `piece` scores each, 4 * THREADS * QUADS at a time.
+template <int QUADS, bool ALIGNED>
+__global__ void __launch_bounds__(THREADS, 2)
+    long_rows(Scores scores, Row *rows, int piece, long long *out) {
+    constexpr int STEP = 4 * THREADS * QUADS;
+    __shared__ Shared shared;
+    const int nth = blockIdx.y, count = seen(scores, nth), start = blockIdx.x * piece;
+    out += (long long)nth * scores.top_k;
+    if (count <= SHORT_ROW) {
+        if (!start) select_held<ALIGNED>(scores, nth, count, out, shared);
+        return;
+    }
+    if (start >= count) return;
+    const float *const data = scores.data + nth * scores.stride;
+    const int end = min(start + piece, count);
+    float mine[4 * QUADS], next[4 * QUADS];
+    load<QUADS, ALIGNED>(mine, data, start, end);
+    if (threadIdx.x == 0) shared.found = 0;
+    const float floor = number(sample_floor<ALIGNED>(data, count, scores.top_k, shared));
+    for (int first = start; first < end; first += STEP) {
+        load<QUADS, ALIGNED>(next, data, first + STEP, end);
+        for (int i = 0; i < 4 * QUADS; i++) {
+            // All NaN reach any floor; those that stand for nothing are told by their place.
+            if (mine[i] < floor || place<QUADS>(first, i) >= end) continue;
+            if (*(volatile int *)&shared.found > CAPACITY) continue;
+            const int at = atomicAdd(&shared.found, 1);
+            const uint2 one = make_uint2(order(mine[i]), place<QUADS>(first, i));
+            if (at < CAPACITY) shared.list[at] = one;
+        }
+        for (int i = 0; i < 4 * QUADS; i++) mine[i] = next[i];
+    }
     __syncthreads();
-    int *const list = bins;
-    if (choose(candidates, total, top, scores.top_k, bins, list, out, scratch, &found)) return;
-    // More scores equal to the last chosen one than places: the lower indices have it.
-    const auto key = [&](int i) { return candidates[i].x; };
-    const Border border =
-        find_border(key, total, top.bin, scores.top_k - top.above, bins, scratch);
-    emit(score, count, border, out, scratch);
+    Row &row = rows[nth];
+    const int found = shared.found;
+    if (threadIdx.x == 0 && found) shared.base = atomicAdd(&row.collected, found);
+    __syncthreads();
+    for (int i = threadIdx.x; i < found && shared.base + i < CAPACITY; i += THREADS) {
+        row.candidates[shared.base + i] = shared.list[i];
+    }
+    if (!is_last(&row.arrived, (count + piece - 1) / piece, &shared.base)) return;
+    finish(row, scores, data, count, out, shared);
 }

@@ -1,21 +1,12 @@
-// The k-th highest of many numbers by their bits, and what is chosen in ascending order: what one
-// block of threads does. Comparisons are of `order(x)`, which makes all NaN the highest numbers and
-// both zeros equal, as a sort of tensors does.
+// The k-th highest of any number of keys by their bits, and what is chosen in ascending order: what
+// one block does that reads them again and again, where too many are alike to be held.
 #pragma once
 
-constexpr int THREADS = 512;
-constexpr int WARPS = THREADS / 32;
-constexpr unsigned ALL = 0xffffffffu;
+#include "bisect.cuh"
+
 // The first pass tells numbers apart by sign, exponent and three bits of mantissa.
 constexpr int TOP_BITS = 12, LOW_BITS = 10;
 constexpr int BINS = 1 << TOP_BITS, LOW_BINS = 1 << LOW_BITS;
-
-__device__ inline unsigned order(float x) {
-    unsigned bits = __float_as_uint(x);
-    if (x != x) return ALL;
-    if (x == 0.0f) bits = 0;
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
 
 // What a search in a histogram found: the bin, how many lie above it, how many in it.
 struct Found {
@@ -73,27 +64,27 @@ __device__ Found radix_pass(Key key, int count, unsigned prefix, int shift, int 
     return find_bin<EACH>(mine, need, scratch);
 }
 
-// The least key that is chosen, how many of the keys equal to it are, and how many of them there are.
-struct Border {
+// The least key that is chosen, and how many of the keys equal to it are.
+struct Edge {
     unsigned key;
-    int need, equal;
+    int need;
 };
 
 // Go on from the top bits, known to be `prefix`, to the whole key of the `need`-th that has them.
 template <class Key>
-__device__ Border find_border(Key key, int count, unsigned prefix, int need, int *bins,
+__device__ Edge find_edge(Key key, int count, unsigned prefix, int need, int *bins,
                               Scratch &scratch) {
     Found found = radix_pass<LOW_BITS>(key, count, prefix, LOW_BITS, need, bins, scratch);
     need -= found.above;
     prefix = prefix << LOW_BITS | found.bin;
     found = radix_pass<LOW_BITS>(key, count, prefix, 0, need, bins, scratch);
-    return {prefix << LOW_BITS | found.bin, need - found.above, found.inside};
+    return {prefix << LOW_BITS | found.bin, need - found.above};
 }
 
-// Write the indices of all keys above the border, and of the first `need` equal to it, ascending.
+// Write the indices of all keys above the edge, and of the first `need` equal to it, ascending.
 // Each warp takes a stretch of the keys: it counts, hears of those before it, and writes.
 template <class Key>
-__device__ void emit(Key key, int count, Border border, long long *out, Scratch &scratch) {
+__device__ void emit(Key key, int count, Edge edge, long long *out, Scratch &scratch) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int stretch = (count + THREADS - 1) / THREADS * 32;
     const int first = min(warp * stretch, count), last = min(first + stretch, count);
@@ -101,8 +92,8 @@ __device__ void emit(Key key, int count, Border border, long long *out, Scratch 
     for (int base = first; base < last; base += 32) {
         const unsigned mine = base + lane < last ? key(base + lane) : 0;
         const bool live = base + lane < last;
-        above += __popc(__ballot_sync(ALL, live && mine > border.key));
-        equal += __popc(__ballot_sync(ALL, live && mine == border.key));
+        above += __popc(__ballot_sync(ALL, live && mine > edge.key));
+        equal += __popc(__ballot_sync(ALL, live && mine == edge.key));
     }
     if (lane == 0) {
         scratch.totals[0][warp] = above;
@@ -118,11 +109,11 @@ __device__ void emit(Key key, int count, Border border, long long *out, Scratch 
     for (int base = first; base < last; base += 32) {
         const bool live = base + lane < last;
         const unsigned mine = live ? key(base + lane) : 0;
-        const unsigned higher = __ballot_sync(ALL, live && mine > border.key);
-        const unsigned same = __ballot_sync(ALL, live && mine == border.key);
+        const unsigned higher = __ballot_sync(ALL, live && mine > edge.key);
+        const unsigned same = __ballot_sync(ALL, live && mine == edge.key);
         const int equals = equal + __popc(same & before);
-        const int place = above + __popc(higher & before) + min(equals, border.need);
-        if (higher >> lane & 1 || (same >> lane & 1 && equals < border.need)) {
+        const int place = above + __popc(higher & before) + min(equals, edge.need);
+        if (higher >> lane & 1 || (same >> lane & 1 && equals < edge.need)) {
             out[place] = base + lane;
         }
         above += __popc(higher);
@@ -135,29 +126,6 @@ template <class Key>
 __device__ void select_all(Key key, int count, int top_k, long long *out, int *bins,
                            Scratch &scratch) {
     const Found top = radix_pass<TOP_BITS>(key, count, 0, 32 - TOP_BITS, top_k, bins, scratch);
-    emit(key, count, find_border(key, count, top.bin, top_k - top.above, bins, scratch), out,
+    emit(key, count, find_edge(key, count, top.bin, top_k - top.above, bins, scratch), out,
          scratch);
-}
-
-// Write all `count` indices and -1 up to `top_k`.
-__device__ inline void take_all(int count, int top_k, long long *out) {
-    for (int i = threadIdx.x; i < top_k; i += THREADS) out[i] = i < count ? i : -1;
-}
-
-// Sort `size` numbers ascending, a power of two.
-__device__ inline void sort(int *list, int size) {
-    for (int run = 2; run <= size; run *= 2) {
-        for (int gap = run / 2; gap; gap /= 2) {
-            __syncthreads();
-            for (int i = threadIdx.x; i < size / 2; i += THREADS) {
-                const int low = i / gap * gap * 2 + i % gap, high = low + gap;
-                const int a = list[low], b = list[high];
-                if ((a > b) == ((low & run) == 0)) {
-                    list[low] = b;
-                    list[high] = a;
-                }
-            }
-        }
-    }
-    __syncthreads();
 }

@@ -1,10 +1,12 @@
 """Hyper-connections in one launch each, against the reference."""
 
+from types import ModuleType
+
 import pytest
 import torch
 
 from jit_kernels.checks import ShapeError
-from jit_kernels.hyper_connection import composed, reference, triton_backend
+from jit_kernels.hyper_connection import composed, cuda_backend, reference, triton_backend
 from tests.jit_kernels.kernels.sizes import with_large
 from tests.testing.compare import Bounds, assert_close
 from tests.testing.rows import assert_rows_independent
@@ -12,8 +14,12 @@ from tests.testing.rows import assert_rows_independent
 EPS = {"norm_eps": 1e-6, "hc_eps": 1e-6}
 SHAPES = with_large(
     [(1, 4, 5), (18, 4, 24), (2, 3, 130)],
-    [(1, 4, 4096), (257, 4, 4096), (65, 4, 7168), (2100, 4, 1025), (700, 3, 999)],
+    [
+        *((1, 4, 4096), (257, 4, 4096), (65, 4, 7168), (2100, 4, 1025), (700, 3, 999)),
+        *((1500, 4, 4096), (1, 4, 7168), (900, 4, 7168), (300, 4, 1032), (5000, 4, 40)),
+    ],
 )
+BACKENDS = pytest.mark.parametrize("backend", with_large([triton_backend], [cuda_backend]))
 TYPES = [torch.float32, torch.bfloat16]
 
 
@@ -37,12 +43,15 @@ def bounds(dtype: torch.dtype) -> Bounds:
     return Bounds(atol=1e-5, rtol=1e-5) if dtype == torch.float32 else Bounds(1e-5, 2.0**-7)
 
 
+@BACKENDS
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("tokens", "count", "width"), SHAPES)
-def test_pre_equals_the_reference(tokens: int, count: int, width: int, dtype: torch.dtype) -> None:
+def test_pre_equals_the_reference(
+    backend: ModuleType, tokens: int, count: int, width: int, dtype: torch.dtype
+) -> None:
     x, mine = torch.randn(tokens, count, width).to(dtype), weights(count, width)
 
-    got = triton_backend.mhc_pre(x, *mine, iterations=20, **EPS)
+    got = backend.mhc_pre(x, *mine, iterations=20, **EPS)
 
     doubles = [tensor.double() for tensor in (x, *mine)]
     want = reference.mhc_pre(x, *mine, iterations=20, **EPS)
@@ -55,15 +64,16 @@ def test_pre_equals_the_reference(tokens: int, count: int, width: int, dtype: to
     assert_close(got[2], want[2], Bounds(atol=2e-5), what="mixing")
 
 
+@BACKENDS
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("tokens", "count", "width"), SHAPES)
 def test_pre_with_the_norm_equals_the_two_after_each_other(
-    tokens: int, count: int, width: int, dtype: torch.dtype
+    backend: ModuleType, tokens: int, count: int, width: int, dtype: torch.dtype
 ) -> None:
     x, mine = torch.randn(tokens, count, width).to(dtype), weights(count, width)
     gain = torch.randn(width)
 
-    got = triton_backend.mhc_pre_norm(x, *mine, gain, iterations=2, **EPS)
+    got = backend.mhc_pre_norm(x, *mine, gain, iterations=2, **EPS)
 
     want = composed.mhc_pre_norm(x, *mine, gain, iterations=2, **EPS)
     wide = Bounds(atol=2e-5, rtol=2e-5) if dtype == torch.float32 else Bounds(1e-3, 2.0**-6)
@@ -71,15 +81,16 @@ def test_pre_with_the_norm_equals_the_two_after_each_other(
     assert_close(got[2], want[2], Bounds(atol=2e-5), what="mixing")
 
 
+@BACKENDS
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("tokens", "count", "width"), SHAPES)
 def test_the_head_equals_the_reference(
-    tokens: int, count: int, width: int, dtype: torch.dtype
+    backend: ModuleType, tokens: int, count: int, width: int, dtype: torch.dtype
 ) -> None:
     x, (fn, base, scale) = torch.randn(tokens, count, width).to(dtype), weights(count, width)
     mine = fn[:count], base[:count], scale[:1]
 
-    got = triton_backend.mhc_head(x, *mine, **EPS)
+    got = backend.mhc_head(x, *mine, **EPS)
 
     assert_close(got, reference.mhc_head(x, *mine, **EPS), bounds(dtype))
 
@@ -128,15 +139,70 @@ def test_no_tokens_give_no_rows() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("width", [40, 4096])
-def test_a_token_has_the_same_bits_in_any_company(width: int) -> None:
+@BACKENDS
+@pytest.mark.parametrize("width", [40, 1024, 4096, 7168])
+def test_a_token_has_the_same_bits_in_any_company(backend: ModuleType, width: int) -> None:
     mine, gain = weights(4, width), torch.randn(width)
 
     def pre(x: torch.Tensor) -> torch.Tensor:
-        parts = triton_backend.mhc_pre_norm(x, *mine, gain, iterations=2, **EPS)
+        parts = backend.mhc_pre_norm(x, *mine, gain, iterations=2, **EPS)
         return torch.cat([part.flatten(1).float() for part in parts], 1)
 
     assert_rows_independent(pre, [torch.randn(2200, 4, width).bfloat16()])
+
+
+@pytest.mark.gpu
+def test_one_graph_of_several_launches_mixes_what_it_is_given() -> None:
+    x, mine = torch.randn(40, 4, 1024).bfloat16(), weights(4, 1024)
+    cuda_backend.mhc_pre(x, *mine, iterations=3, **EPS)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        parts = [cuda_backend.mhc_pre(x[:n], *mine, iterations=3, **EPS) for n in (40, 1, 17)]
+
+    for _ in range(3):
+        x.normal_()
+        graph.replay()
+        for count, part in zip((40, 1, 17), parts, strict=True):
+            want = cuda_backend.mhc_pre(x[:count], *mine, iterations=3, **EPS)
+            assert all(map(torch.equal, part, want))
+
+
+@pytest.mark.gpu
+def test_a_token_of_nan_harms_no_other() -> None:
+    x, mine = torch.randn(100, 4, 1024).bfloat16(), weights(4, 1024)
+    want = cuda_backend.mhc_pre(x, *mine, iterations=3, **EPS)
+    x[37] = torch.nan
+
+    got = cuda_backend.mhc_pre(x, *mine, iterations=3, **EPS)
+
+    others = torch.arange(100) != 37
+    for mine_now, before in zip(got, want, strict=True):
+        assert torch.equal(mine_now[others], before[others])
+    assert got[0][37].isnan().all()
+
+
+@pytest.mark.parametrize("blocks", [132, 78, 16])
+@pytest.mark.parametrize("width", [8, 40, 768, 1024, 4096, 5120, 7168, 8192])
+def test_blocks_cover_all_channels_and_fit_onto_the_device(width: int, blocks: int) -> None:
+    for tokens in (1, 16, 17, 64, 300, 20_000):
+        how = cuda_backend.plan(tokens, width, blocks)
+
+        if how is None:
+            assert width > 256 * min(32, blocks)
+            continue
+        assert (how.ranks - 1) * how.slice < width <= how.ranks * how.slice
+        assert how.ranks <= 32
+        assert how.slice % 32 == 0
+        assert 1 <= how.groups <= -(-tokens // 16)
+        assert how.groups * how.ranks <= blocks
+
+
+def test_more_blocks_for_few_tokens_add_up_the_same() -> None:
+    few, many = (cuda_backend.plan(tokens, 4096, 132) for tokens in (1, 20_000))
+
+    assert few == (128, 32, 1)
+    assert many == (256, 16, 8)
 
 
 def test_five_streams_are_refused() -> None:

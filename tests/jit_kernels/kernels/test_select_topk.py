@@ -1,4 +1,4 @@
-"""Radix select on the device, to the bit; it is CUDA C++, so there is no interpreter for it."""
+"""Top-k on the device, to the bit; it is CUDA C++, so there is no interpreter for it."""
 
 from collections.abc import Callable
 
@@ -10,11 +10,13 @@ from tests.testing.compare import assert_same_bits
 
 pytestmark = pytest.mark.gpu
 
-# Rows, columns, top k: one block a row up to 16,384 columns, many above; odd strides too.
+# Rows, columns, top k: one block a row up to 16,384 columns, many above; odd strides too. A row of
+# 16,385 has too few columns for a sample of 2,048.
 SHAPES = [
     *((1, 1, 1), (9, 63, 7), (20, 129, 129), (70, 2048, 512), (5, 16384, 1024), (3, 2049, 2048)),
     *((1, 16385, 512), (3, 250_000, 512), (2, 249_999, 1024), (300, 20_001, 512)),
-    *((1, 1_000_000, 1024), (3, 40_000, 2048), (4, 32_768, 1)),
+    *((1, 1_000_000, 1024), (3, 40_000, 2048), (4, 32_768, 1), (2, 16385, 2048)),
+    *((5, 2500, 512), (5, 4097, 512), (5, 6000, 1024), (64, 250_000, 512)),
 ]
 KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "normal": lambda x: x,
@@ -24,6 +26,9 @@ KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "negative and tiny": lambda x: -x.abs() * 1e-40,
     "infinite and zero": lambda x: torch.where(x > 1, torch.inf, torch.where(x < -1, -x * 0, x)),
     "NaN": lambda x: torch.where(x > 2.5, torch.nan, x),
+    "rising": lambda x: x.sort()[0],
+    "high at the end": lambda x: x + 4.0 * (torch.arange(x.shape[1]) > x.shape[1] - 700),
+    "few apart": lambda x: torch.where(torch.arange(x.shape[1]) % 499 == 3, x, -9.0),
 }
 
 

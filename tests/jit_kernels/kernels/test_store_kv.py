@@ -1,10 +1,12 @@
 """Records and keys stored by the device, byte by byte."""
 
+from types import ModuleType
+
 import pytest
 import torch
 
 from jit_kernels.paged_rows import PageLayout
-from jit_kernels.store_kv import reference, triton_backend
+from jit_kernels.store_kv import cuda_backend, reference, triton_backend
 from tests.jit_kernels.kernels.sizes import with_large
 from tests.jit_kernels.kernels.test_rope import rotations
 from tests.testing.compare import assert_same_bits
@@ -23,6 +25,7 @@ RECORDS = [
 ]
 COUNTS = with_large([0, 1, 7], [1000])
 DTYPES = [torch.float32, torch.bfloat16]
+pytestmark = pytest.mark.parametrize("backend", with_large([triton_backend], [cuda_backend]))
 
 
 def some_slots(count: int, layout: PageLayout) -> tuple[torch.Tensor, torch.Tensor]:
@@ -37,14 +40,20 @@ def some_slots(count: int, layout: PageLayout) -> tuple[torch.Tensor, torch.Tens
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize(("layout", "record_format", "width", "turned"), RECORDS)
 def test_records_are_stored_to_the_bits_of_the_reference(
-    layout: PageLayout, record_format: str, width: int, turned: int, count: int, dtype: torch.dtype
+    backend: ModuleType,
+    layout: PageLayout,
+    record_format: str,
+    width: int,
+    turned: int,
+    count: int,
+    dtype: torch.dtype,
 ) -> None:
     pages, slots = some_slots(count, layout)
     kv = (torch.randn(count, width) * torch.logspace(-6, 4, width)).to(dtype)
     want = pages.clone()
     reference.store_records(want, slots, kv, layout, record_format, turned)
 
-    triton_backend.store_records(pages, slots, kv, layout, record_format, turned)
+    backend.store_records(pages, slots, kv, layout, record_format, turned)
 
     assert_same_bits(pages, want)
 
@@ -53,7 +62,13 @@ def test_records_are_stored_to_the_bits_of_the_reference(
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize(("layout", "record_format", "width", "turned"), RECORDS[:3] + RECORDS[4:])
 def test_normed_and_rotated_records_differ_from_the_reference_by_rounding(
-    layout: PageLayout, record_format: str, width: int, turned: int, count: int, dtype: torch.dtype
+    backend: ModuleType,
+    layout: PageLayout,
+    record_format: str,
+    width: int,
+    turned: int,
+    count: int,
+    dtype: torch.dtype,
 ) -> None:
     pages, slots = some_slots(count, layout)
     x, weight = torch.randn(count, 2 * width).to(dtype)[:, :width], torch.randn(width)
@@ -61,7 +76,7 @@ def test_normed_and_rotated_records_differ_from_the_reference_by_rounding(
     want = pages.clone()
     reference.norm_rope_store(want, slots, x, layout, *more)
 
-    triton_backend.norm_rope_store(pages, slots, x, layout, *more)
+    backend.norm_rope_store(pages, slots, x, layout, *more)
 
     if record_format == "fp8":
         steps = (pages.int() - want.int()).abs()
@@ -80,13 +95,18 @@ def test_normed_and_rotated_records_differ_from_the_reference_by_rounding(
     [(KEYS, "fp8", 128), (ODD, "bf16", 37), (PageLayout(4, 8, 4, 48), "fp8", 8)],
 )
 def test_keys_are_stored_to_the_bits_of_the_reference(
-    layout: PageLayout, record_format: str, width: int, count: int, dtype: torch.dtype
+    backend: ModuleType,
+    layout: PageLayout,
+    record_format: str,
+    width: int,
+    count: int,
+    dtype: torch.dtype,
 ) -> None:
     pages, slots = some_slots(count, layout)
     keys = (torch.randn(count, width) * torch.logspace(-3, 3, width)).to(dtype)
     want = pages.clone()
     reference.store_keys(want, slots, keys, layout, record_format)
 
-    triton_backend.store_keys(pages, slots, keys, layout, record_format)
+    backend.store_keys(pages, slots, keys, layout, record_format)
 
     assert_same_bits(pages, want)

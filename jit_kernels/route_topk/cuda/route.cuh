@@ -1,0 +1,167 @@
+// Routing: a warp has all experts of a token in its registers, the first ones in the last lane, sorted
+// in each lane. What is highest in the warp is at the head of a lane; that lane, the last where
+// several have it, gives it up.
+#pragma once
+
+constexpr unsigned ALL = 0xffffffffu;
+constexpr int WARPS = 4, LOWEST = -0x7fffffff - 1;
+
+// What a kernel asks of the device beyond C++.
+#include "approximate.cuh"
+
+// sqrt(softplus(x)), relatively exact far below zero too: log(1 + u) / u is a polynomial, for u from
+// 0 to 1 within 2e-7.
+__device__ inline float score(float x) {
+    const float u = exponential(-fabsf(x));
+    float ratio = 0.0051058258f;
+    ratio = ratio * u - 0.028991956f;
+    ratio = ratio * u + 0.077380739f;
+    ratio = ratio * u - 0.135905996f;
+    ratio = ratio * u + 0.190713093f;
+    ratio = ratio * u - 0.248339459f;
+    ratio = ratio * u + 0.333179355f;
+    ratio = ratio * u - 0.499994367f;
+    ratio = ratio * u + 0.99999994f;
+    return root(ratio * u + fmaxf(x, 0.0f));
+}
+
+// A number that orders as the float32 numbers do.
+__device__ inline int order(float x) {
+    const int bits = __float_as_int(x);
+    return bits ^ (bits >> 31 & 0x7fffffff);
+}
+
+// Sort descending, by merging odd and even places; `SIZE` is a power of two.
+template <int SIZE>
+__device__ inline void sort(int (&keys)[SIZE]) {
+#pragma unroll
+    for (int run = 1; run < SIZE; run *= 2) {
+#pragma unroll
+        for (int gap = run; gap; gap /= 2) {
+#pragma unroll
+            for (int low = 0; low + gap < SIZE; low++) {
+                const int offset = low - gap % run;
+                if (offset < 0 || offset / gap % 2 || low / (2 * run) != (low + gap) / (2 * run)) {
+                    continue;
+                }
+                const int a = keys[low], b = keys[low + gap];
+                keys[low] = max(a, b);
+                keys[low + gap] = min(a, b);
+            }
+        }
+    }
+}
+
+struct Call {
+    const float *logits, *bias;
+    long long stride;
+    long long *experts;
+    float *weights;
+    int tokens, count, top_k;
+    float scale;
+};
+
+// Load a lane's logits, EACH side by side, or its biases.
+template <int EACH, bool WHOLE>
+__device__ inline void load(float (&x)[EACH], const float *from, int first, int count) {
+    if constexpr (WHOLE && EACH % 4 == 0) {
+#pragma unroll
+        for (int j = 0; j < EACH; j += 4) {
+            const float4 four = __ldg(reinterpret_cast<const float4 *>(from + first + j));
+            x[j] = four.x;
+            x[j + 1] = four.y;
+            x[j + 2] = four.z;
+            x[j + 3] = four.w;
+        }
+    } else {
+#pragma unroll
+        for (int j = 0; j < EACH; j++) x[j] = first + j < count ? __ldg(from + first + j) : 0.0f;
+    }
+}
+
+// The expert of a lane's place: in lane `owner` one whose key is `key`. Where a lane gave up several
+// alike, one after the other, they are taken in turn.
+template <int EACH>
+__device__ inline int find(const int (&keys)[EACH], int key, int owner) {
+    unsigned places = 0;
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        places |= (unsigned)(__shfl_sync(ALL, keys[j], owner) == key) << j;
+    }
+    const int lane = threadIdx.x % 32;
+    const int last_key = __shfl_up_sync(ALL, key, 1), last_owner = __shfl_up_sync(ALL, owner, 1);
+    const bool again = lane > 0 && last_key == key && last_owner == owner;
+    const unsigned fresh = ~__ballot_sync(ALL, again);
+    if (again) {
+        // Bit 0 is fresh: the run that this lane continues begins at the last fresh one before it.
+        int before = lane - (31 - __clz(fresh & ((1u << lane) - 1)));
+#pragma unroll 1
+        for (; before > 0; before--) places &= places - 1;
+    }
+    return (31 - owner) * EACH + __ffs(places) - 1;
+}
+
+// EACH   experts a lane has; WHOLE if that is all there are, 16 bytes aligned
+// TOP_K  what `call.top_k` is, 0 if that is known only now
+template <int EACH, int SIZE, bool WHOLE, int TOP_K>
+__global__ void __launch_bounds__(WARPS * 32) route_topk(Call call) {
+    const int lane = threadIdx.x % 32, top_k = TOP_K ? TOP_K : call.top_k;
+    const int first = (31 - lane) * EACH;
+    const int token = blockIdx.x * WARPS + threadIdx.x / 32;
+    if (token >= call.tokens) return;
+    const float *const logits = call.logits + token * call.stride;
+    float x[EACH], bias[EACH];
+    load<EACH, WHOLE>(x, logits, first, call.count);
+    load<EACH, WHOLE>(bias, call.bias, first, call.count);
+    int keys[EACH], sorted[SIZE];
+#pragma unroll
+    for (int j = 0; j < SIZE; j++) {
+        sorted[j] = LOWEST;
+        if (j >= EACH) continue;
+        const bool known = WHOLE || first + j < call.count;
+        sorted[j] = keys[j] = known ? order(score(x[j]) + bias[j]) : LOWEST;
+    }
+    sort(sorted);
+    int key = LOWEST, owner = 0;
+#pragma unroll
+    for (int place = 0; place < top_k; place++) {
+        const int best = __reduce_max_sync(ALL, sorted[0]);
+        const int winner = 31 - __clz(__ballot_sync(ALL, sorted[0] == best));
+        if (lane == place) {
+            key = best;
+            owner = winner;
+        }
+        if (lane == winner) {
+#pragma unroll
+            for (int j = 0; j + 1 < SIZE; j++) sorted[j] = sorted[j + 1];
+            sorted[SIZE - 1] = LOWEST;
+        }
+    }
+    const int expert = find(keys, key, owner);
+    const float weight = lane < top_k ? score(__ldg(logits + min(expert, call.count - 1))) : 0.0f;
+    float total = weight;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        if (TOP_K && step >= TOP_K) break;
+        total += __shfl_xor_sync(ALL, total, step);
+    }
+    if (lane >= top_k) return;
+    const long long at = (long long)token * top_k + lane;
+    call.experts[at] = expert;
+    call.weights[at] = weight * (reciprocal(total + 1e-20f) * call.scale);
+}
+
+// Weigh the experts a table has chosen; GROUP lanes a token, a power of two.
+template <int GROUP>
+__global__ void __launch_bounds__(WARPS * 32) route_hashed(Call call) {
+    const int thread = blockIdx.x * WARPS * 32 + threadIdx.x;
+    const int token = thread / GROUP, place = thread % GROUP;
+    const bool live = token < call.tokens && place < call.top_k;
+    const long long at = (long long)token * call.top_k + place;
+    float weight = 0.0f;
+    if (live) weight = score(__ldg(call.logits + token * call.stride + __ldg(call.experts + at)));
+    float total = weight;
+#pragma unroll
+    for (int step = 1; step < GROUP; step *= 2) total += __shfl_xor_sync(ALL, total, step);
+    if (live) call.weights[at] = weight * (reciprocal(total + 1e-20f) * call.scale);
+}

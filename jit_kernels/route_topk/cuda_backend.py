@@ -1,0 +1,95 @@
+"""Routing in CUDA C++: a warp sorts the experts of a token in registers, and takes turns.
+
+The sources are in `cuda`; they are compiled by nvcc at first use. They take up to 512 experts, of
+which up to 32 are chosen; more go through Triton.
+"""
+
+import ctypes
+import functools
+from pathlib import Path
+
+import torch
+
+from jit_kernels.cuda_library import load
+from jit_kernels.route_topk import triton_backend
+
+_MAX_EXPERTS, _MAX_CHOSEN = 512, 32
+
+
+def route_topk(
+    logits: torch.Tensor, bias: torch.Tensor, top_k: int, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Choose experts by score; see `jit_kernels.route_topk.route_topk`."""
+    tokens, count = logits.shape
+    top_k = min(top_k, count)
+    if count > _MAX_EXPERTS or top_k > _MAX_CHOSEN:
+        return triton_backend.route_topk(logits, bias, top_k, scale)
+    logits = logits if logits.stride(1) == 1 else logits.contiguous()
+    bias = bias.contiguous()
+    experts = torch.empty((tokens, top_k), dtype=torch.int64, device=logits.device)
+    weights = torch.empty((tokens, top_k), dtype=torch.float32, device=logits.device)
+    if not experts.numel():
+        return experts, weights
+    with torch.cuda.device(logits.device):
+        error = _library().route_topk_call(
+            logits.data_ptr(),
+            logits.stride(0),
+            bias.data_ptr(),
+            experts.data_ptr(),
+            weights.data_ptr(),
+            tokens,
+            count,
+            top_k,
+            scale,
+            torch.cuda.current_stream().cuda_stream,
+        )
+    _check("route_topk", error)
+    return experts, weights
+
+
+def route_hashed(
+    logits: torch.Tensor, experts: torch.Tensor, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weigh given experts; see `jit_kernels.route_topk.route_hashed`."""
+    tokens, top_k = experts.shape
+    if top_k > _MAX_CHOSEN:
+        return triton_backend.route_hashed(logits, experts, scale)
+    logits = logits if logits.stride(1) == 1 else logits.contiguous()
+    weights = torch.empty((tokens, top_k), dtype=torch.float32, device=logits.device)
+    if not weights.numel():
+        return experts, weights
+    chosen = experts.contiguous()
+    with torch.cuda.device(logits.device):
+        error = _library().route_hashed_call(
+            logits.data_ptr(),
+            logits.stride(0),
+            chosen.data_ptr(),
+            weights.data_ptr(),
+            tokens,
+            top_k,
+            scale,
+            torch.cuda.current_stream().cuda_stream,
+        )
+    _check("route_hashed", error)
+    return experts, weights
+
+
+def _check(op: str, error: int) -> None:
+    if error:
+        raise RuntimeError(f"{op}: {_library().route_words(error).decode()}")
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    library = load("route_topk", Path(__file__).parent / "cuda")
+    pointer, number, wide = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
+    library.route_topk_call.argtypes = [
+        *(pointer, wide, pointer, pointer, pointer),
+        *(number, number, number, ctypes.c_float, pointer),
+    ]
+    library.route_hashed_call.argtypes = [
+        *(pointer, wide, pointer, pointer),
+        *(number, number, ctypes.c_float, pointer),
+    ]
+    library.route_words.restype = ctypes.c_char_p
+    return library
