@@ -284,6 +284,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     load<QUADS, ALIGNED>(mine, data, start, end);
     if (threadIdx.x == 0) shared.found = 0;
     const float floor = number(sample_floor<ALIGNED>(data, count, scores.top_k, shared));
+    __syncthreads();
     for (int first = start; first < end; first += STEP) {
         load<QUADS, ALIGNED>(next, data, first + STEP, end);
         for (int i = 0; i < 4 * QUADS; i++) {
