@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-import jit_kernels.cuda_library as cuda_library
+from jit_kernels.cuda_library import load
 from jit_kernels.hyper_connection import cuda_backend as mhc
 from jit_kernels.registry import BackendUnavailable
 from jit_kernels.route_topk import cuda_backend as route
@@ -68,13 +68,13 @@ def variant(op: ModuleType, constants: Constants) -> Iterator[None]:
         folder = Path(shutil.copytree(home, Path(name) / "cuda"))
         for path in folder.iterdir():
             path.write_text(changed(path.read_text(), constants))
-        op.__dict__["load"] = lambda title, _: cuda_library.load(title, folder)
+        op.__dict__["load"] = lambda title, _: load(title, folder)
         for one in memory:
             one.cache_clear()
         try:
             yield
         finally:
-            op.__dict__["load"] = cuda_library.load
+            op.__dict__["load"] = load
             for one in memory:
                 one.cache_clear()
 
