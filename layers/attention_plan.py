@@ -20,9 +20,9 @@ from layers.config import ModelConfig
 from layers.forward_batch import ForwardBatch
 from layers.rope import RopeFrequencies
 from layers.step_tokens import SaveList, StepTokens
-from mem_cache.spec import PoolSpec
+from mem_cache.spec import PoolSpec, TreeSpec
 
-__all__ = ["AttentionPlan", "WindowPlan", "plan_attention"]
+__all__ = ["AttentionPlan", "WindowPlan", "plan_attention", "window_saves"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def _window_plan(tokens: StepTokens, spec: PoolSpec) -> WindowPlan:
     return WindowPlan(
         old_slots=old_slots.masked_fill_(~readable, 0).flatten(),
         index=_window_index(tokens, tree.window),
-        saves=_window_saves(tokens, spec),
+        saves=window_saves(tokens, spec.tree),
     )
 
 
@@ -121,8 +121,9 @@ def _window_index(tokens: StepTokens, window: int) -> Tensor:
     return torch.nn.functional.pad(index, (0, spare)) if spare else index
 
 
-def _window_saves(tokens: StepTokens, spec: PoolSpec) -> SaveList:
-    tree, batch = spec.tree, tokens.batch
+def window_saves(tokens: StepTokens, tree: TreeSpec) -> SaveList:
+    """Return the SWA slots to write; before each chunk there are `window - 1` keys."""
+    batch = tokens.batch
     save, row, position = tokens.saved(tree.window)
     column = position // tree.swa_page_size % tree.window_pages
     offset = position % tree.swa_page_size

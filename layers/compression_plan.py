@@ -15,9 +15,11 @@ __all__ = [
     "FinishedBlocks",
     "FoldPlan",
     "PoolingPlan",
+    "finished_blocks",
     "fold_plan",
     "pad_tile",
     "pooling_plan",
+    "ring_saves",
 ]
 
 
@@ -138,8 +140,8 @@ def pooling_plan(
         phase=tokens.position % 4,
         old_rows=_ring_slots(ring, count),
         members=_pool_members(tokens, last, count),
-        finished=_finished(tokens, last, ratio=4, tree=spec.tree, rope=rope),
-        saves=_ring_saves(tokens, ring, count),
+        finished=finished_blocks(tokens, last, ratio=4, tree=spec.tree, rope=rope),
+        saves=ring_saves(tokens, count),
         table=table,
         window_index=window_index,
         first_block=first_block,
@@ -162,7 +164,7 @@ def fold_plan(
     state_of = torch.empty_like(order)
     state_of[order] = tokens.index
     last = tokens.finishing(128)
-    saves = _ring_saves(tokens, ring, banks)
+    saves = ring_saves(tokens, banks)
     old = tokens.rows * banks
     chunk = saves.source >= old
     source = torch.where(chunk, state_of[(saves.source - old).clamp(min=0)] + old, saves.source)
@@ -176,7 +178,7 @@ def fold_plan(
         start_banks=ring[row] * banks + (position - 1) % banks,
         start_empty=begins,
         members=state_of[last],
-        finished=_finished(tokens, last, ratio=128, tree=spec.tree, rope=rope),
+        finished=finished_blocks(tokens, last, ratio=128, tree=spec.tree, rope=rope),
         old_banks=_ring_slots(ring, banks),
         saves=SaveList(source, saves.target),
         table=table,
@@ -215,9 +217,10 @@ def _segments(tokens: StepTokens) -> tuple[Tensor, tuple[int, ...], Tensor]:
     return order, tuple(torch.bincount(step).tolist()), first[longest]
 
 
-def _finished(
+def finished_blocks(
     tokens: StepTokens, last: Tensor, *, ratio: int, tree: TreeSpec, rope: RopeFrequencies
 ) -> FinishedBlocks:
+    """Return the blocks of `ratio` that the tokens `last` finish."""
     first_position = tokens.position[last] - (ratio - 1)
     return FinishedBlocks(
         slots=tokens.page_slots(last, ratio, tree.page_size),
@@ -247,7 +250,9 @@ def _ring_slots(ring: Tensor, count: int) -> Tensor:
     return (ring.unsqueeze(1) * count + entries).flatten()
 
 
-def _ring_saves(tokens: StepTokens, ring: Tensor, count: int) -> SaveList:
+def ring_saves(tokens: StepTokens, count: int) -> SaveList:
+    """Return the entries of rings to write; a ring has `count`, position t in entry t % count."""
+    ring = tokens.batch.ring.to(torch.int64)
     save, row, position = tokens.saved(count)
     entry = position % count
     target = tokens.batch.save_ring.to(torch.int64)[save] * count + entry

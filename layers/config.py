@@ -9,7 +9,7 @@ the published one (`compress_ratios`, `rope_scaling`) and the one that transform
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from layers.config_spelling import SPELLING_FIELDS, published_spelling
 from layers.json_fields import (
@@ -104,6 +104,7 @@ class ModelConfig:
     rope_scaling      None: plain rope everywhere
     eos_token_ids     ids of config.json, then those that only generation_config.json has
     quantized         the file declares fp8 block weights
+    expert_dtype      how the file holds routed experts; None where it says nothing of it
     """
 
     vocab_size: int
@@ -140,6 +141,7 @@ class ModelConfig:
     quantized: bool
     model_type: str
     architectures: tuple[str, ...]
+    expert_dtype: Literal["fp4", "fp8"] | None = None
 
 
 def load_config(path: Path, override: str | None = None) -> ModelConfig:
@@ -181,6 +183,7 @@ def parse_config(raw: dict[str, Any], generation: dict[str, Any] | None = None) 
         quantized=_quantized(raw),
         model_type="deepseek_v4",
         architectures=_architectures(raw),
+        expert_dtype=_expert_dtype(raw),
     )
     _check_geometry(config)
     return config
@@ -303,14 +306,20 @@ def _quantized(raw: dict[str, Any]) -> bool:
     value: Any = raw.get("quantization_config")
     if value is None:
         return False
-    declared = {
-        "expert_dtype": raw.get("expert_dtype"),
-        **json_object(value, "quantization_config"),
-    }
+    declared = _declared(raw)
     for name, allowed in _QUANTIZATION.items():
         if name in declared or None not in allowed:
             require(declared, name, allowed, "quantization_config.")
     return True
+
+
+def _expert_dtype(raw: dict[str, Any]) -> Literal["fp4", "fp8"] | None:
+    return _declared(raw)["expert_dtype"] if _quantized(raw) else None
+
+
+def _declared(raw: dict[str, Any]) -> dict[str, Any]:
+    quantization = json_object(raw["quantization_config"], "quantization_config")
+    return {"expert_dtype": raw.get("expert_dtype"), **quantization}
 
 
 def _bos(raw: dict[str, Any], vocab_size: int) -> int | None:

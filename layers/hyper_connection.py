@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from jit_kernels.hyper_connection import mhc_head, mhc_post, mhc_pre
+from jit_kernels.hyper_connection import mhc_head, mhc_post, mhc_pre, mhc_pre_norm
 from layers.config import ModelConfig
+from layers.norm import RmsNorm
 
 __all__ = ["HyperConnection", "HyperHead"]
 
@@ -32,6 +33,20 @@ class HyperConnection:
             self._fn,
             self._base,
             self._scale,
+            iterations=config.hc_sinkhorn_iters,
+            norm_eps=config.rms_norm_eps,
+            hc_eps=config.hc_eps,
+        )
+
+    def pre_norm(self, streams: Tensor, norm: RmsNorm) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what `pre` does, the input normed; the norm's epsilon is the model's."""
+        config = self._config
+        return mhc_pre_norm(
+            streams,
+            self._fn,
+            self._base,
+            self._scale,
+            norm.weight,
             iterations=config.hc_sinkhorn_iters,
             norm_eps=config.rms_norm_eps,
             hc_eps=config.hc_eps,

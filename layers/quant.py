@@ -99,7 +99,8 @@ def quantise_fp4(weight: Tensor) -> tuple[Tensor, Tensor]:
     groups = padded.reshape(len(weight), -1, FP4_GROUP)
     exponent = _scale_exponent(groups.abs().amax(-1), FP4_MAX)
     scaled = torch.ldexp(groups, -exponent[..., None]).flatten(-2)[:, :columns]
-    codes = torch.bucketize(scaled.abs(), _code_boundaries(), out_int32=True)
+    boundaries = _code_boundaries().to(weight.device)
+    codes = torch.bucketize(scaled.abs(), boundaries, out_int32=True)
     codes = torch.where((scaled < 0) & (codes > 0), codes + 8, codes).to(torch.uint8)
     packed = codes[:, 0::2] | (codes[:, 1::2] << 4)
     return packed.view(torch.int8).contiguous(), _e8m0(exponent)

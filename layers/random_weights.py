@@ -10,20 +10,32 @@ import math
 import torch
 from torch import Tensor
 
+from layers.weight_target import WeightTarget
+
 _TABLE_ROWS = 1 << 13
 
 
-def fill_random(name: str, out: Tensor, *, seed: int, experts: int = 0, gain: float = 1.0) -> None:
+def fill_random(
+    name: str,
+    out: Tensor | WeightTarget,
+    *,
+    seed: int,
+    experts: int = 0,
+    gain: float = 1.0,
+) -> None:
     """Fill the weight `out` in place; its numbers depend on `name`, `seed` and its device only.
 
     name     published tensor name; it decides the distribution
-    out      any floating dtype; an integer dtype for routing tables
+    out      any floating dtype; an integer dtype for routing tables; or the quantised storage of
+             a projection
     experts  number of experts, for routing tables: a row holds distinct ones
     gain     factor on the spread of a projection
     """
     generator = _generator(name, seed, out.device)
     leaf = name.rsplit(".", 1)[-1]
-    if leaf == "tid2eid":
+    if not isinstance(out, Tensor):
+        out.fill_random(generator, gain)
+    elif leaf == "tid2eid":
         _fill_table(out, experts, generator)
     elif leaf.startswith("hc_"):
         _fill_stream_mixer(leaf, out, generator)

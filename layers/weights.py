@@ -1,11 +1,12 @@
 """Weights of a network: from a checkpoint's files, checked complete, or random.
 
 Names are those of the published files. Quantised tensors (a `.weight` with a `.scale`) become
-plain numbers on the way; tensors of the draft head (`mtp.*`) are passed over unless the model
-asks for them.
+plain numbers on the way, unless the network keeps them quantised, as a `WeightTarget`; tensors of
+the draft head (`mtp.*`) are passed over unless the model asks for them.
 """
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -13,11 +14,15 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from jit_kernels.checks import ShapeError
 from layers.checkpoint import Checkpoint, TensorHeader, WeightError, raise_faults
 from layers.quant import dequantise_fp4, dequantise_fp8, fp4_scale_shape, fp8_scale_shape
 from layers.random_weights import fill_random
+from layers.weight_target import StoredForm, WeightTarget
 
 __all__ = ["NamedWeights", "WeightError", "fill_dummy", "load_weights"]
+
+logger = logging.getLogger("umbra.weights")
 
 _PLAIN = ("BF16", "F16", "F32")
 _INTEGERS = ("I64", "I32")
@@ -30,8 +35,11 @@ _DRAFT = "mtp."
 class NamedWeights(Protocol):
     """A network that can be filled."""
 
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the published name and a writable view of the dense shape of each weight."""
+    def named_weights(self) -> Iterator[tuple[str, Tensor | WeightTarget]]:
+        """Yield the published name of each weight, and where it goes.
+
+        That is a writable view of the dense shape, or what stands for quantised storage.
+        """
         ...
 
 
@@ -44,8 +52,10 @@ def load_weights(model: NamedWeights, folder: Path, *, progress: bool = True) ->
     dtypes are checked before the first byte is copied.
     """
     targets = dict(model.named_weights())
+    rounded = 0
     with Checkpoint(folder) as checkpoint, torch.no_grad():
         raise_faults(folder, _faults(targets, checkpoint.headers))
+        _tell_quantised(targets, checkpoint.headers)
         for shard in tqdm(
             checkpoint.shards,
             desc="Loading safetensors checkpoint shards",
@@ -53,13 +63,16 @@ def load_weights(model: NamedWeights, folder: Path, *, progress: bool = True) ->
         ):
             for name in checkpoint.names(shard):
                 if name in targets:
-                    _load_one(name, targets, checkpoint)
+                    rounded += _load_one(name, targets, checkpoint)
+    if rounded:
+        logger.warning("%d numbers of fp4 weights were rounded to fp8", rounded)
 
 
 def fill_dummy(model: NamedWeights, seed: int) -> None:
     """Fill every weight of `model` with random numbers that depend on `seed` and its name only.
 
-    Sizes are chosen so that routing, attention and logits are spread as in a trained model.
+    Numbers differ between devices, and between plain and quantised storage. Sizes are chosen so
+    that routing, attention and logits are spread as in a trained model.
     """
     targets = dict(model.named_weights())
     with torch.no_grad():
@@ -71,7 +84,7 @@ def _scale_name(name: str) -> str:
     return name.removesuffix(".weight") + ".scale"
 
 
-def _num_experts(name: str, targets: dict[str, Tensor]) -> int:
+def _num_experts(name: str, targets: Mapping[str, Tensor | WeightTarget]) -> int:
     """Return how many experts the routing table `name` chooses from; 0 for any other weight."""
     if not name.endswith(".tid2eid"):
         return 0
@@ -81,7 +94,9 @@ def _num_experts(name: str, targets: dict[str, Tensor]) -> int:
     return targets[gate].shape[0]
 
 
-def _faults(targets: dict[str, Tensor], headers: dict[str, TensorHeader]) -> list[str]:
+def _faults(
+    targets: Mapping[str, Tensor | WeightTarget], headers: dict[str, TensorHeader]
+) -> list[str]:
     faults = [f"{name} is missing" for name in targets if name not in headers]
     scales = {_scale_name(name) for name in targets if name.endswith(".weight")}
     for name in headers:
@@ -94,19 +109,39 @@ def _faults(targets: dict[str, Tensor], headers: dict[str, TensorHeader]) -> lis
     return faults
 
 
-def _fault(name: str, view: Tensor, headers: dict[str, TensorHeader]) -> str | None:
+def _tell_quantised(
+    targets: Mapping[str, Tensor | WeightTarget], headers: dict[str, TensorHeader]
+) -> None:
+    kept = [name for name, target in targets.items() if not isinstance(target, Tensor)]
+    count = sum(_form(headers[name]) == "plain" for name in kept)
+    if count:
+        logger.warning("%d weights of plain numbers are rounded to what the device keeps", count)
+
+
+def _fault(
+    name: str, target: Tensor | WeightTarget, headers: dict[str, TensorHeader]
+) -> str | None:
     """Return what is wrong with the header of a tensor that is there, None when it fits."""
     header = headers[name]
-    want = tuple(view.shape)
+    want, form = tuple(target.shape), _form(header)
     scale = headers.get(_scale_name(name)) if name.endswith(".weight") else None
-    if header.dtype in (_FP8, *_FP4) and len(want) == 2 and view.is_floating_point():
+    floating = not isinstance(target, Tensor) or target.is_floating_point()
+    if not isinstance(target, Tensor) and (refusal := target.why_not(form)) is not None:
+        return refusal
+    if form != "plain" and len(want) == 2 and floating:
         return _quantised_fault(header, scale, want)
-    allowed = _PLAIN if view.is_floating_point() else _INTEGERS
+    allowed = _PLAIN if floating else _INTEGERS
     if header.dtype not in allowed:
         return f"is {header.dtype}, expected {' or '.join(allowed)}"
     if scale is not None:
         return f"is {header.dtype} and has a scale"
     return None if header.shape == want else _misshapen(header.shape, want)
+
+
+def _form(header: TensorHeader) -> StoredForm:
+    if header.dtype == _FP8:
+        return "fp8"
+    return "fp4" if header.dtype in _FP4 else "plain"
 
 
 def _quantised_fault(
@@ -130,23 +165,48 @@ def _misshapen(got: tuple[int, ...], want: tuple[int, ...]) -> str:
     return f"has shape {list(got)}, expected {list(want)}"
 
 
-def _load_one(name: str, targets: dict[str, Tensor], checkpoint: Checkpoint) -> None:
-    view, header = targets[name], checkpoint.headers[name]
-    stored = checkpoint.tensor(name)
-    if header.dtype == _FP8 or header.dtype in _FP4:
-        scale_name = _scale_name(name)
-        scale = checkpoint.tensor(scale_name).to(torch.float32)
-        if not bool(torch.isfinite(scale).all()):
-            shard = checkpoint.headers[scale_name].shard
-            raise WeightError(f"{scale_name} in {shard} holds NaN")
+def _load_one(
+    name: str, targets: Mapping[str, Tensor | WeightTarget], checkpoint: Checkpoint
+) -> int:
+    """Copy one weight; return how many numbers quantised storage could not hold exactly."""
+    target, header = targets[name], checkpoint.headers[name]
+    stored, form = checkpoint.tensor(name), _form(header)
+    scale = None if form == "plain" else _scale(name, checkpoint)
+    if not isinstance(target, Tensor):
+        try:
+            return _put(target, stored, scale, form)
+        except ShapeError as error:
+            raise WeightError(f"{name} in {header.shard}: {error}") from error
+    if scale is not None:
         # Codes are a quarter of the numbers: they travel, and are expanded where they arrive.
-        dequantise = dequantise_fp8 if header.dtype == _FP8 else dequantise_fp4
-        dequantise(stored.to(view.device), scale.to(view.device), view)
-        return
+        dequantise = dequantise_fp8 if form == "fp8" else dequantise_fp4
+        numbers = scale.to(torch.float32)
+        dequantise(stored.to(target.device), numbers.to(target.device), target)
+        return 0
     experts = _num_experts(name, targets)
     if experts and stored.numel():
         least, greatest = int(stored.min()), int(stored.max())
         if least < 0 or greatest >= experts:
             fault = f"holds experts {least} to {greatest}, there are {experts}"
             raise WeightError(f"{name} in {header.shard} {fault}")
-    view.copy_(stored)
+    target.copy_(stored)
+    return 0
+
+
+def _scale(name: str, checkpoint: Checkpoint) -> Tensor:
+    scale_name = _scale_name(name)
+    scale = checkpoint.tensor(scale_name)
+    if not bool(torch.isfinite(scale.to(torch.float32)).all()):
+        shard = checkpoint.headers[scale_name].shard
+        raise WeightError(f"{scale_name} in {shard} holds NaN")
+    return scale
+
+
+def _put(target: WeightTarget, stored: Tensor, scale: Tensor | None, form: StoredForm) -> int:
+    if scale is None:
+        target.put_plain(stored)
+    elif form == "fp8":
+        target.put_fp8(stored, scale)
+    else:
+        return target.put_fp4(stored, scale)
+    return 0

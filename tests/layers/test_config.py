@@ -133,6 +133,15 @@ def test_what_the_selection_takes_is_taken() -> None:
     assert parse_config(_raw(index_topk=MAX_TOP_K)).index_topk == MAX_TOP_K
 
 
+@pytest.mark.parametrize("dtype", ["fp4", "fp8", None])
+def test_the_dtype_of_experts_is_read_where_weights_are_quantised(dtype: str | None) -> None:
+    inside = {**_raw()["quantization_config"], "expert_dtype": dtype}
+
+    assert parse_config(_raw(expert_dtype=dtype)).expert_dtype == dtype
+    assert parse_config(_raw(expert_dtype="fp8", quantization_config=inside)).expert_dtype == dtype
+    assert parse_config(_raw(expert_dtype=dtype, quantization_config=None)).expert_dtype is None
+
+
 @pytest.mark.parametrize("blocks", [[64, 64], [128, 64], [1, 128], 128])
 def test_other_weight_blocks_are_refused(blocks: object) -> None:
     quantization = {"quant_method": "fp8", "weight_block_size": blocks}

@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from jit_kernels.expert_weights.reference import dense_fp8
 from layers.random_weights import fill_random
+from layers.weight_target import Fp8Target
 
 
 def _filled(name: str, *shape: int, seed: int = 0, experts: int = 0) -> torch.Tensor:
@@ -76,3 +78,19 @@ def test_a_strided_bfloat16_view_is_filled_in_place() -> None:
 
     assert (whole[1::2] == 9.0).all()
     assert (whole[::2] != 9.0).all()
+
+
+def test_quantised_storage_is_filled_by_name_seed_and_gain() -> None:
+    def filled(name: str, seed: int = 0, gain: float = 1.0) -> torch.Tensor:
+        codes = torch.zeros(128, 256, dtype=torch.float8_e4m3fn)
+        target = Fp8Target(codes, torch.zeros(1, 2))
+        fill_random(name, target, seed=seed, gain=gain)
+        return dense_fp8(target.codes, target.scales)
+
+    first = filled("layers.0.attn.wq_a.weight")
+
+    assert torch.equal(first, filled("layers.0.attn.wq_a.weight"))
+    assert not torch.equal(first, filled("layers.1.attn.wq_a.weight"))
+    assert not torch.equal(first, filled("layers.0.attn.wq_a.weight", seed=1))
+    halved = filled("layers.0.attn.wq_a.weight", gain=0.5)
+    assert float(halved.var() / first.var()) == pytest.approx(0.25, rel=0.02)

@@ -11,6 +11,7 @@ from layers.checkpoint import Checkpoint
 from layers.config import load_config
 from layers.deepseek_v4 import DeepseekV4
 from layers.quant import quantise_fp4, quantise_fp8
+from layers.weight_target import Fp8Target, WeightTarget
 from layers.weights import WeightError, fill_dummy, load_weights
 from tests.layers.checkpoint_files import write_shards, write_single
 
@@ -196,6 +197,102 @@ def test_many_faults_are_counted(tmp_path: Path) -> None:
 
     with pytest.raises(WeightError, match=r"and 2 more$"):
         load_weights(_model(), tmp_path, progress=False)
+
+
+class Quantised:
+    """Holds one weight of [128, 256] as fp8, and a plain one."""
+
+    def __init__(self) -> None:
+        codes = torch.zeros(128, 256, dtype=torch.float8_e4m3fn)
+        self.target, self.norm = Fp8Target(codes, torch.zeros(1, 2)), torch.zeros(8)
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor | WeightTarget]]:
+        yield ATTN, self.target
+        yield "norm.weight", self.norm
+
+
+def _quantised_file(weight: Tensor, scale: Tensor | None) -> dict[str, Tensor]:
+    tensors = {ATTN: weight, "norm.weight": torch.ones(8)}
+    return tensors | ({} if scale is None else {ATTN_SCALE: scale})
+
+
+def test_quantised_storage_takes_every_format(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    weight = torch.randn(128, 256)
+    for number, (codes, scale) in enumerate(
+        [quantise_fp8(weight), quantise_fp4(weight), (weight.bfloat16(), None)]
+    ):
+        tensors = _quantised_file(codes, scale)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        write_single(folder, tensors)
+        model = Quantised()
+
+        load_weights(model, folder, progress=False)
+
+        by_block = model.target.scales.repeat_interleave(128, 1)
+        got = model.target.codes.double() * by_block
+        if scale is None:
+            want_codes, want_scale = quantise_fp8(codes)
+            want = _dequantised(_quantised_file(want_codes, want_scale), ATTN)
+        else:
+            want = _dequantised(tensors, ATTN)
+        assert torch.equal(got, want)
+        assert (model.norm == 1).all()
+        told = ["1 weights of plain numbers are rounded to what the device keeps"]
+        assert [record.message for record in caplog.records] == (told if scale is None else [])
+
+
+def test_numbers_that_fp8_must_round_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scale = torch.ones(128, 8)
+    scale[7, 3] = 2.0**-20
+    codes = torch.full((128, 128), 0x33, dtype=torch.int8)
+    write_single(tmp_path, _quantised_file(codes, scale))
+
+    load_weights(Quantised(), tmp_path, progress=False)
+
+    assert [record.message for record in caplog.records] == [
+        "32 numbers of fp4 weights were rounded to fp8"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("weight", "scale", "message"),
+    [
+        (torch.zeros(128, 200), None, r"has shape \[128, 200\], expected \[128, 256\]"),
+        (torch.zeros(128, 256).long(), None, "is I64, expected BF16 or"),
+        (torch.zeros(128, 256).to(torch.float8_e4m3fn), None, "is F8_E4M3 and has no scale"),
+        (torch.zeros(128, 256), torch.ones(1, 2), "is F32 and has a scale"),
+        (torch.zeros(128, 128).to(torch.int8), torch.ones(128, 7), r"scale that has shape"),
+        (torch.zeros(128, 128).to(torch.int8), torch.full((128, 8), torch.nan), "holds NaN"),
+        (torch.zeros(128, 128).to(torch.int8), torch.full((128, 8), 4.0), r"safetensors: .* 2\^2"),
+    ],
+)
+def test_quantised_storage_is_as_strict(
+    tmp_path: Path, weight: Tensor, scale: Tensor | None, message: str
+) -> None:
+    write_single(tmp_path, _quantised_file(weight, scale))
+    model = Quantised()
+
+    with pytest.raises(WeightError, match=message):
+        load_weights(model, tmp_path, progress=False)
+
+    assert (model.target.scales == 0).all()
+
+
+def test_dummy_weights_fill_quantised_storage_by_seed() -> None:
+    models = [Quantised(), Quantised(), Quantised()]
+
+    for model, seed in zip(models, (5, 5, 6), strict=True):
+        fill_dummy(model, seed)
+
+    first, second, other = (model.target.codes.float() for model in models)
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+    assert (models[0].norm == 1).all()
 
 
 def test_dummy_weights_repeat_by_seed_and_fill_everything() -> None:

@@ -1,8 +1,9 @@
 """Drives the network without a scheduler: pages are handed out by hand, and never twice at once."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -84,23 +85,34 @@ class Chunk:
     logits: Sequence[int] = ()
 
 
+class Network(Protocol):
+    """Whatever runs a forward batch."""
+
+    config: ModelConfig
+
+    def forward(self, batch: ForwardBatch, pools: KvPools) -> Tensor:
+        """Return the logits that the batch asks for."""
+        ...
+
+
 class Direct:
     """A network and its pools."""
 
     def __init__(
         self,
-        model: DeepseekV4,
+        model: Network,
         record_format: RecordFormat,
         *,
         full_pages: int = 24,
         swa_pages: int = 64,
         rings: int = 24,
         tree: TreeSpec | None = None,
+        device: torch.device = CPU,
     ) -> None:
-        self.model = model
+        self.model, self.device = model, device
         self.spec = pool_spec(model.config, record_format, tree)
         self.tree = self.spec.tree
-        self.pools = KvPools(self.spec, PoolSizes(full_pages, swa_pages, rings), CPU)
+        self.pools = KvPools(self.spec, PoolSizes(full_pages, swa_pages, rings), device)
         self.full, self.swa, self.rings = Units(full_pages), Units(swa_pages), Units(rings)
 
     def poison(self) -> None:
@@ -181,7 +193,7 @@ class Direct:
             save_window=torch.stack([self._window_row(point.window) for _, point in saves]),
             logit_tokens=_int64(logit_tokens),
         )
-        logits = self.model.forward(batch, self.pools)
+        logits = self.model.forward(_moved(batch, self.device), self.pools).cpu()
         points: list[Point] = []
         for i, point in saves:
             row = chunks[i].row
@@ -243,6 +255,10 @@ def load_model(folder: Path, dtype: torch.dtype = torch.float32, **overrides: ob
     model = DeepseekV4(config, CPU, dtype)
     load_weights(model, folder, progress=False)
     return model
+
+
+def _moved(batch: ForwardBatch, device: torch.device) -> ForwardBatch:
+    return ForwardBatch(**{f.name: getattr(batch, f.name).to(device) for f in fields(batch)})
 
 
 def _int64(values: Sequence[int]) -> Tensor:

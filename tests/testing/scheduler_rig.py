@@ -29,6 +29,8 @@ from runtime.scheduler.settings import SchedulerSettings
 from tests.testing.token_runner import TokenRunner
 
 SMALL = TreeSpec(page_size=8, swa_page_size=4, window=8)
+# Whether rigs overlap unless told; tests that take the fixture `either_way` run with both.
+OVERLAP = False
 
 
 class MemorySocket:
@@ -68,8 +70,9 @@ class Recorder:
 class Rig:
     """Everything of one scheduler, small enough to look at.
 
-    runner  what runs the steps instead of a token runner
-    plans   of all steps so far
+    runner   what runs the steps instead of a token runner
+    overlap  whether a step is launched before the one before it is settled
+    plans    of all steps so far
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Rig:
         replay: int | None = None,
         runner: ModelRunner | None = None,
         grammars: Grammars | None = None,
+        overlap: bool | None = None,
     ) -> None:
         context = min(context or 10**9, sizes.full_pages * spec.page_size)
         self.spec, self.sizes = spec, sizes
@@ -117,6 +121,7 @@ class Rig:
                 check_every_step=True,
                 max_queued_requests=max_queued,
                 max_logit_rows=logit_rows,
+                overlap=OVERLAP if overlap is None else overlap,
             ),
             self.residency,
             runner=recorder,

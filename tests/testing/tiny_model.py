@@ -71,8 +71,9 @@ def build(
 
 def prompt(length: int, seed: int) -> list[int]:
     """Return random token ids."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(CONFIG.vocab_size, (length,), generator=generator).tolist()
+    generator = torch.Generator(CPU).manual_seed(seed)
+    ids = torch.randint(CONFIG.vocab_size, (length,), generator=generator, device=CPU)
+    return ids.tolist()
 
 
 def cold_batch(length: int, seed: int = 0) -> ForwardBatch:

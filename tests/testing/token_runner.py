@@ -4,12 +4,14 @@ Each position's "KV" is a hash of all tokens up to it. A step reads what the net
 (all full pages before the chunk, the window, the ring) and raises ReadFault where a slot holds
 anything but the hash of the row's own prefix. The next token is a function of the last hash, so
 a test knows the right output of a request from its tokens alone.
+
+It computes inside `launch`, as a device does in its own order: what was launched before is there.
 """
 
 import numpy as np
 
 from mem_cache.spec import PoolSizes, TreeSpec
-from runtime.executor.step_plan import HeldRow, StepPlan, StepResult
+from runtime.executor.step_plan import HeldRow, Phase, StepPlan, StepResult
 from runtime.messages import TokenLogprobs
 
 RING_ROWS = 8
@@ -55,8 +57,12 @@ def expected_output(prompt: list[int], count: int, vocab: int) -> list[int]:
     return out
 
 
+class OrderFault(AssertionError):
+    """A step was launched or asked for out of order."""
+
+
 class _Forwarded:
-    """A step whose hashes are stored; `result` picks the tokens."""
+    """A step whose hashes are stored; `result` picks the tokens, unless that was done ahead."""
 
     forwarded = True
 
@@ -64,8 +70,17 @@ class _Forwarded:
         self._runner = runner
         self._plan = plan
         self._chunks = chunks
+        self.drawn: StepResult | None = None
+        if plan.sample_ahead:
+            if plan.prompt_logprobs or any(sample.needs_host for sample in plan.samples):
+                raise OrderFault("a step that needs the host samples ahead")
+            self.drawn = self._sample()
 
     def result(self) -> StepResult:
+        self._runner.settle(self)
+        return self.drawn or self._sample()
+
+    def _sample(self) -> StepResult:
         plan = self._plan
         rows = [
             HeldRow(self._chunks[int(row)][-1], sample, int(position))
@@ -96,6 +111,8 @@ class TokenRunner:
 
     A row's logits are its last hash. What a grammar allows is known before a token is picked, but
     changes none.
+
+    overlapped  steps that were launched before the one before them was settled
     """
 
     def __init__(
@@ -112,11 +129,18 @@ class TokenRunner:
         self.banks = np.full((sizes.rings + 1, BANKS), POISON)
         self.computed_tokens = 0
         self.steps = 0
+        self.overlapped = 0
         self.fail_tokens: set[int] = set()
+        self._open: list[_Forwarded] = []
+        self._last: _Forwarded | None = None
 
     def launch(self, plan: StepPlan) -> _Forwarded:
         """Run the copies, check all reads, and store."""
         self.steps += 1
+        if len(self._open) > 1 or any(step.drawn is None for step in self._open):
+            raise OrderFault("a step is launched before one that the host takes part in is settled")
+        self.overlapped += len(self._open)
+        input_ids = self._fed(plan)
         for source, destination in plan.page_copies:
             self.full[destination] = self.full[source]
             self.tokens[destination] = self.tokens[source]
@@ -126,13 +150,35 @@ class TokenRunner:
             self.ring_rows[destination] = self.ring_rows[source]
             self.banks[destination] = self.banks[source]
         ends = np.cumsum(plan.chunk_len)
-        chunks = [self._run_row(plan, i, int(ends[i])) for i in range(len(ends))]
+        chunks = [
+            self._run_row(plan, i, input_ids[end - int(count) : end])
+            for i, (end, count) in enumerate(zip(ends, plan.chunk_len, strict=True))
+        ]
         # A save reads the state before the step, also where another one replaces it.
         before = self.ring_rows.copy(), self.banks.copy(), self.swa.copy()
         for k in range(len(plan.save_row)):
             self._save(plan, k, chunks[int(plan.save_row[k])], before)
         self.computed_tokens += len(plan.input_ids)
-        return _Forwarded(self, plan, chunks)
+        self._last = _Forwarded(self, plan, chunks)
+        self._open.append(self._last)
+        return self._last
+
+    def settle(self, step: _Forwarded) -> None:
+        """Note that the host asks for the result of a step."""
+        if self._open[0] is not step:
+            raise OrderFault("a result is asked for out of order, or again")
+        del self._open[0]
+
+    def _fed(self, plan: StepPlan) -> np.ndarray:
+        """Return the input ids, with those that the step before drew."""
+        if plan.feed is None:
+            return plan.input_ids
+        if plan.phase is not Phase.DECODE or self._last is None or self._last.drawn is None:
+            raise OrderFault("a row is fed from a step that did not sample ahead")
+        if plan.input_ids[plan.feed >= 0].any():
+            raise OrderFault("a row that is fed has an input id as well")
+        drawn = np.array([*self._last.drawn.token_ids, 0])
+        return np.where(plan.feed < 0, plan.input_ids, drawn[plan.feed])
 
     def sample(self, rows: list[HeldRow]) -> StepResult:
         """Return the token that follows each row's hash."""
@@ -141,9 +187,8 @@ class TokenRunner:
         failed = ["logits are not finite" if t in self.fail_tokens else None for t in tokens]
         return StepResult(tokens, failed, [None] * len(tokens), [])
 
-    def _run_row(self, plan: StepPlan, i: int, end: int) -> np.ndarray:
-        start, count = int(plan.chunk_start[i]), int(plan.chunk_len[i])
-        tokens = plan.input_ids[end - count : end]
+    def _run_row(self, plan: StepPlan, i: int, tokens: np.ndarray) -> np.ndarray:
+        start, count = int(plan.chunk_start[i]), len(tokens)
         pages = plan.page_table[i]
         before = self._check_pages(pages, start)
         replay = int(plan.window_from[i])

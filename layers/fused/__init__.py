@@ -1,0 +1,1 @@
+"""The network over fused kernels: quantised weights, decode steps that a graph can replay."""

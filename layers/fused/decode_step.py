@@ -1,0 +1,212 @@
+"""A step of decoding rows: one token each, everything derived on the device from fixed buffers.
+
+Nothing here waits for the device or branches on what it holds, so that a step can be captured in a
+CUDA graph and replayed for other positions, pages and rings.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from jit_kernels.compress_fold import fold_tokens
+from jit_kernels.compress_pool import BlockPages, EndedBlocks, pool_tokens
+from jit_kernels.decode_indices import PageSizes, decode_indices
+from jit_kernels.indexer_queries import indexer_queries
+from jit_kernels.paged_attention import PagedKeys, SplitPlan, paged_attention
+from jit_kernels.paged_logits import LogitsPlan, paged_logits, row_slices
+from jit_kernels.select_topk import select_topk
+from jit_kernels.store_kv import norm_rope_store
+from jit_kernels.translate_blocks import translate_blocks
+from layers.config import ModelConfig
+from layers.fused.step import FoldWeights, PoolingWeights
+from layers.rope import RopeFrequencies
+from mem_cache.pools import KvPools
+from mem_cache.spec import div_ceil
+
+__all__ = ["DecodeRows", "DecodeStep"]
+
+KEY_TILE = 64
+# Scores of so many bytes at once: 64 rows at a context of a million tokens take 64 MiB.
+SCORES_BYTES = 1 << 29
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRows:
+    """Inputs of a decode step of B rows; the buffers of a graph stay, their contents change.
+
+    input_ids   [B] int64   the token each row computes
+    position    [B] int64   of that token; -1: the row only pads the batch, it reads nothing and
+                writes unit 0 of each pool
+    page_table  [B, P] int32   full pages through `position`; P is that of the longest context
+    window      [B, W] int32   SWA pages, read and written in place
+    ring        [B] int32      read and written in place; no two rows share one but 0
+    """
+
+    input_ids: Tensor
+    position: Tensor
+    page_table: Tensor
+    window: Tensor
+    ring: Tensor
+
+    @classmethod
+    def empty(
+        cls, rows: int, *, pages: int, window_pages: int, device: torch.device
+    ) -> "DecodeRows":
+        """Return buffers of `rows` rows, all of them padding."""
+
+        def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        return cls(
+            input_ids=zeros(rows, dtype=torch.int64),
+            position=zeros(rows, dtype=torch.int64).fill_(-1),
+            page_table=zeros(rows, pages, dtype=torch.int32),
+            window=zeros(rows, window_pages, dtype=torch.int32),
+            ring=zeros(rows, dtype=torch.int32),
+        )
+
+
+class DecodeStep:
+    """One step of decoding rows over the packed pools; a `FusedStep`."""
+
+    def __init__(
+        self, rows: DecodeRows, pools: KvPools, config: ModelConfig, rope: RopeFrequencies
+    ) -> None:
+        """Derive slots, lengths and rotations that the layers share."""
+        self._rows, self._pools, self._config = rows, pools, config
+        tree, pages = pools.spec.tree, rows.page_table.shape[1]
+        self._page_blocks = tree.page_size // 4
+        self._columns = pages * self._page_blocks
+        self._at = at = decode_indices(
+            rows.position,
+            rows.page_table,
+            rows.window,
+            window_from=None,
+            sizes=PageSizes(tree.page_size, tree.swa_page_size, tree.window),
+            c128_columns=_whole_tiles(pages * (tree.page_size // 128)),
+        )
+        ratios = set(config.compress_ratios)
+        self._rotation = {
+            compressed: rope.rotation(rows.position, compressed=compressed)
+            for compressed in {ratio > 0 for ratio in ratios}
+        }
+        self._ended = {
+            ratio: EndedBlocks(slots, rope.rotation(rows.position - (ratio - 1), compressed=True))
+            for ratio, slots in ((4, at.c4_slot), (128, at.c128_slot))
+            if ratio in ratios
+        }
+        self._split = {ratio: SplitPlan() for ratio in ratios}
+        self._visible = at.c4_blocks.to(torch.int64)
+        self._chosen_lengths = at.c4_blocks.clamp(max=config.index_topk)
+        self._logits = [
+            (part, LogitsPlan())
+            for part in row_slices(
+                rows.position.shape[0], self._columns, workspace_bytes=SCORES_BYTES
+            )
+        ]
+        self._chosen: Tensor | None = None
+
+    @property
+    def input_ids(self) -> Tensor:
+        """Return the tokens, [B] int64."""
+        return self._rows.input_ids
+
+    def rotation(self, *, compressed: bool) -> Tensor:
+        """Return [B, 2, R] float32; see `FusedStep`."""
+        return self._rotation[compressed]
+
+    def store_window(self, layer: int, kv: Tensor, weight: Tensor) -> None:
+        """Store the rows' keys in their windows; see `FusedStep`."""
+        pools = self._pools
+        norm_rope_store(
+            pools.swa[layer],
+            self._at.swa_slot,
+            kv,
+            pools.swa_layout,
+            weight=weight,
+            rotation=self._rotation[self._config.compress_ratios[layer] > 0],
+            eps=self._config.rms_norm_eps,
+            record_format=pools.spec.record_format,
+        )
+
+    def pool(self, layer: int, rows: Tensor, weights: PoolingWeights) -> None:
+        """Advance a layer that compresses by 4; see `FusedStep`."""
+        pools, nth = self._pools, self._pools.nth(layer)
+        pool_tokens(
+            rows,
+            pools.c4_state[nth],
+            ape=weights.ape,
+            position=self._rows.position,
+            ring=self._rows.ring,
+            ended=self._ended[4],
+            main=BlockPages(pools.c4[nth], pools.c4_layout, weights.norm),
+            index=BlockPages(pools.indexer[nth], pools.indexer_layout, weights.index_norm),
+            eps=self._config.rms_norm_eps,
+            record_format=pools.spec.record_format,
+        )
+
+    def fold(self, layer: int, rows: Tensor, weights: FoldWeights) -> None:
+        """Advance a layer that compresses by 128; see `FusedStep`."""
+        pools, nth = self._pools, self._pools.nth(layer)
+        fold_tokens(
+            rows,
+            pools.c128_state[nth],
+            ape=weights.ape,
+            position=self._rows.position,
+            ring=self._rows.ring,
+            ended=self._ended[128],
+            pages=BlockPages(pools.c128[nth], pools.c128_layout, weights.norm),
+            eps=self._config.rms_norm_eps,
+            record_format=pools.spec.record_format,
+        )
+
+    def choose(self, layer: int, q: Tensor, weights: Tensor) -> None:
+        """Choose the blocks of 4 that each row attends; see `FusedStep`."""
+        pools, top_k = self._pools, self._config.index_topk
+        pages = pools.indexer[pools.nth(layer)]
+        codes, folded = indexer_queries(q, weights, self._rotation[True])
+        shape = (q.shape[0], _whole_tiles(top_k))
+        self._chosen = torch.empty(shape, dtype=torch.int32, device=q.device)
+        for part, plan in self._logits:
+            table = self._rows.page_table[part]
+            scores = paged_logits(
+                codes[part],
+                folded[part],
+                pages,
+                pools.indexer_layout,
+                page_table=table,
+                blocks=self._at.c4_blocks[part],
+                columns=self._columns,
+                plan=plan,
+            )
+            blocks = select_topk(scores, self._visible[part], top_k=top_k)
+            translate_blocks(blocks, table, self._chosen[part], page_blocks=self._page_blocks)
+
+    def attend(self, layer: int, q: Tensor, sink: Tensor) -> Tensor:
+        """Attend window and blocks where they lie; see `FusedStep`."""
+        pools, ratio = self._pools, self._config.compress_ratios[layer]
+        return paged_attention(
+            q,
+            PagedKeys(pools.swa[layer], pools.swa_layout, self._at.window_slots),
+            self._blocks(layer, ratio),
+            sink=sink,
+            scale=self._config.head_dim**-0.5,
+            plan=self._split[ratio],
+        )
+
+    def _blocks(self, layer: int, ratio: int) -> PagedKeys | None:
+        """Return the compressed blocks that rows attend in a layer."""
+        pools, at = self._pools, self._at
+        if ratio == 4:
+            assert self._chosen is not None
+            pages = pools.c4[pools.nth(layer)]
+            return PagedKeys(pages, pools.c4_layout, self._chosen, self._chosen_lengths)
+        if ratio == 128:
+            pages = pools.c128[pools.nth(layer)]
+            return PagedKeys(pages, pools.c128_layout, at.c128_slots, at.c128_lengths)
+        return None
+
+
+def _whole_tiles(count: int) -> int:
+    return div_ceil(count, KEY_TILE) * KEY_TILE

@@ -1,0 +1,184 @@
+"""Mixture of experts over quantised weights: routed ones as fp4, fp8 or both, a shared one as fp8.
+
+Few rows stream each chosen expert's weights once and keep activations in bfloat16; many rows are
+sorted by expert and multiplied as fp8.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from jit_kernels.expert_weights import Fp4Experts, Fp8Experts, expanded
+from jit_kernels.grouped_moe import grouped_moe
+from jit_kernels.quant_fp8 import quantise_rows, silu_mul_quant
+from jit_kernels.route_topk import route_hashed, route_topk
+from jit_kernels.streamed_moe import streamed_moe
+from layers.config import ModelConfig
+from layers.fused.expert_form import ExpertForm
+from layers.fused.linear import Bf16Linear, Fp8Linear
+from layers.parallel import Shards
+from layers.weight_target import Fp4Target, Fp8Target, TwinTarget, WeightTarget
+
+__all__ = ["ExpertForm", "FusedExperts", "expert_workspace"]
+
+_BLOCK = 128
+_GROUP = 32
+# The most rows that stream their experts' weights; more are sorted by expert. Where that takes
+# expanding a layer first, which moves three times what streaming reads, it pays later.
+_STREAMED_ROWS: dict[ExpertForm, int] = {"fp4": 1024, "fp8": 256, "both": 256}
+
+
+class FusedExperts:
+    """Routed and shared experts of one layer; the counterpart of `layers.experts.Experts`.
+
+    fp4  the routed experts, unless they are kept as fp8 alone
+    fp8  the same; where they are kept as fp4 alone, the workspace
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer: int,
+        *,
+        shards: Shards,
+        device: torch.device,
+        form: ExpertForm,
+        workspace: Fp8Experts | None = None,
+    ) -> None:
+        """Allocate the weights of layer `layer`.
+
+        workspace  from `expert_workspace`, shared by all layers: many rows of a layer that keeps
+                   fp4 alone expand its weights into it
+        Raises ValueError when form is "fp4" and there is no workspace, and ShapeError when
+        `hidden_size` or `moe_intermediate_size` is no multiple of 128.
+        """
+        if form == "fp4" and workspace is None:
+            raise ValueError("experts kept as fp4 alone need a workspace")
+        width, inner = config.hidden_size, config.moe_intermediate_size
+        self._shards, self._first = shards, shards.first(config.n_routed_experts)
+        self._count = shards.share(config.n_routed_experts)
+        self._limit = config.swiglu_limit
+        self._router = _Router(config, layer, device)
+        self.fp4 = _fp4_experts(config, self._count, device) if form != "fp8" else None
+        self.fp8 = _fp8_experts(config, self._count, device) if form != "fp4" else workspace
+        self._expands, self._streamed_rows = form == "fp4", _STREAMED_ROWS[form]
+        self._shared_in = Fp8Linear(width, {"w1": inner, "w3": inner}, device=device)
+        self._shared_out = Fp8Linear(inner, {"w2": width}, device=device)
+
+    def __call__(self, x: Tensor, input_ids: Tensor) -> Tensor:
+        """Return the experts' sum, [T, d] bfloat16.
+
+        x          [T, d] bfloat16, normed
+        input_ids  [T] int64, which layers with a table route by
+        """
+        experts, weights = self._router(x, input_ids)
+        hidden = self._shared_in(*quantise_rows(x))
+        shared = self._shared_out(*silu_mul_quant(hidden, limit=self._limit))
+        if x.shape[0] <= self._streamed_rows:
+            parts = self.fp4 or self.fp8
+            assert parts is not None
+            y = streamed_moe(x, experts, weights, parts, limit=self._limit, plus=shared)
+        else:
+            y = grouped_moe(x, experts, weights, self._expanded(), limit=self._limit, plus=shared)
+        return self._shards.all_reduce(y)
+
+    def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor | WeightTarget]]:
+        """Yield the weights under their names in files."""
+        yield from self._router.named_weights(prefix)
+        for expert in range(self._count):
+            name = f"{prefix}experts.{self._first + expert}."
+            for leaf, target in self._targets(expert).items():
+                yield f"{name}{leaf}.weight", target
+        for part in (self._shared_in, self._shared_out):
+            yield from part.named_weights(f"{prefix}shared_experts.")
+
+    def _expanded(self) -> Fp8Experts:
+        """Return the fp8 form, made anew where only fp4 is kept."""
+        assert self.fp8 is not None
+        if self._expands:
+            assert self.fp4 is not None
+            expanded(self.fp4, self.fp8)
+        return self.fp8
+
+    def _targets(self, expert: int) -> dict[str, WeightTarget]:
+        fp8 = _fp8_targets(self.fp8, expert) if self.fp8 and not self._expands else {}
+        if self.fp4 is None:
+            return {**fp8}
+        fp4 = _fp4_targets(self.fp4, expert)
+        if not fp8:
+            return {**fp4}
+        return {leaf: TwinTarget(target, fp8[leaf]) for leaf, target in fp4.items()}
+
+
+class _Router:
+    """Learned routing, or a table from token id to experts; scores are exact sums in float32."""
+
+    def __init__(self, config: ModelConfig, layer: int, device: torch.device) -> None:
+        experts, self._top_k = config.n_routed_experts, config.num_experts_per_tok
+        self._scale = config.routed_scaling_factor
+        self._gate = Bf16Linear(config.hidden_size, {"gate": experts}, device=device)
+        self._bias = self._table = None
+        if layer < config.num_hash_layers:
+            shape = (config.vocab_size, self._top_k)
+            self._table = torch.zeros(shape, dtype=torch.int64, device=device)
+        else:
+            self._bias = torch.zeros(experts, device=device)
+
+    def __call__(self, x: Tensor, input_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (experts [T, k] int64, weights [T, k] float32) for `x` [T, d] bfloat16."""
+        logits = self._gate(x)
+        if self._table is not None:
+            return route_hashed(logits, self._table.index_select(0, input_ids), scale=self._scale)
+        assert self._bias is not None
+        return route_topk(logits, self._bias, top_k=self._top_k, scale=self._scale)
+
+    def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
+        yield from self._gate.named_weights(prefix)
+        if self._bias is not None:
+            yield f"{prefix}gate.bias", self._bias
+        if self._table is not None:
+            yield f"{prefix}gate.tid2eid", self._table
+
+
+def expert_workspace(config: ModelConfig, shards: Shards, device: torch.device) -> Fp8Experts:
+    """Return room for the routed experts of one layer as fp8."""
+    return _fp8_experts(config, shards.share(config.n_routed_experts), device)
+
+
+def _fp8_experts(config: ModelConfig, count: int, device: torch.device) -> Fp8Experts:
+    def zeros(rows: int, columns: int) -> tuple[Tensor, Tensor]:
+        codes = torch.zeros((count, rows, columns), dtype=torch.float8_e4m3fn, device=device)
+        blocks = (count, rows // _BLOCK, columns // _BLOCK)
+        return codes, torch.zeros(blocks, dtype=torch.float32, device=device)
+
+    width, inner = config.hidden_size, config.moe_intermediate_size
+    return Fp8Experts(*zeros(2 * inner, width), *zeros(width, inner))
+
+
+def _fp4_experts(config: ModelConfig, count: int, device: torch.device) -> Fp4Experts:
+    def zeros(rows: int, columns: int) -> tuple[Tensor, Tensor]:
+        words = torch.zeros((count, rows, columns // 4), dtype=torch.int16, device=device)
+        groups = (count, rows, columns // _GROUP)
+        return words, torch.zeros(groups, dtype=torch.uint8, device=device)
+
+    width, inner = config.hidden_size, config.moe_intermediate_size
+    return Fp4Experts(*zeros(2 * inner, width), *zeros(width, inner))
+
+
+def _fp8_targets(parts: Fp8Experts, expert: int) -> dict[str, Fp8Target]:
+    codes, scales = parts.gate_up[expert].chunk(2), parts.gate_up_scales[expert].chunk(2)
+    return {
+        "w1": Fp8Target(codes[0], scales[0]),
+        "w3": Fp8Target(codes[1], scales[1]),
+        "w2": Fp8Target(parts.down[expert], parts.down_scales[expert]),
+    }
+
+
+def _fp4_targets(parts: Fp4Experts, expert: int) -> dict[str, Fp4Target]:
+    words, scales = parts.gate_up[expert].chunk(2), parts.gate_up_scales[expert].chunk(2)
+    return {
+        "w1": Fp4Target(words[0], scales[0]),
+        "w3": Fp4Target(words[1], scales[1]),
+        "w2": Fp4Target(parts.down[expert], parts.down_scales[expert]),
+    }

@@ -1,0 +1,122 @@
+"""Linear layers over weights as files hold them: fp8 in blocks, and bfloat16.
+
+As in `layers.linear`, several named weights are stacked into one product.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from jit_kernels.bf16_linear import bf16_linear
+from jit_kernels.checks import ShapeError
+from jit_kernels.fp8_linear import BLOCK, fp8_linear, fp8_linear_grouped
+from layers.weight_target import Fp8Target
+
+__all__ = ["Bf16Linear", "Fp8GroupedLinear", "Fp8Linear"]
+
+
+class Fp8Linear:
+    """One product of fp8 rows whose output channels belong to one or more named weights.
+
+    weight  [sum of rows, width] float8_e4m3fn   the parts one after another
+    scales  [sum of rows / 128, width / 128] float32
+    """
+
+    def __init__(self, width: int, parts: Mapping[str, int], *, device: torch.device) -> None:
+        """Allocate the weight of `parts`: name -> output rows, in order.
+
+        Raises ShapeError unless `width` and the rows of every part are multiples of 128.
+        """
+        self._parts = dict(parts)
+        self.weight, self.scales = _blocks(sum(self._parts.values()), width, device)
+        for name, rows in self._parts.items():
+            _check_multiple(name, rows)
+
+    def __call__(
+        self, codes: Tensor, scales: Tensor, *, out_dtype: torch.dtype = torch.bfloat16
+    ) -> Tensor:
+        """Return the product with rows from `quantise_rows`: [T, width] -> [T, sum of rows].
+
+        codes   [T, width] float8_e4m3fn
+        scales  [T, width / 128] float32
+        """
+        return fp8_linear(codes, scales, self.weight, self.scales, out_dtype=out_dtype)
+
+    def named_weights(self, prefix: str) -> Iterator[tuple[str, Fp8Target]]:
+        """Yield `prefix + name + ".weight"` and its rows of the stacked weight."""
+        first = 0
+        for name, rows in self._parts.items():
+            mine = slice(first, first + rows)
+            blocks = slice(first // BLOCK, (first + rows) // BLOCK)
+            yield f"{prefix}{name}.weight", Fp8Target(self.weight[mine], self.scales[blocks])
+            first += rows
+
+
+class Fp8GroupedLinear:
+    """One fp8 product per group of input channels.
+
+    weight  [groups, rows, width] float8_e4m3fn
+    scales  [groups, rows / 128, width / 128] float32
+    """
+
+    def __init__(
+        self, groups: int, rows: int, width: int, *, name: str, device: torch.device
+    ) -> None:
+        """Allocate the weight, called `name` in files, stored there as [groups * rows, width].
+
+        Raises ShapeError unless `rows` and `width` are multiples of 128.
+        """
+        self._name = name
+        _check_multiple(name, rows)
+        weight, scales = _blocks(groups * rows, width, device)
+        self.weight = weight.unflatten(0, (groups, rows))
+        self.scales = scales.unflatten(0, (groups, rows // BLOCK))
+
+    def __call__(self, codes: Tensor, scales: Tensor) -> Tensor:
+        """Return the groups' products, [T, groups, rows] bfloat16.
+
+        codes   [T, groups, width] float8_e4m3fn
+        scales  [T, groups, width / 128] float32
+        """
+        return fp8_linear_grouped(codes, scales, self.weight, self.scales)
+
+    def named_weights(self, prefix: str) -> Iterator[tuple[str, Fp8Target]]:
+        """Yield the weight under its name in files."""
+        target = Fp8Target(self.weight.flatten(0, 1), self.scales.flatten(0, 1))
+        yield f"{prefix}{self._name}.weight", target
+
+
+class Bf16Linear:
+    """One product of bfloat16 rows whose output channels belong to one or more named weights.
+
+    weight  [sum of rows, width] bfloat16   the parts one after another
+    """
+
+    def __init__(self, width: int, parts: Mapping[str, int], *, device: torch.device) -> None:
+        """Allocate the weight of `parts`: name -> output rows, in order."""
+        self._parts = dict(parts)
+        shape = (sum(self._parts.values()), width)
+        self.weight = torch.zeros(shape, dtype=torch.bfloat16, device=device)
+
+    def __call__(self, x: Tensor, *, out_dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return `x @ weight.T`: [T, width] bfloat16 -> [T, sum of rows]."""
+        return bf16_linear(x, self.weight, out_dtype=out_dtype)
+
+    def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
+        """Yield `prefix + name + ".weight"` and its rows of the stacked weight."""
+        rows = self.weight.split(list(self._parts.values()))
+        for name, view in zip(self._parts, rows, strict=True):
+            yield f"{prefix}{name}.weight", view
+
+
+def _blocks(rows: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    _check_multiple("the input", width)
+    codes = torch.zeros((rows, width), dtype=torch.float8_e4m3fn, device=device)
+    shape = (-(-rows // BLOCK), width // BLOCK)
+    return codes, torch.zeros(shape, dtype=torch.float32, device=device)
+
+
+def _check_multiple(name: str, size: int) -> None:
+    if not size or size % BLOCK:
+        raise ShapeError(f"{name} has {size} channels, expected a multiple of {BLOCK}")

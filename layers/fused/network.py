@@ -1,0 +1,158 @@
+"""The DeepSeek V4 network over fused ops; the counterpart of `layers.deepseek_v4` on a GPU.
+
+Weights stay as files hold them, streams and activations are bfloat16, sums float32. Prefill and
+decode are two kinds of steps over one set of layers.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from layers.config import ConfigFault, ModelConfig
+from layers.embedding import VocabTable
+from layers.forward_batch import ForwardBatch
+from layers.fused.attention import FusedAttention
+from layers.fused.decode_step import DecodeRows, DecodeStep
+from layers.fused.expert_form import ExpertForm
+from layers.fused.experts import FusedExperts, expert_workspace
+from layers.fused.linear import Bf16Linear
+from layers.fused.prefill_step import PrefillStep
+from layers.fused.step import FusedStep
+from layers.hyper_connection import HyperConnection, HyperHead
+from layers.norm import RmsNorm
+from layers.parallel import Shards
+from layers.rope import RopeFrequencies
+from layers.weight_target import WeightTarget
+from mem_cache.pools import KvPools
+
+__all__ = ["FusedV4", "check_fused"]
+
+_BLOCK = 128
+
+
+def check_fused(config: ModelConfig) -> None:
+    """Raise ConfigFault, naming the field, for a geometry that the fused ops do not take."""
+    for name, wanted in (("head_dim", 512), ("qk_rope_head_dim", 64), ("index_head_dim", 128)):
+        if getattr(config, name) != wanted:
+            raise ConfigFault(_misfit(name, getattr(config, name), f"{wanted}"))
+    if config.num_attention_heads > 128:
+        raise ConfigFault(_misfit("num_attention_heads", config.num_attention_heads, "at most 128"))
+    if config.index_n_heads > 64:
+        raise ConfigFault(_misfit("index_n_heads", config.index_n_heads, "at most 64"))
+    for name in ("hidden_size", "q_lora_rank", "o_lora_rank", "moe_intermediate_size"):
+        if getattr(config, name) % _BLOCK:
+            raise ConfigFault(_misfit(name, getattr(config, name), f"a multiple of {_BLOCK}"))
+
+
+def _misfit(name: str, value: int, wanted: str) -> str:
+    return f"{name} is {value}, and the network on a GPU needs {wanted}; use --device cpu"
+
+
+class FusedLayer:
+    """Attention, then experts; each between a fused mix-and-norm and the mixing back."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        attention: FusedAttention,
+        experts: FusedExperts,
+        device: torch.device,
+    ) -> None:
+        """Allocate norms and mixing weights around the two blocks."""
+        width, eps = config.hidden_size, config.rms_norm_eps
+        self._attention_mix = HyperConnection(config, name="hc_attn", device=device)
+        self._attention_norm = RmsNorm(width, eps=eps, name="attn_norm", device=device)
+        self._attention = attention
+        self._experts_mix = HyperConnection(config, name="hc_ffn", device=device)
+        self._experts_norm = RmsNorm(width, eps=eps, name="ffn_norm", device=device)
+        self._experts = experts
+
+    def __call__(self, streams: Tensor, step: FusedStep) -> Tensor:
+        """Return the streams [T, N, d] after this layer."""
+        x, post, mixing = self._attention_mix.pre_norm(streams, self._attention_norm)
+        y = self._attention(x, step)
+        streams = self._attention_mix.post(y, streams, post, mixing)
+        x, post, mixing = self._experts_mix.pre_norm(streams, self._experts_norm)
+        y = self._experts(x, step.input_ids)
+        return self._experts_mix.post(y, streams, post, mixing)
+
+    def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor | WeightTarget]]:
+        """Yield the weights under their names in files."""
+        yield from self._attention_mix.named_weights(prefix)
+        yield from self._attention_norm.named_weights(prefix)
+        yield from self._attention.named_weights(f"{prefix}attn.")
+        yield from self._experts_mix.named_weights(prefix)
+        yield from self._experts_norm.named_weights(prefix)
+        yield from self._experts.named_weights(f"{prefix}ffn.")
+
+
+class FusedV4:
+    """The whole network on one device."""
+
+    def __init__(self, config: ModelConfig, device: torch.device, *, experts: ExpertForm) -> None:
+        """Allocate all weights.
+
+        experts  form in which routed experts are kept
+
+        Raises ConfigFault for a geometry that `check_fused` refuses.
+        """
+        check_fused(config)
+        self.config, self.device = config, device
+        shards = Shards()
+        vocab, width = config.vocab_size, config.hidden_size
+        self._rope = RopeFrequencies(config, device)
+        self._embedding = VocabTable(
+            vocab, width, name="embed", dtype=torch.bfloat16, device=device
+        )
+        workspace = expert_workspace(config, shards, device) if experts == "fp4" else None
+        self._layers = [
+            FusedLayer(
+                config,
+                FusedAttention(config, layer, shards=shards, device=device),
+                FusedExperts(
+                    config, layer, shards=shards, device=device, form=experts, workspace=workspace
+                ),
+                device,
+            )
+            for layer in range(config.num_hidden_layers)
+        ]
+        self._head_mix = HyperHead(config, name="hc_head", device=device)
+        self._norm = RmsNorm(width, eps=config.rms_norm_eps, name="norm", device=device)
+        self._head = Bf16Linear(width, {"head": vocab}, device=device)
+
+    @torch.inference_mode()
+    def prefill(self, batch: ForwardBatch, pools: KvPools) -> Tensor:
+        """Run a step of chunks and return the logits of `batch.logit_tokens`, [k, vocab] float32.
+
+        Finished records, windows and compress states are written to `pools`.
+        """
+        streams = self._streams(PrefillStep(batch, pools, self.config, self._rope))
+        return self._logits(streams.index_select(0, batch.logit_tokens))
+
+    @torch.inference_mode()
+    def decode(self, rows: DecodeRows, pools: KvPools) -> Tensor:
+        """Run one token of each row and return their logits, [B, vocab] float32.
+
+        Launches alone: a CUDA graph can hold it. Pools are written in place.
+        """
+        return self._logits(self._streams(DecodeStep(rows, pools, self.config, self._rope)))
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor | WeightTarget]]:
+        """Yield (name in published files, storage) of every weight."""
+        yield from self._embedding.named_weights()
+        for i, layer in enumerate(self._layers):
+            yield from layer.named_weights(f"layers.{i}.")
+        yield from self._head_mix.named_weights()
+        yield from self._norm.named_weights("")
+        yield from self._head.named_weights("")
+
+    def _streams(self, step: FusedStep) -> Tensor:
+        hidden = self._embedding.embed(step.input_ids).unsqueeze(1)
+        streams = hidden.repeat(1, self.config.hc_mult, 1)
+        for layer in self._layers:
+            streams = layer(streams, step)
+        return streams
+
+    def _logits(self, streams: Tensor) -> Tensor:
+        return self._head(self._norm(self._head_mix(streams)))

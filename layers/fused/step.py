@@ -1,0 +1,91 @@
+"""What attention asks of a step, be it one of decoding rows or one of chunks.
+
+A step knows where its tokens read and write; a layer brings projections and weights. The calls of
+a layer come in the order of `FusedStep`.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+__all__ = ["FoldWeights", "FusedStep", "PoolingWeights"]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingWeights:
+    """Weights of a layer that compresses by 4, beside its projection. All float32.
+
+    ape         [4, 4 D + 4 C]   added to the gates by position % 4; its kv columns are zeros
+    norm        [D]   of the records
+    index_norm  [C]   of the indexer keys
+    """
+
+    ape: Tensor
+    norm: Tensor
+    index_norm: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class FoldWeights:
+    """Weights of a layer that compresses by 128, beside its projection. All float32.
+
+    ape   [128, 2 D]   added to the gates by position % 128; its kv columns are zeros
+    norm  [D]   of the records
+    """
+
+    ape: Tensor
+    norm: Tensor
+
+
+class FusedStep(Protocol):
+    """One step of T tokens over the pools it was made for; `layer` is the index in the model."""
+
+    @property
+    def input_ids(self) -> Tensor:
+        """Return the tokens, [T] int64."""
+        ...
+
+    def rotation(self, *, compressed: bool) -> Tensor:
+        """Return [T, 2, R] float32 of the layers with compression, or of those without."""
+        ...
+
+    def store_window(self, layer: int, kv: Tensor, weight: Tensor) -> None:
+        """Norm, rotate and store the tokens' keys, where `attend` reads them.
+
+        kv      [T, 512] float32, before norm and rotation; rows may be strided
+        weight  [512] float32
+        """
+        ...
+
+    def pool(self, layer: int, rows: Tensor, weights: PoolingWeights) -> None:
+        """Advance a layer that compresses by 4: blocks, their indexer keys, state rows.
+
+        rows  [T, 4 D + 4 C] float32, of `StateLayout`'s columns; rows may be strided
+        """
+        ...
+
+    def fold(self, layer: int, rows: Tensor, weights: FoldWeights) -> None:
+        """Advance a layer that compresses by 128: blocks, banks.
+
+        rows  [T, 2 D] float32, kv, then gate; rows may be strided
+        """
+        ...
+
+    def choose(self, layer: int, q: Tensor, weights: Tensor) -> None:
+        """Choose the blocks of 4 that `attend` reads in this layer; after `pool`.
+
+        q        [T, Hi, C] float32 or bfloat16, before rotation; tokens may be strided
+        weights  [T, Hi] float32 or bfloat16 of the heads; tokens may be strided
+        """
+        ...
+
+    def attend(self, layer: int, q: Tensor, sink: Tensor) -> Tensor:
+        """Return what the tokens read, before it is rotated back, [T, H, 512] bfloat16.
+
+        The last call of a layer: what the step saves of the window may be written here.
+
+        q     [T, H, 512] bfloat16, normed and rotated
+        sink  [H] float32
+        """
+        ...

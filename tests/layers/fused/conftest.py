@@ -1,0 +1,16 @@
+"""On what tests of the fused network run: the CPU and, where there is one, a CUDA device."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
+    """Make every tensor of a test on the device; an op goes where its tensors are."""
+    found = torch.device(request.param)
+    with found:
+        yield found

@@ -1,0 +1,56 @@
+"""Fp8 products whose activations are not rounded: what is left of an error is not theirs."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import layers.fused.attention as attention
+import layers.fused.experts as experts
+import layers.fused.linear as linear
+from jit_kernels.rms_norm import rms_norm
+from jit_kernels.rope import rope
+from jit_kernels.silu_mul import silu_mul
+
+__all__ = ["round_no_activations"]
+
+BLOCK = 128
+
+
+def round_no_activations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hand activations to the fused network's dense products in float32, with no scales."""
+    for module in (attention, experts):
+        monkeypatch.setattr(module, "quantise_rows", _plain)
+    monkeypatch.setattr(attention, "norm_quant", _normed)
+    monkeypatch.setattr(attention, "out_rope_quant", _turned)
+    monkeypatch.setattr(experts, "silu_mul_quant", _gated)
+    monkeypatch.setattr(linear, "fp8_linear", _product)
+    monkeypatch.setattr(linear, "fp8_linear_grouped", _grouped)
+
+
+def _plain(x: Tensor) -> tuple[Tensor, None]:
+    return x.to(torch.float32), None
+
+
+def _normed(x: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, None]:
+    return rms_norm(x.to(torch.float32), weight, eps=eps), None
+
+
+def _gated(gate_up: Tensor, *, limit: float) -> tuple[Tensor, None]:
+    return silu_mul(gate_up.to(torch.float32), limit=limit), None
+
+
+def _turned(out: Tensor, rotation: Tensor, *, groups: int) -> tuple[Tensor, None]:
+    turned = rope(out.to(torch.float32, copy=True).contiguous(), rotation, inverse=True)
+    return turned.view(out.shape[0], groups, -1), None
+
+
+def _product(
+    x: Tensor, _: None, weight: Tensor, scales: Tensor, *, out_dtype: torch.dtype = torch.bfloat16
+) -> Tensor:
+    dense = scales.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
+    return (x @ (weight.to(torch.float32) * dense[: weight.shape[0]]).T).to(out_dtype)
+
+
+def _grouped(x: Tensor, _: None, weight: Tensor, scales: Tensor) -> Tensor:
+    groups = range(weight.shape[0])
+    return torch.stack([_product(x[:, g], None, weight[g], scales[g]) for g in groups], 1)

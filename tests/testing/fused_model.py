@@ -1,0 +1,66 @@
+"""The fused network as `Direct` drives it: chunks as prefill, steps of one token as decode."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from layers.config import load_config
+from layers.forward_batch import ForwardBatch
+from layers.fused.decode_step import DecodeRows
+from layers.fused.expert_form import ExpertForm, expert_form
+from layers.fused.network import FusedV4
+from layers.weights import load_weights
+from mem_cache.pools import KvPools
+
+__all__ = ["FusedModel", "load_fused"]
+
+# Rows that pad a decode batch: whatever they do must change nothing.
+PADDING = 3
+SPARE_PAGES = 2
+
+
+class FusedModel:
+    """A fused network behind the call of `DeepseekV4`.
+
+    decodes  run steps whose chunks are single tokens, saved in place, as decode steps
+    """
+
+    def __init__(self, network: FusedV4, *, decodes: bool = True) -> None:
+        self.network, self.config = network, network.config
+        self.decodes = decodes
+        self.decoded = 0
+
+    def forward(self, batch: ForwardBatch, pools: KvPools) -> Tensor:
+        """Return the logits that the batch asks for."""
+        rows = batch.chunk_start.shape[0]
+        alone = batch.input_ids.shape[0] == rows == batch.save_row.shape[0]
+        if self.decodes and alone and bool((batch.chunk_start > 0).all()):
+            self.decoded += 1
+            return self.network.decode(decode_rows(batch), pools)[batch.logit_tokens]
+        return self.network.prefill(batch, pools)
+
+
+def decode_rows(batch: ForwardBatch) -> DecodeRows:
+    """Return the inputs of a decode step with some rows and page columns more than it needs."""
+    rows, pages = batch.page_table.shape
+    inputs = DecodeRows.empty(
+        rows + PADDING,
+        pages=pages + SPARE_PAGES,
+        window_pages=batch.window.shape[1],
+        device=batch.input_ids.device,
+    )
+    inputs.input_ids[:rows] = batch.input_ids
+    inputs.position[:rows] = batch.chunk_start
+    inputs.page_table[:rows, :pages] = batch.page_table
+    inputs.window[:rows] = batch.save_window
+    inputs.ring[:rows] = batch.ring
+    return inputs
+
+
+def load_fused(folder: Path, device: torch.device, form: ExpertForm | None = None) -> FusedV4:
+    """Return the fused network of a checkpoint, filled."""
+    config = load_config(folder)
+    network = FusedV4(config, device, experts=expert_form(config, form))
+    load_weights(network, folder, progress=False)
+    return network
