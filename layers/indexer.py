@@ -55,7 +55,7 @@ class Indexer:
         rotation  [T, 2, R] float32
         """
         record_format, table = pools.spec.record_format, plan.table
-        q = rope(q.view(-1, self._heads, self._width), rotation)
+        q = rope(q.reshape(-1, self._heads, self._width).contiguous(), rotation)
         weights = weights * (self._heads**-0.5 * self._width**-0.5)
         if record_format == "fp8":
             q, scales = quantise_queries(hadamard(q))

@@ -2,7 +2,7 @@
 
 import torch
 
-from jit_kernels.paged_rows import PageLayout, gather_rows, store_rows
+from jit_kernels.paged_rows import PageLayout
 from mem_cache.layout import (
     C128_BLOCK_RECORDS,
     C128_PARTS,
@@ -84,10 +84,22 @@ class KvPools:
         """Copy full page `source` over `destination`, in every layer."""
         for pool in (self.c4, self.indexer):
             pool[:, destination] = pool[:, source]
-        each = torch.arange(self._c128_records, device=self.c128.device)
-        old, new = source * len(each) + each, destination * len(each) + each
-        for layer in self.c128:
-            store_rows(layer, new, gather_rows(layer, old, self.c128_layout), self.c128_layout)
+        count = self._c128_records
+        for j in range(count):
+            self._copy_c128_record(source * count + j, destination * count + j)
+
+    def _copy_c128_record(self, source: int, destination: int) -> None:
+        """Copy a record over another, in every layer at once: few launches, whatever the layers."""
+        layout = self.c128_layout
+        old, new = divmod(source, layout.page_rows), divmod(destination, layout.page_rows)
+        first = 0
+        for size in (layout.data_bytes, layout.scale_bytes):
+            there, here = (
+                self.c128[:, page, first + row * size : first + (row + 1) * size]
+                for page, row in (new, old)
+            )
+            there.copy_(here)
+            first += layout.page_rows * size
 
     def copy_swa_page(self, source: int, destination: int) -> None:
         """Copy SWA page `source` over `destination`, in every layer."""

@@ -43,11 +43,25 @@ class ServerConfig:
     override_config: str | None = _flag(
         None, "comma-separated key=value pairs that replace entries of config.json"
     )
+    device: Literal["auto", "cpu", "cuda"] = _flag(
+        "auto", "what computes; auto: cuda where there is one and its kernels take the network"
+    )
     dtype: Literal["auto", "bfloat16", "float32"] = _flag(
-        "auto", "arithmetic of the network; auto: float32 on the CPU"
+        "auto", "arithmetic of the network; auto: float32 on the CPU, bfloat16 on CUDA"
+    )
+    experts: Literal["auto", "fp4", "fp8", "both"] = _flag(
+        "auto",
+        "form of routed experts on a CUDA device; both: fp4 for decode, fp8 for prefill; auto: as"
+        " the checkpoint has them, both of fp4 where they fit",
     )
     kv_cache_dtype: Literal["auto", "fp8", "bf16", "fp32"] = _flag(
         "auto", "KV records; auto: the packed fp8 record where the heads are 448+64, else --dtype"
+    )
+    deterministic: bool = _flag(
+        False,
+        "on CUDA, the same bits for a request in any company and chunking, cold or from the cache;"
+        " slower; always so on the CPU",
+        "--enable-deterministic-inference",
     )
     context_length: int | None = _flag(
         None, "longest prompt plus output in tokens; default: the model's"
@@ -71,9 +85,15 @@ class ServerConfig:
     log_requests: bool = _flag(False, "log each request's size and outcome, never its text")
     decode_log_interval: int = _flag(40, "decode steps between two decode log lines")
 
-    max_running_requests: int = _flag(64, "rows that may run at once")
+    max_running_requests: int | None = _flag(
+        None, "rows that may run at once; default: 64 on the CPU, 128 on CUDA"
+    )
     max_queued_requests: int = _flag(1024, "waiting requests before new ones are answered 429")
-    chunked_prefill_size: int = _flag(2048, "prompt tokens per prefill step; -1: whole prompts")
+    chunked_prefill_size: int | None = _flag(
+        None,
+        "prompt tokens per prefill step; -1: whole prompts, on the CPU; default: 2048 on the CPU,"
+        " 8192 on CUDA",
+    )
     schedule_policy: Literal["lpm", "fcfs"] = _flag(
         "lpm", "waiting order: longest matched prefix (with ageing), or first come first served"
     )
@@ -93,6 +113,17 @@ class ServerConfig:
         False, "do not prefill the next turn's beginning where the chat format drops reasoning"
     )
     check_every_step: bool = _flag(False, "verify every cache invariant after each step (slow)")
+    disable_overlap_schedule: bool = _flag(
+        False, "on CUDA, wait for each step before the next one is launched"
+    )
+    disable_cuda_graph: bool = _flag(
+        False, "on CUDA, launch each kernel of a decode step by itself", "--enforce-eager"
+    )
+    cuda_graph_bs: tuple[int, ...] = _flag(
+        (),
+        "numbers of rows that decode steps are captured for, and padded to; default: a ladder up"
+        " to --max-running-requests",
+    )
 
     max_total_tokens: int | None = _flag(
         None, "tokens the full pages hold, rounded down to pages; an alternative to --full-pages"
@@ -103,7 +134,17 @@ class ServerConfig:
     resume_point_share: float = _flag(
         0.1, "share of --kv-cache-bytes for resume points, after what running rows need"
     )
-    kv_cache_bytes: int = _flag(1 << 30, "bytes for all pools, shared out when counts are not set")
+    kv_cache_bytes: int | None = _flag(
+        None,
+        "bytes for all pools, shared out when counts are not set; default: 1 GiB on the CPU, what"
+        " --mem-fraction-static leaves on CUDA",
+        "--kv-cache-memory-bytes",
+    )
+    mem_fraction_static: float = _flag(
+        0.88,
+        "share of a CUDA device's memory for weights, activations, graphs and pools",
+        "--gpu-memory-utilization",
+    )
     kv_events_config: str | None = _flag(
         None,
         "JSON as for vLLM: publish what enters and leaves the cache over ZMQ, the tokens of prompts"
@@ -176,7 +217,7 @@ def _shape(hint: Any) -> dict[str, Any]:
     if typing.get_origin(hint) is Literal:
         return {"choices": args}
     if typing.get_origin(hint) is tuple:
-        return {"action": _Words, "nargs": "*", "metavar": args[0].__name__}
+        return {"action": _Words, "nargs": "*", "type": args[0], "metavar": args[0].__name__}
     return {"type": hint, "metavar": hint.__name__}
 
 
@@ -211,15 +252,23 @@ def check(config: ServerConfig) -> None:
     """Raise ConfigError where values are out of range or contradict each other."""
     counts = ("max_running_requests", "max_queued_requests", "decode_log_interval", "max_grammars")
     for name in counts:
-        if getattr(config, name) < 1:
+        value = getattr(config, name)
+        if value is not None and value < 1:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 1")
-    if config.chunked_prefill_size < 1 and config.chunked_prefill_size != -1:
+    chunk = config.chunked_prefill_size
+    if chunk is not None and chunk < 1 and chunk != -1:
         raise ConfigError("--chunked-prefill-size must be at least 1, or -1 for whole prompts")
     if config.full_pages is not None and config.max_total_tokens is not None:
         raise ConfigError("--full-pages and --max-total-tokens set the same thing: give one")
     for name in ("namespace_quota", "resume_point_share"):
         if not 0 <= getattr(config, name) <= 1:
             raise ConfigError(f"--{name.replace('_', '-')} must be between 0 and 1")
+    if not 0 < config.mem_fraction_static <= 1:
+        raise ConfigError("--mem-fraction-static must be above 0 and at most 1")
+    if min(config.cuda_graph_bs, default=1) < 1:
+        raise ConfigError("--cuda-graph-bs must be at least 1, each of them")
+    if config.cuda_graph_bs and config.disable_cuda_graph:
+        raise ConfigError("--cuda-graph-bs and --disable-cuda-graph contradict each other")
     if config.namespace_quota == 0:
         raise ConfigError("--namespace-quota 0 would keep nothing: use --disable-radix-cache")
     if config.grammar_timeout <= 0:

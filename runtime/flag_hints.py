@@ -64,12 +64,11 @@ HINTS = (
         "--load-balance-method --load-watch-interval --prefill-round-robin-balance",
         "run several servers behind a router that reads /v1/loads or /metrics",
     ),
-    Hint("--device", "the network runs on the CPU", ("cpu",)),
     Hint("--model-impl", "the network is this server's own", ("auto", "sglang", "vllm")),
     Hint("--max-mamba-cache-size --mamba-* --dllm-*", "V4 has no such layers"),
     Hint(
-        "--mem-fraction-static --gpu-memory-utilization --swap-space --kv-cache-memory-bytes",
-        "give --kv-cache-bytes, or --full-pages, --swa-pages and --rings",
+        "--swap-space",
+        "pools are on the device alone: see --mem-fraction-static and --kv-cache-bytes",
     ),
     Hint(
         "--swa-full-tokens-ratio",
@@ -95,7 +94,8 @@ HINTS = (
     Hint("--enable-prefill-delayer --prefill-delayer-*", "no prefill is delayed"),
     Hint("--num-continuous-decode-steps --scheduler-recv-interval", "each step is planned", _ONE),
     Hint("--num-reserved-decode-tokens", "nothing is reserved: who no longer fits comes back"),
-    Hint("--async-scheduling", "steps do not overlap"),
+    Hint("--async-scheduling", "it is on, on CUDA", _SWITCH),
+    Hint("--no-async-scheduling", "give --disable-overlap-schedule"),
     Hint("--scheduling-policy", "give --schedule-policy"),
     Hint("--max-num-seqs", "give --max-running-requests"),
     Hint("--max-num-queued-reqs --max-num-queued-requests", "give --max-queued-requests"),
@@ -118,7 +118,6 @@ HINTS = (
     Hint("--no-enable-prefix-caching", "give --disable-radix-cache"),
     Hint("--no-enable-chunked-prefill", "give --chunked-prefill-size -1"),
     Hint("--enable-mixed-chunk", "a step is prefill or decode"),
-    Hint("--disable-overlap-schedule", "steps do not overlap", _SWITCH),
     Hint("--stream-interval", "every step's tokens are streamed", _ONE),
     Hint(
         "--incremental-streaming-output",
@@ -246,21 +245,27 @@ HINTS = (
         "backends are chosen at start and told by /server_info; KERNEL_<OP>=NAME forces one",
     ),
     Hint(
-        "--disable-cuda-graph --disable-piecewise-cuda-graph --disable-prefill-cuda-graph"
-        " --disable-cuda-graph-padding --enforce-eager",
-        "there are no CUDA graphs", _SWITCH,
+        "--disable-piecewise-cuda-graph --disable-prefill-cuda-graph",
+        "only decode steps are CUDA graphs", _SWITCH,
     ),
     Hint(
-        "--cuda-graph-* --enable-profile-cuda-graph --enable-cudagraph-gc --piecewise-cuda-graph-*"
-        " --enforce-piecewise-cuda-graph --compilation-config",
-        "there are no CUDA graphs",
+        "--piecewise-cuda-graph-* --enforce-piecewise-cuda-graph --compilation-config",
+        "only decode steps are CUDA graphs: see --cuda-graph-bs",
+    ),
+    Hint(
+        "--cuda-graph-max-bs --cuda-graph-sizes --cuda-graph-capture-sizes"
+        " --disable-cuda-graph-padding",
+        "give --cuda-graph-bs: a step takes the smallest graph that holds its rows",
+    ),
+    Hint(
+        "--enable-profile-cuda-graph --enable-cudagraph-gc --cuda-graph-backend",
+        "see --cuda-graph-bs and --disable-cuda-graph",
     ),
     Hint(
         "--enable-torch-compile --enable-torch-compile-* --torch-compile-*",
         "nothing is compiled by torch",
     ),
     Hint("--enable-layerwise-nvtx-marker", "there is no profiler; /metrics has the times"),
-    Hint("--enable-deterministic-inference", "the CPU reference is deterministic", _SWITCH),
     Hint(
         "--speculative-* --enable-multi-layer-eagle --num-lookahead-slots",
         "there is no draft decoding",

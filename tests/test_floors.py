@@ -36,7 +36,7 @@ TOP_LEVEL = {
 BASE = {
     "chat_template",
     "collector",
-    *("config", "durations"),
+    *("config", "device_sizes", "durations"),
     "errors",
     *("flag_hints", "heap"),
     "kv_events_config",
@@ -74,11 +74,9 @@ READ_BY_CONFIG_ITSELF = {"insecure"}  # config.check is all there is to it
 # Where the name to import is not the name to install.
 DISTRIBUTIONS = {"deepseek_recipe": "deepseek-recipe", "zmq": "pyzmq"}
 OPTIONAL_IMPORTS = {
-    "deep_gemm",
-    "flash_mla",
+    *("deep_gemm", "flash_mla", "sgl_kernel"),
     "greenlet",
     "httpx",
-    "sgl_kernel",
     "triton",
     "xgrammar",
 }
@@ -89,6 +87,7 @@ FORBIDDEN_CALLS = {"compile", "eval", "exec", "torch.load", "torch.compile"}
 # Sources without a test file of their own, and why that is enough.
 NO_TWIN: dict[str, str] = {
     "layers/forward_batch.py": "a contract without code; every network test fills one",
+    "layers/fused/step.py": "a contract without code; test_attention.py runs on what keeps it",
     "mem_cache/errors.py": "two classes, raised and caught throughout tests/mem_cache",
     "runtime/errors.py": "classes only, pinned by tests/runtime/server",
     "runtime/executor/step_plan.py": "a contract without code; every scheduler test fills one",

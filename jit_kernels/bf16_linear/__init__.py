@@ -28,30 +28,54 @@ def _selected(op: str) -> Callable[..., torch.Tensor]:
     )
 
 
+def _selected_invariant(op: str) -> Callable[..., torch.Tensor]:
+    return select(
+        f"{op}_invariant",
+        [
+            Backend("deep_gemm", f"{_DEEP_GEMM}:{op}", why_no_deep_gemm, "cuda"),
+            Backend("triton", f"{_TRITON}:{op}_invariant", why_no_triton, "cuda"),
+            Backend("reference", f"{_REFERENCE}:{op}"),
+        ],
+    )
+
+
 _bf16_linear = _selected("bf16_linear")
 _bf16_linear_grouped = _selected("bf16_linear_grouped")
+_bf16_linear_invariant = _selected_invariant("bf16_linear")
+_bf16_linear_grouped_invariant = _selected_invariant("bf16_linear_grouped")
 
 
 def bf16_linear(
-    x: torch.Tensor, weight: torch.Tensor, *, out_dtype: torch.dtype = torch.float32
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    out_dtype: torch.dtype = torch.float32,
+    invariant: bool = False,
 ) -> torch.Tensor:
     """Return `x @ weight.T`, exact products summed in float32.
 
     x          [T, K] bfloat16
     weight     [N, K] bfloat16
     out_dtype  float32 or bfloat16
+    invariant  a row's bits depend on its own numbers alone; slower where rows are few
 
     Returns [T, N]. "mixed" streams the weight through Triton for few rows and leaves many to
     DeepGEMM; "deep_gemm" and "reference" give a row the same bits in any company, "mixed" and
-    "triton" only among numbers of rows that share a line of their table. Raises ShapeError.
+    "triton" only among numbers of rows that share a line of their table, unless `invariant`.
+    Raises ShapeError.
     """
     _check(x, weight, out_dtype)
     check_shape("x", x, None, weight.shape[1])
-    return _bf16_linear(x, weight, out_dtype)
+    multiply = _bf16_linear_invariant if invariant else _bf16_linear
+    return multiply(x, weight, out_dtype)
 
 
 def bf16_linear_grouped(
-    x: torch.Tensor, weight: torch.Tensor, *, out_dtype: torch.dtype = torch.bfloat16
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    out_dtype: torch.dtype = torch.bfloat16,
+    invariant: bool = False,
 ) -> torch.Tensor:
     """Return each group's product, `bf16_linear` of `x[:, g]` and `weight[g]`.
 
@@ -62,7 +86,8 @@ def bf16_linear_grouped(
     """
     _check(x, weight, out_dtype)
     check_shape("x", x, None, weight.shape[0], weight.shape[2])
-    return _bf16_linear_grouped(x, weight, out_dtype)
+    multiply = _bf16_linear_grouped_invariant if invariant else _bf16_linear_grouped
+    return multiply(x, weight, out_dtype)
 
 
 def _check(x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype) -> None:

@@ -10,7 +10,7 @@ from deep_gemm import bf16_gemm_nt, einsum
 from jit_kernels.bf16_linear import triton_backend
 
 # Up to here the weight's bytes are all that counts, and streaming them is faster.
-FEW_ROWS = 32
+FEW_ROWS = 8
 _ONE_TILE = triton_backend.MANY_ROWS[-1][1]
 
 

@@ -121,6 +121,16 @@ def bf16_linear_grouped(
     return multiply(x, weight, out_dtype, tile=tile)
 
 
+def bf16_linear_invariant(
+    x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype
+) -> torch.Tensor:
+    """Multiply, groups or none, in tiles of one size whatever the number of rows."""
+    return multiply(x, weight, out_dtype, tile=MANY_ROWS[-1][1])
+
+
+bf16_linear_grouped_invariant = bf16_linear_invariant
+
+
 def chosen_tile(rows: int, weight_rows: int) -> Tile:
     """Return the tile for `rows` activations and this many rows of weight in all groups."""
     for most, tiles in FEW_ROWS:

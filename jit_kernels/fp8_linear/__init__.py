@@ -30,8 +30,21 @@ def _selected(op: str) -> Callable[..., torch.Tensor]:
     )
 
 
+def _selected_invariant(op: str) -> Callable[..., torch.Tensor]:
+    return select(
+        f"{op}_invariant",
+        [
+            Backend("deep_gemm", f"{_DEEP_GEMM}:{op}", why_no_deep_gemm, "cuda"),
+            Backend("triton", f"{_TRITON}:{op}_invariant", why_no_triton, "cuda"),
+            Backend("reference", f"{_REFERENCE}:{op}"),
+        ],
+    )
+
+
 _fp8_linear = _selected("fp8_linear")
 _fp8_linear_grouped = _selected("fp8_linear_grouped")
+_fp8_linear_invariant = _selected_invariant("fp8_linear")
+_fp8_linear_grouped_invariant = _selected_invariant("fp8_linear_grouped")
 
 
 def fp8_linear(
@@ -41,6 +54,7 @@ def fp8_linear(
     weight_scales: torch.Tensor,
     *,
     out_dtype: torch.dtype = torch.bfloat16,
+    invariant: bool = False,
 ) -> torch.Tensor:
     """Return `(codes * scales) @ (weight * weight_scales).T`, summed in float32 per 128 channels.
 
@@ -49,17 +63,20 @@ def fp8_linear(
     weight         [N, K] float8_e4m3fn
     weight_scales  [ceil(N / 128), K / 128] float32, contiguous
     out_dtype      bfloat16 or float32
+    invariant      a row's bits depend on its own numbers alone; slower where rows are few
 
     Returns [T, N]. "mixed" streams the weight through Triton for few rows and leaves many to
     DeepGEMM; "deep_gemm" and "reference" give a row the same bits in any company, "mixed" and
-    "triton" only among numbers of rows that share a line of their table. Raises ShapeError.
+    "triton" only among numbers of rows that share a line of their table, unless `invariant`.
+    Raises ShapeError.
     """
     rows, depth = codes.shape[0], weight.shape[1]
     _check(codes, weight, weight_scales, out_dtype)
     check_shape("codes", codes, None, depth)
     check_shape("scales", scales, rows, depth // BLOCK)
     check_shape("weight_scales", weight_scales, -(-weight.shape[0] // BLOCK), depth // BLOCK)
-    return _fp8_linear(codes, scales, weight, weight_scales, out_dtype)
+    multiply = _fp8_linear_invariant if invariant else _fp8_linear
+    return multiply(codes, scales, weight, weight_scales, out_dtype)
 
 
 def fp8_linear_grouped(
@@ -69,6 +86,7 @@ def fp8_linear_grouped(
     weight_scales: torch.Tensor,
     *,
     out_dtype: torch.dtype = torch.bfloat16,
+    invariant: bool = False,
 ) -> torch.Tensor:
     """Return each group's product, `fp8_linear` of `codes[:, g]` and `weight[g]`.
 
@@ -84,7 +102,8 @@ def fp8_linear_grouped(
     check_shape("codes", codes, None, groups, depth)
     check_shape("scales", scales, codes.shape[0], groups, depth // BLOCK)
     check_shape("weight_scales", weight_scales, groups, -(-columns // BLOCK), depth // BLOCK)
-    return _fp8_linear_grouped(codes, scales, weight, weight_scales, out_dtype)
+    multiply = _fp8_linear_grouped_invariant if invariant else _fp8_linear_grouped
+    return multiply(codes, scales, weight, weight_scales, out_dtype)
 
 
 def _check(

@@ -11,7 +11,7 @@ from deep_gemm import fp8_einsum, fp8_gemm_nt
 from jit_kernels.fp8_linear import triton_backend
 
 # Up to here the weight's bytes are all that counts, and streaming them is faster.
-FEW_ROWS = 32
+FEW_ROWS = 8
 _ALIGNED = 4
 _RECIPE = (1, 128, 128)
 _ONE_TILE = triton_backend.MANY_ROWS[-1][1]

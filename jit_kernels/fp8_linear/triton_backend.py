@@ -159,6 +159,21 @@ def fp8_linear_grouped(
     return multiply(codes, scales, weight, weight_scales, out_dtype, tile=tile)
 
 
+def fp8_linear_invariant(
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scales: torch.Tensor,
+    out_dtype: torch.dtype,
+) -> torch.Tensor:
+    """Multiply, groups or none, in tiles of one size whatever the number of rows."""
+    tile = MANY_ROWS[-1][1]
+    return multiply(codes, scales, weight, weight_scales, out_dtype, tile=tile)
+
+
+fp8_linear_grouped_invariant = fp8_linear_invariant
+
+
 def chosen_tile(rows: int, weight_rows: int) -> Tile:
     """Return the tile for `rows` activations and this many rows of weight in all groups."""
     for most, tiles in FEW_ROWS:

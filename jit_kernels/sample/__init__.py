@@ -1,15 +1,38 @@
 """Draw one token per row: temperature, top-k, top-p and min-p, by inverse distribution."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
 from jit_kernels.registry import Backend, select
 
-__all__ = ["MAX_VOCAB", "sample"]
+__all__ = ["MAX_VOCAB", "DrawParams", "sample", "sample_unread"]
 
 MAX_VOCAB = 2**18
 
 _sample = select("sample", [Backend("reference", "jit_kernels.sample.reference:sample")])
+_sample_unread: Callable[..., torch.Tensor] = select(
+    "sample_unread", [Backend("reference", "jit_kernels.sample.reference:sample_unread")]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawParams:
+    """Parameters of n rows where their logits are; they serve as long as the rows stay the same.
+
+    temperature, top_k, top_p, min_p   [n] as `sample` takes them, but on the device
+    draws    whether any row has a temperature above 0
+    filters  whether any of those has a filter
+    """
+
+    temperature: torch.Tensor
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    min_p: torch.Tensor
+    draws: bool
+    filters: bool
 
 
 def sample(
@@ -74,3 +97,31 @@ def sample(
         seed=seed,
         position=position,
     )
+
+
+def sample_unread(
+    logits: torch.Tensor, params: DrawParams, chance: torch.Tensor | None
+) -> torch.Tensor:
+    """Draw the token that `sample` draws, without reading anything back: all of it is launches.
+
+    logits  [n, V] float32, V at most 2^18; not changed
+    chance  [n] float64 on the device: `reference.uniform(seed, position)`; None where no row draws
+
+    Returns [n] int64, equal to what `sample` returns. Where a row has a filter, the vocabulary is
+    sorted: whether its best tokens would do is known to the device alone. Memory: 64 bytes for
+    each logit of at most 2^22. Raises ShapeError before any launch.
+    """
+    check_shape("logits", logits, None, None)
+    check_dtype("logits", logits, torch.float32)
+    rows, vocab = logits.shape
+    if not 1 <= vocab <= MAX_VOCAB:
+        raise ShapeError(f"logits have {vocab} columns, expected 1 to {MAX_VOCAB}")
+    parts = {"temperature": params.temperature, "top_k": params.top_k}
+    for name, part in (parts | {"top_p": params.top_p, "min_p": params.min_p}).items():
+        check_shape(name, part, rows)
+    if params.draws:
+        if chance is None:
+            raise ShapeError("rows draw, and there is no chance")
+        check_shape("chance", chance, rows)
+        check_dtype("chance", chance, torch.float64)
+    return _sample_unread(logits, params, chance)

@@ -8,12 +8,19 @@ of a whole sort, tiles instead of one long sum) cannot change a single bit. A to
 of the likeliest has weight 0.
 """
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
+
+if TYPE_CHECKING:
+    from jit_kernels.sample import DrawParams
 
 SCALE = 2.0**35
 TILE = 256
 CANDIDATES = 1024
+# Logits that `sample_unread` works on at once.
+UNREAD_LOGITS = 1 << 22
 
 _STREAM_STEP = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
@@ -55,6 +62,41 @@ def sample(
     if not mixed:
         return tokens
     return logits.argmax(-1).index_copy_(0, here, tokens)
+
+
+def sample_unread(
+    logits: torch.Tensor, params: "DrawParams", chance: torch.Tensor | None
+) -> torch.Tensor:
+    """Draw one token a row without the host; see `jit_kernels.sample.sample_unread`."""
+    best = logits.argmax(-1)
+    if chance is None or not params.draws:
+        return best
+    rows, vocab = logits.shape
+    step = max(1, UNREAD_LOGITS // vocab)
+    drawn = [
+        _draw_part(logits[first : first + step], params, slice(first, first + step), chance)
+        for first in range(0, rows, step)
+    ]
+    return torch.where(params.temperature > 0, torch.cat(drawn), best)
+
+
+def _draw_part(
+    logits: torch.Tensor, params: "DrawParams", part: slice, chance: torch.Tensor
+) -> torch.Tensor:
+    """Return the drawn tokens of some rows; those at temperature 0 get anything."""
+    temperature = params.temperature[part]
+    weights = token_weights(logits, temperature.where(temperature > 0, 1.0))
+    if params.filters:
+        mass = params.top_p[part].double() * weights.sum(-1, dtype=torch.float64)
+        weights, _ = _filter_best(
+            logits,
+            weights,
+            width=logits.shape[1],
+            top_k=params.top_k[part],
+            mass=mass,
+            least=params.min_p[part].double() * SCALE,
+        )
+    return _draw(weights, chance[part])
 
 
 def uniform(seed: torch.Tensor, position: torch.Tensor) -> torch.Tensor:

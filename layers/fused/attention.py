@@ -5,6 +5,7 @@ so that decoding rows and chunks share every line of this.
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from jit_kernels.q_norm_rope import q_norm_rope
 from jit_kernels.quant_fp8 import norm_quant, quantise_rows
 from layers.config import ModelConfig
 from layers.fused.linear import Bf16Linear, Fp8GroupedLinear, Fp8Linear
+from layers.fused.side_stream import SideStream
 from layers.fused.step import FoldWeights, FusedStep, PoolingWeights
 from layers.norm import RmsNorm
 from layers.parallel import Shards
@@ -22,24 +24,36 @@ from mem_cache.layout import StateLayout
 
 __all__ = ["FusedAttention"]
 
+# Rows as `quantise_rows` gives them: codes and scales.
+_Codes = tuple[Tensor, Tensor]
+
 
 class FusedAttention:
     """Projections of one layer: fp8 weights as stored, compressors in bfloat16."""
 
     def __init__(
-        self, config: ModelConfig, layer: int, *, shards: Shards, device: torch.device
+        self,
+        config: ModelConfig,
+        layer: int,
+        *,
+        shards: Shards,
+        device: torch.device,
+        side: SideStream | None = None,
+        deterministic: bool = False,
     ) -> None:
-        """Allocate the weights of layer `layer`."""
+        """Allocate the weights of layer `layer`.
+
+        side           where compressor and indexer run beside the queries; None: its own
+        deterministic  a token's bits do not depend on how many tokens there are
+        """
         self._config, self._layer, self._shards = config, layer, shards
         self._ratio = config.compress_ratios[layer]
         self._heads = shards.share(config.num_attention_heads)
         self._groups = shards.share(config.o_groups)
         width, rank, eps = config.head_dim, config.q_lora_rank, config.rms_norm_eps
-        self._down = Fp8Linear(config.hidden_size, {"wq_a": rank, "wkv": width}, device=device)
-        up = {"wq_b": self._heads * width}
-        if self._ratio == 4:
-            up["indexer.wq_b"] = config.index_n_heads * config.index_head_dim
-        self._up = Fp8Linear(rank, up, device=device)
+        linear = partial(Fp8Linear, device=device, invariant=deterministic)
+        self._down = linear(config.hidden_size, {"wq_a": rank, "wkv": width})
+        self._up = linear(rank, {"wq_b": self._heads * width})
         self._q_norm = RmsNorm(rank, eps=eps, name="q_norm", device=device)
         self._kv_norm = RmsNorm(width, eps=eps, name="kv_norm", device=device)
         self._sink = torch.zeros(self._heads, dtype=torch.float32, device=device)
@@ -49,11 +63,11 @@ class FusedAttention:
             self._heads // self._groups * width,
             name="wo_a",
             device=device,
+            invariant=deterministic,
         )
-        self._wo_b = Fp8Linear(
-            self._groups * config.o_lora_rank, {"wo_b": config.hidden_size}, device=device
-        )
-        self._compressor = _compressor(config, self._ratio, device)
+        self._wo_b = linear(self._groups * config.o_lora_rank, {"wo_b": config.hidden_size})
+        self._compressor = _compressor(config, self._ratio, device, deterministic)
+        self._side = side or SideStream(device)
 
     def __call__(self, x: Tensor, step: FusedStep) -> Tensor:
         """Attend and return [T, d] bfloat16; `step` writes the pools.
@@ -62,16 +76,16 @@ class FusedAttention:
         """
         config, tokens, layer = self._config, x.shape[0], self._layer
         rotation = step.rotation(compressed=self._ratio > 0)
-        down = self._down(*quantise_rows(x), out_dtype=torch.float32)
+        down = self._down(*quantise_rows(x))
         low, kv = down.split([config.q_lora_rank, config.head_dim], 1)
         step.store_window(layer, kv, self._kv_norm.weight)
-        up = self._up(*norm_quant(low, self._q_norm.weight, eps=config.rms_norm_eps))
-        q = up[:, : self._heads * config.head_dim].unflatten(1, (self._heads, config.head_dim))
+        latent = norm_quant(low, self._q_norm.weight, eps=config.rms_norm_eps)
         if self._compressor is not None:
-            queries = up[:, self._heads * config.head_dim :]
-            self._compressor.advance(x, queries, step, layer)
+            with self._side.beside(tokens):
+                self._compressor.advance(x, latent, step, layer)
+        q = self._up(*latent).view(tokens, self._heads, config.head_dim)
         q = q_norm_rope(q, rotation, eps=config.rms_norm_eps)
-        del up
+        self._side.join()
         out = step.attend(layer, q, self._sink)
         y = self._wo_a(*out_rope_quant(out, rotation, groups=self._groups))
         y = self._wo_b(*quantise_rows(y.view(tokens, -1)))
@@ -87,9 +101,13 @@ class FusedAttention:
 
 
 class _Pooling:
-    """Blocks of 4 and their indexer: one product makes state rows and the head weights."""
+    """Blocks of 4 and their indexer: one product makes state rows and the head weights.
 
-    def __init__(self, config: ModelConfig, device: torch.device) -> None:
+    The indexer's queries are a product of their own: beside those of the heads they would stand
+    apart in memory, and cost a copy of all of them.
+    """
+
+    def __init__(self, config: ModelConfig, device: torch.device, deterministic: bool) -> None:
         main, index = 2 * config.head_dim, 2 * config.index_head_dim
         self._heads, self._width = config.index_n_heads, config.index_head_dim
         self._layout = layout = StateLayout(config.head_dim, config.index_head_dim)
@@ -103,6 +121,13 @@ class _Pooling:
                 "indexer.weights_proj": config.index_n_heads,
             },
             device=device,
+            invariant=deterministic,
+        )
+        self._queries = Fp8Linear(
+            config.q_lora_rank,
+            {"indexer.wq_b": config.index_n_heads * config.index_head_dim},
+            device=device,
+            invariant=deterministic,
         )
         eps = config.rms_norm_eps
         self._norm = RmsNorm(config.head_dim, eps=eps, name="compressor.norm", device=device)
@@ -112,15 +137,15 @@ class _Pooling:
         ape = torch.zeros((4, layout.width), dtype=torch.float32, device=device)
         self._weights = PoolingWeights(ape, self._norm.weight, self._index_norm.weight)
 
-    def advance(self, x: Tensor, queries: Tensor, step: FusedStep, layer: int) -> None:
+    def advance(self, x: Tensor, latent: _Codes, step: FusedStep, layer: int) -> None:
         """Write what the tokens leave, then choose what they attend."""
-        rows = self._rows(x)
-        state, weights = rows.split([self._layout.width, self._heads], 1)
+        state, weights = self._rows(x).split([self._layout.width, self._heads], 1)
         step.pool(layer, state, self._weights)
-        step.choose(layer, queries.unflatten(1, (self._heads, self._width)), weights)
+        queries = self._queries(*latent).view(x.shape[0], self._heads, self._width)
+        step.choose(layer, queries, weights)
 
-    def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
-        for part in (self._rows, self._norm, self._index_norm):
+    def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor | WeightTarget]]:
+        for part in (self._rows, self._queries, self._norm, self._index_norm):
             yield from part.named_weights(prefix)
         main, index = self._layout.main[1], self._layout.index[1]
         ape = self._weights.ape
@@ -131,19 +156,20 @@ class _Pooling:
 class _Fold:
     """Blocks of 128."""
 
-    def __init__(self, config: ModelConfig, device: torch.device) -> None:
+    def __init__(self, config: ModelConfig, device: torch.device, deterministic: bool) -> None:
         self._width = width = config.head_dim
         self._rows = Bf16Linear(
             config.hidden_size,
             {"compressor.wkv": width, "compressor.wgate": width},
             device=device,
+            invariant=deterministic,
         )
         self._norm = RmsNorm(width, eps=config.rms_norm_eps, name="compressor.norm", device=device)
         ape = torch.zeros((128, 2 * width), dtype=torch.float32, device=device)
         self._weights = FoldWeights(ape, self._norm.weight)
 
-    def advance(self, x: Tensor, queries: Tensor, step: FusedStep, layer: int) -> None:
-        """Write what the tokens leave; every block is attended, `queries` has no columns."""
+    def advance(self, x: Tensor, latent: _Codes, step: FusedStep, layer: int) -> None:
+        """Write what the tokens leave; every block is attended, so `latent` is not asked."""
         step.fold(layer, self._rows(x), self._weights)
 
     def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
@@ -152,8 +178,10 @@ class _Fold:
         yield f"{prefix}compressor.ape", self._weights.ape[:, self._width :]
 
 
-def _compressor(config: ModelConfig, ratio: int, device: torch.device) -> _Pooling | _Fold | None:
+def _compressor(
+    config: ModelConfig, ratio: int, device: torch.device, deterministic: bool
+) -> _Pooling | _Fold | None:
     """Return what a layer of this ratio compresses with."""
     if ratio == 4:
-        return _Pooling(config, device)
-    return _Fold(config, device) if ratio == 128 else None
+        return _Pooling(config, device, deterministic)
+    return _Fold(config, device, deterministic) if ratio == 128 else None

@@ -24,7 +24,7 @@ from layers.rope import RopeFrequencies
 from mem_cache.pools import KvPools
 from mem_cache.spec import div_ceil
 
-__all__ = ["DecodeRows", "DecodeStep"]
+__all__ = ["DecodeRows", "DecodeStep", "whole_tiles"]
 
 KEY_TILE = 64
 # Scores of so many bytes at once: 64 rows at a context of a million tokens take 64 MiB.
@@ -71,10 +71,20 @@ class DecodeStep:
     """One step of decoding rows over the packed pools; a `FusedStep`."""
 
     def __init__(
-        self, rows: DecodeRows, pools: KvPools, config: ModelConfig, rope: RopeFrequencies
+        self,
+        rows: DecodeRows,
+        pools: KvPools,
+        config: ModelConfig,
+        rope: RopeFrequencies,
+        *,
+        deterministic: bool = False,
     ) -> None:
-        """Derive slots, lengths and rotations that the layers share."""
+        """Derive slots, lengths and rotations that the layers share.
+
+        deterministic  what a row attends has the same bits in any company
+        """
         self._rows, self._pools, self._config = rows, pools, config
+        self._deterministic = deterministic
         tree, pages = pools.spec.tree, rows.page_table.shape[1]
         self._page_blocks = tree.page_size // 4
         self._columns = pages * self._page_blocks
@@ -84,7 +94,7 @@ class DecodeStep:
             rows.window,
             window_from=None,
             sizes=PageSizes(tree.page_size, tree.swa_page_size, tree.window),
-            c128_columns=_whole_tiles(pages * (tree.page_size // 128)),
+            c128_columns=whole_tiles(pages * (tree.page_size // 128)),
         )
         ratios = set(config.compress_ratios)
         self._rotation = {
@@ -166,7 +176,7 @@ class DecodeStep:
         pools, top_k = self._pools, self._config.index_topk
         pages = pools.indexer[pools.nth(layer)]
         codes, folded = indexer_queries(q, weights, self._rotation[True])
-        shape = (q.shape[0], _whole_tiles(top_k))
+        shape = (q.shape[0], whole_tiles(top_k))
         self._chosen = torch.empty(shape, dtype=torch.int32, device=q.device)
         for part, plan in self._logits:
             table = self._rows.page_table[part]
@@ -193,6 +203,7 @@ class DecodeStep:
             sink=sink,
             scale=self._config.head_dim**-0.5,
             plan=self._split[ratio],
+            deterministic=self._deterministic,
         )
 
     def _blocks(self, layer: int, ratio: int) -> PagedKeys | None:
@@ -208,5 +219,6 @@ class DecodeStep:
         return None
 
 
-def _whole_tiles(count: int) -> int:
+def whole_tiles(count: int) -> int:
+    """Return how many columns of slots hold `count`: attention takes tiles of 64."""
     return div_ceil(count, KEY_TILE) * KEY_TILE

@@ -1,10 +1,12 @@
 """Mixture of experts over quantised weights: routed ones as fp4, fp8 or both, a shared one as fp8.
 
 Few rows stream each chosen expert's weights once and keep activations in bfloat16; many rows are
-sorted by expert and multiplied as fp8.
+sorted by expert and multiplied as fp8. Where bits must not depend on how many rows there are, all
+are streamed, in blocks of one size.
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,6 +19,7 @@ from jit_kernels.streamed_moe import streamed_moe
 from layers.config import ModelConfig
 from layers.fused.expert_form import ExpertForm
 from layers.fused.linear import Bf16Linear, Fp8Linear
+from layers.fused.side_stream import SideStream
 from layers.parallel import Shards
 from layers.weight_target import Fp4Target, Fp8Target, TwinTarget, WeightTarget
 
@@ -27,6 +30,11 @@ _GROUP = 32
 # The most rows that stream their experts' weights; more are sorted by expert. Where that takes
 # expanding a layer first, which moves three times what streaming reads, it pays later.
 _STREAMED_ROWS: dict[ExpertForm, int] = {"fp4": 1024, "fp8": 256, "both": 256}
+# Rows of a block where bits are fixed: twice as many would cost decoding more than it saves long
+# prompts, and blocks of 8 change their tiles with the number of rows.
+_FIXED_SIZE = 32
+# What those rows may take at a time: an inner row in bfloat16 and a result in float32 a choice.
+_FIXED_BYTES = 512 << 20
 
 
 class FusedExperts:
@@ -45,26 +53,37 @@ class FusedExperts:
         device: torch.device,
         form: ExpertForm,
         workspace: Fp8Experts | None = None,
+        side: SideStream | None = None,
+        deterministic: bool = False,
     ) -> None:
         """Allocate the weights of layer `layer`.
 
-        workspace  from `expert_workspace`, shared by all layers: many rows of a layer that keeps
-                   fp4 alone expand its weights into it
-        Raises ValueError when form is "fp4" and there is no workspace, and ShapeError when
+        side           where the shared expert runs beside the router; None: a stream of its own
+        workspace      from `expert_workspace`, shared by all layers: many rows of a layer that
+                       keeps fp4 alone expand its weights into it, unless `deterministic`
+        deterministic  a row's bits depend on its own numbers alone; fp4 is multiplied, if it is
+                       there, however many rows there are
+        Raises ValueError when form is "fp4" and a workspace is missing, and ShapeError when
         `hidden_size` or `moe_intermediate_size` is no multiple of 128.
         """
-        if form == "fp4" and workspace is None:
+        if form == "fp4" and workspace is None and not deterministic:
             raise ValueError("experts kept as fp4 alone need a workspace")
         width, inner = config.hidden_size, config.moe_intermediate_size
         self._shards, self._first = shards, shards.first(config.n_routed_experts)
         self._count = shards.share(config.n_routed_experts)
         self._limit = config.swiglu_limit
-        self._router = _Router(config, layer, device)
+        self._router = _Router(config, layer, device, deterministic)
         self.fp4 = _fp4_experts(config, self._count, device) if form != "fp8" else None
         self.fp8 = _fp8_experts(config, self._count, device) if form != "fp4" else workspace
         self._expands, self._streamed_rows = form == "fp4", _STREAMED_ROWS[form]
-        self._shared_in = Fp8Linear(width, {"w1": inner, "w3": inner}, device=device)
-        self._shared_out = Fp8Linear(inner, {"w2": width}, device=device)
+        self._fixed_rows = 0
+        if deterministic:
+            each = config.num_experts_per_tok * (4 * width + 2 * inner)
+            self._fixed_rows = max(1, _FIXED_BYTES // each)
+        linear = partial(Fp8Linear, device=device, invariant=deterministic)
+        self._shared_in = linear(width, {"w1": inner, "w3": inner})
+        self._shared_out = linear(inner, {"w2": width})
+        self._side = side or SideStream(device)
 
     def __call__(self, x: Tensor, input_ids: Tensor) -> Tensor:
         """Return the experts' sum, [T, d] bfloat16.
@@ -72,13 +91,16 @@ class FusedExperts:
         x          [T, d] bfloat16, normed
         input_ids  [T] int64, which layers with a table route by
         """
+        with self._side.beside(x.shape[0]):
+            hidden = self._shared_in(*quantise_rows(x))
+            shared = self._shared_out(*silu_mul_quant(hidden, limit=self._limit))
         experts, weights = self._router(x, input_ids)
-        hidden = self._shared_in(*quantise_rows(x))
-        shared = self._shared_out(*silu_mul_quant(hidden, limit=self._limit))
-        if x.shape[0] <= self._streamed_rows:
-            parts = self.fp4 or self.fp8
-            assert parts is not None
-            y = streamed_moe(x, experts, weights, parts, limit=self._limit, plus=shared)
+        self._side.join()
+        if self._fixed_rows:
+            y = self._streamed_alike(x, experts, weights, shared)
+        elif x.shape[0] <= self._streamed_rows:
+            streamed = self._streamed
+            y = streamed_moe(x, experts, weights, streamed, limit=self._limit, plus=shared)
         else:
             y = grouped_moe(x, experts, weights, self._expanded(), limit=self._limit, plus=shared)
         return self._shards.all_reduce(y)
@@ -92,6 +114,25 @@ class FusedExperts:
                 yield f"{name}{leaf}.weight", target
         for part in (self._shared_in, self._shared_out):
             yield from part.named_weights(f"{prefix}shared_experts.")
+
+    @property
+    def _streamed(self) -> Fp4Experts | Fp8Experts:
+        parts = self.fp4 or self.fp8
+        assert parts is not None
+        return parts
+
+    def _streamed_alike(
+        self, x: Tensor, experts: Tensor, weights: Tensor, shared: Tensor
+    ) -> Tensor:
+        """Return the sum in blocks of one size, some rows at a time."""
+        cut = [rows.split(self._fixed_rows) for rows in (x, experts, weights, shared)]
+        parts = [
+            streamed_moe(
+                rows, chosen, shares, self._streamed, limit=self._limit, plus=plus, size=_FIXED_SIZE
+            )
+            for rows, chosen, shares, plus in zip(*cut, strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _expanded(self) -> Fp8Experts:
         """Return the fp8 form, made anew where only fp4 is kept."""
@@ -114,10 +155,14 @@ class FusedExperts:
 class _Router:
     """Learned routing, or a table from token id to experts; scores are exact sums in float32."""
 
-    def __init__(self, config: ModelConfig, layer: int, device: torch.device) -> None:
+    def __init__(
+        self, config: ModelConfig, layer: int, device: torch.device, deterministic: bool
+    ) -> None:
         experts, self._top_k = config.n_routed_experts, config.num_experts_per_tok
         self._scale = config.routed_scaling_factor
-        self._gate = Bf16Linear(config.hidden_size, {"gate": experts}, device=device)
+        self._gate = Bf16Linear(
+            config.hidden_size, {"gate": experts}, device=device, invariant=deterministic
+        )
         self._bias = self._table = None
         if layer < config.num_hash_layers:
             shape = (config.vocab_size, self._top_k)

@@ -1,6 +1,7 @@
 """Linear layers over weights as files hold them: fp8 in blocks, and bfloat16.
 
-As in `layers.linear`, several named weights are stacked into one product.
+As in `layers.linear`, several named weights are stacked into one product. Where a layer is
+`invariant`, a row's bits depend on its own numbers alone, not on how many rows there are.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,12 +24,19 @@ class Fp8Linear:
     scales  [sum of rows / 128, width / 128] float32
     """
 
-    def __init__(self, width: int, parts: Mapping[str, int], *, device: torch.device) -> None:
+    def __init__(
+        self,
+        width: int,
+        parts: Mapping[str, int],
+        *,
+        device: torch.device,
+        invariant: bool = False,
+    ) -> None:
         """Allocate the weight of `parts`: name -> output rows, in order.
 
         Raises ShapeError unless `width` and the rows of every part are multiples of 128.
         """
-        self._parts = dict(parts)
+        self._parts, self._invariant = dict(parts), invariant
         self.weight, self.scales = _blocks(sum(self._parts.values()), width, device)
         for name, rows in self._parts.items():
             _check_multiple(name, rows)
@@ -41,7 +49,14 @@ class Fp8Linear:
         codes   [T, width] float8_e4m3fn
         scales  [T, width / 128] float32
         """
-        return fp8_linear(codes, scales, self.weight, self.scales, out_dtype=out_dtype)
+        return fp8_linear(
+            codes,
+            scales,
+            self.weight,
+            self.scales,
+            out_dtype=out_dtype,
+            invariant=self._invariant,
+        )
 
     def named_weights(self, prefix: str) -> Iterator[tuple[str, Fp8Target]]:
         """Yield `prefix + name + ".weight"` and its rows of the stacked weight."""
@@ -61,13 +76,20 @@ class Fp8GroupedLinear:
     """
 
     def __init__(
-        self, groups: int, rows: int, width: int, *, name: str, device: torch.device
+        self,
+        groups: int,
+        rows: int,
+        width: int,
+        *,
+        name: str,
+        device: torch.device,
+        invariant: bool = False,
     ) -> None:
         """Allocate the weight, called `name` in files, stored there as [groups * rows, width].
 
         Raises ShapeError unless `rows` and `width` are multiples of 128.
         """
-        self._name = name
+        self._name, self._invariant = name, invariant
         _check_multiple(name, rows)
         weight, scales = _blocks(groups * rows, width, device)
         self.weight = weight.unflatten(0, (groups, rows))
@@ -79,7 +101,9 @@ class Fp8GroupedLinear:
         codes   [T, groups, width] float8_e4m3fn
         scales  [T, groups, width / 128] float32
         """
-        return fp8_linear_grouped(codes, scales, self.weight, self.scales)
+        return fp8_linear_grouped(
+            codes, scales, self.weight, self.scales, invariant=self._invariant
+        )
 
     def named_weights(self, prefix: str) -> Iterator[tuple[str, Fp8Target]]:
         """Yield the weight under its name in files."""
@@ -93,15 +117,22 @@ class Bf16Linear:
     weight  [sum of rows, width] bfloat16   the parts one after another
     """
 
-    def __init__(self, width: int, parts: Mapping[str, int], *, device: torch.device) -> None:
+    def __init__(
+        self,
+        width: int,
+        parts: Mapping[str, int],
+        *,
+        device: torch.device,
+        invariant: bool = False,
+    ) -> None:
         """Allocate the weight of `parts`: name -> output rows, in order."""
-        self._parts = dict(parts)
+        self._parts, self._invariant = dict(parts), invariant
         shape = (sum(self._parts.values()), width)
         self.weight = torch.zeros(shape, dtype=torch.bfloat16, device=device)
 
     def __call__(self, x: Tensor, *, out_dtype: torch.dtype = torch.float32) -> Tensor:
         """Return `x @ weight.T`: [T, width] bfloat16 -> [T, sum of rows]."""
-        return bf16_linear(x, self.weight, out_dtype=out_dtype)
+        return bf16_linear(x, self.weight, out_dtype=out_dtype, invariant=self._invariant)
 
     def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
         """Yield `prefix + name + ".weight"` and its rows of the stacked weight."""

@@ -2,9 +2,14 @@
 
 Weights stay as files hold them, streams and activations are bfloat16, sums float32. Prefill and
 decode are two kinds of steps over one set of layers.
+
+What is summed in which order depends on how many tokens a step has, unless the network is
+deterministic: then a token has the same bits alone or in company, in any chunking, decoded or
+prefilled.
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,6 +23,7 @@ from layers.fused.expert_form import ExpertForm
 from layers.fused.experts import FusedExperts, expert_workspace
 from layers.fused.linear import Bf16Linear
 from layers.fused.prefill_step import PrefillStep
+from layers.fused.side_stream import SideStream
 from layers.fused.step import FusedStep
 from layers.hyper_connection import HyperConnection, HyperHead
 from layers.norm import RmsNorm
@@ -90,36 +96,59 @@ class FusedLayer:
 class FusedV4:
     """The whole network on one device."""
 
-    def __init__(self, config: ModelConfig, device: torch.device, *, experts: ExpertForm) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        device: torch.device,
+        *,
+        experts: ExpertForm,
+        deterministic: bool = False,
+    ) -> None:
         """Allocate all weights.
 
-        experts  form in which routed experts are kept
+        experts        form in which routed experts are kept; a deterministic network keeps of
+                       "both" the one that it multiplies, fp4
+        deterministic  a token's bits depend on its prefix alone; slower
 
         Raises ConfigFault for a geometry that `check_fused` refuses.
         """
         check_fused(config)
-        self.config, self.device = config, device
+        self.config, self.device, self.deterministic = config, device, deterministic
         shards = Shards()
         vocab, width = config.vocab_size, config.hidden_size
         self._rope = RopeFrequencies(config, device)
         self._embedding = VocabTable(
             vocab, width, name="embed", dtype=torch.bfloat16, device=device
         )
-        workspace = expert_workspace(config, shards, device) if experts == "fp4" else None
+        form: ExpertForm = "fp4" if deterministic and experts == "both" else experts
+        expands = form == "fp4" and not deterministic
+        workspace = expert_workspace(config, shards, device) if expands else None
+        side = SideStream(device)
+        attention = partial(
+            FusedAttention,
+            config,
+            shards=shards,
+            device=device,
+            side=side,
+            deterministic=deterministic,
+        )
+        routed = partial(
+            FusedExperts,
+            config,
+            shards=shards,
+            device=device,
+            form=form,
+            workspace=workspace,
+            side=side,
+            deterministic=deterministic,
+        )
         self._layers = [
-            FusedLayer(
-                config,
-                FusedAttention(config, layer, shards=shards, device=device),
-                FusedExperts(
-                    config, layer, shards=shards, device=device, form=experts, workspace=workspace
-                ),
-                device,
-            )
+            FusedLayer(config, attention(layer), routed(layer), device)
             for layer in range(config.num_hidden_layers)
         ]
         self._head_mix = HyperHead(config, name="hc_head", device=device)
         self._norm = RmsNorm(width, eps=config.rms_norm_eps, name="norm", device=device)
-        self._head = Bf16Linear(width, {"head": vocab}, device=device)
+        self._head = Bf16Linear(width, {"head": vocab}, device=device, invariant=deterministic)
 
     @torch.inference_mode()
     def prefill(self, batch: ForwardBatch, pools: KvPools) -> Tensor:
@@ -127,7 +156,8 @@ class FusedV4:
 
         Finished records, windows and compress states are written to `pools`.
         """
-        streams = self._streams(PrefillStep(batch, pools, self.config, self._rope))
+        step = PrefillStep(batch, pools, self.config, self._rope, deterministic=self.deterministic)
+        streams = self._streams(step)
         return self._logits(streams.index_select(0, batch.logit_tokens))
 
     @torch.inference_mode()
@@ -136,7 +166,8 @@ class FusedV4:
 
         Launches alone: a CUDA graph can hold it. Pools are written in place.
         """
-        return self._logits(self._streams(DecodeStep(rows, pools, self.config, self._rope)))
+        step = DecodeStep(rows, pools, self.config, self._rope, deterministic=self.deterministic)
+        return self._logits(self._streams(step))
 
     def named_weights(self) -> Iterator[tuple[str, Tensor | WeightTarget]]:
         """Yield (name in published files, storage) of every weight."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from jit_kernels.compress_pool import ChunkTokens, EndedBlocks, StateSaves
 from jit_kernels.copy_records import copy_records
 from jit_kernels.kv_workspace import RecordSet
+from jit_kernels.paged_attention import PagedKeys
 from jit_kernels.paged_logits import row_slices
 from jit_kernels.prefill_indices import BlockList, prefill_index
 from jit_kernels.store_kv import norm_rope_store
@@ -92,6 +93,13 @@ class ChunkWindow:
     def records(self) -> RecordSet:
         """Return the keys of the layer last stored, entry by entry; those not read are zeros."""
         return RecordSet(self._pages, self._layout, self._held)
+
+    def keys(self, slots: Tensor) -> PagedKeys:
+        """Return the keys of the layer last stored that rows name by their entries.
+
+        slots  [B, K] int32, K a multiple of 64; -1: none
+        """
+        return PagedKeys(self._pages, self._layout, slots)
 
     def save(self, layer: int) -> None:
         """Write to the pool what the step saves of the layer last stored."""

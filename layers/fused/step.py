@@ -53,7 +53,7 @@ class FusedStep(Protocol):
     def store_window(self, layer: int, kv: Tensor, weight: Tensor) -> None:
         """Norm, rotate and store the tokens' keys, where `attend` reads them.
 
-        kv      [T, 512] float32, before norm and rotation; rows may be strided
+        kv      [T, 512] float32 or bfloat16, before norm and rotation; rows may be strided
         weight  [512] float32
         """
         ...

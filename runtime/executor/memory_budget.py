@@ -1,33 +1,38 @@
 """How many pages, SWA pages and rings the pools get."""
 
+from layers.config import ModelConfig
 from mem_cache.layout import full_page_bytes, ring_bytes, swa_page_bytes
 from mem_cache.spec import PoolSizes, PoolSpec
 from runtime.config import ServerConfig
+from runtime.device_sizes import DeviceSizes, device_sizes
 from runtime.errors import ConfigError
 
 # Rows never take more than this share of the budget; fewer run at once where they would.
 ROW_SHARE = 0.5
 
 
-def pool_sizes(config: ServerConfig, spec: PoolSpec) -> PoolSizes:
-    """Return the size of each pool: what flags say, the rest out of `--kv-cache-bytes`.
+def pool_sizes(config: ServerConfig, spec: PoolSpec, given: DeviceSizes | None = None) -> PoolSizes:
+    """Return the size of each pool: what flags say, the rest out of the bytes that are given.
+
+    given  rows and bytes; None: those of a server on the CPU
 
     Rows come first, a window and a ring each, and one window more to copy from; then resume points
     get their share; full pages take what is left. Raises ConfigError when a pool would be too
     small for even one request.
     """
-    rows, window = config.max_running_requests, spec.tree.window_pages
+    given = given or device_sizes(config, "cpu")
+    budget = given.kv_cache_bytes or 0
+    rows, window = given.max_running_requests, spec.tree.window_pages
     swa_bytes, ring, page = swa_page_bytes(spec), ring_bytes(spec), full_page_bytes(spec)
     unit = window * swa_bytes + ring
-    while rows > 1 and rows * unit > config.kv_cache_bytes * ROW_SHARE:
+    while rows > 1 and rows * unit > budget * ROW_SHARE:
         rows //= 2
-    spare = max(0, config.kv_cache_bytes - rows * unit - window * swa_bytes)
+    spare = max(0, budget - rows * unit - window * swa_bytes)
     points = int(spare * config.resume_point_share) // unit
     swa_pages = config.swa_pages or (rows + 1 + points) * window
     rings = config.rings or rows + points
-    sizes = PoolSizes(
-        _full_pages(config, spec, swa_pages * swa_bytes + rings * ring), swa_pages, rings
-    )
+    rest = budget - swa_pages * swa_bytes - rings * ring
+    sizes = PoolSizes(_full_pages(config, spec, rest), swa_pages, rings)
     row_swa = spec.tree.row_swa_pages
     if sizes.full_pages < 1 or sizes.rings < 1 or sizes.swa_pages < row_swa:
         raise ConfigError(
@@ -48,9 +53,27 @@ def pool_shares(spec: PoolSpec, sizes: PoolSizes) -> dict[str, int]:
     }
 
 
-def _full_pages(config: ServerConfig, spec: PoolSpec, other_bytes: int) -> int:
+def context_limit(config: ServerConfig, model: ModelConfig) -> int:
+    """Return the longest prompt plus output, by flag or model. Raises ConfigError."""
+    most = model.max_position_embeddings
+    limit = most if config.context_length is None else config.context_length
+    if limit < 1:
+        raise ConfigError(f"--context-length {limit} must be at least 1")
+    if limit > most:
+        raise ConfigError(f"--context-length {limit} exceeds the model's {most}")
+    return limit
+
+
+def context_tokens(
+    config: ServerConfig, model: ModelConfig, spec: PoolSpec, sizes: PoolSizes
+) -> int:
+    """Return the longest prompt plus output, no more than the pages hold. Raises ConfigError."""
+    return min(context_limit(config, model), sizes.full_pages * spec.tree.page_size)
+
+
+def _full_pages(config: ServerConfig, spec: PoolSpec, rest_bytes: int) -> int:
     if config.full_pages is not None:
         return config.full_pages
     if config.max_total_tokens is not None:
         return config.max_total_tokens // spec.tree.page_size
-    return max(0, config.kv_cache_bytes - other_bytes) // full_page_bytes(spec)
+    return max(0, rest_bytes) // full_page_bytes(spec)

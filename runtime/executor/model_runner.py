@@ -12,8 +12,30 @@ from runtime.executor.step_plan import HeldRow, StepPlan, StepResult
 from runtime.messages import TokenLogprobs
 
 
+def run_copies(plan: StepPlan, pools: KvPools) -> None:
+    """Copy what the plan wants copied before its forward pass, in its order."""
+    for source, destination in plan.page_copies:
+        pools.copy_full_page(source, destination)
+    for source, destination in plan.swa_copies:
+        pools.copy_swa_page(source, destination)
+    for source, destination in plan.ring_copies:
+        pools.copy_ring(source, destination)
+
+
+@torch.inference_mode()
+def sample_held(rows: list[HeldRow], sampler: Sampler) -> StepResult:
+    """Sample rows that steps have held, and whose masks are known now."""
+    positions = np.array([row.position for row in rows], dtype=np.int64)
+    logits = torch.stack([row.logits for row in rows])
+    told = sampler.sample(logits, [row.sample for row in rows], positions)
+    return StepResult(told.token_ids, told.failed, told.logprobs, [])
+
+
 class CpuModelRunner:
-    """Runs a step's forward pass inside `launch`, and its sampling when the result is asked for."""
+    """Runs a step's forward pass inside `launch`, and its sampling when the result is asked for.
+
+    No step is in flight when the next one is launched, so that none can be fed from one.
+    """
 
     def __init__(self, model: DeepseekV4, pools: KvPools, sampler: Sampler) -> None:
         self._model = model
@@ -23,37 +45,33 @@ class CpuModelRunner:
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> "ForwardedStep":
-        """Run the plan's copies and its forward pass."""
-        for source, destination in plan.page_copies:
-            self._pools.copy_full_page(source, destination)
-        for source, destination in plan.swa_copies:
-            self._pools.copy_swa_page(source, destination)
-        for source, destination in plan.ring_copies:
-            self._pools.copy_ring(source, destination)
+        """Run the plan's copies and its forward pass. Raises ValueError for one that is fed."""
+        if plan.feed is not None or plan.sample_ahead:
+            raise ValueError("on the CPU no step is sampled ahead, or fed from one that is")
+        run_copies(plan, self._pools)
         logits = self._model.forward(build_batch(plan, self._device), self._pools)
         return ForwardedStep(plan, logits, self._sampler)
 
-    @torch.inference_mode()
     def sample(self, rows: list[HeldRow]) -> StepResult:
         """Sample rows that steps have held, and whose masks are known now."""
-        positions = np.array([row.position for row in rows], dtype=np.int64)
-        logits = torch.stack([row.logits for row in rows])
-        told = self._sampler.sample(logits, [row.sample for row in rows], positions)
-        return StepResult(told.token_ids, told.failed, told.logprobs, [])
+        return sample_held(rows, self._sampler)
 
 
 class ForwardedStep:
-    """A step whose logits are there.
+    """A step whose logits are there, or will be before anything that is launched after them.
 
     logits  [sampled rows, then prompt positions, V] float32
     """
-
-    forwarded = True
 
     def __init__(self, plan: StepPlan, logits: torch.Tensor, sampler: Sampler) -> None:
         self._plan = plan
         self._logits = logits
         self._sampler = sampler
+
+    @property
+    def forwarded(self) -> bool:
+        """Whether the forward pass is over."""
+        return True
 
     @torch.inference_mode()
     def result(self) -> StepResult:
@@ -69,7 +87,7 @@ class ForwardedStep:
         )
         result = _spread(told, ready, count)
         result.held = held
-        result.prompt_logprobs = self._prompt_logprobs(self._logits[count:])
+        result.prompt_logprobs = self._prompt_logprobs()
         return result
 
     def _hold(self, k: int) -> HeldRow:
@@ -77,12 +95,13 @@ class ForwardedStep:
         logits = self._logits[k].clone()
         return HeldRow(logits, self._plan.samples[k], int(self._plan.positions[k]))
 
-    def _prompt_logprobs(self, logits: torch.Tensor) -> list[TokenLogprobs]:
+    def _prompt_logprobs(self) -> list[TokenLogprobs]:
         parts: list[TokenLogprobs] = []
-        first = 0
+        first = len(self._plan.samples)
         for span in self._plan.prompt_logprobs:
             last = first + span.stop - span.start
-            parts.append(top_logprobs(logits[first:last], span.targets, span.top, span.token_ids))
+            logits = self._logits[first:last]
+            parts.append(top_logprobs(logits, span.targets, span.top, span.token_ids))
             first = last
         return parts
 

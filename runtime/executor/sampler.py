@@ -1,18 +1,20 @@
 """From a step's logits to its tokens: penalties, biases, the draw, log-probabilities."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from jit_kernels.sample import sample
+from jit_kernels.sample import sample, sample_unread
+from jit_kernels.sample.reference import uniform
+from runtime.executor.company import Company
 from runtime.executor.logprobs import top_logprobs
 from runtime.executor.masks import unpack_masks
-from runtime.executor.penalties import Penalties, has_penalty
+from runtime.executor.penalties import Penalties
+from runtime.executor.staging import stage
 from runtime.executor.step_plan import SampleState
 from runtime.messages import TokenLogprobs
 
-_LEAST_TEMPERATURE = 1e-6
 _NOT_FINITE = -1
 _ALL_FORBIDDEN = -2
 _REASONS = {
@@ -35,33 +37,34 @@ class SampledTokens:
     logprobs: list[TokenLogprobs | None]
 
 
-@dataclass(slots=True)
-class _Company:
-    """What stays the same for as long as the same requests are sampled together.
+class SampledAhead:
+    """Tokens that were drawn on the device, of which the host hears when it asks.
 
-    params     per-row tensors of the sample op, on the CPU
-    bias       (rows, token ids, values) on the device, or None
-    penalised  rows with a penalty
-    held_back  (row, its stop tokens) where min_new_tokens is set
-    reporting  (top, token_ids) -> rows that want these log-probabilities
-    refused    row -> what cannot be served of its wishes
-    constrained  rows whose output follows a grammar
+    tokens  [s] int64 on the device, 0 where a row failed
     """
 
-    samples: list[SampleState]
-    params: dict[str, torch.Tensor]
-    bias: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None
-    penalised: list[int] = field(default_factory=list)
-    held_back: list[tuple[int, list[int]]] = field(default_factory=list)
-    reporting: dict[tuple[int, tuple[int, ...]], list[int]] = field(default_factory=dict)
-    refused: dict[int, str] = field(default_factory=dict)
-    constrained: list[int] = field(default_factory=list)
+    def __init__(
+        self, sampler: "Sampler", company: Company, codes: torch.Tensor, logits: torch.Tensor
+    ) -> None:
+        """Let the codes travel; the logits are kept, as a copy, only where they are reported."""
+        self.tokens = codes.clamp(min=0)
+        self._sampler = sampler
+        self._company = company
+        self._arrived: torch.cuda.Event | None = None
+        self._codes = codes
+        if codes.is_cuda:
+            self._codes = torch.empty(codes.shape, dtype=codes.dtype, pin_memory=True)
+            self._codes.copy_(codes, non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
+        self._logits = logits.clone() if company.reporting else logits.new_empty((0, 0))
 
-    def is_of(self, samples: list[SampleState]) -> bool:
-        """Say whether these are the same requests in the same order."""
-        return len(samples) == len(self.samples) and all(
-            a is b for a, b in zip(samples, self.samples, strict=True)
-        )
+    @torch.inference_mode()
+    def settle(self) -> SampledTokens:
+        """Wait for the tokens and return them, with the log-probabilities that were asked for."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._sampler.tell(self._codes.tolist(), self._logits, self._company)
 
 
 class Sampler:
@@ -84,7 +87,7 @@ class Sampler:
         self._vocab = vocab_size
         self._device = device
         self._penalties = Penalties(vocab_size, device)
-        self._company: _Company | None = None
+        self._company: Company | None = None
 
     def sample(
         self, logits: torch.Tensor, samples: list[SampleState], positions: np.ndarray
@@ -98,79 +101,53 @@ class Sampler:
         """
         if not samples:
             return SampledTokens([], [], [])
-        if self._company is None or not self._company.is_of(samples):
-            self._company = self._meet(samples)
-        company = self._company
+        company = self._company_of(samples)
         adjusted = self._adjust(logits, company)
         tokens = sample(
             adjusted, position=torch.from_numpy(positions.astype(np.int64)), **company.params
         )
-        finite = logits.amax(-1).isfinite() & logits.amin(-1).isfinite()
-        tokens = tokens.masked_fill(~finite, _NOT_FINITE)
-        if adjusted is not logits:
-            stuck = finite & ~adjusted.amax(-1).isfinite()
-            tokens = tokens.masked_fill(stuck, _ALL_FORBIDDEN)
-        codes: list[int] = tokens.tolist()
+        return self.tell(_codes(tokens, logits, adjusted).tolist(), logits, company)
+
+    def sample_ahead(
+        self, logits: torch.Tensor, samples: list[SampleState], positions: np.ndarray
+    ) -> SampledAhead:
+        """Draw the tokens that `sample` would, without waiting for the device.
+
+        Takes what `sample` takes; `output` may lack tokens that the host has not heard of yet.
+        Raises ValueError where a row has a penalty or a grammar, or a stop token forbidden: those
+        need the host.
+        """
+        company = self._company_of(samples)
+        if company.penalised or company.constrained or company.forbidden():
+            raise ValueError("a row that needs the host cannot be sampled ahead")
+        adjusted = self._adjust(logits, company)
+        params = company.unread()
+        chance = None
+        if params.draws:
+            position = torch.from_numpy(positions.astype(np.int64))
+            chance = stage(uniform(company.params["seed"], position).numpy(), self._device)
+        tokens = sample_unread(adjusted, params, chance)
+        return SampledAhead(self, company, _codes(tokens, logits, adjusted), logits)
+
+    def _company_of(self, samples: list[SampleState]) -> Company:
+        if self._company is None or not self._company.is_of(samples):
+            self._company = Company.of(samples, vocab_size=self._vocab, device=self._device)
+        return self._company
+
+    def tell(self, codes: list[int], logits: torch.Tensor, company: Company) -> SampledTokens:
+        """Return what was sampled: a token, or why there is none, where a code is below 0."""
         failed = [None if code >= 0 else _REASONS[code] for code in codes]
         for row, reason in company.refused.items():
             failed[row] = failed[row] or reason
         token_ids = [
             code if reason is None else 0 for code, reason in zip(codes, failed, strict=True)
         ]
-        return SampledTokens(token_ids, failed, self._report(logits, token_ids, failed))
+        reports = self._report(logits, token_ids, failed=failed, company=company)
+        return SampledTokens(token_ids, failed, reports)
 
-    def _meet(self, samples: list[SampleState]) -> _Company:
-        """Read every state once, into what the steps of this company need."""
-        company = _Company(list(samples), _params(samples, self._vocab), None)
-        bias: list[tuple[int, int, float]] = []
-        for row, state in enumerate(samples):
-            reason = self._refusal(state)
-            if reason is not None:
-                company.refused[row] = reason
-                continue
-            sampling = state.sampling
-            bias += [(row, token, value) for token, value in sampling.logit_bias.items()]
-            if has_penalty(sampling):
-                company.penalised.append(row)
-            if sampling.min_new_tokens:
-                stops = [token for token in state.stop_ids if 0 <= token < self._vocab]
-                company.held_back.append((row, stops))
-            if state.constraint is not None:
-                company.constrained.append(row)
-            if state.logprobs is not None:
-                wish = (state.logprobs.top, state.logprobs.token_ids)
-                company.reporting.setdefault(wish, []).append(row)
-        if bias:
-            rows, tokens, values = zip(*bias, strict=True)
-            company.bias = (
-                torch.tensor(rows, device=self._device),
-                torch.tensor(tokens, device=self._device),
-                torch.tensor(values, dtype=torch.float32, device=self._device),
-            )
-        return company
-
-    def _refusal(self, state: SampleState) -> str | None:
-        """Say which token id of a request is outside the vocabulary, if any.
-
-        An index out of range would end the whole step, not this request alone.
-        """
-        asked = {"logit_bias": tuple(state.sampling.logit_bias)}
-        if state.logprobs is not None:
-            asked["logprobs"] = state.logprobs.token_ids
-        for name, ids in asked.items():
-            for token in ids:
-                if not 0 <= token < self._vocab:
-                    return f"{name} names token {token}, the vocabulary has {self._vocab}"
-        return None
-
-    def _adjust(self, logits: torch.Tensor, company: _Company) -> torch.Tensor:
+    def _adjust(self, logits: torch.Tensor, company: Company) -> torch.Tensor:
         """Return the logits with penalties, biases and forbidden tokens; a copy if any."""
-        forbidden = [
-            (row, token)
-            for row, stops in company.held_back
-            if len(company.samples[row].output) < company.samples[row].sampling.min_new_tokens
-            for token in stops
-        ]
+        forbidden = company.forbidden()
         if not (forbidden or company.penalised or company.bias or company.constrained):
             return logits
         logits = logits.clone()
@@ -188,7 +165,7 @@ class Sampler:
             self._constrain(logits, free, company)
         return logits
 
-    def _constrain(self, logits: torch.Tensor, free: torch.Tensor, company: _Company) -> None:
+    def _constrain(self, logits: torch.Tensor, free: torch.Tensor, company: Company) -> None:
         """Forbid, in place, what grammars do not allow; `free` has no stop token forbidden yet."""
         rows = torch.tensor(company.constrained, device=self._device)
         states = [company.samples[row] for row in company.constrained]
@@ -201,12 +178,16 @@ class Sampler:
         logits.index_copy_(0, rows, values)
 
     def _report(
-        self, logits: torch.Tensor, token_ids: list[int], failed: list[str | None]
+        self,
+        logits: torch.Tensor,
+        token_ids: list[int],
+        *,
+        failed: list[str | None],
+        company: Company,
     ) -> list[TokenLogprobs | None]:
         """Return each row's log-probabilities; rows with equal wishes are computed together."""
         reports: list[TokenLogprobs | None] = [None] * len(token_ids)
-        assert self._company is not None
-        for (top, asked), wanting in self._company.reporting.items():
+        for (top, asked), wanting in company.reporting.items():
             rows = [row for row in wanting if failed[row] is None]
             if not rows:
                 continue
@@ -225,19 +206,11 @@ class Sampler:
         return reports
 
 
-def _params(samples: list[SampleState], vocab_size: int) -> dict[str, torch.Tensor]:
-    """Return the per-row parameters of the sample op."""
-    settings = [state.sampling for state in samples]
-    seeds = np.array([s.seed & 0xFFFFFFFFFFFFFFFF for s in settings], dtype=np.uint64)
-    return {
-        "temperature": torch.tensor(
-            [s.temperature if s.temperature >= _LEAST_TEMPERATURE else 0.0 for s in settings],
-            dtype=torch.float32,
-        ),
-        "top_k": torch.tensor(
-            [s.top_k if 0 < s.top_k < vocab_size else vocab_size for s in settings]
-        ),
-        "top_p": torch.tensor([s.top_p for s in settings], dtype=torch.float32),
-        "min_p": torch.tensor([s.min_p for s in settings], dtype=torch.float32),
-        "seed": torch.from_numpy(seeds.view(np.int64)),
-    }
+def _codes(tokens: torch.Tensor, logits: torch.Tensor, adjusted: torch.Tensor) -> torch.Tensor:
+    """Return the tokens, or why a row has none, on the logits' device."""
+    finite = logits.amax(-1).isfinite() & logits.amin(-1).isfinite()
+    codes = tokens.masked_fill(~finite, _NOT_FINITE)
+    if adjusted is not logits:
+        stuck = finite & ~adjusted.amax(-1).isfinite()
+        codes = codes.masked_fill(stuck, _ALL_FORBIDDEN)
+    return codes

@@ -3,7 +3,8 @@
 A step is launched without knowing what grammars allow its rows to say: the masks are needed only
 when the logits are sampled, which `StepHandle.result` does. A row whose mask is not known even then
 is held: `ModelRunner.sample` samples it later, from the logits it left, and nothing of it is
-computed twice. Tests and benchmarks pass runners of their own.
+computed twice. Where no row needs the host, a step is sampled when it is launched, and the next one
+launched before its result is asked for. Tests and benchmarks pass runners of their own.
 """
 
 from dataclasses import dataclass, field
@@ -54,6 +55,22 @@ class SampleState:
         """Whether the next token can be sampled: what its grammar allows is known."""
         return self.constraint is None or self.constraint.allowed is not None
 
+    @property
+    def needs_host(self) -> bool:
+        """Whether the host has a part in sampling the next token, or in telling about it.
+
+        It brings masks, counts what penalties are for, forbids stop tokens, and puts together
+        log-probabilities. Once this is False it stays so.
+        """
+        sampling = self.sampling
+        return (
+            self.constraint is not None
+            or self.logprobs is not None
+            or len(self.output) < sampling.min_new_tokens
+            or sampling.repetition_penalty != 1.0
+            or bool(sampling.presence_penalty or sampling.frequency_penalty)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobSpan:
@@ -83,6 +100,13 @@ class StepPlan:
                   requests with the same prompt wait for comes again for each of them
     samples       s sampling states, one per entry of `sampled`
     positions     [s] int64 position the sampled token will have
+    feed          [n] int64 or None. The input id of row i is the token that entry feed[i] of
+                  `sampled` got in the step launched just before, which sampled ahead and is not
+                  settled yet; any token if that row failed. -1: it is input_ids[i]. Decode steps
+                  only, where a row is one token; input_ids[i] is 0 where it is fed. None: no row is
+    sample_ahead  the step samples in `launch`, without the host, and the next one may be launched
+                  before its result is asked for. Only where no sampled row needs the host
+                  (`SampleState.needs_host`) and no log-probabilities of prompts are wanted
     """
 
     phase: Phase
@@ -105,6 +129,8 @@ class StepPlan:
     samples: list[SampleState]
     positions: np.ndarray
     prompt_logprobs: list[PromptLogprobSpan]
+    feed: np.ndarray | None = None
+    sample_ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)

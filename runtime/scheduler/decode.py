@@ -4,20 +4,31 @@ import numpy as np
 
 from mem_cache.spec import div_ceil
 from runtime.executor.step_plan import Phase, SampleState, StepPlan, StepResult
+from runtime.scheduler.flight import Step
 from runtime.scheduler.request import Request
 from runtime.scheduler.residency import Residency
 
 
 class DecodeSet:
-    """Requests that decode, in a fixed order of rows, with their arrays kept between steps."""
+    """Requests that decode, in a fixed order of rows, with their arrays kept between steps.
 
-    def __init__(self, residency: Residency) -> None:
+    overlap   steps may sample ahead
+    requests  those whose first token is settled
+    joining   those that join with the step in flight, which computes their prompt's end: the next
+              step takes them along
+    """
+
+    def __init__(self, residency: Residency, *, overlap: bool = False) -> None:
         self._residency = residency
+        self._overlap = overlap
+        self._flight: Step | None = None
         self.requests: list[Request] = []
+        self.joining: list[Request] = []
         self._active: list[Request] = []
         self._last_token = np.zeros(residency.table.page_table.shape[0], dtype=np.int32)
-        self._rows = np.zeros(0, dtype=np.int64)
+        self._rows = self._each = self._limit = np.zeros(0, dtype=np.int64)
         self._samples: list[SampleState] = []
+        self._hosted: list[SampleState] = []
         self._changed = False
 
     def __len__(self) -> int:
@@ -35,26 +46,33 @@ class DecodeSet:
         request.held = None
         self._changed = True
 
+    def follow(self, flight: Step | None) -> None:
+        """Plan from now on for after this step in flight; None: all tokens are known."""
+        joining = [] if flight is None else flight.joining
+        self._changed |= bool(joining or self.joining)
+        self._flight, self.joining = flight, joining
+
     @property
     def active(self) -> list[Request]:
-        """The requests that take part in the next step: all but the held ones."""
+        """The requests that take part in the next step.
+
+        All but the held ones, and those whose last token comes with the step in flight.
+        """
         self._refresh()
         return self._active
 
     @property
     def due(self) -> list[Request]:
         """The held requests that can be sampled now."""
-        if len(self.active) == len(self.requests):
-            return []
         return [r for r in self.requests if r.held is not None and r.is_ready]
 
-    def settled(self, result: StepResult) -> None:
-        """Note the token that each row sampled in the step that was just settled, or hold it."""
+    def settled(self, step: Step, result: StepResult) -> None:
+        """Note the token that each row of a decode step sampled, or hold the row."""
         for k, row in result.held.items():
-            self._active[k].held = row
+            step.requests[k].held = row
             self._changed = True
-        self._last_token[self._rows] = result.token_ids
-        self._residency.table.length[self._rows] += 1
+        # Also that of a row that somebody else has by now: it is set anew before it is read.
+        self._last_token[step.rows] = result.token_ids
 
     def resume(self, request: Request, token: int) -> None:
         """Have a held request go on with the token that was sampled for it."""
@@ -74,28 +92,56 @@ class DecodeSet:
 
     def _refresh(self) -> None:
         if self._changed:
-            self._active = [r for r in self.requests if r.held is None]
+            self._active = [r for r in self.requests if r.held is None and r.has_more]
+            self._active += self.joining
             self._rows = np.array([r.row for r in self._active], dtype=np.int64)
+            self._each = np.arange(len(self._rows))
+            self._limit = np.array([len(r.tokens) for r in self._active], dtype=np.int64)
             self._samples = [r.sample for r in self._active]
+            self._hosted = self._samples
             self._changed = False
 
-    def plan(self) -> StepPlan:
+    def plan(self) -> Step:
         """Return the step that feeds each active row's last token; its page must be there."""
-        residency, table = self._residency, self._residency.table
+        residency = self._residency
         for request in self._at_boundary(residency.spec.swa_page_size):
-            residency.open_window(request, request.committed + 1)
-        rows = self._rows
-        count = len(rows)
+            residency.open_window(request, request.scheduled + 1)
+        step = Step(self._assemble(), self._active, self._rows)
+        positions = step.plan.positions
+        residency.table.length[self._rows] = positions
+        for request in self._active:
+            request.scheduled += 1
+        self._changed |= bool((positions + 1 >= self._limit).any())
+        return step
+
+    def _samples_ahead(self) -> bool:
+        if self._overlap and self._hosted:
+            self._hosted = [sample for sample in self._hosted if sample.needs_host]
+        return self._overlap and not self._hosted
+
+    def _feed(self) -> np.ndarray | None:
+        """Return which entry of the step in flight each row is fed from; None: none is."""
+        if self._flight is None:
+            return None
+        if self._flight.requests is self._active:
+            return self._each
+        entries = self._flight.entries
+        feed = np.array([entries.get(r.id, -1) for r in self._active], dtype=np.int64)
+        return feed if (feed >= 0).any() else None
+
+    def _assemble(self) -> StepPlan:
+        residency, table = self._residency, self._residency.table
+        rows, each = self._rows, self._each
         start = table.length[rows]
         ring, window = table.ring[rows], table.window[rows]
-        each = np.arange(count)
-        zero = np.zeros(count, dtype=np.int64)
+        zero = np.zeros(len(rows), dtype=np.int64)
+        feed, known = self._feed(), self._last_token[rows]
         copies = residency.take_copies()
         return StepPlan(
             phase=Phase.DECODE,
-            input_ids=self._last_token[rows],
+            input_ids=known if feed is None else np.where(feed < 0, known, np.int32(0)),
             chunk_start=start,
-            chunk_len=np.ones(count, dtype=np.int64),
+            chunk_len=np.ones(len(rows), dtype=np.int64),
             page_table=table.page_table[
                 rows, : div_ceil(int(start.max()) + 1, residency.spec.page_size)
             ],
@@ -114,4 +160,6 @@ class DecodeSet:
             samples=self._samples,
             positions=start + 1,
             prompt_logprobs=[],
+            feed=feed,
+            sample_ahead=self._samples_ahead(),
         )

@@ -111,14 +111,14 @@ class GrammarGate:
             return False
         return token in self._grammars.end_ids
 
-    def hear(self, *, prefilling: bool) -> list[GrammarOutput]:
+    def hear(self, *, at_work: bool) -> list[GrammarOutput]:
         """Take in masks between two steps; return outputs that have failed.
 
-        prefilling  whether a prefill could run now
+        at_work  whether a prefill could run now, or a step is in flight
         """
         assert self._grammars is not None
         expected = [r for r in self._waiting if not r.is_ready]
-        busy = prefilling or self._decoding.active or len(expected) < len(self._waiting)
+        busy = at_work or self._decoding.active or len(expected) < len(self._waiting)
         failed, self._failed = self._failed, []
         failed += self._grammars.poll(0.0 if busy or failed else IDLE_S)
         self.let_in = any(r.is_ready for r in expected)

@@ -1,4 +1,4 @@
-"""The engine loop: receive, admit, plan, launch, settle, reply.
+"""The engine loop: receive, admit, plan, launch, settle the step before, reply.
 
 The scheduler takes its clock, its sockets and its model runner as arguments; it has no thread
 and no global state, so that the same code runs under simulated time and faults.
@@ -7,7 +7,7 @@ and no global state, so that the same code runs under simulated time and faults.
 import logging
 from collections.abc import Callable
 
-from runtime.executor.step_plan import ModelRunner, Phase, StepPlan, StepResult
+from runtime.executor.step_plan import ModelRunner, Phase
 from runtime.ipc import Socket
 from runtime.messages import (
     Abort,
@@ -29,6 +29,7 @@ from runtime.scheduler.admission import Admission
 from runtime.scheduler.cache_view import cache_view
 from runtime.scheduler.decode import DecodeSet
 from runtime.scheduler.endings import Endings
+from runtime.scheduler.flight import Step
 from runtime.scheduler.grammar_gate import GrammarGate, Grammars
 from runtime.scheduler.integrity import IntegrityWatch
 from runtime.scheduler.prefill import PrefillPlanner
@@ -38,6 +39,7 @@ from runtime.scheduler.replies import Replies
 from runtime.scheduler.request import Request, Status
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.settings import SchedulerSettings
+from runtime.scheduler.settling import Settling
 from runtime.scheduler.stats import Ending, Stats
 
 logger = logging.getLogger("umbra.scheduler")
@@ -66,7 +68,7 @@ class Scheduler:
         self._clock = clock
         self.waiting = WaitingQueue(settings.schedule_policy)
         self.prefills: list[Request] = []
-        self.decoding = DecodeSet(residency)
+        self.decoding = DecodeSet(residency, overlap=settings.overlap)
         self.stats = Stats(residency, clock, decode_log_interval=settings.decode_log_interval)
         self._admission = Admission(self.waiting, residency, clock)
         self._planner = PrefillPlanner(
@@ -74,6 +76,9 @@ class Scheduler:
             self.waiting,
             chunk_tokens=settings.chunked_prefill_size,
             logit_rows=settings.max_logit_rows,
+            context=settings.step_context,
+            samples=settings.step_samples,
+            overlap=settings.overlap,
         )
         self._gate = GrammarGate(grammars, self.waiting, self.decoding)
         self._replies = Replies()
@@ -87,8 +92,20 @@ class Scheduler:
             replies=self._replies,
             on_change=self._admission.wake,
         )
+        self._settling = Settling(
+            residency,
+            prefills=self.prefills,
+            decoding=self.decoding,
+            gate=self._gate,
+            endings=self._endings,
+            stats=self.stats,
+            replies=self._replies,
+            on_publish=self._admission.wake,
+        )
         self._requests = self._endings.requests
         self._last_phase = Phase.DECODE
+        self._flight: Step | None = None
+        self._settled_s = 0.0
         self._watch = IntegrityWatch(residency, every_step=settings.check_every_step)
         self.running = True
         self.step_started_s: float | None = None
@@ -100,47 +117,68 @@ class Scheduler:
         """Serve until a `Shutdown` message."""
         while self.running:
             self.turn()
+        self._land()
 
     def turn(self) -> None:
-        """Do one turn of the loop: at most one step."""
+        """Do one turn of the loop: launch one step at most, and settle the one in flight."""
         self.turned_s = self._clock()
-        busy = bool(self.prefills or len(self.decoding) or len(self.waiting))
+        flight = self._flight
+        busy = bool(flight or self.prefills or len(self.decoding) or len(self.waiting))
         for message in self._socket.receive(0.0 if busy else self.settings.idle_poll_s):
             self._receive(message)
         if self._gate.active:
             self._hear_grammars()
-        for request in self._admission.admit(self.prefills, len(self.decoding)):
+        reserve = len(self.decoding) + len(self.decoding.joining)
+        for request in self._admission.admit(self.prefills, reserve):
             request.times.admitted(self._clock())
             self.stats.recomputed(request)
         step = self._plan()
         if step is not None:
-            self._run_step(*step)
-        # First: who has a reply finds what it left in the cache announced.
-        self.residency.flush_events()
+            self._launch(step)
+        self._land()
+        if step is not None and step.plan.sample_ahead:
+            self._fly(step)
+        elif step is not None:
+            if flight is not None:
+                self._reply()  # what is known need not wait for this step
+            self._settle(step)
         self._reply()
-        if step is not None:
+        if step is not None or flight is not None:
             self._watch.stepped([*self.prefills, *self.decoding.requests])
         elif not self._requests:
             self._watch.idle(self.turned_s)
 
-    def _run_step(self, plan: StepPlan, requests: list[Request]) -> None:
-        self.step_started_s = started = self._clock()
-        step = self._runner.launch(plan)
-        self.residency.copies_launched()
-        if plan.phase is Phase.DECODE and self._gate.active:
-            self._gate.gather(requests, step)
-        result = step.result()
-        self.turned_s = self._clock()
+    def _launch(self, step: Step) -> None:
+        self.step_started_s = step.launched_s = self._clock()
+        step.handle = self._runner.launch(step.plan)
         self.step_started_s = None
-        if plan.phase is Phase.PREFILL:
-            tokens = len(plan.input_ids)
-            self.stats.prefill_step(requests, tokens=tokens, elapsed_s=self.turned_s - started)
-            self._settle_prefill(plan, requests, result)
-        else:
-            self._settle_decode(requests, result)
-            self.stats.decode_step(len(requests))
+        self.residency.copies_launched()
+
+    def _fly(self, step: Step | None) -> None:
+        self._flight = step
+        self.decoding.follow(step)
+
+    def _land(self) -> None:
+        """Settle the step in flight, if there is one."""
+        step = self._flight
+        if step is not None:
+            self._fly(None)
+            self._settle(step)
+
+    def _settle(self, step: Step) -> None:
+        """Wait for a step, and take in what it produced."""
+        assert step.handle is not None
+        self.step_started_s = started = max(step.launched_s, self._settled_s)
+        if not step.plan.sample_ahead and step.plan.phase is Phase.DECODE and self._gate.active:
+            self._gate.gather(step.requests, step.handle)
+        result = step.handle.result()
+        self.turned_s = self._settled_s = self._clock()
+        self.step_started_s = None
+        self._settling.step(step, result, now_s=self.turned_s, elapsed_s=self.turned_s - started)
 
     def _reply(self) -> None:
+        # First: who has a reply finds what it left in the cache announced.
+        self.residency.flush_events()
         items = self._replies.take()
         self.stats.update(
             running=len(self.prefills) + len(self.decoding),
@@ -192,8 +230,11 @@ class Scheduler:
 
         Then sample the rows that were held for their masks: they take part in the next step.
         """
-        for output in self._gate.hear(prefilling=bool(self.prefills)):
-            request, reason = self._requests[output.request_id], output.failure or ""
+        at_work = bool(self.prefills or self._flight)
+        for output in self._gate.hear(at_work=at_work):
+            request, reason = self._at_rest(output.request_id), output.failure or ""
+            if request is None:
+                continue
             if request.output_tokens:
                 self._endings.fail(request, reason)
             else:
@@ -203,14 +244,31 @@ class Scheduler:
             self._admission.wake()
         due = self.decoding.due
         if due:
-            self._settle_held(due)
+            result = self._runner.sample([r.held for r in due if r.held is not None])
+            self.turned_s = self._clock()
+            self._settling.held(due, result, now_s=self.turned_s)
 
     def _end_early(self, request_ids: list[int], how: Ending) -> None:
         """End requests that nobody wants more of; unknown ids are of those that have ended."""
         for request_id in request_ids:
-            request = self._requests.get(request_id)
+            request = self._at_rest(request_id)
             if request is not None:
                 self._endings.quietly(request, how)
+
+    def _at_rest(self, request_id: int) -> Request | None:
+        """Return a request that can be ended now, if it has not ended yet.
+
+        A prompt ends between two chunks, so that what was computed of it can be gone on from.
+        """
+        request = self._requests.get(request_id)
+        if (
+            request is not None
+            and request.status is Status.PREFILL
+            and request.scheduled > request.committed
+        ):
+            self._land()
+            return self._requests.get(request_id)
+        return request
 
     def _flush(self, message: Flush) -> None:
         busy = len(self.waiting) + len(self.prefills) + len(self.decoding)
@@ -253,27 +311,37 @@ class Scheduler:
 
     # --- planning
 
-    def _plan(self) -> tuple[StepPlan, list[Request]] | None:
+    def _plan(self) -> Step | None:
         """Return the next step: prefill and decode take turns when both have work."""
         prefill_first = self._last_phase is Phase.DECODE
-        if self.prefills and (prefill_first or not self.decoding.active):
-            self._last_phase = Phase.PREFILL
-            return self._planner.plan(self.prefills)
+        if self._to_compute and (prefill_first or not self.decoding.active):
+            return self._plan_prefill()
         self._find_decode_pages()
         if self.decoding.active:
             self._last_phase = Phase.DECODE
-            return self.decoding.plan(), list(self.decoding.active)
-        if self.prefills:
-            self._last_phase = Phase.PREFILL
-            return self._planner.plan(self.prefills)
-        return None
+            return self.decoding.plan()
+        return self._plan_prefill() if self._to_compute else None
+
+    def _plan_prefill(self) -> Step:
+        self._last_phase = Phase.PREFILL
+        return self._planner.plan(self._to_compute)
+
+    @property
+    def _to_compute(self) -> list[Request]:
+        """The prefills of which some is in no step yet."""
+        return [request for request in self.prefills if request.scheduled < request.target]
 
     def _find_decode_pages(self) -> None:
-        """Give each row the page its next position opens; retract others where there is none."""
+        """Give each row the page its next position opens.
+
+        Where there is none, settle the step in flight, which may end somebody; then retract.
+        """
         for request in self.decoding.needs_page() if self.decoding.active else []:
-            while request.status is Status.DECODE and not self.residency.try_grow(
-                request, request.committed
-            ):
+            while request.row >= 0 and not self.residency.try_grow(request, request.scheduled):
+                if self._flight is not None:
+                    self._land()
+                    self._find_decode_pages()
+                    return
                 self._retract(self._victim())
 
     def _victim(self) -> Request:
@@ -291,83 +359,3 @@ class Scheduler:
         request.times.queued(self._clock())
         self.waiting.add(request)
         self._admission.wake()
-
-    # --- settling
-
-    def _settle_prefill(self, plan: StepPlan, requests: list[Request], result: StepResult) -> None:
-        for span, logprobs in zip(plan.prompt_logprobs, result.prompt_logprobs, strict=True):
-            requests[span.row].prompt_logprobs.append(logprobs)
-        twins = self._planner.twins
-        rows_sampled = len(plan.sampled) - len(twins)
-        sampled = {int(row): k for k, row in enumerate(plan.sampled[:rows_sampled])}
-        for i, request in enumerate(requests):
-            request.committed = request.scheduled
-            self.residency.table.length[request.row] = request.committed
-            done = request.committed == request.target
-            k = sampled.get(i)
-            if k is None or result.failed[k] is None:
-                self.residency.publish(request, partial=done)
-            if request.cached_tokens is None:
-                request.cached_tokens = request.matched
-                self.stats.cached(request)
-            if not done:
-                continue
-            request.times.computed(self.turned_s)
-            self.prefills.remove(request)
-            request.status = Status.DECODE
-            if k is None:
-                self._endings.finish(request, "length", now_s=self.turned_s)
-            elif self._take_token(request, result, k):
-                self.decoding.add(request)
-        for k, twin in enumerate(twins, start=rows_sampled):
-            self._take_first_token(twin, result, k)
-        self._admission.wake()
-
-    def _take_first_token(self, twin: Request, result: StepResult, k: int) -> None:
-        """Give a waiting request the token sampled from another one's prompt, which was its own.
-
-        It goes on waiting, for a row that starts behind the prompt.
-        """
-        twin.cached_tokens = twin.prompt_tokens
-        self.stats.cached(twin)
-        twin.times.admitted(self.turned_s)
-        twin.times.computed(self.turned_s)
-        self._take_token(twin, result, k)
-
-    def _settle_decode(self, requests: list[Request], result: StepResult) -> None:
-        self.decoding.settled(result)
-        for k, request in enumerate(requests):
-            request.committed += 1
-            request.scheduled = request.committed
-            if k not in result.held:
-                self._take_token(request, result, k)
-
-    def _settle_held(self, requests: list[Request]) -> None:
-        rows = [request.held for request in requests if request.held is not None]
-        result = self._runner.sample(rows)
-        self.turned_s = self._clock()
-        for k, request in enumerate(requests):
-            self.decoding.resume(request, result.token_ids[k])
-            self._take_token(request, result, k)
-
-    def _take_token(self, request: Request, result: StepResult, k: int) -> bool:
-        """Append sampled token `k` to its request; False if that ended the request."""
-        failure = result.failed[k]
-        if failure is not None:
-            self._endings.fail(request, failure)
-            return False
-        token = result.token_ids[k]
-        request.append(token)
-        self.stats.sampled(request)
-        self._replies.token(request, token, result.logprobs[k])
-        sampling = request.sample.sampling
-        enough = request.output_tokens >= sampling.min_new_tokens
-        if (token in request.stop_ids and enough) or self._gate.completes(request, token):
-            self._endings.finish(request, "stop", now_s=self.turned_s, matched=token)
-            return False
-        if request.output_tokens >= sampling.max_new_tokens:
-            self._endings.finish(request, "length", now_s=self.turned_s)
-            return False
-        if request.constraint is not None:
-            request.constraint.take(token)
-        return True

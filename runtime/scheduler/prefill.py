@@ -6,6 +6,7 @@ import numpy as np
 
 from mem_cache.spec import div_ceil
 from runtime.executor.step_plan import Phase, PromptLogprobSpan, StepPlan
+from runtime.scheduler.flight import Step
 from runtime.scheduler.prefill_shares import share_out
 from runtime.scheduler.queue import WaitingQueue
 from runtime.scheduler.request import Request
@@ -28,37 +29,64 @@ class PrefillPlanner:
     logit_rows    prompt positions whose logits one step may compute, which bounds their memory
     waiting       a request there whose prompt one of the rows completes is sampled from the
                   same logits
-    twins         those of the last plan, in order; they come after the rows that are sampled
+    context       tokens before and in the chunks of a step; a longer row takes part alone. None: no
+                  limit
+    samples       rows that a step may sample, those that have none of their own left out first.
+                  None: no limit
+    overlap       steps may sample ahead
     """
 
     def __init__(
-        self, residency: Residency, waiting: WaitingQueue, *, chunk_tokens: int, logit_rows: int
+        self,
+        residency: Residency,
+        waiting: WaitingQueue,
+        *,
+        chunk_tokens: int,
+        logit_rows: int,
+        context: int | None = None,
+        samples: int | None = None,
+        overlap: bool = False,
     ) -> None:
         self._residency = residency
         self._waiting = waiting
-        self.twins: list[Request] = []
         self._chunk_tokens = chunk_tokens
         self._logit_rows = logit_rows
+        self._context = context
+        self._samples = samples
+        self._overlap = overlap
 
-    def plan(self, prefills: list[Request]) -> tuple[StepPlan, list[Request]]:
-        """Return the step for at least one request of `prefills`, and its rows in order."""
-        chunks = self._cut(prefills)
-        plan = self._assemble(chunks)
-        return plan, [chunk.request for chunk in chunks]
+    def plan(self, prefills: list[Request]) -> Step:
+        """Return the step for at least one request of `prefills`, in their order.
+
+        Each of them has something left to compute that is in no step yet.
+        """
+        return self._assemble(self._cut(prefills))
 
     def _cut(self, prefills: list[Request]) -> list[_Chunk]:
         budget = self._chunk_tokens if self._chunk_tokens > 0 else sum(r.total for r in prefills)
         chunks: list[_Chunk] = []
-        for request, end in share_out(prefills, tokens=budget, logit_rows=self._logit_rows):
+        shares = share_out(prefills, tokens=budget, logit_rows=self._logit_rows)
+        for request, end in self._within_context(shares):
             start = request.scheduled
             window = self._residency.table.window[request.row].copy()
             self._residency.open_window(request, end)
             saves = self._residency.plan_saves(request, start, end)
-            request.scheduled = end
+            request.scheduled = self._residency.table.length[request.row] = end
             chunks.append(_Chunk(request, start, end, window, saves))
         return chunks
 
-    def _assemble(self, chunks: list[_Chunk]) -> StepPlan:
+    def _within_context(self, shares: list[tuple[Request, int]]) -> list[tuple[Request, int]]:
+        """Leave out rows that make the context too long, the least urgent and newest first."""
+        if self._context is None:
+            return shares
+        left, kept = self._context, set[int]()
+        for request, end in sorted(shares, key=lambda share: -share[0].urgency):
+            if end <= left or not kept:
+                left -= end
+                kept.add(request.id)
+        return [share for share in shares if share[0].id in kept]
+
+    def _assemble(self, chunks: list[_Chunk]) -> Step:
         table = self._residency.table
         requests = [c.request for c in chunks]
         rows = np.array([r.row for r in requests], dtype=np.int64)
@@ -78,11 +106,14 @@ class PrefillPlanner:
         ]
         # Once each, also where several rows complete the same prompt in this step.
         twins = {twin: i for i in sampled for twin in self._waiting.twins(requests[i])}
-        self.twins = list(twins)
-        samples = [requests[i].sample for i in sampled] + [twin.sample for twin in self.twins]
+        if self._samples is not None:
+            twins = dict(list(twins.items())[: max(0, self._samples - len(sampled))])
+        samples = [requests[i].sample for i in sampled] + [twin.sample for twin in twins]
         sampled += twins.values()
+        spans = [s for i, c in enumerate(chunks) if (s := _span(i, c)) is not None]
+        ahead = self._overlap and not (twins or spans or any(s.needs_host for s in samples))
         copies = self._residency.take_copies()
-        return StepPlan(
+        plan = StepPlan(
             phase=Phase.PREFILL,
             input_ids=np.concatenate([c.request.tokens[c.start : c.end] for c in chunks]),
             chunk_start=np.array([c.start for c in chunks], dtype=np.int64),
@@ -102,8 +133,10 @@ class PrefillPlanner:
             sampled=np.array(sampled, dtype=np.int64),
             samples=samples,
             positions=np.array([chunks[i].end for i in sampled], dtype=np.int64),
-            prompt_logprobs=[s for i, c in enumerate(chunks) if (s := _span(i, c)) is not None],
+            prompt_logprobs=spans,
+            sample_ahead=ahead,
         )
+        return Step(plan, requests, rows, list(twins))
 
 
 def _span(row: int, chunk: _Chunk) -> PromptLogprobSpan | None:

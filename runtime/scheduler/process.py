@@ -11,27 +11,20 @@ import torch
 
 from jit_kernels.registry import BackendUnavailable, chosen
 from layers.checkpoint import WeightError
-from layers.config import (
-    ConfigFault,
-    ModelConfig,
-    load_config,
-    pool_spec,
-    resolve_record_format,
-)
-from layers.deepseek_v4 import DeepseekV4
-from layers.weights import fill_dummy, load_weights
+from layers.config import ConfigFault, ModelConfig, load_config, pool_spec
 from mem_cache.allocator import PageAllocator
 from mem_cache.layout import full_page_bytes, ring_bytes, swa_page_bytes
 from mem_cache.policy import Lru, TurnPolicy
-from mem_cache.pools import KvPools
 from mem_cache.request_table import RequestTable
 from mem_cache.spec import PoolSizes, PoolSpec, div_ceil
 from runtime.collector import calm_collector
 from runtime.config import ServerConfig
+from runtime.device_sizes import DeviceSizes, device_sizes
 from runtime.errors import ConfigError, WorkerDied
-from runtime.executor.memory_budget import pool_shares, pool_sizes
-from runtime.executor.model_runner import CpuModelRunner
-from runtime.executor.sampler import Sampler
+from runtime.executor.cuda_model import load_on_cuda
+from runtime.executor.device_choice import choose_device, choose_formats
+from runtime.executor.loaded_model import Facts, LoadedModel, load_on_cpu
+from runtime.executor.memory_budget import pool_shares
 from runtime.grammar.nursery import NurserySettings
 from runtime.grammar.pool import GrammarPool, PoolSettings
 from runtime.heap import keep_freed_memory
@@ -115,51 +108,79 @@ def build_scheduler(
     clock: Callable[[], float] = time.monotonic,
     publisher: KvEventPublisher | None = None,
 ) -> tuple[Scheduler, Ready]:
-    """Load the checkpoint in `folder` and return a scheduler on the CPU, with its facts."""
+    """Load the checkpoint in `folder` and return a scheduler on its device, with its facts."""
     model_config = load_config(folder, config.override_config)
-    network_dtype = "float32" if config.dtype == "auto" else config.dtype
-    record_format = resolve_record_format(model_config, config.kv_cache_dtype, network_dtype)
-    spec = pool_spec(model_config, record_format)
-    sizes = pool_sizes(config, spec)
-    device = torch.device("cpu")
     torch.set_num_threads(_threads(model_config))
     keep_freed_memory()
-    model = DeepseekV4(model_config, device, getattr(torch, network_dtype))
-    if config.load_format == "dummy":
-        fill_dummy(model, config.random_seed or 0)
-    else:
-        load_weights(model, folder)
-    pools = KvPools(spec, sizes, device)
-    context = _context_tokens(config, model_config, spec, sizes)
-    residency = build_residency(config, spec, sizes, context, event_sink=publisher)
+    device = choose_device(config, model_config)
+    given = device_sizes(config, device.type)
+    loaded = _load(config, folder, model_config, given=given, device=device)
+    spec, context = loaded.spec, loaded.context_tokens
+    residency = build_residency(
+        config,
+        spec,
+        loaded.sizes,
+        context,
+        rows=given.max_running_requests,
+        event_sink=publisher,
+    )
     settings = SchedulerSettings(
         context_tokens=context,
         eos_token_ids=model_config.eos_token_ids,
         max_queued_requests=config.max_queued_requests,
-        chunked_prefill_size=config.chunked_prefill_size,
+        chunked_prefill_size=given.chunked_prefill_size,
         schedule_policy=config.schedule_policy,
         check_every_step=config.check_every_step,
         decode_log_interval=config.decode_log_interval,
-        max_logit_rows=max(1, LOGIT_ELEMENTS // model_config.vocab_size),
+        max_logit_rows=_logit_rows(model_config),
+        step_context=loaded.step_context,
+        step_samples=loaded.step_samples,
+        overlap=loaded.in_flight,
     )
-    runner = CpuModelRunner(model, pools, Sampler(model_config.vocab_size, device))
     scheduler = Scheduler(
         settings,
         residency,
-        runner=runner,
+        runner=loaded.runner,
         socket=socket,
         clock=clock,
         grammars=build_grammars(config, folder, model_config),
     )
+    scheduler.stats.cuda_graph = loaded.graphs
     ready = Ready(
         context_tokens=context,
         vocab_size=model_config.vocab_size,
         eos_token_ids=list(model_config.eos_token_ids),
-        info=_facts(model_config, spec, sizes, network_dtype, pools.bytes)
+        info=_facts(model_config, loaded)
+        | {
+            "max_running_requests": given.max_running_requests,
+            "chunked_prefill_size": given.chunked_prefill_size,
+        }
         | _event_facts(publisher),
     )
-    _log_pools(spec, sizes, record_format)
+    _log_pools(spec, loaded.sizes)
     return scheduler, ready
+
+
+def _load(
+    config: ServerConfig,
+    folder: Path,
+    model: ModelConfig,
+    *,
+    given: DeviceSizes,
+    device: torch.device,
+) -> LoadedModel:
+    dtype, record_format = choose_formats(config, model, device)
+    spec = pool_spec(model, record_format)
+    if device.type == "cpu":
+        return load_on_cpu(config, folder, model, spec=spec, given=given, dtype=dtype)
+    rows = _logit_rows(model)
+    return load_on_cuda(
+        config, folder, model, spec=spec, given=given, device=device, logit_rows=rows
+    )
+
+
+def _logit_rows(model: ModelConfig) -> int:
+    return max(1, LOGIT_ELEMENTS // model.vocab_size)
 
 
 def build_grammars(config: ServerConfig, folder: Path, model: ModelConfig) -> GrammarPool:
@@ -178,13 +199,13 @@ def build_grammars(config: ServerConfig, folder: Path, model: ModelConfig) -> Gr
     )
 
 
-def _log_pools(spec: PoolSpec, sizes: PoolSizes, record_format: str) -> None:
+def _log_pools(spec: PoolSpec, sizes: PoolSizes) -> None:
     shares = pool_shares(spec, sizes)
     total = max(1, sum(shares.values()))
     logger.info(
         "KV pools, %s records: %d full pages (%d bytes, %.1f %%), %d SWA pages (%d, %.1f %%), "
         "%d rings (%d, %.1f %%)",
-        record_format,
+        spec.record_format,
         *(sizes.full_pages, shares["full"], 100 * shares["full"] / total),
         *(sizes.swa_pages, shares["swa"], 100 * shares["swa"] / total),
         *(sizes.rings, shares["rings"], 100 * shares["rings"] / total),
@@ -209,6 +230,7 @@ def build_residency(
     sizes: PoolSizes,
     context_tokens: int,
     *,
+    rows: int,
     event_sink: EventSink | None = None,
 ) -> Residency:
     """Return empty allocators, table and tree of the given sizes."""
@@ -220,7 +242,7 @@ def build_residency(
         rings=PageAllocator("rings", sizes.rings),
         table=RequestTable(
             tree,
-            rows=config.max_running_requests,
+            rows=rows,
             max_pages=div_ceil(context_tokens, tree.page_size),
         ),
         replay_tokens=spec.replay_tokens,
@@ -239,19 +261,6 @@ def _quota_tokens(config: ServerConfig, sizes: PoolSizes, page_size: int) -> int
     return max(1, int(config.namespace_quota * sizes.full_pages)) * page_size
 
 
-def _context_tokens(
-    config: ServerConfig, model: ModelConfig, spec: PoolSpec, sizes: PoolSizes
-) -> int:
-    """Return the longest prompt plus output: by flag or model, and no more than the pages hold."""
-    most = model.max_position_embeddings
-    limit = most if config.context_length is None else config.context_length
-    if limit < 1:
-        raise ConfigError(f"--context-length {limit} must be at least 1")
-    if limit > most:
-        raise ConfigError(f"--context-length {limit} exceeds the model's {most}")
-    return min(limit, sizes.full_pages * spec.tree.page_size)
-
-
 def _event_facts(publisher: KvEventPublisher | None) -> dict[str, str | int | float | bool]:
     if publisher is None:
         return {}
@@ -262,14 +271,13 @@ def _event_facts(publisher: KvEventPublisher | None) -> dict[str, str | int | fl
     return {name: endpoint for name, endpoint in endpoints.items() if endpoint is not None}
 
 
-def _facts(
-    model: ModelConfig, spec: PoolSpec, sizes: PoolSizes, dtype: str, pool_bytes: int
-) -> dict[str, str | int | float | bool]:
+def _facts(model: ModelConfig, loaded: LoadedModel) -> Facts:
+    spec, sizes = loaded.spec, loaded.sizes
+    backends = chosen("cuda" if loaded.facts["device"] == "cuda" else "cpu")
     return {
         "model_type": model.model_type,
         "architectures": ",".join(model.architectures),
         "num_hidden_layers": model.num_hidden_layers,
-        "dtype": dtype,
         "record_format": spec.record_format,
         "page_size": spec.tree.page_size,
         "swa_page_size": spec.tree.swa_page_size,
@@ -277,13 +285,15 @@ def _facts(
         "full_pages": sizes.full_pages,
         "swa_pages": sizes.swa_pages,
         "rings": sizes.rings,
-        "pool_bytes": pool_bytes,
+        "pool_bytes": loaded.pool_bytes,
         "full_page_bytes": full_page_bytes(spec),
         "swa_page_bytes": swa_page_bytes(spec),
         "ring_bytes": ring_bytes(spec),
         **{f"{pool}_pool_bytes": size for pool, size in pool_shares(spec, sizes).items()},
         "replay_tokens": spec.replay_tokens,
         "max_total_num_tokens": sizes.full_pages * spec.tree.page_size,
-        "device": "cpu",
-        "backends": ",".join(f"{op}={name}" for op, name in sorted(chosen().items())),
+        "cuda_graph": loaded.graphs,
+        "overlap": loaded.in_flight,
+        "backends": ",".join(f"{op}={name}" for op, name in sorted(backends.items())),
+        **loaded.facts,
     }

@@ -44,6 +44,9 @@ class Request:
         [ from the cache )[ written and settled )[ in the step in flight )[ known, not fed )
         0             matched             committed              scheduled            total
 
+    (While a turn has launched a step and not yet settled the one before it, `scheduled` of a row in
+    both is one past `total`.)
+
     full_matched   tokens whose full pages were there at admission: from `matched` on they are
                    computed again for want of a resume point
     target         prefill ends here; `total` at the time of admission, so that a request that
@@ -173,6 +176,11 @@ class Request:
     def output_tokens(self) -> int:
         """Tokens sampled so far."""
         return self.total - self.prompt_tokens
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a decode step may follow all that is scheduled: there is room for its token."""
+        return self.scheduled + 1 < len(self.tokens)
 
     @property
     def is_ready(self) -> bool:

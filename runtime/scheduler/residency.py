@@ -331,8 +331,13 @@ class Residency:
         request.await_nobody()
 
     def _leave_end_point(self, request: Request) -> None:
-        """Hand the row's window and ring to a resume point at its last token."""
-        position = request.committed
+        """Hand the row's window and ring to a resume point at its last token.
+
+        A step in flight may put one more token in the place of the oldest, which only the position
+        before would need. It may not be a chunk: what that leaves serves nothing before its end.
+        """
+        position, ahead = request.committed, request.scheduled - request.committed
+        assert ahead <= 1, f"request {request.id} leaves with {ahead} tokens in flight"
         if not (self.reuse and self.policy.request_end and position) or request.lock is None:
             return
         pages = self.table.window[request.row, : self.spec.window_pages_at(position)]
@@ -344,6 +349,7 @@ class Residency:
             position,
             swa_pages=pages.tolist(),
             ring=ring,
+            exact=ahead > 0,
             kind=PointKind.REQUEST_END,
         )
 

@@ -12,7 +12,12 @@ class SchedulerSettings:
     context_tokens    longest prompt plus output; also no more than the full pages hold
     eos_token_ids     the model's own end tokens
     max_logit_rows    prompt positions whose logits one step may compute
+    step_context      tokens before and in the chunks of one prefill step, where more rows than
+                      one take part; None: no limit
+    step_samples      rows that one prefill step may sample; None: no limit
     idle_poll_s       how long an idle loop waits for a message
+    overlap           launch a step before the one before it is settled; the runner must feed rows
+                      from the step in flight (`StepPlan.feed`)
     """
 
     context_tokens: int
@@ -23,4 +28,7 @@ class SchedulerSettings:
     check_every_step: bool = False
     decode_log_interval: int = 40
     max_logit_rows: int = 4096
+    step_context: int | None = None
+    step_samples: int | None = None
     idle_poll_s: float = 0.1
+    overlap: bool = False

@@ -14,8 +14,6 @@ from runtime.scheduler.residency import Residency
 # There may be thousands of namespaces, so they are not looked at in every step.
 NAMESPACES_INTERVAL_S = 1.0
 NAMESPACES_TOLD = 16
-# Whether decode steps are replayed as CUDA graphs.
-CUDA_GRAPH = False
 
 logger = logging.getLogger("umbra.scheduler")
 
@@ -48,6 +46,7 @@ class Stats:
     """What happened since start, and what is so now. Written by the loop, read by anyone.
 
     namespace_tokens  that the largest cache namespaces hold, by digest
+    cuda_graph        whether decode steps are replayed as CUDA graphs
     """
 
     def __init__(
@@ -55,6 +54,7 @@ class Stats:
     ) -> None:
         self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0.0)
         self.gauges: dict[str, float] = {}
+        self.cuda_graph = False
         self._residency = residency
         self._clock = clock
         self._interval = decode_log_interval
@@ -135,7 +135,7 @@ class Stats:
             "waiting": waiting,
             "compiling": compiling,
             "rows": rows,
-            "cuda_graph": float(CUDA_GRAPH),
+            "cuda_graph": float(self.cuda_graph),
             "full_pages": full.capacity,
             "full_pages_free": full.free,
             "full_pages_evictable": cache.evictable_pages,
@@ -157,8 +157,13 @@ class Stats:
             "gen_throughput": self._gen_throughput,
         }
 
-    def prefill_step(self, requests: list[Request], *, tokens: int, elapsed_s: float) -> None:
-        """Count and log one prefill step of `tokens` new tokens that is not settled yet."""
+    def prefill_step(
+        self, requests: list[Request], *, tokens: int, pending_tokens: int, elapsed_s: float
+    ) -> None:
+        """Count and log one prefill step of `tokens` new tokens that is not settled yet.
+
+        pending_tokens  that its prompts have left after it
+        """
         self.count("prefill_steps")
         self.count("computed_prompt_tokens", tokens)
         gauges = self.gauges
@@ -174,8 +179,8 @@ class Stats:
             gauges["swa_usage"],
             gauges["running"],
             gauges["waiting"],
-            sum(r.target - r.scheduled for r in requests),
-            CUDA_GRAPH,
+            pending_tokens,
+            False,
             tokens / max(elapsed_s, 1e-9),
         )
 
@@ -200,7 +205,7 @@ class Stats:
             gauges["full_usage"],
             gauges["swa_usage"] * residency.swa.capacity * residency.spec.swa_page_size,
             gauges["swa_usage"],
-            CUDA_GRAPH,
+            self.cuda_graph,
             self._gen_throughput,
             gauges["waiting"],
         )

@@ -20,6 +20,7 @@ async def server_info(service: Service) -> dict[str, Any]:
     return {
         **settings,
         **service.manager.ready.info,
+        "max_running_requests": service.manager.rows,
         "served_model_name": service.model_name,
         "version": VERSION,
         "status": "draining" if service.manager.draining else "ready",

@@ -13,7 +13,7 @@ def server_load(service: Service, state: State | None) -> dict[str, Any]:
     utilization   share of the rows that run
     """
     gauges = {} if state is None else state.gauges
-    rows = service.config.max_running_requests
+    rows = service.manager.rows
     running = int(gauges.get("running", 0))
     capacity = gauges.get("full_pages", 0.0) * gauges.get("page_size", 0.0)
     return {

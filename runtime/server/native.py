@@ -51,8 +51,7 @@ class Generations:
         """Return how many calls the queue takes at a time, where there may be more than that."""
         if not self._service.trusted:
             return None
-        config = self._service.config
-        room = config.max_queued_requests + config.max_running_requests
+        room = self._service.config.max_queued_requests + self._service.manager.rows
         return max(1, room // plan.calls[0].sampling.n)
 
     async def stream(self, plan: NativePlan) -> AsyncGenerator[dict[str, Any], None]:

@@ -47,7 +47,7 @@ class NextTurn:
         request  what was encoded to `prompt`, asked with `call` and answered with `message`
         """
         manager = self._manager
-        if manager.draining or manager.in_flight >= manager.config.max_running_requests:
+        if manager.draining or manager.in_flight >= manager.rows:
             return
         if not message.get("reasoning_content") or not drops_reasoning(request, prompt):
             return

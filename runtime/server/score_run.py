@@ -61,7 +61,7 @@ class ScoreRun:
         longer = sorted({ids for ids in choices if len(ids) > 1})
         asked = Logprobs(len(prefix))
         # One score alone never overflows the queue, nor memory, nor takes every row.
-        most = max(1, self._manager.config.max_running_requests // 2)
+        most = max(1, self._manager.rows // 2)
         wave = min(most, max(1, WAVE_TOKENS // max(1, len(prefix))))
         found: dict[Ids, list[float]] = {}
         for start in range(0, len(longer), wave):

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from runtime.config import ServerConfig
+from runtime.device_sizes import device_sizes
 from runtime.errors import (
     Aborted,
     BadRequest,
@@ -61,6 +62,7 @@ class TokenizerManager:
     """Turns calls into scheduler requests, and what comes back into streams.
 
     limits          what a sequence may be
+    rows            requests that may run at once
     observer        hears what metrics are made of
     draining        True: new calls are refused with Unavailable
     dead            why the engine is gone; None while it lives
@@ -82,6 +84,8 @@ class TokenizerManager:
         self.tokenizer = tokenizer
         self.ready = ready
         self.limits = Limits(ready.context_tokens, ready.vocab_size)
+        default = device_sizes(config, "cpu").max_running_requests
+        self.rows = int(ready.info.get("max_running_requests", default))
         self.observer: Observer = NoObserver()
         self.clock = clock
         self.draining = False
@@ -239,7 +243,7 @@ class TokenizerManager:
 
     def _reserve(self, group: Group, count: int) -> None:
         self._refuse_if_closed()
-        room = self.config.max_queued_requests + self.config.max_running_requests
+        room = self.config.max_queued_requests + self.rows
         if self.in_flight + count > room:
             raise QueueFull(f"{self.in_flight} requests are waiting or running: try again later")
         if group.label is not None:

@@ -3,7 +3,8 @@
     python -m tests.bench.bench_host [--running 64] [--steps 1000] [--prompt 32768]
 
 Prints the scheduler thread's CPU time per decode step (receive, plan, settle, reply and its
-encoding; p50, p90, p99) and per admission of a long prompt, cold and as a second turn. Floors:
+encoding; p50, p90, p99), settled in its turn and overlapped, where a row ends and another joins
+every so often as well, and per admission of a long prompt, cold and as a second turn. Floors:
 1.5 ms per decode step at 64 running requests, 2 ms per admission of 32k tokens.
 """
 
@@ -69,7 +70,9 @@ class EncodingSocket:
         self.sent_bytes += len(self._encoder.encode(message))
 
 
-def make_scheduler(rows: int, context: int, socket: EncodingSocket) -> Scheduler:
+def make_scheduler(
+    rows: int, context: int, socket: EncodingSocket, *, overlap: bool = False
+) -> Scheduler:
     """Return a scheduler at V4's page sizes with room for every request of the benchmark."""
     spec = TreeSpec()
     sizes = PoolSizes(
@@ -85,7 +88,11 @@ def make_scheduler(rows: int, context: int, socket: EncodingSocket) -> Scheduler
         table=RequestTable(spec, rows=rows, max_pages=div_ceil(context, spec.page_size)),
     )
     settings = SchedulerSettings(
-        context_tokens=context, eos_token_ids=(1,), chunked_prefill_size=-1, idle_poll_s=0.0
+        context_tokens=context,
+        eos_token_ids=(1,),
+        chunked_prefill_size=-1,
+        idle_poll_s=0.0,
+        overlap=overlap,
     )
     return Scheduler(settings, residency, runner=NoOpRunner(), socket=socket, clock=time.monotonic)
 
@@ -103,16 +110,30 @@ def turn_ms(scheduler: Scheduler) -> float:
     return (time.thread_time_ns() - started) / 1e6
 
 
-def decode_steps(running: int, steps: int) -> list[float]:
+def decode_steps(running: int, steps: int, *, overlap: bool) -> list[float]:
     """Return the CPU time of each decode step, in ms."""
     rng = np.random.default_rng(1)
     socket = EncodingSocket()
-    scheduler = make_scheduler(running, 2048 + steps, socket)
+    scheduler = make_scheduler(running, 2048 + steps, socket, overlap=overlap)
     for i in range(running):
         socket.inbox.append(generate(i, rng.integers(8, 500, 1000), steps + 500))
     while len(scheduler.decoding) < running:
         scheduler.turn()
     return [turn_ms(scheduler) for _ in range(steps)]
+
+
+def busy_turns(running: int, steps: int) -> list[float]:
+    """Return the CPU time of each turn with overlap while short answers come and go, in ms."""
+    rng = np.random.default_rng(3)
+    socket = EncodingSocket()
+    scheduler = make_scheduler(running, 2048, socket, overlap=True)
+    times: list[float] = []
+    for i in range(running + steps):
+        socket.inbox.append(generate(i, rng.integers(8, 500, 1000), running // 2))
+        elapsed = turn_ms(scheduler)
+        if i >= running:
+            times.append(elapsed)
+    return times
 
 
 def admissions(prompt_tokens: int, count: int, *, second_turn: bool) -> list[float]:
@@ -148,11 +169,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--prompt", type=int, default=32768)
     args = parser.parse_args()
-    report(
-        f"decode step, {args.running} running",
-        decode_steps(args.running, args.steps),
-        STEP_FLOOR_MS,
-    )
+    for overlap in (False, True):
+        name = f"decode step, {args.running} running{', overlap' if overlap else ''}"
+        times = decode_steps(args.running, args.steps, overlap=overlap)
+        report(name, times, STEP_FLOOR_MS)
+    times = busy_turns(args.running, args.steps)
+    report("turn, one joins and one leaves", times, STEP_FLOOR_MS)
     for second_turn in (False, True):
         name = f"admit {args.prompt} tokens, {'second turn' if second_turn else 'cold'}"
         times = admissions(args.prompt, 40, second_turn=second_turn)

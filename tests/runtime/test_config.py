@@ -29,7 +29,7 @@ def test_every_field_is_a_flag_and_reaches_its_field() -> None:
 
         value = getattr(parser.parse_args(argv), action.dest)
 
-        assert str(value) in (str(word), "7.0", "True", "('7',)"), action.dest
+        assert str(value) in (str(word), "7.0", "True", "('7',)", "(7,)"), action.dest
     flags = {action.dest for action in parser._actions} - {"help"}
     assert flags == {item.name for item in fields(ServerConfig)}
 
@@ -39,7 +39,7 @@ def test_every_default_is_of_its_own_type() -> None:
         default = getattr(ServerConfig(), name)
         if typing.get_origin(hint) is typing.Literal:
             assert default in typing.get_args(hint), name
-        elif name in ("log_level_http", "uvicorn_access_log_exclude_prefixes"):
+        elif name in ("log_level_http", "uvicorn_access_log_exclude_prefixes", "cuda_graph_bs"):
             assert not default, name
         else:
             assert isinstance(default, hint), name
@@ -60,7 +60,11 @@ def test_the_help_text_can_be_printed(capsys: pytest.CaptureFixture[str]) -> Non
     assert ended.value.code == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "--chunked-prefill-size" in shown
-    assert "(default: 2048)" in shown
+    assert "(default: 1024)" in shown
+
+
+def test_several_numbers_are_words_of_one_flag() -> None:
+    assert parse_args(["--cuda-graph-bs", "1", "8", "--port", "9"]).cuda_graph_bs == (1, 8)
 
 
 def test_minus_one_is_a_value_not_a_flag() -> None:
@@ -94,10 +98,10 @@ def test_flags_of_other_servers_are_refused_with_what_to_give_instead(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        parse_args(["--port", "1", "--mem-fraction-static", "0.9"])
+        parse_args(["--port", "1", "--swap-space", "4"])
 
     assert ended.value.code == 2
-    assert "--mem-fraction-static is not a flag of this server" in capsys.readouterr().err
+    assert "--swap-space is not a flag of this server" in capsys.readouterr().err
 
 
 def test_a_command_line_of_sglangs_is_taken_where_it_asks_for_what_is_so(
@@ -130,6 +134,10 @@ def test_a_flag_is_never_guessed_from_its_beginning() -> None:
         {"decode_log_interval": -1},
         {"chunked_prefill_size": 0},
         {"chunked_prefill_size": -2},
+        {"mem_fraction_static": 0.0},
+        {"mem_fraction_static": 1.1},
+        {"cuda_graph_bs": (1, 0)},
+        {"cuda_graph_bs": (1,), "disable_cuda_graph": True},
         {"full_pages": 4, "max_total_tokens": 1024},
         {"max_grammars": 0},
         {"grammar_timeout": 0},

@@ -11,15 +11,15 @@ OURS = [word for action in build_parser()._actions for word in action.option_str
 # What people type for SGLang, besides what is a flag here.
 _TYPED = """
 --tp-size --tp --dp-size --dp --ep-size --enable-dp-attention --nnodes --node-rank
---dist-init-addr --mem-fraction-static --max-prefill-tokens --schedule-conservativeness
+--dist-init-addr --max-prefill-tokens --schedule-conservativeness
 --retraction-policy --page-size --swa-full-tokens-ratio --admin-api-key --enable-metrics
 --enable-cache-report --log-requests-level --soft-watchdog-timeout --cuda-graph-max-bs
---disable-cuda-graph --speculative-algorithm --speculative-num-draft-tokens --grammar-backend
+--speculative-algorithm --speculative-num-draft-tokens --grammar-backend
 --reasoning-parser --tool-call-parser --enable-trace --otlp-traces-endpoint --crash-dump-folder
 --sleep-on-idle --skip-server-warmup --stream-interval --config --trust-remote-code
 --attention-backend --moe-runner-backend --json-model-override-args --chat-template
---enable-hierarchical-cache --disaggregation-mode --lora-paths --quantization --device
---revision --enable-mixed-chunk --tensor-parallel-size --max-model-len --gpu-memory-utilization
+--enable-hierarchical-cache --disaggregation-mode --lora-paths --quantization
+--revision --enable-mixed-chunk --tensor-parallel-size --max-model-len
 --max-num-seqs --max-num-batched-tokens --enable-prefix-caching --max-num-queued-reqs --seed
 --hf-overrides
 """
@@ -70,11 +70,11 @@ _DOCUMENTED = """
 --enable-lmcache --kt-weight-path --kt-method --kt-cpuinfer --kt-threadpool-count
 --kt-num-gpu-experts --dllm-algorithm --dllm-algorithm-config --cpu-offload-gb
 --offload-group-size --offload-num-in-group --offload-prefetch-step --offload-mode
---multi-item-scoring-delimiter --cuda-graph-bs --disable-cuda-graph-padding
+--multi-item-scoring-delimiter --disable-cuda-graph-padding
 --enable-profile-cuda-graph --enable-cudagraph-gc --enable-layerwise-nvtx-marker
 --enable-nccl-nvls --enable-symm-mem --disable-flashinfer-cutlass-moe-fp4-allgather
 --enable-tokenizer-batch-encode --disable-tokenizer-batch-decode --disable-outlines-disk-cache
---disable-custom-all-reduce --enable-mscclpp --enable-torch-symm-mem --disable-overlap-schedule
+--disable-custom-all-reduce --enable-mscclpp --enable-torch-symm-mem
 --enable-dp-lm-head --enable-two-batch-overlap --enable-single-batch-overlap
 --tbo-token-distribution-threshold --enable-torch-compile --enable-torch-compile-debug-mode
 --disable-piecewise-cuda-graph --enforce-piecewise-cuda-graph --piecewise-cuda-graph-tokens
@@ -86,7 +86,7 @@ _DOCUMENTED = """
 --flashinfer-mla-disable-ragged --disable-shared-experts-fusion --disable-chunked-prefix-cache
 --disable-fast-image-processor --keep-mm-feature-on-device --enable-return-hidden-states
 --enable-return-routed-experts --scheduler-recv-interval --numa-node
---enable-deterministic-inference --rl-on-policy-target --enable-attn-tp-input-scattered
+--rl-on-policy-target --enable-attn-tp-input-scattered
 --enable-dsa-prefill-context-parallel --enable-nsa-prefill-context-parallel --dsa-prefill-cp-mode
 --enable-fused-qk-norm-rope --enable-precise-embedding-interpolation
 --enable-dynamic-batch-tokenizer --dynamic-batch-tokenizer-batch-size
@@ -104,10 +104,10 @@ _DOCUMENTED = """
 --msprobe-dump-config --enable-ep-moe --enable-deepep-moe --prefill-round-robin-balance
 --enable-flashinfer-cutlass-moe --enable-flashinfer-trtllm-moe --enable-triton-kernel-moe
 --crash-on-nan --hybrid-kvcache-ratio --load-watch-interval --nsa-prefill --nsa-decode
---enable-session-cache --block-size --enforce-eager --enable-auto-tool-choice --swap-space
+--enable-session-cache --block-size --enable-auto-tool-choice --swap-space
 --tokenizer --disable-log-requests --guided-decoding-backend --structured-outputs-config
 --compilation-config --chat-template-content-format --allowed-origins --middleware --response-role
---async-scheduling --scheduling-policy --kv-cache-memory-bytes --hf-config-path
+--async-scheduling --scheduling-policy --hf-config-path
 --generation-config --override-generation-config --max-logprobs --logprobs-mode
 --disable-cascade-attn --enable-prompt-tokens-details --max-log-len --uvicorn-log-level
 --allow-credentials --disable-fastapi-docs --enable-server-load-tracking
@@ -123,7 +123,9 @@ _KNOWN = """
 --disable-radix-cache --radix-eviction-policy --load-format --served-model-name --api-key
 --log-level --log-level-http --uvicorn-access-log-exclude-prefixes --log-requests
 --decode-log-interval --watchdog-timeout --random-seed --kv-events-config --dtype
---kv-cache-dtype --sampling-defaults
+--kv-cache-dtype --sampling-defaults --mem-fraction-static --gpu-memory-utilization --device
+--disable-cuda-graph --enforce-eager --cuda-graph-bs --disable-overlap-schedule
+--kv-cache-memory-bytes --enable-deterministic-inference
 """
 KNOWN = _KNOWN.split()
 
@@ -173,7 +175,7 @@ def test_what_is_so_anyway_is_taken_out_with_a_note() -> None:
         ["--tp_size", "8"],
         ["--enable-metrics", "yes"],
         ["--speculative-algorithm", "EAGLE"],
-        ["--cuda-graph-bs", "1", "2", "4"],
+        ["--cuda-graph-max-bs", "1", "2", "4"],
         ["--uvicorn-access-log-exclude-prefixes", "/health", "--max-model-len=4096"],
     ],
     ids=" ".join,

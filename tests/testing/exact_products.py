@@ -45,12 +45,22 @@ def _turned(out: Tensor, rotation: Tensor, *, groups: int) -> tuple[Tensor, None
 
 
 def _product(
-    x: Tensor, _: None, weight: Tensor, scales: Tensor, *, out_dtype: torch.dtype = torch.bfloat16
+    x: Tensor,
+    _: None,
+    weight: Tensor,
+    scales: Tensor,
+    *,
+    out_dtype: torch.dtype = torch.bfloat16,
+    invariant: bool = False,
 ) -> Tensor:
+    assert not invariant
     dense = scales.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
     return (x @ (weight.to(torch.float32) * dense[: weight.shape[0]]).T).to(out_dtype)
 
 
-def _grouped(x: Tensor, _: None, weight: Tensor, scales: Tensor) -> Tensor:
+def _grouped(
+    x: Tensor, _: None, weight: Tensor, scales: Tensor, *, invariant: bool = False
+) -> Tensor:
+    assert not invariant
     groups = range(weight.shape[0])
     return torch.stack([_product(x[:, g], None, weight[g], scales[g]) for g in groups], 1)

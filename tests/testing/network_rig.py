@@ -19,7 +19,7 @@ class NetworkRig:
     """
 
     def __init__(self, ledger: ByteLedger, *flags: str) -> None:
-        self.config: ServerConfig = parse_args([*flags, "--check-every-step"])
+        self.config: ServerConfig = parse_args([*flags, "--device", "cpu", "--check-every-step"])
         assert self.config.model_path is not None
         self.socket = MemorySocket()
         self.now_s = 0.0

@@ -183,6 +183,12 @@ class Rig:
         """Return a request that waits or runs."""
         return self.scheduler._requests[request_id]
 
+    def at_rest(self, request_id: int) -> Request:
+        """Return a request that runs and may be ended: no chunk of it is in flight."""
+        request = self.scheduler._at_rest(request_id)
+        assert request is not None
+        return request
+
     def turn_until(self, condition: Callable[[], bool], turns: int = 1000) -> None:
         """Turn the loop, once at least, until something is so."""
         for _ in range(turns):

@@ -36,6 +36,7 @@ class Options:
     vocab_size: int | None
     warmup_requests: int
     flush_cache: bool
+    prefill_first: bool
     timeout: float
     output_file: Path | None
     output_details: bool
@@ -50,6 +51,12 @@ class Options:
         rate = None if math.isinf(self.request_rate) else self.request_rate
         values |= {"api_key": None, "request_rate": rate}
         return {k: str(v) if isinstance(v, Path) else v for k, v in values.items()}
+
+    def numbers(self) -> str:
+        """Return what tells runs of one workload apart: its numbers, and how many run at once."""
+        told = dataclasses.asdict(cast(Any, self.recipe))
+        told |= {"max_concurrency": self.max_concurrency, "prefill_first": self.prefill_first}
+        return " ".join(f"{name}={value}" for name, value in told.items() if value)
 
 
 def parse(argv: Sequence[str]) -> Options:
@@ -123,6 +130,10 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
         "--warmup-requests", type=int, default=1, help="sent and forgotten before the run"
     )
     load.add_argument("--flush-cache", action="store_true", help="empty the cache before the run")
+    load.add_argument(
+        "--prefill-first", action="store_true",
+        help="send each first prompt once before the run, so that its answer is decoding alone",
+    )  # fmt: skip
     out = parser.add_argument_group("what is kept")
     out.add_argument("--output-file", type=Path, help="JSON of the run, written over")
     out.add_argument("--output-details", action="store_true", help="with every request in it")

@@ -52,6 +52,7 @@ def append_csv(path: Path, head: Mapping[str, Any], summary: Summary) -> None:
         row[name] = told[name]
     for name in ("cached_tokens", "cached_share", "ideal_share", "concurrency"):
         row[name] = told[name]
+    row["steady_tokens_per_s"] = told["steady_tokens_per_s"]
     for name in LATENCIES:
         for rank in RANKS:
             row[f"{name}_{rank}_ms"] = (told[name] or {}).get(rank)

@@ -62,6 +62,7 @@ def _counts(summary: Summary) -> Iterator[str]:
     yield _row("Request throughput (req/s):", _number(summary.requests_per_s))
     yield _row("Input token throughput (tok/s):", _number(summary.input_tokens_per_s))
     yield _row("Output token throughput (tok/s):", _number(summary.output_tokens_per_s))
+    yield _row("  all answers streaming (tok/s):", _number(summary.steady_tokens_per_s))
     yield _row("Total token throughput (tok/s):", _number(summary.tokens_per_s))
     yield _row("Mean concurrency:", _number(summary.concurrency))
     told = "-" if summary.cached_tokens is None else str(summary.cached_tokens)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tests.bench.serving.outcome import Outcome
 from tests.bench.serving.perfect_cache import PerfectCache
 from tests.bench.serving.prompt import Asked
 
@@ -26,6 +27,8 @@ class Summary:
     cached_share   of the input tokens of those replies that say how many were cached
     ideal_share    the same with a cache that forgets nothing and shares at once
     concurrency    requests in flight on average
+    steady_tokens_per_s   answer tokens a second while every answer was being streamed; None where
+                   there was no such time
     """
 
     requests: int
@@ -38,6 +41,7 @@ class Summary:
     cached_share: float | None
     ideal_share: float | None
     concurrency: float
+    steady_tokens_per_s: float | None
     ttft: Spread | None
     tpot: Spread | None
     itl: Spread | None
@@ -82,14 +86,17 @@ def _rank(values: Sequence[float], share: float) -> float:
     return values[round(share * (len(values) - 1))]
 
 
-def ideal_hits(asked: Sequence[Asked]) -> list[int]:
+def ideal_hits(asked: Sequence[Asked], known: Iterable[Sequence[int]] = ()) -> list[int]:
     """Return the tokens of each prompt that a perfect cache would have had when it was sent.
 
     Prompts count from the moment they are sent, answers from their end.
+    known  what the cache was given before the run
     """
     moments = [(a.outcome.sent_s, 1, k) for k, a in enumerate(asked)]
     moments += [(a.outcome.ended_s, 0, k) for k, a in enumerate(asked)]
     cache, hits = PerfectCache(), [0] * len(asked)
+    for tokens in known:
+        cache.add(tokens)
     for _, starts, k in sorted(moments):
         one = asked[k]
         if starts:
@@ -127,11 +134,23 @@ def summarise(
         cached_share=_share(cached, sum(_prompt_tokens(one) for one in told)) if told else None,
         ideal_share=_share(sum(ideal_of), sum(len(one.prompt.ids) for one in good)),
         concurrency=sum(o.e2e_s for o in outcomes) / max(duration_s, 1e-9),
+        steady_tokens_per_s=_steady_tokens_per_s([one.outcome for one in good]),
         ttft=spread(o.outcome.ttft_s for o in good if o.outcome.ttft_s is not None),
         tpot=spread(o.outcome.tpot_s for o in good if o.outcome.tpot_s is not None),
         itl=spread(gap for o in good for gap in o.outcome.gaps_s()),
         e2e=spread(o.outcome.e2e_s for o in good),
     )
+
+
+def _steady_tokens_per_s(good: Sequence[Outcome]) -> float | None:
+    """Count from the moment when the last answer has begun to that when the first one ends."""
+    streams = [outcome.arrivals for outcome in good if outcome.arrivals]
+    start_s = max((arrivals[0][0] for arrivals in streams), default=0.0)
+    end_s = min((arrivals[-1][0] for arrivals in streams), default=0.0)
+    if end_s <= start_s:
+        return None
+    inside = ([n for now_s, n in arrivals if start_s <= now_s <= end_s] for arrivals in streams)
+    return sum(counts[-1] - counts[0] for counts in inside if counts) / (end_s - start_s)
 
 
 def by_group(asked: Sequence[Asked], ideal: Sequence[int]) -> dict[str, Summary]:

@@ -64,7 +64,7 @@ def test_tokens_over_time_are_all_the_tokens() -> None:
 
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
 
     with pytest.raises(NoMatplotlib, match="pip install matplotlib"):
         load_matplotlib()

@@ -95,6 +95,25 @@ def test_tokens_that_come_together_share_their_gap() -> None:
     assert outcome.ttft_s == 0.2
 
 
+def test_the_steady_rate_counts_while_every_answer_is_streaming() -> None:
+    asked = two_turns()
+    asked[0].outcome.arrivals = [(1.0, 1), (2.0, 5), (3.0, 9), (4.0, 13)]
+    asked[1].outcome.arrivals = [(2.0, 1), (3.0, 3)]
+
+    assert summarise(asked, [0, 0]).steady_tokens_per_s == pytest.approx(4 + 2)
+
+
+def test_without_a_common_time_there_is_no_steady_rate() -> None:
+    assert summarise(two_turns(), [0, 0]).steady_tokens_per_s is None
+    assert summarise([], []).steady_tokens_per_s is None
+
+
+def test_what_the_cache_was_given_before_the_run_can_be_hit() -> None:
+    asked = two_turns()
+
+    assert ideal_hits(asked, known=[[1, 2, 3, 9]]) == [2, 5]
+
+
 def test_groups_are_told_apart() -> None:
     asked = two_turns()
 

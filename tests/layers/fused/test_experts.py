@@ -213,6 +213,37 @@ def test_a_scale_that_cannot_be_packed_names_its_weight(
         load_weights(_Layer(_fused(TINY, 2, "fp4", device)), tmp_path, progress=False)
 
 
+@pytest.mark.parametrize("form", ["fp4", "fp8"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_deterministic_layers_give_a_row_the_same_bits_in_any_company(
+    form: ExpertForm, layer: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 257 rows at a time.
+    monkeypatch.setattr("layers.fused.experts._FIXED_BYTES", 257 * 2 * (4 * 256 + 2 * 128))
+    experts = FusedExperts(
+        TINY, layer, shards=Shards(), device=device, form=form, deterministic=True
+    )
+    fill_dummy(_Layer(experts), 3)
+    x, input_ids = _inputs(MANY, device)
+
+    whole = experts(x, input_ids)
+
+    assert whole.isfinite().all()
+    for first, last in ((0, 1), (1, 9), (200, 300), (1099, 1100)):
+        got = experts(x[first:last], input_ids[first:last])
+        assert_same_bits(got, whole[first:last], what=f"row {first}")
+
+
+def test_deterministic_layers_give_what_others_give(device: torch.device) -> None:
+    fixed = FusedExperts(TINY, 2, shards=Shards(), device=device, form="fp8", deterministic=True)
+    free = _fused(TINY, 2, "fp8", device)
+    for experts in (fixed, free):
+        fill_dummy(_Layer(experts), 3)
+    for rows in (FEW, MANY):
+        x, input_ids = _inputs(rows, device)
+        assert_close(fixed(x, input_ids), free(x, input_ids), ROUNDED, what=f"{rows} rows")
+
+
 def test_fp4_alone_needs_a_workspace_and_sizes_must_fit(device: torch.device) -> None:
     shards = Shards()
     with pytest.raises(ValueError, match="need a workspace"):

@@ -8,7 +8,7 @@ from jit_kernels.checks import ShapeError
 from jit_kernels.quant_fp8 import quantise_rows
 from layers.fused.linear import Bf16Linear, Fp8GroupedLinear, Fp8Linear
 from layers.quant import dequantise_fp8, quantise_fp8
-from tests.testing.compare import Bounds, assert_close
+from tests.testing.compare import Bounds, assert_close, assert_same_bits
 
 # Rows and weights are compared as rounded, so only sums and the result's own rounding to bfloat16
 # are left. Hopper adds fp8 products in about 14 bits.
@@ -90,6 +90,35 @@ def test_bfloat16_products_are_exact_but_for_their_sum(device: torch.device) -> 
     assert list(views) == ["x.a.weight", "x.b.weight"]
     assert_close(got, want, SUMMED)
     assert linear(x, out_dtype=torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_invariant_layers_give_a_row_the_same_bits_in_any_company(device: torch.device) -> None:
+    # What a library does depends on sizes: on a device, those of the true network.
+    big = device.type == "cuda"
+    width, columns, count, inner = (4096, 1536, 8, 1024) if big else (256, 384, 2, 128)
+    dense = Fp8Linear(width, {"a": 128, "b": columns - 128}, device=device, invariant=True)
+    groups = Fp8GroupedLinear(count, inner, width, name="c", device=device, invariant=True)
+    plain = Bf16Linear(width, {"d": 2 * columns + 64}, device=device, invariant=True)
+    for linear in (dense, groups):
+        for _, target in linear.named_weights(""):
+            target.put_plain(torch.randn(target.shape))
+    plain.weight.copy_(torch.randn(plain.weight.shape))
+    x = torch.randn(300, count * width).bfloat16()
+
+    def run(rows: slice) -> list[Tensor]:
+        one, all_of_them = quantise_rows(x[rows, :width]), quantise_rows(x[rows])
+        return [
+            dense(*one),
+            dense(*one, out_dtype=torch.float32),
+            groups(*(part.unflatten(1, (count, -1)) for part in all_of_them)),
+            plain(x[rows, :width]),
+            plain(x[rows, :width], out_dtype=torch.bfloat16),
+        ]
+
+    whole = run(slice(None))
+    for first, last in ((0, 1), (7, 16), (33, 97), (100, 300), (299, 300)):
+        for nth, (got, want) in enumerate(zip(run(slice(first, last)), whole, strict=True)):
+            assert_same_bits(got, want[first:last], what=f"product {nth} of row {first}")
 
 
 def test_sizes_that_no_block_fits_are_refused(device: torch.device) -> None:

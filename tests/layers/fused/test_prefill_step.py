@@ -92,26 +92,3 @@ def test_tokens_choose_among_more_blocks_than_they_attend(device: torch.device) 
         return torch.cat((first, direct.step([Chunk(row, len(row.tokens)) for row in rows])[0]))
 
     compare(script, device, index_topk=8)
-
-
-def test_slices_of_tokens_change_no_bit(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prompts = [prompt(length, seed=length) for length in (280, 150)]
-    _, fused = pair(PrefillStep, device, index_topk=8)
-
-    def run() -> Tensor:
-        rows = [fused.row(tokens) for tokens in prompts]
-        fused.step([Chunk(rows[0], 137), Chunk(rows[1], 1)])
-        out = fused.step([Chunk(row, len(row.tokens)) for row in rows])[0]
-        for row in rows:
-            fused.release(row)
-        return out
-
-    want = run()
-    # 61 tokens a slice of index, 37 a slice of scores; both cut inside rows.
-    monkeypatch.setattr("layers.fused.prefill_blocks.INDEX_BYTES", 61 * 4 * 256)
-    monkeypatch.setattr("layers.fused.prefill_choice.SCORES_BYTES", 37 * 4 * 256)
-    got = run()
-
-    assert torch.equal(got, want)

@@ -33,7 +33,7 @@ def test_flags_come_before_a_configuration() -> None:
         ({"dtype": "int8"}, "dtype"),
         ({"max_running_requests": 0}, "at least 1"),
         ({"tp_size": 2}, "tp_size=2 is not a flag here: one device computes"),
-        ({"mem_fraction_static": 0.8}, "give --kv-cache-bytes"),
+        ({"swap_space": 4}, "see --mem-fraction-static and --kv-cache-bytes"),
     ],
 )
 def test_flags_that_do_not_fit_are_refused(flags: dict[str, Any], words: str) -> None:
@@ -71,7 +71,7 @@ def test_a_prompt_may_be_ids_or_text() -> None:
 
 
 def test_flags_of_other_engines_that_change_nothing_are_taken() -> None:
-    flags = {"tp_size": 1, "disable_cuda_graph": True, "enable_lora": False, "lora_paths": None}
+    flags = {"tp_size": 1, "enable_chunked_prefill": True, "enable_lora": False, "lora_paths": None}
 
     config = engine_config(ServerConfig(), {**flags, "radix_eviction_policy": "lru", "model": "/m"})
 

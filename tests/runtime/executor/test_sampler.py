@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from runtime.executor.company import Company
 from runtime.executor.logprobs import top_logprobs
 from runtime.executor.sampler import SampledTokens, Sampler
 from runtime.executor.step_plan import SampleState
@@ -269,7 +270,7 @@ def test_a_steady_company_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = Sampler(VOCAB, CPU)
     states = _every_wish()
     sampler.sample(_logits(10), states, np.arange(10))
-    monkeypatch.setattr("runtime.executor.sampler._params", None)
+    monkeypatch.setattr(Company, "of", None)
 
     got = sampler.sample(_logits(10), list(states), np.arange(10))
 

@@ -9,6 +9,8 @@ from runtime.scheduler.request import Status
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 AMPLE = PoolSizes(full_pages=200, swa_pages=200, rings=60)
 LARGE = TreeSpec(64, 16, 32)
 
@@ -101,7 +103,7 @@ def test_whoever_waited_goes_on_when_the_other_leaves(how: str) -> None:
     if how == "abort":
         rig.abort(first)
     else:
-        rig.scheduler._retract(rig.request(first))
+        rig.scheduler._retract(rig.at_rest(first))
     rig.run()
 
     expected = expected_output(prompt, 2, 50)

@@ -12,6 +12,8 @@ from runtime.messages import CacheView, GetCache, PoolView
 from runtime.scheduler.cache_view import MAX_PAGES_OF_A_SPAN, MAX_POINTS, MAX_REQUESTS, cache_view
 from tests.testing.scheduler_rig import Rig
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 AMPLE = PoolSizes(full_pages=50, swa_pages=60, rings=20)
 PROMPT = list(range(20))
 

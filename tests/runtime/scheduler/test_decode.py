@@ -2,10 +2,14 @@
 
 import random
 
+import pytest
+
 from mem_cache.spec import PoolSizes
 from runtime.executor.step_plan import HeldRow, Phase, StepPlan, StepResult
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
+
+pytestmark = pytest.mark.usefixtures("either_way")
 
 AMPLE = PoolSizes(full_pages=100, swa_pages=100, rings=30)
 
@@ -18,7 +22,7 @@ def decodes(rig: Rig) -> list[StepPlan]:
     return [plan for plan in rig.plans if plan.phase is Phase.DECODE]
 
 
-def test_a_step_feeds_each_row_its_last_token_at_its_own_position() -> None:
+def test_a_step_feeds_each_row_its_last_token_at_its_own_position(either_way: bool) -> None:
     rig = Rig(AMPLE, chunk=-1)
     prompts = [prompt_of(1, 5), prompt_of(2, 12)]
     requests = [rig.send(p, 6) for p in prompts]
@@ -26,7 +30,14 @@ def test_a_step_feeds_each_row_its_last_token_at_its_own_position() -> None:
 
     expected = [expected_output(p, 6, 50) for p in prompts]
     for step, plan in enumerate(decodes(rig)):
-        assert plan.input_ids.tolist() == [out[step] for out in expected]
+        known = [0, 0] if either_way else [out[step] for out in expected]
+        assert plan.input_ids.tolist() == known
+        assert plan.sample_ahead is either_way
+        if either_way:
+            assert plan.feed is not None
+            assert plan.feed.tolist() == [0, 1]
+        else:
+            assert plan.feed is None
         assert plan.chunk_start.tolist() == [5 + step, 12 + step]
         assert plan.chunk_len.tolist() == [1, 1]
         assert plan.positions.tolist() == plan.save_position.tolist() == [6 + step, 13 + step]
@@ -61,17 +72,17 @@ def test_sampling_states_are_those_of_the_rows_and_hold_their_output() -> None:
         assert state.output == rig.tokens(request)
 
 
-def test_a_page_and_a_window_page_are_opened_exactly_when_needed() -> None:
+def test_a_page_and_a_window_page_are_opened_exactly_when_needed(either_way: bool) -> None:
     rig = Rig(AMPLE, rows=1)
     request = rig.send(prompt_of(30, 6), 20)
     rig.turn_until(lambda: bool(rig.tokens(request)))
     pages: list[tuple[int, int]] = []
     while rig.busy:
         state = rig.request(request)
-        pages.append((state.committed, state.num_pages))
+        pages.append((state.scheduled, state.num_pages))
         rig.scheduler.turn()
 
-    assert pages == [(n, -(-n // 8)) for n in range(6, 25)]
+    assert pages == [(n, -(-n // 8)) for n in range(6 + either_way, 25 + either_way)]
 
 
 def test_prefill_and_decode_take_turns() -> None:
@@ -148,20 +159,25 @@ def test_a_held_row_sits_out_until_it_is_resumed_with_its_token() -> None:
     rig = Rig(AMPLE, chunk=-1)
     first, second = rig.send(prompt_of(80, 6), 20), rig.send(prompt_of(81, 9), 20)
     rig.turn_until(lambda: len(rig.tokens(first)) == len(rig.tokens(second)) == 2)
+    rig.scheduler._land()
     decoding, request = rig.scheduler.decoding, rig.request(second)
-    plan = decoding.plan()
-    [row] = [k for k, state in enumerate(plan.samples) if state is request.sample]
+    step = decoding.plan()
+    plan, row = step.plan, step.requests.index(request)
     held = HeldRow(None, request.sample, int(plan.positions[row]))
 
-    decoding.settled(StepResult([11, 0], [None, None], [None, None], [], {row: held}))
+    decoding.settled(step, StepResult([11, 0], [None, None], [None, None], [], {row: held}))
     assert decoding.active == [rig.request(first)]
     assert decoding.due == [request]
-    assert decoding.plan().input_ids.tolist() == [11]
+    between = decoding.plan()
+    assert between.plan.input_ids.tolist() == [11]
 
+    decoding.settled(between, StepResult([13], [None], [None], []))
     decoding.resume(request, 12)
-    again = decoding.plan()
-    assert again.input_ids.tolist() == [11, 12]
-    assert again.chunk_start.tolist() == (plan.chunk_start + 1).tolist()
+    again = decoding.plan().plan
+    assert again.input_ids.tolist() == [13, 12]
+    assert again.chunk_start.tolist() == [
+        int(start) + k for start, k in zip(plan.chunk_start, (2, 1), strict=True)
+    ]
     assert decoding.due == []
 
 

@@ -8,6 +8,8 @@ from mem_cache.spec import PoolSizes
 from runtime.messages import Stop
 from tests.testing.scheduler_rig import Rig
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 SIZES = PoolSizes(full_pages=30, swa_pages=60, rings=20)
 PROMPT = list(range(20))
 ENDS = ("finished_requests", "aborted_requests", "failed_requests", "refused_requests")
@@ -22,11 +24,11 @@ def abort(rig: Rig, request_id: int) -> None:
 
 
 def fail(rig: Rig, request_id: int) -> None:
-    rig.scheduler._endings.fail(rig.request(request_id), "broken")
+    rig.scheduler._endings.fail(rig.at_rest(request_id), "broken")
 
 
 def refuse(rig: Rig, request_id: int) -> None:
-    rig.scheduler._endings.quietly(rig.request(request_id), "refused")
+    rig.scheduler._endings.quietly(rig.at_rest(request_id), "refused")
 
 
 def let_be(rig: Rig, request_id: int) -> None:

@@ -21,6 +21,8 @@ from tests.testing.scheduler_rig import SMALL, Rig
 from tests.testing.stand_in.tokenizer import EOS_ID, VOCAB_SIZE, train_tokenizer
 from tests.testing.token_runner import TokenRunner, expected_output
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 SIZES = PoolSizes(full_pages=60, swa_pages=80, rings=30)
 VOCAB = 50
 EOS = 49

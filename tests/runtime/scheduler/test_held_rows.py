@@ -15,6 +15,8 @@ from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.scheduler_rig import SMALL, Rig
 from tests.testing.token_runner import TokenRunner, expected_output
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 SIZES = PoolSizes(full_pages=60, swa_pages=80, rings=30)
 VOCAB = 50
 A = Grammar("regex", "a")

@@ -12,6 +12,8 @@ from mem_cache.spec import TreeSpec
 from runtime.scheduler.kv_event_wire import Cleared, Event, Removed, Stored
 from runtime.scheduler.kv_events import KvEvents, chain_hashes
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 PAGE = 4
 PAGES = 6
 

@@ -10,6 +10,8 @@ from runtime.messages import Abort, Flush, Flushed, Logprobs
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 AMPLE = PoolSizes(full_pages=200, swa_pages=200, rings=60)
 TIGHT = PoolSizes(full_pages=14, swa_pages=40, rings=8)
 

@@ -11,7 +11,12 @@ from runtime.messages import Logprobs
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output, prefix_hashes
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 AMPLE = PoolSizes(full_pages=100, swa_pages=100, rings=30)
+
+
+LONG_AND_SHORT = ((1, 150), (2, 20), (3, 60), (4, 10))
 
 
 def prompt_of(seed: int, length: int) -> list[int]:
@@ -53,6 +58,33 @@ def test_without_a_budget_whole_prompts_go_in_one_step() -> None:
     rig.run()
 
     assert [len(p.input_ids) for p in prefills(rig)] == [300]
+
+
+def test_rows_that_make_the_context_of_a_step_too_long_wait_for_another() -> None:
+    rig = Rig(AMPLE, chunk=30)
+    rig.scheduler._planner._context = 100
+    lengths = {rig.send(prompt_of(seed, length), 2): length for seed, length in LONG_AND_SHORT}
+    rig.run()
+
+    for plan in prefills(rig):
+        ends = (plan.chunk_start + plan.chunk_len).tolist()
+        assert len(ends) == 1 or sum(ends) <= 100
+    assert max(int(plan.save_position.max()) for plan in prefills(rig)) == 150
+    assert any(len(plan.chunk_len) > 1 for plan in prefills(rig))
+    assert all(len(rig.tokens(request)) == 2 for request in lengths)
+    rig.assert_conserved()
+
+
+def test_twins_beyond_what_a_step_may_sample_are_sampled_later() -> None:
+    rig = Rig(AMPLE, rows=1, chunk=30)
+    rig.scheduler._planner._samples = 3
+    prompt = prompt_of(1, 20)
+    requests = [rig.send(prompt, 2) for _ in range(6)]
+    rig.run()
+
+    assert max(len(plan.samples) for plan in prefills(rig)) == 3
+    assert [rig.tokens(request) for request in requests] == [expected_output(prompt, 2, 50)] * 6
+    rig.assert_conserved()
 
 
 def test_only_rows_that_reach_their_end_and_want_tokens_are_sampled() -> None:

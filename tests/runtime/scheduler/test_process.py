@@ -13,17 +13,26 @@ import torch
 
 import runtime.scheduler.process as process
 from layers.checkpoint import WeightError
-from layers.config import ConfigFault, load_config
-from mem_cache.spec import PoolSizes
+from layers.config import ConfigFault, ModelConfig, load_config
+from mem_cache.spec import PoolSizes, PoolSpec
 from runtime.config import ServerConfig
+from runtime.device_sizes import DeviceSizes
 from runtime.errors import ConfigError
+from runtime.executor.cuda_model import CudaLoader
+from runtime.executor.loaded_model import LoadedModel
 from runtime.ipc import SchedulerSocket, private_addresses
 from runtime.messages import Generate, Grammar, Outputs, Ready, Sampling, State, pack_ids
 from runtime.scheduler.loop import Scheduler
+from tests.testing.fused_rig import FakeMemory, a_device
 from tests.testing.scheduler_rig import MemorySocket, Rig
 
 SMALL = ServerConfig(
-    full_pages=6, swa_pages=40, rings=8, max_running_requests=3, chunked_prefill_size=64
+    device="cpu",
+    full_pages=6,
+    swa_pages=40,
+    rings=8,
+    max_running_requests=3,
+    chunked_prefill_size=64,
 )
 SMALL_POOLS = PoolSizes(full_pages=20, swa_pages=40, rings=8)
 PROMPT = [(7 * i + 3) % 500 + 2 for i in range(70)]
@@ -83,6 +92,9 @@ def test_ready_and_settings_say_what_was_resolved(folder: Path) -> None:
     assert info["max_total_num_tokens"] == 6 * 256
     assert (info["page_size"], info["swa_page_size"], info["window"]) == (256, 64, 128)
     assert (info["dtype"], info["record_format"], info["device"]) == ("float32", "fp8", "cpu")
+    assert (info["max_running_requests"], info["chunked_prefill_size"]) == (3, 64)
+    assert info["cuda_graph"] is info["overlap"] is False
+    assert scheduler.stats.gauges["cuda_graph"] == 0
     # Each pool has its dummy unit besides.
     weights = {"full_page_bytes": 7, "swa_page_bytes": 41, "ring_bytes": 9}
     counted = sum(int(info[name]) * n for name, n in weights.items())
@@ -94,6 +106,43 @@ def test_ready_and_settings_say_what_was_resolved(folder: Path) -> None:
     assert (settings.chunked_prefill_size, settings.decode_log_interval) == (64, 7)
     assert settings.max_logit_rows == process.LOGIT_ELEMENTS // 512
     assert scheduler.residency.table.page_table.shape == (3, 6)
+
+
+def test_a_network_on_a_gpu_is_told_as_such_and_its_steps_overlap(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loaded on the CPU, where the fused ops have references, it stands in for one on a GPU."""
+    place = a_device(FakeMemory(1 << 34, seen=(1 << 30,)))
+
+    def load(
+        config: ServerConfig,
+        folder: Path,
+        model: ModelConfig,
+        *,
+        spec: PoolSpec,
+        given: DeviceSizes,
+        device: torch.device,
+        logit_rows: int,
+    ) -> LoadedModel:
+        assert (given, device.type) == (DeviceSizes(3, 64, None), "cuda")
+        loader = CudaLoader(config, model, spec=spec, given=given, place=place)
+        return loader.load(folder, logit_rows=logit_rows)
+
+    monkeypatch.setattr(process, "choose_device", lambda *_: torch.device("cuda", 0))
+    monkeypatch.setattr(process, "load_on_cuda", load)
+    change = {"context_length": 300, "cuda_graph_bs": (1, 2), "check_every_step": True}
+    scheduler, ready, socket = build(folder, device="cuda", **change)
+
+    info = ready.info
+    assert (info["dtype"], info["record_format"]) == ("bfloat16", "fp8")
+    assert info["cuda_graph"] is info["overlap"] is scheduler.settings.overlap is True
+    assert info["device_memory_bytes"] == 1 << 34
+    assert ready.context_tokens == 300
+    assert (scheduler.settings.step_context, scheduler.settings.step_samples) == (1 << 20, 3)
+    first, again = (generate(scheduler, socket, PROMPT, k) for k in range(2))
+    assert (first[1], again[1]) == (0, 69)
+    assert len(first[0]) == len(again[0]) == 4
+    assert scheduler.state().gauges["cuda_graph"] == 1
 
 
 def test_a_shorter_context_is_kept_and_bounds_the_table(folder: Path) -> None:

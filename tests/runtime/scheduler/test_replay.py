@@ -13,6 +13,8 @@ from runtime.messages import Abort, Logprobs
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 SPEC = TreeSpec(page_size=8, swa_page_size=4, window=8)
 AMPLE = PoolSizes(full_pages=200, swa_pages=200, rings=60)
 REPLAY = 24

@@ -11,6 +11,8 @@ from runtime.scheduler.stats import COUNTERS, Stats
 from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.scheduler_rig import Rig
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 AMPLE = PoolSizes(full_pages=50, swa_pages=60, rings=20)
 PROMPT = list(range(20))
 

@@ -47,7 +47,7 @@ async def test_the_server_tells_its_settings_but_not_its_key(server: Server, pat
 
     assert "topsecret" not in reply.text
     info = reply.json()
-    assert info["max_running_requests"] == server.manager.config.max_running_requests
+    assert info["max_running_requests"] == server.manager.rows
     assert (info["context_tokens"], info["vocab_size"]) == (CONTEXT_TOKENS, VOCAB_SIZE)
     assert info["eos_token_ids"] == [EOS]
     assert info["internal_states"][0]["full_pages"] == 10.0

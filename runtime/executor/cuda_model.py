@@ -1,0 +1,230 @@
+"""Loads the network on a CUDA device: weights, then what steps take, then pools, then graphs.
+
+What steps take is measured by running the largest ones there can be, on pools just large enough
+for them. So a server that does not fit says so before it serves, and none runs out of memory later.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from layers.config import ModelConfig
+from layers.fused.expert_form import ExpertForm, expert_form
+from layers.fused.network import FusedV4
+from mem_cache.pools import KvPools
+from mem_cache.spec import PoolSizes, PoolSpec, div_ceil
+from runtime.config import ServerConfig
+from runtime.device_sizes import DeviceSizes
+from runtime.errors import ConfigError
+from runtime.executor.cuda_runner import CudaModelRunner, FusedNetwork
+from runtime.executor.decode_buffers import DecodeBuffers
+from runtime.executor.decode_graphs import Capture, CudaCapture, graph_sizes
+from runtime.executor.device_memory import CudaMemory, DeviceMemory, MemoryUse, fitting
+from runtime.executor.dry_run import Extent
+from runtime.executor.loaded_model import LoadedModel, fill_weights
+from runtime.executor.memory_budget import context_limit, context_tokens, pool_sizes
+from runtime.executor.sampler import Sampler
+
+__all__ = ["CudaLoader", "Device", "load_on_cuda"]
+
+logger = logging.getLogger("umbra.scheduler")
+
+# Experts may take so much of the limit as fp4 and as fp8; beyond it they are kept as fp4 alone.
+BOTH_FORMS_SHARE = 0.6
+_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device, or what stands in for one.
+
+    capture  makes a capture whose graphs share memory
+    """
+
+    device: torch.device
+    name: str
+    memory: DeviceMemory
+    capture: Callable[[], Capture]
+
+
+def load_on_cuda(
+    config: ServerConfig,
+    folder: Path,
+    model: ModelConfig,
+    *,
+    spec: PoolSpec,
+    given: DeviceSizes,
+    device: torch.device,
+    logit_rows: int,
+) -> LoadedModel:
+    """Load the network of `folder`. Raises ConfigError, ConfigFault, WeightError.
+
+    given       what flags say, and the defaults of CUDA
+    logit_rows  prompt positions whose logits a step may compute
+    """
+    name = torch.cuda.get_device_name(device)
+    place = Device(device, name, CudaMemory(device), CudaCapture)
+    return CudaLoader(config, model, spec=spec, given=given, place=place).load(
+        folder, logit_rows=logit_rows
+    )
+
+
+class CudaLoader:
+    """Brings one network to one device, step by step."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        model: ModelConfig,
+        *,
+        spec: PoolSpec,
+        given: DeviceSizes,
+        place: Device,
+    ) -> None:
+        """Take the settings. Raises ConfigError where --cuda-graph-bs leaves no size."""
+        self._config, self._model, self._spec = config, model, spec
+        self._given, self._place = given, place
+        self._sampler = Sampler(model.vocab_size, place.device)
+        rows = given.max_running_requests
+        wanted = () if config.disable_cuda_graph else graph_sizes(config.cuda_graph_bs, rows)
+        if not wanted and not config.disable_cuda_graph:
+            raise ConfigError(
+                f"--cuda-graph-bs has no size up to --max-running-requests {rows}; "
+                "--disable-cuda-graph does without graphs"
+            )
+        self._graph_sizes = wanted
+
+    def load(self, folder: Path, *, logit_rows: int) -> LoadedModel:
+        """Load weights, measure, make pools, capture graphs."""
+        memory, config = self._place.memory, self._config
+        limit = int(config.mem_fraction_static * memory.total)
+        others = memory.used()
+        with fitting("the weights", "--experts fp4 takes least; else a smaller model is needed"):
+            form = self._expert_form(limit)
+            network = FusedV4(
+                self._model,
+                self._place.device,
+                experts=form,
+                deterministic=config.deterministic,
+            )
+            fill_weights(network, config, folder)
+        extent = self._extent(logit_rows)
+        use = self._measure(network, extent, others=others, limit=limit)
+        budget = use.pool_budget(self._given.kv_cache_bytes)
+        given = dataclasses.replace(self._given, kv_cache_bytes=budget)
+        sizes = pool_sizes(config, self._spec, given)
+        context = context_tokens(config, self._model, self._spec, sizes)
+        runner, pools = self._runner(network, sizes, context)
+        if self._graph_sizes:
+            listed = ", ".join(map(str, self._graph_sizes))
+            logger.info("Capture decode steps of %s rows as CUDA graphs", listed)
+        with fitting("the CUDA graphs", "lower --mem-fraction-static, or --disable-cuda-graph"):
+            runner.capture(self._graph_sizes, self._place.capture())
+        logger.info("Memory in %s", use.told(pools.bytes))
+        return LoadedModel(
+            runner=runner,
+            spec=self._spec,
+            sizes=sizes,
+            context_tokens=context,
+            pool_bytes=pools.bytes,
+            graphs=runner.has_graphs,
+            in_flight=not config.disable_overlap_schedule,
+            facts={
+                "device": self._place.device.type,
+                "dtype": "bfloat16",
+                "device_name": self._place.name,
+                "experts": form,
+                **use.facts(),
+            },
+            step_context=extent.step_context,
+            step_samples=extent.rows,
+        )
+
+    def _expert_form(self, limit: int) -> ExpertForm:
+        wanted = None if self._config.experts == "auto" else self._config.experts
+        form = expert_form(self._model, wanted, room=int(BOTH_FORMS_SHARE * limit))
+        # What both forms are for is to multiply few rows and many in different ways.
+        return "fp4" if form == "both" and self._config.deterministic else form
+
+    def _extent(self, logit_rows: int) -> Extent:
+        return Extent(
+            rows=self._given.max_running_requests,
+            chunk=self._given.chunked_prefill_size,
+            context=context_limit(self._config, self._model),
+            logit_rows=logit_rows,
+            vocab=self._model.vocab_size,
+        )
+
+    def _measure(
+        self, network: FusedNetwork, extent: Extent, *, others: int, limit: int
+    ) -> MemoryUse:
+        """Run the largest steps, and say what everything but the pools takes."""
+        memory = self._place.memory
+        activations, graphs = self._measure_steps(network, extent)
+        # What was made for the measurement is gone by now.
+        weights = memory.used() - others
+        return MemoryUse(
+            total=memory.total,
+            limit=limit,
+            others=others,
+            weights=weights,
+            activations=activations,
+            graphs=graphs,
+        )
+
+    def _measure_steps(self, network: FusedNetwork, extent: Extent) -> tuple[int, int]:
+        """Return the bytes of activations and of graphs."""
+        advice = "lower --chunked-prefill-size, --max-running-requests or --context-length"
+        with fitting("the activations", advice):
+            runner, pools = self._runner(network, extent.pools(self._spec), extent.context)
+            # Whatever memory held before, a step may not stumble over it.
+            for tensor in pools.tensors().values():
+                tensor.zero_()
+            # Once to compile, tune and load what is at first use.
+            _run(runner, extent, self._spec)
+            activations = self._place.memory.peak_of(lambda: _run(runner, extent, self._spec))
+        with fitting("the CUDA graphs", "give fewer --cuda-graph-bs, or --disable-cuda-graph"):
+            return activations, self._graph_bytes(runner)
+
+    def _graph_bytes(self, runner: CudaModelRunner) -> int:
+        """Return what all graphs take: the largest, and each further one as the smallest does.
+
+        Each has logits of its own; all else of a smaller one lies in the memory of the largest.
+        """
+        sizes, memory = self._graph_sizes, self._place.memory
+        if not sizes:
+            return 0
+        taken: list[int] = []
+        for some in (sizes[-1:], (sizes[0], sizes[-1])):
+            before = memory.used()
+            runner.capture(some, self._place.capture())
+            taken.append(memory.used() - before)
+            runner.capture((), self._place.capture())
+        one, two = taken
+        logits = sum(sizes[:-1]) * self._model.vocab_size * _FLOAT_BYTES
+        return one + max(0, two - one) * (len(sizes) - 1) + logits
+
+    def _runner(
+        self, network: FusedNetwork, sizes: PoolSizes, context: int
+    ) -> tuple[CudaModelRunner, KvPools]:
+        device, tree = self._place.device, self._spec.tree
+        with fitting(
+            "the KV pools", "lower --mem-fraction-static, --kv-cache-bytes or a pool's own flag"
+        ):
+            pools = KvPools(self._spec, sizes, device)
+        buffers = DecodeBuffers(
+            self._given.max_running_requests,
+            pages=div_ceil(context, tree.page_size),
+            window_pages=tree.window_pages,
+            device=device,
+        )
+        return CudaModelRunner(network, pools, self._sampler, buffers), pools
+
+
+def _run(runner: CudaModelRunner, extent: Extent, spec: PoolSpec) -> None:
+    for plan in extent.steps(spec):
+        runner.launch(plan).result()

@@ -1,0 +1,127 @@
+"""Runs step plans on a CUDA device: prefill launch by launch, decode as graphs.
+
+To launch a decode step, the host does not wait for the device. A step that is sampled ahead leaves
+its tokens there for the step after it, and the host hears of them when it asks for the result.
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from layers.forward_batch import ForwardBatch
+from layers.fused.decode_step import DecodeRows
+from mem_cache.pools import KvPools
+from runtime.executor.batch_builder import build_batch
+from runtime.executor.decode_buffers import DecodeBuffers
+from runtime.executor.decode_graphs import Capture, DecodeGraphs
+from runtime.executor.model_runner import ForwardedStep, run_copies, sample_held
+from runtime.executor.sampler import SampledAhead, Sampler
+from runtime.executor.step_plan import HeldRow, Phase, StepPlan, StepResult
+
+__all__ = ["CudaModelRunner", "CudaStep", "FusedNetwork"]
+
+
+class FusedNetwork(Protocol):
+    """What `layers.fused.network.FusedV4` is to a runner."""
+
+    def prefill(self, batch: ForwardBatch, pools: KvPools) -> Tensor:
+        """Run a step of chunks; return the logits asked for, [k, V] float32."""
+        ...
+
+    def decode(self, rows: DecodeRows, pools: KvPools) -> Tensor:
+        """Run a step of one token a row; return their logits, [B, V] float32."""
+        ...
+
+
+class CudaStep(ForwardedStep):
+    """A step in flight on the device; its result is waited for."""
+
+    def __init__(self, plan: StepPlan, logits: Tensor, sampler: Sampler) -> None:
+        """Note where in the device's work the logits are there; sample, if it is ahead."""
+        super().__init__(plan, logits, sampler)
+        self._event = torch.cuda.Event() if logits.is_cuda else None
+        if self._event is not None:
+            self._event.record()
+        self._told = False
+        self.ahead: SampledAhead | None = None
+        if plan.sample_ahead:
+            count = len(plan.samples)
+            self.ahead = sampler.sample_ahead(logits[:count], plan.samples, plan.positions)
+
+    @property
+    def forwarded(self) -> bool:
+        """Whether the forward pass is over."""
+        return self._event is None or self._event.query()
+
+    def own_logits(self) -> None:
+        """Copy the logits, if they are still to be read, out of memory that graphs write again."""
+        if self.ahead is None and not self._told:
+            self._logits = self._logits.clone()
+
+    @torch.inference_mode()
+    def result(self) -> StepResult:
+        """Wait for the tokens; sample the rows that were not sampled ahead."""
+        self._told = True
+        if self.ahead is None:
+            return super().result()
+        told = self.ahead.settle()
+        return StepResult(told.token_ids, told.failed, told.logprobs, self._prompt_logprobs())
+
+
+class CudaModelRunner:
+    """A network over fused ops, its pools, its sampler, and the buffers of its decode steps."""
+
+    def __init__(
+        self, network: FusedNetwork, pools: KvPools, sampler: Sampler, buffers: DecodeBuffers
+    ) -> None:
+        self._network = network
+        self._pools = pools
+        self._sampler = sampler
+        self._buffers = buffers
+        self._device = pools.swa.device
+        self._graphs: DecodeGraphs | None = None
+        self._unread: CudaStep | None = None
+
+    @property
+    def has_graphs(self) -> bool:
+        """Whether decode steps are replayed."""
+        return self._graphs is not None
+
+    @torch.inference_mode()
+    def capture(self, sizes: tuple[int, ...], capture: Capture) -> None:
+        """Have decode steps of up to max(sizes) rows replayed from now on; none where empty."""
+        self._graphs = DecodeGraphs(self._decode, sizes, capture=capture) if sizes else None
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> CudaStep:
+        """Launch the plan's copies, its forward pass, and its sampling where it is ahead."""
+        if self._unread is not None:
+            self._unread.own_logits()
+            self._unread = None
+        run_copies(plan, self._pools)
+        if plan.phase is Phase.PREFILL:
+            batch = build_batch(plan, self._device)
+            step = CudaStep(plan, self._network.prefill(batch, self._pools), self._sampler)
+        else:
+            step = self._launch_decode(plan)
+        self._buffers.keep_sampled(None if step.ahead is None else step.ahead.tokens)
+        return step
+
+    def sample(self, rows: list[HeldRow]) -> StepResult:
+        """Sample rows that steps have held, and whose masks are known now."""
+        return sample_held(rows, self._sampler)
+
+    def _launch_decode(self, plan: StepPlan) -> CudaStep:
+        count = len(plan.input_ids)
+        self._buffers.fill(plan)
+        size = None if self._graphs is None else self._graphs.size_for(count)
+        if self._graphs is None or size is None:
+            return CudaStep(plan, self._decode(count), self._sampler)
+        step = CudaStep(plan, self._graphs.replay(size)[:count], self._sampler)
+        self._unread = step
+        return step
+
+    def _decode(self, count: int) -> Tensor:
+        """Launch a step of the first `count` rows of the buffers."""
+        return self._network.decode(self._buffers.first(count), self._pools)

@@ -1,0 +1,63 @@
+"""On which device the network computes, in which precision, and which flags contradict that."""
+
+import logging
+
+import torch
+
+from layers.config import ConfigFault, ModelConfig, resolve_record_format
+from layers.fused.network import check_fused
+from mem_cache.spec import RecordFormat
+from runtime.config import ServerConfig
+from runtime.errors import ConfigError
+
+__all__ = ["choose_device", "choose_formats"]
+
+logger = logging.getLogger("umbra.scheduler")
+
+
+def choose_device(config: ServerConfig, model: ModelConfig) -> torch.device:
+    """Return the device that the flag names; by default CUDA, if it is there and fits.
+
+    Raises ConfigError where there is no such device, ConfigFault where the network does not fit it.
+    """
+    if config.device == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        if config.device == "cuda":
+            raise ConfigError("--device cuda: torch finds no CUDA device")
+        return torch.device("cpu")
+    try:
+        check_fused(model)
+    except ConfigFault as fault:
+        if config.device == "cuda":
+            raise
+        logger.info("The network computes on the CPU, although there is a GPU: %s", fault)
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def choose_formats(
+    config: ServerConfig, model: ModelConfig, device: torch.device
+) -> tuple[str, RecordFormat]:
+    """Return (dtype of the network, format of KV records) on `device`.
+
+    Raises ConfigError for flags that the device does not know.
+    """
+    if device.type == "cpu":
+        given = [("--experts", config.experts != "auto"), ("--cuda-graph-bs", config.cuda_graph_bs)]
+        for flag, said in given:
+            if said:
+                raise ConfigError(f"{flag} is for CUDA devices, and the network is on the CPU")
+        dtype = "float32" if config.dtype == "auto" else config.dtype
+        return dtype, resolve_record_format(model, config.kv_cache_dtype, dtype)
+    if config.dtype == "float32":
+        raise ConfigError("--dtype float32 is for the CPU: give --device cpu, or leave it out")
+    if config.kv_cache_dtype not in ("auto", "fp8"):
+        raise ConfigError(
+            f"--kv-cache-dtype {config.kv_cache_dtype} is for the CPU: on CUDA records are fp8"
+        )
+    if config.chunked_prefill_size == -1:
+        raise ConfigError(
+            "--chunked-prefill-size -1 is for the CPU: the memory of a step must have a bound"
+        )
+    return "bfloat16", "fp8"

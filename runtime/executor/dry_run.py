@@ -1,0 +1,145 @@
+"""The largest steps that there can be, to see before serving what memory they take.
+
+Their rows want of sampling whatever takes memory. Nothing they compute means anything.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mem_cache.spec import PoolSizes, PoolSpec, div_ceil
+from runtime.executor.step_plan import Phase, PromptLogprobSpan, SampleState, StepPlan
+from runtime.messages import Logprobs, Sampling
+
+__all__ = ["STEP_CONTEXT_TOKENS", "Extent"]
+
+# Tokens before and in the chunks of one prefill step; a longer row runs alone.
+STEP_CONTEXT_TOKENS = 1 << 20
+_TOP_LOGPROBS = 20
+_MASK_BITS = 32
+
+
+class _Anything:
+    """A grammar that allows every token."""
+
+    def __init__(self, vocab: int) -> None:
+        self.allowed: np.ndarray | None = np.full(div_ceil(vocab, _MASK_BITS), -1, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How large steps may become.
+
+    rows        that run at once
+    chunk       tokens of a prefill step
+    context     tokens of the longest sequence; the rows of a prefill step together have as many,
+                or STEP_CONTEXT_TOKENS where that is more
+    logit_rows  prompt positions whose logits a prefill step computes
+    """
+
+    rows: int
+    chunk: int
+    context: int
+    logit_rows: int
+    vocab: int
+
+    @property
+    def step_context(self) -> int:
+        """Tokens before and in the chunks of a prefill step of several rows."""
+        return max(self.context, STEP_CONTEXT_TOKENS)
+
+    def pools(self, spec: PoolSpec) -> PoolSizes:
+        """Return the smallest pools on which the steps can run: a page, two windows, a ring."""
+        windows = 2 * spec.tree.window_pages
+        return PoolSizes(full_pages=self.rows, swa_pages=self.rows * windows, rings=self.rows)
+
+    def steps(self, spec: PoolSpec) -> list[StepPlan]:
+        """Return the steps: one long row, as many rows as there may be, decode of all of them."""
+        shared = min(self.rows, self.chunk, self.context)
+        return [
+            self._prefill(1, spec),
+            self._prefill(shared, spec),
+            self.decode(spec, ahead=False),
+            self.decode(spec, ahead=True),
+        ]
+
+    def decode(self, spec: PoolSpec, *, ahead: bool) -> StepPlan:
+        """Return a decode step of all rows, each at the end of the longest context."""
+        start = np.full(self.rows, self.context - 1, dtype=np.int64)
+        samples = [self._sample(ahead=ahead) for _ in range(self.rows)]
+        plan = self._plan(Phase.DECODE, start, np.ones_like(start), spec=spec, samples=samples)
+        plan.sample_ahead = ahead
+        return plan
+
+    def _prefill(self, rows: int, spec: PoolSpec) -> StepPlan:
+        """Return a prefill step of `rows` rows that share out the chunk and the context."""
+        context = min(self.context, self.step_context // rows)
+        length = min(max(1, self.chunk // rows), context)
+        lengths = np.full(rows, length, dtype=np.int64)
+        samples = [self._sample(ahead=False) for _ in range(rows)]
+        plan = self._plan(Phase.PREFILL, context - lengths, lengths, spec=spec, samples=samples)
+        start, stop = context - length, context - length + min(length, self.logit_rows)
+        targets = np.zeros(stop - start, dtype=np.int32)
+        plan.prompt_logprobs = [PromptLogprobSpan(0, start, stop, targets, _TOP_LOGPROBS, ())]
+        return plan
+
+    def _plan(
+        self,
+        phase: Phase,
+        start: np.ndarray,
+        length: np.ndarray,
+        *,
+        spec: PoolSpec,
+        samples: list[SampleState],
+    ) -> StepPlan:
+        rows, tree = len(start), spec.tree
+        each = np.arange(rows, dtype=np.int64)
+        unit = (each + 1).astype(np.int32)
+        window = np.arange(1, 1 + rows * tree.window_pages, dtype=np.int32)
+        window = window.reshape(rows, tree.window_pages)
+        saved = window if phase is Phase.DECODE else window + rows * tree.window_pages
+        pages = div_ceil(int((start + length).max()), tree.page_size)
+        tokens = np.arange(int(length.sum()), dtype=np.int64)
+        zero = np.zeros(rows, dtype=np.int64)
+        return StepPlan(
+            phase=phase,
+            input_ids=(tokens * 7919 + 11) % self.vocab,
+            chunk_start=start,
+            chunk_len=length,
+            page_table=np.repeat(unit[:, None], pages, axis=1),
+            window=window,
+            ring=unit,
+            window_from=zero,
+            write_from=zero,
+            save_row=each,
+            save_position=start + length,
+            save_ring=unit,
+            save_window=saved,
+            page_copies=[],
+            swa_copies=[],
+            ring_copies=[],
+            sampled=each,
+            samples=samples,
+            positions=start + length,
+            prompt_logprobs=[],
+        )
+
+    def _sample(self, *, ahead: bool) -> SampleState:
+        """Return a row that wants everything; `ahead`: everything that needs no host."""
+        sampling = Sampling(
+            max_new_tokens=2,
+            seed=0,
+            temperature=1.0,
+            top_p=0.9,
+            logit_bias={0: 1.0},
+            repetition_penalty=1.0 if ahead else 1.1,
+            min_new_tokens=0 if ahead else 1,
+        )
+        state = SampleState(
+            sampling,
+            Logprobs(0, _TOP_LOGPROBS),
+            prompt=np.zeros(1, dtype=np.int32),
+            stop_ids=(0,),
+        )
+        state.constraint = None if ahead else _Anything(self.vocab)
+        return state

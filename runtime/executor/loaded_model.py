@@ -1,0 +1,87 @@
+"""What a scheduler is told of a network that was loaded: its runner, its pools, its facts."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from layers.config import ModelConfig
+from layers.deepseek_v4 import DeepseekV4
+from layers.weights import NamedWeights, fill_dummy, load_weights
+from mem_cache.pools import KvPools
+from mem_cache.spec import PoolSizes, PoolSpec
+from runtime.config import ServerConfig
+from runtime.device_sizes import DeviceSizes
+from runtime.executor.memory_budget import context_tokens, pool_sizes
+from runtime.executor.model_runner import CpuModelRunner
+from runtime.executor.sampler import Sampler
+from runtime.executor.step_plan import ModelRunner
+
+__all__ = ["Facts", "LoadedModel", "fill_weights", "load_on_cpu"]
+
+Facts = dict[str, str | int | float | bool]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A network on a device, ready for steps.
+
+    context_tokens  longest prompt plus output
+    pool_bytes      of all pools, dummies included
+    graphs          decode steps are replayed as CUDA graphs
+    in_flight       a step may be launched before the one before it is settled
+    step_context    tokens before and in the chunks of a prefill step of several rows that memory
+                    was measured for; None: it needs no bound
+    step_samples    likewise, rows that a prefill step samples
+    facts           of the device, for /server_info
+    """
+
+    runner: ModelRunner
+    spec: PoolSpec
+    sizes: PoolSizes
+    context_tokens: int
+    pool_bytes: int
+    graphs: bool
+    in_flight: bool
+    facts: Facts
+    step_context: int | None = None
+    step_samples: int | None = None
+
+
+def fill_weights(network: NamedWeights, config: ServerConfig, folder: Path) -> None:
+    """Fill a network's weights as --load-format says. Raises WeightError."""
+    if config.load_format == "dummy":
+        fill_dummy(network, config.random_seed or 0)
+    else:
+        load_weights(network, folder)
+
+
+def load_on_cpu(
+    config: ServerConfig,
+    folder: Path,
+    model: ModelConfig,
+    *,
+    spec: PoolSpec,
+    given: DeviceSizes,
+    dtype: str,
+) -> LoadedModel:
+    """Load the reference network, in `dtype`, and make its pools. Raises ConfigError, WeightError.
+
+    given  what flags say, and the CPU's defaults
+    """
+    device = torch.device("cpu")
+    sizes = pool_sizes(config, spec, given)
+    context = context_tokens(config, model, spec, sizes)
+    network = DeepseekV4(model, device, getattr(torch, dtype))
+    fill_weights(network, config, folder)
+    pools = KvPools(spec, sizes, device)
+    return LoadedModel(
+        runner=CpuModelRunner(network, pools, Sampler(model.vocab_size, device)),
+        spec=spec,
+        sizes=sizes,
+        context_tokens=context,
+        pool_bytes=pools.bytes,
+        graphs=False,
+        in_flight=False,
+        facts={"device": "cpu", "dtype": dtype},
+    )

@@ -1,0 +1,46 @@
+"""Host arrays on their way to a device, without waiting for it.
+
+Pinned memory that torch gave out is not given out again before the copies from it are done, so
+that what is staged here may be forgotten at once.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+__all__ = ["stage", "stage_together"]
+
+# Kernels are specialised on how their pointers are aligned.
+_ALIGNMENT = 64
+_DTYPES = {"int64": torch.int64, "int32": torch.int32}
+
+
+def stage(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Return `array` on `device`; the host goes on while the copy is under way."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def stage_together(
+    arrays: Mapping[str, np.ndarray], device: torch.device
+) -> dict[str, torch.Tensor]:
+    """Return all arrays, int64 or int32, on `device`, copied at once into one allocation.
+
+    A copy has a price of its own, whatever its size.
+    """
+    offset = 0
+    places: dict[str, slice] = {}
+    for name, array in arrays.items():
+        places[name] = slice(offset, offset + array.nbytes)
+        offset += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+    packed = np.empty(offset, dtype=np.uint8)
+    for name, array in arrays.items():
+        packed[places[name]].view(array.dtype).reshape(array.shape)[...] = array
+    there = stage(packed, device)
+    return {
+        name: there[places[name]].view(_DTYPES[array.dtype.name]).view(array.shape)
+        for name, array in arrays.items()
+    }

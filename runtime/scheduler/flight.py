@@ -1,0 +1,65 @@
+"""A step on its way, from its plan to its result, and which steps may be in flight.
+
+    turn     plan N+1    launch N+1    settle N    reply
+    device   ...   step N   ][   step N+1   ...                without a pause between the two
+
+A step is left in flight when its turn ends if it sampled ahead (`StepPlan.sample_ahead`): the next
+one is fed with its tokens (`StepPlan.feed`) before the host knows them. Any other step is settled
+in the turn that launched it, and the next one is planned from what it told. A step samples ahead if
+the host has no part in it between its logits and the tokens that the next one reads:
+
+- no row that is sampled needs the host (`SampleState.needs_host`); that never turns from no to yes,
+  so that a row fed from a step in flight does not need it either;
+- its logits serve nobody else: no requests that wait with the same prompt, which may be admitted
+  meanwhile, and no log-probabilities of prompts.
+
+A step is planned as if no row of the one in flight ended. One that did end is computed once too
+often, and what that gave is dropped: what it wrote lies behind the tokens that the tree is told of,
+except in window and ring, whose state at the end then serves no position before (`Residency`). What
+the row gave back may be anybody's by then: steps and copies run in the order of their launches, so
+that no later one reads what the late step wrote there.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from runtime.executor.step_plan import Phase, StepHandle, StepPlan
+from runtime.scheduler.request import Request
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One step.
+
+    requests    of the rows, in order; some may have ended since the step was planned
+    rows        [n] int64 their lines in the request table then
+    twins       waiting requests that are sampled from a row's logits, after the rows' own entries
+    handle      once launched
+    launched_s  when that was
+    """
+
+    plan: StepPlan
+    requests: list[Request]
+    rows: np.ndarray
+    twins: list[Request] = field(default_factory=list[Request])
+    handle: StepHandle | None = None
+    launched_s: float = 0.0
+
+    @property
+    def joining(self) -> list[Request]:
+        """The requests whose first token comes with this prefill step, and who go on after it."""
+        if self.plan.phase is Phase.DECODE:
+            return []
+        return [r for r in map(self.requests.__getitem__, self._sampled_rows) if r.has_more]
+
+    @property
+    def entries(self) -> dict[int, int]:
+        """Where the token of each sampled row is in the result, by request id."""
+        return {self.requests[row].id: k for k, row in enumerate(self._sampled_rows)}
+
+    @property
+    def _sampled_rows(self) -> list[int]:
+        sampled = self.plan.sampled
+        rows: list[int] = sampled[: len(sampled) - len(self.twins)].tolist()
+        return rows

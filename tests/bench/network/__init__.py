@@ -1,0 +1,1 @@
+"""The network without a server against its floor: `python -m tests.bench.network`."""

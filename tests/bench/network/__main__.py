@@ -1,0 +1,167 @@
+"""Measures the network without a server, with random weights, on the GPU at hand.
+
+    decode    steps inside a CUDA graph against their floor: dense weights, the experts routed to
+              and the KV read, once each, at the bandwidth of a large copy
+    prefill   whole prompts by chunks
+    profile   either of them under the profiler: kernels by time, gaps between them
+
+A step of decode is the network, the likeliest token of each row and the next position. Lines that
+begin with # say what the set-up took, compiling included.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from layers.config import load_config
+from layers.fused.expert_form import expert_form
+from layers.fused.network import FusedV4
+from layers.weights import fill_dummy
+from tests.bench.kernels.timing import copy_bandwidth
+from tests.bench.network.clock import stage
+from tests.bench.network.decode import Context, measure_decode
+from tests.bench.network.kernels_run import gap_table, kernel_table, profiled
+from tests.bench.network.prefill import measure_prefill, prompt_run
+from tests.bench.network.report import Figures, add_rows, heading, line
+from tests.bench.serving.machine import commit
+
+CUT = Path(__file__).parent / "v4_flash_8_layers"
+SEED = 7
+
+
+def main() -> None:
+    """Measure what is asked for."""
+    options = parse(sys.argv[1:])
+    if not torch.cuda.is_available():
+        sys.exit("no CUDA device: there is nothing to measure")
+    device = torch.device("cuda", 0)
+    torch.manual_seed(SEED)
+    with torch.inference_mode():
+        network = _network(options, device)
+        if options.profile:
+            _profile(options, network)
+            return
+        found: list[Figures] = []
+        measure = _decode if options.phase == "decode" else _prefill
+        for figures in measure(options, network):
+            found.append(figures)
+            if options.csv is not None:
+                gpu = torch.cuda.get_device_name()
+                add_rows(options.csv, [figures], gpu=gpu, commit=commit())
+            print(heading(), line(figures), sep="\n", flush=True)
+    print(f"\n{heading()}", *map(line, found), sep="\n")
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options; `profile` says whether the phase is only looked at."""
+    parser = argparse.ArgumentParser(
+        "python -m tests.bench.network",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(required=True)
+    _phases(actions, profile=False)
+    profile = actions.add_parser("profile", help="kernels by time, and the gaps between them")
+    _phases(profile.add_subparsers(required=True), profile=True)
+    return parser.parse_args(arguments)
+
+
+def _phases(
+    actions: "argparse._SubParsersAction[argparse.ArgumentParser]", *, profile: bool
+) -> None:
+    decode = actions.add_parser("decode", help="steps of many rows, one token each")
+    decode.add_argument("--batch", type=int, nargs="+", default=[64], help="rows of a step")
+    decode.add_argument("--context", type=int, nargs="+", default=[8192], help="tokens before it")
+    decode.add_argument("--replays", type=int, default=4 if profile else 40, help="steps to time")
+    decode.add_argument(
+        "--longest", type=int, default=0, help="tokens that page tables have columns for"
+    )
+    prefill = actions.add_parser("prefill", help="whole prompts by chunks")
+    prefill.add_argument("--prompt", type=int, nargs="+", default=[8192], help="tokens of each")
+    prefill.add_argument("--rows", type=int, nargs="+", default=[1], help="prompts at once")
+    if not profile:
+        prefill.add_argument("--repeats", type=int, default=3, help="runs, the median is taken")
+    for name, phase in (("decode", decode), ("prefill", prefill)):
+        phase.set_defaults(phase=name, profile=profile)
+        several = name == "prefill"
+        phase.add_argument(
+            "--chunk", type=int, nargs="+" if several else None, default=[8192] if several else 8192
+        )
+        phase.add_argument("--experts", choices=("both", "fp4", "fp8"), default="both")
+        phase.add_argument("--model", type=Path, default=CUT, help="folder with a config.json")
+        if profile:
+            phase.add_argument("--out", type=Path, help="chrome trace, .json or .json.gz")
+        else:
+            phase.add_argument("--csv", type=Path, help="file that rows are added to")
+
+
+def _network(options: argparse.Namespace, device: torch.device) -> FusedV4:
+    config = load_config(options.model)
+    with stage("allocation of weights", device):
+        network = FusedV4(config, device, experts=expert_form(config, options.experts))
+    with stage("random weights", device):
+        fill_dummy(network, SEED)
+    print(f"# {torch.cuda.memory_allocated(device) / 1e9:.1f} GB of weights", flush=True)
+    return network
+
+
+def _context(options: argparse.Namespace, network: FusedV4, tokens: int) -> Context:
+    return Context(
+        network,
+        tokens=tokens,
+        rows=max(options.batch),
+        replays=options.replays,
+        chunk=options.chunk,
+        longest=options.longest,
+    )
+
+
+def _decode(options: argparse.Namespace, network: FusedV4) -> Iterator[Figures]:
+    bandwidth = copy_bandwidth()
+    print(f"# copy {bandwidth / 1e12:.2f} TB/s, read and written")
+    for tokens in options.context:
+        torch.cuda.empty_cache()
+        context = _context(options, network, tokens)
+        for rows in options.batch:
+            yield measure_decode(context, rows, form=options.experts, bandwidth=bandwidth)
+        del context
+
+
+def _prefill(options: argparse.Namespace, network: FusedV4) -> Iterator[Figures]:
+    for chunk in options.chunk:
+        for prompt in options.prompt:
+            for rows in options.rows:
+                torch.cuda.empty_cache()
+                yield measure_prefill(
+                    network,
+                    prompt=prompt,
+                    rows=rows,
+                    chunk=chunk,
+                    form=options.experts,
+                    repeats=options.repeats,
+                )
+
+
+def _profile(options: argparse.Namespace, network: FusedV4) -> None:
+    """Profile the first of each list of sizes."""
+    device = network.device
+    if options.phase == "decode":
+        rows, steps = options.batch[0], options.replays
+        context = _context(options, network, options.context[0])
+        call = context.replay(context.decoder(rows))
+    else:
+        prompt, rows, steps = options.prompt[0], options.rows[0], 1
+        call = prompt_run(network, prompt=prompt, rows=rows, chunk=options.chunk[0])
+        with stage("first run", device):
+            call()
+    call()
+    torch.cuda.synchronize(device)
+    spans = profiled(call, count=steps, trace=options.out)
+    print(*kernel_table(spans, steps=steps), *gap_table(spans), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""Steps on the network over fused ops: graphs, feeding, and results that are asked for late.
+
+On a CUDA device where there is one, else on the CPU, where graphs are stood in for.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from mem_cache.spec import TreeSpec
+from runtime.executor.cuda_runner import CudaModelRunner, CudaStep
+from runtime.executor.step_plan import Phase, SampleState, StepPlan
+from runtime.grammar.output import GrammarOutput
+from tests.testing.fused_rig import DEVICE, ROWS, SIZES, FusedRig
+from tests.testing.scheduler_rig import Rig
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Compute on one thread, as a server does with a network this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def fused(stand_in: Path) -> FusedRig:
+    """The stand-in's network."""
+    return FusedRig(stand_in)
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    return np.random.default_rng(seed).integers(2, 500, size=length).tolist()
+
+
+def serve(
+    runner: CudaModelRunner, lengths: tuple[int, ...], new: int
+) -> tuple[list[list[int]], list[StepPlan]]:
+    """Return the tokens of prompts of these lengths, and the plans of the steps that gave them."""
+    rig = Rig(SIZES, spec=TreeSpec(), rows=ROWS, chunk=2048, runner=runner, overlap=False)
+    asked = [rig.send(prompt(length, k), new, ignore_eos=True) for k, length in enumerate(lengths)]
+    rig.run()
+    return [rig.tokens(request) for request in asked], rig.plans
+
+
+def copied(plans: list[StepPlan]) -> list[StepPlan]:
+    """Return the plans with fresh samplings, which have said nothing yet."""
+    made: list[StepPlan] = []
+    for plan in plans:
+        samples = [dataclasses.replace(sample, output=[]) for sample in plan.samples]
+        made.append(dataclasses.replace(plan, samples=samples))
+    return made
+
+
+def ahead(plans: list[StepPlan]) -> list[StepPlan]:
+    """Return the plans as they are when each is launched before the one before it is settled."""
+    made = copied(plans)
+    for plan in made:
+        plan.sample_ahead = True
+        if plan.phase is Phase.DECODE:
+            plan.feed = np.arange(len(plan.input_ids))
+            plan.input_ids = np.zeros_like(plan.input_ids)
+    return made
+
+
+@pytest.mark.parametrize("graphs", [(1, 4), (3,), (2,)])
+def test_graphs_change_no_token(fused: FusedRig, graphs: tuple[int, ...]) -> None:
+    """Three rows run padded, as they are, or without the graph that is too small."""
+    plain, _ = serve(fused.runner(), (20, 70, 130), 5)
+
+    assert serve(fused.runner(*graphs), (20, 70, 130), 5)[0] == plain
+
+
+def test_one_graph_is_replayed_at_three_lengths(fused: FusedRig) -> None:
+    """Positions, pages and rings differ; the graph, and the buffers it reads, do not."""
+    replayed, plain = fused.runner(2), fused.runner()
+    for length in (5, 254, 520):
+        _, plans = serve(fused.runner(), (length, length + 1), 4)
+        for plan in plans:
+            one, other = (runner.launch(copied([plan])[0]) for runner in (replayed, plain))
+            torch.testing.assert_close(one._logits, other._logits, rtol=0.02, atol=0.02)
+            assert one.result().token_ids == other.result().token_ids
+
+
+@pytest.mark.parametrize("graphs", [(), (4,), (1, 3)])
+def test_steps_fed_from_the_one_before_give_the_same_tokens(
+    fused: FusedRig, graphs: tuple[int, ...]
+) -> None:
+    tokens, plans = serve(fused.runner(*graphs), (20, 70, 130), 6)
+    runner = fused.runner(*graphs)
+
+    steps = [runner.launch(plan) for plan in ahead(plans)]
+    told = [step.result() for step in steps]
+
+    assert len(plans) == 6
+    assert [list(row) for row in zip(*(result.token_ids for result in told), strict=True)] == tokens
+    assert all(result.failed == [None] * 3 for result in told)
+
+
+def test_a_row_may_be_fed_beside_one_that_is_not(fused: FusedRig) -> None:
+    tokens, plans = serve(fused.runner(4), (20, 70), 4)
+    first, second, third, *_ = ahead(plans)
+    runner = fused.runner(4)
+    second.feed, second.input_ids = np.array([-1, 1]), plans[1].input_ids
+    third.feed = np.array([1, 0])
+
+    runner.launch(first)
+    told = [runner.launch(second).result().token_ids]
+    # Each row takes the other's token: not what it said, but what it was fed with is another.
+    swapped = runner.launch(third)._logits.argmax(-1).tolist()
+
+    assert told == [[row[1] for row in tokens]]
+    assert swapped != [row[2] for row in tokens]
+
+
+def test_a_step_is_not_fed_by_one_that_was_not_sampled_ahead(fused: FusedRig) -> None:
+    _, plans = serve(fused.runner(), (20,), 3)
+    runner = fused.runner()
+    first, second, _ = ahead(plans)
+    first.sample_ahead = False
+    runner.launch(first)
+
+    with pytest.raises(ValueError, match="not sampled ahead"):
+        runner.launch(second)
+
+
+def test_logits_that_are_read_late_outlive_the_next_replay(fused: FusedRig) -> None:
+    tokens, plans = serve(fused.runner(2), (20, 70), 4)
+    runner = fused.runner(2)
+
+    steps: list[CudaStep] = [runner.launch(plan) for plan in copied(plans)]
+
+    told = [step.result().token_ids for step in steps]
+    assert [list(row) for row in zip(*told, strict=True)] == tokens
+
+
+def test_rows_without_a_mask_are_held_and_sampled_later(fused: FusedRig) -> None:
+    tokens, plans = serve(fused.runner(2), (20, 70), 3)
+    runner = fused.runner(2)
+    prefill, decode, last = copied(plans)
+    runner.launch(prefill).result()
+    words = -(-fused.config.vocab_size // 32)
+    output = GrammarOutput(1, None, np.zeros(0, np.int32), accept=lambda token: None)
+    decode.samples[1].constraint = output
+
+    result = runner.launch(decode).result()
+    runner.launch(last).result()
+    output.mask(np.full(words, -1, np.int32))
+
+    assert result.token_ids == [tokens[0][1], 0]
+    assert runner.sample([result.held[1]]).token_ids == [tokens[1][1]]
+
+
+def test_a_row_whose_logits_are_not_finite_fails_alone_also_when_it_feeds(
+    fused: FusedRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens, plans = serve(fused.runner(), (20, 70), 3)
+    runner = fused.runner()
+    prefill = fused.network.prefill
+
+    def broken(*given: object) -> torch.Tensor:
+        logits = prefill(*given)  # pyright: ignore[reportArgumentType]
+        logits[0, 3] = torch.nan
+        return logits
+
+    monkeypatch.setattr(fused.network, "prefill", broken)
+    first, second, _ = (runner.launch(plan) for plan in ahead(plans))
+
+    assert first.result().failed == ["logits are not finite", None]
+    assert first.result().token_ids == [0, tokens[1][0]]
+    assert second.result().token_ids[1] == tokens[1][1]
+
+
+def test_a_grammar_row_is_not_sampled_ahead(fused: FusedRig) -> None:
+    _, plans = serve(fused.runner(), (20,), 2)
+    plan = ahead(plans)[0]
+    output = GrammarOutput(1, None, np.zeros(0, np.int32), accept=lambda token: None)
+    plan.samples[0].constraint = output
+
+    with pytest.raises(ValueError, match="needs the host"):
+        fused.runner().launch(plan)
+
+
+def test_drawn_tokens_do_not_depend_on_when_they_are_drawn(fused: FusedRig) -> None:
+    _, plans = serve(fused.runner(), (20, 70), 2)
+    told: list[list[int]] = []
+    for early in (False, True):
+        plan = copied(plans)[0]
+        plan.sample_ahead = early
+        for seed, sample in enumerate(plan.samples):
+            plan.samples[seed] = _drawing(sample, seed)
+        told.append(fused.runner().launch(plan).result().token_ids)
+
+    assert told[0] == told[1]
+
+
+def _drawing(sample: SampleState, seed: int) -> SampleState:
+    sampling = msgspec.structs.replace(sample.sampling, temperature=1.5, top_p=0.8, seed=seed)
+    return dataclasses.replace(sample, sampling=sampling)
+
+
+def test_a_scheduler_that_overlaps_steps_says_the_same(fused: FusedRig) -> None:
+    """Rows come and go, stop and go on with a next turn: what is left in the cache is right."""
+    told: list[list[list[int]]] = []
+    for overlap in (False, True):
+        rig = Rig(
+            SIZES,
+            spec=TreeSpec(),
+            rows=ROWS,
+            chunk=64,
+            runner=fused.runner(1, 2, 4),
+            overlap=overlap,
+        )
+        texts = [prompt(30 + 25 * k, k) for k in range(5)]
+        first = [rig.send(text, 3 + k, stop=(k, 100 + k)) for k, text in enumerate(texts)]
+        rig.run()
+        nexts = [[*text, *rig.tokens(r), 7] for text, r in zip(texts, first, strict=True)]
+        second = [rig.send(text, 4, ignore_eos=True) for text in nexts]
+        rig.run()
+        cached = [rig.cached(request) for request in second]
+        assert cached == [len(text) - 2 for text in nexts]
+        rig.assert_conserved()
+        told.append([rig.tokens(request) for request in (*first, *second)])
+
+    assert told[0] == told[1]
+
+
+@pytest.mark.gpu
+def test_on_the_gpu_decode_steps_are_launched_without_waiting(fused: FusedRig) -> None:
+    tokens, plans = serve(fused.runner(4), (20, 70, 130), 8)
+    runner = fused.runner(4)
+    prefill, first, *rest = ahead(plans)
+    steps = [runner.launch(prefill), runner.launch(first)]
+    slow = torch.randn(8192, 8192, device=DEVICE)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(8):
+            slow = slow @ slow * 1e-4
+        steps += [runner.launch(plan) for plan in rest]
+        in_flight = not steps[-1].forwarded
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+    told = [step.result().token_ids for step in steps]
+    assert in_flight
+    assert all(step.forwarded for step in steps)
+    assert [list(row) for row in zip(*told, strict=True)] == tokens

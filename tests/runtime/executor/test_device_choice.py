@@ -1,0 +1,87 @@
+"""Which device, which precision, and which flags contradict them."""
+
+import dataclasses
+import logging
+
+import pytest
+import torch
+
+from layers.config import ConfigFault
+from runtime.config import ServerConfig
+from runtime.errors import ConfigError
+from runtime.executor.device_choice import choose_device, choose_formats
+from tests.testing.tiny_model import CONFIG
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+FITS = dataclasses.replace(
+    CONFIG,
+    **{"head_dim": 512, "qk_rope_head_dim": 64, "index_head_dim": 128, "hidden_size": 256},
+    **{"q_lora_rank": 128, "o_lora_rank": 128, "moe_intermediate_size": 128},
+)
+
+
+@pytest.fixture
+def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a CUDA device."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without one."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_without_a_gpu_the_cpu_computes() -> None:
+    assert choose_device(ServerConfig(), FITS) == CPU
+    with pytest.raises(ConfigError, match="--device cuda"):
+        choose_device(ServerConfig(device="cuda"), FITS)
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_with_a_gpu_it_computes_unless_told_otherwise() -> None:
+    assert choose_device(ServerConfig(), FITS) == CUDA
+    assert choose_device(ServerConfig(device="cuda"), FITS) == CUDA
+    assert choose_device(ServerConfig(device="cpu"), FITS) == CPU
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_a_network_that_does_not_fit_the_gpu_runs_on_the_cpu_and_this_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO, logger="umbra.scheduler"):
+        assert choose_device(ServerConfig(), CONFIG) == CPU
+
+    assert "on the CPU, although there is a GPU: head_dim is 48" in caplog.text
+    with pytest.raises(ConfigFault, match="head_dim"):
+        choose_device(ServerConfig(device="cuda"), CONFIG)
+
+
+def test_each_device_has_its_formats() -> None:
+    assert choose_formats(ServerConfig(), FITS, CPU) == ("float32", "fp8")
+    assert choose_formats(ServerConfig(dtype="bfloat16"), CONFIG, CPU) == ("bfloat16", "bf16")
+    assert choose_formats(ServerConfig(), FITS, CUDA) == ("bfloat16", "fp8")
+    assert choose_formats(ServerConfig(dtype="bfloat16", kv_cache_dtype="fp8"), FITS, CUDA) == (
+        "bfloat16",
+        "fp8",
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "device", "words"),
+    [
+        (ServerConfig(dtype="float32"), CUDA, "--dtype float32 is for the CPU"),
+        (ServerConfig(kv_cache_dtype="bf16"), CUDA, "--kv-cache-dtype bf16 is for the CPU"),
+        (ServerConfig(chunked_prefill_size=-1), CUDA, "--chunked-prefill-size -1 is for the CPU"),
+        (ServerConfig(experts="fp4"), CPU, "--experts is for CUDA"),
+        (ServerConfig(cuda_graph_bs=(1,)), CPU, "--cuda-graph-bs is for CUDA"),
+    ],
+    ids=lambda value: "" if isinstance(value, ServerConfig) else str(value),
+)
+def test_flags_of_another_device_are_refused(
+    config: ServerConfig, device: torch.device, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        choose_formats(config, FITS, device)

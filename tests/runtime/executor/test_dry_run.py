@@ -1,0 +1,75 @@
+"""The largest steps: as large as said, well-formed, and wanting of sampling whatever there is."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import runtime.executor.dry_run as dry_run
+from layers.config import pool_spec
+from runtime.executor.dry_run import Extent
+from runtime.executor.step_plan import Phase
+from tests.testing.tiny_model import CONFIG
+
+SPEC = pool_spec(CONFIG, "fp32")
+EXTENT = Extent(rows=5, chunk=100, context=4000, logit_rows=30, vocab=97)
+
+
+def test_steps_are_as_large_as_may_be() -> None:
+    alone, together, decode, ahead = EXTENT.steps(SPEC)
+
+    assert (alone.chunk_len.tolist(), alone.chunk_start.tolist()) == ([100], [3900])
+    assert together.chunk_len.tolist() == [20] * 5
+    assert together.chunk_start.tolist() == [3980] * 5
+    assert decode.chunk_start.tolist() == ahead.chunk_start.tolist() == [3999] * 5
+    assert [plan.phase for plan in (decode, ahead)] == [Phase.DECODE] * 2
+    assert sum(span.stop - span.start for span in alone.prompt_logprobs) == 30
+    assert (decode.sample_ahead, ahead.sample_ahead) == (False, True)
+
+
+def test_rows_share_the_context_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dry_run, "STEP_CONTEXT_TOKENS", 6000)
+
+    alone, together, *_ = EXTENT.steps(SPEC)
+
+    assert alone.save_position.tolist() == [4000]
+    assert together.save_position.tolist() == [1200] * 5
+
+
+@pytest.mark.parametrize(("rows", "chunk", "context"), [(1, 1, 1), (5, 3, 2), (3, 64, 10)])
+def test_the_smallest_server_has_its_steps_too(rows: int, chunk: int, context: int) -> None:
+    extent = dataclasses.replace(EXTENT, rows=rows, chunk=chunk, context=context)
+
+    for plan in extent.steps(SPEC):
+        assert (plan.chunk_len >= 1).all()
+        assert (plan.chunk_start >= 0).all()
+        assert (plan.chunk_start + plan.chunk_len <= context).all()
+
+
+def test_units_lie_in_the_pools_and_no_two_rows_write_to_one() -> None:
+    sizes = EXTENT.pools(SPEC)
+    for plan in EXTENT.steps(SPEC):
+        for name, most in (
+            ("page_table", sizes.full_pages),
+            ("window", sizes.swa_pages),
+            ("save_window", sizes.swa_pages),
+            ("ring", sizes.rings),
+        ):
+            units = getattr(plan, name)
+            assert (units.min() >= 1, units.max() <= most) == (True, True), name
+            assert units.dtype == np.int32, name
+        for name in ("window", "save_window", "ring"):
+            units = getattr(plan, name).ravel()
+            assert len(set(units.tolist())) == len(units), name
+        assert len(plan.input_ids) == plan.chunk_len.sum()
+        assert plan.input_ids.max() < EXTENT.vocab
+
+
+def test_rows_want_whatever_takes_memory() -> None:
+    *_, decode, ahead = EXTENT.steps(SPEC)
+
+    assert all(sample.needs_host and sample.is_ready for sample in decode.samples)
+    for sample in (*decode.samples, *ahead.samples):
+        assert sample.sampling.top_p < 1
+        assert sample.sampling.logit_bias
+    assert all(sample.constraint is None for sample in ahead.samples)

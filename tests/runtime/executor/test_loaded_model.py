@@ -1,0 +1,47 @@
+"""The reference network as a scheduler gets it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from layers.checkpoint import WeightError
+from layers.config import load_config, pool_spec
+from layers.deepseek_v4 import DeepseekV4
+from mem_cache.spec import PoolSizes
+from runtime.config import ServerConfig
+from runtime.device_sizes import DeviceSizes
+from runtime.executor.loaded_model import fill_weights, load_on_cpu
+from runtime.executor.model_runner import CpuModelRunner
+
+GIVEN = DeviceSizes(max_running_requests=2, chunked_prefill_size=64, kv_cache_bytes=1 << 24)
+
+
+def test_a_network_on_the_cpu_has_its_pools_and_no_step_in_flight(stand_in: Path) -> None:
+    model = load_config(stand_in)
+    config = ServerConfig(full_pages=3, swa_pages=8, rings=2)
+
+    loaded = load_on_cpu(
+        config, stand_in, model, spec=pool_spec(model, "fp8"), given=GIVEN, dtype="bfloat16"
+    )
+
+    assert isinstance(loaded.runner, CpuModelRunner)
+    assert loaded.sizes == PoolSizes(3, 8, 2)
+    assert loaded.context_tokens == 3 * 256
+    assert (loaded.graphs, loaded.in_flight) == (False, False)
+    assert loaded.facts == {"device": "cpu", "dtype": "bfloat16"}
+    assert loaded.pool_bytes == loaded.runner._pools.bytes
+
+
+def test_dummy_weights_need_no_files(stand_in: Path, tmp_path: Path) -> None:
+    model = load_config(stand_in)
+    network = DeepseekV4(model, torch.device("cpu"), torch.float32)
+    weights = dict(network.named_weights())
+    for weight in weights.values():
+        weight.zero_()
+
+    fill_weights(network, ServerConfig(load_format="dummy"), tmp_path)
+
+    assert weights["embed.weight"].any()
+    with pytest.raises(WeightError):
+        fill_weights(network, ServerConfig(), tmp_path)

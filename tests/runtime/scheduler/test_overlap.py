@@ -1,0 +1,357 @@
+"""A step is launched before the one before it is settled, and nobody can tell."""
+
+import random
+
+import pytest
+
+from mem_cache.spec import PoolSizes
+from runtime.executor.step_plan import HeldRow, Phase, StepHandle, StepPlan, StepResult
+from runtime.messages import Flush, Flushed, Grammar, Logprobs, Shutdown, State
+from runtime.scheduler.request import Request, Status
+from tests.testing.fake_grammars import FakeGrammars
+from tests.testing.scheduler_rig import SMALL, Rig
+from tests.testing.token_runner import TokenRunner, expected_output
+
+AMPLE = PoolSizes(full_pages=200, swa_pages=200, rings=60)
+VOCAB = 50
+A = Grammar("regex", "a")
+
+
+def prompt_of(seed: int, length: int) -> list[int]:
+    return random.Random(seed).choices(range(VOCAB), k=length)
+
+
+def overlapping(sizes: PoolSizes = AMPLE, **options: object) -> Rig:
+    return Rig(sizes, overlap=True, **options)  # pyright: ignore[reportArgumentType]
+
+
+def phases(rig: Rig) -> str:
+    return "".join(plan.phase.value[0] for plan in rig.plans)
+
+
+def fresh_token(prompt: list[int], at_least: int) -> tuple[int, int]:
+    """Return a token that the answer first says after so many, and how many come before it."""
+    said = expected_output(prompt, 200, VOCAB)
+    at = next(i for i in range(at_least, 200) if said[i] not in said[:i])
+    return said[at], at
+
+
+def test_every_step_is_launched_before_the_one_before_it_is_settled() -> None:
+    rig = overlapping(chunk=8)
+    first = rig.send(prompt_of(1, 6), 40)
+    rig.turn_until(lambda: len(rig.tokens(first)) == 3)
+    second = rig.send(prompt_of(2, 44), 10)
+    rig.run()
+
+    assert "dpdpdpdpdpdpd" in phases(rig)
+    assert rig.runner.overlapped == rig.runner.steps - 1
+    assert all(plan.sample_ahead for plan in rig.plans)
+    assert rig.runner.computed_tokens == 6 + 39 + 44 + 9
+    assert rig.tokens(first) == expected_output(prompt_of(1, 6), 40, VOCAB)
+    assert rig.tokens(second) == expected_output(prompt_of(2, 44), 10, VOCAB)
+    rig.assert_conserved()
+
+
+def test_chunks_of_a_prompt_alone_follow_one_another_without_a_pause() -> None:
+    rig = overlapping(chunk=8)
+    request = rig.send(prompt_of(1, 60), 3)
+    rig.run()
+
+    assert phases(rig) == "pppppppp" + "dd"
+    assert rig.runner.overlapped == 9
+    assert rig.tokens(request) == expected_output(prompt_of(1, 60), 3, VOCAB)
+
+
+@pytest.mark.parametrize("length", range(5, 22))
+def test_after_a_token_too_many_the_next_turn_goes_on_where_the_answer_ended(length: int) -> None:
+    prompt = prompt_of(length, length)
+    stop, at = fresh_token(prompt, 3)
+    rig = overlapping()
+    rig.send([4, 4], 60)
+    first = rig.send(prompt, 100, stop=(stop,))
+    rig.run()
+    computed = rig.runner.computed_tokens
+
+    assert rig.tokens(first) == expected_output(prompt, at + 1, VOCAB)
+    assert computed == 2 + 59 + length + at + 1  # the stop token itself is the one too many
+    rig.residency.cache.evict_swa(rings=0)
+    history = [*prompt, *rig.tokens(first)]
+    for tail in ([7, 8, 9], [11]):
+        again = rig.send([*history, *tail], 4)
+        rig.run()
+        assert rig.cached(again) == len(history) - 1
+        assert rig.tokens(again) == expected_output([*history, *tail], 4, VOCAB)
+    rig.assert_conserved()
+
+
+@pytest.mark.parametrize("length", range(5, 22))
+def test_the_point_after_a_token_too_many_does_not_serve_one_token_less(length: int) -> None:
+    prompt = prompt_of(length, length)
+    stop, _ = fresh_token(prompt, 3)
+    rig = overlapping()
+    first = rig.send(prompt, 100, stop=(stop,))
+    rig.run()
+
+    history = [*prompt, *rig.tokens(first)]
+    for other in (history[:-1], [*history[:-2], 48, 48]):
+        request = rig.send(other, 4)
+        rig.run()
+        assert rig.tokens(request) == expected_output(other, 4, VOCAB)
+    rig.assert_conserved()
+
+
+def test_a_request_that_ends_with_its_first_token_was_in_one_step_too_many() -> None:
+    prompt = prompt_of(3, 9)
+    [stop] = expected_output(prompt, 1, VOCAB)
+    rig = overlapping()
+    request = rig.send(prompt, 30, stop=(stop,))
+    rig.run()
+
+    assert rig.tokens(request) == [stop]
+    rig.scheduler.turn()
+    assert phases(rig) == "pd"
+    again = rig.send([*prompt, stop, 5], 3)
+    rig.run()
+    assert rig.cached(again) == 9
+    assert rig.tokens(again) == expected_output([*prompt, stop, 5], 3, VOCAB)
+    rig.assert_conserved()
+
+
+def test_a_request_whose_length_is_reached_is_in_no_further_step() -> None:
+    rig = overlapping()
+    for new in (1, 2, 5):
+        rig.send(prompt_of(new, 9), new)
+    rig.run()
+
+    assert rig.runner.computed_tokens == 3 * 9 + 0 + 1 + 4
+    assert rig.scheduler._flight is None
+
+
+def test_rows_that_need_the_host_are_settled_in_their_turn_and_take_along_what_is_in_flight() -> (
+    None
+):
+    grammars = FakeGrammars(VOCAB)
+    grammars.instant = True
+    rig = overlapping(grammars=grammars, rows=4)
+    free = rig.send(prompt_of(1, 6), 40)
+    rig.turn_until(lambda: len(rig.tokens(free)) == 5)
+    ruled = rig.send(prompt_of(2, 9), 6, grammar=A)
+    told = rig.send(prompt_of(3, 9), 6, logprobs=Logprobs(9))
+    rig.run()
+
+    ahead = [plan.sample_ahead for plan in rig.plans if plan.phase is Phase.DECODE]
+    assert ahead[:4] == [True] * 4
+    assert ahead[-20:] == [True] * 20
+    assert not all(ahead)
+    for request, (seed, length, new) in ((free, (1, 6, 40)), (ruled, (2, 9, 6)), (told, (3, 9, 6))):
+        assert rig.tokens(request) == expected_output(prompt_of(seed, length), new, VOCAB)
+    rig.assert_conserved()
+
+
+def test_a_least_number_of_tokens_holds_up_no_longer_than_it_is_not_reached() -> None:
+    prompt = prompt_of(5, 9)
+    expected = expected_output(prompt, 30, VOCAB)
+    later = 7 + expected[6:].index(expected[2]) if expected[2] in expected[6:] else 30
+    rig = overlapping()
+    request = rig.send(prompt, 30, stop=(expected[2],), min_new=7)
+    rig.run()
+
+    assert rig.tokens(request) == expected[:later]
+    ahead = [plan.sample_ahead for plan in rig.plans]
+    assert ahead == [False] * 7 + [True] * (len(ahead) - 7)
+
+
+class LateRunner:
+    """Calls back when a result is waited for."""
+
+    def __init__(self, runner: TokenRunner) -> None:
+        self._runner = runner
+        self.rig: Rig
+        self.seen: list[tuple[bool, State, int]] = []
+
+    def launch(self, plan: StepPlan) -> StepHandle:
+        """Start a step."""
+        return LateStep(self, self._runner.launch(plan), plan.sample_ahead)
+
+    def sample(self, rows: list[HeldRow]) -> StepResult:
+        """Sample held rows."""
+        return self._runner.sample(rows)
+
+
+class LateStep:
+    """One of its steps."""
+
+    forwarded = True
+
+    def __init__(self, runner: LateRunner, step: StepHandle, ahead: bool) -> None:
+        self._runner = runner
+        self._step = step
+        self._ahead = ahead
+
+    def result(self) -> StepResult:
+        rig = self._runner.rig
+        sent = sum(len(rig.tokens(request)) for request in (1, 2))
+        self._runner.seen.append((self._ahead, rig.scheduler.state(), sent))
+        return self._step.result()
+
+
+def late_rig() -> tuple[Rig, LateRunner]:
+    runner = LateRunner(TokenRunner(SMALL, AMPLE, vocab=VOCAB))
+    rig = runner.rig = overlapping(runner=runner)
+    return rig, runner
+
+
+def test_the_step_has_an_age_while_it_is_waited_for_and_else_the_loop_has() -> None:
+    rig, runner = late_rig()
+    rig.send(prompt_of(1, 6), 9)
+    while rig.busy:
+        rig.scheduler.turn()
+        state = rig.scheduler.state()
+        assert (state.step_age_s, state.loop_age_s > 0) == (0.0, True)
+
+    assert len(runner.seen) == 9
+    assert all(state.step_age_s > 0 and state.loop_age_s == 0.0 for _, state, _ in runner.seen)
+
+
+def test_tokens_that_are_known_are_sent_before_a_step_that_needs_the_host_is_waited_for() -> None:
+    rig, runner = late_rig()
+    free = rig.send(prompt_of(1, 6), 30)
+    rig.turn_until(lambda: len(rig.tokens(free)) == 5)
+    rig.send(prompt_of(2, 6), 3, logprobs=Logprobs(6))
+    rig.run()
+
+    first = next(k for k, (ahead, _, _) in enumerate(runner.seen) if not ahead)
+    assert runner.seen[first - 1][2] < runner.seen[first][2]
+
+
+def test_an_abort_drops_what_is_in_flight_and_keeps_what_was_settled() -> None:
+    rig = overlapping()
+    prompt = prompt_of(6, 13)
+    gone = rig.send(prompt, 40)
+    rig.turn_until(lambda: len(rig.tokens(gone)) == 10)
+    said = rig.tokens(gone)
+    assert rig.scheduler._flight is not None
+    rig.abort(gone)
+    rig.run()
+    rig.scheduler.turn()
+
+    assert rig.tokens(gone) == said
+    assert rig.scheduler._flight is None
+    again = rig.send([*prompt, *said, 7], 4)
+    rig.run()
+    assert rig.cached(again) == len(prompt) + len(said) - 1
+    assert rig.tokens(again) == expected_output([*prompt, *said, 7], 4, VOCAB)
+    rig.assert_conserved()
+
+
+def test_an_abort_of_a_prompt_settles_the_chunk_in_flight_first() -> None:
+    rig = overlapping(chunk=10)
+    prompt = prompt_of(7, 60)
+    gone = rig.send(prompt, 4)
+    rig.scheduler.turn()
+    rig.scheduler.turn()
+    assert (rig.request(gone).committed, rig.request(gone).scheduled) == (10, 20)
+    rig.abort(gone)
+    rig.run()
+
+    again = rig.send(prompt, 4)
+    rig.run()
+    assert rig.cached(again) == 20
+    assert rig.tokens(again) == expected_output(prompt, 4, VOCAB)
+    rig.assert_conserved()
+
+
+def test_the_step_in_flight_is_settled_before_anybody_yields() -> None:
+    sizes = PoolSizes(full_pages=14, swa_pages=40, rings=8)
+    rig = overlapping(sizes)
+    retract = rig.scheduler._retract
+    retracted: list[int] = []
+
+    def note(request: Request) -> None:
+        assert rig.scheduler._flight is None
+        assert request.scheduled == request.committed
+        retracted.append(request.id)
+        retract(request)
+
+    rig.scheduler._retract = note
+    prompts = [prompt_of(10 + i, 12) for i in range(6)]
+    requests = [rig.send(prompt, 60) for prompt in prompts]
+    rig.run()
+
+    assert retracted
+    for prompt, request in zip(prompts, requests, strict=True):
+        assert rig.tokens(request) == expected_output(prompt, 60, VOCAB)
+    rig.assert_conserved()
+
+
+def test_a_failing_row_in_flight_harms_no_other() -> None:
+    rig = overlapping()
+    prompts = [prompt_of(20 + i, 20) for i in range(4)]
+    expected = [expected_output(p, 15, VOCAB) for p in prompts]
+    others = {token for k in (0, 2, 3) for token in expected[k]}
+    rig.runner.fail_tokens = {next(t for t in expected[1] if t not in others)}
+    requests = [rig.send(p, 15) for p in prompts]
+    rig.run()
+
+    assert rig.outputs(requests[1])[-1].finish == "error"
+    assert [rig.tokens(requests[k]) for k in (0, 2, 3)] == [expected[k] for k in (0, 2, 3)]
+    rig.assert_conserved()
+
+
+def test_a_flush_is_not_held_up_by_a_step_that_nobody_waits_for() -> None:
+    prompt = prompt_of(8, 9)
+    stop, _ = fresh_token(prompt, 3)
+    rig = overlapping()
+    rig.send(prompt, 60, stop=(stop,))
+    rig.run()
+    assert rig.scheduler._flight is not None
+    rig.socket.inbox.append(Flush(1))
+    request = rig.send(prompt, 5)
+    rig.run()
+
+    assert [m.done for m in rig.socket.outbox if isinstance(m, Flushed)] == [True]
+    assert rig.cached(request) == 0
+    assert rig.tokens(request) == expected_output(prompt, 5, VOCAB)
+    rig.assert_conserved()
+
+
+def test_a_shutdown_settles_the_step_in_flight() -> None:
+    rig = overlapping()
+    request = rig.send(prompt_of(9, 9), 50)
+    rig.turn_until(lambda: len(rig.tokens(request)) == 3)
+    rig.socket.inbox.append(Shutdown())
+    rig.scheduler.run()
+
+    assert rig.scheduler._flight is None
+    assert rig.runner.steps == rig.scheduler.stats.counters["decode_steps"] + 1
+
+
+def test_steps_and_tokens_are_counted_when_they_are_settled() -> None:
+    prompt = prompt_of(11, 9)
+    stop, at = fresh_token(prompt, 4)
+    rig = overlapping()
+    rig.send(prompt, 60, stop=(stop,))
+    rig.run()
+    rig.scheduler.turn()
+
+    counters = rig.scheduler.stats.counters
+    assert counters["generation_tokens"] == at + 1
+    assert counters["decode_steps"] == at + 1
+
+
+def test_a_row_that_ended_may_be_anothers_while_its_last_step_is_in_flight() -> None:
+    prompt = prompt_of(30, 9)
+    stop, _ = fresh_token(prompt, 3)
+    rig = overlapping(rows=1)
+    first, second = rig.send(prompt, 60, stop=(stop,)), rig.send(prompt_of(31, 7), 12)
+    rig.turn_until(lambda: rig.outputs(first) != [] and rig.outputs(first)[-1].finish is not None)
+    late = rig.scheduler._flight
+    assert late is not None
+    rig.scheduler.turn()
+
+    assert rig.request(second).status is Status.PREFILL
+    assert rig.request(second).row == int(late.rows[0])
+    assert rig.scheduler._flight is not late
+    rig.run()
+    assert rig.tokens(second) == expected_output(prompt_of(31, 7), 12, VOCAB)
+    rig.assert_conserved()

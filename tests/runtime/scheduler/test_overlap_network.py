@@ -1,0 +1,136 @@
+"""On the real network: after a token too many the next turn has the bits of a cold run."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from layers.config import pool_spec
+from layers.deepseek_v4 import DeepseekV4
+from layers.weights import fill_dummy
+from mem_cache.pools import KvPools
+from mem_cache.spec import PoolSizes, TreeSpec
+from runtime.executor.sampler import Sampler
+from runtime.messages import Logprobs, TokenLogprobs
+from tests.testing.ahead_runner import AheadRunner
+from tests.testing.byte_ledger import ByteLedger
+from tests.testing.direct import CPU
+from tests.testing.scheduler_rig import Rig
+from tests.testing.tiny_model import CONFIG, prompt
+
+SIZES = PoolSizes(full_pages=16, swa_pages=60, rings=20)
+TAIL = 9
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Compute on one thread, as a server does with a network this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def model() -> DeepseekV4:
+    """A random network with every kind of layer."""
+    made = DeepseekV4(CONFIG, CPU, torch.float32)
+    fill_dummy(made, 7)
+    return made
+
+
+@pytest.fixture(scope="module")
+def ledger() -> ByteLedger:
+    """What every prefix of this network was seen to leave in the pools."""
+    return ByteLedger()
+
+
+class Watched:
+    """A scheduler on that network, each row of it held against the ledger after every turn."""
+
+    def __init__(
+        self, model: DeepseekV4, ledger: ByteLedger, *, overlap: bool, reuse: bool
+    ) -> None:
+        self._pools = KvPools(pool_spec(CONFIG, "fp32"), SIZES, CPU)
+        self._ledger = ledger
+        runner = AheadRunner(model, self._pools, Sampler(CONFIG.vocab_size, CPU))
+        self.rig = Rig(
+            SIZES, spec=TreeSpec(), chunk=100, reuse=reuse, runner=runner, overlap=overlap
+        )
+
+    def run(self) -> None:
+        """Turn until nothing is left to do."""
+        scheduler = self.rig.scheduler
+        while self.rig.busy:
+            scheduler.turn()
+            for request in [*scheduler.prefills, *scheduler.decoding.requests]:
+                if request.scheduled - request.committed <= 1:
+                    self._ledger.look(self._pools, scheduler.residency, request)
+
+    def ask(self, text: list[int], new: int, stop: tuple[int, ...] = ()) -> list[int]:
+        """Return the tokens that follow."""
+        request = self.rig.send(text, new, stop=stop)
+        self.run()
+        return self.rig.tokens(request)
+
+    def values(self, text: list[int], new: int) -> tuple[list[int], TokenLogprobs, int]:
+        """Return the tokens that follow, their log-probabilities, and what was cached."""
+        request = self.rig.send(text, new, logprobs=Logprobs(len(text), top=5))
+        self.run()
+        parts = [o.logprobs for o in self.rig.outputs(request) if o.logprobs is not None]
+        whole = TokenLogprobs(
+            [v for p in parts for v in p.values],
+            [i for p in parts for i in p.ids],
+            [t for p in parts for t in p.top],
+        )
+        return self.rig.tokens(request), whole, self.rig.cached(request)
+
+
+@pytest.mark.parametrize("end", [5, 63, 64, 67, 127, 128, 130, 131, 192, 255, 256, 257, 383])
+def test_the_next_turn_after_a_token_too_many_has_the_bits_of_a_cold_run(
+    model: DeepseekV4, ledger: ByteLedger, end: int
+) -> None:
+    cold = Watched(model, ledger, overlap=False, reuse=False)
+    rig = Watched(model, ledger, overlap=True, reuse=True)
+    company = rig.rig.send(prompt(20, 99), 60)
+    said = [0, 0]
+    text: list[int] = []
+    for seed in range(20):
+        text = prompt(end - 1, 100 * end + seed)
+        said = cold.ask(text, 2)
+        if said[0] != said[1]:
+            break
+
+    assert rig.ask(text, 40, stop=(said[1],)) == said
+    assert len(rig.rig.tokens(company)) == 60
+
+    # What was computed and is known to the tree ends at `end`: only the step too many went on.
+    history = [*text, *said]
+    for tail in (prompt(TAIL, end + 1), prompt(TAIL, end + 2)):
+        expected, expected_values, _ = cold.values([*history, *tail], 6)
+        tokens, values, cached = rig.values([*history, *tail], 6)
+        assert cached == end
+        assert tokens == expected
+        assert values == expected_values
+    other = [*history[:-2], *prompt(TAIL, end + 3)]
+    assert rig.values(other, 4)[:2] == cold.values(other, 4)[:2]
+    rig.rig.assert_conserved()
+
+
+def test_rows_that_come_and_go_get_the_tokens_that_they_get_in_turn(
+    model: DeepseekV4, ledger: ByteLedger
+) -> None:
+    said: list[list[list[int]]] = []
+    for overlap in (False, True):
+        watched = Watched(model, ledger, overlap=overlap, reuse=True)
+        requests: list[int] = []
+        for k in range(9):
+            text = [*prompt(150, 5)[: 30 * (k % 4) + 7], *prompt(3 + k, 50 + k)]
+            stop = () if k % 3 else (5, 17, 33, 60, 71, 88)
+            requests.append(watched.rig.send(text, 12 + k, stop=stop))
+        watched.run()
+        said.append([watched.rig.tokens(request) for request in requests])
+        watched.rig.assert_conserved()
+
+    assert said[0] == said[1]
+    assert min(map(len, said[0])) < 12

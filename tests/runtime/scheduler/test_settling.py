@@ -1,0 +1,74 @@
+"""What a result does to the requests of its step, also to those that have ended since."""
+
+import pytest
+
+from mem_cache.spec import PoolSizes
+from runtime.executor.step_plan import StepResult
+from runtime.scheduler.request import Status
+from tests.testing.scheduler_rig import Rig
+from tests.testing.token_runner import expected_output
+
+AMPLE = PoolSizes(full_pages=100, swa_pages=100, rings=30)
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
+
+pytestmark = pytest.mark.usefixtures("either_way")
+
+
+def test_a_chunk_commits_its_own_tokens_whatever_is_scheduled_by_then(either_way: bool) -> None:
+    rig = Rig(AMPLE, chunk=5)
+    request_id = rig.send(PROMPT, 3)
+    rig.scheduler.turn()
+    request = rig.request(request_id)
+    lengths = [(request.committed, request.scheduled)]
+    while request.status is Status.PREFILL:
+        rig.scheduler.turn()
+        lengths.append((request.committed, request.scheduled))
+
+    ahead = [(0, 5), (5, 10), (10, 12), (12, 13)]
+    assert lengths == (ahead if either_way else [(5, 5), (10, 10), (12, 12)])
+    rig.run()
+    rig.assert_conserved()
+
+
+def test_a_token_of_a_request_that_has_ended_is_nobodys() -> None:
+    rig = Rig(AMPLE)
+    request_id = rig.send(PROMPT, 30)
+    rig.scheduler.turn()
+    request = rig.request(request_id)
+    rig.turn_until(lambda: request.output_tokens == 3)
+    rig.scheduler._land()
+    step = rig.scheduler.decoding.plan()
+    total, counters = request.total, dict(rig.scheduler.stats.counters)
+    rig.scheduler._endings.quietly(request, "aborted")
+
+    rig.scheduler._settling.step(
+        step, StepResult([7], [None], [None], []), now_s=1.0, elapsed_s=0.1
+    )
+
+    assert request.total == total
+    after = rig.scheduler.stats.counters
+    assert after["decode_steps"] == counters["decode_steps"] + 1
+    assert after["generation_tokens"] == counters["generation_tokens"]
+    rig.assert_conserved()
+
+
+def test_a_prompt_without_new_tokens_ends_when_it_is_settled() -> None:
+    rig = Rig(AMPLE, chunk=5)
+    request = rig.send(PROMPT, 0)
+    rig.run()
+
+    (last,) = rig.outputs(request)
+    assert (last.token_ids, last.finish) == ([], "length")
+    rig.assert_conserved()
+
+
+def test_a_waiting_request_with_the_same_prompt_gets_a_token_of_its_own() -> None:
+    rig = Rig(AMPLE, rows=1)
+    first, twin = rig.send(PROMPT, 4), rig.send(PROMPT, 6)
+    rig.turn_until(lambda: bool(rig.tokens(twin)))
+
+    assert rig.request(twin).status is Status.WAITING
+    rig.run()
+    assert rig.tokens(first) == expected_output(PROMPT, 4, 50)
+    assert rig.tokens(twin) == expected_output(PROMPT, 6, 50)
+    rig.assert_conserved()

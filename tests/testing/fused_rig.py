@@ -1,0 +1,95 @@
+"""A network over fused ops with its runner: on a CUDA device where there is one, else on the CPU.
+
+On the CPU a graph is stood in for by running the step again into the same output.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from layers.config import ModelConfig, load_config, pool_spec
+from layers.fused.network import FusedV4
+from layers.weights import load_weights
+from mem_cache.pools import KvPools
+from mem_cache.spec import PoolSizes, PoolSpec
+from runtime.executor.cuda_model import Device
+from runtime.executor.cuda_runner import CudaModelRunner
+from runtime.executor.decode_buffers import DecodeBuffers
+from runtime.executor.decode_graphs import Capture, Captured, CudaCapture
+from runtime.executor.device_memory import CudaMemory
+from runtime.executor.sampler import Sampler
+
+DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+SIZES = PoolSizes(full_pages=24, swa_pages=96, rings=24)
+ROWS, PAGES = 4, 8
+
+
+def rerun(run: Callable[[], Tensor]) -> Captured:
+    """Return what behaves like a graph of `run`: same inputs' places, same output's place."""
+    output = run()
+
+    def replay() -> None:
+        output.copy_(run())
+
+    return Captured(replay, output)
+
+
+def new_capture() -> Capture:
+    """Return a capture for DEVICE."""
+    return CudaCapture() if DEVICE.type == "cuda" else rerun
+
+
+class FakeMemory:
+    """Memory of a device that has `total` bytes; every step takes `peak` of them.
+
+    seen  bytes in use at each question, one after the other; the last one goes on
+    """
+
+    def __init__(self, total: int, *, peak: int = 0, seen: tuple[int, ...] = (0,)) -> None:
+        self.total = total
+        self.runs = 0
+        self._peak = peak
+        self._seen = list(seen)
+
+    def used(self) -> int:
+        """Return the next number."""
+        return self._seen.pop(0) if len(self._seen) > 1 else self._seen[0]
+
+    def peak_of(self, run: Callable[[], None]) -> int:
+        """Run it."""
+        run()
+        self.runs += 1
+        return self._peak
+
+
+def a_device(memory: FakeMemory | None = None) -> Device:
+    """Return DEVICE, or what stands in for one."""
+    if DEVICE.type == "cuda":
+        name = torch.cuda.get_device_name(DEVICE)
+        return Device(DEVICE, name, memory or CudaMemory(DEVICE), CudaCapture)
+    return Device(DEVICE, "a stand-in", memory or FakeMemory(1 << 34), new_capture)
+
+
+class FusedRig:
+    """The network of a checkpoint, and fresh runners on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.config: ModelConfig = load_config(folder)
+        self.spec: PoolSpec = pool_spec(self.config, "fp8")
+        self.network = FusedV4(self.config, DEVICE, experts="fp8")
+        load_weights(self.network, folder, progress=False)
+
+    def runner(self, *graphs: int, rows: int = ROWS) -> CudaModelRunner:
+        """Return a runner on poisoned pools, with graphs of these sizes."""
+        pools = KvPools(self.spec, SIZES, DEVICE)
+        for tensor in pools.tensors().values():
+            tensor.view(torch.uint8).fill_(0xFF)
+        buffers = DecodeBuffers(
+            rows, pages=PAGES, window_pages=self.spec.tree.window_pages, device=DEVICE
+        )
+        sampler = Sampler(self.config.vocab_size, DEVICE)
+        runner = CudaModelRunner(self.network, pools, sampler, buffers)
+        runner.capture(graphs, new_capture())
+        return runner
