@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tests.train.dialogue import Check, Dialogue
-from tests.train.held_out import PLACED, held_out
+from tests.train.held_out import PLACED, WHOLE, held_out
 
 Thinking = Literal["off", "low", "high"]
 
 # Tasks asked at every distance; questions about a whole text are so at every length of it.
-SPREAD = (*PLACED, "overview")
+SPREAD = (*PLACED, *WHOLE)
 # About how many tokens are before the question of the others.
 _OWN_TOKENS = 40
 # What somebody else says in the place of the last message, so that only what precedes it is shared.

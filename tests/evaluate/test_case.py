@@ -11,9 +11,10 @@ def _cases(task: str, tokens: int | None, n: int = 4) -> list[Case]:
 
 
 def test_only_tasks_about_something_far_away_or_long_come_in_every_distance() -> None:
-    cells = make_cells(("overview", "sums"), (64, 512), 5)
+    cells = make_cells(("overview", "votes", "sums"), (64, 512), 5)
 
-    assert cells == [Cell("overview", 64, 5), Cell("overview", 512, 5), Cell("sums", None, 5)]
+    long = [Cell(task, place, 5) for task in ("overview", "votes") for place in (64, 512)]
+    assert cells == [*long, Cell("sums", None, 5)]
 
 
 @pytest.mark.parametrize("task", ["pairs", "json_schema", "tool_calls"])

@@ -1,7 +1,8 @@
 """Train the default model: `python -m tests.train --out RUN --minutes 9`, and again with --resume.
 
-A slice ends by itself, its state saved in RUN; the run's log is RUN/log.csv. The data is made by
-worker processes while the device computes.
+A slice ends by itself, its state saved in RUN; the run's log is RUN/log.csv, and what it knew of
+each task as it went on RUN/exams.csv. The data is made by worker processes while the device
+computes.
 """
 
 import argparse
@@ -14,16 +15,18 @@ from pathlib import Path
 import torch
 
 from layers.config import parse_config
+from tests.train.exam import Exams
 from tests.train.geometry import default_config
 from tests.train.phases import PHASES, scaled
 from tests.train.regions import Regions
+from tests.train.run_state import read_progress
 from tests.train.source import Shards
 from tests.train.tokenizer import write_tokenizer
-from tests.train.trainer import RunSettings, Trainer
+from tests.train.trainer import STATE, RunSettings, Trainer
 
 # What ending a slice takes: the steps under way, and writing.
 _ENDING_S = 20.0
-_TOKENIZER = "tokenizer"
+_TOKENIZER, _TOKENS = "tokenizer", "tokenizer.json"
 
 
 def _options() -> argparse.Namespace:
@@ -33,7 +36,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="go on where the run ended")
     parser.add_argument("--take-up", type=Path, help="go on with portable parameters alone")
     parser.add_argument("--portable", type=Path, help="also write parameters in small files")
-    parser.add_argument("--scale", type=float, default=1.0, help="factor on all phases' steps")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on the steps to do")
     parser.add_argument("--rate", type=float, default=RunSettings().rate, help="learning rate")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2))
@@ -42,7 +45,18 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.resume and options.take_up is not None:
         parser.error("--resume and --take-up exclude each other")
+    tokenizer = options.out / _TOKENIZER
+    if options.take_up is not None and not (tokenizer / _TOKENS).is_file():
+        # A new one would give the words other ids than the parameters know.
+        parser.error(f"--take-up needs the parameters' own tokenizer: copy it to {tokenizer}")
     return options
+
+
+def _taken_up_at(options: argparse.Namespace) -> int:
+    """Return the step at which portable parameters were taken up, now or before; 0: never."""
+    if options.take_up is not None:
+        return read_progress(options.take_up).step
+    return (read_progress(options.out / STATE).lost_at or 0) if options.resume else 0
 
 
 def _main() -> None:
@@ -52,17 +66,17 @@ def _main() -> None:
     device = torch.device(options.device)
     raw = default_config()
     tokenizer = options.out / _TOKENIZER
-    if not (tokenizer / "tokenizer.json").is_file():
+    if not (tokenizer / _TOKENS).is_file():
         tokenizer.mkdir(parents=True, exist_ok=True)
         write_tokenizer(tokenizer, max_tokens=raw["max_position_embeddings"], seed=options.seed)
     with tempfile.TemporaryDirectory() as shards:
         trainer = Trainer(
             parse_config(raw),
-            scaled(PHASES, options.scale),
+            scaled(PHASES, options.scale, done=_taken_up_at(options)),
             options.out,
             source=Shards(
                 Path(shards),
-                tokenizer=tokenizer / "tokenizer.json",
+                tokenizer=tokenizer / _TOKENS,
                 seed=options.seed,
                 workers=options.workers,
             ),
@@ -70,6 +84,7 @@ def _main() -> None:
             device=device,
             dtype=torch.bfloat16 if device.type == "cuda" else torch.float32,
             regions=Regions(compiled=options.compile),
+            exams=Exams(tokenizer / _TOKENS, seed=options.seed),
         )
         if options.resume:
             trainer.resume()

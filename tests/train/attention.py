@@ -27,6 +27,7 @@ class Mode:
     round_records  keys, and the indexer's queries, as the packed pools hold them
     recompute      keep only the streams between layers, and compute a layer again going back
     measure        attend all blocks, and tell how much of that the indexer would have chosen
+    hidden         ratios of the layers that see no block, and their window alone
     """
 
     select: bool = False
@@ -35,6 +36,7 @@ class Mode:
     round_records: bool = False
     recompute: bool = False
     measure: bool = False
+    hidden: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +72,12 @@ class AttentionLayer:
         kv = run(_norm_and_rotate)(kv, weights["kv_norm.weight"], rotation, eps, torch.float32)
         kv = self._stored(kv[:, 0], x.dtype)
         blocks = chosen = inputs = None
-        if self.ratio:
+        ratio = 0 if self.ratio in self.mode.hidden else self.ratio
+        if ratio:
             part = weights.under("compressor.")
-            blocks = compress(x, part, places, ratio=self.ratio, eps=eps, run=run)
+            blocks = compress(x, part, places, ratio=ratio, eps=eps, run=run)
             blocks = self._stored(blocks, x.dtype).view(places.rows, -1, width)
-        if self.ratio == 4 and self._needs_indexer():
+        if ratio == 4 and self._needs_indexer():
             inputs = self._index_inputs(x.detach(), low.detach(), weights, places)
             if self.mode.select or self.mode.measure:
                 chosen = choose(inputs, config.index_topk, run)
@@ -84,7 +87,7 @@ class AttentionLayer:
             blocks,
             weights["attn_sink"],
             chosen=None if self.mode.measure else chosen,
-            shape=CoreShape(config.sliding_window, self.ratio, width**-0.5, inputs is not None),
+            shape=CoreShape(config.sliding_window, ratio, width**-0.5, inputs is not None),
             run=run,
         )
         report = IndexReport()

@@ -20,11 +20,19 @@ from tests.train.tasks.pairs import Pairs
 from tests.train.tasks.small_talk import SmallTalk
 from tests.train.tasks.thread import Thread, size_of
 from tests.train.tasks.tool_calls import ToolCalls
+from tests.train.tasks.votes import Votes
 
 TASKS = (*THREADS, "json_schema", "tool_calls")
 # Tasks whose answer is in one place, at a distance from the question.
 PLACED = ("facts", "pairs", "needle")
+# Tasks about a text as a whole, at its length.
+WHOLE = ("overview", "votes")
 _STATEMENTS = 3
+# Of the tokens before a question about votes, those that are votes; the rest stands in between.
+_VOTES_PART = 0.7
+_FEWEST_VOTES = 40
+# How far the winner is ahead: 256 of the tokens, in 64 places, are wrong about one in ten.
+_FACTORS = (1.2, 1.7)
 _PAIRS = 20
 _MOST_TRIES = 200
 
@@ -63,10 +71,10 @@ def _dialogue(task: str, rng: Random, tokens: int, questions: int) -> Dialogue:
         before = weave(rng, [(thread, 1.0)], tokens - 60) if tokens > 60 else []
         turns = [*map(_unchecked, before), *_checked(thread, questions, tokens, placed=False)]
         return Dialogue(turns, response_format=thread.response_format)
-    return Dialogue(_asked(rng, _thread(task, rng, tokens), task, tokens, questions))
+    return Dialogue(_asked(rng, _thread(task, rng, tokens, questions), task, tokens, questions))
 
 
-def _thread(task: str, rng: Random, tokens: int) -> Thread:
+def _thread(task: str, rng: Random, tokens: int, questions: int) -> Thread:
     match task:
         case "facts":
             return Facts(rng, state_share=1.0)
@@ -76,6 +84,19 @@ def _thread(task: str, rng: Random, tokens: int) -> Thread:
             return Needles(rng, longest=max(tokens, 30), text_share=0.0, first=max(tokens, 30))
         case "overview":
             return Overview(rng, longest=max(tokens, 100), first=max(tokens - 60, 40))
+        case "votes":
+            first = max(_FEWEST_VOTES, int(tokens * _VOTES_PART))
+            # A pair of candidates for each question, so that no answer follows from another.
+            candidates = 2 * questions if questions > 1 else rng.choice((2, 2, 3, 4))
+            return Votes(
+                rng,
+                longest=first,
+                first=first,
+                candidates=candidates,
+                factors=_FACTORS,
+                rows_share=1.0,
+                more=False,
+            )
         case _:
             return THREADS[task](rng, tokens)
 
@@ -84,7 +105,7 @@ def _asked(rng: Random, thread: Thread, task: str, tokens: int, questions: int) 
     """Return what is stated, what stands between, and the questions."""
     placed = task in PLACED
     turns: list[Turn] = []
-    if placed or task == "overview":
+    if placed or task in WHOLE:
         turns += _stated(thread, rng)
     at = size_of(tuple(turns))
     if task not in ("needle", "overview") and tokens - at > 40:

@@ -3,6 +3,7 @@
 The tokenizer is trained on texts made of them, so that nearly every one is a single token.
 """
 
+import re
 from random import Random
 
 
@@ -104,6 +105,24 @@ ORDINALS = _words(
 PLAIN = tuple(dict.fromkeys(ANIMALS + COLOURS + THINGS + ROOMS + MATERIALS + NOUNS + ADJECTIVES))
 
 
+# What no made-up word contains: rude in English, German, French or Spanish.
+_RUDE = re.compile(
+    "|".join(
+        _words(
+            "anal anus arsc arse ass bitch boob caca cock cok cono cul cum [ck]unt dic?k fag feck "
+            "fic?k foo?c?k fotz foutr fuc fuk gook hitl hore hur kac?k kike kok merd nazi "
+            "neg nic?k nig paki penis pis poo por+n pus put rape schei schwu sex shag shi[stz] "
+            "shyt slag slut spas spic suc?k tit turd twat vagi wanc?k whor"
+        )
+    )
+)
+
+
+def is_polite(word: str) -> bool:
+    """Say whether a made-up `word` contains nothing rude."""
+    return _RUDE.search(word) is None
+
+
 def article(word: str) -> str:
     """Return "a" or "an", whichever goes before `word`."""
     return "an" if word[0] in "aeiouAEIOU" else "a"
@@ -111,10 +130,12 @@ def article(word: str) -> str:
 
 def made_up(rng: Random) -> str:
     """Return a word that is in no list, so that strange names are copied as well as known ones."""
-    word = ""
-    for _ in range(rng.choice((1, 2, 2, 2, 3))):
-        word += rng.choice(MADE_STARTS) + rng.choice(MADE_MIDDLES) + rng.choice(MADE_ENDS)
-    return word
+    while True:
+        word = ""
+        for _ in range(rng.choice((1, 2, 2, 2, 3))):
+            word += rng.choice(MADE_STARTS) + rng.choice(MADE_MIDDLES) + rng.choice(MADE_ENDS)
+        if is_polite(word):
+            return word
 
 
 def made_up_name(rng: Random) -> str:
@@ -124,7 +145,9 @@ def made_up_name(rng: Random) -> str:
 
 def code(rng: Random) -> str:
     """Return a short code of letters and digits, such as `kx41`."""
-    letters = "".join(rng.choice(LETTERS) for _ in range(rng.randint(1, 3)))
+    letters = ""
+    while not letters or not is_polite(letters):
+        letters = "".join(rng.choice(LETTERS) for _ in range(rng.randint(1, 3)))
     return f"{letters}{rng.randint(0, 10 ** rng.randint(1, 3) - 1)}"
 
 

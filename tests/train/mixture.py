@@ -18,6 +18,7 @@ from tests.train.tasks.small_talk import SmallTalk
 from tests.train.tasks.sums import Sums
 from tests.train.tasks.thread import Thread, size_of
 from tests.train.tasks.tool_calls import ToolCalls
+from tests.train.tasks.votes import Votes
 
 THINKING_SHARE = 0.3
 # Of the thinking dialogues, those whose effort is the one that V4 takes if nothing is said.
@@ -25,6 +26,8 @@ HIGH_EFFORT_SHARE = 0.6
 SYSTEM_SHARE = 0.2
 # Threads of short rows are interrupted by prose of a twelfth of the row at most.
 _FILLER_PART = 12
+# Of a row of votes alone, the longest list: so that there are several to ask about.
+_VOTES_PART = 0.45
 _SYSTEMS = (
     "You are a helpful assistant.", "Answer in short sentences.", "You are Umbra.",
     "You are a friendly assistant. Answer every question.", "Be short and clear.",
@@ -38,6 +41,7 @@ THREADS: Mapping[str, Callable[[Random, int], Thread]] = MappingProxyType(
         "pairs": lambda rng, tokens: Pairs(rng, most=min(16 + tokens // 64, 60)),
         "needle": lambda rng, tokens: Needles(rng, longest=_longest(tokens)),
         "overview": lambda rng, tokens: Overview(rng, longest=_longest(tokens)),
+        "votes": lambda rng, tokens: Votes(rng, longest=_longest(tokens)),
         "copying": lambda rng, tokens: Copying(rng),
         "counting": lambda rng, tokens: Counting(rng),
         "sums": lambda rng, tokens: Sums(rng),
@@ -49,8 +53,9 @@ THREADS: Mapping[str, Callable[[Random, int], Thread]] = MappingProxyType(
 # How likely a thread is to be part of a dialogue.
 _SHARES: Mapping[str, float] = MappingProxyType(
     {
-        "facts": 5.0, "pairs": 2.5, "needle": 2.0, "overview": 1.5, "copying": 2.0,
-        "counting": 1.2, "sums": 1.5, "routing": 1.0, "small_talk": 1.0, "json_format": 1.0,
+        "facts": 5.0, "pairs": 2.5, "needle": 2.0, "overview": 1.5, "votes": 1.0,
+        "copying": 2.0, "counting": 1.8, "sums": 1.5, "routing": 1.0, "small_talk": 1.0,
+        "json_format": 1.0,
     }
 )  # fmt: skip
 # Tasks that take a dialogue of their own, and how many dialogues of all are theirs.
@@ -123,11 +128,25 @@ def schema_dialogue(rng: Random, tokens: int) -> Dialogue:
     return Dialogue(turns, response_format=thread.response_format)
 
 
-def training(seed: int, tokens: int, number: int) -> Iterator[Dialogue]:
-    """Yield the dialogues of training shard `number`, for ever."""
+def votes_dialogue(rng: Random, tokens: int) -> Dialogue:
+    """Return a dialogue about votes, in half of the cases with texts about something else."""
+    votes = Votes(rng, longest=int(tokens * _VOTES_PART))
+    strands: list[tuple[Thread, float]] = [(votes, 1.0)]
+    if rng.random() < 0.5:
+        strands.append((Filler(rng, max(40, tokens // _FILLER_PART)), rng.uniform(0.1, 0.3)))
+    return Dialogue(
+        weave(rng, strands, int(tokens * _ABUNDANCE)), thinking=rng.random() < THINKING_SHARE
+    )
+
+
+def training(seed: int, tokens: int, number: int, *, whole: bool = False) -> Iterator[Dialogue]:
+    """Yield the dialogues of training shard `number`, for ever.
+
+    whole  of votes alone
+    """
     rng = Random(f"train {seed} {tokens} {number}")
     while True:
-        yield sample(rng, tokens)
+        yield votes_dialogue(rng, tokens) if whole else sample(rng, tokens)
 
 
 def _longest(tokens: int) -> int:

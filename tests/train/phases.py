@@ -1,4 +1,10 @@
-"""The phases of a training: one table."""
+"""The phases of a training: one table.
+
+What blocks of 128 tokens carry is only learnt where nothing else carries it: a sample of blocks of
+4 answers almost everything, each of them having read the window before it. So in the finish some
+steps are of votes alone (`tests.train.tasks.votes`), whose every token counts the same, and are
+read without blocks of 4. In all other steps, votes among them, every path is open.
+"""
 
 import math
 from collections.abc import Sequence
@@ -23,6 +29,8 @@ class Phase:
     steps        how many
     rate         factor on the run's learning rate
     text_weight  loss weight of tokens that the assistant does not write
+    whole_every  one step in so many is of votes alone, without blocks of 4; 0: none
+    begins       the learning rate rises and falls anew from here on
     """
 
     name: str
@@ -33,6 +41,16 @@ class Phase:
     mode: Mode
     rate: float = 1.0
     text_weight: float = 0.1
+    whole_every: int = 0
+    begins: bool = False
+
+    def is_whole(self, step: int) -> bool:
+        """Say whether step number `step` of the run is of votes alone."""
+        return is_whole(step, self.whole_every)
+
+    def mode_at(self, step: int) -> Mode:
+        """Return how the network is run in step number `step` of the run."""
+        return replace(self.mode, hidden=(4,)) if self.is_whole(step) else self.mode
 
     @property
     def rows(self) -> int:
@@ -43,6 +61,8 @@ class Phase:
 _SPARSE = Mode(select=True, train_indexer=True)
 _SERVED = replace(_SPARSE, round_weights=True, round_records=True)
 _BATCH = 1 << 16
+# The learning rate's peak in the finish, as a share of the run's.
+_FINISH = 0.4
 
 PHASES = (
     Phase("short", 512, _BATCH, _BATCH, 1200, Mode(train_indexer=True)),
@@ -50,12 +70,29 @@ PHASES = (
     Phase("sparse", 2048, _BATCH, _BATCH, 700, _SPARSE),
     Phase("long", 8192, _BATCH, _BATCH, 700, _SERVED),
     Phase("longest", 16384, _BATCH, _BATCH, 700, _SERVED),
+    Phase("whole", 2048, _BATCH, _BATCH, 700, _SERVED, _FINISH, whole_every=2, begins=True),
+    Phase("finish", 8192, _BATCH, _BATCH, 580, _SERVED, _FINISH, whole_every=3),
+    Phase("last", 16384, _BATCH, _BATCH, 520, _SERVED, _FINISH, whole_every=3),
 )
 
 
-def scaled(phases: Sequence[Phase], factor: float) -> list[Phase]:
-    """Return the phases with `factor` times the steps, at least one each."""
-    return [replace(phase, steps=max(1, round(phase.steps * factor))) for phase in phases]
+def is_whole(step: int, every: int) -> bool:
+    """Say whether a step is the last one of `every`; never if that is 0."""
+    return every > 0 and step % every == every - 1
+
+
+def scaled(phases: Sequence[Phase], factor: float, *, done: int = 0) -> list[Phase]:
+    """Return the phases with `factor` times the steps, at least one each.
+
+    done  steps done before: phases that end there or earlier stay as they are
+    """
+    result: list[Phase] = []
+    ends = 0
+    for phase in phases:
+        ends += phase.steps
+        steps = phase.steps if ends <= done else max(1, round(phase.steps * factor))
+        result.append(replace(phase, steps=steps))
+    return result
 
 
 def phase_at(phases: Sequence[Phase], step: int) -> tuple[int, int]:
@@ -71,15 +108,19 @@ def phase_at(phases: Sequence[Phase], step: int) -> tuple[int, int]:
 
 
 def rate_at(phases: Sequence[Phase], step: int, *, since_lost: int | None = None) -> float:
-    """Return the factor on the learning rate: warm-up, then a cosine over all phases.
+    """Return the factor on the learning rate: warm-up, then a cosine up to where it begins anew.
 
     since_lost  steps since the run went on without its moments
     """
-    total = sum(phase.steps for phase in phases)
+    number, _ = phase_at(phases, step)
+    first = max((k for k in range(1, number + 1) if phases[k].begins), default=0)
+    last = next((k for k in range(number + 1, len(phases)) if phases[k].begins), len(phases))
+    step -= sum(phase.steps for phase in phases[:first])
+    total = sum(phase.steps for phase in phases[first:last])
     warm = min(WARM_UP_STEPS, max(1, total // 10))
     rise = min(1.0, (step + 1) / warm)
     if since_lost is not None:
         rise = min(rise, (since_lost + 1) / REWARM_STEPS)
     way = min(1.0, max(0.0, (step - warm) / max(1, total - warm)))
     fall = LEAST_RATE + (1.0 - LEAST_RATE) * 0.5 * (1.0 + math.cos(math.pi * way))
-    return rise * fall * phases[phase_at(phases, step)[0]].rate
+    return rise * fall * phases[number].rate

@@ -1,4 +1,4 @@
-"""The log of a run: one CSV row an interval."""
+"""The logs of a run: one CSV row an interval, and one a question paper."""
 
 import csv
 from dataclasses import asdict, dataclass, fields
@@ -42,33 +42,51 @@ class LogRow:
     load_most: float
 
 
-_COLUMNS = [field.name for field in fields(LogRow)]
+@dataclass(frozen=True, slots=True)
+class ExamRow:
+    """What the run knew of a task.
+
+    length  tokens of a row
+    hidden  the ratios whose blocks were hidden, such as "128"; "" for none
+    asked   questions; right: the share of them that was
+    """
+
+    step: int
+    phase: str
+    length: int
+    task: str
+    hidden: str
+    asked: int
+    right: float
 
 
 class RunLog:
-    """A CSV file that rows are added to."""
+    """A CSV file that rows of one kind are added to."""
 
-    def __init__(self, path: Path, *, until: int) -> None:
+    def __init__(
+        self, path: Path, *, until: int, kind: type[LogRow] | type[ExamRow] = LogRow
+    ) -> None:
         """Open `path`; rows past step `until`, of a slice that was not saved, are dropped."""
         self._path = path
+        self._columns = [field.name for field in fields(kind)]
         kept: list[dict[str, str]] = []
         if path.exists():
             with path.open(newline="", encoding="utf-8") as file:
                 kept = [row for row in csv.DictReader(file) if int(row["step"]) <= until]
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, _COLUMNS)
+            writer = csv.DictWriter(file, self._columns)
             writer.writeheader()
             writer.writerows(kept)
 
-    def add(self, row: LogRow) -> None:
+    def add(self, row: LogRow | ExamRow) -> None:
         """Write a row."""
         shown = {
             name: f"{value:.6g}" if isinstance(value, float) else value
             for name, value in asdict(row).items()
         }
         with self._path.open("a", newline="", encoding="utf-8") as file:
-            csv.DictWriter(file, _COLUMNS).writerow(shown)
+            csv.DictWriter(file, self._columns).writerow(shown)
 
 
 def read_log(path: Path) -> list[dict[str, str]]:

@@ -113,6 +113,11 @@ def load_portable(folder: Path) -> tuple[Progress, dict[str, Tensor]]:
     return _progress(folder), parameters
 
 
+def read_progress(folder: Path) -> Progress:
+    """Return how far a folder of either kind is. Raises StateError."""
+    return _progress(folder)
+
+
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     cast(Any, safetensors.torch).save_file(held, path)

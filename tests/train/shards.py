@@ -19,7 +19,9 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from tests.train.dialogue import Dialogue
 from tests.train.mixture import training
+from tests.train.phases import is_whole
 from tests.train.render import WEIGHT_UNIT, Renderer, Row
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +45,7 @@ class ShardReader:
         workers: int = 1,
         first: int = 0,
         ahead: int = 2,
+        whole_every: int = 0,
     ) -> None:
         """Start the workers.
 
@@ -52,6 +55,7 @@ class ShardReader:
         rows       rows a shard
         first      number of the first shard: what a resumed run goes on with
         ahead      most shards of each worker that wait to be read
+        whole_every  one shard in so many is of votes alone, see `is_whole`; 0: none
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
@@ -59,7 +63,7 @@ class ShardReader:
         self._asked = first
         command = [sys.executable, "-m", "tests.train.shards", str(folder)]
         command += ["--tokenizer", str(tokenizer), "--tokens", str(tokens)]
-        command += ["--rows", str(rows), "--seed", str(seed)]
+        command += ["--rows", str(rows), "--seed", str(seed), "--whole-every", str(whole_every)]
         # Each worker is one process of many: threads of the tokenizer's would only get in the way.
         environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
         self._workers = [
@@ -132,14 +136,17 @@ class ShardReader:
 
 
 def make_shard(
-    renderer: Renderer, *, tokens: int, rows: int, seed: int, number: int
+    renderer: Renderer, *, tokens: int, rows: int, seed: int, number: int, whole: bool = False
 ) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint8]]:
-    """Return token ids and weights in tenths of one shard, both [rows, tokens]."""
-    return renderer.packed(list(islice(_rows(renderer, tokens, seed, number), rows)), tokens)
+    """Return token ids and weights in tenths of one shard, both [rows, tokens].
+
+    whole  of votes alone
+    """
+    dialogues = training(seed, tokens, number, whole=whole)
+    return renderer.packed(list(islice(_rows(renderer, dialogues, tokens), rows)), tokens)
 
 
-def _rows(renderer: Renderer, tokens: int, seed: int, number: int) -> Iterator[Row]:
-    dialogues = training(seed, tokens, number)
+def _rows(renderer: Renderer, dialogues: Iterator[Dialogue], tokens: int) -> Iterator[Row]:
     while True:
         batch = list(islice(dialogues, _BATCH))
         yield from (row for row in renderer.rows(batch, tokens) if row is not None)
@@ -160,12 +167,18 @@ def _work() -> None:
     parser.add_argument("--tokenizer", type=Path, required=True)
     for name in ("tokens", "rows", "seed"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--whole-every", type=int, default=0)
     options = parser.parse_args()
     renderer = Renderer(Tokenizer.from_file(str(options.tokenizer)))
     for line in sys.stdin:
         number = int(line)
         arrays = make_shard(
-            renderer, tokens=options.tokens, rows=options.rows, seed=options.seed, number=number
+            renderer,
+            tokens=options.tokens,
+            rows=options.rows,
+            seed=options.seed,
+            number=number,
+            whole=is_whole(number, options.whole_every),
         )
         for path, array in zip(_paths(options.folder, number), arrays, strict=True):
             np.save(path, array, allow_pickle=False)

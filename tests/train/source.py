@@ -49,4 +49,5 @@ class Shards:
             seed=self._seed,
             workers=self._workers,
             first=step,
+            whole_every=phase.whole_every,
         )

@@ -1,5 +1,6 @@
 """The trained network is the served one; and every parameter learns."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,24 @@ def _unlike_the_first(named: dict[str, Tensor]) -> dict[str, Tensor]:
             spread = tensor.shape[-1] ** -0.5 if tensor.ndim > 1 else 0.3
             tensor += torch.randn(tensor.shape, generator=generator) * 0.7 * spread
     return named
+
+
+def test_without_blocks_a_token_knows_only_what_windows_hand_on() -> None:
+    config = parse_config(small_config())
+    parameters = _unlike_the_first(first_parameters(config, seed=0))
+    tokens = _tokens(1, LENGTH)
+    other = tokens.clone()
+    other[0, 0] = (tokens[0, 0] + 1) % VOCAB
+
+    def last(row: Tensor, *hidden: int) -> Tensor:
+        with torch.no_grad():
+            return V4Trainee(config)(parameters, row, Mode(hidden=hidden)).logits[0, -1]
+
+    assert torch.equal(last(tokens, 4, 128), last(other, 4, 128))
+    found = [last(tokens), last(tokens, 4), last(tokens, 128), last(tokens, 4, 128)]
+    for path in ((), (4,), (128,)):
+        assert not torch.equal(last(tokens, *path), last(other, *path)), path
+    assert all(not torch.equal(a, b) for a, b in itertools.combinations(found, 2))
 
 
 @pytest.mark.parametrize(

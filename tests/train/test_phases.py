@@ -9,6 +9,7 @@ from tests.train.phases import (
     REWARM_STEPS,
     WARM_UP_STEPS,
     Phase,
+    is_whole,
     phase_at,
     rate_at,
     scaled,
@@ -40,6 +41,26 @@ def test_the_rate_rises_then_falls_over_all_phases() -> None:
     assert rates[-1] == pytest.approx(0.5 * LEAST_RATE, rel=0.01)
 
 
+def test_the_rate_begins_anew_where_a_phase_says_so() -> None:
+    table = (*TABLE, Phase("three", 512, 4096, 4096, 500, Mode(), rate=0.4, begins=True))
+    rates = [rate_at(table, step) for step in range(1500)]
+
+    assert rates[:1000] == [rate_at(TABLE, step) for step in range(1000)]
+    assert rates[1000] == pytest.approx(0.4 / 50)
+    assert rates[1050] == pytest.approx(0.4)
+    assert rates[-1] == pytest.approx(0.4 * LEAST_RATE, rel=0.01)
+
+
+def test_some_steps_are_of_votes_alone_and_see_no_blocks_of_4() -> None:
+    phase = Phase("three", 512, 4096, 4096, 6, Mode(select=True), whole_every=3)
+
+    assert [phase.is_whole(step) for step in range(6)] == [False, False, True] * 2
+    assert phase.mode_at(1) == phase.mode
+    assert phase.mode_at(2) == Mode(select=True, hidden=(4,))
+    assert not any(is_whole(step, 0) for step in range(6))
+    assert not any(TABLE[0].is_whole(step) for step in range(6))
+
+
 def test_lost_moments_slow_the_run_down_for_some_steps() -> None:
     assert rate_at(TABLE, 500, since_lost=0) < 0.1 < rate_at(TABLE, 500)
     assert rate_at(TABLE, 500, since_lost=REWARM_STEPS) == rate_at(TABLE, 500)
@@ -48,6 +69,11 @@ def test_lost_moments_slow_the_run_down_for_some_steps() -> None:
 def test_a_trial_shrinks_every_phase_alike() -> None:
     assert [phase.steps for phase in scaled(TABLE, 0.1)] == [60, 40]
     assert [phase.steps for phase in scaled(TABLE, 1e-9)] == [1, 1]
+
+
+def test_what_was_done_before_a_trial_stays_as_long_as_it_was() -> None:
+    assert [phase.steps for phase in scaled(TABLE, 0.1, done=600)] == [600, 40]
+    assert [phase.steps for phase in scaled(TABLE, 0.1, done=599)] == [60, 40]
 
 
 def test_the_table_cuts_whole_rows_and_ends_as_the_model_is_served() -> None:

@@ -51,6 +51,30 @@ def test_rows_end_where_answers_end_and_padding_has_no_weight(renderer: Renderer
         assert (weight[length:] == PADDING).all()
 
 
+def test_a_shard_can_be_of_votes_alone(renderer: Renderer) -> None:
+    made = {
+        whole: make_shard(renderer, tokens=TOKENS, rows=ROWS, seed=1, number=0, whole=whole)[0]
+        for whole in (False, True)
+    }
+    texts = {whole: [renderer.decoded(row) for row in rows] for whole, rows in made.items()}
+
+    assert all("votes" in text for text in texts[True])
+    assert sum("votes" in text for text in texts[False]) < ROWS
+
+
+def test_a_reader_gets_votes_where_the_phase_says_so(tokenizer_path: Path, tmp_path: Path) -> None:
+    renderer = Renderer(Tokenizer.from_file(str(tokenizer_path)))
+    with ShardReader(
+        tmp_path, tokenizer=tokenizer_path, tokens=TOKENS, rows=ROWS, seed=5, whole_every=2
+    ) as reader:
+        for number in range(2):
+            ids, _ = reader.next()
+            wanted, _ = make_shard(
+                renderer, tokens=TOKENS, rows=ROWS, seed=5, number=number, whole=number == 1
+            )
+            assert (ids == wanted).all()
+
+
 def test_a_shard_depends_on_seed_length_and_number(renderer: Renderer) -> None:
     def made(seed: int, tokens: int, number: int) -> bytes:
         ids, _ = make_shard(renderer, tokens=tokens, rows=2, seed=seed, number=number)

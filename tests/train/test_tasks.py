@@ -11,10 +11,11 @@ from typing import Any
 import jsonschema
 import pytest
 
+from tests.train import lexicon
 from tests.train.dialogue import Check, Exchange, Reply, Turn
 from tests.train.mixture import THREADS, schema_dialogue, tool_dialogue
 from tests.train.pattern import Pattern
-from tests.train.tasks.facts import CHANGED, Facts
+from tests.train.tasks.facts import CHANGED, UNKNOWN, Facts
 from tests.train.tasks.filler import READ, prose
 from tests.train.tasks.overview import _LISTS
 from tests.train.tasks.thread import Thread, place_to_ask, size_of
@@ -98,6 +99,31 @@ def test_facts_are_asked_for_in_all_the_ways_there_are() -> None:
     assert min(rules[rule] for rule in ("value", "yes_no", "mentions")) > 40
     assert sum(check.task == "two_hops" for check in checks) > 20
     assert sum("|" in check.expected for check in checks if check.rule == "value") > 40
+
+
+def test_who_is_known_by_name_is_not_unknown_without_it() -> None:
+    """Where the boss is Anna, a question about "my boss" may be answered by what Anna does."""
+    for seed in range(40):
+        thread = Facts(Random(seed))
+        for _ in range(80):
+            question, answer = thread.step(0)
+            own = re.search(r"\bmy (boss|friend|neighbour|cousin|aunt)\b", question.content)
+            if answer.content != UNKNOWN or own is None:
+                continue
+            named = {fact.relation.noun for fact in thread.facts if fact.subject.kind == "self"}
+            asks_for_name = re.search(r"(Who|What) is|called|know who", question.content)
+            assert own[1] not in named or asks_for_name, question.content
+
+
+def test_made_up_words_are_polite() -> None:
+    rng = Random(0)
+    words = [lexicon.made_up(rng) for _ in range(3000)]
+    codes = [lexicon.code(rng) for _ in range(3000)]
+
+    assert all(lexicon.is_polite(word) for word in (*words, *codes))
+    assert len(set(words)) > 2500
+    assert not lexicon.is_polite("brassel")
+    assert all(map(lexicon.is_polite, ("drosbroom", "leemsh", "grin", "kx41")))
 
 
 def test_the_distance_of_what_is_asked_is_log_uniform() -> None:

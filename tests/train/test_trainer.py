@@ -10,12 +10,15 @@ import pytest
 import torch
 
 from layers.config import parse_config
+from runtime.default_model.folder import CHECKPOINT
 from tests.testing.recall_rows import PAIRS, RecallRows, small_config
 from tests.train.attention import Mode
+from tests.train.exam import EXAMINED, Exams
 from tests.train.phases import Phase
 from tests.train.run_log import read_log
 from tests.train.run_state import StateError
-from tests.train.trainer import LOG, Diverged, RunSettings, Trainer
+from tests.train.source import Shards
+from tests.train.trainer import EXAM_LOG, LOG, Diverged, RunSettings, Trainer
 
 _DENSE = Mode(train_indexer=True)
 _SPARSE = Mode(select=True, train_indexer=True, round_weights=True)
@@ -46,6 +49,43 @@ def _trainer(folder: Path, settings: RunSettings = SETTINGS) -> Trainer:
 
 def _column(folder: Path, name: str) -> list[str]:
     return [row[name] for row in read_log(folder / LOG)]
+
+
+def test_steps_of_votes_alone_train_no_indexer(tmp_path: Path) -> None:
+    phases = [replace(PHASES[1], whole_every=2, steps=4)]
+    config = parse_config(RAW)
+    Trainer(config, phases, tmp_path, source=RecallRows(), settings=SETTINGS).train()
+
+    told = [math.isnan(float(value)) for value in _column(tmp_path, "index_kl")]
+    assert told == [False, True, False, True]
+    assert all(math.isfinite(float(value)) for value in _column(tmp_path, "loss"))
+
+
+def test_a_run_is_examined_as_it_goes_on_and_at_each_phases_end(tmp_path: Path) -> None:
+    """Over shards of real dialogues, some of them votes, with a network as small as can be."""
+    path = CHECKPOINT / "tokenizer.json"
+    config = parse_config(small_config(hidden_size=32, vocab_size=2048))
+    phases = [
+        Phase("whole", 512, 1024, 1024, 3, _SPARSE, whole_every=2),
+        Phase("last", 768, 1536, 768, 1, _SPARSE),
+    ]
+    trainer = Trainer(
+        config,
+        phases,
+        tmp_path,
+        source=Shards(tmp_path / "shards", tokenizer=path, seed=0, workers=1),
+        settings=replace(SETTINGS, exam_every=2),
+        exams=Exams(path, rows=2),
+    )
+
+    assert trainer.train()
+
+    rows = read_log(tmp_path / EXAM_LOG)
+    asked = [(row["step"], row["phase"], row["length"]) for row in rows if row["hidden"] == ""]
+    places = [("2", "whole", "512"), ("3", "whole", "512"), ("4", "last", "768")]
+    assert asked == [place for place in places for _ in EXAMINED]
+    assert [row["hidden"] for row in rows if row["task"] == "votes"] == ["", "128", "4"] * 3
+    assert all(int(row["asked"]) > 0 and 0.0 <= float(row["right"]) <= 1.0 for row in rows)
 
 
 def test_a_resumed_run_is_the_run_that_was_not_interrupted(tmp_path: Path) -> None:

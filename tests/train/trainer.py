@@ -11,13 +11,15 @@ import torch
 from torch import Tensor
 
 from layers.config import ModelConfig
+from tests.train.attention import Mode
+from tests.train.exam import HIDDEN, Exams, Paper, right_answers
 from tests.train.losses import Tally, Targets, targets_of, token_loss
 from tests.train.network import Outcome, V4Trainee
 from tests.train.optimiser import Optimiser
 from tests.train.parameters import first_parameters, split_parameters
 from tests.train.phases import Phase, phase_at, rate_at
 from tests.train.regions import Regions
-from tests.train.run_log import LogRow, RunLog
+from tests.train.run_log import ExamRow, LogRow, RunLog
 from tests.train.run_state import (
     Progress,
     StateError,
@@ -30,6 +32,7 @@ from tests.train.source import Source
 
 STATE = "state"
 LOG = "log.csv"
+EXAM_LOG = "exams.csv"
 _INDEXER = ".indexer."
 
 
@@ -47,7 +50,8 @@ class RunSettings:
     balance_weight  of the loss for uneven routing
     balance_rate    step of the routers' biases towards even loads
     log_every       steps a row of the log
-    probe_every     steps between measurements of the indexer's recall
+    probe_every     steps between measurements of the indexer's recall; none on votes alone
+    exam_every      steps between exams; there is one at each phase's end, too
     """
 
     rate: float = 5e-3
@@ -57,6 +61,7 @@ class RunSettings:
     balance_rate: float = 1e-3
     log_every: int = 10
     probe_every: int = 50
+    exam_every: int = 200
     seed: int = 0
 
 
@@ -68,6 +73,7 @@ class _Interval:
     steps: int = 0
     tokens: int = 0
     loss: Tensor | float = 0.0
+    indexed: int = 0
     index_kl: Tensor | float = 0.0
     tally: Tally | None = None
 
@@ -96,16 +102,19 @@ class Trainer:
         device: torch.device | None = None,
         dtype: torch.dtype = torch.float32,
         regions: Regions | None = None,
+        exams: Exams | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin anew; `resume` or `take_up` go on with what there is.
 
         folder  the state and the log are kept there
         dtype   of matrices and activations; parameters and moments are float32
+        exams   what is asked while the run goes on, None: nothing
         """
         self.settings = settings or RunSettings()
         self.progress = Progress()
         self._phases, self._folder, self._source = list(phases), folder, source
+        self._exams = exams
         self._clock, self._device = clock, device or torch.device("cpu")
         self._network = V4Trainee(config, dtype=dtype, regions=regions)
         # One row has a shape of its own, not worth compiling for.
@@ -177,6 +186,8 @@ class Trainer:
     def _run_phase(self, number: int, log: RunLog, until: float) -> None:
         phase = self._phases[number]
         ends = sum(earlier.steps for earlier in self._phases[: number + 1])
+        if self._exams is not None:
+            self._exams.prepare(phase.length)
         interval = _Interval(self._clock())
         with self._source.open(phase, self.progress.step) as rows:
             while self.progress.step < ends and self._clock() < until:
@@ -185,13 +196,15 @@ class Trainer:
                 shares = torch.from_numpy(weights).to(self._device, non_blocking=True)
                 targets = targets_of(tokens, shares, text_weight=phase.text_weight)
                 rate = self._rate()
-                done = self._forward_and_back(phase, tokens, targets)
+                mode = phase.mode_at(self.progress.step)
+                done = self._forward_and_back(phase, mode, tokens, targets)
                 norm = self._descend(rate, done)
                 self._advance(interval, done, tokens.numel())
-                if self.progress.step % self.settings.probe_every == 1:
+                if self.progress.step % self.settings.probe_every == 1 and mode == phase.mode:
                     self._probe(phase, tokens)
                 if self.progress.step % self.settings.log_every == 0 or self.progress.step == ends:
                     log.add(self._row(phase, interval, done, float(norm), rate))
+                    self._examine(phase, last=self.progress.step == ends)
                     interval = _Interval(self._clock())
         self.progress = replace(
             self.progress, seconds=self.progress.seconds + self._clock() - interval.began
@@ -202,14 +215,16 @@ class Trainer:
         since = None if lost is None else step - lost
         return self.settings.rate * rate_at(self._phases, step, since_lost=since)
 
-    def _forward_and_back(self, phase: Phase, tokens: Tensor, targets: Targets) -> _Step:
+    def _forward_and_back(
+        self, phase: Phase, mode: Mode, tokens: Tensor, targets: Targets
+    ) -> _Step:
         """Add up gradients over the micro-batches of a step."""
         settings, result = self.settings, _Step()
         total = targets.shares.sum().clamp(min=1e-9)
         rows = max(1, phase.micro // phase.length)
         parts = [slice(first, first + rows) for first in range(0, len(tokens), rows)]
         for part in parts:
-            outcome = self._network(self.parameters, tokens[part], phase.mode)
+            outcome = self._network(self.parameters, tokens[part], mode)
             loss, tally = token_loss(outcome.logits, targets.rows(part))
             loss = loss / total
             balance = sum(report.balance for report in outcome.routing.values())
@@ -255,7 +270,9 @@ class Trainer:
         interval.steps += 1
         interval.tokens += tokens
         interval.loss = interval.loss + done.loss
-        interval.index_kl = interval.index_kl + done.index_kl
+        if isinstance(done.index_kl, Tensor):
+            interval.index_kl = interval.index_kl + done.index_kl
+            interval.indexed += 1
         tally = done.tally
         if tally is not None:
             interval.tally = tally if interval.tally is None else interval.tally + tally
@@ -269,6 +286,34 @@ class Trainer:
             float(report.recall) for report in outcome.index.values() if report.recall is not None
         ]
         self._recall = sum(recalls) / len(recalls) if recalls else math.nan
+
+    def _examine(self, phase: Phase, *, last: bool) -> None:
+        """Ask all papers, if it is time to, and log how they went."""
+        step = self.progress.step
+        if self._exams is None or not (last or step % self.settings.exam_every == 0):
+            return
+        log = RunLog(self._folder / EXAM_LOG, until=step, kind=ExamRow)
+        for paper in self._exams.papers(phase.length):
+            for hidden in ((), *HIDDEN.get(paper.task, ())):
+                mode = replace(phase.mode, train_indexer=False, hidden=hidden)
+                right, asked = self._answered(paper, mode, rows=max(1, phase.micro // phase.length))
+                shown = " ".join(map(str, hidden))
+                share = right / asked if asked else math.nan
+                log.add(ExamRow(step, phase.name, phase.length, paper.task, shown, asked, share))
+                without = f" without {shown}" if shown else ""
+                sys.stderr.write(f"{step:6d} {paper.task}{without}: {right} of {asked}\n")
+
+    @torch.no_grad()
+    def _answered(self, paper: Paper, mode: Mode, *, rows: int) -> tuple[int, int]:
+        """Return (how many questions of a paper are answered right, how many there are)."""
+        right = asked = 0
+        for first in range(0, len(paper.ids), rows):
+            part = slice(first, first + rows)
+            tokens = torch.from_numpy(paper.ids[part]).to(self._device)
+            logits = self._probed(self.parameters, tokens, mode).logits
+            hits, count = right_answers(logits, paper, part)
+            right, asked = right + hits, asked + count
+        return right, asked
 
     def _row(
         self, phase: Phase, interval: _Interval, done: _Step, norm: float, rate: float
@@ -294,7 +339,7 @@ class Trainer:
             answer_loss=float(tally.answer_loss) / answers if answers else math.nan,
             text_loss=float(tally.text_loss) / texts if texts else math.nan,
             accuracy=float(tally.right) / answers if answers else math.nan,
-            index_kl=float(interval.index_kl) / steps,
+            index_kl=float(interval.index_kl) / interval.indexed if interval.indexed else math.nan,
             recall=self._recall,
             grad_norm=norm,
             rate=rate,

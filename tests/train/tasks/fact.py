@@ -7,10 +7,13 @@ from tests.train import lexicon
 from tests.train.tasks.relations import Relation, Subject, subject, the_user
 
 MADE_UP_SHARE = 0.08
-_OWN = (
-    *(("sister", "she", "her"), ("mother", "she", "her"), ("daughter", "she", "her")),
-    *(("brother", "he", "his"), ("father", "he", "his"), ("son", "he", "his")),
-)
+_WOMEN = ("sister", "mother", "daughter", "aunt", "grandmother", "wife", "niece", "girlfriend")
+_MEN = ("brother", "father", "son", "uncle", "grandfather", "husband", "nephew", "boyfriend")
+_EITHER = (
+    "cousin", "neighbour", "neighbor", "friend", "best friend", "boss", "teacher", "doctor",
+    "partner", "colleague", "old friend", "new neighbour", "child", "guest",
+)  # fmt: skip
+_SHE, _HE = ("she", "her"), ("he", "his")
 
 
 @dataclass(slots=True)
@@ -55,15 +58,24 @@ def new_subject(rng: Random) -> Subject:
         return subject(name, kind="person", he=he, his=his)
     if form < 0.62:
         return the_user()
-    if form < 0.68:
-        name, he, his = rng.choice(_OWN)
-        return subject(f"my {name}", kind="person", he=he, his=his)
     if form < 0.74:
+        return _someone(rng)
+    if form < 0.79:
         return subject(f"my {rng.choice(lexicon.ANIMALS)}", kind="pet", he="it", his="its")
-    if form < 0.92:
+    if form < 0.94:
         whose = "my" if rng.random() < 0.2 else "the"
         return subject(f"{whose} {rng.choice(lexicon.THINGS)}", kind="thing", he="it", his="its")
     return subject(f"the {rng.choice(lexicon.EVENTS)}", kind="event", he="it", his="its")
+
+
+def _someone(rng: Random) -> Subject:
+    """Return someone without a name: one of the user's people or, rarely, "the baker"."""
+    if rng.random() < 0.2:
+        name, (he, his) = f"the {rng.choice(lexicon.JOBS)}", rng.choice((_SHE, _HE))
+        return subject(name, kind="person", he=he, his=his)
+    name = rng.choice(rng.choice((_WOMEN, _MEN, _EITHER)))
+    words = _SHE if name in _WOMEN else _HE if name in _MEN else rng.choice((_SHE, _HE))
+    return subject(f"my {name}", kind="person", he=words[0], his=words[1])
 
 
 def pronouns(who: Subject) -> dict[str, str]:

@@ -22,6 +22,12 @@ _OPENINGS = (
     "", "", "", "", "Please remember: ", "Let me tell you something. ", "By the way: ", "Note: ",
     "Remember this: ", "Did you know? ",
 )  # fmt: skip
+# Before a statement that begins with whom it is about.
+_WRAPS = (
+    "I think that ", "I heard that ", "You should know that ", "It is true that ",
+    "As I told you, ", "Everybody knows that ",
+)  # fmt: skip
+_WRAP_SHARE = 0.1
 _REQUESTS = ("", "", "", "", "", "Tell me: ", "One question: ", "Please tell me: ", "So, ")
 _GENDERS = {"sister": lexicon.WOMEN, "aunt": lexicon.WOMEN, "brother": lexicon.MEN}
 _MOST_SUBJECTS = 60
@@ -118,11 +124,12 @@ class Facts:
         return text
 
     def _statement(self, relation: Relation, words: dict[str, str], value: str) -> str:
-        forms = len(relation.predicates) + len(relation.states)
-        chosen = int(self.rng.random() * forms)
-        if chosen < len(relation.predicates):
-            return say(f"{{S}} {relation.predicates[chosen]}.", words, value)
-        return say(relation.states[chosen - len(relation.predicates)], words, value)
+        rng = self.rng
+        templates = [f"{{S}} {predicate}." for predicate in relation.predicates]
+        template = rng.choice((*templates, *relation.states))
+        if template.startswith(("{S}", "{P}")) and rng.random() < _WRAP_SHARE:
+            template = rng.choice(_WRAPS) + template.replace("{S}", "{s}").replace("{P}", "{p}")
+        return say(template, words, value)
 
     def _correct(self, at: int) -> Exchange:
         rng = self.rng
@@ -246,7 +253,7 @@ class Facts:
         who = rng.choice(list(self.subjects.values())) if rng.random() < 0.6 else new_subject(rng)
         known = {fact.relation.noun for fact in self.facts if fact.subject.key == who.key}
         free = [relation for relation in RELATIONS[who.kind] if relation.noun not in known]
-        if not free:
+        if not free or self._has_name(who):
             return self._ask(rng.choice(self.facts))
         relation = rng.choice(free)
         self.last = None
@@ -255,12 +262,19 @@ class Facts:
         check = Check("facts", "mentions", "do not know|don't know|was not told")
         return ask(question, UNKNOWN, think=think, check=check)
 
+    def _has_name(self, who: Subject) -> bool:
+        """Say whether the name of the user's own `who` is known, and with it perhaps more."""
+        nouns = {fact.relation.noun for fact in self.facts if fact.subject.kind == "self"}
+        return who.key.startswith("my ") and who.key[3:] in nouns
+
     def _two_hops(self, at: int) -> Exchange:
         """Ask about someone's boss, or about whoever has a certain job."""
         links = [
             (link, end)
             for link in self.facts
             if link.subject.kind != "pet" and link.relation.values == ("name",)
+            # "My boss" may also be spoken of without a name, and is then whom a question means.
+            if link.subject.kind != "self" or f"my {link.relation.noun}" not in self.subjects
             for end in self.facts
             if end.subject.key == link.value and end.relation.values != ("name",)
         ]

@@ -29,7 +29,10 @@ _OFTEN = (
 )  # fmt: skip
 _MARKS = ("Indeed", "However", "Finally", "Suddenly", "Perhaps", "Luckily")
 _LISTS = {"animal": lexicon.ANIMALS, "thing": lexicon.THINGS, "colour": lexicon.COLOURS}
-_MOST_OFTEN = 12
+# Many of the words whose number is asked for would be more than an answer at once can count.
+_MOST_OFTEN = 6
+# The more lines, the more often the words come that are compared.
+_LINES_A_WORD = 12
 _WORD = re.compile("[a-z]+")
 
 
@@ -88,7 +91,7 @@ class Overview:
         rng = self.rng
         first, *others = rng.sample(_LISTS[kind], 4)
         for word in others:
-            self._insert(text, kind, word, 1 + len(text) // 40)
+            self._insert(text, kind, word, 1 + len(text) // _LINES_A_WORD)
         there = Counter(_WORD.findall(" ".join(text)))
         rivals = max(there[word] for word in _LISTS[kind] if word != first)
         self._insert(text, kind, first, 2 * rivals + 1 - there[first])

@@ -22,6 +22,7 @@ _ASKS = (
     "What is the code of {}?",
 )  # fmt: skip
 _TOKENS_A_PAIR = 6
+_REVERSE_SHARE = 0.3
 _REVERSE = (
     "Which key has the value {}?", "Which key belongs to {}?", "What has the value {}?",
     "Whose value is {}?",
@@ -58,7 +59,8 @@ class Pairs:
         if not self.pairs or rng.random() < self.list_share:
             return self._give(at)
         pair = self.pairs[place_to_ask(rng, [pair.at for pair in self.pairs], at)]
-        if rng.random() < 0.15 and sum(other.value == pair.value for other in self.pairs) == 1:
+        alike = [other for other in self.pairs if other.value == pair.value]
+        if rng.random() < _REVERSE_SHARE and len(alike) == 1:
             return self._ask(pair, rng.choice(_REVERSE).format(pair.value), pair.key)
         return self._ask(pair, rng.choice(_ASKS).format(pair.key), pair.value)
 
