@@ -22,7 +22,9 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class ForwardBatch:
-    """Tensors of one step, on the model's device. n rows, T tokens, m saves, k logits.
+    """Tensors of one step, in host memory. n rows, T tokens, m saves, k logits.
+
+    The reference network takes them on a device of its own, too.
 
     input_ids      [T] int64
     chunk_start    [n] int64    position of the chunk's first token

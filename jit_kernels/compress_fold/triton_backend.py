@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 WARPS = 4
 # Channels of a program that folds: few, since only many of them at work hide a token's latency.
 CHANNELS = 32
-# Tokens whose rows are asked for at once.
-AHEAD = 16
+# Tokens whose rows are asked for at once, and the registers that takes: with fewer, which the
+# assembler chooses for small programs, loads wait for sums.
+AHEAD, REGISTERS = 32, 224
 
 
 @triton.jit
@@ -233,6 +234,7 @@ def fold_chunks(
         CHANNELS=CHANNELS,
         AHEAD=AHEAD,
         num_warps=1,
+        maxnreg=REGISTERS,
         enable_fp_fusion=False,
     )
     _settle_kernel[(parts,)](

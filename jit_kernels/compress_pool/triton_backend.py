@@ -191,9 +191,8 @@ def _chunks_kernel(
     COLUMNS: tl.constexpr = 4 * (D + C)
     nth = tl.program_id(0).to(tl.int64)
     if nth < blocks:
-        slot = tl.load(slots_ptr + nth)
+        slot, token = tl.load(slots_ptr + nth), tl.load(last_ptr + nth)
         if slot > 0:
-            token = tl.load(last_ptr + nth)
             row = tl.load(row_ptr + token)
             position, start = tl.load(position_ptr + token), tl.load(start_ptr + row)
             ring = tl.load(ring_ptr + row).to(tl.int64)

@@ -8,13 +8,15 @@ one size, so that a row's bits depend on nothing but itself there, too. Source: 
 import torch
 from deep_gemm import fp8_einsum, fp8_gemm_nt
 
-from jit_kernels.fp8_linear import triton_backend
+from jit_kernels.cuda_device import why_no_hopper
+from jit_kernels.fp8_linear import cuda_backend, triton_backend
 
 # Up to here the weight's bytes are all that counts, and streaming them is faster.
 FEW_ROWS = 8
 _ALIGNED = 4
 _RECIPE = (1, 128, 128)
 _ONE_TILE = triton_backend.MANY_ROWS[-1][1]
+_FOR_FEW = cuda_backend if why_no_hopper() is None else triton_backend
 
 
 def fp8_linear(
@@ -64,9 +66,9 @@ def fp8_linear_mixed(
     weight_scales: torch.Tensor,
     out_dtype: torch.dtype,
 ) -> torch.Tensor:
-    """Multiply few rows in Triton, many by DeepGEMM; see `jit_kernels.fp8_linear.fp8_linear`."""
+    """Stream the weight for few rows, else do as `fp8_linear` does."""
     if codes.shape[0] <= FEW_ROWS:
-        return triton_backend.fp8_linear(codes, scales, weight, weight_scales, out_dtype)
+        return _FOR_FEW.fp8_linear(codes, scales, weight, weight_scales, out_dtype)
     return fp8_linear(codes, scales, weight, weight_scales, out_dtype)
 
 
@@ -79,7 +81,7 @@ def fp8_linear_grouped_mixed(
 ) -> torch.Tensor:
     """Do as `fp8_linear_mixed` does, group by group."""
     if codes.shape[0] <= FEW_ROWS:
-        return triton_backend.fp8_linear_grouped(codes, scales, weight, weight_scales, out_dtype)
+        return _FOR_FEW.fp8_linear_grouped(codes, scales, weight, weight_scales, out_dtype)
     return fp8_linear_grouped(codes, scales, weight, weight_scales, out_dtype)
 
 

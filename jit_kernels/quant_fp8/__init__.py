@@ -5,21 +5,23 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
-from jit_kernels.cuda_device import why_no_triton
+from jit_kernels.cuda_device import why_no_hopper, why_no_triton
 from jit_kernels.registry import Backend, select
 
 __all__ = ["GROUP", "norm_quant", "quantise_rows", "silu_mul_quant"]
 
 GROUP = 128
 
+_CUDA = "jit_kernels.quant_fp8.cuda_backend"
 _TRITON = "jit_kernels.quant_fp8.triton_backend"
 _REFERENCE = "jit_kernels.quant_fp8.reference"
 
 
-def _selected(op: str) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+def _selected(op: str, *first: Backend) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
     return select(
         op,
         [
+            *first,
             Backend("triton", f"{_TRITON}:{op}", why_no_triton, "cuda"),
             Backend("reference", f"{_REFERENCE}:{op}"),
         ],
@@ -27,7 +29,7 @@ def _selected(op: str) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
 
 
 _quantise_rows = _selected("quantise_rows")
-_norm_quant = _selected("norm_quant")
+_norm_quant = _selected("norm_quant", Backend("cuda", f"{_CUDA}:norm_quant", why_no_hopper, "cuda"))
 _silu_mul_quant = _selected("silu_mul_quant")
 
 

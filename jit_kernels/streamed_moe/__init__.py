@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
-from jit_kernels.cuda_device import why_no_triton
+from jit_kernels.cuda_device import why_no_hopper, why_no_triton
 from jit_kernels.expert_weights import Fp4Experts, Fp8Experts
 from jit_kernels.registry import Backend, select
 
@@ -14,6 +14,9 @@ __all__ = ["streamed_moe"]
 _streamed_moe: Callable[..., torch.Tensor] = select(
     "streamed_moe",
     [
+        Backend(
+            "cuda", "jit_kernels.streamed_moe.cuda_backend:streamed_moe", why_no_hopper, "cuda"
+        ),
         Backend(
             "triton", "jit_kernels.streamed_moe.triton_backend:streamed_moe", why_no_triton, "cuda"
         ),

@@ -154,11 +154,13 @@ class FusedV4:
     def prefill(self, batch: ForwardBatch, pools: KvPools) -> Tensor:
         """Run a step of chunks and return the logits of `batch.logit_tokens`, [k, vocab] float32.
 
+        batch  in host memory: the host does not wait for the device
+
         Finished records, windows and compress states are written to `pools`.
         """
         step = PrefillStep(batch, pools, self.config, self._rope, deterministic=self.deterministic)
         streams = self._streams(step)
-        return self._logits(streams.index_select(0, batch.logit_tokens))
+        return self._logits(streams.index_select(0, step.logit_tokens))
 
     @torch.inference_mode()
     def decode(self, rows: DecodeRows, pools: KvPools) -> Tensor:
@@ -179,8 +181,10 @@ class FusedV4:
         yield from self._head.named_weights("")
 
     def _streams(self, step: FusedStep) -> Tensor:
-        hidden = self._embedding.embed(step.input_ids).unsqueeze(1)
-        streams = hidden.repeat(1, self.config.hc_mult, 1)
+        count = self.config.hc_mult
+        # Looked up once a stream: repeating what was found takes twice as long.
+        streams = self._embedding.embed(step.input_ids.repeat_interleave(count))
+        streams = streams.unflatten(0, (-1, count))
         for layer in self._layers:
             streams = layer(streams, step)
         return streams

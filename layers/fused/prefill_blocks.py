@@ -17,12 +17,10 @@ from jit_kernels.paged_attention import PagedKeys
 from jit_kernels.paged_logits import row_slices
 from jit_kernels.prefill_indices import BlockList, prefill_index
 from jit_kernels.store_kv import norm_rope_store
-from layers.attention_plan import window_saves
-from layers.compression_plan import finished_blocks, ring_saves
+from layers.fused.prefill_plan import BlockPlan, ChunkPlan
 from layers.rope import RopeFrequencies
-from layers.step_tokens import StepTokens
 from mem_cache.pools import KvPools
-from mem_cache.spec import PoolSpec, div_ceil
+from mem_cache.spec import div_ceil
 
 __all__ = ["INDEX_BYTES", "ChunkBlocks", "ChunkIndex", "ChunkWindow", "chunk_tokens"]
 
@@ -31,10 +29,9 @@ __all__ = ["INDEX_BYTES", "ChunkBlocks", "ChunkIndex", "ChunkWindow", "chunk_tok
 INDEX_BYTES = 64 << 20
 
 
-def chunk_tokens(tokens: StepTokens) -> ChunkTokens:
+def chunk_tokens(plan: ChunkPlan) -> ChunkTokens:
     """Return the tokens as the compressors take them."""
-    batch = tokens.batch
-    return ChunkTokens(tokens.position, tokens.row, batch.chunk_start, batch.ring)
+    return ChunkTokens(plan.position, plan.row, plan.chunk_start, plan.ring)
 
 
 class ChunkWindow:
@@ -47,24 +44,23 @@ class ChunkWindow:
     entries  n * (window - 1) + T, those of the workspace before the blocks
     """
 
-    def __init__(self, tokens: StepTokens, pools: KvPools, old: Tensor) -> None:
+    def __init__(self, plan: ChunkPlan, pools: KvPools, old: Tensor) -> None:
         """Allocate the pages.
 
         old  [n * (window - 1)] int32 SWA slots of the positions before each chunk; -1: not read
         """
         self._pools, self._layout = pools, pools.swa_layout
         before = old.shape[0]
-        self.entries = before + tokens.count
+        self.entries = before + plan.count
         pages = div_ceil(self.entries, self._layout.page_rows)
         shape = (pages, self._layout.page_bytes)
-        self._pages = torch.empty(shape, dtype=torch.uint8, device=tokens.device)
-        entry = torch.arange(self.entries, dtype=torch.int32, device=tokens.device)
+        self._pages = torch.empty(shape, dtype=torch.uint8, device=plan.device)
+        entry = torch.arange(self.entries, dtype=torch.int32, device=plan.device)
         self._old, self._before = old, entry[:before]
         self._chunk = entry[before:].to(torch.int64)
-        unread = torch.nn.functional.pad(old < 0, (0, tokens.count))
+        unread = torch.nn.functional.pad(old < 0, (0, plan.count))
         self._held = entry.masked_fill(unread, -1)
-        saves = window_saves(tokens, pools.spec.tree)
-        self._kept, self._wanted = saves.source.to(torch.int32), saves.target.to(torch.int32)
+        self._kept, self._wanted = plan.kept, plan.wanted
 
     def store(
         self, layer: int, kv: Tensor, *, weight: Tensor, rotation: Tensor, eps: float
@@ -127,30 +123,14 @@ class ChunkBlocks:
     columns: int
 
     @classmethod
-    def of(
-        cls,
-        tokens: StepTokens,
-        ends: list[int],
-        *,
-        ratio: int,
-        spec: PoolSpec,
-        rope: RopeFrequencies,
-    ) -> "ChunkBlocks":
-        """Derive them from a step.
-
-        ends  position after each chunk
-        """
-        last = tokens.finishing(ratio)
-        finished = finished_blocks(tokens, last, ratio=ratio, tree=spec.tree, rope=rope)
-        saves = ring_saves(tokens, spec.state_rows if ratio == 4 else spec.state_banks)
-        batch, counts = tokens.batch, [end // ratio for end in ends]
-        each = (batch.chunk_start + batch.chunk_len) // ratio
+    def of(cls, plan: BlockPlan, ratio: int, rope: RopeFrequencies) -> "ChunkBlocks":
+        """Return them as the ops take them."""
         return cls(
-            last=last,
-            ended=EndedBlocks(finished.slots, finished.rotation),
-            saves=StateSaves(saves.source, saves.target),
-            listed=BlockList(ratio, each.cumsum(0) - each, sum(counts)),
-            columns=max(counts),
+            last=plan.last,
+            ended=EndedBlocks(plan.slots, rope.rotation(plan.first, compressed=True)),
+            saves=StateSaves(plan.source, plan.target),
+            listed=BlockList(ratio, plan.base, plan.count),
+            columns=plan.columns,
         )
 
 
@@ -159,7 +139,7 @@ class ChunkIndex:
 
     def __init__(
         self,
-        tokens: StepTokens,
+        plan: ChunkPlan,
         window: int,
         *,
         blocks: BlockList | None = None,
@@ -171,18 +151,18 @@ class ChunkIndex:
         blocks, columns, chosen  as `prefill_index` takes them; an index to be filled by choice is
                                  made whole in any case: its columns do not grow with the context
         """
-        self._tokens, self._window = tokens, window
+        self._plan, self._window = plan, window
         self._blocks, self._columns, self._chosen = blocks, columns, chosen
         self._windows: Tensor | None = None
-        self._slices = [slice(0, tokens.count)]
+        self._slices = [slice(0, plan.count)]
         if columns and not chosen:
             width = window + columns
-            self._slices = list(row_slices(tokens.count, width, workspace_bytes=INDEX_BYTES))
+            self._slices = list(row_slices(plan.count, width, workspace_bytes=INDEX_BYTES))
         self._whole: tuple[Tensor, Tensor] | None = None
         if len(self._slices) == 1:
             self._whole = self._made(self._slices[0])
         else:
-            self._windows = ChunkIndex(tokens, window).whole[0]
+            self._windows = ChunkIndex(plan, window).whole[0]
 
     @property
     def whole(self) -> tuple[Tensor, Tensor]:
@@ -199,17 +179,17 @@ class ChunkIndex:
             yield part, *self._made(part)
 
     def _made(self, part: slice) -> tuple[Tensor, Tensor]:
-        tokens, blocks = self._tokens, self._blocks
+        plan, blocks = self._plan, self._blocks
         # The op takes the tokens that it is given for all: blocks begin later by the others, and
         # the windows of a slice are those of the whole.
-        others = tokens.count - (part.stop - part.start)
+        others = plan.count - (part.stop - part.start)
         if blocks is not None and others:
             blocks = replace(blocks, base=blocks.base + others)
         index, lengths = prefill_index(
-            tokens.position[part],
-            tokens.row[part],
-            tokens.batch.chunk_start,
-            window_from=tokens.batch.window_from,
+            plan.position[part],
+            plan.row[part],
+            plan.chunk_start,
+            window_from=plan.window_from,
             window=self._window,
             columns=self._columns,
             blocks=blocks,

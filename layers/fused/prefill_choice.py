@@ -12,8 +12,7 @@ from jit_kernels.paged_rows import PageLayout
 from jit_kernels.select_topk import select_topk
 from jit_kernels.translate_blocks import place_blocks
 from layers.fused.prefill_blocks import ChunkBlocks
-from layers.step_tokens import StepTokens
-from mem_cache.spec import div_ceil
+from layers.fused.prefill_plan import ChunkPlan, KeyPages
 
 __all__ = ["SCORES_BYTES", "ChunkChoice", "QueryHeads"]
 
@@ -40,22 +39,17 @@ class ChunkChoice:
     """Scores the blocks of 4 that tokens see, and lists the best of them for attention."""
 
     def __init__(
-        self, tokens: StepTokens, blocks: ChunkBlocks, *, page_size: int, first: int, top_k: int
+        self, plan: ChunkPlan, blocks: ChunkBlocks, keys: KeyPages, *, first: int, top_k: int
     ) -> None:
         """Derive from a step what its layers share.
 
         first  entry of the workspace where the listed blocks begin
         """
-        batch, per_page = tokens.batch, page_size // 4
-        self._row, self._top_k, self._columns = tokens.row, top_k, blocks.columns
+        self._row, self._top_k, self._columns = plan.row, top_k, blocks.columns
         self._base = blocks.listed.base + first
-        counts = (batch.chunk_start + batch.chunk_len) // 4
-        pages = (counts + (per_page - 1)) // per_page
-        used = div_ceil(blocks.columns, per_page)
-        column = torch.arange(used, device=tokens.device)
-        self._pages = batch.page_table[:, :used][column < pages.unsqueeze(1)]
-        self._visible = (tokens.position + 1) // 4
-        start = ((pages.cumsum(0) - pages) * per_page).index_select(0, tokens.row)
+        self._pages = keys.pages
+        self._visible = (plan.position + 1) // 4
+        start = keys.first.index_select(0, plan.row)
         self._start = start.to(torch.int32)
         self._end = (start + self._visible).to(torch.int32)
 

@@ -21,7 +21,7 @@ from layers.config import ModelConfig
 from layers.fused.decode_step import whole_tiles
 from layers.fused.prefill_blocks import ChunkBlocks, ChunkIndex, ChunkWindow
 from layers.fused.prefill_choice import SCORES_BYTES, QueryHeads
-from layers.step_tokens import StepTokens
+from layers.fused.prefill_plan import ChunkPlan
 from mem_cache.pools import KvPools
 
 __all__ = ["MOST_ROWS", "ChunkRows", "equal_slices"]
@@ -57,7 +57,7 @@ class ChunkRows:
 
     def __init__(
         self,
-        tokens: StepTokens,
+        plan: ChunkPlan,
         window: ChunkWindow,
         blocks: Mapping[int, ChunkBlocks],
         *,
@@ -69,8 +69,8 @@ class ChunkRows:
         blocks  those of each ratio
         """
         self._pools, self._config, self._window = pools, config, window
-        self._table, self._top_k = tokens.batch.page_table, config.index_topk
-        index, _ = ChunkIndex(tokens, config.sliding_window).whole
+        self._table, self._top_k = plan.page_table, config.index_topk
+        index, _ = ChunkIndex(plan, config.sliding_window).whole
         self._windows = index[:, : whole_tiles(config.sliding_window)].contiguous()
         self._columns = {ratio: part.columns for ratio, part in blocks.items()}
         self._chooses = self._columns.get(4, 0) > self._top_k
@@ -79,7 +79,7 @@ class ChunkRows:
         }
         scores = max(1, 4 * self._columns.get(4, 0))
         most = min(MOST_ROWS, max(1, SCORES_BYTES // scores))
-        self._parts = [self._rows_of(tokens, part) for part in equal_slices(tokens.count, most)]
+        self._parts = [self._rows_of(plan, part) for part in equal_slices(plan.count, most)]
 
     def choose(self, layer: int, heads: QueryHeads) -> None:
         """Choose blocks of 4 where tokens see more than they attend."""
@@ -149,14 +149,14 @@ class ChunkRows:
         translate_blocks(block, table, out, page_blocks=self._pools.spec.tree.page_size // ratio)
         return out
 
-    def _rows_of(self, tokens: StepTokens, part: slice) -> _Rows:
-        position = tokens.position[part] + 1
+    def _rows_of(self, plan: ChunkPlan, part: slice) -> _Rows:
+        position = plan.position[part] + 1
         seen = {ratio: (position // ratio).to(torch.int32) for ratio in self._columns}
         read = dict(seen)
         if self._chooses:
             read[4] = seen[4].clamp(max=self._top_k)
         split = {ratio: SplitPlan() for ratio in (0, *self._columns)}
-        return _Rows(part, tokens.row[part], seen, read, split)
+        return _Rows(part, plan.row[part], seen, read, split)
 
 
 def equal_slices(count: int, most: int) -> list[slice]:

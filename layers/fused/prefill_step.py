@@ -1,4 +1,4 @@
-"""A step of chunks: where their tokens read and write, made once on the device for all layers."""
+"""A step of chunks: where their tokens read and write, made once for all layers."""
 
 from torch import Tensor
 
@@ -10,11 +10,11 @@ from layers.config import ModelConfig
 from layers.forward_batch import ForwardBatch
 from layers.fused.prefill_blocks import ChunkBlocks, ChunkWindow, chunk_tokens
 from layers.fused.prefill_choice import QueryHeads
+from layers.fused.prefill_plan import plan_chunks
 from layers.fused.prefill_rows import ChunkRows
 from layers.fused.prefill_workspace import ChunkWorkspace
 from layers.fused.step import FoldWeights, PoolingWeights
 from layers.rope import RopeFrequencies
-from layers.step_tokens import StepTokens
 from mem_cache.pools import KvPools
 
 __all__ = ["PrefillStep"]
@@ -23,12 +23,11 @@ __all__ = ["PrefillStep"]
 class PrefillStep:
     """One step of chunks over the packed pools; a `FusedStep`.
 
-    The host waits for the device while it is made, and never in its calls: those of a layer are
-    launches alone. Its memory is 1,608 bytes for each entry before the blocks (`ChunkWindow`),
-    1,024 for each block of the ratio that all rows together have most of, and INDEX_BYTES or less
-    for each ratio; a layer that chooses blocks takes SCORES_BYTES besides. A deterministic step
-    takes 584 bytes for each entry before the blocks, 4 for each block that a token may choose, and
-    SCORES_BYTES.
+    The host waits for the device neither while it is made nor in its calls. Its memory is 1,608
+    bytes for each entry before the blocks (`ChunkWindow`), 1,024 for each block of the ratio that
+    all rows together have most of, and INDEX_BYTES or less for each ratio; a layer that chooses
+    blocks takes SCORES_BYTES besides. A deterministic step takes 584 bytes for each entry before
+    the blocks, 4 for each block that a token may choose, and SCORES_BYTES.
     """
 
     def __init__(
@@ -42,45 +41,49 @@ class PrefillStep:
     ) -> None:
         """Derive everything that layers share from the batch; `pools` hold packed records.
 
+        batch          in host memory, as `plan_chunks` takes it
         deterministic  what a token attends has the same bits in any chunk, and when decoded
         """
-        self._batch, self._pools, self._config = batch, pools, config
-        spec, tree = pools.spec, pools.spec.tree
-        self._tokens = tokens = StepTokens(batch)
-        self._chunks = chunk_tokens(tokens)
-        ends: list[int] = (batch.chunk_start + batch.chunk_len).tolist()
-        ratios = set(config.compress_ratios)
+        self._pools, self._config, tree = pools, config, pools.spec.tree
+        self._plan = plan = plan_chunks(
+            batch, pools.spec, top_k=config.index_topk, device=pools.swa.device
+        )
+        self._chunks = chunk_tokens(plan)
         self._blocks = {
-            ratio: ChunkBlocks.of(tokens, ends, ratio=ratio, spec=spec, rope=rope)
-            for ratio in sorted(ratios - {0})
+            ratio: ChunkBlocks.of(part, ratio, rope) for ratio, part in plan.blocks.items()
         }
         old, *slots = prefill_slots(
-            batch.chunk_start,
-            batch.chunk_len,
-            batch.page_table,
-            batch.window,
-            window_from=batch.window_from,
+            plan.chunk_start,
+            plan.chunk_len,
+            plan.page_table,
+            plan.window,
+            window_from=plan.window_from,
             sizes=PageSizes(tree.page_size, tree.swa_page_size, tree.window),
             blocks=tuple(blocks.listed for blocks in self._blocks.values()),
         )
-        self._window = window = ChunkWindow(tokens, pools, old)
+        self._window = window = ChunkWindow(plan, pools, old)
         self._reader: ChunkRows | ChunkWorkspace
         if deterministic:
-            self._reader = ChunkRows(tokens, window, self._blocks, pools=pools, config=config)
+            self._reader = ChunkRows(plan, window, self._blocks, pools=pools, config=config)
         else:
             held = dict(zip(self._blocks, slots, strict=True))
             self._reader = ChunkWorkspace(
-                tokens, window, self._blocks, slots=held, pools=pools, config=config
+                plan, window, self._blocks, slots=held, pools=pools, config=config
             )
-        compressed = {ratio > 0 for ratio in ratios}
+        compressed = {ratio > 0 for ratio in config.compress_ratios}
         self._rotation = {
-            kind: rope.rotation(tokens.position, compressed=kind) for kind in compressed
+            kind: rope.rotation(plan.position, compressed=kind) for kind in compressed
         }
 
     @property
     def input_ids(self) -> Tensor:
         """Return the tokens, [T] int64."""
-        return self._batch.input_ids
+        return self._plan.input_ids
+
+    @property
+    def logit_tokens(self) -> Tensor:
+        """Return which of the tokens logits are wanted of, [k] int64."""
+        return self._plan.logit_tokens
 
     def rotation(self, *, compressed: bool) -> Tensor:
         """Return [T, 2, R] float32; see `FusedStep`."""
@@ -121,7 +124,7 @@ class PrefillStep:
             pools.c128_state[nth],
             ape=weights.ape,
             tokens=self._chunks,
-            window_from=self._batch.window_from,
+            window_from=self._plan.window_from,
             last=blocks.last,
             ended=blocks.ended,
             saves=blocks.saves,

@@ -9,7 +9,7 @@ from jit_kernels.sparse_prefill import sparse_prefill
 from layers.config import ModelConfig
 from layers.fused.prefill_blocks import ChunkBlocks, ChunkIndex, ChunkWindow
 from layers.fused.prefill_choice import ChunkChoice, QueryHeads
-from layers.step_tokens import StepTokens
+from layers.fused.prefill_plan import ChunkPlan
 from mem_cache.pools import KvPools
 
 __all__ = ["ChunkWorkspace"]
@@ -20,7 +20,7 @@ class ChunkWorkspace:
 
     def __init__(
         self,
-        tokens: StepTokens,
+        plan: ChunkPlan,
         window: ChunkWindow,
         blocks: dict[int, ChunkBlocks],
         *,
@@ -33,11 +33,11 @@ class ChunkWorkspace:
         blocks  those of each ratio
         slots   ratio -> [count] int32 full-page slots of the listed blocks
         """
-        self._tokens, self._window, self._blocks = tokens, window, blocks
+        self._plan, self._window, self._blocks = plan, window, blocks
         self._slots, self._pools, self._config = slots, pools, config
         most = max((part.listed.count for part in blocks.values()), default=0)
         shape = (window.entries + most, pools.spec.head_dim)
-        self._workspace = torch.empty(shape, dtype=torch.bfloat16, device=tokens.device)
+        self._workspace = torch.empty(shape, dtype=torch.bfloat16, device=plan.device)
         self._choice = self._choice_of_blocks()
         self._index = {ratio: self._index_of(ratio) for ratio in set(config.compress_ratios)}
 
@@ -77,21 +77,20 @@ class ChunkWorkspace:
 
     def _choice_of_blocks(self) -> ChunkChoice | None:
         """Return who chooses, where some token sees more blocks of 4 than it attends."""
-        blocks, top_k = self._blocks.get(4), self._config.index_topk
-        if blocks is None or blocks.columns <= top_k:
+        plan, first = self._plan, self._window.entries
+        if plan.keys is None:
             return None
-        page_size = self._pools.spec.tree.page_size
-        first = self._window.entries
-        return ChunkChoice(self._tokens, blocks, page_size=page_size, first=first, top_k=top_k)
+        top_k = self._config.index_topk
+        return ChunkChoice(plan, self._blocks[4], plan.keys, first=first, top_k=top_k)
 
     def _index_of(self, ratio: int) -> ChunkIndex:
         """Return what tokens attend in the layers of a ratio."""
         window = self._pools.spec.tree.window
         if not ratio:
-            return ChunkIndex(self._tokens, window)
+            return ChunkIndex(self._plan, window)
         blocks, chosen = self._blocks[ratio], ratio == 4 and self._choice is not None
         return ChunkIndex(
-            self._tokens,
+            self._plan,
             window,
             blocks=blocks.listed,
             columns=self._config.index_topk if chosen else blocks.columns,

@@ -1,10 +1,9 @@
-"""Host step plan -> device `ForwardBatch`, by one copy for all of its arrays."""
+"""Host step plan -> `ForwardBatch` in host memory."""
 
 import numpy as np
 import torch
 
 from layers.forward_batch import ForwardBatch
-from runtime.executor.staging import stage_together
 from runtime.executor.step_plan import StepPlan
 
 _INT64 = (
@@ -14,16 +13,16 @@ _INT64 = (
 _INT32 = ("page_table", "window", "ring", "save_ring", "save_window")
 
 
-def build_batch(plan: StepPlan, device: torch.device) -> ForwardBatch:
-    """Return the tensors of a step on `device`, without waiting for it.
+def build_batch(plan: StepPlan) -> ForwardBatch:
+    """Return the tensors of a step; they share no memory with the plan.
 
     The logits asked for are those of each sampled row's last token, in the order of
     `plan.sampled`, and after them those of each prompt span, in its order.
     """
-    arrays = {name: np.asarray(getattr(plan, name), dtype=np.int64) for name in _INT64}
-    arrays |= {name: np.asarray(getattr(plan, name), dtype=np.int32) for name in _INT32}
+    arrays = {name: np.array(getattr(plan, name), dtype=np.int64) for name in _INT64}
+    arrays |= {name: np.array(getattr(plan, name), dtype=np.int32) for name in _INT32}
     arrays["logit_tokens"] = _logit_tokens(plan)
-    return ForwardBatch(**stage_together(arrays, device))
+    return ForwardBatch(**{name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
 def _logit_tokens(plan: StepPlan) -> np.ndarray:

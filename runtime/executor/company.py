@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from jit_kernels.sample import DrawParams
+from layers.staging import stage
 from runtime.executor.penalties import has_penalty
-from runtime.executor.staging import stage
 from runtime.executor.step_plan import SampleState
 
 __all__ = ["Company"]

@@ -1,6 +1,6 @@
 """Runs step plans on a CUDA device: prefill launch by launch, decode as graphs.
 
-To launch a decode step, the host does not wait for the device. A step that is sampled ahead leaves
+To launch a step, the host does not wait for the device. A step that is sampled ahead leaves
 its tokens there for the step after it, and the host hears of them when it asks for the result.
 """
 
@@ -26,7 +26,7 @@ class FusedNetwork(Protocol):
     """What `layers.fused.network.FusedV4` is to a runner."""
 
     def prefill(self, batch: ForwardBatch, pools: KvPools) -> Tensor:
-        """Run a step of chunks; return the logits asked for, [k, V] float32."""
+        """Run a step of chunks that lies in host memory; return the logits asked for, [k, V]."""
         ...
 
     def decode(self, rows: DecodeRows, pools: KvPools) -> Tensor:
@@ -79,7 +79,6 @@ class CudaModelRunner:
         self._pools = pools
         self._sampler = sampler
         self._buffers = buffers
-        self._device = pools.swa.device
         self._graphs: DecodeGraphs | None = None
         self._unread: CudaStep | None = None
 
@@ -101,8 +100,8 @@ class CudaModelRunner:
             self._unread = None
         run_copies(plan, self._pools)
         if plan.phase is Phase.PREFILL:
-            batch = build_batch(plan, self._device)
-            step = CudaStep(plan, self._network.prefill(batch, self._pools), self._sampler)
+            logits = self._network.prefill(build_batch(plan), self._pools)
+            step = CudaStep(plan, logits, self._sampler)
         else:
             step = self._launch_decode(plan)
         self._buffers.keep_sampled(None if step.ahead is None else step.ahead.tokens)

@@ -41,7 +41,6 @@ class CpuModelRunner:
         self._model = model
         self._pools = pools
         self._sampler = sampler
-        self._device = torch.device("cpu")
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> "ForwardedStep":
@@ -49,7 +48,7 @@ class CpuModelRunner:
         if plan.feed is not None or plan.sample_ahead:
             raise ValueError("on the CPU no step is sampled ahead, or fed from one that is")
         run_copies(plan, self._pools)
-        logits = self._model.forward(build_batch(plan, self._device), self._pools)
+        logits = self._model.forward(build_batch(plan), self._pools)
         return ForwardedStep(plan, logits, self._sampler)
 
     def sample(self, rows: list[HeldRow]) -> StepResult:

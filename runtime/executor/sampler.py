@@ -7,11 +7,11 @@ import torch
 
 from jit_kernels.sample import sample, sample_unread
 from jit_kernels.sample.reference import uniform
+from layers.staging import stage
 from runtime.executor.company import Company
 from runtime.executor.logprobs import top_logprobs
 from runtime.executor.masks import unpack_masks
 from runtime.executor.penalties import Penalties
-from runtime.executor.staging import stage
 from runtime.executor.step_plan import SampleState
 from runtime.messages import TokenLogprobs
 

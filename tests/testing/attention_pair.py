@@ -69,7 +69,7 @@ class FusedLayers:
         """Return what the layers give, [T, L, d] float32."""
         step = self._make(batch, pools, self.config, self._reference.rope)
         x = self._reference.hidden(batch)
-        assert step.input_ids is batch.input_ids
+        assert torch.equal(step.input_ids, batch.input_ids)
         each = [self._layer(layer, x, step) for layer in range(self.config.num_hidden_layers)]
         return torch.stack(each, 1).float()
 

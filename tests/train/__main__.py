@@ -7,6 +7,7 @@ computes.
 
 import argparse
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -16,8 +17,10 @@ import torch
 
 from layers.config import parse_config
 from tests.train.exam import Exams
+from tests.train.export import TOKENIZER_FILES
+from tests.train.exported import is_exported
 from tests.train.geometry import default_config
-from tests.train.phases import PHASES, scaled
+from tests.train.phases import PHASES, first_step, scaled
 from tests.train.regions import Regions
 from tests.train.run_state import read_progress
 from tests.train.source import Shards
@@ -34,7 +37,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
     parser.add_argument("--minutes", type=float, help="end the slice after so long")
     parser.add_argument("--resume", action="store_true", help="go on where the run ended")
-    parser.add_argument("--take-up", type=Path, help="go on with portable parameters alone")
+    parser.add_argument(
+        "--take-up", type=Path, help="go on with parameters alone: portable ones, or a checkpoint's"
+    )
+    parser.add_argument(
+        "--at", choices=[phase.name for phase in PHASES], help="take them up where this phase begins"
+    )
     parser.add_argument("--portable", type=Path, help="also write parameters in small files")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the steps to do")
     parser.add_argument("--rate", type=float, default=RunSettings().rate, help="learning rate")
@@ -45,15 +53,36 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.resume and options.take_up is not None:
         parser.error("--resume and --take-up exclude each other")
-    tokenizer = options.out / _TOKENIZER
-    if options.take_up is not None and not (tokenizer / _TOKENS).is_file():
-        # A new one would give the words other ids than the parameters know.
-        parser.error(f"--take-up needs the parameters' own tokenizer: copy it to {tokenizer}")
+    if options.at is not None and options.take_up is None:
+        parser.error("--at says where to --take-up")
+    if options.take_up is not None:
+        fault = _take_tokenizer(options)
+        if fault:
+            parser.error(fault)
     return options
+
+
+def _take_tokenizer(options: argparse.Namespace) -> str | None:
+    """Make sure that the run has its parameters' own tokenizer; return why it cannot, or None.
+
+    A new one would give the words other ids than the parameters know.
+    """
+    tokenizer = options.out / _TOKENIZER
+    if is_exported(options.take_up):
+        if options.at is None:
+            return "a checkpoint does not tell how far it is: say --at"
+        tokenizer.mkdir(parents=True, exist_ok=True)
+        for name in TOKENIZER_FILES:
+            shutil.copyfile(options.take_up / name, tokenizer / name)
+    elif not (tokenizer / _TOKENS).is_file():
+        return f"--take-up needs the parameters' own tokenizer: copy it to {tokenizer}"
+    return None
 
 
 def _taken_up_at(options: argparse.Namespace) -> int:
     """Return the step at which portable parameters were taken up, now or before; 0: never."""
+    if options.at is not None:
+        return first_step(PHASES, options.at)
     if options.take_up is not None:
         return read_progress(options.take_up).step
     return (read_progress(options.out / STATE).lost_at or 0) if options.resume else 0
@@ -69,10 +98,11 @@ def _main() -> None:
     if not (tokenizer / _TOKENS).is_file():
         tokenizer.mkdir(parents=True, exist_ok=True)
         write_tokenizer(tokenizer, max_tokens=raw["max_position_embeddings"], seed=options.seed)
+    taken_up_at = _taken_up_at(options)
     with tempfile.TemporaryDirectory() as shards:
         trainer = Trainer(
             parse_config(raw),
-            scaled(PHASES, options.scale, done=_taken_up_at(options)),
+            scaled(PHASES, options.scale, done=taken_up_at),
             options.out,
             source=Shards(
                 Path(shards),
@@ -89,7 +119,7 @@ def _main() -> None:
         if options.resume:
             trainer.resume()
         elif options.take_up is not None:
-            trainer.take_up(options.take_up)
+            trainer.take_up(options.take_up, step=taken_up_at)
         until = float("inf")
         if options.minutes is not None:
             until = began + 60 * options.minutes - _ENDING_S

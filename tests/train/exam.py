@@ -21,7 +21,7 @@ from tests.train.render import SAID, Renderer, Row
 
 # Tasks asked, and the questions in a row of each.
 EXAMINED: Mapping[str, int] = MappingProxyType(
-    {"votes": 4, "facts": 4, "pairs": 4, "needle": 1, "overview": 3}
+    {"votes": 2, "facts": 4, "pairs": 4, "needle": 1, "overview": 3}
 )
 # Layers whose blocks are hidden while a task is asked again, to see what it needs.
 HIDDEN: Mapping[str, tuple[tuple[int, ...], ...]] = MappingProxyType({"votes": ((128,), (4,))})

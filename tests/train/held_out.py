@@ -31,8 +31,8 @@ _STATEMENTS = 3
 # Of the tokens before a question about votes, those that are votes; the rest stands in between.
 _VOTES_PART = 0.7
 _FEWEST_VOTES = 40
-# How far the winner is ahead: 256 of the tokens, in 64 places, are wrong about one in ten.
-_FACTORS = (1.2, 1.7)
+# How far the winner is ahead of any other.
+_FACTORS = (1.3, 1.8)
 _PAIRS = 20
 _MOST_TRIES = 200
 
@@ -86,13 +86,10 @@ def _thread(task: str, rng: Random, tokens: int, questions: int) -> Thread:
             return Overview(rng, longest=max(tokens, 100), first=max(tokens - 60, 40))
         case "votes":
             first = max(_FEWEST_VOTES, int(tokens * _VOTES_PART))
-            # A pair of candidates for each question, so that no answer follows from another.
-            candidates = 2 * questions if questions > 1 else rng.choice((2, 2, 3, 4))
             return Votes(
                 rng,
                 longest=first,
                 first=first,
-                candidates=candidates,
                 factors=_FACTORS,
                 rows_share=1.0,
                 more=False,

@@ -27,7 +27,11 @@ SYSTEM_SHARE = 0.2
 # Threads of short rows are interrupted by prose of a twelfth of the row at most.
 _FILLER_PART = 12
 # Of a row of votes alone, the longest list: so that there are several to ask about.
-_VOTES_PART = 0.45
+_VOTES_PART = 0.4
+# Lists of votes that are asked about only after some prose.
+_APART_SHARE = 0.8
+# Pairs asked by their value: the harder way round.
+_REVERSE_SHARE = 0.45
 _SYSTEMS = (
     "You are a helpful assistant.", "Answer in short sentences.", "You are Umbra.",
     "You are a friendly assistant. Answer every question.", "Be short and clear.",
@@ -38,10 +42,12 @@ THREADS: Mapping[str, Callable[[Random, int], Thread]] = MappingProxyType(
     {
         # The longer the conversation, the fewer of its exchanges state something.
         "facts": lambda rng, tokens: Facts(rng, state_share=0.35 if tokens <= 1024 else 0.22),
-        "pairs": lambda rng, tokens: Pairs(rng, most=min(16 + tokens // 64, 60)),
+        "pairs": lambda rng, tokens: Pairs(
+            rng, most=min(16 + tokens // 64, 60), reverse_share=_REVERSE_SHARE
+        ),
         "needle": lambda rng, tokens: Needles(rng, longest=_longest(tokens)),
         "overview": lambda rng, tokens: Overview(rng, longest=_longest(tokens)),
-        "votes": lambda rng, tokens: Votes(rng, longest=_longest(tokens)),
+        "votes": lambda rng, tokens: Votes(rng, longest=_longest(tokens), apart_share=_APART_SHARE),
         "copying": lambda rng, tokens: Copying(rng),
         "counting": lambda rng, tokens: Counting(rng),
         "sums": lambda rng, tokens: Sums(rng),
@@ -53,7 +59,7 @@ THREADS: Mapping[str, Callable[[Random, int], Thread]] = MappingProxyType(
 # How likely a thread is to be part of a dialogue.
 _SHARES: Mapping[str, float] = MappingProxyType(
     {
-        "facts": 5.0, "pairs": 2.5, "needle": 2.0, "overview": 1.5, "votes": 1.0,
+        "facts": 5.0, "pairs": 3.0, "needle": 2.0, "overview": 1.5, "votes": 1.5,
         "copying": 2.0, "counting": 1.8, "sums": 1.5, "routing": 1.0, "small_talk": 1.0,
         "json_format": 1.0,
     }
@@ -129,8 +135,8 @@ def schema_dialogue(rng: Random, tokens: int) -> Dialogue:
 
 
 def votes_dialogue(rng: Random, tokens: int) -> Dialogue:
-    """Return a dialogue about votes, in half of the cases with texts about something else."""
-    votes = Votes(rng, longest=int(tokens * _VOTES_PART))
+    """Return a dialogue about votes, in half of the cases with more texts about other things."""
+    votes = Votes(rng, longest=int(tokens * _VOTES_PART), apart_share=_APART_SHARE)
     strands: list[tuple[Thread, float]] = [(votes, 1.0)]
     if rng.random() < 0.5:
         strands.append((Filler(rng, max(40, tokens // _FILLER_PART)), rng.uniform(0.1, 0.3)))

@@ -1,9 +1,10 @@
 """The phases of a training: one table.
 
 What blocks of 128 tokens carry is only learnt where nothing else carries it: a sample of blocks of
-4 answers almost everything, each of them having read the window before it. So in the finish some
-steps are of votes alone (`tests.train.tasks.votes`), whose every token counts the same, and are
-read without blocks of 4. In all other steps, votes among them, every path is open.
+4 answers almost everything, each of them having read the window before it. So from the beginning
+some steps are of votes alone (`tests.train.tasks.votes`), whose every token counts the same, and
+are read without blocks of 4. In all other steps, votes among them, every path is open: what blocks
+of 128 answer by then, blocks of 4 have no reason to learn.
 """
 
 import math
@@ -30,7 +31,6 @@ class Phase:
     rate         factor on the run's learning rate
     text_weight  loss weight of tokens that the assistant does not write
     whole_every  one step in so many is of votes alone, without blocks of 4; 0: none
-    begins       the learning rate rises and falls anew from here on
     """
 
     name: str
@@ -42,7 +42,6 @@ class Phase:
     rate: float = 1.0
     text_weight: float = 0.1
     whole_every: int = 0
-    begins: bool = False
 
     def is_whole(self, step: int) -> bool:
         """Say whether step number `step` of the run is of votes alone."""
@@ -61,18 +60,13 @@ class Phase:
 _SPARSE = Mode(select=True, train_indexer=True)
 _SERVED = replace(_SPARSE, round_weights=True, round_records=True)
 _BATCH = 1 << 16
-# The learning rate's peak in the finish, as a share of the run's.
-_FINISH = 0.4
 
 PHASES = (
-    Phase("short", 512, _BATCH, _BATCH, 1200, Mode(train_indexer=True)),
-    Phase("medium", 2048, _BATCH, _BATCH, 900, Mode(train_indexer=True)),
-    Phase("sparse", 2048, _BATCH, _BATCH, 700, _SPARSE),
-    Phase("long", 8192, _BATCH, _BATCH, 700, _SERVED),
-    Phase("longest", 16384, _BATCH, _BATCH, 700, _SERVED),
-    Phase("whole", 2048, _BATCH, _BATCH, 700, _SERVED, _FINISH, whole_every=2, begins=True),
-    Phase("finish", 8192, _BATCH, _BATCH, 580, _SERVED, _FINISH, whole_every=3),
-    Phase("last", 16384, _BATCH, _BATCH, 520, _SERVED, _FINISH, whole_every=3),
+    Phase("short", 512, _BATCH, _BATCH, 1400, Mode(train_indexer=True), whole_every=5),
+    Phase("medium", 2048, _BATCH, _BATCH, 900, Mode(train_indexer=True), whole_every=5),
+    Phase("sparse", 2048, _BATCH, _BATCH, 800, _SPARSE, whole_every=5),
+    Phase("long", 8192, _BATCH, _BATCH, 1000, _SERVED, whole_every=6),
+    Phase("longest", 16384, _BATCH, _BATCH, 1000, _SERVED, whole_every=6),
 )
 
 
@@ -95,6 +89,16 @@ def scaled(phases: Sequence[Phase], factor: float, *, done: int = 0) -> list[Pha
     return result
 
 
+def first_step(phases: Sequence[Phase], name: str) -> int:
+    """Return the number of the first step of the phase `name`. Raises KeyError without one."""
+    step = 0
+    for phase in phases:
+        if phase.name == name:
+            return step
+        step += phase.steps
+    raise KeyError(name)
+
+
 def phase_at(phases: Sequence[Phase], step: int) -> tuple[int, int]:
     """Return (number of the phase that `step` belongs to, steps of it before).
 
@@ -108,15 +112,12 @@ def phase_at(phases: Sequence[Phase], step: int) -> tuple[int, int]:
 
 
 def rate_at(phases: Sequence[Phase], step: int, *, since_lost: int | None = None) -> float:
-    """Return the factor on the learning rate: warm-up, then a cosine up to where it begins anew.
+    """Return the factor on the learning rate: warm-up, then a cosine over all phases.
 
     since_lost  steps since the run went on without its moments
     """
     number, _ = phase_at(phases, step)
-    first = max((k for k in range(1, number + 1) if phases[k].begins), default=0)
-    last = next((k for k in range(number + 1, len(phases)) if phases[k].begins), len(phases))
-    step -= sum(phase.steps for phase in phases[:first])
-    total = sum(phase.steps for phase in phases[first:last])
+    total = sum(phase.steps for phase in phases)
     warm = min(WARM_UP_STEPS, max(1, total // 10))
     rise = min(1.0, (step + 1) / warm)
     if since_lost is not None:

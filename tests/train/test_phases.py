@@ -9,6 +9,7 @@ from tests.train.phases import (
     REWARM_STEPS,
     WARM_UP_STEPS,
     Phase,
+    first_step,
     is_whole,
     phase_at,
     rate_at,
@@ -41,14 +42,15 @@ def test_the_rate_rises_then_falls_over_all_phases() -> None:
     assert rates[-1] == pytest.approx(0.5 * LEAST_RATE, rel=0.01)
 
 
-def test_the_rate_begins_anew_where_a_phase_says_so() -> None:
-    table = (*TABLE, Phase("three", 512, 4096, 4096, 500, Mode(), rate=0.4, begins=True))
-    rates = [rate_at(table, step) for step in range(1500)]
+def test_a_phase_is_found_by_its_name() -> None:
+    assert first_step(TABLE, "one") == 0
+    assert first_step(TABLE, "two") == 600
+    with pytest.raises(KeyError):
+        first_step(TABLE, "three")
 
-    assert rates[:1000] == [rate_at(TABLE, step) for step in range(1000)]
-    assert rates[1000] == pytest.approx(0.4 / 50)
-    assert rates[1050] == pytest.approx(0.4)
-    assert rates[-1] == pytest.approx(0.4 * LEAST_RATE, rel=0.01)
+
+def test_votes_are_learnt_from_the_first_phase_on() -> None:
+    assert all(phase.whole_every for phase in PHASES)
 
 
 def test_some_steps_are_of_votes_alone_and_see_no_blocks_of_4() -> None:

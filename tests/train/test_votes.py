@@ -6,12 +6,11 @@ from random import Random
 
 import pytest
 
-from tests.train import lexicon
 from tests.train.dialogue import Reply
 from tests.train.held_out import held_out
-from tests.train.tasks.votes import Votes
+from tests.train.tasks.filler import OPENINGS, READ
+from tests.train.tasks.votes import CANDIDATES, Votes
 
-_WORDS = {*lexicon.NAMES, *lexicon.ANIMALS, *lexicon.COLOURS, *lexicon.CITIES, *lexicon.FOODS}
 _TOKEN = re.compile(r"\w+|[;,]")
 _BLOCKS, _RATIO = 64, 4
 
@@ -28,7 +27,7 @@ def test_the_answer_is_who_has_clearly_more_of_all_votes(longest: int) -> None:
     asked = cumulative = 0
     for _ in range(300):
         question, answer = thread.step(0)
-        given = Counter(word for word in _cast(question.content) if word in _WORDS)
+        given = Counter(word for word in _cast(question.content) if word in CANDIDATES)
         if given.total() >= 12:
             opening = question.content.partition(":")[0]
             goes_on = opening.startswith("And") or "more" in opening.lower()
@@ -43,7 +42,7 @@ def test_the_answer_is_who_has_clearly_more_of_all_votes(longest: int) -> None:
         )
         asked += 1
         assert answer.content == f"It is {winner}.", question.content
-        assert most >= 1.12 * fewer
+        assert most >= 1.2 * fewer
         assert answer.check.passes(Reply(answer.content))
 
     assert asked > 100
@@ -61,19 +60,43 @@ def test_a_candidate_is_in_one_vote_only() -> None:
             seen.append(now)
 
     assert len(seen) > 15
-    assert len(thread.known) > 0.9 * len(_WORDS), "until there are no more"
+    assert len(thread.known) > 0.9 * len(CANDIDATES), "until there are no more"
 
 
-def test_nobody_is_asked_about_without_a_name_once_there_were_other_votes() -> None:
+def test_nobody_is_asked_about_without_a_name_where_others_of_the_kind_stood_for_a_vote() -> None:
     thread = Votes(Random(4), 60)
-    unnamed: list[int] = []
+    unnamed = 0
+    kinds: set[str] = set()
+    now: set[str] = set()
     for _ in range(300):
         question, _ = thread.step(0)
+        if set(thread.counts) != now:
+            now = set(thread.counts)
+            repeated = thread.who in kinds
+            kinds.add(thread.who)
         last = question.content.rpartition("\n")[2]
         if last.endswith("?") and not any(word in thread.counts for word in _TOKEN.findall(last)):
-            unnamed.append(len(thread.known) - len(thread.counts))
+            unnamed += 1
+            assert not repeated, question.content
 
-    assert set(unnamed) <= {0}
+    assert 3 < unnamed <= len(kinds)
+
+
+def test_prose_stands_between_votes_and_what_is_asked_of_them() -> None:
+    thread = Votes(Random(5), 100, apart_share=1.0)
+    lists = 0
+    for _ in range(200):
+        question, answer = thread.step(0)
+        if thread.apart:
+            lists += 1
+            assert answer.check is None
+            question, answer = thread.step(0)
+            assert question.content.startswith(OPENINGS)
+            assert answer.content == READ
+            _, answer = thread.step(0)
+            assert answer.check is not None
+
+    assert lists > 20
 
 
 @pytest.mark.parametrize("tokens", [2048, 8192])
@@ -91,5 +114,5 @@ def test_as_many_tokens_as_blocks_of_4_bring_are_often_wrong_about_all(tokens: i
             right[what] += counts.most_common(1)[0][0] == check.expected
 
     assert right["all"] == dialogues
-    assert right["sample"] < 0.93 * dialogues
+    assert right["sample"] < 0.98 * dialogues
     assert right["last"] < 0.75 * dialogues

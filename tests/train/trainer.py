@@ -13,6 +13,7 @@ from torch import Tensor
 from layers.config import ModelConfig
 from tests.train.attention import Mode
 from tests.train.exam import HIDDEN, Exams, Paper, right_answers
+from tests.train.exported import is_exported, load_exported
 from tests.train.losses import Tally, Targets, targets_of, token_loss
 from tests.train.network import Outcome, V4Trainee
 from tests.train.optimiser import Optimiser
@@ -143,12 +144,19 @@ class Trainer:
         self._take(parameters)
         self._optimiser.load(moments, self.progress.moment_steps)
 
-    def take_up(self, portable: Path) -> None:
+    def take_up(self, folder: Path, *, step: int | None = None) -> None:
         """Go on with parameters alone; the rate rises slowly until there are moments again.
 
+        folder  portable files, or a checkpoint, which does not tell how it was trained
+        step    steps that count as done, None: those that `folder` tells of
         Raises StateError.
         """
-        progress, parameters = load_portable(portable)
+        if is_exported(folder):
+            progress, parameters = Progress(), load_exported(folder)
+        else:
+            progress, parameters = load_portable(folder)
+        if step is not None:
+            progress = replace(progress, step=step)
         self.progress = replace(progress, moment_steps=0, lost_at=progress.step)
         self._take(parameters)
 

@@ -74,6 +74,11 @@ __device__ inline unsigned long long cache_policy(bool passing) {
     return policy;
 }
 
+// Bring a line of memory into the L2 cache; what it holds may still change.
+__device__ inline void ask_cache(const void *line) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+}
+
 // Copy a multiple of 16 bytes from global memory; `barrier` counts them.
 __device__ inline void bulk_copy(void *to, const void *from, unsigned bytes,
                                  unsigned long long *barrier, unsigned long long policy) {

@@ -19,6 +19,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         }
     }
     show_to_copies();
+    Weights<EIGHTS>::ask(call, part);
     __syncthreads();
     cudaGridDependencySynchronize();
     work<EIGHTS, NORM, EACH>(call, part, shared);

@@ -15,12 +15,16 @@ constexpr int PIECE = 32, MAX_SLICE = WORKERS / 2 * PIECE;
 constexpr int COPIERS = 4;
 // Tiles in shared memory, those waiting for sums among them; each is mixed so many tiles later.
 constexpr int STAGES = 6, DELAY = 2;
+// Turns from telling a mixed tile's squares to its norm: as many mixed tiles as workers keep.
+constexpr int NORM_DELAY = 2;
 // Tokens begin 16 bytes apart, modulo 128: those of a matrix are read without conflict.
 constexpr int ROW_BYTES = MAX_SLICE * 2, TOKEN_BYTES = STREAMS * ROW_BYTES + 16;
 // Tiles whose sums are kept. Who tells those of a tile has heard all others tell of DELAY + 1 tiles
 // before; they, of what lies DELAY + 1 before that.
 constexpr int RING = 8;
 static_assert(RING >= 2 * (DELAY + 1) && STAGES > DELAY + 1);
+// Who tells a mixed tile's squares knows that all are done with the turn before that tile's product.
+static_assert(RING >= 1 + DELAY + NORM_DELAY);
 // Matrices are balanced by one warp, a lane each, when there are so many or no more.
 constexpr int BATCH = 32;
 

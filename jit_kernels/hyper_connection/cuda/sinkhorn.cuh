@@ -8,21 +8,39 @@ __device__ inline int matrices(int ranks, const Part &part) {
     return part.rank < TOKENS ? (TOKENS - 1 - part.rank) / ranks + 1 : 0;
 }
 
-// Hear lines 3 to 23 and the squares of this block's tokens, two vectors a warp, and lay them out:
-// line 3, squares, one unused, the gates of `post` and the matrix.
+// The first vector pair that this warp gathers. The first warps are those that tell.
+__device__ inline int first_gathered() { return (warp_number() + WORKERS / 2) % WORKERS; }
+
+// Where a lane finds its rank's part of the `nth` pair of vectors of this block's tokens.
 template <int EACH>
-__device__ inline void gather(const Board<3> &board, const Part &part, Shared<3> &shared, int tile) {
+__device__ inline const uint4 *gathered_at(const Board<3> &board, const Part &part, int nth,
+                                           int tile) {
+    const int lane = threadIdx.x % 32;
+    const int token = part.rank + nth / 4 * board.ranks, vector = nth % 4 * 2 + lane / 16;
+    return board.sums + board.sum_step(tile) + board.sum(token, vector + 1, lane % 16 * EACH);
+}
+
+// Ask, without waiting, for the first of what `gather` hears.
+template <int EACH>
+__device__ inline void ask_gathered(const Board<3> &board, const Part &part, int tile,
+                                    Hearing<EACH> &hearing) {
+    const int nth = first_gathered();
+    if (nth >= matrices(board.ranks, part) * 4) return;
+    hearing.ask(gathered_at<EACH>(board, part, nth, tile), board.ranks, board.tag + tile);
+}
+
+// Hear lines 3 to 23 and the squares of this block's tokens, two vectors a warp, and lay them out:
+// line 3, squares, one unused, the gates of `post` and the matrix. The first have been asked for.
+template <int EACH>
+__device__ inline void gather(const Board<3> &board, const Part &part, Shared<3> &shared, int tile,
+                              Hearing<EACH> &hearing) {
     const int lane = threadIdx.x % 32, line = line_of(lane), each = matrices(board.ranks, part);
-    // The first warps are those that tell.
-    const int first = (warp_number() + WORKERS / 2) % WORKERS;
-    for (int nth = first; nth < each * 4; nth += WORKERS) {
-        const int token = part.rank + nth / 4 * board.ranks, vector = nth % 4 * 2 + lane / 16;
-        const uint4 *const at = board.sums + board.sum_step(tile) +
-                                board.sum(token, vector + 1, lane % 16 * EACH);
-        Hearing<EACH> hearing;
-        hearing.ask(at, board.ranks, board.tag + tile);
+    for (int nth = first_gathered(); nth < each * 4; nth += WORKERS) {
+        const uint4 *const at = gathered_at<EACH>(board, part, nth, tile);
+        if (nth >= WORKERS) hearing.ask(at, board.ranks, board.tag + tile);
         const float sum = hearing.sum(at, board.ranks, board.tag + tile);
         const int slot = tile % (BATCH / each) * each + nth / 4;
+        const int vector = nth % 4 * 2 + lane / 16;
         if (lane % 16 < 4 && line < 3) shared.lines[slot][vector * 3 + line] = sum;
     }
 }
@@ -69,13 +87,14 @@ __device__ inline void balance(const Call &call, const float *lines, long long t
     for (int i = 0; i < STREAMS; i++) to[i] = make_float4(a[i][0], a[i][1], a[i][2], a[i][3]);
 }
 
-// Balance the matrices of the `heard` first tiles that are not balanced yet, if it is time to.
+// Balance the matrices of the `heard` first tiles that are not balanced yet: those of a whole batch,
+// or at the end of all tiles what is left.
 __device__ inline void balance_batch(const Call &call, const Part &part, const Shared<3> &shared,
-                                     int heard) {
+                                     int heard, bool ends) {
     const int each = matrices(call.ranks, part);
     if (!each || heard <= 0 || threadIdx.x / 32 != WORKERS - 1) return;
     const int batch = BATCH / each, count = (heard - 1) % batch + 1;
-    if (count != batch && heard != part.tiles) return;
+    if (!ends && (count != batch || heard >= part.tiles)) return;
     const int slot = threadIdx.x % 32;
     if (slot >= count * each) return;
     const int token = part.rank + slot % each * call.ranks;

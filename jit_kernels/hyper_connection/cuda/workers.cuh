@@ -43,6 +43,16 @@ template <int EIGHTS>
 struct Weights {
     unsigned parts[2][PIECE / 16][EIGHTS][3][2];
 
+    // Ask the cache for all of a block's rows, which may be done before the launch before has ended.
+    static __device__ void ask(const Call &call, const Part &part) {
+        constexpr int ROWS = (EIGHTS == 1 ? STREAMS : 24) * STREAMS, LINE = 32;
+        const int lines = (part.channels + LINE - 1) / LINE;
+        for (int i = threadIdx.x; i < ROWS * lines; i += THREADS) {
+            const long long row = i / lines * (long long)call.width;
+            ask_cache(call.fn + row + part.first + i % lines * LINE);
+        }
+    }
+
     __device__ void load(const Call &call, const Part &part) {
         const int lane = threadIdx.x % 32, worker = threadIdx.x / 32;
         for (int i = 0; i < 2 * (PIECE / 16) * EIGHTS * 2; i++) {
@@ -180,9 +190,10 @@ __device__ inline void tell_norm(uint2 *to, unsigned tag, bool mine, uint4 mixed
     if (threadIdx.x % 32 == 0) write_now(to, make_uint2(__float_as_uint(squares), tag));
 }
 
-// Norm one mixed token as soon as all have told their squares; `at` is the place of a lane's rank.
-__device__ inline uint4 norm(const Call &call, const Part &part, const uint2 *at, unsigned tag,
-                             uint4 mixed) {
+// Norm one mixed token as soon as all have told their squares. `at` is the place of a lane's rank,
+// and `told` what was there before.
+__device__ inline uint4 norm(const Call &call, const Part &part, const uint2 *at, uint2 told,
+                             unsigned tag, uint4 mixed) {
     const int lane = threadIdx.x % 32;
     float4 weight[2] = {};
     if (lane * 8 < part.channels) {
@@ -190,11 +201,11 @@ __device__ inline uint4 norm(const Call &call, const Part &part, const uint2 *at
         weight[0] = __ldg(reinterpret_cast<const float4 *>(from));
         weight[1] = __ldg(reinterpret_cast<const float4 *>(from + 4));
     }
-    uint2 told;
-    do {
-        told = lane < call.ranks ? read_now(at) : make_uint2(0, tag);
-    } while (!__all_sync(ALL, told.y == tag));
-    const float squares = sum_of_warp(__uint_as_float(told.x));
+    const bool speaks = lane < call.ranks;
+    while (!__all_sync(ALL, !speaks || told.y == tag)) {
+        if (speaks) told = read_now(at);
+    }
+    const float squares = sum_of_warp(speaks ? __uint_as_float(told.x) : 0.0f);
     const float factor = reciprocal_root(squares * call.per_channel + call.norm_eps);
     const auto normed = [=](unsigned pair, float low, float high) {
         return pack(low_of(pair) * factor * low, high_of(pair) * factor * high);
@@ -206,7 +217,8 @@ __device__ inline uint4 norm(const Call &call, const Part &part, const uint2 *at
 }
 
 // Go through the tiles of the group. The first barrier of a turn says that all are done with the
-// turn before: a stage and the room for sums are free, lines are complete.
+// turn before: a stage and the room for sums are free, lines are complete. The last matrices are
+// balanced when all else is done.
 template <int EIGHTS, bool NORM, int EACH>
 __device__ inline void work(const Call &call, const Part &part, Shared<EIGHTS> &shared) {
     const int worker = warp_number(), lane = threadIdx.x % 32;
@@ -222,29 +234,42 @@ __device__ inline void work(const Call &call, const Part &part, Shared<EIGHTS> &
     const Board<EIGHTS> board(call, part);
     const uint4 *const sums = board.sums + board.sum(worker, lane / 16, lane % 16 * EACH);
     uint2 *const norms = board.norms + board.norm(worker, 0);
-    uint4 mixed;
-    for (int tile = 0; tile <= part.tiles + DELAY; tile++) {
-        const int ripe = tile - DELAY, next = ripe - 1 + STAGES;
+    // Of the last two tiles mixed, the later one in `mixed`.
+    uint4 mixed = {}, before = {};
+    const int turns = part.tiles + DELAY + (NORM ? NORM_DELAY : 0);
+    for (int tile = 0; tile < turns; tile++) {
+        const int ripe = tile - DELAY, next = ripe - 1 + STAGES, normed = ripe - NORM_DELAY;
         const bool mixes = ripe >= 0 && ripe < part.tiles;
         const unsigned tag = board.tag + ripe;
-        Hearing<EACH> hearing;
+        // What others told some turns ago is asked for now, and needed after the product.
+        Hearing<EACH> hearing, gathered;
         if (mixes) hearing.ask(sums + board.sum_step(ripe), call.ranks, tag);
+        if constexpr (EIGHTS > 1) {
+            if (mixes) ask_gathered<EACH>(board, part, ripe, gathered);
+        }
+        const uint2 *const norms_at = norms + board.norm_step(normed) + lane;
+        uint2 told = {};
+        if (NORM && normed >= 0 && lane < call.ranks) told = read_now(norms_at);
         if (tile < part.tiles) {
             await_phase(&shared.full[tile % STAGES], tile / STAGES % 2);
             multiply_tile(weights, shared, tile % STAGES, live);
         } else {
             __syncthreads();
         }
-        if constexpr (EIGHTS > 1) balance_batch(call, part, shared, ripe);
+        if constexpr (EIGHTS > 1) balance_batch(call, part, shared, ripe, false);
         __syncthreads();
         if (tile < part.tiles) tell(board, part, shared, tile);
         if (ripe > 0 && next < part.tiles) fetch(call, part, shared, next, policy);
-        if (NORM && ripe > 0) {
-            const uint2 *const at = norms + board.norm_step(ripe - 1) + lane;
-            store(call, part, ripe - 1, norm(call, part, at, tag - 1, mixed));
+        if (NORM && normed >= 0) {
+            const unsigned old = board.tag + normed;
+            store(call, part, normed, norm(call, part, norms_at, told, old, before));
         }
-        if (!mixes) continue;
+        if (!mixes) {
+            before = mixed;
+            continue;
+        }
         const float sum = hearing.sum(sums + board.sum_step(ripe), call.ranks, tag);
+        before = mixed;
         mixed = mix(call, shared.streams[ripe % STAGES] + worker * TOKEN_BYTES, sum);
         if (NORM) {
             uint2 *const to = norms + board.norm_step(ripe) + part.rank;
@@ -252,6 +277,10 @@ __device__ inline void work(const Call &call, const Part &part, Shared<EIGHTS> &
         } else {
             store(call, part, ripe, mixed);
         }
-        if constexpr (EIGHTS > 1) gather<EACH>(board, part, shared, ripe);
+        if constexpr (EIGHTS > 1) gather<EACH>(board, part, shared, ripe, gathered);
+    }
+    if constexpr (EIGHTS > 1) {
+        __syncthreads();
+        balance_batch(call, part, shared, part.tiles, true);
     }
 }

@@ -31,25 +31,28 @@ __device__ inline int order(float x) {
     return bits ^ (bits >> 31 & 0x7fffffff);
 }
 
-// Sort descending, by merging odd and even places; `SIZE` is a power of two.
+// Sort descending, by merging odd and even places; `SIZE` is a power of two. Written as templates,
+// since loops in loops are not all unrolled where there are sixteen keys.
+template <int RUN, int GAP, int SIZE>
+__device__ inline void merge(int (&keys)[SIZE]) {
+#pragma unroll
+    for (int low = 0; low + GAP < SIZE; low++) {
+        const int offset = low - GAP % RUN;
+        if (offset < 0 || offset / GAP % 2 || low / (2 * RUN) != (low + GAP) / (2 * RUN)) continue;
+        const int a = keys[low], b = keys[low + GAP];
+        keys[low] = max(a, b);
+        keys[low + GAP] = min(a, b);
+    }
+    if constexpr (GAP > 1) {
+        merge<RUN, GAP / 2>(keys);
+    } else if constexpr (2 * RUN < SIZE) {
+        merge<2 * RUN, 2 * RUN>(keys);
+    }
+}
+
 template <int SIZE>
 __device__ inline void sort(int (&keys)[SIZE]) {
-#pragma unroll
-    for (int run = 1; run < SIZE; run *= 2) {
-#pragma unroll
-        for (int gap = run; gap; gap /= 2) {
-#pragma unroll
-            for (int low = 0; low + gap < SIZE; low++) {
-                const int offset = low - gap % run;
-                if (offset < 0 || offset / gap % 2 || low / (2 * run) != (low + gap) / (2 * run)) {
-                    continue;
-                }
-                const int a = keys[low], b = keys[low + gap];
-                keys[low] = max(a, b);
-                keys[low + gap] = min(a, b);
-            }
-        }
-    }
+    if constexpr (SIZE > 1) merge<1, 1>(keys);
 }
 
 struct Call {

@@ -63,25 +63,32 @@ def matrix_cases() -> Iterator[MatrixCase]:
     """Yield every case; nothing is drawn before `make` is called."""
     for name, columns, depth in FP8_SHAPES:
         for rows in LINEAR_ROWS:
-            for backend in ("triton", "deep_gemm"):
+            for backend in (*_streams(rows), "triton", "deep_gemm"):
                 yield _fp8_case(backend, f"{name} ", rows, columns, depth)
     for name, columns, depth in BF16_SHAPES:
         for rows in LINEAR_ROWS:
             for backend in ("triton", "deep_gemm"):
                 yield _bf16_case(backend, f"{name} ", rows, columns, depth)
     for rows in LINEAR_ROWS:
+        for backend in _streams(rows):
+            yield _grouped_case("fp8", backend, rows)
         for backend in ("triton", "deep_gemm"):
             yield _grouped_case("fp8", backend, rows)
             yield _grouped_case("bf16", backend, rows)
     for rows in (1, 64, 256, 8192):
         yield _blocks_case(rows, 128 if rows > 1024 else 8)
     yield _expand_case()
-    for form in ("fp4", "fp8"):
+    for backend, form in (("triton", "fp4"), ("cuda", "fp4"), ("triton", "fp8")):
         for rows in STREAMED_ROWS:
-            yield _streamed_case(form, rows)
+            yield _streamed_case(backend, form, rows)
     for rows in GROUPED_ROWS:
         for backend in ("deep_gemm", "triton"):
             yield _moe_case(backend, rows)
+
+
+def _streams(rows: int) -> tuple[str, ...]:
+    """Return the backend of fp8 products for few rows, if so many are few."""
+    return ("cuda",) if rows <= 8 else ()
 
 
 def fp8_operands(rows: int, depth: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -203,18 +210,22 @@ def _expert_bytes(form: str, rows: int) -> int:
     return touched * (numbers // 2 + numbers // 32 if form == "fp4" else numbers)
 
 
-def _streamed_case(form: str, rows: int) -> MatrixCase:
-    def make() -> Callable[[], object]:
-        from jit_kernels.streamed_moe import streamed_moe
+def _streamed_case(backend: str, form: str, rows: int) -> MatrixCase:
+    # Rows to a block, as the op chooses them.
+    mean = rows * TOP_K / EXPERTS
+    size = next((size for most, size in ((4, 8), (10, 16), (22, 32)) if mean <= most), 64)
 
+    def make() -> Callable[[], object]:
+        run = _function("streamed_moe", backend, "streamed_moe")
         x = torch.randn(rows, WIDTH, device=DEVICE).bfloat16()
         chosen, weights = (tensor.to(DEVICE) for tensor in routing(rows))
         parts = experts(form)
-        return lambda: streamed_moe(x, chosen, weights, parts, limit=LIMIT)
+        return lambda: run(x, chosen, weights, parts, LIMIT, None, torch.bfloat16, size)
 
     moved = _expert_bytes(form, rows) + 4 * rows * WIDTH
     flops = 2 * rows * TOP_K * 3 * INNER * WIDTH
-    return MatrixCase("streamed_moe", f"triton {form}", rows, f"{rows} rows", make, moved, flops)
+    shape = f"{rows} rows"
+    return MatrixCase("streamed_moe", f"{backend} {form}", rows, shape, make, moved, flops)
 
 
 def _moe_case(backend: str, rows: int) -> MatrixCase:

@@ -86,9 +86,10 @@ def tune_streamed(rows: int) -> None:
         "fp8": (streamed.GATE_UP_FP8, streamed.DOWN_FP8),
     }
     for case in gemm_cases.matrix_cases():
-        if case.op != "streamed_moe" or case.shape != f"{rows} rows":
+        backend, _, form = case.backend.partition(" ")
+        if (case.op, case.shape, backend) != ("streamed_moe", f"{rows} rows", "triton"):
             continue
-        call, form = case.make(), case.backend.split()[-1]
+        call = case.make()
         for name, table in zip(("gate_up", "down"), tables[form], strict=True):
             lines = list(_streamed_lines(call, table, form))
             report(f"streamed {form} {name} {rows} rows", lines, case.bytes, str(table))

@@ -78,7 +78,7 @@ class Context:
         self._units, self.pools = RowUnits.scattered(
             spec, rows=rows + 1, tokens=needed, device=device
         )
-        prompt = torch.randint(config.vocab_size, (1, tokens), device=device)
+        prompt = torch.randint(config.vocab_size, (1, tokens))
         with stage(f"prefill of {tokens} tokens", device):
             for chunks in packed_steps(prompt=tokens, rows=1, budget=chunk):
                 batch = forward_batch(self._units, chunks, prompt, page_size=size)

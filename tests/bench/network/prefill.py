@@ -24,7 +24,7 @@ def prompt_run(network: FusedV4, *, prompt: int, rows: int, chunk: int) -> Calla
     config, device = network.config, network.device
     spec = pool_spec(config, "fp8")
     units, pools = RowUnits.scattered(spec, rows=rows, tokens=prompt, device=device)
-    tokens = torch.randint(config.vocab_size, (rows, prompt), device=device)
+    tokens = torch.randint(config.vocab_size, (rows, prompt))
     batches = [
         forward_batch(units, chunks, tokens, page_size=spec.tree.page_size)
         for chunks in packed_steps(prompt=prompt, rows=rows, budget=chunk)

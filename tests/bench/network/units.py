@@ -125,27 +125,26 @@ def forward_batch(
 ) -> ForwardBatch:
     """Return the prefill step of `chunks`; it computes the logits of each prompt's last token.
 
-    tokens  [R, n] int64, the prompts
+    tokens  [R, n] int64, the prompts, in host memory, where the step will be
     """
-    device = tokens.device
 
     def ints(values: Sequence[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=device)
+        return torch.tensor(values, dtype=torch.int64)
 
     rows, stops = ints([chunk.row for chunk in chunks]), ints([chunk.stop for chunk in chunks])
     starts, zeros = ints([chunk.start for chunk in chunks]), torch.zeros_like(stops)
     pages = div_ceil(max(chunk.stop for chunk in chunks), page_size)
     ends = (stops - starts).cumsum(0)
-    own: dict[str, Any] = {"window": units.window[rows], "ring": units.ring[rows]}
+    own: dict[str, Any] = {"window": units.window.cpu()[rows], "ring": units.ring.cpu()[rows]}
     return ForwardBatch(
         input_ids=torch.cat([tokens[c.row, c.start : c.stop] for c in chunks]),
         chunk_start=starts,
         chunk_len=stops - starts,
-        page_table=units.page_table[rows, :pages].contiguous(),
+        page_table=units.page_table.cpu()[rows, :pages].contiguous(),
         **own,
         window_from=zeros,
         write_from=zeros,
-        save_row=torch.arange(len(chunks), device=device),
+        save_row=torch.arange(len(chunks)),
         save_position=stops,
         **{f"save_{name}": tensor for name, tensor in own.items()},
         logit_tokens=(ends - 1)[stops == tokens.shape[1]],

@@ -1,9 +1,11 @@
 """Products of fp8 numbers on the device, against the reference and in every tile."""
 
+from types import ModuleType
+
 import pytest
 import torch
 
-from jit_kernels.fp8_linear import reference, triton_backend
+from jit_kernels.fp8_linear import cuda_backend, reference, triton_backend
 from jit_kernels.fp8_linear.triton_backend import Tile
 from jit_kernels.quant_fp8.reference import quantise_rows
 from tests.jit_kernels.kernels.fp8_weights import fp8_weight
@@ -17,12 +19,14 @@ SHAPES = with_large(
     [(1, 33, 128), (3, 130, 384), (17, 48, 640)],
     [
         (1, 4096, 4096), (7, 1536, 4096), (16, 32768, 1024), (31, 4096, 8192), (64, 4096, 2048),
-        (130, 1000, 1024), (1000, 4096, 4096),
+        (130, 1000, 1024), (1000, 4096, 4096), (8, 32768, 1024), (5, 528, 384), (2, 16, 128),
     ],
 )  # fmt: skip
 GROUPED = with_large(
-    [(3, 2, 40, 256)], [(1, 8, 1024, 4096), (17, 8, 1024, 4096), (300, 8, 1024, 4096)]
+    [(3, 2, 40, 256)],
+    [(1, 8, 1024, 4096), (6, 8, 1024, 4096), (17, 8, 1024, 4096), (300, 8, 1024, 4096)],
 )
+BACKENDS = pytest.mark.parametrize("backend", with_large([triton_backend], [cuda_backend]))
 STREAMS = [Tile(16, 8, 4, 4, 3), Tile(32, 16, 2, 4, 2)]
 SQUARES = [Tile(64, 64, 1, 4, 3)]
 
@@ -34,15 +38,16 @@ def operands(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
     return codes.view(shape), scales.unflatten(1, (-1, shape[-1] // 128)).view(*shape[:-1], -1)
 
 
+@BACKENDS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("rows", "columns", "depth"), SHAPES)
 def test_the_product_equals_the_reference(
-    rows: int, columns: int, depth: int, dtype: torch.dtype
+    backend: ModuleType, rows: int, columns: int, depth: int, dtype: torch.dtype
 ) -> None:
     codes, scales = operands(rows, depth)
     weight, weight_scales = fp8_weight(columns, depth)
 
-    got = triton_backend.fp8_linear(codes, scales, weight, weight_scales, dtype)
+    got = backend.fp8_linear(codes, scales, weight, weight_scales, dtype)
 
     want = reference.fp8_linear(codes, scales, weight, weight_scales, torch.float32)
     assert got.dtype == dtype
@@ -60,12 +65,15 @@ def test_every_tile_gives_the_product(tile: Tile) -> None:
     assert_close(got, want, BOUNDS)
 
 
+@BACKENDS
 @pytest.mark.parametrize(("rows", "groups", "columns", "depth"), GROUPED)
-def test_groups_are_products_side_by_side(rows: int, groups: int, columns: int, depth: int) -> None:
+def test_groups_are_products_side_by_side(
+    backend: ModuleType, rows: int, groups: int, columns: int, depth: int
+) -> None:
     codes, scales = operands(rows, groups, depth)
     weight, weight_scales = fp8_weight(groups, columns, depth)
 
-    got = triton_backend.fp8_linear_grouped(codes, scales, weight, weight_scales, torch.float32)
+    got = backend.fp8_linear_grouped(codes, scales, weight, weight_scales, torch.float32)
 
     want = reference.fp8_linear_grouped(codes, scales, weight, weight_scales, torch.float32)
     assert_close(got, want, BOUNDS)
@@ -87,9 +95,31 @@ def test_a_row_has_the_same_bits_in_any_company_of_one_tile(tile: Tile) -> None:
         assert_same_bits(run(rows), whole[rows], what=f"rows {rows}")
 
 
-def test_no_rows_give_no_rows() -> None:
+@pytest.mark.gpu
+def test_up_to_eight_rows_have_the_same_bits_in_any_company() -> None:
+    codes, scales = operands(8, 1024)
+    weight, weight_scales = fp8_weight(512, 1024)
+    whole = cuda_backend.fp8_linear(codes, scales, weight, weight_scales, torch.float32)
+
+    for rows in (slice(0, 1), slice(3, 8), slice(7, 8)):
+        part = cuda_backend.fp8_linear(
+            codes[rows], scales[rows], weight, weight_scales, torch.float32
+        )
+        assert_same_bits(part, whole[rows], what=f"rows {rows}")
+
+
+@pytest.mark.parametrize(
+    ("lines", "depth", "warps"),
+    [(32768, 1024, 1), (8192, 1024, 4), (4096, 8192, 8), (1536, 4096, 8), (64, 384, 2)],
+)
+def test_narrow_weights_are_shared_by_more_warps(lines: int, depth: int, warps: int) -> None:
+    assert cuda_backend.split(lines, depth) == warps
+
+
+@BACKENDS
+def test_no_rows_give_no_rows(backend: ModuleType) -> None:
     codes, scales = torch.empty(0, 128, dtype=torch.float8_e4m3fn), torch.empty(0, 1)
 
-    got = triton_backend.fp8_linear(codes, scales, *fp8_weight(16, 128), torch.bfloat16)
+    got = backend.fp8_linear(codes, scales, *fp8_weight(16, 128), torch.bfloat16)
 
     assert got.shape == (0, 16)

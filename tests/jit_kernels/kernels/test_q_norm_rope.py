@@ -1,20 +1,27 @@
 """Queries normed and rotated on the device."""
 
+from types import ModuleType
+
 import pytest
 import torch
 
-from jit_kernels.q_norm_rope import reference, triton_backend
+from jit_kernels.q_norm_rope import cuda_backend, reference, triton_backend
 from tests.jit_kernels.kernels.sizes import with_large
 from tests.jit_kernels.kernels.test_rope import rotations
 from tests.testing.compare import Bounds, assert_close
 
-SHAPES = with_large([(1, 1, 2, 2), (5, 3, 22, 6), (9, 2, 96, 64)], [(257, 64, 512, 64)])
+SHAPES = with_large(
+    [(1, 1, 2, 2), (5, 3, 22, 6), (9, 2, 96, 64)], [(257, 64, 512, 64), (1, 3, 512, 64)]
+)
+BACKENDS = pytest.mark.parametrize("backend", with_large([triton_backend], [cuda_backend]))
 
 
+@BACKENDS
 @pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("tokens", "heads", "width", "turned"), SHAPES)
 def test_queries_equal_the_reference(
+    backend: ModuleType,
     tokens: int,
     heads: int,
     width: int,
@@ -24,7 +31,7 @@ def test_queries_equal_the_reference(
 ) -> None:
     q, rotation = torch.randn(tokens, heads, width).to(dtype) * 3, rotations(tokens, turned)
 
-    got = triton_backend.q_norm_rope(q, rotation, 1e-6, out_dtype)
+    got = backend.q_norm_rope(q, rotation, 1e-6, out_dtype)
 
     want = reference.q_norm_rope(q, rotation, 1e-6, out_dtype)
     # Where the norm falls beside the middle of two numbers a step may be taken twice.

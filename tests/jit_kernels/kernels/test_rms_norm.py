@@ -1,9 +1,11 @@
 """Norms of rows on the device."""
 
+from types import ModuleType
+
 import pytest
 import torch
 
-from jit_kernels.rms_norm import reference, triton_backend
+from jit_kernels.rms_norm import cuda_backend, reference, triton_backend
 from tests.jit_kernels.kernels.sizes import with_large
 from tests.testing.compare import Bounds, assert_close
 from tests.testing.rows import assert_rows_independent
@@ -11,19 +13,21 @@ from tests.testing.rows import assert_rows_independent
 SHAPES = with_large(
     [(1, 1), (3, 63), (5, 2, 129), (0, 7)], [(257, 4096), (33, 7168), (999, 512), (64, 64, 512)]
 )
+BACKENDS = pytest.mark.parametrize("backend", with_large([triton_backend], [cuda_backend]))
 STEP = {torch.float32: 1e-5, torch.bfloat16: 2.0**-7}
 
 
+@BACKENDS
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("out_dtype", list(STEP))
 @pytest.mark.parametrize("shape", SHAPES)
 def test_norms_equal_the_reference(
-    shape: tuple[int, ...], out_dtype: torch.dtype, weighted: bool
+    backend: ModuleType, shape: tuple[int, ...], out_dtype: torch.dtype, weighted: bool
 ) -> None:
     x = torch.randn(shape).to(torch.bfloat16)
     weight = torch.randn(shape[-1]) if weighted else None
 
-    got = triton_backend.rms_norm(x, weight, 1e-6, out_dtype)
+    got = backend.rms_norm(x, weight, 1e-6, out_dtype)
 
     want = reference.rms_norm(x, weight, 1e-6, out_dtype)
     assert got.dtype == out_dtype
@@ -50,11 +54,12 @@ def test_a_row_with_nan_is_nan_and_no_other() -> None:
     assert got.isnan().any(1).tolist() == [False, False, True, False, False, False]
 
 
+@BACKENDS
 @pytest.mark.parametrize("width", with_large([31], [512, 4096]))
-def test_a_row_has_the_same_bits_in_any_company(width: int) -> None:
+def test_a_row_has_the_same_bits_in_any_company(backend: ModuleType, width: int) -> None:
     weight = torch.randn(width)
 
     def norm(x: torch.Tensor) -> torch.Tensor:
-        return triton_backend.rms_norm(x, weight, 1e-6, torch.float32)
+        return backend.rms_norm(x, weight, 1e-6, torch.float32)
 
     assert_rows_independent(norm, [torch.randn(20, width)])

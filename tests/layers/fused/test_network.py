@@ -1,6 +1,7 @@
 """The fused network against DeepSeek's own numbers and against the reference network."""
 
 import json
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
@@ -10,7 +11,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from layers.config import ConfigFault, load_config
+from layers.forward_batch import ForwardBatch
+from layers.fused.expert_form import expert_form
 from layers.fused.network import FusedV4, check_fused
+from layers.weights import load_weights
+from mem_cache.pools import KvPools
 from tests.testing.direct import Chunk, Direct
 from tests.testing.exact_products import round_no_activations
 from tests.testing.fused_model import FusedModel, load_fused
@@ -124,7 +129,6 @@ def test_a_step_of_decode_is_a_chunk_of_one_token(
 
 def test_the_default_model_says_what_the_reference_network_says(device: torch.device) -> None:
     from layers.deepseek_v4 import DeepseekV4
-    from layers.weights import load_weights
     from runtime.default_model.folder import default_model_folder
 
     folder = default_model_folder()
@@ -140,6 +144,52 @@ def test_the_default_model_says_what_the_reference_network_says(device: torch.de
     have = fast.prefill(fast.row(ids), chunk=256, logits=range(500, 700))
 
     assert relative(have.cpu() - want, float(want.std())) < 0.15
+
+
+class UnwaitedModel:
+    """A network whose every step is prefilled from host memory; none may wait for the device."""
+
+    def __init__(self, network: FusedV4) -> None:
+        self._network, self.config = network, network.config
+
+    def forward(self, batch: ForwardBatch, pools: KvPools) -> Tensor:
+        """Return the logits that the batch asks for."""
+        host = ForwardBatch(**{f.name: getattr(batch, f.name).cpu() for f in fields(batch)})
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return self._network.prefill(host, pools)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_on_the_gpu_a_prefill_is_launched_without_a_wait(deterministic: bool) -> None:
+    from runtime.default_model.folder import default_model_folder
+
+    folder, device = default_model_folder(), torch.device("cuda")
+    config = load_config(folder)
+    made = FusedV4(config, device, experts=expert_form(config, None), deterministic=deterministic)
+    load_weights(made, folder, progress=False)
+    ids = torch.randint(100, 2000, (1700,)).tolist()
+
+    def script(direct: Direct) -> Tensor:
+        rows = [direct.row(ids[:length]) for length in (1700, 40, 300)]
+        steps = [(1, 40, 7), (300, None, 290), (1600, None, None), (1700, None, 300)]
+        logits: list[Tensor] = []
+        for stops in steps:
+            stopping = [(r, s) for r, s in zip(rows, stops, strict=True) if s is not None]
+            chunks = [
+                Chunk(r, s, points=[s - 1][: s - r.done - 1], logits=[s - 1]) for r, s in stopping
+            ]
+            logits.append(direct.step(chunks)[0])
+        return torch.cat(logits)
+
+    # The first run compiles; the second one takes the same steps.
+    want = script(Direct(FusedModel(made, decodes=False), "fp8", device=device))
+    got = script(Direct(UnwaitedModel(made), "fp8", device=device))
+
+    assert relative(got - want, float(want.std())) < EXACT
 
 
 def test_another_geometry_is_refused_by_its_field(oracle_v4_small: Path) -> None:

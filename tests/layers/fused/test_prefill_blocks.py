@@ -9,9 +9,10 @@ from jit_kernels.kv_workspace import fill_workspace
 from jit_kernels.prefill_indices import prefill_slots
 from jit_kernels.store_kv import store_records
 from layers.config import pool_spec
+from layers.forward_batch import ForwardBatch
 from layers.fused.prefill_blocks import ChunkBlocks, ChunkIndex, ChunkWindow, chunk_tokens
+from layers.fused.prefill_plan import ChunkPlan, plan_chunks
 from layers.rope import RopeFrequencies
-from layers.step_tokens import StepTokens
 from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes
 from tests.layers.test_step_tokens import batch
@@ -23,14 +24,18 @@ pytestmark = pytest.mark.usefixtures("poisoned_empty")
 SPEC = pool_spec(CONFIG, "fp8")
 
 
-def blocks_of(tokens: StepTokens, ratio: int, device: torch.device) -> ChunkBlocks:
-    """Return the blocks of positions [250, 262) of one row and [5, 7) of another."""
-    rope = RopeFrequencies(CONFIG, device)
-    return ChunkBlocks.of(tokens, [262, 7], ratio=ratio, spec=SPEC, rope=rope)
+def plan_of(device: torch.device, step: ForwardBatch | None = None) -> ChunkPlan:
+    """Return the plan of a step; without one, of [250, 262) of one row and [5, 7) of another."""
+    return plan_chunks(step or batch(), SPEC, top_k=CONFIG.index_topk, device=device)
+
+
+def blocks_of(plan: ChunkPlan, ratio: int) -> ChunkBlocks:
+    """Return the blocks of a step."""
+    return ChunkBlocks.of(plan.blocks[ratio], ratio, RopeFrequencies(CONFIG, plan.device))
 
 
 def test_the_compressors_take_tokens_by_row_and_position(device: torch.device) -> None:
-    taken = chunk_tokens(StepTokens(batch()))
+    taken = chunk_tokens(plan_of(device))
 
     assert taken.position.tolist() == [*range(250, 262), 5, 6]
     assert taken.row.tolist() == [0] * 12 + [1] * 2
@@ -38,7 +43,7 @@ def test_the_compressors_take_tokens_by_row_and_position(device: torch.device) -
 
 
 def test_blocks_are_finished_listed_and_saved(device: torch.device) -> None:
-    blocks = blocks_of(StepTokens(batch()), 4, device)
+    blocks = blocks_of(plan_of(device), 4)
 
     # Only positions 256..259 end a block that is to be written: the row replays until 256.
     assert (blocks.last.tolist(), blocks.ended.slots.tolist()) == ([9], [4 * 64])
@@ -50,7 +55,7 @@ def test_blocks_are_finished_listed_and_saved(device: torch.device) -> None:
 
 
 def test_blocks_of_128_save_banks(device: torch.device) -> None:
-    blocks = blocks_of(StepTokens(batch()), 128, device)
+    blocks = blocks_of(plan_of(device), 128)
 
     assert blocks.last.tolist() == []
     assert (blocks.listed.base.tolist(), blocks.listed.count, blocks.columns) == ([0, 2], 2, 2)
@@ -60,11 +65,11 @@ def test_blocks_of_128_save_banks(device: torch.device) -> None:
 def test_an_index_in_slices_names_what_a_whole_one_names(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokens = StepTokens(batch())
-    blocks = blocks_of(tokens, 4, device)
-    whole = ChunkIndex(tokens, 128, blocks=blocks.listed, columns=65)
+    plan = plan_of(device)
+    blocks = blocks_of(plan, 4)
+    whole = ChunkIndex(plan, 128, blocks=blocks.listed, columns=65)
     monkeypatch.setattr("layers.fused.prefill_blocks.INDEX_BYTES", 5 * 4 * 256)
-    sliced = ChunkIndex(tokens, 128, blocks=blocks.listed, columns=65)
+    sliced = ChunkIndex(plan, 128, blocks=blocks.listed, columns=65)
 
     parts = list(sliced.parts())
 
@@ -76,11 +81,11 @@ def test_an_index_in_slices_names_what_a_whole_one_names(
 def test_an_index_to_be_filled_is_made_whole(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokens = StepTokens(batch())
+    plan = plan_of(device)
     monkeypatch.setattr("layers.fused.prefill_blocks.INDEX_BYTES", 1)
-    listed = blocks_of(tokens, 4, device).listed
+    listed = blocks_of(plan, 4).listed
 
-    index, lengths = ChunkIndex(tokens, 128, blocks=listed, columns=8, chosen=True).whole
+    index, lengths = ChunkIndex(plan, 128, blocks=listed, columns=8, chosen=True).whole
 
     assert index.shape == (14, 256)
     assert bool((index[:, 128:] == -1).all())
@@ -93,16 +98,16 @@ def test_keys_before_and_of_the_chunks_stand_in_order_and_saves_come_last(
     step = batch()
     step.window[1] = torch.tensor([3, 0, 0, 0])
     step.save_window[1:, 0] = torch.tensor([3, 5])
-    tokens = StepTokens(step)
+    plan = plan_of(device, step)
     pools = KvPools(SPEC, PoolSizes(8, 8, 8), device)
     pools.swa.fill_(0xFF)
     layout, layer = pools.swa_layout, 1
     before = torch.randn(5, 512).bfloat16()
     held = 3 * 64 + torch.arange(5)
     store_records(pools.swa[layer], held, before, layout, record_format="fp8", rope_channels=64)
-    window = ChunkWindow(tokens, pools, _old_slots(tokens))
+    window = ChunkWindow(plan, pools, _old_slots(plan))
     kv, rotation = torch.randn(14, 512), RopeFrequencies(CONFIG, device)
-    turned = rotation.rotation(tokens.position, compressed=True)
+    turned = rotation.rotation(plan.position, compressed=True)
 
     window.store(layer, kv, weight=torch.ones(512), rotation=turned, eps=1e-6)
     entries = torch.empty(window.entries, 512, dtype=torch.bfloat16)
@@ -121,14 +126,13 @@ def test_keys_before_and_of_the_chunks_stand_in_order_and_saves_come_last(
         assert_same_bits(kept[: len(slots)], want[: len(slots)])
 
 
-def _old_slots(tokens: StepTokens) -> Tensor:
-    step = tokens.batch
+def _old_slots(plan: ChunkPlan) -> Tensor:
     (old,) = prefill_slots(
-        step.chunk_start,
-        step.chunk_len,
-        step.page_table,
-        step.window,
-        window_from=step.window_from,
+        plan.chunk_start,
+        plan.chunk_len,
+        plan.page_table,
+        plan.window,
+        window_from=plan.window_from,
         sizes=PageSizes(256, 64, 128),
         blocks=(),
     )

@@ -11,8 +11,8 @@ from jit_kernels.store_kv import store_keys
 from layers.config import pool_spec
 from layers.fused.prefill_blocks import ChunkBlocks
 from layers.fused.prefill_choice import ChunkChoice, QueryHeads
+from layers.fused.prefill_plan import plan_chunks
 from layers.rope import RopeFrequencies
-from layers.step_tokens import StepTokens
 from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes
 from tests.layers.test_step_tokens import batch
@@ -37,7 +37,8 @@ def test_each_token_gets_its_best_visible_blocks(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, slice_bytes: int
 ) -> None:
     monkeypatch.setattr("layers.fused.prefill_choice.SCORES_BYTES", slice_bytes)
-    tokens, rope = StepTokens(batch()), RopeFrequencies(CONFIG, device)
+    plan = plan_chunks(batch(), SPEC, top_k=TOP_K, device=device)
+    rope = RopeFrequencies(CONFIG, device)
     pools = KvPools(SPEC, PoolSizes(8, 1, 8), device)
     pools.indexer.fill_(0xFF)
     # Row 0 has blocks 0..64 in pages 3 and 4, row 1 block 0 in page 7.
@@ -45,9 +46,10 @@ def test_each_token_gets_its_best_visible_blocks(
     store_keys(
         pools.indexer[0], held, torch.randn(66, 128), pools.indexer_layout, record_format="fp8"
     )
-    blocks = ChunkBlocks.of(tokens, [262, 7], ratio=4, spec=SPEC, rope=rope)
-    choice = ChunkChoice(tokens, blocks, page_size=256, first=FIRST, top_k=TOP_K)
-    rotation = rope.rotation(tokens.position, compressed=True)
+    blocks = ChunkBlocks.of(plan.blocks[4], 4, rope)
+    assert plan.keys is not None
+    choice = ChunkChoice(plan, blocks, plan.keys, first=FIRST, top_k=TOP_K)
+    rotation = rope.rotation(plan.position, compressed=True)
     heads = QueryHeads(torch.randn(14, 5, 128), torch.rand(14, 5), rotation)
     out = torch.empty((14, 256), dtype=torch.int32)
 

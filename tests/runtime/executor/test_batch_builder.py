@@ -10,7 +10,6 @@ from runtime.executor.batch_builder import build_batch
 from runtime.executor.step_plan import PromptLogprobSpan, StepPlan
 from tests.testing.scheduler_rig import Rig
 
-CPU = torch.device("cpu")
 INT32 = {"page_table", "window", "ring", "save_ring", "save_window"}
 
 
@@ -25,7 +24,7 @@ def plans() -> list[StepPlan]:
 
 def test_every_field_has_its_type_and_the_values_of_the_plan() -> None:
     for plan in plans():
-        batch = build_batch(plan, CPU)
+        batch = build_batch(plan)
         for field in dataclasses.fields(batch):
             tensor = getattr(batch, field.name)
             assert tensor.dtype == (torch.int32 if field.name in INT32 else torch.int64), field.name
@@ -37,9 +36,9 @@ def test_the_last_token_of_each_sampled_row_gets_logits() -> None:
     first, *rest = plans()
 
     assert first.chunk_len.tolist() == [10, 6]
-    assert build_batch(first, CPU).logit_tokens.tolist() == [9]
+    assert build_batch(first).logit_tokens.tolist() == [9]
     decode = next(plan for plan in rest if len(plan.samples) == 2)
-    assert build_batch(decode, CPU).logit_tokens.tolist() == [0, 1]
+    assert build_batch(decode).logit_tokens.tolist() == [0, 1]
 
 
 def test_prompt_positions_follow_the_sampled_rows_in_the_order_of_the_spans() -> None:
@@ -52,7 +51,7 @@ def test_prompt_positions_follow_the_sampled_rows_in_the_order_of_the_spans() ->
         PromptLogprobSpan(row=0, start=100, stop=102, targets=none, top=0, token_ids=()),
     ]
 
-    batch = build_batch(plan, CPU)
+    batch = build_batch(plan)
 
     assert batch.logit_tokens.tolist() == [15, 11, 12, 13, 0, 1]
 
@@ -61,4 +60,4 @@ def test_a_step_may_want_no_logits_at_all() -> None:
     plan = plans()[0]
     plan.sampled = np.zeros(0, dtype=np.int64)
 
-    assert build_batch(plan, CPU).logit_tokens.shape == (0,)
+    assert build_batch(plan).logit_tokens.shape == (0,)

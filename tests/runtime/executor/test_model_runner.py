@@ -66,7 +66,7 @@ def test_tokens_are_the_likeliest_of_the_forward_pass(model: DeepseekV4, rig: Ri
     (plan,) = rig.plans
     fresh = KvPools(pool_spec(CONFIG, "fp32"), SIZES, CPU)
     with torch.inference_mode():
-        logits = model.forward(build_batch(plan, CPU), fresh)
+        logits = model.forward(build_batch(plan), fresh)
     best = logits.argmax(-1).tolist()
     assert [rig.tokens(first), rig.tokens(second)] == [[best[0]], [best[1]]]
 

@@ -142,6 +142,14 @@ def prose(rng: Random, tokens: int) -> str:
     return "\n".join(paragraphs)
 
 
+def read(rng: Random, tokens: int) -> Exchange:
+    """Return a text of about `tokens` tokens and its acknowledgement."""
+    text = prose(rng, tokens)
+    return Turn("user", f"{rng.choice(OPENINGS)} {text}"), Turn(
+        "assistant", READ, reasoning="This is a text without a question."
+    )
+
+
 class Filler:
     """Texts that the user wants read, and a word that they were.
 
@@ -155,9 +163,4 @@ class Filler:
     def step(self, at: int) -> Exchange:
         """Return a text and its acknowledgement."""
         del at
-        rng = self._rng
-        text = prose(rng, rng.randint(20, self._longest))
-        opening = rng.choice(OPENINGS)
-        return Turn("user", f"{opening} {text}"), Turn(
-            "assistant", READ, reasoning="This is a text without a question."
-        )
+        return read(self._rng, self._rng.randint(20, self._longest))

@@ -22,7 +22,6 @@ _ASKS = (
     "What is the code of {}?",
 )  # fmt: skip
 _TOKENS_A_PAIR = 6
-_REVERSE_SHARE = 0.3
 _REVERSE = (
     "Which key has the value {}?", "Which key belongs to {}?", "What has the value {}?",
     "Whose value is {}?",
@@ -43,13 +42,15 @@ class Pair:
 class Pairs:
     """The thread: gives a list, asks many of its values, then gives another one.
 
-    most        pairs of the longest list
-    list_share  how often a further list is given
+    most           pairs of the longest list
+    list_share     how often a further list is given
+    reverse_share  how often a key is asked for
     """
 
     rng: Random
     most: int = 20
     list_share: float = 0.08
+    reverse_share: float = 0.3
     pairs: list[Pair] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
 
@@ -60,7 +61,7 @@ class Pairs:
             return self._give(at)
         pair = self.pairs[place_to_ask(rng, [pair.at for pair in self.pairs], at)]
         alike = [other for other in self.pairs if other.value == pair.value]
-        if rng.random() < _REVERSE_SHARE and len(alike) == 1:
+        if rng.random() < self.reverse_share and len(alike) == 1:
             return self._ask(pair, rng.choice(_REVERSE).format(pair.value), pair.key)
         return self._ask(pair, rng.choice(_ASKS).format(pair.key), pair.value)
 

@@ -13,7 +13,7 @@ __all__ = ["stage", "stage_together"]
 
 # Kernels are specialised on how their pointers are aligned.
 _ALIGNMENT = 64
-_DTYPES = {"int64": torch.int64, "int32": torch.int32}
+_DTYPES = {np.dtype(np.int64): torch.int64, np.dtype(np.int32): torch.int32}
 
 
 def stage(array: np.ndarray, device: torch.device) -> torch.Tensor:
@@ -36,11 +36,13 @@ def stage_together(
     for name, array in arrays.items():
         places[name] = slice(offset, offset + array.nbytes)
         offset += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
-    packed = np.empty(offset, dtype=np.uint8)
+    pinned = device.type == "cuda"
+    packed = torch.empty(offset, dtype=torch.uint8, device="cpu", pin_memory=pinned)
+    room = packed.numpy()
     for name, array in arrays.items():
-        packed[places[name]].view(array.dtype).reshape(array.shape)[...] = array
-    there = stage(packed, device)
+        room[places[name]].view(array.dtype).reshape(array.shape)[...] = array
+    there = packed.to(device, non_blocking=True)
     return {
-        name: there[places[name]].view(_DTYPES[array.dtype.name]).view(array.shape)
+        name: there[places[name]].view(_DTYPES[array.dtype]).view(array.shape)
         for name, array in arrays.items()
     }

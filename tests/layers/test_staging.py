@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.executor.staging import stage, stage_together
+from layers.staging import stage, stage_together
 
 CPU = torch.device("cpu")
 

@@ -1,0 +1,103 @@
+"""Products of up to eight rows of fp8 numbers in CUDA C++; other calls go through Triton.
+
+The source is in `cuda`; nvcc compiles it at first use. The weight goes from memory through
+registers into tensor cores once. Sums of 128 channels are scaled into float32 sums.
+"""
+
+import ctypes
+import functools
+from pathlib import Path
+
+import torch
+
+from jit_kernels.cuda_library import load
+from jit_kernels.fp8_linear import triton_backend
+
+MOST_ROWS = 8
+_LINES, _SPLITS = 16, (1, 2, 4, 8)
+# Warps that read enough at once to fill the memory's pipe.
+_ENOUGH_WARPS = 2048
+
+
+def fp8_linear(
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scales: torch.Tensor,
+    out_dtype: torch.dtype,
+) -> torch.Tensor:
+    """Multiply; see `jit_kernels.fp8_linear.fp8_linear`."""
+    if not _fits(codes, weight, weight_scales):
+        return triton_backend.fp8_linear(codes, scales, weight, weight_scales, out_dtype)
+    return _multiply(codes, scales, weight, weight_scales, out_dtype)
+
+
+def fp8_linear_grouped(
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scales: torch.Tensor,
+    out_dtype: torch.dtype,
+) -> torch.Tensor:
+    """Multiply group by group; see `jit_kernels.fp8_linear.fp8_linear_grouped`."""
+    uneven = codes.stride(1) != codes.shape[2] or scales.stride(1) != (
+        scales.shape[2] * scales.stride(2)
+    )
+    if uneven or not _fits(codes, weight, weight_scales):
+        return triton_backend.fp8_linear_grouped(codes, scales, weight, weight_scales, out_dtype)
+    return _multiply(codes, scales, weight, weight_scales, out_dtype)
+
+
+def _fits(codes: torch.Tensor, weight: torch.Tensor, weight_scales: torch.Tensor) -> bool:
+    return (
+        0 < codes.shape[0] <= MOST_ROWS
+        and weight.shape[-2] % _LINES == 0
+        and weight.numel() > 0
+        and weight.is_contiguous()
+        and weight_scales.is_contiguous()
+        and codes.stride(-1) == 1
+        and not (codes.stride(0) | codes.data_ptr() | weight.data_ptr()) % 16
+    )
+
+
+def _multiply(
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scales: torch.Tensor,
+    out_dtype: torch.dtype,
+) -> torch.Tensor:
+    rows, (lines, depth) = codes.shape[0], weight.shape[-2:]
+    groups = weight.shape[0] if weight.dim() == 3 else 1
+    out = torch.empty((*codes.shape[:-1], lines), dtype=out_dtype, device=codes.device)
+    with torch.cuda.device(codes.device):
+        error = _library().stream_fp8_call(
+            *(codes.data_ptr(), codes.stride(0)),
+            *(scales.data_ptr(), scales.stride(0), scales.stride(-1)),
+            *(weight.data_ptr(), weight_scales.data_ptr(), out.data_ptr()),
+            *(out_dtype == torch.bfloat16, rows, groups, lines, depth),
+            split(groups * lines, depth),
+            torch.cuda.current_stream().cuda_stream,
+        )
+    if error:
+        raise RuntimeError(f"fp8_linear: {_library().stream_fp8_words(error).decode()}")
+    return out
+
+
+def split(lines: int, depth: int) -> int:
+    """Return how many warps share the channels of the same lines, whatever the number of rows."""
+    most = depth // triton_backend.BLOCK
+    enough = (n for n in _SPLITS if n == _SPLITS[-1] or lines // _LINES * n >= _ENOUGH_WARPS)
+    return min(next(enough), max(n for n in _SPLITS if n <= most))
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    library = load("stream_fp8", Path(__file__).parent / "cuda")
+    pointer, number, wide = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
+    library.stream_fp8_call.argtypes = [
+        *(pointer, wide, pointer, wide, wide, pointer, pointer, pointer),
+        *(number, number, number, number, number, number, pointer),
+    ]
+    library.stream_fp8_words.restype = ctypes.c_char_p
+    return library

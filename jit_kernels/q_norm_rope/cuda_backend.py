@@ -1,0 +1,28 @@
+"""Queries normed and rotated in CUDA C++: heads of 512 channels; others go through Triton."""
+
+import torch
+
+from jit_kernels.cuda_rows import call, is_aligned, is_bf16
+from jit_kernels.q_norm_rope import triton_backend
+
+_HEAD, _TURNED = 512, 64
+_RESULTS = (torch.bfloat16, torch.float32)
+
+
+def q_norm_rope(
+    q: torch.Tensor, rotation: torch.Tensor, eps: float, out_dtype: torch.dtype
+) -> torch.Tensor:
+    """Norm and rotate; see `jit_kernels.q_norm_rope.q_norm_rope`."""
+    tokens, heads, width = q.shape
+    rotation = rotation.contiguous()
+    usual = (width, rotation.shape[2]) == (_HEAD, _TURNED) and out_dtype in _RESULTS
+    if not q.numel() or not usual or not q.is_contiguous() or not is_aligned(q):
+        return triton_backend.q_norm_rope(q, rotation, eps, out_dtype)
+    out = torch.empty(q.shape, dtype=out_dtype, device=q.device)
+    call(
+        "norm_heads",
+        q.device,
+        *(q.data_ptr(), is_bf16(q), rotation.data_ptr(), out.data_ptr(), is_bf16(out)),
+        *(tokens, heads, eps),
+    )
+    return out

@@ -1,0 +1,52 @@
+// The entries of the library: which kernel a call needs.
+#include "stream.cuh"
+
+namespace {
+
+template <int WARPS, int STAGES, int EIGHTS, bool GATES>
+int launch(const Call &call, int blocks, void *where) {
+    const auto kernel = stream_experts<WARPS, STAGES, EIGHTS, GATES>;
+    constexpr int bytes = sizeof(Shared<WARPS, STAGES, EIGHTS>);
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error != cudaSuccess) return error;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(blocks);
+    config.blockDim = dim3(WARPS * 32);
+    config.dynamicSmemBytes = bytes;
+    config.stream = static_cast<cudaStream_t>(where);
+    return cudaLaunchKernelEx(&config, kernel, call);
+}
+
+// Few blocks of rows are shared out in smaller parts, with as many bytes under way.
+template <bool GATES>
+int launch(const Call &call, int size, int few, int blocks, void *where) {
+    if (size == 16) {
+        return few ? launch<4, 16, 2, GATES>(call, blocks, where)
+                   : launch<16, 4, 2, GATES>(call, blocks, where);
+    }
+    return few ? launch<4, 16, 1, GATES>(call, blocks, where)
+               : launch<16, 4, 1, GATES>(call, blocks, where);
+}
+
+}  // namespace
+
+extern "C" {
+
+const char *stream_words(int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); }
+
+// Multiply blocks of `size` rows, 8 or 16, by their experts' weights; `count` blocks of threads, as
+// many as the device has multiprocessors. `gates` halves the lines and writes bfloat16, else
+// float32. Returns a cudaError_t.
+int stream_experts_call(const void *weight, const void *scales, const void *rows,
+                        long long row_stride, const int *slots, const int *expert, void *out,
+                        int blocks, int lines, int depth, int share, float limit, int gates,
+                        int size, int few, int count, void *where) {
+    const Call call = {static_cast<const unsigned char *>(weight),
+                       static_cast<const unsigned char *>(scales),
+                       static_cast<const __nv_bfloat16 *>(rows), slots, expert, out, row_stride,
+                       blocks, lines, depth, share, limit};
+    return gates ? launch<true>(call, size, few, count, where)
+                 : launch<false>(call, size, few, count, where);
+}
+}

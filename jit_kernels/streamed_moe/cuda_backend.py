@@ -1,0 +1,109 @@
+"""Routed experts in CUDA C++: 4-bit weights, blocks of 8 or 16 rows; the rest is Triton's.
+
+The sources are in `cuda`; they are compiled by nvcc at first use. Sorting and the last sum are
+Triton's. Rows go in 2^96 times too large, which is exact below 2^31 and lets the tensor cores take
+the weights' bits as they are.
+"""
+
+import ctypes
+import functools
+from pathlib import Path
+
+import torch
+
+from jit_kernels.cuda_library import load
+from jit_kernels.expert_blocks.blocks import ExpertBlocks
+from jit_kernels.expert_blocks.triton_backend import expert_blocks
+from jit_kernels.expert_weights.forms import Fp4Experts, Fp8Experts
+from jit_kernels.streamed_moe import triton_backend
+
+# Channels that the kernel takes at once, and the lines of weight that a block of threads takes.
+_CHUNK, _LINES = 1024, 256
+_SIZES = (8, 16)
+_SHIFT = 2.0**96
+# Up to so many blocks of rows are shared out in smaller parts.
+FEW_BLOCKS = 24
+
+
+def streamed_moe(
+    x: torch.Tensor,
+    experts: torch.Tensor,
+    weights: torch.Tensor,
+    parts: Fp8Experts | Fp4Experts,
+    limit: float,
+    plus: torch.Tensor | None,
+    out_dtype: torch.dtype,
+    size: int,
+) -> torch.Tensor:
+    """Run the chosen experts; see `jit_kernels.streamed_moe.streamed_moe`."""
+    if not isinstance(parts, Fp4Experts) or not experts.numel() or not _fits(parts, size):
+        return triton_backend.streamed_moe(x, experts, weights, parts, limit, plus, out_dtype, size)
+    count, width, inner = parts.sizes
+    blocks = expert_blocks(experts, count, size)
+    hidden = torch.empty((experts.numel(), inner), dtype=torch.bfloat16, device=x.device)
+    gate_up = (parts.gate_up, parts.gate_up_scales)
+    rows = (x * _SHIFT).contiguous()
+    _multiply(rows, gate_up, blocks, hidden, share=experts.shape[1], limit=limit, size=size)
+    outputs = torch.empty((experts.numel(), width), dtype=torch.float32, device=x.device)
+    down = (parts.down, parts.down_scales)
+    _multiply(hidden, down, blocks, outputs, share=1, limit=None, size=size)
+    return triton_backend.weighted_sum(
+        outputs, blocks.place, weights, plus, out_dtype, in_order=False
+    )
+
+
+def _fits(parts: Fp4Experts, size: int) -> bool:
+    _, width, inner = parts.sizes
+    weights = (parts.gate_up, parts.gate_up_scales, parts.down, parts.down_scales)
+    return (
+        size in _SIZES
+        and not (width % _CHUNK or inner % _CHUNK or width % _LINES)
+        and all(one.is_contiguous() and not one.data_ptr() % 16 for one in weights)
+    )
+
+
+def _multiply(
+    rows: torch.Tensor,
+    weight: tuple[torch.Tensor, torch.Tensor],
+    blocks: ExpertBlocks,
+    out: torch.Tensor,
+    *,
+    share: int,
+    limit: float | None,
+    size: int,
+) -> None:
+    """Write the products of all pairs to `out`; gated if there is a limit of gates."""
+    count = blocks.expert.shape[0]
+    with torch.cuda.device(rows.device):
+        error = _library().stream_experts_call(
+            weight[0].data_ptr(),
+            weight[1].data_ptr(),
+            rows.data_ptr(),
+            rows.stride(0),
+            blocks.slots.data_ptr(),
+            blocks.expert.data_ptr(),
+            out.data_ptr(),
+            *(count, out.shape[1], rows.shape[1], share),
+            0.0 if limit is None else limit,
+            *(limit is not None, size, count <= FEW_BLOCKS, _processors(rows.device)),
+            torch.cuda.current_stream().cuda_stream,
+        )
+    if error:
+        raise RuntimeError(f"streamed_moe: {_library().stream_words(error).decode()}")
+
+
+@functools.cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    library = load("stream_experts", Path(__file__).parent / "cuda")
+    pointer, number = ctypes.c_void_p, ctypes.c_int
+    library.stream_experts_call.argtypes = [
+        *(pointer, pointer, pointer, ctypes.c_longlong, pointer, pointer, pointer),
+        *(number, number, number, number, ctypes.c_float, number, number, number, number, pointer),
+    ]
+    library.stream_words.restype = ctypes.c_char_p
+    return library
