@@ -185,7 +185,9 @@ class CudaLoader:
             for tensor in pools.tensors().values():
                 tensor.zero_()
             # Once to compile, tune and load what is at first use.
-            _run(runner, extent, self._spec)
+            logger.info("Compile kernels, which takes minutes where none are kept from before")
+            for plan in (*extent.steps(self._spec), *extent.warm_ups(self._spec)):
+                runner.launch(plan).result()
             activations = self._place.memory.peak_of(lambda: _run(runner, extent, self._spec))
         with fitting("the CUDA graphs", "give fewer --cuda-graph-bs, or --disable-cuda-graph"):
             return activations, self._graph_bytes(runner)

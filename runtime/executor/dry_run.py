@@ -17,6 +17,18 @@ __all__ = ["STEP_CONTEXT_TOKENS", "Extent"]
 STEP_CONTEXT_TOKENS = 1 << 20
 _TOP_LOGPROBS = 20
 _MASK_BITS = 32
+# Rows that matrix products take at a time.
+_TILE = 64
+
+
+def _lengths(longest: int) -> list[int]:
+    """Return sizes of steps up to `longest`: an eighth apart and less, and no finer than tiles."""
+    few = [length for length in (1, 2, 4, 8, 16, 32) if length < longest]
+    sizes, size = few, _TILE
+    while size < longest:
+        sizes.append(size)
+        size += max(_TILE, 1 << (size.bit_length() - 4))
+    return [*sizes, longest]
 
 
 class _Anything:
@@ -61,6 +73,25 @@ class Extent:
             self._prefill(shared, spec),
             self.decode(spec, ahead=False),
             self.decode(spec, ahead=True),
+        ]
+
+    def warm_ups(self, spec: PoolSpec) -> list[StepPlan]:
+        """Return prefill steps of many sizes, one row each.
+
+        Libraries compile a kernel for each kind of size when they first meet it, which takes
+        seconds: the first requests should not wait for that.
+        """
+        longest = min(self.chunk, self.context)
+        zero = np.zeros(1, dtype=np.int64)
+        return [
+            self._plan(
+                Phase.PREFILL,
+                zero,
+                np.full(1, length, dtype=np.int64),
+                spec=spec,
+                samples=[self._sample(ahead=True)],
+            )
+            for length in _lengths(longest)
         ]
 
     def decode(self, spec: PoolSpec, *, ahead: bool) -> StepPlan:

@@ -1,6 +1,7 @@
 """The largest steps: as large as said, well-formed, and wanting of sampling whatever there is."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -73,3 +74,17 @@ def test_rows_want_whatever_takes_memory() -> None:
         assert sample.sampling.top_p < 1
         assert sample.sampling.logit_bias
     assert all(sample.constraint is None for sample in ahead.samples)
+
+
+@pytest.mark.parametrize("longest", [1, 5, 64, 100, 4096, 16384])
+def test_prefill_is_warmed_up_for_all_sizes(longest: int) -> None:
+    plans = dataclasses.replace(EXTENT, chunk=longest, context=20000).warm_ups(SPEC)
+
+    lengths = [int(plan.chunk_len.sum()) for plan in plans]
+    assert lengths == sorted(set(lengths))
+    assert (lengths[0], lengths[-1]) == (1, longest)
+    for shorter, longer in itertools.pairwise(lengths):
+        coarse = max(2 * shorter, shorter + 64)
+        assert longer <= (coarse if shorter < 512 else 1.13 * shorter)
+    assert all(len(plan.input_ids) == length for plan, length in zip(plans, lengths, strict=True))
+    assert len(plans) < 64
