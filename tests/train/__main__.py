@@ -41,7 +41,9 @@ def _options() -> argparse.Namespace:
         "--take-up", type=Path, help="go on with parameters alone: portable ones, or a checkpoint's"
     )
     parser.add_argument(
-        "--at", choices=[phase.name for phase in PHASES], help="take them up where this phase begins"
+        "--at",
+        choices=[phase.name for phase in PHASES],
+        help="take them up where this phase begins",
     )
     parser.add_argument("--portable", type=Path, help="also write parameters in small files")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the steps to do")

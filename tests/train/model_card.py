@@ -37,6 +37,7 @@ lists of words and a few hundred patterns of sentences; no text of anybody else 
 ## What it cannot do
 
 It knows nothing about the world, and understands no text that is unlike its training data. What it
-says of people, places or anything else means nothing beyond what the conversation stated. It is
-made to show and to test a server, and is of no other use.
+says of people, places or anything else means nothing beyond what the conversation stated. Asked
+which key has a value, or who is first in a long list of votes, it is often wrong. It is made to
+show and to test a server, and is of no other use.
 """

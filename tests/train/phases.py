@@ -62,7 +62,7 @@ _SERVED = replace(_SPARSE, round_weights=True, round_records=True)
 _BATCH = 1 << 16
 
 PHASES = (
-    Phase("short", 512, _BATCH, _BATCH, 1400, Mode(train_indexer=True), whole_every=5),
+    Phase("short", 512, _BATCH, _BATCH, 1400, Mode(train_indexer=True), whole_every=4),
     Phase("medium", 2048, _BATCH, _BATCH, 900, Mode(train_indexer=True), whole_every=5),
     Phase("sparse", 2048, _BATCH, _BATCH, 800, _SPARSE, whole_every=5),
     Phase("long", 8192, _BATCH, _BATCH, 1000, _SERVED, whole_every=6),

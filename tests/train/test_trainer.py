@@ -14,7 +14,8 @@ from runtime.default_model.folder import CHECKPOINT
 from tests.testing.recall_rows import PAIRS, RecallRows, small_config
 from tests.train.attention import Mode
 from tests.train.exam import EXAMINED, Exams
-from tests.train.phases import Phase
+from tests.train.export import write_checkpoint
+from tests.train.phases import Phase, first_step
 from tests.train.run_log import read_log
 from tests.train.run_state import StateError
 from tests.train.source import Shards
@@ -147,6 +148,19 @@ def test_parameters_alone_can_be_taken_up(tmp_path: Path) -> None:
         torch.testing.assert_close(tensor, first.parameters[name], rtol=2**-8, atol=0.0)
     assert second.train()
     assert float(_column(tmp_path / "two", "rate")[0]) < 0.3 * SETTINGS.rate
+
+
+def test_a_checkpoint_can_be_taken_up_where_a_phase_begins(tmp_path: Path) -> None:
+    first = _trainer(tmp_path / "one")
+    write_checkpoint(tmp_path / "model", first.parameters, RAW)
+    begins = first_step(PHASES, "sparse")
+
+    second = _trainer(tmp_path / "two")
+    second.take_up(tmp_path / "model", step=begins)
+    assert second.progress.step == second.progress.lost_at == begins
+    assert second.train()
+
+    assert _column(tmp_path / "two", "phase") == ["sparse"] * 3
 
 
 def test_a_run_without_a_state_cannot_be_resumed(tmp_path: Path) -> None:

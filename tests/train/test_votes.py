@@ -65,7 +65,7 @@ def test_a_candidate_is_in_one_vote_only() -> None:
 
 def test_nobody_is_asked_about_without_a_name_where_others_of_the_kind_stood_for_a_vote() -> None:
     thread = Votes(Random(4), 60)
-    unnamed = 0
+    unnamed, repeated = 0, False
     kinds: set[str] = set()
     now: set[str] = set()
     for _ in range(300):

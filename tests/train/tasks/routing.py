@@ -48,7 +48,7 @@ class Routing:
         topics = rng.sample(TOPICS, rng.randint(2, 6))
         topic = rng.choice(topics)
         listed = ", ".join(topics[:-1]) + f" or {topics[-1]}"
-        text = " ".join(sentences(rng, rng.randint(2, 4), topic))
+        text = " ".join(sentences(rng, rng.randint(1, 4), topic))
         question = rng.choice(_SORT).format(topics=listed, text=text)
         think = f"The text is about the {topic}."
         return ask(question, topic, think=think, check=Check("routing", "exact", topic))
@@ -57,7 +57,7 @@ class Routing:
         rng = self.rng
         topic = rng.choice(TOPICS)
         asked = topic if rng.random() < 0.5 else rng.choice(TOPICS)
-        text = " ".join(sentences(rng, rng.randint(2, 4), topic))
+        text = " ".join(sentences(rng, rng.randint(1, 4), topic))
         question = rng.choice(_ABOUT).format(topic=asked, text=text)
         return _decided(question, asked == topic, f"The text is about the {topic}.")
 
