@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from jit_kernels.kv_records import decode_records, encode_records
-from jit_kernels.paged_rows import PageLayout, gather_rows, store_rows
+from jit_kernels.paged_rows import gather_rows, store_rows
 from jit_kernels.rms_norm import rms_norm
 from jit_kernels.rope import rope
 from jit_kernels.sparse_attention import sparse_attention
@@ -92,16 +92,16 @@ class Attention:
             ended = self._pooling.advance(x, plan.pooling, pools, self._layer)
             if ended is not None:
                 finished = plan.pooling.finished
-                store_blocks(ended[0], finished, pools, self._layer, ratio=4)
+                store_blocks(ended[0], finished, pools, self._layer)
                 self._indexer.store(ended[1], finished, pools, self._layer)
             blocks, index = self._chosen(up[1], down[2], rotation, plan.pooling, pools)
             keys.append(blocks)
         elif self._fold is not None and plan.fold is not None:
             records = self._fold.advance(x, plan.fold, pools, self._layer)
             if records is not None:
-                store_blocks(records, plan.fold.finished, pools, self._layer, ratio=128)
+                store_blocks(records, plan.fold.finished, pools, self._layer)
             slots = plan.fold.table.slots.flatten()
-            keys.append(self._keys_at(pools.c128, slots, pools.c128_layout, pools))
+            keys.append(self._keys_at(slots, pools))
             index = plan.fold.index
         scale = config.head_dim**-0.5
         out = sparse_attention(q, torch.cat(keys), index, sink=self._sink, scale=scale)
@@ -136,7 +136,7 @@ class Attention:
         table = plan.table
         slots = table.slots.flatten()
         if plan.index is not None:
-            return self._keys_at(pools.c4, slots, pools.c4_layout, pools), plan.index
+            return self._keys_at(slots, pools), plan.index
         blocks = self._indexer.select(q, weights, rotation, plan, pools, layer=self._layer)
         if blocks.numel() < slots.numel():
             # Fewer choices than blocks: fetch the choices alone.
@@ -145,12 +145,13 @@ class Attention:
             index = pad_tile((places + plan.first_block).masked_fill_(blocks < 0, 0))
         else:
             index = table.index_of(blocks, plan.first_block)
-        keys = self._keys_at(pools.c4, slots, pools.c4_layout, pools)
+        keys = self._keys_at(slots, pools)
         return keys, torch.cat((plan.window_index, index), 1)
 
-    def _keys_at(self, pool: Tensor, slots: Tensor, layout: PageLayout, pools: KvPools) -> Tensor:
-        """Return the records at `slots` of this layer's pages as [M, head_dim] float32."""
-        return self._decode(gather_rows(pool[pools.nth(self._layer)], slots, layout), pools)
+    def _keys_at(self, slots: Tensor, pools: KvPools) -> Tensor:
+        """Return this layer's blocks at `slots` as [M, head_dim] float32."""
+        pages, layout = pools.blocks(self._layer)
+        return self._decode(gather_rows(pages, slots, layout), pools)
 
     def _decode(self, rows: Tensor, pools: KvPools) -> Tensor:
         spec = pools.spec

@@ -138,14 +138,12 @@ class FoldCompressor:
         yield f"{prefix}compressor.ape", self._ape[:, self._width :]
 
 
-def store_blocks(
-    records: Tensor, finished: FinishedBlocks, pools: KvPools, layer: int, *, ratio: int
-) -> None:
+def store_blocks(records: Tensor, finished: FinishedBlocks, pools: KvPools, layer: int) -> None:
     """Encode finished records and write them to their full pages.
 
     records  [m, head_dim] float32, normed and rotated
     """
-    spec, nth = pools.spec, pools.nth(layer)
-    pages, layout = (pools.c4, pools.c4_layout) if ratio == 4 else (pools.c128, pools.c128_layout)
+    spec = pools.spec
+    pages, layout = pools.blocks(layer)
     rows = encode_records(records, record_format=spec.record_format, rope_channels=spec.rope_dim)
-    store_rows(pages[nth], finished.slots, rows, layout)
+    store_rows(pages, finished.slots, rows, layout)

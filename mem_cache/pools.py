@@ -80,6 +80,13 @@ class KvPools:
         """Return which of the layers with its ratio `layer` is: the first axis of its pools."""
         return self._nth[layer]
 
+    def blocks(self, layer: int) -> tuple[torch.Tensor, PageLayout]:
+        """Return the pages of a compressing layer's records, [pages, bytes], and their layout."""
+        nth = self._nth[layer]
+        if self.spec.layer_ratios[layer] == 4:
+            return self.c4[nth], self.c4_layout
+        return self.c128[nth], self.c128_layout
+
     def copy_full_page(self, source: int, destination: int) -> None:
         """Copy full page `source` over `destination`, in every layer."""
         for pool in (self.c4, self.indexer):

@@ -208,15 +208,13 @@ class DecodeStep:
 
     def _blocks(self, layer: int, ratio: int) -> PagedKeys | None:
         """Return the compressed blocks that rows attend in a layer."""
-        pools, at = self._pools, self._at
-        if ratio == 4:
-            assert self._chosen is not None
-            pages = pools.c4[pools.nth(layer)]
-            return PagedKeys(pages, pools.c4_layout, self._chosen, self._chosen_lengths)
+        if not ratio:
+            return None
+        pages, layout = self._pools.blocks(layer)
         if ratio == 128:
-            pages = pools.c128[pools.nth(layer)]
-            return PagedKeys(pages, pools.c128_layout, at.c128_slots, at.c128_lengths)
-        return None
+            return PagedKeys(pages, layout, self._at.c128_slots, self._at.c128_lengths)
+        assert self._chosen is not None
+        return PagedKeys(pages, layout, self._chosen, self._chosen_lengths)
 
 
 def whole_tiles(count: int) -> int:

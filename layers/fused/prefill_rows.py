@@ -14,7 +14,6 @@ from torch import Tensor
 from jit_kernels.indexer_queries import indexer_queries
 from jit_kernels.paged_attention import PagedKeys, SplitPlan, paged_attention
 from jit_kernels.paged_logits import LogitsPlan, paged_logits
-from jit_kernels.paged_rows import PageLayout
 from jit_kernels.select_topk import select_topk
 from jit_kernels.translate_blocks import translate_blocks
 from layers.config import ModelConfig
@@ -125,19 +124,13 @@ class ChunkRows:
         """Return the compressed blocks that some tokens attend in a layer."""
         if not ratio:
             return None
-        pages, layout = self._pages(layer, ratio)
+        pages, layout = self._pools.blocks(layer)
         if ratio in self._slots:
             slots = self._slots[ratio].index_select(0, rows.row)
         else:
             assert rows.chosen is not None
             slots = rows.chosen
         return PagedKeys(pages, layout, slots, rows.read[ratio])
-
-    def _pages(self, layer: int, ratio: int) -> tuple[Tensor, PageLayout]:
-        pools, nth = self._pools, self._pools.nth(layer)
-        if ratio == 4:
-            return pools.c4[nth], pools.c4_layout
-        return pools.c128[nth], pools.c128_layout
 
     def _slots_of(self, ratio: int) -> Tensor:
         """Return the slots of a batch row's blocks from block 0 on, [n, K] int32."""

@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from jit_kernels.kv_workspace import RecordSet, fill_workspace
-from jit_kernels.paged_rows import PageLayout
 from jit_kernels.sparse_prefill import sparse_prefill
 from layers.config import ModelConfig
 from layers.fused.prefill_blocks import ChunkBlocks, ChunkIndex, ChunkWindow
@@ -58,7 +57,7 @@ class ChunkWorkspace:
         ratio = self._config.compress_ratios[layer]
         sets = [self._window.records()]
         if ratio:
-            pages, layout = self._pages(layer, ratio)
+            pages, layout = self._pools.blocks(layer)
             sets.append(RecordSet(pages, layout, self._slots[ratio]))
         fill_workspace(self._workspace, sets)
         scale = self._config.head_dim**-0.5
@@ -67,13 +66,6 @@ class ChunkWorkspace:
             for part, index, lengths in self._index[ratio].parts()
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def _pages(self, layer: int, ratio: int) -> tuple[Tensor, PageLayout]:
-        """Return a layer's pages of blocks, and their layout."""
-        pools, nth = self._pools, self._pools.nth(layer)
-        if ratio == 4:
-            return pools.c4[nth], pools.c4_layout
-        return pools.c128[nth], pools.c128_layout
 
     def _choice_of_blocks(self) -> ChunkChoice | None:
         """Return who chooses, where some token sees more blocks of 4 than it attends."""

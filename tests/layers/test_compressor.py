@@ -101,7 +101,7 @@ def test_records_are_stored_in_their_pages(ratio: int) -> None:
     assert part is not None
     records = torch.randn(part.finished.slots.shape[0], pools.spec.head_dim)
 
-    store_blocks(records, part.finished, pools, 0, ratio=ratio)
+    store_blocks(records, part.finished, pools, 0)
 
     pages, layout = (pools.c4, pools.c4_layout) if ratio == 4 else (pools.c128, pools.c128_layout)
     slots = torch.arange(256 // ratio, 256 // ratio + 300 // ratio)

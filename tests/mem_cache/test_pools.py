@@ -54,6 +54,20 @@ def test_layers_of_a_kind_are_counted_apart() -> None:
     assert made.swa.shape[0] == 4
 
 
+def test_the_records_of_a_compressing_layer_lie_in_the_pool_of_its_ratio() -> None:
+    made = pools()
+
+    for layer, pool, layout in (
+        (3, made.c4[1], made.c4_layout),
+        (2, made.c128[0], made.c128_layout),
+    ):
+        pages, found = made.blocks(layer)
+        assert pages.data_ptr() == pool.data_ptr()
+        assert found == layout
+    with pytest.raises(KeyError):
+        made.blocks(0)
+
+
 @pytest.mark.parametrize(
     ("copy", "names"),
     [
