@@ -6,6 +6,7 @@ one, of whatever request in whatever scheduler, must be equal to it.
 """
 
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -54,7 +55,8 @@ class ByteLedger:
         self._seen: dict[str, _Seen] = {}
         # (prefix, token) -> longer prefix: numbers that stand for whole prefixes, exactly.
         self._longer: dict[tuple[int, int], int] = {}
-        self._paths: dict[tuple[int, int], list[int]] = {}
+        # By residency, not by its address, which another one may have later.
+        self._paths: WeakKeyDictionary[Residency, dict[int, list[int]]] = WeakKeyDictionary()
 
     def look(self, pools: KvPools, residency: Residency, request: Request) -> None:
         """Hold everything that the rest of a running request can depend on against the ledger.
@@ -90,7 +92,7 @@ class ByteLedger:
 
     def _path(self, residency: Residency, request: Request) -> list[int]:
         """Return the number of each prefix of a request's tokens, shortest first."""
-        path = self._paths.setdefault((id(residency), request.id), [])
+        path = self._paths.setdefault(residency, {}).setdefault(request.id, [])
         for token in request.tokens[len(path) : request.total].tolist():
             key = (path[-1] if path else -1, token)
             path.append(self._longer.setdefault(key, len(self._longer)))

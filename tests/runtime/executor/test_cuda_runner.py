@@ -80,7 +80,8 @@ def test_graphs_change_no_token(fused: FusedRig, graphs: tuple[int, ...]) -> Non
 def test_one_graph_is_replayed_at_three_lengths(fused: FusedRig) -> None:
     """Positions, pages and rings differ; the graph, and the buffers it reads, do not."""
     replayed, plain = fused.runner(2), fused.runner()
-    for length in (5, 254, 520):
+    # The third one in the middle of a page; on the CPU not for as long.
+    for length in (5, 254, 520 if DEVICE.type == "cuda" else 300):
         _, plans = serve(fused.runner(), (length, length + 1), 4)
         for plan in plans:
             one, other = (runner.launch(copied([plan])[0]) for runner in (replayed, plain))
