@@ -3,10 +3,13 @@
     python -m tests.evaluate --quick
     python -m tests.evaluate --conditions hit turn replay tombstone --kv fp8 fp32 bf16 --n 20
     python -m tests.evaluate --without window c4 c128 sinks --model-path FOLDER --json all.json
+    python -m tests.evaluate --device cuda --conditions hit turn replay tombstone
 
 The dialogues are made from seeds that training never uses. The same prompts are asked in every
 state of the cache, in every KV format and of every network, so that differences are paired; each
-state is proven by what the server counted, see `tests.evaluate.conditions`.
+state is proven by what the server counted, see `tests.evaluate.conditions`. On a GPU, answers may
+differ where a choice was close: how close is measured, see `tests.evaluate.closeness`. With
+--deterministic they may not.
 """
 
 import contextlib
@@ -28,7 +31,7 @@ from tests.evaluate.record import write_card, write_csv, write_json
 from tests.evaluate.report import report
 from tests.evaluate.results import Results
 from tests.evaluate.server import HttpServer, ServerFault
-from tests.evaluate.variants import DEFAULT, Variant, make_variants, served
+from tests.evaluate.variants import DEFAULT, Variant, make_variants, no_cache, served, unfit
 
 
 def main(argv: Sequence[str]) -> int:
@@ -59,14 +62,30 @@ def evaluate(options: Options, results: Results) -> None:
     cases = list(make_cases(cells, seed=options.seed, thinking=options.thinking))
     # The longest last, so that an interrupted evaluation has most of the table.
     cases.sort(key=lambda case: case.distance or 0)
-    for variant in make_variants(options.kv, options.without, options.server_flags):
+    waiting = make_variants(options.kv, options.without, options.flags())
+    while waiting:
+        variant = waiting.pop(0)
+        why = unfit(variant, results.device)
+        if why is not None:
+            results.left_out[variant.name] = why
+            continue
         with _server(options, variant) as server:
+            if variant.name == DEFAULT:
+                results.facts = server.facts
+                if _wants_noise(options, results):
+                    waiting.insert(0, no_cache(options.flags()))
             asked = _asked(options, variant, cases, server)
             count = _count(options, variant, cases)
             # None: no bar where nobody looks.
             hidden = True if options.quiet else None
             for one in tqdm(asked, variant.name, count, leave=False, disable=hidden):
                 results.outcomes.append(one)
+
+
+def _wants_noise(options: Options, results: Results) -> bool:
+    """Say whether to ask a server without a cache, too: off the CPU, its bits may be others."""
+    asked = any(name != "cold" for name in options.conditions)
+    return asked and options.url is None and results.device != "cpu"
 
 
 @contextlib.contextmanager

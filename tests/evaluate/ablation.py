@@ -9,6 +9,7 @@ each step, in which slot 0 stands for no key, is edited on its way to the layers
     c128    no block of 128 tokens, likewise
 """
 
+import argparse
 import shutil
 import sys
 from collections.abc import Callable
@@ -134,12 +135,20 @@ def run_without_c128(config: ServerConfig, addresses: Addresses) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Serve without the path that is named first."""
+    """Serve without the path that is named first, on the CPU: only its network is edited."""
     path, *flags = argv
     if path not in PATHS:
         print(f"error: {path} is none of {', '.join(PATHS)}", file=sys.stderr)
         return 2
-    return serve(flags, scheduler_main=f"tests.evaluate.ablation:run_without_{path}")
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--device", default="cpu")
+    wanted, others = parser.parse_known_args(flags)
+    if wanted.device == "cuda":
+        print("error: paths are taken away from the network on the CPU", file=sys.stderr)
+        return 2
+    return serve(
+        [*others, "--device", "cpu"], scheduler_main=f"tests.evaluate.ablation:run_without_{path}"
+    )
 
 
 if __name__ == "__main__":

@@ -14,11 +14,29 @@ _BY_ITSELF = ("stop", "tool_calls")
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """What a server told of one token of an answer.
+
+    logprob    of the token, before any grammar
+    likeliest  log-probabilities of the likeliest tokens; the token itself may be among them
+    """
+
+    token: str
+    logprob: float
+    likeliest: Mapping[str, float]
+
+    def rivals(self) -> list[str]:
+        """Return the likeliest tokens but this one."""
+        return [token for token in self.likeliest if token != self.token]
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """A chat completion, read.
 
     invalid_calls  calls that the server could not hand to a tool
     token_ids      of the whole answer, its end included where the server tells it
+    choices        one for each of them, none where log-probabilities were not asked for
     """
 
     reply: Reply
@@ -27,6 +45,7 @@ class Answer:
     token_ids: tuple[int, ...]
     prompt_tokens: int
     cached_tokens: int
+    choices: tuple[Choice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +81,7 @@ def read_answer(completion: Mapping[str, Any]) -> Answer:
         token_ids=tuple(choice.get("token_ids") or ()),
         prompt_tokens=usage["prompt_tokens"],
         cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0),
+        choices=_choices(choice.get("logprobs") or {}),
     )
 
 
@@ -71,6 +91,18 @@ def judge(case: Case, answer: Answer) -> Verdict:
         right=not answer.invalid_calls and case.check.passes(answer.reply),
         stopped=answer.finish in _BY_ITSELF,
         valid=_has_form(case, answer),
+    )
+
+
+def _choices(logprobs: Mapping[str, Any]) -> tuple[Choice, ...]:
+    """Return the choices of a chat's `logprobs`."""
+    return tuple(
+        Choice(
+            token=entry["token"],
+            logprob=entry["logprob"],
+            likeliest={one["token"]: one["logprob"] for one in entry["top_logprobs"]},
+        )
+        for entry in logprobs.get("content") or ()
     )
 
 

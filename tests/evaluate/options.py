@@ -24,6 +24,8 @@ class Options:
     """
 
     model_path: Path | None
+    device: str
+    deterministic: bool
     url: str | None
     api_key: str | None
     tasks: tuple[str, ...]
@@ -43,10 +45,17 @@ class Options:
     quiet: bool
     server_flags: tuple[str, ...]
 
+    def flags(self) -> tuple[str, ...]:
+        """Return what goes to every `launch_server.py`."""
+        device = () if self.device == "auto" else ("--device", self.device)
+        mode = ("--deterministic",) if self.deterministic else ()
+        return (*device, *mode, *self.server_flags)
+
     def told(self) -> dict[str, Any]:
         """Return what shapes the figures, as JSON values."""
         names = ("tasks", "distances", "n", "seed", "thinking", "max_tokens", "conditions")
         shown = {name: getattr(self, name) for name in (*names, "kv", "without", "server_flags")}
+        shown |= {"device": self.device, "deterministic": self.deterministic}
         return {name: list(v) if isinstance(v, tuple) else v for name, v in shown.items()}
 
 
@@ -82,6 +91,8 @@ def _fault(options: Options) -> str | None:
         return "--distances must be at least 1"
     if options.url is not None and (options.model_path or options.server_flags):
         return "a server at --url has its model and its flags already"
+    if options.url is not None and (options.device != "auto" or options.deterministic):
+        return "--device and --deterministic are for servers of their own: leave out --url"
     if options.url is not None and (options.kv or options.without):
         return "--kv and --without need servers of their own: leave out --url"
     if SINKS in options.without and options.model_path is None:
@@ -102,6 +113,14 @@ def _parser() -> argparse.ArgumentParser:
     server.add_argument(
         "--model-path", type=Path, help="checkpoint to serve; default: the server's own"
     )
+    server.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto",
+        help="what the server computes on; auto: as it finds",
+    )  # fmt: skip
+    server.add_argument(
+        "--deterministic", action="store_true",
+        help="the server gives the same bits in any state of the cache, on CUDA, too",
+    )  # fmt: skip
     server.add_argument("--url", help="ask this running server instead of starting one")
     server.add_argument("--api-key", help="sent as a Bearer token")
     asked = parser.add_argument_group("what is asked")

@@ -14,6 +14,7 @@ from tests.evaluate.variants import DEFAULT
 def write_plot(path: Path, results: Results) -> None:
     """Write accuracy by distance, by task and by run as one PNG. Raises NoMatplotlib."""
     figure = load_matplotlib().Figure(figsize=(15, 4.5), layout="constrained")
+    figure.suptitle(results.server())
     by_distance, by_task, by_run = figure.subplots(1, 3)
     base = results.base()
     _distances(by_distance, base)

@@ -1,7 +1,9 @@
 """What is kept of an evaluation: a JSON document, a CSV of its cells, figures for a model card."""
 
 import csv
+import dataclasses
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 from tests.evaluate.conditions import Outcome
 from tests.evaluate.report import percent
 from tests.evaluate.results import Results
-from tests.evaluate.tally import by_place, compare
+from tests.evaluate.tally import by_place
 
 _CELL_COLUMNS = (
     "variant", "condition", "task", "distance", "n", "right", "accuracy", "low", "high",
@@ -50,16 +52,19 @@ def write_csv(path: Path, results: Results) -> None:
 
 def write_json(path: Path, head: Mapping[str, Any], results: Results) -> None:
     """Write `head`, the cells, what changed between runs and every outcome, over what was there."""
-    base = results.base()
+    noise = results.noise()
     changes: list[dict[str, Any]] = []
     for variant, condition in results.runs()[1:]:
-        paired = compare(base, results.of(variant, condition))
+        paired = results.paired(variant, condition)
         changes.append(
             {
                 "variant": variant,
                 "condition": condition,
                 "n": paired.n,
                 "same_tokens": paired.same_tokens,
+                "same_bits": paired.same_bits,
+                "excused": paired.excused,
+                "widest": paired.widest if math.isfinite(paired.widest) else None,
                 "lost": paired.lost,
                 "gained": paired.gained,
                 "points": paired.points,
@@ -67,6 +72,10 @@ def write_json(path: Path, head: Mapping[str, Any], results: Results) -> None:
         )
     document = {
         **head,
+        "server": results.server(),
+        "margin": results.margin,
+        "noise": None if noise is None else dataclasses.asdict(noise),
+        "left_out": results.left_out,
         "cells": list(cell_rows(results)),
         "changes": changes,
         "outcomes": [_outcome_row(one) for one in results.outcomes],

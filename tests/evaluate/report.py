@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from tests.evaluate.conditions import Outcome
 from tests.evaluate.results import Results
-from tests.evaluate.tally import Paired, Share, by_place, compare, compare_rows, share
+from tests.evaluate.tally import Paired, Share, by_place, share
 from tests.evaluate.variants import DEFAULT
 
 _OWN_SIZE = "own size"
@@ -13,17 +13,21 @@ _OWN_SIZE = "own size"
 def report(results: Results) -> str:
     """Return all tables in markdown."""
     base = results.base()
-    lines = ["Right answers in per cent (95 % interval), default server, cold cache", ""]
+    lines = [f"Server: {results.server()}", ""]
+    lines += ["Right answers in per cent (95 % interval), default server, cold cache", ""]
     lines += [*accuracy_table(base), "", *_form_lines(base), "", *_goal_lines(results)]
     others = [run for run in results.runs() if run != (DEFAULT, "cold")]
     conditions = [condition for variant, condition in others if variant == DEFAULT]
     if conditions:
         lines += ["", "The same prompts met by the cache in other states", ""]
         lines += condition_table(results, ["cold", *conditions])
+        lines += ["", *_margin_lines(results)]
     variants = [variant for variant, condition in others if condition == "cold"]
     if variants:
         lines += ["", "The same prompts, cold, on other servers: points against the default", ""]
         lines += variant_table(results, variants)
+    if results.left_out:
+        lines += ["", *(f"not asked: {name}: {why}" for name, why in results.left_out.items())]
     return "\n".join(lines)
 
 
@@ -45,13 +49,17 @@ def condition_table(results: Results, conditions: Sequence[str]) -> Iterator[str
     proven  cases whose counters say that the condition was met, reused: of which something was
             reused at all; a prompt shorter than a replay is computed whole
     again   tokens computed although their pages were there, on average
+    excused, faults   answers that differ: by a choice closer than the margin, and else
+    same bits         log-probabilities, too, are equal; empty where none were told
     """
     names = ("asked", "proven", "reused", "cached %", "again", "right %", "points", "same tokens")
+    names += ("excused", "faults", "same bits")
+    bits_told = any(one.answer.choices for one in results.base())
     yield _row("condition", *names)
     yield _rule(len(names))
     for condition in conditions:
         run = results.of(DEFAULT, condition)
-        paired = compare(results.base(), run)
+        paired = results.paired(DEFAULT, condition)
         met = [one.met for one in run if one.met is not None]
         prompt = sum(one.answer.prompt_tokens for one in run)
         cached = sum(one.answer.cached_tokens for one in run)
@@ -65,21 +73,27 @@ def condition_table(results: Results, conditions: Sequence[str]) -> Iterator[str
             percent(share(one.verdict.right for one in run)),
             _points(paired),
             f"{paired.same_tokens}/{paired.n}",
+            str(paired.excused),
+            str(paired.faults),
+            f"{paired.same_bits}/{paired.n}" if bits_told else "",
         )
 
 
 def variant_table(results: Results, variants: Sequence[str]) -> Iterator[str]:
-    """Yield a table of points gained or lost by each variant, by task."""
+    """Yield a table of points gained or lost by each variant, by task.
+
+    Answers of other arithmetic differ, so no margin is applied to them.
+    """
     base = results.base()
     rows = list(dict.fromkeys(one.case.row for one in base))
     yield _row("task", DEFAULT, *variants)
     yield _rule(len(variants) + 1)
-    changes = {variant: compare_rows(base, results.of(variant, "cold")) for variant in variants}
+    changes = {variant: results.paired_rows(variant) for variant in variants}
     for row in rows:
         right = share(one.verdict.right for one in base if one.case.row == row)
         found = (changes[variant].get(row) for variant in variants)
         yield _row(row, percent(right), *("" if one is None else _points(one) for one in found))
-    whole = {variant: compare(base, results.of(variant, "cold")) for variant in variants}
+    whole = {variant: results.paired(variant, "cold") for variant in variants}
     yield _row(
         "all",
         percent(share(one.verdict.right for one in base)),
@@ -95,6 +109,23 @@ def percent(told: Share) -> str:
 
 def _points(paired: Paired) -> str:
     return f"{paired.points:+.1f} ±{paired.error:.1f}"
+
+
+def _margin_lines(results: Results) -> Iterator[str]:
+    """Yield how close a choice must be to be excused, and why."""
+    noise = results.noise()
+    if noise is not None:
+        yield (
+            f"arithmetic alone, on a server without a cache and in other steps: distances between "
+            f"the two likeliest tokens differ by {noise.typical:.4f} nats (median), "
+            f"{noise.most:.4f} at most, of {noise.n} tokens"
+        )
+    if results.exact:
+        yield "margin: none, for the server promises the same bits"
+    elif noise is None:
+        yield "margin: none, for what arithmetic alone changes was not measured on this server"
+    else:
+        yield f"margin: {noise.most:.4f} nats: closer choices may fall either way"
 
 
 def _form_lines(outcomes: Sequence[Outcome]) -> Iterator[str]:

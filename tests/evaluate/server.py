@@ -9,6 +9,8 @@ import httpx
 from tests.evaluate.answer import Answer, read_answer
 
 _ERROR_CHARS = 400
+# Of each token, so many likeliest ones are asked for where bits may differ.
+_LIKELIEST = 8
 
 
 class ServerFault(Exception):
@@ -21,6 +23,8 @@ class HttpServer:
     max_tokens     longest answer
     replay_tokens  how far before the end of the pages a replay begins
     facts          what the server told of itself when it was first asked
+
+    Off the CPU, log-probabilities are asked for: answers may differ where choices are close.
     """
 
     def __init__(self, url: str, *, max_tokens: int, api_key: str | None = None) -> None:
@@ -47,6 +51,8 @@ class HttpServer:
             "cache_salt": salt,
             "return_token_ids": True,
         }
+        if self.facts["device"] != "cpu":
+            asked |= {"logprobs": True, "top_logprobs": _LIKELIEST}
         return read_answer(self._json("POST", "/v1/chat/completions", asked))
 
     def counters(self) -> dict[str, float]:

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 
+from tests.evaluate.closeness import distance_at_fork
 from tests.evaluate.conditions import Outcome
 
 # Of a normal distribution, 95 % lie within so many standard deviations.
@@ -68,13 +70,24 @@ class Paired:
     """What became of the same cases in another run.
 
     same_tokens  the answers are equal token by token
+    same_bits    and so is every log-probability that was told, of which there were some
+    excused      they are not, but where they part the choice was closer than the margin
     lost         right before, wrong now; gained: the other way round
+    widest       of the choices where answers part, how far the least close one was, in nats
     """
 
     n: int
     same_tokens: int
     lost: int
     gained: int
+    same_bits: int = 0
+    excused: int = 0
+    widest: float = 0.0
+
+    @property
+    def faults(self) -> int:
+        """How many answers differ and are not excused."""
+        return self.n - self.same_tokens - self.excused
 
     @property
     def points(self) -> float:
@@ -90,15 +103,26 @@ class Paired:
         return 100 * math.sqrt(max(0.0, changed - net * net / self.n)) / self.n
 
 
-def compare(base: Iterable[Outcome], other: Iterable[Outcome]) -> Paired:
-    """Return what changed from `base` to `other` in the cases that both have."""
+def compare(base: Iterable[Outcome], other: Iterable[Outcome], *, margin: float = 0.0) -> Paired:
+    """Return what changed from `base` to `other` in the cases that both have.
+
+    margin  in nats; answers that part where `base` chose more closely than that are excused
+    """
     known = {one.case.key: one for one in base}
     pairs = [(known[one.case.key], one) for one in other if one.case.key in known]
+    answers = [(a.answer, b.answer) for a, b in pairs]
+    forks = [at for at in starmap(distance_at_fork, answers) if at is not None]
     return Paired(
         n=len(pairs),
         same_tokens=sum(a.answer.token_ids == b.answer.token_ids for a, b in pairs),
         lost=sum(a.verdict.right and not b.verdict.right for a, b in pairs),
         gained=sum(b.verdict.right and not a.verdict.right for a, b in pairs),
+        same_bits=sum(
+            bool(a.choices) and (a.token_ids, a.choices) == (b.token_ids, b.choices)
+            for a, b in answers
+        ),
+        excused=sum(at < margin for at in forks),
+        widest=max(forks, default=0.0),
     )
 
 

@@ -116,6 +116,11 @@ def test_a_path_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     assert "hope is none of window, c4, c128" in capsys.readouterr().err
 
 
+def test_the_network_on_a_gpu_is_not_edited(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["c4", "--port", "0", "--device", "cuda"]) == 2
+    assert "on the CPU" in capsys.readouterr().err
+
+
 def test_a_copy_without_sinks_differs_in_nothing_else(tmp_path: Path) -> None:
     model, copy = tmp_path / "model", tmp_path / "copy"
     model.mkdir()

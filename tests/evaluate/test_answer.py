@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.evaluate.answer import Answer, judge, read_answer
+from tests.evaluate.answer import Answer, Choice, judge, read_answer
 from tests.evaluate.case import Case, Cell, make_cases
 from tests.train.dialogue import Call, Check, Dialogue, Reply, Turn
 
@@ -36,6 +36,18 @@ def test_an_answer_is_read_whole() -> None:
     answer = read_answer(completion(None, ("add", '{"a": 1}'), finish="tool_calls"))
 
     assert answer == Answer(Reply("", (Call("add", {"a": 1}),)), "tool_calls", 0, (5, 6, 1), 9, 4)
+
+
+def test_log_probabilities_are_read_where_they_were_asked_for() -> None:
+    likeliest = [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -1.5}]
+    raw = completion("a")
+    raw["choices"][0]["logprobs"] = {
+        "content": [{"token": "a", "logprob": -0.5, "top_logprobs": likeliest}]
+    }
+
+    assert read_answer(raw).choices == (Choice("a", -0.5, {"a": -0.5, "b": -1.5}),)
+    raw["choices"][0]["logprobs"] = None
+    assert read_answer(raw).choices == ()
 
 
 @pytest.mark.parametrize("arguments", ["{", "[1]", "3"])

@@ -29,7 +29,8 @@ def test_all_conditions_happen_on_a_real_server(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = tmp_path / "run.json"
-    argv = ["--tasks", "needle", "sums", "--distances", "1000", "--n", "1", "--max-tokens", "8"]
+    asked = ["--tasks", "needle", "sums", "--distances", "1000", "--n", "1", "--max-tokens", "8"]
+    argv = [*asked, "--deterministic"]
 
     code = main([*argv, "--conditions", *CONDITIONS, "--json", str(document), "--quiet"])
 
@@ -44,7 +45,8 @@ def test_all_conditions_happen_on_a_real_server(
 @pytest.mark.slow
 def test_other_formats_and_networks_answer_the_same_prompts(tmp_path: Path) -> None:
     document = tmp_path / "run.json"
-    argv = ["--tasks", "needle", "tool_calls", "--distances", "300", "--n", "2"]
+    asked = ["--tasks", "needle", "tool_calls", "--distances", "300", "--n", "2"]
+    argv = [*asked, "--device", "cpu"]
     compared = ["--kv", "fp32", "--without", "window", "c4", "c128"]
 
     assert main([*argv, *compared, "--max-tokens", "8", "--json", str(document), "--quiet"]) == 0
@@ -57,3 +59,28 @@ def test_other_formats_and_networks_answer_the_same_prompts(tmp_path: Path) -> N
     changed = {change["variant"]: change for change in told["changes"]}
     assert set(changed) == {"fp32", "without window", "without c4", "without c128"}
     assert changed["without window"]["same_tokens"] < changed["without window"]["n"]
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("mode", [(), ("--deterministic",)], ids=["plain", "deterministic"])
+def test_on_a_gpu_reuse_changes_close_choices_alone(tmp_path: Path, mode: tuple[str, ...]) -> None:
+    """With --deterministic it changes no bit, and neither do steps of other sizes."""
+    document, deterministic = tmp_path / "run.json", bool(mode)
+    asked = ["--tasks", "needle", "facts", "sums", "--distances", "300", "1500", "--n", "4"]
+    argv = [*asked, "--device", "cuda", *mode, "--kv", "fp32", "--without", "c4"]
+
+    code = main([*argv, "--conditions", *CONDITIONS, "--json", str(document), "--quiet"])
+
+    told = json.loads(document.read_text())
+    assert code == 0
+    assert all(row["proven"] for row in told["outcomes"])
+    assert set(told["left_out"]) == {"fp32", "without c4"}
+    assert {change["variant"] for change in told["changes"]} == {"default", "no cache"}
+    for change in told["changes"]:
+        assert change["same_tokens"] + change["excused"] == change["n"], change
+        assert not deterministic or change["same_bits"] == change["n"], change
+    noise = told["noise"]
+    assert noise["n"] >= len({row["case"] for row in told["outcomes"]})
+    assert told["margin"] == (0 if deterministic else noise["most"])
+    assert noise["most"] == 0 or not deterministic

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.evaluate.options import parse
-from tests.evaluate.variants import Variant, make_variants
+from tests.evaluate.variants import Variant, make_variants, no_cache, unfit
 
 
 def test_what_follows_two_dashes_goes_to_the_server() -> None:
@@ -23,6 +23,32 @@ def test_quick_asks_less_of_everything() -> None:
     assert full.distances[-1] == 16384
 
 
+def test_the_device_and_the_mode_go_to_every_server() -> None:
+    options = parse(["--device", "cuda", "--deterministic", "--", "--experts", "fp8"])
+
+    assert options.flags() == ("--device", "cuda", "--deterministic", "--experts", "fp8")
+    assert (options.told()["device"], options.told()["deterministic"]) == ("cuda", True)
+    assert parse([]).flags() == ()
+
+
+@pytest.mark.parametrize(
+    ("variant", "on_cuda"),
+    [
+        (Variant("default"), True),
+        (Variant("fp8"), True),
+        (Variant("bf16"), False),
+        (Variant("fp32"), False),
+        (Variant("without c4", (), "c4"), False),
+        (Variant("without sinks", (), "sinks"), True),
+        (no_cache(()), True),
+    ],
+    ids=lambda value: value.name if isinstance(value, Variant) else "",
+)
+def test_what_only_the_cpu_can_serve_is_said_to_be_so(variant: Variant, on_cuda: bool) -> None:
+    assert unfit(variant, "cpu") is None
+    assert (unfit(variant, "cuda") is None) == on_cuda
+
+
 @pytest.mark.parametrize(
     "argv",
     [
@@ -32,6 +58,9 @@ def test_quick_asks_less_of_everything() -> None:
         ["--conditions", "lukewarm"],
         ["--url", "http://127.0.0.1:1", "--kv", "fp8"],
         ["--url", "http://127.0.0.1:1", "--", "--dtype", "float32"],
+        ["--url", "http://127.0.0.1:1", "--device", "cpu"],
+        ["--url", "http://127.0.0.1:1", "--deterministic"],
+        ["--device", "tpu"],
         ["--without", "sinks"],
         ["--nonsense"],
     ],

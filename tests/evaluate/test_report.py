@@ -2,10 +2,14 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.evaluate.answer import Choice
+from tests.evaluate.conditions import Outcome
 from tests.evaluate.plots import write_plot
 from tests.evaluate.record import write_card, write_csv, write_json
 from tests.evaluate.report import accuracy_table, report
@@ -36,11 +40,51 @@ def test_a_row_a_task_and_a_column_a_distance() -> None:
 def test_the_report_tells_states_of_the_cache_and_other_servers_apart() -> None:
     text = report(_results())
 
-    assert "| hit | 4 | 4 | 0 | 0.0 |  | 100.0 (51-100) | +25.0 ±21.7 | 4/4 |" in text
+    assert "| hit | 4 | 4 | 0 | 0.0 |  | 100.0 (51-100) | +25.0 ±21.7 | 4/4 | 0 | 0 |  |" in text
     assert "| task | default | without c4 |" in text
     assert "-100.0" in text
     assert "stopped by itself: 83.3" in text
     assert "valid, of json_schema: 100.0" in text
+
+
+_CUDA = {"device": "cuda", "device_name": "Some GPU", "dtype": "bfloat16", "record_format": "fp8"}
+
+
+def _chosen(key: str, lead: float, **more: Any) -> Outcome:
+    """Return an outcome of one token, likelier by `lead` than another."""
+    told = outcome(key, right=True, **more)
+    choice = Choice("a", -0.5, {"a": -0.5, "b": -0.5 - lead})
+    return replace(told, answer=replace(told.answer, choices=(choice,)))
+
+
+def test_on_a_gpu_the_margin_is_what_a_server_without_a_cache_changes() -> None:
+    cold, alone = _chosen("f", 0.25), _chosen("f", 0.75, variant="no cache")
+    results = Results([cold, _chosen("f", 0.25, condition="hit"), alone], _CUDA)
+
+    text = report(results)
+
+    assert results.margin == pytest.approx(0.5)
+    assert text.startswith("Server: Some GPU, bfloat16, KV fp8\n")
+    assert "| hit | 1 | 1 | 0 | 0.0 |  | 100.0 (21-100) | +0.0 ±0.0 | 1/1 | 0 | 0 | 1/1 |" in text
+    assert "differ by 0.5000 nats (median), 0.5000 at most, of 1 tokens" in text
+    assert "margin: 0.5000 nats" in text
+
+
+def test_a_server_that_promises_the_same_bits_has_no_margin() -> None:
+    outcomes = [_chosen("f", 0.25), _chosen("f", 0.75, variant="no cache")]
+    exact = Results(outcomes, {**_CUDA, "deterministic": True})
+
+    assert (exact.margin, Results(outcomes).margin) == (0, 0)
+    assert exact.server().endswith("the same bits in any state of the cache")
+    unmeasured = Results([_chosen("f", 0.25), _chosen("f", 0.25, condition="hit")], _CUDA)
+    assert "was not measured on this server" in report(unmeasured)
+
+
+def test_what_was_not_asked_is_said_with_the_reason() -> None:
+    results = _results()
+    results.left_out["fp32"] = "not here"
+
+    assert report(results).endswith("\n\nnot asked: fp32: not here")
 
 
 def test_goals_are_those_of_the_cases_that_were_asked() -> None:
@@ -67,7 +111,9 @@ def test_files_have_every_cell_and_every_outcome(tmp_path: Path) -> None:
     write_card(card, results)
 
     told = json.loads(document.read_text())
-    assert told["seed"] == 4
+    assert (told["seed"], told["server"], told["margin"]) == (
+        4, "cpu, the same bits in any state of the cache", 0
+    )  # fmt: skip
     assert len(told["outcomes"]) == len(results.outcomes)
     assert [row["said"] for row in told["outcomes"] if not row["right"]] == ["y"] * 3
     rows = list(csv.DictReader(table.read_text().splitlines()))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.evaluate.answer import Answer, Verdict
+from tests.evaluate.answer import Answer, Choice, Verdict
 from tests.evaluate.conditions import Outcome
 from tests.evaluate.tally import Paired, Share, by_place, compare, compare_rows
 from tests.evaluate.test_answer import case_of
@@ -80,7 +80,26 @@ def test_runs_are_compared_case_by_case() -> None:
         outcome("e", right=True),
     ]
 
-    assert compare(base, other) == Paired(n=4, same_tokens=1, lost=2, gained=1)
+    assert compare(base, other) == Paired(n=4, same_tokens=1, lost=2, gained=1, widest=math.inf)
+
+
+def test_answers_that_part_at_a_close_choice_are_excused() -> None:
+    likely = {"a": -0.70, "b": -0.72}
+    one, two = Choice("a", -0.70, likely), Choice("b", -0.72, likely)
+
+    def said(token: int, choice: Choice) -> Outcome:
+        told = outcome("k", right=True, tokens=(token,))
+        return replace(told, answer=replace(told.answer, choices=(choice,)))
+
+    cold, other = said(1, one), said(2, two)
+
+    assert compare([cold], [other], margin=0.03).excused == 1
+    assert compare([cold], [other], margin=0.03).faults == 0
+    within = compare([cold], [other], margin=0.01)
+    assert (within.excused, within.faults, within.widest) == (0, 1, pytest.approx(0.02))
+    assert compare([cold], [other]).faults == 1
+    assert compare([cold], [cold]).same_bits == 1
+    assert compare([cold], [said(1, replace(one, logprob=-0.71))]).same_bits == 0
 
 
 def test_points_are_what_was_gained_less_what_was_lost() -> None:

@@ -16,6 +16,12 @@ SINKS = "sinks"
 ABLATIONS = (*PATHS, SINKS)
 KV_FORMATS = ("fp8", "bf16", "fp32")
 DEFAULT = "default"
+# Computes the same prompts without a cache and in other steps: neither pages nor windows are
+# multiples of them.
+NO_CACHE = "no cache"
+_NO_CACHE_FLAGS = ("--disable-radix-cache", "--chunked-prefill-size", "200")
+# What a server on the CPU takes unasked; elsewhere it would take all memory there is.
+_POOLS = ("--kv-cache-bytes", str(1 << 30))
 _READY_S = 900.0
 
 
@@ -23,7 +29,7 @@ _READY_S = 900.0
 class Variant:
     """One server to be evaluated.
 
-    name       "default", a KV format, or "without" a path
+    name       "default", "no cache", a KV format, or "without" a path
     flags      of `launch_server.py`
     taken      the path that its network lacks, of `ABLATIONS`
     """
@@ -47,6 +53,22 @@ def make_variants(
     return variants
 
 
+def no_cache(flags: Sequence[str]) -> Variant:
+    """Return the variant that tells what arithmetic alone changes; `flags` as for the others."""
+    return Variant(NO_CACHE, (*flags, *_NO_CACHE_FLAGS))
+
+
+def unfit(variant: Variant, device: str) -> str | None:
+    """Return why a variant is not served on `device` ("cpu", "cuda"), None if it is."""
+    if device == "cpu":
+        return None
+    if variant.name in KV_FORMATS and variant.name != "fp8":
+        return "on CUDA, KV records are fp8: give --device cpu"
+    if variant.taken in PATHS:
+        return "paths are taken away from the network on the CPU: give --device cpu"
+    return None
+
+
 @contextlib.contextmanager
 def served(variant: Variant, model: Path | None, *flags: str) -> Generator[str]:
     """Run a variant's server; yield its URL.
@@ -65,7 +87,10 @@ def served(variant: Variant, model: Path | None, *flags: str) -> Generator[str]:
             launcher = [*ABLATED_LAUNCHER, variant.taken]
         chosen = () if model is None else ("--model-path", str(model))
         running = running_server(
-            *(*chosen, *flags, *variant.flags), launcher=launcher, check=False, ready_s=_READY_S
+            *(*_POOLS, *chosen, *flags, *variant.flags),
+            launcher=launcher,
+            check=False,
+            ready_s=_READY_S,
         )
         try:
             server = stack.enter_context(running)

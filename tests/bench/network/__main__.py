@@ -6,7 +6,14 @@
     profile   either of them under the profiler: kernels by time, gaps between them
 
 A step of decode is the network, the likeliest token of each row and the next position. Lines that
-begin with # say what the set-up took, compiling included.
+begin with # say what the set-up took, compiling included. Where several contexts are measured, a
+second table says what each adds over the shortest, beside the time of the KV that it reads besides:
+
+    python -m tests.bench.network decode --batch 1 --context 4096 900000 --experts fp4
+    python -m tests.bench.network decode --batch 1 64 --deterministic
+
+With --deterministic a token has the same bits in any company; the same command without it says
+what that costs.
 """
 
 import argparse
@@ -17,7 +24,7 @@ from pathlib import Path
 import torch
 
 from layers.config import load_config
-from layers.fused.expert_form import expert_form
+from layers.fused.expert_form import ExpertForm, expert_form
 from layers.fused.network import FusedV4
 from layers.weights import fill_dummy
 from tests.bench.kernels.timing import copy_bandwidth
@@ -25,7 +32,15 @@ from tests.bench.network.clock import stage
 from tests.bench.network.decode import Context, measure_decode
 from tests.bench.network.kernels_run import gap_table, kernel_table, profiled
 from tests.bench.network.prefill import measure_prefill, prompt_run
-from tests.bench.network.report import Figures, add_rows, heading, line
+from tests.bench.network.report import (
+    Figures,
+    OtherColumns,
+    add_rows,
+    added_table,
+    check_columns,
+    heading,
+    line,
+)
 from tests.bench.serving.machine import commit
 
 CUT = Path(__file__).parent / "v4_flash_8_layers"
@@ -37,6 +52,11 @@ def main() -> None:
     options = parse(sys.argv[1:])
     if not torch.cuda.is_available():
         sys.exit("no CUDA device: there is nothing to measure")
+    if not options.profile and options.csv is not None:
+        try:
+            check_columns(options.csv)
+        except OtherColumns as fault:
+            sys.exit(f"error: {fault}")
     device = torch.device("cuda", 0)
     torch.manual_seed(SEED)
     with torch.inference_mode():
@@ -52,7 +72,7 @@ def main() -> None:
                 gpu = torch.cuda.get_device_name()
                 add_rows(options.csv, [figures], gpu=gpu, commit=commit())
             print(heading(), line(figures), sep="\n", flush=True)
-    print(f"\n{heading()}", *map(line, found), sep="\n")
+    print(f"\n{heading()}", *map(line, found), "", *added_table(found), sep="\n")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -90,6 +110,9 @@ def _phases(
         phase.add_argument(
             "--chunk", type=int, nargs="+" if several else None, default=[8192] if several else 8192
         )
+        phase.add_argument(
+            "--deterministic", action="store_true", help="the same bits in any company; slower"
+        )
         phase.add_argument("--experts", choices=("both", "fp4", "fp8"), default="both")
         phase.add_argument("--model", type=Path, default=CUT, help="folder with a config.json")
         if profile:
@@ -101,11 +124,17 @@ def _phases(
 def _network(options: argparse.Namespace, device: torch.device) -> FusedV4:
     config = load_config(options.model)
     with stage("allocation of weights", device):
-        network = FusedV4(config, device, experts=expert_form(config, options.experts))
+        form = expert_form(config, options.experts)
+        network = FusedV4(config, device, experts=form, deterministic=options.deterministic)
     with stage("random weights", device):
         fill_dummy(network, SEED)
     print(f"# {torch.cuda.memory_allocated(device) / 1e9:.1f} GB of weights", flush=True)
     return network
+
+
+def kept_form(options: argparse.Namespace) -> ExpertForm:
+    """Return the form that a step multiplies: a deterministic network keeps fp4 of both."""
+    return "fp4" if options.deterministic and options.experts == "both" else options.experts
 
 
 def _context(options: argparse.Namespace, network: FusedV4, tokens: int) -> Context:
@@ -126,7 +155,7 @@ def _decode(options: argparse.Namespace, network: FusedV4) -> Iterator[Figures]:
         torch.cuda.empty_cache()
         context = _context(options, network, tokens)
         for rows in options.batch:
-            yield measure_decode(context, rows, form=options.experts, bandwidth=bandwidth)
+            yield measure_decode(context, rows, form=kept_form(options), bandwidth=bandwidth)
         del context
 
 
@@ -140,7 +169,7 @@ def _prefill(options: argparse.Namespace, network: FusedV4) -> Iterator[Figures]
                     prompt=prompt,
                     rows=rows,
                     chunk=chunk,
-                    form=options.experts,
+                    form=kept_form(options),
                     repeats=options.repeats,
                 )
 

@@ -69,15 +69,21 @@ class Context:
 
         replays  how many steps a case times
         longest  tokens that the page tables have columns for, if more than the rows need
+
+        Raises ValueError for more tokens than the network has positions.
         """
         self.network, self.tokens, self._most, self.replays = network, tokens, rows, replays
         config, device = network.config, network.device
         spec = pool_spec(config, "fp8")
         size, needed = spec.tree.page_size, tokens + replays + OTHER_STEPS
+        most = config.max_position_embeddings
+        if max(longest, needed) > most:
+            raise ValueError(f"{max(longest, needed)} tokens: the network has {most} positions")
         self._pages = div_ceil(max(longest, needed), size)
         self._units, self.pools = RowUnits.scattered(
             spec, rows=rows + 1, tokens=needed, device=device
         )
+        print(f"# {self.pools.bytes / 1e9:.2f} GB of pools, {self._pages} pages a row at most")
         prompt = torch.randint(config.vocab_size, (1, tokens))
         with stage(f"prefill of {tokens} tokens", device):
             for chunks in packed_steps(prompt=tokens, rows=1, budget=chunk):
@@ -142,4 +148,6 @@ def measure_decode(context: Context, rows: int, *, form: ExpertForm, bandwidth: 
         tokens_per_s=rows / median * 1e3,
         floor_ms=read.floor_ms(bandwidth),
         experts_a_layer=touched / layers,
+        kv_floor_ms=StepBytes(dense=0, experts=0, kv=read.kv).floor_ms(bandwidth),
+        deterministic=network.deterministic,
     )

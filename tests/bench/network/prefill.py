@@ -59,4 +59,5 @@ def measure_prefill(
         chunk=chunk,
         ms=seconds * 1e3,
         tokens_per_s=rows * prompt / seconds,
+        deterministic=network.deterministic,
     )

@@ -1,8 +1,13 @@
 """Both measurements from end to end on a small network, and the command line."""
 
-import pytest
+from dataclasses import replace
 
-from tests.bench.network.__main__ import parse
+import pytest
+import torch
+
+from layers.fused.network import FusedV4
+from layers.weights import fill_dummy
+from tests.bench.network.__main__ import kept_form, parse
 from tests.bench.network.decode import Context, measure_decode
 from tests.bench.network.floor import dense_bytes, kv_bytes, one_expert_bytes
 from tests.bench.network.prefill import measure_prefill
@@ -22,6 +27,8 @@ def test_decode_is_measured_against_the_experts_that_were_routed_to() -> None:
     read = dense_bytes(made) + 3 * kv_bytes(SMALL, context.pools.spec, 300)
     read += touched * SMALL.num_hidden_layers * one_expert_bytes(SMALL, "fp4")
     assert figures.floor_ms == pytest.approx(read / 1e6)
+    assert figures.kv_floor_ms == pytest.approx(3 * kv_bytes(SMALL, context.pools.spec, 300) / 1e6)
+    assert not figures.deterministic
 
 
 def test_a_context_has_room_for_no_more_rows_than_were_asked_for() -> None:
@@ -29,6 +36,25 @@ def test_a_context_has_room_for_no_more_rows_than_were_asked_for() -> None:
 
     with pytest.raises(ValueError, match="room for 2 rows, 3 are wanted"):
         context.decoder(3)
+
+
+def test_a_context_ends_where_the_positions_of_the_network_do() -> None:
+    with pytest.raises(ValueError, match="the network has 1048576 positions"):
+        Context(network(), tokens=1_048_570, rows=1, replays=1, chunk=8192)
+
+
+def test_a_deterministic_network_is_measured_and_said_to_be_one() -> None:
+    one_layer = replace(SMALL, num_hidden_layers=1, compress_ratios=(0,))
+    made = FusedV4(one_layer, torch.device("cpu"), experts="both", deterministic=True)
+    fill_dummy(made, 3)
+    options = parse(["decode", "--deterministic"])
+
+    context = Context(made, tokens=4, rows=1, replays=1, chunk=8)
+    decoded = measure_decode(context, 1, form=kept_form(options), bandwidth=1e9)
+    prefilled = measure_prefill(made, prompt=4, rows=1, chunk=8, form=kept_form(options), repeats=1)
+
+    assert (decoded.deterministic, prefilled.deterministic) == (True, True)
+    assert decoded.experts == prefilled.experts == "fp4"
 
 
 def test_decoding_goes_on_by_a_position_a_step() -> None:
@@ -49,9 +75,10 @@ def test_prefill_is_measured_in_tokens_of_all_prompts() -> None:
 
 def test_the_command_line_has_two_phases_and_a_profile_of_either() -> None:
     decode = parse(["decode", "--batch", "1", "64", "--context", "8192", "--experts", "fp4"])
-    profile = parse(["profile", "prefill", "--prompt", "8192"])
+    profile = parse(["profile", "prefill", "--prompt", "8192", "--deterministic"])
 
     assert (decode.phase, decode.profile, decode.batch) == ("decode", False, [1, 64])
     assert (profile.phase, profile.profile, profile.chunk) == ("prefill", True, [8192])
+    assert (decode.deterministic, profile.deterministic) == (False, True)
     with pytest.raises(SystemExit):
         parse(["train"])

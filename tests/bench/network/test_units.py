@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 import torch
 
-from layers.config import pool_spec
+from layers.config import load_config, pool_spec
+from tests.bench.network.__main__ import CUT
 from tests.bench.network.small_network import SMALL, network
 from tests.bench.network.units import Chunk, RowUnits, copy_row, forward_batch, packed_steps
 
 CPU = torch.device("cpu")
+FLASH = load_config(CUT)
 SPEC = pool_spec(SMALL, "fp8")
 
 
@@ -43,6 +45,25 @@ def test_rows_share_no_unit_and_use_all_but_the_dummy() -> None:
 )
 def test_steps_are_filled_row_after_row(sizes: dict[str, Any], want: list[list[Chunk]]) -> None:
     assert packed_steps(**sizes) == want
+
+
+def test_a_row_of_900_000_tokens_is_prefilled_by_chunks_and_decoded() -> None:
+    tokens, spec = 900_000, pool_spec(FLASH, "fp8")
+    units, pools = RowUnits.scattered(spec, rows=1, tokens=tokens + 56, device=CPU)
+    steps = packed_steps(prompt=tokens, rows=1, budget=16_384)
+
+    last = forward_batch(
+        units, steps[-1], torch.zeros((1, tokens), dtype=torch.int64), page_size=256
+    )
+    rows = units.decode_rows(slice(0, 1), torch.zeros(1), position=tokens, pages=4096)
+
+    assert len(steps) == 55
+    assert (int(last.chunk_start), int(last.save_position)) == (884_736, tokens)
+    assert last.page_table.shape == (1, 3516)
+    assert pools.sizes.full_pages == 3516
+    assert rows.page_table.shape == (1, 4096)
+    assert int((rows.page_table > 0).sum()) == 3516
+    assert tokens < FLASH.max_position_embeddings
 
 
 def test_logits_are_those_of_the_last_token_of_a_prompt() -> None:

@@ -131,7 +131,7 @@ def _step(row: _Row, machine: Machine) -> Point:
         gpu=row["GPU"],
         commit=row["commit"],
         op=row["phase"],
-        backend=row["experts"],
+        backend=row["experts"] + (" det" if row.get("deterministic") == "True" else ""),
         shape=f"B={row['rows']} tokens={row['tokens']}{chunk}",
         us=us,
         floor_us=floor_us,
