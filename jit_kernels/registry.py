@@ -51,7 +51,7 @@ def select(op: str, backends: Sequence[Backend]) -> Callable[..., Any]:
 
     op        name of the public function; `KERNEL_<OP>` in capitals forces a backend, on the
               devices whose tensors it takes
-    backends  best first; the last one is the reference, which runs anywhere
+    backends  best first; one of them, the last as a rule, is the reference, which runs anywhere
     With several kinds of devices the function looks where its first argument, a tensor, lies.
     Raises BackendUnavailable when a forced backend is unknown or cannot run, or none can.
     """
