@@ -2,6 +2,7 @@
 
 import dataclasses
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -63,8 +64,14 @@ def alone(form: ExpertForm, device: torch.device) -> Tensor:
     return logits
 
 
-# On the CPU fp4 goes the way that fp8 goes: there it is for those with time.
+# On the CPU, where fp4 goes the way that fp8 goes, one case of each kind is for everybody, and the
+# others are for those with time.
 ELSEWHERE = () if torch.cuda.is_available() else (pytest.mark.slow,)
+
+
+def few(first: int, *others: int) -> list[Any]:
+    """Return parameters of which all but the first are for a device."""
+    return [first, *(pytest.param(other, marks=ELSEWHERE) for other in others)]
 
 
 @pytest.fixture(params=[pytest.param("fp4", marks=ELSEWHERE), "fp8"])
@@ -73,7 +80,7 @@ def form(request: pytest.FixtureRequest) -> ExpertForm:
     return request.param
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 64, 256])
+@pytest.mark.parametrize("chunk", few(7, 1, 64, 256))
 def test_chunking_changes_no_bit(device: torch.device, form: ExpertForm, chunk: int) -> None:
     direct = driven(form, device)
     row = direct.row(PROMPT)
@@ -97,7 +104,7 @@ def test_of_both_forms_of_experts_the_one_that_is_multiplied_is_kept(device: tor
     assert_same_bits(got, alone("fp4", device)[:9])
 
 
-@pytest.mark.parametrize("place", [0, 7])
+@pytest.mark.parametrize("place", few(7, 0))
 def test_company_in_a_step_changes_no_bit(
     device: torch.device, form: ExpertForm, place: int
 ) -> None:
@@ -119,7 +126,7 @@ def test_company_in_a_step_changes_no_bit(
     assert_same_bits(torch.cat(parts), alone(form, device))
 
 
-@pytest.mark.parametrize("company", [0, 3])
+@pytest.mark.parametrize("company", few(3, 0))
 def test_decoded_tokens_have_the_bits_of_prefilled_ones(
     device: torch.device, form: ExpertForm, company: int
 ) -> None:
