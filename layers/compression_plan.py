@@ -15,7 +15,6 @@ __all__ = [
     "FinishedBlocks",
     "FoldPlan",
     "PoolingPlan",
-    "finished_blocks",
     "fold_plan",
     "pad_tile",
     "pooling_plan",
@@ -140,7 +139,7 @@ def pooling_plan(
         phase=tokens.position % 4,
         old_rows=_ring_slots(ring, count),
         members=_pool_members(tokens, last, count),
-        finished=finished_blocks(tokens, last, ratio=4, tree=spec.tree, rope=rope),
+        finished=_finished_blocks(tokens, last, ratio=4, tree=spec.tree, rope=rope),
         saves=ring_saves(tokens, count),
         table=table,
         window_index=window_index,
@@ -178,7 +177,7 @@ def fold_plan(
         start_banks=ring[row] * banks + (position - 1) % banks,
         start_empty=begins,
         members=state_of[last],
-        finished=finished_blocks(tokens, last, ratio=128, tree=spec.tree, rope=rope),
+        finished=_finished_blocks(tokens, last, ratio=128, tree=spec.tree, rope=rope),
         old_banks=_ring_slots(ring, banks),
         saves=SaveList(source, saves.target),
         table=table,
@@ -217,7 +216,7 @@ def _segments(tokens: StepTokens) -> tuple[Tensor, tuple[int, ...], Tensor]:
     return order, tuple(torch.bincount(step).tolist()), first[longest]
 
 
-def finished_blocks(
+def _finished_blocks(
     tokens: StepTokens, last: Tensor, *, ratio: int, tree: TreeSpec, rope: RopeFrequencies
 ) -> FinishedBlocks:
     """Return the blocks of `ratio` that the tokens `last` finish."""
