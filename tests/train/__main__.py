@@ -1,5 +1,7 @@
 """Train the default model: `python -m tests.train --out RUN --minutes 9`, and again with --resume.
 
+On several GPUs of one host, in less time: `torchrun --standalone --nproc-per-node 4 -m tests.train`
+in the place of `python -m tests.train`.
 A slice ends by itself, its state saved in RUN; the run's log is RUN/log.csv, and what it knew of
 each task as it went on RUN/exams.csv. The data is made by worker processes while the device
 computes.
@@ -21,6 +23,7 @@ from tests.train.export import TOKENIZER_FILES
 from tests.train.exported import is_exported
 from tests.train.geometry import default_config
 from tests.train.phases import PHASES, first_step, scaled
+from tests.train.ranks import Ranks, joined
 from tests.train.regions import Regions
 from tests.train.run_state import read_progress
 from tests.train.source import Shards
@@ -32,7 +35,7 @@ _ENDING_S = 20.0
 _TOKENIZER, _TOKENS = "tokenizer", "tokenizer.json"
 
 
-def _options() -> argparse.Namespace:
+def _options(ranks: Ranks) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.train", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
     parser.add_argument("--minutes", type=float, help="end the slice after so long")
@@ -49,7 +52,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the steps to do")
     parser.add_argument("--rate", type=float, default=RunSettings().rate, help="learning rate")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2))
+    spare = (os.cpu_count() or 2) - 2 * ranks.count
+    parser.add_argument("--workers", type=int, default=max(1, spare))
     parser.add_argument("--compile", action="store_true", help="fuse chains of operations")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
@@ -57,7 +61,7 @@ def _options() -> argparse.Namespace:
         parser.error("--resume and --take-up exclude each other")
     if options.at is not None and options.take_up is None:
         parser.error("--at says where to --take-up")
-    if options.take_up is not None:
+    if options.take_up is not None and ranks.leads:
         fault = _take_tokenizer(options)
         if fault:
             parser.error(fault)
@@ -92,14 +96,17 @@ def _taken_up_at(options: argparse.Namespace) -> int:
 
 def _main() -> None:
     began = time.monotonic()
-    options = _options()
+    ranks = joined()
+    options = _options(ranks)
     torch.set_float32_matmul_precision("high")
     device = torch.device(options.device)
     raw = default_config()
     tokenizer = options.out / _TOKENIZER
-    if not (tokenizer / _TOKENS).is_file():
+    if ranks.leads and not (tokenizer / _TOKENS).is_file():
         tokenizer.mkdir(parents=True, exist_ok=True)
         write_tokenizer(tokenizer, max_tokens=raw["max_position_embeddings"], seed=options.seed)
+    # The others go on when there is one.
+    ranks.agreed(True)
     taken_up_at = _taken_up_at(options)
     with tempfile.TemporaryDirectory() as shards:
         trainer = Trainer(
@@ -117,6 +124,7 @@ def _main() -> None:
             dtype=torch.bfloat16 if device.type == "cuda" else torch.float32,
             regions=Regions(compiled=options.compile),
             exams=Exams(tokenizer / _TOKENS, seed=options.seed),
+            ranks=ranks,
         )
         if options.resume:
             trainer.resume()
@@ -127,8 +135,10 @@ def _main() -> None:
             until = began + 60 * options.minutes - _ENDING_S
         finished = trainer.train(until)
     trainer.save(options.portable)
-    word = "finished" if finished else "goes on with --resume"
-    sys.stderr.write(f"step {trainer.progress.step}: the run {word}\n")
+    if ranks.leads:
+        word = "finished" if finished else "goes on with --resume"
+        sys.stderr.write(f"step {trainer.progress.step}: the run {word}\n")
+    ranks.part_ways()
 
 
 if __name__ == "__main__":

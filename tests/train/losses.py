@@ -61,6 +61,11 @@ class Tally:
     texts: Tensor
     text_loss: Tensor
 
+    @property
+    def sums(self) -> list[Tensor]:
+        """All of them."""
+        return [self.answers, self.answer_loss, self.right, self.texts, self.text_loss]
+
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(
             self.answers + other.answers,

@@ -14,11 +14,12 @@ from layers.config import ModelConfig
 from tests.train.attention import Mode
 from tests.train.exam import HIDDEN, Exams, Paper, right_answers
 from tests.train.exported import is_exported, load_exported
-from tests.train.losses import Tally, Targets, targets_of, token_loss
-from tests.train.network import Outcome, V4Trainee
+from tests.train.losses import Tally, targets_of
+from tests.train.network import V4Trainee
 from tests.train.optimiser import Optimiser
 from tests.train.parameters import first_parameters, split_parameters
 from tests.train.phases import Phase, phase_at, rate_at
+from tests.train.ranks import Ranks, SharedSource
 from tests.train.regions import Regions
 from tests.train.run_log import ExamRow, LogRow, RunLog
 from tests.train.run_state import (
@@ -29,7 +30,8 @@ from tests.train.run_state import (
     save_portable,
     save_state,
 )
-from tests.train.source import Source
+from tests.train.source import Rows, Source
+from tests.train.step_gradient import LossWeights, StepSums, step_gradient
 
 STATE = "state"
 LOG = "log.csv"
@@ -79,16 +81,6 @@ class _Interval:
     tally: Tally | None = None
 
 
-@dataclass(slots=True)
-class _Step:
-    """What one step's micro-batches add up to."""
-
-    loss: Tensor | float = 0.0
-    index_kl: Tensor | float = math.nan
-    tally: Tally | None = None
-    loads: dict[int, Tensor] | None = None
-
-
 class Trainer:
     """Trains one network in a folder, slice by slice."""
 
@@ -104,6 +96,7 @@ class Trainer:
         dtype: torch.dtype = torch.float32,
         regions: Regions | None = None,
         exams: Exams | None = None,
+        ranks: Ranks | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin anew; `resume` or `take_up` go on with what there is.
@@ -111,11 +104,14 @@ class Trainer:
         folder  the state and the log are kept there
         dtype   of matrices and activations; parameters and moments are float32
         exams   what is asked while the run goes on, None: nothing
+        ranks   the processes that share the run, None: this one alone
         """
         self.settings = settings or RunSettings()
         self.progress = Progress()
-        self._phases, self._folder, self._source = list(phases), folder, source
-        self._exams = exams
+        self._ranks = ranks or Ranks()
+        self._weights = LossWeights(self.settings.index_weight, self.settings.balance_weight)
+        self._phases, self._folder = list(phases), folder
+        self._source, self._exams = SharedSource(source, self._ranks), exams
         self._clock, self._device = clock, device or torch.device("cpu")
         self._network = V4Trainee(config, dtype=dtype, regions=regions)
         # One row has a shape of its own, not worth compiling for.
@@ -161,7 +157,12 @@ class Trainer:
         self._take(parameters)
 
     def save(self, portable: Path | None = None) -> None:
-        """Write the state to the folder, and the parameters to `portable` if it is named."""
+        """Write the state to the folder, and the parameters to `portable` if it is named.
+
+        Of several processes the first one does.
+        """
+        if not self._ranks.leads:
+            return
         progress = self.progress
         save_state(self._folder / STATE, progress, self.parameters, self._optimiser.tensors())
         if portable is not None:
@@ -172,13 +173,15 @@ class Trainer:
 
         The state is saved at the end of each phase. Raises Diverged.
         """
-        log = RunLog(self._folder / LOG, until=self.progress.step)
-        while not self.finished and self._clock() < until:
+        while not self.finished and self._goes_on(until):
             number, _ = phase_at(self._phases, self.progress.step)
-            self._run_phase(number, log, until)
+            self._run_phase(number, until)
             if self.finished or phase_at(self._phases, self.progress.step)[0] != number:
                 self.save()
         return self.finished
+
+    def _goes_on(self, until: float) -> bool:
+        return self._ranks.agreed(self._clock() < until)
 
     def _take(self, parameters: dict[str, Tensor]) -> None:
         missing = [name for name in self._names if name not in parameters]
@@ -191,66 +194,56 @@ class Trainer:
             tensor.requires_grad_()
         self._optimiser = Optimiser(self._trained)
 
-    def _run_phase(self, number: int, log: RunLog, until: float) -> None:
+    def _run_phase(self, number: int, until: float) -> None:
         phase = self._phases[number]
         ends = sum(earlier.steps for earlier in self._phases[: number + 1])
-        if self._exams is not None:
+        if self._exams is not None and self._ranks.leads:
             self._exams.prepare(phase.length)
+        self._ranks.follow([tensor.detach() for tensor in self.parameters.values()])
         interval = _Interval(self._clock())
         with self._source.open(phase, self.progress.step) as rows:
-            while self.progress.step < ends and self._clock() < until:
-                ids, weights = rows.next()
-                tokens = torch.from_numpy(ids).to(self._device, non_blocking=True)
-                shares = torch.from_numpy(weights).to(self._device, non_blocking=True)
-                targets = targets_of(tokens, shares, text_weight=phase.text_weight)
-                rate = self._rate()
-                mode = phase.mode_at(self.progress.step)
-                done = self._forward_and_back(phase, mode, tokens, targets)
-                norm = self._descend(rate, done)
-                self._advance(interval, done, tokens.numel())
-                if self.progress.step % self.settings.probe_every == 1 and mode == phase.mode:
-                    self._probe(phase, tokens)
-                if self.progress.step % self.settings.log_every == 0 or self.progress.step == ends:
-                    log.add(self._row(phase, interval, done, float(norm), rate))
-                    self._examine(phase, last=self.progress.step == ends)
-                    interval = _Interval(self._clock())
+            while self.progress.step < ends and self._goes_on(until):
+                interval = self._step(phase, rows, interval, ends)
         self.progress = replace(
             self.progress, seconds=self.progress.seconds + self._clock() - interval.began
         )
+
+    def _step(self, phase: Phase, rows: Rows, interval: _Interval, ends: int) -> _Interval:
+        """Go a step; return the interval that the next one belongs to."""
+        ids, weights = rows.next()
+        tokens = torch.from_numpy(ids).to(self._device, non_blocking=True)
+        shares = torch.from_numpy(weights).to(self._device, non_blocking=True)
+        rate, mode = self._rate(), phase.mode_at(self.progress.step)
+        done = step_gradient(
+            self._network,
+            self.parameters,
+            tokens,
+            targets_of(tokens, shares, text_weight=phase.text_weight),
+            mode=mode,
+            micro_rows=_micro_rows(phase),
+            weights=self._weights,
+            ranks=self._ranks,
+        )
+        norm = self._descend(rate, done)
+        self._advance(interval, done, tokens.numel())
+        if not self._ranks.leads:
+            return interval
+        step, settings = self.progress.step, self.settings
+        if step % settings.probe_every == 1 and mode == phase.mode:
+            self._probe(phase, tokens)
+        if step % settings.log_every and step != ends:
+            return interval
+        row = self._row(phase, interval, done, float(norm), rate)
+        RunLog(self._folder / LOG, until=step - 1).add(row)
+        self._examine(phase, last=step == ends)
+        return _Interval(self._clock())
 
     def _rate(self) -> float:
         step, lost = self.progress.step, self.progress.lost_at
         since = None if lost is None else step - lost
         return self.settings.rate * rate_at(self._phases, step, since_lost=since)
 
-    def _forward_and_back(
-        self, phase: Phase, mode: Mode, tokens: Tensor, targets: Targets
-    ) -> _Step:
-        """Add up gradients over the micro-batches of a step."""
-        settings, result = self.settings, _Step()
-        total = targets.shares.sum().clamp(min=1e-9)
-        rows = max(1, phase.micro // phase.length)
-        parts = [slice(first, first + rows) for first in range(0, len(tokens), rows)]
-        for part in parts:
-            outcome = self._network(self.parameters, tokens[part], mode)
-            loss, tally = token_loss(outcome.logits, targets.rows(part))
-            loss = loss / total
-            balance = sum(report.balance for report in outcome.routing.values())
-            whole = loss + settings.balance_weight * balance / len(parts)
-            kl = _index_loss(outcome)
-            if kl is not None:
-                whole = whole + settings.index_weight * kl / len(parts)
-                kept = 0.0 if isinstance(result.index_kl, float) else result.index_kl
-                result.index_kl = kept + kl.detach() / len(parts)
-            whole.backward()
-            result.loss = result.loss + loss.detach()
-            result.tally = tally if result.tally is None else result.tally + tally
-            loads = {layer: report.load for layer, report in outcome.routing.items()}
-            before = result.loads or dict.fromkeys(loads, 0.0)
-            result.loads = {layer: before[layer] + loads[layer] / len(parts) for layer in loads}
-        return result
-
-    def _descend(self, rate: float, done: _Step) -> Tensor:
+    def _descend(self, rate: float, done: StepSums) -> Tensor:
         """Clip, step, and nudge the routers; return the gradient norm of all but the indexers."""
         settings = self.settings
         indexers = [tensor for name, tensor in self._trained.items() if _INDEXER in name]
@@ -267,7 +260,7 @@ class Trainer:
                 bias.add_(torch.sign(load.mean() - load), alpha=speed)
         return norm
 
-    def _advance(self, interval: _Interval, done: _Step, tokens: int) -> None:
+    def _advance(self, interval: _Interval, done: StepSums, tokens: int) -> None:
         progress = self.progress
         self.progress = replace(
             progress,
@@ -304,7 +297,7 @@ class Trainer:
         for paper in self._exams.papers(phase.length):
             for hidden in ((), *HIDDEN.get(paper.task, ())):
                 mode = replace(phase.mode, train_indexer=False, hidden=hidden)
-                right, asked = self._answered(paper, mode, rows=max(1, phase.micro // phase.length))
+                right, asked = self._answered(paper, mode, rows=_micro_rows(phase))
                 shown = " ".join(map(str, hidden))
                 share = right / asked if asked else math.nan
                 log.add(ExamRow(step, phase.name, phase.length, paper.task, shown, asked, share))
@@ -324,7 +317,7 @@ class Trainer:
         return right, asked
 
     def _row(
-        self, phase: Phase, interval: _Interval, done: _Step, norm: float, rate: float
+        self, phase: Phase, interval: _Interval, done: StepSums, norm: float, rate: float
     ) -> LogRow:
         steps, tally = interval.steps, interval.tally
         assert tally is not None
@@ -359,9 +352,9 @@ class Trainer:
         return row
 
 
-def _index_loss(outcome: Outcome) -> Tensor | None:
-    losses = [report.loss for report in outcome.index.values() if report.loss is not None]
-    return torch.stack(losses).mean() if losses else None
+def _micro_rows(phase: Phase) -> int:
+    """Return the rows that a device computes at once."""
+    return max(1, phase.micro // phase.length)
 
 
 def _say(row: LogRow) -> None:
