@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from jit_kernels.likeliest import NOT_FINITE, likeliest
 from jit_kernels.sample import sample, sample_unread
 from jit_kernels.sample.reference import uniform
 from layers.staging import stage
@@ -15,10 +16,9 @@ from runtime.executor.penalties import Penalties
 from runtime.executor.step_plan import SampleState
 from runtime.messages import TokenLogprobs
 
-_NOT_FINITE = -1
 _ALL_FORBIDDEN = -2
 _REASONS = {
-    _NOT_FINITE: "logits are not finite",
+    NOT_FINITE: "logits are not finite",
     _ALL_FORBIDDEN: "logit_bias, grammar and forbidden stop tokens leave no token to sample",
 }
 
@@ -122,6 +122,8 @@ class Sampler:
             raise ValueError("a row that needs the host cannot be sampled ahead")
         adjusted = self._adjust(logits, company)
         params = company.unread()
+        if adjusted is logits and not params.draws:
+            return SampledAhead(self, company, likeliest(logits), logits)
         chance = None
         if params.draws:
             position = torch.from_numpy(positions.astype(np.int64))
@@ -208,8 +210,8 @@ class Sampler:
 
 def _codes(tokens: torch.Tensor, logits: torch.Tensor, adjusted: torch.Tensor) -> torch.Tensor:
     """Return the tokens, or why a row has none, on the logits' device."""
-    finite = logits.amax(-1).isfinite() & logits.amin(-1).isfinite()
-    codes = tokens.masked_fill(~finite, _NOT_FINITE)
+    finite = likeliest(logits) != NOT_FINITE
+    codes = tokens.masked_fill(~finite, NOT_FINITE)
     if adjusted is not logits:
         stuck = finite & ~adjusted.amax(-1).isfinite()
         codes = codes.masked_fill(stuck, _ALL_FORBIDDEN)

@@ -1,0 +1,26 @@
+"""The likeliest token of each row."""
+
+import pytest
+import torch
+
+from jit_kernels.checks import ShapeError
+from jit_kernels.likeliest import NOT_FINITE, likeliest
+
+
+def test_ties_go_to_the_lower_id(device: torch.device) -> None:
+    logits = torch.tensor([[0.0, 3.0, 3.0], [-1.0, -2.0, -1.0], [5.0, 5.0, 5.0]])
+
+    assert likeliest(logits).tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize("strange", [torch.nan, torch.inf, -torch.inf])
+def test_a_row_with_what_is_no_number_has_no_token(strange: float, device: torch.device) -> None:
+    logits = torch.arange(12.0).view(3, 4)
+    logits[1, 2] = strange
+
+    assert likeliest(logits).tolist() == [3, NOT_FINITE, 3]
+
+
+def test_logits_of_another_type_are_refused(device: torch.device) -> None:
+    with pytest.raises(ShapeError, match="logits"):
+        likeliest(torch.zeros((1, 4), dtype=torch.bfloat16))
