@@ -5,23 +5,20 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import check_dtype, check_shape
-from jit_kernels.cuda_device import why_no_triton
+from jit_kernels.cuda_device import why_no_hopper, why_no_triton
 from jit_kernels.expert_blocks.blocks import ExpertBlocks, block_limit
 from jit_kernels.registry import Backend, select
 
-__all__ = ["ExpertBlocks", "block_limit", "expert_blocks"]
+__all__ = ["ExpertBlocks", "block_limit", "expert_blocks", "sort_pairs"]
 
-
-_expert_blocks: Callable[..., ExpertBlocks] = select(
+_MODULE = "jit_kernels.expert_blocks"
+# `expert_blocks(experts, num_experts, size)` for ops that have checked what they hand over.
+sort_pairs: Callable[[torch.Tensor, int, int], ExpertBlocks] = select(
     "expert_blocks",
     [
-        Backend(
-            "triton",
-            "jit_kernels.expert_blocks.triton_backend:expert_blocks",
-            why_no_triton,
-            "cuda",
-        ),
-        Backend("reference", "jit_kernels.expert_blocks.reference:expert_blocks"),
+        Backend("cuda", f"{_MODULE}.cuda_backend:expert_blocks", why_no_hopper, "cuda"),
+        Backend("triton", f"{_MODULE}.triton_backend:expert_blocks", why_no_triton, "cuda"),
+        Backend("reference", f"{_MODULE}.reference:expert_blocks"),
     ],
 )
 
@@ -37,4 +34,4 @@ def expert_blocks(experts: torch.Tensor, *, num_experts: int, size: int) -> Expe
     """
     check_shape("experts", experts, None, None)
     check_dtype("experts", experts, torch.int32, torch.int64)
-    return _expert_blocks(experts, num_experts, size)
+    return sort_pairs(experts, num_experts, size)

@@ -9,10 +9,20 @@ Triton, whose programs end at once where there is nothing to do. Source: DeepGEM
 import torch
 from deep_gemm import m_grouped_fp8_gemm_nt_contiguous, set_mk_alignment_for_contiguous_layout
 
+from jit_kernels.cuda_device import why_no_hopper, why_no_triton
 from jit_kernels.expert_weights.forms import Fp8Experts
 from jit_kernels.grouped_moe import triton_backend
 from jit_kernels.grouped_moe.sorted_rows import SIZE, SortedRows, likely_blocks
+from jit_kernels.registry import Backend, select
 
+_MODULE = "jit_kernels.grouped_moe"
+gate_rows: triton_backend.Gate = select(
+    "gate_rows",
+    [
+        Backend("cuda", f"{_MODULE}.cuda_backend:gate_rows", why_no_hopper, "cuda"),
+        Backend("triton", f"{_MODULE}.triton_backend:gate_rows", why_no_triton),
+    ],
+)
 set_mk_alignment_for_contiguous_layout(SIZE)
 
 
@@ -35,6 +45,7 @@ def grouped_moe(
         plus=plus,
         out_dtype=out_dtype,
         product=_product,
+        gate=gate_rows,
         first=likely_blocks(experts.numel(), parts.sizes[0]),
     )
 

@@ -16,7 +16,7 @@ from jit_kernels.device_numbers import (
     power_of_two,
     scale_exponent,
 )
-from jit_kernels.expert_blocks.triton_backend import expert_blocks
+from jit_kernels.expert_blocks import sort_pairs
 from jit_kernels.expert_weights.forms import Fp8Experts
 from jit_kernels.grouped_moe.sorted_rows import CHANNELS, SIZE, SortedRows
 from jit_kernels.streamed_moe.triton_backend import weighted_sum
@@ -25,6 +25,7 @@ _COLUMNS = 1024
 _WEIGHT_ROWS, _WARPS, _STAGES = 128, 8, 3
 
 Product = Callable[[SortedRows, torch.Tensor, torch.Tensor, torch.Tensor], None]
+Gate = Callable[[torch.Tensor, float, SortedRows], None]
 
 
 @triton.jit
@@ -183,15 +184,19 @@ def run(
     plus: torch.Tensor | None,
     out_dtype: torch.dtype,
     product: Product,
+    gate: Gate | None = None,
     first: int = 0,
 ) -> torch.Tensor:
-    """Run the chosen experts with this product; `first` blocks make up its first region."""
+    """Run the chosen experts with this product and, if given, this form of `gate_rows`.
+
+    first  blocks that make up the first region
+    """
     count, width, inner = parts.sizes
     if not experts.numel():
         return x.new_zeros(x.shape, dtype=out_dtype) if plus is None else plus.to(out_dtype)
     x = x if x.stride(1) == 1 else x.contiguous()
     top_k = experts.shape[1]
-    blocks = expert_blocks(experts, count, SIZE)
+    blocks = sort_pairs(experts, count, SIZE)
     places = blocks.slots.shape[0]
     first = min(first, places // SIZE)
     head, tail = first * SIZE, places - first * SIZE
@@ -204,14 +209,26 @@ def run(
     products = torch.empty((places, 2 * inner), dtype=torch.bfloat16, device=x.device)
     product(rows, parts.gate_up, parts.gate_up_scales, products)
     hidden = SortedRows(*_empty_rows(places, inner, x.device), blocks.member, first)
-    columns = min(_COLUMNS, triton.next_power_of_2(inner))
-    _gate_kernel[(places, triton.cdiv(inner, columns))](
-        products, blocks.member, hidden.codes.view(torch.uint8), hidden.scales, limit, head, tail,
-        INNER=inner, COLUMNS=columns, num_warps=4,
-    )  # fmt: skip
+    (gate or gate_rows)(products, limit, hidden)
     outputs = torch.empty((places, width), dtype=torch.bfloat16, device=x.device)
     product(hidden, parts.down, parts.down_scales, outputs)
     return weighted_sum(outputs, blocks.place, weights, plus, out_dtype, in_order=True)
+
+
+def gate_rows(products: torch.Tensor, limit: float, hidden: SortedRows) -> None:
+    """Gate and round sorted rows; those that nobody wants may become anything.
+
+    products  [blocks * 128, 2 * I] bfloat16, contiguous: gates, then what they let through
+    limit     clamp of the SwiGLU, see `silu_mul`
+    hidden    rows of I channels that know their members; codes and scales are written
+    """
+    places, inner = hidden.codes.shape
+    head = hidden.first * SIZE
+    columns = min(_COLUMNS, triton.next_power_of_2(inner))
+    _gate_kernel[(places, triton.cdiv(inner, columns))](
+        products, hidden.member, hidden.codes.view(torch.uint8), hidden.scales, limit, head,
+        places - head, INNER=inner, COLUMNS=columns, num_warps=4,
+    )  # fmt: skip
 
 
 def _empty_rows(places: int, width: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,10 +13,12 @@ __all__ = ["mhc_head", "mhc_post", "mhc_pre", "mhc_pre_norm"]
 
 _MODULE = "jit_kernels.hyper_connection.reference"
 _TRITON = "jit_kernels.hyper_connection.triton_backend"
+_CLUSTER = "jit_kernels.hyper_connection.cluster_backend"
 _CUDA = "jit_kernels.hyper_connection.cuda_backend"
 _mhc_pre: Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = select(
     "mhc_pre",
     [
+        Backend("cluster", f"{_CLUSTER}:mhc_pre", why_no_hopper, "cuda"),
         Backend("cuda", f"{_CUDA}:mhc_pre", why_no_hopper, "cuda"),
         Backend("triton", f"{_TRITON}:mhc_pre", why_no_triton, "cuda"),
         on_host("hyper_connection.host:mhc_pre"),
@@ -34,6 +36,7 @@ _mhc_post: Callable[..., torch.Tensor] = select(
 _mhc_head: Callable[..., torch.Tensor] = select(
     "mhc_head",
     [
+        Backend("cluster", f"{_CLUSTER}:mhc_head", why_no_hopper, "cuda"),
         Backend("cuda", f"{_CUDA}:mhc_head", why_no_hopper, "cuda"),
         Backend("triton", f"{_TRITON}:mhc_head", why_no_triton, "cuda"),
         on_host("hyper_connection.host:mhc_head"),
@@ -43,6 +46,7 @@ _mhc_head: Callable[..., torch.Tensor] = select(
 _mhc_pre_norm: Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = select(
     "mhc_pre_norm",
     [
+        Backend("cluster", f"{_CLUSTER}:mhc_pre_norm", why_no_hopper, "cuda"),
         Backend("cuda", f"{_CUDA}:mhc_pre_norm", why_no_hopper, "cuda"),
         Backend("triton", f"{_TRITON}:mhc_pre_norm", why_no_triton, "cuda"),
         on_host("hyper_connection.host:mhc_pre_norm"),

@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 import torch
 
+from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
 from jit_kernels.hyper_connection import triton_backend
 
-__all__ = ["Plan", "mhc_head", "mhc_pre", "mhc_pre_norm", "plan"]
+__all__ = ["Plan", "fits", "mhc_head", "mhc_pre", "mhc_pre_norm", "plan"]
 
 _STREAMS, _TILE = 4, 16
 # Channels of a block: what its registers hold of `fn`; a worker multiplies 32.
@@ -122,39 +123,31 @@ def _call(
     blocks = _blocks(streams.device)
     how = plan(tokens, width, blocks)
     aligned = all(tensor.data_ptr() % 16 == 0 for tensor in (fn, fn if norm is None else norm))
-    if how is None or not tokens or not aligned or not _fits(streams):
+    if how is None or not tokens or not aligned or not fits(streams):
         return None
     mixed = streams.new_empty((tokens, width))
     gates = (tokens if iterations else 0, count)
     post = streams.new_empty(gates, dtype=torch.float32)
     mixing = streams.new_empty((*gates, count), dtype=torch.float32)
     library = _library()
-    with torch.cuda.device(streams.device):
-        error = library.mix_streams_call(
-            streams.data_ptr(),
-            streams.stride(0),
-            streams.stride(1),
-            fn.data_ptr(),
-            base.data_ptr(),
-            scale.data_ptr(),
-            None if norm is None else norm.data_ptr(),
-            mixed.data_ptr(),
-            post.data_ptr(),
-            mixing.data_ptr() if iterations else None,
-            _scratch(streams.device).data_ptr(),
-            tokens,
-            width,
-            *how,
-            iterations,
-            *eps,
-            torch.cuda.current_stream().cuda_stream,
-        )
+    error = launched(
+        streams.device,
+        library.mix_streams_call,
+        *(streams.data_ptr(), streams.stride(0), streams.stride(1)),
+        *(fn.data_ptr(), base.data_ptr(), scale.data_ptr()),
+        None if norm is None else norm.data_ptr(),
+        *(mixed.data_ptr(), post.data_ptr()),
+        mixing.data_ptr() if iterations else None,
+        _scratch(streams.device).data_ptr(),
+        *(tokens, width, *how, iterations, *eps),
+    )
     if error:
         raise RuntimeError(f"mhc_pre: {library.mix_streams_words(error).decode()}")
     return mixed, post, mixing
 
 
-def _fits(streams: torch.Tensor) -> bool:
+def fits(streams: torch.Tensor) -> bool:
+    """Say whether streams are laid out as the kernels take them, however wide."""
     return (
         streams.dtype == torch.bfloat16
         and streams.shape[1] == _STREAMS

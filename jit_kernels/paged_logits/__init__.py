@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
-from jit_kernels.cuda_device import why_no_triton
+from jit_kernels.cuda_device import why_no_nvcc, why_no_triton
 from jit_kernels.indexer_queries import HEADS, WIDTHS
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.registry import Backend, select
@@ -27,10 +27,17 @@ PAGE_KEYS = 64
 # Scores of a row are written by so many.
 COLUMN_TILE = 256
 
+
+def _why_no_cuda() -> str | None:
+    # It leaves to DeepGEMM what it does not take.
+    return why_no_deep_gemm() or why_no_nvcc()
+
+
 _MODULE = "jit_kernels.paged_logits"
 _paged_logits: Callable[..., torch.Tensor] = select(
     "paged_logits",
     [
+        Backend("cuda", f"{_MODULE}.cuda_backend:paged_logits", _why_no_cuda, "cuda"),
         Backend("deep_gemm", f"{_MODULE}.deep_gemm_backend:paged_logits", why_no_deep_gemm, "cuda"),
         Backend("triton", f"{_MODULE}.triton_backend:paged_logits", why_no_triton, "cuda"),
         Backend("reference", f"{_MODULE}.reference:paged_logits"),

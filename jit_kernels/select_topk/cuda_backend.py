@@ -1,5 +1,7 @@
 """Top-k in CUDA C++: a row spread over many blocks, its scores read once.
 
+Few rows are held in registers while they are looked at; more are streamed past a floor.
+
 The sources are in `cuda`; they are compiled by nvcc at first use.
 """
 
@@ -10,12 +12,16 @@ from pathlib import Path
 import torch
 
 from jit_kernels.checks import check_dtype
+from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
+from jit_kernels.cuda_rows import processors
 
 # Rows whose candidates are kept at a time: 33 KiB each.
 _GROUP = 256
 # Blocks that long rows are spread over, a multiprocessor.
 BLOCKS = 2
+# Up to so many rows are held by blocks of their own, if that takes their sizes; 0: never.
+FEW_ROWS = 8
 
 
 def select_topk(scores: torch.Tensor, visible: torch.Tensor, top_k: int) -> torch.Tensor:
@@ -29,20 +35,13 @@ def select_topk(scores: torch.Tensor, visible: torch.Tensor, top_k: int) -> torc
     if not out.numel():
         return out
     library = _library()
-    with torch.cuda.device(scores.device):
-        error = library.select_topk(
-            scores.data_ptr(),
-            scores.stride(0),
-            visible.contiguous().data_ptr(),
-            out.data_ptr(),
-            rows,
-            columns,
-            top_k,
-            _GROUP,
-            BLOCKS * _multiprocessors(scores.device),
-            _scratch(scores.device).data_ptr(),
-            torch.cuda.current_stream().cuda_stream,
-        )
+    error = launched(
+        scores.device,
+        library.select_topk,
+        *(scores.data_ptr(), scores.stride(0), visible.contiguous().data_ptr(), out.data_ptr()),
+        *(rows, columns, top_k, _GROUP, BLOCKS * processors(scores.device), FEW_ROWS),
+        _scratch(scores.device).data_ptr(),
+    )
     if error:
         raise RuntimeError(f"select_topk: {library.select_topk_words(error).decode()}")
     return out
@@ -54,7 +53,7 @@ def _library() -> ctypes.CDLL:
     pointer, number = ctypes.c_void_p, ctypes.c_int
     library.select_topk.argtypes = [
         *(pointer, ctypes.c_longlong, pointer, pointer),
-        *(number, number, number, number, number, pointer, pointer),
+        *(number, number, number, number, number, number, pointer, pointer),
     ]
     library.select_topk_row_bytes.restype = ctypes.c_longlong
     library.select_topk_words.restype = ctypes.c_char_p
@@ -66,8 +65,3 @@ def _scratch(device: torch.device) -> torch.Tensor:
     """Return candidates of a group of rows; calls share a stream, and leave counts at zero."""
     size = _GROUP * _library().select_topk_row_bytes()
     return torch.zeros(size, dtype=torch.uint8, device=device)
-
-
-@functools.cache
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import torch
 
+from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
+from jit_kernels.cuda_rows import processors
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.store_kv import triton_backend
 
@@ -69,18 +71,12 @@ def store_keys(
     if not keys.shape[0]:
         return
     slots = slots.contiguous()
-    with torch.cuda.device(pages.device):
-        error = _library().store_keys_call(
-            keys.data_ptr(),
-            keys.dtype == torch.bfloat16,
-            keys.stride(0),
-            _KEY**-0.5,
-            slots.data_ptr(),
-            pages.data_ptr(),
-            keys.shape[0],
-            *_sizes(layout),
-            torch.cuda.current_stream().cuda_stream,
-        )
+    error = launched(
+        pages.device,
+        _library().store_keys_call,
+        *(keys.data_ptr(), keys.dtype == torch.bfloat16, keys.stride(0), _KEY**-0.5),
+        *(slots.data_ptr(), pages.data_ptr(), keys.shape[0], *_sizes(layout)),
+    )
     _check("store_keys", error)
 
 
@@ -94,20 +90,16 @@ def _records(
     if not rows.shape[0]:
         return
     slots = slots.contiguous()
-    with torch.cuda.device(pages.device):
-        error = _library().store_records_call(
-            rows.data_ptr(),
-            rows.dtype == torch.bfloat16,
-            rows.stride(0),
-            normed[0].data_ptr() if normed else None,
-            normed[1].data_ptr() if normed else None,
-            normed[2] if normed else 0.0,
-            slots.data_ptr(),
-            pages.data_ptr(),
-            rows.shape[0],
-            *_sizes(layout),
-            torch.cuda.current_stream().cuda_stream,
-        )
+    weight, rotation, eps = normed or (None, None, 0.0)
+    error = launched(
+        pages.device,
+        _library().store_records_call,
+        *(rows.data_ptr(), rows.dtype == torch.bfloat16, rows.stride(0)),
+        *(None if weight is None else weight.data_ptr(),),
+        *(None if rotation is None else rotation.data_ptr(), eps),
+        *(slots.data_ptr(), pages.data_ptr(), rows.shape[0], *_sizes(layout)),
+        processors(pages.device),
+    )
     _check("store_records", error)
 
 
@@ -142,11 +134,11 @@ def _check(op: str, error: int) -> None:
 def _library() -> ctypes.CDLL:
     library = load("store_kv", Path(__file__).parent / "cuda")
     pointer, number, wide = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
-    place = (pointer, pointer, number, number, number, number, wide, pointer)
+    place = (pointer, pointer, number, number, number, number, wide)
     library.store_records_call.argtypes = [
         *(pointer, number, wide, pointer, pointer, ctypes.c_float),
-        *place,
+        *(*place, number, pointer),
     ]
-    library.store_keys_call.argtypes = [pointer, number, wide, ctypes.c_float, *place]
+    library.store_keys_call.argtypes = [pointer, number, wide, ctypes.c_float, *place, pointer]
     library.store_words.restype = ctypes.c_char_p
     return library

@@ -8,6 +8,7 @@ import torch
 from jit_kernels.checks import ShapeError
 from jit_kernels.compress_kv import pool_members
 from jit_kernels.compress_pool import BlockPages, EndedBlocks, pool_chunks, pool_tokens
+from jit_kernels.compress_pool.cuda_calls import aligned, takes_pages
 from jit_kernels.indexer_keys import encode_keys, hadamard
 from jit_kernels.kv_records import encode_records
 from jit_kernels.paged_rows import PageLayout, gather_rows
@@ -194,3 +195,21 @@ def test_rings_and_pages_of_other_sizes_are_refused() -> None:
     odd: dict[str, Any] = where | {"ended": EndedBlocks(slots, torch.zeros(1, 2, 17))}
     with pytest.raises(ShapeError, match="whole pairs"):
         pool_tokens(rows, torch.zeros(2, 8, COLUMNS), **odd, **more)
+
+
+def test_kernels_in_cuda_take_copies_of_rows_that_begin_anywhere() -> None:
+    rows = torch.randn(3, 24)
+
+    assert aligned(rows[:, 4:12]).data_ptr() == rows[:, 4:].data_ptr()
+    copy = aligned(rows[:, 3:11])
+    assert copy.data_ptr() % 16 == 0
+    assert_same_bits(copy, rows[:, 3:11].contiguous())
+
+
+def test_kernels_in_cuda_take_pages_of_their_width_in_whole_sixteen_bytes() -> None:
+    pages = block_pages(4, PACKED, WIDTH)
+
+    assert takes_pages(pages, WIDTH)
+    assert not takes_pages(pages, INDEX)
+    odd = PageLayout(page_rows=3, data_bytes=120, scale_bytes=0, page_bytes=360)
+    assert not takes_pages(block_pages(4, odd, WIDTH), WIDTH)

@@ -25,6 +25,19 @@ def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
+@pytest.fixture(autouse=True)
+def _as_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+    """Sort pairs in Triton, as the reference needs memory, and launch kernels through Triton."""
+    from jit_kernels.expert_blocks.triton_backend import expert_blocks
+    from jit_kernels.grouped_moe import triton_backend as grouped
+    from jit_kernels.streamed_moe import triton_backend as streamed
+    from jit_kernels.triton_launch import PreparedKernel
+
+    for module in (grouped, streamed):
+        monkeypatch.setattr(module, "sort_pairs", expert_blocks)
+    monkeypatch.setattr(PreparedKernel, "__getitem__", lambda self, grid: self.kernel[grid])
+
+
 def codes(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return fp8 blocks, or rows if there is one size before the channels."""
     *outer, rows, depth = shape

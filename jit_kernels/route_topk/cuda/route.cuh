@@ -1,35 +1,9 @@
-// Routing: a warp has all experts of a token in its registers, the first ones in the last lane, sorted
-// in each lane. What is highest in the warp is at the head of a lane; that lane, the last where
-// several have it, gives it up.
+// Routing of any number of experts: a warp has all experts of a token in its registers, the first ones
+// in the last lane, sorted in each lane. What is highest in the warp is at the head of a lane; that
+// lane, the last where several have it, gives it up.
 #pragma once
 
-constexpr unsigned ALL = 0xffffffffu;
-constexpr int WARPS = 4, LOWEST = -0x7fffffff - 1;
-
-// What a kernel asks of the device beyond C++.
-#include "approximate.cuh"
-
-// sqrt(softplus(x)), relatively exact far below zero too: log(1 + u) / u is a polynomial, for u from
-// 0 to 1 within 2e-7.
-__device__ inline float score(float x) {
-    const float u = exponential(-fabsf(x));
-    float ratio = 0.0051058258f;
-    ratio = ratio * u - 0.028991956f;
-    ratio = ratio * u + 0.077380739f;
-    ratio = ratio * u - 0.135905996f;
-    ratio = ratio * u + 0.190713093f;
-    ratio = ratio * u - 0.248339459f;
-    ratio = ratio * u + 0.333179355f;
-    ratio = ratio * u - 0.499994367f;
-    ratio = ratio * u + 0.99999994f;
-    return root(ratio * u + fmaxf(x, 0.0f));
-}
-
-// A number that orders as the float32 numbers do.
-__device__ inline int order(float x) {
-    const int bits = __float_as_int(x);
-    return bits ^ (bits >> 31 & 0x7fffffff);
-}
+#include "score.cuh"
 
 // Sort descending, by merging odd and even places; `SIZE` is a power of two. Written as templates,
 // since loops in loops are not all unrolled where there are sixteen keys.
@@ -55,22 +29,13 @@ __device__ inline void sort(int (&keys)[SIZE]) {
     if constexpr (SIZE > 1) merge<1, 1>(keys);
 }
 
-struct Call {
-    const float *logits, *bias;
-    long long stride;
-    long long *experts;
-    float *weights;
-    int tokens, count, top_k;
-    float scale;
-};
-
 // Load a lane's logits, EACH side by side, or its biases.
 template <int EACH, bool WHOLE>
 __device__ inline void load(float (&x)[EACH], const float *from, int first, int count) {
     if constexpr (WHOLE && EACH % 4 == 0) {
 #pragma unroll
         for (int j = 0; j < EACH; j += 4) {
-            const float4 four = __ldg(reinterpret_cast<const float4 *>(from + first + j));
+            const float4 four = *reinterpret_cast<const float4 *>(from + first + j);
             x[j] = four.x;
             x[j + 1] = four.y;
             x[j + 2] = four.z;
@@ -78,7 +43,7 @@ __device__ inline void load(float (&x)[EACH], const float *from, int first, int 
         }
     } else {
 #pragma unroll
-        for (int j = 0; j < EACH; j++) x[j] = first + j < count ? __ldg(from + first + j) : 0.0f;
+        for (int j = 0; j < EACH; j++) x[j] = first + j < count ? from[first + j] : 0.0f;
     }
 }
 
@@ -111,6 +76,7 @@ __global__ void __launch_bounds__(WARPS * 32) route_topk(Call call) {
     const int lane = threadIdx.x % 32, top_k = TOP_K ? TOP_K : call.top_k;
     const int first = (31 - lane) * EACH;
     const int token = blockIdx.x * WARPS + threadIdx.x / 32;
+    cudaGridDependencySynchronize();
     if (token >= call.tokens) return;
     const float *const logits = call.logits + token * call.stride;
     float x[EACH], bias[EACH];
@@ -141,7 +107,7 @@ __global__ void __launch_bounds__(WARPS * 32) route_topk(Call call) {
         }
     }
     const int expert = find(keys, key, owner);
-    const float weight = lane < top_k ? score(__ldg(logits + min(expert, call.count - 1))) : 0.0f;
+    const float weight = lane < top_k ? score(logits[min(expert, call.count - 1)]) : 0.0f;
     float total = weight;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
@@ -162,7 +128,8 @@ __global__ void __launch_bounds__(WARPS * 32) route_hashed(Call call) {
     const bool live = token < call.tokens && place < call.top_k;
     const long long at = (long long)token * call.top_k + place;
     float weight = 0.0f;
-    if (live) weight = score(__ldg(call.logits + token * call.stride + __ldg(call.experts + at)));
+    cudaGridDependencySynchronize();
+    if (live) weight = score(call.logits[token * call.stride + call.experts[at]]);
     float total = weight;
 #pragma unroll
     for (int step = 1; step < GROUP; step *= 2) total += __shfl_xor_sync(ALL, total, step);

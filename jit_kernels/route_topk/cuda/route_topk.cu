@@ -2,30 +2,42 @@
 #include <cuda_runtime.h>
 
 #include "route.cuh"
+#include "sift.cuh"
 
 namespace {
 
 template <class Kernel>
 int launch(Kernel kernel, const Call &call, int blocks, void *where) {
+    // The launch is prepared while the kernel before it ends; it waits for that by itself.
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(blocks);
     config.blockDim = dim3(WARPS * 32);
     config.stream = static_cast<cudaStream_t>(where);
+    config.attrs = &early;
+    config.numAttrs = 1;
     return cudaLaunchKernelEx(&config, kernel, call);
 }
 
+// Launch the kernel for any number of experts; lanes sort EACH of them in SIZE places.
 template <int EACH, int SIZE>
-int launch_topk(const Call &call, void *where) {
+int launch_any(const Call &call, bool whole, void *where) {
     const int blocks = (call.tokens + WARPS - 1) / WARPS;
-    const unsigned long long places = reinterpret_cast<unsigned long long>(call.logits) |
-                                      reinterpret_cast<unsigned long long>(call.bias) |
-                                      call.stride * sizeof(float);
-    if (call.count != 32 * EACH || places % 16) {
-        return launch(route_topk<EACH, SIZE, false, 0>, call, blocks, where);
+    if (whole && call.count == 32 * EACH) {
+        return launch(route_topk<EACH, SIZE, true, 0>, call, blocks, where);
     }
-    if (call.top_k == 6) return launch(route_topk<EACH, SIZE, true, 6>, call, blocks, where);
-    if (call.top_k == 8) return launch(route_topk<EACH, SIZE, true, 8>, call, blocks, where);
-    return launch(route_topk<EACH, SIZE, true, 0>, call, blocks, where);
+    return launch(route_topk<EACH, SIZE, false, 0>, call, blocks, where);
+}
+
+template <int EACH>
+int launch_whole(const Call &call, int processors, void *where) {
+    // As many tokens to a warp as it takes for all warps to run at once, and no more warps than that.
+    const int most = processors * BLOCKS * WARPS, each = (call.tokens + most - 1) / most;
+    const int blocks = (call.tokens + each * WARPS - 1) / (each * WARPS);
+    return call.top_k == 6 ? launch(route_whole<EACH, 6>, call, blocks, where)
+                           : launch(route_whole<EACH, 8>, call, blocks, where);
 }
 
 }  // namespace
@@ -36,12 +48,21 @@ const char *route_words(int error) { return cudaGetErrorString(static_cast<cudaE
 
 // Choose `top_k` of up to 512 experts, no more than 32, and weigh them. Returns a cudaError_t.
 int route_topk_call(const float *logits, long long stride, const float *bias, long long *experts,
-                    float *weights, int tokens, int count, int top_k, float scale, void *where) {
+                    float *weights, int tokens, int count, int top_k, float scale, int processors,
+                    void *where) {
     const Call call = {logits, bias, stride, experts, weights, tokens, count, top_k, scale};
-    if (count <= 64) return launch_topk<2, 2>(call, where);
-    if (count <= 256) return launch_topk<8, 8>(call, where);
-    if (count <= 384) return launch_topk<12, 16>(call, where);
-    return launch_topk<16, 16>(call, where);
+    const unsigned long long places = reinterpret_cast<unsigned long long>(logits) |
+                                      reinterpret_cast<unsigned long long>(bias) |
+                                      stride * sizeof(float);
+    const bool whole = places % 16 == 0;
+    if (whole && (top_k == 6 || top_k == 8)) {
+        if (count == 256) return launch_whole<8>(call, processors, where);
+        if (count == 384) return launch_whole<12>(call, processors, where);
+    }
+    if (count <= 64) return launch_any<2, 2>(call, whole, where);
+    if (count <= 256) return launch_any<8, 8>(call, whole, where);
+    if (count <= 384) return launch_any<12, 16>(call, whole, where);
+    return launch_any<16, 16>(call, whole, where);
 }
 
 // Weigh the `top_k` experts of each token, no more than 32. Returns a cudaError_t.

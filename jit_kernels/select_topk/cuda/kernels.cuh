@@ -13,9 +13,12 @@ constexpr int SHORT_ROW = 16384;
 constexpr int PART = 8, PARTS = 2 * THREADS;
 constexpr int WORDS = 16, WINDOW = THREADS * WORDS * 32;  // columns whose bits a block holds
 
+constexpr int SHARES = 16;  // blocks that hold one of few rows
+
 // What the blocks of a long row share; the numbers are zero between calls.
 struct Row {
     int collected, arrived, unused[2];
+    uint2 shares[SHARES];        // of few rows: how many candidates of a block, its floor
     uint2 candidates[CAPACITY];  // order of the score, column
 };
 

@@ -35,10 +35,13 @@ __device__ Found find_bin(const int (&mine)[EACH], int need, Scratch &scratch) {
     __syncthreads();
     for (int w = 0; w < warp; w++) until += scratch.totals[0][w];
     int above = until - sum;
-    if (above < need && need <= until) {
-        int j = 0;
-        while (above + mine[j] < need) above += mine[j++];
-        scratch.found = {EACH * (THREADS - 1 - (int)threadIdx.x) + EACH - 1 - j, above, mine[j]};
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        if (above < need && need <= above + mine[j]) {
+            scratch.found = {EACH * (THREADS - 1 - (int)threadIdx.x) + EACH - 1 - j, above,
+                             mine[j]};
+        }
+        above += mine[j];
     }
     __syncthreads();
     return scratch.found;

@@ -1,7 +1,7 @@
 // The entry of the library: which kernels a call needs.
 #include <cuda_runtime.h>
 
-#include "kernels.cuh"
+#include "few_rows.cuh"
 
 namespace {
 
@@ -29,6 +29,22 @@ cudaError_t launch_long(Scores scores, int rows, int blocks, Row *scratch, long 
     return launch(long_rows<4, ALIGNED>, grid, stream, scores, scratch, piece, out);
 }
 
+// Hold few rows in blocks of their own. The launch is prepared while the kernel before it ends; it
+// waits for that by itself.
+template <bool ALIGNED>
+cudaError_t launch_few(Scores scores, int rows, Row *scratch, long long *out, cudaStream_t stream) {
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(SHARES, rows);
+    config.blockDim = dim3(THREADS);
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, few_rows<ALIGNED>, scores, scratch, out);
+}
+
 }  // namespace
 
 extern "C" {
@@ -39,10 +55,11 @@ const char *select_topk_words(int error) {
     return cudaGetErrorString(static_cast<cudaError_t>(error));
 }
 
-// Select in `rows` rows, in groups of `group` by about `blocks` blocks; `scratch` has as many `Row`s
-// as a group, zero before the first call. Returns a cudaError_t.
+// Select in `rows` rows, in groups of `group` by about `blocks` blocks; `few` rows, less than a
+// group, and fewer go another way where it takes them. `scratch` has as many `Row`s as a group,
+// zero before the first call. Returns a cudaError_t.
 int select_topk(const float *data, long long stride, const long long *visible, long long *out,
-                int rows, int columns, int top_k, int group, int blocks, void *scratch,
+                int rows, int columns, int top_k, int group, int blocks, int few, void *scratch,
                 void *where) {
     const cudaStream_t stream = static_cast<cudaStream_t>(where);
     Scores scores = {data, stride, visible, columns, top_k};
@@ -50,6 +67,11 @@ int select_topk(const float *data, long long stride, const long long *visible, l
     if (columns <= SHORT_ROW) {
         return aligned ? launch(short_rows<true>, dim3(rows), stream, scores, out)
                        : launch(short_rows<false>, dim3(rows), stream, scores, out);
+    }
+    if (rows <= few && columns <= FEW_COLUMNS && top_k <= FEW_TOP_K) {
+        Row *const state = static_cast<Row *>(scratch);
+        return aligned ? launch_few<true>(scores, rows, state, out, stream)
+                       : launch_few<false>(scores, rows, state, out, stream);
     }
     for (int first = 0; first < rows; first += group) {
         const int some = rows - first < group ? rows - first : group;

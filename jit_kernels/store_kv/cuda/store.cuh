@@ -1,11 +1,16 @@
 // Records and keys of eight-bit numbers, from rows to pages. Numbers of a row are in the registers of
 // a few lanes, read once, 16 bytes at a time; what lanes must know of each other goes by shuffles.
+// A lane asks for all that it needs of a row before it looks at any.
 #pragma once
 
 #include "codes.cuh"
 
 constexpr unsigned ALL = 0xffffffffu;
-constexpr int THREADS = 128;
+// Threads of a block, and numbers that a lane has side by side.
+constexpr int THREADS = 128, EACH = 8;
+// So many blocks a multiprocessor is given at once: as many as registers allow.
+template <class Number>
+constexpr int BLOCKS = sizeof(Number) == 2 ? 8 : 6;
 
 // Where rows go: `page_rows` a page, data parts first, then the scale parts.
 struct Pages {
@@ -13,51 +18,87 @@ struct Pages {
     const long long *slots;
     long long page_bytes;
     int rows, page_rows, data_bytes, scale_bytes;
-
-    __device__ unsigned char *data(long long slot) const {
-        return bytes + page(slot) * page_bytes + line(slot) * data_bytes;
-    }
-    __device__ unsigned char *scale(long long slot) const {
-        return bytes + page(slot) * page_bytes + page_rows * data_bytes + line(slot) * scale_bytes;
-    }
-    __device__ long long page(long long slot) const {
-        const bool small = slot < 1ll << 31;
-        return small ? (unsigned)slot / (unsigned)page_rows : slot / page_rows;
-    }
-    __device__ int line(long long slot) const { return (int)(slot - page(slot) * page_rows); }
 };
 
-// Load a lane's numbers, COUNT side by side.
-template <int COUNT>
-__device__ inline void load(float (&x)[COUNT], const float *from) {
-#pragma unroll
-    for (int j = 0; j < COUNT; j += 4) {
-        const float4 four = __ldg(reinterpret_cast<const float4 *>(from + j));
-        x[j] = four.x;
-        x[j + 1] = four.y;
-        x[j + 2] = four.z;
-        x[j + 3] = four.w;
-    }
-}
+// Where the parts of one row go.
+struct Place {
+    unsigned char *data, *scale;
 
-template <int COUNT>
-__device__ inline void load(float (&x)[COUNT], const __nv_bfloat16 *from) {
-#pragma unroll
-    for (int j = 0; j < COUNT; j += 8) {
-        const uint4 eight = __ldg(reinterpret_cast<const uint4 *>(from + j));
-        const unsigned pairs[4] = {eight.x, eight.y, eight.z, eight.w};
+    __device__ Place(const Pages &pages, long long slot) {
+        const bool small = slot < 1ll << 31;
+        const long long page = small ? (unsigned)slot / (unsigned)pages.page_rows
+                                     : slot / pages.page_rows;
+        const int line = (int)(slot - page * pages.page_rows);
+        unsigned char *const begin = pages.bytes + page * pages.page_bytes;
+        data = begin + line * pages.data_bytes;
+        scale = begin + pages.page_rows * pages.data_bytes + line * pages.scale_bytes;
+    }
+};
+
+// Four numbers side by side as they lie in memory, to be asked for early and looked at late. Not read
+// as constants: the kernel before may still be writing them when this one is launched.
+template <class Number>
+struct Four;
+
+template <>
+struct Four<float> {
+    float4 numbers;
+
+    __device__ void load(const float *from) { numbers = *reinterpret_cast<const float4 *>(from); }
+    __device__ void widen(float *x) const {
+        x[0] = numbers.x, x[1] = numbers.y, x[2] = numbers.z, x[3] = numbers.w;
+    }
+};
+
+template <>
+struct Four<__nv_bfloat16> {
+    uint2 pairs;
+
+    __device__ void load(const __nv_bfloat16 *from) {
+        pairs = *reinterpret_cast<const uint2 *>(from);
+    }
+    __device__ void widen(float *x) const {
+        x[0] = __uint_as_float(pairs.x << 16), x[1] = __uint_as_float(pairs.x & 0xffff0000u);
+        x[2] = __uint_as_float(pairs.y << 16), x[3] = __uint_as_float(pairs.y & 0xffff0000u);
+    }
+};
+
+// Eight numbers side by side.
+template <class Number>
+struct Eight {
+    Four<Number> low, high;
+
+    __device__ void load(const Number *from) {
+        low.load(from);
+        high.load(from + 4);
+    }
+    __device__ void widen(float *x) const {
+        low.widen(x);
+        high.widen(x + 4);
+    }
+};
+
+template <>
+struct Eight<__nv_bfloat16> {
+    uint4 pairs;
+
+    __device__ void load(const __nv_bfloat16 *from) {
+        pairs = *reinterpret_cast<const uint4 *>(from);
+    }
+    __device__ void widen(float *x) const {
+        const unsigned words[4] = {pairs.x, pairs.y, pairs.z, pairs.w};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            x[j + 2 * i] = __uint_as_float(pairs[i] << 16);
-            x[j + 2 * i + 1] = __uint_as_float(pairs[i] & 0xffff0000u);
+            x[2 * i] = __uint_as_float(words[i] << 16);
+            x[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
         }
     }
-}
+};
 
 // The biased exponent of 2^ceil(log2(max(amax, 1e-4) / 448)) of LANES lanes' numbers: that of the
 // highest less 8, and one more if its mantissa is above 1.75.
 template <int LANES, int COUNT>
-__device__ inline unsigned scale_exponent(const float (&x)[COUNT]) {
+__device__ inline unsigned scale_exponent(const float *x) {
     float highest = 1e-4f;
 #pragma unroll
     for (int j = 0; j < COUNT; j++) highest = fmaxf(highest, fabsf(x[j]));
@@ -70,99 +111,179 @@ __device__ inline unsigned scale_exponent(const float (&x)[COUNT]) {
 
 __device__ inline float power_of_two(unsigned exponent) { return __uint_as_float(exponent << 23); }
 
-// Rotate the even and odd numbers of a lane.
-template <int COUNT>
-__device__ inline void rotate(float (&x)[COUNT], const float *cosines, const float *sines) {
-    float cosine[COUNT], sine[COUNT];
-    load(cosine, cosines);
-    load(sine, sines);
+// A record: 448 codes and 64 bfloat16 numbers, the rotated ones; 7 scales and a zero. A warp has a
+// row, a lane 8 numbers of its first half and 8 of its second; eight lanes have a scale. In the second
+// half the last eight lanes have the numbers that are no codes.
+constexpr int CHANNELS = 512, TURNED = 64, HALF = CHANNELS / 2, LANES = 64 / EACH;
+constexpr int PLAIN_LANES = 32 - TURNED / EACH;
+
+// What is asked for of a row: its numbers, where it goes, and four numbers of its rotation, of which
+// the first 16 lanes have the cosines and the others the sines.
+template <bool NORMED, class Number>
+struct Row {
+    Eight<Number> low, high;
+    float4 turn;
+    long long slot;
+
+    __device__ void load(const Pages &pages, const Number *numbers, const float *rotation) {
+        slot = *pages.slots;
+        low.load(numbers);
+        high.load(numbers + HALF);
+        if (NORMED) turn = *reinterpret_cast<const float4 *>(rotation);
+    }
+};
+
+// Rotate eight numbers of the lanes that have turning ones; all lanes take part. Of two cosines or
+// sines of a pair, which are alike, one is used.
+__device__ inline void rotate(float *x, const float4 &turn) {
+    const int lane = threadIdx.x % 32, from = lane % 8 * 2;
+    const float first = lane < 16 ? turn.x : turn.y, second = lane < 16 ? turn.z : turn.w;
 #pragma unroll
-    for (int j = 0; j < COUNT; j += 2) {
-        const float even = x[j], odd = x[j + 1];
-        x[j] = even * cosine[j] - odd * sine[j + 1];
-        x[j + 1] = odd * cosine[j] + even * sine[j + 1];
+    for (int i = 0; i < 4; i++) {
+        const float mine = i % 2 ? second : first;
+        const float cosine = __shfl_sync(ALL, mine, from + i / 2);
+        const float sine = __shfl_sync(ALL, mine, from + i / 2 + 16);
+        const float even = x[2 * i], odd = x[2 * i + 1];
+        if (lane < PLAIN_LANES) continue;
+        x[2 * i] = even * cosine - odd * sine;
+        x[2 * i + 1] = odd * cosine + even * sine;
     }
 }
 
-// A record: 448 codes and 64 bfloat16 numbers, the rotated ones; 7 scales and a zero. A warp has a
-// row, a lane 16 numbers: codes in lanes 0 to 27, four lanes a scale.
-constexpr int CHANNELS = 512, TURNED = 64, EACH = CHANNELS / 32;
-constexpr int PLAIN_LANES = (CHANNELS - TURNED) / EACH;
+__device__ inline uint2 eight_codes(const float *x, unsigned exponent) {
+    const float factor = power_of_two(254 - exponent);
+    return make_uint2(
+        e4m3_codes(x[0] * factor, x[1] * factor, x[2] * factor, x[3] * factor),
+        e4m3_codes(x[4] * factor, x[5] * factor, x[6] * factor, x[7] * factor));
+}
+
+// The norm's gains, by fours of a lane's numbers: lanes side by side.
+struct Gains {
+    float4 fours[2 * EACH / 4][32];
+
+    __device__ void load(const float *weight) {
+        constexpr int ALL_FOURS = 2 * EACH / 4 * 32;
+#pragma unroll
+        for (int begin = 0; begin < ALL_FOURS; begin += THREADS) {
+            const int i = begin + threadIdx.x, four = i / 32, lane = i % 32;
+            if (i >= ALL_FOURS) break;
+            const float *const from = weight + four / 2 * HALF + lane * EACH + four % 2 * 4;
+            fours[four][lane] = *reinterpret_cast<const float4 *>(from);
+        }
+    }
+};
 
 template <bool NORMED, class Number>
-__global__ void __launch_bounds__(THREADS)
-    store_records(Pages pages, const Number *rows, long long stride, const float *weight,
-                  const float *rotation, float eps) {
-    const int row = blockIdx.x * (THREADS / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (row >= pages.rows) return;
-    const long long slot = __ldg(pages.slots + row);
-    float x[EACH];
-    load(x, rows + row * stride + lane * EACH);
-    if (slot < 0) return;
+__device__ inline void store_record(const Pages &pages, const Row<NORMED, Number> &row,
+                                    const Gains &gains, float eps) {
+    const int lane = threadIdx.x % 32;
+    const Place place(pages, row.slot);
+    float x[2 * EACH];
+    row.low.widen(x);
+    row.high.widen(x + EACH);
     if (NORMED) {
-        float gain[EACH], squares = 0.0f;
-        load(gain, weight + lane * EACH);
+        float squares = 0.0f;
 #pragma unroll
-        for (int j = 0; j < EACH; j++) squares += x[j] * x[j];
+        for (int j = 0; j < 2 * EACH; j++) squares += x[j] * x[j];
 #pragma unroll
         for (int step = 1; step < 32; step *= 2) squares += __shfl_xor_sync(ALL, squares, step);
         const float factor = reciprocal_root(squares * (1.0f / CHANNELS) + eps);
 #pragma unroll
-        for (int j = 0; j < EACH; j++) x[j] = x[j] * factor * gain[j];
-        if (lane >= PLAIN_LANES) {
-            const float *turn = rotation + row * 2ll * TURNED + (lane - PLAIN_LANES) * EACH;
-            rotate(x, turn, turn + TURNED);
+        for (int i = 0; i < 2 * EACH / 4; i++) {
+            const float4 gain = gains.fours[i][lane];
+            x[4 * i] = x[4 * i] * factor * gain.x;
+            x[4 * i + 1] = x[4 * i + 1] * factor * gain.y;
+            x[4 * i + 2] = x[4 * i + 2] * factor * gain.z;
+            x[4 * i + 3] = x[4 * i + 3] * factor * gain.w;
         }
+        rotate(x + EACH, row.turn);
     }
-    const unsigned exponent = scale_exponent<4>(x);
-    const float factor = power_of_two(254 - exponent);
-    unsigned char *const data = pages.data(slot);
+    const unsigned first = scale_exponent<LANES, EACH>(x);
+    const unsigned second = scale_exponent<LANES, EACH>(x + EACH);
+    *reinterpret_cast<uint2 *>(place.data + lane * EACH) = eight_codes(x, first);
     if (lane < PLAIN_LANES) {
-        unsigned codes[4];
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            codes[j] = e4m3_codes(x[4 * j] * factor, x[4 * j + 1] * factor, x[4 * j + 2] * factor,
-                                  x[4 * j + 3] * factor);
-        }
-        *reinterpret_cast<uint4 *>(data + lane * EACH) =
-            make_uint4(codes[0], codes[1], codes[2], codes[3]);
+        *reinterpret_cast<uint2 *>(place.data + HALF + lane * EACH) = eight_codes(x + EACH, second);
     } else {
-        unsigned pairs[8];
-#pragma unroll
-        for (int j = 0; j < 8; j++) pairs[j] = bf16_pair(x[2 * j], x[2 * j + 1]);
-        uint4 *const to = reinterpret_cast<uint4 *>(data + CHANNELS - TURNED) +
-                          (lane - PLAIN_LANES) * 2;
-        to[0] = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-        to[1] = make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
+        uint4 pairs;
+        pairs.x = bf16_pair(x[8], x[9]), pairs.y = bf16_pair(x[10], x[11]);
+        pairs.z = bf16_pair(x[12], x[13]), pairs.w = bf16_pair(x[14], x[15]);
+        reinterpret_cast<uint4 *>(place.data + CHANNELS - TURNED)[lane - PLAIN_LANES] = pairs;
     }
     // Lane i of the first eight takes the i-th scale; the eighth byte is a zero.
-    const unsigned mine = __shfl_sync(ALL, exponent, lane % 8 * 4);
-    if (lane < 8) pages.scale(slot)[lane] = lane < 7 ? mine : 0;
+    const unsigned low_scale = __shfl_sync(ALL, first, lane % 4 * LANES);
+    const unsigned high_scale = __shfl_sync(ALL, second, lane % 4 * LANES);
+    const unsigned mine = lane < 4 ? low_scale : high_scale;
+    if (lane < 8) place.scale[lane] = lane < 7 ? mine : 0;
 }
 
-// A key: 128 codes of the numbers' Hadamard transform, and their scale. Sixteen lanes have a row,
-// eight numbers each.
-constexpr int KEY_CHANNELS = 128, KEY_EACH = 8, KEY_LANES = KEY_CHANNELS / KEY_EACH;
+// A warp takes every so many-th row, and asks for the next one before it stores one.
+template <bool NORMED, class Number>
+__global__ void __launch_bounds__(THREADS, BLOCKS<Number>)
+    store_records(Pages pages, const Number *rows, long long stride, const float *weight,
+                  const float *rotation, float eps) {
+    const int lane = threadIdx.x % 32, warps = gridDim.x * (THREADS / 32);
+    int left = pages.rows - (int)(blockIdx.x * (THREADS / 32) + threadIdx.x / 32);
+    const long long begin = pages.rows - left;
+    pages.slots += begin;
+    rows += begin * stride + lane * EACH;
+    rotation += NORMED ? begin * (2 * TURNED) + lane * 4 : 0;
+    __shared__ Gains gains;
+    cudaGridDependencySynchronize();
+    Row<NORMED, Number> row, next;
+    if (left > 0) row.load(pages, rows, rotation);
+    if (NORMED) {
+        gains.load(weight);
+        __syncthreads();
+    }
+    if (left <= 0) return;
+    while (true) {
+        left -= warps;
+        pages.slots += warps;
+        rows += warps * stride;
+        rotation += NORMED ? (long long)warps * (2 * TURNED) : 0;
+        if (left > 0) next.load(pages, rows, rotation);
+        if (row.slot >= 0) store_record(pages, row, gains, eps);
+        if (left <= 0) return;
+        row = next;
+    }
+}
+
+// A key: 128 codes of the numbers' Hadamard transform, and their scale. Eight lanes have a row, four
+// numbers of each 32.
+constexpr int KEY_CHANNELS = 128, KEY_LANES = 8, KEY_EACH = KEY_CHANNELS / KEY_LANES;
+
+// Sums and differences of a lane's numbers `HALF` apart.
+template <int HALF>
+__device__ inline void mix_own(float (&x)[KEY_EACH]) {
+#pragma unroll
+    for (int j = 0; j < KEY_EACH; j++) {
+        if (j & HALF) continue;
+        const float low = x[j], high = x[j + HALF];
+        x[j] = low + high;
+        x[j + HALF] = low - high;
+    }
+}
 
 template <class Number>
 __global__ void __launch_bounds__(THREADS)
     store_keys(Pages pages, const Number *rows, long long stride, float norm) {
-    const int thread = blockIdx.x * THREADS + threadIdx.x, lane = threadIdx.x % KEY_LANES;
+    const int thread = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x % KEY_LANES;
     // All lanes of a warp stay to the end.
     const int row = min(thread / KEY_LANES, pages.rows - 1);
-    const long long slot = __ldg(pages.slots + row);
+    const Number *const from = rows + row * stride + lane * 4;
+    cudaGridDependencySynchronize();
+    const long long slot = pages.slots[row];
+    Four<Number> parts[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) parts[i].load(from + i * 32);
+    // Found out here and not where it is used, so that the slot is asked for here.
+    const Place place(pages, slot);
     float x[KEY_EACH];
-    load(x, rows + row * stride + lane * KEY_EACH);
 #pragma unroll
-    for (int half = 1; half < KEY_EACH; half *= 2) {
-#pragma unroll
-        for (int j = 0; j < KEY_EACH; j++) {
-            if (j & half) continue;
-            const float low = x[j], high = x[j + half];
-            x[j] = low + high;
-            x[j + half] = low - high;
-        }
-    }
+    for (int i = 0; i < 4; i++) parts[i].widen(x + 4 * i);
+    // Channels 1 and 2 apart, then 4, 8 and 16, which other lanes have, then 32 and 64.
+    mix_own<1>(x);
+    mix_own<2>(x);
 #pragma unroll
     for (int step = 1; step < KEY_LANES; step *= 2) {
         const float sign = lane & step ? -1.0f : 1.0f;
@@ -171,14 +292,18 @@ __global__ void __launch_bounds__(THREADS)
             x[j] = fmaf(x[j], sign, __shfl_xor_sync(ALL, x[j], step));
         }
     }
+    mix_own<4>(x);
+    mix_own<8>(x);
 #pragma unroll
     for (int j = 0; j < KEY_EACH; j++) x[j] *= norm;
-    const unsigned exponent = scale_exponent<KEY_LANES>(x);
+    const unsigned exponent = scale_exponent<KEY_LANES, KEY_EACH>(x);
     if (slot < 0 || thread / KEY_LANES >= pages.rows) return;
     const float factor = power_of_two(254 - exponent);
-    uint2 codes;
-    codes.x = e4m3_codes(x[0] * factor, x[1] * factor, x[2] * factor, x[3] * factor);
-    codes.y = e4m3_codes(x[4] * factor, x[5] * factor, x[6] * factor, x[7] * factor);
-    *reinterpret_cast<uint2 *>(pages.data(slot) + lane * KEY_EACH) = codes;
-    if (lane == 0) *reinterpret_cast<float *>(pages.scale(slot)) = power_of_two(exponent);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        *reinterpret_cast<unsigned *>(place.data + i * 32 + lane * 4) =
+            e4m3_codes(x[4 * i] * factor, x[4 * i + 1] * factor, x[4 * i + 2] * factor,
+                       x[4 * i + 3] * factor);
+    }
+    if (lane == 0) *reinterpret_cast<float *>(place.scale) = power_of_two(exponent);
 }

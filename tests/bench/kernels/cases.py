@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from jit_kernels.expert_blocks import expert_blocks
 from jit_kernels.hyper_connection import mhc_head, mhc_post, mhc_pre, mhc_pre_norm
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.q_norm_rope import q_norm_rope
@@ -44,6 +45,9 @@ def cases(tokens: tuple[int, ...] = (FEW, MANY)) -> Iterator[Case]:
         limit = LIMITS.get(count, Limit())
         for op, shape, moved, prepare in _all_of(count):
             yield Case(op, f"T={count} {shape}", moved, prepare, limit)
+        # A chain of counts and sums: no copy is like it.
+        shape, moved = f"T={count} E=256 k=6", count * 6 * (8 + 12)
+        yield Case("expert_blocks", shape, moved, _sorting(count), Limit())
     for rows, columns, top_k, limit in SELECTIONS:
         moved = 4 * rows * columns + 8 * rows * top_k
         shape = f"T={rows} B={columns} k={top_k}"
@@ -171,6 +175,15 @@ def _routing(tokens: int, experts: int) -> Prepare:
     def prepare() -> Callable[[], Any]:
         logits, bias = torch.randn(tokens, experts), torch.randn(experts)
         return lambda: route_topk(logits, bias, top_k=6, scale=1.5)
+
+    return prepare
+
+
+def _sorting(tokens: int) -> Prepare:
+    def prepare() -> Callable[[], Any]:
+        experts = torch.rand(tokens, 256).argsort(1)[:, :6].contiguous()
+        size = 16 if tokens <= FEW else 128
+        return lambda: expert_blocks(experts, num_experts=256, size=size)
 
     return prepare
 

@@ -58,10 +58,10 @@ def _recorded(found: list[Launch]) -> Iterator[None]:
 
         replace(module, name, call)
 
-    for name, title in (("_scatter_kernel", "round"), ("_gate_kernel", "gate")):
-        kernel = getattr(triton_backend, name)
-        replace(triton_backend, name, _Recorder(title, kernel, found))
-    function(triton_backend, "expert_blocks", "sort")
+    kernel = triton_backend._scatter_kernel  # pyright: ignore[reportPrivateUsage]
+    replace(triton_backend, "_scatter_kernel", _Recorder("round", kernel, found))
+    function(triton_backend, "sort_pairs", "sort")
+    function(deep_gemm_backend, "gate_rows", "gate")
     function(triton_backend, "weighted_sum", "sum")
     function(deep_gemm_backend, "_product", "product")
     try:

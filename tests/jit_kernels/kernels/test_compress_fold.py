@@ -1,11 +1,12 @@
 """Blocks of 128 tokens folded by the device."""
 
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
-from jit_kernels.compress_fold import reference, triton_backend
+from jit_kernels.compress_fold import cuda_backend, reference, triton_backend
 from jit_kernels.compress_pool import BlockPages, EndedBlocks
 from jit_kernels.paged_rows import PageLayout
 from tests.jit_kernels.kernels.sizes import with_large
@@ -32,6 +33,9 @@ CHUNKS = with_large(
     [[Chunk(90 * nth, 1 + 3 * nth, nth + 1, (90 * nth + 1,)) for nth in range(99)]],
 )
 EXACT = Bounds(atol=1e-5, rtol=1e-5)
+# Chunks over whole blocks, from the middle of one on, and within one.
+LONG = [Chunk(0, 300, 1, (17, 129)), Chunk(141, 260, 2), Chunk(190, 65, 4, (200,))]
+BACKENDS = pytest.mark.parametrize("backend", with_large([triton_backend], [cuda_backend]))
 
 
 @pytest.fixture(autouse=True)
@@ -61,15 +65,20 @@ def copied(more: dict[str, Any]) -> dict[str, Any]:
     return more | {"pages": BlockPages(own.pages.clone(), own.layout, own.weight)}
 
 
+@BACKENDS
 @pytest.mark.parametrize("chunks", CHUNKS, ids=len)
-@pytest.mark.parametrize(("shape", "span"), [(V4, 2), (SHAPES[1], 3), (SHAPES[2], 2)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "span"), [(V4, 2), (V4, 3), (SHAPES[1], 3), (SHAPES[2], 2)], ids=str
+)
 def test_chunks_equal_the_reference(
-    shape: tuple[int, int, str], chunks: list[Chunk], span: int
+    shape: tuple[int, int, str], chunks: list[Chunk], span: int, backend: ModuleType
 ) -> None:
     width, turned, record_format = shape
     step, rings = some_step(chunks, ratio=128, span=span, turned=turned, page_rows=3)
     more, state = options(shape, rings), poisoned_state(chunks, rings, span, 3, width)
-    rows = torch.randn(len(step.tokens.row), 2 * width + 7)[:, 3 : 2 * width + 3]
+    # Rows that begin anywhere, and in the middle of aligned ones.
+    first = 3 if span == 3 else 4
+    rows = torch.randn(len(step.tokens.row), 2 * width + 8)[:, first : 2 * width + first]
     where = {
         "tokens": step.tokens,
         "window_from": torch.tensor([chunk.start if chunk.start == 45 else 0 for chunk in chunks]),
@@ -80,14 +89,17 @@ def test_chunks_equal_the_reference(
     want, goal = state.clone(), copied(more)
     reference.fold_chunks(rows, want, **where, **goal)
 
-    triton_backend.fold_chunks(rows, state, **where, **more)
+    backend.fold_chunks(rows, state, **where, **more)
 
     assert_close(state, want, EXACT)
     assert_like_pages(more["pages"], goal["pages"], record_format, what="pages")
 
 
+@BACKENDS
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_decoding_rows_equal_the_reference(shape: tuple[int, int, str]) -> None:
+def test_decoding_rows_equal_the_reference(
+    shape: tuple[int, int, str], backend: ModuleType
+) -> None:
     width, turned, record_format = shape
     chunks = [Chunk(start, 1, nth + 1) for nth, start in enumerate((0, 3, 127, 128, 511, 4096))]
     more, state = options(shape, 9), poisoned_state(chunks, 9, 2, 3, width)
@@ -102,22 +114,25 @@ def test_decoding_rows_equal_the_reference(shape: tuple[int, int, str]) -> None:
     rows, want, goal = torch.randn(8, 2 * width), state.clone(), copied(more)
     reference.fold_tokens(rows, want, **where, **goal)
 
-    triton_backend.fold_tokens(rows, state, **where, **more)
+    backend.fold_tokens(rows, state, **where, **more)
 
     assert_close(state, want, EXACT)
     assert_like_pages(more["pages"], goal["pages"], record_format, what="pages")
 
 
+@BACKENDS
+@pytest.mark.parametrize("chunks", [CHUNKS[0], *with_large([], [LONG])], ids=len)
 @pytest.mark.parametrize("shape", SHAPES[:2], ids=str)
-def test_chunks_give_the_bits_of_their_tokens_one_by_one(shape: tuple[int, int, str]) -> None:
+def test_chunks_give_the_bits_of_their_tokens_one_by_one(
+    shape: tuple[int, int, str], chunks: list[Chunk], backend: ModuleType
+) -> None:
     width, turned, _ = shape
-    chunks = CHUNKS[0]
     step, rings = some_step(chunks, ratio=128, span=2, turned=turned, page_rows=3)
     more, state = options(shape, rings), poisoned_state(chunks, rings, 2, 3, width)
     rows = torch.randn(len(step.tokens.row), 2 * width)
     one_by_one, alone = state.clone(), copied(more)
 
-    triton_backend.fold_chunks(
+    backend.fold_chunks(
         rows,
         state,
         tokens=step.tokens,
@@ -136,7 +151,7 @@ def test_chunks_give_the_bits_of_their_tokens_one_by_one(shape: tuple[int, int, 
         rotation, kept = torch.zeros(len(part), 2, turned), one.ended.slots > 0
         slots[one.last[kept]] = one.ended.slots[kept]
         rotation[one.last[kept]] = one.ended.rotation[kept]
-        triton_backend.fold_tokens(
+        backend.fold_tokens(
             rows[[begins[nth] + done for nth, _ in some]],
             one_by_one,
             position=one.tokens.position,

@@ -1,11 +1,18 @@
 """Blocks of 4 tokens made by the device."""
 
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
-from jit_kernels.compress_pool import BlockPages, EndedBlocks, reference, triton_backend
+from jit_kernels.compress_pool import (
+    BlockPages,
+    EndedBlocks,
+    cuda_backend,
+    reference,
+    triton_backend,
+)
 from jit_kernels.paged_rows import PageLayout
 from tests.jit_kernels.kernels.sizes import with_large
 from tests.testing.compare import assert_same_bits
@@ -25,6 +32,7 @@ CHUNKS = with_large(
     [[Chunk(0, 9, 2, (5,)), Chunk(6, 2, 1, (7,)), Chunk(255, 4, 4, (257,))]],
     [[Chunk(91 * nth, 1 + nth % 60, nth + 1, (91 * nth + 1,)) for nth in range(99)]],
 )
+BACKENDS = pytest.mark.parametrize("backend", with_large([triton_backend], [cuda_backend]))
 
 
 def layouts(width: int, key: int, turned: int, record_format: str) -> tuple[PageLayout, PageLayout]:
@@ -69,32 +77,37 @@ def assert_like(got: dict[str, Any], want: dict[str, Any]) -> None:
         assert_like_pages(got[name], want[name], got["record_format"], what=name)
 
 
-def wide_rows(count: int, columns: int) -> torch.Tensor:
-    """Return rows that are part of wider ones."""
-    return torch.randn(count, columns + 7)[:, 3 : columns + 3]
+def wide_rows(count: int, columns: int, *, first: int = 3) -> torch.Tensor:
+    """Return rows that are part of wider ones; they are aligned if `first` is a multiple of 4."""
+    return torch.randn(count, columns + 2 * first)[:, first : columns + first]
 
 
+@BACKENDS
 @pytest.mark.parametrize("chunks", CHUNKS, ids=len)
 @pytest.mark.parametrize(("shape", "span"), [(V4, 8), *((shape, 11) for shape in SHAPES)], ids=str)
 def test_chunks_equal_the_reference(
-    shape: tuple[int, int, int, str], chunks: list[Chunk], span: int
+    shape: tuple[int, int, int, str], chunks: list[Chunk], span: int, backend: ModuleType
 ) -> None:
     columns = 4 * (shape[0] + shape[1])
     step, rings = some_step(chunks, ratio=4, span=span, turned=shape[2], page_rows=3)
     more, state = options(shape, rings), poisoned_state(chunks, rings, span, columns)
-    rows = wide_rows(len(step.tokens.row), columns)
+    rows = wide_rows(len(step.tokens.row), columns, first=span % 8 or 4)
     where = {"tokens": step.tokens, "last": step.last, "ended": step.ended, "saves": step.saves}
     want, goal = state.clone(), copied(more)
     reference.pool_chunks(rows, want, **where, **goal)
 
-    triton_backend.pool_chunks(rows, state, **where, **more)
+    backend.pool_chunks(rows, state, **where, **more)
 
     assert_same_bits(state, want)
     assert_like(more, goal)
 
 
+@BACKENDS
+@pytest.mark.parametrize("first", [3, 4])
 @pytest.mark.parametrize("shape", [V4, *SHAPES], ids=str)
-def test_decoding_rows_equal_the_reference(shape: tuple[int, int, int, str]) -> None:
+def test_decoding_rows_equal_the_reference(
+    shape: tuple[int, int, int, str], first: int, backend: ModuleType
+) -> None:
     chunks = [Chunk(start, 1, nth + 1) for nth, start in enumerate((0, 3, 6, 7, 11, 255, 4097))]
     columns = 4 * (shape[0] + shape[1])
     more, state = options(shape, 9), poisoned_state(chunks, 9, 8, columns)
@@ -107,17 +120,20 @@ def test_decoding_rows_equal_the_reference(shape: tuple[int, int, int, str]) -> 
         "ring": ring,
         "ended": EndedBlocks(slots, turns(position - 3, shape[2])),
     }
-    rows, want, goal = wide_rows(9, columns), state.clone(), copied(more)
+    rows, want, goal = wide_rows(9, columns, first=first), state.clone(), copied(more)
     reference.pool_tokens(rows, want, **where, **goal)
 
-    triton_backend.pool_tokens(rows, state, **where, **more)
+    backend.pool_tokens(rows, state, **where, **more)
 
     assert_same_bits(state, want)
     assert_like(more, goal)
 
 
+@BACKENDS
 @pytest.mark.parametrize("shape", [V4, SHAPES[-1]], ids=str)
-def test_chunks_give_the_bits_of_their_tokens_one_by_one(shape: tuple[int, int, int, str]) -> None:
+def test_chunks_give_the_bits_of_their_tokens_one_by_one(
+    shape: tuple[int, int, int, str], backend: ModuleType
+) -> None:
     chunks, columns = CHUNKS[0], 4 * (shape[0] + shape[1])
     step, rings = some_step(chunks, ratio=4, span=8, turned=shape[2], page_rows=3)
     more, state = options(shape, rings), poisoned_state(chunks, rings, 8, columns)
@@ -125,7 +141,7 @@ def test_chunks_give_the_bits_of_their_tokens_one_by_one(shape: tuple[int, int, 
     one_by_one, alone = state.clone(), copied(more)
     where = {"tokens": step.tokens, "last": step.last, "ended": step.ended, "saves": step.saves}
 
-    triton_backend.pool_chunks(rows, state, **where, **more)
+    backend.pool_chunks(rows, state, **where, **more)
 
     begins = [sum(chunk.length for chunk in chunks[:nth]) for nth in range(len(chunks))]
     for done, some in enumerate(by_token(chunks)):
@@ -135,7 +151,7 @@ def test_chunks_give_the_bits_of_their_tokens_one_by_one(shape: tuple[int, int, 
         rotation, kept = torch.zeros(len(part), 2, shape[2]), one.ended.slots > 0
         slots[one.last[kept]] = one.ended.slots[kept]
         rotation[one.last[kept]] = one.ended.rotation[kept]
-        triton_backend.pool_tokens(
+        backend.pool_tokens(
             rows[[begins[nth] + done for nth, _ in some]],
             one_by_one,
             position=one.tokens.position,
@@ -147,3 +163,31 @@ def test_chunks_give_the_bits_of_their_tokens_one_by_one(shape: tuple[int, int, 
         assert_same_bits(more[name].pages, alone[name].pages, what=name)
     for chunk in chunks:
         assert_same_bits(state[chunk.ring], one_by_one[chunk.ring])
+
+
+@pytest.mark.parametrize("backend", with_large([], [cuda_backend]))
+@pytest.mark.parametrize(("start", "length"), [(0, 3), (1, 1), (5, 1000)])
+def test_blocks_that_share_a_processor_have_the_same_bits(
+    start: int, length: int, backend: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lists of blocks longer than a program keeps, and none at all."""
+    chunks, columns = [Chunk(start, length, 1, (start + 1,))], 4 * (V4[0] + V4[1])
+    step, rings = some_step(chunks, ratio=4, span=8, turned=V4[2], page_rows=3)
+    more, state = options(V4, length // 64 + rings), poisoned_state(chunks, rings, 8, columns)
+    slots = torch.where(step.ended.slots > 0, 3 + torch.arange(len(step.ended.slots)), 0)
+    where = {
+        "tokens": step.tokens,
+        "last": step.last,
+        "ended": EndedBlocks(slots, step.ended.rotation),
+        "saves": step.saves,
+    }
+    rows = torch.randn(len(step.tokens.row), columns)
+    want, goal = state.clone(), copied(more)
+    backend.pool_chunks(rows, want, **where, **goal)
+    monkeypatch.setattr(backend, "processors", lambda device: 1)
+
+    backend.pool_chunks(rows, state, **where, **more)
+
+    for name in ("main", "index"):
+        assert_same_bits(more[name].pages, goal[name].pages, what=name)
+    assert_same_bits(state, want)

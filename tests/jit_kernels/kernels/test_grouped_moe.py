@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from jit_kernels.grouped_moe import reference, triton_backend
+from jit_kernels.grouped_moe import cuda_backend, reference, triton_backend
+from jit_kernels.grouped_moe.sorted_rows import SIZE, SortedRows
 from tests.jit_kernels.kernels.experts import chosen_experts, fp8_experts
 from tests.jit_kernels.kernels.sizes import with_large
 from tests.testing.compare import Bounds, assert_close
@@ -48,3 +49,27 @@ def test_blocks_in_either_region_and_experts_elsewhere_come_out_alike(first: int
 
     want = reference.grouped_moe(x, experts, torch.ones(5, 2), parts, LIMIT, None, torch.float32)
     assert_close(got, want, BOUNDS)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("inner", [128, 384, 2048, 3072])
+@pytest.mark.parametrize("first", [0, 1, 3])
+def test_gates_in_cuda_differ_from_those_in_triton_by_rounding(inner: int, first: int) -> None:
+    rows = 3 * SIZE
+    products = torch.randn(rows, 2 * inner).bfloat16() * 3.0
+    member = torch.full((rows,), -1, dtype=torch.int32)
+    # A block with few rows, a full one, and one that nobody wants.
+    member[:37], member[SIZE : 2 * SIZE] = 4, 5
+
+    def gated(run: triton_backend.Gate) -> torch.Tensor:
+        codes = torch.full((rows, inner), 255, dtype=torch.uint8).view(torch.float8_e4m3fn)
+        hidden = SortedRows(codes, torch.full((rows * inner // 128,), torch.nan), member, first)
+        run(products, LIMIT, hidden)
+        assert codes.view(torch.uint8)[member < 0].eq(255).all()
+        scales = torch.cat(hidden.region_scales()).repeat_interleave(128, 1)
+        return (codes.float() * scales)[member >= 0]
+
+    got, want = gated(cuda_backend.gate_rows), gated(triton_backend.gate_rows)
+
+    assert_close(got, want, Bounds(atol=5e-5, rtol=0.13))
+    assert float((got != want).float().mean()) < 2e-3

@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from jit_kernels.checks import ShapeError
-from jit_kernels.hyper_connection import composed, cuda_backend, reference, triton_backend
+from jit_kernels.hyper_connection import (
+    cluster_backend,
+    composed,
+    cuda_backend,
+    reference,
+    triton_backend,
+)
 from tests.jit_kernels.kernels.sizes import with_large
 from tests.testing.compare import Bounds, assert_close
 from tests.testing.rows import assert_rows_independent
@@ -20,6 +26,7 @@ SHAPES = with_large(
     ],
 )
 BACKENDS = pytest.mark.parametrize("backend", with_large([triton_backend], [cuda_backend]))
+IN_CUDA = pytest.mark.parametrize("backend", [cuda_backend, cluster_backend])
 TYPES = [torch.float32, torch.bfloat16]
 
 
@@ -139,7 +146,7 @@ def test_no_tokens_give_no_rows() -> None:
 
 
 @pytest.mark.gpu
-@BACKENDS
+@pytest.mark.parametrize("backend", [triton_backend, cuda_backend, cluster_backend])
 @pytest.mark.parametrize("width", [40, 1024, 4096, 7168])
 def test_a_token_has_the_same_bits_in_any_company(backend: ModuleType, width: int) -> None:
     mine, gain = weights(4, width), torch.randn(width)
@@ -152,34 +159,136 @@ def test_a_token_has_the_same_bits_in_any_company(backend: ModuleType, width: in
 
 
 @pytest.mark.gpu
-def test_one_graph_of_several_launches_mixes_what_it_is_given() -> None:
-    x, mine = torch.randn(40, 4, 1024).bfloat16(), weights(4, 1024)
-    cuda_backend.mhc_pre(x, *mine, iterations=3, **EPS)
+@IN_CUDA
+@pytest.mark.parametrize("width", [1024, 4096, 7168])
+def test_one_graph_of_several_launches_mixes_what_it_is_given(
+    backend: ModuleType, width: int
+) -> None:
+    x, mine, gain = torch.randn(40, 4, width).bfloat16(), weights(4, width), torch.randn(width)
+    mix_all(backend, x, mine, gain)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        parts = [cuda_backend.mhc_pre(x[:n], *mine, iterations=3, **EPS) for n in (40, 1, 17)]
+        parts = [mix_all(backend, x[:rows], mine, gain) for rows in (40, 1, 17)]
 
     for _ in range(3):
         x.normal_()
         graph.replay()
-        for count, part in zip((40, 1, 17), parts, strict=True):
-            want = cuda_backend.mhc_pre(x[:count], *mine, iterations=3, **EPS)
-            assert all(map(torch.equal, part, want))
+        for rows, part in zip((40, 1, 17), parts, strict=True):
+            assert all(map(torch.equal, part, mix_all(backend, x[:rows], mine, gain)))
 
 
 @pytest.mark.gpu
-def test_a_token_of_nan_harms_no_other() -> None:
-    x, mine = torch.randn(100, 4, 1024).bfloat16(), weights(4, 1024)
-    want = cuda_backend.mhc_pre(x, *mine, iterations=3, **EPS)
+@IN_CUDA
+@pytest.mark.parametrize("width", [1024, 4096, 7168])
+def test_a_token_of_nan_harms_no_other(backend: ModuleType, width: int) -> None:
+    x, mine, gain = torch.randn(100, 4, width).bfloat16(), weights(4, width), torch.randn(width)
+    want = backend.mhc_pre_norm(x, *mine, gain, iterations=3, **EPS)
     x[37] = torch.nan
 
-    got = cuda_backend.mhc_pre(x, *mine, iterations=3, **EPS)
+    got = backend.mhc_pre_norm(x, *mine, gain, iterations=3, **EPS)
 
     others = torch.arange(100) != 37
     for mine_now, before in zip(got, want, strict=True):
         assert torch.equal(mine_now[others], before[others])
     assert got[0][37].isnan().all()
+
+
+def mix_all(
+    backend: ModuleType,
+    x: torch.Tensor,
+    mine: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    gain: torch.Tensor,
+) -> list[torch.Tensor]:
+    """Return what `mhc_pre`, `mhc_pre_norm` and `mhc_head` give, the norm as `composed` has it."""
+    normed = composed if backend is reference else backend
+    return [
+        *backend.mhc_pre(x, *mine, iterations=20, **EPS),
+        *normed.mhc_pre_norm(x, *mine, gain, iterations=20, **EPS),
+        backend.mhc_head(x, mine[0][:4], mine[1][:4], mine[2][:1], **EPS),
+    ]
+
+
+def assert_mixed_alike(got: list[torch.Tensor], want: list[torch.Tensor]) -> None:
+    """Hold what `mix_all` gives to the bounds of the tests above."""
+    gates = [Bounds(atol=1e-5), Bounds(atol=2e-5)]
+    mixed = bounds(torch.bfloat16)
+    names = ("input", "post", "mixing", "normed", "post again", "mixing again", "head")
+    for mine, goal, limit, what in zip(
+        got, want, [mixed, *gates, Bounds(1e-3, 2.0**-6), *gates, mixed], names, strict=True
+    ):
+        assert_close(mine, goal, limit, what=what)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("tokens", "width"), [(18, 24), (1, 4096), (700, 4096), (300, 1032), (65, 7168)]
+)
+def test_clusters_equal_the_reference(tokens: int, width: int) -> None:
+    x, mine, gain = torch.randn(tokens, 4, width).bfloat16(), weights(4, width), torch.randn(width)
+
+    got = mix_all(cluster_backend, x, mine, gain)
+
+    assert_mixed_alike(got, mix_all(reference, x, mine, gain))
+    doubles = [tensor.double() for tensor in (x, *mine)]
+    logits = doubles[0].flatten(1) @ doubles[1].T
+    logits /= (doubles[0].flatten(1).square().mean(1, keepdim=True) + 1e-6).sqrt()
+    exact = 2 * torch.sigmoid(logits * doubles[3][1] + doubles[2])[:, 4:8]
+    assert_close(got[1], exact.float(), Bounds(atol=5e-6), what="post")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("width", [64, 512, 1024, 1032, 2304, 4096, 5128, 7168])
+def test_clusters_mix_any_number_of_tokens_alike(width: int) -> None:
+    x, mine, gain = torch.randn(4097, 4, width).bfloat16(), weights(4, width), torch.randn(width)
+
+    whole = mix_all(cluster_backend, x, mine, gain)
+
+    # Another kernel, which the reference judges above.
+    assert_mixed_alike(whole, mix_all(cuda_backend, x, mine, gain))
+    for tokens in (1, 2, 3, 7, 16, 63, 64, 65, 127, 128, 129, 256, 1000):
+        few = mix_all(cluster_backend, x[:tokens], mine, gain)
+        assert all(torch.equal(part, rows[:tokens]) for part, rows in zip(few, whole, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("width", [4096, 7168])
+@pytest.mark.parametrize("tokens", [1, 129, 3000])
+def test_clusters_give_the_same_bits_each_time(tokens: int, width: int) -> None:
+    x, mine, gain = torch.randn(tokens, 4, width).bfloat16(), weights(4, width), torch.randn(width)
+    first = cluster_backend.mhc_pre_norm(x, *mine, gain, iterations=20, **EPS)
+
+    for _ in range(50):
+        again = cluster_backend.mhc_pre_norm(x, *mine, gain, iterations=20, **EPS)
+        assert all(map(torch.equal, again, first))
+
+
+@pytest.mark.gpu
+def test_clusters_take_streams_that_are_one_embedding() -> None:
+    x, mine = torch.randn(33, 1, 4096).bfloat16().expand(-1, 4, -1), weights(4, 4096)
+
+    got = cluster_backend.mhc_pre(x, *mine, iterations=3, **EPS)
+
+    want = cluster_backend.mhc_pre(x.contiguous(), *mine, iterations=3, **EPS)
+    assert all(map(torch.equal, got, want))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8, 16])
+def test_the_device_holds_clusters_of_any_size(ranks: int) -> None:
+    assert cluster_backend.most_groups(torch.zeros(1).device, ranks) * ranks >= 64
+
+
+def test_clusters_of_a_power_of_two_of_blocks_share_the_channels() -> None:
+    widths = (8, 256, 264, 1024, 1032, 4096)
+
+    ranks = [cluster_backend.split(width) for width in widths]
+
+    assert ranks == [(256, count, 1) for count in (1, 1, 2, 4, 8, 16)]
+    assert cluster_backend.split(4104) == (136, 16, 2)
+    assert cluster_backend.split(7168) == (224, 16, 2)
+    assert cluster_backend.split(8192) == (256, 16, 2)
+    assert cluster_backend.split(8200) is None
 
 
 @pytest.mark.parametrize("blocks", [132, 78, 16])

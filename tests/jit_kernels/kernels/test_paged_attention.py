@@ -6,16 +6,26 @@ import pytest
 import torch
 from torch import Tensor
 
-from jit_kernels.paged_attention import PagedKeys, SplitPlan, reference, triton_backend
+from jit_kernels.paged_attention import (
+    KeyCounts,
+    PagedKeys,
+    SplitPlan,
+    reference,
+    together,
+    triton_backend,
+)
+from jit_kernels.paged_attention.split_plans import leave_to_the_vendor
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.vendor_library import why_no_flash_mla
 from tests.jit_kernels.kernels.sizes import with_large
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
 from tests.testing.packed_pages import BY_2, BY_3, BY_64, OUTSIDE, some_keys, taken
+from tests.testing.split_plans import assert_reads_everything_once
 
 Op = Callable[..., Tensor]
 SCALE = 512**-0.5
 BACKENDS = ["triton", *([] if why_no_flash_mla() else ["flash_mla"])]
+flash_mla_only = pytest.mark.skipif(bool(why_no_flash_mla()), reason=str(why_no_flash_mla()))
 # Rows, heads, window columns, extra columns (0: no such set), layouts, lengths of both sets.
 CASES = with_large(
     [
@@ -207,3 +217,99 @@ def test_keys_are_read_through_slices_of_a_pool(device: torch.device) -> None:
 
     want = reference.paged_attention(q, window, None, sink, SCALE, SplitPlan(), True)
     assert_close(got, want, bounds(device))
+
+
+def keys_of_lengths(lengths: Tensor, columns: int) -> PagedKeys:
+    """Return keys of rows of these lengths, with rubbish after them."""
+    keys = some_keys(lengths.shape[0], columns, BY_2, lengths=False)
+    keys.slots.masked_fill_(torch.arange(columns) >= lengths.unsqueeze(1), OUTSIDE)
+    return PagedKeys(keys.pages, keys.layout, keys.slots, lengths)
+
+
+@pytest.mark.gpu
+@flash_mla_only
+@pytest.mark.parametrize("heads", [64, 128])
+@pytest.mark.parametrize("rows", [1, 3, 16, 64, 128, 200])
+@pytest.mark.parametrize(("shortest", "longest"), [(0, 0), (1, 8192), (7031, 7031), (0, 700)])
+def test_our_plans_give_what_the_vendor_s_own_give(
+    monkeypatch: pytest.MonkeyPatch, rows: int, heads: int, shortest: int, longest: int
+) -> None:
+    """Both are followed as the kernels follow them, too: so the layout is the vendor's."""
+    from jit_kernels.paged_attention import flash_mla_backend
+
+    q, sink = queries(rows, heads)
+    window = some_keys(rows, 128, BY_64, lengths=False)
+    share = torch.rand(rows) ** 4
+    share[-1] = 1.0
+    lengths = (shortest + share * (longest - shortest)).round().int()
+    extra = keys_of_lengths(lengths, 8192)
+    tiles = (2 + (lengths + 63) // 64).tolist()
+
+    def run() -> tuple[Tensor, SplitPlan]:
+        plan = SplitPlan()
+        out = flash_mla_backend.paged_attention(q, window, extra, sink, SCALE, plan, False)
+        made = plan.held["even"]
+        records, splits = made.tile_scheduler_metadata.tolist(), made.num_splits.tolist()
+        assert_reads_everything_once(records, splits, tiles)
+        return out, plan
+
+    got, plan = run()
+    again = flash_mla_backend.paged_attention(q, window, extra, sink, SCALE, plan, False)
+    monkeypatch.setattr(flash_mla_backend, "plan_splits", leave_to_the_vendor)
+    want, _ = run()
+
+    assert not want.isnan().any()
+    assert_same_bits(again, got, what="the same plan twice")
+    assert_close(got, want, Bounds(atol=2e-2, rtol=2e-2, cosine=0.9999, rms=1e-2))
+
+
+@pytest.mark.gpu
+@flash_mla_only
+@pytest.mark.parametrize("rows", [1, 24, 150])
+def test_plans_of_all_kinds_follow_the_lengths_in_one_graph(rows: int) -> None:
+    from jit_kernels.paged_attention import flash_mla_backend
+
+    op = flash_mla_backend.paged_attention
+    q, sink = queries(rows, 64)
+    window = some_keys(rows, 128, BY_64, lengths=False)
+    few, many = (
+        keys_of_lengths(torch.full((rows,), columns, dtype=torch.int32), columns)
+        for columns in (512, 8192)
+    )
+    whole = [few.slots.clone(), many.slots.clone()]
+    sets = [None, few, many]
+
+    def step() -> list[Tensor]:
+        counts = [
+            KeyCounts(128, None)
+            if more is None
+            else KeyCounts(128, None, more.slots.shape[1], more.lengths)
+            for more in sets
+        ]
+        plans = together(counts)
+        return [
+            op(q, window, more, sink, SCALE, plan, False)
+            for more, plan in zip(sets * 2, plans * 2, strict=True)
+        ]
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step()
+    for longest in (8192, 0, 1, 3000):
+        for more, slots in zip((few, many), whole, strict=True):
+            assert more.lengths is not None
+            more.lengths.random_(0, min(longest, slots.shape[1]) + 1)
+            more.slots.copy_(slots)
+            late = torch.arange(slots.shape[1]) >= more.lengths.unsqueeze(1)
+            more.slots.masked_fill_(late, OUTSIDE)
+        graph.replay()
+        for nth, more in enumerate(sets):
+            want = reference.paged_attention(q, window, more, sink, SCALE, SplitPlan(), True)
+            name = f"set {nth}, up to {longest} keys"
+            assert_close(out[nth], want, Bounds(atol=2e-2, rtol=2e-2, rms=1e-2), what=name)
+            assert_same_bits(out[nth + 3], out[nth], what=name)

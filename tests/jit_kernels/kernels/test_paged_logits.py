@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from jit_kernels.cuda_device import why_no_nvcc
 from jit_kernels.paged_logits import LogitsPlan, reference, triton_backend
 from jit_kernels.vendor_library import why_no_deep_gemm
 from tests.jit_kernels.kernels.sizes import with_large
@@ -13,7 +14,11 @@ from tests.testing.compare import Bounds, assert_close, assert_same_bits
 from tests.testing.indexer_keys import key_layout, some_key_pages, some_queries
 
 Op = Callable[..., Tensor]
-BACKENDS = ["triton", *([] if why_no_deep_gemm() else ["deep_gemm"])]
+BACKENDS = [
+    "triton",
+    *([] if why_no_deep_gemm() else ["deep_gemm"]),
+    *([] if why_no_deep_gemm() or why_no_nvcc() else ["cuda"]),
+]
 CASES = with_large(
     [([70, 0, 64, 1], 32, 32, 70), ([200], 64, 128, 256)],
     [
@@ -21,6 +26,13 @@ CASES = with_large(
         ([100_000], 64, 128, 100_000),
         ([777] * 33, 32, 128, 1000),
         ([0, 0, 0], 64, 128, 64),
+        ([0, 1, 63, 64, 65, 511, 512, 513], 64, 128, 576),
+        ([2048, 0, 16_384], 64, 128, 16_384),
+        ([16_384, 7, 250_000], 64, 128, 250_000),
+        ([225_000], 64, 128, 262_144),
+        ([90_000, 90_001] * 4, 64, 128, 90_001),
+        ([513, 64, 2048] * 3, 64, 128, 2048),
+        ([2048] * 64, 64, 128, 2048),
     ],
 )
 
@@ -29,9 +41,9 @@ def op_of(name: str) -> Op:
     """Return a backend's function."""
     if name == "triton":
         return triton_backend.paged_logits
-    from jit_kernels.paged_logits import deep_gemm_backend
+    from jit_kernels.paged_logits import cuda_backend, deep_gemm_backend
 
-    return deep_gemm_backend.paged_logits
+    return (cuda_backend if name == "cuda" else deep_gemm_backend).paged_logits
 
 
 def bounds(device: torch.device, want: Tensor) -> Bounds:
@@ -61,12 +73,15 @@ def test_scores_equal_the_reference(
         assert_close(got[seen], want[seen], bounds(device, want[seen]), what=backend)
 
 
+@pytest.mark.parametrize("heads", with_large([32], [64]))
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_row_has_the_same_bits_in_any_company(device: torch.device, backend: str) -> None:
+def test_a_row_has_the_same_bits_in_any_company(
+    device: torch.device, backend: str, heads: int
+) -> None:
     counts = [70, 3, 64] if device.type == "cpu" else [7000, 3, 999, 64, 512] * 9
     width = 32 if device.type == "cpu" else 128
     (q, weights), (pages, table) = (
-        some_queries(len(counts), 32, width),
+        some_queries(len(counts), heads, width),
         some_key_pages(counts, width),
     )
     blocks, layout = torch.tensor(counts, dtype=torch.int32), key_layout(width)
@@ -76,7 +91,7 @@ def test_a_row_has_the_same_bits_in_any_company(device: torch.device, backend: s
         return op_of(backend)(*rows, columns, LogitsPlan())
 
     whole = run(torch.arange(len(counts)), max(counts))
-    for pick in ([1], [2, 0]):
+    for pick in ([1], [2, 0], [0, 2, 1] if device.type == "cpu" else [4, 3, 2, 1, 0, 7, 6, 5]):
         part = run(torch.tensor(pick), 64 * table.shape[1])
         for nth, row in enumerate(pick):
             count = counts[row]
@@ -84,10 +99,11 @@ def test_a_row_has_the_same_bits_in_any_company(device: torch.device, backend: s
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("rows", [1, 8, 24])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_one_graph_serves_all_lengths(backend: str) -> None:
-    counts = [3000, 64, 1, 900] * 6
-    (q, weights), (pages, table) = some_queries(24, 64, 128), some_key_pages(counts, 128)
+def test_one_graph_serves_all_lengths(backend: str, rows: int) -> None:
+    counts = ([3000, 64, 1, 900] * 6)[:rows]
+    (q, weights), (pages, table) = some_queries(rows, 64, 128), some_key_pages(counts, 128)
     most = torch.tensor(counts, dtype=torch.int32)
     blocks, op = most.clone(), op_of(backend)
 

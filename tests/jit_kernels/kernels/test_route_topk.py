@@ -12,7 +12,9 @@ from tests.testing.compare import Bounds, assert_close, assert_same_bits
 SHAPES = with_large(
     [(1, 3, 1), (9, 10, 3), (5, 129, 6)],
     [
-        *((257, 256, 6), (64, 384, 6), (2000, 256, 8), (33, 384, 8), (65, 512, 32)),
+        *((tokens, 256, 6) for tokens in (1, 3, 63, 64, 65, 255, 256, 257, 1000, 16384)),
+        *((1, 384, 6), (64, 384, 6), (257, 384, 6), (16384, 384, 6), (1, 256, 8), (2000, 256, 8)),
+        *((33, 384, 8), (9000, 384, 8), (65, 512, 32), (257, 256, 7)),
         *((17, 256, 5), (3, 500, 9), (5, 40, 40), (4, 700, 6)),
     ],
 )
@@ -73,7 +75,7 @@ def test_hashed_weights_equal_the_reference(
     backend: ModuleType, tokens: int, experts: int, top_k: int
 ) -> None:
     logits = torch.randn(tokens, experts) * 4
-    table = torch.stack([torch.randperm(experts)[:top_k] for _ in range(tokens)])
+    table = torch.rand(tokens, experts).argsort(1)[:, :top_k]
 
     chosen, weights = backend.route_hashed(logits, table, 2.0)
 
@@ -82,11 +84,82 @@ def test_hashed_weights_equal_the_reference(
     assert_close(weights, want[1], Bounds(atol=1e-6, rtol=1e-5))
 
 
-def test_experts_all_alike_are_chosen_in_order(backend: ModuleType) -> None:
-    logits = torch.zeros(3, 256)
+@pytest.mark.parametrize(("count", "top_k"), [(256, 6), (384, 6), (256, 8), (384, 8), (256, 7)])
+def test_experts_all_alike_are_chosen_in_order(backend: ModuleType, count: int, top_k: int) -> None:
+    logits = torch.zeros(3, count)
     logits[1, 100:105] = 1.0
 
-    experts, weights = backend.route_topk(logits, torch.zeros(256), 6, 1.0)
+    experts, weights = backend.route_topk(logits, torch.zeros(count), top_k, 1.0)
 
-    assert experts.tolist() == [[*range(6)], [*range(100, 105), 0], [*range(6)]]
+    first = [*range(top_k)]
+    assert experts.tolist() == [first, [*range(100, 105), *first[: top_k - 5]], first]
     assert_close(weights.sum(1), torch.ones(3), Bounds(rtol=1e-6))
+
+
+@pytest.mark.parametrize("count", [256, 384])
+@pytest.mark.parametrize("steps", [2, 5, 40])
+def test_many_equals_go_to_the_lower_expert(backend: ModuleType, steps: int, count: int) -> None:
+    # From a few that are as good as each other to more than a warp has lanes.
+    tokens = with_large([5], [4097])[-1]
+    logits = torch.randint(0, steps, (tokens, count)) / 4
+    bias = torch.randint(0, 2, (count,)) * 8.0
+
+    got = backend.route_topk(logits, bias, 6, 1.5)
+
+    want = reference.route_topk(logits, bias, 6, 1.5)
+    assert_same_bits(got[0], want[0], what="experts")
+    assert_close(got[1], want[1], Bounds(atol=1e-6, rtol=1e-5), what="weights")
+
+
+def test_rows_may_lie_apart_and_numbers_past_them_are_not_read(backend: ModuleType) -> None:
+    wide = torch.full((9, 260), torch.nan)
+    wide[:, :256] = torch.randint(-200, 200, (9, 256)) / 16
+
+    got = backend.route_topk(wide[:, :256], torch.zeros(256), 6, 1.5)
+
+    want = reference.route_topk(wide[:, :256].contiguous(), torch.zeros(256), 6, 1.5)
+    assert_same_bits(got[0], want[0], what="experts")
+    assert_close(got[1], want[1], Bounds(atol=1e-6, rtol=1e-5), what="weights")
+
+
+@pytest.mark.gpu
+def test_numbers_that_are_none_still_choose_distinct_experts(backend: ModuleType) -> None:
+    logits = torch.randn(64, 256)
+    logits[1::2, ::3] = torch.nan
+    logits[5] = torch.nan
+
+    experts, _ = backend.route_topk(logits, torch.zeros(256), 6, 1.0)
+
+    assert int(experts.min()) >= 0
+    assert int(experts.max()) < 256
+    assert (experts.sort(1)[0].diff(dim=1) > 0).all()
+
+
+@pytest.mark.gpu
+def test_a_token_has_the_same_bits_in_any_company(backend: ModuleType) -> None:
+    logits, bias = torch.randn(16384, 256), torch.randn(256)
+    whole = backend.route_topk(logits, bias, 6, 1.5)
+
+    for rows in (slice(0, 1), slice(7, 300), slice(9000, 16384)):
+        part = backend.route_topk(logits[rows], bias, 6, 1.5)
+        assert_same_bits(part[0], whole[0][rows], what="experts")
+        assert_same_bits(part[1], whole[1][rows], what="weights")
+
+
+@pytest.mark.gpu
+def test_a_graph_routes_other_tokens_when_replayed(backend: ModuleType) -> None:
+    logits, bias = torch.randn(300, 256), torch.zeros(256)
+    backend.route_hashed(logits, backend.route_topk(logits, bias, 6, 1.5)[0], 1.5)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        # One right after the other: the second reads what the first wrote.
+        experts, _ = backend.route_topk(logits, bias, 6, 1.5)
+        _, weights = backend.route_hashed(logits, experts, 1.5)
+
+    for _ in range(3):
+        logits.copy_(torch.randint(-200, 200, (300, 256)) / 16)
+        graph.replay()
+        want = reference.route_topk(logits, bias, 6, 1.5)
+        assert_same_bits(experts, want[0], what="experts")
+        assert_close(weights, want[1], Bounds(atol=1e-6, rtol=1e-5), what="weights")

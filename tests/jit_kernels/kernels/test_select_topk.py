@@ -17,6 +17,8 @@ SHAPES = [
     *((1, 16385, 512), (3, 250_000, 512), (2, 249_999, 1024), (300, 20_001, 512)),
     *((1, 1_000_000, 1024), (3, 40_000, 2048), (4, 32_768, 1), (2, 16385, 2048)),
     *((5, 2500, 512), (5, 4097, 512), (5, 6000, 1024), (64, 250_000, 512)),
+    *((8, 250_000, 512), (9, 250_000, 512), (2, 262_144, 512), (2, 262_145, 512)),
+    *((2, 225_001, 1024), (8, 17_003, 1000), (1, 50_000, 3)),
 ]
 KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "normal": lambda x: x,
@@ -28,6 +30,13 @@ KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "NaN": lambda x: torch.where(x > 2.5, torch.nan, x),
     "rising": lambda x: x.sort()[0],
     "high at the end": lambda x: x + 4.0 * (torch.arange(x.shape[1]) > x.shape[1] - 700),
+    "passages": lambda x: x + 5.0 * (torch.arange(x.shape[1]) // 64 % 401 == 7),
+    "one passage": lambda x: (
+        x
+        + 5.0
+        * (torch.arange(x.shape[1]) - x.shape[1] // 3 < 600)
+        * (torch.arange(x.shape[1]) > x.shape[1] // 3)
+    ),
     "few apart": lambda x: torch.where(torch.arange(x.shape[1]) % 499 == 3, x, -9.0),
 }
 
@@ -45,6 +54,42 @@ def test_the_choice_equals_the_reference(rows: int, columns: int, top_k: int, ki
 
     assert_same_bits(got, reference.select_topk(scores, visible, top_k))
     assert_same_bits(cuda_backend.select_topk(scores, visible, top_k), got, what="second call")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("rows", "columns", "top_k"), [(1, 16385, 512), (3, 250_000, 1024)])
+def test_few_rows_may_go_the_way_of_many(
+    monkeypatch: pytest.MonkeyPatch, rows: int, columns: int, top_k: int, kind: str
+) -> None:
+    monkeypatch.setattr(cuda_backend, "FEW_ROWS", 0)
+    scores, visible = KINDS[kind](torch.randn(rows, columns)), torch.full((rows,), columns - 1)
+
+    got = cuda_backend.select_topk(scores, visible, top_k)
+
+    assert_same_bits(got, reference.select_topk(scores, visible, top_k))
+
+
+@pytest.mark.parametrize("length", [0, 1, 63, 64, 65, 511, 512, 513, 2048, 16_384, 16_385, 250_000])
+def test_rows_of_any_length_in_one_batch(length: int) -> None:
+    scores = torch.randn(8, 250_000)
+    visible = torch.tensor([length, 250_000, 0, length, 17_000, length, 5, 100_001])
+    hidden = torch.arange(250_000) >= visible.unsqueeze(1)
+    scores[hidden] = torch.nan
+
+    got = cuda_backend.select_topk(scores, visible, 512)
+
+    assert_same_bits(got, reference.select_topk(scores, visible, 512))
+
+
+def test_scores_may_be_higher_in_one_block_than_it_may_hand_in() -> None:
+    # A block of a row holds each sixteenth line of 32 scores: all high ones are in the same one.
+    column = torch.arange(200_000)
+    scores = torch.randn(1, 200_000) + 9.0 * ((column // 32 % 16 == 5) & (column < 30_000))
+    visible = torch.tensor([200_000])
+
+    got = cuda_backend.select_topk(scores, visible, 512)
+
+    assert_same_bits(got, reference.select_topk(scores, visible, 512))
 
 
 def test_what_is_hidden_is_not_looked_at() -> None:

@@ -23,7 +23,7 @@ RECORDS = [
     (ODD, "bf16", 37, 8),
     (PageLayout(3, 512 * 4, 0, 512 * 4 * 3), "fp32", 512, 64),
 ]
-COUNTS = with_large([0, 1, 7], [1000])
+COUNTS = with_large([0, 1, 7], [3, 63, 64, 65, 255, 256, 257, 1000])
 DTYPES = [torch.float32, torch.bfloat16]
 pytestmark = pytest.mark.parametrize("backend", with_large([triton_backend], [cuda_backend]))
 
@@ -73,14 +73,15 @@ def test_normed_and_rotated_records_differ_from_the_reference_by_rounding(
     pages, slots = some_slots(count, layout)
     x, weight = torch.randn(count, 2 * width).to(dtype)[:, :width], torch.randn(width)
     more = weight, rotations(count, turned), 1e-6, record_format
-    want = pages.clone()
-    reference.norm_rope_store(want, slots, x, layout, *more)
+    want, other = pages.clone(), torch.zeros_like(pages)
+    for some in (want, other):
+        reference.norm_rope_store(some, slots, x, layout, *more)
 
     backend.norm_rope_store(pages, slots, x, layout, *more)
 
     if record_format == "fp8":
         steps = (pages.int() - want.int()).abs()
-        assert (steps[want == 255] == 0).all()
+        assert (steps[want != other] == 0).all(), "bytes of no row were written"
         assert float((steps > 0).float().mean()) < 2e-3
     else:
         numbers = [each.view(torch.float32) for each in (pages, want)]
@@ -110,3 +111,67 @@ def test_keys_are_stored_to_the_bits_of_the_reference(
     backend.store_keys(pages, slots, keys, layout, record_format)
 
     assert_same_bits(pages, want)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [4225, 16384])
+def test_rows_have_the_same_bits_in_any_company(
+    backend: ModuleType, count: int, dtype: torch.dtype
+) -> None:
+    if backend is not cuda_backend:
+        pytest.skip("only the CUDA backend lets a warp take several rows")
+    pages, slots = some_slots(count, SWA)
+    x, weight, turns = torch.randn(count, 512).to(dtype), torch.randn(512), rotations(count, 64)
+    whole, parts = pages.clone(), pages.clone()
+    want = pages.clone()
+    reference.norm_rope_store(want, slots, x, SWA, weight, turns, 1e-6, "fp8")
+
+    backend.norm_rope_store(whole, slots, x, SWA, weight, turns, 1e-6, "fp8")
+    for rows in (slice(0, 1), slice(1, 258), slice(258, count)):
+        some = slots[rows], x[rows], SWA, weight, turns[rows], 1e-6, "fp8"
+        backend.norm_rope_store(parts, *some)
+
+    assert_same_bits(parts, whole)
+    assert float((whole != want).float().mean()) < 2e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", [4225, 16384])
+def test_many_rows_are_stored_to_the_bits_of_the_reference(backend: ModuleType, count: int) -> None:
+    pages, slots = some_slots(count, SWA)
+    key_pages, key_slots = some_slots(count, KEYS)
+    kv, keys = torch.randn(count, 512).bfloat16(), torch.randn(count, 128)
+    want, want_keys = pages.clone(), key_pages.clone()
+    reference.store_records(want, slots, kv, SWA, "fp8", 64)
+    reference.store_keys(want_keys, key_slots, keys, KEYS, "fp8")
+
+    backend.store_records(pages, slots, kv, SWA, "fp8", 64)
+    backend.store_keys(key_pages, key_slots, keys, KEYS, "fp8")
+
+    assert_same_bits(pages, want)
+    assert_same_bits(key_pages, want_keys)
+
+
+@pytest.mark.gpu
+def test_a_graph_stores_other_rows_when_replayed(backend: ModuleType) -> None:
+    pages, slots = some_slots(300, SWA)
+    x, out = torch.randn(300, 512).bfloat16(), torch.empty(300, 512, dtype=torch.bfloat16)
+
+    def run() -> None:
+        # One right after the other: the stores read what was just written.
+        torch.neg(x, out=out)
+        backend.store_records(pages, slots, out, SWA, "fp8", 64)
+
+    run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+
+    for _ in range(3):
+        x.copy_(torch.randn(300, 512))
+        graph.replay()
+        want = torch.full_like(pages, 255)
+        reference.store_records(want, slots, -x, SWA, "fp8", 64)
+        assert_same_bits(pages, want)

@@ -1,0 +1,150 @@
+// The last warps: they fetch tiles, and make gates and matrices of sums.
+#pragma once
+
+#include "layout.cuh"
+
+// Copy tiles into shared memory as slots come free; a fetcher takes half of the tokens, a lane
+// eight channels of each stream.
+__device__ inline void run_fetcher(const Call &call, const Part &part, Shared &shared, int nth) {
+    constexpr int EACH = TOKENS / FETCHERS;
+    const int lane = threadIdx.x % 32;
+    const bool inside = lane * 8 < part.channels;
+    Turn<SLOTS> turn;
+#pragma unroll 1
+    for (int tile = 0; tile < part.tiles; tile++, turn.advance()) {
+        const int start = part.token(tile) + nth * EACH;
+        unsigned char *to = shared.streams[turn.slot] + nth * EACH * TOKEN_BYTES + lane * 16;
+        const __nv_bfloat16 *from =
+            call.streams + start * call.token_stride + part.first + lane * 8;
+        await_phase(&shared.free[turn.slot], turn.phase ^ 1);
+#pragma unroll 2
+        for (int i = 0; i < EACH; i++) {
+            const bool live = inside && start + i < call.tokens;
+            for (int stream = 0; stream < STREAMS; stream++) {
+                const __nv_bfloat16 *const x = from + stream * call.stream_stride;
+                copy_or_clear(to + stream * ROW_BYTES, live ? x : call.streams, live);
+            }
+            to += TOKEN_BYTES;
+            from += call.token_stride;
+        }
+        arrive_with_copies(&shared.full[turn.slot]);
+    }
+}
+
+// Add up what the ranks told of one line, by pairs.
+__device__ inline float add_ranks(const float *told, int ranks) {
+    float sums[MAX_RANKS];
+#pragma unroll
+    for (int r = 0; r < MAX_RANKS; r++) sums[r] = r < ranks ? told[r * TOLD] : 0.0f;
+#pragma unroll
+    for (int step = 1; step < MAX_RANKS; step *= 2) {
+#pragma unroll
+        for (int r = 0; r < MAX_RANKS; r += 2 * step) sums[r] += sums[r + step];
+    }
+    return sums[0];
+}
+
+// Leave a token's matrix to the balancer.
+struct Batches {
+    Turn<2> turn;
+    int filled = 0;
+
+    __device__ void add(Shared &shared, float z, int place, bool last) {
+        const int lane = threadIdx.x % 32;
+        if (filled == 0) await_phase(&shared.emptied[turn.slot], turn.phase ^ 1);
+        float(&to)[STREAMS * STREAMS + 1] = shared.logits[turn.slot][filled];
+        if (lane >= 2 * STREAMS && lane < LINES) to[lane - 2 * STREAMS] = z;
+        if (lane == LINES) to[STREAMS * STREAMS] = __int_as_float(place);
+        if (++filled < BATCH && !last) return;
+        __syncwarp();
+        if (lane == 0) arrive(&shared.filled[turn.slot]);
+        filled = 0;
+        turn.advance();
+    }
+};
+
+// Hear the sums of the block's own tokens; send their gates, write `post`, leave the rest to the
+// balancer; or of half of the channels, write the sums. A lane has one line.
+template <bool HEAD, bool HALVES>
+__device__ inline void run_gater(const Call &call, const Part &part, Shared &shared) {
+    const int lane = threadIdx.x % 32, last = part.tiles - 1;
+    const Line<HEAD> line(call);
+    Turn<SLOTS> turn;
+    Batches batches;
+#pragma unroll 1
+    for (int tile = 0; tile <= last; tile++, turn.advance()) {
+        const int slot = turn.slot;
+        if (lane == 0) expect_bytes(&shared.heard[slot], TOKENS * TOLD * sizeof(float));
+        await_phase(&shared.heard[slot], turn.phase);
+#pragma unroll 1
+        for (int own = 0; own < part.owned(); own++) {
+            const int token = own * part.ranks + part.rank, place = part.token(tile) + token;
+            const float *const told = &shared.told[slot][own * part.ranks][min(lane, LINES)];
+            const float sum = add_ranks(told, part.ranks);
+            const float z = line.logit(call, sum), gate = sigmoid(z);
+            const float4 gates = gates_of(gate + call.hc_eps);
+            if (lane < part.ranks) {
+                send(at_rank(&shared.gates[slot][token], lane), gates,
+                     at_rank(&shared.gated[slot], lane));
+            }
+            const bool live = place < call.tokens;
+            if constexpr (HALVES) {
+                float *const to = call.sums + ((long long)place * 2 + part.half) * TOLD;
+                if (live && lane <= LINES) to[lane] = sum;
+            } else if constexpr (!HEAD) {
+                if (live && lane / STREAMS == 1) {
+                    call.post[(long long)place * STREAMS + lane - STREAMS] = 2.0f * gate;
+                }
+                batches.add(shared, z, place, tile == last && own == part.owned() - 1);
+            }
+        }
+    }
+}
+
+// Normalise rows or columns of a matrix of positive numbers.
+template <bool ROWS>
+__device__ inline void normalise(float (&a)[STREAMS][STREAMS], float eps) {
+    for (int i = 0; i < STREAMS; i++) {
+        const auto at = [&](int j) -> float & { return ROWS ? a[i][j] : a[j][i]; };
+        const float factor = reciprocal((at(0) + at(1)) + (at(2) + at(3)) + eps);
+        for (int j = 0; j < STREAMS; j++) at(j) *= factor;
+    }
+}
+
+// Balance a token's matrix of logits, and write it.
+__device__ inline void balance(const Call &call, float (&a)[STREAMS][STREAMS], int place) {
+    for (auto &row : a) {
+        const float top = fmaxf(fmaxf(row[0], row[1]), fmaxf(row[2], row[3]));
+        for (float &x : row) x = exponential(x - top);
+    }
+    normalise<true>(a, 0.0f);
+    for (auto &row : a) {
+        for (float &x : row) x += call.hc_eps;
+    }
+    normalise<false>(a, call.hc_eps);
+#pragma unroll 1
+    for (int i = 1; i < call.iterations; i++) {
+        normalise<true>(a, call.hc_eps);
+        normalise<false>(a, call.hc_eps);
+    }
+    float4 *const to = reinterpret_cast<float4 *>(call.mixing) + (long long)place * STREAMS;
+    for (int i = 0; i < STREAMS; i++) to[i] = make_float4(a[i][0], a[i][1], a[i][2], a[i][3]);
+}
+
+// Balance the matrices of the block's own tokens, batch by batch, a lane one of them.
+__device__ inline void run_balancer(const Call &call, const Part &part, Shared &shared) {
+    const int lane = threadIdx.x % 32;
+    Turn<2> batch;
+#pragma unroll 1
+    for (int left = part.tiles * part.owned(); left > 0; left -= BATCH, batch.advance()) {
+        await_phase(&shared.filled[batch.slot], batch.phase);
+        const float(&from)[STREAMS * STREAMS + 1] = shared.logits[batch.slot][lane % BATCH];
+        float a[STREAMS][STREAMS];
+        for (int i = 0; i < STREAMS * STREAMS; i++) a[i / STREAMS][i % STREAMS] = from[i];
+        const int place = __float_as_int(from[STREAMS * STREAMS]);
+        __syncwarp();
+        if (lane == 0) arrive(&shared.emptied[batch.slot]);
+        if (lane >= min(BATCH, left) || place >= call.tokens) continue;
+        balance(call, a, place);
+    }
+}

@@ -1,0 +1,148 @@
+// Who does what, and where it lies.
+//
+// A cluster owns all channels, every block (its rank) 256 of them; its rows of `fn` stay in its
+// registers for good. A cluster goes through tiles of 16 tokens, and of a tile
+//
+//   fetchers     copy the block's channels into shared memory, once
+//   multipliers  multiply them by `fn`; of each token they send the sums to the token's owner
+//   the gater    adds up the sums of the tokens that its block owns, a few of each tile, and sends
+//                the gates to all blocks
+//   mixers       mix what still lies in shared memory, send the squares of it to all blocks, and
+//                when they have those of the others, norm it
+//   the balancer balances the matrices of the block's own tokens
+//
+// Each is warps of their own, as many tiles ahead of the next as there are slots. What one block
+// sends another lands in the slot of its tile, and a barrier there counts the bytes. A slot's next
+// tile cannot come too early: its sums, and all that follows from them, need this block's own
+// product of that tile, whose streams are fetched when this slot's tile is mixed.
+//
+// Streams that are too wide for a cluster are multiplied in two halves, which clusters take in
+// turn. Then gaters write the sums for another kernel, and mixers only free slots when the gates
+// come.
+#pragma once
+
+#include "device.cuh"
+
+constexpr int STREAMS = 4, TOKENS = 16, MAX_RANKS = 16;
+constexpr int MULTIPLIERS = 8, MIXERS = 4, FETCHERS = 2;
+constexpr int THREADS = 32 * (MULTIPLIERS + MIXERS + FETCHERS + 2);
+// Registers of a thread in each warpgroup: two of multipliers, mixers, all others.
+constexpr int MULTIPLIER_REGISTERS = 192, MIXER_REGISTERS = 88, OTHER_REGISTERS = 40;
+static_assert(2 * MULTIPLIER_REGISTERS + MIXER_REGISTERS + OTHER_REGISTERS == 65536 / 128);
+// Channels of a block, and of a multiplier; those are multiplied 16 at a time.
+constexpr int SLICE = 256, PIECE = SLICE / MULTIPLIERS, STEPS = PIECE / 16;
+// Tokens begin 16 bytes apart, modulo 128: those of a matrix are read without conflict.
+constexpr int ROW_BYTES = SLICE * 2, TOKEN_BYTES = STREAMS * ROW_BYTES + 16;
+// Tiles in shared memory. A tile is normed one turn after it is mixed, and the next one's mix frees
+// its streams: of squares there is one slot more.
+constexpr int SLOTS = 6, NORM_SLOTS = SLOTS + 1;
+// Sums of a token: 24 rows of `fn`, the squares, and one to fill up a pair; they are sent by fours.
+constexpr int LINES = 24, SUMS = LINES + 2, FOURS = (SUMS + 3) / 4, TOLD = FOURS * 4;
+static_assert(TOKENS * FOURS <= MULTIPLIERS * 32);
+// Matrices that are balanced at once, a lane each.
+constexpr int BATCH = 8;
+
+struct Call {
+    const __nv_bfloat16 *streams;
+    long long token_stride, stream_stride;
+    const float *fn, *base, *scale, *weight;
+    __nv_bfloat16 *mixed;
+    float *post, *mixing, *sums;
+    int tokens, width, slice, ranks, halves, iterations;
+    float norm_eps, hc_eps, per_number, per_channel;  // the last two are 1 / (4 width), 1 / width
+};
+
+struct Shared {
+    unsigned char streams[SLOTS][TOKENS * TOKEN_BYTES];
+    // Of this block's channels, the sums of each multiplier.
+    float parts[MULTIPLIERS][TOKENS][SUMS];
+    // Of the block's own tokens, the sums that each rank sent: `own * ranks + rank`.
+    float told[SLOTS][TOKENS][TOLD];
+    float4 gates[SLOTS][TOKENS];
+    float squares[NORM_SLOTS][MAX_RANKS][TOKENS];
+    // What the balancer takes: a matrix and the number of its token.
+    float logits[2][BATCH][STREAMS * STREAMS + 1];
+    unsigned long long full[SLOTS], free[SLOTS], heard[SLOTS], gated[SLOTS], normed[NORM_SLOTS];
+    unsigned long long filled[2], emptied[2];
+
+    __device__ void make_barriers() {
+        for (int i = 0; i < SLOTS; i++) {
+            make_barrier(&full[i], FETCHERS * 32);
+            make_barrier(&free[i], MIXERS);
+            make_barrier(&heard[i], 1);
+            make_barrier(&gated[i], 1);
+        }
+        for (int i = 0; i < NORM_SLOTS; i++) make_barrier(&normed[i], 1);
+        for (int i = 0; i < 2; i++) {
+            make_barrier(&filled[i], 1);
+            make_barrier(&emptied[i], 1);
+        }
+    }
+};
+static_assert(sizeof(Shared) <= 227 * 1024);
+
+// This block's part of the work. It owns the tokens `rank`, `rank + ranks` and so on of each tile.
+struct Part {
+    int ranks, log_ranks, rank, half, group, groups, tiles, first, channels;
+
+    __device__ explicit Part(const Call &call) {
+        ranks = call.ranks;
+        log_ranks = __ffs(ranks) - 1;
+        rank = blockIdx.x % ranks;
+        half = blockIdx.x / ranks % call.halves;
+        group = blockIdx.x / ranks / call.halves;
+        groups = gridDim.x / ranks / call.halves;
+        tiles = ((call.tokens + TOKENS - 1) / TOKENS - group + groups - 1) / groups;
+        first = (half * ranks + rank) * call.slice;
+        channels = max(0, min(call.slice, call.width - first));
+    }
+    __device__ int token(int tile) const { return (group + tile * groups) * TOKENS; }
+    __device__ int owned() const { return TOKENS >> log_ranks; }
+    __device__ int owner(int token) const { return token & (ranks - 1); }
+};
+
+// A place in a ring of slots, and the phase of the barriers there.
+template <int COUNT>
+struct Turn {
+    int slot = 0;
+    unsigned phase = 0;
+
+    __device__ void advance() {
+        if (++slot == COUNT) {
+            slot = 0;
+            phase ^= 1;
+        }
+    }
+};
+
+__device__ inline unsigned pack(float low, float high) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const unsigned *>(&pair);
+}
+
+__device__ inline float low_of(unsigned pair) { return __uint_as_float(pair << 16); }
+__device__ inline float high_of(unsigned pair) { return __uint_as_float(pair & 0xffff0000u); }
+__device__ inline float sigmoid(float z) { return reciprocal(1.0f + exponential(-z)); }
+
+// What a lane makes of the sum of its line, and of the squares, over all channels.
+template <bool HEAD>
+struct Line {
+    float gain, base;
+
+    __device__ explicit Line(const Call &call) {
+        const int lane = threadIdx.x % 32;
+        gain = __ldg(call.scale + (HEAD ? 0 : min(lane / STREAMS, 2)));
+        base = __ldg(call.base + min(lane, (HEAD ? STREAMS : LINES) - 1));
+    }
+    __device__ float logit(const Call &call, float sum) const {
+        const float squares = __shfl_sync(ALL, sum, LINES);
+        const float factor = reciprocal_root(squares * call.per_number + call.norm_eps);
+        return sum * factor * gain + base;
+    }
+};
+
+// The gates that the first lanes have.
+__device__ inline float4 gates_of(float gate) {
+    return make_float4(__shfl_sync(ALL, gate, 0), __shfl_sync(ALL, gate, 1),
+                       __shfl_sync(ALL, gate, 2), __shfl_sync(ALL, gate, 3));
+}

@@ -1,0 +1,153 @@
+// The first warps: they multiply tiles by `fn`.
+#pragma once
+
+#include "layout.cuh"
+
+// A multiplier's rows of `fn`, of every number three bfloat16 parts, as products take them: of each
+// stream and each 16 channels, a lane has two and two of one line.
+template <int EIGHTS>
+struct Weights {
+    static constexpr int ROWS = EIGHTS == 1 ? STREAMS : LINES;
+    unsigned parts[STREAMS][STEPS][EIGHTS][3][2];
+
+    // Ask the cache for all of a block's rows, which may be done before the launch before has
+    // ended.
+    static __device__ void ask(const Call &call, const Part &part) {
+        constexpr int LINE = 32;
+        const int lines = (part.channels + LINE - 1) / LINE;
+        for (int i = threadIdx.x; i < ROWS * STREAMS * lines; i += THREADS) {
+            const long long row = i / lines * (long long)call.width;
+            ask_cache(call.fn + row + part.first + i % lines * LINE);
+        }
+    }
+
+    __device__ void load(const Call &call, const Part &part) {
+        const int lane = threadIdx.x % 32, channel = threadIdx.x / 32 * PIECE + lane % 4 * 2;
+        const float *const fn =
+            call.fn + (long long)(lane / 4 * STREAMS) * call.width + part.first + channel;
+        // All are asked for before the first is awaited.
+        float2 asked[EIGHTS][STREAMS][STEPS * 2];
+#pragma unroll
+        for (int i = 0; i < EIGHTS * STREAMS; i++) {
+            const int eight = i / STREAMS, stream = i % STREAMS;
+            const float *const row = fn + (long long)(eight * 8 * STREAMS + stream) * call.width;
+#pragma unroll
+            for (int word = 0; word < STEPS * 2; word++) {
+                const bool mine = eight * 8 + lane / 4 < ROWS && channel + word * 8 < part.channels;
+                asked[eight][stream][word] = read_or_zero(row + word * 8, mine);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < EIGHTS * STREAMS * STEPS * 2; i++) {
+            const int word = i % (STEPS * 2), stream = i / (STEPS * 2) % STREAMS;
+            const int eight = i / (STEPS * 2) / STREAMS;
+            float2 f = asked[eight][stream][word];
+#pragma unroll
+            for (int p = 0; p < 3; p++) {
+                const unsigned pair = pack(f.x, f.y);
+                parts[stream][word / 2][eight][p][word % 2] = pair;
+                f.x -= low_of(pair);
+                f.y -= high_of(pair);
+            }
+        }
+    }
+};
+
+// Multiply a multiplier's channels of a tile. The squares are the diagonals of the rows' product
+// with the first eight of themselves, `low`, and with the last, `high`.
+template <int EIGHTS>
+__device__ inline void multiply_tile(const Weights<EIGHTS> &weights, const unsigned char *streams,
+                                     float (&sums)[EIGHTS][4], float (&low)[4], float (&high)[4]) {
+    const int lane = threadIdx.x % 32, worker = threadIdx.x / 32;
+    // Lanes name rows 0 to 15 of the first eight channels, then of the second.
+    const unsigned char *at =
+        streams + lane % 16 * TOKEN_BYTES + (worker * PIECE + lane / 16 * 8) * 2;
+    // What is multiplied next is on the way meanwhile.
+    unsigned a[2][4];
+    load_matrices(a[0], at);
+#pragma unroll
+    for (int i = 0; i < STREAMS * STEPS; i++) {
+        const int stream = i / STEPS, step = i % STEPS, next = i + 1;
+        const unsigned(&x)[4] = a[i % 2];
+        if (next < STREAMS * STEPS) {
+            load_matrices(a[next % 2], at + next / STEPS * ROW_BYTES + next % STEPS * 32);
+        }
+#pragma unroll
+        for (int p = 2; p >= 0; p--) {
+#pragma unroll
+            for (int eight = 0; eight < EIGHTS; eight++) {
+                multiply(sums[eight], x, weights.parts[stream][step][eight][p]);
+            }
+        }
+        multiply(low, x, {x[0], x[2]});
+        multiply(high, x, {x[1], x[3]});
+    }
+}
+
+// Write a multiplier's sums for others to add.
+template <int EIGHTS>
+__device__ inline void write_parts(Shared &shared, const float (&sums)[EIGHTS][4],
+                                   const float (&low)[4], const float (&high)[4]) {
+    const int lane = threadIdx.x % 32, row = lane / 4;
+    float(&to)[TOKENS][SUMS] = shared.parts[threadIdx.x / 32];
+#pragma unroll
+    for (int eight = 0; eight < EIGHTS; eight++) {
+        const float(&mine)[4] = sums[eight];
+        const int line = eight * 8 + lane % 4 * 2;
+        *reinterpret_cast<float2 *>(&to[row][line]) = make_float2(mine[0], mine[1]);
+        *reinterpret_cast<float2 *>(&to[row + 8][line]) = make_float2(mine[2], mine[3]);
+    }
+    if (lane % 4 == row / 2) {
+        to[row][LINES] = row % 2 ? low[1] : low[0];
+        to[row + 8][LINES] = row % 2 ? high[3] : high[2];
+    }
+}
+
+// Add two sums over the multipliers, by pairs of them.
+__device__ inline float2 add_parts(const Shared &shared, int token, int line) {
+    float2 sums[MULTIPLIERS];
+#pragma unroll
+    for (int w = 0; w < MULTIPLIERS; w++) {
+        sums[w] = *reinterpret_cast<const float2 *>(&shared.parts[w][token][line]);
+    }
+#pragma unroll
+    for (int step = 1; step < MULTIPLIERS; step *= 2) {
+#pragma unroll
+        for (int w = 0; w < MULTIPLIERS; w += 2 * step) {
+            sums[w].x += sums[w + step].x;
+            sums[w].y += sums[w + step].y;
+        }
+    }
+    return sums[0];
+}
+
+// Send four sums of a token to the block that owns the token.
+__device__ inline void send_sums(const Part &part, Shared &shared, int slot) {
+    const int token = threadIdx.x / FOURS, line = threadIdx.x % FOURS * 4;
+    if (token >= TOKENS) return;
+    const float2 low = add_parts(shared, token, line);
+    float2 high = {0.0f, 0.0f};
+    if (line + 2 < SUMS) high = add_parts(shared, token, line + 2);
+    const int owner = part.owner(token), own = token >> part.log_ranks;
+    const float *const to = &shared.told[slot][own * part.ranks + part.rank][line];
+    send(at_rank(to, owner), make_float4(low.x, low.y, high.x, high.y),
+         at_rank(&shared.heard[slot], owner));
+}
+
+template <int EIGHTS>
+__device__ inline void run_multipliers(const Call &call, const Part &part, Shared &shared) {
+    Weights<EIGHTS> weights;
+    weights.load(call, part);
+    Turn<SLOTS> turn;
+#pragma unroll 1
+    for (int tile = 0; tile < part.tiles; tile++, turn.advance()) {
+        float sums[EIGHTS][4] = {}, low[4] = {}, high[4] = {};
+        await_phase(&shared.full[turn.slot], turn.phase);
+        multiply_tile(weights, shared.streams[turn.slot], sums, low, high);
+        // All have added up the tile before.
+        meet<MULTIPLIERS * 32>();
+        write_parts(shared, sums, low, high);
+        meet<MULTIPLIERS * 32>();
+        send_sums(part, shared, turn.slot);
+    }
+}

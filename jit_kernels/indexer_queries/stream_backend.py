@@ -1,0 +1,39 @@
+"""Indexer queries in CUDA C++, heads streamed through the device's warps.
+
+A warp goes through heads side by side and asks for the next ones before it works on eight; so reads
+never wait for the transform, whose additions take nearly as long as the memory. Heads of 128
+channels, 64 of which turn; others go through Triton.
+"""
+
+from struct import Struct
+
+import torch
+
+from jit_kernels.compress_pool.cuda_calls import TURNED, aligned, launch
+from jit_kernels.cuda_rows import is_aligned, is_bf16, processors
+from jit_kernels.indexer_queries import triton_backend
+from jit_kernels.indexer_queries.reference import padded_heads
+
+_WIDTH = 128
+_CALL = Struct("@PPqqPPPiiif")
+
+
+def indexer_queries(
+    q: torch.Tensor, weights: torch.Tensor, rotation: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotate, transform and round; see `jit_kernels.indexer_queries.indexer_queries`."""
+    tokens, heads, width = q.shape
+    usual = (width, rotation.shape[2]) == (_WIDTH, TURNED)
+    if not tokens or not usual or not is_aligned(q):
+        return triton_backend.indexer_queries(q, weights, rotation)
+    padded, rotation = padded_heads(heads), aligned(rotation.contiguous())
+    codes = torch.empty((tokens, padded, width), dtype=torch.float8_e4m3fn, device=q.device)
+    folded = torch.empty((tokens, padded), dtype=torch.float32, device=q.device)
+    fields = (
+        *(q.data_ptr(), weights.data_ptr(), q.stride(0), weights.stride(0)),
+        *(rotation.data_ptr(), codes.data_ptr(), folded.data_ptr()),
+        *(tokens, heads, padded, (heads * width) ** -0.5),
+    )
+    kinds = is_bf16(q), is_bf16(weights)
+    launch("turn_queries", q.device, _CALL, fields, *kinds, processors(q.device))
+    return codes, folded

@@ -1,0 +1,69 @@
+"""Scores of up to eight decoding rows in CUDA C++; other calls go through DeepGEMM.
+
+The sources are in `cuda`; nvcc compiles them at first use. Pages are dealt out in turn, without a
+schedule, and so many are under way at once that little but memory is waited for. A row has the same
+bits as from DeepGEMM: which of the two scores it makes no difference.
+"""
+
+import ctypes
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from jit_kernels.cuda_device import launched
+from jit_kernels.cuda_library import load
+from jit_kernels.cuda_rows import processors
+from jit_kernels.paged_logits import deep_gemm_backend
+from jit_kernels.paged_rows import PageLayout
+
+if TYPE_CHECKING:
+    from jit_kernels.paged_logits import LogitsPlan
+
+FEW_ROWS = 8
+_HEADS, _WIDTH = 64, 128
+
+
+def paged_logits(
+    q: torch.Tensor,
+    weights: torch.Tensor,
+    pages: torch.Tensor,
+    layout: PageLayout,
+    page_table: torch.Tensor,
+    blocks: torch.Tensor,
+    columns: int,
+    plan: "LogitsPlan | None",
+) -> torch.Tensor:
+    """Score blocks; see `jit_kernels.paged_logits.paged_logits`."""
+    rows, heads, width = q.shape
+    first_bytes = q.data_ptr(), pages.data_ptr()
+    fits = rows <= FEW_ROWS and heads == _HEADS and width == _WIDTH
+    if not fits or (first_bytes[0] | first_bytes[1]) % 16:
+        return deep_gemm_backend.paged_logits(
+            q, weights, pages, layout, page_table, blocks, columns, plan
+        )
+    out = torch.empty((rows, columns), dtype=torch.float32, device=q.device)
+    blocks = blocks.contiguous()
+    error = launched(
+        q.device,
+        _library().paged_logits_call,
+        *(first_bytes[0], weights.data_ptr(), first_bytes[1]),
+        *(page_table.data_ptr(), page_table.stride(0), blocks.data_ptr(), out.data_ptr()),
+        *(rows, columns, processors(q.device)),
+    )
+    if error:
+        raise RuntimeError(f"paged_logits: {_library().paged_logits_words(error).decode()}")
+    return out
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    library = load("paged_logits", Path(__file__).parent / "cuda")
+    pointer, number = ctypes.c_void_p, ctypes.c_int
+    library.paged_logits_call.argtypes = [
+        *(pointer, pointer, pointer, pointer, ctypes.c_longlong, pointer, pointer),
+        *(number, number, number, pointer),
+    ]
+    library.paged_logits_words.restype = ctypes.c_char_p
+    return library
