@@ -1,13 +1,13 @@
 """Attention of decoding rows over packed records, where they lie in their pages."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
 from jit_kernels.cuda_device import why_no_triton
+from jit_kernels.paged_attention.split_plans import KeyCounts, SplitPlan, together
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.registry import Backend, select
 from jit_kernels.vendor_library import why_no_flash_mla
@@ -17,10 +17,12 @@ __all__ = [
     "KEY_TILE",
     "RECORD_BYTES",
     "WIDTH",
+    "KeyCounts",
     "PagedKeys",
     "SplitPlan",
     "check_keys",
     "paged_attention",
+    "together",
 ]
 
 KEY_TILE = 64
@@ -57,18 +59,6 @@ class PagedKeys:
     layout: PageLayout
     slots: torch.Tensor
     lengths: torch.Tensor | None = None
-
-
-@dataclass(slots=True)
-class SplitPlan:
-    """How the calls of one step divide the keys among the device's processors.
-
-    Calls of one step whose sets have the same shapes and lengths (the layers of one kind) share a
-    plan: the first fills it by a launch of its own, which is then part of a CUDA graph that is
-    being captured. So a plan is made inside the capture, and never outlives its step or graph.
-    """
-
-    held: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 def paged_attention(

@@ -1,19 +1,23 @@
 """Attention over packed records by FlashMLA's kernels for Hopper.
 
-They take 64 or 128 heads; others are padded by queries of zeros. FlashMLA's scheduler divides the
-tiles of all rows evenly among the processors, so a row's bits depend on its company; the fixed
-plan gives each row to one processor. Source: flash_mla 1.0.0, `flash_mla_with_kvcache` with
-`use_legacy`; its scheduler's record of eight integers a processor is that of the public sources.
+They take 64 or 128 heads; others are padded by queries of zeros. Tiles are divided evenly among
+the processors, by `plan_splits` or else by FlashMLA's own scheduler, so a row's bits depend on its
+company; the fixed plan gives each row to one processor. Source: flash_mla 1.0.0,
+`flash_mla_with_kvcache` with `use_legacy`; its scheduler's record of eight integers a processor is
+that of the public sources.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from flash_mla import flash_mla_with_kvcache, get_mla_metadata
 
+from jit_kernels.checks import ShapeError
+from jit_kernels.paged_attention.split_plans import KeyCounts, SplitPlan, plan_splits
+
 if TYPE_CHECKING:
-    from jit_kernels.paged_attention import PagedKeys, SplitPlan
+    from jit_kernels.paged_attention import PagedKeys
 
 KEY_TILE = 64
 _HEADS = (64, 128)
@@ -26,7 +30,7 @@ def paged_attention(
     extra: "PagedKeys | None",
     sink: torch.Tensor,
     scale: float,
-    plan: "SplitPlan",
+    plan: SplitPlan,
     deterministic: bool,
 ) -> torch.Tensor:
     """Attend; see `jit_kernels.paged_attention.paged_attention`."""
@@ -37,14 +41,7 @@ def paged_attention(
     if padded != heads:
         q = F.pad(q, (0, 0, 0, padded - heads))
         sink = F.pad(sink, (0, padded - heads))
-    name = "fixed" if deterministic else "even"
-    schedule = plan.held.get(name)
-    if schedule is None:
-        schedule = plan.held[name] = get_mla_metadata()[0]
-        if deterministic:
-            tiles = _tiles(window, extra)
-            records, splits = fixed_schedule(tiles, _processors(q.device, padded))
-            schedule.tile_scheduler_metadata, schedule.num_splits = records, splits
+    schedule = (_fixed if deterministic else _even)(plan, q, window, extra)
     more = {}
     if extra is not None:
         more = {
@@ -68,6 +65,42 @@ def paged_attention(
         **more,
     )
     return out[:, 0, :heads]
+
+
+def _fixed(plan: SplitPlan, q: torch.Tensor, window: "PagedKeys", extra: "PagedKeys | None") -> Any:
+    """Return FlashMLA's schedule of rows that are not split."""
+    schedule = plan.held.get("fixed")
+    if schedule is None:
+        processors = _processors(q.device, q.shape[1])
+        schedule = _schedule(fixed_schedule(_tiles(window, extra), processors))
+        plan.held["fixed"] = schedule
+    return schedule
+
+
+def _even(plan: SplitPlan, q: torch.Tensor, window: "PagedKeys", extra: "PagedKeys | None") -> Any:
+    """Return FlashMLA's schedule of evenly divided tiles, made with those of the other kinds."""
+    counts = KeyCounts(window.slots.shape[1], window.lengths)
+    if extra is not None:
+        more = extra.slots.shape[1], extra.lengths
+        counts = KeyCounts(window.slots.shape[1], window.lengths, *more)
+    if plan.counts is not None and not plan.counts.same(counts):
+        raise ShapeError("the plan was made for other columns or lengths than those of the call")
+    if "even" not in plan.held:
+        kinds = plan.kinds or [plan]
+        made = plan_splits(
+            q, [each.counts or counts for each in kinds], _processors(q.device, q.shape[1])
+        )
+        for nth, each in enumerate(kinds):
+            each.held["even"] = _schedule(None if made is None else (made[0][nth], made[1][nth]))
+    return plan.held["even"]
+
+
+def _schedule(plan: tuple[torch.Tensor, torch.Tensor] | None) -> Any:
+    """Return what FlashMLA is handed: (records, splits), or nothing, and it makes them itself."""
+    schedule = get_mla_metadata()[0]
+    if plan is not None:
+        schedule.tile_scheduler_metadata, schedule.num_splits = plan
+    return schedule
 
 
 def fixed_schedule(tiles: torch.Tensor, processors: int) -> tuple[torch.Tensor, torch.Tensor]:

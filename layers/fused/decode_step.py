@@ -13,7 +13,7 @@ from jit_kernels.compress_fold import fold_tokens
 from jit_kernels.compress_pool import BlockPages, EndedBlocks, pool_tokens
 from jit_kernels.decode_indices import PageSizes, decode_indices
 from jit_kernels.indexer_queries import indexer_queries
-from jit_kernels.paged_attention import PagedKeys, SplitPlan, paged_attention
+from jit_kernels.paged_attention import KeyCounts, PagedKeys, paged_attention, together
 from jit_kernels.paged_logits import LogitsPlan, paged_logits, row_slices
 from jit_kernels.select_topk import select_topk
 from jit_kernels.store_kv import norm_rope_store
@@ -97,18 +97,12 @@ class DecodeStep:
             c128_columns=whole_tiles(pages * (tree.page_size // 128)),
         )
         ratios = set(config.compress_ratios)
-        self._rotation = {
-            compressed: rope.rotation(rows.position, compressed=compressed)
-            for compressed in {ratio > 0 for ratio in ratios}
-        }
-        self._ended = {
-            ratio: EndedBlocks(slots, rope.rotation(rows.position - (ratio - 1), compressed=True))
-            for ratio, slots in ((4, at.c4_slot), (128, at.c128_slot))
-            if ratio in ratios
-        }
-        self._split = {ratio: SplitPlan() for ratio in ratios}
+        self._rotation, self._ended = self._rotations(rope, ratios)
         self._visible = at.c4_blocks.to(torch.int64)
         self._chosen_lengths = at.c4_blocks.clamp(max=config.index_topk)
+        # One launch plans the attention of all kinds of layers.
+        counts = {ratio: self._key_counts(ratio) for ratio in sorted(ratios)}
+        self._split = dict(zip(counts, together(list(counts.values())), strict=True))
         self._logits = [
             (part, LogitsPlan())
             for part in row_slices(
@@ -116,6 +110,29 @@ class DecodeStep:
             )
         ]
         self._chosen: Tensor | None = None
+
+    def _rotations(
+        self, rope: RopeFrequencies, ratios: set[int]
+    ) -> tuple[dict[bool, Tensor], dict[int, EndedBlocks]]:
+        """Return rotations of the rows, by whether layers compress, and of blocks that they end.
+
+        All of one set of frequencies are made at once: each is a handful of small launches.
+        """
+        position = self._rows.position
+        ends = {4: self._at.c4_slot, 128: self._at.c128_slot}
+        slots = {ratio: slot for ratio, slot in ends.items() if ratio in ratios}
+        rotation: dict[bool, Tensor] = {}
+        ended: dict[int, EndedBlocks] = {}
+        if 0 in ratios:
+            rotation[False] = rope.rotation(position, compressed=False)
+        if slots:
+            wanted = torch.cat([position, *(position - (ratio - 1) for ratio in slots)])
+            made = rope.rotation(wanted, compressed=True)
+            own, *blocks = made.unflatten(0, (1 + len(slots), position.shape[0]))
+            rotation[True] = own
+            for (ratio, slot), turned in zip(slots.items(), blocks, strict=True):
+                ended[ratio] = EndedBlocks(slot, turned)
+        return rotation, ended
 
     @property
     def input_ids(self) -> Tensor:
@@ -205,6 +222,15 @@ class DecodeStep:
             plan=self._split[ratio],
             deterministic=self._deterministic,
         )
+
+    def _key_counts(self, ratio: int) -> KeyCounts:
+        """Return how many keys rows attend in layers of a kind."""
+        at, columns = self._at, self._at.window_slots.shape[1]
+        if not ratio:
+            return KeyCounts(columns, None)
+        if ratio == 128:
+            return KeyCounts(columns, None, at.c128_slots.shape[1], at.c128_lengths)
+        return KeyCounts(columns, None, whole_tiles(self._config.index_topk), self._chosen_lengths)
 
     def _blocks(self, layer: int, ratio: int) -> PagedKeys | None:
         """Return the compressed blocks that rows attend in a layer."""

@@ -3,11 +3,13 @@
 import dataclasses
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from jit_kernels.paged_attention import KeyCounts, PagedKeys, SplitPlan, paged_attention
 from layers.config import ModelConfig
 from layers.forward_batch import ForwardBatch
 from layers.fused.decode_step import DecodeRows, DecodeStep, whole_tiles
@@ -177,6 +179,50 @@ def test_a_step_of_padding_alone_writes_nothing_but_unit_0(device: torch.device)
     for name, tensor in direct.pools.tensors().items():
         first = 1 if name == "swa" else 0
         assert_same_bits(tensor[:, first:], before[name][:, first:], what=name)
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_rotations_made_together_are_those_of_each(device: torch.device, rows: int) -> None:
+    """A block's rotation is that of its first position, up to a million and for padding rows."""
+    layers = FusedLayers(ReferenceLayers(CONFIG, device), as_decoded)
+    direct = Direct(layers, "fp8", device=device)
+    rope = RopeFrequencies(CONFIG, device)
+    batch = DecodeRows.empty(rows, pages=2, window_pages=4, device=device)
+    step = DecodeStep(batch, direct.pools, CONFIG, rope)
+    position = torch.tensor([-1, 0, 130, 99_999, 999_999], device=device)[-rows:]
+    batch.position.copy_(position)
+
+    made, ended = step._rotations(rope, {0, 4, 128})
+
+    for compressed in (False, True):
+        assert_same_bits(made[compressed], rope.rotation(position, compressed=compressed))
+    for ratio in (4, 128):
+        want = rope.rotation(position - (ratio - 1), compressed=True)
+        assert_same_bits(ended[ratio].rotation, want, what=f"blocks of {ratio}")
+
+
+def test_plans_of_attention_are_for_the_keys_that_layers_read(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[KeyCounts] = []
+
+    def watched(
+        q: Tensor, window: PagedKeys, extra: PagedKeys | None, *, plan: SplitPlan, **more: Any
+    ) -> Tensor:
+        counts = KeyCounts(window.slots.shape[1], window.lengths)
+        if extra is not None:
+            counts = dataclasses.replace(
+                counts, extra_columns=extra.slots.shape[1], extra_lengths=extra.lengths
+            )
+        assert plan.counts is not None
+        assert plan.counts.same(counts)
+        planned.append(plan.counts)
+        return paged_attention(q, window, extra, plan=plan, **more)
+
+    monkeypatch.setattr("layers.fused.decode_step.paged_attention", watched)
+    compare([130, 3], 1, device, index_topk=8)
+
+    assert len({(counts.extra_columns, id(counts.extra_lengths)) for counts in planned}) == 3
 
 
 def test_columns_of_slots_are_whole_tiles() -> None:
