@@ -12,6 +12,8 @@ class ShapeError(ValueError):
 def check_shape(name: str, tensor: Tensor, *sizes: int | None) -> None:
     """Raise ShapeError unless `tensor` has these sizes; None stands for any size."""
     got = tensor.shape
+    if got == sizes:
+        return
     if len(got) == len(sizes):
         for have, want in zip(got, sizes, strict=True):
             if want is not None and have != want:

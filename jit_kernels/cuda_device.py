@@ -1,13 +1,26 @@
-"""What this machine lacks for kernels on a CUDA device."""
+"""What this machine lacks for kernels on a CUDA device, and how C functions launch them there."""
 
 import functools
 import importlib.util
 import os
 import shutil
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
-__all__ = ["nvcc", "why_no_hopper", "why_no_nvcc", "why_no_triton"]
+__all__ = [
+    "current_device",
+    "launched",
+    "nvcc",
+    "raw_stream",
+    "why_no_hopper",
+    "why_no_nvcc",
+    "why_no_triton",
+]
+
+# Triton and compiled graphs ask the same functions; builds of torch without CUDA lack them.
+_TORCH: Any = torch._C  # pyright: ignore[reportPrivateUsage]
 
 
 @functools.cache
@@ -45,3 +58,29 @@ def nvcc() -> str | None:
     if home:
         return shutil.which("nvcc", path=os.path.join(home, "bin"))
     return shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+
+
+def launched(device: torch.device, function: Callable[..., int], *arguments: Any) -> int:
+    """Call `function(*arguments, stream)` on the current stream of a device; return what it says.
+
+    device     of the tensors whose addresses are handed over; its index is set, as theirs always is
+    function   a C function whose last argument is a stream, by its raw handle
+
+    A launch is a matter of microseconds, and so are `torch.cuda.device` and
+    `torch.cuda.current_stream`: where the device is the current one, both are spared.
+    """
+    index = device.index
+    if index == current_device():
+        return function(*arguments, raw_stream(index))
+    with torch.cuda.device(index):
+        return function(*arguments, raw_stream(index))
+
+
+def current_device() -> int:
+    """Return the index of the current CUDA device; some tensor must have been made on one."""
+    return _TORCH._cuda_getDevice()
+
+
+def raw_stream(index: int) -> int:
+    """Return the raw handle of the current stream of a device."""
+    return _TORCH._cuda_getCurrentRawStream(index)

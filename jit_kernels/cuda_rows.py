@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
 
 __all__ = ["call", "is_aligned", "is_bf16", "processors"]
@@ -22,9 +23,7 @@ def call(entry: str, device: torch.device, *arguments: float | None) -> None:
 
     Raises RuntimeError with the device's words if it cannot be launched.
     """
-    with torch.cuda.device(device):
-        stream = torch.cuda.current_stream().cuda_stream
-        error = getattr(_library(), f"{entry}_call")(*arguments, stream)
+    error = launched(device, getattr(_library(), f"{entry}_call"), *arguments)
     if error:
         raise RuntimeError(f"{entry}: {_library().rows_words(error).decode()}")
 

@@ -67,8 +67,10 @@ def select(op: str, backends: Sequence[Backend]) -> Callable[..., Any]:
     if len(devices) == 1:
         return functions[devices[0]]
 
+    here, there = functions["cpu"], functions["cuda"]
+
     def run(first: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        return functions[first.device.type](first, *args, **kwargs)
+        return (there if first.is_cuda else here)(first, *args, **kwargs)
 
     return run
 

@@ -32,17 +32,22 @@ def stage_together(
     A copy has a price of its own, whatever its size.
     """
     offset = 0
-    places: dict[str, slice] = {}
+    starts: dict[str, int] = {}
     for name, array in arrays.items():
-        places[name] = slice(offset, offset + array.nbytes)
+        starts[name] = offset
         offset += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
     pinned = device.type == "cuda"
     packed = torch.empty(offset, dtype=torch.uint8, device="cpu", pin_memory=pinned)
-    room = packed.numpy()
+    raw = packed.numpy()
+    rooms = {dtype: raw.view(dtype) for dtype in _DTYPES}
     for name, array in arrays.items():
-        room[places[name]].view(array.dtype).reshape(array.shape)[...] = array
+        first = starts[name] // array.itemsize
+        rooms[array.dtype][first : first + array.size] = array.ravel()
     there = packed.to(device, non_blocking=True)
-    return {
-        name: there[places[name]].view(_DTYPES[array.dtype]).view(array.shape)
-        for name, array in arrays.items()
-    }
+    wholes = {dtype: there.view(kind) for dtype, kind in _DTYPES.items()}
+    staged: dict[str, torch.Tensor] = {}
+    for name, array in arrays.items():
+        first = starts[name] // array.itemsize
+        part = wholes[array.dtype][first : first + array.size]
+        staged[name] = part if array.ndim == 1 else part.view(array.shape)
+    return staged

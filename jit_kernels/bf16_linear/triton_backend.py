@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from jit_kernels.device_numbers import INTERPRETED, narrow
+from jit_kernels.triton_launch import prepared
 
 # Beyond this many programs a wider tile, which reads the activations less often, costs nothing.
 _MANY_PROGRAMS = 400
@@ -45,6 +46,7 @@ def dot_bf16(a: tl.tensor, b: tl.tensor, sums: tl.tensor) -> tl.tensor:
     return tl.dot(a, b, sums)
 
 
+@prepared
 @triton.jit(do_not_specialize=["rows"])
 def _stream_kernel(
     x_ptr: tl.tensor, weight_ptr: tl.tensor, out_ptr: tl.tensor, rows: tl.tensor,
@@ -78,6 +80,7 @@ def _stream_kernel(
     tl.store(at, total, mask=(row < rows)[None, :] & (line < N)[:, None])
 
 
+@prepared
 @triton.jit(do_not_specialize=["rows"])
 def _tile_kernel(
     x_ptr: tl.tensor, weight_ptr: tl.tensor, out_ptr: tl.tensor, rows: tl.tensor,

@@ -9,6 +9,7 @@ import triton.language as tl
 from jit_kernels.device_numbers import INTERPRETED
 from jit_kernels.paged_logits.device_scores import fp8_operand, weighed_scores
 from jit_kernels.paged_rows import PageLayout
+from jit_kernels.triton_launch import prepared
 
 # Columns of a product: tokens times heads.
 QUERIES = 128
@@ -74,6 +75,7 @@ def _kernel(
                 )  # fmt: skip
 
 
+@prepared
 @triton.jit
 def _gather_kernel(
     pages_ptr: tl.tensor, named_ptr: tl.tensor, codes_ptr: tl.tensor, scales_ptr: tl.tensor,

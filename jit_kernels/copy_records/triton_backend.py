@@ -6,6 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
+from jit_kernels.triton_launch import prepared
+
 if TYPE_CHECKING:
     from jit_kernels.kv_workspace import RecordSet
 
@@ -20,7 +22,8 @@ def _places(slots: tl.tensor, PAGE_ROWS: tl.constexpr, PAGE_BYTES: tl.constexpr)
     return start + row * 72, start + PAGE_ROWS * 72 + row
 
 
-@triton.jit
+@prepared
+@triton.jit(do_not_specialize=["rows"])
 def _kernel(
     source_ptr: tl.tensor, source_slots_ptr: tl.tensor, target_ptr: tl.tensor,
     target_slots_ptr: tl.tensor, rows: tl.tensor, SOURCE_ROWS: tl.constexpr,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
 from jit_kernels.fp8_linear import triton_backend
 
@@ -70,20 +71,21 @@ def _multiply(
     rows, (lines, depth) = codes.shape[0], weight.shape[-2:]
     groups = weight.shape[0] if weight.dim() == 3 else 1
     out = torch.empty((*codes.shape[:-1], lines), dtype=out_dtype, device=codes.device)
-    with torch.cuda.device(codes.device):
-        error = _library().stream_fp8_call(
-            *(codes.data_ptr(), codes.stride(0)),
-            *(scales.data_ptr(), scales.stride(0), scales.stride(-1)),
-            *(weight.data_ptr(), weight_scales.data_ptr(), out.data_ptr()),
-            *(out_dtype == torch.bfloat16, rows, groups, lines, depth),
-            split(groups * lines, depth),
-            torch.cuda.current_stream().cuda_stream,
-        )
+    error = launched(
+        codes.device,
+        _library().stream_fp8_call,
+        *(codes.data_ptr(), codes.stride(0)),
+        *(scales.data_ptr(), scales.stride(0), scales.stride(-1)),
+        *(weight.data_ptr(), weight_scales.data_ptr(), out.data_ptr()),
+        *(out_dtype == torch.bfloat16, rows, groups, lines, depth),
+        split(groups * lines, depth),
+    )
     if error:
         raise RuntimeError(f"fp8_linear: {_library().stream_fp8_words(error).decode()}")
     return out
 
 
+@functools.cache
 def split(lines: int, depth: int) -> int:
     """Return how many warps share the channels of the same lines, whatever the number of rows."""
     most = depth // triton_backend.BLOCK

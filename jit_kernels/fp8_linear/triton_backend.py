@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from jit_kernels.device_numbers import narrow
+from jit_kernels.triton_launch import prepared
 
 BLOCK = 128
 # Beyond this many programs a wider tile, which reads the activations less often, costs nothing.
@@ -38,6 +39,7 @@ FEW_ROWS = (
 MANY_ROWS = ((64, Tile(64, 64, 1, 4, 4)), (None, Tile(128, 128, 1, 8, 3)))
 
 
+@prepared
 @triton.jit(do_not_specialize=["rows"])
 def _stream_kernel(
     x_ptr: tl.tensor, scale_ptr: tl.tensor, weight_ptr: tl.tensor, weight_scale_ptr: tl.tensor,
@@ -97,6 +99,7 @@ def _stream_kernel(
     tl.store(at, total, mask=live[None, :] & (line < N)[:, None])
 
 
+@prepared
 @triton.jit(do_not_specialize=["rows"])
 def _tile_kernel(
     x_ptr: tl.tensor, scale_ptr: tl.tensor, weight_ptr: tl.tensor, weight_scale_ptr: tl.tensor,

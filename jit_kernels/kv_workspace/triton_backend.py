@@ -9,6 +9,7 @@ import triton.language as tl
 
 from jit_kernels.device_numbers import narrow
 from jit_kernels.paged_attention.device_records import code_part, find_records, rotated_part
+from jit_kernels.triton_launch import prepared
 
 if TYPE_CHECKING:
     from jit_kernels.kv_workspace import RecordSet
@@ -45,6 +46,7 @@ def _decode(
     _store(out_ptr, line, rows, rotated_part(pages_ptr, page, row, found, PAGE_BYTES), 448, 64)
 
 
+@prepared
 @triton.jit(do_not_specialize=["rows0", "rows1", "rows2"])
 def _kernel(
     out_ptr: tl.tensor, pages0_ptr: tl.tensor, slots0_ptr: tl.tensor, rows0: tl.tensor,

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from jit_kernels.decode_indices.triton_backend import window_slots
+from jit_kernels.triton_launch import prepared
 
 if TYPE_CHECKING:
     from jit_kernels.decode_indices import PageSizes
@@ -29,7 +30,8 @@ def _list_blocks(
     tl.store(at, page * PER_PAGE + block % PER_PAGE, mask=found)
 
 
-@triton.jit
+@prepared
+@triton.jit(do_not_specialize=["table_row", "programs0"])
 def _slots_kernel(
     start_ptr: tl.tensor, len_ptr: tl.tensor, from_ptr: tl.tensor, table_ptr: tl.tensor,
     table_row: tl.tensor, window_ptr: tl.tensor, window_row: tl.tensor, window_pages: tl.tensor,
@@ -63,7 +65,8 @@ def _slots_kernel(
         )
 
 
-@triton.jit(do_not_specialize=["rows", "tokens"])
+@prepared
+@triton.jit(do_not_specialize=["rows", "tokens", "columns"])
 def _index_kernel(
     position_ptr: tl.tensor, row_ptr: tl.tensor, start_ptr: tl.tensor, from_ptr: tl.tensor,
     base_ptr: tl.tensor, index_ptr: tl.tensor, lengths_ptr: tl.tensor, rows: tl.tensor,

@@ -8,6 +8,7 @@ from jit_kernels.device_numbers import e4m3_codes, power_of_two, scale_exponent
 from jit_kernels.quant_fp8.reference import GROUP, empty_scales
 from jit_kernels.rms_norm.triton_backend import load_normed, warps
 from jit_kernels.silu_mul.triton_backend import load_gated
+from jit_kernels.triton_launch import prepared
 
 _ELEMENTS = 2048
 _SILU_BLOCK = 1024
@@ -34,6 +35,7 @@ def _store_groups(
     tl.store(at, power_of_two(exponent), mask=live & (group * 128 < width)[None, :])
 
 
+@prepared
 @triton.jit(do_not_specialize=["rows"])
 def _rows_kernel(
     x_ptr: tl.tensor, stride: tl.tensor, weight_ptr: tl.tensor, codes_ptr: tl.tensor,
@@ -53,6 +55,7 @@ def _rows_kernel(
     _store_groups(x, codes_ptr, scales_ptr, scale_stride, row, first, rows, width, ROWS, WIDTH)
 
 
+@prepared
 @triton.jit(do_not_specialize=["rows"])
 def _silu_kernel(
     x_ptr: tl.tensor, stride: tl.tensor, codes_ptr: tl.tensor, scales_ptr: tl.tensor,

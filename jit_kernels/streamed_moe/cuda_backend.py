@@ -11,9 +11,10 @@ from pathlib import Path
 
 import torch
 
+from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
+from jit_kernels.expert_blocks import sort_pairs
 from jit_kernels.expert_blocks.blocks import ExpertBlocks
-from jit_kernels.expert_blocks.triton_backend import expert_blocks
 from jit_kernels.expert_weights.forms import Fp4Experts, Fp8Experts
 from jit_kernels.streamed_moe import triton_backend
 
@@ -39,7 +40,7 @@ def streamed_moe(
     if not isinstance(parts, Fp4Experts) or not experts.numel() or not _fits(parts, size):
         return triton_backend.streamed_moe(x, experts, weights, parts, limit, plus, out_dtype, size)
     count, width, inner = parts.sizes
-    blocks = expert_blocks(experts, count, size)
+    blocks = sort_pairs(experts, count, size)
     hidden = torch.empty((experts.numel(), inner), dtype=torch.bfloat16, device=x.device)
     gate_up = (parts.gate_up, parts.gate_up_scales)
     rows = (x * _SHIFT).contiguous()
@@ -74,20 +75,15 @@ def _multiply(
 ) -> None:
     """Write the products of all pairs to `out`; gated if there is a limit of gates."""
     count = blocks.expert.shape[0]
-    with torch.cuda.device(rows.device):
-        error = _library().stream_experts_call(
-            weight[0].data_ptr(),
-            weight[1].data_ptr(),
-            rows.data_ptr(),
-            rows.stride(0),
-            blocks.slots.data_ptr(),
-            blocks.expert.data_ptr(),
-            out.data_ptr(),
-            *(count, out.shape[1], rows.shape[1], share),
-            0.0 if limit is None else limit,
-            *(limit is not None, size, count <= FEW_BLOCKS, _processors(rows.device)),
-            torch.cuda.current_stream().cuda_stream,
-        )
+    error = launched(
+        rows.device,
+        _library().stream_experts_call,
+        *(weight[0].data_ptr(), weight[1].data_ptr(), rows.data_ptr(), rows.stride(0)),
+        *(blocks.slots.data_ptr(), blocks.expert.data_ptr(), out.data_ptr()),
+        *(count, out.shape[1], rows.shape[1], share),
+        0.0 if limit is None else limit,
+        *(limit is not None, size, count <= FEW_BLOCKS, _processors(rows.device)),
+    )
     if error:
         raise RuntimeError(f"streamed_moe: {_library().stream_words(error).decode()}")
 

@@ -17,9 +17,10 @@ import triton.language as tl
 
 from jit_kernels.bf16_linear.triton_backend import dot_bf16
 from jit_kernels.device_numbers import narrow
-from jit_kernels.expert_blocks.triton_backend import expert_blocks
+from jit_kernels.expert_blocks import sort_pairs
 from jit_kernels.expert_weights.forms import Fp4Experts, Fp8Experts
 from jit_kernels.expert_weights.triton_backend import fp4_parts, fp4_scales, fp8_numbers
+from jit_kernels.triton_launch import prepared
 
 
 class Tile(NamedTuple):
@@ -189,6 +190,7 @@ def _down_kernel(
         tl.store(at, sums, mask=(slot >= 0)[None, :])
 
 
+@prepared
 @triton.jit
 def _sum_kernel(
     outputs_ptr: tl.tensor, place_ptr: tl.tensor, weights_ptr: tl.tensor, plus_ptr: tl.tensor,
@@ -230,7 +232,7 @@ def streamed_moe(
     if not experts.numel():
         return x.new_zeros(x.shape, dtype=out_dtype) if plus is None else plus.to(out_dtype)
     x = x if x.stride(1) == 1 else x.contiguous()
-    blocks = expert_blocks(experts, count, size)
+    blocks = sort_pairs(experts, count, size)
     limit_blocks = blocks.expert.shape[0]
     fp4 = isinstance(parts, Fp4Experts)
     hidden = torch.empty((experts.numel(), inner), dtype=torch.bfloat16, device=x.device)

@@ -4,8 +4,11 @@ import torch
 import triton
 import triton.language as tl
 
+from jit_kernels.triton_launch import prepared
 
-@triton.jit
+
+@prepared
+@triton.jit(do_not_specialize=["table_row"])
 def _kernel(
     blocks_ptr: tl.tensor, blocks_token: tl.tensor, chosen: tl.tensor, table_ptr: tl.tensor,
     table_row: tl.tensor, row_ptr: tl.tensor, out_ptr: tl.tensor, out_token: tl.tensor,

@@ -4,7 +4,7 @@ The layer multiplies and norms; where tokens read and write is the step's busine
 so that decoding rows and chunks share every line of this.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
@@ -14,9 +14,9 @@ from jit_kernels.out_rope_quant import out_rope_quant
 from jit_kernels.q_norm_rope import q_norm_rope
 from jit_kernels.quant_fp8 import norm_quant, quantise_rows
 from layers.config import ModelConfig
-from layers.fused.linear import Bf16Linear, Fp8GroupedLinear, Fp8Linear
+from layers.fused.linear import Bf16Linear, Fp8GroupedLinear, Fp8Linear, Product
 from layers.fused.side_stream import SideStream
-from layers.fused.step import FoldWeights, FusedStep, PoolingWeights
+from layers.fused.step import FoldWeights, FusedStep, PoolingWeights, TokenInputs
 from layers.norm import RmsNorm
 from layers.parallel import Shards
 from layers.weight_target import WeightTarget
@@ -47,7 +47,7 @@ class FusedAttention:
         deterministic  a token's bits do not depend on how many tokens there are
         """
         self._config, self._layer, self._shards = config, layer, shards
-        self._ratio = config.compress_ratios[layer]
+        self.ratio = config.compress_ratios[layer]
         self._heads = shards.share(config.num_attention_heads)
         self._groups = shards.share(config.o_groups)
         width, rank, eps = config.head_dim, config.q_lora_rank, config.rms_norm_eps
@@ -66,7 +66,7 @@ class FusedAttention:
             invariant=deterministic,
         )
         self._wo_b = linear(self._groups * config.o_lora_rank, {"wo_b": config.hidden_size})
-        self._compressor = _compressor(config, self._ratio, device, deterministic)
+        self._compressor = _compressor(config, self.ratio, device, deterministic)
         self._side = side or SideStream(device)
 
     def __call__(self, x: Tensor, step: FusedStep) -> Tensor:
@@ -74,22 +74,61 @@ class FusedAttention:
 
         x  [T, d] bfloat16, normed
         """
-        config, tokens, layer = self._config, x.shape[0], self._layer
-        rotation = step.rotation(compressed=self._ratio > 0)
-        down = self._down(*quantise_rows(x))
-        low, kv = down.split([config.q_lora_rank, config.head_dim], 1)
-        step.store_window(layer, kv, self._kv_norm.weight)
-        latent = norm_quant(low, self._q_norm.weight, eps=config.rms_norm_eps)
+        low, kv = self._low_and_kv(x)
+        step.store_window(self._layer, kv, self._kv_norm.weight)
+        latent = self._latent(low)
         if self._compressor is not None:
-            with self._side.beside(tokens):
-                self._compressor.advance(x, latent, step, layer)
-        q = self._up(*latent).view(tokens, self._heads, config.head_dim)
-        q = q_norm_rope(q, rotation, eps=config.rms_norm_eps)
+            with self._side.beside(x.shape[0]):
+                parts = self._compressor.project(x, latent)
+                self._compressor.advance(parts, step, self._layer)
+        q = self._queries(latent, step)
         self._side.join()
-        out = step.attend(layer, q, self._sink)
+        return self.finish(step.attend(self._layer, q, self._sink), step)
+
+    def project(self, x: Tensor, tokens: TokenInputs) -> tuple[Tensor, ...]:
+        """Return what `attend` takes of tokens: q [T, H, 512] and kv [T, 512], bfloat16, and more.
+
+        x  [T, d] bfloat16, normed
+
+        With `attend` and `finish` it does what a call does, but apart from the pools: each token
+        by itself. What comes after kv is the compressor's.
+        """
+        low, kv = self._low_and_kv(x)
+        latent = self._latent(low)
+        parts: tuple[Tensor, ...] = ()
+        if self._compressor is not None:
+            with self._side.beside(x.shape[0]):
+                parts = self._compressor.project(x, latent)
+        q = self._queries(latent, tokens)
+        self._side.join()
+        return (q, kv, *parts)
+
+    def attend(self, projected: tuple[Tensor, ...], step: FusedStep) -> Tensor:
+        """Return what tokens read, [T, H, 512] bfloat16; `step` writes the pools.
+
+        projected  from `project`
+        """
+        q, kv, *parts = projected
+        step.store_window(self._layer, kv, self._kv_norm.weight)
+        if self._compressor is not None:
+            self._compressor.advance(parts, step, self._layer)
+        return step.attend(self._layer, q, self._sink)
+
+    def finish(self, out: Tensor, tokens: TokenInputs) -> Tensor:
+        """Return the layer's result, [T, d] bfloat16.
+
+        out  [T, H, 512] bfloat16, what tokens have read
+        """
+        rotation = tokens.rotation(compressed=self.ratio > 0)
         y = self._wo_a(*out_rope_quant(out, rotation, groups=self._groups))
-        y = self._wo_b(*quantise_rows(y.view(tokens, -1)))
+        y = self._wo_b(*quantise_rows(y.view(out.shape[0], -1)))
         return self._shards.all_reduce(y)
+
+    def products(self) -> Iterator[Product]:
+        """Yield what the layer multiplies by."""
+        yield from (self._down, self._up, self._wo_a, self._wo_b)
+        if self._compressor is not None:
+            yield from self._compressor.products()
 
     def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor | WeightTarget]]:
         """Yield the weights under their names in files."""
@@ -98,6 +137,18 @@ class FusedAttention:
         yield f"{prefix}attn_sink", self._sink
         if self._compressor is not None:
             yield from self._compressor.named_weights(prefix)
+
+    def _low_and_kv(self, x: Tensor) -> tuple[Tensor, ...]:
+        config = self._config
+        return self._down(*quantise_rows(x)).split([config.q_lora_rank, config.head_dim], 1)
+
+    def _latent(self, low: Tensor) -> _Codes:
+        return norm_quant(low, self._q_norm.weight, eps=self._config.rms_norm_eps)
+
+    def _queries(self, latent: _Codes, tokens: TokenInputs) -> Tensor:
+        config, rotation = self._config, tokens.rotation(compressed=self.ratio > 0)
+        q = self._up(*latent).view(-1, self._heads, config.head_dim)
+        return q_norm_rope(q, rotation, eps=config.rms_norm_eps)
 
 
 class _Pooling:
@@ -137,12 +188,20 @@ class _Pooling:
         ape = torch.zeros((4, layout.width), dtype=torch.float32, device=device)
         self._weights = PoolingWeights(ape, self._norm.weight, self._index_norm.weight)
 
-    def advance(self, x: Tensor, latent: _Codes, step: FusedStep, layer: int) -> None:
-        """Write what the tokens leave, then choose what they attend."""
-        state, weights = self._rows(x).split([self._layout.width, self._heads], 1)
-        step.pool(layer, state, self._weights)
+    def project(self, x: Tensor, latent: _Codes) -> tuple[Tensor, ...]:
+        """Return state rows beside weights of the indexer's heads, and the heads' queries."""
         queries = self._queries(*latent).view(x.shape[0], self._heads, self._width)
+        return self._rows(x), queries
+
+    def advance(self, parts: Sequence[Tensor], step: FusedStep, layer: int) -> None:
+        """Write what the tokens leave, then choose what they attend."""
+        rows, queries = parts
+        state, weights = rows.split([self._layout.width, self._heads], 1)
+        step.pool(layer, state, self._weights)
         step.choose(layer, queries, weights)
+
+    def products(self) -> Iterator[Product]:
+        yield from (self._rows, self._queries)
 
     def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor | WeightTarget]]:
         for part in (self._rows, self._queries, self._norm, self._index_norm):
@@ -168,9 +227,17 @@ class _Fold:
         ape = torch.zeros((128, 2 * width), dtype=torch.float32, device=device)
         self._weights = FoldWeights(ape, self._norm.weight)
 
-    def advance(self, x: Tensor, latent: _Codes, step: FusedStep, layer: int) -> None:
-        """Write what the tokens leave; every block is attended, so `latent` is not asked."""
-        step.fold(layer, self._rows(x), self._weights)
+    def project(self, x: Tensor, latent: _Codes) -> tuple[Tensor, ...]:
+        """Return state rows; every block is attended, so `latent` is not asked."""
+        return (self._rows(x),)
+
+    def advance(self, parts: Sequence[Tensor], step: FusedStep, layer: int) -> None:
+        """Write what the tokens leave."""
+        (rows,) = parts
+        step.fold(layer, rows, self._weights)
+
+    def products(self) -> Iterator[Product]:
+        yield self._rows
 
     def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
         yield from self._rows.named_weights(prefix)

@@ -18,7 +18,7 @@ from jit_kernels.route_topk import route_hashed, route_topk
 from jit_kernels.streamed_moe import streamed_moe
 from layers.config import ModelConfig
 from layers.fused.expert_form import ExpertForm
-from layers.fused.linear import Bf16Linear, Fp8Linear
+from layers.fused.linear import Bf16Linear, Fp8Linear, Product
 from layers.fused.side_stream import SideStream
 from layers.parallel import Shards
 from layers.weight_target import Fp4Target, Fp8Target, TwinTarget, WeightTarget
@@ -71,6 +71,7 @@ class FusedExperts:
         width, inner = config.hidden_size, config.moe_intermediate_size
         self._shards, self._first = shards, shards.first(config.n_routed_experts)
         self._count = shards.share(config.n_routed_experts)
+        self._width, self._inner, self._top_k = width, inner, config.num_experts_per_tok
         self._limit = config.swiglu_limit
         self._router = _Router(config, layer, device, deterministic)
         self.fp4 = _fp4_experts(config, self._count, device) if form != "fp8" else None
@@ -104,6 +105,26 @@ class FusedExperts:
         else:
             y = grouped_moe(x, experts, weights, self._expanded(), limit=self._limit, plus=shared)
         return self._shards.all_reduce(y)
+
+    @property
+    def sizes(self) -> tuple[int | str, ...]:
+        """Return what experts that share all kernels have in common; see `Product`."""
+        return ("experts", self._count, self._width, self._inner)
+
+    def rehearse(self, rows: int) -> None:
+        """Run rows of zeros, spread over all experts, if so many are sorted; see `Product`."""
+        if self._fixed_rows or rows <= self._streamed_rows:
+            return
+        assert self.fp8 is not None
+        device = self.fp8.gate_up.device
+        x = torch.zeros((rows, self._width), dtype=torch.bfloat16, device=device)
+        experts = torch.arange(rows * self._top_k, device=device) % self._count
+        experts = experts.view(rows, self._top_k)
+        grouped_moe(x, experts, torch.zeros(experts.shape, device=device), self.fp8, limit=0.0)
+
+    def products(self) -> Iterator[Product]:
+        """Yield what the layer multiplies by."""
+        yield from (self, self._shared_in, self._shared_out, self._router.gate)
 
     def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor | WeightTarget]]:
         """Yield the weights under their names in files."""
@@ -160,7 +181,7 @@ class _Router:
     ) -> None:
         experts, self._top_k = config.n_routed_experts, config.num_experts_per_tok
         self._scale = config.routed_scaling_factor
-        self._gate = Bf16Linear(
+        self.gate = Bf16Linear(
             config.hidden_size, {"gate": experts}, device=device, invariant=deterministic
         )
         self._bias = self._table = None
@@ -172,14 +193,14 @@ class _Router:
 
     def __call__(self, x: Tensor, input_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return (experts [T, k] int64, weights [T, k] float32) for `x` [T, d] bfloat16."""
-        logits = self._gate(x)
+        logits = self.gate(x)
         if self._table is not None:
             return route_hashed(logits, self._table.index_select(0, input_ids), scale=self._scale)
         assert self._bias is not None
         return route_topk(logits, self._bias, top_k=self._top_k, scale=self._scale)
 
     def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
-        yield from self._gate.named_weights(prefix)
+        yield from self.gate.named_weights(prefix)
         if self._bias is not None:
             yield f"{prefix}gate.bias", self._bias
         if self._table is not None:

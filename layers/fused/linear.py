@@ -5,6 +5,7 @@ As in `layers.linear`, several named weights are stacked into one product. Where
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,7 +15,20 @@ from jit_kernels.checks import ShapeError
 from jit_kernels.fp8_linear import BLOCK, fp8_linear, fp8_linear_grouped
 from layers.weight_target import Fp8Target
 
-__all__ = ["Bf16Linear", "Fp8GroupedLinear", "Fp8Linear"]
+__all__ = ["Bf16Linear", "Fp8GroupedLinear", "Fp8Linear", "Product"]
+
+
+class Product(Protocol):
+    """What a network multiplies by. Libraries compile kernels for its sizes and numbers of rows."""
+
+    @property
+    def sizes(self) -> tuple[int | str, ...]:
+        """What products that share all kernels have in common."""
+        ...
+
+    def rehearse(self, rows: int) -> None:
+        """Multiply so many rows of zeros, so that what they need is compiled."""
+        ...
 
 
 class Fp8Linear:
@@ -40,6 +54,15 @@ class Fp8Linear:
         self.weight, self.scales = _blocks(sum(self._parts.values()), width, device)
         for name, rows in self._parts.items():
             _check_multiple(name, rows)
+
+    @property
+    def sizes(self) -> tuple[int | str, ...]:
+        """Return the product's kind and sizes; see `Product`."""
+        return ("fp8", *self.weight.shape)
+
+    def rehearse(self, rows: int) -> None:
+        """Multiply rows of zeros; see `Product`."""
+        self(*_zero_codes((rows, self.weight.shape[1]), self.weight.device))
 
     def __call__(
         self, codes: Tensor, scales: Tensor, *, out_dtype: torch.dtype = torch.bfloat16
@@ -95,6 +118,16 @@ class Fp8GroupedLinear:
         self.weight = weight.unflatten(0, (groups, rows))
         self.scales = scales.unflatten(0, (groups, rows // BLOCK))
 
+    @property
+    def sizes(self) -> tuple[int | str, ...]:
+        """Return the product's kind and sizes; see `Product`."""
+        return ("fp8 groups", *self.weight.shape)
+
+    def rehearse(self, rows: int) -> None:
+        """Multiply rows of zeros; see `Product`."""
+        groups, _, width = self.weight.shape
+        self(*_zero_codes((rows, groups, width), self.weight.device))
+
     def __call__(self, codes: Tensor, scales: Tensor) -> Tensor:
         """Return the groups' products, [T, groups, rows] bfloat16.
 
@@ -130,6 +163,15 @@ class Bf16Linear:
         shape = (sum(self._parts.values()), width)
         self.weight = torch.zeros(shape, dtype=torch.bfloat16, device=device)
 
+    @property
+    def sizes(self) -> tuple[int | str, ...]:
+        """Return the product's kind and sizes; see `Product`."""
+        return ("bf16", *self.weight.shape)
+
+    def rehearse(self, rows: int) -> None:
+        """Multiply rows of zeros; see `Product`."""
+        self(self.weight.new_zeros((rows, self.weight.shape[1])))
+
     def __call__(self, x: Tensor, *, out_dtype: torch.dtype = torch.float32) -> Tensor:
         """Return `x @ weight.T`: [T, width] bfloat16 -> [T, sum of rows]."""
         return bf16_linear(x, self.weight, out_dtype=out_dtype, invariant=self._invariant)
@@ -146,6 +188,11 @@ def _blocks(rows: int, width: int, device: torch.device) -> tuple[Tensor, Tensor
     codes = torch.zeros((rows, width), dtype=torch.float8_e4m3fn, device=device)
     shape = (-(-rows // BLOCK), width // BLOCK)
     return codes, torch.zeros(shape, dtype=torch.float32, device=device)
+
+
+def _zero_codes(shape: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    codes = torch.zeros(shape, dtype=torch.float8_e4m3fn, device=device)
+    return codes, torch.zeros((*shape[:-1], shape[-1] // BLOCK), device=device)
 
 
 def _check_multiple(name: str, size: int) -> None:

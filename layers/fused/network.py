@@ -8,7 +8,7 @@ deterministic: then a token has the same bits alone or in company, in any chunki
 prefilled.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -21,10 +21,11 @@ from layers.fused.attention import FusedAttention
 from layers.fused.decode_step import DecodeRows, DecodeStep
 from layers.fused.expert_form import ExpertForm
 from layers.fused.experts import FusedExperts, expert_workspace
-from layers.fused.linear import Bf16Linear
+from layers.fused.linear import Bf16Linear, Product
+from layers.fused.prefill_pieces import Capture, Parts, PrefillPieces
 from layers.fused.prefill_step import PrefillStep
 from layers.fused.side_stream import SideStream
-from layers.fused.step import FusedStep
+from layers.fused.step import FusedStep, TokenInputs
 from layers.hyper_connection import HyperConnection, HyperHead
 from layers.norm import RmsNorm
 from layers.parallel import Shards
@@ -76,12 +77,51 @@ class FusedLayer:
 
     def __call__(self, streams: Tensor, step: FusedStep) -> Tensor:
         """Return the streams [T, N, d] after this layer."""
-        x, post, mixing = self._attention_mix.pre_norm(streams, self._attention_norm)
-        y = self._attention(x, step)
+        x, *mixes = self._attention_mix.pre_norm(streams, self._attention_norm)
+        return self._mixed(self._attention(x, step), streams, mixes, step)
+
+    @property
+    def ratio(self) -> int:
+        """Return by how much the layer compresses, 0 for not at all."""
+        return self._attention.ratio
+
+    def before(self, streams: Tensor, tokens: TokenInputs) -> Parts:
+        """Return what `after` takes of the streams, and what `attend` takes of the tokens.
+
+        With `attend` and `after` it does what a call does; of these only `attend` knows the pools,
+        and the others take each token by itself.
+        """
+        x, *mixes = self._attention_mix.pre_norm(streams, self._attention_norm)
+        return (*mixes,), self._attention.project(x, tokens)
+
+    def attend(self, projected: tuple[Tensor, ...], step: FusedStep) -> Tensor:
+        """Return what tokens read, [T, H, 512] bfloat16; `step` writes the pools."""
+        return self._attention.attend(projected, step)
+
+    def after(
+        self, out: Tensor, streams: Tensor, mixes: Sequence[Tensor], tokens: TokenInputs
+    ) -> Tensor:
+        """Return the streams after this layer.
+
+        out      from `attend`
+        streams  before this layer, of which `before` made `mixes`
+        """
+        return self._mixed(self._attention.finish(out, tokens), streams, mixes, tokens)
+
+    def _mixed(
+        self, y: Tensor, streams: Tensor, mixes: Sequence[Tensor], tokens: TokenInputs
+    ) -> Tensor:
+        """Return the streams after attention gave `y`, and experts had their turn."""
+        post, mixing = mixes
         streams = self._attention_mix.post(y, streams, post, mixing)
         x, post, mixing = self._experts_mix.pre_norm(streams, self._experts_norm)
-        y = self._experts(x, step.input_ids)
+        y = self._experts(x, tokens.input_ids)
         return self._experts_mix.post(y, streams, post, mixing)
+
+    def products(self) -> Iterator[Product]:
+        """Yield what the layer multiplies by."""
+        yield from self._attention.products()
+        yield from self._experts.products()
 
     def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor | WeightTarget]]:
         """Yield the weights under their names in files."""
@@ -146,6 +186,7 @@ class FusedV4:
             FusedLayer(config, attention(layer), routed(layer), device)
             for layer in range(config.num_hidden_layers)
         ]
+        self._pieces: PrefillPieces | None = None
         self._head_mix = HyperHead(config, name="hc_head", device=device)
         self._norm = RmsNorm(width, eps=config.rms_norm_eps, name="norm", device=device)
         self._head = Bf16Linear(width, {"head": vocab}, device=device, invariant=deterministic)
@@ -159,7 +200,10 @@ class FusedV4:
         Finished records, windows and compress states are written to `pools`.
         """
         step = PrefillStep(batch, pools, self.config, self._rope, deterministic=self.deterministic)
-        streams = self._streams(step)
+        if self._pieces is not None and self._pieces.hold(step):
+            streams = self._pieces.streams(step)
+        else:
+            streams = self._streams(step)
         return self._logits(streams.index_select(0, step.logit_tokens))
 
     @torch.inference_mode()
@@ -171,6 +215,36 @@ class FusedV4:
         step = DecodeStep(rows, pools, self.config, self._rope, deterministic=self.deterministic)
         return self._logits(self._streams(step))
 
+    @torch.inference_mode()
+    def capture_prefill(self, sizes: Sequence[int], capture: Capture) -> None:
+        """Have small prefill steps replay graphs between attentions; none where `sizes` is empty.
+
+        sizes  numbers of tokens, ascending; a step takes the least that holds its own
+        """
+        self._pieces = None
+        if sizes:
+            self._pieces = PrefillPieces(
+                self._embedded,
+                self._layers,
+                rotated=self.config.qk_rope_head_dim,
+                sizes=sizes,
+                capture=capture,
+                device=self.device,
+            )
+
+    @torch.inference_mode()
+    def rehearse(self, rows: Iterable[int], *, head_rows: Iterable[int]) -> None:
+        """Multiply by all that layers multiply by, and by the head, for each number of rows.
+
+        Libraries compile a kernel when they first meet a number of rows of its kind.
+        """
+        products = {one.sizes: one for layer in self._layers for one in layer.products()}
+        for count in rows:
+            for product in products.values():
+                product.rehearse(count)
+        for count in head_rows:
+            self._head.rehearse(count)
+
     def named_weights(self) -> Iterator[tuple[str, Tensor | WeightTarget]]:
         """Yield (name in published files, storage) of every weight."""
         yield from self._embedding.named_weights()
@@ -181,13 +255,17 @@ class FusedV4:
         yield from self._head.named_weights("")
 
     def _streams(self, step: FusedStep) -> Tensor:
-        count = self.config.hc_mult
-        # Looked up once a stream: repeating what was found takes twice as long.
-        streams = self._embedding.embed(step.input_ids.repeat_interleave(count))
-        streams = streams.unflatten(0, (-1, count))
+        streams = self._embedded(step.input_ids)
         for layer in self._layers:
             streams = layer(streams, step)
         return streams
+
+    def _embedded(self, input_ids: Tensor) -> Tensor:
+        """Return the streams of tokens before the first layer, [T, N, d]."""
+        count = self.config.hc_mult
+        # Looked up once a stream: repeating what was found takes twice as long.
+        streams = self._embedding.embed(input_ids.repeat_interleave(count))
+        return streams.unflatten(0, (-1, count))
 
     def _logits(self, streams: Tensor) -> Tensor:
         return self._head(self._norm(self._head_mix(streams)))

@@ -18,7 +18,6 @@ from jit_kernels.paged_logits import row_slices
 from jit_kernels.prefill_indices import BlockList, prefill_index
 from jit_kernels.store_kv import norm_rope_store
 from layers.fused.prefill_plan import BlockPlan, ChunkPlan
-from layers.rope import RopeFrequencies
 from mem_cache.pools import KvPools
 from mem_cache.spec import div_ceil
 
@@ -58,8 +57,7 @@ class ChunkWindow:
         entry = torch.arange(self.entries, dtype=torch.int32, device=plan.device)
         self._old, self._before = old, entry[:before]
         self._chunk = entry[before:].to(torch.int64)
-        unread = torch.nn.functional.pad(old < 0, (0, plan.count))
-        self._held = entry.masked_fill(unread, -1)
+        self._held = torch.cat((torch.where(old < 0, -1, self._before), entry[before:]))
         self._kept, self._wanted = plan.kept, plan.wanted
 
     def store(
@@ -123,11 +121,14 @@ class ChunkBlocks:
     columns: int
 
     @classmethod
-    def of(cls, plan: BlockPlan, ratio: int, rope: RopeFrequencies) -> "ChunkBlocks":
-        """Return them as the ops take them."""
+    def of(cls, plan: BlockPlan, ratio: int, rotation: Tensor) -> "ChunkBlocks":
+        """Return them as the ops take them.
+
+        rotation  [m, 2, R] float32   of the blocks' first tokens
+        """
         return cls(
             last=plan.last,
-            ended=EndedBlocks(plan.slots, rope.rotation(plan.first, compressed=True)),
+            ended=EndedBlocks(plan.slots, rotation),
             saves=StateSaves(plan.source, plan.target),
             listed=BlockList(ratio, plan.base, plan.count),
             columns=plan.columns,

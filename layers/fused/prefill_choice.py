@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from jit_kernels.chunk_logits import chunk_logits, gather_key_pages
@@ -47,11 +46,8 @@ class ChunkChoice:
         """
         self._row, self._top_k, self._columns = plan.row, top_k, blocks.columns
         self._base = blocks.listed.base + first
-        self._pages = keys.pages
-        self._visible = (plan.position + 1) // 4
-        start = keys.first.index_select(0, plan.row)
-        self._start = start.to(torch.int32)
-        self._end = (start + self._visible).to(torch.int32)
+        self._pages, self._visible = keys.pages, keys.visible
+        self._start, self._end = keys.start, keys.end
 
     def fill(self, out: Tensor, heads: QueryHeads, keys: Tensor, layout: PageLayout) -> None:
         """Write the entries of each token's best blocks, in ascending order, then -1.

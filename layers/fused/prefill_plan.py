@@ -53,12 +53,16 @@ class BlockPlan:
 class KeyPages:
     """Pages that hold the indexer keys of all rows, one row's after the other's.
 
-    pages  [U] int32
-    first  [n] int64   where each row's block 0 is, counted in blocks of these pages
+    pages    [U] int32
+    visible  [T] int64   blocks of 4 that each token sees
+    start    [T] int32   where its row's block 0 is, counted in blocks of these pages
+    end      [T] int32   start + visible
     """
 
     pages: Tensor
-    first: Tensor
+    visible: Tensor
+    start: Tensor
+    end: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +171,14 @@ def _key_tables(tokens: StepTokens, spec: PoolSpec) -> dict[str, Tensor]:
     used = (blocks + (per_page - 1)) // per_page
     column = torch.arange(batch.page_table.shape[1], device=tokens.device)
     pages = batch.page_table[column < used.unsqueeze(1)]
-    return {"pages": pages, "first": (used.cumsum(0) - used) * per_page}
+    start = ((used.cumsum(0) - used) * per_page)[tokens.row]
+    visible = (tokens.position + 1) // 4
+    return {
+        "pages": pages,
+        "visible": visible,
+        "start": start.to(torch.int32),
+        "end": (start + visible).to(torch.int32),
+    }
 
 
 def _stage_groups(

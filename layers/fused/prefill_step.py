@@ -1,5 +1,6 @@
 """A step of chunks: where their tokens read and write, made once for all layers."""
 
+import torch
 from torch import Tensor
 
 from jit_kernels.compress_fold import fold_chunks
@@ -10,7 +11,7 @@ from layers.config import ModelConfig
 from layers.forward_batch import ForwardBatch
 from layers.fused.prefill_blocks import ChunkBlocks, ChunkWindow, chunk_tokens
 from layers.fused.prefill_choice import QueryHeads
-from layers.fused.prefill_plan import plan_chunks
+from layers.fused.prefill_plan import ChunkPlan, plan_chunks
 from layers.fused.prefill_rows import ChunkRows
 from layers.fused.prefill_workspace import ChunkWorkspace
 from layers.fused.step import FoldWeights, PoolingWeights
@@ -49,8 +50,9 @@ class PrefillStep:
             batch, pools.spec, top_k=config.index_topk, device=pools.swa.device
         )
         self._chunks = chunk_tokens(plan)
+        self._rotation, turned = _rotations(plan, config, rope)
         self._blocks = {
-            ratio: ChunkBlocks.of(part, ratio, rope) for ratio, part in plan.blocks.items()
+            ratio: ChunkBlocks.of(part, ratio, turned[ratio]) for ratio, part in plan.blocks.items()
         }
         old, *slots = prefill_slots(
             plan.chunk_start,
@@ -70,10 +72,6 @@ class PrefillStep:
             self._reader = ChunkWorkspace(
                 plan, window, self._blocks, slots=held, pools=pools, config=config
             )
-        compressed = {ratio > 0 for ratio in config.compress_ratios}
-        self._rotation = {
-            kind: rope.rotation(plan.position, compressed=kind) for kind in compressed
-        }
 
     @property
     def input_ids(self) -> Tensor:
@@ -142,3 +140,21 @@ class PrefillStep:
         out = self._reader.attend(layer, q, sink)
         self._window.save(layer)
         return out
+
+
+def _rotations(
+    plan: ChunkPlan, config: ModelConfig, rope: RopeFrequencies
+) -> tuple[dict[bool, Tensor], dict[int, Tensor]]:
+    """Return those of all tokens in layers without and with compression, and by ratio of blocks.
+
+    Each kind is computed at once: it takes a handful of launches, however many positions there are.
+    """
+    firsts = [part.first for part in plan.blocks.values()]
+    positions = torch.cat([plan.position, *firsts]) if firsts else plan.position
+    tokens, *turned = rope.rotation(positions, compressed=True).split(
+        [plan.count, *(len(first) for first in firsts)]
+    )
+    rotation = {True: tokens}
+    if 0 in config.compress_ratios:
+        rotation[False] = rope.rotation(plan.position, compressed=False)
+    return rotation, dict(zip(plan.blocks, turned, strict=True))

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-__all__ = ["FoldWeights", "FusedStep", "PoolingWeights"]
+__all__ = ["FoldWeights", "FusedStep", "PoolingWeights", "TokenInputs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class FoldWeights:
     norm: Tensor
 
 
-class FusedStep(Protocol):
-    """One step of T tokens over the pools it was made for; `layer` is the index in the model."""
+class TokenInputs(Protocol):
+    """What a layer is told of T tokens that it works on one by one."""
 
     @property
     def input_ids(self) -> Tensor:
@@ -49,6 +49,10 @@ class FusedStep(Protocol):
     def rotation(self, *, compressed: bool) -> Tensor:
         """Return [T, 2, R] float32 of the layers with compression, or of those without."""
         ...
+
+
+class FusedStep(TokenInputs, Protocol):
+    """One step of T tokens over the pools it was made for; `layer` is the index in the model."""
 
     def store_window(self, layer: int, kv: Tensor, weight: Tensor) -> None:
         """Norm, rotate and store the tokens' keys, where `attend` reads them.

@@ -6,6 +6,7 @@ for them. So a server that does not fit says so before it serves, and none runs 
 
 import dataclasses
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from layers.config import ModelConfig
 from layers.fused.expert_form import ExpertForm, expert_form
 from layers.fused.network import FusedV4
+from layers.fused.prefill_pieces import PIECE_SIZES
 from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes, PoolSpec, div_ceil
 from runtime.config import ServerConfig
@@ -165,15 +167,16 @@ class CudaLoader:
         """Run the largest steps, and say what everything but the pools takes."""
         memory = self._place.memory
         activations, graphs = self._measure_steps(network, extent)
-        # What was made for the measurement is gone by now.
-        weights = memory.used() - others
+        pieces = self._capture_pieces(network)
+        # What was made for the measurement is gone by now; the pieces stay.
+        weights = memory.used() - others - pieces
         return MemoryUse(
             total=memory.total,
             limit=limit,
             others=others,
             weights=weights,
             activations=activations,
-            graphs=graphs,
+            graphs=graphs + pieces,
         )
 
     def _measure_steps(self, network: FusedNetwork, extent: Extent) -> tuple[int, int]:
@@ -185,12 +188,40 @@ class CudaLoader:
             for tensor in pools.tensors().values():
                 tensor.zero_()
             # Once to compile, tune and load what is at first use.
-            logger.info("Compile kernels, which takes minutes where none are kept from before")
-            for plan in (*extent.steps(self._spec), *extent.warm_ups(self._spec)):
-                runner.launch(plan).result()
+            self._compile(network, runner, extent)
             activations = self._place.memory.peak_of(lambda: _run(runner, extent, self._spec))
         with fitting("the CUDA graphs", "give fewer --cuda-graph-bs, or --disable-cuda-graph"):
             return activations, self._graph_bytes(runner)
+
+    def _capture_pieces(self, network: FusedNetwork) -> int:
+        """Capture what small prefill steps replay, which knows no pools; return its bytes."""
+        longest = self._given.chunked_prefill_size
+        sizes = [size for size in PIECE_SIZES if self._graph_sizes and size <= longest]
+        if not sizes:
+            return 0
+        listed = ", ".join(map(str, sizes))
+        logger.info("Capture parts of prefill steps of %s tokens as CUDA graphs", listed)
+        before = self._place.memory.used()
+        with fitting("the CUDA graphs", "lower --mem-fraction-static, or --disable-cuda-graph"):
+            network.capture_prefill(sizes, self._place.capture())
+        return self._place.memory.used() - before
+
+    def _compile(self, network: FusedNetwork, runner: CudaModelRunner, extent: Extent) -> None:
+        """Meet every size that there may be: a kernel that is compiled in a step holds it up."""
+        rows, head_rows = extent.product_rows(), extent.head_rows()
+        plans = [*extent.steps(self._spec), *extent.warm_ups(self._spec)]
+        plans += extent.row_warm_ups(self._spec)
+        logger.info(
+            "Compile kernels for %d sizes of products and %d of steps, which takes minutes where "
+            "none are kept from before",
+            len(rows) + len(head_rows),
+            len(plans),
+        )
+        began = time.monotonic()
+        network.rehearse(rows, head_rows=head_rows)
+        for plan in plans:
+            runner.launch(plan).result()
+        logger.info("Compiled, or found, within %.0f s", time.monotonic() - began)
 
     def _graph_bytes(self, runner: CudaModelRunner) -> int:
         """Return what all graphs take: the largest, and each further one as the smallest does.

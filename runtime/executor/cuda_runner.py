@@ -1,9 +1,13 @@
-"""Runs step plans on a CUDA device: prefill launch by launch, decode as graphs.
+"""Runs step plans on a CUDA device: decode as graphs, prefill launch by launch.
+
+What a small prefill step does between attentions may be graphs, too, but that is the network's
+business.
 
 To launch a step, the host does not wait for the device. A step that is sampled ahead leaves
 its tokens there for the step after it, and the host hears of them when it asks for the result.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -31,6 +35,14 @@ class FusedNetwork(Protocol):
 
     def decode(self, rows: DecodeRows, pools: KvPools) -> Tensor:
         """Run a step of one token a row; return their logits, [B, V] float32."""
+        ...
+
+    def capture_prefill(self, sizes: Sequence[int], capture: Capture) -> None:
+        """Have prefill steps of up to max(sizes) tokens replay graphs; none where empty."""
+        ...
+
+    def rehearse(self, rows: Iterable[int], *, head_rows: Iterable[int]) -> None:
+        """Have kernels compiled for so many rows in the layers, and in the output head."""
         ...
 
 

@@ -3,7 +3,7 @@
 Their rows want of sampling whatever takes memory. Nothing they compute means anything.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +19,12 @@ _TOP_LOGPROBS = 20
 _MASK_BITS = 32
 # Rows that matrix products take at a time.
 _TILE = 64
+# Fewer rows than that make tiles of their own.
+_SMALL_TILES = (8, 16, 32)
+# Rows that the scores of decoding rows are planned for at a time.
+_ROW_TILE = 32
+# Kernels may be compiled anew for one row, for several, and for whole sixteens of them.
+_FEW_ROWS = (1, 3, 16)
 
 
 def _lengths(longest: int) -> list[int]:
@@ -29,6 +35,12 @@ def _lengths(longest: int) -> list[int]:
         sizes.append(size)
         size += max(_TILE, 1 << (size.bit_length() - 4))
     return [*sizes, longest]
+
+
+def _row_counts(most: int) -> list[int]:
+    """Return numbers of rows up to `most`, both ends of every stretch that libraries tell apart."""
+    ends = {1, 2, 4, *_SMALL_TILES, *range(_TILE, most, _TILE)}
+    return sorted({count for end in ends for count in (end, end + 1) if count < most} | {most})
 
 
 class _Anything:
@@ -93,6 +105,23 @@ class Extent:
             )
             for length in _lengths(longest)
         ]
+
+    def row_warm_ups(self, spec: PoolSpec) -> list[StepPlan]:
+        """Return steps of fewer rows, a token each: some prefilled, each tile of them decoded."""
+        few = (rows for rows in _FEW_ROWS if rows <= self.rows)
+        tiles = range(_ROW_TILE, self.rows, _ROW_TILE)
+        return [
+            *(replace(self, chunk=rows)._prefill(rows, spec) for rows in few),
+            *(replace(self, rows=rows).decode(spec, ahead=True) for rows in (1, *tiles)),
+        ]
+
+    def product_rows(self) -> list[int]:
+        """Return all kinds of numbers of rows that layers may multiply at once."""
+        return _row_counts(max(self.chunk, self.rows))
+
+    def head_rows(self) -> list[int]:
+        """Return all kinds of numbers of rows whose logits a step may compute."""
+        return _row_counts(self.rows + self.logit_rows)
 
     def decode(self, spec: PoolSpec, *, ahead: bool) -> StepPlan:
         """Return a decode step of all rows, each at the end of the longest context."""

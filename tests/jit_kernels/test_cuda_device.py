@@ -1,5 +1,6 @@
 """What stands against kernels on a CUDA device."""
 
+import contextlib
 import importlib.util
 import shutil
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from jit_kernels.cuda_device import nvcc, why_no_hopper, why_no_nvcc, why_no_triton
+from jit_kernels.cuda_device import launched, nvcc, why_no_hopper, why_no_nvcc, why_no_triton
 
 
 @pytest.fixture(autouse=True)
@@ -82,3 +83,32 @@ def test_code_for_hopper_needs_triton_and_the_compiler(monkeypatch: pytest.Monke
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
     assert why_no_hopper() == "triton is not installed"
+
+
+@pytest.mark.parametrize("current", [1, 0])
+def test_a_launch_is_on_the_stream_and_the_device_of_its_tensors(
+    monkeypatch: pytest.MonkeyPatch, current: int
+) -> None:
+    now = [current]
+    seen: list[tuple[object, ...]] = []
+
+    @contextlib.contextmanager
+    def entered(index: int) -> Iterator[None]:
+        now.append(index)
+        yield
+        now.pop()
+
+    def function(*arguments: object) -> int:
+        seen.append((now[-1], *arguments))
+        return 3
+
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: now[-1], raising=False)
+    monkeypatch.setattr(
+        torch._C, "_cuda_getCurrentRawStream", lambda index: 100 + index, raising=False
+    )
+    monkeypatch.setattr(torch.cuda, "device", entered)
+
+    assert launched(torch.device("cuda", 1), function, "a", 2) == 3
+
+    assert seen == [(1, "a", 2, 101)]
+    assert now == [current]

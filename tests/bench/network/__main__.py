@@ -26,7 +26,9 @@ import torch
 from layers.config import load_config
 from layers.fused.expert_form import ExpertForm, expert_form
 from layers.fused.network import FusedV4
+from layers.fused.prefill_pieces import PIECE_SIZES
 from layers.weights import fill_dummy
+from runtime.executor.decode_graphs import CudaCapture
 from tests.bench.kernels.timing import copy_bandwidth
 from tests.bench.network.clock import stage
 from tests.bench.network.decode import Context, measure_decode
@@ -160,6 +162,8 @@ def _decode(options: argparse.Namespace, network: FusedV4) -> Iterator[Figures]:
 
 
 def _prefill(options: argparse.Namespace, network: FusedV4) -> Iterator[Figures]:
+    with stage("capture of small steps", network.device):
+        network.capture_prefill(PIECE_SIZES, CudaCapture())
     for chunk in options.chunk:
         for prompt in options.prompt:
             for rows in options.rows:

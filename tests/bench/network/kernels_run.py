@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.profiler import ProfilerActivity, profile
-
 __all__ = ["Span", "gap_table", "kernel_table", "profiled"]
 
 NAME_WIDTH = 90
@@ -29,6 +26,10 @@ def profiled(call: Callable[[], None], *, count: int, trace: Path | None) -> lis
 
     trace  file for a chrome trace; packed if its name ends in .gz
     """
+    # Here: tables are made of traces where there is no torch, too.
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as found:
         for _ in range(count):
             call()

@@ -128,3 +128,18 @@ def test_sizes_that_no_block_fits_are_refused(device: torch.device) -> None:
         Fp8Linear(200, {"wq": 128}, device=device)
     with pytest.raises(ShapeError, match="wo_a has 64 channels"):
         Fp8GroupedLinear(2, 64, 128, name="wo_a", device=device)
+
+
+@pytest.mark.parametrize("rows", [1, 9, 70])
+def test_products_are_rehearsed_with_rows_as_they_come(device: torch.device, rows: int) -> None:
+    products = (
+        Fp8Linear(256, {"a": 128}, device=device),
+        Fp8GroupedLinear(2, 128, 256, name="b", device=device),
+        Bf16Linear(256, {"c": 64}, device=device),
+    )
+
+    for product in products:
+        product.rehearse(rows)
+
+    assert len({product.sizes for product in products}) == 3
+    assert Fp8Linear(256, {"x": 128}, device=device).sizes == products[0].sizes

@@ -1,6 +1,7 @@
 """The fused network against DeepSeek's own numbers and against the reference network."""
 
 import json
+from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,8 @@ from torch import Tensor
 from layers.config import ConfigFault, load_config
 from layers.forward_batch import ForwardBatch
 from layers.fused.expert_form import expert_form
+from layers.fused.experts import FusedExperts
+from layers.fused.linear import Bf16Linear, Fp8GroupedLinear, Fp8Linear, Product
 from layers.fused.network import FusedV4, check_fused
 from layers.weights import load_weights
 from mem_cache.pools import KvPools
@@ -195,3 +198,30 @@ def test_on_the_gpu_a_prefill_is_launched_without_a_wait(deterministic: bool) ->
 def test_another_geometry_is_refused_by_its_field(oracle_v4_small: Path) -> None:
     with pytest.raises(ConfigFault, match=r"head_dim is 64.*--device cpu"):
         check_fused(load_config(oracle_v4_small))
+
+
+def test_each_product_is_rehearsed_once_for_each_number_of_rows(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from runtime.default_model.folder import default_model_folder
+
+    made = network(default_model_folder(), device)
+    seen: list[tuple[int, ...]] = []
+    for kind in (Fp8Linear, Fp8GroupedLinear, Bf16Linear, FusedExperts):
+        whole = kind.rehearse
+
+        def noted(self: Product, rows: int, whole: Callable[..., None] = whole) -> None:
+            seen.append((rows, *self.sizes))  # pyright: ignore[reportArgumentType]
+            whole(self, rows)
+
+        monkeypatch.setattr(kind, "rehearse", noted)
+
+    made.rehearse([1, 300], head_rows=[2])
+
+    assert len(set(seen)) == len(seen)
+    assert {rows for rows, *_ in seen} == {1, 300, 2}
+    assert [sizes for rows, *sizes in seen if rows == 2] == [
+        ["bf16", made.config.vocab_size, made.config.hidden_size]
+    ]
+    layers = {tuple(sizes) for rows, *sizes in seen if rows == 300}
+    assert {kind for kind, *_ in layers} == {"fp8", "fp8 groups", "bf16", "experts"}

@@ -31,7 +31,9 @@ def plan_of(device: torch.device, step: ForwardBatch | None = None) -> ChunkPlan
 
 def blocks_of(plan: ChunkPlan, ratio: int) -> ChunkBlocks:
     """Return the blocks of a step."""
-    return ChunkBlocks.of(plan.blocks[ratio], ratio, RopeFrequencies(CONFIG, plan.device))
+    blocks = plan.blocks[ratio]
+    rope = RopeFrequencies(CONFIG, plan.device)
+    return ChunkBlocks.of(blocks, ratio, rope.rotation(blocks.first, compressed=True))
 
 
 def test_the_compressors_take_tokens_by_row_and_position(device: torch.device) -> None:

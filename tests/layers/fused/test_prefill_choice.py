@@ -46,7 +46,7 @@ def test_each_token_gets_its_best_visible_blocks(
     store_keys(
         pools.indexer[0], held, torch.randn(66, 128), pools.indexer_layout, record_format="fp8"
     )
-    blocks = ChunkBlocks.of(plan.blocks[4], 4, rope)
+    blocks = ChunkBlocks.of(plan.blocks[4], 4, rope.rotation(plan.blocks[4].first, compressed=True))
     assert plan.keys is not None
     choice = ChunkChoice(plan, blocks, plan.keys, first=FIRST, top_k=TOP_K)
     rotation = rope.rotation(plan.position, compressed=True)

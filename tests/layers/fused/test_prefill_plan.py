@@ -129,7 +129,9 @@ def test_keys_are_listed_page_by_page_where_tokens_choose(device: torch.device) 
     # 137 blocks of the first row take three pages, one and 32 of the others a page each.
     assert keys is not None
     assert keys.pages.tolist() == [3, 4, 6, 7, 5]
-    assert keys.first.tolist() == [0, 192, 256]
+    assert keys.start.tolist() == [(0, 192, 256)[row] for row, _ in each_token()]
+    assert keys.visible.tolist() == [(position + 1) // 4 for _, position in each_token()]
+    assert torch.equal(keys.end, keys.start + keys.visible)
     assert plan_on(device, top_k=137).keys is None
 
 

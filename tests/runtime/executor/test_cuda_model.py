@@ -44,13 +44,14 @@ def load(folder: Path, memory: FakeMemory | None = None, **flags: object) -> Loa
 
 
 def test_pools_get_what_the_limit_leaves_after_all_else(stand_in: Path) -> None:
-    # Before weights; around each of two captures; after all of it.
-    seen = (3 * GIB, *(0, 1 * GIB), *(0, 1 * GIB + (1 << 20)), 7 * GIB)
+    # Before weights; around each of three captures; after all of it.
+    pieces = 1 << 21
+    seen = (3 * GIB, *(0, GIB), *(0, GIB + (1 << 20)), *(0, pieces), 7 * GIB + pieces)
     memory = FakeMemory(20 * GIB, peak=2 * GIB, seen=seen)
 
     loaded = load(stand_in, memory, mem_fraction_static=0.9)
 
-    graphs = GIB + (1 << 20) + 4 * 512
+    graphs = GIB + (1 << 20) + 4 * 512 + pieces
     assert loaded.facts["weight_bytes"] == 4 * GIB
     assert loaded.facts["activation_bytes"] == 2 * GIB
     assert loaded.facts["graph_bytes"] == graphs

@@ -16,7 +16,7 @@ from mem_cache.spec import TreeSpec
 from runtime.executor.cuda_runner import CudaModelRunner, CudaStep
 from runtime.executor.step_plan import Phase, SampleState, StepPlan
 from runtime.grammar.output import GrammarOutput
-from tests.testing.fused_rig import DEVICE, ROWS, SIZES, FusedRig
+from tests.testing.fused_rig import DEVICE, ROWS, SIZES, FusedRig, new_capture
 from tests.testing.scheduler_rig import Rig
 
 
@@ -75,6 +75,18 @@ def test_graphs_change_no_token(fused: FusedRig, graphs: tuple[int, ...]) -> Non
     plain, _ = serve(fused.runner(), (20, 70, 130), 5)
 
     assert serve(fused.runner(*graphs), (20, 70, 130), 5)[0] == plain
+
+
+def test_prefill_steps_of_several_rows_run_in_pieces_and_say_the_same(fused: FusedRig) -> None:
+    plain, plans = serve(fused.runner(), (3, 9, 14), 5)
+    fused.network.capture_prefill((8, 32), new_capture())
+    try:
+        told, _ = serve(fused.runner(4), (3, 9, 14), 5)
+    finally:
+        fused.network.capture_prefill((), new_capture())
+
+    assert told == plain
+    assert any(8 < len(plan.input_ids) < 32 for plan in plans if plan.phase is Phase.PREFILL)
 
 
 def test_one_graph_is_replayed_at_three_lengths(fused: FusedRig) -> None:
@@ -225,7 +237,9 @@ def test_a_scheduler_that_overlaps_steps_says_the_same(fused: FusedRig) -> None:
         second = [rig.send(text, 4, ignore_eos=True) for text in nexts]
         rig.run()
         cached = [rig.cached(request) for request in second]
-        assert cached == [len(text) - 2 for text in nexts]
+        lost = [len(text) - 1 - count for text, count in zip(nexts, cached, strict=True)]
+        # With overlap the last token of an answer is fed, too, but for a chunk in its place.
+        assert set(lost) == ({0, 1} if overlap else {1})
         rig.assert_conserved()
         told.append([rig.tokens(request) for request in (*first, *second)])
 

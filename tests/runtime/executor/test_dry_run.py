@@ -88,3 +88,36 @@ def test_prefill_is_warmed_up_for_all_sizes(longest: int) -> None:
         assert longer <= (coarse if shorter < 512 else 1.13 * shorter)
     assert all(len(plan.input_ids) == length for plan, length in zip(plans, lengths, strict=True))
     assert len(plans) < 64
+
+
+@pytest.mark.parametrize("most", [1, 2, 9, 63, 64, 65, 100, 1000, 16384])
+def test_products_meet_both_ends_of_every_stretch_of_rows(most: int) -> None:
+    counts = dataclasses.replace(EXTENT, rows=1, chunk=most).product_rows()
+
+    assert counts == sorted(set(counts))
+    assert (counts[0], counts[-1]) == (1, most)
+    stretches = [(1, 8), (9, 16), (17, 32), (33, 64)]
+    stretches += [(first, first + 63) for first in range(65, most + 1, 64)]
+    for first, last in stretches:
+        ends = {first, min(last, most)} if first <= most else set[int]()
+        assert ends <= set(counts)
+
+
+def test_the_head_meets_as_many_rows_as_a_step_may_ask_for() -> None:
+    assert EXTENT.head_rows()[-1] == EXTENT.rows + EXTENT.logit_rows
+    assert dataclasses.replace(EXTENT, rows=200).product_rows()[-1] == 200
+
+
+def test_steps_of_fewer_rows_are_warmed_up_too() -> None:
+    for rows, prefilled, decoded in (
+        (1, [1], [1]),
+        (32, [1, 3, 16], [1]),
+        (33, [1, 3, 16], [1, 32]),
+        (100, [1, 3, 16], [1, 32, 64, 96]),
+    ):
+        plans = dataclasses.replace(EXTENT, rows=rows).row_warm_ups(SPEC)
+
+        seen = {phase: [plan for plan in plans if plan.phase is phase] for phase in Phase}
+        assert [len(plan.chunk_len) for plan in seen[Phase.PREFILL]] == prefilled
+        assert [len(plan.input_ids) for plan in seen[Phase.PREFILL]] == prefilled
+        assert [len(plan.input_ids) for plan in seen[Phase.DECODE]] == decoded

@@ -1,0 +1,203 @@
+"""Small prefill steps with few launches: what tokens do one by one is replayed as CUDA graphs.
+
+Between the attention of one layer and that of the next, no op knows of rows, pages or positions:
+its sizes are those of the tokens. A graph for each pair of layers holds all of that for a fixed
+number of tokens, and a step pads its own to the next such number. Attention, whose sizes depend on
+the batch, is launched op by op.
+
+Graphs read and write fixed places that all layers share, so that nothing is asked of the memory
+that they work in.
+"""
+
+import bisect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from layers.fused.step import FusedStep, TokenInputs
+
+__all__ = ["PIECE_SIZES", "Capture", "Layer", "Parts", "PrefillPieces"]
+
+# Up to 64 tokens a step takes as long as reading the weights does, and more are padded by half at
+# most. Beyond the last, the device is as busy as the host that launches op by op.
+PIECE_SIZES = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+
+# What a layer's mixing back and what its attention take.
+Parts = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
+
+
+class Replayed(Protocol):
+    """A graph."""
+
+    @property
+    def replay(self) -> Callable[[], None]:
+        """Return what launches it."""
+        ...
+
+
+class Capture(Protocol):
+    """Makes a graph of what a run launches."""
+
+    def __call__(self, run: Callable[[], Tensor]) -> Replayed:
+        """Capture it; what the run returns is of fixed place."""
+        ...
+
+
+class Layer(Protocol):
+    """A layer in three parts; see `layers.fused.network.FusedLayer`."""
+
+    @property
+    def ratio(self) -> int:
+        """Return by how much it compresses: layers of one ratio make parts of the same sizes."""
+        ...
+
+    def before(self, streams: Tensor, tokens: TokenInputs) -> Parts:
+        """Return what `after` and `attend` take."""
+        ...
+
+    def attend(self, projected: tuple[Tensor, ...], step: FusedStep) -> Tensor:
+        """Return what tokens read; `step` writes the pools."""
+        ...
+
+    def after(
+        self, out: Tensor, streams: Tensor, mixes: Sequence[Tensor], tokens: TokenInputs
+    ) -> Tensor:
+        """Return the streams after this layer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """Fixed places for M tokens; `TokenInputs` of the pieces.
+
+    ids      [M] int64
+    turns    compressed or not -> [M, 2, R] float32
+    streams  [M, N, d]   before the layer that comes next
+    out      [M, H, 512]   what attention gave
+    parts    ratio -> what the layer before the attention left
+    """
+
+    ids: Tensor
+    turns: dict[bool, Tensor]
+    streams: Tensor
+    out: Tensor
+    parts: dict[int, Parts]
+
+    @property
+    def input_ids(self) -> Tensor:
+        return self.ids
+
+    def rotation(self, *, compressed: bool) -> Tensor:
+        return self.turns[compressed]
+
+    def first(self, count: int) -> "_Room":
+        """Return the places of the first `count` tokens."""
+        return _Room(
+            self.ids[:count],
+            {kind: turn[:count] for kind, turn in self.turns.items()},
+            self.streams[:count],
+            self.out[:count],
+            {
+                ratio: (_cut(mixes, count), _cut(projected, count))
+                for ratio, (mixes, projected) in self.parts.items()
+            },
+        )
+
+
+class PrefillPieces:
+    """The graphs of a network's small prefill steps."""
+
+    def __init__(
+        self,
+        embed: Callable[[Tensor], Tensor],
+        layers: Sequence[Layer],
+        *,
+        rotated: int,
+        sizes: Sequence[int],
+        capture: Capture,
+        device: torch.device,
+    ) -> None:
+        """Capture the pieces of all sizes, the largest first.
+
+        embed    [T] token ids -> streams [T, N, d]
+        rotated  R, channels of a head that are rotated
+        sizes    numbers of tokens, ascending
+        """
+        self._embed, self._layers, self._sizes = embed, layers, tuple(sizes)
+        self._room = self._made(self._sizes[-1], rotated, device)
+        self._graphs: dict[int, list[Replayed]] = {}
+        pieces = range(len(layers) + 1)
+        for size in self._sizes[::-1]:
+            room = self._room.first(size)
+            # What is compiled or loaded at first use is so before the capture, which forbids it.
+            for index in pieces:
+                self._run(room, index)
+            self._graphs[size] = [
+                capture(lambda index=index, room=room: self._run(room, index)) for index in pieces
+            ]
+
+    def hold(self, step: FusedStep) -> bool:
+        """Say whether a step is small enough."""
+        return 0 < step.input_ids.shape[0] <= self._sizes[-1]
+
+    def streams(self, step: FusedStep) -> Tensor:
+        """Run a step and return its streams [T, N, d], there until the next step."""
+        count = step.input_ids.shape[0]
+        size = self._sizes[bisect.bisect_left(self._sizes, count)]
+        room = self._room.first(count)
+        room.ids.copy_(step.input_ids)
+        for kind, turn in room.turns.items():
+            turn.copy_(step.rotation(compressed=kind))
+        if count < size:
+            # Tokens that pad the step are alike, and so go to the same few experts.
+            self._room.ids[count:size].zero_()
+            self._room.out[count:size].zero_()
+        *pieces, last = self._graphs[size]
+        for piece, layer in zip(pieces, self._layers, strict=True):
+            piece.replay()
+            _, projected = room.parts[layer.ratio]
+            room.out.copy_(layer.attend(projected, step))
+        last.replay()
+        return room.streams
+
+    def _run(self, room: _Room, index: int) -> Tensor:
+        """Launch what lies between the attention of the layer before `index` and its own."""
+        if index:
+            before = self._layers[index - 1]
+            mixes, _ = room.parts[before.ratio]
+            streams = before.after(room.out, room.streams, mixes, room)
+        else:
+            streams = self._embed(room.ids)
+        if index < len(self._layers):
+            layer = self._layers[index]
+            made = layer.before(streams, room)
+            for places, parts in zip(room.parts[layer.ratio], made, strict=True):
+                for place, part in zip(places, parts, strict=True):
+                    place.copy_(part)
+        return room.streams.copy_(streams)
+
+    def _made(self, most: int, rotated: int, device: torch.device) -> _Room:
+        """Return zeros in the shapes of what layers make of `most` tokens."""
+        ids = torch.zeros(most, dtype=torch.int64, device=device)
+        turns = {
+            layer.ratio > 0: torch.zeros((most, 2, rotated), dtype=torch.float32, device=device)
+            for layer in self._layers
+        }
+        streams = self._embed(ids)
+        room = _Room(ids, turns, torch.zeros_like(streams), streams, {})
+        for layer in {layer.ratio: layer for layer in self._layers}.values():
+            mixes, projected = layer.before(streams, room)
+            room.parts[layer.ratio] = (_zeros(mixes), _zeros(projected))
+        ((_, (q, *_)), *_) = room.parts.values()
+        return replace(room, out=torch.zeros_like(q))
+
+
+def _cut(tensors: tuple[Tensor, ...], count: int) -> tuple[Tensor, ...]:
+    return tuple(one[:count] for one in tensors)
+
+
+def _zeros(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(torch.zeros(one.shape, dtype=one.dtype, device=one.device) for one in tensors)

@@ -1,0 +1,114 @@
+"""Small prefill steps in pieces: padded, replayed one after the other, and nothing else changed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from layers.config import load_config
+from layers.fused.network import FusedV4
+from layers.weights import load_weights
+from runtime.executor.decode_graphs import CudaCapture
+from tests.testing.direct import Direct
+from tests.testing.fused_model import FusedModel
+from tests.testing.fused_rig import rerun
+
+SIZES = (4, 16, 24)
+# Rows and their chunks, as one prompt after the other: padded, as long as a size, too long.
+CHUNKS = (3, 4, 9, 16, 24, 140, 1, 20)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Compute on one thread, as a server does with a network this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def network(folder: Path, device: torch.device, *, deterministic: bool = False) -> FusedV4:
+    made = FusedV4(load_config(folder), device, experts="fp8", deterministic=deterministic)
+    load_weights(made, folder, progress=False)
+    return made
+
+
+def capture_pieces(made: FusedV4, *sizes: int) -> None:
+    made.capture_prefill(sizes, CudaCapture() if made.device.type == "cuda" else rerun)
+
+
+def prefilled(made: FusedV4, chunks: tuple[int, ...]) -> Tensor:
+    """Return the logits of every position of a row that is prefilled in these chunks."""
+    direct = Direct(FusedModel(made, decodes=False), "fp8", device=made.device)
+    direct.poison()
+    ids = [(7 * k * k + 11) % made.config.vocab_size for k in range(sum(chunks))]
+    row, parts, stop = direct.row(ids), list[Tensor](), 0
+    for chunk in chunks:
+        first, stop = stop, stop + chunk
+        parts.append(direct.prefill(row, stop=stop, logits=range(first, stop)))
+    return torch.cat(parts)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the number of tokens of every step that is run in pieces from here on."""
+    from layers.fused.prefill_pieces import PrefillPieces
+
+    whole, seen = PrefillPieces.streams, list[int]()
+
+    def noted(self: PrefillPieces, step: object) -> Tensor:
+        seen.append(step.input_ids.shape[0])  # type: ignore[attr-defined]
+        return whole(self, step)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PrefillPieces, "streams", noted)
+    return seen
+
+
+def assert_alike(got: Tensor, want: Tensor) -> None:
+    """A step of another size sums in another order on a GPU, and in the same on the CPU."""
+    if got.device.type == "cpu":
+        assert torch.equal(got, want)
+    error = (got - want).square().mean().sqrt() / want.std()
+    assert float(error) < 0.05
+
+
+def test_steps_in_pieces_give_the_same_logits(
+    stand_in: Path, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, seen = network(stand_in, device), counted(monkeypatch)
+    plain = prefilled(made, CHUNKS)
+    assert not seen
+
+    capture_pieces(made, *SIZES)
+    got = prefilled(made, CHUNKS)
+    capture_pieces(made)
+    again = prefilled(made, CHUNKS)
+
+    assert seen == [chunk for chunk in CHUNKS if chunk <= SIZES[-1]]
+    assert_alike(got, plain)
+    assert_alike(again, plain)
+
+
+def test_a_deterministic_network_keeps_its_bits_whatever_pads_a_step(
+    stand_in: Path, device: torch.device
+) -> None:
+    made = network(stand_in, device, deterministic=True)
+    plain = prefilled(made, CHUNKS)
+
+    capture_pieces(made, *SIZES)
+
+    assert torch.equal(prefilled(made, CHUNKS), plain)
+
+
+def test_what_pads_a_step_is_alike(stand_in: Path, device: torch.device) -> None:
+    made = network(stand_in, device)
+    capture_pieces(made, 24)
+    prefilled(made, (24,))
+
+    prefilled(made, (3,))
+
+    room = made._pieces._room  # type: ignore[union-attr]  # pyright: ignore
+    assert bool((room.ids[3:] == 0).all())
+    assert bool(room.streams.isfinite().all())
+    assert_alike(room.streams[3:].float(), room.streams[3:4].float().expand(21, -1, -1))
