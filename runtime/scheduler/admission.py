@@ -71,30 +71,32 @@ class Admission:
             if other.status is not Status.PREFILL or other.namespace != request.namespace:
                 continue
             boundary = min(request.common_tokens(other), request.match_limit)
-            if boundary < least or not _will_pass(other, boundary):
-                continue
-            if best is None or boundary > best[0]:
-                best = (boundary, other)
+            start = _start_behind(other, boundary) if boundary >= least else 0
+            if start >= least and (best is None or start > best[0]):
+                best = (start, other)
         if best is None:
             return False
-        boundary, other = best
-        if boundary < other.target - 1:
-            other.save_positions.add(boundary)
-        else:
-            boundary = other.target
+        start, other = best
+        if start >= other.target - 1:
+            start = other.target
+        elif start > other.scheduled:
+            other.save_positions.add(start)
         # Only whole pages are published before the end, and with them the points inside.
         page = self._residency.spec.page_size
-        other.await_by(request, div_ceil(boundary, page) * page)
+        other.await_by(request, div_ceil(start, page) * page)
         return True
 
 
-def _will_pass(other: Request, boundary: int) -> bool:
-    """Whether `other` has a resume point at `boundary` still ahead of it, or being published.
+def _start_behind(other: Request, boundary: int) -> int:
+    """Return where a request that shares `boundary` tokens with `other` can start once it waited.
 
-    Its point at `target` serves `target - 1` too. A replay leaves none before it is exact.
+    At the boundary if `other` has that still ahead of it; else at the last resume point before it
+    that is being published. 0: nowhere. The point at `target` serves `target - 1` too. A replay
+    leaves none before it is exact.
     """
     if boundary < other.exact_from:
-        return False
+        return 0
     if boundary > other.scheduled or boundary >= other.target - 1:
-        return True
-    return any(p.position == boundary for p in other.pending_points)
+        return boundary
+    points = (*other.pending_points, *other.waypoints)
+    return max((p.position for p in points if p.position <= boundary), default=0)

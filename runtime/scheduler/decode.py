@@ -56,7 +56,8 @@ class DecodeSet:
     def active(self) -> list[Request]:
         """The requests that take part in the next step.
 
-        All but the held ones, and those whose last token comes with the step in flight.
+        All but the held ones, and those whose last token is fed in the step in flight. That of an
+        answer whose length is reached is fed as well where nobody waited for it to be known.
         """
         self._refresh()
         return self._active
@@ -92,7 +93,9 @@ class DecodeSet:
 
     def _refresh(self) -> None:
         if self._changed:
-            self._active = [r for r in self.requests if r.held is None and r.has_more]
+            self._active = [
+                r for r in self.requests if r.held is None and r.scheduled < len(r.tokens)
+            ]
             self._active += self.joining
             self._rows = np.array([r.row for r in self._active], dtype=np.int64)
             self._each = np.arange(len(self._rows))
@@ -111,7 +114,7 @@ class DecodeSet:
         residency.table.length[self._rows] = positions
         for request in self._active:
             request.scheduled += 1
-        self._changed |= bool((positions + 1 >= self._limit).any())
+        self._changed |= bool((positions >= self._limit).any())
         return step
 
     def _samples_ahead(self) -> bool:

@@ -13,11 +13,12 @@ the host has no part in it between its logits and the tokens that the next one r
 - its logits serve nobody else: no requests that wait with the same prompt, which may be admitted
   meanwhile, and no log-probabilities of prompts.
 
-A step is planned as if no row of the one in flight ended. One that did end is computed once too
-often, and what that gave is dropped: what it wrote lies behind the tokens that the tree is told of,
-except in window and ring, whose state at the end then serves no position before (`Residency`). What
-the row gave back may be anybody's by then: steps and copies run in the order of their launches, so
-that no later one reads what the late step wrote there.
+A step is planned as if no row of the one in flight ended, not even for its length. In one that did
+end, the token sampled is dropped, but the token fed was the answer's last one: with it, tree and
+resume point have the whole answer, and the next turn computes nothing but what is new. They are
+told so when the end is known, while the step may still run (`Residency.release`): steps and copies
+run in the order of their launches, so that whoever reads what it wrote comes after it, as does
+whoever is given what the row gave back.
 """
 
 from dataclasses import dataclass, field

@@ -55,6 +55,11 @@ class PendingPoints:
         self.swa_held = 0
         self.rings_held = 0
 
+    @property
+    def capacity(self) -> int:
+        """How many points there can be at most, if no row runs."""
+        return self._rings.capacity
+
     def leaves_room(self, claims: Claims) -> bool:
         """Whether the claims can all be met beside the points that are pending now."""
         return (
@@ -70,13 +75,26 @@ class PendingPoints:
         saves: list[Save] = []
         for position in sorted(p for p in request.save_positions if start < p <= end):
             request.save_positions.discard(position)
-            window = self._take_window(position, claims)
-            if window is not None:
-                at_end = position == request.target
-                kind = PointKind.PROMPT_END if at_end else PointKind.BRANCH
-                ring = self._pend(request, PendingPoint(position, window, 0, kind))
-                saves.append(Save(position, ring, self._by_slot(window)))
+            at_end = position == request.target
+            kind = PointKind.PROMPT_END if at_end else PointKind.BRANCH
+            taken = self.take(position, kind, claims=claims)
+            if taken is not None:
+                request.pending_points.append(taken[0])
+                saves.append(taken[1])
         return saves
+
+    def take(
+        self, position: int, kind: PointKind, *, claims: Claims
+    ) -> tuple[PendingPoint, Save] | None:
+        """Return a point and the snapshot that fills it, or None without room for it.
+
+        The caller keeps the point, and gives it to `hang` or to `let_go`.
+        """
+        window = self._take_window(position, claims)
+        if window is None:
+            return None
+        point = self._hold(PendingPoint(position, window, 0, kind))
+        return point, Save(position, point.ring, self._by_slot(window))
 
     def keep_branch(
         self, request: Request, point: Point, copies: Copies, *, claims: Claims
@@ -90,8 +108,9 @@ class PendingPoints:
         window = self._take_window(request.matched, claims)
         if window is None:
             return
-        kept = PendingPoint(request.matched, window, 0, PointKind.BRANCH, exact=True)
-        copies.rings.append((point.ring, self._pend(request, kept)))
+        kept = self._hold(PendingPoint(request.matched, window, 0, PointKind.BRANCH, exact=True))
+        request.pending_points.append(kept)
+        copies.rings.append((point.ring, kept.ring))
         copies.swa += zip(point.swa_pages, window, strict=False)
 
     def _take_window(self, position: int, claims: Claims) -> tuple[int, ...] | None:
@@ -112,41 +131,44 @@ class PendingPoints:
             return False
         return self._evictions.drop_points(swa_pages=swa_pages, rings=1)
 
-    def _pend(self, request: Request, point: PendingPoint) -> int:
-        """Add a pending point whose pages are taken; return the ring that is taken for it."""
-        ring = self._rings.take()
+    def _hold(self, point: PendingPoint) -> PendingPoint:
+        """Return a point whose pages are taken with a ring that is taken for it."""
         self.swa_held += len(point.swa_pages)
         self.rings_held += 1
-        request.pending_points.append(replace(point, ring=ring))
-        return ring
+        return replace(point, ring=self._rings.take())
 
     def place(self, request: Request) -> None:
         """Hang the points whose positions are published by now into the tree."""
-        assert request.lock is not None
         waiting: list[PendingPoint] = []
         for point in request.pending_points:
             if point.position > request.published:
                 waiting.append(point)
-                continue
-            self._cache.add_point(
-                request.lock.node,
-                point.position,
-                swa_pages=point.swa_pages,
-                ring=point.ring,
-                exact=point.exact,
-                kind=point.kind,
-                give=True,
-            )
-            self._forget(point)
+            else:
+                self.hang(request, point)
         request.pending_points = waiting
+
+    def hang(self, request: Request, point: PendingPoint) -> None:
+        """Hang one of a running request's points into the tree; its position is published."""
+        assert request.lock is not None
+        self._cache.add_point(
+            request.lock.node,
+            point.position,
+            swa_pages=point.swa_pages,
+            ring=point.ring,
+            exact=point.exact,
+            kind=point.kind,
+            give=True,
+        )
+        self._forget(point)
 
     def drop(self, request: Request) -> None:
         """Give up the points that are still pending."""
         for point in request.pending_points:
-            self._let_go(point)
+            self.let_go(point)
         request.pending_points = []
 
-    def _let_go(self, point: PendingPoint) -> None:
+    def let_go(self, point: PendingPoint) -> None:
+        """Drop a point's references."""
         self._swa.decref(point.swa_pages)
         self._rings.decref([point.ring])
         self._forget(point)

@@ -56,6 +56,7 @@ class Request:
     published      tokens the tree has from this request, or had before
     exact_from     window and ring are exact from here on; before it a replay has not got there
     save_positions positions at which a resume point is wanted once prefill passes them
+    waypoints      resume points that enter the tree only if somebody can start there (`Waypoints`)
     background     nobody waits for it: prefilled for what may come
     constraint     where the output must follow a grammar; it outlives the row
     held           the logits of the last token, while what may be sampled from them is not known;
@@ -103,6 +104,7 @@ class Request:
         "unsent",
         "unsent_logprobs",
         "urgency",
+        "waypoints",
         "window_from",
         "write_from",
     )
@@ -144,6 +146,7 @@ class Request:
         self.window_from = self.write_from = self.exact_from = 0
         self.save_positions: set[int] = set()
         self.pending_points: list[PendingPoint] = []
+        self.waypoints: list[PendingPoint] = []
         self.common: dict[int, int] = {}
         self.cached_tokens: int | None = None
         self.replied = False

@@ -22,6 +22,7 @@ from runtime.scheduler.evictions import Evictions
 from runtime.scheduler.kv_events import EventSink, KvEvents
 from runtime.scheduler.pending_points import Claims, Copies, PendingPoints, Save
 from runtime.scheduler.request import Request, Status
+from runtime.scheduler.waypoints import Waypoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,14 @@ class ResumePolicy:
                        a waiting request will leave a prompt being prefilled: if that saves the
                        next one at least this many tokens
     every_pages        besides, after every so many pages of a prompt; 0: none
+    waypoint_tokens    distance of the `Waypoints` of a prompt; 0: none
     """
 
     prompt_end: bool = True
     request_end: bool = True
     branch_min_tokens: int = 64
     every_pages: int = 0
+    waypoint_tokens: int = 2048
 
 
 class Residency:
@@ -88,6 +91,12 @@ class Residency:
         self._namespace_tokens = namespace_tokens
         self.evictions = Evictions(self.cache)
         self.points = PendingPoints(spec, self.cache, self.evictions)
+        self.waypoints = Waypoints(
+            spec,
+            self.points,
+            table=table,
+            every_tokens=self.policy.waypoint_tokens if reuse else 0,
+        )
         self._running: dict[int, Request] = {}
         self._copies = Copies()
         self._pins: list[Lock] = []
@@ -116,11 +125,19 @@ class Residency:
         return Claims((rows + copied) * self.spec.window_pages, rows + len(self._pins))
 
     def plan_saves(self, request: Request, start: int, end: int) -> list[Save]:
-        """Return the snapshots for resume points wanted in (start, end] of a chunk."""
-        return self.points.plan_saves(request, start, end, claims=self._claims())
+        """Return the snapshots for resume points in (start, end] of a chunk."""
+        saves = self.points.plan_saves(request, start, end, claims=self._claims())
+        return saves + self.waypoints.leave(request, start, end)
 
     def match(self, request: Request) -> Match:
         """Return what the tree has of a waiting request, and where it would start."""
+        match = self._match(request)
+        lost_tokens = match.full_tokens - match.start
+        if lost_tokens >= self.policy.branch_min_tokens and self.waypoints.enter(match):
+            return self._match(request)
+        return match
+
+    def _match(self, request: Request) -> Match:
         tokens = request.tokens[: request.total]
         limit = request.match_limit if self.reuse else 0
         return self.cache.match(tokens, limit=limit, namespace=request.namespace)
@@ -312,9 +329,13 @@ class Residency:
         row, lock = request.row, request.lock
         assert lock is not None
         if publish:
+            if request.scheduled == request.total:
+                # A decode step in flight feeds the last token; who reads that is launched later.
+                request.committed = request.total
             self.publish(request, partial=True, ended=True)
             self._leave_end_point(request)
         self.points.drop(request)
+        self.waypoints.give_up(request)
         self.full.decref(self.table.page_table[row, request.shared_pages : request.num_pages])
         window = self.table.window[row]
         self.swa.decref(window[window != 0])
@@ -331,25 +352,19 @@ class Residency:
         request.await_nobody()
 
     def _leave_end_point(self, request: Request) -> None:
-        """Hand the row's window and ring to a resume point at its last token.
-
-        A step in flight may put one more token in the place of the oldest, which only the position
-        before would need. It may not be a chunk: what that leaves serves nothing before its end.
-        """
-        position, ahead = request.committed, request.scheduled - request.committed
-        assert ahead <= 1, f"request {request.id} leaves with {ahead} tokens in flight"
+        """Hand the row's window and ring to a resume point behind all that was fed."""
+        position = request.committed
+        assert request.scheduled == position, f"request {request.id} leaves with a chunk in flight"
         if not (self.reuse and self.policy.request_end and position) or request.lock is None:
             return
         pages = self.table.window[request.row, : self.spec.window_pages_at(position)]
         if position <= request.matched or position < request.exact_from:
             return
-        ring = int(self.table.ring[request.row])
         self.cache.add_point(
             request.lock.node,
             position,
             swa_pages=pages.tolist(),
-            ring=ring,
-            exact=ahead > 0,
+            ring=int(self.table.ring[request.row]),
             kind=PointKind.REQUEST_END,
         )
 
@@ -364,7 +379,7 @@ class Residency:
         window = self.table.window[row]
         swa.update(window[window != 0].tolist())
         rings[int(self.table.ring[row])] += 1
-        for point in request.pending_points:
+        for point in (*request.pending_points, *request.waypoints):
             swa.update(point.swa_pages)
             rings[point.ring] += 1
 

@@ -46,7 +46,7 @@ def test_every_step_is_launched_before_the_one_before_it_is_settled() -> None:
     assert "dpdpdpdpdpdpd" in phases(rig)
     assert rig.runner.overlapped == rig.runner.steps - 1
     assert all(plan.sample_ahead for plan in rig.plans)
-    assert rig.runner.computed_tokens == 6 + 39 + 44 + 9
+    assert rig.runner.computed_tokens == 6 + 40 + 44 + 10
     assert rig.tokens(first) == expected_output(prompt_of(1, 6), 40, VOCAB)
     assert rig.tokens(second) == expected_output(prompt_of(2, 44), 10, VOCAB)
     rig.assert_conserved()
@@ -57,13 +57,13 @@ def test_chunks_of_a_prompt_alone_follow_one_another_without_a_pause() -> None:
     request = rig.send(prompt_of(1, 60), 3)
     rig.run()
 
-    assert phases(rig) == "pppppppp" + "dd"
-    assert rig.runner.overlapped == 9
+    assert phases(rig) == "pppppppp" + "ddd"
+    assert rig.runner.overlapped == 10
     assert rig.tokens(request) == expected_output(prompt_of(1, 60), 3, VOCAB)
 
 
 @pytest.mark.parametrize("length", range(5, 22))
-def test_after_a_token_too_many_the_next_turn_goes_on_where_the_answer_ended(length: int) -> None:
+def test_an_answer_that_stopped_is_there_for_the_next_turn_its_last_token_too(length: int) -> None:
     prompt = prompt_of(length, length)
     stop, at = fresh_token(prompt, 3)
     rig = overlapping()
@@ -73,19 +73,51 @@ def test_after_a_token_too_many_the_next_turn_goes_on_where_the_answer_ended(len
     computed = rig.runner.computed_tokens
 
     assert rig.tokens(first) == expected_output(prompt, at + 1, VOCAB)
-    assert computed == 2 + 59 + length + at + 1  # the stop token itself is the one too many
+    assert computed == 2 + 60 + length + at + 1  # the stop token is fed, and what follows dropped
     rig.residency.cache.evict_swa(rings=0)
     history = [*prompt, *rig.tokens(first)]
     for tail in ([7, 8, 9], [11]):
         again = rig.send([*history, *tail], 4)
         rig.run()
-        assert rig.cached(again) == len(history) - 1
+        assert rig.cached(again) == len(history)
         assert rig.tokens(again) == expected_output([*history, *tail], 4, VOCAB)
     rig.assert_conserved()
 
 
+@pytest.mark.parametrize("length", [5, 7, 8, 9, 16])
+@pytest.mark.parametrize("new", [2, 3, 9, 17])
+def test_an_answer_of_full_length_is_there_for_the_next_turn_its_last_token_too(
+    length: int, new: int
+) -> None:
+    prompt = prompt_of(length, length)
+    history = [*prompt, *expected_output(prompt, new, VOCAB)]
+    rig = overlapping()
+    for tokens in (prompt, [*history, 7, 8, 9]):
+        request = rig.send(tokens, new)
+        rig.run()
+        assert rig.tokens(request) == expected_output(tokens, new, VOCAB)
+    assert rig.cached(request) == len(history)
+    assert rig.runner.computed_tokens == length + new + 3 + new
+    rig.assert_conserved()
+
+
+def test_a_last_token_is_not_fed_where_that_would_cost_another_its_pages() -> None:
+    prompt = prompt_of(9, 20)
+    rig = overlapping(PoolSizes(full_pages=8, swa_pages=40, rings=8))
+    # Four pages each; the last token of the first would open one more.
+    first, second = rig.send(prompt, 13), rig.send(prompt_of(10, 17), 13)
+    rig.run()
+
+    assert [len(rig.tokens(request)) for request in (first, second)] == [13, 13]
+    assert rig.scheduler.stats.counters["retracted_requests"] == 0
+    again = rig.send([*prompt, *rig.tokens(first), 7], 2)
+    rig.run()
+    assert rig.cached(again) == 32
+    rig.assert_conserved()
+
+
 @pytest.mark.parametrize("length", range(5, 22))
-def test_the_point_after_a_token_too_many_does_not_serve_one_token_less(length: int) -> None:
+def test_whoever_parts_at_the_end_of_an_answer_reads_what_is_theirs(length: int) -> None:
     prompt = prompt_of(length, length)
     stop, _ = fresh_token(prompt, 3)
     rig = overlapping()
@@ -100,7 +132,7 @@ def test_the_point_after_a_token_too_many_does_not_serve_one_token_less(length: 
     rig.assert_conserved()
 
 
-def test_a_request_that_ends_with_its_first_token_was_in_one_step_too_many() -> None:
+def test_a_request_that_ends_with_its_first_token_had_that_fed() -> None:
     prompt = prompt_of(3, 9)
     [stop] = expected_output(prompt, 1, VOCAB)
     rig = overlapping()
@@ -112,19 +144,18 @@ def test_a_request_that_ends_with_its_first_token_was_in_one_step_too_many() -> 
     assert phases(rig) == "pd"
     again = rig.send([*prompt, stop, 5], 3)
     rig.run()
-    assert rig.cached(again) == 9
+    assert rig.cached(again) == 10
     assert rig.tokens(again) == expected_output([*prompt, stop, 5], 3, VOCAB)
     rig.assert_conserved()
 
 
-def test_a_request_whose_length_is_reached_is_in_no_further_step() -> None:
+def test_a_prompt_that_wants_one_token_is_in_no_decode_step() -> None:
     rig = overlapping()
     for new in (1, 2, 5):
         rig.send(prompt_of(new, 9), new)
     rig.run()
 
-    assert rig.runner.computed_tokens == 3 * 9 + 0 + 1 + 4
-    assert rig.scheduler._flight is None
+    assert rig.runner.computed_tokens == 3 * 9 + 0 + 2 + 5
 
 
 def test_rows_that_need_the_host_are_settled_in_their_turn_and_take_along_what_is_in_flight() -> (
@@ -224,7 +255,7 @@ def test_tokens_that_are_known_are_sent_before_a_step_that_needs_the_host_is_wai
     assert runner.seen[first - 1][2] < runner.seen[first][2]
 
 
-def test_an_abort_drops_what_is_in_flight_and_keeps_what_was_settled() -> None:
+def test_an_abort_keeps_all_that_was_told_and_drops_what_was_not() -> None:
     rig = overlapping()
     prompt = prompt_of(6, 13)
     gone = rig.send(prompt, 40)
@@ -239,7 +270,7 @@ def test_an_abort_drops_what_is_in_flight_and_keeps_what_was_settled() -> None:
     assert rig.scheduler._flight is None
     again = rig.send([*prompt, *said, 7], 4)
     rig.run()
-    assert rig.cached(again) == len(prompt) + len(said) - 1
+    assert rig.cached(again) == len(prompt) + len(said)
     assert rig.tokens(again) == expected_output([*prompt, *said, 7], 4, VOCAB)
     rig.assert_conserved()
 

@@ -1,4 +1,4 @@
-"""On the real network: after a token too many the next turn has the bits of a cold run."""
+"""On the real network: whoever goes on after an answer has the bits of a cold run."""
 
 from collections.abc import Iterator
 
@@ -12,6 +12,7 @@ from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes, TreeSpec
 from runtime.executor.sampler import Sampler
 from runtime.messages import Logprobs, TokenLogprobs
+from runtime.scheduler.residency import ResumePolicy
 from tests.testing.ahead_runner import AheadRunner
 from tests.testing.byte_ledger import ByteLedger
 from tests.testing.direct import CPU
@@ -49,13 +50,27 @@ class Watched:
     """A scheduler on that network, each row of it held against the ledger after every turn."""
 
     def __init__(
-        self, model: DeepseekV4, ledger: ByteLedger, *, overlap: bool, reuse: bool
+        self,
+        model: DeepseekV4,
+        ledger: ByteLedger,
+        *,
+        overlap: bool,
+        reuse: bool,
+        sizes: PoolSizes = SIZES,
+        chunk: int = 100,
+        resume: ResumePolicy | None = None,
     ) -> None:
-        self._pools = KvPools(pool_spec(CONFIG, "fp32"), SIZES, CPU)
+        self._pools = KvPools(pool_spec(CONFIG, "fp32"), sizes, CPU)
         self._ledger = ledger
         runner = AheadRunner(model, self._pools, Sampler(CONFIG.vocab_size, CPU))
         self.rig = Rig(
-            SIZES, spec=TreeSpec(), chunk=100, reuse=reuse, runner=runner, overlap=overlap
+            sizes,
+            spec=TreeSpec(),
+            chunk=chunk,
+            reuse=reuse,
+            runner=runner,
+            overlap=overlap,
+            resume=resume,
         )
 
     def run(self) -> None:
@@ -86,9 +101,10 @@ class Watched:
         return self.rig.tokens(request), whole, self.rig.cached(request)
 
 
-@pytest.mark.parametrize("end", [5, 63, 64, 67, 127, 128, 130, 131, 192, 255, 256, 257, 383])
-def test_the_next_turn_after_a_token_too_many_has_the_bits_of_a_cold_run(
-    model: DeepseekV4, ledger: ByteLedger, end: int
+@pytest.mark.parametrize("how", ["stop", "length"])
+@pytest.mark.parametrize("end", [5, 64, 65, 68, 128, 129, 131, 193, 256, 257, 384])
+def test_the_next_turn_has_the_whole_answer_and_the_bits_of_a_cold_run(
+    model: DeepseekV4, ledger: ByteLedger, end: int, how: str
 ) -> None:
     cold = Watched(model, ledger, overlap=False, reuse=False)
     rig = Watched(model, ledger, overlap=True, reuse=True)
@@ -96,15 +112,18 @@ def test_the_next_turn_after_a_token_too_many_has_the_bits_of_a_cold_run(
     said = [0, 0]
     text: list[int] = []
     for seed in range(20):
-        text = prompt(end - 1, 100 * end + seed)
+        text = prompt(end - 2, 100 * end + seed)
         said = cold.ask(text, 2)
         if said[0] != said[1]:
             break
 
-    assert rig.ask(text, 40, stop=(said[1],)) == said
+    if how == "stop":
+        assert rig.ask(text, 40, stop=(said[1],)) == said
+    else:
+        assert rig.ask(text, 2) == said
     assert len(rig.rig.tokens(company)) == 60
 
-    # What was computed and is known to the tree ends at `end`: only the step too many went on.
+    # The last token was fed in the step that was in flight when it was known to be the last.
     history = [*text, *said]
     for tail in (prompt(TAIL, end + 1), prompt(TAIL, end + 2)):
         expected, expected_values, _ = cold.values([*history, *tail], 6)
@@ -112,8 +131,29 @@ def test_the_next_turn_after_a_token_too_many_has_the_bits_of_a_cold_run(
         assert cached == end
         assert tokens == expected
         assert values == expected_values
-    other = [*history[:-2], *prompt(TAIL, end + 3)]
-    assert rig.values(other, 4)[:2] == cold.values(other, 4)[:2]
+    for kept in (1, 2):
+        other = [*history[:-kept], *prompt(TAIL, end + 3)]
+        assert rig.values(other, 4)[:2] == cold.values(other, 4)[:2]
+    rig.rig.assert_conserved()
+
+
+@pytest.mark.parametrize("chunk", [300, 1000])
+def test_whoever_starts_at_a_waypoint_has_the_bits_of_a_cold_run(
+    model: DeepseekV4, ledger: ByteLedger, chunk: int
+) -> None:
+    cold = Watched(model, ledger, overlap=False, reuse=False)
+    sizes = PoolSizes(full_pages=24, swa_pages=160, rings=48)
+    policy = ResumePolicy(waypoint_tokens=256)
+    rig = Watched(model, ledger, overlap=True, reuse=True, sizes=sizes, chunk=chunk, resume=policy)
+    shared = prompt(540, 1)
+    rig.rig.send([*shared, *prompt(100, 2)], 30)
+    rig.rig.scheduler.turn()
+    rig.rig.scheduler.turn()
+
+    text = [*shared, *prompt(20, 3)]
+    tokens, values, cached = rig.values(text, 6)
+    assert cached == 512
+    assert (tokens, values) == cold.values(text, 6)[:2]
     rig.rig.assert_conserved()
 
 

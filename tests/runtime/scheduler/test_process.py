@@ -220,6 +220,19 @@ def test_an_event_port_in_use_is_told_before_weights_are_read(tmp_path: Path) ->
             process.run_scheduler(config, addresses)
 
 
+def test_a_folder_for_traces_is_made_or_the_start_fails(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    wanted, wrong = (
+        dataclasses.replace(SMALL, profile_dir=str(tmp_path / name)) for name in ("a/b", "file/a")
+    )
+
+    assert process.open_traces(SMALL) is None
+    assert process.open_traces(wanted) is not None
+    assert (tmp_path / "a" / "b").is_dir()
+    with pytest.raises(ConfigError, match="--profile-dir"):
+        process.open_traces(wrong)
+
+
 class BeatSocket(MemorySocket, SchedulerSocket):
     """Tells when enough was sent."""
 

@@ -1,0 +1,125 @@
+"""Resume points along running prompts, for requests that nobody has heard of yet.
+
+    step in flight   [ ......... shared ......... )[ the rest )   nobody waits when it is launched
+    waypoints             |         |         |         |
+    a request comes       shares this much ....^   and starts at the last one before
+
+A point is left where a request that waits parts from a prompt. One that comes when the step which
+computes that stretch is on its way, or over, comes too late for that: it would compute the stretch
+again. So steps leave a point every so often in any case. They stay out of the tree and are given up
+when their request ends, unless somebody comes who can start there: then that one enters the tree.
+"""
+
+from mem_cache.handles import Match, PointKind
+from mem_cache.request_table import RequestTable
+from mem_cache.spec import TreeSpec, div_ceil
+from runtime.scheduler.pending_points import Claims, PendingPoints, Save
+from runtime.scheduler.request import PendingPoint, Request
+
+# What all waypoints together may hold of the rings, at most.
+SHARE = 1 / 16
+MOST_OF_A_PROMPT = 16
+
+
+class Waypoints:
+    """Leaves waypoints, hands them on, and gives them up.
+
+    every_tokens  how far apart, rounded up to whole pages; a long prompt has them further apart, so
+                  that there are `MOST_OF_A_PROMPT`; 0: none are left
+    They take nothing that the rows of the table could ever need, and are at most a `SHARE` of the
+    rings: who had them for the longest time loses them then.
+    """
+
+    def __init__(
+        self, spec: TreeSpec, points: PendingPoints, *, table: RequestTable, every_tokens: int
+    ) -> None:
+        self._spec = spec
+        self._points = points
+        self._table = table
+        rows = table.page_table.shape[0]
+        # Each row may start from a resume point, which it copies.
+        self._claims = Claims(2 * rows * spec.window_pages, 2 * rows)
+        self._every_tokens = every_tokens
+        self._most = int(SHARE * points.capacity) if every_tokens else 0
+        self._held = 0
+        self._holders: dict[int, Request] = {}
+
+    def leave(self, request: Request, start: int, end: int) -> list[Save]:
+        """Return the snapshots for the waypoints in (start, end], which the request holds then."""
+        saves: list[Save] = []
+        for position in self._positions(request, start, end):
+            if not self._has_room(request):
+                break
+            taken = self._points.take(position, PointKind.BRANCH, claims=self._claims)
+            if taken is None:
+                break
+            point, save = taken
+            request.waypoints.append(point)
+            self._holders[request.id] = request
+            self._held += 1
+            saves.append(save)
+        return saves
+
+    def _positions(self, request: Request, start: int, end: int) -> list[int]:
+        """Return where in (start, end] nobody wants a point yet, and one would be exact."""
+        if self._most == 0:
+            return []
+        page = self._spec.page_size
+        least = div_ceil(request.target, MOST_OF_A_PROMPT)
+        every = div_ceil(max(self._every_tokens, least), page) * page
+        first = max((start // every + 1) * every, div_ceil(request.exact_from, every) * every)
+        taken = {point.position for point in request.pending_points}
+        return [p for p in range(first, min(end + 1, request.target), every) if p not in taken]
+
+    def _has_room(self, request: Request) -> bool:
+        while self._held >= self._most:
+            oldest = next(iter(self._holders.values()))
+            if oldest is request:
+                return False
+            self.give_up(oldest)
+        return self._most > 0
+
+    def enter(self, match: Match) -> bool:
+        """Hang the waypoint into the tree at which a match could start, if there is one.
+
+        Returns whether matching again finds more.
+        """
+        best: tuple[Request, PendingPoint] | None = None
+        for holder in self._holders.values():
+            point = self._last_shared(holder, match)
+            if point is not None and (best is None or point.position > best[1].position):
+                best = holder, point
+        if best is None:
+            return False
+        holder, point = best
+        holder.waypoints.remove(point)
+        self._points.hang(holder, point)
+        self._forget(holder, 1)
+        return True
+
+    def _last_shared(self, holder: Request, match: Match) -> PendingPoint | None:
+        """Return the last waypoint that the match has all tokens before, and starts before."""
+        page, pages = self._spec.page_size, self._table.page_table[holder.row]
+        reached = min(match.full_tokens, holder.published)
+        last: PendingPoint | None = None
+        for point in holder.waypoints:
+            # They stand at ends of pages, and whoever has the tree's page has all before it.
+            index = point.position // page - 1
+            if point.position > reached or pages[index] != match.pages[index]:
+                break
+            if point.position > match.start:
+                last = point
+        return last
+
+    def give_up(self, request: Request) -> None:
+        """Let go of all that a request holds."""
+        count, points = len(request.waypoints), request.waypoints
+        request.waypoints = []
+        for point in points:
+            self._points.let_go(point)
+        self._forget(request, count)
+
+    def _forget(self, holder: Request, count: int) -> None:
+        self._held -= count
+        if not holder.waypoints:
+            self._holders.pop(holder.id, None)

@@ -1,0 +1,263 @@
+"""A beginning that requests share is computed once, also where the second comes a step too late."""
+
+import random
+
+import pytest
+
+from mem_cache.spec import PoolSizes, TreeSpec
+from runtime.scheduler.request import Status
+from runtime.scheduler.residency import ResumePolicy
+from runtime.scheduler.waypoints import MOST_OF_A_PROMPT
+from tests.testing.scheduler_rig import Rig
+from tests.testing.token_runner import expected_output
+
+VOCAB = 50
+# Pages of 8 tokens and a waypoint every 64: the benchmark's 8,192 + 1,024 tokens by 32.
+SPEC = TreeSpec(8, 4, 8)
+AMPLE = PoolSizes(full_pages=600, swa_pages=900, rings=320)
+EVERY = 64
+
+both_ways = pytest.mark.parametrize("overlap", [False, True], ids=["in turn", "overlap"])
+
+
+def prompt_of(seed: int, length: int) -> list[int]:
+    return random.Random(seed).choices(range(40), k=length)
+
+
+def sharing(shared: list[int], seed: int, own: int) -> list[int]:
+    """Return a prompt that begins with `shared` and with nothing more of any other."""
+    return [*shared, 40 + seed, *prompt_of(1000 + seed, own - 1)]
+
+
+def rig_with(
+    *, every: int = EVERY, least: int = 64, sizes: PoolSizes = AMPLE, **options: object
+) -> Rig:
+    return Rig(
+        sizes,
+        spec=SPEC,
+        resume=ResumePolicy(branch_min_tokens=least, waypoint_tokens=every),
+        **options,  # pyright: ignore[reportArgumentType]
+    )
+
+
+def arrive(rig: Rig, prompts: list[list[int]], gap: int, new: int = 5) -> list[int]:
+    """Send prompts, so many turns apart, and run everything."""
+    requests: list[int] = []
+    for prompt in prompts:
+        requests.append(rig.send(prompt, new))
+        for _ in range(gap):
+            rig.scheduler.turn()
+    rig.run()
+    return requests
+
+
+@both_ways
+@pytest.mark.parametrize("chunk", [8, 256, 512, -1])
+@pytest.mark.parametrize("gap", [0, 1, 2])
+def test_a_shared_beginning_is_computed_once(overlap: bool, chunk: int, gap: int) -> None:
+    shared = prompt_of(1, 256)
+    prompts = [sharing(shared, k, 32) for k in range(6)]
+    rig = rig_with(chunk=chunk, overlap=overlap, rows=8)
+    requests = arrive(rig, prompts, gap)
+
+    assert [rig.cached(r) for r in requests] == [0, *[256] * 5]
+    for request, prompt in zip(requests, prompts, strict=True):
+        assert rig.tokens(request) == expected_output(prompt, 5, VOCAB)
+    rig.assert_conserved()
+
+
+@pytest.mark.parametrize("chunk", [8192, 16384])
+def test_a_system_prompt_of_the_usual_size_is_computed_once(chunk: int) -> None:
+    shared = prompt_of(2, 8192)
+    sizes = PoolSizes(full_pages=200, swa_pages=400, rings=120)
+    rig = Rig(sizes, spec=TreeSpec(), chunk=chunk, overlap=True)
+    requests = arrive(rig, [sharing(shared, k, 1024) for k in range(3)], gap=1)
+
+    assert [rig.cached(r) for r in requests] == [0, 8192, 8192]
+    rig.assert_conserved()
+
+
+@both_ways
+@pytest.mark.parametrize("shared_tokens", [70, 150, 205, 255])
+def test_where_no_waypoint_stands_one_request_computes_the_rest_and_no_other(
+    overlap: bool, shared_tokens: int
+) -> None:
+    shared = prompt_of(3, shared_tokens)
+    rig = rig_with(least=6, chunk=512, overlap=overlap, rows=8)
+    requests = arrive(rig, [sharing(shared, k, 60) for k in range(5)], gap=1)
+
+    last = shared_tokens // EVERY * EVERY
+    assert [rig.cached(r) for r in requests] == [0, last, *[shared_tokens] * 3]
+    rig.assert_conserved()
+
+
+def test_who_waits_for_a_step_in_flight_leaves_the_next_one_to_others() -> None:
+    shared = prompt_of(4, 256)
+    rig = rig_with(chunk=512, overlap=True, rows=8)
+    rig.send(sharing(shared, 0, 400), 5)
+    rig.scheduler.turn()
+    second, other = rig.send(sharing(shared, 1, 20), 5), rig.send(prompt_of(5, 200), 5)
+    rig.scheduler.turn()
+
+    assert rig.request(second).status is Status.WAITING
+    assert rig.request(other).status is Status.PREFILL
+    assert rig.plans[-1].chunk_len.tolist() == [144, 200]
+    rig.turn_until(lambda: rig.request(second).status is Status.PREFILL, turns=1)
+    rig.run()
+    assert rig.cached(second) == 256
+    rig.assert_conserved()
+
+
+@both_ways
+def test_unused_waypoints_go_with_their_request_and_never_enter_the_tree(overlap: bool) -> None:
+    points: list[int] = []
+    for every in (0, EVERY):
+        rig = rig_with(every=every, chunk=100, overlap=overlap)
+        arrive(rig, [prompt_of(6, 300), prompt_of(7, 200)], gap=0)
+        points.append(rig.residency.cache.points)
+        rig.assert_conserved()
+
+    assert points[0] == points[1]
+
+
+def test_a_waypoint_that_was_used_stays_when_its_request_ends() -> None:
+    shared = prompt_of(8, 256)
+    rig = rig_with(chunk=512, overlap=True)
+    first = rig.send(sharing(shared, 0, 30), 90)
+    rig.scheduler.turn()
+    rig.scheduler.turn()
+    second = rig.send(sharing(shared, 1, 30), 5)
+    rig.turn_until(lambda: bool(rig.tokens(second)))
+    assert [p.position for p in rig.request(first).waypoints] == [64, 128, 192]
+    rig.run()
+
+    third = rig.send(sharing(shared, 2, 30), 5)
+    rig.run()
+    assert [rig.cached(second), rig.cached(third)] == [256, 256]
+    rig.assert_conserved()
+
+
+@both_ways
+def test_whoever_waits_for_a_waypoint_goes_on_when_the_other_is_aborted(overlap: bool) -> None:
+    shared = prompt_of(9, 256)
+    rig = rig_with(chunk=320, overlap=overlap)
+    first = rig.send(sharing(shared, 0, 300), 5)
+    rig.scheduler.turn()
+    second, third = (rig.send(sharing(shared, k, 20), 5) for k in (1, 2))
+    rig.scheduler.turn()
+    rig.abort(first)
+    rig.run()
+
+    # With overlap the abort comes before anybody could start at the waypoint.
+    assert [rig.cached(second), rig.cached(third)] == [0 if overlap else 256, 256]
+    rig.assert_conserved()
+
+
+def test_namespaces_share_no_waypoints() -> None:
+    shared = prompt_of(10, 256)
+    rig = rig_with(chunk=512, overlap=True)
+    rig.send(sharing(shared, 0, 30), 20, namespace="a")
+    rig.scheduler.turn()
+    other = rig.send(sharing(shared, 1, 30), 5, namespace="b")
+    rig.run()
+
+    assert rig.cached(other) == 0
+    rig.assert_conserved()
+
+
+def test_waypoints_hold_a_share_of_the_rings_and_the_oldest_go_first() -> None:
+    rig = rig_with(sizes=PoolSizes(600, 900, 96), chunk=512, overlap=True, rows=4)
+    first, second = rig.send(prompt_of(11, 270), 60), rig.send(prompt_of(12, 200), 60)
+    rig.turn_until(lambda: bool(rig.tokens(second)))
+
+    held = [len(rig.request(r).waypoints) for r in (first, second)]
+    assert held == [0, 3]  # 6 at most: 4 and 3 are too many
+    assert rig.residency.points.rings_held == 3
+    rig.run()
+    rig.assert_conserved()
+
+
+def test_small_pools_and_those_that_reuse_nothing_have_no_waypoints() -> None:
+    small = PoolSizes(full_pages=100, swa_pages=100, rings=24)
+    for rig in (rig_with(chunk=512, sizes=small, rows=13), rig_with(chunk=512, reuse=False)):
+        request = rig.send(prompt_of(13, 270), 9)
+        while not rig.tokens(request):
+            rig.scheduler.turn()
+        assert rig.request(request).waypoints == []
+        rig.run()
+        rig.assert_conserved()
+
+
+def test_a_long_prompt_has_its_waypoints_further_apart() -> None:
+    rig = rig_with(every=8, chunk=128)
+    request = rig.send(prompt_of(14, 400), 9)
+    rig.turn_until(lambda: bool(rig.tokens(request)))
+
+    positions = [p.position for p in rig.request(request).waypoints]
+    assert positions == list(range(32, 400, 32))
+    assert len(positions) <= MOST_OF_A_PROMPT
+    rig.run()
+    rig.assert_conserved()
+
+
+def test_a_replay_leaves_none_before_it_is_exact() -> None:
+    prompt = prompt_of(15, 256)
+    rig = rig_with(chunk=512, replay=100)
+    arrive(rig, [prompt], gap=0)
+    rig.residency.cache.evict_swa(rings=AMPLE.rings)
+    again = rig.send([*prompt, *prompt_of(16, 150)], 9)
+    rig.turn_until(lambda: bool(rig.tokens(again)))
+
+    assert [p.position for p in rig.request(again).waypoints] == [320, 384]
+    rig.run()
+    rig.assert_conserved()
+
+
+def test_nothing_of_a_failed_row_can_be_started_from() -> None:
+    prompt, shared = prompt_of(17, 280), prompt_of(17, 256)
+    [bad] = expected_output(prompt, 1, VOCAB)
+    rig = rig_with(chunk=512, overlap=True)
+    rig.runner.fail_tokens = {bad}
+    first = rig.send(prompt, 5)
+    rig.scheduler.turn()
+    second = rig.send(sharing(shared, 1, 20), 1)
+    rig.run()
+
+    assert rig.outputs(first)[-1].finish == "error"
+    assert rig.cached(second) == 0
+    rig.assert_conserved()
+
+
+SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 40)]
+
+
+@both_ways
+@pytest.mark.parametrize("seed", [*range(4), *SLOW])
+def test_random_prompts_that_share_beginnings_read_what_is_theirs(overlap: bool, seed: int) -> None:
+    """The token runner checks every read; arrivals, aborts and the pools vary."""
+    draw = random.Random(seed)
+    replay = draw.choice([None, None, 2 * SPEC.window])
+    sizes = PoolSizes(draw.randint(60, 200), draw.randint(60, 200), draw.randint(32, 90))
+    chunk, rows = draw.choice([16, 40, 100, -1]), draw.randint(2, 6)
+    rig = rig_with(every=8, sizes=sizes, chunk=chunk, rows=rows, replay=replay, overlap=overlap)
+    texts = [draw.choices(range(VOCAB), k=draw.randint(60, 160)) for _ in range(3)]
+    sent: dict[int, tuple[list[int], int]] = {}
+    aborted: set[int] = set()
+    while len(sent) < 40:
+        base = draw.choice(texts)
+        prompt = [*base[: draw.randint(1, len(base))], *draw.choices(range(VOCAB), k=9)]
+        new = draw.randint(1, 30)
+        sent[rig.send(prompt, new)] = prompt, new
+        texts.append([*prompt, *expected_output(prompt, new, VOCAB)][:200])
+        for _ in range(draw.randint(0, 6)):
+            rig.scheduler.turn()
+        if draw.random() < 0.1:
+            aborted.add(draw.choice(list(sent)))
+            rig.abort(*aborted)
+    rig.run()
+
+    for request, (prompt, new) in sent.items():
+        tokens = rig.tokens(request)
+        assert tokens == expected_output(prompt, len(tokens), VOCAB)
+        assert len(tokens) == new or request in aborted
+    rig.assert_conserved()
