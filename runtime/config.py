@@ -82,6 +82,9 @@ class ServerConfig:
     uvicorn_access_log_exclude_prefixes: tuple[str, ...] = _flag(
         (), "beginnings of paths that the access log leaves out, such as /health /metrics"
     )
+    profile_dir: str | None = _flag(
+        None, "folder that /start_profile may write traces below; default: no traces are written"
+    )
     log_requests: bool = _flag(False, "log each request's size and outcome, never its text")
     decode_log_interval: int = _flag(40, "decode steps between two decode log lines")
 
@@ -117,7 +120,7 @@ class ServerConfig:
         False, "on CUDA, wait for each step before the next one is launched"
     )
     disable_cuda_graph: bool = _flag(
-        False, "on CUDA, launch each kernel of a decode step by itself", "--enforce-eager"
+        False, "on CUDA, launch each kernel of a step by itself", "--enforce-eager"
     )
     cuda_graph_bs: tuple[int, ...] = _flag(
         (),

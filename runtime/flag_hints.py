@@ -265,7 +265,10 @@ HINTS = (
         "--enable-torch-compile --enable-torch-compile-* --torch-compile-*",
         "nothing is compiled by torch",
     ),
-    Hint("--enable-layerwise-nvtx-marker", "there is no profiler; /metrics has the times"),
+    Hint(
+        "--enable-layerwise-nvtx-marker --profiler-config",
+        "give --profile-dir FOLDER, and use /start_profile",
+    ),
     Hint(
         "--speculative-* --enable-multi-layer-eagle --num-lookahead-slots",
         "there is no draft decoding",

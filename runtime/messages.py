@@ -10,6 +10,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from runtime.profile_messages import Profiled, StartProfile, StopProfile
+
 FinishType = Literal["stop", "length", "abort", "error"]
 
 
@@ -222,6 +224,7 @@ class State(msgspec.Struct, frozen=True, tag=True):
     loop_age_s   how long since the loop last turned, time inside a forward pass not counted
     namespaces   tokens that the largest cache namespaces hold, by digest of their names
     durations    how long evictions, compilations of grammars ... took, since start
+    profiling    a profile runs or is being written: the process may stall for that
     """
 
     call_id: int
@@ -231,6 +234,7 @@ class State(msgspec.Struct, frozen=True, tag=True):
     loop_age_s: float = 0.0
     namespaces: dict[str, float] = {}
     durations: dict[str, Histogram] = {}
+    profiling: bool = False
 
 
 class PoolView(msgspec.Struct, frozen=True):
@@ -357,8 +361,10 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     info: dict[str, str | int | float | bool]
 
 
-ToScheduler = Generate | Abort | Stop | Flush | GetState | GetCache | Shutdown
-FromScheduler = Outputs | Refused | Flushed | State | CacheView | Ready
+ToScheduler = (
+    Generate | Abort | Stop | Flush | GetState | GetCache | StartProfile | StopProfile | Shutdown
+)
+FromScheduler = Outputs | Refused | Flushed | State | CacheView | Profiled | Ready
 
 
 def pack_ids(ids: "list[int] | np.ndarray") -> bytes:

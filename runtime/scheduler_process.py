@@ -51,11 +51,14 @@ def verdict(state: State | None, *, silence_s: float, step_limit_s: float) -> st
     state      its latest heartbeat, None before the first
     silence_s  time since then
     """
-    if silence_s > HEARTBEAT_TIMEOUT_S:
+    limit_s = HEARTBEAT_TIMEOUT_S
+    if state is not None and state.profiling:
+        limit_s = max(limit_s, step_limit_s)  # the profiler holds up all threads
+    if silence_s > limit_s:
         return f"the scheduler has not been heard of for {silence_s:.1f} s"
     if state is None:
         return None
-    if state.loop_age_s > HEARTBEAT_TIMEOUT_S:
+    if state.loop_age_s > limit_s:
         return f"the scheduler's loop has been stuck for {state.loop_age_s:.1f} s"
     if state.step_age_s > step_limit_s:
         return f"a forward pass has taken more than {step_limit_s:g} s (--watchdog-timeout)"

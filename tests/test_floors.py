@@ -40,7 +40,7 @@ BASE = {
     "errors",
     *("flag_hints", "heap"),
     "kv_events_config",
-    "messages",
+    *("messages", "profile_messages"),
     "sampling",
     "version",
 }

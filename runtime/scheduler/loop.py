@@ -8,6 +8,8 @@ import logging
 from collections.abc import Callable
 
 from runtime.executor.step_plan import ModelRunner, Phase
+from runtime.executor.step_profiler import StepProfiler
+from runtime.executor.trace_folder import TraceFolder
 from runtime.ipc import Socket
 from runtime.messages import (
     Abort,
@@ -25,6 +27,7 @@ from runtime.messages import (
     Stop,
     ToScheduler,
 )
+from runtime.profile_messages import StartProfile, StopProfile
 from runtime.scheduler.admission import Admission
 from runtime.scheduler.cache_view import cache_view
 from runtime.scheduler.decode import DecodeSet
@@ -49,6 +52,7 @@ class Scheduler:
     """Serves requests from `socket` with `runner`, out of the pools that `residency` accounts.
 
     grammars  makes the masks of outputs that follow one; None: such requests are refused
+    traces    where profiles are written; None: they are refused
     """
 
     def __init__(
@@ -60,10 +64,11 @@ class Scheduler:
         socket: Socket,
         clock: Callable[[], float],
         grammars: Grammars | None = None,
+        traces: TraceFolder | None = None,
     ) -> None:
         self.settings = settings
         self.residency = residency
-        self._runner = runner
+        self._runner = self._profiler = StepProfiler(runner, traces, say=socket.send)
         self._socket = socket
         self._clock = clock
         self.waiting = WaitingQueue(settings.schedule_policy)
@@ -204,6 +209,11 @@ class Scheduler:
                 self._socket.send(self.state(message.call_id))
             case GetCache():
                 self._socket.send(self._cache_view(message))
+            case StartProfile():
+                self._profiler.start(message)
+                self._socket.send(self.state())  # which tells of it, before anything stalls
+            case StopProfile():
+                self._profiler.stop(message)
             case Shutdown():
                 self.running = False
 
@@ -291,6 +301,7 @@ class Scheduler:
             loop_age_s=0.0 if started is not None else now - self.turned_s,
             namespaces=dict(self.stats.namespace_tokens),
             durations=self._durations(),
+            profiling=self._profiler.busy,
         )
 
     def _durations(self) -> dict[str, Histogram]:

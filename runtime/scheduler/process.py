@@ -25,6 +25,7 @@ from runtime.executor.cuda_model import load_on_cuda
 from runtime.executor.device_choice import choose_device, choose_formats
 from runtime.executor.loaded_model import Facts, LoadedModel, load_on_cpu
 from runtime.executor.memory_budget import pool_shares
+from runtime.executor.trace_folder import TraceFolder
 from runtime.grammar.nursery import NurserySettings
 from runtime.grammar.pool import GrammarPool, PoolSettings
 from runtime.heap import keep_freed_memory
@@ -110,6 +111,7 @@ def build_scheduler(
 ) -> tuple[Scheduler, Ready]:
     """Load the checkpoint in `folder` and return a scheduler on its device, with its facts."""
     model_config = load_config(folder, config.override_config)
+    traces = open_traces(config)
     torch.set_num_threads(_threads(model_config))
     keep_freed_memory()
     device = choose_device(config, model_config)
@@ -144,6 +146,7 @@ def build_scheduler(
         socket=socket,
         clock=clock,
         grammars=build_grammars(config, folder, model_config),
+        traces=traces,
     )
     scheduler.stats.cuda_graph = loaded.graphs
     ready = Ready(
@@ -177,6 +180,16 @@ def _load(
     return load_on_cuda(
         config, folder, model, spec=spec, given=given, device=device, logit_rows=rows
     )
+
+
+def open_traces(config: ServerConfig) -> TraceFolder | None:
+    """Return where profiles are written, None where nowhere. Raises ConfigError."""
+    if not config.profile_dir:
+        return None
+    try:
+        return TraceFolder(config.profile_dir)
+    except (OSError, ValueError) as fault:
+        raise ConfigError(f"--profile-dir {config.profile_dir}: {fault}") from fault
 
 
 def _logit_rows(model: ModelConfig) -> int:

@@ -21,6 +21,7 @@ from runtime.server.info import AbortBody, InfoRoutes
 from runtime.server.messages_api import MessagesRoutes
 from runtime.server.messages_schema import CountBody, MessagesBody
 from runtime.server.openai_schema import CompletionBody
+from runtime.server.profile import ProfileBody, ProfileRoutes
 from runtime.server.prompt import PromptedBody
 from runtime.server.request_id import EchoRequestId
 from runtime.server.routes import ModelRoutes
@@ -64,6 +65,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     info = InfoRoutes(service)
     messages = MessagesRoutes(service)
     model = ModelRoutes(service)
+    profile = ProfileRoutes(service)
     get, post = ["GET"], ["POST"]
 
     _add(app, "/generate", model.generate, ["POST", "PUT"], body=PromptedBody)
@@ -93,6 +95,8 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     _add(app, "/cache", cache.cache, get, parameter=limit)
     _add(app, "/flush_cache", info.flush_cache, ["GET", "POST"])
     _add(app, "/abort_request", info.abort_request, post, body=AbortBody)
+    _add(app, "/start_profile", profile.start, post, body=ProfileBody)
+    _add(app, "/stop_profile", profile.stop, post)
     for path in ("/health", "/ping"):
         _add(app, path, health.health, get)
     _add(app, "/ready", health.ready, get)

@@ -37,6 +37,8 @@ _REPLIES: dict[str, Schema] = {
     "/cache": {_JSON: replies.OBJECT},
     "/flush_cache": {"text/plain": replies.STRING},
     "/abort_request": {_JSON: replies.ABORTED},
+    "/start_profile": {_JSON: replies.PROFILED},
+    "/stop_profile": {_JSON: replies.PROFILED},
     "/metrics": {"text/plain": replies.STRING},
 }
 _PROBES = ("/health", "/ping", "/ready", "/health_generate")

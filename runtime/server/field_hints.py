@@ -32,6 +32,10 @@ _HINTS = {
     "bootstrap_room": "prefill and decode run in one server",
     "stream_interval": "every step's tokens are streamed",
     "chat_template": "chats are written in V4's own format, or by the checkpoint's template",
+    "profile_by_stage": "the range of each step in the trace tells its phase",
+    "profile_stages": "the range of each step in the trace tells its phase",
+    "merge_profiles": "one device computes: there is one trace",
+    "profile_prefix": "give output_dir",
     # vLLM's
     "documents": "put them into a message",
     "echo": "use /v1/completions",

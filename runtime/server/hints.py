@@ -30,9 +30,9 @@ _ENDPOINTS = {
     "/separate_reasoning": "/v1/chat/completions tells reasoning_content apart",
     "/open_session /close_session /session*":
         "send the whole prompt every time: what was there before is found in the cache",
-    "/start_profile /stop_profile /start_expert_distribution_record*"
-    " /stop_expert_distribution_record /dump_expert_distribution_record":
-        "there is no profiler; /metrics has the times",
+    "/start_expert_distribution_record* /stop_expert_distribution_record"
+    " /dump_expert_distribution_record":
+        "nobody counts what experts are asked; /start_profile traces what they cost",
     "/pause /resume /is_paused /pause_generation /continue_generation /sleep /wake_up /is_sleeping"
     " /slow_down /release_memory_occupation /resume_memory_occupation":
         "a running server does not pause: /abort_request ends requests",

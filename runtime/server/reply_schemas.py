@@ -287,6 +287,7 @@ TOKENS = record(
 )
 TEXT = record(text=STRING, prompt=STRING)
 ABORTED = record(aborted=INTEGER)
+PROFILED = record(message=STRING, file=_nullable(STRING))
 
 # --- facts
 

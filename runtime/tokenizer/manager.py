@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from runtime.config import ServerConfig
 from runtime.device_sizes import device_sizes
 from runtime.errors import (
@@ -43,6 +45,7 @@ from runtime.messages import (
     State,
     Stop,
 )
+from runtime.profile_messages import Profiled, StartProfile, StopProfile
 from runtime.tokenizer.call import GenerateCall, Limits, make_choices, make_requests, pack_prompt
 from runtime.tokenizer.choice import Choice, Finish, slices
 from runtime.tokenizer.measuring import decode_seconds, hear_end, hear_news, hear_tokens
@@ -55,7 +58,9 @@ logger = logging.getLogger("umbra.manager")
 _SLICE_TOKENS = 2048
 _NOBODY = NoObserver()
 Result = TypeVar("Result")
-Answer = TypeVar("Answer", Flushed, State, CacheView)
+Answered = Flushed | State | CacheView | Profiled
+Answer = TypeVar("Answer", Flushed, State, CacheView, Profiled)
+Question = Flush | GetState | GetCache | StartProfile | StopProfile
 
 
 class TokenizerManager:
@@ -103,7 +108,7 @@ class TokenizerManager:
         self._arriving = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._asked: dict[int, asyncio.Future[Flushed | State | CacheView]] = {}
+        self._asked: dict[int, asyncio.Future[Answered]] = {}
 
     # --- what the server calls
 
@@ -150,6 +155,14 @@ class TokenizerManager:
         Raises Unavailable.
         """
         return await self._ask(lambda call_id: GetCache(call_id, max_spans), CacheView)
+
+    async def start_profile(self, wanted: StartProfile) -> Profiled:
+        """Have steps traced; the `call_id` of `wanted` is replaced. Raises Unavailable."""
+        return await self._ask(lambda call_id: replace(wanted, call_id=call_id), Profiled)
+
+    async def stop_profile(self) -> Profiled:
+        """End the profile; the answer comes when its file is written. Raises Unavailable."""
+        return await self._ask(StopProfile, Profiled)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of `text` without stalling the loop. Raises BadRequest."""
@@ -286,7 +299,7 @@ class TokenizerManager:
             case State():
                 self.last_state, self.last_heartbeat = message, self.clock()
                 self._answer(message)
-            case Flushed() | CacheView():
+            case Flushed() | CacheView() | Profiled():
                 self._answer(message)
             case Ready():
                 logger.warning("ignored a second Ready message")
@@ -338,9 +351,7 @@ class TokenizerManager:
         if self.in_flight == 0:
             self._idle.set()
 
-    async def _ask(
-        self, question: Callable[[int], Flush | GetState | GetCache], answer: type[Answer]
-    ) -> Answer:
+    async def _ask(self, question: Callable[[int], Question], answer: type[Answer]) -> Answer:
         if self.dead is not None:
             raise self._engine_gone()
         call_id = next(self._ids)
@@ -354,7 +365,7 @@ class TokenizerManager:
         assert isinstance(reply, answer)
         return reply
 
-    def _answer(self, message: Flushed | State | CacheView) -> None:
+    def _answer(self, message: Answered) -> None:
         future = self._asked.get(message.call_id)
         if future is not None and not future.done():
             future.set_result(message)

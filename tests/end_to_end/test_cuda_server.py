@@ -5,17 +5,24 @@
 
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
+from tests.bench.serving.gaps import report
+from tests.bench.serving.trace import Trace, read_trace
 from tests.testing.server_process import LAUNCHER, ROOT, ServerProcess, running_server
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
 PLAIN = ("--disable-cuda-graph", "--disable-overlap-schedule")
 READY_S = 300.0
+TRACE_S = 60.0
 
 
 def flags(folder: Path) -> tuple[str, ...]:
@@ -43,14 +50,66 @@ def answers(server: ServerProcess) -> list[list[int]]:
         return told + list(pool.map(ask, again))
 
 
-def test_graphs_and_overlap_change_no_token(stand_in: Path) -> None:
-    with running_server(*flags(stand_in), ready_s=READY_S) as server:
-        fast, info = answers(server), server.get("/server_info")
-        metrics = server.client.get("/metrics").text
+def traced(server: ServerProcess, activities: list[str]) -> Trace:
+    """Return the trace of a few steps of one row."""
+    body = {"num_steps": 12, "activities": activities}
+    told = server.post("/start_profile", body)
+    assert told.status_code == 200, told.text
+    server.generate(prompt(20, 1), max_new_tokens=24, ignore_eos=True)
+    file, deadline = Path(told.json()["file"]), time.monotonic() + TRACE_S
+    while not file.exists():
+        assert time.monotonic() < deadline, server.log()
+        time.sleep(0.05)
+    return read_trace(file)
+
+
+@dataclass
+class Fast:
+    """What a server with graphs and overlap said; `fault` is what its profiles came to."""
+
+    answers: list[list[int]]
+    info: dict[str, Any]
+    metrics: str
+    traces: list[Trace] = field(default_factory=list[Trace])
+    fault: Exception | None = None
+
+
+@pytest.fixture(scope="module")
+def fast(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> Fast:
+    """Answers first, profiles last: a profile that fails spoils nothing else."""
+    found: Fast | None = None
+    folder = str(tmp_path_factory.mktemp("traces"))
+    try:
+        with running_server(*flags(stand_in), "--profile-dir", folder, ready_s=READY_S) as server:
+            said, info = answers(server), server.get("/server_info")
+            found = Fast(said, info, server.client.get("/metrics").text)
+            for activities in (["CPU", "GPU"], ["GPU"]):
+                found.traces.append(traced(server, activities))
+    except (AssertionError, httpx.HTTPError) as fault:
+        if found is None:
+            raise
+        found.fault = fault
+    return found
+
+
+def test_a_trace_tells_what_the_device_did_by_step(fast: Fast) -> None:
+    assert fast.fault is None, fast.fault
+    both, device = fast.traces
+
+    assert (both.found_by, device.found_by) == ("ranges", "graphs")
+    for trace in fast.traces:
+        decode = [step for step in trace.steps if step.phase == "decode"]
+        assert len(decode) >= 8
+        assert all(len(step.spans) > 10 for step in decode)
+        assert any(line.startswith("between") for line in report(trace))
+
+
+def test_graphs_and_overlap_change_no_token(stand_in: Path, fast: Fast) -> None:
+    info, metrics = fast.info, fast.metrics
     with running_server(*flags(stand_in), *PLAIN, ready_s=READY_S) as server:
         plain, slow_info = answers(server), server.get("/server_info")
 
-    assert fast == plain
+    assert fast.answers == plain
     assert (info["device"], info["dtype"], info["record_format"]) == ("cuda", "bfloat16", "fp8")
     assert (info["cuda_graph"], info["overlap"]) == (True, True)
     assert (slow_info["cuda_graph"], slow_info["overlap"]) == (False, False)

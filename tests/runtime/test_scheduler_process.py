@@ -150,6 +150,9 @@ def _alive(pid: int) -> bool:
         (State(0, {}, {}, step_age_s=11.0), 0.5, "more than 10 s"),
         (State(0, {}, {}, loop_age_s=3.4), 0.5, None),
         (State(0, {}, {}, loop_age_s=3.6), 0.5, "stuck for 3.6 s"),
+        (State(0, {}, {}, loop_age_s=9.0, profiling=True), 9.0, None),
+        (State(0, {}, {}, loop_age_s=11.0, profiling=True), 0.5, "stuck for 11.0 s"),
+        (State(0, {}, {}, profiling=True), 11.0, "not been heard of for 11.0 s"),
     ],
 )
 def test_a_process_counts_as_hung_by_what_it_says_and_when(

@@ -29,6 +29,7 @@ from runtime.messages import (
     ToScheduler,
     unpack_ids,
 )
+from runtime.profile_messages import Profiled, StartProfile, StopProfile
 from tests.testing.cache_views import EMPTY
 
 Kind = TypeVar("Kind", bound=ToScheduler)
@@ -113,6 +114,8 @@ class FakeScheduler:
             case GetCache():
                 left_out = message.max_spans
                 self._socket.send(replace(EMPTY, call_id=message.call_id, spans_left_out=left_out))
+            case StartProfile() | StopProfile():
+                self._socket.send(Profiled(message.call_id, True, "told", "x.json.gz"))
             case Shutdown():
                 self._stop.set()
             case _:

@@ -36,7 +36,7 @@ class NetworkRig:
     @property
     def pools(self) -> KvPools:
         """The device tensors."""
-        runner = self.scheduler._runner
+        runner = self.scheduler._profiler.runner
         assert isinstance(runner, CpuModelRunner)
         return runner._pools
 

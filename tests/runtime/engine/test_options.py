@@ -29,6 +29,7 @@ def test_flags_come_before_a_configuration() -> None:
         ({"xyzzy": 8}, "no flag xyzzy$"),
         ({"port": 80}, "port is for servers"),
         ({"api_key": "k"}, "api_key is for servers"),
+        ({"profile_dir": "p"}, "profile_dir is for servers"),
         ({"full_pages": "many"}, "full_pages"),
         ({"dtype": "int8"}, "dtype"),
         ({"max_running_requests": 0}, "at least 1"),

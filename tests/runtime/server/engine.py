@@ -36,6 +36,7 @@ from runtime.messages import (
     TokenLogprobs,
     unpack_ids,
 )
+from runtime.profile_messages import Profiled, StartProfile, StopProfile
 from runtime.server.app import create_app
 from runtime.tokenizer.manager import TokenizerManager
 from runtime.tokenizer.tokenizer import TextTokenizer
@@ -91,6 +92,7 @@ class Engine:
     stopped   ids of every Stop received
     view      what GetCache is answered with; None: with silence
     asked     every GetCache received
+    profiles  every StartProfile received
     loop      to call `send` on from another thread
     """
 
@@ -108,6 +110,7 @@ class Engine:
         self.stopped: list[int] = []
         self.view: CacheView | None = EMPTY
         self.asked: list[GetCache] = []
+        self.profiles: list[StartProfile] = []
         self.loop = asyncio.get_running_loop()
         self.running: dict[int, asyncio.Task[None]] = {}
         self._inbox: asyncio.Queue[Any] = asyncio.Queue()
@@ -138,6 +141,12 @@ class Engine:
                 self.asked.append(message)
                 if self.view is not None:
                     self._say(msgspec.structs.replace(self.view, call_id=message.call_id))
+            case StartProfile():
+                self.profiles.append(message)
+                self._say(Profiled(message.call_id, True, "tracing", "/traces/x"))
+            case StopProfile():
+                done = bool(self.profiles)
+                self._say(Profiled(message.call_id, done, "" if done else "none is running"))
             case Shutdown():
                 pass
             case _:

@@ -13,6 +13,7 @@ PATHS = (
     "/v1/completions",
     "/server_info",
     "/flush_cache",
+    "/start_profile",
     "/cache",
     "//",
     "/health_generate",

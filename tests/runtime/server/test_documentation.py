@@ -69,6 +69,8 @@ POSTED: dict[str, list[Json]] = {
     "/v1/detokenize": [{"tokens": []}],
     "/abort_request": [{"rid": "x"}, {"abort_all": True}],
     "/flush_cache": [{}],
+    "/start_profile": [{}, {"num_steps": 3, "activities": ["CPU"], "output_dir": "a"}],
+    "/stop_profile": [{}],
 }
 STREAMED = ("/generate", "/v1/completions", "/v1/chat/completions", "/v1/messages")
 
@@ -117,8 +119,11 @@ async def test_posts_and_their_replies_are_as_documented(server: Server) -> None
 @served(v4=True)
 async def test_refusals_are_as_documented(server: Server) -> None:
     document = await document_of(server)
-    wrong: list[Json] = [{"model": "another"}, {"messages": 5, "rid": 5, "choices": 5}]
-    for path in [path for path in POSTED if path != "/flush_cache"]:
+    wrong: list[Json] = [
+        {"model": "another"},
+        {"messages": 5, "rid": 5, "choices": 5, "num_steps": 0},
+    ]
+    for path in [path for path in POSTED if path not in ("/flush_cache", "/stop_profile")]:
         replies = [await server.post(path, {**POSTED[path][0], **more}) for more in wrong]
         refused = [reply.json() for reply in replies if reply.status_code != 200]
 

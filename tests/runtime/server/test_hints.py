@@ -7,8 +7,8 @@ from runtime.server.hints import endpoint_hint
 from tests.runtime.server.engine import Server, served
 
 MISSING = """
-/v1/responses /v1/responses/resp_1/cancel /v1/embeddings /v1/rerank /v1/score /start_profile
-/stop_profile /pause_generation /continue_generation /release_memory_occupation
+/v1/responses /v1/responses/resp_1/cancel /v1/embeddings /v1/rerank /v1/score
+/start_expert_distribution_record /pause_generation /continue_generation /release_memory_occupation
 /resume_memory_occupation /update_weights_from_disk /open_session /close_session
 /set_internal_state /configure_logging /parse_function_call /separate_reasoning /invocations
 /api/generate /vertex_generate /load /reset_prefix_cache /load_lora_adapter /encode /classify

@@ -26,6 +26,7 @@ from runtime.messages import (
     Stop,
     unpack_ids,
 )
+from runtime.profile_messages import StartProfile
 from runtime.tokenizer.choice import Finish
 from runtime.tokenizer.manager import GenerateCall
 from runtime.tokenizer.observer import NoObserver, Stage
@@ -273,6 +274,10 @@ def test_questions_are_answered_and_heartbeats_noted() -> None:
             assert (await manager.flush_cache()).done
             assert (await manager.state()).counters == {"requests": 7.0}
             assert (await manager.cache(7)).spans_left_out == 7
+            wanted = StartProfile(0, steps=3)
+            assert (await manager.start_profile(wanted)).file == "x.json.gz"
+            assert (await manager.stop_profile()).done
+            assert [m.steps for m in fake.of(StartProfile)] == [3]
             assert len(fake.of(Flush)) == len(fake.of(GetState)) == len(fake.of(GetCache)) == 1
 
             fake.send(State(0, {"requests": 8.0}, {}))

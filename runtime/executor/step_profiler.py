@@ -1,0 +1,214 @@
+"""Traces of running steps: a runner around a runner that records, on request, what its steps do.
+
+A trace is torch's, in Chrome's format: https://ui.perfetto.dev draws it, and
+`python -m tests.bench.serving.gaps` reads it. Each launch of a step stands in a range of its own,
+so that what the device did is known by step: a kernel's correlation id is that of the call which
+launched it, and the call lies in the range.
+
+The profiler of torch wants to be started and stopped by one thread, the scheduler's; serving waits
+meanwhile, and at the end for the device. Files are written by a thread of their own. Where a
+profile fails, serving goes on without it.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from runtime.executor.step_plan import HeldRow, ModelRunner, StepHandle, StepPlan, StepResult
+from runtime.executor.trace_folder import TraceFolder, write_trace
+from runtime.profile_messages import MAX_PROFILE_STEPS, Profiled, StartProfile, StopProfile
+
+__all__ = ["StepProfiler", "range_name"]
+
+logger = logging.getLogger("umbra.profiler")
+
+
+def range_name(plan: StepPlan) -> str:
+    """Return the name of a step's range in a trace, such as "step decode 64 rows 64 tokens"."""
+    rows, tokens = len(plan.chunk_start), len(plan.input_ids)
+    return f"step {plan.phase.value} {rows} rows {tokens} tokens"
+
+
+class _Refused(Exception):
+    """Why no profile is started."""
+
+
+@dataclass(slots=True)
+class _Recording:
+    """A profile of the steps [first, last], counted from 1; `running` is None before the first."""
+
+    wanted: StartProfile
+    activities: list[ProfilerActivity]
+    file: Path
+    first: int
+    last: int
+    running: profile | None = None
+
+
+class StepProfiler:
+    """Passes steps on to `runner`, and traces those that it is told to.
+
+    runner  what runs them
+    traces  where files go; None: nothing is ever traced
+    say     sends an answer; called from any thread
+    """
+
+    def __init__(
+        self, runner: ModelRunner, traces: TraceFolder | None, *, say: Callable[[Profiled], None]
+    ) -> None:
+        self.runner = runner
+        self._traces = traces
+        self._say = say
+        self._launched = 0
+        self._recording: _Recording | None = None
+        self._writing: Path | None = None
+        self._last: Path | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a profile waits for its first step, runs, or is being written."""
+        return self._recording is not None or self._writing is not None
+
+    # --- the runner
+
+    def launch(self, plan: StepPlan) -> StepHandle:
+        """Start a step, traced if that is wanted."""
+        self._launched += 1
+        recording = self._recording
+        if recording is None or self._launched < recording.first:
+            return self.runner.launch(plan)
+        if recording.running is None and self._begin(recording) is not None:
+            self._recording = None
+            return self.runner.launch(plan)
+        with record_function(range_name(plan)):
+            handle = self.runner.launch(plan)
+        if self._launched >= recording.last:
+            self._end(recording)
+        return handle
+
+    def sample(self, rows: list[HeldRow]) -> StepResult:
+        """Sample rows that steps have held, and whose masks are known now."""
+        return self.runner.sample(rows)
+
+    # --- what an operator asks
+
+    def start(self, message: StartProfile) -> None:
+        """Begin a profile, or note when to; answer."""
+        try:
+            recording = self._prepare(message)
+        except _Refused as refusal:
+            self._say(Profiled(message.call_id, False, str(refusal)))
+            return
+        # First: a heartbeat that is sent while the profiler starts tells why the loop stands.
+        self._recording = recording
+        text = f"steps {recording.first} to {recording.last} will be traced"
+        if recording.first == self._launched + 1:
+            text = f"tracing, for {recording.last - self._launched} steps at most"
+            fault = self._begin(recording)
+            if fault is not None:
+                self._recording = None
+                self._say(Profiled(message.call_id, False, fault))
+                return
+        self._say(Profiled(message.call_id, True, text, str(recording.file)))
+
+    def stop(self, message: StopProfile) -> None:
+        """End the profile that runs, and answer when its file is there; else say why not."""
+        recording = self._recording
+        if recording is None:
+            self._say(Profiled(message.call_id, False, f"no profile is running{self._what_was()}"))
+        elif recording.running is None:
+            self._recording = None
+            text = f"step {recording.first} had not come: nothing was traced"
+            self._say(Profiled(message.call_id, True, text))
+        else:
+            self._end(recording, call_id=message.call_id)
+
+    def _what_was(self) -> str:
+        if self._writing is not None:
+            return f": it has ended, and {self._writing} is being written"
+        return "" if self._last is None else f": the last one is in {self._last}"
+
+    def _prepare(self, message: StartProfile) -> _Recording:
+        """Return a profile that has not begun. Raises _Refused."""
+        if self._traces is None:
+            raise _Refused("this server writes no traces: start it with --profile-dir FOLDER")
+        if self._recording is not None:
+            raise _Refused(f"a profile is running, into {self._recording.file}: stop it first")
+        if self._writing is not None:
+            raise _Refused(f"{self._writing} is still being written: try again later")
+        activities = [ProfilerActivity.CPU] if message.cpu else []
+        if message.gpu and torch.cuda.is_initialized():
+            activities.append(ProfilerActivity.CUDA)
+        if not activities:
+            raise _Refused("there is nothing to trace: no GPU computes here, ask for the CPU")
+        try:
+            file = self._traces.new_file(message.folder)
+        except (OSError, ValueError) as fault:
+            raise _Refused(f"output_dir cannot be used: {fault}") from fault
+        first = max(message.first_step, self._launched + 1)
+        steps = min(message.steps or MAX_PROFILE_STEPS, MAX_PROFILE_STEPS)
+        return _Recording(message, activities, file, first, first + steps - 1)
+
+    # --- torch's profiler: whatever it raises, serving goes on
+
+    def _begin(self, recording: _Recording) -> str | None:
+        """Start the profiler; return why it did not."""
+        if ProfilerActivity.CUDA in recording.activities:
+            # CUPTI must stay: started anew it crashes with CUDA graphs. torch has the same lines.
+            os.environ["DISABLE_CUPTI_LAZY_REINIT"] = "1"
+            os.environ["TEARDOWN_CUPTI"] = "0"
+        try:
+            running = profile(
+                activities=recording.activities,
+                record_shapes=recording.wanted.shapes,
+                with_stack=recording.wanted.stacks,
+            )
+            running.start()
+        except Exception as fault:
+            logger.exception("the profiler did not start")
+            return f"the profiler did not start: {fault}"
+        recording.running = running
+        logger.info("Tracing steps %d to %d", recording.first, recording.last)
+        return None
+
+    def _end(self, recording: _Recording, *, call_id: int | None = None) -> None:
+        """Stop the profiler, and have its file written; `call_id` is told how that went."""
+        assert recording.running is not None
+        self._writing, self._recording = recording.file, None
+        try:
+            recording.running.stop()
+        except Exception as fault:
+            logger.exception("the profiler did not stop")
+            self._writing = None
+            self._tell(call_id, False, f"the profiler did not stop: {fault}")
+            return
+        export = recording.running.export_chrome_trace
+        arguments = (export, recording.file, call_id)
+        threading.Thread(target=self._write, args=arguments, name="trace", daemon=True).start()
+
+    def _write(self, export: Callable[[str], None], file: Path, call_id: int | None) -> None:
+        """Write the trace; a thread's main."""
+        fault: Exception | None = None
+        try:
+            write_trace(export, file)
+        except Exception as raised:
+            logger.exception("the trace was not written")
+            fault = raised
+        else:
+            logger.info("Wrote %s", file)
+            self._last = file
+        self._writing = None
+        if fault is not None:
+            self._tell(call_id, False, f"the trace was not written: {fault}")
+        else:
+            self._tell(call_id, True, "the trace is written", file=str(file))
+
+    def _tell(self, call_id: int | None, done: bool, text: str, *, file: str = "") -> None:
+        if call_id is not None:
+            self._say(Profiled(call_id, done, text, file))

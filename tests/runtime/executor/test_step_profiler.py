@@ -1,0 +1,233 @@
+"""Steps are traced on request, and go on whatever becomes of the trace."""
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from runtime.executor.step_plan import HeldRow, Phase, StepPlan, StepResult
+from runtime.executor.step_profiler import StepProfiler, range_name
+from runtime.executor.trace_folder import TraceFolder
+from runtime.profile_messages import MAX_PROFILE_STEPS, Profiled, StartProfile, StopProfile
+from tests.bench.serving.trace import read_trace
+
+DEADLINE_S = 30.0
+
+
+@dataclass
+class Handle:
+    """A step that is over."""
+
+    forwarded: bool = True
+
+    def result(self) -> StepResult:
+        """Return nothing of note."""
+        return StepResult([], [], [], [])
+
+
+@dataclass
+class Runner:
+    """Multiplies two matrices a step."""
+
+    launched: int = 0
+
+    def launch(self, plan: StepPlan) -> Handle:
+        """Count."""
+        self.launched += 1
+        torch.mm(torch.ones(4, 4), torch.ones(4, 4))
+        return Handle()
+
+    def sample(self, rows: list[HeldRow]) -> StepResult:
+        """Return nothing of note."""
+        return StepResult([], [], [], [])
+
+
+@dataclass
+class Bench:
+    """A profiler of a runner, and what it answered."""
+
+    traces: TraceFolder | None
+    said: list[Profiled] = field(default_factory=list[Profiled])
+    heard: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.runner = Runner()
+        self.profiler = StepProfiler(self.runner, self.traces, say=self._hear)
+
+    def _hear(self, answer: Profiled) -> None:
+        self.said.append(answer)
+        self.heard.set()
+
+    def ask(self, message: StartProfile | StopProfile) -> Profiled:
+        """Return the answer to a message."""
+        self.heard.clear()
+        if isinstance(message, StartProfile):
+            self.profiler.start(message)
+        else:
+            self.profiler.stop(message)
+        assert self.heard.wait(DEADLINE_S)
+        return self.said[-1]
+
+    def steps(self, count: int, phase: Phase = Phase.DECODE) -> None:
+        """Launch so many steps."""
+        for _ in range(count):
+            self.profiler.launch(plan(phase))
+
+    def settle(self) -> None:
+        """Wait until nothing is being written."""
+        for thread in threading.enumerate():
+            if thread.name == "trace":
+                thread.join(DEADLINE_S)
+        assert not self.profiler.busy
+
+
+def plan(phase: Phase) -> StepPlan:
+    rows = 2
+    tokens = rows if phase is Phase.DECODE else 10
+    fields: dict[str, Any] = {name: np.zeros(rows) for name in StepPlan.__slots__}
+    fields |= {"phase": phase, "input_ids": np.zeros(tokens), "chunk_start": np.zeros(rows)}
+    return StepPlan(**fields)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """A bench with a folder for traces."""
+    return Bench(TraceFolder(str(tmp_path)))
+
+
+def test_so_many_steps_are_traced_and_the_file_comes_by_itself(bench: Bench) -> None:
+    bench.steps(2)
+    told = bench.ask(StartProfile(7, steps=3))
+    assert bench.profiler.busy
+    bench.steps(1, Phase.PREFILL)
+    bench.steps(9)
+    bench.settle()
+
+    assert (told.call_id, told.done) == (7, True)
+    trace = read_trace(Path(told.file))
+    prefill, decode = "step prefill 2 rows 10 tokens", "step decode 2 rows 2 tokens"
+    assert [step.name for step in trace.steps] == [prefill, decode, decode]
+    assert (trace.spans, trace.found_by) == ([], "ranges")
+    late = bench.ask(StopProfile(8))
+    assert not late.done
+    assert told.file in late.message
+    assert bench.runner.launched == 12
+
+
+def test_a_profile_runs_until_it_is_stopped(bench: Bench) -> None:
+    told = bench.ask(StartProfile(1, folder="a", shapes=True))
+    assert f"{MAX_PROFILE_STEPS} steps" in told.message
+    again = bench.ask(StartProfile(2))
+    bench.steps(2)
+    stopped = bench.ask(StopProfile(3))
+    bench.steps(1)
+
+    assert not again.done
+    assert told.file in again.message
+    assert (stopped.done, stopped.file) == (True, told.file)
+    assert Path(told.file).parent.name == "a"
+    assert len(read_trace(Path(stopped.file)).steps) == 2
+    assert not bench.profiler.busy
+    assert bench.ask(StartProfile(4)).done
+    assert bench.ask(StopProfile(5)).file != told.file
+
+
+def test_a_profile_may_begin_later(bench: Bench) -> None:
+    bench.steps(2)
+    told = bench.ask(StartProfile(1, first_step=4, steps=2))
+    bench.steps(5)
+    bench.settle()
+
+    assert "steps 4 to 5" in told.message
+    assert len(read_trace(Path(told.file)).steps) == 2
+
+    bench.ask(StartProfile(2, first_step=100))
+    given_up = bench.ask(StopProfile(3))
+    assert (given_up.done, given_up.file) == (True, "")
+    assert not bench.profiler.busy
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (StartProfile(1, cpu=False), "no GPU computes here"),
+        (StartProfile(1, folder="../elsewhere"), "output_dir cannot be used"),
+        (StopProfile(1), "no profile is running"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    bench: Bench, message: StartProfile | StopProfile, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+
+    told = bench.ask(message)
+
+    assert not told.done
+    assert words in told.message
+    assert not bench.profiler.busy
+
+
+def test_without_a_folder_nothing_is_traced() -> None:
+    bench = Bench(None)
+
+    told = bench.ask(StartProfile(1))
+
+    assert not told.done
+    assert "--profile-dir" in told.message
+    bench.steps(1)
+
+
+class Broken:
+    """A profiler that fails where it is told to."""
+
+    def __init__(self, at: str) -> None:
+        self._at = at
+
+    def __call__(self, **options: Any) -> "Broken":
+        """Stand for the class, too."""
+        return self
+
+    def start(self) -> None:
+        """Fail, or not."""
+        self._fail("start")
+
+    def stop(self) -> None:
+        """Fail, or not."""
+        self._fail("stop")
+
+    def export_chrome_trace(self, path: str) -> None:
+        """Fail, or write nothing, which is a failure, too."""
+        self._fail("export")
+
+    def _fail(self, where: str) -> None:
+        if self._at == where:
+            raise RuntimeError(f"broke at {where}")
+
+
+@pytest.mark.parametrize("at", ["start", "stop", "export", "nowhere"])
+def test_a_profiler_that_fails_says_so_and_steps_go_on(
+    bench: Bench, at: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("runtime.executor.step_profiler.profile", Broken(at))
+
+    told = bench.ask(StartProfile(1))
+    bench.steps(2)
+    if told.done:
+        told = bench.ask(StopProfile(2))
+
+    assert not told.done
+    assert at in told.message or at == "nowhere"
+    assert not bench.profiler.busy
+    bench.profiler.start(StartProfile(3, first_step=4, steps=1))
+    bench.steps(2)
+    bench.settle()
+    assert bench.runner.launched == 4
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_range_tells_the_phase_and_the_size() -> None:
+    assert range_name(plan(Phase.PREFILL)) == "step prefill 2 rows 10 tokens"
