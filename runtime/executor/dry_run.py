@@ -121,7 +121,7 @@ class Extent:
 
     def head_rows(self) -> list[int]:
         """Return all kinds of numbers of rows whose logits a step may compute."""
-        return _row_counts(self.rows + self.logit_rows)
+        return _row_counts(self.rows + min(self.logit_rows, self.chunk))
 
     def decode(self, spec: PoolSpec, *, ahead: bool) -> StepPlan:
         """Return a decode step of all rows, each at the end of the longest context."""

@@ -144,10 +144,10 @@ __device__ inline int lay_blocks(const Call &call, Shared &shared, int count, in
     return __reduce_add_sync(ALL, sum);
 }
 
-// Write whose each block is, and -1 to what no pair is put at; the grid shares it out, LANES threads
-// side by side to an expert.
-template <int LANES>
+// Write whose each block is, and -1 to what no pair is put at; the grid shares it out, a warp to an
+// expert.
 __device__ inline void fill_rest(const Call &call, const Shared &shared, int used) {
+    constexpr int LANES = 32;
     const int lane = threadIdx.x % LANES, teams = blockDim.x / LANES;
     int e = threadIdx.x / LANES * gridDim.x + blockIdx.x;
     for (; e < call.num_experts; e += teams * gridDim.x) {
@@ -185,36 +185,23 @@ __global__ void __launch_bounds__(MOST_THREADS) count_pairs(const __grid_constan
     }
 }
 
-// Place the pairs of one chunk; of all pairs, which one block counts by itself, if not COUNTED.
-template <class Id, bool COUNTED>
+// Place the pairs of one chunk.
+template <class Id>
 __global__ void __launch_bounds__(MOST_THREADS) place_pairs(const __grid_constant__ Call call) {
     __shared__ Shared shared;
     cudaGridDependencySynchronize();
     const int begin = blockIdx.x * call.chunk, end = min(begin + call.chunk, call.pairs);
-    const bool one_tile = end - begin <= (int)blockDim.x;
-    int expert = expert_of<Id>(call, begin + threadIdx.x, end), rank = 0, count = 0, before = 0;
-    if (COUNTED) {
-        before = sum_chunks(call, shared, count);
-    } else {
-        count = count_tile(call, shared, expert, rank);
-        for (int first = begin + blockDim.x; first < end; first += blockDim.x) {
-            int unused;
-            const int other = expert_of<Id>(call, first + threadIdx.x, end);
-            count += count_tile(call, shared, other, unused);
-        }
-    }
+    int count;
+    const int before = sum_chunks(call, shared, count);
     const int used = lay_blocks(call, shared, count, before);
-    if (!COUNTED && one_tile) {
-        put_tile(call, shared, begin + threadIdx.x, end, expert, rank);
-    } else {
-        for (int first = begin; first < end; first += blockDim.x) {
-            if (first > begin) expert = expert_of<Id>(call, first + threadIdx.x, end);
-            const int total = count_tile(call, shared, expert, rank);
-            __syncthreads();
-            put_tile(call, shared, first + threadIdx.x, end, expert, rank);
-            __syncthreads();
-            if (threadIdx.x < call.num_experts) shared.next[threadIdx.x] += total;
-        }
+    for (int first = begin; first < end; first += blockDim.x) {
+        int rank;
+        const int expert = expert_of<Id>(call, first + threadIdx.x, end);
+        const int total = count_tile(call, shared, expert, rank);
+        __syncthreads();
+        put_tile(call, shared, first + threadIdx.x, end, expert, rank);
+        __syncthreads();
+        if (threadIdx.x < call.num_experts) shared.next[threadIdx.x] += total;
     }
-    fill_rest<COUNTED ? 32 : 1>(call, shared, used);
+    fill_rest(call, shared, used);
 }

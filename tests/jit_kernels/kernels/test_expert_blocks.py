@@ -46,7 +46,7 @@ def test_many_pairs_are_counted_chunk_by_chunk(
 ) -> None:
     monkeypatch.setattr(triton_backend, "CHUNK", 32)
     monkeypatch.setattr(triton_backend, "SHARE_CHUNKS", 2)
-    monkeypatch.setattr(cuda_backend, "SINGLE_PAIRS", 100)
+    monkeypatch.setattr(cuda_backend, "FEW_PAIRS", 0)
     monkeypatch.setattr(cuda_backend, "MAX_CHUNKS", 3)
 
     for rows in (70, 129):
@@ -59,7 +59,7 @@ def test_many_pairs_are_counted_chunk_by_chunk(
 def test_chunks_of_several_tiles_keep_the_order(
     backend: ModuleType, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda_backend, "SINGLE_PAIRS", 100)
+    monkeypatch.setattr(cuda_backend, "FEW_PAIRS", 0)
     monkeypatch.setattr(cuda_backend, "MAX_CHUNKS", 3)
 
     check(backend, torch.randint(-2, 260, (rows, 6)), 256, 16)

@@ -51,7 +51,7 @@ def test_each_token_gets_its_best_visible_blocks(
     choice = ChunkChoice(plan, blocks, plan.keys, first=FIRST, top_k=TOP_K)
     rotation = rope.rotation(plan.position, compressed=True)
     heads = QueryHeads(torch.randn(14, 5, 128), torch.rand(14, 5), rotation)
-    out = torch.empty((14, 256), dtype=torch.int32)
+    out = torch.full((14, 256), 77, dtype=torch.int32)
 
     choice.fill(out[:, 128:], heads, pools.indexer[0], pools.indexer_layout)
 
