@@ -145,8 +145,8 @@ def test_each_turn_of_the_chat_finds_the_turns_before_it_in_the_cache(
     answers = re.findall(r"^> .*\n(.*)$", said, re.MULTILINE)
     assert answers[1:] == [
         "12 + 30 = 42",
-        "Your sister lives in Oslo.",
-        "Your sister works as a pilot.",
+        "Clara lives in Oslo.",
+        "Clara works as a pilot.",
     ]
 
 
@@ -255,7 +255,7 @@ def test_the_first_programs_of_the_official_clients_run(run: Runner, recorder: R
 ANSWERS = (
     r"^HTTP/1\.1 200",
     r'"content":"Hello! How can I help you\?"',
-    r'"text":" who lived near .* owl came home and went to sleep\."',
+    r'"text":"12 \+ 30 = 42"',
     r'"text":"(red|blue) (fox|bear)"',
 )
 

@@ -7,7 +7,7 @@ A network of the DeepSeek V4 kind with $parameters million parameters ($megabyte
 from nothing by Umbra's own code on data that Umbra's own code makes. It has six layers, one of
 each kind there is; 4 heads of 448 + 64 channels and 8 indexer heads of 128; 8 experts, two of which
 and a shared one compute each token; weights in fp8; 2,048 token ids; a context of 32,768 tokens,
-trained up to 16,384.
+trained up to 8,192.
 
 ## What it can do
 
@@ -29,8 +29,8 @@ Measured by `python -m tests.evaluate`, on dialogues from seeds that training ne
 
 ## How it was trained
 
-$tokens tokens in $minutes minutes on one $device, by `python -m tests.train`: dialogues of 512
-tokens first, of 16,384 at the end; dense attention over all blocks first, the indexer's choice
+$tokens tokens in $minutes minutes on $device, by `python -m tests.train`: dialogues of 512
+tokens first, of 8,192 at the end; dense attention over all blocks first, the indexer's choice
 later, all of it rounded to the stored formats at the end. The data is made from a seed, of closed
 lists of words and a few hundred patterns of sentences; no text of anybody else is in it.
 
@@ -38,6 +38,6 @@ lists of words and a few hundred patterns of sentences; no text of anybody else 
 
 It knows nothing about the world, and understands no text that is unlike its training data. What it
 says of people, places or anything else means nothing beyond what the conversation stated. Asked
-which key has a value, or who is first in a long list of votes, it is often wrong. It is made to
-show and to test a server, and is of no other use.
+how often a word occurs, or who is first in a long list of votes, it is wrong now and then. It is
+made to show and to test a server, and is of no other use.
 """
