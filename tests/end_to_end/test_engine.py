@@ -290,6 +290,6 @@ def test_the_script_in_the_readme_runs_as_it_stands(tmp_path: Path) -> None:
 
     assert len([line for line in found[1].splitlines() if line.strip()]) == 8
     assert done.returncode == 0, done.stderr
-    assert "went to sleep. {'type': 'stop', 'matched': 1}" in done.stdout
+    assert "12 + 30 = 42 {'type': 'stop', 'matched': 1}" in done.stdout
     assert "Your sister lives in Oslo." in done.stdout
     assert "Traceback" not in done.stderr
