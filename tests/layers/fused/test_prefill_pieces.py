@@ -9,6 +9,8 @@ from torch import Tensor
 
 from layers.config import load_config
 from layers.fused.network import FusedV4
+from layers.fused.prefill_pieces import PrefillPieces
+from layers.fused.step import FusedStep
 from layers.weights import load_weights
 from runtime.executor.decode_graphs import CudaCapture
 from tests.testing.direct import Direct
@@ -53,13 +55,11 @@ def prefilled(made: FusedV4, chunks: tuple[int, ...]) -> Tensor:
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the number of tokens of every step that is run in pieces from here on."""
-    from layers.fused.prefill_pieces import PrefillPieces
-
     whole, seen = PrefillPieces.streams, list[int]()
 
-    def noted(self: PrefillPieces, step: object) -> Tensor:
-        seen.append(step.input_ids.shape[0])  # type: ignore[attr-defined]
-        return whole(self, step)  # type: ignore[arg-type]
+    def noted(self: PrefillPieces, step: FusedStep) -> Tensor:
+        seen.append(step.input_ids.shape[0])
+        return whole(self, step)
 
     monkeypatch.setattr(PrefillPieces, "streams", noted)
     return seen
