@@ -115,6 +115,26 @@ def test_who_is_known_by_name_is_not_unknown_without_it() -> None:
             assert own[1] not in named or asks_for_name, question.content
 
 
+def test_all_that_is_known_of_someone_is_told_or_not_asked_for() -> None:
+    asked = 0
+    for seed in range(12):
+        thread = Facts(Random(seed))
+        for _ in range(120):
+            exchange = thread.step(0)
+            question, answer = exchange[-2].content, exchange[-1].content
+            if not re.search(
+                r"(What do you know about|Tell me about|What about) [^?.]+[?.]$", question
+            ):
+                continue
+            asked += 1
+            assert thread.last is not None
+            known = [fact for fact in thread.facts if fact.subject.key == thread.last.key]
+            assert answer == " ".join(fact.answer() for fact in known)
+            assert len(known) <= 3
+
+    assert asked > 30
+
+
 def test_made_up_words_are_polite() -> None:
     rng = Random(0)
     words = [lexicon.made_up(rng) for _ in range(3000)]

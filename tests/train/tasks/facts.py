@@ -31,6 +31,8 @@ _WRAP_SHARE = 0.1
 _REQUESTS = ("", "", "", "", "", "Tell me: ", "One question: ", "Please tell me: ", "So, ")
 _GENDERS = {"sister": lexicon.WOMEN, "aunt": lexicon.WOMEN, "brother": lexicon.MEN}
 _MOST_SUBJECTS = 60
+# Facts that an answer lists: of more, a choice would be arbitrary.
+_MOST_ABOUT = 3
 
 
 @dataclass(slots=True)
@@ -64,9 +66,9 @@ class Facts:
             return self._reverse(self._pick(at))
         if form < 0.84:
             return self._double(self._pick(at), at)
-        if form < 0.91:
+        if form < 0.90:
             return self._unknown()
-        if form < 0.96:
+        if form < 0.94:
             return self._two_hops(at)
         return self._about(self._pick(at))
 
@@ -117,10 +119,11 @@ class Facts:
                 f"{words['S']} {say(rng.choice(relation.predicates), words, value)} and "
                 f"{say(rng.choice(other.predicates), words, second)}."
             )
+            self._keep(Fact(who, relation, value, text, at))
             self._keep(Fact(who, other, second, text, at))
         else:
             text = self._statement(relation, words, value)
-        self._keep(Fact(who, relation, value, text, at))
+            self._keep(Fact(who, relation, value, text, at))
         return text
 
     def _statement(self, relation: Relation, words: dict[str, str], value: str) -> str:
@@ -292,8 +295,11 @@ class Facts:
         return ask(question, end.answer(), think=think, check=check)
 
     def _about(self, fact: Fact) -> Exchange:
+        """Ask for all there is to say of someone, where that is little enough for an answer."""
         rng, who = self.rng, fact.subject
-        found = [other for other in self.facts if other.subject.key == who.key][:3]
+        found = [other for other in self.facts if other.subject.key == who.key]
+        if len(found) > _MOST_ABOUT:
+            return self._ask(fact)
         self.last = who
         text = rng.choice(("What do you know about {}?", "Tell me about {}.", "What about {}?"))
         question = text.format("me" if who.kind == "self" else who.ask["s"])
