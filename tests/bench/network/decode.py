@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from jit_kernels.likeliest import likeliest
 from layers.config import pool_spec
 from layers.fused.decode_step import DecodeRows
 from layers.fused.expert_form import ExpertForm
@@ -42,7 +43,7 @@ class _Decoder:
 
     def step(self) -> None:
         logits = self.network.decode(self.rows, self.pools)
-        self.rows.input_ids.copy_(logits.argmax(1))
+        self.rows.input_ids.copy_(likeliest(logits))
         self.rows.position.add_(1)
 
     def experts(self) -> list[int]:
