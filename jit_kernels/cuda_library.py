@@ -9,6 +9,7 @@ import hashlib
 import os
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -17,21 +18,57 @@ from jit_kernels.cuda_device import nvcc
 from jit_kernels.registry import BackendUnavailable
 
 _FLAGS = ("-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC")
+_OPS = Path(__file__).parent
 
 
 def load(name: str, folder: Path) -> ctypes.CDLL:
     """Return the library of all `*.cu` in `folder` for the current device, compiled if need be.
+
+    name  of the op, for messages
 
     Raises BackendUnavailable, with the compiler's own words, if there is no compiler or it fails.
     """
     compiler = nvcc()
     if compiler is None:
         raise BackendUnavailable(f"{name} is compiled at first use and there is no nvcc")
-    command = [compiler, *_FLAGS, _target(torch.cuda.get_device_capability())]
-    place = _cache_folder() / f"{name}-{_digest(command, folder)}.so"
+    return ctypes.CDLL(str(_made([compiler, *_FLAGS, _target(_capability())], folder)))
+
+
+def compile_all() -> list[str]:
+    """Compile what is not yet compiled for the current device, side by side.
+
+    A library takes seconds, and one after another all of them most of a minute. Returns what the
+    compiler said of those that failed, which is said again by whoever loads them; no compiler: it
+    does nothing.
+    """
+    compiler = nvcc()
+    if compiler is None:
+        return []
+    command = [compiler, *_FLAGS, _target(_capability())]
+
+    def fault(folder: Path) -> str:
+        try:
+            _made(command, folder)
+        except BackendUnavailable as reason:
+            return str(reason)
+        return ""
+
+    folders = sorted({source.parent for source in _OPS.glob("*/*/*.cu")})
+    with ThreadPoolExecutor(len(folders) or 1) as threads:
+        return [said for said in threads.map(fault, folders) if said]
+
+
+def _made(command: list[str], folder: Path) -> Path:
+    """Return the library of a folder, compiled by `command` unless it is there."""
+    name = f"{folder.parent.name}-{folder.name}-{_digest(command, folder)}.so"
+    place = _cache_folder() / name
     if not place.exists():
         _compile(command, sorted(folder.glob("*.cu")), place)
-    return ctypes.CDLL(str(place))
+    return place
+
+
+def _capability() -> tuple[int, int]:
+    return torch.cuda.get_device_capability()
 
 
 def _target(capability: tuple[int, int]) -> str:

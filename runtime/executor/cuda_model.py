@@ -7,12 +7,15 @@ for them. So a server that does not fit says so before it serves, and none runs 
 import dataclasses
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from jit_kernels.cuda_library import compile_all
 from layers.config import ModelConfig
 from layers.fused.expert_form import ExpertForm, expert_form
 from layers.fused.network import FusedV4
@@ -45,12 +48,14 @@ class Device:
     """A device, or what stands in for one.
 
     capture  makes a capture whose graphs share memory
+    compile  compiles what kernels of CUDA C++ need; returns what went wrong
     """
 
     device: torch.device
     name: str
     memory: DeviceMemory
     capture: Callable[[], Capture]
+    compile: Callable[[], list[str]]
 
 
 def load_on_cuda(
@@ -69,7 +74,7 @@ def load_on_cuda(
     logit_rows  prompt positions whose logits a step may compute
     """
     name = torch.cuda.get_device_name(device)
-    place = Device(device, name, CudaMemory(device), CudaCapture)
+    place = Device(device, name, CudaMemory(device), CudaCapture, compile_all)
     return CudaLoader(config, model, spec=spec, given=given, place=place).load(
         folder, logit_rows=logit_rows
     )
@@ -113,7 +118,8 @@ class CudaLoader:
                 experts=form,
                 deterministic=config.deterministic,
             )
-            fill_weights(network, config, folder)
+            with self._compiled_beside():
+                fill_weights(network, config, folder)
         extent = self._extent(logit_rows)
         use = self._measure(network, extent, others=others, limit=limit)
         budget = use.pool_budget(self._given.kv_cache_bytes)
@@ -145,6 +151,15 @@ class CudaLoader:
             step_context=extent.step_context,
             step_samples=extent.rows,
         )
+
+    @contextmanager
+    def _compiled_beside(self) -> Iterator[None]:
+        """Have the project's CUDA C++ compiled beside the block, if it is not yet."""
+        with ThreadPoolExecutor(1) as threads:
+            compiled = threads.submit(self._place.compile)
+            yield
+        for fault in compiled.result():
+            logger.warning("%s", fault)
 
     def _expert_form(self, limit: int) -> ExpertForm:
         wanted = None if self._config.experts == "auto" else self._config.experts

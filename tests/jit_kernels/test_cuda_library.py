@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from jit_kernels.cuda_library import load
+from jit_kernels.cuda_library import compile_all, load
 from jit_kernels.registry import BackendUnavailable
 
 # Compiles as C what nvcc would compile, and notes that it was called.
@@ -67,7 +67,7 @@ def test_a_header_or_another_device_makes_a_new_library(
 def test_an_error_comes_in_the_words_of_the_compiler_and_leaves_nothing(sources: Path) -> None:
     (sources / "answer.cu").write_text("int answer(void) { return nowhere; }")
 
-    with pytest.raises(BackendUnavailable, match=r"failed on broken-\w+:\n(?s:.*)nowhere"):
+    with pytest.raises(BackendUnavailable, match=r"failed on [\w-]+-sources-\w+:\n(?s:.*)nowhere"):
         load("broken", sources)
 
     assert os.listdir(sources.parent / "cache" / "umbra" / "native") == []
@@ -88,3 +88,27 @@ def test_without_a_compiler_it_is_said(sources: Path, monkeypatch: pytest.Monkey
 
     with pytest.raises(BackendUnavailable, match="there is no nvcc"):
         load("none", sources)
+
+
+def test_all_libraries_are_compiled_before_they_are_asked_for(
+    sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ops = sources.parent / "ops"
+    for op, text in (("one", "int answer(void) { return 1; }"), ("bad", "int answer(void) { ")):
+        (ops / op / "cuda").mkdir(parents=True)
+        (ops / op / "cuda" / "answer.cu").write_text(text)
+    monkeypatch.setattr("jit_kernels.cuda_library._OPS", ops)
+
+    (fault,) = compile_all()
+
+    assert "failed on bad-cuda-" in fault
+    assert load("one", ops / "one" / "cuda").answer() == 1
+    assert len(_calls(sources)) == 2
+
+
+def test_without_a_compiler_nothing_is_compiled(
+    sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_HOME", str(sources))
+
+    assert compile_all() == []

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from jit_kernels.cuda_library import compile_all
 from layers.config import ModelConfig, load_config, pool_spec
 from layers.fused.network import FusedV4
 from layers.weights import load_weights
@@ -20,10 +21,13 @@ from runtime.executor.decode_buffers import DecodeBuffers
 from runtime.executor.decode_graphs import Capture, Captured, CudaCapture
 from runtime.executor.device_memory import CudaMemory
 from runtime.executor.sampler import Sampler
+from tests.testing.stand_in.folder import write_stand_in
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 SIZES = PoolSizes(full_pages=24, swa_pages=96, rings=24)
 ROWS, PAGES = 4, 8
+# Every kind of attention, and of both kinds of routing.
+SHORT = {"num_hidden_layers": 3, "compress_ratios": [0, 128, 4], "num_hash_layers": 1}
 
 
 def rerun(run: Callable[[], Tensor]) -> Captured:
@@ -68,8 +72,15 @@ def a_device(memory: FakeMemory | None = None) -> Device:
     """Return DEVICE, or what stands in for one."""
     if DEVICE.type == "cuda":
         name = torch.cuda.get_device_name(DEVICE)
-        return Device(DEVICE, name, memory or CudaMemory(DEVICE), CudaCapture)
-    return Device(DEVICE, "a stand-in", memory or FakeMemory(1 << 34), new_capture)
+        return Device(DEVICE, name, memory or CudaMemory(DEVICE), CudaCapture, compile_all)
+    return Device(DEVICE, "a stand-in", memory or FakeMemory(1 << 34), new_capture, list)
+
+
+def short_stand_in(stand_in: Path, folder: Path) -> Path:
+    """Return the stand-in, or on the CPU one of half its layers: one of each kind, in `folder`."""
+    if DEVICE.type == "cuda":
+        return stand_in
+    return write_stand_in(folder, **SHORT)
 
 
 class FusedRig:
