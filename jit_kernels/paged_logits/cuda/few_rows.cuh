@@ -1,28 +1,16 @@
 // Scores of few rows, keys read once. Groups of four warps are the workers: each takes pages of all
 // rows in turn, and has several of them under way into shared memory. A page is multiplied as it
 // lies there: a warp takes 16 keys through its registers.
-//
-// A row's scores have the same bits as those of DeepGEMM, which takes more rows: the same products
-// of tensor cores, channels in the same places, and sums in the same order.
 #pragma once
 
-#include "hopper.cuh"
+#include "scores.cuh"
 
-constexpr int HEADS = 64, WIDTH = 128, PAGE_KEYS = 64, PAGE_BYTES = PAGE_KEYS * (WIDTH + 4);
-constexpr int CHUNKS = WIDTH / 16;
-constexpr int GROUPS = 4, GROUP_THREADS = 128, THREADS = GROUPS * GROUP_THREADS;
 constexpr int MOST_ROWS = 8, MOST_STAGES = 6;
-constexpr int QUERY_BYTES = HEADS * WIDTH, ROW_BYTES = QUERY_BYTES + HEADS * 4;
 constexpr int BARRIER_BYTES = GROUPS * MOST_STAGES * 8, LIMIT_BYTES = MOST_ROWS * 4;
-constexpr int MOST_SHARED = 227 * 1024;
 
-struct Call {
-    const unsigned char *queries, *pages;
-    const float *weights;
-    const int *table, *blocks;
-    float *scores;
-    long long table_stride;
-    int rows, columns, stages;
+// A group has `stages` pages under way.
+struct FewRows : Call {
+    int stages;
 };
 
 // Bytes of shared memory; what lies where in it is `Shared`.
@@ -36,7 +24,7 @@ struct Shared {
     unsigned long long *barriers;
     int *limits;
 
-    __device__ Shared(unsigned char *from, const Call &call) {
+    __device__ Shared(unsigned char *from, const FewRows &call) {
         queries = from;
         pages = queries + call.rows * QUERY_BYTES;
         weights = reinterpret_cast<float *>(pages + GROUPS * call.stages * PAGE_BYTES);
@@ -67,13 +55,16 @@ struct Cursor {
     }
 };
 
-// Lay out the queries of all rows as operands.
-__device__ inline void place_queries(const Call &call, unsigned char *queries) {
-    for (int i = threadIdx.x; i < call.rows * HEADS * CHUNKS; i += THREADS) {
+// Lay out the queries of all rows as operands, and their weights as they are.
+__device__ inline void place_queries(const Call &call, unsigned char *queries, float *weights) {
+    for (int i = threadIdx.x; i < call.rows * HEADS * CHUNKS; i += WORKERS) {
         const int head = i / CHUNKS, chunk = i % CHUNKS ^ head % CHUNKS;
         reinterpret_cast<uint4 *>(queries)[head * CHUNKS + chunk] =
             reinterpret_cast<const uint4 *>(call.queries)[i];
     }
+#pragma unroll 1
+    for (int i = threadIdx.x; i < call.rows * HEADS; i += WORKERS) weights[i] = call.weights[i];
+    show_to_copies();
 }
 
 // Load four bytes of each chunk of two of a warp's keys: of number lane / 4, and of 8 more. Keys
@@ -109,7 +100,7 @@ __device__ inline void send(const Call &call, int page, unsigned char *to,
 
 // Send for as many pages as there are stages, and leave the cursor at the next one. `named` are
 // pages of the first row: they go first, then those whose names must be waited for.
-__device__ inline void send_first(const Call &call, const int *limits, int (&named)[MOST_STAGES],
+__device__ inline void send_first(const FewRows &call, const int *limits, int (&named)[MOST_STAGES],
                                   Cursor &next, unsigned char *pages,
                                   unsigned long long *barriers) {
     const int limit = limits[0];
@@ -136,32 +127,7 @@ __device__ inline void send_first(const Call &call, const int *limits, int (&nam
     }
 }
 
-// One of the parts of a key's score that a lane adds up.
-__device__ inline float part(const float (&sums)[32], const float (&weights)[16], int i) {
-    return fmaxf(sums[i], 0.0f) * weights[i / 4 * 2 + i % 2];
-}
-
-// The scores of two of a warp's keys: relu, weights, and the sum of all heads, of which a lane has
-// 16. The same in the four lanes of a key. All is added in the order in which DeepGEMM does.
-__device__ inline float2 weighed(const float (&sums)[32], const float (&weights)[16], float scale,
-                                 float other_scale) {
-    float parts[4] = {part(sums, weights, 0), part(sums, weights, 1), part(sums, weights, 2),
-                      part(sums, weights, 3)};
-#pragma unroll
-    for (int i = 4; i < 32; i += 4) {
-#pragma unroll
-        for (int j = 0; j < 4; j++) parts[j] += part(sums, weights, i + j);
-    }
-    float2 both = {(parts[0] + parts[1]) * scale, (parts[2] + parts[3]) * other_scale};
-#pragma unroll
-    for (int other = 1; other < 4; other *= 2) {
-        both.x += __shfl_xor_sync(ALL, both.x, other);
-        both.y += __shfl_xor_sync(ALL, both.y, other);
-    }
-    return both;
-}
-
-__global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ Call call) {
+__global__ void __launch_bounds__(WORKERS, 1) few_rows(const __grid_constant__ FewRows call) {
     extern __shared__ __align__(1024) unsigned char memory[];
     const Shared shared(memory, call);
     const int lane = threadIdx.x % 32, warp = __shfl_sync(ALL, (int)threadIdx.x / 32, 0);
@@ -194,11 +160,7 @@ __global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ C
         send_first(call, shared.limits, named, next, pages, barriers);
         if (next.row < call.rows) coming = named_page(call, next);
     }
-    place_queries(call, shared.queries);
-    for (int i = threadIdx.x; i < call.rows * HEADS; i += THREADS) {
-        shared.weights[i] = call.weights[i];
-    }
-    show_to_copies();
+    place_queries(call, shared.queries, shared.weights);
     __syncthreads();
 
     Cursor now = first;
@@ -208,10 +170,7 @@ __global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ C
     for (; now.row < call.rows; now.advance(shared.limits, call.rows)) {
         if (held != now.row) {
             held = now.row;
-#pragma unroll
-            for (int i = 0; i < 16; i++) {
-                weights[i] = shared.weights[held * HEADS + i / 2 * 8 + quarter * 2 + i % 2];
-            }
+            take_weights(weights, shared.weights + held * HEADS, quarter);
         }
         unsigned char *const page = pages + stage * PAGE_BYTES;
         await_phase(barriers + stage, phase);

@@ -1,7 +1,8 @@
-// What the kernel asks of a Hopper device beyond C++: copies of pages, products of a group of four
+// What the kernels ask of a Hopper device beyond C++: copies of pages, products of a group of four
 // warps.
 #pragma once
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 constexpr unsigned ALL = 0xffffffffu;
@@ -17,9 +18,15 @@ __device__ inline void await_kernels() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
-// Make a barrier that one arrival and the bytes it announces complete.
-__device__ inline void make_barrier(unsigned long long *barrier) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier))
+// Make a barrier that so many arrivals complete, and the bytes they announce.
+__device__ inline void make_barrier(unsigned long long *barrier, unsigned arrivals = 1) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+                 "r"(arrivals)
+                 : "memory");
+}
+
+__device__ inline void arrive(unsigned long long *barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                  : "memory");
 }
 
@@ -58,6 +65,27 @@ __device__ inline void bulk_copy(void *to, const void *from, unsigned bytes,
         : "memory");
 }
 
+// Ask the L2 cache for what will be read: it need not be written yet.
+__device__ inline void ask_cache(const void *address) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(address) : "memory");
+}
+
+// Fetch the description of a tensor before its first copy.
+__device__ inline void ask_for(const CUtensorMap *tensor) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(tensor) : "memory");
+}
+
+// Copy the rows of a tensor that its description makes a tile, from row `first`; `barrier` counts
+// their bytes.
+__device__ inline void copy_tile(void *to, const CUtensorMap *tensor, int first,
+                                 unsigned long long *barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%2, %3}], [%4];" ::"r"(shared_address(to)),
+        "l"(tensor), "r"(0), "r"(first), "r"(shared_address(barrier))
+        : "memory");
+}
+
 // Wait for the other threads of one of the groups of 128 in a block.
 __device__ inline void await_group(int group) {
     asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
@@ -86,15 +114,19 @@ __device__ inline void pin(float (&sums)[32]) {
     for (int i = 0; i < 32; i++) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
+__device__ inline void open_products(float (&sums)[32]) {
+    pin(sums);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
 // Before products: `words` are what they will take from registers.
 template <int WORDS>
 __device__ inline void open_products(float (&sums)[32], unsigned (&words)[2][WORDS]) {
-    pin(sums);
 #pragma unroll
     for (int i = 0; i < WORDS; i++) {
         asm volatile("" : "+r"(words[0][i]), "+r"(words[1][i])::"memory");
     }
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    open_products(sums);
 }
 
 __device__ inline void await_products(float (&sums)[32]) {
@@ -104,6 +136,14 @@ __device__ inline void await_products(float (&sums)[32]) {
     pin(sums);
 }
 
+#define SUM_NAMES                                                                                  \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                      \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+#define FOUR_SUMS(sums, i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3])
+#define ALL_SUMS(sums)                                                                             \
+    FOUR_SUMS(sums, 0), FOUR_SUMS(sums, 4), FOUR_SUMS(sums, 8), FOUR_SUMS(sums, 12),               \
+        FOUR_SUMS(sums, 16), FOUR_SUMS(sums, 20), FOUR_SUMS(sums, 24), FOUR_SUMS(sums, 28)
+
 // Add the products of 64 rows, of which each warp has 16, and 64 rows of an operand, 32 channels of
 // e4m3 each; the first ones are taken as they are.
 __device__ inline void multiply(float (&sums)[32], unsigned a0, unsigned a1, unsigned a2,
@@ -112,18 +152,25 @@ __device__ inline void multiply(float (&sums)[32], unsigned a0, unsigned a1, uns
         "{\n"
         ".reg .pred more;\n"
         "setp.eq.b32 more, %37, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 "
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "
-        "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 " SUM_NAMES
         "{%32, %33, %34, %35}, %36, more, 1, 1;\n"
         "}"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]),
-          "+f"(sums[5]), "+f"(sums[6]), "+f"(sums[7]), "+f"(sums[8]), "+f"(sums[9]),
-          "+f"(sums[10]), "+f"(sums[11]), "+f"(sums[12]), "+f"(sums[13]), "+f"(sums[14]),
-          "+f"(sums[15]), "+f"(sums[16]), "+f"(sums[17]), "+f"(sums[18]), "+f"(sums[19]),
-          "+f"(sums[20]), "+f"(sums[21]), "+f"(sums[22]), "+f"(sums[23]), "+f"(sums[24]),
-          "+f"(sums[25]), "+f"(sums[26]), "+f"(sums[27]), "+f"(sums[28]), "+f"(sums[29]),
-          "+f"(sums[30]), "+f"(sums[31])
+        : ALL_SUMS(sums)
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(operand), "r"((int)first)
+        : "memory");
+}
+
+// The same with the 64 rows of an operand instead of registers.
+__device__ inline void multiply(float (&sums)[32], unsigned long long rows,
+                                unsigned long long operand, bool first) {
+    asm volatile(
+        "{\n"
+        ".reg .pred more;\n"
+        "setp.eq.b32 more, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 " SUM_NAMES
+        "%32, %33, more, 1, 1;\n"
+        "}"
+        : ALL_SUMS(sums)
+        : "l"(rows), "l"(operand), "r"((int)first)
         : "memory");
 }

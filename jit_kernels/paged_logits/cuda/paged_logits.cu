@@ -1,5 +1,62 @@
-// The entry of the library.
+// The entries of the library, alike for both kernels. Queries, weights and pages begin at multiples
+// of 16 bytes; `count` pages follow each other. They return a cudaError_t.
 #include "few_rows.cuh"
+#include "streamed.cuh"
+
+namespace {
+
+// Launch a block of threads for each page that there may be, on so many processors at most.
+template <typename Argument, typename... Arguments>
+cudaError_t launch(void (*kernel)(Argument, Arguments...), int threads, int bytes, int processors,
+                   void *where, const Argument &call, const Arguments &...more) {
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error != cudaSuccess) return error;
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    const long long most = (long long)call.rows * ((call.columns + PAGE_KEYS - 1) / PAGE_KEYS);
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)(most < processors ? most : processors));
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = bytes;
+    config.stream = static_cast<cudaStream_t>(where);
+    config.attrs = &early;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, call, more...);
+}
+
+using Describe = decltype(&cuTensorMapEncodeTiled);
+
+// Return the driver's function that describes tensors; null if it has none.
+Describe find_describe() {
+    void *found = nullptr;
+    cudaDriverEntryPointQueryResult state = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+    const cudaError_t error = cudaGetDriverEntryPointByVersion(
+        "cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &state);
+#else
+    const cudaError_t error =
+        cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &state);
+#endif
+    const bool there = error == cudaSuccess && state == cudaDriverEntryPointSuccess;
+    return there ? reinterpret_cast<Describe>(found) : nullptr;
+}
+
+// Describe lines of 128 bytes that follow each other, of which a copy takes a tile.
+cudaError_t describe(CUtensorMap &lines, const void *from, long long count, int tile_lines) {
+    static const Describe function = find_describe();
+    if (function == nullptr) return cudaErrorNotSupported;
+    const cuuint64_t size[2] = {WIDTH, (cuuint64_t)count}, stride[1] = {WIDTH};
+    const cuuint32_t tile[2] = {WIDTH, (cuuint32_t)tile_lines}, step[2] = {1, 1};
+    const CUresult result =
+        function(&lines, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<void *>(from), size, stride,
+                 tile, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+}  // namespace
 
 extern "C" {
 
@@ -7,31 +64,33 @@ const char *paged_logits_words(int error) {
     return cudaGetErrorString(static_cast<cudaError_t>(error));
 }
 
-// Score the blocks of `rows` rows, eight at most, on `blocks_of_threads` processors at most; the
-// queries and the pages begin at multiples of 16 bytes. Returns a cudaError_t.
-int paged_logits_call(const void *queries, const float *weights, const void *pages,
-                      const int *table, long long table_stride, const int *blocks, float *scores,
-                      int rows, int columns, int processors, void *where) {
+// Of eight rows at most.
+int paged_logits_few_call(const void *queries, const float *weights, const void *pages, long long,
+                          const int *table, long long table_stride, const int *blocks,
+                          float *scores, int rows, int columns, int processors, void *where) {
     const int room = (MOST_SHARED - shared_bytes(rows, 0)) / (GROUPS * PAGE_BYTES);
     const int stages = room < MOST_STAGES ? room : MOST_STAGES;
+    const Call all = {static_cast<const unsigned char *>(queries),
+                      static_cast<const unsigned char *>(pages), weights, table, blocks, scores,
+                      table_stride, rows, columns};
+    const FewRows call = {all, stages};
+    return launch(few_rows, WORKERS, shared_bytes(rows, stages), processors, where, call);
+}
+
+// Of 128 rows at most.
+int paged_logits_streamed_call(const void *queries, const float *weights, const void *pages,
+                               long long count, const int *table, long long table_stride,
+                               const int *blocks, float *scores, int rows, int columns,
+                               int processors, void *where) {
     const Call call = {static_cast<const unsigned char *>(queries),
                        static_cast<const unsigned char *>(pages), weights, table, blocks, scores,
-                       table_stride, rows, columns, stages};
-    const int bytes = shared_bytes(rows, stages);
-    const cudaError_t error =
-        cudaFuncSetAttribute(few_rows, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+                       table_stride, rows, columns};
+    streamed::Tensors tensors;
+    constexpr int LINES = streamed::PAGE_LINES;
+    cudaError_t error = describe(tensors.keys, pages, count * LINES, LINES);
+    if (error == cudaSuccess) error = describe(tensors.queries, queries, rows * HEADS, HEADS);
     if (error != cudaSuccess) return error;
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    const long long most = (long long)rows * ((columns + PAGE_KEYS - 1) / PAGE_KEYS);
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)(most < processors ? most : processors));
-    config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = bytes;
-    config.stream = static_cast<cudaStream_t>(where);
-    config.attrs = &early;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, few_rows, call);
+    return launch(streamed::kernel, streamed::THREADS, sizeof(streamed::Shared), processors, where,
+                  call, tensors);
 }
 }

@@ -30,6 +30,15 @@ CASES = with_large(
         ([2048, 0, 16_384], 64, 128, 16_384),
         ([16_384, 7, 250_000], 64, 128, 250_000),
         ([225_000], 64, 128, 262_144),
+        ([1024], 64, 128, 262_144),
+        ([0], 64, 128, 262_144),
+        ([16_384] * 2, 64, 128, 65_536),
+        ([0, 70, 0, 0, 1, 64, 0, 40_001], 64, 128, 40_002),
+        ([777] * 33, 64, 128, 1000),
+        ([1] * 128, 64, 128, 64),
+        ([0] * 40 + [64] * 30 + [0] * 20 + [130] * 38, 64, 128, 192),
+        ([340_000] + [1] * 127, 64, 128, 340_000),
+        ([65] * 127 + [340_000], 64, 128, 340_000),
         ([90_000, 90_001] * 4, 64, 128, 90_001),
         ([513, 64, 2048] * 3, 64, 128, 2048),
         ([2048] * 64, 64, 128, 2048),
@@ -46,6 +55,13 @@ def op_of(name: str) -> Op:
     return (cuda_backend if name == "cuda" else deep_gemm_backend).paged_logits
 
 
+def keys_of(counts: list[int], width: int, columns: int) -> tuple[Tensor, Tensor]:
+    """Return (pages, table) of rows with so many blocks, the table as wide as the contract asks."""
+    pages, table = some_key_pages(counts, width)
+    missing = max(0, -(-columns // 64) - table.shape[1])
+    return pages, torch.nn.functional.pad(table, (0, missing), value=1 << 30)
+
+
 def bounds(device: torch.device, want: Tensor) -> Bounds:
     """Return what sums may differ by: tensor cores keep 14 bits of fp8 products."""
     if device.type == "cpu":
@@ -60,7 +76,7 @@ def test_scores_equal_the_reference(
 ) -> None:
     (q, weights), (pages, table) = (
         some_queries(len(counts), heads, width),
-        some_key_pages(counts, width),
+        keys_of(counts, width, columns),
     )
     blocks, layout = torch.tensor(counts, dtype=torch.int32), key_layout(width)
 
@@ -99,17 +115,46 @@ def test_a_row_has_the_same_bits_in_any_company(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("rows", [1, 8, 24])
+@pytest.mark.skipif("cuda" not in BACKENDS, reason="needs DeepGEMM and nvcc")
+@pytest.mark.parametrize(
+    ("counts", "columns"),
+    [
+        ([70_000], 70_000),
+        ([1], 262_144),
+        ([40_000, 3, 0, 999, 64, 12_345, 1, 65], 40_000),
+        ([512] * 20, 2048),
+        ([85_000] + [7] * 99, 85_000),
+    ],
+)
+def test_all_kernels_give_the_same_bits(
+    monkeypatch: pytest.MonkeyPatch, counts: list[int], columns: int
+) -> None:
+    from jit_kernels.paged_logits import cuda_backend, deep_gemm_backend
+
+    (q, weights), (pages, table) = some_queries(len(counts), 64, 128), keys_of(counts, 128, columns)
+    blocks = torch.tensor(counts, dtype=torch.int32)
+    call = (q, weights, pages, key_layout(128), table, blocks, columns)
+    want = deep_gemm_backend.paged_logits(*call, LogitsPlan())
+
+    for name, most in {"streamed": 0, "few": columns}.items():
+        monkeypatch.setattr(cuda_backend, "FEW_COLUMNS", most)
+        got = cuda_backend.paged_logits(*call, LogitsPlan())
+        for row, count in enumerate(counts):
+            assert_same_bits(got[row, :count], want[row, :count], what=f"{name}, row {row}")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("rows", "columns"), [(1, 3000), (8, 3000), (24, 3000), (1, 1 << 18)])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_one_graph_serves_all_lengths(backend: str, rows: int) -> None:
+def test_one_graph_serves_all_lengths(backend: str, rows: int, columns: int) -> None:
     counts = ([3000, 64, 1, 900] * 6)[:rows]
-    (q, weights), (pages, table) = some_queries(rows, 64, 128), some_key_pages(counts, 128)
+    (q, weights), (pages, table) = some_queries(rows, 64, 128), keys_of(counts, 128, columns)
     most = torch.tensor(counts, dtype=torch.int32)
     blocks, op = most.clone(), op_of(backend)
 
     def step() -> tuple[Tensor, Tensor]:
         plan = LogitsPlan()
-        rows = (q, weights, pages, key_layout(128), table, blocks, 3000)
+        rows = (q, weights, pages, key_layout(128), table, blocks, columns)
         return op(*rows, plan), op(*rows, plan)
 
     side = torch.cuda.Stream()
@@ -124,9 +169,9 @@ def test_one_graph_serves_all_lengths(backend: str, rows: int) -> None:
         blocks.copy_((most * share).to(torch.int32))
         graph.replay()
         want = reference.paged_logits(
-            q, weights, pages, key_layout(128), table, blocks, 3000, None
+            q, weights, pages, key_layout(128), table, blocks, columns, None
         )  # fmt: skip
-        seen = torch.arange(3000) < blocks.unsqueeze(1)
+        seen = torch.arange(columns) < blocks.unsqueeze(1)
         if share:
             for got in out:
                 assert_close(got[seen], want[seen], bounds(q.device, want[seen]), what=backend)
