@@ -1,8 +1,11 @@
 """Routed experts in CUDA C++: 4-bit weights, blocks of 8 or 16 rows; the rest is Triton's.
 
 The sources are in `cuda`; they are compiled by nvcc at first use. Sorting and the last sum are
-Triton's. Rows go in 2^96 times too large, which is exact below 2^31 and lets the tensor cores take
-the weights' bits as they are.
+Triton's. Rows are multiplied 2^96 times too large, which is exact below 2^31 and lets the tensor
+cores take the weights' bits as they are.
+
+There are two kernels, which give the same bits: `units.cuh` for blocks of 8 rows of at most 4,096
+channels, in parts as small as a warp takes; `stream.cuh` for all others.
 """
 
 import ctypes
@@ -22,8 +25,11 @@ from jit_kernels.streamed_moe import triton_backend
 _CHUNK, _LINES = 1024, 256
 _SIZES = (8, 16)
 _SHIFT = 2.0**96
-# Up to so many blocks of rows are shared out in smaller parts.
+# Up to so many blocks of rows are shared out in smaller parts by `stream.cuh`.
 FEW_BLOCKS = 24
+# Up to so many blocks of 8 rows go through `units.cuh`; with 0 all go through `stream.cuh`.
+UNIT_BLOCKS = 1024
+_UNIT_DEPTH = 4096
 
 
 def streamed_moe(
@@ -42,15 +48,29 @@ def streamed_moe(
     count, width, inner = parts.sizes
     blocks = sort_pairs(experts, count, size)
     hidden = torch.empty((experts.numel(), inner), dtype=torch.bfloat16, device=x.device)
-    gate_up = (parts.gate_up, parts.gate_up_scales)
-    rows = (x * _SHIFT).contiguous()
-    _multiply(rows, gate_up, blocks, hidden, share=experts.shape[1], limit=limit, size=size)
     outputs = torch.empty((experts.numel(), width), dtype=torch.float32, device=x.device)
-    down = (parts.down, parts.down_scales)
-    _multiply(hidden, down, blocks, outputs, share=1, limit=None, size=size)
+    gate_up, down = (parts.gate_up, parts.gate_up_scales), (parts.down, parts.down_scales)
+    if _in_units(blocks, max(width, inner), size):
+        _multiply_units(_aligned(x), gate_up, blocks, hidden, share=experts.shape[1], limit=limit)
+        _multiply_units(hidden, down, blocks, outputs, share=1, limit=None)
+    else:
+        rows = (x * _SHIFT).contiguous()
+        _multiply(rows, gate_up, blocks, hidden, share=experts.shape[1], limit=limit, size=size)
+        _multiply(hidden, down, blocks, outputs, share=1, limit=None, size=size)
     return triton_backend.weighted_sum(
         outputs, blocks.place, weights, plus, out_dtype, in_order=False
     )
+
+
+def _in_units(blocks: ExpertBlocks, depth: int, size: int) -> bool:
+    return size == _SIZES[0] and blocks.expert.shape[0] <= UNIT_BLOCKS and depth <= _UNIT_DEPTH
+
+
+def _aligned(x: torch.Tensor) -> torch.Tensor:
+    """Return rows that begin at multiples of 16 bytes, `x` itself if its rows do."""
+    if x.stride(1) == 1 and not (x.stride(0) % 8 or x.data_ptr() % 16):
+        return x
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def _fits(parts: Fp4Experts, size: int) -> bool:
@@ -88,6 +108,33 @@ def _multiply(
         raise RuntimeError(f"streamed_moe: {_library().stream_words(error).decode()}")
 
 
+def _multiply_units(
+    rows: torch.Tensor,
+    weight: tuple[torch.Tensor, torch.Tensor],
+    blocks: ExpertBlocks,
+    out: torch.Tensor,
+    *,
+    share: int,
+    limit: float | None,
+) -> None:
+    """Do what `_multiply` does for blocks of 8 rows, from rows as they are if gated.
+
+    The launch before must be one of this op: it is waited for by the kernel, which reads where the
+    pairs are before the first product is done.
+    """
+    error = launched(
+        rows.device,
+        _library().stream_units_call,
+        *(weight[0].data_ptr(), weight[1].data_ptr(), rows.data_ptr(), rows.stride(0)),
+        *(blocks.slots.data_ptr(), blocks.expert.data_ptr(), out.data_ptr()),
+        *(blocks.expert.shape[0], out.shape[1], rows.shape[1], share),
+        0.0 if limit is None else limit,
+        *(limit is not None, _processors(rows.device)),
+    )
+    if error:
+        raise RuntimeError(f"streamed_moe: {_library().stream_words(error).decode()}")
+
+
 @functools.cache
 def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
@@ -100,6 +147,10 @@ def _library() -> ctypes.CDLL:
     library.stream_experts_call.argtypes = [
         *(pointer, pointer, pointer, ctypes.c_longlong, pointer, pointer, pointer),
         *(number, number, number, number, ctypes.c_float, number, number, number, number, pointer),
+    ]
+    library.stream_units_call.argtypes = [
+        *(pointer, pointer, pointer, ctypes.c_longlong, pointer, pointer, pointer),
+        *(number, number, number, number, ctypes.c_float, number, number, pointer),
     ]
     library.stream_words.restype = ctypes.c_char_p
     return library

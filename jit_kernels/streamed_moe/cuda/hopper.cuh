@@ -68,6 +68,14 @@ __device__ inline void await_groups() {
     asm volatile("cp.async.wait_group %0;" ::"n"(OPEN) : "memory");
 }
 
+// Wait until all that the launch before wrote is there; let the next launch begin its own reads.
+__device__ inline void await_launch_before() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+__device__ inline void let_next_begin() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
 // Load four matrices of 8 rows and 16 bytes; a lane names one of the rows.
 __device__ inline void load_matrices(unsigned (&a)[4], unsigned row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

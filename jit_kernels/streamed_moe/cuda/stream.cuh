@@ -54,8 +54,11 @@ struct Work {
             blocks += __syncthreads_count(block < call.blocks && call.expert[block] >= 0);
         }
         tiles = call.lines / tile_lines;
-        begin = (long long)blocks * tiles * blockIdx.x / gridDim.x;
-        end = (long long)blocks * tiles * (blockIdx.x + 1) / gridDim.x;
+        const unsigned items = blocks * tiles, each = items / gridDim.x;
+        // The first blocks of threads have what is left over.
+        const unsigned over = items - each * gridDim.x;
+        begin = each * blockIdx.x + min(blockIdx.x, over);
+        end = begin + each + (blockIdx.x < over);
     }
 };
 
@@ -123,7 +126,8 @@ struct Stream {
 __device__ inline void unpack(unsigned word, unsigned (&parts)[4]) {
     parts[0] = word & 0x81c081c0u;
     parts[1] = word << 3 & 0x81c081c0u;
-    parts[2] = (word << 6 & 0x01c001c0u) | (word << 1 & 0x80008000u);
+    // Both shifts at once: 66 is 2^6 + 2^1, and no two of the bits that are left meet.
+    parts[2] = (word & 0x40074007u) * 66 & 0x81c081c0u;
     parts[3] = (word >> 3 & 0x01c001c0u) | (word << 2 & 0x80008000u);
 }
 
@@ -133,13 +137,15 @@ __device__ inline float scale_of(unsigned word, int nth) {
     return __uint_as_float(bits & 0x7f800000u);
 }
 
-// Add one step's products to a warp's sums.
-template <int EIGHTS>
-__device__ inline void multiply_step(float (&sums)[EIGHTS][4], unsigned weight, unsigned rows,
+// Add one step's products to a warp's sums. A lane's row is the one it names when matrices of rows
+// are loaded: number lane % 8 of eight, from channel lane / 8 * 8 on. Scales of two lines lie
+// SCALE_PITCH bytes apart.
+template <int EIGHTS, int SCALE_PITCH>
+__device__ inline void multiply_step(float (&sums)[EIGHTS][4], unsigned weight, unsigned row,
                                      const unsigned char *scales) {
     const int lane = threadIdx.x % 32;
-    const uint2 low = *reinterpret_cast<const uint2 *>(scales + lane / 4 * SCALE_BYTES);
-    const uint2 high = *reinterpret_cast<const uint2 *>(scales + (lane / 4 + 8) * SCALE_BYTES);
+    const uint2 low = *reinterpret_cast<const uint2 *>(scales + lane / 4 * SCALE_PITCH);
+    const uint2 high = *reinterpret_cast<const uint2 *>(scales + (lane / 4 + 8) * SCALE_PITCH);
     // Lanes name lines 0 to 15 of one group of 32 channels, then of the next.
     const int line = lane % 16;
 #pragma unroll
@@ -158,8 +164,7 @@ __device__ inline void multiply_step(float (&sums)[EIGHTS][4], unsigned weight, 
 #pragma unroll
             for (int eight = 0; eight < EIGHTS; eight++) {
                 unsigned b[4];
-                load_matrices(b, rows + (eight * 8 + lane % 8) * ROW_BYTES + group * (GROUP * 2) +
-                                     lane / 8 * 16);
+                load_matrices(b, row + eight * 8 * ROW_BYTES + group * (GROUP * 2));
                 float part[4] = {};
                 multiply(part, {upper[0], lower[0], upper[1], lower[1]}, b[0], b[1]);
                 multiply(part, {upper[2], lower[2], upper[3], lower[3]}, b[2], b[3]);
@@ -172,7 +177,29 @@ __device__ inline void multiply_step(float (&sums)[EIGHTS][4], unsigned weight, 
     }
 }
 
-// Write a warp's sums of one item: gated and 2^96 too large for the next product, or as they are.
+// Write a lane's sums of lines `line` and the eighth after it for one slot, if it has a pair: gated
+// and 2^96 too large for the next product, or as they are.
+template <bool GATES>
+__device__ inline void store(const Call &call, float lower, float upper, long long slot,
+                             int line) {
+    if (slot < 0) return;
+    const long long at = slot * call.lines + line;
+    lower *= DOWN_SHIFT;
+    upper *= DOWN_SHIFT;
+    if (GATES) {
+        const float gate = fminf(lower, call.limit);
+        const float up = fminf(fmaxf(upper, -call.limit), call.limit);
+        const __nv_bfloat16 hidden =
+            __float2bfloat16_rn(__fdividef(gate, 1.0f + __expf(-gate)) * up);
+        static_cast<__nv_bfloat16 *>(call.out)[at] =
+            __float2bfloat16_rn(__bfloat162float(hidden) * UP_SHIFT);
+    } else {
+        static_cast<float *>(call.out)[at] = lower;
+        static_cast<float *>(call.out)[at + 8] = upper;
+    }
+}
+
+// Write a warp's sums of one item.
 template <int EIGHTS, bool GATES>
 __device__ inline void store(const Call &call, const float (&sums)[EIGHTS][4], int block,
                              int line) {
@@ -180,22 +207,8 @@ __device__ inline void store(const Call &call, const float (&sums)[EIGHTS][4], i
 #pragma unroll
     for (int i = 0; i < 2 * EIGHTS; i++) {
         const int row = i / 2 * 8 + lane % 4 * 2 + i % 2;
-        const long long slot = __ldg(call.slots + block * (8 * EIGHTS) + row);
-        if (slot < 0) continue;
-        const long long at = slot * call.lines + line + lane / 4;
-        const float lower = sums[i / 2][i % 2] * DOWN_SHIFT;
-        const float upper = sums[i / 2][i % 2 + 2] * DOWN_SHIFT;
-        if (GATES) {
-            const float gate = fminf(lower, call.limit);
-            const float up = fminf(fmaxf(upper, -call.limit), call.limit);
-            const __nv_bfloat16 hidden = __float2bfloat16_rn(
-                __fdividef(gate, 1.0f + __expf(-gate)) * up);
-            static_cast<__nv_bfloat16 *>(call.out)[at] =
-                __float2bfloat16_rn(__bfloat162float(hidden) * UP_SHIFT);
-        } else {
-            static_cast<float *>(call.out)[at] = lower;
-            static_cast<float *>(call.out)[at + 8] = upper;
-        }
+        const int slot = __ldg(call.slots + block * (8 * EIGHTS) + row);
+        store<GATES>(call, sums[i / 2][i % 2], sums[i / 2][i % 2 + 2], slot, line + lane / 4);
     }
 }
 
@@ -257,13 +270,14 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
     Stream<WARPS, STAGES, EIGHTS, GATES> stream(call, work, shared, warp);
     for (int stage = 0; stage < STAGES - 1; stage++) stream.ask();
     const unsigned weight = shared_address(shared.weight[warp]);
+    const unsigned lane_row = threadIdx.x % 8 * ROW_BYTES + threadIdx.x % 32 / 8 * 16;
     unsigned chunk = 0;
     for (int item = work.begin; item < work.end; item++) {
         float sums[EIGHTS][4] = {};
         for (int channel = 0; channel < call.depth; channel += CHUNK, chunk++) {
             const int place = chunk % CHUNKS;
             await_phase(&shared.full[place], chunk / CHUNKS % 2);
-            const unsigned rows = shared_address(shared.rows[place]);
+            const unsigned row = shared_address(shared.rows[place]) + lane_row;
             const unsigned char *const scales = shared.scales[warp][chunk % SCALED];
 #pragma unroll 1
             for (int step = 0; step < CHUNK / STEP; step++) {
@@ -272,8 +286,9 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
                 __syncwarp();
                 stream.ask();
                 const unsigned stage = (chunk * (CHUNK / STEP) + step) % STAGES;
-                multiply_step<EIGHTS>(sums, weight + stage * STAGE_BYTES, rows + step * (STEP * 2),
-                                      scales + step * (STEP / GROUP));
+                multiply_step<EIGHTS, SCALE_BYTES>(sums, weight + stage * STAGE_BYTES,
+                                                   row + step * (STEP * 2),
+                                                   scales + step * (STEP / GROUP));
             }
             give_back(call, work, shared, chunk);
         }

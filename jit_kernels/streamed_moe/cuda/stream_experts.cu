@@ -1,5 +1,6 @@
 // The entries of the library: which kernel a call needs.
 #include "stream.cuh"
+#include "units.cuh"
 
 namespace {
 
@@ -29,6 +30,26 @@ int launch(const Call &call, int size, int few, int blocks, void *where) {
                : launch<16, 4, 1, GATES>(call, blocks, where);
 }
 
+// Both products come right after a launch of the same op, which they wait for by themselves.
+template <bool GATES>
+int launch_units(const Call &call, int blocks, void *where) {
+    const int bytes = units::shared_bytes(call.depth);
+    const cudaError_t error = cudaFuncSetAttribute(
+        units::stream_units<GATES>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error != cudaSuccess) return error;
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(blocks);
+    config.blockDim = dim3(units::THREADS);
+    config.dynamicSmemBytes = bytes;
+    config.stream = static_cast<cudaStream_t>(where);
+    config.attrs = &early;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, units::stream_units<GATES>, call);
+}
+
 }  // namespace
 
 extern "C" {
@@ -48,5 +69,19 @@ int stream_experts_call(const void *weight, const void *scales, const void *rows
                        blocks, lines, depth, share, limit};
     return gates ? launch<true>(call, size, few, count, where)
                  : launch<false>(call, size, few, count, where);
+}
+
+// The same for blocks of 8 rows in units of 16 lines a warp. With `gates` the rows come as they are
+// and not 2^96 times too large; all begin at multiples of 16 bytes. All channels of eight rows fit
+// shared memory up to a depth of 4,096. Returns a cudaError_t.
+int stream_units_call(const void *weight, const void *scales, const void *rows,
+                      long long row_stride, const int *slots, const int *expert, void *out,
+                      int blocks, int lines, int depth, int share, float limit, int gates,
+                      int count, void *where) {
+    const Call call = {static_cast<const unsigned char *>(weight),
+                       static_cast<const unsigned char *>(scales),
+                       static_cast<const __nv_bfloat16 *>(rows), slots, expert, out, row_stride,
+                       blocks, lines, depth, share, limit};
+    return gates ? launch_units<true>(call, count, where) : launch_units<false>(call, count, where);
 }
 }

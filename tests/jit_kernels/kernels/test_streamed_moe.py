@@ -93,6 +93,82 @@ def test_a_row_has_the_same_bits_in_any_company_of_one_size(
         assert_same_bits(part, whole[rows], what=f"rows {rows}")
 
 
+@pytest.fixture(params=[0, 2**30], ids=["stream", "units"])
+def each_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave all blocks of eight rows to one of the two kernels in CUDA C++."""
+    monkeypatch.setattr(cuda_backend, "UNIT_BLOCKS", request.param)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("each_kernel")
+@pytest.mark.parametrize(
+    ("rows", "experts", "top_k", "width", "inner"),
+    [
+        *((1, 40, 6, 4096, 2048), (2, 40, 6, 4096, 2048), (4, 40, 6, 4096, 2048)),
+        *((16, 64, 6, 4096, 2048), (64, 40, 6, 4096, 2048), (33, 2, 1, 4096, 2048)),
+        *((3, 5, 2, 1024, 1024), (20, 12, 3, 2048, 4096), (200, 3, 3, 2048, 1024)),
+    ],
+)
+def test_both_kernels_for_blocks_of_eight_give_what_the_reference_does(
+    rows: int, experts: int, top_k: int, width: int, inner: int
+) -> None:
+    x, parts = torch.randn(rows, width).bfloat16(), fp4_experts(experts, width, inner)
+    chosen, plus = chosen_experts(rows, experts, top_k), torch.randn(rows, width)
+    if rows > 2:
+        # A pair is elsewhere, and the last row altogether.
+        chosen[0][rows // 2, 0], chosen[0][-1] = experts, -1
+
+    got = run(cuda_backend.streamed_moe, x, chosen, parts, 8, plus)
+
+    assert_close(got, run(reference.streamed_moe, x, chosen, parts, 8, plus), BOUNDS)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [1, 3, 16, 70, 200])
+def test_both_kernels_for_blocks_of_eight_give_the_same_bits(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, parts = torch.randn(rows, WIDTH).bfloat16(), fp4_experts(24, WIDTH, INNER)
+    chosen = chosen_experts(rows, 24, 6)
+
+    results: list[torch.Tensor] = []
+    for most in (0, 2**30):
+        monkeypatch.setattr(cuda_backend, "UNIT_BLOCKS", most)
+        results.append(run(cuda_backend.streamed_moe, x, chosen, parts, 8))
+
+    assert_same_bits(*results)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("each_kernel")
+@pytest.mark.parametrize(("stride", "first"), [(WIDTH + 8, 8), (WIDTH + 8, 4), (WIDTH + 1, 0)])
+def test_rows_may_lie_apart_and_begin_anywhere(stride: int, first: int) -> None:
+    whole, parts = torch.randn(5, stride).bfloat16(), fp4_experts(12, WIDTH, INNER)
+    x, chosen = whole[:, first : first + WIDTH], chosen_experts(5, 12, 6)
+
+    got = run(cuda_backend.streamed_moe, x, chosen, parts, 8)
+
+    assert_same_bits(got, run(cuda_backend.streamed_moe, x.contiguous(), chosen, parts, 8))
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("each_kernel")
+def test_calls_that_follow_each_other_do_not_disturb_each_other() -> None:
+    x, parts = torch.randn(40, 1, WIDTH).bfloat16(), fp4_experts(64, WIDTH, INNER)
+    chosen = [chosen_experts(1, 64, 6) for _ in x]
+    alone: list[torch.Tensor] = []
+    for row, choice in zip(x, chosen, strict=True):
+        alone.append(run(cuda_backend.streamed_moe, row, choice, parts, 8))
+        torch.cuda.synchronize()
+
+    together = [
+        run(cuda_backend.streamed_moe, row, choice, parts, 8)
+        for row, choice in zip(x, chosen, strict=True)
+    ]
+
+    assert_same_bits(torch.cat(together), torch.cat(alone))
+
+
 @pytest.mark.gpu
 def test_a_graph_follows_the_choice_of_experts() -> None:
     x, parts = torch.randn(16, WIDTH).bfloat16(), fp4_experts(32, WIDTH, INNER)
