@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from jit_kernels.rope import rotations
 from layers.config import ModelConfig, YarnScaling
 
 __all__ = ["RopeFrequencies", "frequencies"]
@@ -35,19 +36,18 @@ def frequencies(width: int, base: float, scaling: YarnScaling | None) -> Tensor:
 
 
 class RopeFrequencies:
-    """The two sets of angles: layers without compression, and layers with it."""
+    """The two sets of angles: layers without compression, and layers with it.
+
+    angles  [2, R] float32   of each channel for a position, in layers without and with compression
+    """
 
     def __init__(self, config: ModelConfig, device: torch.device) -> None:
         """Compute both sets."""
         width = config.qk_rope_head_dim
         plain = frequencies(width, config.rope_theta, None)
         compressed = frequencies(width, config.compress_rope_theta, config.rope_scaling)
-        self._plain = plain.repeat_interleave(2).to(device)
-        self._compressed = compressed.repeat_interleave(2).to(device)
-        self._signs = torch.tensor([-1.0, 1.0], device=device).repeat(width // 2)
+        self.angles = torch.stack((plain, compressed)).repeat_interleave(2, 1).to(device)
 
     def rotation(self, positions: Tensor, *, compressed: bool) -> Tensor:
         """Return [T, 2, R] float32 for `jit_kernels.rope.rope`; `positions` is [T] int64."""
-        angles = self._compressed if compressed else self._plain
-        angle = positions.to(torch.float32).unsqueeze(1) * angles
-        return torch.stack((angle.cos(), angle.sin() * self._signs), 1)
+        return rotations(positions, self.angles[int(compressed)])

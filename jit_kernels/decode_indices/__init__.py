@@ -1,4 +1,7 @@
-"""Where each decoding row reads and writes in this step, from its position and its tables."""
+"""Where each decoding row reads and writes in this step, from its position and its tables.
+
+With it comes what else follows from positions alone, so that one launch begins a step.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,6 +47,10 @@ class DecodeIndices:
     c4_blocks      [B] int32   blocks of 4 that p sees
     c128_lengths   [B] int32   blocks of 128 that p sees
     c128_slots     [B, C] int32   C128 slots of blocks 0, 1, ...; -1 from `c128_lengths` on
+    c4_visible     [B] int64   `c4_blocks` once more
+    c4_chosen      [B] int32   blocks of 4 that p attends: `top_k` at most
+    rotations      [4, B, 2, R] float32   of p in layers without compression; of p, p - 3 and
+                   p - 127 in layers with it: where blocks of 4 and of 128 begin that end at p
     """
 
     window_slots: torch.Tensor
@@ -53,6 +60,9 @@ class DecodeIndices:
     c4_blocks: torch.Tensor
     c128_lengths: torch.Tensor
     c128_slots: torch.Tensor
+    c4_visible: torch.Tensor
+    c4_chosen: torch.Tensor
+    rotations: torch.Tensor
 
 
 def decode_indices(
@@ -63,6 +73,8 @@ def decode_indices(
     window_from: torch.Tensor | None,
     sizes: PageSizes,
     c128_columns: int,
+    top_k: int = 0,
+    angles: torch.Tensor | None = None,
 ) -> DecodeIndices:
     """Return where B rows read and write, each at one position.
 
@@ -74,6 +86,9 @@ def decode_indices(
     c128_columns  most blocks of 128 that a row may see, rounded up to a multiple of 64; lengths
                   tell attention how few of them are there, so that a bound costs 4 bytes a column
                   and row, once a step
+    top_k         most blocks of 4 that a row attends
+    angles        [2, R] float32   of each channel for a position, in layers without and with
+                  compression, as `jit_kernels.rope.rotations` takes them; None: R is 0
 
     One launch: it belongs at the start of a CUDA graph over fixed inputs. Raises ShapeError.
     """
@@ -87,12 +102,17 @@ def decode_indices(
     if window_from is not None:
         check_shape("window_from", window_from, rows)
         check_dtype("window_from", window_from, torch.int64)
+    if angles is None:
+        angles = torch.empty((2, 0), dtype=torch.float32, device=position.device)
+    check_shape("angles", angles, 2, None)
+    check_dtype("angles", angles, torch.float32)
     if c128_columns % KEY_TILE:
         raise ShapeError(f"c128_columns is {c128_columns}, expected a multiple of {KEY_TILE}")
     if sizes.page % 128:
         raise ShapeError(f"pages of {sizes.page} positions hold no whole blocks of 128")
     if window.shape[1] * sizes.swa_page < sizes.window:
         raise ShapeError(f"{window.shape[1]} SWA pages hold no window of {sizes.window}")
-    return DecodeIndices(
-        *_decode_indices(position, page_table, window, window_from, sizes, c128_columns)
+    made = _decode_indices(
+        position, page_table, window, window_from, sizes, c128_columns, top_k, angles
     )
+    return DecodeIndices(*made)

@@ -4,10 +4,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from jit_kernels.rope.reference import rotations
+
 if TYPE_CHECKING:
     from jit_kernels.decode_indices import PageSizes
 
 KEY_TILE = 64
+# How many positions before a row's own each of its rotations is of.
+BACK = (0, 0, 3, 127)
 
 
 def decode_indices(
@@ -17,6 +21,8 @@ def decode_indices(
     window_from: torch.Tensor | None,
     sizes: "PageSizes",
     c128_columns: int,
+    top_k: int,
+    angles: torch.Tensor,
 ) -> tuple[torch.Tensor, ...]:
     """Return slots in the order of `DecodeIndices`; see `jit_kernels.decode_indices`."""
     lowest = torch.zeros_like(position) if window_from is None else window_from.clamp(min=0)
@@ -48,4 +54,8 @@ def decode_indices(
     return (
         *(window_slots, swa_slot, finished(4), finished(128)),
         *(c4_blocks, blocks.to(torch.int32), c128_slots.to(torch.int32)),
+        *(c4_blocks.to(torch.int64), c4_blocks.clamp(max=top_k)),
+        torch.stack(
+            [rotations(position - back, angles[min(nth, 1)]) for nth, back in enumerate(BACK)]
+        ),
     )

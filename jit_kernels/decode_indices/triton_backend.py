@@ -1,6 +1,7 @@
 """Slots of decoding rows in Triton, in one launch.
 
-The first program of a row does its window and single slots, each other one a stretch of columns.
+The first program of a row does its window and single numbers, the next ones cosines or sines of a
+rotation each, since those of large angles take long, and each other one a stretch of columns.
 """
 
 from typing import TYPE_CHECKING
@@ -9,11 +10,15 @@ import torch
 import triton
 import triton.language as tl
 
+from jit_kernels.rope.triton_backend import cosines, signed_sines
+
 if TYPE_CHECKING:
     from jit_kernels.decode_indices import PageSizes
 
 KEY_TILE = 64
 COLUMNS = 1024
+# Rotations of a row.
+TURNS = 4
 
 
 @triton.jit
@@ -38,14 +43,34 @@ def _finished(
 
 
 @triton.jit
+def _turn(
+    nth: tl.tensor, row: tl.tensor, rows: tl.tensor, position: tl.tensor, angle_ptr: tl.tensor,
+    out_ptr: tl.tensor, channels: tl.tensor, WIDTH: tl.constexpr,
+) -> None:  # fmt: skip
+    """Write cosines, if `nth` is even, or sines of rotation nth // 2 of a row."""
+    turn = nth // 2
+    position -= tl.where(turn == 2, 3, tl.where(turn == 3, 127, 0))
+    channel = tl.arange(0, WIDTH)
+    mask = channel < channels
+    angle = tl.load(angle_ptr + tl.where(turn == 0, 0, channels) + channel, mask=mask, other=0.0)
+    at = out_ptr + ((turn * rows + row) * 2 + nth % 2) * channels + channel
+    if nth % 2 == 0:
+        tl.store(at, cosines(position, angle), mask=mask)
+    else:
+        tl.store(at, signed_sines(position, angle, channel), mask=mask)
+
+
+@triton.jit(do_not_specialize=["top_k"])
 def _kernel(
     position_ptr: tl.tensor, page_table_ptr: tl.tensor, table_row: tl.tensor,
     window_ptr: tl.tensor, window_row: tl.tensor, window_pages: tl.tensor,
     window_from_ptr: tl.tensor, window_slots_ptr: tl.tensor, swa_slot_ptr: tl.tensor,
     c4_slot_ptr: tl.tensor, c128_slot_ptr: tl.tensor, c4_blocks_ptr: tl.tensor,
-    c128_lengths_ptr: tl.tensor, c128_slots_ptr: tl.tensor, columns: tl.tensor,
-    HAS_FROM: tl.constexpr, PAGE: tl.constexpr, SWA_PAGE: tl.constexpr, WINDOW: tl.constexpr,
-    PADDED: tl.constexpr, POWER: tl.constexpr, COLUMNS: tl.constexpr,
+    c128_lengths_ptr: tl.tensor, c128_slots_ptr: tl.tensor, c4_visible_ptr: tl.tensor,
+    c4_chosen_ptr: tl.tensor, rotations_ptr: tl.tensor, columns: tl.tensor, top_k: tl.tensor,
+    angle_ptr: tl.tensor, channels: tl.tensor, HAS_FROM: tl.constexpr, PAGE: tl.constexpr,
+    SWA_PAGE: tl.constexpr, WINDOW: tl.constexpr, PADDED: tl.constexpr, POWER: tl.constexpr,
+    COLUMNS: tl.constexpr, PARTS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     row, program = tl.program_id(0).to(tl.int64), tl.program_id(1)
     position = tl.load(position_ptr + row)
@@ -68,11 +93,19 @@ def _kernel(
         tl.store(swa_slot_ptr + row, tl.where(live, own, 0))
         tl.store(c4_slot_ptr + row, tl.where(live, _finished(place, full, PAGE, 4), 0))
         tl.store(c128_slot_ptr + row, tl.where(live, _finished(place, full, PAGE, 128), 0))
-        tl.store(c4_blocks_ptr + row, ((position + 1) // 4).to(tl.int32))
+        seen_4 = (position + 1) // 4
+        tl.store(c4_blocks_ptr + row, seen_4.to(tl.int32))
+        tl.store(c4_visible_ptr + row, seen_4)
+        tl.store(c4_chosen_ptr + row, tl.minimum(seen_4, top_k).to(tl.int32))
         tl.store(c128_lengths_ptr + row, blocks.to(tl.int32))
+    elif program <= PARTS:
+        _turn(
+            program - 1, row, tl.num_programs(0), position, angle_ptr, rotations_ptr, channels,
+            WIDTH,
+        )  # fmt: skip
     else:
         PER_PAGE: tl.constexpr = PAGE // 128
-        block = (program - 1) * COLUMNS + tl.arange(0, COLUMNS)
+        block = (program - 1 - PARTS) * COLUMNS + tl.arange(0, COLUMNS)
         found = block < blocks
         page = tl.load(table_ptr + block // PER_PAGE, mask=found, other=0)
         listed = tl.where(found, page * PER_PAGE + block % PER_PAGE, -1)
@@ -86,24 +119,29 @@ def decode_indices(
     window_from: torch.Tensor | None,
     sizes: "PageSizes",
     c128_columns: int,
+    top_k: int,
+    angles: torch.Tensor,
 ) -> tuple[torch.Tensor, ...]:
     """Return slots in the order of `DecodeIndices`; see `jit_kernels.decode_indices`."""
     rows, padded = position.shape[0], triton.cdiv(sizes.window, KEY_TILE) * KEY_TILE
-    where = position.device
-    narrow = [(rows, padded), (rows,), (rows,), (rows, c128_columns)]
-    slots, c4, c128, columns = (
+    channels, where = angles.shape[1], position.device
+    narrow = [(rows, padded), (rows,), (rows,), (rows, c128_columns), (rows,)]
+    slots, c4, c128, columns, chosen = (
         torch.empty(shape, dtype=torch.int32, device=where) for shape in narrow
     )
-    swa, c4_slot, c128_slot = (
-        torch.empty((rows,), dtype=torch.int64, device=where) for _ in range(3)
+    swa, c4_slot, c128_slot, visible = (
+        torch.empty((rows,), dtype=torch.int64, device=where) for _ in range(4)
     )
-    result = (slots, swa, c4_slot, c128_slot, c4, c128, columns)
+    turns = torch.empty((TURNS, rows, 2, channels), dtype=torch.float32, device=where)
+    result = (slots, swa, c4_slot, c128_slot, c4, c128, columns, visible, chosen, turns)
     if not rows:
         return result
-    _kernel[(rows, 1 + triton.cdiv(c128_columns, COLUMNS))](
+    parts = 2 * TURNS if channels else 0
+    _kernel[(rows, 1 + parts + triton.cdiv(c128_columns, COLUMNS))](
         *(position.contiguous(), page_table, page_table.stride(0)),
         *(window, window.stride(0), window.shape[1]),
-        *(position if window_from is None else window_from.contiguous(), *result, c128_columns),
+        *(position if window_from is None else window_from.contiguous(), *result),
+        *(c128_columns, top_k, angles.contiguous(), channels),
         HAS_FROM=window_from is not None,
         PAGE=sizes.page,
         SWA_PAGE=sizes.swa_page,
@@ -111,6 +149,8 @@ def decode_indices(
         PADDED=padded,
         POWER=triton.next_power_of_2(padded),
         COLUMNS=COLUMNS,
+        PARTS=parts,
+        WIDTH=triton.next_power_of_2(max(channels, 1)),
         num_warps=4,
     )
     return result

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
-from jit_kernels.cuda_device import why_no_triton
+from jit_kernels.cuda_device import why_no_nvcc, why_no_triton
 from jit_kernels.paged_attention.split_plans import KeyCounts, SplitPlan, together
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.registry import Backend, select
@@ -31,10 +31,19 @@ WIDTH = 512
 # Data and scale bytes of a packed record of 448 + 64 channels.
 RECORD_BYTES = (576, 8)
 
+
+def _why_no_few_rows() -> str | None:
+    # It leaves to FlashMLA what it does not take.
+    return why_no_flash_mla() or why_no_nvcc()
+
+
 _MODULE = "jit_kernels.paged_attention"
 _paged_attention: Callable[..., torch.Tensor] = select(
     "paged_attention",
     [
+        Backend(
+            "few_rows", f"{_MODULE}.few_rows_backend:paged_attention", _why_no_few_rows, "cuda"
+        ),
         Backend(
             "flash_mla", f"{_MODULE}.flash_mla_backend:paged_attention", why_no_flash_mla, "cuda"
         ),

@@ -18,3 +18,11 @@ def rotated(x: torch.Tensor, rotation: torch.Tensor, inverse: bool = False) -> t
     # Products first, then one addition: a fused multiply-add would round differently in tails.
     straight, swapped = wide * cos, torch.stack((odd, even), -1).flatten(-2) * sin
     return (straight - swapped if inverse else straight + swapped).to(x.dtype)
+
+
+def rotations(positions: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+    """Return cosines and signed sines; see `jit_kernels.rope.rotations`."""
+    signs = torch.ones_like(angles)
+    signs[::2] = -1.0
+    angle = positions.to(torch.float32).unsqueeze(1) * angles
+    return torch.stack((angle.cos(), angle.sin() * signs), 1)

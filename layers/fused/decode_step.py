@@ -15,9 +15,8 @@ from jit_kernels.decode_indices import PageSizes, decode_indices
 from jit_kernels.indexer_queries import indexer_queries
 from jit_kernels.paged_attention import KeyCounts, PagedKeys, paged_attention, together
 from jit_kernels.paged_logits import LogitsPlan, paged_logits, row_slices
-from jit_kernels.select_topk import select_topk
+from jit_kernels.select_topk import select_slots
 from jit_kernels.store_kv import norm_rope_store
-from jit_kernels.translate_blocks import translate_blocks
 from layers.config import ModelConfig
 from layers.fused.step import FoldWeights, PoolingWeights
 from layers.rope import RopeFrequencies
@@ -95,13 +94,19 @@ class DecodeStep:
             window_from=None,
             sizes=PageSizes(tree.page_size, tree.swa_page_size, tree.window),
             c128_columns=whole_tiles(pages * (tree.page_size // 128)),
+            top_k=config.index_topk,
+            angles=rope.angles,
         )
-        ratios = set(config.compress_ratios)
-        self._rotation, self._ended = self._rotations(rope, ratios)
-        self._visible = at.c4_blocks.to(torch.int64)
-        self._chosen_lengths = at.c4_blocks.clamp(max=config.index_topk)
+        plain, compressed, blocks_4, blocks_128 = at.rotations
+        self._rotation = {False: plain, True: compressed}
+        self._ended = {
+            4: EndedBlocks(at.c4_slot, blocks_4),
+            128: EndedBlocks(at.c128_slot, blocks_128),
+        }
+        self._visible, self._chosen_lengths = at.c4_visible, at.c4_chosen
         # One launch plans the attention of all kinds of layers.
-        counts = {ratio: self._key_counts(ratio) for ratio in sorted(ratios)}
+        ratios = sorted(set(config.compress_ratios))
+        counts = {ratio: self._key_counts(ratio) for ratio in ratios}
         self._split = dict(zip(counts, together(list(counts.values())), strict=True))
         self._logits = [
             (part, LogitsPlan())
@@ -110,29 +115,6 @@ class DecodeStep:
             )
         ]
         self._chosen: Tensor | None = None
-
-    def _rotations(
-        self, rope: RopeFrequencies, ratios: set[int]
-    ) -> tuple[dict[bool, Tensor], dict[int, EndedBlocks]]:
-        """Return rotations of the rows, by whether layers compress, and of blocks that they end.
-
-        All of one set of frequencies are made at once: each is a handful of small launches.
-        """
-        position = self._rows.position
-        ends = {4: self._at.c4_slot, 128: self._at.c128_slot}
-        slots = {ratio: slot for ratio, slot in ends.items() if ratio in ratios}
-        rotation: dict[bool, Tensor] = {}
-        ended: dict[int, EndedBlocks] = {}
-        if 0 in ratios:
-            rotation[False] = rope.rotation(position, compressed=False)
-        if slots:
-            wanted = torch.cat([position, *(position - (ratio - 1) for ratio in slots)])
-            made = rope.rotation(wanted, compressed=True)
-            own, *blocks = made.unflatten(0, (1 + len(slots), position.shape[0]))
-            rotation[True] = own
-            for (ratio, slot), turned in zip(slots.items(), blocks, strict=True):
-                ended[ratio] = EndedBlocks(slot, turned)
-        return rotation, ended
 
     @property
     def input_ids(self) -> Tensor:
@@ -207,8 +189,14 @@ class DecodeStep:
                 columns=self._columns,
                 plan=plan,
             )
-            blocks = select_topk(scores, self._visible[part], top_k=top_k)
-            translate_blocks(blocks, table, self._chosen[part], page_blocks=self._page_blocks)
+            select_slots(
+                scores,
+                self._visible[part],
+                table,
+                self._chosen[part],
+                top_k=top_k,
+                page_blocks=self._page_blocks,
+            )
 
     def attend(self, layer: int, q: Tensor, sink: Tensor) -> Tensor:
         """Attend window and blocks where they lie; see `FusedStep`."""

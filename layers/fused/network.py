@@ -14,6 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from jit_kernels.embed_streams import embed_streams
 from layers.config import ConfigFault, ModelConfig
 from layers.embedding import VocabTable
 from layers.forward_batch import ForwardBatch
@@ -65,8 +66,13 @@ class FusedLayer:
         attention: FusedAttention,
         experts: FusedExperts,
         device: torch.device,
+        side: SideStream,
     ) -> None:
-        """Allocate norms and mixing weights around the two blocks."""
+        """Allocate norms and mixing weights around the two blocks.
+
+        side  where what a step derives for all layers may be under way when it is called
+        """
+        self._side = side
         width, eps = config.hidden_size, config.rms_norm_eps
         self._attention_mix = HyperConnection(config, name="hc_attn", device=device)
         self._attention_norm = RmsNorm(width, eps=eps, name="attn_norm", device=device)
@@ -78,6 +84,7 @@ class FusedLayer:
     def __call__(self, streams: Tensor, step: FusedStep) -> Tensor:
         """Return the streams [T, N, d] after this layer."""
         x, *mixes = self._attention_mix.pre_norm(streams, self._attention_norm)
+        self._side.join()
         return self._mixed(self._attention(x, step), streams, mixes, step)
 
     @property
@@ -163,7 +170,7 @@ class FusedV4:
         form: ExpertForm = "fp4" if deterministic and experts == "both" else experts
         expands = form == "fp4" and not deterministic
         workspace = expert_workspace(config, shards, device) if expands else None
-        side = SideStream(device)
+        self._side = side = SideStream(device)
         attention = partial(
             FusedAttention,
             config,
@@ -183,7 +190,7 @@ class FusedV4:
             deterministic=deterministic,
         )
         self._layers = [
-            FusedLayer(config, attention(layer), routed(layer), device)
+            FusedLayer(config, attention(layer), routed(layer), device, side)
             for layer in range(config.num_hidden_layers)
         ]
         self._pieces: PrefillPieces | None = None
@@ -212,7 +219,11 @@ class FusedV4:
 
         Launches alone: a CUDA graph can hold it. Pools are written in place.
         """
-        step = DecodeStep(rows, pools, self.config, self._rope, deterministic=self.deterministic)
+        # Embedding and first mix ask nothing of the step but its tokens.
+        with self._side.beside(rows.input_ids.shape[0]):
+            step = DecodeStep(
+                rows, pools, self.config, self._rope, deterministic=self.deterministic
+            )
         return self._logits(self._streams(step))
 
     @torch.inference_mode()
@@ -262,10 +273,7 @@ class FusedV4:
 
     def _embedded(self, input_ids: Tensor) -> Tensor:
         """Return the streams of tokens before the first layer, [T, N, d]."""
-        count = self.config.hc_mult
-        # Looked up once a stream: repeating what was found takes twice as long.
-        streams = self._embedding.embed(input_ids.repeat_interleave(count))
-        return streams.unflatten(0, (-1, count))
+        return embed_streams(input_ids, self._embedding.weight, streams=self.config.hc_mult)
 
     def _logits(self, streams: Tensor) -> Tensor:
         return self._head(self._norm(self._head_mix(streams)))

@@ -5,6 +5,8 @@ import torch
 
 from jit_kernels.checks import ShapeError
 from jit_kernels.decode_indices import DecodeIndices, PageSizes, decode_indices
+from jit_kernels.rope import rotations
+from tests.testing.compare import assert_same_bits
 
 V4 = PageSizes(page=256, swa_page=64, window=128)
 
@@ -68,6 +70,25 @@ def test_a_row_that_pads_the_batch_reads_nothing_and_writes_to_the_dummy(
         assert bool((slots[0] == -1).all())
     for slot in (made.swa_slot, made.c4_slot, made.c128_slot, made.c4_blocks, made.c128_lengths):
         assert int(slot[0]) == 0
+
+
+def test_rotations_are_of_the_position_and_of_where_its_blocks_begin(device: torch.device) -> None:
+    position, angles = torch.tensor([127, -1, 900_003]), torch.rand(2, 6)
+    table, window = (torch.ones((3, size), dtype=torch.int32) for size in (4096, 2))
+
+    made = decode_indices(
+        *(position, table, window),
+        window_from=None,
+        sizes=V4,
+        c128_columns=64,
+        top_k=20,
+        angles=angles,
+    )
+
+    assert made.c4_visible.tolist() == made.c4_blocks.tolist() == [32, 0, 225_001]
+    assert made.c4_chosen.tolist() == [20, 0, 20]
+    for turn, (kind, back) in zip(made.rotations, ((0, 0), (1, 0), (1, 3), (1, 127)), strict=True):
+        assert_same_bits(turn, rotations(position - back, angles[kind]))
 
 
 def test_sizes_that_do_not_fit_are_refused(device: torch.device) -> None:

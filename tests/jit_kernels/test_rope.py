@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from jit_kernels.checks import ShapeError
-from jit_kernels.rope import rope
+from jit_kernels.rope import rope, rotations
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
 from tests.testing.rows import assert_rows_independent
 
@@ -57,3 +57,17 @@ def test_a_row_has_the_same_bits_in_any_company() -> None:
 def test_rotations_of_other_tokens_are_refused() -> None:
     with pytest.raises(ShapeError, match="rotation has shape"):
         rope(torch.zeros(2, 1, 4), torch.zeros(3, 2, 4))
+
+
+def test_a_rotation_holds_cosines_then_sines_with_the_sign_of_their_place() -> None:
+    position, angle = torch.tensor([0, 5, 700]), torch.tensor([0.7, 0.01])
+
+    got = rotations(position, angle.repeat_interleave(2))
+
+    turned = position.float()[:, None] * angle
+    assert_close(got, rotation(turned), Bounds(atol=1e-6))
+
+
+def test_positions_that_are_no_integers_are_refused() -> None:
+    with pytest.raises(ShapeError, match="positions"):
+        rotations(torch.zeros(2), torch.zeros(4))

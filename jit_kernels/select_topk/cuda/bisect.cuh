@@ -3,9 +3,10 @@
 // zeros equal, as a sort of tensors does.
 #pragma once
 
+#include "target.cuh"
+
 constexpr int THREADS = 512;
 constexpr int WARPS = THREADS / 32;
-constexpr unsigned ALL = 0xffffffffu;
 
 // Nothing has the order 0: it stands for no number.
 __device__ inline unsigned order(float x) {
@@ -18,6 +19,13 @@ __device__ inline unsigned order(float x) {
 // The number of that order; NaN above infinity.
 __device__ inline float number(unsigned order) {
     return __uint_as_float(order & 0x80000000u ? order & 0x7fffffffu : ~order);
+}
+
+// The higher number; NaN if one is.
+__device__ inline float higher(float a, float b) {
+    float c;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+    return c;
 }
 
 // How many of the block's keys are at least `border`.
@@ -77,15 +85,16 @@ __device__ Border bisect(const unsigned (&keys)[EACH], int need, int most, Range
     return border;
 }
 
-// Write the columns whose bits are set, in ascending order, from `out` on: of `above` all, of `equal`
-// the first `need`. A thread has WORDS words. Returns how many of both and of equal ones.
+// Write the columns whose bits are set, in ascending order, from place `from` on: of `above` all,
+// of `equal` the first `need`. A thread has WORDS words. Returns how many of both and of equal
+// ones.
 struct Written {
     int all, equal;
 };
 
 template <int WORDS>
 __device__ inline Written emit_bits(const unsigned *above, const unsigned *equal, int window,
-                                    int need, int *totals, long long *out) {
+                                    int need, int *totals, const Target &out, int from) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = threadIdx.x * WORDS;
     int mine = 0;
     for (int i = 0; i < WORDS; i++) mine += __popc(above[first + i]);
@@ -105,19 +114,20 @@ __device__ inline Written emit_bits(const unsigned *above, const unsigned *equal
         if (w < warp) before += totals[w];
         all += totals[w];
     }
-    int seen = before >> 16, place = (before & 0xffff) + min(seen, need);
+    int seen = before >> 16, place = from + (before & 0xffff) + min(seen, need);
     for (int i = 0; i < WORDS; i++) {
         unsigned same = equal ? equal[first + i] : 0;
         for (unsigned bits = above[first + i] | same; bits; bits &= bits - 1) {
             const int bit = __ffs(bits) - 1;
             if (same >> bit & 1 && seen++ >= need) continue;
-            out[place++] = window + (first + i) * 32 + bit;
+            out.put(place++, window + (first + i) * 32 + bit);
         }
     }
     return {(all & 0xffff) + min(all >> 16, need), min(all >> 16, need)};
 }
 
-// Write all `count` columns and -1 up to `top_k`.
-__device__ inline void take_all(int count, int top_k, long long *out) {
-    for (int i = threadIdx.x; i < top_k; i += THREADS) out[i] = i < count ? i : -1;
+// Write all `count` columns.
+__device__ inline void take_all(int count, const Target &out) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < count; i += THREADS) out.put(i, i);
 }

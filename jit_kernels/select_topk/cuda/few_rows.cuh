@@ -12,7 +12,7 @@ constexpr int RUN = 8, RUNS = 4, LINE = 32;
 constexpr int FEW_COLUMNS = SHARES * THREADS * RUNS * RUN, FEW_TOP_K = 1024;
 constexpr int SLOTS = CAPACITY / SHARES;  // what a block may hand in
 constexpr int FINE_BITS = 11, FINE_BINS = 1 << FINE_BITS;
-constexpr int BUCKET = FEW_COLUMNS / THREADS;  // columns that are counted together
+constexpr int STRETCH = FEW_COLUMNS / THREADS;  // columns that are counted together
 
 static_assert(FEW_COLUMNS <= WINDOW && FINE_BINS <= BINS && 32 % SHARES == 0 && WARPS * 2 == 32);
 
@@ -79,13 +79,6 @@ __device__ inline void load_runs(float (&held)[RUNS][RUN], const float *data, in
             }
         }
     }
-}
-
-// The higher number; NaN if one is.
-__device__ inline float higher(float a, float b) {
-    float c;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
-    return c;
 }
 
 // The highest key of a run of which `count` scores are seen, 0 if none is.
@@ -166,11 +159,11 @@ __device__ inline bool is_last_share(int *arrived, int *shared) {
     return *shared;
 }
 
-// Write the chosen columns, `top_k` of them, in ascending order from `out` on: by the bits of all
-// columns, of which each thread's BUCKET are counted.
+// Write the chosen columns, `top_k` of them, in ascending order: by the bits of all columns, of which
+// each thread's STRETCH are counted.
 template <int EACH>
 __device__ void emit_few(const bool (&chosen)[EACH], const unsigned (&columns)[EACH], int top_k,
-                         long long *out, Shared &shared) {
+                         const Target &out, Shared &shared) {
     unsigned *const before = shared.above;
     __shared__ unsigned list[FEW_TOP_K];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -184,7 +177,7 @@ __device__ void emit_few(const bool (&chosen)[EACH], const unsigned (&columns)[E
         if (!chosen[j]) continue;
         list[atomicAdd(&shared.found, 1)] = columns[j];
         atomicOr(&shared.bits[columns[j] / 32], 1u << columns[j] % 32);
-        atomicAdd(&before[columns[j] / BUCKET], 1);
+        atomicAdd(&before[columns[j] / STRETCH], 1);
     }
     __syncthreads();
     const int mine = before[threadIdx.x];
@@ -201,18 +194,18 @@ __device__ void emit_few(const bool (&chosen)[EACH], const unsigned (&columns)[E
 #pragma unroll 1
     for (int i = threadIdx.x; i < top_k; i += THREADS) {
         const unsigned column = list[i];
-        int place = before[column / BUCKET];
-        for (unsigned w = column / BUCKET * (BUCKET / 32); w < column / 32; w++) {
+        int place = before[column / STRETCH];
+        for (unsigned w = column / STRETCH * (STRETCH / 32); w < column / 32; w++) {
             place += __popc(shared.bits[w]);
         }
         place += __popc(shared.bits[column / 32] & ((1u << column % 32) - 1));
-        out[place] = column;
+        out.put(place, column);
     }
 }
 
 // Choose among what all blocks of a row have handed in. False if one had more than its slots, or
 // too little reaches the highest floor.
-__device__ inline bool choose_few(const Row &row, int top_k, int count, long long *out,
+__device__ inline bool choose_few(const Row &row, int top_k, int count, const Target &out,
                                   Shared &shared) {
     constexpr int EACH = CAPACITY / THREADS;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -257,7 +250,7 @@ __device__ inline bool choose_few(const Row &row, int top_k, int count, long lon
 }
 
 template <bool ALIGNED>
-__global__ void __launch_bounds__(THREADS, 1) few_rows(Scores scores, Row *rows, long long *out) {
+__global__ void __launch_bounds__(THREADS, 1) few_rows(Scores scores, Row *rows, Target target) {
     __shared__ Shared shared;
     const int nth = blockIdx.y, share = blockIdx.x;
     const float *const data = scores.data + nth * scores.stride;
@@ -265,7 +258,8 @@ __global__ void __launch_bounds__(THREADS, 1) few_rows(Scores scores, Row *rows,
     cudaGridDependencySynchronize();
     load_runs<ALIGNED>(held, data, scores.columns);
     const int count = seen(scores, nth);
-    out += (long long)nth * scores.top_k;
+    const Target out = target.of(nth);
+    if (!share) out.end_at(min(count, scores.top_k));
     if (count <= SHORT_ROW) {
         if (!share) select_held<ALIGNED>(scores, nth, count, out, shared);
         return;

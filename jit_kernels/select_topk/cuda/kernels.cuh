@@ -4,6 +4,7 @@
 // in the same sample, and collects what reaches it; the last block of the row chooses.
 #pragma once
 
+#include "places.cuh"
 #include "radix.cuh"
 
 constexpr int MAX_TOP_K = 2048;  // as the public function has it
@@ -11,7 +12,6 @@ constexpr int CAPACITY = 4096;  // what a row may collect; else one block goes t
 constexpr int SHORT_ROW = 16384;
 // A sample: parts of a row, spread over it, each of as many scores as a sector of the cache has.
 constexpr int PART = 8, PARTS = 2 * THREADS;
-constexpr int WORDS = 16, WINDOW = THREADS * WORDS * 32;  // columns whose bits a block holds
 
 constexpr int SHARES = 16;  // blocks that hold one of few rows
 
@@ -25,7 +25,8 @@ struct Row {
 struct Scores {
     const float *data;
     long long stride;
-    const long long *visible;
+    const void *visible;  // of long long, or of int where they are not wide
+    bool wide;
     int columns, top_k;
 };
 
@@ -34,16 +35,24 @@ struct Shared {
         uint2 list[CAPACITY];
         unsigned keys[CAPACITY];
         unsigned bits[WINDOW / 32];
+        uint4 marks[MARKS];
         int bins[BINS];
     };
-    unsigned above[THREADS], equal[THREADS];
+    union {
+        struct {
+            unsigned above[THREADS], equal[THREADS];
+        };
+        int2 buckets[THREADS];
+    };
+    Counters counters;
     Range ranges[WARPS];
     Scratch scratch;
     int found, base;
 };
 
 __device__ inline int seen(const Scores &scores, int row) {
-    const long long visible = scores.visible[row];
+    const long long visible = scores.wide ? static_cast<const long long *>(scores.visible)[row]
+                                          : static_cast<const int *>(scores.visible)[row];
     return visible < 0 ? 0 : visible < scores.columns ? (int)visible : scores.columns;
 }
 
@@ -126,7 +135,7 @@ __device__ Border find_border(const unsigned (&keys)[4 * QUADS], int need, Share
 
 // Choose from a row of more than `top_k` and no more than 4 * THREADS * QUADS scores.
 template <int QUADS, bool ALIGNED>
-__device__ void select_short(const float *data, int count, int top_k, long long *out,
+__device__ void select_short(const float *data, int count, int top_k, const Target &out,
                              Shared &shared) {
     unsigned keys[4 * QUADS];
     {
@@ -153,16 +162,16 @@ __device__ void select_short(const float *data, int count, int top_k, long long 
     }
     __syncthreads();
     const int need = border.count > top_k ? top_k - above : top_k;
-    emit_bits<1>(shared.above, shared.equal, 0, need, shared.scratch.totals[0], out);
+    emit_bits<1>(shared.above, shared.equal, 0, need, shared.scratch.totals[0], out, 0);
 }
 
 // Choose from a row that one block holds.
 template <bool ALIGNED>
-__device__ void select_held(const Scores &scores, int row, int count, long long *out,
+__device__ void select_held(const Scores &scores, int row, int count, const Target &out,
                             Shared &shared) {
     const float *const data = scores.data + row * scores.stride;
     if (count <= scores.top_k) {
-        take_all(count, scores.top_k, out);
+        take_all(count, out);
     } else if (count <= 4 * THREADS) {
         select_short<1, ALIGNED>(data, count, scores.top_k, out, shared);
     } else if (count <= 8 * THREADS) {
@@ -173,11 +182,12 @@ __device__ void select_held(const Scores &scores, int row, int count, long long 
 }
 
 template <bool ALIGNED>
-__global__ void __launch_bounds__(THREADS, 2) short_rows(Scores scores, long long *out) {
+__global__ void __launch_bounds__(THREADS, 2) short_rows(Scores scores, Target target) {
     __shared__ Shared shared;
-    const int row = blockIdx.x;
-    select_held<ALIGNED>(scores, row, seen(scores, row), out + (long long)row * scores.top_k,
-                         shared);
+    const int row = blockIdx.x, count = seen(scores, row);
+    const Target out = target.of(row);
+    out.end_at(min(count, scores.top_k));
+    select_held<ALIGNED>(scores, row, count, out, shared);
 }
 
 // The floor of a long row by a sample: most likely a little more than `top_k` scores reach it. Of
@@ -202,7 +212,10 @@ __device__ unsigned sample_floor(const float *data, int count, int top_k, Shared
     const float share = (float)top_k * (PART * PARTS) / count;
     const int need = (int)(share + 5.0f * sqrtf(share)) + 4;
     if (need > PARTS / 2) return 1;
-    return bisect(highest, need, need + need / 4, shared.ranges).key;
+    const Spread spread = spread_of(highest, shared.counters);
+    const auto key = [&](int i) { return highest[i]; };
+    return close_in<2>(key, need, need + need / 4, 0, spread.least, spread.most, shared.counters)
+        .low;
 }
 
 // Say that this block of a row is done; return in every thread whether it is the last of them.
@@ -215,44 +228,44 @@ __device__ inline bool is_last(int *arrived, int blocks, int *shared) {
     return *shared;
 }
 
-// Choose among a row's candidates. False if more of them equal the last chosen one than there are
-// places; then `edge` says which and how many.
+// Choose among a row's candidates.
 template <int EACH>
-__device__ bool choose(const Row &row, int total, const Scores &scores, int count, long long *out,
-                       Shared &shared, Edge *edge) {
-    unsigned keys[EACH];
-    int columns[EACH];
+__device__ void choose(const Row &row, int total, int top_k, int count, const Target &out,
+                       Shared &shared) {
+    unsigned keys[EACH], columns[EACH];
+    int pages[EACH];
+#pragma unroll
     for (int j = 0; j < EACH; j++) {
         const int i = j * THREADS + threadIdx.x;
         const uint2 one = i < total ? __ldcg(&row.candidates[i]) : make_uint2(0, 0);
         keys[j] = one.x;
         columns[j] = one.y;
+        pages[j] = i < total ? out.page((int)one.y) : 0;
     }
-    const Border border = bisect(keys, scores.top_k, scores.top_k, shared.ranges);
-    if (border.count > scores.top_k) {
-        const int above = border.key < ALL ? count_from(keys, border.key + 1) : 0;
-        *edge = {border.key, scores.top_k - above};
-        return false;
-    }
-    for (int window = 0; window < count; window += WINDOW) {
-        __syncthreads();
-        for (int i = threadIdx.x; i < WINDOW / 32; i += THREADS) shared.bits[i] = 0;
-        __syncthreads();
+    const Spread spread = spread_of(keys, shared.counters);
+    const Cut cut = find_cut(keys, [&](int j) { return columns[j]; }, count, top_k, spread.least,
+                             spread.most, shared.counters);
+#pragma unroll 1
+    for (unsigned window = 0; window < count; window += WINDOW) {
+        bool chosen[EACH];
+        int earlier = 0, from = 0;
+#pragma unroll
         for (int j = 0; j < EACH; j++) {
-            const unsigned bit = columns[j] - window;
-            if (keys[j] >= border.key && bit < WINDOW) {
-                atomicOr(&shared.bits[bit / 32], 1u << bit % 32);
-            }
+            const bool taken = cut.takes(keys[j], columns[j]);
+            chosen[j] = taken && columns[j] - window < WINDOW;
+            earlier += taken && columns[j] < window;
         }
+        for (int bit = 1; bit <= EACH; bit *= 2) from += bit * __syncthreads_count(earlier & bit);
+        clear_places(shared.marks, shared.buckets);
         __syncthreads();
-        out += emit_bits<WORDS>(shared.bits, nullptr, window, 0, shared.scratch.totals[0], out).all;
+        place_chosen(chosen, columns, pages, window, from, out, shared.marks, shared.buckets,
+                     shared.counters.totals);
     }
-    return true;
 }
 
 // What the last block of a row does.
 __device__ inline void finish(Row &row, const Scores &scores, const float *data, int count,
-                              long long *out, Shared &shared) {
+                              const Target &out, Shared &shared) {
     const int total = __ldcg(&row.collected);
     __syncthreads();
     if (threadIdx.x == 0) row.collected = row.arrived = 0;
@@ -261,21 +274,22 @@ __device__ inline void finish(Row &row, const Scores &scores, const float *data,
         select_all(score, count, scores.top_k, out, shared.bins, shared.scratch);
         return;
     }
-    Edge edge;
-    const bool chosen = total <= 4 * THREADS
-                            ? choose<4>(row, total, scores, count, out, shared, &edge)
-                            : choose<8>(row, total, scores, count, out, shared, &edge);
-    if (!chosen) emit(score, count, edge, out, shared.scratch);
+    if (total <= 4 * THREADS) {
+        choose<4>(row, total, scores.top_k, count, out, shared);
+    } else {
+        choose<8>(row, total, scores.top_k, count, out, shared);
+    }
 }
 
 // Go through one of the row's pieces of `piece` scores each, 4 * THREADS * QUADS at a time.
 template <int QUADS, bool ALIGNED>
 __global__ void __launch_bounds__(THREADS, 2)
-    long_rows(Scores scores, Row *rows, int piece, long long *out) {
+    long_rows(Scores scores, Row *rows, int piece, Target target) {
     constexpr int STEP = 4 * THREADS * QUADS;
     __shared__ Shared shared;
     const int nth = blockIdx.y, count = seen(scores, nth), start = blockIdx.x * piece;
-    out += (long long)nth * scores.top_k;
+    const Target out = target.of(nth);
+    if (!start) out.end_at(min(count, scores.top_k));
     if (count <= SHORT_ROW) {
         if (!start) select_held<ALIGNED>(scores, nth, count, out, shared);
         return;
@@ -286,6 +300,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     float mine[4 * QUADS], next[4 * QUADS];
     load<QUADS, ALIGNED>(mine, data, start, end);
     if (threadIdx.x == 0) shared.found = 0;
+    clear(shared.counters);
     const float floor = number(sample_floor<ALIGNED>(data, count, scores.top_k, shared));
     __syncthreads();
     for (int first = start; first < end; first += STEP) {

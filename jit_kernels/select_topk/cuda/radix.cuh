@@ -87,7 +87,7 @@ __device__ Edge find_edge(Key key, int count, unsigned prefix, int need, int *bi
 // Write the indices of all keys above the edge, and of the first `need` equal to it, ascending.
 // Each warp takes a stretch of the keys: it counts, hears of those before it, and writes.
 template <class Key>
-__device__ void emit(Key key, int count, Edge edge, long long *out, Scratch &scratch) {
+__device__ void emit(Key key, int count, Edge edge, const Target &out, Scratch &scratch) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int stretch = (count + THREADS - 1) / THREADS * 32;
     const int first = min(warp * stretch, count), last = min(first + stretch, count);
@@ -117,7 +117,7 @@ __device__ void emit(Key key, int count, Edge edge, long long *out, Scratch &scr
         const int equals = equal + __popc(same & before);
         const int place = above + __popc(higher & before) + min(equals, edge.need);
         if (higher >> lane & 1 || (same >> lane & 1 && equals < edge.need)) {
-            out[place] = base + lane;
+            out.put(place, base + lane);
         }
         above += __popc(higher);
         equal += __popc(same);
@@ -126,7 +126,7 @@ __device__ void emit(Key key, int count, Edge edge, long long *out, Scratch &scr
 
 // Choose `top_k` of more than as many keys.
 template <class Key>
-__device__ void select_all(Key key, int count, int top_k, long long *out, int *bins,
+__device__ void select_all(Key key, int count, int top_k, const Target &out, int *bins,
                            Scratch &scratch) {
     const Found top = radix_pass<TOP_BITS>(key, count, 0, 32 - TOP_BITS, top_k, bins, scratch);
     emit(key, count, find_edge(key, count, top.bin, top_k - top.above, bins, scratch), out,

@@ -43,7 +43,9 @@ DECODES = [
     (16, 64, 512, False),
     (64, 64, 512, False),
     (256, 64, 512, False),
+    (1, 64, 0, False),
     (64, 64, 0, False),
+    (1, 64, 7040, True),
     (1, 64, 8192, True),
     (64, 64, 8192, True),
     (64, 128, 1024, False),
@@ -199,8 +201,14 @@ def _helpers(shrink: int) -> Iterator[tuple[str, str, int, Callable[[], Callable
             position = torch.randint(columns * 128, (rows,))
             table = torch.randint(1, 9999, (rows, columns // 2), dtype=torch.int32)
             window = torch.randint(1, 9999, (rows, 2), dtype=torch.int32)
+            angles = torch.rand(2, 64)
             return lambda: decode_indices(
-                *(position, table, window), window_from=None, sizes=V4, c128_columns=columns
+                *(position, table, window),
+                window_from=None,
+                sizes=V4,
+                c128_columns=columns,
+                top_k=512,
+                angles=angles,
             )
 
         yield "decode_indices", f"B={rows} C={columns}", rows * columns * 6, decode

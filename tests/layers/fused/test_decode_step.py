@@ -182,23 +182,25 @@ def test_a_step_of_padding_alone_writes_nothing_but_unit_0(device: torch.device)
 
 
 @pytest.mark.parametrize("rows", [1, 5])
-def test_rotations_made_together_are_those_of_each(device: torch.device, rows: int) -> None:
+def test_rotations_are_those_of_rows_and_of_the_blocks_that_they_end(
+    device: torch.device, rows: int
+) -> None:
     """A block's rotation is that of its first position, up to a million and for padding rows."""
     layers = FusedLayers(ReferenceLayers(CONFIG, device), as_decoded)
     direct = Direct(layers, "fp8", device=device)
     rope = RopeFrequencies(CONFIG, device)
-    batch = DecodeRows.empty(rows, pages=2, window_pages=4, device=device)
-    step = DecodeStep(batch, direct.pools, CONFIG, rope)
+    batch = DecodeRows.empty(rows, pages=4096, window_pages=4, device=device)
     position = torch.tensor([-1, 0, 130, 99_999, 999_999], device=device)[-rows:]
     batch.position.copy_(position)
 
-    made, ended = step._rotations(rope, {0, 4, 128})
+    step = DecodeStep(batch, direct.pools, CONFIG, rope)
 
     for compressed in (False, True):
-        assert_same_bits(made[compressed], rope.rotation(position, compressed=compressed))
+        want = rope.rotation(position, compressed=compressed)
+        assert_same_bits(step.rotation(compressed=compressed), want)
     for ratio in (4, 128):
         want = rope.rotation(position - (ratio - 1), compressed=True)
-        assert_same_bits(ended[ratio].rotation, want, what=f"blocks of {ratio}")
+        assert_same_bits(step._ended[ratio].rotation, want, what=f"blocks of {ratio}")
 
 
 def test_plans_of_attention_are_for_the_keys_that_layers_read(

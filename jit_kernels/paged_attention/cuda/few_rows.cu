@@ -1,0 +1,148 @@
+// Attention of few decoding rows over packed records, in one launch: rows, and teams of blocks that
+// take their tiles of 64 keys. A team exchanges values and weights, so that each block sums a
+// quarter of the channels over all of the team's keys.
+#include "collect.cuh"
+
+namespace {
+
+__global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ Call call) {
+    extern __shared__ __align__(1024) unsigned char memory[];
+    Shared &shared = *reinterpret_cast<Shared *>(memory);
+    const int warp = warp_number(), lane = threadIdx.x % 32, key = warp * 8 + lane / 4;
+    const int rank = blockIdx.x % TEAM, team = blockIdx.x / TEAM;
+    if (threadIdx.x == 0) make_barrier(&shared.filled);
+    arrive_at_cluster<false>();
+    await_kernels();
+    // The slots are asked for as if the row filled all columns, before its lengths are known.
+    Row row(call, blockIdx.y);
+    int slot = Place(call, row, team * TEAM + rank, key).slot(row.nth);
+    const bool guessed = row.find(call);
+    const unsigned meetings = row.teams > 1 ? read_now(call.meetings + row.nth) : 0;
+    await_cluster();
+    if (team >= row.teams) return;
+    const int tile = team * row.each * TEAM + rank;
+    const Place place(call, row, tile, key);
+    if (!guessed) slot = place.slot(row.nth);
+    if (place.column >= place.count) slot = -1;
+    Record record(place.keys, slot, lane % 4);
+    if (tile < row.tiles) ask_queries(call, row, shared);
+
+    Sums sums;
+    for (int round = 0; round < row.each; round++) {
+        const int first = (team * row.each + round) * TEAM, live = min(TEAM, row.tiles - first);
+        if (live <= 0) break;
+        if (round) {
+            // All have read what came in the round before.
+            arrive_at_cluster<true>();
+            await_cluster();
+        }
+        const bool mine = rank < live;
+        if (threadIdx.x == 0) {
+            expect_bytes(&shared.filled, (live - mine) * (OWN * TILE_BYTES + WEIGHTS_BYTES));
+        }
+        if (mine) take_tile(call, shared, record, slot >= 0, rank, warp, lane);
+        if (round + 1 < row.each) {
+            const Place next(call, row, first + TEAM + rank, key);
+            slot = next.slot(row.nth);
+            record = Record(next.keys, slot, lane % 4);
+        }
+        await_phase(&shared.filled, round % 2);
+        __syncwarp();
+        switch (live) {
+            case 1: add_tiles<1>(sums, shared, rank, warp, lane); break;
+            case 2: add_tiles<2>(sums, shared, rank, warp, lane); break;
+            case 3: add_tiles<3>(sums, shared, rank, warp, lane); break;
+            default: add_tiles<4>(sums, shared, rank, warp, lane);
+        }
+    }
+    // No block ends while its shared memory may still be read: what it sent has then come.
+    arrive_at_cluster<false>();
+    if (row.teams == 1) {
+        write_alone(call, row, sums, rank, warp, lane);
+    } else {
+        share_row(call, row, sums, shared, meetings, team, rank, warp, lane);
+    }
+    await_cluster();
+}
+
+struct Launch {
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attributes[2] = {};
+
+    Launch(int teams, int rows, cudaStream_t stream) {
+        attributes[0].id = cudaLaunchAttributeClusterDimension;
+        attributes[0].val.clusterDim = {TEAM, 1, 1};
+        // The launch is prepared while the kernel before it ends; it waits for that by itself.
+        attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attributes[1].val.programmaticStreamSerializationAllowed = 1;
+        config.gridDim = dim3(teams * TEAM, rows);
+        config.blockDim = dim3(THREADS);
+        config.dynamicSmemBytes = sizeof(Shared);
+        config.stream = stream;
+        config.attrs = attributes;
+        config.numAttrs = 2;
+    }
+};
+
+}  // namespace
+
+extern "C" {
+
+const char *paged_attention_words(int error) {
+    return cudaGetErrorString(static_cast<cudaError_t>(error));
+}
+
+// Prepare the current device for calls; return how many teams it holds at once, 0 if none.
+int paged_attention_teams() {
+    int teams = 0;
+    Launch launch(1, 1, nullptr);
+    launch.config.numAttrs = 1;
+    cudaError_t error = cudaFuncSetAttribute(few_rows, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             sizeof(Shared));
+    if (error == cudaSuccess) {
+        error = cudaOccupancyMaxActiveClusters(&teams, few_rows, &launch.config);
+    }
+    // An error is told by the 0, and is not left for others to find.
+    cudaGetLastError();
+    if (error != cudaSuccess) return 0;
+    return teams < MOST_TEAMS ? teams : MOST_TEAMS;
+}
+
+// Bytes of scratch memory for so many teams; they are zero before the first call.
+long long paged_attention_scratch_bytes(int teams) {
+    return teams * (TEAM * PAIRS * (long long)sizeof(float2) + HEADS * sizeof(float) +
+                    sizeof(unsigned));
+}
+
+// Attend `rows` rows by `teams` teams each, where there are several no more in all than the device
+// holds; `scratch` is for `most` teams. Queries, pages and results begin at multiples of 16 bytes,
+// and so does each row of queries. Returns a cudaError_t.
+int paged_attention_call(const void *q, long long q_stride, const void *window_pages,
+                         const int *window_slots, long long window_stride,
+                         const int *window_lengths, int window_columns, int window_rows,
+                         long long window_bytes, const void *extra_pages, const int *extra_slots,
+                         long long extra_stride, const int *extra_lengths, int extra_columns,
+                         int extra_rows, long long extra_bytes, const float *sink, void *out,
+                         float scale, int rows, int heads, int teams, void *scratch, int most,
+                         void *where) {
+    if (teams > 1 && (long long)rows * teams > most) return cudaErrorCooperativeLaunchTooLarge;
+    float2 *const partials = static_cast<float2 *>(scratch);
+    float *const sums = reinterpret_cast<float *>(partials + (long long)most * TEAM * PAIRS);
+    const Call call = {{static_cast<const unsigned char *>(window_pages), window_slots,
+                        window_lengths, window_stride, window_bytes, window_columns, window_rows},
+                       {static_cast<const unsigned char *>(extra_pages), extra_slots, extra_lengths,
+                        extra_stride, extra_bytes, extra_columns, extra_rows},
+                       static_cast<const __nv_bfloat16 *>(q),
+                       sink,
+                       static_cast<__nv_bfloat16 *>(out),
+                       partials,
+                       sums,
+                       reinterpret_cast<int *>(sums + most * HEADS),
+                       q_stride,
+                       scale * LOG2_E,
+                       heads,
+                       teams};
+    const Launch launch(teams, rows, static_cast<cudaStream_t>(where));
+    return cudaLaunchKernelEx(&launch.config, few_rows, call);
+}
+}
