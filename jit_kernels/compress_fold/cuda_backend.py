@@ -1,8 +1,9 @@
 """Blocks of 128 tokens in CUDA C++: fp8 records of 512 channels, of which 64 turn.
 
 Others go through Triton, decoding rows and chunks alike. Blocks end, as they do, with a token whose
-position is one before a multiple of 128. Chunks take two launches, the second of which begins while
-the first still runs: it writes rings, which the first one reads.
+position is one before a multiple of 128. Small steps take one launch. Others take two, the second
+of which begins while the first still runs: it writes rings, which the first one reads. Which kernel
+folds a step changes no bit; `cuda/compress.cu` of `compress_pool` says where each one is used.
 """
 
 from struct import Struct
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 _MAIN = 512
 _TOKENS_CALL = Struct(f"@{ROWS}{STATE}PP{ENDED}{PAGES}f4x")
-_CHUNKS_CALL = Struct(f"@{ROWS}{STATE}{CHUNKS}P{ENDED}{SAVES}{PAGES}fi")
+_CHUNKS_CALL = Struct(f"@{ROWS}{STATE}{CHUNKS}P{ENDED}{SAVES}{PAGES}fiii")
 
 
 def fold_tokens(
@@ -119,7 +120,7 @@ def fold_chunks(
         *(last.data_ptr(), begin.data_ptr(), slots.data_ptr(), rotation.data_ptr()),
         *(source.data_ptr(), target.data_ptr(), fetched.data_ptr(), ring.shape[0] * banks, entries),
         *page_fields(pages),
-        *(eps, blocks),
+        *(eps, blocks, *tokens.position.shape, *ring.shape),
     )
     launch("fold_chunks", rows.device, _CHUNKS_CALL, fields)
 

@@ -1,11 +1,16 @@
 """Hyper-connections by clusters of blocks: streams are read once, and mixed where they lie.
 
 The sources are in `cluster`; they are compiled by nvcc at first use. They take four bfloat16
-streams of up to 4,096 channels, a multiple of eight, 16 bytes aligned. Up to 8,192 channels are
-multiplied in halves and mixed by a second launch, but for the head; `cuda_backend` mixes others.
+streams of up to 4,096 channels, a multiple of eight, 16 bytes aligned, or of 7,168. Others of up to
+8,192 channels are multiplied in halves and mixed by a second launch, but for the head;
+`cuda_backend` mixes the rest.
 
-A token's bits do not depend on its company: how its channels are split and in which order they are
-summed follows from their number alone.
+Where every block has as many channels, a multiple of 32, rows of `fn` are staged through shared
+memory, and multipliers need not wait for each other. `STAGED` switches those kernels off, and
+`WIDE` those for 7,168 channels at once.
+
+A token's bits do not depend on its company: which kernel mixes it, how its channels are split and
+in which order they are summed follows from their number alone.
 """
 
 import ctypes
@@ -19,9 +24,22 @@ from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
 from jit_kernels.hyper_connection import cuda_backend
 
-__all__ = ["Split", "mhc_head", "mhc_pre", "mhc_pre_norm", "most_groups", "split"]
+__all__ = [
+    "STAGED",
+    "WIDE",
+    "Split",
+    "mhc_head",
+    "mhc_pre",
+    "mhc_pre_norm",
+    "most_groups",
+    "split",
+]
 
+STAGED = True
+WIDE = True
 _STREAMS, _TILE, _SLICE, _MOST_RANKS, _SUMS = 4, 16, 256, 16, 28
+# Channels of one multiplier, and those of a block that are more than `_SLICE`.
+_PIECE, _WIDE_SLICE = 32, 448
 
 
 class Split(NamedTuple):
@@ -33,8 +51,13 @@ class Split(NamedTuple):
 
 
 @functools.cache
-def split(width: int) -> Split | None:
-    """Return how blocks share `width` channels; None if these are too many."""
+def split(width: int, wide: bool = True) -> Split | None:
+    """Return how blocks share `width` channels; None if these are too many.
+
+    wide  whether blocks may have 448 channels each
+    """
+    if wide and width == _WIDE_SLICE * _MOST_RANKS:
+        return Split(_WIDE_SLICE, _MOST_RANKS, 1)
     ranks = 1
     while ranks * _SLICE < width and ranks < _MOST_RANKS:
         ranks *= 2
@@ -109,7 +132,7 @@ def _groups_for(streams: torch.Tensor, fn: torch.Tensor, norm: torch.Tensor | No
     It is 0 where the kernel does not take them.
     """
     tokens, _, width = streams.shape
-    how = split(width)
+    how = split(width, WIDE)
     aligned = fn.data_ptr() % 16 == 0 and (norm is None or norm.data_ptr() % 16 == 0)
     if how is None or not tokens or not aligned or not cuda_backend.fits(streams):
         return 0
@@ -139,7 +162,7 @@ def _call(
     fn, base, scale = (tensor.contiguous() for tensor in weights)
     norm = None if norm is None else norm.contiguous()
     tokens, _, width = streams.shape
-    how = split(width)
+    how = split(width, WIDE)
     assert how is not None
     mixed = streams.new_empty((tokens, width))
     sums = None
@@ -165,6 +188,7 @@ def _call(
         how.slice,
         how.ranks,
         groups,
+        STAGED and how.slice % _PIECE == 0 and how.slice * how.ranks * how.halves == width,
         iterations,
         *eps,
     )
@@ -186,7 +210,7 @@ def _library() -> ctypes.CDLL:
     pointer, number, wide = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
     library.mix_in_clusters_call.argtypes = [
         *(pointer, wide, wide, *[pointer] * 8),
-        *([number] * 6),
+        *([number] * 7),
         *(ctypes.c_float, ctypes.c_float, pointer),
     ]
     library.mix_in_clusters_words.restype = ctypes.c_char_p

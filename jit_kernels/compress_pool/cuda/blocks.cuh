@@ -36,15 +36,18 @@ struct Ended {
     __device__ const float *turn(long long nth) const { return rotation + nth * (2 * TURNED); }
 };
 
-__device__ inline float squares_of_group(float4 x) {
+template <int LANES>
+__device__ inline float squares_of_lanes(float4 x) {
     const float low = fmaf(x.x, x.x, __fmul_rn(x.y, x.y));
     float sum = __fadd_rn(low, fmaf(x.z, x.z, __fmul_rn(x.w, x.w)));
 #pragma unroll
-    for (int step = 1; step < GROUP_LANES; step *= 2) {
+    for (int step = 1; step < LANES; step *= 2) {
         sum = __fadd_rn(sum, __shfl_xor_sync(ALL, sum, step));
     }
     return sum;
 }
+
+__device__ inline float squares_of_group(float4 x) { return squares_of_lanes<GROUP_LANES>(x); }
 
 // Sum over the groups of a record, always in their order.
 __device__ inline float squares_of_record(const float *groups) {

@@ -1,19 +1,25 @@
 // The entries of the library. A call comes as the bytes of its struct, in the order of its fields.
 #include <cstring>
 
-#include "fold.cuh"
+#include "fold_few.cuh"
+#include "fold_stream.cuh"
+#include "pool_few.cuh"
 #include "queries.cuh"
 
 namespace {
 
+// Let a kernel have so much shared memory.
+template <class Call>
+int allow_bytes(void (*kernel)(Call), size_t bytes) {
+    if (bytes <= 48 * 1024) return cudaSuccess;
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+
 template <class Call>
 int launch(void (*kernel)(Call), const Call &call, long long blocks, int threads, size_t bytes,
            bool overlaps, void *where) {
-    if (bytes > 48 * 1024) {
-        const cudaError_t error = cudaFuncSetAttribute(
-            kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-        if (error != cudaSuccess) return error;
-    }
+    const int error = allow_bytes(kernel, bytes);
+    if (error) return error;
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
@@ -27,11 +33,59 @@ int launch(void (*kernel)(Call), const Call &call, long long blocks, int threads
     return cudaLaunchKernelEx(&config, kernel, call);
 }
 
+// Launch in clusters of `ranks` blocks, which may be more than all devices have.
+template <class Call>
+int launch_clusters(void (*kernel)(Call), const Call &call, int clusters, int ranks, int threads,
+                    size_t bytes, void *where) {
+    int error = allow_bytes(kernel, bytes);
+    if (!error && ranks > 8) {
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    }
+    if (error) return error;
+    cudaLaunchAttribute together = {};
+    together.id = cudaLaunchAttributeClusterDimension;
+    together.val.clusterDim.x = ranks;
+    together.val.clusterDim.y = together.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(clusters * ranks);
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = bytes;
+    config.stream = static_cast<cudaStream_t>(where);
+    config.attrs = &together;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, call);
+}
+
 template <class Call>
 Call call_of(const void *bytes) {
     Call call;
     std::memcpy(&call, bytes, sizeof call);
     return call;
+}
+
+// Whether large steps fold streams of tokens; if not, all steps fold in clusters that load a part
+// first.
+constexpr bool STREAMS = true;
+// Whether small steps go through kernels of their own, in one launch.
+constexpr bool FEW_FOLDS = true, FEW_POOLS = true;
+// As many parts are folded at once, the loads of all of them before the sums.
+constexpr int MOST_AT_ONCE = 40;
+
+template <int PARTS>
+int launch_stream(const FoldChunks &call, long long parts, void *where) {
+    return launch(fold_stream<PARTS>, call, (parts + PARTS - 1) / PARTS * SLICES, PARTS * 32,
+                  sizeof(StreamShared<PARTS>), false, where);
+}
+
+// Fold, leaving entries in `fetched`; of streams as many to a block of threads as leaves none of
+// 132 multiprocessors without.
+int launch_folding(const FoldChunks &call, long long parts, void *where) {
+    if (!STREAMS || parts <= MOST_AT_ONCE) {
+        return launch(fold_chunks, call, parts * GROUPS, FOLD_WARPS * 32, sizeof(FoldShared), false,
+                      where);
+    }
+    if (parts <= 66) return launch_stream<2>(call, parts, where);
+    return launch_stream<4>(call, parts, where);
 }
 
 template <class Number, class Weight>
@@ -64,6 +118,10 @@ int pool_tokens_call(const void *bytes, int size, int rows, void *where) {
 int pool_chunks_call(const void *bytes, int size, int resident, void *where) {
     if (size != sizeof(PoolChunks)) return cudaErrorInvalidValue;
     const auto call = call_of<PoolChunks>(bytes);
+    if (FEW_POOLS && call.blocks <= FEW_BLOCKS && call.saves.count <= FEW_ENTRIES) {
+        const int clusters = 1 + (call.blocks + POOL_RANKS - 1) / POOL_RANKS;
+        return launch_clusters(pool_few, call, clusters, POOL_RANKS, POOL_THREADS, 0, where);
+    }
     const int most = call.blocks > call.saves.count ? call.blocks : call.saves.count;
     const int error = launch(pool_chunks, call, most < resident ? most : resident, POOL_THREADS,
                              sizeof(PoolShared), false, where);
@@ -82,8 +140,11 @@ int fold_chunks_call(const void *bytes, int size, void *where) {
     if (size != sizeof(FoldChunks)) return cudaErrorInvalidValue;
     const auto call = call_of<FoldChunks>(bytes);
     const long long parts = (long long)call.blocks + call.saves.count;
-    const int error = launch(fold_chunks, call, parts * GROUPS, FOLD_WARPS * 32,
-                             sizeof(FoldShared), false, where);
+    if (FEW_FOLDS && parts <= FEW_ITEMS && call.saves.count + call.rows <= FEW_RINGS) {
+        return launch_clusters(fold_few, call, call.blocks + 1, FEW_RANKS, FEW_THREADS,
+                               sizeof(FewShared), where);
+    }
+    const int error = launch_folding(call, parts, where);
     if (error || !call.saves.count) return error;
     return launch(write_banks, call, call.saves.count, FOLD_THREADS, 0, true, where);
 }

@@ -3,6 +3,7 @@
 // once, and what is left to do one after the other is two additions a token.
 #pragma once
 
+#include "cluster.cuh"
 #include "pool.cuh"
 
 constexpr int BLOCK = 128, FOLDED_ROW = 2 * MAIN, FOLD_THREADS = MAIN / 4;
@@ -43,9 +44,11 @@ struct Weight {
     float highest, decay, weight;
 };
 
+// The lower of both gates decides; what belongs to the higher one is one.
 __device__ inline Weight weight_of(float before, float gate) {
-    const float highest = fmaxf(before, gate);
-    return {highest, power(__fsub_rn(before, highest)), power(__fsub_rn(gate, highest))};
+    const float lower = power(-fabsf(__fsub_rn(before, gate)));
+    const bool higher = gate > before;
+    return {fmaxf(before, gate), higher ? lower : 1.0f, higher ? 1.0f : lower};
 }
 
 struct FoldTokens {
@@ -113,7 +116,7 @@ struct FoldChunks {
     Saves saves;
     Pages pages;
     float eps;
-    int blocks;
+    int blocks, tokens, rows;
 };
 
 __device__ inline float2 two(const float *from) { return *reinterpret_cast<const float2 *>(from); }
@@ -161,36 +164,22 @@ __device__ inline void stage_tokens(const FoldChunks &call, long long token, int
     end_copies();
 }
 
-__device__ inline Part part_of(const FoldChunks &call, long long token) {
-    const Chunks &chunks = call.chunks;
-    const long long position = chunks.position[token], row = chunks.row[token];
-    const long long start = chunks.start[row], from = call.window_from[row];
-    const long long ring = chunks.ring[row];
+// What there is to fold up to a token at a position, in a chunk that begins so.
+__device__ inline Part part_from(const FoldChunks &call, long long token, long long position,
+                                 const Begin &begin) {
     const int last = position % BLOCK;
-    const long long fresh = position - start;
+    const long long fresh = position - begin.start;
     Part part = {token, -1, fresh < last ? last - (int)fresh : 0, last};
-    if (part.first > 0 && start > from) part.bank = call.banks.bank(ring, start - 1);
+    if (part.first > 0 && begin.start > begin.from) {
+        part.bank = call.banks.bank(begin.ring, begin.start - 1);
+    }
     return part;
 }
 
-// Cluster rank r has the r-th group of channels.
-__device__ inline void store_in_cluster(unsigned at, int rank, float value) {
-    asm volatile(
-        "{ .reg .b32 there;\n"
-        "mapa.shared::cluster.u32 there, %0, %1;\n"
-        "st.shared::cluster.f32 [there], %2; }" ::"r"(at),
-        "r"(rank), "f"(value)
-        : "memory");
-}
-// Say that this block has begun, or that it has stored.
-__device__ inline void begin_in_cluster() {
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-__device__ inline void arrive_in_cluster() {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-__device__ inline void await_cluster() {
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+__device__ inline Part part_of(const FoldChunks &call, long long token) {
+    const Chunks &chunks = call.chunks;
+    const long long position = chunks.position[token], row = chunks.row[token];
+    return part_from(call, token, position, begin_of(chunks, call.window_from, row));
 }
 
 // A warp's tokens of a part: those of its phases that are live, every one of them if WHOLE.

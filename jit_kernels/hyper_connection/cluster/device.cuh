@@ -114,6 +114,18 @@ __device__ inline void copy_or_clear(void *to, const void *from, bool copies) {
                  : "memory");
 }
 
+// Copy 16 bytes, or do nothing.
+__device__ inline void copy_if(void *to, const void *from, bool copies) {
+    asm volatile(
+        "{\n"
+        ".reg .pred copies;\n"
+        "setp.ne.b32 copies, %2, 0;\n"
+        "@copies cp.async.cg.shared.global [%0], [%1], 16;\n"
+        "}" ::"r"(shared_address(to)),
+        "l"(from), "r"((int)copies)
+        : "memory");
+}
+
 // Arrive when all copies that this thread has asked for are done; one of the barrier's arrivals.
 __device__ inline void arrive_with_copies(unsigned long long *barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(
@@ -138,6 +150,34 @@ __device__ inline void send(unsigned to, float4 value, unsigned barrier) {
         "r"(__float_as_uint(value.x)), "r"(__float_as_uint(value.y)), "r"(__float_as_uint(value.z)),
         "r"(__float_as_uint(value.w)), "r"(barrier)
         : "memory");
+}
+
+// Copy rows of 16 bytes of global memory into this block's shared memory without waiting; a barrier
+// counts the bytes. One thread asks for all of them.
+__device__ inline void copy_row(void *to, const void *from, unsigned bytes,
+                                unsigned long long *barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(shared_address(to)),
+        "l"(from), "r"(bytes), "r"(shared_address(barrier))
+        : "memory");
+}
+
+// Bring such rows into the L2 cache; what they hold may still change.
+__device__ inline void ask_cache_for_row(const void *from, unsigned bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
+// Let such copies see barriers that this thread made.
+__device__ inline void show_copies() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Write 16 bytes at once, which the compiler may split into four.
+__device__ inline void store_whole(void *to, uint4 value) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y),
+                 "r"(value.z), "r"(value.w)
+                 : "memory");
 }
 
 // Ask for two numbers of memory that no one writes meanwhile; the compiler keeps the order of such

@@ -49,7 +49,8 @@ struct Batches {
     Turn<2> turn;
     int filled = 0;
 
-    __device__ void add(Shared &shared, float z, int place, bool last) {
+    template <class Memory>
+    __device__ void add(Memory &shared, float z, int place, bool last) {
         const int lane = threadIdx.x % 32;
         if (filled == 0) await_phase(&shared.emptied[turn.slot], turn.phase ^ 1);
         float(&to)[STREAMS * STREAMS + 1] = shared.logits[turn.slot][filled];
@@ -65,11 +66,11 @@ struct Batches {
 
 // Hear the sums of the block's own tokens; send their gates, write `post`, leave the rest to the
 // balancer; or of half of the channels, write the sums. A lane has one line.
-template <bool HEAD, bool HALVES>
-__device__ inline void run_gater(const Call &call, const Part &part, Shared &shared) {
+template <bool HEAD, bool HALVES, class Memory>
+__device__ inline void run_gater(const Call &call, const Part &part, Memory &shared) {
     const int lane = threadIdx.x % 32, last = part.tiles - 1;
     const Line<HEAD> line(call);
-    Turn<SLOTS> turn;
+    Turn<Memory::COUNT> turn;
     Batches batches;
 #pragma unroll 1
     for (int tile = 0; tile <= last; tile++, turn.advance()) {
@@ -101,38 +102,55 @@ __device__ inline void run_gater(const Call &call, const Part &part, Shared &sha
     }
 }
 
-// Normalise rows or columns of a matrix of positive numbers.
+// Of a matrix whose rows and columns have a factor each, set those of rows, or of columns, so that
+// sums become one: to one by the sum over the others' factors, and `eps` times what it was before.
+// `inverse` holds one by the factors, of which two share a division.
 template <bool ROWS>
-__device__ inline void normalise(float (&a)[STREAMS][STREAMS], float eps) {
+__device__ inline void normalise(const float (&a)[STREAMS][STREAMS], const float (&others)[STREAMS],
+                                 float (&factors)[STREAMS], float (&inverse)[STREAMS], float eps) {
+#pragma unroll
     for (int i = 0; i < STREAMS; i++) {
-        const auto at = [&](int j) -> float & { return ROWS ? a[i][j] : a[j][i]; };
-        const float factor = reciprocal((at(0) + at(1)) + (at(2) + at(3)) + eps);
-        for (int j = 0; j < STREAMS; j++) at(j) *= factor;
+        float sum = eps * inverse[i];
+#pragma unroll
+        for (int j = 0; j < STREAMS; j++) sum = fmaf(ROWS ? a[i][j] : a[j][i], others[j], sum);
+        inverse[i] = sum;
+    }
+#pragma unroll
+    for (int i = 0; i < STREAMS; i += 2) {
+        const float both = reciprocal(inverse[i] * inverse[i + 1]);
+        factors[i] = both * inverse[i + 1];
+        factors[i + 1] = both * inverse[i];
     }
 }
 
-// Balance a token's matrix of logits, and write it.
+// Balance a token's matrix of logits, and write it. A factor of a row is what all divisions of that
+// row come to: dividing by `factor * sum + eps` makes it one by `sum + eps / factor`.
 __device__ inline void balance(const Call &call, float (&a)[STREAMS][STREAMS], int place) {
     for (auto &row : a) {
         const float top = fmaxf(fmaxf(row[0], row[1]), fmaxf(row[2], row[3]));
         for (float &x : row) x = exponential(x - top);
+        const float share = reciprocal((row[0] + row[1]) + (row[2] + row[3]));
+        for (float &x : row) x = x * share + call.hc_eps;
     }
-    normalise<true>(a, 0.0f);
-    for (auto &row : a) {
-        for (float &x : row) x += call.hc_eps;
-    }
-    normalise<false>(a, call.hc_eps);
+    float rows[STREAMS] = {1.0f, 1.0f, 1.0f, 1.0f}, by_row[STREAMS] = {1.0f, 1.0f, 1.0f, 1.0f};
+    float columns[STREAMS], by_column[STREAMS] = {1.0f, 1.0f, 1.0f, 1.0f};
+    normalise<false>(a, rows, columns, by_column, call.hc_eps);
 #pragma unroll 1
     for (int i = 1; i < call.iterations; i++) {
-        normalise<true>(a, call.hc_eps);
-        normalise<false>(a, call.hc_eps);
+        normalise<true>(a, columns, rows, by_row, call.hc_eps);
+        normalise<false>(a, rows, columns, by_column, call.hc_eps);
     }
     float4 *const to = reinterpret_cast<float4 *>(call.mixing) + (long long)place * STREAMS;
-    for (int i = 0; i < STREAMS; i++) to[i] = make_float4(a[i][0], a[i][1], a[i][2], a[i][3]);
+#pragma unroll
+    for (int i = 0; i < STREAMS; i++) {
+        to[i] = make_float4(a[i][0] * rows[i] * columns[0], a[i][1] * rows[i] * columns[1],
+                            a[i][2] * rows[i] * columns[2], a[i][3] * rows[i] * columns[3]);
+    }
 }
 
 // Balance the matrices of the block's own tokens, batch by batch, a lane one of them.
-__device__ inline void run_balancer(const Call &call, const Part &part, Shared &shared) {
+template <class Memory>
+__device__ inline void run_balancer(const Call &call, const Part &part, Memory &shared) {
     const int lane = threadIdx.x % 32;
     Turn<2> batch;
 #pragma unroll 1

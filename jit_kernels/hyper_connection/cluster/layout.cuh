@@ -26,6 +26,8 @@
 constexpr int STREAMS = 4, TOKENS = 16, MAX_RANKS = 16;
 constexpr int MULTIPLIERS = 8, MIXERS = 4, FETCHERS = 2;
 constexpr int THREADS = 32 * (MULTIPLIERS + MIXERS + FETCHERS + 2);
+// Warps after the mixers, where these fetch as well: adders, the gater, the balancer.
+constexpr int ADDERS = 2, GATER = ADDERS;
 // Registers of a thread in each warpgroup: two of multipliers, mixers, all others.
 constexpr int MULTIPLIER_REGISTERS = 192, MIXER_REGISTERS = 88, OTHER_REGISTERS = 40;
 static_assert(2 * MULTIPLIER_REGISTERS + MIXER_REGISTERS + OTHER_REGISTERS == 65536 / 128);
@@ -49,10 +51,12 @@ struct Call {
     __nv_bfloat16 *mixed;
     float *post, *mixing, *sums;
     int tokens, width, slice, ranks, halves, iterations;
+    int least, more;  // tiles of a group; the first `more` groups have one more
     float norm_eps, hc_eps, per_number, per_channel;  // the last two are 1 / (4 width), 1 / width
 };
 
 struct Shared {
+    static constexpr int COUNT = SLOTS;
     unsigned char streams[SLOTS][TOKENS * TOKEN_BYTES];
     // Of this block's channels, the sums of each multiplier.
     float parts[MULTIPLIERS][TOKENS][SUMS];
@@ -64,10 +68,14 @@ struct Shared {
     float logits[2][BATCH][STREAMS * STREAMS + 1];
     unsigned long long full[SLOTS], free[SLOTS], heard[SLOTS], gated[SLOTS], normed[NORM_SLOTS];
     unsigned long long filled[2], emptied[2];
+    // Of kernels that stage `fn`: its rows of a stream are there, and all have been read; sums of
+    // all multipliers are there, and have been added up.
+    unsigned long long staged[STREAMS], unstaged, summed, added;
 
-    __device__ void make_barriers() {
+    // Make them, with so many arrivals when a tile is fetched.
+    __device__ void make_barriers(int fetched) {
         for (int i = 0; i < SLOTS; i++) {
-            make_barrier(&full[i], FETCHERS * 32);
+            make_barrier(&full[i], fetched);
             make_barrier(&free[i], MIXERS);
             make_barrier(&heard[i], 1);
             make_barrier(&gated[i], 1);
@@ -77,6 +85,10 @@ struct Shared {
             make_barrier(&filled[i], 1);
             make_barrier(&emptied[i], 1);
         }
+        for (int i = 0; i < STREAMS; i++) make_barrier(&staged[i], 1);
+        make_barrier(&unstaged, MULTIPLIERS);
+        make_barrier(&summed, MULTIPLIERS);
+        make_barrier(&added, ADDERS);
     }
 };
 static_assert(sizeof(Shared) <= 227 * 1024);
@@ -88,11 +100,12 @@ struct Part {
     __device__ explicit Part(const Call &call) {
         ranks = call.ranks;
         log_ranks = __ffs(ranks) - 1;
-        rank = blockIdx.x % ranks;
-        half = blockIdx.x / ranks % call.halves;
-        group = blockIdx.x / ranks / call.halves;
-        groups = gridDim.x / ranks / call.halves;
-        tiles = ((call.tokens + TOKENS - 1) / TOKENS - group + groups - 1) / groups;
+        const int cluster = blockIdx.x >> log_ranks, log_halves = call.halves - 1;
+        rank = blockIdx.x & (ranks - 1);
+        half = cluster & log_halves;
+        group = cluster >> log_halves;
+        groups = gridDim.x >> (log_ranks + log_halves);
+        tiles = call.least + (group < call.more);
         first = (half * ranks + rank) * call.slice;
         channels = max(0, min(call.slice, call.width - first));
     }

@@ -29,11 +29,12 @@ __device__ inline uint4 mix_channels(const uint4 (&streams)[STREAMS], float4 gat
                       pack(mixed[4], mixed[5]), pack(mixed[6], mixed[7]));
 }
 
+template <int ROW = ROW_BYTES>
 __device__ inline uint4 mix_token(const unsigned char *streams, float4 gates) {
     uint4 x[STREAMS];
 #pragma unroll
     for (int stream = 0; stream < STREAMS; stream++) {
-        x[stream] = *reinterpret_cast<const uint4 *>(streams + stream * ROW_BYTES);
+        x[stream] = *reinterpret_cast<const uint4 *>(streams + stream * ROW);
     }
     return mix_channels(x, gates);
 }
@@ -48,13 +49,11 @@ __device__ inline float squares_of(uint4 mixed) {
 
 // Send all blocks the squares of this block's channels of a mixer's tokens. Of four numbers over a
 // warp, a lane gets the sum of that with its own number modulo four.
-__device__ inline void send_squares(const Part &part, Shared &shared, int slot, int first,
-                                    const Mixed &mixed) {
+template <class Memory>
+__device__ inline void send_squares(const Part &part, Memory &shared, int slot, int first,
+                                    const float (&x)[EACH]) {
     const int lane = threadIdx.x % 32;
     const bool odd = lane % 2, second = lane / 2 % 2;
-    float x[EACH];
-#pragma unroll
-    for (int i = 0; i < EACH; i++) x[i] = squares_of(mixed.tokens[i]);
     const float low = (odd ? x[1] : x[0]) + __shfl_xor_sync(ALL, odd ? x[0] : x[1], 1);
     const float high = (odd ? x[3] : x[2]) + __shfl_xor_sync(ALL, odd ? x[2] : x[3], 1);
     float sum = (second ? high : low) + __shfl_xor_sync(ALL, second ? low : high, 2);
@@ -77,13 +76,14 @@ __device__ inline uint4 norm_channels(uint4 x, float factor, const float (&gain)
 __device__ inline void store(const Call &call, const Part &part, int token, uint4 mixed) {
     const int channel = threadIdx.x % 32 * 8;
     if (channel >= part.channels || token >= call.tokens) return;
-    __nv_bfloat16 *const to = call.mixed + (long long)token * call.width + part.first + channel;
-    *reinterpret_cast<uint4 *>(to) = mixed;
+    store_whole(call.mixed + (long long)token * call.width + part.first + channel, mixed);
 }
 
-// Norm a mixer's tokens by the squares that all ranks sent, and store them.
-__device__ inline void norm(const Call &call, const Part &part, const Shared &shared, int slot,
-                            int first, int token, const float (&gain)[8], const Mixed &mixed) {
+// The factor of a mixer's tokens by the squares that all ranks sent; a lane has that of the token
+// with its own number modulo four.
+template <class Memory>
+__device__ inline float norm_factor(const Call &call, const Part &part, const Memory &shared,
+                                    int slot, int first) {
     const int lane = threadIdx.x % 32;
     float sum = 0.0f;
 #pragma unroll
@@ -92,7 +92,13 @@ __device__ inline void norm(const Call &call, const Part &part, const Shared &sh
         if (rank < part.ranks) sum += shared.squares[slot][rank][first + lane % EACH];
     }
     for (int step = 4; step < 32; step *= 2) sum += __shfl_xor_sync(ALL, sum, step);
-    const float mine = reciprocal_root(sum * call.per_channel + call.norm_eps);
+    return reciprocal_root(sum * call.per_channel + call.norm_eps);
+}
+
+// Norm a mixer's tokens, and store them.
+__device__ inline void norm(const Call &call, const Part &part, const Shared &shared, int slot,
+                            int first, int token, const float (&gain)[8], const Mixed &mixed) {
+    const float mine = norm_factor(call, part, shared, slot, first);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         const float factor = __shfl_sync(ALL, mine, i);
@@ -107,23 +113,35 @@ __device__ inline void load_gain(const Call &call, const Part &part, float (&gai
     }
 }
 
-// Free slots when all that was sent into them has been used.
-__device__ inline void run_freer(const Part &part, Shared &shared, int nth) {
+// Tell fetchers when a mixer has no more use for what lies in a slot.
+struct Free {
+    Shared &shared;
+
+    __device__ void operator()(int, int slot) const {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) arrive(&shared.free[slot]);
+    }
+};
+
+// Release slots when all that was sent into them has been used.
+template <class Release>
+__device__ inline void run_freer(const Part &part, Shared &shared, int nth,
+                                 const Release &release) {
     const int lane = threadIdx.x % 32;
     Turn<SLOTS> turn;
 #pragma unroll 1
     for (int tile = 0; tile < part.tiles; tile++, turn.advance()) {
         if (nth == 0 && lane == 0) expect_bytes(&shared.gated[turn.slot], TOKENS * sizeof(float4));
         await_phase(&shared.gated[turn.slot], turn.phase);
-        __syncwarp();
-        if (lane == 0) arrive(&shared.free[turn.slot]);
+        release(tile, turn.slot);
     }
 }
 
 // Mix a tile when its gates are there. A tile is normed after the next one is mixed, when the
-// squares of all blocks have had the time to arrive; then that next one's slot is free.
-template <bool NORM>
-__device__ inline void run_mixer(const Call &call, const Part &part, Shared &shared, int nth) {
+// squares of all blocks have had the time to arrive; then that next one's slot is released.
+template <bool NORM, class Release>
+__device__ inline void run_mixer(const Call &call, const Part &part, Shared &shared, int nth,
+                                 const Release &release) {
     const int lane = threadIdx.x % 32, first = nth * EACH;
     const bool expects = nth == 0 && lane == 0;
     float gain[8];
@@ -150,7 +168,12 @@ __device__ inline void run_mixer(const Call &call, const Part &part, Shared &sha
                     mix_token(streams + i * TOKEN_BYTES, shared.gates[turn.slot][first + i]);
                 if (!NORM) store(call, part, part.token(tile) + first + i, mixed.tokens[i]);
             }
-            if (NORM) send_squares(part, shared, mixing.slot, first, mixed);
+            if constexpr (NORM) {
+                float squares[EACH];
+#pragma unroll
+                for (int i = 0; i < EACH; i++) squares[i] = squares_of(mixed.tokens[i]);
+                send_squares(part, shared, mixing.slot, first, squares);
+            }
         }
         if (NORM && tile > 0) {
             await_phase(&shared.normed[norming.slot], norming.phase);
@@ -158,8 +181,7 @@ __device__ inline void run_mixer(const Call &call, const Part &part, Shared &sha
                  before);
             norming.advance();
         }
-        __syncwarp();
-        if (mixes && lane == 0) arrive(&shared.free[turn.slot]);
+        if (mixes) release(tile, turn.slot);
         before = mixed;
         turn.advance();
         mixing.advance();

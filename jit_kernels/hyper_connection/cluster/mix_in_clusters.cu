@@ -1,7 +1,8 @@
 // Streams mixed into one by clusters of blocks, in one launch that reads them once.
 #include "gate.cuh"
 #include "mix_halves.cuh"
-#include "multiply.cuh"
+#include "staged.cuh"
+#include "wide.cuh"
 
 namespace {
 
@@ -15,7 +16,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     const Part part(call);
     const int warp = warp_number(), mixer = warp - MULTIPLIERS, other = mixer - MIXERS;
     if (threadIdx.x == 0) {
-        shared.make_barriers();
+        shared.make_barriers(FETCHERS * 32);
         show_barriers();
     }
     Weights<EIGHTS>::ask(call, part);
@@ -27,9 +28,9 @@ __global__ void __launch_bounds__(THREADS, 1)
     } else if (other < 0) {
         give_registers<MIXER_REGISTERS>();
         if constexpr (HALVES) {
-            run_freer(part, shared, mixer);
+            run_freer(part, shared, mixer, Free{shared});
         } else {
-            run_mixer<NORM>(call, part, shared, mixer);
+            run_mixer<NORM>(call, part, shared, mixer, Free{shared});
         }
     } else {
         give_registers<OTHER_REGISTERS>();
@@ -42,6 +43,85 @@ __global__ void __launch_bounds__(THREADS, 1)
         }
     }
     // No block ends while others may still write into its shared memory.
+    __syncwarp();
+    meet_cluster();
+}
+
+// The same for slices that are whole pieces, `fn` being staged. A token's bits are not those that
+// the kernel above gives.
+template <int EIGHTS, bool NORM, bool HALVES>
+__global__ void __launch_bounds__(THREADS, 1)
+    mix_staged(const __grid_constant__ Call call) {
+    extern __shared__ __align__(128) unsigned char memory[];
+    Shared &shared = *reinterpret_cast<Shared *>(memory);
+    const Part part(call);
+    const int warp = warp_number(), mixer = warp - MULTIPLIERS, other = mixer - MIXERS;
+    if (threadIdx.x == 0) {
+        shared.make_barriers(MIXERS * 32);
+        expect_rows<EIGHTS>(part, shared);
+        show_barriers();
+        show_copies();
+    }
+    stage_rows<EIGHTS>(call, part, shared, warp);
+    meet_cluster();
+    if (mixer < 0) {
+        take_registers<MULTIPLIER_REGISTERS>();
+        run_staged_multiplier<EIGHTS>(part, shared, warp);
+    } else if (other < 0) {
+        give_registers<MIXER_REGISTERS>();
+        const Refill refill(call, part, shared, mixer);
+        refill.start();
+        if constexpr (HALVES) {
+            run_freer(part, shared, mixer, refill);
+        } else {
+            run_mixer<NORM>(call, part, shared, mixer, refill);
+        }
+    } else {
+        give_registers<OTHER_REGISTERS>();
+        if (other < ADDERS) {
+            run_adder(part, shared, other);
+        } else if (other == GATER) {
+            run_gater<EIGHTS == 1, HALVES>(call, part, shared);
+        } else if (EIGHTS > 1 && !HALVES) {
+            run_balancer(call, part, shared);
+        }
+    }
+    // No block ends while others may still write into its shared memory.
+    __syncwarp();
+    meet_cluster();
+}
+
+// The same for 448 channels of a block.
+template <int EIGHTS, bool NORM>
+__global__ void __launch_bounds__(THREADS, 1) mix_wide(const __grid_constant__ Call call) {
+    extern __shared__ __align__(128) unsigned char memory[];
+    auto &shared = *reinterpret_cast<WideShared<EIGHTS> *>(memory);
+    const Part part(call);
+    const int warp = warp_number(), mixer = warp - MULTIPLIERS, other = mixer - MIXERS;
+    if (threadIdx.x == 0) {
+        shared.make_barriers();
+        show_barriers();
+    }
+    WideWeights<EIGHTS>::ask(call, part, warp);
+    __syncwarp();
+    meet_cluster();
+    cudaGridDependencySynchronize();
+    if (mixer < 0) {
+        take_registers<WIDE_MULTIPLIER_REGISTERS>();
+        run_wide_multiplier(call, part, shared, warp);
+    } else if (other < 0) {
+        give_registers<WIDE_MIXER_REGISTERS>();
+        run_wide_mixer<NORM>(call, part, shared, mixer);
+    } else {
+        give_registers<OTHER_REGISTERS>();
+        if (other < ADDERS) {
+            run_adder(part, shared, other);
+        } else if (other == GATER) {
+            run_gater<EIGHTS == 1, false>(call, part, shared);
+        } else if (EIGHTS > 1) {
+            run_balancer(call, part, shared);
+        }
+    }
     __syncwarp();
     meet_cluster();
 }
@@ -60,8 +140,21 @@ __global__ void __launch_bounds__(FINISHERS, 2)
 }
 
 using Kernel = void (*)(Call);
-constexpr Kernel KERNELS[] = {mix_in_clusters<1, false, false>, mix_in_clusters<3, false, false>,
-                              mix_in_clusters<3, true, false>, mix_in_clusters<3, false, true>};
+struct Choice {
+    Kernel kernel;
+    int bytes;  // of shared memory
+};
+constexpr int BYTES = sizeof(Shared);
+// Of the head, of streams without norm, with norm, and of their halves; those that stage `fn`, and
+// those of wide streams.
+constexpr Choice KERNELS[] = {
+    {mix_in_clusters<1, false, false>, BYTES}, {mix_in_clusters<3, false, false>, BYTES},
+    {mix_in_clusters<3, true, false>, BYTES},  {mix_in_clusters<3, false, true>, BYTES},
+    {mix_staged<1, false, false>, BYTES},      {mix_staged<3, false, false>, BYTES},
+    {mix_staged<3, true, false>, BYTES},       {mix_staged<3, false, true>, BYTES},
+    {mix_wide<1, false>, sizeof(WideShared<1>)}, {mix_wide<3, false>, sizeof(WideShared<3>)},
+    {mix_wide<3, true>, sizeof(WideShared<3>)}};
+constexpr int STAGED = 4, WIDER = 8;
 
 struct Launch {
     cudaLaunchConfig_t config = {};
@@ -83,17 +176,18 @@ struct Launch {
 };
 static_assert(FINISHERS == THREADS);
 
-cudaError_t count_groups(Kernel kernel, int ranks, int *groups) {
-    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             sizeof(Shared));
+cudaError_t count_groups(const Choice &choice, int ranks, int *groups) {
+    cudaError_t error = cudaFuncSetAttribute(
+        choice.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, choice.bytes);
     if (error == cudaSuccess) {
-        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+        error = cudaFuncSetAttribute(choice.kernel,
+                                     cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     }
     if (error != cudaSuccess) return error;
-    Launch launch(ranks, 1, sizeof(Shared), nullptr);
+    Launch launch(ranks, 1, choice.bytes, nullptr);
     launch.config.attrs++;
     launch.config.numAttrs--;
-    return cudaOccupancyMaxActiveClusters(groups, kernel, &launch.config);
+    return cudaOccupancyMaxActiveClusters(groups, choice.kernel, &launch.config);
 }
 
 }  // namespace
@@ -108,9 +202,9 @@ const char *mix_in_clusters_words(int error) {
 // holds at once, 0 if none.
 int mix_in_clusters_groups(int ranks) {
     int least = 1 << 30;
-    for (const Kernel kernel : KERNELS) {
+    for (const Choice &choice : KERNELS) {
         int groups = 0;
-        if (count_groups(kernel, ranks, &groups) != cudaSuccess) groups = 0;
+        if (count_groups(choice, ranks, &groups) != cudaSuccess) groups = 0;
         least = groups < least ? groups : least;
     }
     // An error is told by the 0, and is not left for others to find.
@@ -119,24 +213,27 @@ int mix_in_clusters_groups(int ranks) {
 }
 
 // Mix streams by `groups` clusters of `ranks` blocks, `slice` channels each; `ranks` is a power of
-// two up to 16, `slice` a multiple of 8 up to 256. Without `mixing` the head's four rows of `fn`
-// alone are used; without `weight` there is no norm. With `sums`, [tokens, 2, 28], it takes two
-// clusters for all channels, up to 8,192, and there is a second launch; not for the head. Returns a
-// cudaError_t.
+// two up to 16, `slice` a multiple of 8 up to 256, or 448, of which all channels are then whole
+// slices. Without `mixing` the head's four rows of `fn` alone are used; without `weight` there is
+// no norm. With `sums`, [tokens, 2, 28], it takes two clusters for all channels, up to 8,192, and
+// there is a second launch; not for the head. `staged` takes the kernels for channels that are
+// `slice` a block, a multiple of 32. Returns a cudaError_t.
 int mix_in_clusters_call(const void *streams, long long token_stride, long long stream_stride,
                          const float *fn, const float *base, const float *scale,
                          const float *weight, void *mixed, float *post, float *mixing, float *sums,
-                         int tokens, int width, int slice, int ranks, int groups, int iterations,
-                         float norm_eps, float hc_eps, void *where) {
+                         int tokens, int width, int slice, int ranks, int groups, int staged,
+                         int iterations, float norm_eps, float hc_eps, void *where) {
     const int halves = sums ? 2 : 1;
+    const int tiles = (tokens + TOKENS - 1) / TOKENS;
     const Call call = {static_cast<const __nv_bfloat16 *>(streams), token_stride, stream_stride,
                        fn, base, scale, weight, static_cast<__nv_bfloat16 *>(mixed), post, mixing,
-                       sums, tokens, width, slice, ranks, halves, iterations, norm_eps, hc_eps,
-                       1.0f / (STREAMS * width), 1.0f / width};
+                       sums, tokens, width, slice, ranks, halves, iterations, tiles / groups,
+                       tiles % groups, norm_eps, hc_eps, 1.0f / (STREAMS * width), 1.0f / width};
     const cudaStream_t stream = static_cast<cudaStream_t>(where);
-    const Launch launch(ranks, groups * halves, sizeof(Shared), stream);
-    const Kernel kernel = KERNELS[sums ? 3 : !mixing ? 0 : weight ? 2 : 1];
-    const cudaError_t error = cudaLaunchKernelEx(&launch.config, kernel, call);
+    const int first = slice > SLICE ? WIDER : staged ? STAGED : 0;
+    const Choice &choice = KERNELS[first + (sums ? 3 : !mixing ? 0 : weight ? 2 : 1)];
+    const Launch launch(ranks, groups * halves, choice.bytes, stream);
+    const cudaError_t error = cudaLaunchKernelEx(&launch.config, choice.kernel, call);
     if (error != cudaSuccess || !sums) return error;
     const int blocks = tokens + (tokens + FINISHERS - 1) / FINISHERS;
     Launch second(1, blocks, FINISHERS / 32 * sizeof(float), stream);

@@ -41,42 +41,48 @@ struct Weights {
         for (int i = 0; i < EIGHTS * STREAMS * STEPS * 2; i++) {
             const int word = i % (STEPS * 2), stream = i / (STEPS * 2) % STREAMS;
             const int eight = i / (STEPS * 2) / STREAMS;
-            float2 f = asked[eight][stream][word];
+            split(stream, eight, word, asked[eight][stream][word]);
+        }
+    }
+
+    __device__ void split(int stream, int eight, int word, float2 f) {
 #pragma unroll
-            for (int p = 0; p < 3; p++) {
-                const unsigned pair = pack(f.x, f.y);
-                parts[stream][word / 2][eight][p][word % 2] = pair;
-                f.x -= low_of(pair);
-                f.y -= high_of(pair);
-            }
+        for (int p = 0; p < 3; p++) {
+            const unsigned pair = pack(f.x, f.y);
+            parts[stream][word / 2][eight][p][word % 2] = pair;
+            f.x -= low_of(pair);
+            f.y -= high_of(pair);
         }
     }
 };
 
-// Multiply a multiplier's channels of a tile. The squares are the diagonals of the rows' product
-// with the first eight of themselves, `low`, and with the last, `high`.
-template <int EIGHTS>
-__device__ inline void multiply_tile(const Weights<EIGHTS> &weights, const unsigned char *streams,
-                                     float (&sums)[EIGHTS][4], float (&low)[4], float (&high)[4]) {
+// Multiply a multiplier's channels of some streams of a tile, `CHAINS` sums of each line in turn: a
+// product waits for the one before it in its sum. The squares are the diagonals of the rows'
+// product with the first eight of themselves, `low`, and with the last, `high`.
+template <int CHAINS, int EIGHTS>
+__device__ __forceinline__ void multiply_streams(const Weights<EIGHTS> &weights, int begin, int end,
+                                                 const unsigned char *streams,
+                                                 float (&sums)[CHAINS][EIGHTS][4], float (&low)[4],
+                                                 float (&high)[4]) {
     const int lane = threadIdx.x % 32, worker = threadIdx.x / 32;
     // Lanes name rows 0 to 15 of the first eight channels, then of the second.
     const unsigned char *at =
         streams + lane % 16 * TOKEN_BYTES + (worker * PIECE + lane / 16 * 8) * 2;
     // What is multiplied next is on the way meanwhile.
     unsigned a[2][4];
-    load_matrices(a[0], at);
+    load_matrices(a[0], at + begin * ROW_BYTES);
 #pragma unroll
-    for (int i = 0; i < STREAMS * STEPS; i++) {
+    for (int i = begin * STEPS; i < end * STEPS; i++) {
         const int stream = i / STEPS, step = i % STEPS, next = i + 1;
         const unsigned(&x)[4] = a[i % 2];
-        if (next < STREAMS * STEPS) {
+        if (next < end * STEPS) {
             load_matrices(a[next % 2], at + next / STEPS * ROW_BYTES + next % STEPS * 32);
         }
 #pragma unroll
         for (int p = 2; p >= 0; p--) {
 #pragma unroll
             for (int eight = 0; eight < EIGHTS; eight++) {
-                multiply(sums[eight], x, weights.parts[stream][step][eight][p]);
+                multiply(sums[i % CHAINS][eight], x, weights.parts[stream][step][eight][p]);
             }
         }
         multiply(low, x, {x[0], x[2]});
@@ -85,8 +91,8 @@ __device__ inline void multiply_tile(const Weights<EIGHTS> &weights, const unsig
 }
 
 // Write a multiplier's sums for others to add.
-template <int EIGHTS>
-__device__ inline void write_parts(Shared &shared, const float (&sums)[EIGHTS][4],
+template <int EIGHTS, class Memory>
+__device__ inline void write_parts(Memory &shared, const float (&sums)[EIGHTS][4],
                                    const float (&low)[4], const float (&high)[4]) {
     const int lane = threadIdx.x % 32, row = lane / 4;
     float(&to)[TOKENS][SUMS] = shared.parts[threadIdx.x / 32];
@@ -104,7 +110,8 @@ __device__ inline void write_parts(Shared &shared, const float (&sums)[EIGHTS][4
 }
 
 // Add two sums over the multipliers, by pairs of them.
-__device__ inline float2 add_parts(const Shared &shared, int token, int line) {
+template <class Memory>
+__device__ inline float2 add_parts(const Memory &shared, int token, int line) {
     float2 sums[MULTIPLIERS];
 #pragma unroll
     for (int w = 0; w < MULTIPLIERS; w++) {
@@ -121,9 +128,10 @@ __device__ inline float2 add_parts(const Shared &shared, int token, int line) {
     return sums[0];
 }
 
-// Send four sums of a token to the block that owns the token.
-__device__ inline void send_sums(const Part &part, Shared &shared, int slot) {
-    const int token = threadIdx.x / FOURS, line = threadIdx.x % FOURS * 4;
+// Send four sums of a token, the `nth` of a tile, to the block that owns the token.
+template <class Memory>
+__device__ inline void send_sums(const Part &part, Memory &shared, int slot, int nth) {
+    const int token = nth / FOURS, line = nth % FOURS * 4;
     if (token >= TOKENS) return;
     const float2 low = add_parts(shared, token, line);
     float2 high = {0.0f, 0.0f};
@@ -141,13 +149,13 @@ __device__ inline void run_multipliers(const Call &call, const Part &part, Share
     Turn<SLOTS> turn;
 #pragma unroll 1
     for (int tile = 0; tile < part.tiles; tile++, turn.advance()) {
-        float sums[EIGHTS][4] = {}, low[4] = {}, high[4] = {};
+        float sums[1][EIGHTS][4] = {}, low[4] = {}, high[4] = {};
         await_phase(&shared.full[turn.slot], turn.phase);
-        multiply_tile(weights, shared.streams[turn.slot], sums, low, high);
+        multiply_streams(weights, 0, STREAMS, shared.streams[turn.slot], sums, low, high);
         // All have added up the tile before.
         meet<MULTIPLIERS * 32>();
-        write_parts(shared, sums, low, high);
+        write_parts(shared, sums[0], low, high);
         meet<MULTIPLIERS * 32>();
-        send_sums(part, shared, turn.slot);
+        send_sums(part, shared, turn.slot, threadIdx.x);
     }
 }

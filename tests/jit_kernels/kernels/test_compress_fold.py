@@ -33,6 +33,19 @@ CHUNKS = with_large(
     [[Chunk(90 * nth, 1 + 3 * nth, nth + 1, (90 * nth + 1,)) for nth in range(99)]],
 )
 EXACT = Bounds(atol=1e-5, rtol=1e-5)
+# Steps of few parts: whole blocks of one row, parts of blocks, rings that are read and written.
+FEW = [
+    [Chunk(0, 256, 1)],
+    [Chunk(128, 256, 1)],
+    [Chunk(5, 130, 1)],
+    [Chunk(100, 60, 1, (130,))],
+    [Chunk(100, 28, 1, (101,))],
+    [Chunk(0, 1, 2), Chunk(127, 1, 3)],
+    [Chunk(126, 3, 1)],
+    [Chunk(200, 30, 1), Chunk(10, 3, 2)],
+]
+# Steps of more parts: 41 to 66 of them, from several rows, and some rows that end no block.
+MORE = [[Chunk(300 * nth + 31 * nth, 150 + 7 * nth, nth + 1) for nth in range(14)]]
 # Chunks over whole blocks, from the middle of one on, and within one.
 LONG = [Chunk(0, 300, 1, (17, 129)), Chunk(141, 260, 2), Chunk(190, 65, 4, (200,))]
 BACKENDS = pytest.mark.parametrize("backend", with_large([triton_backend], [cuda_backend]))
@@ -66,7 +79,7 @@ def copied(more: dict[str, Any]) -> dict[str, Any]:
 
 
 @BACKENDS
-@pytest.mark.parametrize("chunks", CHUNKS, ids=len)
+@pytest.mark.parametrize("chunks", [*CHUNKS, *with_large([], [*FEW, *MORE])], ids=len)
 @pytest.mark.parametrize(
     ("shape", "span"), [(V4, 2), (V4, 3), (SHAPES[1], 3), (SHAPES[2], 2)], ids=str
 )
@@ -121,7 +134,7 @@ def test_decoding_rows_equal_the_reference(
 
 
 @BACKENDS
-@pytest.mark.parametrize("chunks", [CHUNKS[0], *with_large([], [LONG])], ids=len)
+@pytest.mark.parametrize("chunks", [CHUNKS[0], *with_large([], [LONG, *FEW])], ids=len)
 @pytest.mark.parametrize("shape", SHAPES[:2], ids=str)
 def test_chunks_give_the_bits_of_their_tokens_one_by_one(
     shape: tuple[int, int, str], chunks: list[Chunk], backend: ModuleType
@@ -162,3 +175,40 @@ def test_chunks_give_the_bits_of_their_tokens_one_by_one(
     assert_same_bits(more["pages"].pages, alone["pages"].pages)
     for chunk in chunks:
         assert_same_bits(state[chunk.ring], one_by_one[chunk.ring])
+
+
+@pytest.mark.parametrize("backend", with_large([], [cuda_backend]))
+@pytest.mark.parametrize("start", [0, 77])
+@pytest.mark.parametrize("pieces", [(300, 700), (2_000, 1_000, 1, 127), (6_000, 8_500, 9_000)])
+def test_pieces_of_any_size_have_the_bits_of_the_whole(
+    pieces: tuple[int, ...], start: int, backend: ModuleType
+) -> None:
+    """Each size of a step may have a kernel of its own."""
+    length = sum(pieces)
+    more, ring = options(V4, 2 + length // 2000), [Chunk(start, length, 1)]
+    rows, state = torch.randn(length, 2 * V4[0]), poisoned_state(ring, 2, 2, 3, V4[0])
+    in_pieces, alone = state.clone(), copied(more)
+
+    def fold(first: int, count: int, banks: torch.Tensor, mine: dict[str, Any]) -> None:
+        step, _ = some_step(
+            [Chunk(start + first, count, 1)], ratio=128, span=2, turned=V4[1], page_rows=3
+        )
+        block = step.tokens.position[step.last.clamp(min=0)] // 128
+        slots = torch.where(step.ended.slots > 0, 3 + block, 0)
+        backend.fold_chunks(
+            rows[first : first + count],
+            banks,
+            tokens=step.tokens,
+            window_from=torch.zeros(1, dtype=torch.int64),
+            last=step.last,
+            ended=EndedBlocks(slots, step.ended.rotation),
+            saves=step.saves,
+            **mine,
+        )
+
+    fold(0, length, state, more)
+    for nth, count in enumerate(pieces):
+        fold(sum(pieces[:nth]), count, in_pieces, alone)
+
+    assert_same_bits(more["pages"].pages, alone["pages"].pages)
+    assert_same_bits(state, in_pieces)

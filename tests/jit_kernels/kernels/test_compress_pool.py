@@ -32,6 +32,17 @@ CHUNKS = with_large(
     [[Chunk(0, 9, 2, (5,)), Chunk(6, 2, 1, (7,)), Chunk(255, 4, 4, (257,))]],
     [[Chunk(91 * nth, 1 + nth % 60, nth + 1, (91 * nth + 1,)) for nth in range(99)]],
 )
+# Steps of few blocks, which one launch takes: rings read and written, rows that end no block.
+FEW = [
+    [Chunk(0, 9, 2, (5,))],
+    [Chunk(0, 64, 1)],
+    [Chunk(3, 60, 1)],
+    [Chunk(8, 64, 2)],
+    [Chunk(6, 2, 1, (7,))],
+    [Chunk(255, 4, 4)],
+    [Chunk(2, 3, 1), Chunk(17, 30, 2)],
+    [Chunk(5, 3, 1), Chunk(0, 4, 2)],
+]
 BACKENDS = pytest.mark.parametrize("backend", with_large([triton_backend], [cuda_backend]))
 
 
@@ -83,7 +94,7 @@ def wide_rows(count: int, columns: int, *, first: int = 3) -> torch.Tensor:
 
 
 @BACKENDS
-@pytest.mark.parametrize("chunks", CHUNKS, ids=len)
+@pytest.mark.parametrize("chunks", [*CHUNKS, *with_large([], FEW)], ids=len)
 @pytest.mark.parametrize(("shape", "span"), [(V4, 8), *((shape, 11) for shape in SHAPES)], ids=str)
 def test_chunks_equal_the_reference(
     shape: tuple[int, int, int, str], chunks: list[Chunk], span: int, backend: ModuleType
@@ -130,11 +141,12 @@ def test_decoding_rows_equal_the_reference(
 
 
 @BACKENDS
+@pytest.mark.parametrize("chunks", [CHUNKS[0], *with_large([], FEW)], ids=len)
 @pytest.mark.parametrize("shape", [V4, SHAPES[-1]], ids=str)
 def test_chunks_give_the_bits_of_their_tokens_one_by_one(
-    shape: tuple[int, int, int, str], backend: ModuleType
+    shape: tuple[int, int, int, str], chunks: list[Chunk], backend: ModuleType
 ) -> None:
-    chunks, columns = CHUNKS[0], 4 * (shape[0] + shape[1])
+    columns = 4 * (shape[0] + shape[1])
     step, rings = some_step(chunks, ratio=4, span=8, turned=shape[2], page_rows=3)
     more, state = options(shape, rings), poisoned_state(chunks, rings, 8, columns)
     rows = torch.randn(len(step.tokens.row), columns)
@@ -166,7 +178,7 @@ def test_chunks_give_the_bits_of_their_tokens_one_by_one(
 
 
 @pytest.mark.parametrize("backend", with_large([], [cuda_backend]))
-@pytest.mark.parametrize(("start", "length"), [(0, 3), (1, 1), (5, 1000)])
+@pytest.mark.parametrize(("start", "length"), [(0, 3), (1, 1), (5, 2000)])
 def test_blocks_that_share_a_processor_have_the_same_bits(
     start: int, length: int, backend: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,3 +203,41 @@ def test_blocks_that_share_a_processor_have_the_same_bits(
     for name in ("main", "index"):
         assert_same_bits(more[name].pages, goal[name].pages, what=name)
     assert_same_bits(state, want)
+
+
+@pytest.mark.parametrize("backend", with_large([], [cuda_backend]))
+@pytest.mark.parametrize("start", [0, 77])
+@pytest.mark.parametrize("pieces", [(1, 9, 300), (1_000, 500, 3), (2_000, 1_030, 5_000)])
+def test_pieces_of_any_size_have_the_bits_of_the_whole(
+    pieces: tuple[int, ...], start: int, backend: ModuleType
+) -> None:
+    """Each size of a step may have a kernel of its own."""
+    length, columns = sum(pieces), 4 * (V4[0] + V4[1])
+    whole = [Chunk(start, length, 1)]
+    more, rows = options(V4, 9 + length // 64), torch.randn(length, columns)
+    state = poisoned_state(whole, 2, 8, columns)
+    in_pieces, alone = state.clone(), copied(more)
+
+    def pool(first: int, count: int, entries: torch.Tensor, mine: dict[str, Any]) -> None:
+        step, _ = some_step(
+            [Chunk(start + first, count, 1)], ratio=4, span=8, turned=V4[2], page_rows=3
+        )
+        block = step.tokens.position[step.last.clamp(min=0)] // 4
+        slots = torch.where(step.ended.slots > 0, 3 + block, 0)
+        backend.pool_chunks(
+            rows[first : first + count],
+            entries,
+            tokens=step.tokens,
+            last=step.last,
+            ended=EndedBlocks(slots, step.ended.rotation),
+            saves=step.saves,
+            **mine,
+        )
+
+    pool(0, length, state, more)
+    for nth, count in enumerate(pieces):
+        pool(sum(pieces[:nth]), count, in_pieces, alone)
+
+    for name in ("main", "index"):
+        assert_same_bits(more[name].pages, alone[name].pages, what=name)
+    assert_same_bits(state, in_pieces)

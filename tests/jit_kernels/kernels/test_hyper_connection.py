@@ -220,9 +220,27 @@ def assert_mixed_alike(got: list[torch.Tensor], want: list[torch.Tensor]) -> Non
         assert_close(mine, goal, limit, what=what)
 
 
+@pytest.fixture(params=[True, False], ids=["staged", "unstaged"])
+def either_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run with kernels that stage `fn` or hold wide streams, if they take the width; without."""
+    monkeypatch.setattr(cluster_backend, "STAGED", request.param)
+    monkeypatch.setattr(cluster_backend, "WIDE", request.param)
+
+
+@pytest.fixture
+def halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Multiply streams of 7,168 channels in halves."""
+    monkeypatch.setattr(cluster_backend, "WIDE", False)
+
+
 @pytest.mark.gpu
+@pytest.mark.usefixtures("either_kernel")
 @pytest.mark.parametrize(
-    ("tokens", "width"), [(18, 24), (1, 4096), (700, 4096), (300, 1032), (65, 7168)]
+    ("tokens", "width"),
+    [
+        *((18, 24), (5, 256), (1, 4096), (17, 4096), (700, 4096), (300, 1032)),
+        *((1, 7168), (65, 7168), (90, 5120), (33, 8192)),
+    ],
 )
 def test_clusters_equal_the_reference(tokens: int, width: int) -> None:
     x, mine, gain = torch.randn(tokens, 4, width).bfloat16(), weights(4, width), torch.randn(width)
@@ -238,7 +256,8 @@ def test_clusters_equal_the_reference(tokens: int, width: int) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("width", [64, 512, 1024, 1032, 2304, 4096, 5128, 7168])
+@pytest.mark.usefixtures("either_kernel")
+@pytest.mark.parametrize("width", [64, 256, 512, 1024, 1032, 2304, 4096, 5120, 5128, 7168])
 def test_clusters_mix_any_number_of_tokens_alike(width: int) -> None:
     x, mine, gain = torch.randn(4097, 4, width).bfloat16(), weights(4, width), torch.randn(width)
 
@@ -252,6 +271,7 @@ def test_clusters_mix_any_number_of_tokens_alike(width: int) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("either_kernel")
 @pytest.mark.parametrize("width", [4096, 7168])
 @pytest.mark.parametrize("tokens", [1, 129, 3000])
 def test_clusters_give_the_same_bits_each_time(tokens: int, width: int) -> None:
@@ -264,13 +284,40 @@ def test_clusters_give_the_same_bits_each_time(tokens: int, width: int) -> None:
 
 
 @pytest.mark.gpu
-def test_clusters_take_streams_that_are_one_embedding() -> None:
-    x, mine = torch.randn(33, 1, 4096).bfloat16().expand(-1, 4, -1), weights(4, 4096)
+@pytest.mark.usefixtures("halves")
+@pytest.mark.parametrize("tokens", [1, 65, 1000])
+def test_staged_halves_equal_the_reference(tokens: int) -> None:
+    x, mine, gain = torch.randn(tokens, 4, 7168).bfloat16(), weights(4, 7168), torch.randn(7168)
+
+    got = mix_all(cluster_backend, x, mine, gain)
+
+    assert_mixed_alike(got, mix_all(reference, x, mine, gain))
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("either_kernel")
+@pytest.mark.parametrize("width", [4096, 7168])
+def test_clusters_take_streams_that_are_one_embedding(width: int) -> None:
+    x, mine = torch.randn(33, 1, width).bfloat16().expand(-1, 4, -1), weights(4, width)
 
     got = cluster_backend.mhc_pre(x, *mine, iterations=3, **EPS)
 
     want = cluster_backend.mhc_pre(x.contiguous(), *mine, iterations=3, **EPS)
     assert all(map(torch.equal, got, want))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("iterations", [1, 2, 20])
+@pytest.mark.parametrize("spread", [1.0, 30.0])
+def test_clusters_balance_even_and_lopsided_matrices(spread: float, iterations: int) -> None:
+    x, (fn, base, scale) = torch.randn(300, 4, 1024).bfloat16(), weights(4, 1024)
+    mine = fn, base * spread, scale * spread
+
+    got = cluster_backend.mhc_pre(x, *mine, iterations=iterations, **EPS)
+
+    # Logits of order `spread` are as many times less exact.
+    want = reference.mhc_pre(x, *mine, iterations=iterations, **EPS)
+    assert_close(got[2], want[2], Bounds(atol=2e-5 * spread), what="mixing")
 
 
 @pytest.mark.gpu
@@ -286,7 +333,8 @@ def test_clusters_of_a_power_of_two_of_blocks_share_the_channels() -> None:
 
     assert ranks == [(256, count, 1) for count in (1, 1, 2, 4, 8, 16)]
     assert cluster_backend.split(4104) == (136, 16, 2)
-    assert cluster_backend.split(7168) == (224, 16, 2)
+    assert cluster_backend.split(7168) == (448, 16, 1)
+    assert cluster_backend.split(7168, False) == (224, 16, 2)
     assert cluster_backend.split(8192) == (256, 16, 2)
     assert cluster_backend.split(8200) is None
 

@@ -49,6 +49,21 @@ def test_the_bias_chooses_and_does_not_weigh(
     assert_close(got[1], want[1], Bounds(atol=1e-6, rtol=1e-5), what="weights")
 
 
+@pytest.mark.parametrize("count", [256, 384])
+@pytest.mark.parametrize(("lowest", "highest"), [(-960, -192), (-200, 3200), (1300, 1500)])
+def test_scores_next_to_nothing_and_far_out_choose_as_the_reference(
+    backend: ModuleType, lowest: int, highest: int, count: int
+) -> None:
+    # Where rough scores are all alike, and where they are infinite.
+    logits = torch.randint(lowest, highest, (with_large([3], [1001])[-1], count)) / 16
+
+    got = backend.route_topk(logits, torch.zeros(count), 6, 1.5)
+
+    want = reference.route_topk(logits, torch.zeros(count), 6, 1.5)
+    assert_same_bits(got[0], want[0], what="experts")
+    assert_close(got[1], want[1], Bounds(atol=1e-6, rtol=1e-5), what="weights")
+
+
 def test_scores_are_exact_far_out(backend: ModuleType) -> None:
     logits = torch.tensor([[-60.0, -30.0, -17.0, -10.0, -1e-3, 0.0, 1e-3, 10.0, 40.0, 90.0]]).T
 
