@@ -74,12 +74,17 @@ class FusedAttention:
 
         x  [T, d] bfloat16, normed
         """
+        # What asks tokens alone runs beside the chain of small steps that all else waits for.
+        parts: tuple[Tensor, ...] = ()
+        if self._compressor is not None:
+            with self._side.beside(x.shape[0]):
+                parts = (self._compressor.rows(x),)
         low, kv = self._low_and_kv(x)
         step.store_window(self._layer, kv, self._kv_norm.weight)
         latent = self._latent(low)
         if self._compressor is not None:
             with self._side.beside(x.shape[0]):
-                parts = self._compressor.project(x, latent)
+                parts += self._compressor.queries(latent)
                 self._compressor.advance(parts, step, self._layer)
         q = self._queries(latent, step)
         self._side.join()
@@ -93,12 +98,15 @@ class FusedAttention:
         With `attend` and `finish` it does what a call does, but apart from the pools: each token
         by itself. What comes after kv is the compressor's.
         """
-        low, kv = self._low_and_kv(x)
-        latent = self._latent(low)
         parts: tuple[Tensor, ...] = ()
         if self._compressor is not None:
             with self._side.beside(x.shape[0]):
-                parts = self._compressor.project(x, latent)
+                parts = (self._compressor.rows(x),)
+        low, kv = self._low_and_kv(x)
+        latent = self._latent(low)
+        if self._compressor is not None:
+            with self._side.beside(x.shape[0]):
+                parts += self._compressor.queries(latent)
         q = self._queries(latent, tokens)
         self._side.join()
         return (q, kv, *parts)
@@ -188,10 +196,13 @@ class _Pooling:
         ape = torch.zeros((4, layout.width), dtype=torch.float32, device=device)
         self._weights = PoolingWeights(ape, self._norm.weight, self._index_norm.weight)
 
-    def project(self, x: Tensor, latent: _Codes) -> tuple[Tensor, ...]:
-        """Return state rows beside weights of the indexer's heads, and the heads' queries."""
-        queries = self._queries(*latent).view(x.shape[0], self._heads, self._width)
-        return self._rows(x), queries
+    def rows(self, x: Tensor) -> Tensor:
+        """Return state rows beside weights of the indexer's heads."""
+        return self._rows(x)
+
+    def queries(self, latent: _Codes) -> tuple[Tensor, ...]:
+        """Return the queries of the indexer's heads."""
+        return (self._queries(*latent).view(-1, self._heads, self._width),)
 
     def advance(self, parts: Sequence[Tensor], step: FusedStep, layer: int) -> None:
         """Write what the tokens leave, then choose what they attend."""
@@ -227,9 +238,13 @@ class _Fold:
         ape = torch.zeros((128, 2 * width), dtype=torch.float32, device=device)
         self._weights = FoldWeights(ape, self._norm.weight)
 
-    def project(self, x: Tensor, latent: _Codes) -> tuple[Tensor, ...]:
-        """Return state rows; every block is attended, so `latent` is not asked."""
-        return (self._rows(x),)
+    def rows(self, x: Tensor) -> Tensor:
+        """Return state rows."""
+        return self._rows(x)
+
+    def queries(self, latent: _Codes) -> tuple[Tensor, ...]:
+        """Return none: every block is attended."""
+        return ()
 
     def advance(self, parts: Sequence[Tensor], step: FusedStep, layer: int) -> None:
         """Write what the tokens leave."""
