@@ -1,10 +1,10 @@
-"""What every test may ask for: fixed seeds, poisoned memory, the oracle; and the GPU markers."""
+"""What every test has or may ask for: seeds, one thread, memory, the oracle; the GPU markers."""
 
 import importlib.util
 import os
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,16 @@ def _cuda_devices() -> int:
 
 @pytest.fixture(autouse=True)
 def _fixed_seeds() -> None:  # pyright: ignore[reportUnusedFunction]
-    """Seed every generator; torch only where the test already imported it."""
+    """Seed every generator; torch only where the test already imported it.
+
+    It computes on one thread: on tensors this small threads wait for each other, and for the
+    processes that a test has started.
+    """
     random.seed(0)
     np.random.seed(0)
     if torch := sys.modules.get("torch"):
         torch.manual_seed(0)
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -69,6 +74,15 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.testing.stand_in.folder import write_stand_in
 
     return write_stand_in(tmp_path_factory.mktemp("stand_in"))
+
+
+@pytest.fixture(scope="module")
+def dense_weights_once() -> Iterator[None]:
+    """Work out the numbers of fp8 and fp4 weights once, not in every product of the reference."""
+    from tests.testing.dense_once import dense_once
+
+    with dense_once():
+        yield
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -17,8 +16,9 @@ import pytest
 from anthropic.types import Message, MessageParam, ThinkingBlock, ToolParam, ToolUseBlock
 
 from runtime.server.messages_thinking import recall
+from tests.end_to_end.conftest import KEY
 from tests.runtime.server.engine import Server, serving
-from tests.testing.server_process import ServerProcess, running_server
+from tests.testing.server_process import ServerProcess
 from tests.testing.stand_in.tokenizer import EOS_ID, THINK_END_ID
 
 HI: list[MessageParam] = [{"role": "user", "content": "Hello"}]
@@ -48,17 +48,15 @@ CALL = (
 
 
 @pytest.fixture(scope="module")
-def server(stand_in: Path) -> Iterator[ServerProcess]:
+def server(keyed_server: ServerProcess) -> ServerProcess:
     """A server that wants a key."""
-    flags = ("--api-key", "secret", "--full-pages", "64", "--random-seed", "0")
-    with running_server("--model-path", str(stand_in), *flags) as server:
-        yield server
+    return keyed_server
 
 
 @pytest.fixture(scope="module")
 def client(server: ServerProcess) -> Iterator[anthropic.Anthropic]:
     """The client as a user makes it."""
-    with anthropic.Anthropic(base_url=server.url, api_key="secret", max_retries=0) as client:
+    with anthropic.Anthropic(base_url=server.url, api_key=KEY, max_retries=0) as client:
         yield client
 
 
@@ -277,7 +275,7 @@ def test_errors_arrive_as_the_clients_own_exceptions(
     with stranger, pytest.raises(anthropic.AuthenticationError) as unknown:
         stranger.messages.create(model=model, max_tokens=4, messages=HI)
     assert unknown.value.type == "authentication_error"
-    bearer = anthropic.Anthropic(base_url=server.url, auth_token="secret", max_retries=0)
+    bearer = anthropic.Anthropic(base_url=server.url, auth_token=KEY, max_retries=0)
     with bearer:
         assert bearer.models.list().data[0].id == model
 

@@ -5,7 +5,6 @@ The stand-in writes nonsense, so logit biases say which control tokens it writes
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -13,7 +12,7 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 from openai.types.chat.chat_completion_tool_param import ChatCompletionToolParam
 
-from tests.testing.server_process import ServerProcess, running_server
+from tests.testing.server_process import ServerProcess
 from tests.testing.stand_in.tokenizer import EOS_ID, SPECIALS, THINK_END_ID
 
 DSML_ID = SPECIALS.index("｜DSML｜")
@@ -31,11 +30,9 @@ DEADLINE_S = 30.0
 
 
 @pytest.fixture(scope="module")
-def server(stand_in: Path) -> Iterator[ServerProcess]:
+def server(stand_in_server: ServerProcess) -> ServerProcess:
     """The stand-in, served."""
-    flags = ("--full-pages", "64", "--random-seed", "0")
-    with running_server("--model-path", str(stand_in), *flags) as server:
-        yield server
+    return stand_in_server
 
 
 @pytest.fixture(scope="module")

@@ -1,22 +1,18 @@
 """What a server tells of its requests is what its clients saw of them."""
 
 import contextlib
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.end_to_end.pools import wait_idle
-from tests.testing.server_process import ServerProcess, running_server
+from tests.testing.server_process import ServerProcess
 
 
 @pytest.fixture(scope="module")
-def server(stand_in: Path) -> Iterator[ServerProcess]:
+def server(stand_in_server: ServerProcess) -> ServerProcess:
     """The stand-in, served."""
-    flags = ("--full-pages", "64", "--random-seed", "0")
-    with running_server("--model-path", str(stand_in), *flags) as server:
-        yield server
+    return stand_in_server
 
 
 def told(server: ServerProcess) -> dict[str, float]:

@@ -161,10 +161,18 @@ def test_a_repeated_prompt_leaves_the_same_bytes(model: tuple[str, ...], cold: C
     assert_compared(ledger, before)
 
 
+# Chunks that take many steps: at one place for everybody, at all of them for those with time.
+_LONG = [(700, 1), (768, 1), (901, 1), (700, 7), (768, 7)]
+
+
 @pytest.mark.parametrize(
-    "chunk", [pytest.param(1, marks=pytest.mark.slow), 7, 64, 127, 128, 256, 2048]
+    ("full", "chunk"),
+    [
+        *((full, chunk) for full in (700, 768, 901) for chunk in (64, 127, 128, 256, 2048)),
+        (901, 7),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in _LONG),
+    ],
 )
-@pytest.mark.parametrize("full", [700, 768, 901])
 def test_a_replay_leaves_the_same_bytes(
     model: tuple[str, ...], cold: Cold, full: int, chunk: int
 ) -> None:
@@ -197,26 +205,29 @@ def test_forks_leave_the_same_bytes(model: tuple[str, ...], cold: Cold) -> None:
     assert_compared(ledger, before)
 
 
-@pytest.mark.parametrize("chunk", [64, pytest.param(2048, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("chunk", "pages"), [(64, 5), (64, 6), pytest.param(2048, 5, marks=pytest.mark.slow)]
+)
 def test_a_retracted_request_comes_back_to_the_same_bytes(
-    model: tuple[str, ...], cold: Cold, chunk: int
+    model: tuple[str, ...], cold: Cold, chunk: int, pages: int
 ) -> None:
+    """With 5 pages an older request while the newest waits for it, with 6 the newest."""
     ledger, _, after_short = cold
     before = dict(ledger.compared)
-    pools = ("--full-pages", "5", "--swa-pages", "16", "--rings", "8")
+    pools = ("--full-pages", str(pages), "--swa-pages", "16", "--rings", "8")
     rig = NetworkRig(ledger, *model, *pools, *chunked(chunk))
-    older = [rig.send(words(seed, 250), 300) for seed in (5, 6)]
+    older = [rig.send(words(seed, 490), 40) for seed in (5, 6)]
     rig.turn()
 
-    newest = rig.send(SHORT, 250)
+    newest = rig.send(SHORT, 40)
     rig.run()
 
     assert rig.counters["retracted_requests"] > 0, "the pages were meant to be too few"
     assert rig.tokens(newest)[:NEW_TOKENS] == after_short
     alone = NetworkRig(ledger, *model, *COLD)
-    assert alone.ask(SHORT, 250) == rig.tokens(newest)
+    assert alone.ask(SHORT, 40) == rig.tokens(newest)
     for seed, request_id in zip((5, 6), older, strict=True):
-        assert alone.ask(words(seed, 250), 300) == rig.tokens(request_id)
+        assert alone.ask(words(seed, 490), 40) == rig.tokens(request_id)
     assert_compared(ledger, before)
 
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 import openai
@@ -10,7 +9,8 @@ import pytest
 from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel
 
-from tests.testing.server_process import ServerProcess, running_server
+from tests.end_to_end.conftest import KEY
+from tests.testing.server_process import ServerProcess
 from tests.testing.stand_in.tokenizer import EOS_ID
 
 MESSAGES: list[ChatCompletionMessageParam] = [
@@ -20,18 +20,15 @@ MESSAGES: list[ChatCompletionMessageParam] = [
 
 
 @pytest.fixture(scope="module")
-def server(stand_in: Path) -> Iterator[ServerProcess]:
+def server(keyed_server: ServerProcess) -> ServerProcess:
     """A server that wants a key."""
-    flags = ("--api-key", "secret", "--full-pages", "64", "--random-seed", "0")
-    with running_server("--model-path", str(stand_in), *flags) as server:
-        server.client.headers["Authorization"] = "Bearer secret"
-        yield server
+    return keyed_server
 
 
 @pytest.fixture(scope="module")
 def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
     """The client as a user makes it."""
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="secret", max_retries=0) as client:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as client:
         yield client
 
 

@@ -85,7 +85,14 @@ def test_a_drain_that_takes_too_long_is_cut_short(flags: tuple[str, ...]) -> Non
         assert server.wait_exit() == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGKILL, id="killed"),
+        # tests/runtime/test_launch.py stops a process for everybody.
+        pytest.param(signal.SIGSTOP, id="stopped", marks=pytest.mark.slow),
+    ],
+)
 def test_clients_hear_of_a_dead_scheduler(number: signal.Signals, flags: tuple[str, ...]) -> None:
     with (
         running_server(*flags, exit_code=None, check=False) as server,

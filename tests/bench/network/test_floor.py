@@ -15,6 +15,7 @@ from tests.bench.network.floor import (
 from tests.bench.network.small_network import SMALL, network
 
 FLASH = load_config(CUT)
+pytestmark = pytest.mark.usefixtures("dense_weights_once")
 
 
 def test_the_floor_is_all_bytes_over_the_bandwidth() -> None:

@@ -13,6 +13,8 @@ from tests.bench.network.floor import dense_bytes, kv_bytes, one_expert_bytes
 from tests.bench.network.prefill import measure_prefill
 from tests.bench.network.small_network import SMALL, network
 
+pytestmark = pytest.mark.usefixtures("dense_weights_once")
+
 
 def test_decode_is_measured_against_the_experts_that_were_routed_to() -> None:
     made = network()

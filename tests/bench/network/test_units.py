@@ -14,6 +14,8 @@ CPU = torch.device("cpu")
 FLASH = load_config(CUT)
 SPEC = pool_spec(SMALL, "fp8")
 
+pytestmark = pytest.mark.usefixtures("dense_weights_once")
+
 
 def test_rows_share_no_unit_and_use_all_but_the_dummy() -> None:
     units, pools = RowUnits.scattered(SPEC, rows=3, tokens=600, device=CPU)

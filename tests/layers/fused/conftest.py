@@ -14,3 +14,8 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     found = torch.device(request.param)
     with found:
         yield found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _weights(dense_weights_once: None) -> None:  # pyright: ignore[reportUnusedFunction]
+    """Let the reference be quick with the same weights in many steps."""

@@ -1,6 +1,5 @@
 """Small prefill steps in pieces: padded, replayed one after the other, and nothing else changed."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,15 +19,6 @@ from tests.testing.fused_rig import rerun
 SIZES = (4, 16, 24)
 # Rows and their chunks, as one prompt after the other: padded, as long as a size, too long.
 CHUNKS = (3, 4, 9, 16, 24, 140, 1, 20)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Compute on one thread, as a server does with a network this small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def network(folder: Path, device: torch.device, *, deterministic: bool = False) -> FusedV4:

@@ -21,7 +21,8 @@ from tests.runtime.chat.conversations import (
     written,
 )
 
-BATCHES, BATCH = 30, 100
+BATCH = 100
+BATCHES = [*range(12), *(pytest.param(batch, marks=pytest.mark.slow) for batch in range(12, 30))]
 MARKS = {THINK, THINK_END, DSML}
 
 
@@ -47,7 +48,7 @@ def _written(random: Random, request: object, said: Answer) -> tuple[V4Prompt, A
     return prompt, said, ids
 
 
-@pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.parametrize("batch", BATCHES)
 def test_what_was_rendered_is_parsed_again(batch: int) -> None:
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         random, prompt, said, ids = drawn(seed)

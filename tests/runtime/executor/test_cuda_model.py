@@ -3,7 +3,6 @@
 On a CUDA device where there is one, else on the CPU, whose memory is made up.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,19 +15,17 @@ from runtime.errors import ConfigError
 from runtime.executor.cuda_model import BOTH_FORMS_SHARE, CudaLoader
 from runtime.executor.cuda_runner import CudaModelRunner
 from runtime.executor.loaded_model import LoadedModel
-from tests.testing.fused_rig import DEVICE, FakeMemory, a_device
+from tests.testing.fused_rig import DEVICE, FakeMemory, a_device, short_stand_in
 
 GIB = 1 << 30
+pytestmark = pytest.mark.usefixtures("dense_weights_once")
 SMALL = {"max_running_requests": 2, "chunked_prefill_size": 16, "context_length": 300}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Compute on one thread, as a server does with a network this small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+@pytest.fixture(scope="module")
+def folder(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in's checkpoint."""
+    return short_stand_in(stand_in, tmp_path_factory.mktemp("short"))
 
 
 def load(folder: Path, memory: FakeMemory | None = None, **flags: object) -> LoadedModel:
@@ -43,13 +40,13 @@ def load(folder: Path, memory: FakeMemory | None = None, **flags: object) -> Loa
     ).load(folder, logit_rows=8)
 
 
-def test_pools_get_what_the_limit_leaves_after_all_else(stand_in: Path) -> None:
+def test_pools_get_what_the_limit_leaves_after_all_else(folder: Path) -> None:
     # Before weights; around each of three captures; after all of it.
     pieces = 1 << 21
     seen = (3 * GIB, *(0, GIB), *(0, GIB + (1 << 20)), *(0, pieces), 7 * GIB + pieces)
     memory = FakeMemory(20 * GIB, peak=2 * GIB, seen=seen)
 
-    loaded = load(stand_in, memory, mem_fraction_static=0.9)
+    loaded = load(folder, memory, mem_fraction_static=0.9)
 
     graphs = GIB + (1 << 20) + 4 * 512 + pieces
     assert loaded.facts["weight_bytes"] == 4 * GIB
@@ -60,17 +57,17 @@ def test_pools_get_what_the_limit_leaves_after_all_else(stand_in: Path) -> None:
     assert 0.99 * left < loaded.pool_bytes < 1.01 * left
 
 
-def test_flags_for_pools_are_taken_as_they_are(stand_in: Path) -> None:
-    loaded = load(stand_in, FakeMemory(GIB), kv_cache_bytes=1 << 24)
+def test_flags_for_pools_are_taken_as_they_are(folder: Path) -> None:
+    loaded = load(folder, FakeMemory(GIB), kv_cache_bytes=1 << 24)
 
     assert loaded.pool_bytes == pytest.approx(1 << 24, rel=0.1)
     assert isinstance(loaded.runner, CudaModelRunner)
     assert (loaded.graphs, loaded.in_flight, loaded.context_tokens) == (True, True, 300)
 
 
-def test_what_is_not_wanted_is_left_out(stand_in: Path) -> None:
+def test_what_is_not_wanted_is_left_out(folder: Path) -> None:
     loaded = load(
-        stand_in,
+        folder,
         FakeMemory(GIB),
         kv_cache_bytes=1 << 24,
         disable_cuda_graph=True,
@@ -81,35 +78,35 @@ def test_what_is_not_wanted_is_left_out(stand_in: Path) -> None:
     assert loaded.facts["graph_bytes"] == 0
 
 
-def test_a_server_that_does_not_fit_says_so(stand_in: Path) -> None:
+def test_a_server_that_does_not_fit_says_so(folder: Path) -> None:
     with pytest.raises(ConfigError, match="nothing is left for the KV pools"):
-        load(stand_in, FakeMemory(20 * GIB, seen=(18 * GIB,)))
+        load(folder, FakeMemory(20 * GIB, seen=(18 * GIB,)))
     with pytest.raises(ConfigError, match=f"--kv-cache-bytes {30 * GIB} is more than"):
-        load(stand_in, FakeMemory(20 * GIB), kv_cache_bytes=30 * GIB)
+        load(folder, FakeMemory(20 * GIB), kv_cache_bytes=30 * GIB)
     with pytest.raises(ConfigError, match="too small for one request"):
-        load(stand_in, FakeMemory(1 << 22), mem_fraction_static=0.01)
+        load(folder, FakeMemory(1 << 22), mem_fraction_static=0.01)
 
 
-def test_graphs_for_more_rows_than_may_run_are_refused(stand_in: Path) -> None:
+def test_graphs_for_more_rows_than_may_run_are_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match="--cuda-graph-bs has no size up to"):
-        load(stand_in, FakeMemory(GIB), cuda_graph_bs=(4, 8))
+        load(folder, FakeMemory(GIB), cuda_graph_bs=(4, 8))
 
 
-def test_experts_are_kept_in_both_forms_where_there_is_room(stand_in: Path) -> None:
+def test_experts_are_kept_in_both_forms_where_there_is_room(folder: Path) -> None:
     kept = {
-        total: load(stand_in, FakeMemory(total), kv_cache_bytes=1 << 22).facts["experts"]
-        for total in (GIB, 1 << 23)
+        total: load(folder, FakeMemory(total), kv_cache_bytes=1 << 22).facts["experts"]
+        for total in (GIB, 6 << 20)
     }
 
-    exact = load(stand_in, FakeMemory(GIB), kv_cache_bytes=1 << 22, deterministic=True)
+    exact = load(folder, FakeMemory(GIB), kv_cache_bytes=1 << 22, deterministic=True)
     assert exact.facts["experts"] == "fp4"
-    assert kept == {GIB: "both", 1 << 23: "fp4"}
+    assert kept == {GIB: "both", 6 << 20: "fp4"}
     assert 0 < BOTH_FORMS_SHARE < 1
 
 
 @pytest.mark.gpu
-def test_on_the_gpu_a_server_takes_no_more_than_its_limit(stand_in: Path) -> None:
-    loaded = load(stand_in, mem_fraction_static=0.3)
+def test_on_the_gpu_a_server_takes_no_more_than_its_limit(folder: Path) -> None:
+    loaded = load(folder, mem_fraction_static=0.3)
 
     free, total = torch.cuda.mem_get_info(DEVICE)
     assert loaded.facts["device"] == "cuda"
@@ -119,8 +116,8 @@ def test_on_the_gpu_a_server_takes_no_more_than_its_limit(stand_in: Path) -> Non
 
 
 @pytest.mark.gpu
-def test_on_the_gpu_what_does_not_fit_is_told_before_serving(stand_in: Path) -> None:
+def test_on_the_gpu_what_does_not_fit_is_told_before_serving(folder: Path) -> None:
     with pytest.raises(ConfigError, match="--kv-cache-bytes"):
-        load(stand_in, kv_cache_bytes=1 << 42)
+        load(folder, kv_cache_bytes=1 << 42)
     with pytest.raises(ConfigError, match="the KV pools take more memory"):
-        load(stand_in, full_pages=1 << 30)
+        load(folder, full_pages=1 << 30)

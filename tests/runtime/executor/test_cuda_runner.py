@@ -4,7 +4,6 @@ On a CUDA device where there is one, else on the CPU, where graphs are stood in 
 """
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -16,23 +15,16 @@ from mem_cache.spec import TreeSpec
 from runtime.executor.cuda_runner import CudaModelRunner, CudaStep
 from runtime.executor.step_plan import Phase, SampleState, StepPlan
 from runtime.grammar.output import GrammarOutput
-from tests.testing.fused_rig import DEVICE, ROWS, SIZES, FusedRig, new_capture
+from tests.testing.fused_rig import DEVICE, ROWS, SIZES, FusedRig, new_capture, short_stand_in
 from tests.testing.scheduler_rig import Rig
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Compute on one thread, as a server does with a network this small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("dense_weights_once")
 
 
 @pytest.fixture(scope="module")
-def fused(stand_in: Path) -> FusedRig:
+def fused(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> FusedRig:
     """The stand-in's network."""
-    return FusedRig(stand_in)
+    return FusedRig(short_stand_in(stand_in, tmp_path_factory.mktemp("short")))
 
 
 def prompt(length: int, seed: int) -> list[int]:

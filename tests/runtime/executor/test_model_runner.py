@@ -1,7 +1,7 @@
 """Steps on a real network: copies first, tokens of the right rows, values where asked."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -25,15 +25,6 @@ from tests.testing.scheduler_rig import Rig
 from tests.testing.tiny_model import CONFIG, prompt
 
 SIZES = PoolSizes(full_pages=8, swa_pages=40, rings=8)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Compute on one thread, as a server does with a network this small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

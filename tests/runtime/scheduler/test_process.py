@@ -23,7 +23,7 @@ from runtime.executor.loaded_model import LoadedModel
 from runtime.ipc import SchedulerSocket, private_addresses
 from runtime.messages import Generate, Grammar, Outputs, Ready, Sampling, State, pack_ids
 from runtime.scheduler.loop import Scheduler
-from tests.testing.fused_rig import FakeMemory, a_device
+from tests.testing.fused_rig import FakeMemory, a_device, short_stand_in
 from tests.testing.scheduler_rig import MemorySocket, Rig
 
 SMALL = ServerConfig(
@@ -108,8 +108,9 @@ def test_ready_and_settings_say_what_was_resolved(folder: Path) -> None:
     assert scheduler.residency.table.page_table.shape == (3, 6)
 
 
+@pytest.mark.usefixtures("dense_weights_once")
 def test_a_network_on_a_gpu_is_told_as_such_and_its_steps_overlap(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loaded on the CPU, where the fused ops have references, it stands in for one on a GPU."""
     place = a_device(FakeMemory(1 << 34, seen=(1 << 30,)))
@@ -131,7 +132,7 @@ def test_a_network_on_a_gpu_is_told_as_such_and_its_steps_overlap(
     monkeypatch.setattr(process, "choose_device", lambda *_: torch.device("cuda", 0))
     monkeypatch.setattr(process, "load_on_cuda", load)
     change = {"context_length": 300, "cuda_graph_bs": (1, 2), "check_every_step": True}
-    scheduler, ready, socket = build(folder, device="cuda", **change)
+    scheduler, ready, socket = build(short_stand_in(folder, tmp_path), device="cuda", **change)
 
     info = ready.info
     assert (info["dtype"], info["record_format"]) == ("bfloat16", "fp8")

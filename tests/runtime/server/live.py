@@ -2,8 +2,12 @@
 
 import asyncio
 import socket
+import tempfile
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
+from pathlib import Path
+from unittest.mock import patch
 
 import uvicorn
 from selenium.webdriver import Chrome
@@ -12,12 +16,28 @@ from selenium.webdriver.remote.webelement import WebElement
 
 from runtime.config import ServerConfig
 from runtime.messages import CacheView
+from runtime.server.cache_page import PAGE
 from tests.runtime.server.engine import Engine, serving
 from tests.testing.browser import complaints, wait_for
 
+# How often the page asks here: the server answers five times a second at most.
+POLL_MS = 250
+
+
+@contextmanager
+def polled_often() -> Iterator[None]:
+    """Serve a page that differs in nothing but how often it asks."""
+    page = PAGE.read_text("utf-8")
+    assert page.count("POLL_MS = 1000,") == 1
+    with tempfile.TemporaryDirectory() as folder:
+        quick = Path(folder) / "page.html"
+        quick.write_text(page.replace("POLL_MS = 1000,", f"POLL_MS = {POLL_MS},"), "utf-8")
+        with patch("runtime.server.cache_page.PAGE", quick):
+            yield
+
 
 class LiveServer:
-    """A scripted server on a real socket, in a thread of its own."""
+    """A scripted server on a real socket, in a thread of its own; its page asks often."""
 
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
@@ -31,7 +51,9 @@ class LiveServer:
         assert self._up.wait(20)
 
     async def _serve(self) -> None:
-        async with serving(self._config) as server:
+        async with AsyncExitStack() as stack:
+            with polled_often():
+                server = await stack.enter_async_context(serving(self._config))
             server.manager.ready.info["full_page_bytes"] = 1 << 20
             self.engine = server.engine
             settings = uvicorn.Config(server.app, log_config=None, ws="none", lifespan="off")
@@ -49,6 +71,8 @@ class LiveServer:
 
 
 def opened(browser: Chrome, server: LiveServer) -> Chrome:
+    # A page that is left open goes on asking a server that is gone, and complains.
+    browser.get("about:blank")
     complaints(browser)
     browser.get(server.url)
     wait_for(lambda: state_of(browser) == "live", "the page shows a view")

@@ -12,6 +12,7 @@ from selenium.webdriver.support.select import Select
 from runtime.config import ServerConfig
 from runtime.messages import NamespaceView, PoolView
 from tests.runtime.server.live import (
+    POLL_MS,
     LiveServer,
     at,
     classes,
@@ -216,7 +217,7 @@ def test_a_paused_page_asks_nothing(page: Chrome, live: LiveServer) -> None:
     view = small_view()
     live.engine.view = replace(view, spans=view.spans[:1])
 
-    page.execute_async_script("setTimeout(arguments[0], 1500)")
+    page.execute_async_script(f"setTimeout(arguments[0], {3 * POLL_MS})")
     assert drawn(page) == 4
 
     at(page, "#pause").click()

@@ -19,9 +19,12 @@ CONTEXT_TOKENS = 32768
 _GENERATION = {"bos_token_id": 0, "eos_token_id": 1, "do_sample": True, "temperature": 1.0}
 
 
-def write_stand_in(folder: Path) -> Path:
-    """Write the checkpoint into `folder` (about a second) and return the folder."""
-    raw = stand_in_config()
+def write_stand_in(folder: Path, **changes: object) -> Path:
+    """Write the checkpoint into `folder` (about a second) and return the folder.
+
+    changes  fields of `config.json` that are to be others
+    """
+    raw = {**stand_in_config(), **changes}
     for name, value in (("config.json", raw), ("generation_config.json", _GENERATION)):
         (folder / name).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
     tokenizer = write_tokenizer(folder, max_tokens=CONTEXT_TOKENS)

@@ -1,0 +1,43 @@
+"""Servers that several files ask the same of; a start costs more than most tests."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.pools import wait_idle
+from tests.testing.server_process import ServerProcess, running_server
+
+KEY = "secret"
+FLAGS = ("--full-pages", "64", "--random-seed", "0")
+
+
+@pytest.fixture(scope="session")
+def _stand_in_server(stand_in: Path) -> Iterator[ServerProcess]:  # pyright: ignore[reportUnusedFunction]
+    with running_server("--model-path", str(stand_in), *FLAGS) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _keyed_server(stand_in: Path) -> Iterator[ServerProcess]:  # pyright: ignore[reportUnusedFunction]
+    with running_server("--model-path", str(stand_in), *FLAGS, "--api-key", KEY) as server:
+        server.client.headers["Authorization"] = f"Bearer {KEY}"
+        yield server
+
+
+@pytest.fixture(scope="module")
+def stand_in_server(_stand_in_server: ServerProcess) -> ServerProcess:
+    """The stand-in, served, with an empty cache."""
+    return _emptied(_stand_in_server)
+
+
+@pytest.fixture(scope="module")
+def keyed_server(_keyed_server: ServerProcess) -> ServerProcess:
+    """The stand-in, served to those who have KEY, with an empty cache."""
+    return _emptied(_keyed_server)
+
+
+def _emptied(server: ServerProcess) -> ServerProcess:
+    wait_idle(server)
+    assert server.client.post("/flush_cache").status_code == 200
+    return server
