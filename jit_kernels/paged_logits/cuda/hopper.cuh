@@ -86,20 +86,6 @@ __device__ inline void copy_tile(void *to, const CUtensorMap *tensor, int first,
         : "memory");
 }
 
-// Wait for the other threads of one of the groups of 128 in a block.
-__device__ inline void await_group(int group) {
-    asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
-}
-
-// Load four matrices of 8 rows and 16 bytes; a lane names one of the rows, and gets four bytes of
-// row lane / 4 of each.
-__device__ inline void load_matrices(unsigned *to, unsigned row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(row)
-                 : "memory");
-}
-
 // Name an operand of products: 64 rows of 128 bytes in shared memory, at a multiple of 1024 bytes.
 // The 16-byte chunks of a row lie at their number xor the row's, modulo 8.
 __device__ inline unsigned long long operand(const void *tile) {
@@ -119,16 +105,6 @@ __device__ inline void open_products(float (&sums)[32]) {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-// Before products: `words` are what they will take from registers.
-template <int WORDS>
-__device__ inline void open_products(float (&sums)[32], unsigned (&words)[2][WORDS]) {
-#pragma unroll
-    for (int i = 0; i < WORDS; i++) {
-        asm volatile("" : "+r"(words[0][i]), "+r"(words[1][i])::"memory");
-    }
-    open_products(sums);
-}
-
 __device__ inline void await_products(float (&sums)[32]) {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
     pin(sums);
@@ -144,23 +120,8 @@ __device__ inline void await_products(float (&sums)[32]) {
     FOUR_SUMS(sums, 0), FOUR_SUMS(sums, 4), FOUR_SUMS(sums, 8), FOUR_SUMS(sums, 12),               \
         FOUR_SUMS(sums, 16), FOUR_SUMS(sums, 20), FOUR_SUMS(sums, 24), FOUR_SUMS(sums, 28)
 
-// Add the products of 64 rows, of which each warp has 16, and 64 rows of an operand, 32 channels of
-// e4m3 each; the first ones are taken as they are.
-__device__ inline void multiply(float (&sums)[32], unsigned a0, unsigned a1, unsigned a2,
-                                unsigned a3, unsigned long long operand, bool first) {
-    asm volatile(
-        "{\n"
-        ".reg .pred more;\n"
-        "setp.eq.b32 more, %37, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 " SUM_NAMES
-        "{%32, %33, %34, %35}, %36, more, 1, 1;\n"
-        "}"
-        : ALL_SUMS(sums)
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(operand), "r"((int)first)
-        : "memory");
-}
-
-// The same with the 64 rows of an operand instead of registers.
+// Add the products of the 64 rows of two operands, 32 channels of e4m3 each; the first ones are taken
+// as they are.
 __device__ inline void multiply(float (&sums)[32], unsigned long long rows,
                                 unsigned long long operand, bool first) {
     asm volatile(

@@ -1,6 +1,4 @@
-// The entries of the library, alike for both kernels. Queries, weights and pages begin at multiples
-// of 16 bytes; `count` pages follow each other. They return a cudaError_t.
-#include "few_rows.cuh"
+// The entry of the library.
 #include "streamed.cuh"
 
 namespace {
@@ -64,21 +62,9 @@ const char *paged_logits_words(int error) {
     return cudaGetErrorString(static_cast<cudaError_t>(error));
 }
 
-// Of eight rows at most.
-int paged_logits_few_call(const void *queries, const float *weights, const void *pages, long long,
-                          const int *table, long long table_stride, const int *blocks,
-                          float *scores, int rows, int columns, int processors, void *where) {
-    const int room = (MOST_SHARED - shared_bytes(rows, 0)) / (GROUPS * PAGE_BYTES);
-    const int stages = room < MOST_STAGES ? room : MOST_STAGES;
-    const Call all = {static_cast<const unsigned char *>(queries),
-                      static_cast<const unsigned char *>(pages), weights, table, blocks, scores,
-                      table_stride, rows, columns};
-    const FewRows call = {all, stages};
-    return launch(few_rows, WORKERS, shared_bytes(rows, stages), processors, where, call);
-}
-
-// Of 128 rows at most.
-int paged_logits_streamed_call(const void *queries, const float *weights, const void *pages,
+// Score up to 128 rows. Queries, weights and pages begin at multiples of 16 bytes; `count` pages
+// follow each other. Returns a cudaError_t.
+int paged_logits_call(const void *queries, const float *weights, const void *pages,
                                long long count, const int *table, long long table_stride,
                                const int *blocks, float *scores, int rows, int columns,
                                int processors, void *where) {

@@ -1,7 +1,6 @@
-// What kernels of index scores share: the call, and the sum over heads.
+// A call for index scores, and the sum over heads.
 //
-// A row's scores have the same bits from each of them, and as those of DeepGEMM, which takes more
-// rows: the same products of tensor cores, channels in the same places, and sums in the same order.
+// A row's scores have the same bits as those of DeepGEMM, which takes more rows: the same products of tensor cores, channels in the same places, and sums in the same order.
 #pragma once
 
 #include "hopper.cuh"

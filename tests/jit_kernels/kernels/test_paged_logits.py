@@ -126,9 +126,7 @@ def test_a_row_has_the_same_bits_in_any_company(
         ([85_000] + [7] * 99, 85_000),
     ],
 )
-def test_all_kernels_give_the_same_bits(
-    monkeypatch: pytest.MonkeyPatch, counts: list[int], columns: int
-) -> None:
+def test_rows_have_the_bits_that_deep_gemm_gives_them(counts: list[int], columns: int) -> None:
     from jit_kernels.paged_logits import cuda_backend, deep_gemm_backend
 
     (q, weights), (pages, table) = some_queries(len(counts), 64, 128), keys_of(counts, 128, columns)
@@ -136,11 +134,9 @@ def test_all_kernels_give_the_same_bits(
     call = (q, weights, pages, key_layout(128), table, blocks, columns)
     want = deep_gemm_backend.paged_logits(*call, LogitsPlan())
 
-    for name, most in {"streamed": 0, "few": columns}.items():
-        monkeypatch.setattr(cuda_backend, "FEW_COLUMNS", most)
-        got = cuda_backend.paged_logits(*call, LogitsPlan())
-        for row, count in enumerate(counts):
-            assert_same_bits(got[row, :count], want[row, :count], what=f"{name}, row {row}")
+    got = cuda_backend.paged_logits(*call, LogitsPlan())
+    for row, count in enumerate(counts):
+        assert_same_bits(got[row, :count], want[row, :count], what=f"row {row}")
 
 
 @pytest.mark.gpu
