@@ -5,31 +5,47 @@
 #include "attend.cuh"
 
 constexpr float LOG2_E = 1.4426950408889634f;
-// Pairs of neighbouring sums that are of the channels of one rank: those of a thread and head after
-// each other, then threads, then columns by eight, then the two groups of warps.
-constexpr int PAIRS = HEADS * OWN * CHUNK / 2;
+// Sums of the channels of one rank by fours: two neighbours, of two heads eight apart. They are in
+// order of the threads of a group of warps, then columns by eight, then the two groups.
+constexpr int QUADS = HEADS * OWN * CHUNK / 4;
 
-__device__ inline float sink_of(const Call &call, int head) {
-    return head < call.heads ? call.sink[head] * LOG2_E : minus_infinity();
+// The sinks of a thread's two heads, which are asked for long before they are needed.
+struct Sinks {
+    float values[2];
+
+    __device__ Sinks(const Call &call, int warp, int lane) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int head = warp % 4 * 16 + half * 8 + lane / 4;
+            values[half] = head < call.heads ? read_float(call.sink + head) : minus_infinity();
+        }
+    }
+
+    __device__ float of(int half) const { return values[half] * LOG2_E; }
+};
+
+// A part of a whole, which is 0 or at least 1.
+__device__ inline float share_of(float part, float whole) {
+    return whole == 0.0f ? 0.0f : __fdividef(part, whole);
 }
 
 __device__ inline void write_pair(const Call &call, long long nth, int head, int channel, float low,
                                   float high) {
-    if (head >= call.heads) return;
     const long long at = (nth * call.heads + head) * WIDTH + channel;
     *reinterpret_cast<unsigned *>(call.out + at) = pair_of(low, high);
 }
 
-__device__ inline void write_alone(const Call &call, const Row &row, const Sums &sums, int rank,
-                                   int warp, int lane) {
+__device__ inline void write_alone(const Call &call, const Row &row, const Sums &sums,
+                                   const Sinks &sinks, int rank, int warp, int lane) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int head = warp % 4 * 16 + half * 8 + lane / 4;
-        const float sink = sink_of(call, head);
+        const float sink = sinks.of(half);
         const float base = base_of(fmaxf(sums.greatest[half], sink));
         const float factor = power_of_two(sums.greatest[half] - base);
         const float whole = sums.total[half] * factor + power_of_two(sink - base);
-        const float share = whole == 0.0f ? 0.0f : factor / whole;
+        const float share = share_of(factor, whole);
+        if (head >= call.heads) continue;
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             const int channel = (rank * OWN + warp / 4) * CHUNK + j * 8 + lane % 4 * 2;
@@ -47,119 +63,117 @@ __device__ inline void leave(const Call &call, const Row &row, const Sums &sums,
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const float total = sums.total[half];
-        share[half] = total == 0.0f ? 0.0f : 1.0f / total;
+        share[half] = share_of(1.0f, total);
         const int head = warp * 16 + half * 8 + lane / 4;
         if (rank || warp >= 4 || lane % 4) continue;
         call.sums[nth * HEADS + head] = base_of(sums.greatest[half]) + binary_logarithm(total);
     }
-    float4 *const to = reinterpret_cast<float4 *>(call.partials + (nth * TEAM + rank) * PAIRS);
+    float4 *const to = call.partials + (nth * TEAM + rank) * QUADS +
+                       warp / 4 * (QUADS / 2) + threadIdx.x % (THREADS / 2);
 #pragma unroll
     for (int j = 0; j < 8; j++) {
         const float *const mine = sums.values + j * 4;
-        to[(warp / 4 * 8 + j) * (THREADS / 2) + threadIdx.x % (THREADS / 2)] =
-            make_float4(mine[0] * share[0], mine[1] * share[0], mine[2] * share[1],
-                        mine[3] * share[1]);
+        to[j * (THREADS / 2)] = make_float4(mine[0] * share[0], mine[1] * share[0],
+                                            mine[2] * share[1], mine[3] * share[1]);
     }
 }
 
-// What teams count for, in shared memory that products no longer need.
-struct Shares {
-    static constexpr int GROUPS = THREADS / HEADS;
-    float factor[MOST_TEAMS][HEADS];
-    float greatest[GROUPS][HEADS], total[GROUPS][HEADS], rest[HEADS];
+// What a block adds up, in shared memory that products no longer need: its part of the sums of all
+// teams, one after the other, and what teams count for.
+struct Collected {
+    static constexpr int GROUPS = 4, LANES = 4;
+    float4 quads[QUADS + MOST_TEAMS];
+    float shares[MOST_TEAMS][HEADS];
 
-    __device__ void find(const Call &call, const Row &row) {
-        constexpr int EACH = MOST_TEAMS / GROUPS;
-        const int head = threadIdx.x % HEADS, group = threadIdx.x / HEADS;
-        const float *const from = call.sums + row.nth * call.teams * HEADS + head;
-        float sums[EACH], most = minus_infinity(), whole = 0.0f;
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            const int team = i * GROUPS + group;
-            sums[i] = team < row.teams ? __ldcg(from + team * HEADS) : minus_infinity();
-            most = fmaxf(most, sums[i]);
+    // Ask for parts of `count` each, a group of threads for every fourth team.
+    __device__ void ask(const float4 *from, int count, int teams) {
+        constexpr int GROUP = THREADS / GROUPS;
+#pragma unroll 1
+        for (int team = threadIdx.x / GROUP; team < teams; team += GROUPS) {
+#pragma unroll 1
+            for (int at = threadIdx.x % GROUP; at < count; at += GROUP) {
+                copy_or_clear(quads + team * count + at, from + team * (TEAM * QUADS) + at, true);
+            }
         }
-        const float sink = sink_of(call, head);
-        greatest[group][head] = most;
-        __syncthreads();
-        most = sink;
-#pragma unroll
-        for (int i = 0; i < GROUPS; i++) most = fmaxf(most, greatest[i][head]);
-        const float base = base_of(most);
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            const float mine = power_of_two(sums[i] - base);
-            factor[i * GROUPS + group][head] = mine;
-            whole += mine;
-        }
-        total[group][head] = whole;
-        if (!group) rest[head] = power_of_two(sink - base);
-        __syncthreads();
     }
 
-    // What the sum of a head is to be multiplied with.
-    __device__ float share(int head) const {
-        float whole = rest[head];
+    // Find what teams count for: four lanes a head, each every fourth team.
+    __device__ void weigh(const Call &call, const Row &row, const Sinks &sinks, int warp,
+                          int lane) {
+        constexpr int EACH = MOST_TEAMS / LANES;
+        const int head = warp % 4 * 16 + warp / 4 * 8 + lane / 4, first = lane % LANES;
+        const float *const from = call.sums + (row.nth * call.teams + first) * HEADS + head;
+        float sums[EACH];
 #pragma unroll
-        for (int i = 0; i < GROUPS; i++) whole += total[i][head];
-        return whole == 0.0f ? 0.0f : 1.0f / whole;
+        for (int i = 0; i < EACH; i++) {
+            const bool found = i * LANES + first < row.teams;
+            sums[i] = found ? __ldcg(from + i * LANES * HEADS) : minus_infinity();
+        }
+        const float sink = warp < 4 ? sinks.of(0) : sinks.of(1);
+        float most = sink, whole = 0.0f;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) most = fmaxf(most, sums[i]);
+        const float base = base_of(greatest_of(most));
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            sums[i] = power_of_two(sums[i] - base);
+            whole += sums[i];
+        }
+        const float share = share_of(1.0f, added(whole) + power_of_two(sink - base));
+#pragma unroll
+        for (int i = 0; i < EACH; i++) shares[i * LANES + first][head] = sums[i] * share;
+    }
+
+    // Add up a quad of each of `teams` parts, in their order. After the last one it is read again,
+    // and counts for nothing.
+    __device__ float4 sum(int at, int count, int teams, int head) const {
+        constexpr int AT_ONCE = 4;
+        float4 sum = {};
+#pragma unroll 1
+        for (int first = 0; first < teams; first += AT_ONCE) {
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const float4 quad = quads[min(first + i, teams - 1) * count + at];
+                const float low = shares[first + i][head], high = shares[first + i][head + 8];
+                sum.x += low * quad.x;
+                sum.y += low * quad.y;
+                sum.z += high * quad.z;
+                sum.w += high * quad.w;
+            }
+        }
+        return sum;
     }
 };
-static_assert(sizeof(Shares) <= sizeof(Shared::queries));
+static_assert(sizeof(Collected) <= sizeof(Shared::queries));
 
-// Write this block's part of its rank's channels. Of up to MOST teams, all pairs that a thread adds
-// are under way at once.
-template <int MOST>
-__device__ inline void collect(const Call &call, const Row &row, Shares &shares, int team,
-                               int rank) {
-    constexpr int ROUNDS = MOST_TEAMS / MOST;
-    const int end = PAIRS * (team + 1) / row.teams;
-    const int first = PAIRS * team / row.teams + threadIdx.x;
-    const float2 *const from =
-        call.partials + (row.nth * call.teams * TEAM + rank) * (long long)PAIRS;
-    float2 pairs[ROUNDS][MOST] = {};
-#pragma unroll
-    for (int i = 0; i < ROUNDS; i++) {
-        const int at = first + i * THREADS;
-        if (at >= end) continue;
-#pragma unroll
-        for (int other = 0; other < MOST; other++) {
-            if (other < row.teams) pairs[i][other] = __ldcg(from + at + other * (TEAM * PAIRS));
-        }
-    }
-    shares.find(call, row);
-#pragma unroll
-    for (int i = 0; i < ROUNDS; i++) {
-        const int at = first + i * THREADS;
-        if (at >= end) continue;
-        const int thread = at / 2 % (THREADS / 2), warp = thread / 32, lane = thread % 32;
-        const int head = warp * 16 + at % 2 * 8 + lane / 4;
-        const int channel = rank * OWN * CHUNK + at / THREADS * 8 + lane % 4 * 2;
-        float low = 0.0f, high = 0.0f;
-#pragma unroll
-        for (int other = 0; other < MOST; other++) {
-            const float factor = shares.factor[other][head];
-            low += factor * pairs[i][other].x;
-            high += factor * pairs[i][other].y;
-        }
-        const float share = shares.share(head);
-        write_pair(call, row.nth, head, channel, low * share, high * share);
+// Write this block's part of its rank's channels. Loops are not unrolled: after other kernels the
+// instructions come from far, and each is used once or twice.
+__device__ inline void collect(const Call &call, const Row &row, const Sinks &sinks,
+                               Collected &collected, int team, int rank, int warp, int lane) {
+    const unsigned teams = row.teams, part = (QUADS + teams - 1) / teams;
+    const int first = team * part, count = min((int)part, QUADS - first);
+    const float4 *const from = call.partials + (row.nth * call.teams * TEAM + rank) * QUADS;
+    collected.ask(from + first, count, row.teams);
+    collected.weigh(call, row, sinks, warp, lane);
+    await_copies();
+    __syncthreads();
+#pragma unroll 1
+    for (int at = threadIdx.x; at < count; at += THREADS) {
+        const unsigned quad = first + at, thread = quad % (THREADS / 2);
+        const int head = thread / 32 * 16 + thread % 32 / 4;
+        const int channel = rank * OWN * CHUNK + quad / (THREADS / 2) * 8 + thread % 4 * 2;
+        const float4 sum = collected.sum(at, count, row.teams, head);
+        if (head < call.heads) write_pair(call, row.nth, head, channel, sum.x, sum.y);
+        if (head + 8 < call.heads) write_pair(call, row.nth, head + 8, channel, sum.z, sum.w);
     }
 }
 
 // `meetings` is what the row's number was when the kernel began.
-__device__ inline void share_row(const Call &call, const Row &row, const Sums &sums, Shared &shared,
-                                 unsigned meetings, int team, int rank, int warp, int lane) {
+__device__ inline void share_row(const Call &call, const Row &row, const Sums &sums,
+                                 const Sinks &sinks, Shared &shared, unsigned meetings, int team,
+                                 int rank, int warp, int lane) {
     leave(call, row, sums, team, rank, warp, lane);
     meet_blocks(call.meetings + row.nth, meetings, row.teams * TEAM, team == 0 && rank == 0);
-    Shares &shares = *reinterpret_cast<Shares *>(shared.queries);
-    if (row.teams <= 4) {
-        collect<4>(call, row, shares, team, rank);
-    } else if (row.teams <= 8) {
-        collect<8>(call, row, shares, team, rank);
-    } else if (row.teams <= 16) {
-        collect<16>(call, row, shares, team, rank);
-    } else {
-        collect<32>(call, row, shares, team, rank);
-    }
+    Collected &collected = *reinterpret_cast<Collected *>(shared.queries);
+    collect(call, row, sinks, collected, team, rank, warp, lane);
 }

@@ -13,19 +13,24 @@ __global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ C
     if (threadIdx.x == 0) make_barrier(&shared.filled);
     arrive_at_cluster<false>();
     await_kernels();
-    // The slots are asked for as if the row filled all columns, before its lengths are known.
+    // Slots and queries are asked for as if the row filled all columns, before its lengths are
+    // known: no block takes a tile that would not take one then.
     Row row(call, blockIdx.y);
-    int slot = Place(call, row, team * TEAM + rank, key).slot(row.nth);
-    const bool guessed = row.find(call);
-    const unsigned meetings = row.teams > 1 ? read_now(call.meetings + row.nth) : 0;
+    int slot = Place(call, row, blockIdx.x, key).slot(row.nth);
+    const int window = row.length_of(call.window), extra = row.length_of(call.extra);
+    const unsigned meetings = call.teams > 1 ? read_now(call.meetings + row.nth) : 0;
+    const Sinks sinks(call, warp, lane);
+    ask_queries(call, row, shared, blockIdx.x < row.tiles ? call.heads : 0);
     await_cluster();
-    if (team >= row.teams) return;
-    const int tile = team * row.each * TEAM + rank;
-    const Place place(call, row, tile, key);
+    const bool guessed = row.take(call, window, extra);
+    if (team >= row.teams) {
+        await_copies();
+        return;
+    }
+    const Place place(call, row, team * row.each * TEAM + rank, key);
     if (!guessed) slot = place.slot(row.nth);
     if (place.column >= place.count) slot = -1;
     Record record(place.keys, slot, lane % 4);
-    if (tile < row.tiles) ask_queries(call, row, shared);
 
     Sums sums;
     for (int round = 0; round < row.each; round++) {
@@ -55,12 +60,14 @@ __global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ C
             default: add_tiles<4>(sums, shared, rank, warp, lane);
         }
     }
+    // Queries come to blocks without a tile as well.
+    await_copies();
     // No block ends while its shared memory may still be read: what it sent has then come.
     arrive_at_cluster<false>();
     if (row.teams == 1) {
-        write_alone(call, row, sums, rank, warp, lane);
+        write_alone(call, row, sums, sinks, rank, warp, lane);
     } else {
-        share_row(call, row, sums, shared, meetings, team, rank, warp, lane);
+        share_row(call, row, sums, sinks, shared, meetings, team, rank, warp, lane);
     }
     await_cluster();
 }
@@ -110,7 +117,7 @@ int paged_attention_teams() {
 
 // Bytes of scratch memory for so many teams; they are zero before the first call.
 long long paged_attention_scratch_bytes(int teams) {
-    return teams * (TEAM * PAIRS * (long long)sizeof(float2) + HEADS * sizeof(float) +
+    return teams * (TEAM * QUADS * (long long)sizeof(float4) + HEADS * sizeof(float) +
                     sizeof(unsigned));
 }
 
@@ -126,8 +133,8 @@ int paged_attention_call(const void *q, long long q_stride, const void *window_p
                          float scale, int rows, int heads, int teams, void *scratch, int most,
                          void *where) {
     if (teams > 1 && (long long)rows * teams > most) return cudaErrorCooperativeLaunchTooLarge;
-    float2 *const partials = static_cast<float2 *>(scratch);
-    float *const sums = reinterpret_cast<float *>(partials + (long long)most * TEAM * PAIRS);
+    float4 *const partials = static_cast<float4 *>(scratch);
+    float *const sums = reinterpret_cast<float *>(partials + (long long)most * TEAM * QUADS);
     const Call call = {{static_cast<const unsigned char *>(window_pages), window_slots,
                         window_lengths, window_stride, window_bytes, window_columns, window_rows},
                        {static_cast<const unsigned char *>(extra_pages), extra_slots, extra_lengths,

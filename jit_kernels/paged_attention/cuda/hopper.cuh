@@ -144,6 +144,10 @@ __device__ inline int read_int(const int *from) {
     return value;
 }
 
+__device__ inline float read_float(const float *from) {
+    return __int_as_float(read_int(reinterpret_cast<const int *>(from)));
+}
+
 // A number that other blocks may change meanwhile.
 __device__ inline unsigned read_now(const int *from) {
     unsigned value;

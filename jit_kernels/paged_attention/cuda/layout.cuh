@@ -24,7 +24,7 @@ struct Keys {
 };
 
 // q, out    [rows, heads, 512], a row of q at multiples of `q_stride` numbers
-// partials  [rows, teams, TEAM, 4096] pairs of float32, means of what teams attend
+// partials  [rows, teams, TEAM, 2048, 4] means of what teams attend
 // sums      [rows, teams, 64] binary logarithms of their sums of weights
 // meetings  [rows]            see `meet_blocks`
 // scale     of scores, for powers of two
@@ -33,7 +33,7 @@ struct Call {
     const __nv_bfloat16 *q;
     const float *sink;
     __nv_bfloat16 *out;
-    float2 *partials;
+    float4 *partials;
     float *sums;
     int *meetings;
     long long q_stride;
@@ -71,15 +71,18 @@ struct Row {
         count(call.window.columns, call.extra.columns);
     }
 
-    // Look up the lengths; return whether each block's first tile is what it was.
-    __device__ bool find(const Call &call) {
+    // Take the row's lengths; return whether each block's first tile is what it was.
+    __device__ bool take(const Call &call, int window, int extra) {
         const int window_before = window_tiles;
-        const int window = length_of(call.window), extra = length_of(call.extra);
-        count(window, extra);
+        count(max(0, min(window, call.window.columns)), max(0, min(extra, call.extra.columns)));
         const int most = call.teams * TEAM;
-        each = max(1, (tiles + most - 1) / most);
-        teams = max(1, (tiles + each * TEAM - 1) / (each * TEAM));
-        return each == 1 && window_tiles == window_before;
+        if (tiles <= most) {
+            teams = max(1, (tiles + TEAM - 1) / TEAM);
+            return window_tiles == window_before;
+        }
+        each = (tiles + most - 1) / most;
+        teams = (tiles + each * TEAM - 1) / (each * TEAM);
+        return false;
     }
 
     __device__ void count(int window, int extra) {
@@ -89,8 +92,8 @@ struct Row {
         tiles = window_tiles + (extra + KEYS - 1) / KEYS;
     }
 
+    // Ask for a length: what is made of it must wait until all else has been asked for.
     __device__ int length_of(const Keys &keys) const {
-        if (!keys.lengths || !keys.columns) return keys.columns;
-        return max(0, min(read_int(keys.lengths + nth), keys.columns));
+        return keys.lengths ? read_int(keys.lengths + nth) : keys.columns;
     }
 };

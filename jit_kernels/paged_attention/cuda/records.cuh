@@ -103,8 +103,9 @@ struct Record {
     }
 };
 
-// Ask for a row's queries, zeros for heads that there are not.
-__device__ inline void ask_queries(const Call &call, const Row &row, Shared &shared) {
+// Ask for a row's queries, zeros for the heads after the first `heads`. No branch leads past this:
+// at one the compiler would wait for what was asked for before.
+__device__ inline void ask_queries(const Call &call, const Row &row, Shared &shared, int heads) {
     constexpr int LINE = WIDTH / 8, STEP = THREADS / LINE;  // in 16 bytes, in heads
     static_assert(STEP <= 4, "a head is its first one plus one of these, its bits xor theirs");
     const int first = threadIdx.x / LINE, at = threadIdx.x % LINE;
@@ -113,6 +114,6 @@ __device__ inline void ask_queries(const Call &call, const Row &row, Shared &sha
 #pragma unroll
     for (int i = 0; i < HEADS; i += STEP) {
         copy_or_clear(to + i * CHUNK + ((at % 8 ^ first) ^ i % 8) * 8, q + i * WIDTH,
-                      i + first < call.heads);
+                      i + first < heads);
     }
 }

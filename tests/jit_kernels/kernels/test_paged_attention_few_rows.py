@@ -67,12 +67,14 @@ def cut(keys: PagedKeys, lengths: list[int]) -> PagedKeys:
         (2, 512, 1),
         (1, 1216, 6),
         (1, 2112, 9),
-        (1, 4352, 16),
+        (1, 3136, 13),
+        (1, 4352, 18),
+        (1, 7552, 30),
         (40, 64, 1),
     ],
 )
 def test_attention_equals_the_reference(rows: int, extra: int, teams: int, heads: int) -> None:
-    """Teams of one to four tiles, one round and several, sums of up to 4, 8 and 16 teams."""
+    """Teams of one to four tiles, one round and several, even and odd numbers of teams."""
     q, sink = queries(rows, heads)
     window = some_keys(rows, 128, BY_64, lengths=False)
     more = some_keys(rows, extra, BY_2, lengths=True) if extra else None
