@@ -1,7 +1,8 @@
 """Top-k in CUDA C++: scores read once, and what is chosen found by counting.
 
-A short row is held in the registers of one block, one of few long rows in those of a cluster of
-blocks; more long rows are streamed past a floor.
+A short row is held in the registers of one block, one of few longer rows in those of a cluster of
+blocks, one of few long rows in those of several blocks without one; more long rows are streamed
+past a floor.
 
 The sources are in `cuda`; they are compiled by nvcc at first use.
 """
@@ -18,12 +19,12 @@ from jit_kernels.cuda_library import load
 from jit_kernels.cuda_rows import processors
 from jit_kernels.translate_blocks import translate_blocks
 
-# Up to so many rows, of more columns than that, are held by clusters if the device takes them; 0
-# rows: never. One block holds fewer columns sooner than a cluster does.
+# Up to so many rows, of more columns than that and up to 32,768, are held by clusters if the device
+# takes them; 0 rows: never. One block holds fewer columns sooner (an H200: 2,048 in 3.8 us). With
+# 225,000 columns clusters took 7.8 us in a graph of their own, and blocks without clusters 9.0; but
+# inside a step, whose other kernels displace their code, 10 to 13 us, and those blocks 9 to 11.
 CLUSTER_ROWS = 8
 CLUSTER_FROM = 4096
-# Other rows of up to so many columns are held by a block that counts; 0: it halves ranges instead.
-HELD_COLUMNS = 16_384
 # Up to so many long rows that no cluster takes are held by blocks of their own; 0: never.
 FEW_ROWS = 8
 # Rows whose candidates are kept at a time: 33 KiB each.
@@ -80,7 +81,7 @@ def _run(
         *(scores.data_ptr(), scores.stride(0)),
         *(visible.data_ptr(), visible.dtype == torch.int64),
         *(out.data_ptr(), out.stride(0), out.shape[1], *pages, shift),
-        *(*scores.shape, top_k, HELD_COLUMNS, CLUSTER_ROWS, CLUSTER_FROM),
+        *(*scores.shape, top_k, CLUSTER_ROWS, CLUSTER_FROM),
         *(FEW_ROWS, _GROUP, BLOCKS * processors(scores.device)),
         _scratch(scores.device).data_ptr(),
     )
@@ -94,7 +95,7 @@ def _library() -> ctypes.CDLL:
     pointer, number, wide = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
     library.select_topk.argtypes = [
         *(pointer, wide, pointer, number, pointer, wide, number, pointer, wide, number),
-        *(number, number, number, number, number, number, number, number, number),
+        *(number, number, number, number, number, number, number, number),
         *(pointer, pointer),
     ]
     library.select_topk_row_bytes.restype = ctypes.c_longlong

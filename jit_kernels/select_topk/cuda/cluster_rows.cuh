@@ -1,8 +1,8 @@
-// Top-k of few long rows. The blocks of a cluster hold a row in their registers, lines of 32 scores
-// dealt out in turn. Each hands the first of them, the leader, what reaches a floor of its own, set
-// so low that its part of the `top_k` most likely lies above it; the leader chooses. No block has
-// held back anything that reaches the highest floor, so a choice above that is exact; else the
-// leader goes through the row.
+// Top-k of few rows, longer than one block holds in few registers. The blocks of a cluster hold
+// lines of 32 scores, dealt out in turn. Each hands the first of them, the leader, what reaches a
+// floor of its own, set so low that its part of the `top_k` most likely lies above it; the leader
+// chooses. No block has held back anything that reaches the highest floor, so a choice above that
+// is exact; else the leader goes through the row.
 #pragma once
 
 #include "cluster.cuh"
@@ -10,7 +10,7 @@
 #include "places.cuh"
 
 constexpr int CLUSTER = SHARES;  // blocks that hold a row; a device is asked whether it takes 16
-constexpr int DEALT = 32;        // scores of a row that a thread holds
+constexpr int DEALT = 4;         // scores of a row that a thread holds: more take more code
 constexpr int STEP = CLUSTER * THREADS;  // columns from one of them to the next
 constexpr int CLUSTER_COLUMNS = STEP * DEALT, CLUSTER_TOP_K = 1024;
 constexpr int ALONE = 8, ALONE_COLUMNS = ALONE * THREADS;  // such rows the leader holds by itself
@@ -20,12 +20,12 @@ constexpr int HANDED = CAPACITY / CLUSTER;                 // what a block may h
 struct Ballot {
     Held<ALONE> held;
     union {
-        uint2 candidates[CAPACITY];  // key or 0, column; those of a block are CLUSTER apart
+        uint2 candidates[CAPACITY];  // key, column; those of a block are CLUSTER apart
         uint4 marks[MARKS];
         int bins[BINS];
     };
     union {
-        uint2 mine[HANDED];  // bits of a score, column: what this block hands in
+        uint2 mine[HANDED];  // key, column: what this block hands in
         int2 buckets[THREADS];
     };
     uint2 shares[CLUSTER];        // how many candidates of a block, its floor
@@ -42,67 +42,47 @@ __device__ inline int dealt_column(int i) {
     return (warp * CLUSTER + (int)blockIdx.x) * 32 + lane + i * STEP;
 }
 
-// The floor of a block: so many of its threads have scores that reach it that the block's part of
+// The floor of a block: so many of its threads have keys that reach it that the block's part of
 // the `top_k`, were they dealt out by chance, would by five deviations. A row that is not held
 // alone has scores for half of the threads, which are more.
-__device__ inline unsigned floor_of_share(const float (&scores)[DEALT], int count, int top_k,
+__device__ inline unsigned floor_of_share(const unsigned (&keys)[DEALT], int top_k,
                                           Counters &counters) {
     const float part = (float)top_k / CLUSTER;
     const int need = (int)(part + 5.0f * sqrtf(part)) + 4;
-    float most = scores[0];
+    unsigned best[1] = {};
 #pragma unroll
-    for (int i = 1; i < DEALT; i++) most = higher(most, scores[i]);
-    const unsigned best[1] = {dealt_column(0) < count ? order(most) : 0};
+    for (int i = 0; i < DEALT; i++) best[0] = max(best[0], keys[i]);
     const Spread spread = spread_of(best, counters);
     const auto key = [&](int) { return best[0]; };
     return close_in<1>(key, need, need + need / 2, 0, spread.least, spread.most, counters).low;
 }
 
-// List what may reach a floor, and return how much that is; of more than HANDED, any of it.
+// List what reaches a floor, and return how much that is; of more than HANDED, any of it.
 // `ballot.found` is 0.
-__device__ inline int list_above(const float (&scores)[DEALT], unsigned floor, Ballot &ballot) {
-    const float least = number(floor);
+__device__ inline int list_above(const unsigned (&keys)[DEALT], unsigned floor, Ballot &ballot) {
 #pragma unroll
     for (int i = 0; i < DEALT; i++) {
-        // Where that is no number, anything may.
-        if (scores[i] < least) continue;
+        if (keys[i] < floor) continue;
         const int slot = atomicAdd(&ballot.found, 1);
-        const uint2 one = make_uint2(__float_as_uint(scores[i]), dealt_column(i));
-        if (slot < HANDED) ballot.mine[slot] = one;
+        if (slot < HANDED) ballot.mine[slot] = make_uint2(keys[i], dealt_column(i));
     }
     __syncthreads();
     return ballot.found;
 }
 
-// Send the leader what of the list does reach the floor, in place of the rest nothing; or, of more
-// than HANDED, how many they were.
-__device__ inline void hand_in(int found, unsigned floor, int count, const Ballot &ballot) {
+// Send the leader the list; or, of more than HANDED, how many they were.
+__device__ inline void hand_in(int found, unsigned floor, const Ballot &ballot) {
     const unsigned barrier = of_leader(&ballot.all_sent);
     const int sent = found <= HANDED ? found : 0;
     const int slot = threadIdx.x;
     if (slot < sent) {
-        const uint2 one = ballot.mine[slot];
-        const unsigned key = order(__uint_as_float(one.x));
-        const bool reaches = key >= floor && (int)one.y < count;
-        send(of_leader(&ballot.candidates[slot * CLUSTER + blockIdx.x]),
-             make_uint2(reaches ? key : 0, one.y), barrier);
+        const unsigned to = of_leader(&ballot.candidates[slot * CLUSTER + blockIdx.x]);
+        send(to, ballot.mine[slot], barrier);
     }
     if (threadIdx.x == 0) {
         send(of_leader(&ballot.shares[blockIdx.x]), make_uint2(found, floor), barrier);
         announce(barrier, (int)sizeof(uint2) * (sent + 1));
     }
-}
-
-// A floor that no more than HANDED keys of the block reach, if not too many are equal; of those
-// that reach a lower one there are more.
-__device__ inline unsigned raise_floor(const float *data, unsigned floor, int count,
-                                       Counters &counters) {
-    // Loaded again for each count: kept, the keys of all scores would take as many registers.
-    const auto key = [=](int i) {
-        const int column = dealt_column(i);
-        return column < count ? order(load_early(data + column)) : 0u;
-    };
-    return close_in<DEALT>(key, HANDED / 2, HANDED, 0, floor, ALL, counters).low;
 }
 
 // Choose among what all blocks of a row have handed in, EACH candidates a thread. False if too few
@@ -185,23 +165,23 @@ __global__ void __launch_bounds__(THREADS * 3 / 2) cluster_rows(Scores scores, T
         choose_held(all, count, top_k, out, ballot.held);
         return;
     }
-    const int unseen = count - dealt_column(0);
+    unsigned keys[DEALT];
 #pragma unroll
-    for (int i = 0; i < DEALT; i++) {
-        if (i * STEP >= unseen) mine[i] = __uint_as_float(0xff800000u);
-    }
-    unsigned floor = floor_of_share(mine, count, top_k, ballot.held.counters);
+    for (int i = 0; i < DEALT; i++) keys[i] = dealt_column(i) < count ? order(mine[i]) : 0;
+    unsigned floor = floor_of_share(keys, top_k, ballot.held.counters);
     int found = 0;
 #pragma unroll 1
     for (int tries = 0; tries < 2; tries++) {
-        found = list_above(mine, floor, ballot);
+        found = list_above(keys, floor, ballot);
         if (found <= HANDED || tries) break;
-        // High scores are neighbours here. All that are equal may still be too many.
-        floor = raise_floor(data, floor, count, ballot.held.counters);
+        // High scores are neighbours here. Above a higher floor there are fewer, if not too many
+        // are equal.
+        const auto key = [&](int i) { return keys[i]; };
+        floor = close_in<DEALT>(key, HANDED / 2, HANDED, 0, floor, ALL, ballot.held.counters).low;
         if (threadIdx.x == 0) ballot.found = 0;
         __syncthreads();
     }
-    hand_in(found, floor, count, ballot);
+    hand_in(found, floor, ballot);
     if (!leads) return;
     wait_for(&ballot.all_sent);
     lead(data, count, top_k, out, ballot);

@@ -194,12 +194,13 @@ __device__ void emit_few(const bool (&chosen)[EACH], const unsigned (&columns)[E
 #pragma unroll 1
     for (int i = threadIdx.x; i < top_k; i += THREADS) {
         const unsigned column = list[i];
+        const int page = out.page((int)column);  // comes while bits are counted
         int place = before[column / STRETCH];
         for (unsigned w = column / STRETCH * (STRETCH / 32); w < column / 32; w++) {
             place += __popc(shared.bits[w]);
         }
         place += __popc(shared.bits[column / 32] & ((1u << column % 32) - 1));
-        out.put(place, column);
+        out.put(place, (int)column, page);
     }
 }
 

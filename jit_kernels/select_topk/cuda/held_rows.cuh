@@ -1,44 +1,24 @@
 // Top-k of rows that one block holds in registers, EACH scores a thread: the cut is found by
-// counting, and the bits of what it takes say where each goes.
+// counting, and the bits of what it takes say where each goes. More than 8 a thread spill.
 #pragma once
 
 #include "cluster.cuh"
 #include "cut.cuh"
 #include "kernels.cuh"
 
-constexpr int MOST_EACH = SHORT_ROW / THREADS;
-
 template <int EACH>
 struct Held {
     Counters counters;
     unsigned words[EACH * WARPS];
-    int before[EACH > 8 ? EACH * WARPS : 1];  // what the words before one take
 };
 
 // The column of a thread's i-th score: 32 neighbours are a warp's, and a word of bits.
 __device__ inline int held_column(int i) { return i * THREADS + (int)threadIdx.x; }
 
-// How the keys that may be chosen spread: `need` of the highest keys of fours reach the least. A
-// quarter of the keys, at least, are the highest of their four.
-template <int EACH>
-__device__ Spread spread_from_fours(const unsigned (&keys)[EACH], int need, Counters &counters) {
-    unsigned highest[EACH / 4];
-#pragma unroll
-    for (int g = 0; g < EACH / 4; g++) {
-        highest[g] = max(max(keys[4 * g], keys[4 * g + 1]), max(keys[4 * g + 2], keys[4 * g + 3]));
-    }
-    Spread spread = spread_of(highest, counters);
-    const auto key = [&](int i) { return highest[i]; };
-    spread.least = close_in<EACH / 4>(key, need, need + need / 4, 0, spread.least, spread.most,
-                                      counters)
-                       .low;
-    return spread;
-}
-
 // Write what the bits of all scores say, in ascending order: each goes after those of earlier words
-// and the lower bits of its own. Few words are added up by each warp for itself.
+// and the lower bits of its own. Each warp adds up all words for itself.
 template <int EACH>
-__device__ inline void write_few(const unsigned (&words)[EACH], const int (&pages)[EACH],
+__device__ inline void write_words(const unsigned (&words)[EACH], const int (&pages)[EACH],
                                  const Target &out, const Held<EACH> &held) {
     constexpr int MINE = EACH * WARPS / 32;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -63,21 +43,6 @@ __device__ inline void write_few(const unsigned (&words)[EACH], const int (&page
     }
 }
 
-// The same for as many words as there are threads.
-template <int EACH>
-__device__ inline void write_many(const Target &out, Held<EACH> &held) {
-    static_assert(EACH * WARPS == THREADS);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    held.before[threadIdx.x] = sum_before(__popc(held.words[threadIdx.x]), held.counters.totals);
-    __syncthreads();
-#pragma unroll 4
-    for (int i = 0; i < EACH; i++) {
-        const unsigned word = held.words[i * WARPS + warp];
-        const int place = held.before[i * WARPS + warp] + __popc(word & ((1u << lane) - 1));
-        if (word >> lane & 1) out.put(place, held_column(i));
-    }
-}
-
 // Choose from a row of `count` scores, of which a thread has loaded its own. The counters are
 // clear.
 template <int EACH>
@@ -87,37 +52,25 @@ __device__ void choose_held(const float (&scores)[EACH], int count, int top_k, c
         take_all(count, out);
         return;
     }
-    constexpr bool FEW = EACH <= 8;
     unsigned keys[EACH];
-    int pages[FEW ? EACH : 1];  // of few columns they are loaded while the choice goes on
+    int pages[EACH];  // loaded while the choice goes on
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         const bool seen = held_column(i) < count;
         keys[i] = seen ? order(scores[i]) : 0;
-        if constexpr (FEW) pages[i] = seen ? out.page(held_column(i)) : 0;
+        pages[i] = seen ? out.page(held_column(i)) : 0;
     }
-    Spread spread;
-    bool narrowed = false;
-    if constexpr (!FEW) {
-        narrowed = 4 * top_k <= count;
-        if (narrowed) spread = spread_from_fours(keys, top_k, held.counters);
-    }
-    if (!narrowed) spread = spread_of(keys, held.counters);
+    const Spread spread = spread_of(keys, held.counters);
     const Cut cut = find_cut(keys, held_column, count, top_k, spread.least, spread.most,
                              held.counters);
-    unsigned words[FEW ? EACH : 1];
+    unsigned words[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        const unsigned word = __ballot_sync(ALL, cut.takes(keys[i], held_column(i)));
-        if (threadIdx.x % 32 == 0) held.words[i * WARPS + threadIdx.x / 32] = word;
-        if constexpr (FEW) words[i] = word;
+        words[i] = __ballot_sync(ALL, cut.takes(keys[i], held_column(i)));
+        if (threadIdx.x % 32 == 0) held.words[i * WARPS + threadIdx.x / 32] = words[i];
     }
     __syncthreads();
-    if constexpr (FEW) {
-        write_few(words, pages, out, held);
-    } else {
-        write_many(out, held);
-    }
+    write_words(words, pages, out, held);
 }
 
 template <int EACH>

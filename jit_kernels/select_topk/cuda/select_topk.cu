@@ -49,23 +49,22 @@ cudaError_t launch_long(Scores scores, int rows, int blocks, Row *scratch, Targe
     return launch(long_rows<4, ALIGNED>, grid, stream, scores, scratch, piece, target);
 }
 
-// Let each row be held by one block, or by several that share no cluster.
+// Let each row be held by one block.
 template <bool ALIGNED>
-cudaError_t launch_held(Scores scores, int rows, int held, Row *scratch, Target target,
-                        cudaStream_t stream) {
-    const int columns = scores.columns;
-    if (columns > SHORT_ROW) {
-        return launch_early(few_rows<ALIGNED>, dim3(SHARES, rows), 0, stream, scores, scratch,
-                            target);
-    }
-    if (columns > held) return launch(short_rows<ALIGNED>, dim3(rows), stream, scores, target);
-    if (columns <= 4 * THREADS) {
+cudaError_t launch_short(Scores scores, int rows, Target target, cudaStream_t stream) {
+    if (scores.columns <= 4 * THREADS) {
         return launch_early(held_rows<4>, dim3(rows), 0, stream, scores, target);
     }
-    if (columns <= 8 * THREADS) {
+    if (scores.columns <= 8 * THREADS) {
         return launch_early(held_rows<8>, dim3(rows), 0, stream, scores, target);
     }
-    return launch_early(held_rows<MOST_EACH>, dim3(rows), 0, stream, scores, target);
+    return launch(short_rows<ALIGNED>, dim3(rows), stream, scores, target);
+}
+
+// Let each row be held by several blocks that share no cluster.
+template <bool ALIGNED>
+cudaError_t launch_few(Scores scores, int rows, Row *scratch, Target target, cudaStream_t stream) {
+    return launch_early(few_rows<ALIGNED>, dim3(SHARES, rows), 0, stream, scores, scratch, target);
 }
 
 // How many clusters of `cluster_rows` the current device holds at once; 0: it takes none. To ask
@@ -115,9 +114,8 @@ const char *select_topk_words(int error) {
 // data, stride, visible, wide   scores; lengths are of long long where wide, else of int
 // out, out_stride, out_columns  rows of long long; with a table, of int
 // table, table_stride, shift    null, or the pages of a row, of 1 << shift columns each
-// held                          rows of up to so many columns go to `held_rows`, if not to clusters
-// clusters, cluster_from        up to so many rows of more columns than that go to clusters, if the
-//                               device holds them all at once
+// clusters, cluster_from        up to so many rows of more columns than that go to clusters, if
+//                               these hold so many, and the device holds them all at once
 // few                           up to so many long rows that go to no cluster go to `few_rows`
 // group, blocks, scratch        more go in groups of `group` to about `blocks` blocks; `scratch` is
 //                               of as many `Row`s as a group, at least `few`, all zero at first
@@ -125,8 +123,8 @@ const char *select_topk_words(int error) {
 // Returns a cudaError_t.
 int select_topk(const float *data, long long stride, const void *visible, int wide, void *out,
                 long long out_stride, int out_columns, const int *table, long long table_stride,
-                int shift, int rows, int columns, int top_k, int held, int clusters,
-                int cluster_from, int few, int group, int blocks, void *scratch, void *where) {
+                int shift, int rows, int columns, int top_k, int clusters, int cluster_from,
+                int few, int group, int blocks, void *scratch, void *where) {
     const cudaStream_t stream = static_cast<cudaStream_t>(where);
     Row *const state = static_cast<Row *>(scratch);
     Scores scores = {data, stride, visible, wide != 0, columns, top_k};
@@ -136,10 +134,13 @@ int select_topk(const float *data, long long stride, const void *visible, int wi
         top_k <= CLUSTER_TOP_K && rows <= select_topk_clusters()) {
         return launch_early(cluster_rows, dim3(CLUSTER, rows), CLUSTER, stream, scores, target);
     }
-    const bool by_few = rows <= few && columns <= FEW_COLUMNS && top_k <= FEW_TOP_K;
-    if (columns <= SHORT_ROW || by_few) {
-        return aligned ? launch_held<true>(scores, rows, held, state, target, stream)
-                       : launch_held<false>(scores, rows, held, state, target, stream);
+    if (columns <= SHORT_ROW) {
+        return aligned ? launch_short<true>(scores, rows, target, stream)
+                       : launch_short<false>(scores, rows, target, stream);
+    }
+    if (rows <= few && columns <= FEW_COLUMNS && top_k <= FEW_TOP_K) {
+        return aligned ? launch_few<true>(scores, rows, state, target, stream)
+                       : launch_few<false>(scores, rows, state, target, stream);
     }
     for (int first = 0; first < rows; first += group) {
         const int some = rows - first < group ? rows - first : group;

@@ -11,8 +11,9 @@ from tests.testing.compare import assert_same_bits
 pytestmark = pytest.mark.gpu
 
 # Rows, columns, top k. One block holds a row of up to 2,048, 4,096 or 16,384 columns; clusters hold
-# up to 8 rows of more than 4,096 each; many blocks stream more and longer ones. Odd strides too. A
-# row of 16,385 has too few columns for a sample of 2,048.
+# up to 8 rows of 4,097 to 32,768 each, and blocks without clusters up to 8 of 262,144; many blocks
+# stream more and longer ones. Odd strides too. A row of 16,385 has too few columns for a sample of
+# 2,048.
 SHAPES = [
     *((1, 1023, 512), (3, 1024, 1023), (9, 2047, 512), (1, 1088, 512), (2, 4095, 512)),
     *((64, 4096, 2048), (1, 4097, 512), (8, 4097, 1024), (1, 8192, 1), (9, 8191, 512)),
@@ -23,7 +24,8 @@ SHAPES = [
     *((1, 1_000_000, 1024), (3, 40_000, 2048), (4, 32_768, 1), (2, 16385, 2048)),
     *((5, 2500, 512), (5, 4097, 512), (5, 6000, 1024), (64, 250_000, 512)),
     *((8, 250_000, 512), (9, 250_000, 512), (2, 262_144, 512), (2, 262_145, 512)),
-    *((2, 225_001, 1024), (8, 17_003, 1000), (1, 50_000, 3)),
+    *((2, 225_001, 1024), (8, 17_003, 1000), (1, 50_000, 3), (8, 32_768, 1024), (3, 32_767, 512)),
+    *((1, 32_769, 512), (2, 12_289, 700)),
 ]
 KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "normal": lambda x: x,
@@ -77,7 +79,6 @@ def test_a_hopper_holds_clusters_of_rows() -> None:
 WAYS = {
     "blocks of their own": {"CLUSTER_ROWS": 0},
     "the way of many": {"CLUSTER_ROWS": 0, "FEW_ROWS": 0},
-    "halved ranges": {"CLUSTER_ROWS": 0, "HELD_COLUMNS": 0},
     "clusters": {"CLUSTER_FROM": 0},
 }
 
@@ -85,7 +86,10 @@ WAYS = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("rows", "columns", "top_k"),
-    [(1, 700, 512), (3, 3000, 512), (7, 16_384, 1000), (1, 16_385, 512), (3, 250_000, 1024)],
+    [
+        *((1, 700, 512), (3, 3000, 512), (7, 16_384, 1000), (1, 16_385, 512), (2, 32_768, 512)),
+        (3, 250_000, 1024),
+    ],
 )
 @pytest.mark.parametrize("way", WAYS)
 def test_rows_may_go_other_ways(
@@ -104,11 +108,12 @@ def test_rows_may_go_other_ways(
     "length", [0, 1, 63, 64, 65, 511, 512, 513, 2048, 4096, 4097, 16_384, 16_385, 250_000]
 )
 @pytest.mark.parametrize("rows", [8, 9])
-def test_rows_of_any_length_in_one_batch(rows: int, length: int) -> None:
-    scores = torch.randn(rows, 250_000)
-    lengths = [length, 250_000, 0, length, 17_000, length, 5, 100_001, length]
-    visible = torch.tensor(lengths[:rows])
-    hidden = torch.arange(250_000) >= visible.unsqueeze(1)
+@pytest.mark.parametrize("columns", [32_000, 250_000])
+def test_rows_of_any_length_in_one_batch(columns: int, rows: int, length: int) -> None:
+    scores = torch.randn(rows, columns)
+    lengths = [length, columns, 0, length, 17_000, length, 5, 100_001, length]
+    visible = torch.tensor(lengths[:rows]).clamp(max=columns)
+    hidden = torch.arange(columns) >= visible.unsqueeze(1)
     scores[hidden] = torch.nan
 
     got = cuda_backend.select_topk(scores, visible, 512)
@@ -116,11 +121,14 @@ def test_rows_of_any_length_in_one_batch(rows: int, length: int) -> None:
     assert_same_bits(got, reference.select_topk(scores, visible, 512))
 
 
-def test_scores_may_be_higher_in_one_block_than_it_may_hand_in() -> None:
+@pytest.mark.parametrize("equal", [False, True])
+@pytest.mark.parametrize("columns", [5000, 32_000, 200_000])
+def test_scores_may_be_higher_in_one_block_than_it_may_hand_in(columns: int, equal: bool) -> None:
     # A block of a row holds each sixteenth line of 32 scores: all high ones are in the same one.
-    column = torch.arange(200_000)
-    scores = torch.randn(1, 200_000) + 9.0 * ((column // 32 % 16 == 5) & (column < 30_000))
-    visible = torch.tensor([200_000])
+    column = torch.arange(columns)
+    high = (column // 32 % 16 == 5) & (column < 30_000)
+    scores = torch.where(high, 9.0 if equal else torch.randn(columns) + 9.0, torch.randn(columns))
+    scores, visible = scores.unsqueeze(0), torch.tensor([columns])
 
     got = cuda_backend.select_topk(scores, visible, 512)
 
@@ -147,7 +155,10 @@ def test_rows_may_lie_apart_in_memory() -> None:
 
 
 # Columns of the scores, of what is written, blocks in a page.
-SLOTS = [(1000, 512, 64), (1000, 515, 8), (4096, 640, 64), (20_001, 512, 3), (250_000, 576, 64)]
+SLOTS = [
+    *((1000, 512, 64), (1000, 515, 8), (1000, 576, 64), (4096, 640, 64), (8191, 512, 64)),
+    *((20_001, 512, 3), (30_000, 576, 64), (250_000, 576, 64)),
+]
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
@@ -184,7 +195,7 @@ def test_slots_of_no_scores_are_none() -> None:
     assert bool((out == -1).all())
 
 
-@pytest.mark.parametrize("columns", [1000, 4096, 60_000])
+@pytest.mark.parametrize("columns", [1000, 4096, 20_000, 60_000])
 @pytest.mark.parametrize("rows", [1, 4, 20])
 def test_one_graph_of_slots_follows_lengths_and_pages(rows: int, columns: int) -> None:
     scores, visible = torch.randn(rows, columns), torch.full((rows,), columns, dtype=torch.int32)
