@@ -112,7 +112,7 @@ def fold_chunks(
 
     rows         [T, 2 D] float32, rows may be strided; not changed
     window_from  [n] int64   a chunk that starts here or before begins anew, whatever its ring holds
-    last         [m] int64   token that finishes each of `ended`
+    last         [m] int64   token that finishes each of `ended`, those of a row in their order
     saves        banks of rings, a token's entry being the state after it; targets differ. Whatever
                  they overwrite was read before
     Else as `fold_tokens`, to whose bits this leads: where a chunk is cut changes nothing.

@@ -1,8 +1,8 @@
-"""Routing in CUDA C++: a warp has the experts of a token, or of two, in registers.
+"""Routing in CUDA C++: a warp has the experts of a token in registers.
 
 The sources are in `cuda`; they are compiled by nvcc at first use. They take up to 512 experts, of
 which up to 32 are chosen; more go through Triton. Of 256 or 384 experts 6 or 8 are found by a floor
-that few reach, for two tokens at a time, elsewhere by sorting and taking turns.
+that few reach, elsewhere by sorting and taking turns.
 """
 
 import ctypes

@@ -1,7 +1,6 @@
 // The entries of the library. A call comes as the bytes of its struct, in the order of its fields.
 #include <cstring>
 
-#include "fold_few.cuh"
 #include "fold_stream.cuh"
 #include "pool_few.cuh"
 #include "queries.cuh"
@@ -63,29 +62,35 @@ Call call_of(const void *bytes) {
     return call;
 }
 
-// Whether large steps fold streams of tokens; if not, all steps fold in clusters that load a part
-// first.
-constexpr bool STREAMS = true;
-// Whether small steps go through kernels of their own, in one launch.
-constexpr bool FEW_FOLDS = true, FEW_POOLS = true;
-// As many parts are folded at once, the loads of all of them before the sums.
-constexpr int MOST_AT_ONCE = 40;
+// Whether small steps of blocks of 4 go through a kernel of their own, in one launch.
+constexpr bool FEW_POOLS = true;
+// Up to so many parts are folded by clusters that load each of them first; if 0, none are.
+constexpr int LOADED_FIRST = 0;
 
-template <int PARTS>
-int launch_stream(const FoldChunks &call, long long parts, void *where) {
-    return launch(fold_stream<PARTS>, call, (parts + PARTS - 1) / PARTS * SLICES, PARTS * 32,
-                  sizeof(StreamShared<PARTS>), false, where);
+template <int SLICES>
+int launch_stream(const FoldChunks &call, void *where) {
+    const int clusters = (int)((places(call) + PARTS - 1) / PARTS);
+    return launch_clusters(fold_stream<SLICES>, call, clusters, SLICES, Shape<SLICES>::THREADS,
+                           sizeof(StreamShared<SLICES>), where);
 }
 
-// Fold, leaving entries in `fetched`; of streams as many to a block of threads as leaves none of
-// 132 multiprocessors without.
-int launch_folding(const FoldChunks &call, long long parts, void *where) {
-    if (!STREAMS || parts <= MOST_AT_ONCE) {
-        return launch(fold_chunks, call, parts * GROUPS, FOLD_WARPS * 32, sizeof(FoldShared), false,
-                      where);
+// Fold, in slices so narrow that 132 multiprocessors have work but take all clusters at once: 7 of
+// sixteen, of which each has one block of threads, or 30 of eight, of which each has two.
+int launch_folding(const FoldChunks &call, void *where) {
+    const long long parts = (long long)call.blocks + call.saves.count;
+    int error;
+    if (parts <= LOADED_FIRST) {
+        error = launch(fold_chunks, call, parts * GROUPS, FOLD_WARPS * 32, sizeof(FoldShared),
+                       false, where);
+    } else {
+        const long long clusters = (places(call) + PARTS - 1) / PARTS;
+        error = clusters <= 7    ? launch_stream<16>(call, where)
+                : clusters <= 28 ? launch_stream<8>(call, where)
+                                 : launch_stream<4>(call, where);
+        if (takes_one_launch(call)) return error;
     }
-    if (parts <= 66) return launch_stream<2>(call, parts, where);
-    return launch_stream<4>(call, parts, where);
+    if (error || !call.saves.count) return error;
+    return launch(write_banks, call, call.saves.count, FOLD_THREADS, 0, true, where);
 }
 
 template <class Number, class Weight>
@@ -138,15 +143,7 @@ int fold_tokens_call(const void *bytes, int size, int rows, void *where) {
 // Advance chunks, blocks of 128.
 int fold_chunks_call(const void *bytes, int size, void *where) {
     if (size != sizeof(FoldChunks)) return cudaErrorInvalidValue;
-    const auto call = call_of<FoldChunks>(bytes);
-    const long long parts = (long long)call.blocks + call.saves.count;
-    if (FEW_FOLDS && parts <= FEW_ITEMS && call.saves.count + call.rows <= FEW_RINGS) {
-        return launch_clusters(fold_few, call, call.blocks + 1, FEW_RANKS, FEW_THREADS,
-                               sizeof(FewShared), where);
-    }
-    const int error = launch_folding(call, parts, where);
-    if (error || !call.saves.count) return error;
-    return launch(write_banks, call, call.saves.count, FOLD_THREADS, 0, true, where);
+    return launch_folding(call_of<FoldChunks>(bytes), where);
 }
 
 // Make queries of 128 channels, the last 64 of which turn, on that many multiprocessors.

@@ -1,42 +1,53 @@
-// Blocks of 128 tokens in large steps: a warp folds 128 channels of a part, token after token,
-// while the tokens to come are on their way to its own piece of shared memory. Each lane reads what
-// it asked for itself, four channels, so that nothing waits but for memory. Warps side by side fold
-// the same channels of different parts and share what is added to their gates; the blocks of a
-// cluster have the channels of a record.
+// Blocks of 128 tokens, folded token after token while those to come are on their way. A warp has
+// 32 channels of a part and asks for all it takes: rows, and what is added to their gates, into its
+// own piece of shared memory, so that nothing waits but for memory. A cluster has PARTS parts, each
+// of its blocks of threads a slice of their channels: the narrower, the more multiprocessors share
+// them. The first cluster has all parts that read or write the ring of a step of one row.
 #pragma once
 
 #include "fold.cuh"
 
-constexpr int SLICES = 4, SLICE = MAIN / SLICES, STAGE = 4;
-// Tokens on their way to a block of threads, 1 KiB each.
-constexpr int STREAMED = 96;
+constexpr int PARTS = 4, LANES = 32, HALVES = MAIN / LANES;
 
-template <int PARTS>
-struct StreamShared {
-    float4 staged[PARTS][STREAMED / PARTS][2][32];
-    float groups[PARTS][GROUPS];
+// A step of one row, and of so few entries, needs no second launch: in each of its slices all that
+// reads the ring has one block of threads with all that writes it.
+__host__ __device__ inline bool takes_one_launch(const FoldChunks &call) {
+    return call.rows == 1 && call.saves.count < PARTS;
+}
+
+// Places of parts: of the first block, entries, and the other blocks.
+__host__ __device__ inline long long places(const FoldChunks &call) {
+    return (call.blocks > 1 ? (long long)call.blocks : 1) + call.saves.count;
+}
+
+// What SLICES blocks of threads of a cluster have each; 96 KiB are on their way to one, or all that
+// it takes, which are 192.
+template <int SLICES>
+struct Shape {
+    static constexpr int SLICE = MAIN / SLICES, WARPS = SLICE / LANES, THREADS = PARTS * SLICE;
+    static constexpr int AHEAD = SLICES < 16 ? 4 * SLICES : BLOCK;
+    static constexpr int STAGE = SLICES, STAGES = AHEAD / STAGE;
+    // Means that meet in one block of threads: those of whole groups.
+    static constexpr int MEANS = SLICE < GROUP ? GROUP : SLICE;
 };
 
-// Four channels of a state; `scaled_highest` is what its name says.
+// Of each token kv, gate, and what is added to that; of each record what meets there, means of the
+// block's own groups and squares of all channels, LANES by LANES.
+template <int SLICES>
+struct StreamShared {
+    float staged[PARTS][Shape<SLICES>::WARPS][Shape<SLICES>::AHEAD][3][LANES];
+    float mean[PARTS][Shape<SLICES>::MEANS], squares[PARTS][HALVES];
+};
+
+// One channel of a state; `scaled_highest` is what its name says.
 struct Folded {
-    float4 highest, scaled_highest, total, weighted;
+    float highest = -INFINITY, scaled_highest = -INFINITY, total = 0.0f, weighted = 0.0f;
 
     __device__ void begin(const float *bank) {
-        const float4 none = make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
-        highest = scaled_highest = none, total = weighted = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (!bank) return;
-        highest = four(bank), total = four(bank + MAIN), weighted = four(bank + 2 * MAIN);
-        scaled_highest = make_float4(scaled(highest.x), scaled(highest.y), scaled(highest.z),
-                                     scaled(highest.w));
+        highest = bank[0], total = bank[MAIN], weighted = bank[2 * MAIN];
+        scaled_highest = scaled(highest);
     }
-    __device__ void add(float4 kv, float4 gate) {
-        add_one(highest.x, scaled_highest.x, total.x, weighted.x, kv.x, gate.x);
-        add_one(highest.y, scaled_highest.y, total.y, weighted.y, kv.y, gate.y);
-        add_one(highest.z, scaled_highest.z, total.z, weighted.z, kv.z, gate.z);
-        add_one(highest.w, scaled_highest.w, total.w, weighted.w, kv.w, gate.w);
-    }
-    __device__ static void add_one(float &highest, float &scaled_highest, float &total,
-                                   float &weighted, float kv, float gate) {
+    __device__ void add(float kv, float gate) {
         const Weight one = weight_of(scaled_highest, scaled(gate));
         Sums sums = {total, weighted};
         sums.add(one.decay, one.weight, __fmul_rn(one.weight, kv));
@@ -44,171 +55,215 @@ struct Folded {
         total = sums.total, weighted = sums.weighted;
     }
     __device__ void store(float *to) const {
-        *reinterpret_cast<float4 *>(to) = highest;
-        *reinterpret_cast<float4 *>(to + MAIN) = total;
-        *reinterpret_cast<float4 *>(to + 2 * MAIN) = weighted;
+        to[0] = highest, to[MAIN] = total, to[2 * MAIN] = weighted;
     }
 };
 
-// Tokens of phases [first, last] on their way to a lane, AHEAD of them at once.
-template <int AHEAD>
+// Tokens of phases [first, last] on their way to a warp, STAGES times STAGE of them at once.
+template <int STAGE, int STAGES>
 struct Stream {
-    static constexpr int STAGES = AHEAD / STAGE, TOKEN = 2 * SLICE * sizeof(float);
-    float4 (*staged)[2][32];
+    static constexpr int AHEAD = STAGE * STAGES, PIECES = LANES / 4, TOKENS = 32 / PIECES;
+    static constexpr unsigned PART = LANES * sizeof(float), TOKEN = 3 * PART;
+    float (*staged)[3][LANES];
     long long stride;
-    // Of the tokens to be asked for next: row, phase, place.
-    const float *row;
+    // Of a lane's next token to be asked for: row, and what is added to its gate. Of the first one
+    // of all lanes: phase and place.
+    const float *row, *ape;
     int first, last, phase, place;
 
-    // `row_of` is that of the token of phase `to`.
-    __device__ void begin(const float *row_of, int from, int to) {
-        row = row_of - (to - from) * stride, first = phase = from, last = to, place = 0;
+    // `token` is that of the phase `to`.
+    __device__ void begin(const FoldChunks &call, long long token, int column, int from, int to) {
+        const int lane = threadIdx.x % 32, nth = lane / PIECES, at = column + lane % PIECES * 4;
+        stride = call.from.stride;
+        row = call.from.rows + (token - (to - from) + nth) * stride + at;
+        ape = call.from.ape + (from + nth) * FOLDED_ROW + MAIN + at;
+        first = phase = from, last = to, place = 0;
 #pragma unroll 1
         for (int stage = 0; stage < STAGES; stage++) ask();
     }
     __device__ void ask() {
-        const unsigned at =
-            (unsigned)__cvta_generic_to_shared(&staged[place][0][threadIdx.x % 32]);
-        if (phase + STAGE - 1 <= last) {
+        const int lane = threadIdx.x % 32, nth = lane / PIECES;
+        unsigned at = (unsigned)__cvta_generic_to_shared(&staged[place + nth][0][0]);
+        at += lane % PIECES * 16;
 #pragma unroll
-            for (int i = 0; i < STAGE; i++, row += stride) ask_one(at + i * TOKEN);
-        } else {
-#pragma unroll 1
-            for (int i = 0; phase + i <= last; i++, row += stride) ask_one(at + i * TOKEN);
+        for (int i = 0; i < STAGE; i += TOKENS) {
+            if (phase + i + nth <= last) {
+                copy_ahead(at + i * TOKEN, row);
+                copy_ahead(at + i * TOKEN + PART, row + MAIN);
+                copy_ahead_of_all(at + i * TOKEN + 2 * PART, ape);
+            }
+            row += TOKENS * stride, ape += TOKENS * FOLDED_ROW;
         }
         end_copies();
         phase += STAGE;
         place = place + STAGE == AHEAD ? 0 : place + STAGE;
     }
-    __device__ void ask_one(unsigned at) const {
-        copy_ahead(at, row);
-        copy_ahead(at + TOKEN / 2, row + MAIN);
+    // Ask for those whose place the oldest had, if not all of them are on their way.
+    __device__ void ask_more() {
+        if (AHEAD < BLOCK) return ask();
+        end_copies();
+        place += STAGE;
     }
-    // Fold all of them; `ape` is that of phase 0. The place of the oldest is that of the next ones.
-    __device__ void fold(const float *ape, Folded &state) {
+    // Leave what was asked for.
+    __device__ void drop() const {
+        await_copies<0>();
+        __syncwarp();
+    }
+    // Fold all of them. The place of the oldest is that of the next ones.
+    __device__ void fold(Folded &state) {
         const int lane = threadIdx.x % 32;
-        float4 added[STAGE];
-#pragma unroll
-        for (int i = 0; i < STAGE; i++) added[i] = four(ape + min(first + i, last) * FOLDED_ROW);
 #pragma unroll 1
         for (int done = first; done <= last; done += STAGE) {
-            float4 kv[STAGE], gate[STAGE];
+            float kv[STAGE], gate[STAGE];
             await_copies<STAGES - 1>();
+            __syncwarp();
 #pragma unroll
             for (int i = 0; i < STAGE; i++) {
-                kv[i] = staged[place + i][0][lane];
-                gate[i] = sum(staged[place + i][1][lane], added[i]);
-                added[i] = four(ape + min(done + STAGE + i, last) * FOLDED_ROW);
+                const auto &token = staged[place + i];
+                kv[i] = token[0][lane], gate[i] = __fadd_rn(token[1][lane], token[2][lane]);
             }
-            if (done + STAGE - 1 <= last) {
-#pragma unroll
-                for (int i = 0; i < STAGE; i++) state.add(kv[i], gate[i]);
-            } else {
+            __syncwarp();
+            ask_more();
+            // Tokens past the last one change no bit: they weigh 0 and take nothing.
+            if (done + STAGE - 1 > last) {
 #pragma unroll
                 for (int i = 0; i < STAGE; i++) {
-                    if (done + i <= last) state.add(kv[i], gate[i]);
+                    if (done + i > last) kv[i] = -0.0f, gate[i] = -INFINITY;
                 }
             }
-            ask();
+#pragma unroll
+            for (int i = 0; i < STAGE; i++) state.add(kv[i], gate[i]);
         }
     }
 };
 
-template <int AHEAD>
-__device__ inline void fold_streamed(const FoldChunks &call, const Part &part, int column,
-                                     Stream<AHEAD> &stream, Folded &state) {
-    state.begin(part.bank < 0 ? nullptr : call.banks.at(part.bank) + column);
-    stream.fold(call.from.ape + MAIN + column, state);
-}
+// What a warp makes: the state at the end of a block, or an entry's; -1 is none. It goes to a slot
+// or to a bank, unless it turns out not to be wanted.
+struct Task {
+    int block = -1, entry = -1;
+    long long to = 0;
+    bool live = false;
 
-__device__ inline const float *row_at(const FoldChunks &call, long long token, int column) {
-    return call.from.rows + token * call.from.stride + column;
-}
-
-// Fold a block, and return its slot. What it is likely to be is asked for before it is known: the
-// nth whole block of the only row, which begins with a block.
-template <int AHEAD>
-__device__ inline long long fold_ended(const FoldChunks &call, long long nth, int column,
-                                       Stream<AHEAD> &stream, Folded &state) {
-    const Chunks &chunks = call.chunks;
-    const long long likely = nth * BLOCK + BLOCK - 1;
-    const bool bold = call.rows == 1 && likely < call.tokens;
-    const long long slot = call.ended.slots[nth], token = chunks.last[nth];
-    long long position = 0, row = 0;
-    if (bold) position = chunks.position[likely], row = chunks.row[likely];
-    Begins begins;
-    begins.load(chunks, call.window_from, call.rows);
-    if (bold) stream.begin(row_at(call, likely, column), 0, BLOCK - 1);
-    if (slot <= 0) {
-        await_copies<0>();
-        return 0;
+    __device__ Task(const FoldChunks &call, long long place) {
+        const int saved = call.saves.count;
+        if (0 < place && place <= saved) {
+            entry = (int)place - 1;
+        } else if (place - (place ? saved : 0) < call.blocks) {
+            block = (int)place - (place ? saved : 0);
+        }
     }
-    const bool right = bold && token == likely;
-    if (!right) position = chunks.position[token], row = chunks.row[token];
-    const Part part =
-        part_from(call, token, position, begins.of(chunks, call.window_from, row));
-    if (!right || part.first > 0) {
-        await_copies<0>();
-        stream.begin(row_at(call, token, column), part.first, part.last);
+    // The token it ends with, if there is one row that begins with a block and is saved at its end;
+    // else -1.
+    __device__ long long likely(const FoldChunks &call) const {
+        const long long token = entry < 0 ? (long long)block * BLOCK + BLOCK - 1
+                                          : (long long)call.tokens - call.saves.count + entry;
+        return call.rows == 1 && 0 <= token && token < call.tokens ? token : -1;
     }
-    fold_streamed(call, part, column, stream, state);
-    return slot;
+    // Fold it, or read it from its ring. What it is likely to be is asked for before it is known.
+    template <class Asked>
+    __device__ void make(const FoldChunks &call, int column, Asked &stream, Folded &state) {
+        if (block < 0 && entry < 0) return;
+        const Chunks &chunks = call.chunks;
+        const Saves &saves = call.saves;
+        const long long guess = likely(call);
+        // Addresses first: loads on two paths would wait for each other.
+        const long long *const target =
+            entry < 0 ? call.ended.slots + block : saves.target + entry;
+        const long long *const source = entry < 0 ? chunks.last + block : saves.source + entry;
+        const long long last = *source;
+        long long position = 0, row = 0;
+        to = *target;
+        if (guess >= 0) position = chunks.position[guess], row = chunks.row[guess];
+        Begins begins;
+        begins.load(chunks, call.window_from, call.rows);
+        if (guess >= 0) stream.begin(call, guess, column, 0, guess % BLOCK);
+        const long long token = entry < 0 ? last : last - saves.old;
+        live = entry < 0 ? to > 0 : last >= 0;
+        if (!live) return stream.drop();
+        const int lane = threadIdx.x % 32;
+        if (token < 0) {
+            const long long ring = chunks.ring[last / call.banks.count];
+            const long long bank = ring * call.banks.count + last % call.banks.count;
+            state.begin(call.banks.at(bank) + column + lane);
+            return stream.drop();
+        }
+        if (token != guess) position = chunks.position[token], row = chunks.row[token];
+        const Part part =
+            part_from(call, token, position, begins.of(chunks, call.window_from, row));
+        if (part.bank >= 0) state.begin(call.banks.at(part.bank) + column + lane);
+        if (token != guess || part.first > 0 || part.last != guess % BLOCK) {
+            stream.drop();
+            stream.begin(call, token, column, part.first, part.last);
+        }
+        stream.fold(state);
+    }
+};
+
+// Tell the cluster a warp's channels of a record: their means where their group is stored, the sum
+// of their squares to all.
+template <int SLICES>
+__device__ inline void tell_means(StreamShared<SLICES> &shared, int part, int column, float x) {
+    using Of = Shape<SLICES>;
+    const int lane = threadIdx.x % 32, first = 4 * (lane % (LANES / 4));
+    const int owner = column / Of::MEANS * (Of::MEANS / Of::SLICE);
+    float *const mean = &shared.mean[part][column % Of::MEANS + lane];
+    store_in_cluster((unsigned)__cvta_generic_to_shared(mean), owner, x);
+    const float4 mine =
+        make_float4(__shfl_sync(ALL, x, first), __shfl_sync(ALL, x, first + 1),
+                    __shfl_sync(ALL, x, first + 2), __shfl_sync(ALL, x, first + 3));
+    const float squares = squares_of_lanes<LANES / 4>(mine);
+    float *const sum = &shared.squares[part][column / LANES];
+    if (lane < SLICES) store_in_cluster((unsigned)__cvta_generic_to_shared(sum), lane, squares);
 }
 
-// Leave in `fetched` what an entry is to be.
-template <int AHEAD>
-__device__ inline void fold_saved(const FoldChunks &call, int nth, int column,
-                                  Stream<AHEAD> &stream, Folded &state) {
-    const Saves &saves = call.saves;
-    const long long source = saves.source[nth];
-    if (source < 0) return;
-    if (source < saves.old) {
-        const long long ring = call.chunks.ring[source / call.banks.count];
-        const long long bank = ring * call.banks.count + source % call.banks.count;
-        state.begin(call.banks.at(bank) + column);
-    } else {
-        const Part part = part_of(call, source - saves.old);
-        stream.begin(row_at(call, part.token, column), part.first, part.last);
-        fold_streamed(call, part, column, stream, state);
+// Norm a group whose record has met, and store it.
+template <int SLICES>
+__device__ inline void store_means(const FoldChunks &call, const StreamShared<SLICES> &shared,
+                                   int part, int group, long long slot, float4 gain,
+                                   const Turn &turn) {
+    const int lane = threadIdx.x % GROUP_LANES;
+    float groups[GROUPS];
+#pragma unroll
+    for (int i = 0; i < GROUPS; i++) {
+        groups[i] = __fadd_rn(shared.squares[part][2 * i], shared.squares[part][2 * i + 1]);
     }
-    state.store(saves.fetched + nth * (3ll * MAIN) + column);
+    const float4 x = four(&shared.mean[part][group * GROUP % Shape<SLICES>::MEANS + 4 * lane]);
+    const float4 y = normed<MAIN>(x, squares_of_record(groups), gain, call.eps);
+    store_group(call.pages, slot, group, lane, y, turn);
 }
 
-template <int PARTS>
-__global__ void __cluster_dims__(SLICES, 1, 1) __launch_bounds__(PARTS * 32)
+template <int SLICES>
+__global__ void __launch_bounds__(Shape<SLICES>::THREADS, SLICES < 16 ? 2 : 1)
     fold_stream(const FoldChunks call) {
+    using Of = Shape<SLICES>;
     extern __shared__ __align__(16) unsigned char memory[];
-    auto &shared = *reinterpret_cast<StreamShared<PARTS> *>(memory);
-    let_next_begin();
+    auto &shared = *reinterpret_cast<StreamShared<SLICES> *>(memory);
+    const bool once = takes_one_launch(call);
+    if (!once) let_next_begin();
     // Others of the cluster must have begun when their memory is written.
     begin_in_cluster();
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, slice = blockIdx.x % SLICES;
-    const int nth = blockIdx.x / SLICES * PARTS + warp, column = slice * SLICE + 4 * lane;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = warp / Of::WARPS;
+    const int column = blockIdx.x % SLICES * Of::SLICE + warp % Of::WARPS * LANES;
     const int group = column / GROUP, group_lane = lane % GROUP_LANES;
-    Stream<STREAMED / PARTS> stream = {shared.staged[warp], call.from.stride};
+    Stream<Of::STAGE, Of::STAGES> stream = {shared.staged[part][warp % Of::WARPS]};
+    Task task(call, (long long)(blockIdx.x / SLICES) * PARTS + part);
     Folded state;
-    long long slot = 0;
-    if (nth < call.blocks) {
-        slot = fold_ended(call, nth, column, stream, state);
-    } else if (nth - call.blocks < call.saves.count) {
-        fold_saved(call, nth - call.blocks, column, stream, state);
-    }
+    task.make(call, column, stream, state);
+    const bool record = task.live && task.block >= 0, stores = record && column % GROUP == 0;
+    float4 gain = {};
+    Turn turn = {};
+    if (stores) gain = four(call.pages.weight + group * GROUP + 4 * group_lane);
+    if (stores && group == GROUPS - 1) turn.load(call.ended.turn(task.block), group_lane);
     __syncwarp();
     await_cluster();
-    float4 x = {}, gain = {};
-    Turn turn = {};
-    if (slot > 0) {
-        x = quotients(state.weighted, state.total);
-        const float squares = squares_of_group(x);
-        const unsigned at = (unsigned)__cvta_generic_to_shared(&shared.groups[warp][group]);
-        if (group_lane < SLICES) store_in_cluster(at, group_lane, squares);
-        gain = four(call.pages.weight + column);
-        if (group == GROUPS - 1) turn.load(call.ended.turn(nth), group_lane);
-    }
+    if (record) tell_means(shared, part, column, quotient(state.weighted, state.total));
     __syncwarp();
     arrive_in_cluster();
     await_cluster();
-    if (slot <= 0) return;
-    const float4 y = normed<MAIN>(x, squares_of_record(shared.groups[warp]), gain, call.eps);
-    store_group(call.pages, slot, group, group_lane, y, turn);
+    if (stores) store_means(call, shared, part, group, task.to, gain, turn);
+    if (record || !task.live) return;
+    // Banks are written once all parts of the cluster have read theirs.
+    float *const to =
+        once ? call.banks.at(task.to) : call.saves.fetched + task.entry * (3ll * MAIN);
+    state.store(to + column + lane);
 }

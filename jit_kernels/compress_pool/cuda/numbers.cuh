@@ -79,17 +79,16 @@ __device__ inline void copy_ahead(unsigned to, const void *from) {
 __device__ inline void copy_ahead(void *to, const void *from) {
     copy_ahead((unsigned)__cvta_generic_to_shared(to), from);
 }
+// The same for bytes that other warps of the block take soon after.
+__device__ inline void copy_ahead_of_all(unsigned to, const void *from) {
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from)
+                 : "memory");
+}
 __device__ inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Wait until all groups of copies of this thread but the last PENDING are there.
 template <int PENDING>
 __device__ inline void await_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
-
-// Wait for THREADS of a block, who meet at a barrier of their own, 1 to 15.
-template <int THREADS>
-__device__ inline void meet_some(int barrier) {
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(THREADS) : "memory");
 }
 
 // Let the next launch begin its own reads, and wait until all that the one before wrote is there.

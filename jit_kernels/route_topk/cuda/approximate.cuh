@@ -7,13 +7,6 @@ __device__ inline float exponential(float x) {
     return y;
 }
 
-// To base 2; off by 2^-22 for numbers next to one.
-__device__ inline float logarithm(float x) {
-    float y;
-    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 __device__ inline float root(float x) {
     float y;
     asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

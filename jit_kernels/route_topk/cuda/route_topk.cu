@@ -1,7 +1,6 @@
 // The entries of the library: which kernel a call needs.
 #include <cuda_runtime.h>
 
-#include "pairs.cuh"
 #include "route.cuh"
 #include "sift.cuh"
 
@@ -32,25 +31,10 @@ int launch_any(const Call &call, bool whole, void *where) {
     return launch(route_topk<EACH, SIZE, false, 0>, call, blocks, where);
 }
 
-// Whether a warp takes two tokens at a time where it can; if not, it takes one.
-constexpr bool PAIRED = true;
-
-template <int EACH, int TOP_K>
-int launch_pairs(const Call &call, int processors, void *where) {
-    const int most = processors * PAIR_BLOCKS<EACH> * WARPS, pairs = (call.tokens + 1) / 2;
-    const int each = (pairs + most - 1) / most;
-    const int blocks = (pairs + each * WARPS - 1) / (each * WARPS);
-    return launch(route_pairs<EACH, TOP_K>, call, blocks, where);
-}
-
 template <int EACH>
 int launch_whole(const Call &call, int processors, void *where) {
-    if (PAIRED) {
-        return call.top_k == 6 ? launch_pairs<2 * EACH, 6>(call, processors, where)
-                               : launch_pairs<2 * EACH, 8>(call, processors, where);
-    }
     // As many tokens to a warp as it takes for all warps to run at once, and no more warps than that.
-    const int most = processors * BLOCKS * WARPS, each = (call.tokens + most - 1) / most;
+    const int most = processors * BLOCKS<EACH> * WARPS, each = (call.tokens + most - 1) / most;
     const int blocks = (call.tokens + each * WARPS - 1) / (each * WARPS);
     return call.top_k == 6 ? launch(route_whole<EACH, 6>, call, blocks, where)
                            : launch(route_whole<EACH, 8>, call, blocks, where);

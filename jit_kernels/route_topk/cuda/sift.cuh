@@ -5,8 +5,9 @@
 
 #include "score.cuh"
 
-// Blocks a multiprocessor is given at once.
-constexpr int BLOCKS = 8;
+// Blocks a multiprocessor is given at once, as many as registers allow.
+template <int EACH>
+constexpr int BLOCKS = EACH > 8 ? 8 : 12;
 
 // What a warp writes down: scores without bias, and of those found, expert and key.
 template <int EACH>
@@ -149,7 +150,8 @@ __device__ inline void route_one(const Call &call, int token, const float (&scor
 
 // A warp takes every so many-th token, and asks for the next one's logits before it routes one.
 template <int EACH, int TOP_K>
-__global__ void __launch_bounds__(WARPS * 32, BLOCKS) route_whole(const __grid_constant__ Call call) {
+__global__ void __launch_bounds__(WARPS * 32, BLOCKS<EACH>)
+    route_whole(const __grid_constant__ Call call) {
     __shared__ Memory<EACH> memories[WARPS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = gridDim.x * WARPS;
     Memory<EACH> &memory = memories[warp];

@@ -44,7 +44,7 @@ FEW = [
     [Chunk(126, 3, 1)],
     [Chunk(200, 30, 1), Chunk(10, 3, 2)],
 ]
-# Steps of more parts: 41 to 66 of them, from several rows, and some rows that end no block.
+# Steps of more parts, from several rows.
 MORE = [[Chunk(300 * nth + 31 * nth, 150 + 7 * nth, nth + 1) for nth in range(14)]]
 # Chunks over whole blocks, from the middle of one on, and within one.
 LONG = [Chunk(0, 300, 1, (17, 129)), Chunk(141, 260, 2), Chunk(190, 65, 4, (200,))]
