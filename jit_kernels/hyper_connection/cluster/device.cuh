@@ -173,11 +173,16 @@ __device__ inline void show_copies() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Write 16 bytes at once, which the compiler may split into four.
-__device__ inline void store_whole(void *to, uint4 value) {
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y),
-                 "r"(value.z), "r"(value.w)
-                 : "memory");
+// Write 16 bytes at once, which the compiler may split into four, or do nothing.
+__device__ inline void store_if(void *to, uint4 value, bool stores) {
+    asm volatile(
+        "{\n"
+        ".reg .pred stores;\n"
+        "setp.ne.b32 stores, %5, 0;\n"
+        "@stores st.global.v4.b32 [%0], {%1, %2, %3, %4};\n"
+        "}" ::"l"(to),
+        "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"((int)stores)
+        : "memory");
 }
 
 // Ask for two numbers of memory that no one writes meanwhile; the compiler keeps the order of such

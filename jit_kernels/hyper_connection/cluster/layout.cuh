@@ -58,12 +58,14 @@ struct Call {
 struct Shared {
     static constexpr int COUNT = SLOTS;
     unsigned char streams[SLOTS][TOKENS * TOKEN_BYTES];
+    // Follows the streams: no block sends squares before this one has multiplied its first tile,
+    // and until then rows of `fn` may reach as far as this.
+    alignas(16) float squares[NORM_SLOTS][MAX_RANKS][TOKENS];
     // Of this block's channels, the sums of each multiplier.
     float parts[MULTIPLIERS][TOKENS][SUMS];
     // Of the block's own tokens, the sums that each rank sent: `own * ranks + rank`.
     float told[SLOTS][TOKENS][TOLD];
     float4 gates[SLOTS][TOKENS];
-    float squares[NORM_SLOTS][MAX_RANKS][TOKENS];
     // What the balancer takes: a matrix and the number of its token.
     float logits[2][BATCH][STREAMS * STREAMS + 1];
     unsigned long long full[SLOTS], free[SLOTS], heard[SLOTS], gated[SLOTS], normed[NORM_SLOTS];

@@ -47,17 +47,32 @@ __device__ inline float squares_of(uint4 mixed) {
     return squares;
 }
 
-// Send all blocks the squares of this block's channels of a mixer's tokens. Of four numbers over a
-// warp, a lane gets the sum of that with its own number modulo four.
-template <class Memory>
-__device__ inline void send_squares(const Part &part, Memory &shared, int slot, int first,
-                                    const float (&x)[EACH]) {
+// Of four numbers of each lane, the sums over four lanes: a lane gets that of the number that has
+// its own number modulo four.
+__device__ inline float fold_four(const float (&x)[EACH]) {
     const int lane = threadIdx.x % 32;
     const bool odd = lane % 2, second = lane / 2 % 2;
     const float low = (odd ? x[1] : x[0]) + __shfl_xor_sync(ALL, odd ? x[0] : x[1], 1);
     const float high = (odd ? x[3] : x[2]) + __shfl_xor_sync(ALL, odd ? x[2] : x[3], 1);
-    float sum = (second ? high : low) + __shfl_xor_sync(ALL, second ? low : high, 2);
-    for (int step = 4; step < 32; step *= 2) sum += __shfl_xor_sync(ALL, sum, step);
+    return (second ? high : low) + __shfl_xor_sync(ALL, second ? low : high, 2);
+}
+
+// Add up numbers of all lanes that have the same number modulo four.
+template <int COUNT>
+__device__ inline void add_eight(float (&sums)[COUNT]) {
+#pragma unroll
+    for (int step = 4; step < 32; step *= 2) {
+#pragma unroll
+        for (float &sum : sums) sum += __shfl_xor_sync(ALL, sum, step);
+    }
+}
+
+// Send all blocks the squares of this block's channels of a mixer's tokens: the first lanes have
+// one each.
+template <class Memory>
+__device__ inline void send_squares(const Part &part, Memory &shared, int slot, int first,
+                                    float sum) {
+    const int lane = threadIdx.x % 32;
     const float4 sums = {__shfl_sync(ALL, sum, 0), __shfl_sync(ALL, sum, 1),
                          __shfl_sync(ALL, sum, 2), __shfl_sync(ALL, sum, 3)};
     if (lane < part.ranks) {
@@ -73,17 +88,24 @@ __device__ inline uint4 norm_channels(uint4 x, float factor, const float (&gain)
     return make_uint4(normed(x.x, 0), normed(x.y, 2), normed(x.z, 4), normed(x.w, 6));
 }
 
-__device__ inline void store(const Call &call, const Part &part, int token, uint4 mixed) {
-    const int channel = threadIdx.x % 32 * 8;
-    if (channel >= part.channels || token >= call.tokens) return;
-    store_whole(call.mixed + (long long)token * call.width + part.first + channel, mixed);
-}
+// Where a mixer's tokens are stored, and whether there are such.
+struct Rows {
+    __nv_bfloat16 *to;
+    long long width;
+    int live;
 
-// The factor of a mixer's tokens by the squares that all ranks sent; a lane has that of the token
-// with its own number modulo four.
+    __device__ Rows(const Call &call, const Part &part, int token) : width(call.width) {
+        const int channel = threadIdx.x % 32 * 8;
+        to = call.mixed + token * width + part.first + channel;
+        live = channel < part.channels ? call.tokens - token : 0;
+    }
+    __device__ void store(int i, uint4 mixed) const { store_if(to + i * width, mixed, i < live); }
+};
+
+// What a lane has of the squares that all ranks sent of a mixer's tokens, of the token with its own
+// number modulo four.
 template <class Memory>
-__device__ inline float norm_factor(const Call &call, const Part &part, const Memory &shared,
-                                    int slot, int first) {
+__device__ inline float told_squares(const Part &part, const Memory &shared, int slot, int first) {
     const int lane = threadIdx.x % 32;
     float sum = 0.0f;
 #pragma unroll
@@ -91,18 +113,20 @@ __device__ inline float norm_factor(const Call &call, const Part &part, const Me
         const int rank = i + lane / EACH;
         if (rank < part.ranks) sum += shared.squares[slot][rank][first + lane % EACH];
     }
-    for (int step = 4; step < 32; step *= 2) sum += __shfl_xor_sync(ALL, sum, step);
-    return reciprocal_root(sum * call.per_channel + call.norm_eps);
+    return sum;
 }
 
-// Norm a mixer's tokens, and store them.
-__device__ inline void norm(const Call &call, const Part &part, const Shared &shared, int slot,
-                            int first, int token, const float (&gain)[8], const Mixed &mixed) {
-    const float mine = norm_factor(call, part, shared, slot, first);
+__device__ inline float norm_factor(const Call &call, float squares) {
+    return reciprocal_root(squares * call.per_channel + call.norm_eps);
+}
+
+// Norm a mixer's tokens, and store them; a lane has the factor of one.
+__device__ inline void norm(const Rows &rows, float mine, const float (&gain)[8],
+                            const Mixed &mixed) {
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         const float factor = __shfl_sync(ALL, mine, i);
-        store(call, part, token + i, norm_channels(mixed.tokens[i], factor, gain));
+        rows.store(i, norm_channels(mixed.tokens[i], factor, gain));
     }
 }
 
@@ -162,24 +186,31 @@ __device__ inline void run_mixer(const Call &call, const Part &part, Shared &sha
             await_phase(&shared.gated[turn.slot], turn.phase);
             const unsigned char *const streams =
                 shared.streams[turn.slot] + first * TOKEN_BYTES + lane * 16;
+            const Rows rows(call, part, part.token(tile) + first);
 #pragma unroll
             for (int i = 0; i < EACH; i++) {
                 mixed.tokens[i] =
                     mix_token(streams + i * TOKEN_BYTES, shared.gates[turn.slot][first + i]);
-                if (!NORM) store(call, part, part.token(tile) + first + i, mixed.tokens[i]);
-            }
-            if constexpr (NORM) {
-                float squares[EACH];
-#pragma unroll
-                for (int i = 0; i < EACH; i++) squares[i] = squares_of(mixed.tokens[i]);
-                send_squares(part, shared, mixing.slot, first, squares);
+                if (!NORM) rows.store(i, mixed.tokens[i]);
             }
         }
-        if (NORM && tile > 0) {
-            await_phase(&shared.normed[norming.slot], norming.phase);
-            norm(call, part, shared, norming.slot, first, part.token(tile - 1) + first, gain,
-                 before);
-            norming.advance();
+        if constexpr (NORM) {
+            // Squares of this tile and of the one before are added up side by side.
+            float squares[EACH], sums[2] = {};
+#pragma unroll
+            for (int i = 0; i < EACH; i++) squares[i] = squares_of(mixed.tokens[i]);
+            sums[0] = fold_four(squares);
+            if (tile > 0) {
+                await_phase(&shared.normed[norming.slot], norming.phase);
+                sums[1] = told_squares(part, shared, norming.slot, first);
+            }
+            add_eight(sums);
+            if (mixes) send_squares(part, shared, mixing.slot, first, sums[0]);
+            if (tile > 0) {
+                norm(Rows(call, part, part.token(tile - 1) + first), norm_factor(call, sums[1]),
+                     gain, before);
+                norming.advance();
+            }
         }
         if (mixes) release(tile, turn.slot);
         before = mixed;

@@ -63,6 +63,9 @@ __global__ void __launch_bounds__(THREADS, 1)
         show_copies();
     }
     stage_rows<EIGHTS>(call, part, shared, warp);
+    // Copies of tiles concern this block alone.
+    if (mixer >= 0 && other < 0) Refill(call, part, shared, mixer).start();
+    __syncwarp();
     meet_cluster();
     if (mixer < 0) {
         take_registers<MULTIPLIER_REGISTERS>();
@@ -70,7 +73,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     } else if (other < 0) {
         give_registers<MIXER_REGISTERS>();
         const Refill refill(call, part, shared, mixer);
-        refill.start();
+        refill.fill();
         if constexpr (HALVES) {
             run_freer(part, shared, mixer, refill);
         } else {

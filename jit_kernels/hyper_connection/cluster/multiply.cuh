@@ -56,14 +56,23 @@ struct Weights {
     }
 };
 
+// Add the squares of the channels that a lane has for products, of two rows.
+__device__ __forceinline__ void add_squares(float (&squares)[2], const unsigned (&x)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        squares[i % 2] = fmaf(low_of(x[i]), low_of(x[i]), squares[i % 2]);
+        squares[i % 2] = fmaf(high_of(x[i]), high_of(x[i]), squares[i % 2]);
+    }
+}
+
 // Multiply a multiplier's channels of some streams of a tile, `CHAINS` sums of each line in turn: a
-// product waits for the one before it in its sum. The squares are the diagonals of the rows'
-// product with the first eight of themselves, `low`, and with the last, `high`.
+// product waits for the one before it in its sum. Squares as products of rows with themselves would
+// take registers that loads ahead need.
 template <int CHAINS, int EIGHTS>
 __device__ __forceinline__ void multiply_streams(const Weights<EIGHTS> &weights, int begin, int end,
                                                  const unsigned char *streams,
-                                                 float (&sums)[CHAINS][EIGHTS][4], float (&low)[4],
-                                                 float (&high)[4]) {
+                                                 float (&sums)[CHAINS][EIGHTS][4],
+                                                 float (&squares)[2]) {
     const int lane = threadIdx.x % 32, worker = threadIdx.x / 32;
     // Lanes name rows 0 to 15 of the first eight channels, then of the second.
     const unsigned char *at =
@@ -85,15 +94,14 @@ __device__ __forceinline__ void multiply_streams(const Weights<EIGHTS> &weights,
                 multiply(sums[i % CHAINS][eight], x, weights.parts[stream][step][eight][p]);
             }
         }
-        multiply(low, x, {x[0], x[2]});
-        multiply(high, x, {x[1], x[3]});
+        add_squares(squares, x);
     }
 }
 
 // Write a multiplier's sums for others to add.
 template <int EIGHTS, class Memory>
 __device__ inline void write_parts(Memory &shared, const float (&sums)[EIGHTS][4],
-                                   const float (&low)[4], const float (&high)[4]) {
+                                   const float (&squares)[2]) {
     const int lane = threadIdx.x % 32, row = lane / 4;
     float(&to)[TOKENS][SUMS] = shared.parts[threadIdx.x / 32];
 #pragma unroll
@@ -103,9 +111,12 @@ __device__ inline void write_parts(Memory &shared, const float (&sums)[EIGHTS][4
         *reinterpret_cast<float2 *>(&to[row][line]) = make_float2(mine[0], mine[1]);
         *reinterpret_cast<float2 *>(&to[row + 8][line]) = make_float2(mine[2], mine[3]);
     }
-    if (lane % 4 == row / 2) {
-        to[row][LINES] = row % 2 ? low[1] : low[0];
-        to[row + 8][LINES] = row % 2 ? high[3] : high[2];
+    // Four lanes have a row's channels.
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float sum = squares[i] + __shfl_xor_sync(ALL, squares[i], 1);
+        sum += __shfl_xor_sync(ALL, sum, 2);
+        if (lane % 4 == 0) to[row + i * 8][LINES] = sum;
     }
 }
 
@@ -149,12 +160,12 @@ __device__ inline void run_multipliers(const Call &call, const Part &part, Share
     Turn<SLOTS> turn;
 #pragma unroll 1
     for (int tile = 0; tile < part.tiles; tile++, turn.advance()) {
-        float sums[1][EIGHTS][4] = {}, low[4] = {}, high[4] = {};
+        float sums[1][EIGHTS][4] = {}, squares[2] = {};
         await_phase(&shared.full[turn.slot], turn.phase);
-        multiply_streams(weights, 0, STREAMS, shared.streams[turn.slot], sums, low, high);
+        multiply_streams(weights, 0, STREAMS, shared.streams[turn.slot], sums, squares);
         // All have added up the tile before.
         meet<MULTIPLIERS * 32>();
-        write_parts(shared, sums[0], low, high);
+        write_parts(shared, sums[0], squares);
         meet<MULTIPLIERS * 32>();
         send_sums(part, shared, turn.slot, threadIdx.x);
     }

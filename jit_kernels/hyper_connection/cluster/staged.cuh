@@ -3,13 +3,17 @@
 // tile. Mixers fetch tiles. Each block has `slice` channels, a multiple of `PIECE`.
 #pragma once
 
+#include <cstddef>
+
 #include "mix.cuh"
 #include "multiply.cuh"
 
 // The first slot that rows of `fn` come through. They begin 32 bytes apart, modulo 128: half a warp
 // reads four of them without conflict.
-constexpr int STAGE = 2, STAGE_FLOATS = SLICE + 8;
-static_assert(STREAMS * LINES * STAGE_FLOATS * 4 <= (SLOTS - STAGE) * TOKENS * TOKEN_BYTES);
+constexpr int STAGE = 3, STAGE_FLOATS = SLICE + 8;
+static_assert(offsetof(Shared, squares) == SLOTS * TOKENS * TOKEN_BYTES);
+static_assert(STREAMS * LINES * STAGE_FLOATS * 4 <=
+              (SLOTS - STAGE) * TOKENS * TOKEN_BYTES + sizeof(Shared::squares));
 // Sums of a line that a multiplier has in turn.
 constexpr int CHAINS = 2;
 
@@ -72,11 +76,11 @@ __device__ __forceinline__ void take_rows(Shared &shared, int stream, Weights<EI
 // What a multiplier adds up of a tile.
 template <int EIGHTS>
 struct Sums {
-    float lines[CHAINS][EIGHTS][4] = {}, low[4] = {}, high[4] = {};
+    float lines[CHAINS][EIGHTS][4] = {}, squares[2] = {};
 
     __device__ void multiply(const Weights<EIGHTS> &weights, int begin, int end,
                              const unsigned char *streams) {
-        multiply_streams(weights, begin, end, streams, lines, low, high);
+        multiply_streams(weights, begin, end, streams, lines, squares);
     }
 
     // Leave them to the adder when it has added up the tile before.
@@ -84,7 +88,7 @@ struct Sums {
 #pragma unroll
         for (int i = 0; i < EIGHTS * 4; i++) lines[0][i / 4][i % 4] += lines[1][i / 4][i % 4];
         await_phase(&shared.added, phase ^ 1);
-        write_parts(shared, lines[0], low, high);
+        write_parts(shared, lines[0], squares);
         __syncwarp();
         if (threadIdx.x % 32 == 0) arrive(&shared.summed);
     }
@@ -149,13 +153,17 @@ struct Refill {
         : call(call), part(part), shared(shared), first(nth * EACH),
           most(threadIdx.x % 32 * 8 < part.channels ? EACH : 0) {}
 
-    // Fill all slots, the last of them when multipliers have taken `fn` from there.
+    // Fill the slots that `fn` does not come through.
     __device__ void start() const {
 #pragma unroll 1
-        for (int tile = 0; tile < min(SLOTS, part.tiles); tile++) {
-            if (tile == STAGE) await_phase(&shared.unstaged, 0);
-            fetch(tile, tile);
-        }
+        for (int tile = 0; tile < min(STAGE, part.tiles); tile++) fetch(tile, tile);
+    }
+
+    // Fill the others when multipliers have taken `fn` from there.
+    __device__ void fill() const {
+        if (STAGE < part.tiles) await_phase(&shared.unstaged, 0);
+#pragma unroll 1
+        for (int tile = STAGE; tile < min(SLOTS, part.tiles); tile++) fetch(tile, tile);
     }
 
     __device__ void fetch(int tile, int slot) const {

@@ -265,7 +265,7 @@ def test_clusters_mix_any_number_of_tokens_alike(width: int) -> None:
 
     # Another kernel, which the reference judges above.
     assert_mixed_alike(whole, mix_all(cuda_backend, x, mine, gain))
-    for tokens in (1, 2, 3, 7, 16, 63, 64, 65, 127, 128, 129, 256, 1000):
+    for tokens in (1, 2, 3, 7, 16, 63, 64, 65, 127, 128, 129, 256, 400, 500, 1000):
         few = mix_all(cluster_backend, x[:tokens], mine, gain)
         assert all(torch.equal(part, rows[:tokens]) for part, rows in zip(few, whole, strict=True))
 
