@@ -105,16 +105,19 @@ def poisoned_empty(monkeypatch: pytest.MonkeyPatch) -> None:
             tensor.fill_(torch.iinfo(tensor.dtype).min)
         return tensor
 
-    def poisoned(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def poisoned(make: Callable[..., torch.Tensor], places: bool) -> Callable[..., torch.Tensor]:
         def empty(*args: Any, **kwargs: Any) -> torch.Tensor:
+            # What `with device:` means is not known of a function that took another's place.
+            if places and kwargs.get("device") is None:
+                kwargs["device"] = torch.get_default_device()
             return poison(make(*args, **kwargs))
 
         return empty
 
-    for owner, name in (
-        (torch, "empty"),
-        (torch, "empty_like"),
-        (torch, "empty_strided"),
-        (torch.Tensor, "new_empty"),
+    for owner, name, places in (
+        (torch, "empty", True),
+        (torch, "empty_strided", True),
+        (torch, "empty_like", False),
+        (torch.Tensor, "new_empty", False),
     ):
-        monkeypatch.setattr(owner, name, poisoned(getattr(owner, name)))
+        monkeypatch.setattr(owner, name, poisoned(getattr(owner, name), places))

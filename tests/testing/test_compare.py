@@ -59,3 +59,6 @@ def test_poisoned_memory_is_never_a_number() -> None:
     assert torch.zeros(1).new_empty(4).isnan().all()
     assert torch.empty(2, dtype=torch.float8_e4m3fn).float().isnan().all()
     assert torch.empty(2, dtype=torch.int32).tolist() == [-(2**31)] * 2
+    with torch.device("meta"):
+        assert torch.empty(2).is_meta
+        assert torch.empty_strided((2,), (1,)).is_meta
