@@ -64,8 +64,6 @@ Call call_of(const void *bytes) {
 
 // Whether small steps of blocks of 4 go through a kernel of their own, in one launch.
 constexpr bool FEW_POOLS = true;
-// Up to so many parts are folded by clusters that load each of them first; if 0, none are.
-constexpr int LOADED_FIRST = 0;
 
 template <int SLICES>
 int launch_stream(const FoldChunks &call, void *where) {
@@ -75,21 +73,13 @@ int launch_stream(const FoldChunks &call, void *where) {
 }
 
 // Fold, in slices so narrow that 132 multiprocessors have work but take all clusters at once: 7 of
-// sixteen, of which each has one block of threads, or 30 of eight, of which each has two.
+// sixteen, of which each has one block of threads, or 28 of eight, of which each has two.
 int launch_folding(const FoldChunks &call, void *where) {
-    const long long parts = (long long)call.blocks + call.saves.count;
-    int error;
-    if (parts <= LOADED_FIRST) {
-        error = launch(fold_chunks, call, parts * GROUPS, FOLD_WARPS * 32, sizeof(FoldShared),
-                       false, where);
-    } else {
-        const long long clusters = (places(call) + PARTS - 1) / PARTS;
-        error = clusters <= 7    ? launch_stream<16>(call, where)
-                : clusters <= 28 ? launch_stream<8>(call, where)
-                                 : launch_stream<4>(call, where);
-        if (takes_one_launch(call)) return error;
-    }
-    if (error || !call.saves.count) return error;
+    const long long clusters = (places(call) + PARTS - 1) / PARTS;
+    const int error = clusters <= 7    ? launch_stream<16>(call, where)
+                      : clusters <= 28 ? launch_stream<8>(call, where)
+                                       : launch_stream<4>(call, where);
+    if (error || takes_one_launch(call) || !call.saves.count) return error;
     return launch(write_banks, call, call.saves.count, FOLD_THREADS, 0, true, where);
 }
 

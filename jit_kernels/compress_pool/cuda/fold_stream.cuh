@@ -5,9 +5,22 @@
 // them. The first cluster has all parts that read or write the ring of a step of one row.
 #pragma once
 
+#include "cluster.cuh"
 #include "fold.cuh"
 
 constexpr int PARTS = 4, LANES = 32, HALVES = MAIN / LANES;
+
+struct FoldChunks {
+    Rows from;
+    Banks banks;
+    Chunks chunks;
+    const long long *window_from;
+    Ended ended;
+    Saves saves;
+    Pages pages;
+    float eps;
+    int blocks, tokens, rows;
+};
 
 // A step of one row, and of so few entries, needs no second launch: in each of its slices all that
 // reads the ring has one block of threads with all that writes it.
@@ -137,6 +150,23 @@ struct Stream {
     }
 };
 
+// Tokens of phases [first, last] of a block that are to be folded, from a bank on, or from nothing.
+struct Part {
+    long long bank;
+    int first, last;
+};
+
+// What there is to fold up to a position, in a chunk that begins so.
+__device__ inline Part part_from(const FoldChunks &call, long long position, const Begin &begin) {
+    const int last = position % BLOCK;
+    const long long fresh = position - begin.start;
+    Part part = {-1, fresh < last ? last - (int)fresh : 0, last};
+    if (part.first > 0 && begin.start > begin.from) {
+        part.bank = call.banks.bank(begin.ring, begin.start - 1);
+    }
+    return part;
+}
+
 // What a warp makes: the state at the end of a block, or an entry's; -1 is none. It goes to a slot
 // or to a bank, unless it turns out not to be wanted.
 struct Task {
@@ -188,8 +218,7 @@ struct Task {
             return stream.drop();
         }
         if (token != guess) position = chunks.position[token], row = chunks.row[token];
-        const Part part =
-            part_from(call, token, position, begins.of(chunks, call.window_from, row));
+        const Part part = part_from(call, position, begins.of(chunks, call.window_from, row));
         if (part.bank >= 0) state.begin(call.banks.at(part.bank) + column + lane);
         if (token != guess || part.first > 0 || part.last != guess % BLOCK) {
             stream.drop();
@@ -266,4 +295,17 @@ __global__ void __launch_bounds__(Shape<SLICES>::THREADS, SLICES < 16 ? 2 : 1)
     float *const to =
         once ? call.banks.at(task.to) : call.saves.fetched + task.entry * (3ll * MAIN);
     state.store(to + column + lane);
+}
+
+// Write one bank.
+__global__ void __launch_bounds__(FOLD_THREADS) write_banks(const FoldChunks call) {
+    const Saves &saves = call.saves;
+    const long long nth = blockIdx.x, source = saves.source[nth], target = saves.target[nth];
+    await_launch_before();
+    if (source < 0) return;
+    const float4 *const from =
+        reinterpret_cast<const float4 *>(saves.fetched + nth * (3 * MAIN)) + threadIdx.x;
+    float4 *const to = reinterpret_cast<float4 *>(call.banks.at(target)) + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < 3; i++) to[i * (MAIN / 4)] = from[i * (MAIN / 4)];
 }
