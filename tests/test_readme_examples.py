@@ -143,11 +143,9 @@ def test_each_turn_of_the_chat_finds_the_turns_before_it_in_the_cache(
     assert roles == ["system", *["user", "assistant"] * 3, "user"]
     # What was said first is remembered past a turn about something else.
     answers = re.findall(r"^> .*\n(.*)$", said, re.MULTILINE)
-    assert answers[1:] == [
-        "12 + 30 = 42",
-        "Clara lives in Oslo.",
-        "Clara works as a pilot.",
-    ]
+    assert answers[1] == "12 + 30 = 42"
+    assert re.fullmatch(r"(Clara|Your sister) lives in Oslo\.", answers[2])
+    assert re.fullmatch(r"(Clara|Your sister) works as a pilot\.", answers[3])
 
 
 def test_the_tree_of_thoughts_judges_each_thought_in_one_round_trip_and_goes_on_from_the_best(

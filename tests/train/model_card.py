@@ -7,7 +7,7 @@ A network of the DeepSeek V4 kind with $parameters million parameters ($megabyte
 from nothing by Umbra's own code on data that Umbra's own code makes. It has six layers, one of
 each kind there is; 4 heads of 448 + 64 channels and 8 indexer heads of 128; 8 experts, two of which
 and a shared one compute each token; weights in fp8; 2,048 token ids; a context of 32,768 tokens,
-trained up to 8,192.
+trained up to 16,384.
 
 ## What it can do
 
@@ -30,7 +30,7 @@ Measured by `python -m tests.evaluate`, on dialogues from seeds that training ne
 ## How it was trained
 
 $tokens tokens in $minutes minutes on $device, by `python -m tests.train`: dialogues of 512
-tokens first, of 8,192 at the end; dense attention over all blocks first, the indexer's choice
+tokens first, of 16,384 at the end; dense attention over all blocks first, the indexer's choice
 later, all of it rounded to the stored formats at the end. The data is made from a seed, of closed
 lists of words and a few hundred patterns of sentences; no text of anybody else is in it.
 
