@@ -7,7 +7,7 @@ from tests.soak.__main__ import soak
 
 @pytest.mark.timeout(180)
 def test_random_traffic_leaves_a_sound_server() -> None:
-    checked, free = soak(10.0, clients=8, seed=1)
+    checked, free = soak(10.0, clients=8, seed=2, repeats=1)
 
     for life in (checked, free):
         assert life.flushed > 0

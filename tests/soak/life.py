@@ -30,9 +30,13 @@ SAMPLES = 120
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long, by how many, with which flags."""
+    """How long, by how many, with which flags.
+
+    repeats  a life goes on until so many greedy tokens were told again, however long that takes
+    """
 
     seconds: float
+    repeats: int
     clients: int
     seed: int
     check: bool
@@ -108,7 +112,7 @@ async def _let_in(plan: Plan, server: ServerProcess) -> tuple[Tally, list[Growth
     watch = MemoryWatch({f"API {server.pid}": server.pid, **children})
 
     def over() -> bool:
-        return time.monotonic() >= end
+        return time.monotonic() >= end and tally.repeats >= plan.repeats
 
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=plan.clients)
     async with (
