@@ -32,7 +32,7 @@ def streamed_moe(
     parts: Fp8Experts | Fp4Experts,
     *,
     limit: float,
-    plus: torch.Tensor | None = None,
+    plus: torch.Tensor | Callable[[], torch.Tensor] | None = None,
     out_dtype: torch.dtype = torch.bfloat16,
     size: int | None = None,
 ) -> torch.Tensor:
@@ -42,7 +42,8 @@ def streamed_moe(
     experts    [T, k] int32 or int64; ids outside the experts in `parts` count as zero
     weights    [T, k] float32
     limit      clamp of the SwiGLU, see `silu_mul`
-    plus       [T, d] bfloat16 or float32, what the shared expert gave; None for nothing
+    plus       [T, d] bfloat16 or float32, what the shared expert gave, or what returns it, called
+               when all but the last sum is launched; None for nothing
     out_dtype  bfloat16 or float32
     size       8, 16, 32 or 64 rows to a block of one expert; by default what suits T * k / E
 
@@ -57,14 +58,21 @@ def streamed_moe(
     check_dtype("weights", weights, torch.float32)
     check_shape("weights", weights, x.shape[0], experts.shape[-1])
     check_shape("experts", experts, x.shape[0], None)
-    if plus is not None:
-        check_shape("plus", plus, *x.shape)
     if out_dtype not in (torch.bfloat16, torch.float32):
         raise ShapeError(f"the result is to be {out_dtype}, expected torch.bfloat16 or float32")
     if size not in (None, 8, 16, 32, 64):
         raise ShapeError(f"size is {size}, expected 8, 16, 32 or 64")
     chosen = size or _block_size(experts.numel() / count)
-    return _streamed_moe(x, experts, weights, parts, limit, plus, out_dtype, chosen)
+
+    def added() -> torch.Tensor | None:
+        given = plus() if callable(plus) else plus
+        if given is not None:
+            check_shape("plus", given, *x.shape)
+        return given
+
+    if not callable(plus):
+        added()  # what is at hand is refused before anything runs
+    return _streamed_moe(x, experts, weights, parts, limit, added, out_dtype, chosen)
 
 
 def _block_size(mean: float) -> int:

@@ -10,6 +10,7 @@ channels, in parts as small as a warp takes; `stream.cuh` for all others.
 
 import ctypes
 import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -38,13 +39,15 @@ def streamed_moe(
     weights: torch.Tensor,
     parts: Fp8Experts | Fp4Experts,
     limit: float,
-    plus: torch.Tensor | None,
+    added: Callable[[], torch.Tensor | None],
     out_dtype: torch.dtype,
     size: int,
 ) -> torch.Tensor:
     """Run the chosen experts; see `jit_kernels.streamed_moe.streamed_moe`."""
     if not isinstance(parts, Fp4Experts) or not experts.numel() or not _fits(parts, size):
-        return triton_backend.streamed_moe(x, experts, weights, parts, limit, plus, out_dtype, size)
+        return triton_backend.streamed_moe(
+            x, experts, weights, parts, limit, added, out_dtype, size
+        )
     count, width, inner = parts.sizes
     blocks = sort_pairs(experts, count, size)
     hidden = torch.empty((experts.numel(), inner), dtype=torch.bfloat16, device=x.device)
@@ -58,7 +61,7 @@ def streamed_moe(
         _multiply(rows, gate_up, blocks, hidden, share=experts.shape[1], limit=limit, size=size)
         _multiply(hidden, down, blocks, outputs, share=1, limit=None, size=size)
     return triton_backend.weighted_sum(
-        outputs, blocks.place, weights, plus, out_dtype, in_order=False
+        outputs, blocks.place, weights, added(), out_dtype, in_order=False
     )
 
 

@@ -1,5 +1,7 @@
 """Routed experts in plain torch, one expert at a time, its weights in float32."""
 
+from collections.abc import Callable
+
 import torch
 
 from jit_kernels.expert_weights.forms import Fp4Experts, Fp8Experts
@@ -14,7 +16,7 @@ def streamed_moe(
     weights: torch.Tensor,
     parts: Fp8Experts | Fp4Experts,
     limit: float,
-    plus: torch.Tensor | None,
+    added: Callable[[], torch.Tensor | None],
     out_dtype: torch.dtype,
     size: int,
 ) -> torch.Tensor:
@@ -27,7 +29,7 @@ def streamed_moe(
             gate_up, down = dense_expert(parts, expert)
             hidden = silu_mul(tile_linear(x[row], gate_up, torch.float32), limit, x.dtype)
             outputs[row, choice] = tile_linear(hidden, down, torch.float32)
-    return weighted_sum(outputs, weights, plus, out_dtype)
+    return weighted_sum(outputs, weights, added(), out_dtype)
 
 
 def weighted_sum(

@@ -9,6 +9,7 @@ On paper, for an H200: 4.27 TB/s are 36 fp4 weights per clock and multiprocessor
 keeps two stages of 17 kB under way and four of them fit a multiprocessor, 32 kB of latency.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -223,13 +224,14 @@ def streamed_moe(
     weights: torch.Tensor,
     parts: Fp8Experts | Fp4Experts,
     limit: float,
-    plus: torch.Tensor | None,
+    added: Callable[[], torch.Tensor | None],
     out_dtype: torch.dtype,
     size: int,
 ) -> torch.Tensor:
     """Run the chosen experts; see `jit_kernels.streamed_moe.streamed_moe`."""
     count, width, inner = parts.sizes
     if not experts.numel():
+        plus = added()
         return x.new_zeros(x.shape, dtype=out_dtype) if plus is None else plus.to(out_dtype)
     x = x if x.stride(1) == 1 else x.contiguous()
     blocks = sort_pairs(experts, count, size)
@@ -249,7 +251,7 @@ def streamed_moe(
         INNER=inner, WIDTH=width, FP4=fp4, SIZE=size, ROWS=tile.rows, DEPTH=tile.depth,
         STAGES=tile.stages, num_warps=tile.warps,
     )  # fmt: skip
-    return weighted_sum(outputs, blocks.place, weights, plus, out_dtype, in_order=False)
+    return weighted_sum(outputs, blocks.place, weights, added(), out_dtype, in_order=False)
 
 
 def weighted_sum(

@@ -15,6 +15,7 @@ from jit_kernels.q_norm_rope import q_norm_rope
 from jit_kernels.quant_fp8 import norm_quant, quantise_rows
 from layers.config import ModelConfig
 from layers.fused.linear import Bf16Linear, Fp8GroupedLinear, Fp8Linear, Product
+from layers.fused.prefetch import WeightPrefetch
 from layers.fused.side_stream import SideStream
 from layers.fused.step import FoldWeights, FusedStep, PoolingWeights, TokenInputs
 from layers.norm import RmsNorm
@@ -39,11 +40,13 @@ class FusedAttention:
         shards: Shards,
         device: torch.device,
         side: SideStream | None = None,
+        prefetch: WeightPrefetch | None = None,
         deterministic: bool = False,
     ) -> None:
         """Allocate the weights of layer `layer`.
 
         side           where compressor and indexer run beside the queries; None: its own
+        prefetch       what asks for the last weights while tokens attend; None: its own
         deterministic  a token's bits do not depend on how many tokens there are
         """
         self._config, self._layer, self._shards = config, layer, shards
@@ -68,6 +71,7 @@ class FusedAttention:
         self._wo_b = linear(self._groups * config.o_lora_rank, {"wo_b": config.hidden_size})
         self._compressor = _compressor(config, self.ratio, device, deterministic)
         self._side = side or SideStream(device)
+        self._prefetch = prefetch or WeightPrefetch(device)
 
     def __call__(self, x: Tensor, step: FusedStep) -> Tensor:
         """Attend and return [T, d] bfloat16; `step` writes the pools.
@@ -75,20 +79,28 @@ class FusedAttention:
         x  [T, d] bfloat16, normed
         """
         # What asks tokens alone runs beside the chain of small steps that all else waits for.
-        parts: tuple[Tensor, ...] = ()
+        tokens, parts = x.shape[0], ()
         if self._compressor is not None:
-            with self._side.beside(x.shape[0]):
+            with self._side.beside(tokens):
                 parts = (self._compressor.rows(x),)
+                self._compressor.write(parts, step, self._layer)
         low, kv = self._low_and_kv(x)
         step.store_window(self._layer, kv, self._kv_norm.weight)
         latent = self._latent(low)
         if self._compressor is not None:
-            with self._side.beside(x.shape[0]):
+            with self._side.beside(tokens):
                 parts += self._compressor.queries(latent)
-                self._compressor.advance(parts, step, self._layer)
+                self._compressor.choose(parts, step, self._layer)
         q = self._queries(latent, step)
+        self._prefetch(tokens, (self._wo_a.weight, self._wo_b.weight))
         self._side.join()
         return self.finish(step.attend(self._layer, q, self._sink), step)
+
+    @property
+    def first_weights(self) -> tuple[Tensor, ...]:
+        """Return what a call multiplies by first, in the order of need."""
+        first = () if self._compressor is None else (self._compressor.first_weight,)
+        return (self._down.weight, *first, self._up.weight)
 
     def project(self, x: Tensor, tokens: TokenInputs) -> tuple[Tensor, ...]:
         """Return what `attend` takes of tokens: q [T, H, 512] and kv [T, 512], bfloat16, and more.
@@ -119,7 +131,8 @@ class FusedAttention:
         q, kv, *parts = projected
         step.store_window(self._layer, kv, self._kv_norm.weight)
         if self._compressor is not None:
-            self._compressor.advance(parts, step, self._layer)
+            self._compressor.write(parts, step, self._layer)
+            self._compressor.choose(parts, step, self._layer)
         return step.attend(self._layer, q, self._sink)
 
     def finish(self, out: Tensor, tokens: TokenInputs) -> Tensor:
@@ -196,6 +209,11 @@ class _Pooling:
         ape = torch.zeros((4, layout.width), dtype=torch.float32, device=device)
         self._weights = PoolingWeights(ape, self._norm.weight, self._index_norm.weight)
 
+    @property
+    def first_weight(self) -> Tensor:
+        """Return what `rows` multiplies by."""
+        return self._rows.weight
+
     def rows(self, x: Tensor) -> Tensor:
         """Return state rows beside weights of the indexer's heads."""
         return self._rows(x)
@@ -204,12 +222,14 @@ class _Pooling:
         """Return the queries of the indexer's heads."""
         return (self._queries(*latent).view(-1, self._heads, self._width),)
 
-    def advance(self, parts: Sequence[Tensor], step: FusedStep, layer: int) -> None:
-        """Write what the tokens leave, then choose what they attend."""
+    def write(self, parts: Sequence[Tensor], step: FusedStep, layer: int) -> None:
+        """Write what the tokens leave; of `parts` it takes the rows."""
+        step.pool(layer, parts[0][:, : self._layout.width], self._weights)
+
+    def choose(self, parts: Sequence[Tensor], step: FusedStep, layer: int) -> None:
+        """Choose what the tokens attend, after `write`; `parts` are rows and queries."""
         rows, queries = parts
-        state, weights = rows.split([self._layout.width, self._heads], 1)
-        step.pool(layer, state, self._weights)
-        step.choose(layer, queries, weights)
+        step.choose(layer, queries, rows[:, self._layout.width :])
 
     def products(self) -> Iterator[Product]:
         yield from (self._rows, self._queries)
@@ -238,6 +258,11 @@ class _Fold:
         ape = torch.zeros((128, 2 * width), dtype=torch.float32, device=device)
         self._weights = FoldWeights(ape, self._norm.weight)
 
+    @property
+    def first_weight(self) -> Tensor:
+        """Return what `rows` multiplies by."""
+        return self._rows.weight
+
     def rows(self, x: Tensor) -> Tensor:
         """Return state rows."""
         return self._rows(x)
@@ -246,10 +271,12 @@ class _Fold:
         """Return none: every block is attended."""
         return ()
 
-    def advance(self, parts: Sequence[Tensor], step: FusedStep, layer: int) -> None:
+    def write(self, parts: Sequence[Tensor], step: FusedStep, layer: int) -> None:
         """Write what the tokens leave."""
-        (rows,) = parts
-        step.fold(layer, rows, self._weights)
+        step.fold(layer, parts[0], self._weights)
+
+    def choose(self, parts: Sequence[Tensor], step: FusedStep, layer: int) -> None:
+        """Choose nothing: every block is attended."""
 
     def products(self) -> Iterator[Product]:
         yield self._rows

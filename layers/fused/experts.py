@@ -95,16 +95,27 @@ class FusedExperts:
         with self._side.beside(x.shape[0]):
             hidden = self._shared_in(*quantise_rows(x))
             shared = self._shared_out(*silu_mul_quant(hidden, limit=self._limit))
+
+        def joined() -> Tensor:
+            self._side.join()
+            return shared
+
         experts, weights = self._router(x, input_ids)
-        self._side.join()
         if self._fixed_rows:
-            y = self._streamed_alike(x, experts, weights, shared)
+            y = self._streamed_alike(x, experts, weights, joined())
         elif x.shape[0] <= self._streamed_rows:
+            # The shared expert's last product may end beside the first of those chosen.
             streamed = self._streamed
-            y = streamed_moe(x, experts, weights, streamed, limit=self._limit, plus=shared)
+            y = streamed_moe(x, experts, weights, streamed, limit=self._limit, plus=joined)
         else:
-            y = grouped_moe(x, experts, weights, self._expanded(), limit=self._limit, plus=shared)
+            plus = joined()
+            y = grouped_moe(x, experts, weights, self._expanded(), limit=self._limit, plus=plus)
         return self._shards.all_reduce(y)
+
+    @property
+    def first_weights(self) -> tuple[Tensor, ...]:
+        """Return what a call multiplies by whichever experts are chosen, in the order of need."""
+        return (self._router.gate.weight, self._shared_in.weight, self._shared_out.weight)
 
     @property
     def sizes(self) -> tuple[int | str, ...]:

@@ -23,6 +23,7 @@ from layers.fused.decode_step import DecodeRows, DecodeStep
 from layers.fused.expert_form import ExpertForm
 from layers.fused.experts import FusedExperts, expert_workspace
 from layers.fused.linear import Bf16Linear, Product
+from layers.fused.prefetch import WeightPrefetch
 from layers.fused.prefill_pieces import Capture, Parts, PrefillPieces
 from layers.fused.prefill_step import PrefillStep
 from layers.fused.side_stream import SideStream
@@ -67,12 +68,14 @@ class FusedLayer:
         experts: FusedExperts,
         device: torch.device,
         side: SideStream,
+        prefetch: WeightPrefetch,
     ) -> None:
         """Allocate norms and mixing weights around the two blocks.
 
-        side  where what a step derives for all layers may be under way when it is called
+        side      where what a step derives for all layers may be under way when it is called
+        prefetch  what asks for a block's first weights while streams are mixed
         """
-        self._side = side
+        self._side, self._prefetch = side, prefetch
         width, eps = config.hidden_size, config.rms_norm_eps
         self._attention_mix = HyperConnection(config, name="hc_attn", device=device)
         self._attention_norm = RmsNorm(width, eps=eps, name="attn_norm", device=device)
@@ -83,9 +86,13 @@ class FusedLayer:
 
     def __call__(self, streams: Tensor, step: FusedStep) -> Tensor:
         """Return the streams [T, N, d] after this layer."""
+        tokens = streams.shape[0]
+        self._prefetch(tokens, self._attention.first_weights)
         x, *mixes = self._attention_mix.pre_norm(streams, self._attention_norm)
         self._side.join()
-        return self._mixed(self._attention(x, step), streams, mixes, step)
+        y = self._attention(x, step)
+        self._prefetch(tokens, self._experts.first_weights)
+        return self._mixed(y, streams, mixes, step)
 
     @property
     def ratio(self) -> int:
@@ -171,12 +178,14 @@ class FusedV4:
         expands = form == "fp4" and not deterministic
         workspace = expert_workspace(config, shards, device) if expands else None
         self._side = side = SideStream(device)
+        self._prefetch = prefetch = WeightPrefetch(device)
         attention = partial(
             FusedAttention,
             config,
             shards=shards,
             device=device,
             side=side,
+            prefetch=prefetch,
             deterministic=deterministic,
         )
         routed = partial(
@@ -190,7 +199,7 @@ class FusedV4:
             deterministic=deterministic,
         )
         self._layers = [
-            FusedLayer(config, attention(layer), routed(layer), device, side)
+            FusedLayer(config, attention(layer), routed(layer), device, side, prefetch)
             for layer in range(config.num_hidden_layers)
         ]
         self._pieces: PrefillPieces | None = None
@@ -269,6 +278,7 @@ class FusedV4:
         streams = self._embedded(step.input_ids)
         for layer in self._layers:
             streams = layer(streams, step)
+        self._prefetch.join()
         return streams
 
     def _embedded(self, input_ids: Tensor) -> Tensor:

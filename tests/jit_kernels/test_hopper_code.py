@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from functools import partial
 
 import pytest
 import torch
@@ -114,7 +115,7 @@ def test_streamed_experts(size: int, form: str) -> None:
     parts = fp4_experts() if form == "fp4" else fp8_experts()
     with launches() as found:
         for tokens in (1, 256):
-            x, plus = empty(tokens, WIDTH), empty(tokens, WIDTH)
+            x, plus = empty(tokens, WIDTH), partial(empty, tokens, WIDTH)
             triton_backend.streamed_moe(x, *chosen(tokens), parts, 10.0, plus, torch.bfloat16, size)
 
     assert_fits([*found])

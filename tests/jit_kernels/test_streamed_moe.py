@@ -37,6 +37,23 @@ def test_each_row_gets_the_sum_of_its_experts(
     assert_close(got, want.float(), Bounds(atol=2e-2, rtol=1e-2))
 
 
+def test_what_is_added_may_come_late() -> None:
+    parts, x = fp8_experts(2, 128, 128), torch.randn(3, 128).bfloat16()
+    chosen, weights = chosen_experts(3, 2, 1)
+    plus, calls = torch.randn(3, 128), list[str]()
+
+    def late() -> torch.Tensor:
+        calls.append("asked")
+        return plus
+
+    got = streamed_moe(x, chosen, weights, parts, limit=LIMIT, plus=late)
+
+    assert calls == ["asked"]
+    assert_same_bits(got, streamed_moe(x, chosen, weights, parts, limit=LIMIT, plus=plus))
+    with pytest.raises(ShapeError, match="plus has shape"):
+        streamed_moe(x, chosen, weights, parts, limit=LIMIT, plus=lambda: plus[:2])
+
+
 def test_experts_of_other_ranks_count_as_zero() -> None:
     parts, x = fp8_experts(2, 128, 128), torch.randn(3, 128).bfloat16()
     weights = torch.rand(3, 2)
