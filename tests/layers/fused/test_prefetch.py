@@ -3,13 +3,14 @@
 import pytest
 import torch
 
-from layers.fused import prefetch
 from layers.fused.prefetch import MOST_TOKENS, WeightPrefetch
 
 
 def test_steps_of_few_tokens_ask(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(prefetch, "prefetch_weights", lambda weights: asked.append(len(weights)))
+    monkeypatch.setattr(
+        "layers.fused.prefetch.prefetch_weights", lambda weights: asked.append(len(weights))
+    )
     ahead, weights = WeightPrefetch(device), [torch.zeros(16, device=device)] * 3
 
     for tokens in (0, 1, MOST_TOKENS, MOST_TOKENS + 1):
