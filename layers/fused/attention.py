@@ -15,7 +15,6 @@ from jit_kernels.q_norm_rope import q_norm_rope
 from jit_kernels.quant_fp8 import norm_quant, quantise_rows
 from layers.config import ModelConfig
 from layers.fused.linear import Bf16Linear, Fp8GroupedLinear, Fp8Linear, Product
-from layers.fused.prefetch import WeightPrefetch
 from layers.fused.side_stream import SideStream
 from layers.fused.step import FoldWeights, FusedStep, PoolingWeights, TokenInputs
 from layers.norm import RmsNorm
@@ -40,13 +39,11 @@ class FusedAttention:
         shards: Shards,
         device: torch.device,
         side: SideStream | None = None,
-        prefetch: WeightPrefetch | None = None,
         deterministic: bool = False,
     ) -> None:
         """Allocate the weights of layer `layer`.
 
         side           where compressor and indexer run beside the queries; None: its own
-        prefetch       what asks for the last weights while tokens attend; None: its own
         deterministic  a token's bits do not depend on how many tokens there are
         """
         self._config, self._layer, self._shards = config, layer, shards
@@ -71,7 +68,6 @@ class FusedAttention:
         self._wo_b = linear(self._groups * config.o_lora_rank, {"wo_b": config.hidden_size})
         self._compressor = _compressor(config, self.ratio, device, deterministic)
         self._side = side or SideStream(device)
-        self._prefetch = prefetch or WeightPrefetch(device)
 
     def __call__(self, x: Tensor, step: FusedStep) -> Tensor:
         """Attend and return [T, d] bfloat16; `step` writes the pools.
@@ -92,15 +88,8 @@ class FusedAttention:
                 parts += self._compressor.queries(latent)
                 self._compressor.choose(parts, step, self._layer)
         q = self._queries(latent, step)
-        self._prefetch(tokens, (self._wo_a.weight, self._wo_b.weight))
         self._side.join()
         return self.finish(step.attend(self._layer, q, self._sink), step)
-
-    @property
-    def first_weights(self) -> tuple[Tensor, ...]:
-        """Return what a call multiplies by first, in the order of need."""
-        first = () if self._compressor is None else (self._compressor.first_weight,)
-        return (self._down.weight, *first, self._up.weight)
 
     def project(self, x: Tensor, tokens: TokenInputs) -> tuple[Tensor, ...]:
         """Return what `attend` takes of tokens: q [T, H, 512] and kv [T, 512], bfloat16, and more.
@@ -209,11 +198,6 @@ class _Pooling:
         ape = torch.zeros((4, layout.width), dtype=torch.float32, device=device)
         self._weights = PoolingWeights(ape, self._norm.weight, self._index_norm.weight)
 
-    @property
-    def first_weight(self) -> Tensor:
-        """Return what `rows` multiplies by."""
-        return self._rows.weight
-
     def rows(self, x: Tensor) -> Tensor:
         """Return state rows beside weights of the indexer's heads."""
         return self._rows(x)
@@ -257,11 +241,6 @@ class _Fold:
         self._norm = RmsNorm(width, eps=config.rms_norm_eps, name="compressor.norm", device=device)
         ape = torch.zeros((128, 2 * width), dtype=torch.float32, device=device)
         self._weights = FoldWeights(ape, self._norm.weight)
-
-    @property
-    def first_weight(self) -> Tensor:
-        """Return what `rows` multiplies by."""
-        return self._rows.weight
 
     def rows(self, x: Tensor) -> Tensor:
         """Return state rows."""

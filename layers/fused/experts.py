@@ -113,11 +113,6 @@ class FusedExperts:
         return self._shards.all_reduce(y)
 
     @property
-    def first_weights(self) -> tuple[Tensor, ...]:
-        """Return what a call multiplies by whichever experts are chosen, in the order of need."""
-        return (self._router.gate.weight, self._shared_in.weight, self._shared_out.weight)
-
-    @property
     def sizes(self) -> tuple[int | str, ...]:
         """Return what experts that share all kernels have in common; see `Product`."""
         return ("experts", self._count, self._width, self._inner)

@@ -23,7 +23,6 @@ from layers.fused.decode_step import DecodeRows, DecodeStep
 from layers.fused.expert_form import ExpertForm
 from layers.fused.experts import FusedExperts, expert_workspace
 from layers.fused.linear import Bf16Linear, Product
-from layers.fused.prefetch import WeightPrefetch
 from layers.fused.prefill_pieces import Capture, Parts, PrefillPieces
 from layers.fused.prefill_step import PrefillStep
 from layers.fused.side_stream import SideStream
@@ -68,14 +67,12 @@ class FusedLayer:
         experts: FusedExperts,
         device: torch.device,
         side: SideStream,
-        prefetch: WeightPrefetch,
     ) -> None:
         """Allocate norms and mixing weights around the two blocks.
 
-        side      where what a step derives for all layers may be under way when it is called
-        prefetch  what asks for a block's first weights while streams are mixed
+        side  where what a step derives for all layers may be under way when it is called
         """
-        self._side, self._prefetch = side, prefetch
+        self._side = side
         width, eps = config.hidden_size, config.rms_norm_eps
         self._attention_mix = HyperConnection(config, name="hc_attn", device=device)
         self._attention_norm = RmsNorm(width, eps=eps, name="attn_norm", device=device)
@@ -86,13 +83,9 @@ class FusedLayer:
 
     def __call__(self, streams: Tensor, step: FusedStep) -> Tensor:
         """Return the streams [T, N, d] after this layer."""
-        tokens = streams.shape[0]
-        self._prefetch(tokens, self._attention.first_weights)
         x, *mixes = self._attention_mix.pre_norm(streams, self._attention_norm)
         self._side.join()
-        y = self._attention(x, step)
-        self._prefetch(tokens, self._experts.first_weights)
-        return self._mixed(y, streams, mixes, step)
+        return self._mixed(self._attention(x, step), streams, mixes, step)
 
     @property
     def ratio(self) -> int:
@@ -178,14 +171,12 @@ class FusedV4:
         expands = form == "fp4" and not deterministic
         workspace = expert_workspace(config, shards, device) if expands else None
         self._side = side = SideStream(device)
-        self._prefetch = prefetch = WeightPrefetch(device)
         attention = partial(
             FusedAttention,
             config,
             shards=shards,
             device=device,
             side=side,
-            prefetch=prefetch,
             deterministic=deterministic,
         )
         routed = partial(
@@ -199,7 +190,7 @@ class FusedV4:
             deterministic=deterministic,
         )
         self._layers = [
-            FusedLayer(config, attention(layer), routed(layer), device, side, prefetch)
+            FusedLayer(config, attention(layer), routed(layer), device, side)
             for layer in range(config.num_hidden_layers)
         ]
         self._pieces: PrefillPieces | None = None
@@ -278,7 +269,6 @@ class FusedV4:
         streams = self._embedded(step.input_ids)
         for layer in self._layers:
             streams = layer(streams, step)
-        self._prefetch.join()
         return streams
 
     def _embedded(self, input_ids: Tensor) -> Tensor:
