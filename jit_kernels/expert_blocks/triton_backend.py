@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from jit_kernels.device_order import await_kernels, early
 from jit_kernels.expert_blocks.blocks import ExpertBlocks, block_limit
 
 CHUNK = 1024
@@ -49,9 +50,10 @@ def _place_kernel(
     experts_ptr: tl.tensor, counts_ptr: tl.tensor, slots_ptr: tl.tensor, whose_ptr: tl.tensor,
     member_ptr: tl.tensor, place_ptr: tl.tensor, pairs: tl.tensor, limit: tl.tensor,
     EXPERTS: tl.constexpr, BINS: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
-    SHARE: tl.constexpr, COUNTED: tl.constexpr,
+    SHARE: tl.constexpr, COUNTED: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:  # fmt: skip
     """Place the pairs of one expert, all of them or those of SHARE chunks if COUNTED."""
+    await_kernels(EARLY)
     mine = tl.program_id(0)
     bins = tl.arange(0, BINS)
     counts = tl.zeros([BINS], tl.int32)
@@ -167,6 +169,6 @@ def expert_blocks(experts: torch.Tensor, num_experts: int, size: int) -> ExpertB
     shares = triton.cdiv(chunks, SHARE_CHUNKS) if counted else 1
     _place_kernel[(num_experts + 1, shares)](
         ids, counts, *blocks, pairs, limit, **sizes, SIZE=size, CHUNK=chunk, SHARE=SHARE_CHUNKS,
-        COUNTED=counted, num_warps=warps,
+        COUNTED=counted, num_warps=warps, **early(),
     )  # fmt: skip
     return blocks

@@ -18,6 +18,7 @@ import triton.language as tl
 
 from jit_kernels.checks import ShapeError, check_dtype
 from jit_kernels.device_numbers import INTERPRETED, narrow
+from jit_kernels.device_order import await_kernels, early
 
 # Tokens a Sinkhorn program takes; tokens between the products of a tile and its mixes.
 MATRICES = 8
@@ -244,8 +245,9 @@ def _pre_kernel(
 def _post_kernel(
     y_ptr: tl.tensor, x_ptr: tl.tensor, x_token: tl.tensor, x_stream: tl.tensor,
     post_ptr: tl.tensor, mixing_ptr: tl.tensor, out_ptr: tl.tensor, width: tl.tensor,
-    N: tl.constexpr, BLOCK: tl.constexpr,
+    N: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:  # fmt: skip
+    await_kernels(EARLY)
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
@@ -333,6 +335,7 @@ def mhc_post(
         N=count,
         BLOCK=block,
         num_warps=4,
+        **early(),
     )
     return out
 

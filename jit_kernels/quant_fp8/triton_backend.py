@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 
 from jit_kernels.device_numbers import e4m3_codes, power_of_two, scale_exponent
+from jit_kernels.device_order import await_kernels, early
 from jit_kernels.quant_fp8.reference import GROUP, empty_scales
 from jit_kernels.rms_norm.triton_backend import load_normed, warps
 from jit_kernels.silu_mul.triton_backend import load_gated
@@ -41,8 +42,9 @@ def _rows_kernel(
     x_ptr: tl.tensor, stride: tl.tensor, weight_ptr: tl.tensor, codes_ptr: tl.tensor,
     scales_ptr: tl.tensor, scale_stride: tl.tensor, rows: tl.tensor, width: tl.tensor,
     eps: tl.tensor, NORMED: tl.constexpr, WEIGHTED: tl.constexpr, ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
+    WIDTH: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:  # fmt: skip
+    await_kernels(EARLY)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     first = tl.program_id(1) * WIDTH
     column = first + tl.arange(0, WIDTH)
@@ -60,8 +62,9 @@ def _rows_kernel(
 def _silu_kernel(
     x_ptr: tl.tensor, stride: tl.tensor, codes_ptr: tl.tensor, scales_ptr: tl.tensor,
     scale_stride: tl.tensor, rows: tl.tensor, inner: tl.tensor, limit: tl.tensor,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:  # fmt: skip
+    await_kernels(EARLY)
     row = tl.program_id(0)
     first = tl.program_id(1) * BLOCK
     column = first + tl.arange(0, BLOCK)
@@ -102,6 +105,7 @@ def silu_mul_quant(gate_up: torch.Tensor, limit: float) -> tuple[torch.Tensor, t
         limit,
         BLOCK=block,
         num_warps=max(1, block // 256),
+        **early(),
     )
     return codes, scales
 
@@ -133,6 +137,7 @@ def _rows(
         ROWS=group,
         WIDTH=block,
         num_warps=warps(group * block),
+        **early(),
     )
     return codes, scales
 

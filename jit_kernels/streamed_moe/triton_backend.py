@@ -18,6 +18,7 @@ import triton.language as tl
 
 from jit_kernels.bf16_linear.triton_backend import dot_bf16
 from jit_kernels.device_numbers import narrow
+from jit_kernels.device_order import await_kernels, early
 from jit_kernels.expert_blocks import sort_pairs
 from jit_kernels.expert_weights.forms import Fp4Experts, Fp8Experts
 from jit_kernels.expert_weights.triton_backend import fp4_parts, fp4_scales, fp8_numbers
@@ -197,8 +198,10 @@ def _sum_kernel(
     outputs_ptr: tl.tensor, place_ptr: tl.tensor, weights_ptr: tl.tensor, plus_ptr: tl.tensor,
     out_ptr: tl.tensor, weights_stride: tl.tensor, plus_stride: tl.tensor, width: tl.tensor,
     TOP_K: tl.constexpr, SORTED: tl.constexpr, PLUS: tl.constexpr, COLUMNS: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:  # fmt: skip
     """Sum a row's k outputs in order; they lie where `place` says, or by pair if not SORTED."""
+    await_kernels(EARLY)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < width
@@ -289,6 +292,7 @@ def weighted_sum(
         PLUS=plus is not None,
         COLUMNS=columns,
         num_warps=4,
+        **early(),
     )
     return out
 

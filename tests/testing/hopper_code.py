@@ -37,13 +37,17 @@ TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A kernel as compiled for one launch: registers a thread, bytes of stack and shared memory."""
+    """A kernel as compiled for one launch: registers a thread, bytes of stack and shared memory.
+
+    code  in PTX
+    """
 
     name: str
     grid: tuple[int, ...]
     registers: int
     stack_bytes: int
     shared_bytes: int
+    code: str
 
 
 @contextlib.contextmanager
@@ -103,4 +107,5 @@ def _launch(name: str, grid: tuple[int, ...], code: Any) -> Launch:
         told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     usage = re.search(r"REG:(\d+) STACK:(\d+)", told)
     assert usage, told
-    return Launch(name, grid, int(usage[1]), int(usage[2]), int(code.metadata.shared))
+    shared = int(code.metadata.shared)
+    return Launch(name, grid, int(usage[1]), int(usage[2]), shared, code.asm["ptx"])

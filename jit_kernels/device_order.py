@@ -1,0 +1,30 @@
+"""When a kernel in Triton begins: while the one before it ends, on devices that allow that.
+
+A launch with `**early()` is prepared, and its programs may be there, while the kernel before it
+still runs. It names `EARLY` among the kernel's constants, and a kernel that has it begins with
+`await_kernels(EARLY)`: nothing that another kernel writes is read, and nothing written, before.
+"""
+
+import functools
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from jit_kernels.cuda_device import why_no_hopper
+
+__all__ = ["await_kernels", "early"]
+
+
+@triton.jit
+def await_kernels(EARLY: tl.constexpr) -> None:
+    """Wait for all kernels before this one, then let the one after it be prepared."""
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+
+
+@functools.cache
+def early() -> dict[str, bool]:
+    """Return options of a launch: early on Hopper and later devices, else as any other."""
+    return {"EARLY": False} if why_no_hopper() else {"EARLY": True, "launch_pdl": True}
