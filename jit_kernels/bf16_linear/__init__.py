@@ -59,10 +59,10 @@ def bf16_linear(
     out_dtype  float32 or bfloat16
     invariant  a row's bits depend on its own numbers alone; slower where rows are few
 
-    Returns [T, N]. "mixed" streams the weight through Triton for few rows and leaves many to
-    DeepGEMM; "deep_gemm" and "reference" give a row the same bits in any company, "mixed" and
-    "triton" only among numbers of rows that share a line of their table, unless `invariant`.
-    Raises ShapeError.
+    Returns [T, N]. "mixed" streams the weight through CUDA C++ or Triton for few rows and
+    leaves many to DeepGEMM; "deep_gemm" and "reference" give a row the same bits in any company,
+    "mixed" and "triton" only among numbers of rows that share a line of their table, unless
+    `invariant`. Raises ShapeError.
     """
     _check(x, weight, out_dtype)
     check_shape("x", x, None, weight.shape[1])

@@ -7,11 +7,13 @@ go to Triton, in tiles of one size, so that a row's bits depend on nothing but i
 import torch
 from deep_gemm import bf16_gemm_nt, einsum
 
-from jit_kernels.bf16_linear import triton_backend
+from jit_kernels.bf16_linear import cuda_backend, triton_backend
+from jit_kernels.cuda_device import why_no_hopper
 
 # Up to here the weight's bytes are all that counts, and streaming them is faster.
 FEW_ROWS = 8
 _ONE_TILE = triton_backend.MANY_ROWS[-1][1]
+_FOR_FEW = cuda_backend if why_no_hopper() is None else triton_backend
 
 
 def bf16_linear(x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype) -> torch.Tensor:
@@ -40,16 +42,16 @@ def bf16_linear_grouped(
 def bf16_linear_mixed(
     x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype
 ) -> torch.Tensor:
-    """Multiply few rows in Triton, many by DeepGEMM; see `jit_kernels.bf16_linear.bf16_linear`."""
+    """Stream the weight for few rows, else do as `bf16_linear` does."""
     if x.shape[0] <= FEW_ROWS:
-        return triton_backend.bf16_linear(x, weight, out_dtype)
+        return _FOR_FEW.bf16_linear(x, weight, out_dtype)
     return bf16_linear(x, weight, out_dtype)
 
 
 def bf16_linear_grouped_mixed(
     x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype
 ) -> torch.Tensor:
-    """Do as `bf16_linear_mixed` does, group by group."""
+    """Multiply few rows group by group in Triton, many by DeepGEMM."""
     if x.shape[0] <= FEW_ROWS:
         return triton_backend.bf16_linear_grouped(x, weight, out_dtype)
     return bf16_linear_grouped(x, weight, out_dtype)

@@ -1,7 +1,9 @@
 """Products of up to eight rows of fp8 numbers in CUDA C++; other calls go through Triton.
 
 The source is in `cuda`; nvcc compiles it at first use. The weight goes from memory through
-registers into tensor cores once. Sums of 128 channels are scaled into float32 sums.
+registers into tensor cores once. Sums of 128 channels are scaled into float32 sums. A launch may
+begin, and read the weight, before the one before it has ended: whoever writes a weight lets the
+device finish before its use.
 """
 
 import ctypes

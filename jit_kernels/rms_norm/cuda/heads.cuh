@@ -14,6 +14,7 @@ __global__ void __launch_bounds__(WARPS * 32)
     const int lane = threadIdx.x % 32, shares = heads / EACH;
     const int share = blockIdx.x * WARPS + threadIdx.x / 32;
     const int token = share / shares;
+    take_turn();
     if (token >= tokens) return;
     const long long line = (long long)token * heads + share % shares * EACH;
     const long long first = line * HEAD + lane * EIGHT;
@@ -47,13 +48,14 @@ __global__ void __launch_bounds__(WARPS * 32)
 constexpr int SCALES = HEAD / 128;
 
 template <int EACH, class Number>
-__global__ void __launch_bounds__(WARPS * 32)
+__global__ void __launch_bounds__(WARPS * 32, sizeof(Number) == 2 ? 4 : 1)
     round_heads(const Number *x_from, long long stride, const float *rotation, unsigned char *codes,
                 float *scales, long long scale_stride, int tokens, int heads) {
     __shared__ float exponents[EACH * SCALES][WARPS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int head = blockIdx.y * EACH, token = blockIdx.x * WARPS + warp;
     const int live = token < tokens ? min(EACH, heads - head) : 0;
+    take_turn();
     Eight<Number> read[EACH][2];
     const Number *const from = x_from + token * stride + head * HEAD + lane * (2 * EIGHT);
 #pragma unroll
@@ -104,6 +106,7 @@ __global__ void __launch_bounds__(256)
     const long long thread = blockIdx.x * 256ll + threadIdx.x;
     const int place = thread % eights;
     const long long share = thread / eights, token = share / shares;
+    take_turn();
     if (token >= tokens) return;
     const int head = share % shares;
     Number *const first =
@@ -111,7 +114,7 @@ __global__ void __launch_bounds__(256)
     Eight<Number> read[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        if (head + i * shares < heads) read[i].load_now(first + (long long)i * shares * width);
+        if (head + i * shares < heads) read[i].load(first + (long long)i * shares * width);
     }
     Turn turn;
     turn.load(rotation + token * 2 * channels, channels, place * EIGHT, sign);

@@ -40,6 +40,7 @@ __global__ void __launch_bounds__(MAX_NORM_THREADS)
     const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
     const int low = threadIdx.x * EIGHT, high = low + width / 2;
     float gain[2 * EIGHT];
+    take_turn();
 #pragma unroll
     for (int j = 0; j < 2 * EIGHT; j++) gain[j] = 1.0f;
     if (weight) {

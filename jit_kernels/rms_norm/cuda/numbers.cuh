@@ -7,6 +7,24 @@
 constexpr unsigned ALL = 0xffffffffu;
 constexpr int EIGHT = 8;
 
+// Wait until the launches before have ended and what they wrote can be read; then let the launch
+// after begin, which waits for the end of this one by itself.
+__device__ inline void take_turn() {
+    cudaGridDependencySynchronize();
+    cudaTriggerProgrammaticLaunchCompletion();
+}
+
+// Read 16 bytes now: never before `take_turn`, as a load of what is said to be constant may be.
+template <class Number>
+__device__ inline Number read_now(const void *from) {
+    static_assert(sizeof(Number) == 16);
+    uint4 x;
+    asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(from));
+    return *reinterpret_cast<const Number *>(&x);
+}
+
 // What lies in memory as eight numbers: 16 bytes of bfloat16, 32 of float32.
 template <class Number>
 struct Eight;
@@ -16,10 +34,7 @@ struct Eight<__nv_bfloat16> {
     uint4 pairs;
 
     __device__ void load(const __nv_bfloat16 *from) {
-        pairs = __ldg(reinterpret_cast<const uint4 *>(from));
-    }
-    __device__ void load_now(const __nv_bfloat16 *from) {
-        pairs = *reinterpret_cast<const uint4 *>(from);
+        pairs = read_now<uint4>(from);
     }
     __device__ void widen(float *x) const {
         const unsigned words[4] = {pairs.x, pairs.y, pairs.z, pairs.w};
@@ -36,12 +51,8 @@ struct Eight<float> {
     float4 low, high;
 
     __device__ void load(const float *from) {
-        low = __ldg(reinterpret_cast<const float4 *>(from));
-        high = __ldg(reinterpret_cast<const float4 *>(from) + 1);
-    }
-    __device__ void load_now(const float *from) {
-        low = *reinterpret_cast<const float4 *>(from);
-        high = *(reinterpret_cast<const float4 *>(from) + 1);
+        low = read_now<float4>(from);
+        high = read_now<float4>(from + 4);
     }
     __device__ void widen(float *x) const {
         x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
@@ -123,8 +134,7 @@ struct Turn {
 #pragma unroll
         for (int j = 0; j < 4; j += 2) {
             const float *const at = rotation + first + 2 * j;
-            const float4 cosines = __ldg(reinterpret_cast<const float4 *>(at));
-            const float4 sines = __ldg(reinterpret_cast<const float4 *>(at + channels));
+            const float4 cosines = read_now<float4>(at), sines = read_now<float4>(at + channels);
             cosine[j] = cosines.x, cosine[j + 1] = cosines.z;
             sine[j] = sines.y * sign, sine[j + 1] = sines.w * sign;
         }

@@ -34,6 +34,7 @@ __global__ void __launch_bounds__(KEY_WARPS * 32)
     const int lane = threadIdx.x % 32, shares = padded / 8;
     const int share = blockIdx.x * KEY_WARPS + threadIdx.x / 32;
     const int token = share / shares, head = share % shares * 8 + lane / 4, quarter = lane % 4;
+    take_turn();
     // All lanes of a warp have the same token.
     if (token >= tokens) return;
     const bool real = head < heads;

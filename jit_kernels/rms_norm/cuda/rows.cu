@@ -9,10 +9,16 @@ constexpr int EACH = 4;
 
 template <class... Params, class... Args>
 int launch(void (*kernel)(Params...), dim3 blocks, int threads, void *where, Args... args) {
+    // The launch may begin while the one before it ends; every kernel waits for that by itself.
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = blocks;
     config.blockDim = dim3(threads);
     config.stream = static_cast<cudaStream_t>(where);
+    config.attrs = &early;
+    config.numAttrs = 1;
     return cudaLaunchKernelEx(&config, kernel, Params(args)...);
 }
 

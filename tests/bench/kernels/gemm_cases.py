@@ -30,7 +30,8 @@ FP8_SHAPES = (
 )
 BF16_SHAPES = (
     ("c4_kv_gate", 2048, 4096),
-    ("c4_all", 2304, 4096),
+    ("c4_all", 2624, 4096),
+    ("c128_all", 1024, 4096),
     ("indexer_kv_gate", 512, 4096),
     ("router", 256, 4096),
     ("weights_proj", 64, 4096),
@@ -67,7 +68,7 @@ def matrix_cases() -> Iterator[MatrixCase]:
                 yield _fp8_case(backend, f"{name} ", rows, columns, depth)
     for name, columns, depth in BF16_SHAPES:
         for rows in LINEAR_ROWS:
-            for backend in ("triton", "deep_gemm"):
+            for backend in (*_streams(rows), "triton", "deep_gemm"):
                 yield _bf16_case(backend, f"{name} ", rows, columns, depth)
     for rows in LINEAR_ROWS:
         for backend in _streams(rows):
@@ -87,7 +88,7 @@ def matrix_cases() -> Iterator[MatrixCase]:
 
 
 def _streams(rows: int) -> tuple[str, ...]:
-    """Return the backend of fp8 products for few rows, if so many are few."""
+    """Return the backend of products of few rows, if so many are few."""
     return ("cuda",) if rows <= 8 else ()
 
 

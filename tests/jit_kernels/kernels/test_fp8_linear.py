@@ -20,6 +20,7 @@ SHAPES = with_large(
     [
         (1, 4096, 4096), (7, 1536, 4096), (16, 32768, 1024), (31, 4096, 8192), (64, 4096, 2048),
         (130, 1000, 1024), (1000, 4096, 4096), (8, 32768, 1024), (5, 528, 384), (2, 16, 128),
+        (3, 272, 1664), (4, 48, 4224), (8, 1536, 4096), (1, 144, 640),
     ],
 )  # fmt: skip
 GROUPED = with_large(
@@ -106,6 +107,25 @@ def test_up_to_eight_rows_have_the_same_bits_in_any_company() -> None:
             codes[rows], scales[rows], weight, weight_scales, torch.float32
         )
         assert_same_bits(part, whole[rows], what=f"rows {rows}")
+
+
+@pytest.mark.gpu
+def test_a_product_reads_rows_after_the_launch_that_writes_them() -> None:
+    weight, weight_scales = fp8_weight(1536, 4096)
+    drawn = [operands(1, 4096) for _ in range(64)]
+
+    def run(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+        return cuda_backend.fp8_linear(codes, scales, weight, weight_scales, torch.float32)
+
+    wanted = [run(*rows) for rows in drawn]
+    codes, scales = torch.empty_like(drawn[0][0]), torch.empty_like(drawn[0][1])
+
+    got: list[torch.Tensor] = []
+    for fresh_codes, fresh_scales in drawn:
+        scales.copy_(fresh_scales)
+        got.append(run(codes.copy_(fresh_codes), scales))
+
+    assert_same_bits(torch.cat(got), torch.cat(wanted), what="rows one after the other")
 
 
 @pytest.mark.parametrize(
