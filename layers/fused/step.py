@@ -1,7 +1,7 @@
 """What attention asks of a step, be it one of decoding rows or one of chunks.
 
 A step knows where its tokens read and write; a layer brings projections and weights. The calls of
-a layer come in the order of `FusedStep`.
+a layer come in the order of `FusedStep`, but that blocks may be written before the window is.
 """
 
 from dataclasses import dataclass
