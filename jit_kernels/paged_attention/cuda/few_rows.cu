@@ -8,7 +8,7 @@ namespace {
 __global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ Call call) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Shared &shared = *reinterpret_cast<Shared *>(memory);
-    const int warp = warp_number(), lane = threadIdx.x % 32, key = warp * 8 + lane / 4;
+    const int warp = warp_number(), lane = threadIdx.x % 32, key = warp % 4 * 16 + lane / 4;
     const int rank = blockIdx.x % TEAM, team = blockIdx.x / TEAM;
     if (threadIdx.x == 0) make_barrier(&shared.filled);
     arrive_at_cluster<false>();
@@ -16,22 +16,22 @@ __global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ C
     // Slots and queries are asked for as if the row filled all columns, before its lengths are
     // known: no block takes a tile that would not take one then.
     Row row(call, blockIdx.y);
-    int slot = Place(call, row, blockIdx.x, key).slot(row.nth);
+    int slots[2] = {-1, -1};
+    if (warp >= 4) {
+        const Place guess(call, row, blockIdx.x);
+        for (int i = 0; i < 2; i++) slots[i] = guess.slot(row.nth, key + i * 8);
+    } else if (blockIdx.x < row.tiles) {
+        ask_queries(call, row, shared);
+    }
     const int window = row.length_of(call.window), extra = row.length_of(call.extra);
     const unsigned meetings = call.teams > 1 ? read_now(call.meetings + row.nth) : 0;
     const Sinks sinks(call, warp, lane);
-    ask_queries(call, row, shared, blockIdx.x < row.tiles ? call.heads : 0);
     await_cluster();
-    const bool guessed = row.take(call, window, extra);
+    bool known = row.take(call, window, extra);
     if (team >= row.teams) {
         await_copies();
         return;
     }
-    const Place place(call, row, team * row.each * TEAM + rank, key);
-    if (!guessed) slot = place.slot(row.nth);
-    if (place.column >= place.count) slot = -1;
-    Record record(place.keys, slot, lane % 4);
-
     Sums sums;
     for (int round = 0; round < row.each; round++) {
         const int first = (team * row.each + round) * TEAM, live = min(TEAM, row.tiles - first);
@@ -45,20 +45,19 @@ __global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ C
         if (threadIdx.x == 0) {
             expect_bytes(&shared.filled, (live - mine) * (OWN * TILE_BYTES + WEIGHTS_BYTES));
         }
-        if (mine) take_tile(call, shared, record, slot >= 0, rank, warp, lane);
-        if (round + 1 < row.each) {
-            const Place next(call, row, first + TEAM + rank, key);
-            slot = next.slot(row.nth);
-            record = Record(next.keys, slot, lane % 4);
+        if (mine) {
+            const Place place(call, row, first + rank);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                if (!known) slots[i] = place.slot(row.nth, key + i * 8);
+                if (!place.has(key + i * 8)) slots[i] = -1;
+            }
+            take_tile(call, place.keys, shared, slots, rank, warp, lane);
         }
+        known = false;
         await_phase(&shared.filled, round % 2);
         __syncwarp();
-        switch (live) {
-            case 1: add_tiles<1>(sums, shared, rank, warp, lane); break;
-            case 2: add_tiles<2>(sums, shared, rank, warp, lane); break;
-            case 3: add_tiles<3>(sums, shared, rank, warp, lane); break;
-            default: add_tiles<4>(sums, shared, rank, warp, lane);
-        }
+        add_tiles(sums, shared, live, rank, warp, lane);
     }
     // Queries come to blocks without a tile as well.
     await_copies();

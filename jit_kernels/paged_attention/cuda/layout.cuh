@@ -9,10 +9,13 @@ constexpr int HEADS = 64, KEYS = 64, WIDTH = 512, CHUNK = 64, CHUNKS = WIDTH / C
 constexpr int TEAM = 4, OWN = CHUNKS / TEAM;
 constexpr int MOST_TEAMS = 32;  // of a row
 constexpr int THREADS = 256;    // two groups of four warps, a chunk of the sums each
+constexpr int GROUP = THREADS / 2;
 
 // Numbers that products take: 64 lines of 128 bytes, swizzled.
 using Tile = __nv_bfloat16[64 * CHUNK];
 constexpr int TILE_BYTES = sizeof(Tile);
+
+__device__ inline float minus_infinity() { return __int_as_float(0xff800000); }
 
 // Keys of all rows in one pool. Without `lengths` rows have `columns` slots, -1 where there is no
 // key; without columns there is no such set.
@@ -41,10 +44,12 @@ struct Call {
     int heads, teams;
 };
 
-// What a tile's block sends to the others of the team: weights relative to the greatest score.
+// What a tile's block sends to the others of the team: weights relative to the greatest score,
+// rounded up: so that what weights of tiles differ by is a power of two.
 struct Weights {
-    Tile p;  // by head
-    float greatest[HEADS], total[HEADS];
+    Tile p;                 // by head
+    float greatest[HEADS];  // a whole number, or minus infinity
+    float total[HEADS];
 };
 constexpr int WEIGHTS_BYTES = sizeof(Weights);
 
@@ -54,7 +59,7 @@ struct Shared {
     struct alignas(1024) {
         Weights weights;
     } team[TEAM];
-    float found[KEYS];  // 1 where there is a key, else 0
+    float bias[KEYS];  // of scores: minus infinity where there is no key, else 0
     unsigned long long filled;
 };
 static_assert(sizeof(Shared) <= 227 * 1024);
