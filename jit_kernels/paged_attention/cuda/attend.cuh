@@ -26,9 +26,9 @@ __device__ inline float greatest_of(float x) {
 
 // Bring this block's tile, whose slots are known: the second group of warps. Each chunk is told to
 // the first group when its numbers are there.
-__device__ inline void bring_tile(const Keys &keys, Shared &shared, const int (&slots)[2], int warp,
-                                  int lane) {
-    const int key = warp % 4 * 16 + lane / 4;
+__device__ inline void bring_tile(const Keys &keys, Shared &shared, const int (&slots)[2], unsigned warp,
+                                  unsigned lane) {
+    const unsigned key = warp % 4 * 16 + lane / 4;
     Record first(keys, shared, slots[0], key, lane % 4);
     Record second(keys, shared, slots[1], key + 8, lane % 4);
     await_copies();
@@ -45,17 +45,20 @@ __device__ inline void bring_tile(const Keys &keys, Shared &shared, const int (&
     }
 }
 
+// The number in the cluster of a block of this one's team.
+__device__ inline int in_cluster(int rank) { return cluster_rank() / TEAM * TEAM + rank; }
+
 // Send the values of this block's keys to the one whose channels they are.
 __device__ inline void send_values(Shared &shared, int rank, int other) {
     const Tile *const to = shared.values[rank < other ? rank : rank - 1];
-    send(at_rank(to, other), shared.keys + other * OWN, OWN * TILE_BYTES,
-         at_rank(&shared.filled, other));
+    send(at_rank(to, in_cluster(other)), shared.keys + other * OWN, OWN * TILE_BYTES,
+         at_rank(&shared.filled, in_cluster(other)));
 }
 
 __device__ inline void send_weights(Shared &shared, int rank) {
 #pragma unroll 1
     for (int i = 1; i < TEAM; i++) {
-        const int other = rank ^ i;
+        const int other = in_cluster(rank ^ i);
         Weights &mine = shared.team[rank].weights;
         send(at_rank(&mine, other), &mine, WEIGHTS_BYTES, at_rank(&shared.filled, other));
     }
@@ -89,8 +92,9 @@ __device__ inline void score_keys(float (&scores)[32], Shared &shared, int rank)
 
 // Weigh the keys of this block's tile by their scores.
 __device__ inline void weigh_keys(float (&scores)[32], const Shared &shared, Weights &weights,
-                                  float scale, int warp, int lane) {
+                                  float scale, unsigned warp, unsigned lane) {
     float greatest[2] = {minus_infinity(), minus_infinity()}, total[2] = {};
+    lane = from_here(lane) % 32;
 #pragma unroll
     for (int i = 0; i < 32; i++) {
         scores[i] = fmaf(scores[i], scale, shared.bias[i / 4 * 8 + lane % 4 * 2 + i % 2]);
@@ -100,13 +104,13 @@ __device__ inline void weigh_keys(float (&scores)[32], const Shared &shared, Wei
     for (int half = 0; half < 2; half++) {
         greatest[half] = ceilf(greatest_of(greatest[half]));
         const float base = base_of(greatest[half]);
-        const int head = warp * 16 + half * 8 + lane / 4;
+        const unsigned head = warp * 16 + half * 8 + lane / 4;
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             const float low = power_of_two(scores[j * 4 + half * 2] - base);
             const float high = power_of_two(scores[j * 4 + half * 2 + 1] - base);
             total[half] += low + high;
-            const int at = head * CHUNK + (j ^ head % 8) * 8 + lane % 4 * 2;
+            const unsigned at = head * CHUNK + (j ^ head % 8) * 8 + lane % 4 * 2;
             *reinterpret_cast<unsigned *>(weights.p + at) = pair_of(low, high);
         }
         total[half] = added(total[half]);
@@ -137,9 +141,10 @@ __device__ inline unsigned exponent_of(float logarithm) {
 
 // Add the first tiles of the team to the sums. Weights become relative to one base, which changes
 // them by powers of two.
-__device__ inline void add_tiles(Sums &sums, const Shared &shared, int live, int rank, int warp,
-                                 int lane) {
-    const int head = warp % 4 * 16 + lane / 4;
+__device__ inline void add_tiles(Sums &sums, const Shared &shared, int live, int rank, unsigned warp,
+                                 unsigned lane) {
+    lane = from_here(lane) % 32;
+    const unsigned head = warp % 4 * 16 + lane / 4;
     float base[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -165,12 +170,12 @@ __device__ inline void add_tiles(Sums &sums, const Shared &shared, int live, int
         unsigned held[KEYS / 4];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const int line = head + half * 8;
+            const unsigned line = head + half * 8;
             const unsigned exponent = exponent_of(weights.greatest[line] - base[half]);
             sums.total[half] += __int_as_float(exponent << 23) * weights.total[line];
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++) {
-                const int at = line * CHUNK + (j ^ line % 8) * 8 + lane % 4 * 2;
+                const unsigned at = line * CHUNK + (j ^ line % 8) * 8 + lane % 4 * 2;
                 const unsigned pair = *reinterpret_cast<const unsigned *>(weights.p + at);
                 held[j * 2 + half] = times(pair, exponent * (0x10001u << 7));
             }
@@ -190,7 +195,7 @@ __device__ inline void add_tiles(Sums &sums, const Shared &shared, int live, int
 
 // Take this block's tile, which there is: the team gets its values, then its weights.
 __device__ inline void take_tile(const Call &call, const Keys &keys, Shared &shared,
-                                 const int (&slots)[2], int rank, int warp, int lane) {
+                                 const int (&slots)[2], int rank, unsigned warp, unsigned lane) {
     Weights &weights = shared.team[rank].weights;
     if (warp < 4) {
         await_copies();

@@ -8,9 +8,13 @@ namespace {
 __global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ Call call) {
     extern __shared__ __align__(1024) unsigned char memory[];
     Shared &shared = *reinterpret_cast<Shared *>(memory);
-    const int warp = warp_number(), lane = threadIdx.x % 32, key = warp % 4 * 16 + lane / 4;
+    const unsigned warp = warp_number();
+    const unsigned lane = threadIdx.x % 32, key = warp % 4 * 16 + lane / 4;
     const int rank = blockIdx.x % TEAM, team = blockIdx.x / TEAM;
-    if (threadIdx.x == 0) make_barrier(&shared.filled);
+    if (threadIdx.x == 0) {
+        make_barrier(&shared.filled);
+        make_barrier(&shared.summed);
+    }
     arrive_at_cluster<false>();
     await_kernels();
     // Slots and queries are asked for as if the row filled all columns, before its lengths are
@@ -32,6 +36,7 @@ __global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ C
         await_copies();
         return;
     }
+    const bool together = call.together && row.teams > 1;
     Sums sums;
     for (int round = 0; round < row.each; round++) {
         const int first = (team * row.each + round) * TEAM, live = min(TEAM, row.tiles - first);
@@ -55,6 +60,11 @@ __global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ C
             take_tile(call, place.keys, shared, slots, rank, warp, lane);
         }
         known = false;
+        if (together) {
+            // Other teams may write where queries were, which come come to blocks without a tile as well.
+            await_copies();
+            arrive_at_cluster<false>();
+        }
         await_phase(&shared.filled, round % 2);
         __syncwarp();
         add_tiles(sums, shared, live, rank, warp, lane);
@@ -62,7 +72,7 @@ __global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ C
     // Queries come to blocks without a tile as well.
     await_copies();
     // No block ends while its shared memory may still be read: what it sent has then come.
-    arrive_at_cluster<false>();
+    if (!together) arrive_at_cluster<false>();
     if (row.teams == 1) {
         write_alone(call, row, sums, sinks, rank, warp, lane);
     } else {
@@ -75,9 +85,9 @@ struct Launch {
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attributes[2] = {};
 
-    Launch(int teams, int rows, cudaStream_t stream) {
+    Launch(unsigned teams, unsigned rows, bool together, cudaStream_t stream) {
         attributes[0].id = cudaLaunchAttributeClusterDimension;
-        attributes[0].val.clusterDim = {TEAM, 1, 1};
+        attributes[0].val.clusterDim = {together ? teams * TEAM : TEAM, 1, 1};
         // The launch is prepared while the kernel before it ends; it waits for that by itself.
         attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attributes[1].val.programmaticStreamSerializationAllowed = 1;
@@ -98,20 +108,24 @@ const char *paged_attention_words(int error) {
     return cudaGetErrorString(static_cast<cudaError_t>(error));
 }
 
-// Prepare the current device for calls; return how many teams it holds at once, 0 if none.
-int paged_attention_teams() {
-    int teams = 0;
-    Launch launch(1, 1, nullptr);
+// Prepare the current device for calls; return how many teams it holds at once where `together` of
+// them are a cluster, 0 if none; at most 32.
+int paged_attention_teams(int together) {
+    int clusters = 0;
+    Launch launch(together, 1, true, nullptr);
     launch.config.numAttrs = 1;
     cudaError_t error = cudaFuncSetAttribute(few_rows, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                              sizeof(Shared));
     if (error == cudaSuccess) {
-        error = cudaOccupancyMaxActiveClusters(&teams, few_rows, &launch.config);
+        error = cudaFuncSetAttribute(few_rows, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    }
+    if (error == cudaSuccess) {
+        error = cudaOccupancyMaxActiveClusters(&clusters, few_rows, &launch.config);
     }
     // An error is told by the 0, and is not left for others to find.
     cudaGetLastError();
     if (error != cudaSuccess) return 0;
-    return teams < MOST_TEAMS ? teams : MOST_TEAMS;
+    return clusters * together < MOST_TEAMS ? clusters * together : MOST_TEAMS;
 }
 
 // Bytes of scratch memory for so many teams; they are zero before the first call.
@@ -120,8 +134,8 @@ long long paged_attention_scratch_bytes(int teams) {
                     sizeof(unsigned));
 }
 
-// Attend `rows` rows by `teams` teams each, where there are several no more in all than the device
-// holds; `scratch` is for `most` teams. Queries, pages and results begin at multiples of 16 bytes,
+// Attend `rows` rows by `teams` teams each: where there are several, no more in all than the device
+// holds, or `together` in a cluster which has a block for each tile. `scratch` is for `most` teams. Queries, pages and results begin at multiples of 16 bytes,
 // and so does each row of queries. Returns a cudaError_t.
 int paged_attention_call(const void *q, long long q_stride, const void *window_pages,
                          const int *window_slots, long long window_stride,
@@ -129,15 +143,21 @@ int paged_attention_call(const void *q, long long q_stride, const void *window_p
                          long long window_bytes, const void *extra_pages, const int *extra_slots,
                          long long extra_stride, const int *extra_lengths, int extra_columns,
                          int extra_rows, long long extra_bytes, const float *sink, void *out,
-                         float scale, int rows, int heads, int teams, void *scratch, int most,
-                         void *where) {
-    if (teams > 1 && (long long)rows * teams > most) return cudaErrorCooperativeLaunchTooLarge;
+                         float scale, int rows, int heads, int teams, int together,
+                         void *scratch, int most, void *where) {
+    const int tiles = (window_columns + KEYS - 1) / KEYS + (extra_columns + KEYS - 1) / KEYS;
+    if (together && (teams > MOST_TOGETHER || tiles > teams * TEAM)) {
+        return cudaErrorInvalidConfiguration;
+    }
+    if (!together && teams > 1 && (long long)rows * teams > most) {
+        return cudaErrorCooperativeLaunchTooLarge;
+    }
     float4 *const partials = static_cast<float4 *>(scratch);
     float *const sums = reinterpret_cast<float *>(partials + (long long)most * TEAM * QUADS);
-    const Call call = {{static_cast<const unsigned char *>(window_pages), window_slots,
-                        window_lengths, window_stride, window_bytes, window_columns, window_rows},
-                       {static_cast<const unsigned char *>(extra_pages), extra_slots, extra_lengths,
-                        extra_stride, extra_bytes, extra_columns, extra_rows},
+    const Call call = {keys_of(window_pages, window_slots, window_lengths, window_stride,
+                               window_bytes, window_columns, window_rows),
+                       keys_of(extra_pages, extra_slots, extra_lengths, extra_stride, extra_bytes,
+                               extra_columns, extra_rows),
                        static_cast<const __nv_bfloat16 *>(q),
                        sink,
                        static_cast<__nv_bfloat16 *>(out),
@@ -147,8 +167,9 @@ int paged_attention_call(const void *q, long long q_stride, const void *window_p
                        q_stride,
                        scale * LOG2_E,
                        heads,
-                       teams};
-    const Launch launch(teams, rows, static_cast<cudaStream_t>(where));
+                       teams,
+                       together != 0};
+    const Launch launch(teams, rows, together, static_cast<cudaStream_t>(where));
     return cudaLaunchKernelEx(&launch.config, few_rows, call);
 }
 }

@@ -13,7 +13,14 @@ __device__ inline unsigned shared_address(const void *pointer) {
 }
 
 // The number of this warp, which the compiler then knows to be the same in all its threads.
-__device__ inline int warp_number() { return __shfl_sync(ALL, (int)threadIdx.x / 32, 0); }
+__device__ inline unsigned warp_number() { return __shfl_sync(ALL, threadIdx.x / 32, 0) % 8; }
+
+// A number of which the compiler computes nothing before this place: what a loop could have computed
+// before it would otherwise delay what is asked for first.
+__device__ inline unsigned from_here(unsigned x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
 
 // The device's own approximation; 0 of minus infinity.
 __device__ inline float power_of_two(float x) {
@@ -100,6 +107,13 @@ __device__ inline void arrive_at_cluster() {
 
 __device__ inline void await_cluster() {
     asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// The number of this block in its cluster.
+__device__ inline int cluster_rank() {
+    unsigned rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return (int)rank;
 }
 
 // The place in another block of the cluster that `mine` has in this one.

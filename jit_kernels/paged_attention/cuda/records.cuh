@@ -45,7 +45,7 @@ __device__ inline uint4 eight_numbers(unsigned low, unsigned high, unsigned scal
 }
 
 // One of the eight 16-byte parts of a line of a tile.
-__device__ inline uint4 &in_tile(Tile &tile, int line, int sixteenth) {
+__device__ inline uint4 &in_tile(Tile &tile, unsigned line, unsigned sixteenth) {
     return *reinterpret_cast<uint4 *>(tile + line * CHUNK + (sixteenth ^ line % 8) * 8);
 }
 
@@ -53,21 +53,21 @@ __device__ inline uint4 &in_tile(Tile &tile, int line, int sixteenth) {
 // their numbers will be, the rest to its place. Without a key all is zero: so is the product with a
 // weight of zero.
 struct Record {
-    int key, quarter;
+    unsigned key, quarter;
     bool found;
     uint2 scales;
 
-    __device__ Record(const Keys &keys, Shared &shared, int slot, int key, int quarter)
+    __device__ Record(const Keys &keys, Shared &shared, int slot, unsigned key, unsigned quarter)
         : key(key), quarter(quarter), found(slot >= 0) {
         const unsigned known = found ? slot : 0;
-        const unsigned page = known / (unsigned)keys.page_rows;
+        const unsigned page = keys.page_of(known);
         const unsigned line = known - page * (unsigned)keys.page_rows;
         const unsigned char *const start = keys.pages + page * keys.page_bytes;
         const unsigned char *const from = start + line * RECORD_BYTES + quarter * 16;
 #pragma unroll
         for (int i = 0; i < PIECES; i++) {
             const int chunk = min(i, CODE_BLOCKS);
-            const int at = i < CODE_BLOCKS ? quarter * 2 : quarter + (i - CODE_BLOCKS) * 4;
+            const unsigned at = i < CODE_BLOCKS ? quarter * 2 : quarter + (i - CODE_BLOCKS) * 4;
             copy_or_clear(&in_tile(shared.keys[chunk], key, at), from + i * 64, found);
         }
         scales = read_8(start + keys.page_rows * RECORD_BYTES + line * SCALE_BYTES);
@@ -91,15 +91,15 @@ struct Record {
 // Ask for a row's queries, zeros for heads that it has not: the first group of warps.
 __device__ inline void ask_queries(const Call &call, const Row &row, Shared &shared) {
     constexpr int LINE = WIDTH / 8, STEP = GROUP / LINE, AT_ONCE = 8 / STEP;  // in 16 bytes, heads
-    const int first = threadIdx.x / LINE, at = threadIdx.x % LINE;
+    const unsigned first = threadIdx.x / LINE, at = threadIdx.x % LINE;
     const __nv_bfloat16 *from = call.q + row.nth * call.q_stride + first * WIDTH + at * 8;
 #pragma unroll 1
-    for (int head = first; head < HEADS; head += AT_ONCE * STEP) {
+    for (unsigned head = first; head < HEADS; head += AT_ONCE * STEP) {
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
-            const int line = head + i * STEP;
+            const unsigned line = head + i * STEP;
             copy_or_clear(&in_tile(shared.queries[at / 8], line, at % 8), from + i * STEP * WIDTH,
-                          line < call.heads);
+                          line < (unsigned)call.heads);
         }
         from += AT_ONCE * STEP * WIDTH;
     }
