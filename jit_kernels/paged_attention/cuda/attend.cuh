@@ -26,8 +26,8 @@ __device__ inline float greatest_of(float x) {
 
 // Bring this block's tile, whose slots are known: the second group of warps. Each chunk is told to
 // the first group when its numbers are there.
-__device__ inline void bring_tile(const Keys &keys, Shared &shared, const int (&slots)[2], unsigned warp,
-                                  unsigned lane) {
+__device__ inline void bring_tile(const Keys &keys, Shared &shared, const int (&slots)[2],
+                                  unsigned warp, unsigned lane) {
     const unsigned key = warp % 4 * 16 + lane / 4;
     Record first(keys, shared, slots[0], key, lane % 4);
     Record second(keys, shared, slots[1], key + 8, lane % 4);
@@ -134,15 +134,15 @@ __device__ inline const Tile *values_of(const Shared &shared, int tile, int rank
     return shared.values[tile < rank ? tile : tile - 1];
 }
 
-// The biased exponent of a power of two, whose logarithm is at most 0: 0 if it is none or too small.
+// The biased exponent of a power of two that is at most 1, by its logarithm: 0 if it is too small.
 __device__ inline unsigned exponent_of(float logarithm) {
     return (unsigned)fmaxf(logarithm + 127.0f, 0.0f);
 }
 
 // Add the first tiles of the team to the sums. Weights become relative to one base, which changes
 // them by powers of two.
-__device__ inline void add_tiles(Sums &sums, const Shared &shared, int live, int rank, unsigned warp,
-                                 unsigned lane) {
+__device__ inline void add_tiles(Sums &sums, const Shared &shared, int live, int rank,
+                                 unsigned warp, unsigned lane) {
     lane = from_here(lane) % 32;
     const unsigned head = warp % 4 * 16 + lane / 4;
     float base[2];

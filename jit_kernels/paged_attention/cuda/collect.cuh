@@ -30,28 +30,27 @@ __device__ inline float share_of(float part, float whole) {
     return whole == 0.0f ? 0.0f : __fdividef(part, whole);
 }
 
-__device__ inline void write_pair(const Call &call, long long nth, int head, int channel, float low,
-                                  float high) {
-    const long long at = (nth * call.heads + head) * WIDTH + channel;
-    *reinterpret_cast<unsigned *>(call.out + at) = pair_of(low, high);
+__device__ inline void write_pair(__nv_bfloat16 *to, float low, float high) {
+    *reinterpret_cast<unsigned *>(to) = pair_of(low, high);
 }
 
 __device__ inline void write_alone(const Call &call, const Row &row, const Sums &sums,
                                    const Sinks &sinks, int rank, unsigned warp, unsigned lane) {
+    const int head = warp % 4 * 16 + lane / 4;
+    __nv_bfloat16 *const to = call.out + (row.nth * call.heads + head) * WIDTH +
+                              (rank * OWN + (int)warp / 4) * CHUNK + lane % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const unsigned head = warp % 4 * 16 + half * 8 + lane / 4;
         const float sink = sinks.of(half);
         const float base = base_of(fmaxf(sums.greatest[half], sink));
         const float factor = power_of_two(sums.greatest[half] - base);
         const float whole = sums.total[half] * factor + power_of_two(sink - base);
         const float share = share_of(factor, whole);
-        if (head >= call.heads) continue;
+        if (head + half * 8 >= call.heads) continue;
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            const int channel = (rank * OWN + warp / 4) * CHUNK + j * 8 + lane % 4 * 2;
-            write_pair(call, row.nth, head, channel, sums.values[j * 4 + half * 2] * share,
-                       sums.values[j * 4 + half * 2 + 1] * share);
+            const float *const pair = sums.values + j * 4 + half * 2;
+            write_pair(to + half * 8 * WIDTH + j * 8, pair[0] * share, pair[1] * share);
         }
     }
 }
@@ -202,9 +201,8 @@ __device__ inline void meet_in_cluster(const Row &row, const Sums &sums, Shared 
     arrive_at_cluster<false>();
 }
 
-// Add up this block's part of its rank's channels, and write it. Loops are not unrolled: after other
-// kernels the instructions come from far, and each is used once or twice. `meetings` is what the
-// row's number was when the kernel began.
+// Add up this block's part of its rank's channels, and write it. Loops are not unrolled, since each
+// instruction is used once or twice. `meetings` is what the row's number was when the kernel began.
 __device__ inline void share_row(const Call &call, const Row &row, const Sums &sums,
                                  const Sinks &sinks, Shared &shared, unsigned meetings, int team,
                                  int rank, unsigned warp, unsigned lane) {
@@ -223,10 +221,11 @@ __device__ inline void share_row(const Call &call, const Row &row, const Sums &s
 #pragma unroll 1
     for (int at = threadIdx.x; at < part.count; at += THREADS) {
         const unsigned quad = part.first + at, thread = quad % GROUP;
-        const unsigned head = thread / 32 * 16 + thread % 32 / 4;
+        const int head = thread / 32 * 16 + thread % 32 / 4;
         const int channel = rank * OWN * CHUNK + quad / GROUP * 8 + thread % 4 * 2;
         const float4 sum = collected.sum(at, part.count, row.teams, head);
-        if (head < call.heads) write_pair(call, row.nth, head, channel, sum.x, sum.y);
-        if (head + 8 < call.heads) write_pair(call, row.nth, head + 8, channel, sum.z, sum.w);
+        __nv_bfloat16 *const to = call.out + (row.nth * call.heads + head) * WIDTH + channel;
+        if (head < call.heads) write_pair(to, sum.x, sum.y);
+        if (head + 8 < call.heads) write_pair(to + 8 * WIDTH, sum.z, sum.w);
     }
 }

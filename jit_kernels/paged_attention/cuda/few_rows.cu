@@ -1,6 +1,8 @@
 // Attention of few decoding rows over packed records, in one launch: rows, and teams of blocks that
 // take their tiles of 64 keys. A team exchanges values and weights, so that each block sums a
-// quarter of the channels over all of the team's keys.
+// quarter of the channels over all of the team's keys. Half of a block's warps bring its tile by
+// chunks, the other half multiplies queries by them; then each sums one of two chunks. Code is kept
+// short: inside a step instructions come from memory, and a block uses most of them once.
 #include "collect.cuh"
 
 namespace {
@@ -16,6 +18,7 @@ __global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ C
         make_barrier(&shared.summed);
     }
     arrive_at_cluster<false>();
+    await_cluster();
     await_kernels();
     // Slots and queries are asked for as if the row filled all columns, before its lengths are
     // known: no block takes a tile that would not take one then.
@@ -23,6 +26,7 @@ __global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ C
     int slots[2] = {-1, -1};
     if (warp >= 4) {
         const Place guess(call, row, blockIdx.x);
+#pragma unroll
         for (int i = 0; i < 2; i++) slots[i] = guess.slot(row.nth, key + i * 8);
     } else if (blockIdx.x < row.tiles) {
         ask_queries(call, row, shared);
@@ -30,7 +34,6 @@ __global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ C
     const int window = row.length_of(call.window), extra = row.length_of(call.extra);
     const unsigned meetings = call.teams > 1 ? read_now(call.meetings + row.nth) : 0;
     const Sinks sinks(call, warp, lane);
-    await_cluster();
     bool known = row.take(call, window, extra);
     if (team >= row.teams) {
         await_copies();
@@ -61,7 +64,7 @@ __global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ C
         }
         known = false;
         if (together) {
-            // Other teams may write where queries were, which come come to blocks without a tile as well.
+            // Other teams may now write where queries are, which come to blocks without a tile too.
             await_copies();
             arrive_at_cluster<false>();
         }
@@ -135,8 +138,9 @@ long long paged_attention_scratch_bytes(int teams) {
 }
 
 // Attend `rows` rows by `teams` teams each: where there are several, no more in all than the device
-// holds, or `together` in a cluster which has a block for each tile. `scratch` is for `most` teams. Queries, pages and results begin at multiples of 16 bytes,
-// and so does each row of queries. Returns a cudaError_t.
+// holds, or `together` in a cluster that has a block for each tile. `scratch` is for `most` teams.
+// Queries, pages and results begin at multiples of 16 bytes, and so does each row of queries.
+// Returns a cudaError_t.
 int paged_attention_call(const void *q, long long q_stride, const void *window_pages,
                          const int *window_slots, long long window_stride,
                          const int *window_lengths, int window_columns, int window_rows,

@@ -12,11 +12,12 @@ __device__ inline unsigned shared_address(const void *pointer) {
     return (unsigned)__cvta_generic_to_shared(pointer);
 }
 
-// The number of this warp, which the compiler then knows to be the same in all its threads.
+// The number of this warp, which the compiler then knows to be below 8 and the same in all its
+// threads.
 __device__ inline unsigned warp_number() { return __shfl_sync(ALL, threadIdx.x / 32, 0) % 8; }
 
-// A number of which the compiler computes nothing before this place: what a loop could have computed
-// before it would otherwise delay what is asked for first.
+// A number from which the compiler computes nothing before this place: what a loop lets it compute
+// beforehand would delay what is asked for first.
 __device__ inline unsigned from_here(unsigned x) {
     asm volatile("" : "+r"(x));
     return x;

@@ -5,7 +5,7 @@
 
 // Heads and keys of a tile, channels of a record, and of a chunk of it: 128 bytes of bfloat16.
 constexpr int HEADS = 64, KEYS = 64, WIDTH = 512, CHUNK = 64, CHUNKS = WIDTH / CHUNK;
-// Blocks of a team, in one cluster; each takes a tile of keys at a time, and two chunks of the sums.
+// Blocks of a team, in one cluster; each takes a tile of keys at a time and two chunks of the sums.
 constexpr int TEAM = 4, OWN = CHUNKS / TEAM;
 constexpr int MOST_TEAMS = 32;     // of a row
 constexpr int MOST_TOGETHER = 3;  // of a cluster
@@ -100,13 +100,14 @@ struct Row {
     __device__ bool take(const Call &call, int window, int extra) {
         const int window_before = window_tiles;
         count(max(0, min(window, call.window.columns)), max(0, min(extra, call.extra.columns)));
-        const int most = call.teams * TEAM;
-        if (tiles <= most) {
+        const unsigned most = call.teams * TEAM;
+        if (tiles <= (int)most) {
             teams = max(1, (tiles + TEAM - 1) / TEAM);
             return window_tiles == window_before;
         }
-        each = (tiles + most - 1) / most;
-        teams = (tiles + each * TEAM - 1) / (each * TEAM);
+        const unsigned most_each = (tiles + most - 1) / most, of_team = most_each * TEAM;
+        each = most_each;
+        teams = (tiles + of_team - 1) / of_team;
         return false;
     }
 
