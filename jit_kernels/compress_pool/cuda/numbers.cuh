@@ -91,10 +91,16 @@ __device__ inline void await_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// Let the next launch begin its own reads, and wait until all that the one before wrote is there.
+// Wait until all that the launch before wrote is there, then let the next one begin: what that does
+// before it waits itself may read all that was there before this launch. Before it waits a kernel
+// reads weights alone, which no launch of a step writes.
+__device__ inline void await_launch_before() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
 __device__ inline void let_next_begin() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
-__device__ inline void await_launch_before() {
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+__device__ inline void follow_launch_before() {
+    await_launch_before();
+    let_next_begin();
 }
