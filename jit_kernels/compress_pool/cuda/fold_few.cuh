@@ -1,7 +1,7 @@
-// Few blocks of 128 tokens, in one launch if it is a step of one row. A cluster has a part, each of its
-// blocks of threads 32 channels, all their tokens on their way at once. What a token weighs depends
-// on those before it by their highest gate alone: warps take tokens side by side, and one of them
-// does the sums, which are the only thing that has to wait for what is before it.
+// Few blocks of 128 tokens. A cluster has a part, each of its blocks of threads 32 channels, all their
+// tokens on their way at once. What a token weighs depends on those before it by their highest gate
+// alone: warps weigh tokens side by side, and one of them does the sums, the only thing that has to
+// wait for what is before it.
 #pragma once
 
 #include "fold_stream.cuh"

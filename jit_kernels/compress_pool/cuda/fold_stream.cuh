@@ -23,7 +23,7 @@ struct FoldChunks {
 };
 
 // A step of one row, and of so few entries, needs no second launch: in each of its slices all that
-// reads the ring has one block of threads with all that writes it.
+// reads the ring has one block of threads with all that writes it, at least if the ring is read.
 __host__ __device__ inline bool takes_one_launch(const FoldChunks &call) {
     return call.rows == 1 && call.saves.count < PARTS;
 }
