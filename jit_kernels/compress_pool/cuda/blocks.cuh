@@ -8,6 +8,11 @@
 constexpr int MAIN = 512, INDEX = 128, TURNED = 64;
 constexpr int GROUP = 64, GROUPS = MAIN / GROUP, GROUP_LANES = 16;
 
+// Where a block is stored.
+struct Place {
+    unsigned char *data, *scale;
+};
+
 // Pages of rows: `page_rows` a page, data parts first, then the scale parts.
 struct Pages {
     unsigned char *bytes;
@@ -15,17 +20,14 @@ struct Pages {
     long long page_bytes;
     int page_rows, data_bytes, scale_bytes;
 
-    __device__ unsigned char *data(long long slot) const {
-        return bytes + page(slot) * page_bytes + line(slot) * data_bytes;
-    }
-    __device__ unsigned char *scale(long long slot) const {
-        return bytes + page(slot) * page_bytes + page_rows * data_bytes + line(slot) * scale_bytes;
-    }
-    __device__ long long page(long long slot) const {
+    // A division that takes its time: ask before the numbers to be stored are there.
+    __device__ Place place(long long slot) const {
         const bool small = slot < 1ll << 31;
-        return small ? (unsigned)slot / (unsigned)page_rows : slot / page_rows;
+        const long long page = small ? (unsigned)slot / (unsigned)page_rows : slot / page_rows;
+        const int line = (int)(slot - page * page_rows);
+        unsigned char *const first = bytes + page * page_bytes;
+        return {first + line * data_bytes, first + page_rows * data_bytes + line * scale_bytes};
     }
-    __device__ int line(long long slot) const { return (int)(slot - page(slot) * page_rows); }
 };
 
 // Blocks that a step finishes.
@@ -84,9 +86,9 @@ struct Turn {
 
 // Store a group of a record: codes and their scale, or bfloat16, turned, if it is the last one. All
 // lanes of a warp take part.
-__device__ inline void store_group(const Pages &pages, long long slot, int group, int lane,
-                                   float4 x, const Turn &turn) {
-    unsigned char *const data = pages.data(slot), *const scale = pages.scale(slot) + group;
+__device__ inline void store_group(const Place &place, int group, int lane, float4 x,
+                                   const Turn &turn) {
+    unsigned char *const data = place.data, *const scale = place.scale + group;
     const unsigned exponent = scale_exponent(largest_of_lanes<GROUP_LANES>(x));
     if (group == GROUPS - 1) {
         x = turn.apply(x);
@@ -101,8 +103,8 @@ __device__ inline void store_group(const Pages &pages, long long slot, int group
 }
 
 // Norm, rotate and transform a key, which a warp has, and store it.
-__device__ inline void store_key(const Pages &pages, long long slot, float4 x, float4 gain,
-                                 const Turn &turn, float eps) {
+__device__ inline void store_key(const Place &place, float4 x, float4 gain, const Turn &turn,
+                                 float eps) {
     const int lane = threadIdx.x % 32;
     float squares = squares_of_group(x);
     squares = __fadd_rn(squares, __shfl_xor_sync(ALL, squares, GROUP_LANES));
@@ -121,7 +123,6 @@ __device__ inline void store_key(const Pages &pages, long long slot, float4 x, f
     constexpr float NORM = 0.08838834764831845f;
     x = make_float4(x.x * NORM, x.y * NORM, x.z * NORM, x.w * NORM);
     const unsigned exponent = scale_exponent(largest_of_lanes<32>(x));
-    reinterpret_cast<unsigned *>(pages.data(slot))[lane] =
-        e4m3_codes(x, power_of_two(254 - exponent));
-    if (lane == 0) *reinterpret_cast<float *>(pages.scale(slot)) = power_of_two(exponent);
+    reinterpret_cast<unsigned *>(place.data)[lane] = e4m3_codes(x, power_of_two(254 - exponent));
+    if (lane == 0) *reinterpret_cast<float *>(place.scale) = power_of_two(exponent);
 }

@@ -1,7 +1,7 @@
 // The entries of the library. A call comes as the bytes of its struct, in the order of its fields.
 #include <cstring>
 
-#include "fold_stream.cuh"
+#include "fold_few.cuh"
 #include "pool_few.cuh"
 #include "queries.cuh"
 
@@ -14,44 +14,29 @@ int allow_bytes(void (*kernel)(Call), size_t bytes) {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
+// Launch in clusters of `ranks` blocks, which may be more than all devices have. The launch begins
+// while the one before ends; each kernel waits for that by itself.
 template <class Call>
-int launch(void (*kernel)(Call), const Call &call, long long blocks, int threads, size_t bytes,
-           bool overlaps, void *where) {
-    const int error = allow_bytes(kernel, bytes);
-    if (error) return error;
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)blocks);
-    config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = bytes;
-    config.stream = static_cast<cudaStream_t>(where);
-    config.attrs = &early;
-    config.numAttrs = overlaps;
-    return cudaLaunchKernelEx(&config, kernel, call);
-}
-
-// Launch in clusters of `ranks` blocks, which may be more than all devices have.
-template <class Call>
-int launch_clusters(void (*kernel)(Call), const Call &call, int clusters, int ranks, int threads,
-                    size_t bytes, void *where) {
+int launch(void (*kernel)(Call), const Call &call, long long blocks, int ranks, int threads,
+           size_t bytes, void *where) {
     int error = allow_bytes(kernel, bytes);
     if (!error && ranks > 8) {
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     }
     if (error) return error;
-    cudaLaunchAttribute together = {};
-    together.id = cudaLaunchAttributeClusterDimension;
-    together.val.clusterDim.x = ranks;
-    together.val.clusterDim.y = together.val.clusterDim.z = 1;
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = ranks;
+    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(clusters * ranks);
+    config.gridDim = dim3((unsigned)blocks);
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = bytes;
     config.stream = static_cast<cudaStream_t>(where);
-    config.attrs = &together;
-    config.numAttrs = 1;
+    config.attrs = attributes;
+    config.numAttrs = ranks > 1 ? 2 : 1;
     return cudaLaunchKernelEx(&config, kernel, call);
 }
 
@@ -62,25 +47,26 @@ Call call_of(const void *bytes) {
     return call;
 }
 
-// Whether small steps of blocks of 4 go through a kernel of their own, in one launch.
-constexpr bool FEW_POOLS = true;
-
 template <int SLICES>
-int launch_stream(const FoldChunks &call, void *where) {
-    const int clusters = (int)((places(call) + PARTS - 1) / PARTS);
-    return launch_clusters(fold_stream<SLICES>, call, clusters, SLICES, Shape<SLICES>::THREADS,
-                           sizeof(StreamShared<SLICES>), where);
+int launch_stream(const FoldChunks &call, long long clusters, void *where) {
+    return launch(fold_stream<SLICES>, call, clusters * SLICES, SLICES, Shape<SLICES>::THREADS,
+                  sizeof(StreamShared<SLICES>), where);
 }
 
-// Fold, in slices so narrow that 132 multiprocessors have work but take all clusters at once: 7 of
-// sixteen, of which each has one block of threads, or 28 of eight, of which each has two.
+int launch_few(const FoldChunks &call, void *where) {
+    return launch(fold_few, call, places(call) * FEW_SLICES, FEW_SLICES, FEW_THREADS,
+                  sizeof(FewShared), where);
+}
+
+// Fold, streams in slices so narrow that 132 multiprocessors have work but take all clusters at
+// once: 28 of eight, of which each multiprocessor has two blocks of threads.
 int launch_folding(const FoldChunks &call, void *where) {
     const long long clusters = (places(call) + PARTS - 1) / PARTS;
-    const int error = clusters <= 7    ? launch_stream<16>(call, where)
-                      : clusters <= 28 ? launch_stream<8>(call, where)
-                                       : launch_stream<4>(call, where);
+    const int error = places(call) <= FEW_PARTS ? launch_few(call, where)
+                      : clusters <= 28          ? launch_stream<8>(call, clusters, where)
+                                                : launch_stream<4>(call, clusters, where);
     if (error || takes_one_launch(call) || !call.saves.count) return error;
-    return launch(write_banks, call, call.saves.count, FOLD_THREADS, 0, true, where);
+    return launch(write_banks, call, call.saves.count, 1, FOLD_THREADS, 0, where);
 }
 
 template <class Number, class Weight>
@@ -88,8 +74,8 @@ int turn_some(const Queries &call, int processors, void *where) {
     const long long shares = (long long)call.tokens * (call.padded / HEADS_AT_ONCE);
     const long long needed = (shares + QUERY_WARPS - 1) / QUERY_WARPS;
     const int resident = QUERY_BLOCKS<Number> * processors;
-    return launch(turn_queries<Number, Weight>, call, needed < resident ? needed : resident,
-                  QUERY_WARPS * 32, 0, false, where);
+    return launch(turn_queries<Number, Weight>, call, needed < resident ? needed : resident, 1,
+                  QUERY_WARPS * 32, 0, where);
 }
 
 }  // namespace
@@ -106,28 +92,28 @@ const char *compress_words(int error) {
 // Advance `rows` decoding rows, blocks of 4.
 int pool_tokens_call(const void *bytes, int size, int rows, void *where) {
     if (size != sizeof(PoolTokens)) return cudaErrorInvalidValue;
-    return launch(pool_tokens, call_of<PoolTokens>(bytes), rows, POOL_THREADS, 0, false, where);
+    return launch(pool_tokens, call_of<PoolTokens>(bytes), rows, 1, POOL_THREADS, 0, where);
 }
 
 // Advance chunks, blocks of 4, with as many blocks of threads as `resident` at most.
 int pool_chunks_call(const void *bytes, int size, int resident, void *where) {
     if (size != sizeof(PoolChunks)) return cudaErrorInvalidValue;
     const auto call = call_of<PoolChunks>(bytes);
-    if (FEW_POOLS && call.blocks <= FEW_BLOCKS && call.saves.count <= FEW_ENTRIES) {
+    if (call.blocks <= FEW_BLOCKS && call.saves.count <= FEW_ENTRIES) {
         const int clusters = 1 + (call.blocks + POOL_RANKS - 1) / POOL_RANKS;
-        return launch_clusters(pool_few, call, clusters, POOL_RANKS, POOL_THREADS, 0, where);
+        return launch(pool_few, call, clusters * POOL_RANKS, POOL_RANKS, POOL_THREADS, 0, where);
     }
     const int most = call.blocks > call.saves.count ? call.blocks : call.saves.count;
-    const int error = launch(pool_chunks, call, most < resident ? most : resident, POOL_THREADS,
-                             sizeof(PoolShared), false, where);
+    const int error = launch(pool_chunks, call, most < resident ? most : resident, 1, POOL_THREADS,
+                             sizeof(PoolShared), where);
     if (error || !call.saves.count) return error;
-    return launch(write_entries, call, call.saves.count, POOL_THREADS, 0, true, where);
+    return launch(write_entries, call, call.saves.count, 1, POOL_THREADS, 0, where);
 }
 
 // Advance `rows` decoding rows, blocks of 128.
 int fold_tokens_call(const void *bytes, int size, int rows, void *where) {
     if (size != sizeof(FoldTokens)) return cudaErrorInvalidValue;
-    return launch(fold_tokens, call_of<FoldTokens>(bytes), rows, FOLD_THREADS, 0, false, where);
+    return launch(fold_tokens, call_of<FoldTokens>(bytes), rows, 1, FOLD_THREADS, 0, where);
 }
 
 // Advance chunks, blocks of 128.

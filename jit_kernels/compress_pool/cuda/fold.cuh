@@ -70,11 +70,12 @@ __global__ void __launch_bounds__(FOLD_THREADS) fold_tokens(const FoldTokens cal
     __shared__ float groups[GROUPS];
     const int thread = threadIdx.x, lane = thread % GROUP_LANES, group = thread / GROUP_LANES;
     const long long token = blockIdx.x;
+    const float4 gain = four(call.pages.weight + 4 * thread);
+    follow_launch_before();
     const float *const mine = call.from.rows + token * call.from.stride + 4 * thread;
     const float4 kv = four(mine), plain = four(mine + MAIN);
     const long long position = call.position[token], slot = call.ended.slots[token];
     const long long ring = call.ring[token];
-    const float4 gain = four(call.pages.weight + 4 * thread);
     Turn turn = {};
     if (group == GROUPS - 1) turn.load(call.ended.turn(token), lane);
     if (position < 0) return;
@@ -96,10 +97,11 @@ __global__ void __launch_bounds__(FOLD_THREADS) fold_tokens(const FoldTokens cal
         reinterpret_cast<float4 *>(call.banks.at(call.banks.bank(ring, position))) + thread;
     to[0] = highest, to[MAIN / 4] = total, to[MAIN / 2] = weighted;
     if (slot <= 0) return;
+    const Place place = call.pages.place(slot);
     float4 x = quotients(weighted, total);
     const float squares = squares_of_group(x);
     if (lane == 0) groups[group] = squares;
     __syncthreads();
     x = normed<MAIN>(x, squares_of_record(groups), gain, call.eps);
-    store_group(call.pages, slot, group, lane, x, turn);
+    store_group(place, group, lane, x, turn);
 }

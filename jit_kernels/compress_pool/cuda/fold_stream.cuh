@@ -23,7 +23,7 @@ struct FoldChunks {
 };
 
 // A step of one row, and of so few entries, needs no second launch: in each of its slices all that
-// reads the ring has one block of threads with all that writes it.
+// reads the ring has one block of threads with all that writes it, at least if the ring is read.
 __host__ __device__ inline bool takes_one_launch(const FoldChunks &call) {
     return call.rows == 1 && call.saves.count < PARTS;
 }
@@ -33,15 +33,12 @@ __host__ __device__ inline long long places(const FoldChunks &call) {
     return (call.blocks > 1 ? (long long)call.blocks : 1) + call.saves.count;
 }
 
-// What SLICES blocks of threads of a cluster have each; 96 KiB are on their way to one, or all that
-// it takes, which are 192.
+// What SLICES blocks of threads of a cluster have each; 96 KiB are on their way to one.
 template <int SLICES>
 struct Shape {
     static constexpr int SLICE = MAIN / SLICES, WARPS = SLICE / LANES, THREADS = PARTS * SLICE;
-    static constexpr int AHEAD = SLICES < 16 ? 4 * SLICES : BLOCK;
-    static constexpr int STAGE = SLICES, STAGES = AHEAD / STAGE;
-    // Means that meet in one block of threads: those of whole groups.
-    static constexpr int MEANS = SLICE < GROUP ? GROUP : SLICE;
+    // One token of a stage for each slice.
+    static constexpr int STAGE = SLICES, STAGES = 4, AHEAD = STAGES * STAGE;
 };
 
 // Of each token kv, gate, and what is added to that; of each record what meets there, means of the
@@ -49,7 +46,7 @@ struct Shape {
 template <int SLICES>
 struct StreamShared {
     float staged[PARTS][Shape<SLICES>::WARPS][Shape<SLICES>::AHEAD][3][LANES];
-    float mean[PARTS][Shape<SLICES>::MEANS], squares[PARTS][HALVES];
+    float mean[PARTS][Shape<SLICES>::SLICE], squares[PARTS][HALVES];
 };
 
 // One channel of a state; `scaled_highest` is what its name says.
@@ -72,10 +69,14 @@ struct Folded {
     }
 };
 
-// Tokens of phases [first, last] on their way to a warp, STAGES times STAGE of them at once.
-template <int STAGE, int STAGES>
+// Tokens of phases [first, last] on their way to a warp, STAGES times STAGE of them at once. As many
+// more come as far as the second cache, whole rows at a time: one thread of each slice asks for every
+// so many-th.
+template <int SLICES>
 struct Stream {
-    static constexpr int AHEAD = STAGE * STAGES, PIECES = LANES / 4, TOKENS = 32 / PIECES;
+    using Of = Shape<SLICES>;
+    static constexpr int STAGE = Of::STAGE, STAGES = Of::STAGES, AHEAD = Of::AHEAD;
+    static constexpr int PIECES = LANES / 4, TOKENS = 32 / PIECES;
     static constexpr unsigned PART = LANES * sizeof(float), TOKEN = 3 * PART;
     float (*staged)[3][LANES];
     long long stride;
@@ -83,6 +84,9 @@ struct Stream {
     // of all lanes: phase and place.
     const float *row, *ape;
     int first, last, phase, place;
+    // Of the token that this thread asks for next on behalf of all slices: row and phase.
+    const float *far;
+    int far_phase;
 
     // `token` is that of the phase `to`.
     __device__ void begin(const FoldChunks &call, long long token, int column, int from, int to) {
@@ -91,6 +95,9 @@ struct Stream {
         row = call.from.rows + (token - (to - from) + nth) * stride + at;
         ape = call.from.ape + (from + nth) * FOLDED_ROW + MAIN + at;
         first = phase = from, last = to, place = 0;
+        const bool asks = lane == 0 && column % Of::SLICE == 0;
+        far_phase = asks ? from + AHEAD + column / Of::SLICE : BLOCK;
+        far = call.from.rows + (token - (to - far_phase)) * stride;
 #pragma unroll 1
         for (int stage = 0; stage < STAGES; stage++) ask();
     }
@@ -108,14 +115,10 @@ struct Stream {
             row += TOKENS * stride, ape += TOKENS * FOLDED_ROW;
         }
         end_copies();
+        if (far_phase <= last) bring_near<FOLDED_ROW * (int)sizeof(float)>(far);
+        far += STAGE * stride, far_phase += STAGE;
         phase += STAGE;
         place = place + STAGE == AHEAD ? 0 : place + STAGE;
-    }
-    // Ask for those whose place the oldest had, if not all of them are on their way.
-    __device__ void ask_more() {
-        if (AHEAD < BLOCK) return ask();
-        end_copies();
-        place += STAGE;
     }
     // Leave what was asked for.
     __device__ void drop() const {
@@ -136,7 +139,7 @@ struct Stream {
                 kv[i] = token[0][lane], gate[i] = __fadd_rn(token[1][lane], token[2][lane]);
             }
             __syncwarp();
-            ask_more();
+            ask();
             // Tokens past the last one change no bit: they weigh 0 and take nothing.
             if (done + STAGE - 1 > last) {
 #pragma unroll
@@ -228,68 +231,70 @@ struct Task {
     }
 };
 
-// Tell the cluster a warp's channels of a record: their means where their group is stored, the sum
-// of their squares to all.
+// Tell all SLICES blocks of a cluster, at `place` in their memory, the sum of the squares of a warp's
+// channels.
 template <int SLICES>
-__device__ inline void tell_means(StreamShared<SLICES> &shared, int part, int column, float x) {
-    using Of = Shape<SLICES>;
+__device__ inline void tell_squares(float *place, float x) {
     const int lane = threadIdx.x % 32, first = 4 * (lane % (LANES / 4));
-    const int owner = column / Of::MEANS * (Of::MEANS / Of::SLICE);
-    float *const mean = &shared.mean[part][column % Of::MEANS + lane];
-    store_in_cluster((unsigned)__cvta_generic_to_shared(mean), owner, x);
     const float4 mine =
         make_float4(__shfl_sync(ALL, x, first), __shfl_sync(ALL, x, first + 1),
                     __shfl_sync(ALL, x, first + 2), __shfl_sync(ALL, x, first + 3));
     const float squares = squares_of_lanes<LANES / 4>(mine);
-    float *const sum = &shared.squares[part][column / LANES];
-    if (lane < SLICES) store_in_cluster((unsigned)__cvta_generic_to_shared(sum), lane, squares);
+    if (lane < SLICES) store_in_cluster((unsigned)__cvta_generic_to_shared(place), lane, squares);
 }
 
-// Norm a group whose record has met, and store it.
-template <int SLICES>
-__device__ inline void store_means(const FoldChunks &call, const StreamShared<SLICES> &shared,
-                                   int part, int group, long long slot, float4 gain,
+// Norm a group whose record has met, and store it; `mean` is that of the group's channels.
+__device__ inline void store_means(const FoldChunks &call, const float (&squares)[HALVES],
+                                   const float *mean, int group, const Place &place, float4 gain,
                                    const Turn &turn) {
     const int lane = threadIdx.x % GROUP_LANES;
     float groups[GROUPS];
 #pragma unroll
-    for (int i = 0; i < GROUPS; i++) {
-        groups[i] = __fadd_rn(shared.squares[part][2 * i], shared.squares[part][2 * i + 1]);
-    }
-    const float4 x = four(&shared.mean[part][group * GROUP % Shape<SLICES>::MEANS + 4 * lane]);
-    const float4 y = normed<MAIN>(x, squares_of_record(groups), gain, call.eps);
-    store_group(call.pages, slot, group, lane, y, turn);
+    for (int i = 0; i < GROUPS; i++) groups[i] = __fadd_rn(squares[2 * i], squares[2 * i + 1]);
+    const float4 y =
+        normed<MAIN>(four(mean + 4 * lane), squares_of_record(groups), gain, call.eps);
+    store_group(place, group, lane, y, turn);
 }
 
 template <int SLICES>
-__global__ void __launch_bounds__(Shape<SLICES>::THREADS, SLICES < 16 ? 2 : 1)
+__global__ void __launch_bounds__(Shape<SLICES>::THREADS, 2)
     fold_stream(const FoldChunks call) {
     using Of = Shape<SLICES>;
     extern __shared__ __align__(16) unsigned char memory[];
     auto &shared = *reinterpret_cast<StreamShared<SLICES> *>(memory);
     const bool once = takes_one_launch(call);
-    if (!once) let_next_begin();
     // Others of the cluster must have begun when their memory is written.
     begin_in_cluster();
+    follow_launch_before();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = warp / Of::WARPS;
     const int column = blockIdx.x % SLICES * Of::SLICE + warp % Of::WARPS * LANES;
     const int group = column / GROUP, group_lane = lane % GROUP_LANES;
-    Stream<Of::STAGE, Of::STAGES> stream = {shared.staged[part][warp % Of::WARPS]};
+    Stream<SLICES> stream = {shared.staged[part][warp % Of::WARPS]};
     Task task(call, (long long)(blockIdx.x / SLICES) * PARTS + part);
     Folded state;
     task.make(call, column, stream, state);
     const bool record = task.live && task.block >= 0, stores = record && column % GROUP == 0;
     float4 gain = {};
     Turn turn = {};
+    Place place = {};
     if (stores) gain = four(call.pages.weight + group * GROUP + 4 * group_lane);
     if (stores && group == GROUPS - 1) turn.load(call.ended.turn(task.block), group_lane);
+    if (stores) place = call.pages.place(task.to);
     __syncwarp();
     await_cluster();
-    if (record) tell_means(shared, part, column, quotient(state.weighted, state.total));
+    float *const mean = shared.mean[part];
+    if (record) {
+        const float x = quotient(state.weighted, state.total);
+        mean[column % Of::SLICE + lane] = x;
+        tell_squares<SLICES>(&shared.squares[part][column / LANES], x);
+    }
     __syncwarp();
     arrive_in_cluster();
     await_cluster();
-    if (stores) store_means(call, shared, part, group, task.to, gain, turn);
+    if (stores) {
+        store_means(call, shared.squares[part], mean + column % Of::SLICE, group, place, gain,
+                    turn);
+    }
     if (record || !task.live) return;
     // Banks are written once all parts of the cluster have read theirs.
     float *const to =
@@ -301,7 +306,7 @@ __global__ void __launch_bounds__(Shape<SLICES>::THREADS, SLICES < 16 ? 2 : 1)
 __global__ void __launch_bounds__(FOLD_THREADS) write_banks(const FoldChunks call) {
     const Saves &saves = call.saves;
     const long long nth = blockIdx.x, source = saves.source[nth], target = saves.target[nth];
-    await_launch_before();
+    follow_launch_before();
     if (source < 0) return;
     const float4 *const from =
         reinterpret_cast<const float4 *>(saves.fetched + nth * (3 * MAIN)) + threadIdx.x;

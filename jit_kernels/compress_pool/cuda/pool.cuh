@@ -122,18 +122,23 @@ __device__ inline float4 mean_of(const float4 (&kv)[SLOTS], const float4 (&gate)
 
 // Norm, rotate and store a block. `groups` is where the warps of a record meet; what they left
 // there the time before last is not read any more.
-__device__ inline void store_block(const Pages &main, const Pages &index, long long slot, float4 x,
-                                   float4 gain, const Turn &turn, float eps, float *groups) {
+__device__ inline void store_block(const Place &place, float4 x, float4 gain, const Turn &turn,
+                                   float eps, float *groups) {
     const int thread = threadIdx.x, lane = thread % GROUP_LANES, group = thread / GROUP_LANES;
     if (thread >= MAIN_THREADS) {
-        store_key(index, slot, x, gain, turn, eps);
+        store_key(place, x, gain, turn, eps);
         return;
     }
     const float squares = squares_of_group(x);
     if (lane == 0) groups[group] = squares;
     asm volatile("bar.sync 1, %0;" ::"n"(MAIN_THREADS) : "memory");
     x = normed<MAIN>(x, squares_of_record(groups), gain, eps);
-    store_group(main, slot, group, lane, x, turn);
+    store_group(place, group, lane, x, turn);
+}
+
+// Where a thread's branch of a block is stored.
+__device__ inline Place place_of(const Pages &main, const Pages &index, long long slot) {
+    return threadIdx.x < MAIN_THREADS ? main.place(slot) : index.place(slot);
 }
 
 // Which threads of a block have channels that turn, or may ask for a turn at no cost.
@@ -163,13 +168,14 @@ struct PoolTokens {
 __global__ void __launch_bounds__(POOL_THREADS) pool_tokens(const PoolTokens call) {
     __shared__ float groups[GROUPS];
     const Columns at;
+    const float4 gain = gain_of(call.main, call.index);
+    follow_launch_before();
     const long long token = blockIdx.x;
     const float *const mine = call.from.rows + token * call.from.stride;
     const float4 kv_a = four(mine + at.kv), kv_b = four(mine + at.kv + at.series);
     float4 gate_a = four(mine + at.gate), gate_b = four(mine + at.gate + at.series);
     const long long position = call.position[token], slot = call.ended.slots[token];
     const long long ring = call.ring[token];
-    const float4 gain = gain_of(call.main, call.index);
     const Turn turn = turn_of(call.ended, token);
     if (position < 0) return;
     const int last = call.rings.place(position);
@@ -197,7 +203,8 @@ __global__ void __launch_bounds__(POOL_THREADS) pool_tokens(const PoolTokens cal
     if (slot <= 0) return;
     kv[SLOTS - 1] = kv_b;
     gate[SLOTS - 1] = gate_b;
-    store_block(call.main, call.index, slot, mean_of(kv, gate), gain, turn, call.eps, groups);
+    const Place place = place_of(call.main, call.index, slot);
+    store_block(place, mean_of(kv, gate), gain, turn, call.eps, groups);
 }
 
 struct PoolChunks {
@@ -293,7 +300,6 @@ __device__ inline float4 staged_mean(const Wanted &block, const float4 (*staged)
 __global__ void __launch_bounds__(POOL_THREADS, 2) pool_chunks(const PoolChunks call) {
     extern __shared__ __align__(16) unsigned char memory[];
     PoolShared &shared = *reinterpret_cast<PoolShared *>(memory);
-    let_next_begin();
     const Columns at;
     float4 ape[SLOTS];
 #pragma unroll
@@ -301,6 +307,7 @@ __global__ void __launch_bounds__(POOL_THREADS, 2) pool_chunks(const PoolChunks 
         ape[i] = four(call.from.ape + i % RATIO * ROW + at.gate + (i < RATIO ? 0 : at.series));
     }
     const float4 gain = gain_of(call.main, call.index);
+    follow_launch_before();
     int made = 0;
     const long long step = gridDim.x;
     for (long long first = blockIdx.x; first < call.blocks; first += LISTED * step) {
@@ -320,11 +327,11 @@ __global__ void __launch_bounds__(POOL_THREADS, 2) pool_chunks(const PoolChunks 
             const Wanted &block = shared.list[i];
             if (block.slot <= 0) continue;
             const Turn turn = turn_of(call.ended, first + i * step);
+            const Place place = place_of(call.main, call.index, block.slot);
             const auto staged = shared.staged[i % STAGES];
             const float4 mean = block.fresh >= SLOTS - 1 ? staged_mean<true>(block, staged, ape)
                                                          : staged_mean<false>(block, staged, ape);
-            store_block(call.main, call.index, block.slot, mean, gain, turn, call.eps,
-                        shared.groups[made]);
+            store_block(place, mean, gain, turn, call.eps, shared.groups[made]);
             made ^= 1;
         }
         await_copies<0>();
@@ -360,7 +367,7 @@ __global__ void __launch_bounds__(POOL_THREADS) write_entries(const PoolChunks c
             entry[i] = sum(four(from + 4 * i * POOL_THREADS), four(ape + 4 * i * POOL_THREADS));
         }
     }
-    await_launch_before();
+    follow_launch_before();
     if (source < 0) return;
     float *const to = call.rings.state + target * ROW + 4 * threadIdx.x;
     const float *const fetched = saves.fetched + nth * ROW + 4 * threadIdx.x;

@@ -91,68 +91,68 @@ __device__ inline float4 loaded_mean(const PoolChunks &call, const Wanted &block
 // Make a block that reads no ring.
 __device__ inline void pool_few_block(const PoolChunks &call, long long nth, float *groups) {
     const Columns at;
+    float4 kv[SLOTS] = {}, gate[SLOTS] = {}, ape[SLOTS];
+    load_ape(call, at, ape);
+    const float4 gain = gain_of(call.main, call.index);
+    follow_launch_before();
     Guess guess(call, nth);
     Begins begins;
     begins.load(call.chunks, nullptr, call.rows);
-    float4 kv[SLOTS] = {}, gate[SLOTS] = {}, ape[SLOTS];
     if (guess.likely >= 0) load_slots(call, guess.likely, at, kv, gate);
-    load_ape(call, at, ape);
-    const float4 gain = gain_of(call.main, call.index);
     const Turn turn = turn_of(call.ended, nth);
     if (guess.slot <= 0) return;
+    const Place place = place_of(call.main, call.index, guess.slot);
     const Wanted block = guess.check(call, begins);
     if (reads_ring(block)) return;
     if (block.token != guess.likely) load_slots(call, block.token, at, kv, gate);
     const float4 mean = loaded_mean<false>(call, block, at, kv, gate, ape);
-    store_block(call.main, call.index, block.slot, mean, gain, turn, call.eps, groups);
+    store_block(place, mean, gain, turn, call.eps, groups);
 }
 
 // An entry to be written, of which a thread has ROW_PARTS times four columns.
 struct Entry {
-    float4 parts[ROW_PARTS];
-    long long target;
-    bool live;
+    float4 parts[ROW_PARTS], ape[ROW_PARTS];
+    long long source, target, likely, position;
 
-    __device__ void load(const float *from) {
+    __device__ static void load(float4 (&to)[ROW_PARTS], const float *from) {
 #pragma unroll
         for (int i = 0; i < ROW_PARTS; i++) {
-            parts[i] = four(from + 4 * (i * POOL_THREADS + threadIdx.x));
+            to[i] = four(from + 4 * (i * POOL_THREADS + threadIdx.x));
         }
     }
-    __device__ void read(const PoolChunks &call, int nth) {
-        const Chunks &chunks = call.chunks;
+    __device__ void load_token(const PoolChunks &call, long long token, int phase) {
+        position = call.chunks.position[token];
+        load(parts, call.from.rows + token * call.from.stride);
+        load(ape, call.from.ape + phase * ROW);
+    }
+    // Ask for what it likely is: one of the last tokens of one row that begins with a block.
+    __device__ void ask(const PoolChunks &call, int nth) {
         const Saves &saves = call.saves;
-        live = false;
+        source = likely = -1;
         if (nth >= saves.count) return;
-        // Likely the last tokens of one row.
-        const long long likely = (long long)call.tokens - saves.count + nth;
-        const bool bold = call.rows == 1 && likely >= 0;
-        const long long source = saves.source[nth], token = source - saves.old;
-        long long position = 0;
-        target = saves.target[nth];
-        if (bold) {
-            position = chunks.position[likely];
-            load(call.from.rows + likely * call.from.stride);
-        }
+        source = saves.source[nth], target = saves.target[nth];
+        const long long token = (long long)call.tokens - saves.count + nth;
+        if (call.rows != 1 || token < 0) return;
+        likely = token;
+        load_token(call, token, (int)(token % RATIO));
+    }
+    // Read what it is, once that is known.
+    __device__ void read(const PoolChunks &call) {
+        const long long token = source - call.saves.old;
         if (source < 0) return;
-        live = true;
         if (token < 0) {
-            const long long ring = chunks.ring[source / call.rings.span];
-            load(call.rings.entry(ring, (int)(source % call.rings.span), 0));
+            const long long ring = call.chunks.ring[source / call.rings.span];
+            load(parts, call.rings.entry(ring, (int)(source % call.rings.span), 0));
             return;
         }
-        if (!bold || token != likely) {
-            position = chunks.position[token];
-            load(call.from.rows + token * call.from.stride);
+        if (token != likely || position % RATIO != likely % RATIO) {
+            load_token(call, token, (int)(call.chunks.position[token] % RATIO));
         }
-        const float *const ape = call.from.ape + position % RATIO * ROW;
 #pragma unroll
-        for (int i = 0; i < ROW_PARTS; i++) {
-            parts[i] = sum(parts[i], four(ape + 4 * (i * POOL_THREADS + threadIdx.x)));
-        }
+        for (int i = 0; i < ROW_PARTS; i++) parts[i] = sum(parts[i], ape[i]);
     }
     __device__ void write(const PoolChunks &call) const {
-        if (!live) return;
+        if (source < 0) return;
         float *const to = call.rings.state + target * ROW;
 #pragma unroll
         for (int i = 0; i < ROW_PARTS; i++) {
@@ -170,8 +170,9 @@ struct RingBlocks {
 __device__ inline void pool_few_rings(const PoolChunks &call, int rank, RingBlocks &shared,
                                       float (*groups)[GROUPS]) {
     Entry entries[RANK_ENTRIES];
+    follow_launch_before();
 #pragma unroll
-    for (int i = 0; i < RANK_ENTRIES; i++) entries[i].read(call, rank + i * POOL_RANKS);
+    for (int i = 0; i < RANK_ENTRIES; i++) entries[i].ask(call, rank + i * POOL_RANKS);
     if (threadIdx.x < 32) {
         const int lane = threadIdx.x;
         Guess guess(call, rank + (long long)lane * POOL_RANKS);
@@ -182,6 +183,8 @@ __device__ inline void pool_few_rings(const PoolChunks &call, int rank, RingBloc
         const unsigned readers = __ballot_sync(ALL, block.slot > 0 && reads_ring(block));
         if (lane == 0) shared.readers = readers;
     }
+#pragma unroll
+    for (int i = 0; i < RANK_ENTRIES; i++) entries[i].read(call);
     __syncthreads();
     int made = 0;
     for (unsigned readers = shared.readers; readers; readers &= readers - 1) {
@@ -193,8 +196,8 @@ __device__ inline void pool_few_rings(const PoolChunks &call, int rank, RingBloc
         load_ape(call, at, ape);
         const float4 mean = loaded_mean<true>(call, block, at, kv, gate, ape);
         const Turn turn = turn_of(call.ended, rank + (long long)which * POOL_RANKS);
-        store_block(call.main, call.index, block.slot, mean, gain_of(call.main, call.index), turn,
-                    call.eps, groups[made]);
+        store_block(place_of(call.main, call.index, block.slot), mean,
+                    gain_of(call.main, call.index), turn, call.eps, groups[made]);
         made ^= 1;
     }
     __syncwarp();

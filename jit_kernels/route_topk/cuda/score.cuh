@@ -15,6 +15,13 @@ struct Call {
     float scale;
 };
 
+// Wait until all that the launch before wrote is there, then let the next one begin: its blocks take
+// the places of those that end.
+__device__ inline void follow_launch_before() {
+    cudaGridDependencySynchronize();
+    cudaTriggerProgrammaticLaunchCompletion();
+}
+
 // sqrt(softplus(x)), relatively exact far below zero too: log(1 + u) / u is a polynomial, for u from
 // 0 to 1 within 2e-7.
 __device__ inline float score(float x) {
