@@ -44,12 +44,6 @@ __device__ inline void give_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-// Wait for `threads` threads of the block, whole warps.
-template <int THREADS>
-__device__ inline void meet() {
-    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
-}
-
 // Wait for all threads of the cluster. Of what they did before, only barriers that were made and
 // shown need be seen after; waiting for all that they wrote would take as long as a tile.
 __device__ inline void meet_cluster() {
@@ -107,14 +101,7 @@ __device__ inline void await_phase(unsigned long long *barrier, unsigned phase) 
     }
 }
 
-// Copy 16 bytes of global memory into shared memory without waiting, or write zeros there.
-__device__ inline void copy_or_clear(void *to, const void *from, bool copies) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
-                 "l"(from), "r"(copies ? 16 : 0)
-                 : "memory");
-}
-
-// Copy 16 bytes, or do nothing.
+// Copy 16 bytes of global memory into shared memory without waiting, or do nothing.
 __device__ inline void copy_if(void *to, const void *from, bool copies) {
     asm volatile(
         "{\n"
@@ -200,11 +187,6 @@ __device__ inline float2 read_or_zero(const float *from, bool reads) {
         : "=&f"(value.x), "=&f"(value.y)
         : "l"(from), "r"((int)reads));
     return value;
-}
-
-// Bring a line of memory into the L2 cache; what it holds may still change.
-__device__ inline void ask_cache(const void *line) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
 }
 
 // Load four matrices of 8 rows and 8 bfloat16 channels; a lane names one of the rows.
