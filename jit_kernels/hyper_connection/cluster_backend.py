@@ -4,8 +4,11 @@ The sources are in `cluster`; they are compiled by nvcc at first use. They take 
 streams, 16 bytes aligned, of 256 channels for each of 1, 2, 4, 8 or 16 blocks, or of 7,168; other
 streams go through Triton.
 
+Up to `FEW_TOKENS` tokens of 4,096 or 7,168 channels are mixed by two launches that all
+multiprocessors share: one multiplies pieces of the channels, one mixes tokens. 0 switches them off.
+
 A token's bits do not depend on its company: how its channels are split and in which order they are
-summed follows from their number alone.
+summed follows from their number alone, and the two launches do it as clusters do.
 """
 
 import ctypes
@@ -19,9 +22,22 @@ from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
 from jit_kernels.hyper_connection import triton_backend
 
-__all__ = ["Split", "mhc_head", "mhc_pre", "mhc_pre_norm", "most_groups", "split"]
+__all__ = [
+    "FEW_TOKENS",
+    "Split",
+    "mhc_head",
+    "mhc_pre",
+    "mhc_pre_norm",
+    "most_groups",
+    "split",
+]
 
+# What the sources call `FEW` at most.
+FEW_TOKENS = 256
 _STREAMS, _TILE = 4, 16
+_FEW_WIDTHS = (4096, 7168)
+# Sums of a token that the two launches hand over, in pieces of its channels.
+_PIECES, _SENT = 128, 32
 
 
 class Split(NamedTuple):
@@ -51,13 +67,12 @@ def mhc_pre(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Mix streams into a block input; see `jit_kernels.hyper_connection.mhc_pre`."""
     weights, eps = (fn, base, scale), (norm_eps, hc_eps)
-    groups = _groups_for(streams, fn, None)
-    if not groups:
+    if not _fits(streams, fn, None):
         return triton_backend.mhc_pre(
             streams, *weights, iterations=iterations, norm_eps=norm_eps, hc_eps=hc_eps
         )
     gates, mixing = _gates(streams)
-    return _call(groups, streams, weights, None, eps, iterations, gates, mixing), gates, mixing
+    return _call(streams, weights, None, eps, iterations, gates, mixing), gates, mixing
 
 
 def mhc_pre_norm(
@@ -73,13 +88,12 @@ def mhc_pre_norm(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Mix streams and norm the result; see `jit_kernels.hyper_connection.mhc_pre_norm`."""
     weights, eps = (fn, base, scale), (norm_eps, hc_eps)
-    groups = _groups_for(streams, fn, weight)
-    if not groups:
+    if not _fits(streams, fn, weight):
         return triton_backend.mhc_pre_norm(
             streams, *weights, weight, iterations=iterations, norm_eps=norm_eps, hc_eps=hc_eps
         )
     gates, mixing = _gates(streams)
-    return _call(groups, streams, weights, weight, eps, iterations, gates, mixing), gates, mixing
+    return _call(streams, weights, weight, eps, iterations, gates, mixing), gates, mixing
 
 
 def mhc_head(
@@ -92,30 +106,23 @@ def mhc_head(
     hc_eps: float,
 ) -> torch.Tensor:
     """Mix streams into one; see `jit_kernels.hyper_connection.mhc_head`."""
-    groups = _groups_for(streams, fn, None)
-    if not groups:
+    if not _fits(streams, fn, None):
         return triton_backend.mhc_head(streams, fn, base, scale, norm_eps=norm_eps, hc_eps=hc_eps)
-    return _call(groups, streams, (fn, base, scale), None, (norm_eps, hc_eps), 0, None, None)
+    return _call(streams, (fn, base, scale), None, (norm_eps, hc_eps), 0, None, None)
 
 
-def _groups_for(streams: torch.Tensor, fn: torch.Tensor, norm: torch.Tensor | None) -> int:
-    """Return how many clusters mix these streams, 0 where the kernel does not take them."""
-    tokens, _, width = streams.shape
-    how = split(width)
-    aligned = fn.data_ptr() % 16 == 0 and (norm is None or norm.data_ptr() % 16 == 0)
-    if how is None or not tokens or not aligned or not _fits(streams):
-        return 0
-    return min(-(-tokens // _TILE), most_groups(streams.device, how.ranks))
-
-
-def _fits(streams: torch.Tensor) -> bool:
-    """Say whether streams are laid out as the kernels take them, however wide."""
+def _fits(streams: torch.Tensor, fn: torch.Tensor, norm: torch.Tensor | None) -> bool:
+    """Say whether the kernels take these streams, as they are laid out, on their device."""
+    how = split(streams.shape[2])
     return (
         streams.dtype == torch.bfloat16
+        and streams.shape[0] > 0
         and streams.shape[1] == _STREAMS
+        and how is not None
         and streams.stride(2) == 1
         and not any(stride % 8 for stride in streams.stride()[:2])
-        and streams.data_ptr() % 16 == 0
+        and not any(x is not None and x.data_ptr() % 16 for x in (streams, fn, norm))
+        and most_groups(streams.device, how.ranks) > 0
     )
 
 
@@ -126,7 +133,6 @@ def _gates(streams: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _call(
-    groups: int,
     streams: torch.Tensor,
     weights: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     norm: torch.Tensor | None,
@@ -139,30 +145,27 @@ def _call(
     fn, base, scale = (tensor.contiguous() for tensor in weights)
     norm = None if norm is None else norm.contiguous()
     tokens, _, width = streams.shape
-    how = split(width)
-    assert how is not None
     mixed = streams.new_empty((tokens, width))
-    library = _library()
-    error = launched(
-        streams.device,
-        library.mix_in_clusters_call,
-        streams.data_ptr(),
-        streams.stride(0),
-        streams.stride(1),
-        fn.data_ptr(),
-        base.data_ptr(),
-        scale.data_ptr(),
+    arguments = (
+        *(streams.data_ptr(), streams.stride(0), streams.stride(1)),
+        *(fn.data_ptr(), base.data_ptr(), scale.data_ptr()),
         None if norm is None else norm.data_ptr(),
         mixed.data_ptr(),
         None if post is None else post.data_ptr(),
         None if mixing is None else mixing.data_ptr(),
-        tokens,
-        width,
-        *how,
-        groups,
-        iterations,
-        *eps,
     )
+    how, numbers = split(width), (iterations, *eps)
+    assert how is not None
+    library = _library()
+    if tokens <= FEW_TOKENS and width in _FEW_WIDTHS:
+        _prepare(streams.device)
+        sums = streams.new_empty((tokens, _PIECES, _SENT), dtype=torch.float32)
+        rest = (sums.data_ptr(), tokens, width, *numbers)
+        error = launched(streams.device, library.mix_few_call, *arguments, *rest)
+    else:
+        groups = min(-(-tokens // _TILE), most_groups(streams.device, how.ranks))
+        rest = (tokens, width, *how, groups, *numbers)
+        error = launched(streams.device, library.mix_in_clusters_call, *arguments, *rest)
     if error:
         raise RuntimeError(f"mhc_pre: {library.mix_in_clusters_words(error).decode()}")
     return mixed
@@ -176,12 +179,27 @@ def most_groups(device: torch.device, ranks: int) -> int:
 
 
 @functools.cache
+def _prepare(device: torch.device) -> None:
+    """Let a device take the two launches."""
+    library = _library()
+    with torch.cuda.device(device):
+        error = library.mix_few_prepare()
+    if error:
+        raise RuntimeError(f"mhc_pre: {library.mix_in_clusters_words(error).decode()}")
+
+
+@functools.cache
 def _library() -> ctypes.CDLL:
     library = load("mix_in_clusters", Path(__file__).parent / "cluster")
     pointer, number, wide = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
     library.mix_in_clusters_call.argtypes = [
         *(pointer, wide, wide, *[pointer] * 7),
         *([number] * 6),
+        *(ctypes.c_float, ctypes.c_float, pointer),
+    ]
+    library.mix_few_call.argtypes = [
+        *(pointer, wide, wide, *[pointer] * 8),
+        *([number] * 3),
         *(ctypes.c_float, ctypes.c_float, pointer),
     ]
     library.mix_in_clusters_words.restype = ctypes.c_char_p

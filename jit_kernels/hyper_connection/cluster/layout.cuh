@@ -46,8 +46,9 @@ struct Call {
     const float *fn, *base, *scale, *weight;
     __nv_bfloat16 *mixed;
     float *post, *mixing;
+    float *sums;  // of few tokens: what the first launch leaves to the second
     int tokens, width, slice, ranks, iterations;
-    int least, more;  // tiles of a group; the first `more` groups have one more
+    int least, more;  // of clusters: tiles of a group; the first `more` groups have one more
     float norm_eps, hc_eps, per_number, per_channel;  // the last two are 1 / (4 width), 1 / width
 };
 

@@ -91,9 +91,9 @@ struct Choice {
 constexpr int BYTES = sizeof(Shared), WIDE_BYTES = sizeof(WideShared<3>);
 // Of the head, of streams without norm, with norm; then those of 448 channels a block.
 constexpr Choice KERNELS[] = {
-    {mix_staged<1, false>, BYTES},      {mix_staged<3, false>, BYTES},
-    {mix_staged<3, true>, BYTES},       {mix_wide<1, false>, sizeof(WideShared<1>)},
-    {mix_wide<3, false>, WIDE_BYTES},   {mix_wide<3, true>, WIDE_BYTES}};
+    {mix_staged<1, false>, BYTES},    {mix_staged<3, false>, BYTES},
+    {mix_staged<3, true>, BYTES},     {mix_wide<1, false>, sizeof(WideShared<1>)},
+    {mix_wide<3, false>, WIDE_BYTES}, {mix_wide<3, true>, WIDE_BYTES}};
 constexpr int WIDER = 3;
 
 struct Launch {
@@ -163,8 +163,8 @@ int mix_in_clusters_call(const void *streams, long long token_stride, long long 
     const int tiles = (tokens + TOKENS - 1) / TOKENS;
     const Call call = {static_cast<const __nv_bfloat16 *>(streams), token_stride, stream_stride,
                        fn, base, scale, weight, static_cast<__nv_bfloat16 *>(mixed), post, mixing,
-                       tokens, width, slice, ranks, iterations, tiles / groups, tiles % groups,
-                       norm_eps, hc_eps, 1.0f / (STREAMS * width), 1.0f / width};
+                       nullptr, tokens, width, slice, ranks, iterations, tiles / groups,
+                       tiles % groups, norm_eps, hc_eps, 1.0f / (STREAMS * width), 1.0f / width};
     const Choice &choice = KERNELS[(slice > SLICE ? WIDER : 0) + (!mixing ? 0 : weight ? 2 : 1)];
     const Launch launch(ranks, groups, choice.bytes, static_cast<cudaStream_t>(where));
     return cudaLaunchKernelEx(&launch.config, choice.kernel, call);

@@ -1,6 +1,7 @@
 """Hyper-connections in one launch each, against the reference."""
 
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -259,6 +260,61 @@ def test_clusters_give_the_same_bits_each_time(tokens: int, width: int) -> None:
     for _ in range(50):
         again = cluster_backend.mhc_pre_norm(x, *mine, gain, iterations=20, **EPS)
         assert all(map(torch.equal, again, first))
+
+
+def in_clusters(monkeypatch: pytest.MonkeyPatch, x: torch.Tensor, *rest: Any) -> list[torch.Tensor]:
+    """Return what `mix_all` gives where no number of tokens is small."""
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster_backend, "FEW_TOKENS", 0)
+        return mix_all(cluster_backend, x, *rest)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("width", [4096, 7168])
+def test_few_tokens_have_the_bits_of_clusters(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for tokens in (1, 2, 15, 16, 17, 64, 127, 128, 129, 240, 255, 256):
+        mine, gain = weights(4, width), torch.randn(width)
+        x = torch.randn(tokens, 4, width).bfloat16()
+
+        got = mix_all(cluster_backend, x, mine, gain)
+
+        want = in_clusters(monkeypatch, x, mine, gain)
+        assert all(map(torch.equal, got, want)), f"{tokens} tokens"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("width", [4096, 7168])
+@pytest.mark.parametrize("tokens", [3, 250])
+def test_few_tokens_among_others_have_the_bits_of_clusters(
+    tokens: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, gain = weights(4, width), torch.randn(width)
+    wider = torch.full((2 * tokens, 6, width + 24), torch.nan).bfloat16()
+    x = wider[::2, 1:5, 8 : width + 8].normal_()
+
+    got = mix_all(cluster_backend, x, mine, gain)
+
+    assert all(map(torch.equal, got, in_clusters(monkeypatch, x, mine, gain)))
+    assert all(map(torch.equal, got, mix_all(cluster_backend, x.contiguous(), mine, gain)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("width", [4096, 7168])
+def test_two_streams_of_launches_mix_few_tokens_at_once(width: int) -> None:
+    mine, gain = weights(4, width), torch.randn(width)
+    inputs = [torch.randn(200, 4, width).bfloat16() for _ in range(2)]
+    wants = [mix_all(cluster_backend, x, mine, gain) for x in inputs]
+    lanes = [torch.cuda.Stream() for _ in inputs]
+    torch.cuda.synchronize()
+    gots: list[list[torch.Tensor]] = []
+    for _ in range(20):
+        for x, lane in zip(inputs, lanes, strict=True):
+            with torch.cuda.stream(lane):
+                gots.append(mix_all(cluster_backend, x, mine, gain))
+    torch.cuda.synchronize()
+
+    for i, got in enumerate(gots):
+        assert all(map(torch.equal, got, wants[i % 2]))
 
 
 @pytest.mark.gpu
