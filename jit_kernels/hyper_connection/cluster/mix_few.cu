@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(PIECE_THREADS, 2)
     run_piece(call, *reinterpret_cast<PieceMemory<Shape, EIGHTS> *>(memory));
 }
 
-// Two blocks of a multiprocessor fit into the registers that one of the first launch leaves.
+// As many blocks as shared memory has room for beside one of the first launch have registers there.
 template <class Shape, bool HEAD, bool NORM>
 __global__ void __maxnreg__(Shape::TOKEN_REGISTERS) mix_tokens(const __grid_constant__ Call call) {
     extern __shared__ __align__(128) unsigned char memory[];

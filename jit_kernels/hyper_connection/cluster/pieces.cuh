@@ -36,7 +36,7 @@ struct Broad {
     static constexpr int WIDTH = WIDE * MAX_RANKS, BLOCK = WIDE;
     static constexpr int PRODUCTS = WIDE_STEPS, CHAINS = 1;
     static constexpr bool LEAST_FIRST = false;
-    static constexpr int TOKEN_REGISTERS = 64;
+    static constexpr int TOKEN_REGISTERS = 72;
 
     static __device__ int stream(int piece, int) { return piece % STREAMS; }
     static __device__ int channel(int piece, int product) {

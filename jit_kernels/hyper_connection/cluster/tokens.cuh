@@ -76,8 +76,11 @@ __device__ inline float add_fours(const float (&sums)[FOUR_PIECES][SENT], int li
 template <bool HEAD, class Memory>
 __device__ inline void run_token_gater(const Call &call, Memory &memory, int token) {
     const int lane = threadIdx.x % 32;
-    const Line<HEAD> line(call);
+    // The loads themselves may come after the wait.
+    ask_cache(call.scale);
+    ask_cache(call.base);
     cudaGridDependencySynchronize();
+    const Line<HEAD> line(call);
     meet<1, TOKEN_THREADS>();
     const float sum = add_fours(memory.sums, lane < (HEAD ? STREAMS : LINES) ? lane : LINES);
     const float z = line.logit(call, sum), gate = sigmoid(z);
@@ -105,9 +108,10 @@ struct Share {
     int lane, mixer;
 
     __device__ bool exists(int i) const { return lane + i % PER_RANK * 32 < EIGHTS; }
+    // Those of an eight that does not exist are the rank's last.
     __device__ int channel(int i) const {
         const int rank = mixer + i / PER_RANK * TOKEN_MIXERS;
-        return rank * Shape::BLOCK + (lane + i % PER_RANK * 32) * 8;
+        return rank * Shape::BLOCK + min(lane + i % PER_RANK * 32, EIGHTS - 1) * 8;
     }
 };
 
@@ -140,6 +144,7 @@ __device__ inline float add_squares_of_token(const Share<Shape> &share,
 struct Gain {
     float eight[8];
 
+    Gain() = default;
     __device__ Gain(const Call &call, int channel) {
         const float4 *const from = reinterpret_cast<const float4 *>(call.weight + channel);
         const float4 a = __ldg(from), b = __ldg(from + 1);
@@ -159,21 +164,26 @@ __device__ inline void run_token_mixer(const Call &call, TokenMemory<Shape> &mem
     meet<1, TOKEN_THREADS>();
     meet<1, TOKEN_THREADS>();
     await_phase(&memory.fetched, 0);
-    uint4 mixed[COUNT] = {};
+    uint4 mixed[COUNT];
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
-        if (!share.exists(i)) continue;
         mixed[i] = mix_token<Shape::WIDTH * 2>(memory.streams[0] + share.channel(i) * 2,
                                                memory.gates);
     }
-    float factor = 1.0f;
-    if constexpr (NORM) factor = norm_factor(call, add_squares_of_token(share, mixed, memory));
+    if constexpr (NORM) {
+        Gain gains[COUNT];
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) gains[i] = Gain(call, share.channel(i));
+        const float factor = norm_factor(call, add_squares_of_token(share, mixed, memory));
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            mixed[i] = norm_channels(mixed[i], factor, gains[i].eight);
+        }
+    }
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
-        if (!share.exists(i)) continue;
-        const int channel = share.channel(i);
-        if constexpr (NORM) mixed[i] = norm_channels(mixed[i], factor, Gain(call, channel).eight);
-        store_if(call.mixed + (long long)token * Shape::WIDTH + channel, mixed[i], true);
+        store_if(call.mixed + (long long)token * Shape::WIDTH + share.channel(i), mixed[i],
+                 share.exists(i));
     }
 }
 
