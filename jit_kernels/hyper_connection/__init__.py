@@ -14,12 +14,10 @@ __all__ = ["mhc_head", "mhc_post", "mhc_pre", "mhc_pre_norm"]
 _MODULE = "jit_kernels.hyper_connection.reference"
 _TRITON = "jit_kernels.hyper_connection.triton_backend"
 _CLUSTER = "jit_kernels.hyper_connection.cluster_backend"
-_CUDA = "jit_kernels.hyper_connection.cuda_backend"
 _mhc_pre: Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = select(
     "mhc_pre",
     [
         Backend("cluster", f"{_CLUSTER}:mhc_pre", why_no_hopper, "cuda"),
-        Backend("cuda", f"{_CUDA}:mhc_pre", why_no_hopper, "cuda"),
         Backend("triton", f"{_TRITON}:mhc_pre", why_no_triton, "cuda"),
         on_host("hyper_connection.host:mhc_pre"),
         Backend("reference", f"{_MODULE}:mhc_pre"),
@@ -37,7 +35,6 @@ _mhc_head: Callable[..., torch.Tensor] = select(
     "mhc_head",
     [
         Backend("cluster", f"{_CLUSTER}:mhc_head", why_no_hopper, "cuda"),
-        Backend("cuda", f"{_CUDA}:mhc_head", why_no_hopper, "cuda"),
         Backend("triton", f"{_TRITON}:mhc_head", why_no_triton, "cuda"),
         on_host("hyper_connection.host:mhc_head"),
         Backend("reference", f"{_MODULE}:mhc_head"),
@@ -47,7 +44,6 @@ _mhc_pre_norm: Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = 
     "mhc_pre_norm",
     [
         Backend("cluster", f"{_CLUSTER}:mhc_pre_norm", why_no_hopper, "cuda"),
-        Backend("cuda", f"{_CUDA}:mhc_pre_norm", why_no_hopper, "cuda"),
         Backend("triton", f"{_TRITON}:mhc_pre_norm", why_no_triton, "cuda"),
         on_host("hyper_connection.host:mhc_pre_norm"),
         Backend("reference", "jit_kernels.hyper_connection.composed:mhc_pre_norm"),

@@ -1,16 +1,14 @@
 """Hyper-connections by clusters of blocks: streams are read once, and mixed where they lie.
 
 The sources are in `cluster`; they are compiled by nvcc at first use. They take four bfloat16
-streams of up to 4,096 channels, a multiple of eight, 16 bytes aligned, or of 7,168. Others of up to
-8,192 channels are multiplied in halves and mixed by a second launch, but for the head;
-`cuda_backend` mixes the rest.
+streams, 16 bytes aligned, of 256 channels for each of 1, 2, 4, 8 or 16 blocks, or of 7,168; other
+streams go through Triton.
 
-Where every block has as many channels, a multiple of 32, rows of `fn` are staged through shared
-memory, and multipliers need not wait for each other. `STAGED` switches those kernels off, and
-`WIDE` those for 7,168 channels at once.
+Up to `FEW_TOKENS` tokens of 4,096 or 7,168 channels are mixed by two launches that all
+multiprocessors share: one multiplies pieces of the channels, one mixes tokens. 0 switches them off.
 
-A token's bits do not depend on its company: which kernel mixes it, how its channels are split and
-in which order they are summed follows from their number alone.
+A token's bits do not depend on its company: how its channels are split and in which order they are
+summed follows from their number alone, and the two launches do it as clusters do.
 """
 
 import ctypes
@@ -22,11 +20,10 @@ import torch
 
 from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
-from jit_kernels.hyper_connection import cuda_backend
+from jit_kernels.hyper_connection import triton_backend
 
 __all__ = [
-    "STAGED",
-    "WIDE",
+    "FEW_TOKENS",
     "Split",
     "mhc_head",
     "mhc_pre",
@@ -35,36 +32,27 @@ __all__ = [
     "split",
 ]
 
-STAGED = True
-WIDE = True
-_STREAMS, _TILE, _SLICE, _MOST_RANKS, _SUMS = 4, 16, 256, 16, 28
-# Channels of one multiplier, and those of a block that are more than `_SLICE`.
-_PIECE, _WIDE_SLICE = 32, 448
+# What the sources call `FEW` at most.
+FEW_TOKENS = 256
+_STREAMS, _TILE = 4, 16
+_FEW_WIDTHS = (4096, 7168)
+# Sums of a token that the two launches hand over, in pieces of its channels.
+_PIECES, _SENT = 128, 32
 
 
 class Split(NamedTuple):
-    """How blocks share channels: `halves` clusters of `ranks` blocks with `slice` channels each."""
+    """How blocks share channels: `ranks` blocks of a cluster have `slice` of them each."""
 
     slice: int
     ranks: int
-    halves: int
 
 
-@functools.cache
-def split(width: int, wide: bool = True) -> Split | None:
-    """Return how blocks share `width` channels; None if these are too many.
+_SPLITS = {256 * ranks: Split(256, ranks) for ranks in (1, 2, 4, 8, 16)} | {7168: Split(448, 16)}
 
-    wide  whether blocks may have 448 channels each
-    """
-    if wide and width == _WIDE_SLICE * _MOST_RANKS:
-        return Split(_WIDE_SLICE, _MOST_RANKS, 1)
-    ranks = 1
-    while ranks * _SLICE < width and ranks < _MOST_RANKS:
-        ranks *= 2
-    if ranks * _SLICE >= width:
-        return Split(_SLICE, ranks, 1)
-    size = -(-width // (2 * ranks * 8)) * 8
-    return Split(size, ranks, 2) if size <= _SLICE else None
+
+def split(width: int) -> Split | None:
+    """Return how blocks share `width` channels; None if no kernel takes so many."""
+    return _SPLITS.get(width)
 
 
 def mhc_pre(
@@ -79,13 +67,12 @@ def mhc_pre(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Mix streams into a block input; see `jit_kernels.hyper_connection.mhc_pre`."""
     weights, eps = (fn, base, scale), (norm_eps, hc_eps)
-    groups = _groups_for(streams, fn, None)
-    if not groups:
-        return cuda_backend.mhc_pre(
+    if not _fits(streams, fn, None):
+        return triton_backend.mhc_pre(
             streams, *weights, iterations=iterations, norm_eps=norm_eps, hc_eps=hc_eps
         )
     gates, mixing = _gates(streams)
-    return _call(groups, streams, weights, None, eps, iterations, gates, mixing), gates, mixing
+    return _call(streams, weights, None, eps, iterations, gates, mixing), gates, mixing
 
 
 def mhc_pre_norm(
@@ -101,13 +88,12 @@ def mhc_pre_norm(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Mix streams and norm the result; see `jit_kernels.hyper_connection.mhc_pre_norm`."""
     weights, eps = (fn, base, scale), (norm_eps, hc_eps)
-    groups = _groups_for(streams, fn, weight)
-    if not groups:
-        return cuda_backend.mhc_pre_norm(
+    if not _fits(streams, fn, weight):
+        return triton_backend.mhc_pre_norm(
             streams, *weights, weight, iterations=iterations, norm_eps=norm_eps, hc_eps=hc_eps
         )
     gates, mixing = _gates(streams)
-    return _call(groups, streams, weights, weight, eps, iterations, gates, mixing), gates, mixing
+    return _call(streams, weights, weight, eps, iterations, gates, mixing), gates, mixing
 
 
 def mhc_head(
@@ -120,26 +106,24 @@ def mhc_head(
     hc_eps: float,
 ) -> torch.Tensor:
     """Mix streams into one; see `jit_kernels.hyper_connection.mhc_head`."""
-    groups = _groups_for(streams, fn, None)
-    if not groups:
-        return cuda_backend.mhc_head(streams, fn, base, scale, norm_eps=norm_eps, hc_eps=hc_eps)
-    return _call(groups, streams, (fn, base, scale), None, (norm_eps, hc_eps), 0, None, None)
+    if not _fits(streams, fn, None):
+        return triton_backend.mhc_head(streams, fn, base, scale, norm_eps=norm_eps, hc_eps=hc_eps)
+    return _call(streams, (fn, base, scale), None, (norm_eps, hc_eps), 0, None, None)
 
 
-def _groups_for(streams: torch.Tensor, fn: torch.Tensor, norm: torch.Tensor | None) -> int:
-    """Return how many clusters mix these streams, or pairs of them with half of the channels each.
-
-    It is 0 where the kernel does not take them.
-    """
-    tokens, _, width = streams.shape
-    how = split(width, WIDE)
-    aligned = fn.data_ptr() % 16 == 0 and (norm is None or norm.data_ptr() % 16 == 0)
-    if how is None or not tokens or not aligned or not cuda_backend.fits(streams):
-        return 0
-    if how.halves == 2 and fn.shape[0] == _STREAMS:
-        return 0
-    most = most_groups(streams.device, how.ranks)
-    return min(-(-tokens // _TILE), most // how.halves or most)
+def _fits(streams: torch.Tensor, fn: torch.Tensor, norm: torch.Tensor | None) -> bool:
+    """Say whether the kernels take these streams, as they are laid out, on their device."""
+    how = split(streams.shape[2])
+    return (
+        streams.dtype == torch.bfloat16
+        and streams.shape[0] > 0
+        and streams.shape[1] == _STREAMS
+        and how is not None
+        and streams.stride(2) == 1
+        and not any(stride % 8 for stride in streams.stride()[:2])
+        and not any(x is not None and x.data_ptr() % 16 for x in (streams, fn, norm))
+        and most_groups(streams.device, how.ranks) > 0
+    )
 
 
 def _gates(streams: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -149,7 +133,6 @@ def _gates(streams: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _call(
-    groups: int,
     streams: torch.Tensor,
     weights: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     norm: torch.Tensor | None,
@@ -162,36 +145,27 @@ def _call(
     fn, base, scale = (tensor.contiguous() for tensor in weights)
     norm = None if norm is None else norm.contiguous()
     tokens, _, width = streams.shape
-    how = split(width, WIDE)
-    assert how is not None
     mixed = streams.new_empty((tokens, width))
-    sums = None
-    if how.halves == 2:
-        sums = streams.new_empty((tokens, 2, _SUMS), dtype=torch.float32)
-    library = _library()
-    error = launched(
-        streams.device,
-        library.mix_in_clusters_call,
-        streams.data_ptr(),
-        streams.stride(0),
-        streams.stride(1),
-        fn.data_ptr(),
-        base.data_ptr(),
-        scale.data_ptr(),
+    arguments = (
+        *(streams.data_ptr(), streams.stride(0), streams.stride(1)),
+        *(fn.data_ptr(), base.data_ptr(), scale.data_ptr()),
         None if norm is None else norm.data_ptr(),
         mixed.data_ptr(),
         None if post is None else post.data_ptr(),
         None if mixing is None else mixing.data_ptr(),
-        None if sums is None else sums.data_ptr(),
-        tokens,
-        width,
-        how.slice,
-        how.ranks,
-        groups,
-        STAGED and how.slice % _PIECE == 0 and how.slice * how.ranks * how.halves == width,
-        iterations,
-        *eps,
     )
+    how, numbers = split(width), (iterations, *eps)
+    assert how is not None
+    library = _library()
+    if tokens <= FEW_TOKENS and width in _FEW_WIDTHS:
+        _prepare(streams.device)
+        sums = streams.new_empty((tokens, _PIECES, _SENT), dtype=torch.float32)
+        rest = (sums.data_ptr(), tokens, width, *numbers)
+        error = launched(streams.device, library.mix_few_call, *arguments, *rest)
+    else:
+        groups = min(-(-tokens // _TILE), most_groups(streams.device, how.ranks))
+        rest = (tokens, width, *how, groups, *numbers)
+        error = launched(streams.device, library.mix_in_clusters_call, *arguments, *rest)
     if error:
         raise RuntimeError(f"mhc_pre: {library.mix_in_clusters_words(error).decode()}")
     return mixed
@@ -205,12 +179,27 @@ def most_groups(device: torch.device, ranks: int) -> int:
 
 
 @functools.cache
+def _prepare(device: torch.device) -> None:
+    """Let a device take the two launches."""
+    library = _library()
+    with torch.cuda.device(device):
+        error = library.mix_few_prepare()
+    if error:
+        raise RuntimeError(f"mhc_pre: {library.mix_in_clusters_words(error).decode()}")
+
+
+@functools.cache
 def _library() -> ctypes.CDLL:
     library = load("mix_in_clusters", Path(__file__).parent / "cluster")
     pointer, number, wide = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
     library.mix_in_clusters_call.argtypes = [
+        *(pointer, wide, wide, *[pointer] * 7),
+        *([number] * 6),
+        *(ctypes.c_float, ctypes.c_float, pointer),
+    ]
+    library.mix_few_call.argtypes = [
         *(pointer, wide, wide, *[pointer] * 8),
-        *([number] * 7),
+        *([number] * 3),
         *(ctypes.c_float, ctypes.c_float, pointer),
     ]
     library.mix_in_clusters_words.restype = ctypes.c_char_p

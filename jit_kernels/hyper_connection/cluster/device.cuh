@@ -44,10 +44,10 @@ __device__ inline void give_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-// Wait for `threads` threads of the block, whole warps.
-template <int THREADS>
+// Wait for `threads` threads of the block, whole warps, at one of its 16 barriers.
+template <int BARRIER, int THREADS>
 __device__ inline void meet() {
-    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"n"(BARRIER), "n"(THREADS) : "memory");
 }
 
 // Wait for all threads of the cluster. Of what they did before, only barriers that were made and
@@ -107,14 +107,7 @@ __device__ inline void await_phase(unsigned long long *barrier, unsigned phase) 
     }
 }
 
-// Copy 16 bytes of global memory into shared memory without waiting, or write zeros there.
-__device__ inline void copy_or_clear(void *to, const void *from, bool copies) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
-                 "l"(from), "r"(copies ? 16 : 0)
-                 : "memory");
-}
-
-// Copy 16 bytes, or do nothing.
+// Copy 16 bytes of global memory into shared memory without waiting, or do nothing.
 __device__ inline void copy_if(void *to, const void *from, bool copies) {
     asm volatile(
         "{\n"
@@ -125,6 +118,9 @@ __device__ inline void copy_if(void *to, const void *from, bool copies) {
         "l"(from), "r"((int)copies)
         : "memory");
 }
+
+// Wait for all such copies that this thread has asked for.
+__device__ inline void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // Arrive when all copies that this thread has asked for are done; one of the barrier's arrivals.
 __device__ inline void arrive_with_copies(unsigned long long *barrier) {
@@ -168,6 +164,11 @@ __device__ inline void ask_cache_for_row(const void *from, unsigned bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
+// Bring one line of memory into the L2 cache; what it holds may still change.
+__device__ inline void ask_cache(const void *line) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+}
+
 // Let such copies see barriers that this thread made.
 __device__ inline void show_copies() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -202,9 +203,14 @@ __device__ inline float2 read_or_zero(const float *from, bool reads) {
     return value;
 }
 
-// Bring a line of memory into the L2 cache; what it holds may still change.
-__device__ inline void ask_cache(const void *line) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+// Read 16 bytes that the launch before wrote, perhaps after this block began.
+__device__ inline float4 read_written(const float *from) {
+    float4 value;
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                 : "l"(from)
+                 : "memory");
+    return value;
 }
 
 // Load four matrices of 8 rows and 8 bfloat16 channels; a lane names one of the rows.

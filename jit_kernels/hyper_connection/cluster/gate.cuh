@@ -1,35 +1,7 @@
-// The last warps: they fetch tiles, and make gates and matrices of sums.
+// The last warps: they make gates and matrices of sums.
 #pragma once
 
 #include "layout.cuh"
-
-// Copy tiles into shared memory as slots come free; a fetcher takes half of the tokens, a lane
-// eight channels of each stream.
-__device__ inline void run_fetcher(const Call &call, const Part &part, Shared &shared, int nth) {
-    constexpr int EACH = TOKENS / FETCHERS;
-    const int lane = threadIdx.x % 32;
-    const bool inside = lane * 8 < part.channels;
-    Turn<SLOTS> turn;
-#pragma unroll 1
-    for (int tile = 0; tile < part.tiles; tile++, turn.advance()) {
-        const int start = part.token(tile) + nth * EACH;
-        unsigned char *to = shared.streams[turn.slot] + nth * EACH * TOKEN_BYTES + lane * 16;
-        const __nv_bfloat16 *from =
-            call.streams + start * call.token_stride + part.first + lane * 8;
-        await_phase(&shared.free[turn.slot], turn.phase ^ 1);
-#pragma unroll 2
-        for (int i = 0; i < EACH; i++) {
-            const bool live = inside && start + i < call.tokens;
-            for (int stream = 0; stream < STREAMS; stream++) {
-                const __nv_bfloat16 *const x = from + stream * call.stream_stride;
-                copy_or_clear(to + stream * ROW_BYTES, live ? x : call.streams, live);
-            }
-            to += TOKEN_BYTES;
-            from += call.token_stride;
-        }
-        arrive_with_copies(&shared.full[turn.slot]);
-    }
-}
 
 // Add up what the ranks told of one line, by pairs.
 __device__ inline float add_ranks(const float *told, int ranks) {
@@ -65,8 +37,8 @@ struct Batches {
 };
 
 // Hear the sums of the block's own tokens; send their gates, write `post`, leave the rest to the
-// balancer; or of half of the channels, write the sums. A lane has one line.
-template <bool HEAD, bool HALVES, class Memory>
+// balancer. A lane has one line.
+template <bool HEAD, class Memory>
 __device__ inline void run_gater(const Call &call, const Part &part, Memory &shared) {
     const int lane = threadIdx.x % 32, last = part.tiles - 1;
     const Line<HEAD> line(call);
@@ -89,10 +61,7 @@ __device__ inline void run_gater(const Call &call, const Part &part, Memory &sha
                      at_rank(&shared.gated[slot], lane));
             }
             const bool live = place < call.tokens;
-            if constexpr (HALVES) {
-                float *const to = call.sums + ((long long)place * 2 + part.half) * TOLD;
-                if (live && lane <= LINES) to[lane] = sum;
-            } else if constexpr (!HEAD) {
+            if constexpr (!HEAD) {
                 if (live && lane / STREAMS == 1) {
                     call.post[(long long)place * STREAMS + lane - STREAMS] = 2.0f * gate;
                 }
@@ -130,7 +99,7 @@ __device__ inline void balance(const Call &call, float (&a)[STREAMS][STREAMS], i
         const float top = fmaxf(fmaxf(row[0], row[1]), fmaxf(row[2], row[3]));
         for (float &x : row) x = exponential(x - top);
         const float share = reciprocal((row[0] + row[1]) + (row[2] + row[3]));
-        for (float &x : row) x = x * share + call.hc_eps;
+        for (float &x : row) x = fmaf(x, share, call.hc_eps);
     }
     float rows[STREAMS] = {1.0f, 1.0f, 1.0f, 1.0f}, by_row[STREAMS] = {1.0f, 1.0f, 1.0f, 1.0f};
     float columns[STREAMS], by_column[STREAMS] = {1.0f, 1.0f, 1.0f, 1.0f};

@@ -1,10 +1,11 @@
 // Who does what, and where it lies.
 //
-// A cluster owns all channels, every block (its rank) 256 of them; its rows of `fn` stay in its
-// registers for good. A cluster goes through tiles of 16 tokens, and of a tile
+// A cluster owns all channels, every block (its rank) 256 or 448 of them; its rows of `fn` stay in
+// its registers for good. A cluster goes through tiles of 16 tokens, and of a tile
 //
-//   fetchers     copy the block's channels into shared memory, once
-//   multipliers  multiply them by `fn`; of each token they send the sums to the token's owner
+//   mixers       copy the block's channels into shared memory, once
+//   multipliers  multiply them by `fn`
+//   adders       add up their sums; those of each token they send to the token's owner
 //   the gater    adds up the sums of the tokens that its block owns, a few of each tile, and sends
 //                the gates to all blocks
 //   mixers       mix what still lies in shared memory, send the squares of it to all blocks, and
@@ -15,19 +16,14 @@
 // sends another lands in the slot of its tile, and a barrier there counts the bytes. A slot's next
 // tile cannot come too early: its sums, and all that follows from them, need this block's own
 // product of that tile, whose streams are fetched when this slot's tile is mixed.
-//
-// Streams that are too wide for a cluster are multiplied in two halves, which clusters take in
-// turn. Then gaters write the sums for another kernel, and mixers only free slots when the gates
-// come.
 #pragma once
 
 #include "device.cuh"
 
 constexpr int STREAMS = 4, TOKENS = 16, MAX_RANKS = 16;
-constexpr int MULTIPLIERS = 8, MIXERS = 4, FETCHERS = 2;
-constexpr int THREADS = 32 * (MULTIPLIERS + MIXERS + FETCHERS + 2);
-// Warps after the mixers, where these fetch as well: adders, the gater, the balancer.
-constexpr int ADDERS = 2, GATER = ADDERS;
+constexpr int MULTIPLIERS = 8, MIXERS = 4, ADDERS = 2;
+// Warps after the mixers: adders, the gater, the balancer.
+constexpr int GATER = ADDERS, THREADS = 32 * (MULTIPLIERS + MIXERS + ADDERS + 2);
 // Registers of a thread in each warpgroup: two of multipliers, mixers, all others.
 constexpr int MULTIPLIER_REGISTERS = 192, MIXER_REGISTERS = 88, OTHER_REGISTERS = 40;
 static_assert(2 * MULTIPLIER_REGISTERS + MIXER_REGISTERS + OTHER_REGISTERS == 65536 / 128);
@@ -49,9 +45,10 @@ struct Call {
     long long token_stride, stream_stride;
     const float *fn, *base, *scale, *weight;
     __nv_bfloat16 *mixed;
-    float *post, *mixing, *sums;
-    int tokens, width, slice, ranks, halves, iterations;
-    int least, more;  // tiles of a group; the first `more` groups have one more
+    float *post, *mixing;
+    float *sums;  // of few tokens: what the first launch leaves to the second
+    int tokens, width, slice, ranks, iterations;
+    int least, more;  // of clusters: tiles of a group; the first `more` groups have one more
     float norm_eps, hc_eps, per_number, per_channel;  // the last two are 1 / (4 width), 1 / width
 };
 
@@ -68,17 +65,15 @@ struct Shared {
     float4 gates[SLOTS][TOKENS];
     // What the balancer takes: a matrix and the number of its token.
     float logits[2][BATCH][STREAMS * STREAMS + 1];
-    unsigned long long full[SLOTS], free[SLOTS], heard[SLOTS], gated[SLOTS], normed[NORM_SLOTS];
+    unsigned long long full[SLOTS], heard[SLOTS], gated[SLOTS], normed[NORM_SLOTS];
     unsigned long long filled[2], emptied[2];
-    // Of kernels that stage `fn`: its rows of a stream are there, and all have been read; sums of
-    // all multipliers are there, and have been added up.
+    // Rows of `fn` of a stream are there, and all have been read; sums of all multipliers are
+    // there, and have been added up.
     unsigned long long staged[STREAMS], unstaged, summed, added;
 
-    // Make them, with so many arrivals when a tile is fetched.
-    __device__ void make_barriers(int fetched) {
+    __device__ void make_barriers() {
         for (int i = 0; i < SLOTS; i++) {
-            make_barrier(&full[i], fetched);
-            make_barrier(&free[i], MIXERS);
+            make_barrier(&full[i], MIXERS * 32);
             make_barrier(&heard[i], 1);
             make_barrier(&gated[i], 1);
         }
@@ -97,19 +92,16 @@ static_assert(sizeof(Shared) <= 227 * 1024);
 
 // This block's part of the work. It owns the tokens `rank`, `rank + ranks` and so on of each tile.
 struct Part {
-    int ranks, log_ranks, rank, half, group, groups, tiles, first, channels;
+    int ranks, log_ranks, rank, group, groups, tiles, first;
 
     __device__ explicit Part(const Call &call) {
         ranks = call.ranks;
         log_ranks = __ffs(ranks) - 1;
-        const int cluster = blockIdx.x >> log_ranks, log_halves = call.halves - 1;
         rank = blockIdx.x & (ranks - 1);
-        half = cluster & log_halves;
-        group = cluster >> log_halves;
-        groups = gridDim.x >> (log_ranks + log_halves);
+        group = blockIdx.x >> log_ranks;
+        groups = gridDim.x >> log_ranks;
         tiles = call.least + (group < call.more);
-        first = (half * ranks + rank) * call.slice;
-        channels = max(0, min(call.slice, call.width - first));
+        first = rank * call.slice;
     }
     __device__ int token(int tile) const { return (group + tile * groups) * TOKENS; }
     __device__ int owned() const { return TOKENS >> log_ranks; }
@@ -151,8 +143,8 @@ struct Line {
     }
     __device__ float logit(const Call &call, float sum) const {
         const float squares = __shfl_sync(ALL, sum, LINES);
-        const float factor = reciprocal_root(squares * call.per_number + call.norm_eps);
-        return sum * factor * gain + base;
+        const float factor = reciprocal_root(fmaf(squares, call.per_number, call.norm_eps));
+        return fmaf(sum * factor, gain, base);
     }
 };
 

@@ -21,8 +21,8 @@ __device__ inline uint4 mix_channels(const uint4 (&streams)[STREAMS], float4 gat
         const unsigned pairs[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            mixed[2 * j] += low_of(pairs[j]) * weights[stream];
-            mixed[2 * j + 1] += high_of(pairs[j]) * weights[stream];
+            mixed[2 * j] = fmaf(low_of(pairs[j]), weights[stream], mixed[2 * j]);
+            mixed[2 * j + 1] = fmaf(high_of(pairs[j]), weights[stream], mixed[2 * j + 1]);
         }
     }
     return make_uint4(pack(mixed[0], mixed[1]), pack(mixed[2], mixed[3]),
@@ -42,7 +42,7 @@ __device__ inline uint4 mix_token(const unsigned char *streams, float4 gates) {
 __device__ inline float squares_of(uint4 mixed) {
     float squares = 0.0f;
     for (const unsigned pair : {mixed.x, mixed.y, mixed.z, mixed.w}) {
-        squares += low_of(pair) * low_of(pair) + high_of(pair) * high_of(pair);
+        squares += fmaf(low_of(pair), low_of(pair), high_of(pair) * high_of(pair));
     }
     return squares;
 }
@@ -97,7 +97,7 @@ struct Rows {
     __device__ Rows(const Call &call, const Part &part, int token) : width(call.width) {
         const int channel = threadIdx.x % 32 * 8;
         to = call.mixed + token * width + part.first + channel;
-        live = channel < part.channels ? call.tokens - token : 0;
+        live = call.tokens - token;
     }
     __device__ void store(int i, uint4 mixed) const { store_if(to + i * width, mixed, i < live); }
 };
@@ -117,7 +117,7 @@ __device__ inline float told_squares(const Part &part, const Memory &shared, int
 }
 
 __device__ inline float norm_factor(const Call &call, float squares) {
-    return reciprocal_root(squares * call.per_channel + call.norm_eps);
+    return reciprocal_root(fmaf(squares, call.per_channel, call.norm_eps));
 }
 
 // Norm a mixer's tokens, and store them; a lane has the factor of one.
@@ -132,33 +132,7 @@ __device__ inline void norm(const Rows &rows, float mine, const float (&gain)[8]
 
 __device__ inline void load_gain(const Call &call, const Part &part, float (&gain)[8]) {
     const int channel = threadIdx.x % 32 * 8;
-    for (int j = 0; j < 8; j++) {
-        gain[j] = channel < part.channels ? __ldg(call.weight + part.first + channel + j) : 0.0f;
-    }
-}
-
-// Tell fetchers when a mixer has no more use for what lies in a slot.
-struct Free {
-    Shared &shared;
-
-    __device__ void operator()(int, int slot) const {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) arrive(&shared.free[slot]);
-    }
-};
-
-// Release slots when all that was sent into them has been used.
-template <class Release>
-__device__ inline void run_freer(const Part &part, Shared &shared, int nth,
-                                 const Release &release) {
-    const int lane = threadIdx.x % 32;
-    Turn<SLOTS> turn;
-#pragma unroll 1
-    for (int tile = 0; tile < part.tiles; tile++, turn.advance()) {
-        if (nth == 0 && lane == 0) expect_bytes(&shared.gated[turn.slot], TOKENS * sizeof(float4));
-        await_phase(&shared.gated[turn.slot], turn.phase);
-        release(tile, turn.slot);
-    }
+    for (int j = 0; j < 8; j++) gain[j] = __ldg(call.weight + part.first + channel + j);
 }
 
 // Mix a tile when its gates are there. A tile is normed after the next one is mixed, when the

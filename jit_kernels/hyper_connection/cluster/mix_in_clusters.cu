@@ -1,64 +1,22 @@
 // Streams mixed into one by clusters of blocks, in one launch that reads them once.
 #include "gate.cuh"
-#include "mix_halves.cuh"
 #include "staged.cuh"
 #include "wide.cuh"
 
 namespace {
 
+// Mix streams of 256 channels a block.
+//
 // EIGHTS  lines of `fn` by eight: 3 with gates and matrix, 1 for the head
-// HALVES  only write the sums of halves of the channels
-template <int EIGHTS, bool NORM, bool HALVES>
-__global__ void __launch_bounds__(THREADS, 1)
-    mix_in_clusters(const __grid_constant__ Call call) {
+template <int EIGHTS, bool NORM>
+__global__ void __launch_bounds__(THREADS, 1) mix_staged(const __grid_constant__ Call call) {
     extern __shared__ __align__(128) unsigned char memory[];
     Shared &shared = *reinterpret_cast<Shared *>(memory);
     const Part part(call);
     const int warp = warp_number(), mixer = warp - MULTIPLIERS, other = mixer - MIXERS;
     if (threadIdx.x == 0) {
-        shared.make_barriers(FETCHERS * 32);
-        show_barriers();
-    }
-    Weights<EIGHTS>::ask(call, part);
-    meet_cluster();
-    cudaGridDependencySynchronize();
-    if (mixer < 0) {
-        take_registers<MULTIPLIER_REGISTERS>();
-        run_multipliers<EIGHTS>(call, part, shared);
-    } else if (other < 0) {
-        give_registers<MIXER_REGISTERS>();
-        if constexpr (HALVES) {
-            run_freer(part, shared, mixer, Free{shared});
-        } else {
-            run_mixer<NORM>(call, part, shared, mixer, Free{shared});
-        }
-    } else {
-        give_registers<OTHER_REGISTERS>();
-        if (other < FETCHERS) {
-            run_fetcher(call, part, shared, other);
-        } else if (other == FETCHERS) {
-            run_gater<EIGHTS == 1, HALVES>(call, part, shared);
-        } else if (EIGHTS > 1 && !HALVES) {
-            run_balancer(call, part, shared);
-        }
-    }
-    // No block ends while others may still write into its shared memory.
-    __syncwarp();
-    meet_cluster();
-}
-
-// The same for slices that are whole pieces, `fn` being staged. A token's bits are not those that
-// the kernel above gives.
-template <int EIGHTS, bool NORM, bool HALVES>
-__global__ void __launch_bounds__(THREADS, 1)
-    mix_staged(const __grid_constant__ Call call) {
-    extern __shared__ __align__(128) unsigned char memory[];
-    Shared &shared = *reinterpret_cast<Shared *>(memory);
-    const Part part(call);
-    const int warp = warp_number(), mixer = warp - MULTIPLIERS, other = mixer - MIXERS;
-    if (threadIdx.x == 0) {
-        shared.make_barriers(MIXERS * 32);
-        expect_rows<EIGHTS>(part, shared);
+        shared.make_barriers();
+        expect_rows<EIGHTS>(shared);
         show_barriers();
         show_copies();
     }
@@ -69,23 +27,19 @@ __global__ void __launch_bounds__(THREADS, 1)
     meet_cluster();
     if (mixer < 0) {
         take_registers<MULTIPLIER_REGISTERS>();
-        run_staged_multiplier<EIGHTS>(part, shared, warp);
+        run_staged_multiplier<EIGHTS>(call, part, shared, warp);
     } else if (other < 0) {
         give_registers<MIXER_REGISTERS>();
         const Refill refill(call, part, shared, mixer);
         refill.fill();
-        if constexpr (HALVES) {
-            run_freer(part, shared, mixer, refill);
-        } else {
-            run_mixer<NORM>(call, part, shared, mixer, refill);
-        }
+        run_mixer<NORM>(call, part, shared, mixer, refill);
     } else {
         give_registers<OTHER_REGISTERS>();
         if (other < ADDERS) {
             run_adder(part, shared, other);
         } else if (other == GATER) {
-            run_gater<EIGHTS == 1, HALVES>(call, part, shared);
-        } else if (EIGHTS > 1 && !HALVES) {
+            run_gater<EIGHTS == 1>(call, part, shared);
+        } else if (EIGHTS > 1) {
             run_balancer(call, part, shared);
         }
     }
@@ -120,7 +74,7 @@ __global__ void __launch_bounds__(THREADS, 1) mix_wide(const __grid_constant__ C
         if (other < ADDERS) {
             run_adder(part, shared, other);
         } else if (other == GATER) {
-            run_gater<EIGHTS == 1, false>(call, part, shared);
+            run_gater<EIGHTS == 1>(call, part, shared);
         } else if (EIGHTS > 1) {
             run_balancer(call, part, shared);
         }
@@ -129,35 +83,18 @@ __global__ void __launch_bounds__(THREADS, 1) mix_wide(const __grid_constant__ C
     meet_cluster();
 }
 
-template <bool NORM>
-__global__ void __launch_bounds__(FINISHERS, 2)
-    mix_halves(const __grid_constant__ Call call) {
-    extern __shared__ __align__(128) unsigned char memory[];
-    const int batches = (call.tokens + FINISHERS - 1) / FINISHERS, block = blockIdx.x;
-    cudaGridDependencySynchronize();
-    if (block < batches) {
-        balance_token(call, block * FINISHERS + threadIdx.x);
-    } else {
-        finish_token<NORM>(call, block - batches, reinterpret_cast<float *>(memory));
-    }
-}
-
 using Kernel = void (*)(Call);
 struct Choice {
     Kernel kernel;
     int bytes;  // of shared memory
 };
-constexpr int BYTES = sizeof(Shared);
-// Of the head, of streams without norm, with norm, and of their halves; those that stage `fn`, and
-// those of wide streams.
+constexpr int BYTES = sizeof(Shared), WIDE_BYTES = sizeof(WideShared<3>);
+// Of the head, of streams without norm, with norm; then those of 448 channels a block.
 constexpr Choice KERNELS[] = {
-    {mix_in_clusters<1, false, false>, BYTES}, {mix_in_clusters<3, false, false>, BYTES},
-    {mix_in_clusters<3, true, false>, BYTES},  {mix_in_clusters<3, false, true>, BYTES},
-    {mix_staged<1, false, false>, BYTES},      {mix_staged<3, false, false>, BYTES},
-    {mix_staged<3, true, false>, BYTES},       {mix_staged<3, false, true>, BYTES},
-    {mix_wide<1, false>, sizeof(WideShared<1>)}, {mix_wide<3, false>, sizeof(WideShared<3>)},
-    {mix_wide<3, true>, sizeof(WideShared<3>)}};
-constexpr int STAGED = 4, WIDER = 8;
+    {mix_staged<1, false>, BYTES},    {mix_staged<3, false>, BYTES},
+    {mix_staged<3, true>, BYTES},     {mix_wide<1, false>, sizeof(WideShared<1>)},
+    {mix_wide<3, false>, WIDE_BYTES}, {mix_wide<3, true>, WIDE_BYTES}};
+constexpr int WIDER = 3;
 
 struct Launch {
     cudaLaunchConfig_t config = {};
@@ -177,7 +114,6 @@ struct Launch {
         config.numAttrs = 2;
     }
 };
-static_assert(FINISHERS == THREADS);
 
 cudaError_t count_groups(const Choice &choice, int ranks, int *groups) {
     cudaError_t error = cudaFuncSetAttribute(
@@ -216,31 +152,21 @@ int mix_in_clusters_groups(int ranks) {
 }
 
 // Mix streams by `groups` clusters of `ranks` blocks, `slice` channels each; `ranks` is a power of
-// two up to 16, `slice` a multiple of 8 up to 256, or 448, of which all channels are then whole
-// slices. Without `mixing` the head's four rows of `fn` alone are used; without `weight` there is
-// no norm. With `sums`, [tokens, 2, 28], it takes two clusters for all channels, up to 8,192, and
-// there is a second launch; not for the head. `staged` takes the kernels for channels that are
-// `slice` a block, a multiple of 32. Returns a cudaError_t.
+// two up to 16, `slice` 256 or 448, of which all channels are whole slices. Without `mixing` the
+// head's four rows of `fn` alone are used; without `weight` there is no norm. Returns a
+// cudaError_t.
 int mix_in_clusters_call(const void *streams, long long token_stride, long long stream_stride,
                          const float *fn, const float *base, const float *scale,
-                         const float *weight, void *mixed, float *post, float *mixing, float *sums,
-                         int tokens, int width, int slice, int ranks, int groups, int staged,
-                         int iterations, float norm_eps, float hc_eps, void *where) {
-    const int halves = sums ? 2 : 1;
+                         const float *weight, void *mixed, float *post, float *mixing, int tokens,
+                         int width, int slice, int ranks, int groups, int iterations,
+                         float norm_eps, float hc_eps, void *where) {
     const int tiles = (tokens + TOKENS - 1) / TOKENS;
     const Call call = {static_cast<const __nv_bfloat16 *>(streams), token_stride, stream_stride,
                        fn, base, scale, weight, static_cast<__nv_bfloat16 *>(mixed), post, mixing,
-                       sums, tokens, width, slice, ranks, halves, iterations, tiles / groups,
+                       nullptr, tokens, width, slice, ranks, iterations, tiles / groups,
                        tiles % groups, norm_eps, hc_eps, 1.0f / (STREAMS * width), 1.0f / width};
-    const cudaStream_t stream = static_cast<cudaStream_t>(where);
-    const int first = slice > SLICE ? WIDER : staged ? STAGED : 0;
-    const Choice &choice = KERNELS[first + (sums ? 3 : !mixing ? 0 : weight ? 2 : 1)];
-    const Launch launch(ranks, groups * halves, choice.bytes, stream);
-    const cudaError_t error = cudaLaunchKernelEx(&launch.config, choice.kernel, call);
-    if (error != cudaSuccess || !sums) return error;
-    const int blocks = tokens + (tokens + FINISHERS - 1) / FINISHERS;
-    Launch second(1, blocks, FINISHERS / 32 * sizeof(float), stream);
-    second.config.numAttrs = 1;
-    return cudaLaunchKernelEx(&second.config, weight ? mix_halves<true> : mix_halves<false>, call);
+    const Choice &choice = KERNELS[(slice > SLICE ? WIDER : 0) + (!mixing ? 0 : weight ? 2 : 1)];
+    const Launch launch(ranks, groups, choice.bytes, static_cast<cudaStream_t>(where));
+    return cudaLaunchKernelEx(&launch.config, choice.kernel, call);
 }
 }

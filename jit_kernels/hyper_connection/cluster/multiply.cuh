@@ -10,41 +10,6 @@ struct Weights {
     static constexpr int ROWS = EIGHTS == 1 ? STREAMS : LINES;
     unsigned parts[STREAMS][STEPS][EIGHTS][3][2];
 
-    // Ask the cache for all of a block's rows, which may be done before the launch before has
-    // ended.
-    static __device__ void ask(const Call &call, const Part &part) {
-        constexpr int LINE = 32;
-        const int lines = (part.channels + LINE - 1) / LINE;
-        for (int i = threadIdx.x; i < ROWS * STREAMS * lines; i += THREADS) {
-            const long long row = i / lines * (long long)call.width;
-            ask_cache(call.fn + row + part.first + i % lines * LINE);
-        }
-    }
-
-    __device__ void load(const Call &call, const Part &part) {
-        const int lane = threadIdx.x % 32, channel = threadIdx.x / 32 * PIECE + lane % 4 * 2;
-        const float *const fn =
-            call.fn + (long long)(lane / 4 * STREAMS) * call.width + part.first + channel;
-        // All are asked for before the first is awaited.
-        float2 asked[EIGHTS][STREAMS][STEPS * 2];
-#pragma unroll
-        for (int i = 0; i < EIGHTS * STREAMS; i++) {
-            const int eight = i / STREAMS, stream = i % STREAMS;
-            const float *const row = fn + (long long)(eight * 8 * STREAMS + stream) * call.width;
-#pragma unroll
-            for (int word = 0; word < STEPS * 2; word++) {
-                const bool mine = eight * 8 + lane / 4 < ROWS && channel + word * 8 < part.channels;
-                asked[eight][stream][word] = read_or_zero(row + word * 8, mine);
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < EIGHTS * STREAMS * STEPS * 2; i++) {
-            const int word = i % (STEPS * 2), stream = i / (STEPS * 2) % STREAMS;
-            const int eight = i / (STEPS * 2) / STREAMS;
-            split(stream, eight, word, asked[eight][stream][word]);
-        }
-    }
-
     __device__ void split(int stream, int eight, int word, float2 f) {
 #pragma unroll
         for (int p = 0; p < 3; p++) {
@@ -151,22 +116,4 @@ __device__ inline void send_sums(const Part &part, Memory &shared, int slot, int
     const float *const to = &shared.told[slot][own * part.ranks + part.rank][line];
     send(at_rank(to, owner), make_float4(low.x, low.y, high.x, high.y),
          at_rank(&shared.heard[slot], owner));
-}
-
-template <int EIGHTS>
-__device__ inline void run_multipliers(const Call &call, const Part &part, Shared &shared) {
-    Weights<EIGHTS> weights;
-    weights.load(call, part);
-    Turn<SLOTS> turn;
-#pragma unroll 1
-    for (int tile = 0; tile < part.tiles; tile++, turn.advance()) {
-        float sums[1][EIGHTS][4] = {}, squares[2] = {};
-        await_phase(&shared.full[turn.slot], turn.phase);
-        multiply_streams(weights, 0, STREAMS, shared.streams[turn.slot], sums, squares);
-        // All have added up the tile before.
-        meet<MULTIPLIERS * 32>();
-        write_parts(shared, sums[0], squares);
-        meet<MULTIPLIERS * 32>();
-        send_sums(part, shared, turn.slot, threadIdx.x);
-    }
 }

@@ -1,6 +1,5 @@
-// Multipliers that wait for no other. Rows of `fn` come through slots that no tile has yet, whole
-// rows at a time; warps of their own add up what multipliers leave, while they multiply the next
-// tile. Mixers fetch tiles. Each block has `slice` channels, a multiple of `PIECE`.
+// Streams of 256 channels a block. Rows of `fn` come through slots that no tile has yet, whole rows
+// at a time; warps of their own add up what multipliers leave, while they multiply the next tile.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +23,8 @@ __device__ inline float *stage_row(Shared &shared, int row) {
 
 // Announce the bytes of all rows of `fn`; one thread.
 template <int EIGHTS>
-__device__ inline void expect_rows(const Part &part, Shared &shared) {
-    const unsigned bytes = Weights<EIGHTS>::ROWS * part.channels * sizeof(float);
+__device__ inline void expect_rows(Shared &shared) {
+    const unsigned bytes = Weights<EIGHTS>::ROWS * SLICE * sizeof(float);
     for (int stream = 0; stream < STREAMS; stream++) expect_bytes(&shared.staged[stream], bytes);
 }
 
@@ -36,7 +35,7 @@ __device__ inline void stage_rows(const Call &call, const Part &part, Shared &sh
     constexpr int ROWS = Weights<EIGHTS>::ROWS, WARPS = THREADS / 32;
     static_assert(STREAMS * ROWS % WARPS == 0);
     const bool first = threadIdx.x % 32 == 0;
-    const unsigned bytes = part.channels * sizeof(float);
+    const unsigned bytes = SLICE * sizeof(float);
     const auto source = [&](int row) {
         const int stream = row / ROWS, line = row % ROWS;
         return call.fn + (long long)(line * STREAMS + stream) * call.width + part.first;
@@ -96,8 +95,10 @@ struct Sums {
 
 // Multiply tiles; of the first, each stream as soon as its rows of `fn` are there.
 template <int EIGHTS>
-__device__ inline void run_staged_multiplier(const Part &part, Shared &shared, int nth) {
-    const bool works = nth * PIECE < part.channels;
+__device__ inline void run_staged_multiplier(const Call &call, const Part &part, Shared &shared,
+                                             int nth) {
+    // Always so; where the compiler knows it, it runs out of registers.
+    const bool works = nth * PIECE < call.slice;
     Weights<EIGHTS> weights;
     Turn<SLOTS> turn;
     Turn<1> parts;
@@ -147,11 +148,10 @@ struct Refill {
     const Call &call;
     const Part &part;
     Shared &shared;
-    int first, most;
+    int first;
 
     __device__ Refill(const Call &call, const Part &part, Shared &shared, int nth)
-        : call(call), part(part), shared(shared), first(nth * EACH),
-          most(threadIdx.x % 32 * 8 < part.channels ? EACH : 0) {}
+        : call(call), part(part), shared(shared), first(nth * EACH) {}
 
     // Fill the slots that `fn` does not come through.
     __device__ void start() const {
@@ -168,7 +168,7 @@ struct Refill {
 
     __device__ void fetch(int tile, int slot) const {
         const int lane = threadIdx.x % 32, start = part.token(tile) + first;
-        const int live = min(most, call.tokens - start);
+        const int live = call.tokens - start;
         unsigned char *to = shared.streams[slot] + first * TOKEN_BYTES + lane * 16;
         const __nv_bfloat16 *from =
             call.streams + start * call.token_stride + part.first + lane * 8;

@@ -1,8 +1,8 @@
 """Tries other sizes for the ops in CUDA C++ on a device: `python -m tests.bench.kernels.tune_cuda`.
 
-    python -m tests.bench.kernels.tune_cuda               everything, some minutes
-    python -m tests.bench.kernels.tune_cuda mhc route     some of mhc, select, route, store
-    python -m tests.bench.kernels.tune_cuda mhc 64 256    at these numbers of tokens only
+    python -m tests.bench.kernels.tune_cuda                  everything, some minutes
+    python -m tests.bench.kernels.tune_cuda select route     some of select, route, store
+    python -m tests.bench.kernels.tune_cuda select 64 256    at these numbers of tokens only
 
 Each variant is a copy of the op's sources with other constants, compiled by nvcc. Prints one line a
 variant, fastest last, beside the time of the sources as they are. Nothing is changed: who finds
@@ -22,7 +22,6 @@ from typing import Any
 import torch
 
 from jit_kernels.cuda_library import load
-from jit_kernels.hyper_connection import cuda_backend as mhc
 from jit_kernels.registry import BackendUnavailable
 from jit_kernels.route_topk import cuda_backend as route
 from jit_kernels.select_topk import cuda_backend as select
@@ -33,14 +32,7 @@ from tests.bench.kernels.timing import graph_us, input_sets
 
 Constants = dict[str, int]
 
-# Tiles on the chip and how much later one is mixed; who copies.
-MHC = [
-    {"STAGES": stages, "DELAY": delay, "COPIERS": copiers}
-    for stages, delay, copiers in ((6, 2, 4), (6, 1, 4), (6, 3, 4), (5, 2, 4), (6, 2, 2), (6, 2, 8))
-]
-SLICES = (64, 128, 160, 192, 224, 256)
 OPS: dict[str, tuple[ModuleType, tuple[str, ...], list[Constants]]] = {
-    "mhc": (mhc, ("mhc_pre", "mhc_pre_norm", "mhc_head"), MHC),
     "route": (route, ("route_topk", "route_hashed"), [{"WARPS": n} for n in (1, 2, 4, 8)]),
     "store": (
         store,
@@ -114,10 +106,6 @@ def tune(name: str, tokens: tuple[int, ...]) -> None:
     for constants in variants:
         with variant(op, constants):
             measure(" ".join(f"{key}={value}" for key, value in constants.items()))
-    if name == "mhc":
-        for size in SLICES:
-            with replaced(op, "plan", sliced(size)):
-                measure(f"slice {size}")
     if name == "select":
         for blocks in (1, 3, 4, 8):
             with replaced(op, "BLOCKS", blocks):
@@ -128,20 +116,6 @@ def tune(name: str, tokens: tuple[int, ...]) -> None:
             sys.stdout.write(f"  {micros:9.2f} us  {title}\n")
         sys.stdout.write(f"  {times[0][0]:9.2f} us  as it is\n")
     sys.stdout.flush()
-
-
-def sliced(size: int) -> Any:
-    """Return a plan of blocks with `size` channels each, where their ranks allow it."""
-    usual = mhc.plan
-
-    def plan(tokens: int, width: int, blocks: int) -> mhc.Plan | None:
-        ranks = -(-width // size)
-        if ranks > 32:
-            return usual(tokens, width, blocks)
-        groups = min(-(-tokens // 16), max(1, blocks // ranks))
-        return mhc.Plan(size, ranks, groups)
-
-    return plan
 
 
 def main(arguments: list[str]) -> None:

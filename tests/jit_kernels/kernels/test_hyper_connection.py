@@ -1,6 +1,7 @@
 """Hyper-connections in one launch each, against the reference."""
 
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,6 @@ from jit_kernels.checks import ShapeError
 from jit_kernels.hyper_connection import (
     cluster_backend,
     composed,
-    cuda_backend,
     reference,
     triton_backend,
 )
@@ -25,8 +25,7 @@ SHAPES = with_large(
         *((1500, 4, 4096), (1, 4, 7168), (900, 4, 7168), (300, 4, 1032), (5000, 4, 40)),
     ],
 )
-BACKENDS = pytest.mark.parametrize("backend", with_large([triton_backend], [cuda_backend]))
-IN_CUDA = pytest.mark.parametrize("backend", [cuda_backend, cluster_backend])
+BACKENDS = pytest.mark.parametrize("backend", with_large([triton_backend], [cluster_backend]))
 TYPES = [torch.float32, torch.bfloat16]
 
 
@@ -146,7 +145,7 @@ def test_no_tokens_give_no_rows() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("backend", [triton_backend, cuda_backend, cluster_backend])
+@pytest.mark.parametrize("backend", [triton_backend, cluster_backend])
 @pytest.mark.parametrize("width", [40, 1024, 4096, 7168])
 def test_a_token_has_the_same_bits_in_any_company(backend: ModuleType, width: int) -> None:
     mine, gain = weights(4, width), torch.randn(width)
@@ -159,34 +158,30 @@ def test_a_token_has_the_same_bits_in_any_company(backend: ModuleType, width: in
 
 
 @pytest.mark.gpu
-@IN_CUDA
 @pytest.mark.parametrize("width", [1024, 4096, 7168])
-def test_one_graph_of_several_launches_mixes_what_it_is_given(
-    backend: ModuleType, width: int
-) -> None:
+def test_one_graph_of_several_launches_mixes_what_it_is_given(width: int) -> None:
     x, mine, gain = torch.randn(40, 4, width).bfloat16(), weights(4, width), torch.randn(width)
-    mix_all(backend, x, mine, gain)
+    mix_all(cluster_backend, x, mine, gain)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        parts = [mix_all(backend, x[:rows], mine, gain) for rows in (40, 1, 17)]
+        parts = [mix_all(cluster_backend, x[:rows], mine, gain) for rows in (40, 1, 17)]
 
     for _ in range(3):
         x.normal_()
         graph.replay()
         for rows, part in zip((40, 1, 17), parts, strict=True):
-            assert all(map(torch.equal, part, mix_all(backend, x[:rows], mine, gain)))
+            assert all(map(torch.equal, part, mix_all(cluster_backend, x[:rows], mine, gain)))
 
 
 @pytest.mark.gpu
-@IN_CUDA
 @pytest.mark.parametrize("width", [1024, 4096, 7168])
-def test_a_token_of_nan_harms_no_other(backend: ModuleType, width: int) -> None:
+def test_a_token_of_nan_harms_no_other(width: int) -> None:
     x, mine, gain = torch.randn(100, 4, width).bfloat16(), weights(4, width), torch.randn(width)
-    want = backend.mhc_pre_norm(x, *mine, gain, iterations=3, **EPS)
+    want = cluster_backend.mhc_pre_norm(x, *mine, gain, iterations=3, **EPS)
     x[37] = torch.nan
 
-    got = backend.mhc_pre_norm(x, *mine, gain, iterations=3, **EPS)
+    got = cluster_backend.mhc_pre_norm(x, *mine, gain, iterations=3, **EPS)
 
     others = torch.arange(100) != 37
     for mine_now, before in zip(got, want, strict=True):
@@ -220,26 +215,12 @@ def assert_mixed_alike(got: list[torch.Tensor], want: list[torch.Tensor]) -> Non
         assert_close(mine, goal, limit, what=what)
 
 
-@pytest.fixture(params=[True, False], ids=["staged", "unstaged"])
-def either_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run with kernels that stage `fn` or hold wide streams, if they take the width; without."""
-    monkeypatch.setattr(cluster_backend, "STAGED", request.param)
-    monkeypatch.setattr(cluster_backend, "WIDE", request.param)
-
-
-@pytest.fixture
-def halves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Multiply streams of 7,168 channels in halves."""
-    monkeypatch.setattr(cluster_backend, "WIDE", False)
-
-
 @pytest.mark.gpu
-@pytest.mark.usefixtures("either_kernel")
 @pytest.mark.parametrize(
     ("tokens", "width"),
     [
-        *((18, 24), (5, 256), (1, 4096), (17, 4096), (700, 4096), (300, 1032)),
-        *((1, 7168), (65, 7168), (90, 5120), (33, 8192)),
+        *((18, 256), (5, 512), (300, 1024), (33, 2048), (1, 4096), (17, 4096), (700, 4096)),
+        *((1, 7168), (65, 7168), (900, 7168)),
     ],
 )
 def test_clusters_equal_the_reference(tokens: int, width: int) -> None:
@@ -256,22 +237,20 @@ def test_clusters_equal_the_reference(tokens: int, width: int) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.usefixtures("either_kernel")
-@pytest.mark.parametrize("width", [64, 256, 512, 1024, 1032, 2304, 4096, 5120, 5128, 7168])
+@pytest.mark.parametrize("width", [256, 512, 1024, 2048, 4096, 7168])
 def test_clusters_mix_any_number_of_tokens_alike(width: int) -> None:
     x, mine, gain = torch.randn(4097, 4, width).bfloat16(), weights(4, width), torch.randn(width)
 
     whole = mix_all(cluster_backend, x, mine, gain)
 
     # Another kernel, which the reference judges above.
-    assert_mixed_alike(whole, mix_all(cuda_backend, x, mine, gain))
+    assert_mixed_alike(whole, mix_all(triton_backend, x, mine, gain))
     for tokens in (1, 2, 3, 7, 16, 63, 64, 65, 127, 128, 129, 256, 400, 500, 1000):
         few = mix_all(cluster_backend, x[:tokens], mine, gain)
         assert all(torch.equal(part, rows[:tokens]) for part, rows in zip(few, whole, strict=True))
 
 
 @pytest.mark.gpu
-@pytest.mark.usefixtures("either_kernel")
 @pytest.mark.parametrize("width", [4096, 7168])
 @pytest.mark.parametrize("tokens", [1, 129, 3000])
 def test_clusters_give_the_same_bits_each_time(tokens: int, width: int) -> None:
@@ -283,19 +262,62 @@ def test_clusters_give_the_same_bits_each_time(tokens: int, width: int) -> None:
         assert all(map(torch.equal, again, first))
 
 
+def in_clusters(monkeypatch: pytest.MonkeyPatch, x: torch.Tensor, *rest: Any) -> list[torch.Tensor]:
+    """Return what `mix_all` gives where no number of tokens is small."""
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster_backend, "FEW_TOKENS", 0)
+        return mix_all(cluster_backend, x, *rest)
+
+
 @pytest.mark.gpu
-@pytest.mark.usefixtures("halves")
-@pytest.mark.parametrize("tokens", [1, 65, 1000])
-def test_staged_halves_equal_the_reference(tokens: int) -> None:
-    x, mine, gain = torch.randn(tokens, 4, 7168).bfloat16(), weights(4, 7168), torch.randn(7168)
+@pytest.mark.parametrize("width", [4096, 7168])
+def test_few_tokens_have_the_bits_of_clusters(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for tokens in (1, 2, 15, 16, 17, 64, 127, 128, 129, 240, 255, 256):
+        mine, gain = weights(4, width), torch.randn(width)
+        x = torch.randn(tokens, 4, width).bfloat16()
+
+        got = mix_all(cluster_backend, x, mine, gain)
+
+        want = in_clusters(monkeypatch, x, mine, gain)
+        assert all(map(torch.equal, got, want)), f"{tokens} tokens"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("width", [4096, 7168])
+@pytest.mark.parametrize("tokens", [3, 250])
+def test_few_tokens_among_others_have_the_bits_of_clusters(
+    tokens: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, gain = weights(4, width), torch.randn(width)
+    wider = torch.full((2 * tokens, 6, width + 24), torch.nan).bfloat16()
+    x = wider[::2, 1:5, 8 : width + 8].normal_()
 
     got = mix_all(cluster_backend, x, mine, gain)
 
-    assert_mixed_alike(got, mix_all(reference, x, mine, gain))
+    assert all(map(torch.equal, got, in_clusters(monkeypatch, x, mine, gain)))
+    assert all(map(torch.equal, got, mix_all(cluster_backend, x.contiguous(), mine, gain)))
 
 
 @pytest.mark.gpu
-@pytest.mark.usefixtures("either_kernel")
+@pytest.mark.parametrize("width", [4096, 7168])
+def test_two_streams_of_launches_mix_few_tokens_at_once(width: int) -> None:
+    mine, gain = weights(4, width), torch.randn(width)
+    inputs = [torch.randn(200, 4, width).bfloat16() for _ in range(2)]
+    wants = [mix_all(cluster_backend, x, mine, gain) for x in inputs]
+    lanes = [torch.cuda.Stream() for _ in inputs]
+    torch.cuda.synchronize()
+    gots: list[list[torch.Tensor]] = []
+    for _ in range(20):
+        for x, lane in zip(inputs, lanes, strict=True):
+            with torch.cuda.stream(lane):
+                gots.append(mix_all(cluster_backend, x, mine, gain))
+    torch.cuda.synchronize()
+
+    for i, got in enumerate(gots):
+        assert all(map(torch.equal, got, wants[i % 2]))
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("width", [4096, 7168])
 def test_clusters_take_streams_that_are_one_embedding(width: int) -> None:
     x, mine = torch.randn(33, 1, width).bfloat16().expand(-1, 4, -1), weights(4, width)
@@ -327,39 +349,20 @@ def test_the_device_holds_clusters_of_any_size(ranks: int) -> None:
 
 
 def test_clusters_of_a_power_of_two_of_blocks_share_the_channels() -> None:
-    widths = (8, 256, 264, 1024, 1032, 4096)
+    splits = [cluster_backend.split(width) for width in (256, 512, 1024, 2048, 4096, 7168)]
 
-    ranks = [cluster_backend.split(width) for width in widths]
-
-    assert ranks == [(256, count, 1) for count in (1, 1, 2, 4, 8, 16)]
-    assert cluster_backend.split(4104) == (136, 16, 2)
-    assert cluster_backend.split(7168) == (448, 16, 1)
-    assert cluster_backend.split(7168, False) == (224, 16, 2)
-    assert cluster_backend.split(8192) == (256, 16, 2)
-    assert cluster_backend.split(8200) is None
+    assert splits == [*((256, ranks) for ranks in (1, 2, 4, 8, 16)), (448, 16)]
+    assert not any(map(cluster_backend.split, (8, 264, 768, 3840, 5120, 8192)))
 
 
-@pytest.mark.parametrize("blocks", [132, 78, 16])
-@pytest.mark.parametrize("width", [8, 40, 768, 1024, 4096, 5120, 7168, 8192])
-def test_blocks_cover_all_channels_and_fit_onto_the_device(width: int, blocks: int) -> None:
-    for tokens in (1, 16, 17, 64, 300, 20_000):
-        how = cuda_backend.plan(tokens, width, blocks)
+@pytest.mark.gpu
+@pytest.mark.parametrize("width", [24, 1032, 5120, 8192])
+def test_other_sizes_go_through_triton(width: int) -> None:
+    x, mine, gain = torch.randn(70, 4, width).bfloat16(), weights(4, width), torch.randn(width)
 
-        if how is None:
-            assert width > 256 * min(32, blocks)
-            continue
-        assert (how.ranks - 1) * how.slice < width <= how.ranks * how.slice
-        assert how.ranks <= 32
-        assert how.slice % 32 == 0
-        assert 1 <= how.groups <= -(-tokens // 16)
-        assert how.groups * how.ranks <= blocks
+    got = mix_all(cluster_backend, x, mine, gain)
 
-
-def test_more_blocks_for_few_tokens_add_up_the_same() -> None:
-    few, many = (cuda_backend.plan(tokens, 4096, 132) for tokens in (1, 20_000))
-
-    assert few == (128, 32, 1)
-    assert many == (256, 16, 8)
+    assert all(map(torch.equal, got, mix_all(triton_backend, x, mine, gain)))
 
 
 def test_five_streams_are_refused() -> None:
