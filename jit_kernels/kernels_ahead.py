@@ -224,12 +224,13 @@ class _Cache:
         *,
         environment: dict[str, str] | None = None,
         cwd: Path | None = None,
-        limit_s: float = _COMPILER_LIMIT_S,
+        limit_s: float | None = None,
     ) -> str:
         """Return what a command prints. Raises _Fault when it fails, takes too long, or is stopped.
 
         text  what it reads
         """
+        limit_s = limit_s or _COMPILER_LIMIT_S
         ends, unread = time.monotonic() + limit_s, text or None
         with subprocess.Popen(
             command,

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from jit_kernels import registry
+import jit_kernels.registry as registry
 
 PROCESSORS = 132
 # Ops by their names in the registry -> what runs them here.
