@@ -29,6 +29,8 @@ def record(text: str, device: torch.device) -> list[str]:
         # Other calls may do, and those that do not are compiled when they are met.
         except Exception as error:
             faults[f"{calls.folder}: {type(error).__name__}: {error}"] = None
+        # The server is using the device, too.
+        torch.cuda.empty_cache()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return [*faults]

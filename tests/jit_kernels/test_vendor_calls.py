@@ -41,7 +41,8 @@ def test_the_calls_are_those_of_the_op(monkeypatch: pytest.MonkeyPatch, invarian
         scales, weight_scales = torch.zeros(count, 2, 2), torch.zeros(2, 1, 2)
         weight = torch.zeros(2, 128, 256, dtype=torch.float8_e4m3fn)
         fp8_linear_grouped(codes, scales, weight, weight_scales, invariant=invariant)
-        one = torch.zeros_like(codes)[:, 0].flatten().view(count, 256), scales[:, 0], weight[0], weight_scales[0]
+        rows_alone = torch.zeros(count, 256, dtype=torch.float8_e4m3fn)
+        one = rows_alone, scales[:, 0], weight[0], weight_scales[0]
         fp8_linear(*one, invariant=invariant)
         # No kernel of DeepGEMM has 4 columns.
         fp8_linear(*one[:2], weight[0, :4], weight_scales[0], invariant=invariant)
