@@ -4,6 +4,8 @@ Its copy engine takes rows of whole 16 bytes and its product of groups writes bf
 go to Triton, in tiles of one size, so that a row's bits depend on nothing but itself there, too.
 """
 
+from collections.abc import Sequence
+
 import torch
 from deep_gemm import bf16_gemm_nt, einsum
 
@@ -55,3 +57,17 @@ def bf16_linear_grouped_mixed(
     if x.shape[0] <= FEW_ROWS:
         return triton_backend.bf16_linear_grouped(x, weight, out_dtype)
     return bf16_linear_grouped(x, weight, out_dtype)
+
+
+def rehearse(rows: int, sizes: Sequence[int], *, mixed: bool, device: torch.device) -> None:
+    """Make DeepGEMM's call for so many rows, if there is one; see `jit_kernels.vendor_calls`.
+
+    sizes  of the weight, [N, K]; the product is float32
+    mixed  few rows go elsewhere
+    """
+    columns, depth = sizes
+    if (mixed and rows <= FEW_ROWS) or columns % 8 or depth % 8:
+        return
+    x = torch.empty((rows, depth), dtype=torch.bfloat16, device=device)
+    weight = torch.empty((columns, depth), dtype=torch.bfloat16, device=device)
+    bf16_linear(x, weight, torch.float32)

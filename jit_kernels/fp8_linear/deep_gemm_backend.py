@@ -5,6 +5,8 @@ one size, so that a row's bits depend on nothing but itself there, too. Source: 
 `sm90_fp8_gemm_1d2d`; a product of groups is its batched form, `fp8_einsum` with fp32 scales.
 """
 
+from collections.abc import Sequence
+
 import torch
 from deep_gemm import fp8_einsum, fp8_gemm_nt
 
@@ -83,6 +85,24 @@ def fp8_linear_grouped_mixed(
     if codes.shape[0] <= FEW_ROWS:
         return _FOR_FEW.fp8_linear_grouped(codes, scales, weight, weight_scales, out_dtype)
     return fp8_linear_grouped(codes, scales, weight, weight_scales, out_dtype)
+
+
+def rehearse(rows: int, sizes: Sequence[int], *, mixed: bool, device: torch.device) -> None:
+    """Make DeepGEMM's call for so many rows, if there is one; see `jit_kernels.vendor_calls`.
+
+    sizes  of the weight, [N, K] or [G, N, K]
+    mixed  few rows go elsewhere
+    """
+    *groups, columns, depth = sizes
+    if (mixed and rows <= FEW_ROWS) or columns % 8:
+        return
+    blocks = depth // 128
+    codes = torch.empty((rows, *groups, depth), dtype=torch.float8_e4m3fn, device=device)
+    scales = torch.empty((rows, *groups, blocks), device=device)
+    weight = torch.empty(tuple(sizes), dtype=torch.float8_e4m3fn, device=device)
+    weight_scales = torch.empty((*groups, -(-columns // 128), blocks), device=device)
+    multiply = fp8_linear_grouped if groups else fp8_linear
+    multiply(codes, scales, weight, weight_scales, torch.bfloat16)
 
 
 def columns_aligned(scales: torch.Tensor) -> torch.Tensor:

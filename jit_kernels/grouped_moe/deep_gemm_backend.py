@@ -6,13 +6,16 @@ Triton, whose programs end at once where there is nothing to do. Source: DeepGEM
 `m_grouped_fp8_gemm_nt_contiguous`: blocks of 128 rows, a row of expert -1 is padding.
 """
 
+from collections.abc import Sequence
+
 import torch
 from deep_gemm import m_grouped_fp8_gemm_nt_contiguous, set_mk_alignment_for_contiguous_layout
 
 from jit_kernels.cuda_device import why_no_hopper, why_no_triton
+from jit_kernels.expert_blocks import block_limit
 from jit_kernels.expert_weights.forms import Fp8Experts
 from jit_kernels.grouped_moe import triton_backend
-from jit_kernels.grouped_moe.sorted_rows import SIZE, SortedRows, likely_blocks
+from jit_kernels.grouped_moe.sorted_rows import CHANNELS, SIZE, SortedRows, likely_blocks
 from jit_kernels.registry import Backend, select
 
 _MODULE = "jit_kernels.grouped_moe"
@@ -50,13 +53,38 @@ def grouped_moe(
     )
 
 
+def rehearse(rows: int, sizes: Sequence[int], *, mixed: bool, device: torch.device) -> None:
+    """Make DeepGEMM's calls for so many rows; see `jit_kernels.vendor_calls`.
+
+    sizes  number of experts, channels of rows and of inner rows, experts that a row chooses
+    """
+    count, width, inner, top_k = sizes
+    pairs = rows * top_k
+    places = SIZE * min(likely_blocks(pairs, count), block_limit(pairs, count, SIZE))
+    member = torch.empty(places, dtype=torch.int32, device=device)
+    for columns, depth in ((2 * inner, width), (width, inner)):
+        codes = torch.empty((places, depth), dtype=torch.float8_e4m3fn, device=device)
+        scales = torch.empty((depth // CHANNELS, places), device=device).T
+        weight = torch.empty((count, columns, depth), dtype=torch.float8_e4m3fn, device=device)
+        blocks = (count, columns // CHANNELS, depth // CHANNELS)
+        out = torch.empty((places, columns), dtype=torch.bfloat16, device=device)
+        _multiply((codes, scales), (weight, torch.empty(blocks, device=device)), out, member)
+
+
 def _product(
     rows: SortedRows, weight: torch.Tensor, weight_scales: torch.Tensor, out: torch.Tensor
 ) -> None:
     head, tail = rows.region_scales()
     count = rows.first * SIZE
-    if count:
-        m_grouped_fp8_gemm_nt_contiguous(
-            (rows.codes[:count], head), (weight, weight_scales), out[:count], rows.member[:count]
-        )
+    _multiply((rows.codes[:count], head), (weight, weight_scales), out[:count], rows.member[:count])
     triton_backend.multiply_region(rows, tail, weight, weight_scales, out, first=rows.first)
+
+
+def _multiply(
+    rows: tuple[torch.Tensor, torch.Tensor],
+    weight: tuple[torch.Tensor, torch.Tensor],
+    out: torch.Tensor,
+    member: torch.Tensor,
+) -> None:
+    if member.shape[0]:
+        m_grouped_fp8_gemm_nt_contiguous(rows, weight, out, member)

@@ -9,6 +9,7 @@ for 128 rows of 2,048 where DeepGEMM takes 13.7 (H200).
 
 import ctypes
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,8 +42,7 @@ def paged_logits(
     """Score blocks; see `jit_kernels.paged_logits.paged_logits`."""
     rows, heads, width = q.shape
     first_bytes = q.data_ptr(), weights.data_ptr(), pages.data_ptr()
-    fits = rows <= MOST_ROWS and (heads, width) == (_HEADS, _WIDTH)
-    if not fits or any(first % 16 for first in first_bytes):
+    if not _takes(rows, heads, width) or any(first % 16 for first in first_bytes):
         return deep_gemm_backend.paged_logits(
             q, weights, pages, layout, page_table, blocks, columns, plan
         )
@@ -58,6 +58,19 @@ def paged_logits(
     if error:
         raise RuntimeError(f"paged_logits: {_library().paged_logits_words(error).decode()}")
     return out
+
+
+def rehearse(rows: int, sizes: Sequence[int], *, mixed: bool, device: torch.device) -> None:
+    """Make the calls that are left to DeepGEMM for so many rows; see `jit_kernels.vendor_calls`.
+
+    sizes  heads and channels of a query
+    """
+    if not _takes(rows, *sizes):
+        deep_gemm_backend.rehearse(rows, sizes, mixed=mixed, device=device)
+
+
+def _takes(rows: int, heads: int, width: int) -> bool:
+    return rows <= MOST_ROWS and (heads, width) == (_HEADS, _WIDTH)
 
 
 @functools.cache

@@ -6,6 +6,7 @@ at whose score nobody looks. A page that is none reads as zeros. Source: DeepGEM
 `sm90_fp8_paged_mqa_logits` and its `sm90_paged_mqa_logits_metadata`.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +16,8 @@ from jit_kernels.paged_rows import PageLayout
 
 if TYPE_CHECKING:
     from jit_kernels.paged_logits import LogitsPlan
+
+_PAGE_KEYS = 64
 
 
 def paged_logits(
@@ -44,3 +47,18 @@ def paged_logits(
         columns,
         clean_logits=False,
     )
+
+
+def rehearse(rows: int, sizes: Sequence[int], *, mixed: bool, device: torch.device) -> None:
+    """Make DeepGEMM's calls for so many rows of one block; see `jit_kernels.vendor_calls`.
+
+    sizes  heads and channels of a query
+    """
+    heads, width = sizes
+    layout = PageLayout(_PAGE_KEYS, width, 4, _PAGE_KEYS * (width + 4))
+    q = torch.empty((rows, heads, width), dtype=torch.float8_e4m3fn, device=device)
+    weights = torch.empty((rows, heads), device=device)
+    pages = torch.empty((1, layout.page_bytes), dtype=torch.uint8, device=device)
+    page_table = torch.zeros((rows, 1), dtype=torch.int32, device=device)
+    blocks = torch.ones(rows, dtype=torch.int32, device=device)
+    paged_logits(q, weights, pages, layout, page_table, blocks, 1, None)

@@ -4,6 +4,7 @@ Nothing here waits for the device or branches on what it holds, so that a step c
 CUDA graph and replayed for other positions, pages and rings.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +24,7 @@ from layers.rope import RopeFrequencies
 from mem_cache.pools import KvPools
 from mem_cache.spec import div_ceil
 
-__all__ = ["DecodeRows", "DecodeStep", "whole_tiles"]
+__all__ = ["DecodeRows", "DecodeStep", "score_slices", "whole_tiles"]
 
 KEY_TILE = 64
 # Scores of so many bytes at once: 64 rows at a context of a million tokens take 64 MiB.
@@ -108,12 +109,8 @@ class DecodeStep:
         ratios = sorted(set(config.compress_ratios))
         counts = {ratio: self._key_counts(ratio) for ratio in ratios}
         self._split = dict(zip(counts, together(list(counts.values())), strict=True))
-        self._logits = [
-            (part, LogitsPlan())
-            for part in row_slices(
-                rows.position.shape[0], self._columns, workspace_bytes=SCORES_BYTES
-            )
-        ]
+        count = rows.position.shape[0]
+        self._logits = [(part, LogitsPlan()) for part in score_slices(count, self._columns)]
         self._chosen: Tensor | None = None
 
     @property
@@ -229,6 +226,11 @@ class DecodeStep:
             return PagedKeys(pages, layout, self._at.c128_slots, self._at.c128_lengths)
         assert self._chosen is not None
         return PagedKeys(pages, layout, self._chosen, self._chosen_lengths)
+
+
+def score_slices(rows: int, columns: int) -> Iterator[slice]:
+    """Cut the rows of a step into those that are scored at a time, `columns` blocks of 4 each."""
+    return row_slices(rows, columns, workspace_bytes=SCORES_BYTES)
 
 
 def whole_tiles(count: int) -> int:

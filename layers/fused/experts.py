@@ -5,7 +5,7 @@ sorted by expert and multiplied as fp8. Where bits must not depend on how many r
 are streamed, in blocks of one size.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 import torch
@@ -16,6 +16,7 @@ from jit_kernels.grouped_moe import grouped_moe
 from jit_kernels.quant_fp8 import quantise_rows, silu_mul_quant
 from jit_kernels.route_topk import route_hashed, route_topk
 from jit_kernels.streamed_moe import streamed_moe
+from jit_kernels.vendor_calls import VendorCalls, vendor_calls
 from layers.config import ModelConfig
 from layers.fused.expert_form import ExpertForm
 from layers.fused.linear import Bf16Linear, Fp8Linear, Product
@@ -103,13 +104,13 @@ class FusedExperts:
         experts, weights = self._router(x, input_ids)
         if self._fixed_rows:
             y = self._streamed_alike(x, experts, weights, joined())
-        elif x.shape[0] <= self._streamed_rows:
+        elif self._sorts(x.shape[0]):
+            plus = joined()
+            y = grouped_moe(x, experts, weights, self._expanded(), limit=self._limit, plus=plus)
+        else:
             # The shared expert's last product may end beside the first of those chosen.
             streamed = self._streamed
             y = streamed_moe(x, experts, weights, streamed, limit=self._limit, plus=joined)
-        else:
-            plus = joined()
-            y = grouped_moe(x, experts, weights, self._expanded(), limit=self._limit, plus=plus)
         return self._shards.all_reduce(y)
 
     @property
@@ -119,7 +120,7 @@ class FusedExperts:
 
     def rehearse(self, rows: int) -> None:
         """Run rows of zeros, spread over all experts, if so many are sorted; see `Product`."""
-        if self._fixed_rows or rows <= self._streamed_rows:
+        if not self._sorts(rows):
             return
         assert self.fp8 is not None
         device = self.fp8.gate_up.device
@@ -127,6 +128,11 @@ class FusedExperts:
         experts = torch.arange(rows * self._top_k, device=device) % self._count
         experts = experts.view(rows, self._top_k)
         grouped_moe(x, experts, torch.zeros(experts.shape, device=device), self.fp8, limit=0.0)
+
+    def calls(self, rows: Iterable[int]) -> list[VendorCalls]:
+        """Return what routed rows call a vendor's library for; see `Product`."""
+        sizes = (self._count, self._width, self._inner, self._top_k)
+        return vendor_calls("grouped_moe", sizes, filter(self._sorts, rows))
 
     def products(self) -> Iterator[Product]:
         """Yield what the layer multiplies by."""
@@ -141,6 +147,10 @@ class FusedExperts:
                 yield f"{name}{leaf}.weight", target
         for part in (self._shared_in, self._shared_out):
             yield from part.named_weights(f"{prefix}shared_experts.")
+
+    def _sorts(self, rows: int) -> bool:
+        """Say whether so many rows are sorted by expert."""
+        return not self._fixed_rows and rows > self._streamed_rows
 
     @property
     def _streamed(self) -> Fp4Experts | Fp8Experts:

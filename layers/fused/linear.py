@@ -4,7 +4,7 @@ As in `layers.linear`, several named weights are stacked into one product. Where
 `invariant`, a row's bits depend on its own numbers alone, not on how many rows there are.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from jit_kernels.bf16_linear import bf16_linear
 from jit_kernels.checks import ShapeError
 from jit_kernels.fp8_linear import BLOCK, fp8_linear, fp8_linear_grouped
+from jit_kernels.vendor_calls import VendorCalls, vendor_calls
 from layers.weight_target import Fp8Target
 
 __all__ = ["Bf16Linear", "Fp8GroupedLinear", "Fp8Linear", "Product"]
@@ -28,6 +29,10 @@ class Product(Protocol):
 
     def rehearse(self, rows: int) -> None:
         """Multiply so many rows of zeros, so that what they need is compiled."""
+        ...
+
+    def calls(self, rows: Iterable[int]) -> list[VendorCalls]:
+        """Return what products of these numbers of rows call a vendor's library for."""
         ...
 
 
@@ -63,6 +68,10 @@ class Fp8Linear:
     def rehearse(self, rows: int) -> None:
         """Multiply rows of zeros; see `Product`."""
         self(*_zero_codes((rows, self.weight.shape[1]), self.weight.device))
+
+    def calls(self, rows: Iterable[int]) -> list[VendorCalls]:
+        """Return a vendor's calls; see `Product`."""
+        return vendor_calls(_op("fp8_linear", self._invariant), self.weight.shape, rows)
 
     def __call__(
         self, codes: Tensor, scales: Tensor, *, out_dtype: torch.dtype = torch.bfloat16
@@ -128,6 +137,10 @@ class Fp8GroupedLinear:
         groups, _, width = self.weight.shape
         self(*_zero_codes((rows, groups, width), self.weight.device))
 
+    def calls(self, rows: Iterable[int]) -> list[VendorCalls]:
+        """Return a vendor's calls; see `Product`."""
+        return vendor_calls(_op("fp8_linear_grouped", self._invariant), self.weight.shape, rows)
+
     def __call__(self, codes: Tensor, scales: Tensor) -> Tensor:
         """Return the groups' products, [T, groups, rows] bfloat16.
 
@@ -172,6 +185,10 @@ class Bf16Linear:
         """Multiply rows of zeros; see `Product`."""
         self(self.weight.new_zeros((rows, self.weight.shape[1])))
 
+    def calls(self, rows: Iterable[int]) -> list[VendorCalls]:
+        """Return a vendor's calls; see `Product`."""
+        return vendor_calls(_op("bf16_linear", self._invariant), self.weight.shape, rows)
+
     def __call__(self, x: Tensor, *, out_dtype: torch.dtype = torch.float32) -> Tensor:
         """Return `x @ weight.T`: [T, width] bfloat16 -> [T, sum of rows]."""
         return bf16_linear(x, self.weight, out_dtype=out_dtype, invariant=self._invariant)
@@ -181,6 +198,10 @@ class Bf16Linear:
         rows = self.weight.split(list(self._parts.values()))
         for name, view in zip(self._parts, rows, strict=True):
             yield f"{prefix}{name}.weight", view
+
+
+def _op(name: str, invariant: bool) -> str:
+    return f"{name}_invariant" if invariant else name
 
 
 def _blocks(rows: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:

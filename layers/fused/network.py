@@ -15,15 +15,17 @@ import torch
 from torch import Tensor
 
 from jit_kernels.embed_streams import embed_streams
+from jit_kernels.vendor_calls import VendorCalls, vendor_calls
 from layers.config import ConfigFault, ModelConfig
 from layers.embedding import VocabTable
 from layers.forward_batch import ForwardBatch
 from layers.fused.attention import FusedAttention
-from layers.fused.decode_step import DecodeRows, DecodeStep
+from layers.fused.decode_step import DecodeRows, DecodeStep, score_slices
 from layers.fused.expert_form import ExpertForm
 from layers.fused.experts import FusedExperts, expert_workspace
 from layers.fused.linear import Bf16Linear, Product
 from layers.fused.prefill_pieces import Capture, Parts, PrefillPieces
+from layers.fused.prefill_rows import token_rows
 from layers.fused.prefill_step import PrefillStep
 from layers.fused.side_stream import SideStream
 from layers.fused.step import FusedStep, TokenInputs
@@ -249,12 +251,40 @@ class FusedV4:
 
         Libraries compile a kernel when they first meet a number of rows of its kind.
         """
-        products = {one.sizes: one for layer in self._layers for one in layer.products()}
+        products = self._products()
         for count in rows:
-            for product in products.values():
+            for product in products:
                 product.rehearse(count)
         for count in head_rows:
             self._head.rehearse(count)
+
+    def vendor_calls(
+        self,
+        rows: Sequence[int],
+        *,
+        head_rows: Iterable[int],
+        decoded: Iterable[int],
+        columns: int,
+    ) -> list[VendorCalls]:
+        """Return what steps of these sizes call vendors' libraries for, all that they may.
+
+        rows       numbers of tokens that layers take at once
+        head_rows  numbers of rows that the output head takes
+        decoded    numbers of rows of decode steps
+        columns    blocks of 4 of the longest sequence
+        """
+        calls = [call for product in self._products() for call in product.calls(rows)]
+        calls += self._head.calls(head_rows)
+        if 4 not in self.config.compress_ratios:
+            return calls
+        sizes = self.config.index_n_heads, self.config.index_head_dim
+        scored = {part.stop - part.start for few in decoded for part in score_slices(few, columns)}
+        if self.deterministic:
+            scored |= token_rows(rows)
+        else:
+            # One kernel, however many tokens there are.
+            calls += vendor_calls("chunk_logits", sizes, [1])
+        return calls + vendor_calls("paged_logits", sizes, scored)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor | WeightTarget]]:
         """Yield (name in published files, storage) of every weight."""
@@ -264,6 +294,11 @@ class FusedV4:
         yield from self._head_mix.named_weights()
         yield from self._norm.named_weights("")
         yield from self._head.named_weights("")
+
+    def _products(self) -> list[Product]:
+        """Return one of each kind and size that layers multiply by."""
+        found = {one.sizes: one for layer in self._layers for one in layer.products()}
+        return [*found.values()]
 
     def _streams(self, step: FusedStep) -> Tensor:
         streams = self._embedded(step.input_ids)

@@ -5,7 +5,7 @@ the pools. So a position has the same bits whether it is decoded or part of a ch
 reading for each token what neighbours share.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -23,7 +23,7 @@ from layers.fused.prefill_choice import SCORES_BYTES, QueryHeads
 from layers.fused.prefill_plan import ChunkPlan
 from mem_cache.pools import KvPools
 
-__all__ = ["MOST_ROWS", "ChunkRows", "equal_slices"]
+__all__ = ["MOST_ROWS", "ChunkRows", "equal_slices", "token_rows"]
 
 # Rows of a call. What calls allocate stays small, and libraries that compile a kernel for each
 # number of rows know those of decoding: powers of two up to this.
@@ -150,6 +150,11 @@ class ChunkRows:
             read[4] = seen[4].clamp(max=self._top_k)
         split = {ratio: SplitPlan() for ratio in (0, *self._columns)}
         return _Rows(part, plan.row[part], seen, read, split)
+
+
+def token_rows(counts: Iterable[int]) -> set[int]:
+    """Return all numbers of rows that calls may have in steps of so many tokens."""
+    return {1 << power for power in range(min(max(counts, default=0), MOST_ROWS).bit_length())}
 
 
 def equal_slices(count: int, most: int) -> list[slice]:

@@ -7,15 +7,20 @@ for them. So a server that does not fit says so before it serves, and none runs 
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from threading import Event
+from typing import Protocol
 
 import torch
 
 from jit_kernels.cuda_library import compile_all
+from jit_kernels.kernels_ahead import compile_ahead, name_folder
+from jit_kernels.vendor_calls import VendorCalls
 from layers.config import ModelConfig
 from layers.fused.expert_form import ExpertForm, expert_form
 from layers.fused.network import FusedV4
@@ -33,6 +38,7 @@ from runtime.executor.dry_run import Extent
 from runtime.executor.loaded_model import LoadedModel, fill_weights
 from runtime.executor.memory_budget import context_limit, context_tokens, pool_sizes
 from runtime.executor.sampler import Sampler
+from runtime.executor.warm_up import WarmUp
 
 __all__ = ["CudaLoader", "Device", "load_on_cuda"]
 
@@ -43,12 +49,23 @@ BOTH_FORMS_SHARE = 0.6
 _FLOAT_BYTES = 4
 
 
+class CompileAhead(Protocol):
+    """Compiles what calls of vendors' libraries take."""
+
+    def __call__(
+        self, calls: Sequence[VendorCalls], *, stop: Event, tell: Callable[[str], None]
+    ) -> list[str]:
+        """Compile it, until `stop` is set; return what went wrong."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """A device, or what stands in for one.
 
     capture  makes a capture whose graphs share memory
     compile  compiles what kernels of CUDA C++ need; returns what went wrong
+    ahead    compiles what vendors' libraries would compile one after another
     """
 
     device: torch.device
@@ -56,6 +73,7 @@ class Device:
     memory: DeviceMemory
     capture: Callable[[], Capture]
     compile: Callable[[], list[str]]
+    ahead: CompileAhead
 
 
 def load_on_cuda(
@@ -74,7 +92,9 @@ def load_on_cuda(
     logit_rows  prompt positions whose logits a step may compute
     """
     name = torch.cuda.get_device_name(device)
-    place = Device(device, name, CudaMemory(device), CudaCapture, compile_all)
+    name_folder()
+    ahead = partial(compile_ahead, device=device)
+    place = Device(device, name, CudaMemory(device), CudaCapture, compile_all, ahead)
     return CudaLoader(config, model, spec=spec, given=given, place=place).load(
         folder, logit_rows=logit_rows
     )
@@ -118,10 +138,11 @@ class CudaLoader:
                 experts=form,
                 deterministic=config.deterministic,
             )
-            with self._compiled_beside():
+            warm_up = self._warm_up(logit_rows)
+            with self._compiled_beside(warm_up.vendor_calls(network)):
                 fill_weights(network, config, folder)
-        extent = self._extent(logit_rows)
-        use = self._measure(network, extent, others=others, limit=limit)
+        extent = warm_up.extent
+        use = self._measure(network, warm_up, others=others, limit=limit)
         budget = use.pool_budget(self._given.kv_cache_bytes)
         given = dataclasses.replace(self._given, kv_cache_bytes=budget)
         sizes = pool_sizes(config, self._spec, given)
@@ -153,12 +174,21 @@ class CudaLoader:
         )
 
     @contextmanager
-    def _compiled_beside(self) -> Iterator[None]:
-        """Have the project's CUDA C++ compiled beside the block, if it is not yet."""
-        with ThreadPoolExecutor(1) as threads:
-            compiled = threads.submit(self._place.compile)
-            yield
-        for fault in compiled.result():
+    def _compiled_beside(self, calls: Sequence[VendorCalls]) -> Iterator[None]:
+        """Have kernels compiled beside the block, if they are not yet."""
+        stop, place = Event(), self._place
+        with ThreadPoolExecutor(2) as threads:
+            try:
+                jobs = [
+                    threads.submit(place.compile),
+                    threads.submit(place.ahead, calls, stop=stop, tell=logger.info),
+                ]
+                yield
+                faults = [fault for job in jobs for fault in job.result()]
+            except BaseException:
+                stop.set()
+                raise
+        for fault in faults:
             logger.warning("%s", fault)
 
     def _expert_form(self, limit: int) -> ExpertForm:
@@ -167,22 +197,25 @@ class CudaLoader:
         # What both forms are for is to multiply few rows and many in different ways.
         return "fp4" if form == "both" and self._config.deterministic else form
 
-    def _extent(self, logit_rows: int) -> Extent:
-        return Extent(
+    def _warm_up(self, logit_rows: int) -> WarmUp:
+        extent = Extent(
             rows=self._given.max_running_requests,
             chunk=self._given.chunked_prefill_size,
             context=context_limit(self._config, self._model),
             logit_rows=logit_rows,
             vocab=self._model.vocab_size,
         )
+        longest = extent.chunk if self._graph_sizes else 0
+        pieces = [size for size in PIECE_SIZES if size <= longest]
+        return WarmUp(extent, self._spec, self._graph_sizes, pieces)
 
     def _measure(
-        self, network: FusedNetwork, extent: Extent, *, others: int, limit: int
+        self, network: FusedNetwork, warm_up: WarmUp, *, others: int, limit: int
     ) -> MemoryUse:
         """Run the largest steps, and say what everything but the pools takes."""
         memory = self._place.memory
-        activations, graphs = self._measure_steps(network, extent)
-        pieces = self._capture_pieces(network)
+        activations, graphs = self._measure_steps(network, warm_up)
+        pieces = self._capture_pieces(network, warm_up.pieces)
         # What was made for the measurement is gone by now; the pieces stay.
         weights = memory.used() - others - pieces
         return MemoryUse(
@@ -194,8 +227,9 @@ class CudaLoader:
             graphs=graphs + pieces,
         )
 
-    def _measure_steps(self, network: FusedNetwork, extent: Extent) -> tuple[int, int]:
+    def _measure_steps(self, network: FusedNetwork, warm_up: WarmUp) -> tuple[int, int]:
         """Return the bytes of activations and of graphs."""
+        extent = warm_up.extent
         advice = "lower --chunked-prefill-size, --max-running-requests or --context-length"
         with fitting("the activations", advice):
             runner, pools = self._runner(network, extent.pools(self._spec), extent.context)
@@ -203,15 +237,13 @@ class CudaLoader:
             for tensor in pools.tensors().values():
                 tensor.zero_()
             # Once to compile, tune and load what is at first use.
-            self._compile(network, runner, extent)
+            self._run(warm_up, network, runner)
             activations = self._place.memory.peak_of(lambda: _run(runner, extent, self._spec))
         with fitting("the CUDA graphs", "give fewer --cuda-graph-bs, or --disable-cuda-graph"):
             return activations, self._graph_bytes(runner)
 
-    def _capture_pieces(self, network: FusedNetwork) -> int:
+    def _capture_pieces(self, network: FusedNetwork, sizes: Sequence[int]) -> int:
         """Capture what small prefill steps replay, which knows no pools; return its bytes."""
-        longest = self._given.chunked_prefill_size
-        sizes = [size for size in PIECE_SIZES if self._graph_sizes and size <= longest]
         if not sizes:
             return 0
         listed = ", ".join(map(str, sizes))
@@ -221,22 +253,12 @@ class CudaLoader:
             network.capture_prefill(sizes, self._place.capture())
         return self._place.memory.used() - before
 
-    def _compile(self, network: FusedNetwork, runner: CudaModelRunner, extent: Extent) -> None:
+    def _run(self, warm_up: WarmUp, network: FusedNetwork, runner: CudaModelRunner) -> None:
         """Meet every size that there may be: a kernel that is compiled in a step holds it up."""
-        rows, head_rows = extent.product_rows(), extent.head_rows()
-        plans = [*extent.steps(self._spec), *extent.warm_ups(self._spec)]
-        plans += extent.row_warm_ups(self._spec)
-        logger.info(
-            "Compile kernels for %d sizes of products and %d of steps, which takes minutes where "
-            "none are kept from before",
-            len(rows) + len(head_rows),
-            len(plans),
-        )
+        logger.info("Run all sizes of products and steps, and compile what is not yet compiled")
         began = time.monotonic()
-        network.rehearse(rows, head_rows=head_rows)
-        for plan in plans:
-            runner.launch(plan).result()
-        logger.info("Compiled, or found, within %.0f s", time.monotonic() - began)
+        warm_up.run(network, runner)
+        logger.info("Ran them within %.0f s", time.monotonic() - began)
 
     def _graph_bytes(self, runner: CudaModelRunner) -> int:
         """Return what all graphs take: the largest, and each further one as the smallest does.

@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from jit_kernels.vendor_calls import VendorCalls
 from layers.forward_batch import ForwardBatch
 from layers.fused.decode_step import DecodeRows
 from mem_cache.pools import KvPools
@@ -43,6 +44,17 @@ class FusedNetwork(Protocol):
 
     def rehearse(self, rows: Iterable[int], *, head_rows: Iterable[int]) -> None:
         """Have kernels compiled for so many rows in the layers, and in the output head."""
+        ...
+
+    def vendor_calls(
+        self,
+        rows: Sequence[int],
+        *,
+        head_rows: Iterable[int],
+        decoded: Iterable[int],
+        columns: int,
+    ) -> list[VendorCalls]:
+        """Return what steps of so many rows call vendors' libraries for."""
         ...
 
 

@@ -3,13 +3,15 @@
 On the CPU a graph is stood in for by running the step again into the same output.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Event
 
 import torch
 from torch import Tensor
 
 from jit_kernels.cuda_library import compile_all
+from jit_kernels.vendor_calls import VendorCalls
 from layers.config import ModelConfig, load_config, pool_spec
 from layers.fused.network import FusedV4
 from layers.weights import load_weights
@@ -68,12 +70,21 @@ class FakeMemory:
         return self._peak
 
 
+def nothing_ahead(
+    calls: Sequence[VendorCalls], *, stop: Event, tell: Callable[[str], None]
+) -> list[str]:
+    """Leave what vendors' libraries compile to the first use."""
+    return []
+
+
 def a_device(memory: FakeMemory | None = None) -> Device:
     """Return DEVICE, or what stands in for one."""
     if DEVICE.type == "cuda":
         name = torch.cuda.get_device_name(DEVICE)
-        return Device(DEVICE, name, memory or CudaMemory(DEVICE), CudaCapture, compile_all)
-    return Device(DEVICE, "a stand-in", memory or FakeMemory(1 << 34), new_capture, list)
+        real = memory or CudaMemory(DEVICE)
+        return Device(DEVICE, name, real, CudaCapture, compile_all, nothing_ahead)
+    fake = memory or FakeMemory(1 << 34)
+    return Device(DEVICE, "a stand-in", fake, new_capture, list, nothing_ahead)
 
 
 def short_stand_in(stand_in: Path, folder: Path) -> Path:

@@ -1,0 +1,1 @@
+"""A folder to import `deep_gemm` from, where tests want one that compiles."""
