@@ -37,7 +37,6 @@ __host__ __device__ inline long long places(const FoldChunks &call) {
 template <int SLICES>
 struct Shape {
     static constexpr int SLICE = MAIN / SLICES, WARPS = SLICE / LANES, THREADS = PARTS * SLICE;
-    // One token of a stage for each slice.
     static constexpr int STAGE = SLICES, STAGES = 4, AHEAD = STAGES * STAGE;
 };
 
@@ -69,14 +68,10 @@ struct Folded {
     }
 };
 
-// Tokens of phases [first, last] on their way to a warp, STAGES times STAGE of them at once. As many
-// more come as far as the second cache, whole rows at a time: one thread of each slice asks for every
-// so many-th.
-template <int SLICES>
+// Tokens of phases [first, last] on their way to a warp, STAGES times STAGE of them at once.
+template <int STAGE, int STAGES>
 struct Stream {
-    using Of = Shape<SLICES>;
-    static constexpr int STAGE = Of::STAGE, STAGES = Of::STAGES, AHEAD = Of::AHEAD;
-    static constexpr int PIECES = LANES / 4, TOKENS = 32 / PIECES;
+    static constexpr int AHEAD = STAGE * STAGES, PIECES = LANES / 4, TOKENS = 32 / PIECES;
     static constexpr unsigned PART = LANES * sizeof(float), TOKEN = 3 * PART;
     float (*staged)[3][LANES];
     long long stride;
@@ -84,9 +79,6 @@ struct Stream {
     // of all lanes: phase and place.
     const float *row, *ape;
     int first, last, phase, place;
-    // Of the token that this thread asks for next on behalf of all slices: row and phase.
-    const float *far;
-    int far_phase;
 
     // `token` is that of the phase `to`.
     __device__ void begin(const FoldChunks &call, long long token, int column, int from, int to) {
@@ -95,9 +87,6 @@ struct Stream {
         row = call.from.rows + (token - (to - from) + nth) * stride + at;
         ape = call.from.ape + (from + nth) * FOLDED_ROW + MAIN + at;
         first = phase = from, last = to, place = 0;
-        const bool asks = lane == 0 && column % Of::SLICE == 0;
-        far_phase = asks ? from + AHEAD + column / Of::SLICE : BLOCK;
-        far = call.from.rows + (token - (to - far_phase)) * stride;
 #pragma unroll 1
         for (int stage = 0; stage < STAGES; stage++) ask();
     }
@@ -115,8 +104,6 @@ struct Stream {
             row += TOKENS * stride, ape += TOKENS * FOLDED_ROW;
         }
         end_copies();
-        if (far_phase <= last) bring_near<FOLDED_ROW * (int)sizeof(float)>(far);
-        far += STAGE * stride, far_phase += STAGE;
         phase += STAGE;
         place = place + STAGE == AHEAD ? 0 : place + STAGE;
     }
@@ -269,7 +256,7 @@ __global__ void __launch_bounds__(Shape<SLICES>::THREADS, 2)
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = warp / Of::WARPS;
     const int column = blockIdx.x % SLICES * Of::SLICE + warp % Of::WARPS * LANES;
     const int group = column / GROUP, group_lane = lane % GROUP_LANES;
-    Stream<SLICES> stream = {shared.staged[part][warp % Of::WARPS]};
+    Stream<Of::STAGE, Of::STAGES> stream = {shared.staged[part][warp % Of::WARPS]};
     Task task(call, (long long)(blockIdx.x / SLICES) * PARTS + part);
     Folded state;
     task.make(call, column, stream, state);

@@ -91,12 +91,6 @@ __device__ inline void await_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// Bring BYTES into the second cache, all at once: memory likes to be read in long pieces.
-template <int BYTES>
-__device__ inline void bring_near(const void *from) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "n"(BYTES) : "memory");
-}
-
 // Wait until all that the launch before wrote is there, then let the next one begin: what that does
 // before it waits itself may read all that was there before this launch. Before it waits a kernel
 // reads weights alone, which no launch of a step writes.
