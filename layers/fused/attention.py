@@ -84,8 +84,9 @@ class FusedAttention:
         step.store_window(self._layer, kv, self._kv_norm.weight)
         latent = self._latent(low)
         if self._compressor is not None:
+            # The chain that attention waits for longest goes first.
+            parts += self._compressor.queries(latent)
             with self._side.beside(tokens):
-                parts += self._compressor.queries(latent)
                 self._compressor.choose(parts, step, self._layer)
         q = self._queries(latent, step)
         self._side.join()
