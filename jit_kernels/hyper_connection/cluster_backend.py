@@ -4,8 +4,9 @@ The sources are in `cluster`; they are compiled by nvcc at first use. They take 
 streams, 16 bytes aligned, of 256 channels for each of 1, 2, 4, 8 or 16 blocks, or of 7,168; other
 streams go through Triton.
 
-Up to `FEW_TOKENS` tokens of 4,096 or 7,168 channels are mixed by two launches that all
-multiprocessors share: one multiplies pieces of the channels, one mixes tokens. 0 switches them off.
+Up to `FEW_TOKENS` tokens of 4,096 or 7,168 channels, for the head up to `FEW_HEADS`, are mixed by two
+launches that all multiprocessors share: one multiplies pieces of the channels, one mixes tokens. 0
+switches them off.
 
 A token's bits do not depend on its company: how its channels are split and in which order they are
 summed follows from their number alone, and the two launches do it as clusters do.
@@ -23,6 +24,7 @@ from jit_kernels.cuda_library import load
 from jit_kernels.hyper_connection import triton_backend
 
 __all__ = [
+    "FEW_HEADS",
     "FEW_TOKENS",
     "Split",
     "mhc_head",
@@ -32,8 +34,8 @@ __all__ = [
     "split",
 ]
 
-# What the sources call `FEW` at most.
-FEW_TOKENS = 256
+# What the sources call `FEW` at most; of more heads than that clusters are as fast.
+FEW_TOKENS, FEW_HEADS = 256, 128
 _STREAMS, _TILE = 4, 16
 _FEW_WIDTHS = (4096, 7168)
 # Sums of a token that the two launches hand over, in pieces of its channels.
@@ -157,7 +159,8 @@ def _call(
     how, numbers = split(width), (iterations, *eps)
     assert how is not None
     library = _library()
-    if tokens <= FEW_TOKENS and width in _FEW_WIDTHS:
+    few = FEW_HEADS if mixing is None else FEW_TOKENS
+    if tokens <= few and width in _FEW_WIDTHS:
         _prepare(streams.device)
         sums = streams.new_empty((tokens, _PIECES, _SENT), dtype=torch.float32)
         rest = (sums.data_ptr(), tokens, width, *numbers)

@@ -14,11 +14,11 @@ int allow_bytes(void (*kernel)(Call), size_t bytes) {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
-// Launch in clusters of `ranks` blocks, which may be more than all devices have. The launch begins
-// while the one before ends; each kernel waits for that by itself.
+// Launch in clusters of `ranks` blocks, which may be more than all devices have. An `early` launch
+// begins while the one before ends; each kernel waits for that by itself.
 template <class Call>
 int launch(void (*kernel)(Call), const Call &call, long long blocks, int ranks, int threads,
-           size_t bytes, void *where) {
+           size_t bytes, void *where, bool early = true) {
     int error = allow_bytes(kernel, bytes);
     if (!error && ranks > 8) {
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
@@ -26,7 +26,7 @@ int launch(void (*kernel)(Call), const Call &call, long long blocks, int ranks, 
     if (error) return error;
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[0].val.programmaticStreamSerializationAllowed = early;
     attributes[1].id = cudaLaunchAttributeClusterDimension;
     attributes[1].val.clusterDim.x = ranks;
     attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
@@ -47,10 +47,12 @@ Call call_of(const void *bytes) {
     return call;
 }
 
+// Streams that begin while those before them end take longer: one H200, 16,384 tokens one call after
+// the other, 28.3 us instead of 25.4.
 template <int SLICES>
 int launch_stream(const FoldChunks &call, long long clusters, void *where) {
     return launch(fold_stream<SLICES>, call, clusters * SLICES, SLICES, Shape<SLICES>::THREADS,
-                  sizeof(StreamShared<SLICES>), where);
+                  sizeof(StreamShared<SLICES>), where, false);
 }
 
 int launch_few(const FoldChunks &call, void *where) {
