@@ -4,9 +4,9 @@ The sources are in `cluster`; they are compiled by nvcc at first use. They take 
 streams, 16 bytes aligned, of 256 channels for each of 1, 2, 4, 8 or 16 blocks, or of 7,168; other
 streams go through Triton.
 
-Up to `FEW_TOKENS` tokens of 4,096 or 7,168 channels, for the head up to `FEW_HEADS`, are mixed by two
-launches that all multiprocessors share: one multiplies pieces of the channels, one mixes tokens. 0
-switches them off.
+Up to `FEW_TOKENS` tokens of 4,096 or 7,168 channels, for the head up to `FEW_HEADS`, are mixed by
+two launches that all multiprocessors share: one multiplies pieces of the channels, one mixes
+tokens. 0 switches them off.
 
 A token's bits do not depend on its company: how its channels are split and in which order they are
 summed follows from their number alone, and the two launches do it as clusters do.
