@@ -2,11 +2,10 @@
 
 A row's tiles of 64 keys are dealt out to teams of four blocks, a block a tile. Blocks of a team
 send each other values and weights through shared memory, so that each sums a quarter of the
-channels over all keys of the team: less is sent than if whole sums were. All teams of a row add up
-parts of the result, in one order. Up to three of them are one cluster and send each other their
-sums. More leave them in memory and wait for each other. They can because all of them run at once:
-rows that have several teams have together no more than the device holds, and where that is too few
-for a row's tiles, blocks take several one after the other.
+channels over all keys of the team: less is sent than if whole sums were. Teams of a row leave their
+sums in memory, wait for each other, and all add up parts of the result, in one order. They can wait
+because all of them run at once: rows that have several teams have together no more than the device
+holds, and where that is too few for a row's tiles, blocks take several one after the other.
 
 The order in which a row's keys are added up follows from its own lengths, unless there are more
 tiles than blocks. But in other company a row goes to FlashMLA: so do calls whose bits must not
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 MOST_ROUNDS = 2
 # Teams of a row at most, 32 or fewer. With 1 no row is split, and no block waits for another team.
 MOST_TEAMS = 32
-# Teams of a row that are one cluster at most, 3 or fewer. With 1 all teams meet in memory.
-MOST_TOGETHER = 3
 # Blocks of a team, as in `cuda/layout.cuh`; 64 heads are multiplied at once, however few there are.
 _TEAM, _HEADS, _KEY_TILE = 4, 64, 64
 
@@ -73,12 +70,11 @@ def attend(
     if q.stride(2) != 1 or q.stride(1) != width or q.stride(0) % 8 or q.data_ptr() % 16:
         q = q.clone(memory_format=torch.contiguous_format)
     out = torch.empty((rows, heads, width), dtype=q.dtype, device=q.device)
-    together = _are_together(rows, teams, _tiles(window, extra), q.device)
     error = launched(
         q.device,
         _library().paged_attention_call,
         *(q.data_ptr(), q.stride(0), *_arguments(window), *_arguments(extra)),
-        *(sink.contiguous().data_ptr(), out.data_ptr(), scale, rows, heads, teams, together),
+        *(sink.contiguous().data_ptr(), out.data_ptr(), scale, rows, heads, teams),
         *(_scratch(q.device).data_ptr(), most_teams(q.device)),
     )
     if error:
@@ -106,21 +102,8 @@ def _takes(q: torch.Tensor, window: "PagedKeys", extra: "PagedKeys | None") -> b
 
 
 def _teams_of(q: torch.Tensor, window: "PagedKeys", extra: "PagedKeys | None") -> int:
-    return teams_for(q.shape[0], _tiles(window, extra), most_teams(q.device))
-
-
-def _tiles(window: "PagedKeys", extra: "PagedKeys | None") -> int:
-    sets = [window] if extra is None else [window, extra]
-    return sum(-(-keys.slots.shape[1] // _KEY_TILE) for keys in sets)
-
-
-def _are_together(rows: int, teams: int, tiles: int, device: torch.device) -> bool:
-    """Say whether a row's teams are one cluster: each block has one tile, and all rows run at once.
-
-    It changes no bits.
-    """
-    several = 1 < teams <= MOST_TOGETHER and tiles <= teams * _TEAM
-    return several and rows * teams <= most_teams(device, teams)
+    columns = window.slots.shape[1] + (0 if extra is None else extra.slots.shape[1])
+    return teams_for(q.shape[0], columns // _KEY_TILE, most_teams(q.device))
 
 
 def _arguments(keys: "PagedKeys | None") -> tuple[int | None, ...]:
@@ -136,13 +119,10 @@ def _arguments(keys: "PagedKeys | None") -> tuple[int | None, ...]:
 
 
 @functools.cache
-def most_teams(device: torch.device, together: int = 1) -> int:
-    """Return how many teams a device holds at once, 0 if it cannot run them; at most 32.
-
-    together  how many of them are one cluster
-    """
+def most_teams(device: torch.device) -> int:
+    """Return how many teams a device holds at once, 0 if it cannot run them; at most 32."""
     with torch.cuda.device(device):
-        return _library().paged_attention_teams(together)
+        return _library().paged_attention_teams()
 
 
 @functools.cache
@@ -152,7 +132,7 @@ def _library() -> ctypes.CDLL:
     keys = [pointer, pointer, wide, pointer, number, number, wide]
     library.paged_attention_call.argtypes = [
         *(pointer, wide, *keys, *keys, pointer, pointer, ctypes.c_float),
-        *(number, number, number, number, pointer, number, pointer),
+        *(number, number, number, pointer, number, pointer),
     ]
     library.paged_attention_scratch_bytes.restype = ctypes.c_longlong
     library.paged_attention_words.restype = ctypes.c_char_p

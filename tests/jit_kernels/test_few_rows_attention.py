@@ -29,7 +29,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     vendor, few_rows = (importlib.import_module(name) for name in names)
     found: Any = few_rows
     found.calls = []
-    monkeypatch.setattr(found, "most_teams", lambda device, together=1: MOST)
+    monkeypatch.setattr(found, "most_teams", lambda device: MOST)
     monkeypatch.setattr(vendor, "paged_attention", lambda *call: found.calls.append("flash_mla"))
     monkeypatch.setattr(found, "attend", lambda *call: found.calls.append(call[-1]))
     yield found
@@ -66,32 +66,6 @@ def test_rows_share_the_teams_of_a_device(backend: Any, rows: int, tiles: int, t
     assert got == teams
     assert got <= 1 or rows * got <= MOST
     assert backend.teams_for(rows, tiles, 0) == 0
-
-
-@pytest.mark.parametrize(
-    ("sizes", "together"),
-    [
-        ((1, 1, 4, 32), False),
-        ((1, 2, 8, 32), True),
-        ((1, 3, 10, 21), True),
-        ((1, 3, 12, 21), True),
-        ((1, 3, 13, 21), False),
-        ((1, 4, 16, 28), False),
-        ((7, 3, 10, 21), True),
-        ((8, 3, 10, 21), False),
-        ((1, 3, 10, 0), False),
-    ],
-)
-def test_few_teams_with_a_block_for_each_tile_are_one_cluster(
-    backend: Any, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], together: bool
-) -> None:
-    rows, teams, tiles, held = sizes
-    monkeypatch.setattr(backend, "most_teams", lambda device, together=1: held)
-
-    assert backend._are_together(rows, teams, tiles, torch.device("cpu")) is together
-
-    monkeypatch.setattr(backend, "MOST_TOGETHER", 1)
-    assert not backend._are_together(rows, teams, tiles, torch.device("cpu"))
 
 
 def test_what_the_kernel_does_not_take_goes_to_flash_mla(backend: Any) -> None:

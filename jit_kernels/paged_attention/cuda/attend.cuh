@@ -3,6 +3,8 @@
 
 #include "records.cuh"
 
+__device__ inline float minus_infinity() { return __int_as_float(0xff800000); }
+
 // A number to subtract from scores, of which `greatest` is the greatest: where there is none, 0.
 __device__ inline float base_of(float greatest) {
     return greatest == minus_infinity() ? 0.0f : greatest;
@@ -24,93 +26,39 @@ __device__ inline float greatest_of(float x) {
     return fmaxf(x, __shfl_xor_sync(ALL, x, 2));
 }
 
-// Bring this block's tile, whose slots are known: the second group of warps. Each chunk is told to
-// the first group when its numbers are there.
-__device__ inline void bring_tile(const Keys &keys, Shared &shared, const int (&slots)[2],
-                                  unsigned warp, unsigned lane) {
-    const unsigned key = warp % 4 * 16 + lane / 4;
-    Record first(keys, shared, slots[0], key, lane % 4);
-    Record second(keys, shared, slots[1], key + 8, lane % 4);
-    await_copies();
-    first.take_scales();
-    second.take_scales();
-#pragma unroll 1
-    for (int chunk = 0; chunk < CHUNKS; chunk++) {
-        if (chunk < CODE_BLOCKS) {
-            first.decode(shared.keys[chunk]);
-            second.decode(shared.keys[chunk]);
-        }
-        show_to_products();
-        tell_half(1 + chunk, THREADS);
-    }
-}
-
-// The number in the cluster of a block of this one's team.
-__device__ inline int in_cluster(int rank) { return cluster_rank() / TEAM * TEAM + rank; }
-
-// Send the values of this block's keys to the one whose channels they are.
-__device__ inline void send_values(Shared &shared, int rank, int other) {
-    const Tile *const to = shared.values[rank < other ? rank : rank - 1];
-    send(at_rank(to, in_cluster(other)), shared.keys + other * OWN, OWN * TILE_BYTES,
-         at_rank(&shared.filled, in_cluster(other)));
-}
-
-__device__ inline void send_weights(Shared &shared, int rank) {
-#pragma unroll 1
-    for (int i = 1; i < TEAM; i++) {
-        const int other = in_cluster(rank ^ i);
-        Weights &mine = shared.team[rank].weights;
-        send(at_rank(&mine, other), &mine, WEIGHTS_BYTES, at_rank(&shared.filled, other));
-    }
-}
-
-// Multiply queries and keys, 16 heads a warp of the first group, as chunks come; the team gets the
-// values that it needs.
-__device__ inline void score_keys(float (&scores)[32], Shared &shared, int rank) {
-    unsigned long long queries = operand(shared.queries), keys = operand(shared.keys);
-    pin(scores);
-#pragma unroll 1
-    for (int chunk = 0; chunk < CHUNKS; chunk++) {
-        await_half(1 + chunk, THREADS);
-        const int other = chunk / OWN;
-        if (threadIdx.x == 0 && chunk % OWN == OWN - 1 && other != rank) {
-            send_values(shared, rank, other);
-        }
-        __syncwarp();
-        open_products();
+// Multiply queries and keys over half of the channels: the first four warps, 16 heads each.
+template <bool LAST>
+__device__ inline void score_keys(float (&scores)[32], const Shared &shared) {
 #pragma unroll
-        for (int i = 0; i < CHUNK / 16; i++) {
-            multiply(scores, queries + i * IN_LINES, keys + i * IN_LINES);
-        }
-        close_products();
-        queries += TILE_BYTES >> 4;
-        keys += TILE_BYTES >> 4;
+    for (int i = 0; i < CHUNKS * 2; i++) {
+        const int chunk = (LAST ? CHUNKS / 2 : 0) + i / 4, step = i % 4 * IN_LINES;
+        multiply<false>(scores, operand(shared.queries[chunk]) + step,
+                        operand(shared.keys[chunk]) + step, !LAST && !i);
     }
-    await_products();
-    pin(scores);
 }
 
 // Weigh the keys of this block's tile by their scores.
 __device__ inline void weigh_keys(float (&scores)[32], const Shared &shared, Weights &weights,
-                                  float scale, unsigned warp, unsigned lane) {
+                                  float scale, int warp, int lane) {
     float greatest[2] = {minus_infinity(), minus_infinity()}, total[2] = {};
-    lane = from_here(lane) % 32;
 #pragma unroll
     for (int i = 0; i < 32; i++) {
-        scores[i] = fmaf(scores[i], scale, shared.bias[i / 4 * 8 + lane % 4 * 2 + i % 2]);
-        greatest[i / 2 % 2] = fmaxf(greatest[i / 2 % 2], scores[i]);
+        const bool found = shared.found[i / 4 * 8 + lane % 4 * 2 + i % 2] != 0.0f;
+        float &score = scores[i];
+        score = found ? score * scale : minus_infinity();
+        greatest[i / 2 % 2] = fmaxf(greatest[i / 2 % 2], score);
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        greatest[half] = ceilf(greatest_of(greatest[half]));
+        greatest[half] = greatest_of(greatest[half]);
         const float base = base_of(greatest[half]);
-        const unsigned head = warp * 16 + half * 8 + lane / 4;
+        const int head = warp * 16 + half * 8 + lane / 4;
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             const float low = power_of_two(scores[j * 4 + half * 2] - base);
             const float high = power_of_two(scores[j * 4 + half * 2 + 1] - base);
             total[half] += low + high;
-            const unsigned at = head * CHUNK + (j ^ head % 8) * 8 + lane % 4 * 2;
+            const int at = head * CHUNK + (j ^ head % 8) * 8 + lane % 4 * 2;
             *reinterpret_cast<unsigned *>(weights.p + at) = pair_of(low, high);
         }
         total[half] = added(total[half]);
@@ -134,78 +82,101 @@ __device__ inline const Tile *values_of(const Shared &shared, int tile, int rank
     return shared.values[tile < rank ? tile : tile - 1];
 }
 
-// The biased exponent of a power of two that is at most 1, by its logarithm: 0 if it is too small.
-__device__ inline unsigned exponent_of(float logarithm) {
-    return (unsigned)fmaxf(logarithm + 127.0f, 0.0f);
-}
-
-// Add the first tiles of the team to the sums. Weights become relative to one base, which changes
-// them by powers of two.
-__device__ inline void add_tiles(Sums &sums, const Shared &shared, int live, int rank,
-                                 unsigned warp, unsigned lane) {
-    lane = from_here(lane) % 32;
-    const unsigned head = warp % 4 * 16 + lane / 4;
-    float base[2];
+// Add the first LIVE tiles of the team to the sums.
+template <int LIVE>
+__device__ inline void add_tiles(Sums &sums, const Shared &shared, int rank, int warp, int lane) {
+    float tiles[LIVE][32] = {};
+    open_products(tiles);
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        float greatest = sums.greatest[half];
-#pragma unroll
-        for (int t = 0; t < TEAM; t++) {
-            const float other = shared.team[t].weights.greatest[head + half * 8];
-            if (t < live) greatest = fmaxf(greatest, other);
-        }
-        base[half] = base_of(greatest);
-        const unsigned before = exponent_of(sums.greatest[half] - base[half]);
-        const float factor = __int_as_float(before << 23);
-        sums.greatest[half] = greatest;
-        sums.total[half] *= factor;
-#pragma unroll
-        for (int j = 0; j < 16; j++) sums.values[j / 2 * 4 + half * 2 + j % 2] *= factor;
-    }
-    pin(sums.values);
-#pragma unroll 1
-    for (int t = 0; t < live; t++) {
-        const Weights &weights = shared.team[t].weights;
+    for (int t = 0; t < LIVE; t++) {
+        const unsigned long long weights = operand(shared.team[t].weights.p);
         const unsigned long long values = operand(values_of(shared, t, rank)[warp / 4]);
-        unsigned held[KEYS / 4];
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const unsigned line = head + half * 8;
-            const unsigned exponent = exponent_of(weights.greatest[line] - base[half]);
-            sums.total[half] += __int_as_float(exponent << 23) * weights.total[line];
-#pragma unroll
-            for (int j = 0; j < KEYS / 8; j++) {
-                const unsigned at = line * CHUNK + (j ^ line % 8) * 8 + lane % 4 * 2;
-                const unsigned pair = *reinterpret_cast<const unsigned *>(weights.p + at);
-                held[j * 2 + half] = times(pair, exponent * (0x10001u << 7));
-            }
-        }
-        pin(held);
-        open_products();
 #pragma unroll
         for (int i = 0; i < KEYS / 16; i++) {
-            multiply_held(sums.values, held + i * 4, values + i * NEXT_LINES);
+            multiply<true>(tiles[t], weights + i * IN_LINES, values + i * NEXT_LINES, !i);
         }
-        close_products();
-        await_products();
-        pin(held);
     }
-    pin(sums.values);
+    await_products(tiles);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int head = warp % 4 * 16 + half * 8 + lane / 4;
+        float greatest = sums.greatest[half];
+#pragma unroll
+        for (int t = 0; t < LIVE; t++) {
+            greatest = fmaxf(greatest, shared.team[t].weights.greatest[head]);
+        }
+        const float base = base_of(greatest);
+        const float before = power_of_two(sums.greatest[half] - base);
+        sums.greatest[half] = greatest;
+        sums.total[half] *= before;
+#pragma unroll
+        for (int j = 0; j < 16; j++) sums.values[j / 2 * 4 + half * 2 + j % 2] *= before;
+#pragma unroll
+        for (int t = 0; t < LIVE; t++) {
+            const Weights &weights = shared.team[t].weights;
+            const float factor = power_of_two(weights.greatest[head] - base);
+            sums.total[half] += factor * weights.total[head];
+#pragma unroll
+            for (int j = 0; j < 16; j++) {
+                const int i = j / 2 * 4 + half * 2 + j % 2;
+                sums.values[i] += factor * tiles[t][i];
+            }
+        }
+    }
 }
 
-// Take this block's tile, which there is: the team gets its values, then its weights.
-__device__ inline void take_tile(const Call &call, const Keys &keys, Shared &shared,
-                                 const int (&slots)[2], int rank, unsigned warp, unsigned lane) {
+// Send the values of this block's keys to those whose channels they are: the first half of the
+// team, or the last.
+template <bool LAST>
+__device__ inline void send_values(Shared &shared, int rank) {
+    for (int i = 0; i < TEAM / 2; i++) {
+        const int other = (LAST ? TEAM / 2 : 0) + i;
+        if (other == rank) continue;
+        const Tile *const to = shared.values[rank < other ? rank : rank - 1];
+        send(at_rank(to, other), shared.keys + other * OWN, OWN * TILE_BYTES,
+             at_rank(&shared.filled, other));
+    }
+}
+
+__device__ inline void send_weights(Shared &shared, int rank) {
+    for (int other = 0; other < TEAM; other++) {
+        if (other == rank) continue;
+        Weights &mine = shared.team[rank].weights;
+        send(at_rank(&mine, other), &mine, WEIGHTS_BYTES, at_rank(&shared.filled, other));
+    }
+}
+
+// Take this block's tile, which there is and whose records are on their way: the team gets its
+// values, then its weights. While one half of the channels is multiplied the other is decoded.
+__device__ inline void take_tile(const Call &call, Shared &shared, Record &record, bool found,
+                                 int rank, int warp, int lane) {
+    const int key = warp * 8 + lane / 4, quarter = lane % 4;
+    const bool sends = threadIdx.x == THREADS / 2;
+    if (!quarter) shared.found[key] = found ? 1.0f : 0.0f;
+    record.pin();
+    record.place<false>(shared.keys, key, quarter);
+    await_copies();
+    show_to_products();
+    __syncthreads();
     Weights &weights = shared.team[rank].weights;
     if (warp < 4) {
-        await_copies();
+        float scores[1][32] = {};
+        open_products(scores);
+        score_keys<false>(scores[0], shared);
+        close_products();
+        record.place<true>(shared.keys, key, quarter);
         show_to_products();
-        float scores[32] = {};
-        score_keys(scores, shared, rank);
-        weigh_keys(scores, shared, weights, call.scale, warp, lane);
+        __syncthreads();
+        score_keys<true>(scores[0], shared);
+        await_products(scores);
+        weigh_keys(scores[0], shared, weights, call.scale, warp, lane);
         show_to_products();
     } else {
-        bring_tile(keys, shared, slots, warp, lane);
+        if (sends) send_values<false>(shared, rank);
+        record.place<true>(shared.keys, key, quarter);
+        show_to_products();
+        __syncthreads();
+        if (sends) send_values<true>(shared, rank);
     }
     __syncthreads();
     if (threadIdx.x == 0) send_weights(shared, rank);

@@ -12,16 +12,8 @@ __device__ inline unsigned shared_address(const void *pointer) {
     return (unsigned)__cvta_generic_to_shared(pointer);
 }
 
-// The number of this warp, which the compiler then knows to be below 8 and the same in all its
-// threads.
-__device__ inline unsigned warp_number() { return __shfl_sync(ALL, threadIdx.x / 32, 0) % 8; }
-
-// A number from which the compiler computes nothing before this place: what a loop lets it compute
-// beforehand would delay what is asked for first.
-__device__ inline unsigned from_here(unsigned x) {
-    asm volatile("" : "+r"(x));
-    return x;
-}
+// The number of this warp, which the compiler then knows to be the same in all its threads.
+__device__ inline int warp_number() { return __shfl_sync(ALL, (int)threadIdx.x / 32, 0); }
 
 // The device's own approximation; 0 of minus infinity.
 __device__ inline float power_of_two(float x) {
@@ -36,28 +28,11 @@ __device__ inline float binary_logarithm(float x) {
     return y;
 }
 
-// Multiply pairs of bfloat16 numbers.
-__device__ inline unsigned times(unsigned a, unsigned b) {
-    unsigned c;
-    asm("mul.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
-    return c;
-}
-
 // Wait until the kernels before this one are done; the next may be launched, and waits as well.
 // What they wrote must not be read as constant: such a read may come before.
 __device__ inline void await_kernels() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-
-// Say to the other half of the block's threads that this one has come so far; or wait until it has
-// said so. Marks are 1 to 15.
-__device__ inline void tell_half(int mark, int threads) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(mark), "r"(threads) : "memory");
-}
-
-__device__ inline void await_half(int mark, int threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(mark), "r"(threads) : "memory");
 }
 
 // Make a barrier that one arrival and the bytes it announces complete, and let the cluster see it
@@ -110,13 +85,6 @@ __device__ inline void await_cluster() {
     asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// The number of this block in its cluster.
-__device__ inline int cluster_rank() {
-    unsigned rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return (int)rank;
-}
-
 // The place in another block of the cluster that `mine` has in this one.
 __device__ inline unsigned at_rank(const void *mine, int rank) {
     unsigned address;
@@ -151,7 +119,16 @@ __device__ inline void show_to_products() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Ask for 8 bytes that are read once; the compiler keeps the order of such requests.
+// Ask for 16 bytes that are read once; the compiler keeps the order of such requests.
+__device__ inline uint4 read_16(const void *from) {
+    uint4 value;
+    asm volatile("ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "l"(from)
+                 : "memory");
+    return value;
+}
+
 __device__ inline uint2 read_8(const void *from) {
     uint2 value;
     asm volatile("ld.global.L1::no_allocate.v2.b32 {%0, %1}, [%2];"
@@ -216,58 +193,57 @@ __device__ inline unsigned long long operand(const void *tile) {
 constexpr int IN_LINES = 32 >> 4, NEXT_LINES = 16 * 128 >> 4;
 
 // Products run beside the program: the compiler must neither keep numbers elsewhere when they
-// begin, nor read sums or reuse what they read before they are done.
-template <int COUNT>
-__device__ inline void pin(float (&sums)[COUNT]) {
+// begin, nor read sums before they are done.
+template <int TILES>
+__device__ inline void pin(float (&sums)[TILES][32]) {
 #pragma unroll
-    for (float &sum : sums) asm volatile("" : "+f"(sum)::"memory");
+    for (int t = 0; t < TILES; t++) {
+#pragma unroll
+        for (int i = 0; i < 32; i++) asm volatile("" : "+f"(sums[t][i])::"memory");
+    }
 }
 
-template <int COUNT>
-__device__ inline void pin(unsigned (&words)[COUNT]) {
-#pragma unroll
-    for (unsigned &word : words) asm volatile("" : "+r"(word)::"memory");
+template <int TILES>
+__device__ inline void open_products(float (&sums)[TILES][32]) {
+    pin(sums);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-
-// Open products, after whatever wrote the registers that they use.
-__device__ inline void open_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 // Let products go on beside the program, which must not touch the sums.
 __device__ inline void close_products() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-__device__ inline void await_products() {
+template <int TILES>
+__device__ inline void await_products(float (&sums)[TILES][32]) {
+    close_products();
+    pin(sums);
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    pin(sums);
 }
-
-#define SUMS_AS_OPERANDS(s)                                                                      \
-    "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3]), "+f"(s[4]), "+f"(s[5]), "+f"(s[6]),          \
-        "+f"(s[7]), "+f"(s[8]), "+f"(s[9]), "+f"(s[10]), "+f"(s[11]), "+f"(s[12]), "+f"(s[13]),  \
-        "+f"(s[14]), "+f"(s[15]), "+f"(s[16]), "+f"(s[17]), "+f"(s[18]), "+f"(s[19]),            \
-        "+f"(s[20]), "+f"(s[21]), "+f"(s[22]), "+f"(s[23]), "+f"(s[24]), "+f"(s[25]),            \
-        "+f"(s[26]), "+f"(s[27]), "+f"(s[28]), "+f"(s[29]), "+f"(s[30]), "+f"(s[31])
-#define PRODUCT "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "                          \
-    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "     \
-    "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
 
 // Add products over 16 numbers of the 64 lines of `a`, of which each warp has 16, and of the 64
-// lines of `b`. Sum 4 j + 2 i + n is of line lane / 4 + 8 i, column 8 j + lane % 4 * 2 + n.
-__device__ inline void multiply(float (&sums)[32], unsigned long long a, unsigned long long b) {
-    asm volatile(PRODUCT "%32, %33, 1, 1, 1, 0, 0;"
-                 : SUMS_AS_OPERANDS(sums)
-                 : "l"(a), "l"(b)
-                 : "memory");
+// lines of `b`, or with BY_LINE over 16 lines of `b` and for its 64 columns. The first ones are
+// taken as they are. Sum 4 j + 2 i + n is of line lane / 4 + 8 i, column 8 j + lane % 4 * 2 + n.
+template <bool BY_LINE>
+__device__ inline void multiply(float (&sums)[32], unsigned long long a, unsigned long long b,
+                                bool first) {
+    asm volatile(
+        "{\n"
+        ".reg .pred more;\n"
+        "setp.eq.b32 more, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "
+        "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "%32, %33, more, 1, 1, 0, %35;\n"
+        "}"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]),
+          "+f"(sums[5]), "+f"(sums[6]), "+f"(sums[7]), "+f"(sums[8]), "+f"(sums[9]),
+          "+f"(sums[10]), "+f"(sums[11]), "+f"(sums[12]), "+f"(sums[13]), "+f"(sums[14]),
+          "+f"(sums[15]), "+f"(sums[16]), "+f"(sums[17]), "+f"(sums[18]), "+f"(sums[19]),
+          "+f"(sums[20]), "+f"(sums[21]), "+f"(sums[22]), "+f"(sums[23]), "+f"(sums[24]),
+          "+f"(sums[25]), "+f"(sums[26]), "+f"(sums[27]), "+f"(sums[28]), "+f"(sums[29]),
+          "+f"(sums[30]), "+f"(sums[31])
+        : "l"(a), "l"(b), "r"((int)first), "n"(BY_LINE ? 1 : 0)
+        : "memory");
 }
-
-// The same over 16 lines of `b` and for its 64 columns. Lanes hold the 16 numbers of a line of the
-// first operand by pairs: word 2 k + i is of line lane / 4 + 8 i, numbers 8 k + lane % 4 * 2.
-__device__ inline void multiply_held(float (&sums)[32], const unsigned *a, unsigned long long b) {
-    asm volatile(PRODUCT "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-                 : SUMS_AS_OPERANDS(sums)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
-                 : "memory");
-}
-
-#undef PRODUCT
-#undef SUMS_AS_OPERANDS

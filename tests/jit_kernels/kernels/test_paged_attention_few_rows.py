@@ -161,43 +161,6 @@ def test_room_for_more_keys_changes_no_bits() -> None:
     assert_same_bits(got, attend(q, window, extra, sink, 3))
 
 
-@pytest.mark.parametrize(("rows", "extra", "teams"), [(1, 512, 3), (1, 128, 3), (3, 384, 2)])
-@pytest.mark.parametrize("heads", [64, 9])
-def test_teams_of_one_cluster_add_up_what_teams_in_memory_do(
-    monkeypatch: pytest.MonkeyPatch, rows: int, extra: int, teams: int, heads: int
-) -> None:
-    from jit_kernels.paged_attention import few_rows_backend
-
-    q, sink = queries(rows, heads)
-    window = some_keys(rows, 128, BY_64, lengths=False)
-    full = some_keys(rows, extra, BY_3, lengths=False)
-    if few_rows_backend.most_teams(q.device, teams) < rows * teams:
-        pytest.skip("the device does not hold such clusters")
-    for length in (0, 1, 63, 65, 129, extra - 1, extra):
-        more = cut(full, [length] * rows)
-        got = [attend(q, window, more, sink, teams) for _ in range(20)]
-        with monkeypatch.context() as patch:
-            patch.setattr(few_rows_backend, "MOST_TOGETHER", 1)
-            want = attend(q, window, more, sink, teams)
-
-        for each in got:
-            assert_same_bits(each, want, what=f"{length} keys")
-        assert_close(want, goal(q, window, more, sink), BOUNDS)
-
-
-@pytest.mark.parametrize("size", [1e-3, 30.0])
-def test_scores_of_any_size_are_weighed(size: float) -> None:
-    """Weights of tiles differ by powers of two that are far apart, or none at all."""
-    q, sink = queries(1, 64)
-    q, sink = (q * size).bfloat16(), sink * size
-    window = some_keys(1, 128, BY_64, lengths=False)
-    more = some_keys(1, 1024, BY_2, lengths=True)
-
-    for sinks in (sink, torch.full_like(sink, float("-inf"))):
-        got = attend(q, window, more, sinks, 5)
-        assert_close(got, goal(q, window, more, sinks), BOUNDS)
-
-
 def test_wider_queries_and_slots_are_taken_as_they_lie() -> None:
     q, sink = queries(3, 7)
     wide = torch.stack((q, q * 3), 1)[:, 0]
