@@ -37,7 +37,7 @@ def run(
     plus: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Run one implementation with float32 results."""
-    return op(x, *chosen, parts, LIMIT, plus, torch.float32, size)
+    return op(x, *chosen, parts, LIMIT, lambda: plus, torch.float32, size)
 
 
 @BACKENDS
