@@ -29,6 +29,8 @@ logger = logging.getLogger("umbra.ipc")
 # sun_path of a Unix socket holds 108 bytes, the last one a NUL.
 _MAX_SOCKET_PATH = 107
 _NAMES = ("to_scheduler", "from_scheduler")
+# Messages that are taken in before their readers have a turn.
+_MOST_WAITING = 64
 
 Message = TypeVar("Message")
 
@@ -146,6 +148,8 @@ class ManagerSocket:
     def __init__(self, addresses: Addresses) -> None:
         self._context = zmq.asyncio.Context(io_threads=1)
         self._inbound = self._context.socket(zmq.PULL)
+        # The same without futures: it says at once whether a message waits.
+        self._waiting = zmq.Socket.shadow(self._inbound)
         # A plain socket: with an unbounded queue sending never waits, so it needs no future.
         self._outbound = zmq.Context(self._context).socket(zmq.PUSH)
         _open(self._inbound, addresses.from_scheduler, bind=True)
@@ -160,6 +164,19 @@ class ManagerSocket:
             if message is not None:
                 return message
             await asyncio.sleep(0)
+
+    def waiting(self) -> list[FromScheduler]:
+        """Return the messages that wait by now, in order, without waiting for one."""
+        messages: list[FromScheduler] = []
+        for _ in range(_MOST_WAITING):
+            try:
+                data = self._waiting.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            message = self._codec.decode(data)
+            if message is not None:
+                messages.append(message)
+        return messages
 
     def send(self, message: ToScheduler) -> None:
         """Queue a message for the scheduler; never blocks. After `close` this does nothing."""

@@ -180,6 +180,10 @@ class TokenizerManager:
         """Take in the scheduler's messages; ends by being cancelled."""
         while True:
             await self._receive(await self._socket.receive())
+            # Of what came meanwhile readers hear at once: behind the scheduler an event is of
+            # several tokens, and costs what one of one does.
+            for message in self._socket.waiting():
+                await self._receive(message)
             # A socket with messages waiting never suspends: let the readers have a turn.
             await asyncio.sleep(0)
 

@@ -156,6 +156,33 @@ def test_the_manager_drops_malformed_bytes_too(caplog: pytest.LogCaptureFixture)
     assert sum("malformed" in line for line in caplog.messages) == 3
 
 
+def test_the_manager_takes_what_waits_in_order(caplog: pytest.LogCaptureFixture) -> None:
+    sent = [Flushed(number, True, "") for number in range(200)]
+
+    async def receive_all(addresses: Addresses) -> list[list[FromScheduler]]:
+        manager = ManagerSocket(addresses)
+        assert manager.waiting() == []
+        scheduler = SchedulerSocket(addresses)
+        for message in sent:
+            scheduler.send(message)
+        parts: list[list[FromScheduler]] = []
+        async with asyncio.timeout(10):
+            while sum(map(len, parts)) < len(sent):
+                parts.append([await manager.receive(), *manager.waiting()])
+        scheduler.send(Flushed(200, True, ""))
+        async with asyncio.timeout(10):
+            parts.append([await manager.receive()])
+        manager.close()
+        scheduler.close()
+        return parts
+
+    with private_addresses() as addresses:
+        parts = asyncio.run(receive_all(addresses))
+
+    assert [message for part in parts for message in part] == [*sent, Flushed(200, True, "")]
+    assert 2 <= max(map(len, parts)) <= 65
+
+
 def test_receive_returns_empty_handed_at_its_timeout() -> None:
     with private_addresses() as addresses:
         scheduler = SchedulerSocket(addresses)

@@ -1,6 +1,7 @@
 """The manager over real sockets: calls that run to their end, or are refused."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -49,6 +50,26 @@ def test_a_prompt_streams_to_its_end() -> None:
             assert unpack_ids(sent.input_ids).tolist() == list(b"abc")
             assert sent.sampling.seed == 40
             assert not fake.of(Abort)
+
+    run(test)
+
+
+def test_a_manager_that_is_behind_tells_of_several_tokens_at_once() -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            stream = manager.generate(call([1], max_new_tokens=9))
+            await stream.start()
+            (sent,) = await fake.saw(Generate)
+            for number in range(8):
+                fake.send(Outputs([Output(sent.request_id, token_ids=[number])]))
+            time.sleep(0.1)  # the loop stands still meanwhile
+
+            deltas = [await anext(stream)]
+            fake.send(Outputs([Output(sent.request_id, token_ids=[8], finish="length")]))
+            deltas += [delta async for delta in stream]
+
+            assert [i for d in deltas for i in d.token_ids] == list(range(9))
+            assert len(deltas) < 9
 
     run(test)
 
