@@ -26,11 +26,13 @@ from jit_kernels.paged_attention import flash_mla_backend
 if TYPE_CHECKING:
     from jit_kernels.paged_attention import PagedKeys, SplitPlan
 
-# Tiles that a block takes one after the other at most where a row is alone and fills its columns.
-# Several rows are taken if there is a block for each tile. Measured on an H200 that holds 30 teams,
-# us: 8 rows of 640 keys 13.5, 16 of 128 9.9, of 192 10.7; but 16 of 640 22.5, 32 of 128 18.4, 32 of
-# 640 42, 64 of 128 27, where FlashMLA takes 14.4 for 64 rows of 128 keys and 23.1 for 32 of 640.
-MOST_ROUNDS = 2
+# Tiles that a block takes one after the other at most where few rows fill their columns, and how few
+# these are. Of more rows are taken what have a block for each tile. Measured on an H200 that holds 30
+# teams, us: 8 rows of 640 keys 13.5, 16 of 128 9.9, of 192 10.7; but 16 of 640 22.5, 32 of 128 18.4,
+# 32 of 640 42, 64 of 128 27, where FlashMLA takes 14.4 for 64 rows of 128 keys and 23.1 for 32 of
+# 640. In a decode step rows of 7,168 keys take 18, 13 and 10 less than by FlashMLA where they are
+# 2, 3 and 4, and 13 more where they are 8.
+MOST_ROUNDS, ROUND_ROWS = 5, 4
 # Teams of a row at most, 32 or fewer. With 1 no row is split, and no block waits for another team.
 MOST_TEAMS = 32
 # Blocks of a team, as in `cuda/layout.cuh`; 64 heads are multiplied at once, however few there are.
@@ -89,7 +91,7 @@ def teams_for(rows: int, tiles: int, most: int) -> int:
     It is 0 where there are too many rows and tiles. It depends on nothing that a step decides.
     """
     wanted, held = -(-tiles // _TEAM), most // rows
-    rounds = MOST_ROUNDS if rows == 1 else 1
+    rounds = MOST_ROUNDS if rows <= ROUND_ROWS else 1
     return min(wanted, MOST_TEAMS, held) if wanted <= rounds * held else 0
 
 

@@ -11,8 +11,10 @@
 namespace {
 
 constexpr int WARPS = 8, LINES = 16, ROWS = 8, BLOCK = 128, HALF = 64;
-// Blocks of the weight that a warp has on their way, and blocks of rows.
-constexpr int HELD = 4, ROWS_HELD = 2;
+// Blocks of the weight that a warp has on their way, and blocks of rows. So few registers are held
+// that three blocks of threads share a multiprocessor: where others hold some of them back, a weight
+// of 2,048 warps still needs no second turn.
+constexpr int HELD = 2, ROWS_HELD = 2, RESIDENT = 3;
 
 struct Call {
     const unsigned char *rows, *weight;
@@ -115,7 +117,7 @@ __device__ inline void add_block(float (&sums)[4], const Weights &weights, const
 }
 
 template <int SPLIT, class Result>
-__global__ void __launch_bounds__(WARPS * 32, 2) stream_fp8(const __grid_constant__ Call call) {
+__global__ void __launch_bounds__(WARPS * 32, RESIDENT) stream_fp8(const __grid_constant__ Call call) {
     constexpr int TILES = WARPS / SPLIT;
     __shared__ float parts[WARPS][ROWS * LINES];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, line = lane / 4, quarter = lane % 4;

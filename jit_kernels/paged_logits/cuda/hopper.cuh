@@ -65,11 +65,6 @@ __device__ inline void bulk_copy(void *to, const void *from, unsigned bytes,
         : "memory");
 }
 
-// Ask the L2 cache for what will be read: it need not be written yet.
-__device__ inline void ask_cache(const void *address) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(address) : "memory");
-}
-
 // Fetch the description of a tensor before its first copy.
 __device__ inline void ask_for(const CUtensorMap *tensor) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(tensor) : "memory");

@@ -1,6 +1,7 @@
 // Scores of rows of any length at the speed of memory. One warp sends for the pages of all rows,
 // many ahead of their use, and for a row's queries with its first page. Groups of four warps
-// multiply pages where they lie, each every fourth page of the block of threads.
+// multiply pages where they lie, each every fourth page of the block of threads. The launch before
+// makes queries: pages, and where they are named, are read before it has ended.
 #pragma once
 
 #include "scores.cuh"
@@ -71,10 +72,8 @@ struct Sender {
         : call(call), tensors(tensors), shared(shared), lane(threadIdx.x % 32), span(1, 0),
           id(0), row(0), next_id(0), next_row(0), held(-1), passed(-1) {}
 
-    // What may be done while the kernels before this one are running.
+    // Make the barriers, and where rows begin and end, while the kernel before this one runs.
     __device__ void prepare() {
-        if (lane < call.rows) ask_cache(call.blocks + lane);
-        if (is_guess()) ask_cache(call.table + span.number(lane));
         if (lane == 0) {
             ask_for(&tensors.keys);
             ask_for(&tensors.queries);
@@ -89,6 +88,7 @@ struct Sender {
             show_to_copies();
         }
         __syncwarp();
+        open();
     }
 
     // Write where rows begin and end, and look up the first pages.
@@ -166,39 +166,49 @@ struct Sender {
         id = call.table[row * call.table_stride + number - shared.starts[row]];
     }
 
-    // Send for the queries of a row, which take the place of those of `SLOTS` rows before.
-    __device__ void send_queries(int row) {
-        held = row;
+    // Send for the queries of the i-th page's row unless they are there. They take the place of
+    // those of `SLOTS` rows before.
+    __device__ void send_queries(int i) {
+        const int of = __shfl_sync(ALL, row, i % 32);
+        if (of == held) return;
+        held = of;
         passed++;
         const int slot = passed % SLOTS;
         if (passed >= SLOTS) await_phase(shared.left + slot, (passed / SLOTS - 1) % 2);
         if (lane == 0) {
             unsigned long long *const known = shared.known + slot;
             expect_bytes(known, ROW_BYTES);
-            copy_tile(shared.queries[slot], &tensors.queries, row * HEADS, known);
-            bulk_copy(shared.weights[slot], call.weights + row * HEADS, HEADS * 4, known);
+            copy_tile(shared.queries[slot], &tensors.queries, of * HEADS, known);
+            bulk_copy(shared.weights[slot], call.weights + of * HEADS, HEADS * 4, known);
         }
         __syncwarp();
     }
 
-    // Send for all pages.
+    // Send for the i-th page, when the one in its place is done with.
+    __device__ void send_page(int i) {
+        if (i % 32 == 0 && i) {
+            id = next_id;
+            row = next_row;
+        }
+        if (i % 32 == STAGES) look_up(i - STAGES + 32 + lane, next_id, next_row);
+        const int page = __shfl_sync(ALL, id, i % 32), stage = i % STAGES;
+        if (i >= STAGES) await_phase(shared.empty + stage, (i / STAGES - 1) % 2);
+        if (lane == 0) {
+            expect_bytes(shared.full + stage, PAGE_BYTES);
+            copy_tile(shared.pages[stage], &tensors.keys, page * PAGE_LINES, shared.full + stage);
+        }
+        __syncwarp();
+    }
+
+    // Send for all pages: as many as fit before the kernel before this one has made the queries.
     __device__ void send() {
-        for (int i = 0; span.number(i) < span.end; i++) {
-            if (i % 32 == 0 && i) {
-                id = next_id;
-                row = next_row;
-            }
-            if (i % 32 == STAGES) look_up(i - STAGES + 32 + lane, next_id, next_row);
-            const int page = __shfl_sync(ALL, id, i % 32), of = __shfl_sync(ALL, row, i % 32);
-            const int stage = i % STAGES;
-            if (i >= STAGES) await_phase(shared.empty + stage, (i / STAGES - 1) % 2);
-            if (lane == 0) {
-                expect_bytes(shared.full + stage, PAGE_BYTES);
-                copy_tile(shared.pages[stage], &tensors.keys, page * PAGE_LINES,
-                          shared.full + stage);
-            }
-            __syncwarp();
-            if (of != held) send_queries(of);
+        int ahead = 0;
+        for (; ahead < STAGES && span.number(ahead) < span.end; ahead++) send_page(ahead);
+        await_kernels();
+        for (int i = 0; i < ahead; i++) send_queries(i);
+        for (int i = ahead; span.number(i) < span.end; i++) {
+            send_page(i);
+            send_queries(i);
         }
     }
 };
@@ -274,12 +284,11 @@ __global__ void __launch_bounds__(THREADS, 1)
     const int warp = __shfl_sync(ALL, (int)threadIdx.x / 32, 0);
     Sender sender(call, tensors, shared);
     if (warp == SENDER) sender.prepare();
-    await_kernels();
-    if (warp == SENDER) sender.open();
     __syncthreads();
     if (warp == SENDER) {
         sender.send();
     } else {
+        await_kernels();
         score(call, shared, warp);
     }
 }
