@@ -26,12 +26,12 @@ from jit_kernels.paged_attention import flash_mla_backend
 if TYPE_CHECKING:
     from jit_kernels.paged_attention import PagedKeys, SplitPlan
 
-# Tiles that a block takes one after the other at most where few rows fill their columns, and how few
-# these are. Of more rows are taken what have a block for each tile. Measured on an H200 that holds 30
-# teams, us: 8 rows of 640 keys 13.5, 16 of 128 9.9, of 192 10.7; but 16 of 640 22.5, 32 of 128 18.4,
-# 32 of 640 42, 64 of 128 27, where FlashMLA takes 14.4 for 64 rows of 128 keys and 23.1 for 32 of
-# 640. In a decode step rows of 7,168 keys take 18, 13 and 10 less than by FlashMLA where they are
-# 2, 3 and 4, and 13 more where they are 8.
+# Tiles that a block takes one after the other at most where few rows fill their columns, and how
+# few these are. Of more rows are taken what have a block for each tile. Measured on an H200 that
+# holds 30 teams, us: 8 rows of 640 keys 13.5, 16 of 128 9.9, of 192 10.7; but 16 of 640 22.5, 32 of
+# 128 18.4, 32 of 640 42, 64 of 128 27, where FlashMLA takes 14.4 for 64 rows of 128 keys and 23.1
+# for 32 of 640. In a decode step 2, 3 and 4 rows of 7,168 keys take 18, 13 and 10 less than by
+# FlashMLA, 8 rows 13 more.
 MOST_ROUNDS, ROUND_ROWS = 5, 4
 # Teams of a row at most, 32 or fewer. With 1 no row is split, and no block waits for another team.
 MOST_TEAMS = 32

@@ -74,21 +74,20 @@ class FusedAttention:
 
         x  [T, d] bfloat16, normed
         """
-        # What asks tokens alone runs beside the chain of small steps that all else waits for.
         tokens, parts = x.shape[0], ()
+        codes = quantise_rows(x)
         if self._compressor is not None:
+            # Beside the chain of small steps that all else waits for; its first product goes first.
             with self._side.beside(tokens):
                 parts = (self._compressor.rows(x),)
                 self._compressor.write(parts, step, self._layer)
-        low, kv = self._low_and_kv(x)
+        low, kv = self._low_and_kv(codes)
         step.store_window(self._layer, kv, self._kv_norm.weight)
         latent = self._latent(low)
-        if self._compressor is not None:
-            # The chain that attention waits for longest goes first.
-            parts += self._compressor.queries(latent)
-            with self._side.beside(tokens):
-                self._compressor.choose(parts, step, self._layer)
-        q = self._queries(latent, step)
+        if self.ratio == 4:
+            q = self._queries_beside_choice(latent, parts, step)
+        else:
+            q = self._queries(latent, step)
         self._side.join()
         return self.finish(step.attend(self._layer, q, self._sink), step)
 
@@ -104,7 +103,7 @@ class FusedAttention:
         if self._compressor is not None:
             with self._side.beside(x.shape[0]):
                 parts = (self._compressor.rows(x),)
-        low, kv = self._low_and_kv(x)
+        low, kv = self._low_and_kv(quantise_rows(x))
         latent = self._latent(low)
         if self._compressor is not None:
             with self._side.beside(x.shape[0]):
@@ -122,7 +121,8 @@ class FusedAttention:
         step.store_window(self._layer, kv, self._kv_norm.weight)
         if self._compressor is not None:
             self._compressor.write(parts, step, self._layer)
-            self._compressor.choose(parts, step, self._layer)
+            self._compressor.score(parts, step, self._layer)
+            step.choose(self._layer)
         return step.attend(self._layer, q, self._sink)
 
     def finish(self, out: Tensor, tokens: TokenInputs) -> Tensor:
@@ -149,12 +149,29 @@ class FusedAttention:
         if self._compressor is not None:
             yield from self._compressor.named_weights(prefix)
 
-    def _low_and_kv(self, x: Tensor) -> tuple[Tensor, ...]:
+    def _low_and_kv(self, codes: _Codes) -> tuple[Tensor, ...]:
         config = self._config
-        return self._down(*quantise_rows(x)).split([config.q_lora_rank, config.head_dim], 1)
+        return self._down(*codes).split([config.q_lora_rank, config.head_dim], 1)
 
     def _latent(self, low: Tensor) -> _Codes:
         return norm_quant(low, self._q_norm.weight, eps=self._config.rms_norm_eps)
+
+    def _queries_beside_choice(
+        self, latent: _Codes, parts: tuple[Tensor, ...], step: FusedStep
+    ) -> Tensor:
+        """Return the queries, made while the blocks that they attend are chosen.
+
+        A choice takes few processors for long, if only it finds them free; queries take memory for
+        as long. Scores take memory as well, so queries come after them.
+        """
+        assert self._compressor is not None
+        parts += self._compressor.queries(latent)
+        self._side.join()
+        self._compressor.score(parts, step, self._layer)
+        with self._side.beside(parts[0].shape[0]):
+            q = self._queries(latent, step)
+        step.choose(self._layer)
+        return q
 
     def _queries(self, latent: _Codes, tokens: TokenInputs) -> Tensor:
         config, rotation = self._config, tokens.rotation(compressed=self.ratio > 0)
@@ -211,10 +228,10 @@ class _Pooling:
         """Write what the tokens leave; of `parts` it takes the rows."""
         step.pool(layer, parts[0][:, : self._layout.width], self._weights)
 
-    def choose(self, parts: Sequence[Tensor], step: FusedStep, layer: int) -> None:
-        """Choose what the tokens attend, after `write`; `parts` are rows and queries."""
+    def score(self, parts: Sequence[Tensor], step: FusedStep, layer: int) -> None:
+        """Score what the tokens may attend, after `write`; `parts` are rows and queries."""
         rows, queries = parts
-        step.choose(layer, queries, rows[:, self._layout.width :])
+        step.score(layer, queries, rows[:, self._layout.width :])
 
     def products(self) -> Iterator[Product]:
         yield from (self._rows, self._queries)
@@ -255,8 +272,8 @@ class _Fold:
         """Write what the tokens leave."""
         step.fold(layer, parts[0], self._weights)
 
-    def choose(self, parts: Sequence[Tensor], step: FusedStep, layer: int) -> None:
-        """Choose nothing: every block is attended."""
+    def score(self, parts: Sequence[Tensor], step: FusedStep, layer: int) -> None:
+        """Score nothing: every block is attended."""
 
     def products(self) -> Iterator[Product]:
         yield self._rows

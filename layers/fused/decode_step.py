@@ -112,6 +112,7 @@ class DecodeStep:
         count = rows.position.shape[0]
         self._logits = [(part, LogitsPlan()) for part in score_slices(count, self._columns)]
         self._chosen: Tensor | None = None
+        self._scored: tuple[slice, Tensor] | None = None
 
     @property
     def input_ids(self) -> Tensor:
@@ -167,33 +168,41 @@ class DecodeStep:
             record_format=pools.spec.record_format,
         )
 
-    def choose(self, layer: int, q: Tensor, weights: Tensor) -> None:
-        """Choose the blocks of 4 that each row attends; see `FusedStep`."""
-        pools, top_k = self._pools, self._config.index_topk
+    def score(self, layer: int, q: Tensor, weights: Tensor) -> None:
+        """Score the blocks of 4; what does not fit in memory is chosen at once; see `FusedStep`."""
+        pools = self._pools
         pages = pools.indexer[pools.nth(layer)]
         codes, folded = indexer_queries(q, weights, self._rotation[True])
-        shape = (q.shape[0], whole_tiles(top_k))
+        shape = (q.shape[0], whole_tiles(self._config.index_topk))
         self._chosen = torch.empty(shape, dtype=torch.int32, device=q.device)
         for part, plan in self._logits:
-            table = self._rows.page_table[part]
+            self.choose(layer)
             scores = paged_logits(
                 codes[part],
                 folded[part],
                 pages,
                 pools.indexer_layout,
-                page_table=table,
+                page_table=self._rows.page_table[part],
                 blocks=self._at.c4_blocks[part],
                 columns=self._columns,
                 plan=plan,
             )
-            select_slots(
-                scores,
-                self._visible[part],
-                table,
-                self._chosen[part],
-                top_k=top_k,
-                page_blocks=self._page_blocks,
-            )
+            self._scored = part, scores
+
+    def choose(self, layer: int) -> None:
+        """Choose the blocks of 4 that the rows last scored attend; see `FusedStep`."""
+        if self._scored is None:
+            return
+        assert self._chosen is not None
+        (part, scores), self._scored = self._scored, None
+        select_slots(
+            scores,
+            self._visible[part],
+            self._rows.page_table[part],
+            self._chosen[part],
+            top_k=self._config.index_topk,
+            page_blocks=self._page_blocks,
+        )
 
     def attend(self, layer: int, q: Tensor, sink: Tensor) -> Tensor:
         """Attend window and blocks where they lie; see `FusedStep`."""

@@ -64,6 +64,7 @@ class PrefillStep:
             blocks=tuple(blocks.listed for blocks in self._blocks.values()),
         )
         self._window = window = ChunkWindow(plan, pools, old)
+        self._heads: QueryHeads | None = None
         self._reader: ChunkRows | ChunkWorkspace
         if deterministic:
             self._reader = ChunkRows(plan, window, self._blocks, pools=pools, config=config)
@@ -131,9 +132,15 @@ class PrefillStep:
             record_format=pools.spec.record_format,
         )
 
-    def choose(self, layer: int, q: Tensor, weights: Tensor) -> None:
-        """Choose blocks where tokens see more than they attend; see `FusedStep`."""
-        self._reader.choose(layer, QueryHeads(q, weights, self._rotation[True]))
+    def score(self, layer: int, q: Tensor, weights: Tensor) -> None:
+        """Take the queries: scores of all tokens are too many to be kept; see `FusedStep`."""
+        self._heads = QueryHeads(q, weights, self._rotation[True])
+
+    def choose(self, layer: int) -> None:
+        """Score and choose blocks where tokens see more than they attend; see `FusedStep`."""
+        if self._heads is not None:
+            self._reader.choose(layer, self._heads)
+        self._heads = None
 
     def attend(self, layer: int, q: Tensor, sink: Tensor) -> Tensor:
         """Attend window and blocks, then write what the step saves; see `FusedStep`."""

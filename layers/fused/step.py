@@ -76,12 +76,16 @@ class FusedStep(TokenInputs, Protocol):
         """
         ...
 
-    def choose(self, layer: int, q: Tensor, weights: Tensor) -> None:
-        """Choose the blocks of 4 that `attend` reads in this layer; after `pool`.
+    def score(self, layer: int, q: Tensor, weights: Tensor) -> None:
+        """Score the blocks of 4 that `attend` may read in this layer; after `pool`.
 
         q        [T, Hi, C] float32 or bfloat16, before rotation; tokens may be strided
         weights  [T, Hi] float32 or bfloat16 of the heads; tokens may be strided
         """
+        ...
+
+    def choose(self, layer: int) -> None:
+        """Choose among what `score` has scored; in layers that score nothing there is nothing."""
         ...
 
     def attend(self, layer: int, q: Tensor, sink: Tensor) -> Tensor:

@@ -8,6 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from layers.fused.side_stream import first_stream
+
 __all__ = ["Capture", "Captured", "CudaCapture", "DecodeGraphs", "graph_sizes"]
 
 # What is compiled, tuned or loaded at first use is so before the capture, which forbids it.
@@ -36,11 +38,12 @@ class CudaCapture:
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
+        self._stream = first_stream(torch.device("cuda", torch.cuda.current_device()))
 
     def __call__(self, run: Callable[[], Tensor]) -> Captured:
         """Capture what `run` launches."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             output = run()
         return Captured(graph.replay, output)
 

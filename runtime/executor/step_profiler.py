@@ -168,6 +168,8 @@ class StepProfiler:
                 activities=recording.activities,
                 record_shapes=recording.wanted.shapes,
                 with_stack=recording.wanted.stacks,
+                # There is one cycle; torch warns of losing those before it unless it is told so.
+                acc_events=True,
             )
             running.start()
         except Exception as fault:

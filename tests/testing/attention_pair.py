@@ -96,7 +96,8 @@ class FusedLayers:
             rows = torch.cat(product(x, *names), 1)
             step.pool(layer, rows, pooling_weights(weights))
             queries = up[1].view(tokens, config.index_n_heads, config.index_head_dim)
-            step.choose(layer, queries, down[2])
+            step.score(layer, queries, down[2])
+            step.choose(layer)
         elif ratio == 128:
             rows = torch.cat(product(x, "compressor.wkv", "compressor.wgate"), 1)
             ape = weights["compressor.ape"]

@@ -97,10 +97,10 @@ def short_stand_in(stand_in: Path, folder: Path) -> Path:
 class FusedRig:
     """The network of a checkpoint, and fresh runners on it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, deterministic: bool = False) -> None:
         self.config: ModelConfig = load_config(folder)
         self.spec: PoolSpec = pool_spec(self.config, "fp8")
-        self.network = FusedV4(self.config, DEVICE, experts="fp8")
+        self.network = FusedV4(self.config, DEVICE, experts="fp8", deterministic=deterministic)
         load_weights(self.network, folder, progress=False)
 
     def runner(self, *graphs: int, rows: int = ROWS) -> CudaModelRunner:

@@ -7,6 +7,8 @@ from itertools import pairwise
 
 import torch
 
+from layers.fused.side_stream import first_stream
+
 __all__ = ["replayed", "stage", "times_ms", "wait"]
 
 WARM_UPS = 2
@@ -43,7 +45,7 @@ def replayed(step: Callable[[], None], device: torch.device) -> Callable[[], Non
             step()
     torch.cuda.current_stream(device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=first_stream(device)):
         step()
     return graph.replay
 

@@ -27,6 +27,12 @@ def fused(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> FusedRig:
     return FusedRig(short_stand_in(stand_in, tmp_path_factory.mktemp("short")))
 
 
+@pytest.fixture(scope="module")
+def exact(fused: FusedRig, stand_in: Path) -> FusedRig:
+    """A network whose decode steps and chunks have the same bits, as they have on the CPU."""
+    return FusedRig(stand_in, deterministic=True) if DEVICE.type == "cuda" else fused
+
+
 def prompt(length: int, seed: int) -> list[int]:
     return np.random.default_rng(seed).integers(2, 500, size=length).tolist()
 
@@ -210,8 +216,11 @@ def _drawing(sample: SampleState, seed: int) -> SampleState:
     return dataclasses.replace(sample, sampling=sampling)
 
 
-def test_a_scheduler_that_overlaps_steps_says_the_same(fused: FusedRig) -> None:
-    """Rows come and go, stop and go on with a next turn: what is left in the cache is right."""
+def test_a_scheduler_that_overlaps_steps_says_the_same(exact: FusedRig) -> None:
+    """Rows come and go, stop and go on with a next turn: what is left in the cache is right.
+
+    With overlap some tokens are computed by a decode step that else are part of a chunk.
+    """
     told: list[list[list[int]]] = []
     for overlap in (False, True):
         rig = Rig(
@@ -219,7 +228,7 @@ def test_a_scheduler_that_overlaps_steps_says_the_same(fused: FusedRig) -> None:
             spec=TreeSpec(),
             rows=ROWS,
             chunk=64,
-            runner=fused.runner(1, 2, 4),
+            runner=exact.runner(1, 2, 4),
             overlap=overlap,
         )
         texts = [prompt(30 + 25 * k, k) for k in range(5)]
