@@ -1,21 +1,25 @@
 """Products of e4m3 rows and e4m3 weights in blocks of 128, dense and group by group."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
 from jit_kernels.cuda_device import why_no_triton
-from jit_kernels.registry import Backend, select
+from jit_kernels.quant_fp8 import norm_quant
+from jit_kernels.registry import Backend, chosen, select
 from jit_kernels.vendor_library import why_no_deep_gemm
 
-__all__ = ["BLOCK", "fp8_linear", "fp8_linear_grouped"]
+__all__ = ["BLOCK", "fp8_linear", "fp8_linear_grouped", "fp8_linear_of", "rounds_rows"]
 
 BLOCK = 128
 
 _TRITON = "jit_kernels.fp8_linear.triton_backend"
 _DEEP_GEMM = "jit_kernels.fp8_linear.deep_gemm_backend"
 _REFERENCE = "jit_kernels.fp8_linear.reference"
+_ONE_ROW = "jit_kernels.fp8_linear.one_row_backend"
+_SEPARATE = "jit_kernels.fp8_linear.separate_backend"
 
 
 def _selected(op: str) -> Callable[..., torch.Tensor]:
@@ -71,7 +75,8 @@ def fp8_linear(
     Raises ShapeError.
     """
     rows, depth = codes.shape[0], weight.shape[1]
-    _check(codes, weight, weight_scales, out_dtype)
+    check_dtype("codes", codes, torch.float8_e4m3fn)
+    _check_weight(weight, weight_scales, out_dtype)
     check_shape("codes", codes, None, depth)
     check_shape("scales", scales, rows, depth // BLOCK)
     check_shape("weight_scales", weight_scales, -(-weight.shape[0] // BLOCK), depth // BLOCK)
@@ -98,7 +103,8 @@ def fp8_linear_grouped(
     Returns [T, G, N] in `out_dtype`, with the promises of `fp8_linear`. Raises ShapeError.
     """
     groups, columns, depth = weight.shape
-    _check(codes, weight, weight_scales, out_dtype)
+    check_dtype("codes", codes, torch.float8_e4m3fn)
+    _check_weight(weight, weight_scales, out_dtype)
     check_shape("codes", codes, None, groups, depth)
     check_shape("scales", scales, codes.shape[0], groups, depth // BLOCK)
     check_shape("weight_scales", weight_scales, groups, -(-columns // BLOCK), depth // BLOCK)
@@ -106,10 +112,75 @@ def fp8_linear_grouped(
     return multiply(codes, scales, weight, weight_scales, out_dtype)
 
 
-def _check(
-    codes: torch.Tensor, weight: torch.Tensor, weight_scales: torch.Tensor, out_dtype: torch.dtype
+def _why_separate() -> str | None:
+    """Return why a row's bits would not be those of two calls, None if they are."""
+    for op, backend in ((fp8_linear, "mixed"), (norm_quant, "cuda")):
+        found = chosen("cuda").get(op.__name__)
+        if found != backend:
+            return f"{op.__name__} is left to {found}"
+    return None
+
+
+def _selected_of(function: str) -> Callable[..., Any]:
+    return select(
+        "fp8_linear_of",
+        [
+            Backend("cuda", f"{_ONE_ROW}:{function}", _why_separate, "cuda"),
+            Backend("separate", f"{_SEPARATE}:{function}"),
+        ],
+    )
+
+
+# What is called separately, is called by its public name: these come after it.
+_fp8_linear_of = _selected_of("fp8_linear_of")
+_rounds_rows = _selected_of("rounds_rows")
+
+
+def fp8_linear_of(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scales: torch.Tensor,
+    *,
+    norm: torch.Tensor | None = None,
+    eps: float = 0.0,
+    out_dtype: torch.dtype = torch.bfloat16,
+    invariant: bool = False,
+) -> torch.Tensor:
+    """Return `fp8_linear` of `quantise_rows(x)`, or of `norm_quant(x, norm, eps=eps)`, to the bit.
+
+    x              [T, K] float32 or bfloat16, K a multiple of 128
+    weight         [N, K] float8_e4m3fn
+    weight_scales  [ceil(N / 128), K / 128] float32, contiguous
+    norm           [K] float32, the weight of a norm that comes first; None: there is no norm
+    eps            of the norm
+    out_dtype      bfloat16 or float32
+    invariant      as in `fp8_linear`
+
+    Returns [T, N]. "cuda" needs one launch where `rounds_rows` says so, and makes two calls
+    otherwise; "separate" always makes two. Raises ShapeError.
+    """
+    columns, depth = weight.shape
+    check_dtype("x", x, torch.float32, torch.bfloat16)
+    _check_weight(weight, weight_scales, out_dtype)
+    check_shape("x", x, None, depth)
+    check_shape("weight_scales", weight_scales, -(-columns // BLOCK), depth // BLOCK)
+    if norm is not None:
+        check_dtype("norm", norm, torch.float32)
+        check_shape("norm", norm, depth)
+    return _fp8_linear_of(x, weight, weight_scales, norm, eps, out_dtype, invariant)
+
+
+def rounds_rows(x: torch.Tensor, norm: torch.Tensor | None = None) -> bool:
+    """Say whether `fp8_linear_of`, unless invariant, rounds such rows as it multiplies them.
+
+    Several products of the same rows need no codes then; otherwise they had better share them.
+    """
+    return _rounds_rows(x, norm)
+
+
+def _check_weight(
+    weight: torch.Tensor, weight_scales: torch.Tensor, out_dtype: torch.dtype
 ) -> None:
-    check_dtype("codes", codes, torch.float8_e4m3fn)
     check_dtype("weight", weight, torch.float8_e4m3fn)
     check_dtype("weight_scales", weight_scales, torch.float32)
     if weight.shape[-1] % BLOCK:

@@ -51,15 +51,23 @@ def fp8_linear_grouped(
     return _multiply(codes, scales, weight, weight_scales, out_dtype)
 
 
-def _fits(codes: torch.Tensor, weight: torch.Tensor, weight_scales: torch.Tensor) -> bool:
+def takes_weight(weight: torch.Tensor, weight_scales: torch.Tensor) -> bool:
+    """Say whether a weight lies as the kernels read it."""
     return (
-        0 < codes.shape[0] <= MOST_ROWS
-        and weight.shape[-2] % _LINES == 0
+        weight.shape[-2] % _LINES == 0
         and weight.numel() > 0
         and weight.is_contiguous()
         and weight_scales.is_contiguous()
+        and not weight.data_ptr() % 16
+    )
+
+
+def _fits(codes: torch.Tensor, weight: torch.Tensor, weight_scales: torch.Tensor) -> bool:
+    return (
+        0 < codes.shape[0] <= MOST_ROWS
+        and takes_weight(weight, weight_scales)
         and codes.stride(-1) == 1
-        and not (codes.stride(0) | codes.data_ptr() | weight.data_ptr()) % 16
+        and not (codes.stride(0) | codes.data_ptr()) % 16
     )
 
 
@@ -73,18 +81,28 @@ def _multiply(
     rows, (lines, depth) = codes.shape[0], weight.shape[-2:]
     groups = weight.shape[0] if weight.dim() == 3 else 1
     out = torch.empty((*codes.shape[:-1], lines), dtype=out_dtype, device=codes.device)
-    error = launched(
+    call(
+        "stream_fp8",
         codes.device,
-        _library().stream_fp8_call,
         *(codes.data_ptr(), codes.stride(0)),
         *(scales.data_ptr(), scales.stride(0), scales.stride(-1)),
         *(weight.data_ptr(), weight_scales.data_ptr(), out.data_ptr()),
         *(out_dtype == torch.bfloat16, rows, groups, lines, depth),
         split(groups * lines, depth),
     )
-    if error:
-        raise RuntimeError(f"fp8_linear: {_library().stream_fp8_words(error).decode()}")
     return out
+
+
+def call(entry: str, device: torch.device, *arguments: float | None) -> None:
+    """Launch one entry of the library on the current stream of a device.
+
+    arguments  as in `cuda/stream_fp8.cu`, without the stream; pointers as integers
+
+    Raises RuntimeError with the device's words if it cannot be launched.
+    """
+    error = launched(device, getattr(_library(), f"{entry}_call"), *arguments)
+    if error:
+        raise RuntimeError(f"{entry}: {_library().stream_fp8_words(error).decode()}")
 
 
 @functools.cache
@@ -99,9 +117,14 @@ def split(lines: int, depth: int) -> int:
 def _library() -> ctypes.CDLL:
     library = load("stream_fp8", Path(__file__).parent / "cuda")
     pointer, number, wide = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
+    real = ctypes.c_float
     library.stream_fp8_call.argtypes = [
         *(pointer, wide, pointer, wide, wide, pointer, pointer, pointer),
         *(number, number, number, number, number, number, pointer),
+    ]
+    library.stream_row_call.argtypes = [
+        *(pointer, pointer, real, pointer, pointer, pointer),
+        *(number, number, number, number, pointer),
     ]
     library.stream_fp8_words.restype = ctypes.c_char_p
     return library

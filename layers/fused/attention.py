@@ -12,9 +12,8 @@ from torch import Tensor
 
 from jit_kernels.out_rope_quant import out_rope_quant
 from jit_kernels.q_norm_rope import q_norm_rope
-from jit_kernels.quant_fp8 import norm_quant, quantise_rows
 from layers.config import ModelConfig
-from layers.fused.linear import Bf16Linear, Fp8GroupedLinear, Fp8Linear, Product
+from layers.fused.linear import Bf16Linear, Fp8GroupedLinear, Fp8Linear, Fp8Rows, Product
 from layers.fused.side_stream import SideStream
 from layers.fused.step import FoldWeights, FusedStep, PoolingWeights, TokenInputs
 from layers.norm import RmsNorm
@@ -23,9 +22,6 @@ from layers.weight_target import WeightTarget
 from mem_cache.layout import StateLayout
 
 __all__ = ["FusedAttention"]
-
-# Rows as `quantise_rows` gives them: codes and scales.
-_Codes = tuple[Tensor, Tensor]
 
 
 class FusedAttention:
@@ -52,6 +48,7 @@ class FusedAttention:
         self._groups = shards.share(config.o_groups)
         width, rank, eps = config.head_dim, config.q_lora_rank, config.rms_norm_eps
         linear = partial(Fp8Linear, device=device, invariant=deterministic)
+        self._fp8_rows = partial(Fp8Rows, invariant=deterministic)
         self._down = linear(config.hidden_size, {"wq_a": rank, "wkv": width})
         self._up = linear(rank, {"wq_b": self._heads * width})
         self._q_norm = RmsNorm(rank, eps=eps, name="q_norm", device=device)
@@ -75,13 +72,13 @@ class FusedAttention:
         x  [T, d] bfloat16, normed
         """
         tokens, parts = x.shape[0], ()
-        codes = quantise_rows(x)
+        rows = self._fp8_rows(x)
         if self._compressor is not None:
             # Beside the chain of small steps that all else waits for; its first product goes first.
             with self._side.beside(tokens):
                 parts = (self._compressor.rows(x),)
                 self._compressor.write(parts, step, self._layer)
-        low, kv = self._low_and_kv(codes)
+        low, kv = self._low_and_kv(rows)
         step.store_window(self._layer, kv, self._kv_norm.weight)
         latent = self._latent(low)
         if self.ratio == 4:
@@ -103,7 +100,7 @@ class FusedAttention:
         if self._compressor is not None:
             with self._side.beside(x.shape[0]):
                 parts = (self._compressor.rows(x),)
-        low, kv = self._low_and_kv(quantise_rows(x))
+        low, kv = self._low_and_kv(self._fp8_rows(x))
         latent = self._latent(low)
         if self._compressor is not None:
             with self._side.beside(x.shape[0]):
@@ -132,7 +129,7 @@ class FusedAttention:
         """
         rotation = tokens.rotation(compressed=self.ratio > 0)
         y = self._wo_a(*out_rope_quant(out, rotation, groups=self._groups))
-        y = self._wo_b(*quantise_rows(y.view(out.shape[0], -1)))
+        y = self._wo_b.of(self._fp8_rows(y.view(out.shape[0], -1)))
         return self._shards.all_reduce(y)
 
     def products(self) -> Iterator[Product]:
@@ -149,15 +146,15 @@ class FusedAttention:
         if self._compressor is not None:
             yield from self._compressor.named_weights(prefix)
 
-    def _low_and_kv(self, codes: _Codes) -> tuple[Tensor, ...]:
+    def _low_and_kv(self, rows: Fp8Rows) -> tuple[Tensor, ...]:
         config = self._config
-        return self._down(*codes).split([config.q_lora_rank, config.head_dim], 1)
+        return self._down.of(rows).split([config.q_lora_rank, config.head_dim], 1)
 
-    def _latent(self, low: Tensor) -> _Codes:
-        return norm_quant(low, self._q_norm.weight, eps=self._config.rms_norm_eps)
+    def _latent(self, low: Tensor) -> Fp8Rows:
+        return self._fp8_rows(low, self._q_norm.weight, eps=self._config.rms_norm_eps)
 
     def _queries_beside_choice(
-        self, latent: _Codes, parts: tuple[Tensor, ...], step: FusedStep
+        self, latent: Fp8Rows, parts: tuple[Tensor, ...], step: FusedStep
     ) -> Tensor:
         """Return the queries, made while the blocks that they attend are chosen.
 
@@ -173,9 +170,9 @@ class FusedAttention:
         step.choose(self._layer)
         return q
 
-    def _queries(self, latent: _Codes, tokens: TokenInputs) -> Tensor:
+    def _queries(self, latent: Fp8Rows, tokens: TokenInputs) -> Tensor:
         config, rotation = self._config, tokens.rotation(compressed=self.ratio > 0)
-        q = self._up(*latent).view(-1, self._heads, config.head_dim)
+        q = self._up.of(latent).view(-1, self._heads, config.head_dim)
         return q_norm_rope(q, rotation, eps=config.rms_norm_eps)
 
 
@@ -220,9 +217,9 @@ class _Pooling:
         """Return state rows beside weights of the indexer's heads."""
         return self._rows(x)
 
-    def queries(self, latent: _Codes) -> tuple[Tensor, ...]:
+    def queries(self, latent: Fp8Rows) -> tuple[Tensor, ...]:
         """Return the queries of the indexer's heads."""
-        return (self._queries(*latent).view(-1, self._heads, self._width),)
+        return (self._queries.of(latent).view(-1, self._heads, self._width),)
 
     def write(self, parts: Sequence[Tensor], step: FusedStep, layer: int) -> None:
         """Write what the tokens leave; of `parts` it takes the rows."""
@@ -264,7 +261,7 @@ class _Fold:
         """Return state rows."""
         return self._rows(x)
 
-    def queries(self, latent: _Codes) -> tuple[Tensor, ...]:
+    def queries(self, latent: Fp8Rows) -> tuple[Tensor, ...]:
         """Return none: every block is attended."""
         return ()
 

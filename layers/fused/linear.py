@@ -12,11 +12,18 @@ from torch import Tensor
 
 from jit_kernels.bf16_linear import bf16_linear
 from jit_kernels.checks import ShapeError
-from jit_kernels.fp8_linear import BLOCK, fp8_linear, fp8_linear_grouped
+from jit_kernels.fp8_linear import (
+    BLOCK,
+    fp8_linear,
+    fp8_linear_grouped,
+    fp8_linear_of,
+    rounds_rows,
+)
+from jit_kernels.quant_fp8 import norm_quant, quantise_rows
 from jit_kernels.vendor_calls import VendorCalls, vendor_calls
 from layers.weight_target import Fp8Target
 
-__all__ = ["Bf16Linear", "Fp8GroupedLinear", "Fp8Linear", "Product"]
+__all__ = ["Bf16Linear", "Fp8GroupedLinear", "Fp8Linear", "Fp8Rows", "Product"]
 
 
 class Product(Protocol):
@@ -34,6 +41,33 @@ class Product(Protocol):
     def calls(self, rows: Iterable[int]) -> list[VendorCalls]:
         """Return what products of these numbers of rows call a vendor's library for."""
         ...
+
+
+class Fp8Rows:
+    """Rows that one or more fp8 products take.
+
+    A product of few rows rounds them itself. Others share codes, which are made when the object is,
+    and so on the stream of that moment, whichever streams the products run on.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        norm: Tensor | None = None,
+        *,
+        eps: float = 0.0,
+        invariant: bool = False,
+    ) -> None:
+        """Take rows [T, width], float32 or bfloat16.
+
+        norm       [width] float32, the weight of a norm that comes first; None: there is no norm
+        eps        of the norm
+        invariant  products of these rows are
+        """
+        self.x, self.norm, self.eps = x, norm, eps
+        self.rounded: tuple[Tensor, Tensor] | None = None
+        if invariant or not rounds_rows(x, norm):
+            self.rounded = quantise_rows(x) if norm is None else norm_quant(x, norm, eps=eps)
 
 
 class Fp8Linear:
@@ -87,6 +121,19 @@ class Fp8Linear:
             self.weight,
             self.scales,
             out_dtype=out_dtype,
+            invariant=self._invariant,
+        )
+
+    def of(self, rows: Fp8Rows) -> Tensor:
+        """Return the product with rows that need not be rounded yet, [T, sum of rows] bfloat16."""
+        if rows.rounded is not None:
+            return self(*rows.rounded)
+        return fp8_linear_of(
+            rows.x,
+            self.weight,
+            self.scales,
+            norm=rows.norm,
+            eps=rows.eps,
             invariant=self._invariant,
         )
 

@@ -1,11 +1,14 @@
 """Products of fp8 numbers against plain ones in float64."""
 
+import importlib.util
+from typing import Any
+
 import pytest
 import torch
 
 from jit_kernels.checks import ShapeError
-from jit_kernels.fp8_linear import fp8_linear, fp8_linear_grouped
-from jit_kernels.quant_fp8 import quantise_rows
+from jit_kernels.fp8_linear import fp8_linear, fp8_linear_grouped, fp8_linear_of, rounds_rows
+from jit_kernels.quant_fp8 import norm_quant, quantise_rows
 from tests.jit_kernels.kernels.fp8_weights import fp8_weight
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
 from tests.testing.rows import assert_rows_independent
@@ -68,3 +71,85 @@ def test_sizes_and_dtypes_that_do_not_fit_are_refused() -> None:
         fp8_linear(codes, scales, weight, weight_scales, out_dtype=torch.float16)
     with pytest.raises(ShapeError, match="weight_scales has shape"):
         fp8_linear_grouped(codes[:, None], scales[:, None], weight[None], weight_scales)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_product_of_plain_rows_is_that_of_rounded_ones(rows: int, dtype: torch.dtype) -> None:
+    x, norm = torch.randn(rows, 512).to(dtype), torch.randn(512)
+    weight = fp8_weight(48, 512)
+
+    for invariant in (False, True):
+        same: dict[str, Any] = {"out_dtype": torch.float32, "invariant": invariant}
+        plain = fp8_linear_of(x, *weight, **same)
+        normed = fp8_linear_of(x, *weight, norm=norm, eps=1e-5, **same)
+        assert_same_bits(plain, fp8_linear(*quantise_rows(x), *weight, **same))
+        assert_same_bits(normed, fp8_linear(*norm_quant(x, norm, eps=1e-5), *weight, **same))
+    assert fp8_linear_of(x, *weight).dtype == torch.bfloat16
+
+
+def test_the_reference_rounds_rows_apart() -> None:
+    assert not rounds_rows(torch.randn(1, 512).bfloat16())
+    assert not rounds_rows(torch.randn(1, 512).bfloat16(), torch.randn(512))
+
+
+def test_plain_rows_that_do_not_fit_are_refused() -> None:
+    x, weight = torch.randn(1, 256), fp8_weight(8, 256)
+
+    with pytest.raises(ShapeError, match="x has shape"):
+        fp8_linear_of(x[:, :128], *weight)
+    with pytest.raises(ShapeError, match="x has shape"):
+        fp8_linear_of(x[0], *weight)
+    with pytest.raises(ShapeError, match=r"x is torch\.float16"):
+        fp8_linear_of(x.half(), *weight)
+    with pytest.raises(ShapeError, match="norm has shape"):
+        fp8_linear_of(x, *weight, norm=torch.ones(128))
+    with pytest.raises(ShapeError, match=r"norm is torch\.bfloat16"):
+        fp8_linear_of(x, *weight, norm=torch.ones(256).bfloat16())
+    with pytest.raises(ShapeError, match="the result is to be"):
+        fp8_linear_of(x, *weight, out_dtype=torch.float16)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+def test_one_launch_takes_one_row_of_bfloat16_that_lies_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from jit_kernels.fp8_linear import one_row_backend, separate_backend
+
+    launches: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(one_row_backend, "call", lambda *args: launches.append(args))
+    monkeypatch.setattr(separate_backend, "fp8_linear_of", lambda *_: torch.zeros(()))
+    weight = fp8_weight(32, 1024)
+
+    def one(
+        x: torch.Tensor,
+        norm: torch.Tensor | None = None,
+        *,
+        weight: tuple[torch.Tensor, torch.Tensor] = weight,
+        invariant: bool = False,
+    ) -> bool:
+        """Say whether there was one launch, which `rounds_rows` has foretold."""
+        launches.clear()
+        out = one_row_backend.fp8_linear_of(x, *weight, norm, 1e-6, torch.bfloat16, invariant)
+        assert bool(launches) == (out.shape == (1, 32))
+        assert one_row_backend.rounds_rows(x, norm) or not launches
+        return bool(launches)
+
+    wide = torch.randn(1, 1536).bfloat16()
+    x, norm = wide[:, :1024], torch.randn(1024)
+    assert one(x)
+    assert one(x, norm)
+    assert one(wide[:, 8:1032])
+    assert not one(x, invariant=True)
+    assert not one(x.expand(2, -1))
+    assert not one(x[:0])
+    assert not one(x.float())
+    assert not one(wide[:, 4:1028])
+    assert not one(x, torch.randn(1028)[1:1025])
+    assert not one(x, weight=fp8_weight(40, 1024))
+    long, longer = torch.randn(1, 8192).bfloat16(), torch.randn(1, 8320).bfloat16()
+    assert one(long, weight=fp8_weight(32, 8192))
+    assert not one(long, torch.randn(8192), weight=fp8_weight(32, 8192))
+    assert not one(longer, weight=fp8_weight(32, 8320))
+    # As many channels as norms of another kernel have.
+    assert not one(wide[:, :640], torch.randn(640), weight=fp8_weight(32, 640))

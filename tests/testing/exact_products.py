@@ -18,9 +18,10 @@ BLOCK = 128
 
 def round_no_activations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hand activations to the fused network's dense products in float32, with no scales."""
-    for module in (attention, experts):
+    for module in (linear, experts):
         monkeypatch.setattr(module, "quantise_rows", _plain)
-    monkeypatch.setattr(attention, "norm_quant", _normed)
+    monkeypatch.setattr(linear, "norm_quant", _normed)
+    monkeypatch.setattr(linear, "rounds_rows", _no)
     monkeypatch.setattr(attention, "out_rope_quant", _turned)
     monkeypatch.setattr(experts, "silu_mul_quant", _gated)
     monkeypatch.setattr(linear, "fp8_linear", _product)
@@ -29,6 +30,10 @@ def round_no_activations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _plain(x: Tensor) -> tuple[Tensor, None]:
     return x.to(torch.float32), None
+
+
+def _no(x: Tensor, norm: Tensor | None) -> bool:
+    return False
 
 
 def _normed(x: Tensor, weight: Tensor, *, eps: float) -> tuple[Tensor, None]:

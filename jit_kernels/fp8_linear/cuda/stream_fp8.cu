@@ -5,16 +5,12 @@
 // matter as long as they are the same on both sides: so a lane takes 16 bytes of a line, and the
 // same 16 of a row, as they lie in memory. Nobody writes the weight, so its first blocks are on
 // their way to registers before the launch before has ended.
-#include <cuda_bf16.h>
-#include <cuda_runtime.h>
+#include "one_row.cuh"
 
 namespace {
 
-constexpr int WARPS = 8, LINES = 16, ROWS = 8, BLOCK = 128, HALF = 64;
-// Blocks of the weight that a warp has on their way, and blocks of rows. So few registers are held
-// that three blocks of threads share a multiprocessor: where others hold some of them back, a weight
-// of 2,048 warps still needs no second turn.
-constexpr int HELD = 2, ROWS_HELD = 2, RESIDENT = 3;
+// Rows of a product, and blocks of them that a warp has on their way.
+constexpr int ROWS = 8, ROWS_HELD = 2;
 
 struct Call {
     const unsigned char *rows, *weight;
@@ -24,70 +20,8 @@ struct Call {
     int count, groups, lines, depth;
 };
 
-// Read what nobody writes, and but once. Of loads said to be constant (`nc`) the assembler would
-// move a wait for the launch before to the front.
-__device__ inline uint4 read_through(const unsigned char *from) {
-    uint4 x;
-    asm volatile("ld.global.L1::no_allocate.L2::128B.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                 : "l"(from)
-                 : "memory");
-    return x;
-}
-
-// Read what the launch before has written.
-__device__ inline uint4 read_row(const unsigned char *from) {
-    uint4 x;
-    asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                 : "l"(from)
-                 : "memory");
-    return x;
-}
-__device__ inline float read_scale(const float *from) {
-    float x;
-    asm volatile("ld.global.f32 %0, [%1];" : "=f"(x) : "l"(from) : "memory");
-    return x;
-}
-
-// Wait until the launches before have ended and what they wrote can be read.
-__device__ inline void await_launch_before() {
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
-// Let the launch after begin; it waits for the end of this one by itself.
-__device__ inline void let_next_begin() {
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-
-// Add the product of 16 lines and 8 rows of 32 channels each.
-__device__ inline void multiply(float (&sums)[4], unsigned a0, unsigned a1, unsigned a2,
-                                unsigned a3, unsigned b0, unsigned b1) {
-    asm("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, "
-        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-__device__ inline void write(float *to, float x) { *to = x; }
-__device__ inline void write(__nv_bfloat16 *to, float x) { *to = __float2bfloat16_rn(x); }
-
-// A lane's share of a block: of each half, 16 channels of two lines, and the block's scale.
-struct Weights {
-    uint4 low[2], high[2];
-    float scale;
-
-    __device__ void load(const unsigned char *line, int depth, const float *scales, int block) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            low[half] = read_through(line + block * BLOCK + half * HALF);
-            high[half] = read_through(line + 8ll * depth + block * BLOCK + half * HALF);
-        }
-        scale = read_scale(scales + block);
-    }
-};
-
-// The same of the rows: 16 channels of one, the scales of the two whose sums the lane has.
+// A lane's share of a block of rows: of each half, 16 channels of one, and the scales of the two
+// whose sums the lane has.
 struct Rows {
     uint4 x[2];
     float even, odd;
@@ -103,12 +37,7 @@ struct Rows {
 
 __device__ inline void add_block(float (&sums)[4], const Weights &weights, const Rows &rows) {
     float part[4] = {};
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const uint4 &a = weights.low[half], &c = weights.high[half], &b = rows.x[half];
-        multiply(part, a.x, c.x, a.y, c.y, b.x, b.y);
-        multiply(part, a.z, c.z, a.w, c.w, b.z, b.w);
-    }
+    multiply_block(part, weights, rows.x);
     const float even = weights.scale * rows.even, odd = weights.scale * rows.odd;
     sums[0] = fmaf(part[0], even, sums[0]);
     sums[1] = fmaf(part[1], odd, sums[1]);
@@ -117,7 +46,8 @@ __device__ inline void add_block(float (&sums)[4], const Weights &weights, const
 }
 
 template <int SPLIT, class Result>
-__global__ void __launch_bounds__(WARPS * 32, RESIDENT) stream_fp8(const __grid_constant__ Call call) {
+__global__ void __launch_bounds__(WARPS * 32, RESIDENT)
+    stream_fp8(const __grid_constant__ Call call) {
     constexpr int TILES = WARPS / SPLIT;
     __shared__ float parts[WARPS][ROWS * LINES];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, line = lane / 4, quarter = lane % 4;
@@ -178,28 +108,29 @@ __global__ void __launch_bounds__(WARPS * 32, RESIDENT) stream_fp8(const __grid_
     }
 }
 
-template <int SPLIT, class Result>
-int launch(const Call &call, void *where) {
-    constexpr int EACH = WARPS / SPLIT * LINES;
-    // The launch may begin while the one before it ends; it waits for that by itself.
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((call.lines + EACH - 1) / EACH, call.groups);
-    config.blockDim = dim3(WARPS * 32);
-    config.stream = static_cast<cudaStream_t>(where);
-    config.attrs = &early;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, stream_fp8<SPLIT, Result>, call);
+unsigned blocks_for(int lines, int split) {
+    const int each = WARPS / split * LINES;
+    return (lines + each - 1) / each;
 }
 
 template <class Result>
 int launch(const Call &call, int split, void *where) {
-    if (split == 8) return launch<8, Result>(call, where);
-    if (split == 4) return launch<4, Result>(call, where);
-    if (split == 2) return launch<2, Result>(call, where);
-    return launch<1, Result>(call, where);
+    const auto kernel = split == 8   ? stream_fp8<8, Result>
+                        : split == 4 ? stream_fp8<4, Result>
+                        : split == 2 ? stream_fp8<2, Result>
+                                     : stream_fp8<1, Result>;
+    const dim3 blocks(blocks_for(call.lines, split), call.groups);
+    return launch_early(kernel, blocks, 0, call, where);
+}
+
+template <class Prepare>
+int launch_row(const RowCall &call, int split, void *where) {
+    const auto kernel = split == 8   ? stream_row<8, Prepare>
+                        : split == 4 ? stream_row<4, Prepare>
+                        : split == 2 ? stream_row<2, Prepare>
+                                     : stream_row<1, Prepare>;
+    const dim3 blocks(blocks_for(call.lines, split));
+    return launch_early(kernel, blocks, Prepare::bytes(call.depth), call, where);
 }
 
 }  // namespace
@@ -220,5 +151,25 @@ int stream_fp8_call(const void *rows, long long row_stride, const float *scales,
                        static_cast<const unsigned char *>(weight), scales, weight_scales, out,
                        row_stride, scale_row, scale_block, count, groups, lines, depth};
     return is_bf16 ? launch<__nv_bfloat16>(call, split, where) : launch<float>(call, split, where);
+}
+
+// Round and multiply one row of bfloat16, of 8,192 channels at most, by a weight of `lines`, a
+// multiple of 16. With the weight of a norm it is normed first, and has a multiple of 512 channels,
+// 4,096 at most. Returns a cudaError_t.
+int stream_row_call(const void *row, const float *norm, float eps, const void *weight,
+                    const float *weight_scales, void *out, int is_bf16, int lines, int depth,
+                    int split, void *where) {
+    const RowCall call = {static_cast<const unsigned char *>(row),
+                          static_cast<const unsigned char *>(weight),
+                          weight_scales,
+                          out,
+                          {norm, 1.0f / depth, eps},
+                          is_bf16,
+                          lines,
+                          depth};
+    if (norm) return launch_row<Norming>(call, split, where);
+    if (depth <= Rounding<16>::MOST) return launch_row<Rounding<16>>(call, split, where);
+    if (depth <= Rounding<8>::MOST) return launch_row<Rounding<8>>(call, split, where);
+    return launch_row<Rounding<4>>(call, split, where);
 }
 }

@@ -66,6 +66,8 @@ def matrix_cases() -> Iterator[MatrixCase]:
         for rows in LINEAR_ROWS:
             for backend in (*_streams(rows), "triton", "deep_gemm"):
                 yield _fp8_case(backend, f"{name} ", rows, columns, depth)
+        for backend in ("one_row", "separate"):
+            yield _fp8_row_case(backend, name, columns, depth)
     for name, columns, depth in BF16_SHAPES:
         for rows in LINEAR_ROWS:
             for backend in (*_streams(rows), "triton", "deep_gemm"):
@@ -147,6 +149,21 @@ def _fp8_case(backend: str, name: str, rows: int, columns: int, depth: int) -> M
     moved = columns * depth + rows * depth + 2 * rows * columns
     shape = f"{name}{rows}x{columns}x{depth}"
     return MatrixCase("fp8_linear", backend, rows, shape, make, moved, 2 * rows * columns * depth)
+
+
+def _fp8_row_case(backend: str, name: str, columns: int, depth: int) -> MatrixCase:
+    """Return the product of a row that is not rounded yet, and normed first as queries are."""
+
+    def make() -> Callable[[], object]:
+        run = _function("fp8_linear", backend, "fp8_linear_of")
+        x, norm = torch.randn(1, depth, device=DEVICE).bfloat16(), torch.randn(depth, device=DEVICE)
+        gain = norm if name.endswith("wq_b") else None
+        arguments = (x, *fp8_weight(columns, depth), gain, 1e-6, torch.bfloat16, False)
+        return lambda: run(*arguments)
+
+    moved = columns * depth + 2 * depth + 2 * columns
+    shape = f"{name} 1x{columns}x{depth}"
+    return MatrixCase("fp8_linear_of", backend, 1, shape, make, moved, 2 * columns * depth)
 
 
 def _bf16_case(backend: str, name: str, rows: int, columns: int, depth: int) -> MatrixCase:

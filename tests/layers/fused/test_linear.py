@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
+import layers.fused.linear as fused
 from jit_kernels.checks import ShapeError
-from jit_kernels.quant_fp8 import quantise_rows
-from layers.fused.linear import Bf16Linear, Fp8GroupedLinear, Fp8Linear
+from jit_kernels.quant_fp8 import norm_quant, quantise_rows
+from layers.fused.linear import Bf16Linear, Fp8GroupedLinear, Fp8Linear, Fp8Rows
 from layers.quant import dequantise_fp8, quantise_fp8
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
 
@@ -58,6 +59,42 @@ def test_parts_lie_one_after_another(device: torch.device) -> None:
     numbers = torch.empty(384, 128)
     dequantise_fp8(linear.weight, linear.scales, numbers)
     assert torch.equal(numbers, torch.cat([part[2] for part in weights.values()]))
+
+
+@pytest.mark.parametrize("invariant", [False, True])
+@pytest.mark.parametrize("rows", [1, 2, 9])
+def test_rows_that_are_rounded_by_need_give_the_product_of_rounded_ones(
+    device: torch.device, rows: int, invariant: bool
+) -> None:
+    linear = Fp8Linear(512, {"a": 128}, device=device, invariant=invariant)
+    for _, target in linear.named_weights(""):
+        target.put_plain(torch.randn(target.shape))
+    x, norm = torch.randn(rows, 512).bfloat16(), torch.randn(512)
+
+    plain = linear.of(Fp8Rows(x, invariant=invariant))
+    normed = linear.of(Fp8Rows(x, norm, eps=1e-5, invariant=invariant))
+
+    assert_same_bits(plain, linear(*quantise_rows(x)))
+    assert_same_bits(normed, linear(*norm_quant(x, norm, eps=1e-5)))
+
+
+def test_products_share_codes_unless_they_round_rows_themselves(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linear = Fp8Linear(512, {"a": 128}, device=device)
+    for _, target in linear.named_weights(""):
+        target.put_plain(torch.randn(target.shape))
+    x, norm = torch.randn(1, 512).bfloat16(), torch.randn(512)
+
+    for themselves in (False, True):
+        monkeypatch.setattr(fused, "rounds_rows", lambda *_, said=themselves: said)
+        for rows, want in (
+            (Fp8Rows(x), quantise_rows(x)),
+            (Fp8Rows(x, norm, eps=1e-5), norm_quant(x, norm, eps=1e-5)),
+        ):
+            assert (rows.rounded is None) == themselves
+            assert_same_bits(linear.of(rows), linear(*want))
+        assert Fp8Rows(x, invariant=True).rounded is not None
 
 
 def test_groups_read_their_own_channels(device: torch.device) -> None:
