@@ -152,7 +152,8 @@ class _Checker:
     def check_siblings(self) -> None:
         """Each page is found by its tokens, and each branch of the tries stands where it must."""
         a, core = self.arrays, library()
-        parent, flags = a.page("parent"), a.flags
+        parent, flags, tokens = a.page("parent"), a.flags, address(a.tokens)
+        stride = self.spec.page_size * a.tokens.itemsize
         tops = [(-1 - root, int(a.roots["child"][root])) for root in self.roots.values()]
         nodes = self.pages[a.page("child")[self.pages] != 0]
         tries = tops + list(zip(nodes.tolist(), a.page("child")[nodes].tolist(), strict=True))
@@ -162,8 +163,7 @@ class _Checker:
             for page in list(self._leaves(trie, bearers)):
                 found.append(page)
                 _demand(parent[page] == node, f"page {page} stands below {node}, not its parent")
-                tokens = np.ascontiguousarray(a.tokens[page])
-                nearest = core.siblings_nearest(a.pointer, trie, address(tokens))
+                nearest = core.siblings_nearest(a.pointer, trie, tokens + page * stride)
                 _demand(nearest == page, f"page {page} is not found by its tokens, {nearest} is")
         _demand(sorted(found) == self.pages.tolist(), "a page stands below nobody, or twice")
         _demand(len(set(bearers)) == len(bearers), "a page bears two branches")
@@ -173,7 +173,8 @@ class _Checker:
 
     def _leaves(self, trie: int, bearers: list[int]) -> Iterator[int]:
         """Go through the pages of a trie; a branch deeper down must look at a later bit."""
-        a = self.arrays
+        a, bits = self.arrays, 32 * self.spec.page_size
+        split_at, low, high = a.page("split_at"), a.page("split_low"), a.page("split_high")
         stack = [(trie, -1)] if trie else []
         while stack:
             reference, above = stack.pop()
@@ -181,12 +182,12 @@ class _Checker:
                 yield reference
                 continue
             bearer = -reference
-            at = int(a.page("split_at")[bearer])
+            at = int(split_at[bearer])
             _demand(at > above, f"branch of page {bearer} looks at bit {at} below bit {above}")
-            _demand(at < 32 * self.spec.page_size, f"branch of page {bearer} looks at bit {at}")
+            _demand(at < bits, f"branch of page {bearer} looks at bit {at}")
             bearers.append(bearer)
-            stack.append((int(a.page("split_low")[bearer]), at))
-            stack.append((int(a.page("split_high")[bearer]), at))
+            stack.append((int(low[bearer]), at))
+            stack.append((int(high[bearer]), at))
 
     def check_locks(self, locks: int) -> None:
         """Locks and pins are those handed out; exactly what they protect is guarded."""
@@ -208,9 +209,10 @@ class _Checker:
         a, ids = self.arrays, self.pages
         free = (a.page("locks")[ids] == 0) & (a.page("children")[ids] == 0)
         leaves, kind, root = ids[free], a.kind, a.page("root")
-        for index, record in enumerate(a.page_lists):
+        for index in _used(a.page_lists, kind[leaves]):
             wanted = sorted(leaves[kind[leaves] == index].tolist())
-            listed = _walk(f"list of pages of kind {index}", record, a.page_links())
+            name = f"list of pages of kind {index}"
+            listed = _walk(name, a.page_lists[index], a.page_links())
             _demand(sorted(listed) == wanted, f"list {index} has pages {listed}, not {wanted}")
             ages = a.stamp[listed]
             _demand(bool((ages[1:] >= ages[:-1]).all()), f"list {index} is not in order of use")
@@ -225,7 +227,7 @@ class _Checker:
         position, holder, below = a.point("position"), a.point("holder"), a.point("below")
         alive = np.flatnonzero(position).tolist()
         _demand(len(alive) == a.tree.points, f"{len(alive)} points live, {a.tree.points} counted")
-        hung: list[int] = []
+        hung, filled = list[int](), a.windows != 0
         for page in self.pages[a.page("point")[self.pages] != 0].tolist():
             ring, deeper = int(a.page("point")[page]), 1 << 31
             start = int(a.page("number")[page]) * size
@@ -236,8 +238,8 @@ class _Checker:
                 end = start + int(a.page("length")[page])
                 _demand(at <= end, f"point {ring} is behind {page}")
                 count = self.spec.window_pages_at(at)
-                full = (a.windows[ring] != 0) == (np.arange(self.spec.window_pages) < count)
-                _demand(bool(full.all()), f"point {ring} at {at} has not {count} SWA pages")
+                full = not filled[ring, count:].any() and bool(filled[ring, :count].all())
+                _demand(full, f"point {ring} at {at} has not {count} SWA pages")
                 hung.append(ring)
                 ring, deeper = int(below[ring]), at
         _demand(sorted(hung) == alive, "a point lives that hangs nowhere")
@@ -248,9 +250,11 @@ class _Checker:
             found = library().point_find(a.pointer, int(holder[ring]), int(position[ring]))
             _demand(found == ring, f"point {ring} is not found by its tokens, {found} is")
         parents = a.page("parent")[holder[inside]]
+        counted = np.bincount(parents[parents > 0], minlength=len(a.stamp))
+        wrong = a.page("heads")[self.pages] != counted[self.pages]
+        if wrong.any():
+            raise IntegrityError(f"page {self.pages[wrong.argmax()]} miscounts its heads")
         heads = Counter(parents.tolist())
-        for page in self.pages.tolist():
-            _demand(a.page("heads")[page] == heads[page], f"page {page} miscounts its heads")
         for index in self.roots.values():
             _demand(a.roots["heads"][index] == heads[-1 - index], f"root {index}: heads")
 
@@ -270,9 +274,11 @@ class _Checker:
         position, pins = a.point("position"), a.point("pins")
         alive = np.flatnonzero(position)
         _demand(int(pins[alive].sum()) == a.tree.pins_held, "pins are miscounted")
-        for index, record in enumerate(a.point_lists):
-            wanted = alive[(pins[alive] == 0) & (a.point_kind[alive] == index)].tolist()
-            listed = _walk(f"list of points of kind {index}", record, a.point_links())
+        free = alive[pins[alive] == 0]
+        for index in _used(a.point_lists, a.point_kind[free]):
+            wanted = free[a.point_kind[free] == index].tolist()
+            name = f"list of points of kind {index}"
+            listed = _walk(name, a.point_lists[index], a.point_links())
             _demand(sorted(listed) == wanted, f"list {index} has points {listed}, not {wanted}")
             ages = a.point_stamp[listed]
             ordered = bool((ages[1:] >= ages[:-1]).all())
@@ -293,15 +299,25 @@ class _Checker:
             pool.check(expected)
 
 
+def _used(lists: np.ndarray, kinds: np.ndarray) -> list[int]:
+    """Return which lists have items, or should have some of these kinds: most have none."""
+    used = np.zeros(len(lists), np.bool_)
+    for field in ("oldest", "newest", "length"):
+        used |= lists[field] != 0
+    used[kinds] = True
+    return np.flatnonzero(used).tolist()
+
+
 def _walk(name: str, record: np.void, links: tuple[np.ndarray, np.ndarray]) -> list[int]:
     """Return the items of a list, oldest first; its links must agree in both directions."""
     newer, older = links
     items: list[int] = []
-    item, before = int(record["oldest"]), 0
-    while item and len(items) <= record["length"]:
-        _demand(older[item] == before, f"{name}: {item} does not know {before} before it")
+    item, before, length = int(record["oldest"]), 0, int(record["length"])
+    while item and len(items) <= length:
+        if older[item] != before:
+            raise IntegrityError(f"{name}: {item} does not know {before} before it")
         items.append(item)
         item, before = int(newer[item]), item
     _demand(before == record["newest"], f"{name} does not end with {record['newest']}")
-    _demand(len(items) == record["length"], f"{name} of {record['length']} has {len(items)} items")
+    _demand(len(items) == length, f"{name} of {length} has {len(items)} items")
     return items

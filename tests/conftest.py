@@ -12,6 +12,31 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+WORKERS = 2
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Share the whole suite between two processes, file by file; `-n 0` keeps it in one.
+
+    A file alone is done sooner in one, and on a GPU two would take each other's memory. More than
+    two would be too many for the servers that tests start and the times that some of them keep.
+    """
+    options = config.option
+    if not config.pluginmanager.hasplugin("xdist") or options.numprocesses is not None:
+        return
+    part = options.markexpr != "not slow" or options.keyword or options.file_or_dir
+    whole = not (part or options.collectonly or options.usepdb)
+    shared_already = hasattr(config, "workerinput")
+    if whole and not shared_already and (os.cpu_count() or 1) >= WORKERS and not _cuda_devices():
+        options.numprocesses, options.dist = WORKERS, "loadfile"
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name bytes by their number: a packed file may have the time in it, and all processes that
+    share a run must find the same tests.
+    """
+    return f"{len(val)} bytes" if isinstance(val, bytes) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

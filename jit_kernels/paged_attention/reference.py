@@ -23,10 +23,10 @@ def paged_attention(
     deterministic: bool,
 ) -> torch.Tensor:
     """Attend; see `jit_kernels.paged_attention.paged_attention`. Always deterministic."""
-    sets = [window] if extra is None else [window, extra]
+    sets = [_keys_of_rows(keys) for keys in (window, extra) if keys is not None]
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     for row in range(q.shape[0]):
-        keys = torch.cat([_keys_of(keys, row) for keys in sets])
+        keys = torch.cat([numbers[places[row]] for numbers, places in sets])
         out[row] = attend(q[row].float(), keys, sink, scale)
     return out
 
@@ -40,10 +40,12 @@ def attend(q: torch.Tensor, keys: torch.Tensor, sink: torch.Tensor, scale: float
     return p[:, 1:] @ keys / torch.where(total == 0, 1.0, total)
 
 
-def _keys_of(keys: "PagedKeys", row: int) -> torch.Tensor:
-    slots = keys.slots[row]
+def _keys_of_rows(keys: "PagedKeys") -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    """Return the numbers of all keys, each decoded once, and where those of each row stand."""
+    listed = keys.slots >= 0
     if keys.lengths is not None:
-        slots = slots[: int(keys.lengths[row])]
-    slots = slots[slots >= 0].to(torch.int64)
+        listed &= torch.arange(keys.slots.shape[1], device=listed.device) < keys.lengths[:, None]
+    slots, places = keys.slots[listed].to(torch.int64).unique(return_inverse=True)
     records = gather_rows(keys.pages, slots, keys.layout)
-    return decode_records(records, "fp8", keys.layout.data_bytes - ROPE, ROPE)
+    numbers = decode_records(records, "fp8", keys.layout.data_bytes - ROPE, ROPE)
+    return numbers, places.split(listed.sum(1).tolist())

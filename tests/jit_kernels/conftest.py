@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.testing.interpreter_run import InterpreterRun
+from tests.testing.placement import placed_on
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 INTERPRETER = pytest.StashKey[InterpreterRun]()
@@ -19,7 +20,7 @@ INTERPRETER = pytest.StashKey[InterpreterRun]()
 def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     """Make every tensor of a test on the device; an op goes where its tensors are."""
     found = torch.device(request.param)
-    with found:
+    with placed_on(found):
         yield found
 
 

@@ -49,7 +49,7 @@ ranks.part_ways()
 """
 
 
-def _run(folder: Path, count: int) -> None:
+def _start(folder: Path, count: int) -> "list[subprocess.Popen[bytes]]":
     """Train with `count` processes, each with rows of its own that only the first one's replace."""
     script = folder / "run.py"
     folder.mkdir()
@@ -58,7 +58,7 @@ def _run(folder: Path, count: int) -> None:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    processes = [
+    return [
         subprocess.Popen(
             [sys.executable, str(script), str(folder)],
             cwd=ROOT,
@@ -71,16 +71,15 @@ def _run(folder: Path, count: int) -> None:
         )
         for rank in range(count)
     ]
-    try:
-        assert [process.wait(100) for process in processes] == [0] * count
-    finally:
-        for process in processes:
-            process.kill()
 
 
 def test_two_processes_train_as_one_does(tmp_path: Path) -> None:
-    _run(tmp_path / "alone", 1)
-    _run(tmp_path / "shared", 2)
+    processes = [*_start(tmp_path / "alone", 1), *_start(tmp_path / "shared", 2)]
+    try:
+        assert [process.wait(100) for process in processes] == [0] * 3
+    finally:
+        for process in processes:
+            process.kill()
 
     alone, shared = (read_log(tmp_path / name / "0" / LOG) for name in ("alone", "shared"))
     for one, two in zip(alone, shared, strict=True):

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tests.testing.placement import placed_on
+
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 RUNNABLE = DEVICE.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
 collect_ignore_glob = (
@@ -22,5 +24,5 @@ collect_ignore_glob = (
 @pytest.fixture(autouse=True)
 def device(poisoned_empty: None) -> Iterator[torch.device]:
     """Make every tensor of a test on the device, and poison what kernels allocate."""
-    with DEVICE:
+    with placed_on(DEVICE):
         yield DEVICE

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tests.testing.placement import placed_on
+
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 
@@ -12,7 +14,7 @@ DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
     """Make every tensor of a test on the device; an op goes where its tensors are."""
     found = torch.device(request.param)
-    with found:
+    with placed_on(found):
         yield found
 
 
