@@ -9,7 +9,7 @@ from selenium.webdriver.common.by import By
 
 from tests.end_to_end.pools import wait_idle
 from tests.end_to_end.tiny_model import tiny_model_flags
-from tests.testing.browser import chromium, complaints, wait_for
+from tests.testing.browser import chromium, complaints, texts_of, wait_for
 from tests.testing.server_process import ServerProcess, running_server
 
 SHARED = [0, *(10 + k % 230 for k in range(600))]
@@ -124,7 +124,7 @@ def test_the_page_shows_what_the_server_tells_and_follows_it(
     after = server.get("/cache")
     assert len(after["spans"]) > len(before["spans"])
     wait_for(lambda: _numbers(browser) == _wanted(after), "the page follows the server")
-    log = [line.text for line in browser.find_elements(By.CSS_SELECTOR, "#log li")]
+    log = texts_of(browser, "#log li")
     assert any("came from the cache" in line for line in log)
     assert complaints(browser) == []
 

@@ -81,3 +81,13 @@ def complaints(browser: Chrome) -> list[str]:
 def screenshot(browser: Chrome, path: Path) -> None:
     """Save what can be seen of the page as PNG."""
     assert browser.save_screenshot(str(path))
+
+
+def texts_of(browser: Chrome, selector: str) -> list[str]:
+    """Return the texts of all elements of a CSS selector, of one moment of a page that redraws.
+
+    Space of any kind, as between the cells of a row, is a blank.
+    """
+    script = """return Array.from(document.querySelectorAll(arguments[0]),
+                                 found => found.innerText ?? found.textContent)"""
+    return [" ".join(text.split()) for text in browser.execute_script(script, selector)]

@@ -18,7 +18,7 @@ from runtime.config import ServerConfig
 from runtime.messages import CacheView
 from runtime.server.cache_page import PAGE
 from tests.runtime.server.engine import Engine, serving
-from tests.testing.browser import complaints, wait_for
+from tests.testing.browser import complaints, texts_of, wait_for
 
 # How often the page asks here: the server answers five times a second at most.
 POLL_MS = 250
@@ -109,4 +109,4 @@ def show(live: LiveServer, browser: Chrome, view: CacheView) -> None:
 
 
 def log_of(browser: Chrome) -> list[str]:
-    return [line.text for line in browser.find_elements(By.CSS_SELECTOR, "#log li span")]
+    return texts_of(browser, "#log li span")

@@ -23,7 +23,7 @@ from tests.runtime.server.live import (
     state_of,
     text_of,
 )
-from tests.testing.browser import chromium, complaints, wait_for
+from tests.testing.browser import chromium, complaints, texts_of, wait_for
 from tests.testing.cache_views import counters, many_spans, small_view, span, view_of
 
 KEY = "sk-window"
@@ -69,7 +69,7 @@ def test_the_page_shows_the_numbers_of_the_server(page: Chrome) -> None:
     assert text_of(page, "total-evicted_pages") == "3"
     assert text_of(page, "tree-size") == "4 spans shown, 4 resume points, 2 namespaces"
     assert text_of(page, "requests-size") == "2 running, 3 waiting"
-    first, second = (line.text for line in page.find_elements(By.CSS_SELECTOR, "#requests li"))
+    first, second = texts_of(page, "#requests li")
     assert "row 0 · prefill" in first
     assert "matched 512 | replays to 600 | committed 700 | scheduled 900 | total 1,200" in first
     assert "row 1 · decode" in second
@@ -88,8 +88,7 @@ def test_spans_are_drawn_as_what_they_are(page: Chrome) -> None:
     boxes = {n: at(page, f"#span-{n} .box").rect for n in (1, 3, 4, 9)}
     assert boxes[1]["y"] == boxes[4]["y"] < boxes[3]["y"] < boxes[9]["y"]
     assert boxes[4]["x"] == boxes[3]["x"] >= boxes[1]["x"] + boxes[1]["width"]
-    names = [text.text for text in page.find_elements(By.CSS_SELECTOR, "#names text")]
-    assert names == [
+    assert texts_of(page, "#names text") == [
         "namespace 00000000 · 1,288 tokens",
         "namespace 00000001 · 300 tokens",
     ]
@@ -132,7 +131,7 @@ def test_the_tree_is_there_as_a_table_too(page: Chrome) -> None:
     at(page, "#as-table").click()
 
     assert not at(page, "#drawing").is_displayed()
-    rows = [row.text for row in page.find_elements(By.CSS_SELECTOR, "#rows tr")]
+    rows = texts_of(page, "#rows tr")
     assert len(rows) == 4
     assert rows[0].startswith("1 top 00000000 0 512 2 2 2 0 2 ")
     assert rows[2].endswith("none: a tombstone, whose pages still match")
