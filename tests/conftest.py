@@ -30,8 +30,6 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     shared_already = hasattr(config, "workerinput")
     if whole and not shared_already and (os.cpu_count() or 1) >= WORKERS and not _cuda_devices():
         options.numprocesses, options.dist = WORKERS, "loadfile"
-        # In the order of their names: by numbers of tests the longest one would come last.
-        options.loadscopereorder = False
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
