@@ -32,13 +32,6 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         options.numprocesses, options.dist = WORKERS, "loadfile"
 
 
-def pytest_make_parametrize_id(val: object) -> str | None:
-    """Name bytes by their number: a packed file may have the time in it, and all processes that
-    share a run must find the same tests.
-    """
-    return f"{len(val)} bytes" if isinstance(val, bytes) else None
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs more CUDA devices than there are, and say so."""
     wanted = {"gpu": 1, "multi_gpu": 2}

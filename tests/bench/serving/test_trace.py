@@ -75,7 +75,8 @@ def test_without_ranges_each_graph_is_a_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{", b"[1]", b'{"traceEvents": 5}', b"\x1f\x8bno", gzip.compress(b"\xff")]
+    "data",
+    [b"", b"{", b"[1]", b'{"traceEvents": 5}', b"\x1f\x8bno", gzip.compress(b"\xff", mtime=0)],
 )
 def test_what_is_no_trace_is_said_to_be_none(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x.json.gz"
