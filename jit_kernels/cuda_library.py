@@ -1,24 +1,25 @@
 """Compiles the CUDA C++ of an op into a library at first use, and keeps it for later ones.
 
 The library is loaded through ctypes: nvcc is all that it takes. It lies beside what
-`host_library` compiles, under a name that depends on the sources, the compiler and the device.
+`host_library` compiles, under a name that depends on the sources, the compiler and the device. All
+sources may include the headers of `device`, what kernels of several ops are made of, by that name.
 """
 
 import ctypes
 import hashlib
-import os
 import subprocess
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 
 from jit_kernels.cuda_device import nvcc
+from jit_kernels.host_library import cache_folder, compile_into, opened
 from jit_kernels.registry import BackendUnavailable
 
 _FLAGS = ("-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC")
 _OPS = Path(__file__).parent
+_HEADERS = Path(__file__).parent / "device"
 
 
 def load(name: str, folder: Path) -> ctypes.CDLL:
@@ -31,7 +32,7 @@ def load(name: str, folder: Path) -> ctypes.CDLL:
     compiler = nvcc()
     if compiler is None:
         raise BackendUnavailable(f"{name} is compiled at first use and there is no nvcc")
-    return ctypes.CDLL(str(_made([compiler, *_FLAGS, _target(_capability())], folder)))
+    return opened(name, _made([compiler, *_FLAGS, _target(_capability())], folder))
 
 
 def compile_all() -> list[str]:
@@ -61,9 +62,10 @@ def compile_all() -> list[str]:
 def _made(command: list[str], folder: Path) -> Path:
     """Return the library of a folder, compiled by `command` unless it is there."""
     name = f"{folder.parent.name}-{folder.name}-{_digest(command, folder)}.so"
-    place = _cache_folder() / name
+    place = cache_folder() / name
     if not place.exists():
-        _compile(command, sorted(folder.glob("*.cu")), place)
+        sources = sorted(folder.glob("*.cu"))
+        compile_into(place, command, [f"-I{_HEADERS.parent}", *map(str, sources)])
     return place
 
 
@@ -77,36 +79,9 @@ def _target(capability: tuple[int, int]) -> str:
     return f"-gencode=arch=compute_{number},code=sm_{number}"
 
 
-def _cache_folder() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(root) / "umbra" / "native"
-
-
 def _digest(command: list[str], folder: Path) -> str:
     version = subprocess.run([command[0], "--version"], capture_output=True, check=False).stdout
     digest = hashlib.sha256(version + "\0".join(command).encode())
-    for path in sorted(folder.glob("*.cu*")):
+    for path in [*sorted(folder.glob("*.cu*")), *sorted(_HEADERS.glob("*.cuh"))]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def _compile(command: list[str], sources: list[Path], target: Path) -> None:
-    """Compile into a file of our own and move it into place: others may be doing the same."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, scratch = tempfile.mkstemp(dir=target.parent, suffix=".so")
-    except OSError as error:
-        raise BackendUnavailable(
-            f"no folder for compiled files: {error}; name one in XDG_CACHE_HOME"
-        ) from error
-    os.close(handle)
-    try:
-        made = subprocess.run(
-            [*command, "-o", scratch, *map(str, sources)], capture_output=True, check=False
-        )
-        if made.returncode:
-            said = (made.stderr or made.stdout).decode(errors="replace").strip()
-            raise BackendUnavailable(f"{' '.join(command)} failed on {target.stem}:\n{said}")
-        os.replace(scratch, target)
-    finally:
-        Path(scratch).unlink(missing_ok=True)

@@ -3,7 +3,7 @@
 The library is plain C, loaded through ctypes: a C compiler (`cc`, or what `CC` names) is all that
 it takes, no Python headers. It lies in `~/.cache/umbra/native` under a name that depends on the
 sources, the flags, and what the compiler says of itself and of this processor, so that a change
-of any of them builds anew.
+of any of them builds anew. So the compiler is asked each time, and must stay.
 """
 
 import ctypes
@@ -27,7 +27,8 @@ def load(
 
     sources  which files, as a pattern; all `*.[ch]` in and below `folder` count as read by them
     flags    of the compiler, besides `FLAGS`
-    Raises BackendUnavailable, with the compiler's own words, if there is no compiler or it fails.
+    Raises BackendUnavailable, with the compiler's own words, if there is no compiler or it fails,
+    and where its folder takes no files or its files may not be run.
     """
     compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
     if shutil.which(compiler[0]) is None:
@@ -36,23 +37,25 @@ def load(
             "install one (Debian: apt install gcc), or name one in CC"
         )
     command = [*compiler, *FLAGS, *flags]
-    target = _cache_folder() / f"{name}-{_digest(command, folder)}.so"
+    target = cache_folder() / f"{name}-{_digest(command, folder)}.so"
     if not target.exists():
-        _make_folder(target.parent)
-        _compile(command, sorted(folder.glob(sources)), target)
-    return ctypes.CDLL(str(target))
+        compile_into(target, command, [*map(str, sorted(folder.glob(sources))), "-lm"])
+    return opened(name, target)
 
 
-def _make_folder(folder: Path) -> None:
+def opened(name: str, library: Path) -> ctypes.CDLL:
+    """Return a compiled library. Raises BackendUnavailable if it cannot be loaded."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        return ctypes.CDLL(str(library))
     except OSError as error:
         raise BackendUnavailable(
-            f"no folder for compiled files: {error}; name one in XDG_CACHE_HOME"
+            f"{name} cannot be loaded: {error}; remove {library} if it is damaged, or name a "
+            "folder whose files may be run in XDG_CACHE_HOME"
         ) from error
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
+    """Return where compiled libraries lie."""
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(root) / "umbra" / "native"
 
@@ -67,16 +70,24 @@ def _digest(command: list[str], folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _compile(command: list[str], sources: list[Path], target: Path) -> None:
-    """Compile into a file of our own and move it into place: others may be doing the same."""
-    handle, scratch = tempfile.mkstemp(dir=target.parent, suffix=".so")
+def compile_into(target: Path, command: list[str], inputs: list[str]) -> None:
+    """Have `command` make a library of what it is given, and put it where it shall lie.
+
+    It is made in a file of our own and moved into place: others may be doing the same. Raises
+    BackendUnavailable, with the compiler's own words, and where the folder takes no files.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, scratch = tempfile.mkstemp(dir=target.parent, suffix=".so")
+    except OSError as error:
+        raise BackendUnavailable(
+            f"no folder for compiled files: {error}; name one in XDG_CACHE_HOME"
+        ) from error
     os.close(handle)
     try:
-        made = subprocess.run(
-            [*command, "-o", scratch, *map(str, sources), "-lm"], capture_output=True, check=False
-        )
+        made = subprocess.run([*command, "-o", scratch, *inputs], capture_output=True, check=False)
         if made.returncode:
-            said = made.stderr.decode(errors="replace").strip()
+            said = (made.stderr or made.stdout).decode(errors="replace").strip()
             raise BackendUnavailable(f"{shlex.join(command)} failed on {target.stem}:\n{said}")
         os.replace(scratch, target)
     finally:

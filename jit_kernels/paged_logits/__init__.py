@@ -77,8 +77,10 @@ def paged_logits(
     columns     most blocks of a row, at most 64 N; costs 4 bytes a row and nothing else
     plan        shared by calls alike; None: this call is the only one of its kind
 
-    Columns from `blocks` on hold anything. A row's bits depend on nothing but its own numbers;
-    products are summed in the precision that tensor cores have for fp8. Raises ShapeError.
+    The launch before may write q and weights, but neither pages nor page_table nor blocks, which
+    are read while it still runs. Columns from `blocks` on hold anything. A row's bits depend on
+    nothing but its own numbers; products are summed in the precision that tensor cores have for
+    fp8. Raises ShapeError.
     Memory: see `row_slices`. Source: reference section 5.
     """
     rows, width = q.shape[0], q.shape[2]

@@ -1,13 +1,17 @@
 """CUDA C++ compiled at first use; a script stands in for nvcc."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
+import jit_kernels
 from jit_kernels.cuda_library import compile_all, load
 from jit_kernels.registry import BackendUnavailable
+
+OPS = Path(jit_kernels.__file__).parent
 
 # Compiles as C what nvcc would compile, and notes that it was called.
 COMPILER = """#!/bin/sh
@@ -15,10 +19,11 @@ COMPILER = """#!/bin/sh
 echo "$@" >> "$(dirname "$0")/calls"
 while [ $# -gt 0 ]; do
     [ "$1" = -o ] && target=$2
+    case $1 in -I*) headers=$1 ;; esac
     source=$1
     shift
 done
-cc -x c -shared -fPIC -o "$target" "$source"
+cc -x c -shared -fPIC "$headers" -o "$target" "$source"
 """
 
 
@@ -62,6 +67,37 @@ def test_a_header_or_another_device_makes_a_new_library(
 
     assert len(_calls(sources)) == 3
     assert "arch=compute_89,code=sm_89" in _calls(sources)[2]
+
+
+def test_sources_include_what_all_ops_share_and_are_compiled_anew_when_that_changes(
+    sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = sources.parent / "device"
+    shared.mkdir()
+    monkeypatch.setattr("jit_kernels.cuda_library._HEADERS", shared)
+    (sources / "answer.cu").write_text(
+        '#include "device/number.cuh"\nint answer(void) { return NUMBER; }\n'
+    )
+
+    for number in (7, 8):
+        (shared / "number.cuh").write_text(f"#define NUMBER {number}\n")
+        assert load("shared", sources).answer() == number
+
+
+def test_every_header_that_a_source_includes_is_there() -> None:
+    for source in OPS.rglob("*.cu*"):
+        for name in re.findall(r'#include "(.*)"', source.read_text()):
+            assert (source.parent / name).is_file() or (OPS / name).is_file(), (source, name)
+
+
+def test_only_the_header_of_launch_order_says_when_kernels_begin() -> None:
+    words = ("griddepcontrol", "cudaGridDependency", "ProgrammaticLaunch", "ProgrammaticStream")
+    named = {
+        source.relative_to(OPS).as_posix()
+        for source in OPS.rglob("*.cu*")
+        if any(word in source.read_text() for word in words)
+    }
+    assert named == {"device/order.cuh"}
 
 
 def test_an_error_comes_in_the_words_of_the_compiler_and_leaves_nothing(sources: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,26 @@ def test_a_cache_that_cannot_be_written_is_named(
     monkeypatch.setenv("XDG_CACHE_HOME", str(sources.parent / "file"))
 
     with pytest.raises(BackendUnavailable, match=r"file/umbra.*XDG_CACHE_HOME"):
+        load("core", sources)
+
+
+def test_a_folder_that_takes_no_file_is_named(
+    sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: object) -> tuple[int, str]:
+        raise PermissionError(13, "Permission denied", "native/x.so")
+
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+
+    with pytest.raises(BackendUnavailable, match=r"native/x\.so.*XDG_CACHE_HOME"):
+        load("core", sources)
+
+
+def test_a_library_that_cannot_be_loaded_is_named(sources: Path) -> None:
+    # Compiles, and is refused by the loader: as a damaged file is, or one that may not be run.
+    (sources / "answer.c").write_text("int no(void); int answer(void) { return no(); }")
+
+    with pytest.raises(BackendUnavailable, match=r"native/core-\w+\.so.*XDG_CACHE_HOME"):
         load("core", sources)
 
 

@@ -126,8 +126,7 @@ __global__ void __launch_bounds__(THREADS, 3) stream_bf16(const __grid_constant_
 template <int CLUSTER, class Result>
 int launch(const Call &call, void *where) {
     cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[0] = early_launch();
     attributes[1].id = cudaLaunchAttributeClusterDimension;
     attributes[1].val.clusterDim = {CLUSTER, 1, 1};
     cudaLaunchConfig_t config = {};

@@ -25,8 +25,7 @@ int launch(void (*kernel)(Call), const Call &call, long long blocks, int ranks, 
     }
     if (error) return error;
     cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = early;
+    attributes[0] = early_launch(early);
     attributes[1].id = cudaLaunchAttributeClusterDimension;
     attributes[1].val.clusterDim.x = ranks;
     attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;

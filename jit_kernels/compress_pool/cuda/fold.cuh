@@ -33,7 +33,7 @@ __device__ inline float4 quotients(float4 x, float4 y) {
                        quotient(x.w, y.w));
 }
 
-__device__ inline float scaled(float gate) { return __fmul_rn(gate, LOG2E); }
+__device__ inline float scaled(float gate) { return __fmul_rn(gate, LOG2_E); }
 
 // What a token weighs, and what it takes from those before it; both gates are scaled, which changes
 // no order of theirs.
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(FOLD_THREADS) fold_tokens(const FoldTokens cal
     const int thread = threadIdx.x, lane = thread % GROUP_LANES, group = thread / GROUP_LANES;
     const long long token = blockIdx.x;
     const float4 gain = four(call.pages.weight + 4 * thread);
-    follow_launch_before();
+    take_turn();
     const float *const mine = call.from.rows + token * call.from.stride + 4 * thread;
     const float4 kv = four(mine), plain = four(mine + MAIN);
     const long long position = call.position[token], slot = call.ended.slots[token];

@@ -43,7 +43,7 @@ struct Held {
             copy_ahead(&shared.staged[phase][2][piece],
                        call.from.ape + phase * FOLDED_ROW + MAIN + column + piece);
         });
-        end_copies();
+        close_group();
     }
     // Ask for the tokens of phases [from, to]; `token` is that of the last one.
     __device__ void begin(const FoldChunks &call, long long token, int column, int from, int to) {
@@ -55,11 +55,11 @@ struct Held {
             copy_ahead(&shared.staged[phase][0][piece], row);
             copy_ahead(&shared.staged[phase][1][piece], row + MAIN);
         });
-        end_copies();
+        close_group();
     }
     // Wait for what was asked for.
     __device__ void drop() const {
-        await_copies<0>();
+        await_groups<0>();
         __syncwarp();
     }
     // Fold all of them. Only the first warp has the state's sums afterwards.
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(FEW_THREADS, 3) fold_few(const FoldChunks call
     Held held = {shared};
     held.ask_added(call, column);
     const float4 gain = four(call.pages.weight + group * GROUP + 4 * group_lane);
-    follow_launch_before();
+    take_turn();
     const RingUse use(call);
     Task task(call, nth);
     Turn turn = {};

@@ -103,13 +103,13 @@ struct Stream {
             }
             row += TOKENS * stride, ape += TOKENS * FOLDED_ROW;
         }
-        end_copies();
+        close_group();
         phase += STAGE;
         place = place + STAGE == AHEAD ? 0 : place + STAGE;
     }
     // Leave what was asked for.
     __device__ void drop() const {
-        await_copies<0>();
+        await_groups<0>();
         __syncwarp();
     }
     // Fold all of them. The place of the oldest is that of the next ones.
@@ -118,7 +118,7 @@ struct Stream {
 #pragma unroll 1
         for (int done = first; done <= last; done += STAGE) {
             float kv[STAGE], gate[STAGE];
-            await_copies<STAGES - 1>();
+            await_groups<STAGES - 1>();
             __syncwarp();
 #pragma unroll
             for (int i = 0; i < STAGE; i++) {
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(Shape<SLICES>::THREADS, 2)
     const bool once = takes_one_launch(call);
     // Others of the cluster must have begun when their memory is written.
     begin_in_cluster();
-    follow_launch_before();
+    take_turn();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = warp / Of::WARPS;
     const int column = blockIdx.x % SLICES * Of::SLICE + warp % Of::WARPS * LANES;
     const int group = column / GROUP, group_lane = lane % GROUP_LANES;
@@ -293,7 +293,7 @@ __global__ void __launch_bounds__(Shape<SLICES>::THREADS, 2)
 __global__ void __launch_bounds__(FOLD_THREADS) write_banks(const FoldChunks call) {
     const Saves &saves = call.saves;
     const long long nth = blockIdx.x, source = saves.source[nth], target = saves.target[nth];
-    follow_launch_before();
+    take_turn();
     if (source < 0) return;
     const float4 *const from =
         reinterpret_cast<const float4 *>(saves.fetched + nth * (3 * MAIN)) + threadIdx.x;

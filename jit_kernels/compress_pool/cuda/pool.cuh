@@ -93,9 +93,9 @@ __device__ inline float mean_of(const float (&kv)[SLOTS], const float (&gate)[SL
     float highest = gate[0], weight[SLOTS];
 #pragma unroll
     for (int i = 1; i < SLOTS; i++) highest = fmaxf(highest, gate[i]);
-    highest = __fmul_rn(highest, LOG2E);
+    highest = __fmul_rn(highest, LOG2_E);
 #pragma unroll
-    for (int i = 0; i < SLOTS; i++) weight[i] = power(fmaf(gate[i], LOG2E, -highest));
+    for (int i = 0; i < SLOTS; i++) weight[i] = power(fmaf(gate[i], LOG2_E, -highest));
     float sums[RATIO], products[RATIO];
 #pragma unroll
     for (int i = 0; i < RATIO; i++) {
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(POOL_THREADS) pool_tokens(const PoolTokens cal
     __shared__ float groups[GROUPS];
     const Columns at;
     const float4 gain = gain_of(call.main, call.index);
-    follow_launch_before();
+    take_turn();
     const long long token = blockIdx.x;
     const float *const mine = call.from.rows + token * call.from.stride;
     const float4 kv_a = four(mine + at.kv), kv_b = four(mine + at.kv + at.series);
@@ -275,7 +275,7 @@ __device__ inline void stage_block(const PoolChunks &call, const Wanted &block, 
             stage_slots<false>(call, block, at, staged);
         }
     }
-    end_copies();
+    close_group();
 }
 
 template <bool FRESH>
@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(POOL_THREADS, 2) pool_chunks(const PoolChunks 
         ape[i] = four(call.from.ape + i % RATIO * ROW + at.gate + (i < RATIO ? 0 : at.series));
     }
     const float4 gain = gain_of(call.main, call.index);
-    follow_launch_before();
+    take_turn();
     int made = 0;
     const long long step = gridDim.x;
     for (long long first = blockIdx.x; first < call.blocks; first += LISTED * step) {
@@ -320,9 +320,9 @@ __global__ void __launch_bounds__(POOL_THREADS, 2) pool_chunks(const PoolChunks 
         for (int i = 0; i < LISTED && first + i * step < call.blocks; i++) {
             if (i + 1 < LISTED) {
                 stage_block(call, shared.list[i + 1], at, shared.staged[(i + 1) % STAGES]);
-                await_copies<1>();
+                await_groups<1>();
             } else {
-                await_copies<0>();
+                await_groups<0>();
             }
             const Wanted &block = shared.list[i];
             if (block.slot <= 0) continue;
@@ -334,7 +334,7 @@ __global__ void __launch_bounds__(POOL_THREADS, 2) pool_chunks(const PoolChunks 
             store_block(place, mean, gain, turn, call.eps, shared.groups[made]);
             made ^= 1;
         }
-        await_copies<0>();
+        await_groups<0>();
     }
     const Saves &saves = call.saves;
     for (int nth = blockIdx.x; nth < saves.count; nth += gridDim.x) {
@@ -367,7 +367,7 @@ __global__ void __launch_bounds__(POOL_THREADS) write_entries(const PoolChunks c
             entry[i] = sum(four(from + 4 * i * POOL_THREADS), four(ape + 4 * i * POOL_THREADS));
         }
     }
-    follow_launch_before();
+    take_turn();
     if (source < 0) return;
     float *const to = call.rings.state + target * ROW + 4 * threadIdx.x;
     const float *const fetched = saves.fetched + nth * ROW + 4 * threadIdx.x;

@@ -94,7 +94,7 @@ __device__ inline void pool_few_block(const PoolChunks &call, long long nth, flo
     float4 kv[SLOTS] = {}, gate[SLOTS] = {}, ape[SLOTS];
     load_ape(call, at, ape);
     const float4 gain = gain_of(call.main, call.index);
-    follow_launch_before();
+    take_turn();
     Guess guess(call, nth);
     Begins begins;
     begins.load(call.chunks, nullptr, call.rows);
@@ -170,7 +170,7 @@ struct RingBlocks {
 __device__ inline void pool_few_rings(const PoolChunks &call, int rank, RingBlocks &shared,
                                       float (*groups)[GROUPS]) {
     Entry entries[RANK_ENTRIES];
-    follow_launch_before();
+    take_turn();
 #pragma unroll
     for (int i = 0; i < RANK_ENTRIES; i++) entries[i].ask(call, rank + i * POOL_RANKS);
     if (threadIdx.x < 32) {

@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(QUERY_WARPS * 32, QUERY_BLOCKS<Number>)
     const int warps = gridDim.x * QUERY_WARPS, warp = blockIdx.x * QUERY_WARPS + threadIdx.x / 32;
     const long long all = (long long)call.tokens * shares, each = (all + warps - 1) / warps;
     const long long first = each * warp, end = min(first + each, all);
-    follow_launch_before();
+    take_turn();
     if (first >= end) return;
     int token = first / shares, head = first % shares * HEADS_AT_ONCE + lane / 4;
     Eight<Number> read[4];

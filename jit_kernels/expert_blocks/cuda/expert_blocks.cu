@@ -8,9 +8,7 @@ namespace {
 // Launch a kernel, `follows` if it comes right after one of ours: then its launch is prepared while
 // that one ends, and it waits by itself. What else comes before may be branches of a graph.
 int launch(void (*kernel)(Call), const Call &call, int blocks, void *where, bool follows) {
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute early = early_launch();
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(blocks);
     config.blockDim = dim3(MOST_THREADS);

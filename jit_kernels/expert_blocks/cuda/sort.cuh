@@ -3,7 +3,9 @@
 // in a warp by lanes that look for their like; so the order is that of the pairs, whatever runs first.
 #pragma once
 
-constexpr unsigned ALL = 0xffffffffu;
+#include "device/lanes.cuh"
+#include "device/order.cuh"
+
 constexpr int MOST_THREADS = 1024, MOST_WARPS = MOST_THREADS / 32, MOST_EXPERTS = 512;
 
 struct Call {
@@ -170,7 +172,7 @@ __device__ inline void fill_rest(const Call &call, const Shared &shared, int use
 template <class Id>
 __global__ void __launch_bounds__(MOST_THREADS) count_pairs(const __grid_constant__ Call call) {
     __shared__ Shared shared;
-    cudaGridDependencySynchronize();
+    await_launch_before();
     const int begin = blockIdx.x * call.chunk, end = min(begin + call.chunk, call.pairs);
     int total = 0;
     for (int first = begin; first < end; first += blockDim.x) {
@@ -189,7 +191,7 @@ __global__ void __launch_bounds__(MOST_THREADS) count_pairs(const __grid_constan
 template <class Id>
 __global__ void __launch_bounds__(MOST_THREADS) place_pairs(const __grid_constant__ Call call) {
     __shared__ Shared shared;
-    cudaGridDependencySynchronize();
+    await_launch_before();
     const int begin = blockIdx.x * call.chunk, end = min(begin + call.chunk, call.pairs);
     int count;
     const int before = sum_chunks(call, shared, count);

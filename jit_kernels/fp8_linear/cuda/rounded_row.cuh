@@ -3,9 +3,11 @@
 // `rms_norm/cuda`, whose order of adding up squares is kept.
 #pragma once
 
+#include "device/copies.cuh"
+#include "device/lanes.cuh"
+#include "device/numbers.cuh"
 #include "stream.cuh"
 
-constexpr unsigned ALL = 0xffffffffu;
 // Channels that a thread takes from memory at once.
 constexpr int EIGHT = 8;
 
@@ -27,43 +29,19 @@ __device__ inline void read_eight(float (&x)[EIGHT], const float *from) {
     }
 }
 
-// Four e4m3 codes of numbers in -448..448, to the nearest even, the first in the lowest byte.
 __device__ inline unsigned e4m3_codes(const float *x, float factor) {
-    unsigned short low, high;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %2, %1;"
-        : "=h"(low)
-        : "f"(x[0] * factor), "f"(x[1] * factor));
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %2, %1;"
-        : "=h"(high)
-        : "f"(x[2] * factor), "f"(x[3] * factor));
-    return low | (unsigned)high << 16;
+    return e4m3_codes(x[0] * factor, x[1] * factor, x[2] * factor, x[3] * factor);
 }
 
 __device__ inline void write_codes(unsigned char *to, const float (&x)[EIGHT], float factor) {
     *reinterpret_cast<uint2 *>(to) = make_uint2(e4m3_codes(x, factor), e4m3_codes(x + 4, factor));
 }
 
-// The biased exponent of 2^ceil(log2(max(amax, 1e-4) / 448)): that of `amax` less 8, and one more
-// if its mantissa is above 1.75.
-__device__ inline unsigned scale_exponent(float amax) {
-    return ((__float_as_uint(fmaxf(amax, 1e-4f)) + 0x1fffffu) >> 23) - 8;
-}
-
-__device__ inline float power_of_two(unsigned exponent) { return __uint_as_float(exponent << 23); }
-
 // Of two pairs of numbers those farther from zero, of either sign; of NaN and a number the number.
 __device__ inline unsigned larger_pair(unsigned a, unsigned b) {
     unsigned larger;
     asm("max.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
     return larger;
-}
-
-// Over LANES lanes side by side.
-template <int LANES>
-__device__ inline float largest_of_lanes(float x) {
-#pragma unroll
-    for (int step = 1; step < LANES; step *= 2) x = fmaxf(x, __shfl_xor_sync(ALL, x, step));
-    return x;
 }
 
 // The norm that comes before rounding, if any.
@@ -159,10 +137,7 @@ struct Norming {
     __device__ static void begin(const Room &room, const Norm &norm, int depth) {
 #pragma unroll 1
         for (int at = threadIdx.x * 4; at < depth; at += WARPS * 32 * 4) {
-            const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(room.more + at));
-            asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to),
-                         "l"(norm.weight + at)
-                         : "memory");
+            copy_ahead(room.more + at, norm.weight + at);
         }
     }
 
@@ -180,7 +155,7 @@ struct Norming {
             sum = squares(read);
         }
         if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
-        asm volatile("cp.async.wait_all;" ::: "memory");
+        await_copies();
         __syncthreads();
         if (!has_channels) return;
         const float factor = rsqrtf(fmaf(total(sums), norm.per_channel, norm.eps));

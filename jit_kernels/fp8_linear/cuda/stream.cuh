@@ -5,6 +5,8 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include "device/order.cuh"
+
 constexpr int WARPS = 8, LINES = 16, BLOCK = 128, HALF = 64;
 // Blocks of the weight that a warp has on their way. So few registers are held that three blocks of
 // threads share a multiprocessor: where others hold some of them back, a weight of 2,048 warps
@@ -35,16 +37,6 @@ __device__ inline float read_scale(const float *from) {
     float x;
     asm volatile("ld.global.f32 %0, [%1];" : "=f"(x) : "l"(from) : "memory");
     return x;
-}
-
-// Wait until the launches before have ended and what they wrote can be read.
-__device__ inline void await_launch_before() {
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
-// Let the launch after begin; it waits for the end of this one by itself.
-__device__ inline void let_next_begin() {
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 // Add the product of 16 lines and 8 rows of 32 channels each.
@@ -90,9 +82,7 @@ __device__ inline void multiply_block(float (&part)[4], const Weights &weights,
 template <class Call>
 int launch_early(void (*kernel)(const Call), dim3 blocks, int shared_bytes, const Call &call,
                  void *where) {
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute early = early_launch();
     cudaLaunchConfig_t config = {};
     config.gridDim = blocks;
     config.blockDim = dim3(WARPS * 32);

@@ -2,9 +2,12 @@
 // for before it looks at any: so much must be under way to keep memory busy.
 #pragma once
 
-#include "numbers.cuh"
+#include <cuda_bf16.h>
 
-constexpr unsigned ALL = 0xffffffffu;
+#include "device/lanes.cuh"
+#include "device/numbers.cuh"
+#include "device/order.cuh"
+
 constexpr int ROWS = 4, EACH = 8, LANES = 128 / EACH, MOST_THREADS = 256;
 
 // Scales lie in two regions of `head` and of `rows - head` rows, column by column in each; `head` is a
@@ -24,6 +27,9 @@ struct Call {
     }
 };
 
+// x / (1 + e^-x), a few units in the last place off.
+__device__ inline float silu(float x) { return x * reciprocal(1.0f + power(x * -LOG2_E)); }
+
 // Gate eight channels and return the largest of them, without sign.
 __device__ inline float gated(float (&x)[EACH], const uint4 &gates, const uint4 &ups, float limit) {
     const unsigned gate_pairs[4] = {gates.x, gates.y, gates.z, gates.w};
@@ -41,7 +47,7 @@ __device__ inline float gated(float (&x)[EACH], const uint4 &gates, const uint4 
 }
 
 __global__ void __launch_bounds__(MOST_THREADS, 3) gate_rows(const __grid_constant__ Call call) {
-    cudaGridDependencySynchronize();
+    await_launch_before();
     const int first_row = blockIdx.x * ROWS;
     const int column = (blockIdx.y * blockDim.x + threadIdx.x) * EACH;
     const int4 members = *reinterpret_cast<const int4 *>(call.member + first_row);

@@ -21,10 +21,7 @@ int gate_rows_call(const void *products, const int *member, void *codes, float *
                        inner,
                        limit};
     const int wanted = inner / EACH, parts = (wanted + MOST_THREADS - 1) / MOST_THREADS;
-    // The launch is prepared while the kernel before it ends; it waits for that by itself.
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute early = early_launch();
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(rows / ROWS, parts);
     config.blockDim = dim3(((wanted + parts - 1) / parts + 31) / 32 * 32);

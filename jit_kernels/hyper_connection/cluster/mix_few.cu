@@ -50,10 +50,7 @@ cudaError_t prepare(Kernel kernel, int bytes) {
 
 cudaError_t launch(Kernel kernel, int blocks, int threads, int bytes, const Call &call,
                    cudaStream_t stream) {
-    // The launch is prepared while the kernel before it runs; it waits for that by itself.
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute attribute = early_launch();
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(blocks);
     config.blockDim = dim3(threads);

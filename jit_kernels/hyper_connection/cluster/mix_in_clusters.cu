@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(THREADS, 1) mix_staged(const __grid_constant__
         shared.make_barriers();
         expect_rows<EIGHTS>(shared);
         show_barriers();
-        show_copies();
+        show_to_copies();
     }
     stage_rows<EIGHTS>(call, part, shared, warp);
     // Copies of tiles concern this block alone.
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(THREADS, 1) mix_wide(const __grid_constant__ C
     WideWeights<EIGHTS>::ask(call, part, warp);
     __syncwarp();
     meet_cluster();
-    cudaGridDependencySynchronize();
+    await_launch_before();
     if (mixer < 0) {
         take_registers<WIDE_MULTIPLIER_REGISTERS>();
         run_wide_multiplier(call, part, shared, warp);
@@ -101,9 +101,7 @@ struct Launch {
     cudaLaunchAttribute attributes[2] = {};
 
     Launch(int ranks, int clusters, int bytes, cudaStream_t stream) {
-        // The launch is prepared while the kernel before it ends; it waits for that by itself.
-        attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        attributes[0].val.programmaticStreamSerializationAllowed = 1;
+        attributes[0] = early_launch();
         attributes[1].id = cudaLaunchAttributeClusterDimension;
         attributes[1].val.clusterDim = {(unsigned)ranks, 1, 1};
         config.gridDim = dim3(clusters * ranks);

@@ -112,7 +112,7 @@ __device__ inline void keep_weights(const Call &call, int piece, PieceMemory<Sha
             read_or_zero(from + lane % 4 * 2 + i % 2 * 8,
                          product < Shape::PRODUCTS && eight * 8 + lane / 4 < ROWS);
     }
-    cudaTriggerProgrammaticLaunchCompletion();
+    let_next_begin();
 #pragma unroll
     for (int i = 0; i < MINE * EIGHTS; i++) {
         const int product = warp + i / EIGHTS * PIECE_WARPS, eight = i % EIGHTS;
@@ -201,7 +201,7 @@ __device__ inline void run_piece(const Call &call, PieceMemory<Shape, EIGHTS> &m
     const int piece = blockIdx.x, warp = warp_number();
     const int first = warp * TOKENS, second = first + PIECE_WARPS * TOKENS;
     ask_for_piece<Shape, EIGHTS>(call, piece);
-    cudaGridDependencySynchronize();
+    await_launch_before();
     for (int start : {first, second}) {
         if (start >= call.tokens) break;
         fetch_piece<Shape, TOKEN>(call, piece, start, memory.tokens + start * TOKEN);

@@ -44,12 +44,12 @@ __device__ inline void stage_rows(const Call &call, const Part &part, Shared &sh
     for (int row = 0; row < STREAMS * ROWS; row += WARPS) {
         if (first) ask_cache_for_row(source(row + warp), bytes);
     }
-    cudaGridDependencySynchronize();
+    await_launch_before();
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < STREAMS * ROWS; i += WARPS) {
         const int row = i + warp;
-        if (first) copy_row(stage_row(shared, row), source(row), bytes, &shared.staged[row / ROWS]);
+        if (first) bulk_copy(stage_row(shared, row), source(row), bytes, &shared.staged[row / ROWS]);
     }
     __syncwarp();
 }

@@ -2,7 +2,7 @@
 //
 // Before that it copies the token's streams into shared memory. The first launch lets this one
 // begin when the launches before it have ended; only what that launch writes itself is read after
-// `cudaGridDependencySynchronize`. No other launch may come between the two.
+// `await_launch_before`. No other launch may come between the two.
 #pragma once
 
 #include "gate.cuh"
@@ -25,23 +25,17 @@ struct TokenMemory {
     unsigned long long fetched;
 };
 
-// Wait for the first launch, then let the one after this begin, which waits for this one by itself.
-__device__ inline void take_turn() {
-    cudaGridDependencySynchronize();
-    cudaTriggerProgrammaticLaunchCompletion();
-}
-
 // Copy a token's streams into shared memory without waiting; one thread.
 template <class Shape>
 __device__ inline void fetch_token(const Call &call, TokenMemory<Shape> &memory, int token) {
     make_barrier(&memory.fetched, 1);
     show_barriers();
-    show_copies();
+    show_to_copies();
     expect_bytes(&memory.fetched, sizeof(memory.streams));
     const __nv_bfloat16 *const from = call.streams + token * call.token_stride;
     for (int stream = 0; stream < STREAMS; stream++) {
-        copy_row(memory.streams[stream], from + stream * call.stream_stride, Shape::WIDTH * 2,
-                 &memory.fetched);
+        bulk_copy(memory.streams[stream], from + stream * call.stream_stride, Shape::WIDTH * 2,
+                  &memory.fetched);
     }
 }
 

@@ -55,8 +55,8 @@ __device__ inline void weigh_keys(float (&scores)[32], const Shared &shared, Wei
         const int head = warp * 16 + half * 8 + lane / 4;
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            const float low = power_of_two(scores[j * 4 + half * 2] - base);
-            const float high = power_of_two(scores[j * 4 + half * 2 + 1] - base);
+            const float low = power(scores[j * 4 + half * 2] - base);
+            const float high = power(scores[j * 4 + half * 2 + 1] - base);
             total[half] += low + high;
             const int at = head * CHUNK + (j ^ head % 8) * 8 + lane % 4 * 2;
             *reinterpret_cast<unsigned *>(weights.p + at) = pair_of(low, high);
@@ -106,7 +106,7 @@ __device__ inline void add_tiles(Sums &sums, const Shared &shared, int rank, int
             greatest = fmaxf(greatest, shared.team[t].weights.greatest[head]);
         }
         const float base = base_of(greatest);
-        const float before = power_of_two(sums.greatest[half] - base);
+        const float before = power(sums.greatest[half] - base);
         sums.greatest[half] = greatest;
         sums.total[half] *= before;
 #pragma unroll
@@ -114,7 +114,7 @@ __device__ inline void add_tiles(Sums &sums, const Shared &shared, int rank, int
 #pragma unroll
         for (int t = 0; t < LIVE; t++) {
             const Weights &weights = shared.team[t].weights;
-            const float factor = power_of_two(weights.greatest[head] - base);
+            const float factor = power(weights.greatest[head] - base);
             sums.total[half] += factor * weights.total[head];
 #pragma unroll
             for (int j = 0; j < 16; j++) {
@@ -156,7 +156,7 @@ __device__ inline void take_tile(const Call &call, Shared &shared, Record &recor
     record.pin();
     record.place<false>(shared.keys, key, quarter);
     await_copies();
-    show_to_products();
+    show_to_copies();
     __syncthreads();
     Weights &weights = shared.team[rank].weights;
     if (warp < 4) {
@@ -165,16 +165,16 @@ __device__ inline void take_tile(const Call &call, Shared &shared, Record &recor
         score_keys<false>(scores[0], shared);
         close_products();
         record.place<true>(shared.keys, key, quarter);
-        show_to_products();
+        show_to_copies();
         __syncthreads();
         score_keys<true>(scores[0], shared);
         await_products(scores);
         weigh_keys(scores[0], shared, weights, call.scale, warp, lane);
-        show_to_products();
+        show_to_copies();
     } else {
         if (sends) send_values<false>(shared, rank);
         record.place<true>(shared.keys, key, quarter);
-        show_to_products();
+        show_to_copies();
         __syncthreads();
         if (sends) send_values<true>(shared, rank);
     }

@@ -4,7 +4,6 @@
 
 #include "attend.cuh"
 
-constexpr float LOG2_E = 1.4426950408889634f;
 // Sums of the channels of one rank by fours: two neighbours, of two heads eight apart. They are in
 // order of the threads of a group of warps, then columns by eight, then the two groups.
 constexpr int QUADS = HEADS * OWN * CHUNK / 4;
@@ -42,8 +41,8 @@ __device__ inline void write_alone(const Call &call, const Row &row, const Sums 
         const int head = warp % 4 * 16 + half * 8 + lane / 4;
         const float sink = sinks.of(half);
         const float base = base_of(fmaxf(sums.greatest[half], sink));
-        const float factor = power_of_two(sums.greatest[half] - base);
-        const float whole = sums.total[half] * factor + power_of_two(sink - base);
+        const float factor = power(sums.greatest[half] - base);
+        const float whole = sums.total[half] * factor + power(sink - base);
         const float share = share_of(factor, whole);
         if (head >= call.heads) continue;
 #pragma unroll
@@ -116,10 +115,10 @@ struct Collected {
         const float base = base_of(greatest_of(most));
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
-            sums[i] = power_of_two(sums[i] - base);
+            sums[i] = power(sums[i] - base);
             whole += sums[i];
         }
-        const float share = share_of(1.0f, added(whole) + power_of_two(sink - base));
+        const float share = share_of(1.0f, added(whole) + power(sink - base));
 #pragma unroll
         for (int i = 0; i < EACH; i++) shares[i * LANES + first][head] = sums[i] * share;
     }

@@ -10,9 +10,12 @@ __global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ C
     Shared &shared = *reinterpret_cast<Shared *>(memory);
     const int warp = warp_number(), lane = threadIdx.x % 32, key = warp * 8 + lane / 4;
     const int rank = blockIdx.x % TEAM, team = blockIdx.x / TEAM;
-    if (threadIdx.x == 0) make_barrier(&shared.filled);
+    if (threadIdx.x == 0) {
+        make_barrier(&shared.filled);
+        show_barriers();
+    }
     arrive_at_cluster<false>();
-    await_kernels();
+    take_turn();
     // Slots and queries are asked for as if the row filled all columns, before its lengths are
     // known: no block takes a tile that would not take one then.
     Row row(call, blockIdx.y);
@@ -79,9 +82,7 @@ struct Launch {
     Launch(int teams, int rows, cudaStream_t stream) {
         attributes[0].id = cudaLaunchAttributeClusterDimension;
         attributes[0].val.clusterDim = {TEAM, 1, 1};
-        // The launch is prepared while the kernel before it ends; it waits for that by itself.
-        attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        attributes[1].val.programmaticStreamSerializationAllowed = 1;
+        attributes[1] = early_launch();
         config.gridDim = dim3(teams * TEAM, rows);
         config.blockDim = dim3(THREADS);
         config.dynamicSmemBytes = sizeof(Shared);

@@ -6,69 +6,12 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-constexpr unsigned ALL = 0xffffffffu;
-
-__device__ inline unsigned shared_address(const void *pointer) {
-    return (unsigned)__cvta_generic_to_shared(pointer);
-}
-
-// The number of this warp, which the compiler then knows to be the same in all its threads.
-__device__ inline int warp_number() { return __shfl_sync(ALL, (int)threadIdx.x / 32, 0); }
-
-// The device's own approximation; 0 of minus infinity.
-__device__ inline float power_of_two(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-__device__ inline float binary_logarithm(float x) {
-    float y;
-    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-// Wait until the kernels before this one are done; the next may be launched, and waits as well.
-// What they wrote must not be read as constant: such a read may come before.
-__device__ inline void await_kernels() {
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-
-// Make a barrier that one arrival and the bytes it announces complete, and let the cluster see it
-// when all have met afterwards.
-__device__ inline void make_barrier(unsigned long long *barrier) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier))
-                 : "memory");
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-// Arrive, and announce bytes, some of which may have been counted already.
-__device__ inline void expect_bytes(unsigned long long *barrier, unsigned bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                     shared_address(barrier)),
-                 "r"(bytes)
-                 : "memory");
-}
-
-// Wait for the phase of a barrier, 0 or 1 in turn, to complete; what never comes ends the kernel,
-// after seconds.
-__device__ inline void await_phase(unsigned long long *barrier, int phase) {
-    for (int tries = 0;; tries++) {
-        unsigned done;
-        asm volatile(
-            "{\n"
-            ".reg .pred done;\n"
-            "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
-            "selp.b32 %0, 1, 0, done;\n"
-            "}"
-            : "=r"(done)
-            : "r"(shared_address(barrier)), "r"(phase)
-            : "memory");
-        if (done) return;
-        if (tries == 1 << 25) __trap();
-    }
-}
+#include "device/barriers.cuh"
+#include "device/copies.cuh"
+#include "device/lanes.cuh"
+#include "device/numbers.cuh"
+#include "device/order.cuh"
+#include "device/products.cuh"
 
 // Say that this thread has come so far; `await_cluster` waits until all of the cluster have. With
 // RELEASE they see what it did before, without it only barriers that were made and shown.
@@ -83,15 +26,6 @@ __device__ inline void arrive_at_cluster() {
 
 __device__ inline void await_cluster() {
     asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-}
-
-// The place in another block of the cluster that `mine` has in this one.
-__device__ inline unsigned at_rank(const void *mine, int rank) {
-    unsigned address;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-                 : "=r"(address)
-                 : "r"(shared_address(mine)), "r"(rank));
-    return address;
 }
 
 // Copy a multiple of 16 bytes into a block of the cluster; a barrier of the same block counts them.
@@ -109,14 +43,6 @@ __device__ inline void copy_or_clear(void *to, const void *from, bool copies) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
                  "l"(from), "r"(copies ? 16 : 0)
                  : "memory");
-}
-
-// Wait for all copies that this thread has asked for in that way.
-__device__ inline void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-
-// Let products and copies to other blocks see what this thread wrote into shared memory.
-__device__ inline void show_to_products() {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 // Ask for 16 bytes that are read once; the compiler keeps the order of such requests.
@@ -192,39 +118,9 @@ __device__ inline unsigned long long operand(const void *tile) {
 // lines, or are the next 16 lines.
 constexpr int IN_LINES = 32 >> 4, NEXT_LINES = 16 * 128 >> 4;
 
-// Products run beside the program: the compiler must neither keep numbers elsewhere when they
-// begin, nor read sums before they are done.
-template <int TILES>
-__device__ inline void pin(float (&sums)[TILES][32]) {
-#pragma unroll
-    for (int t = 0; t < TILES; t++) {
-#pragma unroll
-        for (int i = 0; i < 32; i++) asm volatile("" : "+f"(sums[t][i])::"memory");
-    }
-}
-
-template <int TILES>
-__device__ inline void open_products(float (&sums)[TILES][32]) {
-    pin(sums);
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-// Let products go on beside the program, which must not touch the sums.
-__device__ inline void close_products() {
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-
-template <int TILES>
-__device__ inline void await_products(float (&sums)[TILES][32]) {
-    close_products();
-    pin(sums);
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-    pin(sums);
-}
-
 // Add products over 16 numbers of the 64 lines of `a`, of which each warp has 16, and of the 64
 // lines of `b`, or with BY_LINE over 16 lines of `b` and for its 64 columns. The first ones are
-// taken as they are. Sum 4 j + 2 i + n is of line lane / 4 + 8 i, column 8 j + lane % 4 * 2 + n.
+// taken as they are.
 template <bool BY_LINE>
 __device__ inline void multiply(float (&sums)[32], unsigned long long a, unsigned long long b,
                                 bool first) {
@@ -232,18 +128,10 @@ __device__ inline void multiply(float (&sums)[32], unsigned long long a, unsigne
         "{\n"
         ".reg .pred more;\n"
         "setp.eq.b32 more, %34, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, "
-        "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " SUM_NAMES
         "%32, %33, more, 1, 1, 0, %35;\n"
         "}"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]),
-          "+f"(sums[5]), "+f"(sums[6]), "+f"(sums[7]), "+f"(sums[8]), "+f"(sums[9]),
-          "+f"(sums[10]), "+f"(sums[11]), "+f"(sums[12]), "+f"(sums[13]), "+f"(sums[14]),
-          "+f"(sums[15]), "+f"(sums[16]), "+f"(sums[17]), "+f"(sums[18]), "+f"(sums[19]),
-          "+f"(sums[20]), "+f"(sums[21]), "+f"(sums[22]), "+f"(sums[23]), "+f"(sums[24]),
-          "+f"(sums[25]), "+f"(sums[26]), "+f"(sums[27]), "+f"(sums[28]), "+f"(sums[29]),
-          "+f"(sums[30]), "+f"(sums[31])
+        : ALL_SUMS(sums)
         : "l"(a), "l"(b), "r"((int)first), "n"(BY_LINE ? 1 : 0)
         : "memory");
 }

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <cuda_runtime.h>
 
+#include "device/lanes.cuh"
+
 namespace {
 
 constexpr int WARPS = 16, THREADS = 32 * WARPS;
@@ -15,7 +17,6 @@ constexpr int TILE = 64;
 // Sizes of pieces that are tried, and the threads that try one.
 constexpr int SIZES = 64, LANES = THREADS / SIZES;
 constexpr int TOO_MANY = 1 << 30;
-constexpr unsigned ALL = 0xffffffffu;
 
 // Keys that rows read: lengths, or columns for all where there are none.
 struct Kind {

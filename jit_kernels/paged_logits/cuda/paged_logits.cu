@@ -10,9 +10,7 @@ cudaError_t launch(void (*kernel)(Argument, Arguments...), int threads, int byte
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess) return error;
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute early = early_launch();
     const long long most = (long long)call.rows * ((call.columns + PAGE_KEYS - 1) / PAGE_KEYS);
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3((unsigned)(most < processors ? most : processors));

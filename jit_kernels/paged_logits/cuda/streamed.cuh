@@ -174,7 +174,7 @@ struct Sender {
         held = of;
         passed++;
         const int slot = passed % SLOTS;
-        if (passed >= SLOTS) await_phase(shared.left + slot, (passed / SLOTS - 1) % 2);
+        if (passed >= SLOTS) await_own_phase(shared.left + slot, (passed / SLOTS - 1) % 2);
         if (lane == 0) {
             unsigned long long *const known = shared.known + slot;
             expect_bytes(known, ROW_BYTES);
@@ -192,7 +192,7 @@ struct Sender {
         }
         if (i % 32 == STAGES) look_up(i - STAGES + 32 + lane, next_id, next_row);
         const int page = __shfl_sync(ALL, id, i % 32), stage = i % STAGES;
-        if (i >= STAGES) await_phase(shared.empty + stage, (i / STAGES - 1) % 2);
+        if (i >= STAGES) await_own_phase(shared.empty + stage, (i / STAGES - 1) % 2);
         if (lane == 0) {
             expect_bytes(shared.full + stage, PAGE_BYTES);
             copy_tile(shared.pages[stage], &tensors.keys, page * PAGE_LINES, shared.full + stage);
@@ -204,7 +204,7 @@ struct Sender {
     __device__ void send() {
         int ahead = 0;
         for (; ahead < STAGES && span.number(ahead) < span.end; ahead++) send_page(ahead);
-        await_kernels();
+        take_turn();
         for (int i = 0; i < ahead; i++) send_queries(i);
         for (int i = ahead; span.number(i) < span.end; i++) {
             send_page(i);
@@ -234,7 +234,7 @@ struct Place {
             if (begin == end) continue;
             if (passed >= 0 && lane == 0) arrive(shared.left + passed % SLOTS);
             passed++;
-            await_phase(shared.known + passed % SLOTS, passed / SLOTS % 2);
+            await_own_phase(shared.known + passed % SLOTS, passed / SLOTS % 2);
         } while (number >= end);
         limit = shared.limits[row];
     }
@@ -258,7 +258,7 @@ __device__ inline void score(const Call &call, Shared &shared, int warp) {
         const unsigned char *const page = shared.pages[stage];
         const unsigned long long keys = operand(page);
         const unsigned long long heads = operand(shared.queries[place.passed % SLOTS]);
-        await_phase(shared.full + stage, i / STAGES % 2);
+        await_own_phase(shared.full + stage, i / STAGES % 2);
         open_products(sums);
 #pragma unroll
         for (int chunk = 0; chunk < CHUNKS; chunk += 2) {
@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (warp == SENDER) {
         sender.send();
     } else {
-        await_kernels();
+        take_turn();
         score(call, shared, warp);
     }
 }

@@ -1,18 +1,14 @@
-// Eight numbers at a time between memory and registers, and sums over some lanes.
+// Eight numbers at a time between memory and registers.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-constexpr unsigned ALL = 0xffffffffu;
-constexpr int EIGHT = 8;
+#include "device/lanes.cuh"
+#include "device/numbers.cuh"
+#include "device/order.cuh"
 
-// Wait until the launches before have ended and what they wrote can be read; then let the launch
-// after begin, which waits for the end of this one by itself.
-__device__ inline void take_turn() {
-    cudaGridDependencySynchronize();
-    cudaTriggerProgrammaticLaunchCompletion();
-}
+constexpr int EIGHT = 8;
 
 // Read 16 bytes now: never before `take_turn`, as a load of what is said to be constant may be.
 template <class Number>
@@ -60,12 +56,6 @@ struct Eight<float> {
     }
 };
 
-__device__ inline unsigned bf16_pair(float low, float high) {
-    unsigned pair;
-    asm("cvt.rn.bf16x2.f32 %0, %2, %1;" : "=r"(pair) : "f"(low), "f"(high));
-    return pair;
-}
-
 __device__ inline void store(__nv_bfloat16 *to, const float *x) {
     *reinterpret_cast<uint4 *>(to) = make_uint4(bf16_pair(x[0], x[1]), bf16_pair(x[2], x[3]),
                                                 bf16_pair(x[4], x[5]), bf16_pair(x[6], x[7]));
@@ -82,25 +72,9 @@ __device__ inline float rounded(float x, const __nv_bfloat16 *) {
 }
 __device__ inline float rounded(float x, const float *) { return x; }
 
-// Four e4m3 codes of numbers in -448..448, to the nearest even, the first in the lowest byte.
 __device__ inline unsigned e4m3_codes(const float *x, float factor) {
-    unsigned short low, high;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %2, %1;"
-        : "=h"(low)
-        : "f"(x[0] * factor), "f"(x[1] * factor));
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %2, %1;"
-        : "=h"(high)
-        : "f"(x[2] * factor), "f"(x[3] * factor));
-    return low | (unsigned)high << 16;
+    return e4m3_codes(x[0] * factor, x[1] * factor, x[2] * factor, x[3] * factor);
 }
-
-// The biased exponent of 2^ceil(log2(max(amax, 1e-4) / 448)): that of `amax` less 8, and one more
-// if its mantissa is above 1.75.
-__device__ inline unsigned scale_exponent(float amax) {
-    return ((__float_as_uint(fmaxf(amax, 1e-4f)) + 0x1fffffu) >> 23) - 8;
-}
-
-__device__ inline float power_of_two(unsigned exponent) { return __uint_as_float(exponent << 23); }
 
 template <int COUNT>
 __device__ inline float largest(const float *x) {
@@ -108,21 +82,6 @@ __device__ inline float largest(const float *x) {
 #pragma unroll
     for (int j = 0; j < COUNT; j++) highest = fmaxf(highest, fabsf(x[j]));
     return highest;
-}
-
-// Over LANES lanes side by side.
-template <int LANES>
-__device__ inline float largest_of_lanes(float x) {
-#pragma unroll
-    for (int step = 1; step < LANES; step *= 2) x = fmaxf(x, __shfl_xor_sync(ALL, x, step));
-    return x;
-}
-
-template <int LANES>
-__device__ inline float sum_of_lanes(float x) {
-#pragma unroll
-    for (int step = 1; step < LANES; step *= 2) x += __shfl_xor_sync(ALL, x, step);
-    return x;
 }
 
 // The turn of four pairs: their cosines and sines.

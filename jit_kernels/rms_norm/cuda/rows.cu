@@ -9,10 +9,7 @@ constexpr int EACH = 4;
 
 template <class... Params, class... Args>
 int launch(void (*kernel)(Params...), dim3 blocks, int threads, void *where, Args... args) {
-    // The launch may begin while the one before it ends; every kernel waits for that by itself.
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute early = early_launch();
     cudaLaunchConfig_t config = {};
     config.gridDim = blocks;
     config.blockDim = dim3(threads);

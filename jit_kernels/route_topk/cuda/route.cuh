@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(WARPS * 32) route_topk(Call call) {
     const int lane = threadIdx.x % 32, top_k = TOP_K ? TOP_K : call.top_k;
     const int first = (31 - lane) * EACH;
     const int token = blockIdx.x * WARPS + threadIdx.x / 32;
-    follow_launch_before();
+    take_turn();
     if (token >= call.tokens) return;
     const float *const logits = call.logits + token * call.stride;
     float x[EACH], bias[EACH];
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(WARPS * 32) route_hashed(Call call) {
     const bool live = token < call.tokens && place < call.top_k;
     const long long at = (long long)token * call.top_k + place;
     float weight = 0.0f;
-    follow_launch_before();
+    take_turn();
     if (live) weight = score(call.logits[token * call.stride + call.experts[at]]);
     float total = weight;
 #pragma unroll

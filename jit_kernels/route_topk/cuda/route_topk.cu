@@ -8,10 +8,7 @@ namespace {
 
 template <class Kernel>
 int launch(Kernel kernel, const Call &call, int blocks, void *where) {
-    // The launch is prepared while the kernel before it ends; it waits for that by itself.
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute early = early_launch();
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(blocks);
     config.blockDim = dim3(WARPS * 32);

@@ -1,9 +1,10 @@
 // What all kernels of routing share: the call, the score, and how scores are compared.
 #pragma once
 
-#include "approximate.cuh"
+#include "device/lanes.cuh"
+#include "device/numbers.cuh"
+#include "device/order.cuh"
 
-constexpr unsigned ALL = 0xffffffffu;
 constexpr int WARPS = 4, LOWEST = -0x7fffffff - 1;
 
 struct Call {
@@ -14,13 +15,6 @@ struct Call {
     int tokens, count, top_k;
     float scale;
 };
-
-// Wait until all that the launch before wrote is there, then let the next one begin: its blocks take
-// the places of those that end.
-__device__ inline void follow_launch_before() {
-    cudaGridDependencySynchronize();
-    cudaTriggerProgrammaticLaunchCompletion();
-}
 
 // sqrt(softplus(x)), relatively exact far below zero too: log(1 + u) / u is a polynomial, for u from
 // 0 to 1 within 2e-7.

@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS<EACH>)
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = gridDim.x * WARPS;
     Memory<EACH> &memory = memories[warp];
     int token = blockIdx.x * WARPS + warp;
-    cudaGridDependencySynchronize();
+    await_launch_before();
     if (token >= call.tokens) return;
     const float *logits = call.logits + token * call.stride;
     float x[EACH], next[EACH], bias[EACH];

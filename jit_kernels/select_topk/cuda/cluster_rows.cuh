@@ -6,6 +6,7 @@
 #pragma once
 
 #include "cluster.cuh"
+#include "device/order.cuh"
 #include "held_rows.cuh"
 #include "places.cuh"
 
@@ -144,7 +145,7 @@ __global__ void __launch_bounds__(THREADS * 3 / 2) cluster_rows(Scores scores, T
     const Target out = target.of(nth);
     clear(ballot.held.counters);
     if (threadIdx.x == 0) ballot.found = 0;
-    cudaGridDependencySynchronize();
+    await_launch_before();
     float mine[DEALT];
     const float *const first = data + dealt_column(0);
     const int beyond = scores.columns - dealt_column(0);

@@ -4,6 +4,7 @@
 
 #include "cluster.cuh"
 #include "cut.cuh"
+#include "device/order.cuh"
 #include "kernels.cuh"
 
 template <int EACH>
@@ -80,7 +81,7 @@ __global__ void __launch_bounds__(THREADS, 2) held_rows(Scores scores, Target ta
     const float *const data = scores.data + row * scores.stride;
     const Target out = target.of(row);
     clear(held.counters);
-    cudaGridDependencySynchronize();
+    await_launch_before();
     // All columns lie in memory: nothing waits for the row's length.
     float mine[EACH];
     const float *const first = data + threadIdx.x;

@@ -20,8 +20,7 @@ cudaError_t launch(Kernel kernel, dim3 grid, cudaStream_t stream, Args... args) 
 template <class Kernel, class... Args>
 cudaError_t launch_early(Kernel kernel, dim3 grid, int cluster, cudaStream_t stream, Args... args) {
     cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[0] = early_launch();
     attributes[1].id = cudaLaunchAttributeClusterDimension;
     attributes[1].val.clusterDim.x = cluster;
     attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;

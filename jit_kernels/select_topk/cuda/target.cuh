@@ -2,7 +2,7 @@
 // them.
 #pragma once
 
-constexpr unsigned ALL = 0xffffffffu;
+#include "device/lanes.cuh"
 
 struct Target {
     void *out;         // of int where there is a table, else of long long

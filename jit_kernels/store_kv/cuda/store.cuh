@@ -3,9 +3,10 @@
 // A lane asks for all that it needs of a row before it looks at any.
 #pragma once
 
-#include "codes.cuh"
+#include "device/lanes.cuh"
+#include "device/numbers.cuh"
+#include "device/order.cuh"
 
-constexpr unsigned ALL = 0xffffffffu;
 // Threads of a block, and numbers that a lane has side by side.
 constexpr int THREADS = 128, EACH = 8;
 // So many blocks a multiprocessor is given at once: as many as registers allow.
@@ -108,8 +109,6 @@ __device__ inline unsigned scale_exponent(const float *x) {
     }
     return ((__float_as_uint(highest) + 0x1fffffu) >> 23) - 8;
 }
-
-__device__ inline float power_of_two(unsigned exponent) { return __uint_as_float(exponent << 23); }
 
 // A record: 448 codes and 64 bfloat16 numbers, the rotated ones; 7 scales and a zero. A warp has a
 // row, a lane 8 numbers of its first half and 8 of its second; eight lanes have a scale. In the second
@@ -228,7 +227,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<Number>)
     rows += begin * stride + lane * EACH;
     rotation += NORMED ? begin * (2 * TURNED) + lane * 4 : 0;
     __shared__ Gains gains;
-    cudaGridDependencySynchronize();
+    await_launch_before();
     Row<NORMED, Number> row, next;
     if (left > 0) row.load(pages, rows, rotation);
     if (NORMED) {
@@ -271,7 +270,7 @@ __global__ void __launch_bounds__(THREADS)
     // All lanes of a warp stay to the end.
     const int row = min(thread / KEY_LANES, pages.rows - 1);
     const Number *const from = rows + row * stride + lane * 4;
-    cudaGridDependencySynchronize();
+    await_launch_before();
     const long long slot = pages.slots[row];
     Four<Number> parts[4];
 #pragma unroll

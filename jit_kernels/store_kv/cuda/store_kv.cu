@@ -8,10 +8,7 @@ namespace {
 
 template <class... Params, class... Args>
 int launch(void (*kernel)(Params...), int blocks, void *where, Args... args) {
-    // The launch is prepared while the kernel before it ends; it waits for that by itself.
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute early = early_launch();
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(blocks);
     config.blockDim = dim3(THREADS);

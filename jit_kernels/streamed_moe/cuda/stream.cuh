@@ -8,7 +8,12 @@
 // large, so that products are numbers float32 keeps whole. Sums of 32 channels are scaled in it.
 #pragma once
 
-#include "hopper.cuh"
+#include <cuda_bf16.h>
+
+#include "device/copies.cuh"
+#include "device/lanes.cuh"
+#include "device/order.cuh"
+#include "device/tiles.cuh"
 
 constexpr int STEP = 256, CHUNK = 1024, GROUP = 32;
 constexpr int LINES = 16, LINE_BYTES = STEP / 2, STAGE_BYTES = LINES * LINE_BYTES;
@@ -103,13 +108,13 @@ struct Stream {
             const unsigned char *const from = line + step * LINE_BYTES;
             const long long four = 4ll * (call.depth / 2);
             // Of lines four further on bit 2 of their number is turned over.
-            copy_16(stage, from);
-            copy_16((stage + 4 * LINE_BYTES) ^ 64, from + four);
-            copy_16(stage + 8 * LINE_BYTES, from + upper);
-            copy_16((stage + 12 * LINE_BYTES) ^ 64, from + upper + four);
+            copy_ahead(stage, from);
+            copy_ahead((stage + 4 * LINE_BYTES) ^ 64, from + four);
+            copy_ahead(stage + 8 * LINE_BYTES, from + upper);
+            copy_ahead((stage + 12 * LINE_BYTES) ^ 64, from + upper + four);
             if (step % (CHUNK / STEP) == 0) {
                 const int slot = nth / (CHUNK / STEP) % Shared<WARPS, STAGES, EIGHTS>::SCALED;
-                copy_16(scale_to + slot * LINES * SCALE_BYTES, scale + step * (STEP / GROUP));
+                copy_ahead(scale_to + slot * LINES * SCALE_BYTES, scale + step * (STEP / GROUP));
             }
             nth++;
             if (++step == steps) {
@@ -166,8 +171,8 @@ __device__ inline void multiply_step(float (&sums)[EIGHTS][4], unsigned weight, 
                 unsigned b[4];
                 load_matrices(b, row + eight * 8 * ROW_BYTES + group * (GROUP * 2));
                 float part[4] = {};
-                multiply(part, {upper[0], lower[0], upper[1], lower[1]}, b[0], b[1]);
-                multiply(part, {upper[2], lower[2], upper[3], lower[3]}, b[2], b[3]);
+                multiply(part, {upper[0], lower[0], upper[1], lower[1]}, {b[0], b[1]});
+                multiply(part, {upper[2], lower[2], upper[3], lower[3]}, {b[2], b[3]});
                 sums[eight][0] = fmaf(part[0], first, sums[eight][0]);
                 sums[eight][1] = fmaf(part[1], first, sums[eight][1]);
                 sums[eight][2] = fmaf(part[2], second, sums[eight][2]);
@@ -276,7 +281,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
         float sums[EIGHTS][4] = {};
         for (int channel = 0; channel < call.depth; channel += CHUNK, chunk++) {
             const int place = chunk % CHUNKS;
-            await_phase(&shared.full[place], chunk / CHUNKS % 2);
+            await_own_phase(&shared.full[place], chunk / CHUNKS % 2);
             const unsigned row = shared_address(shared.rows[place]) + lane_row;
             const unsigned char *const scales = shared.scales[warp][chunk % SCALED];
 #pragma unroll 1

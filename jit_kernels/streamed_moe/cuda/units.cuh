@@ -71,12 +71,12 @@ struct Stream {
                 // Of lines four further on bit 2 of their number is turned over.
                 const unsigned turned = (to ^ 64) + ring + step * STAGE_BYTES;
                 const unsigned char *const from = line + step * LINE_BYTES;
-                copy_16(stage, from);
-                copy_16(turned + 4 * LINE_BYTES, from + four);
-                copy_16(stage + 8 * LINE_BYTES, from + upper);
-                copy_16(turned + 12 * LINE_BYTES, from + upper + four);
+                copy_ahead(stage, from);
+                copy_ahead(turned + 4 * LINE_BYTES, from + four);
+                copy_ahead(stage + 8 * LINE_BYTES, from + upper);
+                copy_ahead(turned + 12 * LINE_BYTES, from + upper + four);
             }
-            if (lane < LINES) copy_16(scale_to + ring, scale);
+            if (lane < LINES) copy_ahead(scale_to + ring, scale);
             line += STEPS * LINE_BYTES;
             scale += SCALES;
             if (--left == 0) {
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(THREADS, 1) stream_units(const __grid_constant
     for (int done = work.begin, nth = 0; done < work.end; nth++) {
         const Phase phase(call, work, done / work.tiles);
         if (warp == 0 && (nth || !GATES)) copy_rows(call, shared, phase);
-        await_phase(&shared.full, nth % 2);
+        await_own_phase(&shared.full, nth % 2);
         if (GATES) enlarge_rows(call, shared, phase.rows());
         for (; unit < phase.end; unit += WARPS) {
             const int first = (unit / work.tiles - phase.first) * ROWS;

@@ -1,0 +1,28 @@
+// When a kernel begins: while the launch before it ends. The counterpart of `device_order.py`.
+//
+// A kernel that is launched early waits before it reads what other launches write and before it
+// writes, and lets the next one begin only then. So when a kernel begins, all launches of its stream
+// have ended but the one before it: what that one does not touch may be read without waiting.
+#pragma once
+
+#include <cuda_runtime.h>
+
+// Wait until the launches before have ended and what they wrote can be read. It must not be read as
+// constant (`nc`): the assembler moves this in front of such loads, or such loads in front of this.
+__device__ inline void await_launch_before() { cudaGridDependencySynchronize(); }
+
+// Let the launch after begin; it waits for the end of this one by itself.
+__device__ inline void let_next_begin() { cudaTriggerProgrammaticLaunchCompletion(); }
+
+__device__ inline void take_turn() {
+    await_launch_before();
+    let_next_begin();
+}
+
+// The attribute of a launch that may begin early; with `early` false it is like any other.
+inline cudaLaunchAttribute early_launch(bool early = true) {
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = early;
+    return attribute;
+}
