@@ -26,6 +26,7 @@ from mem_cache.spec import PoolSpec, RecordFormat, TreeSpec
 
 __all__ = [
     "MAX_INDEX_TOPK",
+    "MAX_VOCAB_SIZE",
     "RATIOS",
     "WEIGHT_BLOCK",
     "ConfigFault",
@@ -39,8 +40,9 @@ __all__ = [
 
 RATIOS = (0, 4, 128)
 WEIGHT_BLOCK = 128
-# What `select_topk` takes, which loads torch.
+# What `select_topk` and `sample` take, which load torch.
 MAX_INDEX_TOPK = 2048
+MAX_VOCAB_SIZE = 2**18
 
 # Fields that do not become part of ModelConfig, with the values the network computes.
 _FIXED: dict[str, tuple[object, ...]] = {
@@ -293,6 +295,8 @@ def _yarn(raw: dict[str, Any]) -> YarnScaling | None:
     if kind != "yarn":
         raise ConfigFault(f"rope_scaling.type must be yarn or default, got {kind!r}")
     where = "rope_scaling."
+    if "attention_factor" in scaling:
+        require(scaling, "attention_factor", (1.0, 1), where)
     original = positive_int(scaling, "original_max_position_embeddings", where)
     return YarnScaling(
         factor=positive_number(scaling, "factor", where),
@@ -360,8 +364,12 @@ def _check_geometry(config: ModelConfig) -> None:
             f"o_groups must divide num_attention_heads {config.num_attention_heads}, "
             f"got {config.o_groups}"
         )
-    if config.index_topk > MAX_INDEX_TOPK:
-        raise ConfigFault(f"index_topk must be at most {MAX_INDEX_TOPK}, got {config.index_topk}")
+    for name, value, most in (
+        ("vocab_size", config.vocab_size, MAX_VOCAB_SIZE),
+        ("index_topk", config.index_topk, MAX_INDEX_TOPK),
+    ):
+        if value > most:
+            raise ConfigFault(f"{name} must be at most {most}, got {value}")
     if config.num_experts_per_tok > config.n_routed_experts:
         raise ConfigFault(
             f"num_experts_per_tok must be at most n_routed_experts {config.n_routed_experts}, "

@@ -62,10 +62,11 @@ def list_spans(arrays: TreeArrays, roots: dict[str, int], limit: int) -> tuple[l
     names = {root: name for name, root in roots.items()}
     parent, children = arrays.page("parent"), arrays.page("children")
     pages = np.flatnonzero(parent)
-    begins = np.where(parent[pages] < 0, True, children[parent[pages]] > 1)
+    top = parent[pages] < 0
+    begins = top | (children[np.where(top, 0, parent[pages])] > 1)
     total = int(begins.sum())
     ends = pages[children[pages] == 0]
-    ends = ends[np.argsort(-arrays.stamp[ends].astype(np.int64), kind="stable")]
+    ends = ends[np.argsort(-arrays.stamp[ends], kind="stable")]
     path = np.zeros(len(parent), np.int32)
     spans: list[Span] = []
     known: dict[int, int] = {}

@@ -81,10 +81,13 @@ class PoolSpec:
         """Tokens before a position that make its window and ring exact in every layer.
 
         A token sees window - 1 earlier ones in each layer, so that what lies before the start
-        has faded from the last layer's window after this many. Source: design, replay length.
+        has faded from the last layer's window after this many, and from its ring, which may reach
+        further back than a short window. Source: design, replay length.
         """
         window = self.tree.window
-        return window + (window - 1) * (self.num_layers - 1)
+        rings = (self.state_rows if ratio == 4 else ratio for ratio in self.layer_ratios)
+        reach = max((window, *rings))
+        return reach + (window - 1) * (self.num_layers - 1)
 
     def layers_with_ratio(self, ratio: int) -> tuple[int, ...]:
         """Indices of the layers that compress by `ratio`."""

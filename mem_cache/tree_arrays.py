@@ -41,14 +41,14 @@ class TreeArrays:
     ) -> None:
         pages, points = full.capacity + 1, rings.capacity + 1
         self.tokens = np.zeros((pages, spec.page_size), np.int32)
-        self.stamp = np.zeros(pages, np.uint32)
+        self.stamp = np.zeros(pages, np.int64)
         self.kind, self.turns, self.flags = (np.zeros(pages, np.uint8) for _ in range(3))
         self.words = {name: np.zeros(pages, np.int32) for name in PAGE_WORDS}
         self.trail = np.zeros(pages, np.uint64)
         # One entry for each page that may be an end, and as many for ends that were evicted.
         self.traces = np.zeros(1 << pages.bit_length(), TRACE)
         self.windows = np.zeros((points, spec.window_pages), np.int32)
-        self.point_stamp = np.zeros(points, np.uint32)
+        self.point_stamp = np.zeros(points, np.int64)
         self.exact, self.point_kind = (np.zeros(points, np.uint8) for _ in range(2))
         self.point_words = {name: np.zeros(points, np.int32) for name in POINT_WORDS}
         self.buckets = np.zeros(1 << (2 * points).bit_length(), np.int32)

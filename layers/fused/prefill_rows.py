@@ -86,12 +86,15 @@ class ChunkRows:
             return
         pools = self._pools
         pages, page_blocks = pools.indexer[pools.nth(layer)], pools.spec.tree.page_size // 4
-        codes, weights = indexer_queries(heads.q, heads.weights, heads.rotation)
         for rows in self._parts:
+            # Scores may begin before the launch before them has ended: that is not to be the one
+            # that writes the table.
             table = self._table.index_select(0, rows.row)
+            part = heads.q[rows.part], heads.weights[rows.part], heads.rotation[rows.part]
+            codes, weights = indexer_queries(*part)
             scores = paged_logits(
-                codes[rows.part],
-                weights[rows.part],
+                codes,
+                weights,
                 pages,
                 pools.indexer_layout,
                 page_table=table,

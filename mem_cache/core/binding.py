@@ -114,7 +114,6 @@ class CInsertion(Structure):
                 "from_node",
                 "locked",
                 "turns",
-                "since",
                 "output_from",
                 "ended",
                 "node",
@@ -122,6 +121,7 @@ class CInsertion(Structure):
                 "first_new",
             )
         ),
+        ("since", c_int64),
     )
 
 
@@ -134,7 +134,7 @@ ROOT = np.dtype(
     ]
 )
 RETURNS = np.dtype([(name, "i8") for name in ("ended", "returned", "waited")])
-TRACE = np.dtype([("trail", "u4"), ("tick", "u4"), ("turns", "u1")], align=True)
+TRACE = np.dtype([("tick", "i8"), ("trail", "u4"), ("turns", "u1")], align=True)
 
 addressof, from_buffer = ctypes.addressof, ctypes.c_char.from_buffer
 

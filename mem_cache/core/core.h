@@ -68,8 +68,8 @@ typedef struct {
 
 /* One conversation's last end, remembered beyond its eviction; of no consequence if wrong. */
 typedef struct {
+    int64_t tick;
     uint32_t trail; /* hash of all tokens up to the end of its last whole page; 0: none */
-    uint32_t tick;
     uint8_t turns;
 } Trace;
 
@@ -100,7 +100,7 @@ typedef struct {
     int32_t *split_at; /* the branch of the siblings' trie that bears its id */
     int32_t *split_low;
     int32_t *split_high;
-    uint32_t *stamp; /* tick of its last use */
+    int64_t *stamp;  /* tick of its last use */
     uint8_t *kind;  /* which list it stands in when it may be evicted */
     uint8_t *turns; /* most turns of a conversation that goes through it */
     uint8_t *flags;
@@ -120,7 +120,7 @@ typedef struct {
     int32_t *pins;
     int32_t *chain; /* the next point in the same bucket */
     int32_t *windows; /* [][window_pages] SWA pages, 0 behind the last one */
-    uint32_t *point_stamp;
+    int64_t *point_stamp;
     uint8_t *exact; /* it cannot serve the position before its own */
     uint8_t *point_kind;
     int32_t *buckets;
@@ -168,12 +168,12 @@ typedef struct {
     int32_t from;        /* page or root to begin at: pages before it are the tree's already */
     int32_t locked;      /* whether the caller has a lock on `from`; it moves to `node` */
     int32_t turns;       /* in and out: as matched; more once the tokens tell */
-    uint32_t since;      /* tick of the match */
     int32_t output_from; /* tokens from here on were sampled */
     int32_t ended;       /* whether the request ends with these tokens */
     int32_t node;        /* out: page or root that holds the last token */
     int32_t new_tokens;  /* out */
     int32_t first_new;   /* out: index of the first page that the tree took */
+    int64_t since;       /* tick of the match */
 } Insertion;
 
 static inline int32_t *tokens_of(const Tree *tree, int32_t page) {
@@ -181,7 +181,7 @@ static inline int32_t *tokens_of(const Tree *tree, int32_t page) {
 }
 
 /* The stamp of whatever happens after a match; the next match comes at the same time. */
-static inline uint32_t now(const Tree *tree) { return (uint32_t)tree->tick + 1; }
+static inline int64_t now(const Tree *tree) { return tree->tick + 1; }
 
 /* pool.c */
 int32_t pool_alloc(Pool *pool, int32_t count, int32_t *units);

@@ -35,7 +35,7 @@ bool page_evictable(const Tree *tree, int32_t page) {
 void page_list(Tree *tree, int32_t page) {
     List *list = &tree->page_lists[tree->kind[page]];
     List *leaves = &tree->roots[tree->root[page]].leaves;
-    uint32_t stamp = tree->stamp[page];
+    int64_t stamp = tree->stamp[page];
     if (list->newest == 0 || tree->stamp[list->newest] <= stamp) {
         list_push_newest(list, tree->page_links, page);
     } else {
@@ -147,7 +147,7 @@ void page_leave(Tree *tree, int32_t page) {
 }
 
 /* Let the page before one that was evicted be the next in line, with the age it has earned. */
-static void inherit(Tree *tree, int32_t parent, uint32_t stamp, uint8_t kind) {
+static void inherit(Tree *tree, int32_t parent, int64_t stamp, uint8_t kind) {
     if (parent < 0 || !page_evictable(tree, parent)) return;
     if (tree->stamp[parent] < stamp) tree->stamp[parent] = stamp;
     if (!(tree->flags[parent] & FLAG_FORKED)) tree->kind[parent] = kind;
@@ -156,7 +156,7 @@ static void inherit(Tree *tree, int32_t parent, uint32_t stamp, uint8_t kind) {
 
 static void evict_page(Tree *tree, int32_t page) {
     int32_t parent = tree->parent[page];
-    uint32_t stamp = tree->stamp[page];
+    int64_t stamp = tree->stamp[page];
     uint8_t kind = tree->kind[page];
     page_leave(tree, page);
     tree->evicted_pages++;
@@ -171,7 +171,7 @@ int32_t tree_evict(Tree *tree, int64_t free_pages) {
         for (int32_t kind = 0; kind < tree->page_kinds; kind++) {
             int32_t page = tree->page_lists[kind].oldest;
             if (page == 0) continue;
-            int64_t stamp = (int64_t)tree->stamp[page] + tree->page_favour[kind];
+            int64_t stamp = tree->stamp[page] + tree->page_favour[kind];
             if (oldest == 0 || stamp < least) oldest = page, least = stamp;
         }
         if (oldest == 0) return 0;

@@ -166,7 +166,7 @@ int32_t point_add(Tree *tree, int32_t node, int32_t position, const int32_t *win
     /* The point at a request's end is worth what its leaf is worth. */
     if (kind == tree->end_kind) kind += tree->kind[node];
     tree->point_kind[ring] = (uint8_t)kind;
-    tree->point_stamp[ring] = (uint32_t)tree->tick + 1;
+    tree->point_stamp[ring] = now(tree);
     int32_t *mine = tree->windows + (int64_t)ring * tree->window_pages;
     for (int32_t i = 0; i < tree->window_pages; i++) mine[i] = i < count ? window[i] : 0;
     hang(tree, ring, node);
@@ -205,7 +205,7 @@ void point_free(Tree *tree, int32_t ring) {
 }
 
 void point_touch(Tree *tree, int32_t ring) {
-    tree->point_stamp[ring] = (uint32_t)tree->tick + 1;
+    tree->point_stamp[ring] = now(tree);
     if (tree->pins[ring]) return;
     List *list = &tree->point_lists[tree->point_kind[ring]];
     list_remove(list, tree->point_links, ring);
@@ -222,7 +222,7 @@ int32_t point_unpin(Tree *tree, int32_t ring) {
     if (tree->position[ring] == 0 || tree->pins[ring] == 0) return FAULT_NOT_LOCKED;
     tree->pins_held--;
     if (--tree->pins[ring] == 0) {
-        tree->point_stamp[ring] = (uint32_t)tree->tick + 1;
+        tree->point_stamp[ring] = now(tree);
         tree->point_kind[ring] = tree->kind_after_use[tree->point_kind[ring]];
         list_push_newest(&tree->point_lists[tree->point_kind[ring]], tree->point_links, ring);
     }
@@ -259,7 +259,7 @@ int32_t points_evict(Tree *tree, int64_t free_swa, int64_t free_rings) {
         for (int32_t kind = 0; kind < tree->point_kinds; kind++) {
             int32_t ring = tree->point_lists[kind].oldest;
             if (ring == 0) continue;
-            int64_t stamp = (int64_t)tree->point_stamp[ring] + tree->point_favour[kind];
+            int64_t stamp = tree->point_stamp[ring] + tree->point_favour[kind];
             if (oldest == 0 || stamp < least) oldest = ring, least = stamp;
         }
         if (oldest == 0) return 0;

@@ -39,7 +39,7 @@ int32_t turns_after(const Tree *tree, int32_t holder, int32_t full_tokens) {
 static void count_return(Tree *tree, Trace *trace) {
     Returns *returns = &tree->returns[kind_of(tree, trace->turns)];
     returns->returned++;
-    returns->waited += (uint32_t)tree->tick - trace->tick;
+    returns->waited += tree->tick - trace->tick;
     trace->trail = 0;
 }
 
@@ -83,6 +83,6 @@ void turns_end(Tree *tree, const Insertion *insertion) {
     if (whole <= 0) return;
     Trace *trace = trace_of(tree, tree->trail[whole]);
     trace->trail = (uint32_t)tree->trail[whole];
-    trace->tick = (uint32_t)tree->tick;
+    trace->tick = tree->tick;
     trace->turns = (uint8_t)insertion->turns;
 }

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from jit_kernels.sample import MAX_VOCAB
 from jit_kernels.select_topk import MAX_TOP_K
 from layers.config import (
     MAX_INDEX_TOPK,
+    MAX_VOCAB_SIZE,
     ConfigFault,
     ModelConfig,
     YarnScaling,
@@ -101,6 +103,7 @@ def test_an_unquantised_file_says_so() -> None:
         ({"qk_rope_head_dim": 256}, "index_head_dim"),
         ({"num_experts_per_tok": 9}, "num_experts_per_tok"),
         ({"index_topk": 2049}, "index_topk must be at most 2048"),
+        ({"vocab_size": 2**18 + 1}, "vocab_size must be at most 262144"),
         ({"num_hash_layers": -1}, "num_hash_layers"),
         ({"attention_bias": True}, "attention_bias"),
         ({"tie_word_embeddings": True}, "tie_word_embeddings"),
@@ -111,6 +114,10 @@ def test_an_unquantised_file_says_so() -> None:
         ({"rope_scaling": {"factor": 4}}, "rope_scaling.type"),
         ({"rope_scaling": {"type": "linear", "factor": 4}}, "rope_scaling.type"),
         ({"rope_scaling": {"type": "yarn", "factor": 4}}, "original_max_position_embeddings"),
+        (
+            {"rope_scaling": {**_raw()["rope_scaling"], "attention_factor": 1.2}},
+            "rope_scaling.attention_factor",
+        ),
         ({"rope_scaling": "yarn"}, "rope_scaling"),
         ({"eos_token_id": 512}, "eos_token_id"),
         ({"eos_token_id": [1, "2"]}, "eos_token_id"),
@@ -131,6 +138,11 @@ def test_what_is_not_run_is_refused_by_name(change: dict[str, Any], field: str) 
 def test_what_the_selection_takes_is_taken() -> None:
     assert MAX_INDEX_TOPK == MAX_TOP_K
     assert parse_config(_raw(index_topk=MAX_TOP_K)).index_topk == MAX_TOP_K
+
+
+def test_the_vocabulary_that_sampling_takes_is_taken() -> None:
+    assert MAX_VOCAB_SIZE == MAX_VOCAB
+    assert parse_config(_raw(vocab_size=MAX_VOCAB)).vocab_size == MAX_VOCAB
 
 
 @pytest.mark.parametrize("dtype", ["fp4", "fp8", None])

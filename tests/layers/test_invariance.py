@@ -1,11 +1,15 @@
 """The same bits alone, in company, in any chunks, and after any kind of reuse."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from jit_kernels.paged_rows import PageLayout, gather_rows
+from layers.deepseek_v4 import DeepseekV4
+from layers.weights import fill_dummy
 from mem_cache.spec import RecordFormat
-from tests.testing.direct import Chunk, Direct, Point, Row
+from tests.testing.direct import CPU, Chunk, Direct, Point, Row
 from tests.testing.tiny_model import CONFIG, build, prompt
 
 
@@ -178,6 +182,26 @@ def test_a_replay_restores_window_state_and_logits() -> None:
     rest = direct.prefill(row, chunk=13, logits=range(until, length))
     assert torch.equal(rest, want[until:])
     assert_same_bytes(held(direct, row), held(direct, whole))
+
+
+@pytest.mark.parametrize(("window", "ratio"), [(2, 4), (2, 128), (100, 128)])
+def test_a_replay_restores_state_that_a_short_window_does_not_reach(
+    window: int, ratio: int
+) -> None:
+    config = replace(
+        CONFIG, sliding_window=window, num_hidden_layers=2, compress_ratios=(ratio, ratio)
+    )
+    model = DeepseekV4(config, CPU, torch.float32)
+    fill_dummy(model, 7)
+    until, length = 255, 259
+    tokens, direct = prompt(length, seed=6), build(model=model)
+    want, source = cold(direct, tokens, length)
+
+    row = direct.replay(tokens, source.pages, until - direct.spec.replay_tokens, until)
+    direct.prefill(row, stop=until, logits=())
+    got = direct.prefill(row, logits=range(until, length))
+
+    assert torch.equal(got, want[until:])
 
 
 def test_only_units_that_a_step_was_given_are_written() -> None:

@@ -54,6 +54,20 @@ def test_a_prefix_used_since_outlives_what_was_below_it(rig: Rig) -> None:
     assert rig.match([7] * 5).full_tokens == 0
 
 
+def test_ages_hold_when_there_were_more_matches_than_32_bits_can_count(rig: Rig) -> None:
+    rig.cache.arrays.tree.tick = (1 << 32) - 2
+    rig.complete([7] * 8, 8)
+    for token in range(1, 4):
+        rig.complete([token] * 8, 8)
+
+    rig.check()
+    rig.evict_swa(rings=rig.rings.free + 1)
+    rig.evict_full(rig.full.free + 2)
+
+    assert rig.match([7] * 9).full_tokens == 0
+    assert rig.match([3] * 9).start == 8
+
+
 def test_only_pages_that_may_go_stand_in_the_lists(rig: Rig) -> None:
     rig.complete([*range(4), 10, 11, 12, 13])
     rig.complete([*range(4), 20, 21, 22, 23])

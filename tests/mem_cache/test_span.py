@@ -4,6 +4,7 @@ import pytest
 
 from mem_cache.handles import PointKind
 from mem_cache.span import Span
+from mem_cache.spec import TreeSpec
 from tests.testing.dictionary_model import Rig
 from tests.testing.tree_view import check_spans
 
@@ -28,6 +29,16 @@ def test_pages_without_a_branch_are_one_span(rig: Rig) -> None:
     assert (span.id, span.parent, span.namespace, span.children) == (pages[0], 0, "a", 0)
     assert (span.start, span.end, span.pages) == (0, 11, tuple(pages))
     assert [point.position for point in span.points] == [4, 9, 11]
+
+
+def test_there_may_be_more_namespaces_than_pages() -> None:
+    rig = Rig(TreeSpec(page_size=4, swa_page_size=2, window=4), full=6, swa=20, rings=8)
+    for name in map(str, range(10)):
+        rig.evict_full(1)
+        rig.complete([7] * 3, namespace=name)
+
+    assert sorted(span.namespace for span in _spans(rig)) == ["4", "5", "6", "7", "8", "9"]
+    check_spans(rig.cache, 3)
 
 
 def test_a_branch_parts_spans_and_each_names_the_one_before_it(rig: Rig) -> None:

@@ -67,3 +67,21 @@ def test_a_pool_specification_finds_its_layers_by_ratio() -> None:
     assert spec.layers_with_ratio(4) == (2, 4)
     assert spec.layers_with_ratio(128) == (3,)
     assert spec.layers_with_ratio(7) == ()
+
+
+@pytest.mark.parametrize(
+    ("window", "ratios", "tokens"),
+    [
+        (128, (0, 4, 128), 128 + 2 * 127),
+        (2, (0, 0), 2 + 1),
+        (2, (0, 4), 8 + 1),
+        (100, (4, 128), 128 + 99),
+        (200, (128,), 200),
+    ],
+)
+def test_a_replay_reaches_back_over_window_and_ring(
+    window: int, ratios: tuple[int, ...], tokens: int
+) -> None:
+    spec = PoolSpec(TreeSpec(window=window), ratios, 512, 64, 128, "fp8")
+
+    assert spec.replay_tokens == tokens

@@ -1,11 +1,16 @@
 """Chunks whose tokens attend as decoding rows, against the reference network's attention."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from jit_kernels.indexer_queries import indexer_queries
+from jit_kernels.paged_logits import paged_logits
 from layers.fused.prefill_rows import equal_slices
 from layers.fused.prefill_step import PrefillStep
 from tests.testing.attention_pair import assert_alike, assert_same_pools, pair
@@ -49,6 +54,52 @@ def test_slices_change_no_bit(
     got = in_company(fused)
 
     assert_same_bits(got, want)
+
+
+class Written(TorchDispatchMode):
+    """Notes in which order ops write to memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[int] = []
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor):
+            self.addresses.append(out.data_ptr())
+        return out
+
+
+def test_a_launch_lies_between_a_table_and_the_scores_that_read_it(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Scores may be launched before the launch before them has ended: see `paged_logits`.
+    fused, written = pair(make_step, device, index_topk=8)[1], Written()
+    begun: list[int] = []
+    between: list[bool] = []
+
+    def noted_queries(*args: Any) -> Any:
+        begun.append(len(written.addresses))
+        return indexer_queries(*args)
+
+    def noted_scores(*args: Any, page_table: Tensor, **more: Any) -> Any:
+        between.append(page_table.data_ptr() not in written.addresses[begun[-1] :])
+        return paged_logits(*args, page_table=page_table, **more)
+
+    monkeypatch.setattr("layers.fused.prefill_rows.indexer_queries", noted_queries)
+    monkeypatch.setattr("layers.fused.prefill_rows.paged_logits", noted_scores)
+    monkeypatch.setattr("layers.fused.prefill_rows.MOST_ROWS", 32)
+    with written:
+        fused.prefill(fused.row(prompt(40, seed=1)), logits=())
+
+    assert len(between) > 1
+    assert all(between)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 31, 32, 33, 64, 100])
