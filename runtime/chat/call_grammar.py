@@ -10,8 +10,10 @@ from typing import Any, cast
 
 import msgspec
 
+from runtime.chat.call_arguments import arguments
+from runtime.errors import GrammarError
+
 _ANY_TEXT = r"[\s\S]*"
-_SHARED = ("$defs", "definitions")
 # What a plain string may be held to; with anything else it is written as JSON.
 _PLAIN = {"type", "enum", "const", "pattern", "minLength", "maxLength"}
 _ANNOTATIONS = {"title", "description", "default", "examples"}
@@ -25,6 +27,7 @@ def call_grammar(tools: Mapping[str, Any], *, dsml_id: int, parallel: bool) -> s
     tools     the parameters' schema of each tool that may be called
     dsml_id   token id of the DSML mark
     parallel  whether there may be more calls than one
+    Raises GrammarError, naming the tool, for arguments that no block of calls can be held to.
     """
     mark = {"type": "token", "token": dsml_id}
     calls = _either([_invoke(name, schema, mark) for name, schema in tools.items()])
@@ -41,10 +44,10 @@ def call_grammar(tools: Mapping[str, Any], *, dsml_id: int, parallel: bool) -> s
 
 
 def _invoke(name: str, schema: Any, mark: Part) -> Part:
-    rules = cast(dict[str, Any], schema) if isinstance(schema, dict) else {}
-    properties: dict[str, Any] = rules.get("properties") or {}
-    required: list[str] = rules.get("required") or []
-    shared = {key: rules[key] for key in _SHARED if key in rules}
+    try:
+        properties, required, shared = arguments(schema)
+    except GrammarError as fault:
+        raise GrammarError(f"the parameters of tool {name!r}: {fault}", param="tools") from None
     parameters = [
         parameter if key in required else {"type": "optional", "content": parameter}
         for key, value in properties.items()
@@ -81,19 +84,28 @@ def _parameter(name: str, schema: Any, *, shared: dict[str, Any], mark: Part) ->
 
 
 def _plain_string(schema: Any) -> Part | None:
-    """Return the format of a string as it stands in the block; None for any other value."""
+    """Return the format of a string as it stands in the block; None for any other value.
+
+    A string of which more is said than one thing is for JSON's compiler to hold, or to refuse.
+    """
     if not isinstance(schema, dict):
         return None
     rules = cast(dict[str, Any], schema)
     if rules.get("type") != "string" or not rules.keys() <= _PLAIN | _ANNOTATIONS:
         return None
     limits = {"minLength", "maxLength"} & rules.keys()
-    choices = [rules["const"]] if "const" in rules else rules.get("enum")
+    held = rules.keys() & {"const", "enum", "pattern"}
+    if len(held) + bool(limits) > 1 or not all(isinstance(rules[name], int) for name in limits):
+        return None
+    choices: Any = [rules["const"]] if "const" in rules else rules.get("enum")
     if choices is not None:
-        return _either([_text(choice) for choice in choices])
+        named = cast(list[object], choices) if isinstance(choices, list) else []
+        texts = [choice for choice in named if isinstance(choice, str)]
+        if not texts or len(texts) < len(named):
+            return None
+        return _either([_text(text) for text in texts])
     if "pattern" in rules:
-        # Both at once is for JSON's compiler to refuse.
-        return None if limits else {"type": "regex", "pattern": rules["pattern"]}
+        return {"type": "regex", "pattern": rules["pattern"]}
     if limits:
         bounds = f"{rules.get('minLength', 0)},{rules.get('maxLength', '')}"
         return {"type": "regex", "pattern": r"[\s\S]{" + bounds + "}"}

@@ -150,7 +150,9 @@ def _name(invoke: _Invoke) -> str | None:
 
 def _call(name: str, invoke: _Invoke, properties: Mapping[str, Any]) -> ToolCall | InvalidCall:
     head, *rest = invoke.tags
-    body = head.text.partition(">")[2].strip()
+    # What stands behind a self-closing invoke, in the same piece or not, is none of its body.
+    alone = head.head is not None and head.head.endswith("/")
+    body = "" if alone else head.text.partition(">")[2].strip()
     if body and not rest:
         unwrapped = _unwrapped(body, properties)
         if unwrapped is None:

@@ -5,7 +5,7 @@ writes itself, by a vocabulary without them. Source: deepseek-recipe, which the 
 point to instead of a Jinja template.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,15 +64,20 @@ class V4Encoder:
         self._user_id = tokenizer.token_to_id(USER)
         self.marks = marks_by_id(tokenizer)
 
-    def encode(self, request: Mapping[str, Any]) -> V4Prompt:
+    def encode(
+        self, request: Mapping[str, Any], *, check: Callable[[str], None] | None = None
+    ) -> V4Prompt:
         """Return the prompt of a conversation; takes long, meant for a thread.
 
         request  `messages` and, where given, `tools`, `tool_choice`, `thinking`,
                  `reasoning_effort` and `response_format`, in the shape of DeepSeek's chat API
+        check    is shown the whole text before it is tokenised, and may raise
         Raises BadRequest for what that API refuses.
         """
         converted = self._convert(request)
         conversation, parsing = converted.conversation, converted.parsing_options
+        if check is not None:
+            check(self._encoding.render_conversation(conversation).prompt)
         stage = parsing.thinking_initial_stage
         return V4Prompt(
             token_ids=self._encode(conversation),

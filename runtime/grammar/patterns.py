@@ -19,6 +19,7 @@ AS_RULES = "(é){0}"
 _POSIX = re.compile(r"\[([:.=])\^?[A-Za-z-]+\1\]")
 _ESCAPE = re.compile(r"\\.", re.DOTALL)
 _CODE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4}))")
+_CARET = re.compile(r"\\(?:\^|x5[eE]|u005[eE])")
 _BAD = r"\"\\\x00-\x1f"
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}
 _SPELT = {'"': '"', "\\": "\\", "\n": "n", "\t": "t", "\r": "r", "\f": "f", "\b": "b"}
@@ -45,6 +46,16 @@ def check_pattern(pattern: str) -> None:
                 f"the pattern has the POSIX class {found[0]}, which is not supported: "
                 "write its characters, such as [A-Za-z]"
             )
+
+
+def text_pattern(pattern: str) -> str:
+    """Return `pattern` as it has to be said of text that stands by itself.
+
+    Measured: the compiler takes a caret at a set's beginning for the sign that the set excludes,
+    escaped or not, and lets `.` be the end of a line. Raises GrammarError for POSIX classes.
+    """
+    check_pattern(pattern)
+    return "".join(map(_text_part, _parts(pattern)))
 
 
 def json_pattern(pattern: str) -> str:
@@ -98,6 +109,19 @@ def _without_anchors(parts: list[str]) -> list[str]:
         if not ((part == "^" and first) or (part == "$" and last)):
             kept.append(part)
     return ["(?:", *kept, ")"] if "|" in kept else kept
+
+
+def _text_part(part: str) -> str:
+    if part == ".":
+        return r"[^\n\r]"
+    if not _CARET.match(part, 1) or not part.startswith("["):
+        return part
+    rest = part[1:-1]
+    while (found := _CARET.match(rest)) or rest.startswith("^"):
+        rest = rest[found.end() if found else 1 :]
+    if rest.startswith("-") and len(rest) > 1:
+        rest = "_" + rest  # a range from the caret on: from the character behind it
+    return rf"(?:\^|[{rest}])" if rest else r"\^"
 
 
 def _json_part(part: str) -> str | None:

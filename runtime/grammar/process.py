@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from runtime.errors import GrammarError
-from runtime.grammar.patterns import check_pattern
+from runtime.grammar.patterns import text_pattern
 from runtime.grammar.schema import prepare_schema, prepare_tag
 from runtime.grammar.utf8 import START, Utf8Guard
 from runtime.grammar.wire import (
@@ -137,8 +137,7 @@ def _compile(compiler: "GrammarCompiler", grammar: Grammar) -> "CompiledGrammar"
             prepare_schema(schema)
             return compiler.compile_json_schema(_json(schema), max_whitespace_cnt=MAX_BLANKS)
         case "regex":
-            check_pattern(grammar.text)
-            return compiler.compile_regex(grammar.text)
+            return compiler.compile_regex(text_pattern(grammar.text))
         case "ebnf":
             return compiler.compile_grammar(grammar.text)
         case "structural_tag":

@@ -9,18 +9,23 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from runtime.errors import GrammarError
+from runtime.grammar.choices import BOUNDS, CHOICES, check_choice, implied_types, is_bare, say_any
 from runtime.grammar.formats import FORMATS, REFUSED_FORMATS
-from runtime.grammar.patterns import AS_RULES, check_pattern, json_pattern
+from runtime.grammar.objects import prepare_keys
+from runtime.grammar.patterns import AS_RULES, json_pattern, text_pattern
+from runtime.grammar.values import keep_named, said_types
 
 # Source: measured, the compiler takes them without a word and enforces nothing.
 _NOT_ENFORCED = (
-    "contains", "dependencies", "dependentRequired", "dependentSchemas", "else", "if", "not",
-    "maxContains", "minContains", "then", "unevaluatedItems",
+    "$dynamicRef", "$recursiveRef", "contains", "dependencies", "dependentRequired",
+    "dependentSchemas", "else", "if", "not", "maxContains", "minContains", "then",
+    "unevaluatedItems",
 )  # fmt: skip
-_SCHEMAS = ("additionalProperties", "items", "propertyNames", "additionalItems")
+_SCHEMAS = (
+    "additionalProperties", "items", "propertyNames", "additionalItems", "unevaluatedProperties",
+)  # fmt: skip
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _MAPPINGS = ("properties", "patternProperties", "$defs", "definitions")
-_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _COUNTS = (
     "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
 )  # fmt: skip
@@ -28,40 +33,24 @@ _MOST = 1 << 31
 _MOST_INTEGER = 1 << 63
 _MOST_NUMBER = 10**308
 
-# Without a type they are dropped in silence. Source: measured.
-_OF_TYPE = {
-    "string": ("pattern", "format", "minLength", "maxLength"),
-    "number": _BOUNDS,
-    "array": ("items", "prefixItems", "minItems", "maxItems"),
-    "object": (
-        "properties", "patternProperties", "propertyNames", "required", "additionalProperties",
-        "minProperties", "maxProperties",
-    ),
-}  # fmt: skip
-_CONSTRAINTS = frozenset(name for names in _OF_TYPE.values() for name in names)
-# What stands beside them is dropped in silence.
-_CHOICES = ("$ref", "anyOf", "oneOf", "allOf")
-_SAID = frozenset((*_CHOICES, "type", "enum", "const"))
-
 
 def prepare_schema(schema: object) -> None:
     """Rewrite a decoded schema, in place, so that the compiler holds outputs to all of it.
 
     Raises GrammarError for the first keyword that it would not enforce.
     """
+    for rules in _parts(schema):
+        check_choice(rules, schema)
+        say_any(rules, schema)
     shared: dict[str, Any] = {}
-    waiting = [schema]
-    while waiting:
-        part = waiting.pop()
-        if not isinstance(part, dict):
-            continue
-        rules = cast(dict[str, Any], part)
+    for rules in _parts(schema):
         for name in _NOT_ENFORCED:
             if name in rules:
                 raise GrammarError(f"the schema keyword {name!r} cannot be enforced")
         if rules.get("uniqueItems"):
             raise GrammarError("the schema keyword 'uniqueItems' cannot be enforced")
-        waiting.extend(_inner(rules))
+        keep_named(rules)
+        prepare_keys(rules)
         _say_type(rules)
         _check_numbers(rules)
         _say_patterns(rules)
@@ -84,39 +73,29 @@ def prepare_tag(tag: object) -> None:
                 prepare_schema(inner.get("json_schema"))
             else:
                 if inner.get("type") == "regex" and isinstance(inner.get("pattern"), str):
-                    check_pattern(inner["pattern"])
+                    inner["pattern"] = text_pattern(inner["pattern"])
                 waiting.extend(inner.values())
 
 
 def _say_type(rules: dict[str, Any]) -> None:
-    """Name the types that keywords speak of where no type is named; a stricter schema."""
-    asked = [name for name in rules if name in _CONSTRAINTS]
-    choice = next((name for name in _CHOICES if name in rules), None)
-    if choice is not None and not asked and "type" in rules and isinstance(rules[choice], list):
-        for part in rules[choice]:
-            if isinstance(part, dict) and not part.keys() & _SAID:
-                cast(dict[str, Any], part)["type"] = rules["type"]
-    if not asked or rules.keys() & {"enum", "const"}:
-        return
+    """Name the types that keywords speak of where no type is named; a stricter schema.
+
+    Without a type the compiler drops them in silence.
+    """
+    choice = next((name for name in CHOICES if name in rules), None)
     if choice is not None:
-        raise GrammarError(
-            f"the schema keyword {asked[0]!r} cannot be enforced beside {choice!r}: "
-            "say it in each of the schemas there"
-        )
-    if "type" not in rules:
-        types = [t for t, names in _OF_TYPE.items() if not rules.keys().isdisjoint(names)]
+        if "type" in rules and isinstance(rules[choice], list):
+            for part in cast(list[dict[str, Any]], rules[choice]):
+                if is_bare(part):
+                    part["type"] = rules["type"]
+    elif not rules.keys() & {"enum", "const", "type"} and (types := implied_types(rules)):
         rules["type"] = types[0] if len(types) == 1 else types
-
-
-def _types(rules: dict[str, Any]) -> list[object]:
-    types = rules.get("type")
-    return cast(list[object], types) if isinstance(types, list) else [types]
 
 
 def _check_numbers(rules: dict[str, Any]) -> None:
     """Refuse, by name, numbers that the compiler cannot hold; it fails on them without a word."""
-    most = _MOST_INTEGER if "integer" in _types(rules) else _MOST_NUMBER
-    for name in _BOUNDS:
+    most = _MOST_INTEGER if "integer" in said_types(rules) else _MOST_NUMBER
+    for name in BOUNDS:
         value = rules.get(name)
         if isinstance(value, int | float) and not -most < value < most:
             least = "2^63" if most == _MOST_INTEGER else "10^308"
@@ -164,7 +143,7 @@ def _format_by_pattern(rules: dict[str, Any], shared: dict[str, Any]) -> None:
     name = rules.get("format")
     if not isinstance(name, str) or rules.keys() & {"enum", "const"}:
         return
-    if "string" not in _types(rules):
+    if "string" not in said_types(rules):
         return
     if name in REFUSED_FORMATS:
         raise GrammarError(f"the format {name!r} cannot be enforced")
@@ -188,6 +167,16 @@ def _format_by_pattern(rules: dict[str, Any], shared: dict[str, Any]) -> None:
         for part, value in zip(("$defs", "definitions"), kept, strict=True):
             if value is not None:
                 rules[part] = value
+
+
+def _parts(schema: object) -> Iterator[dict[str, Any]]:
+    """Yield a schema and those inside; what is inside one, when the next is asked for."""
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            yield (rules := cast(dict[str, Any], part))
+            waiting.extend(_inner(rules))
 
 
 def _inner(rules: dict[str, Any]) -> Iterator[object]:

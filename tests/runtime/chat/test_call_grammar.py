@@ -129,3 +129,22 @@ def test_a_string_may_hold_closing_tags_of_its_own(compiler: GrammarCompiler) ->
         done = matcher.accept_token(DSML_ID) if text is None else matcher.accept_string(text)
         assert done, text
     assert matcher.accept_token(EOS_ID)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"enum": ["kind", None]},
+        {"enum": ["kind", "stern"], "maxLength": 4},
+        {"enum": ["kind", "stern"], "pattern": "^k"},
+        {"enum": ["kind", "stern"], "const": "kind"},
+        {"minLength": 2.0},
+    ],
+)
+def test_a_string_of_which_more_is_said_is_held_as_json(more: dict[str, Any]) -> None:
+    schema = {"type": "string", **more}
+    tools = {"say": {"type": "object", "properties": {"tone": schema}, "required": ["tone"]}}
+
+    tag = call_grammar(tools, dsml_id=DSML_ID, parallel=False)
+
+    assert json.dumps({"type": "json_schema", "json_schema": schema}) in json.dumps(json.loads(tag))

@@ -88,6 +88,8 @@ def test_a_declared_key_is_not_taken_for_a_wrapper() -> None:
     [
         '<@invoke name="f">\n</@invoke>',
         '<@invoke name="f"/>',
+        '<@tool_calls><@invoke name="f"/></@tool_calls>',
+        '<@invoke name="f"/>text after',
         '<@toolcalls><@invoke name="f"></@invoke></@toolcalls>',
         '<@ tool_calls>\n<@ invoke name="f">\n</@ invoke>\n</@ tool_calls>',
         '<@tool_calls><@invoke name = "f" ></@invoke>text after<@tool_calls>',

@@ -9,7 +9,7 @@ import pytest
 import xgrammar
 
 from runtime.errors import GrammarError
-from runtime.grammar.patterns import check_pattern, json_pattern
+from runtime.grammar.patterns import check_pattern, json_pattern, text_pattern
 
 _BYTES = [bytes([value]) for value in range(256)]
 END = len(_BYTES)
@@ -122,3 +122,25 @@ def test_what_only_looks_like_one_is_not(pattern: str) -> None:
 @pytest.mark.parametrize("pattern", [r"a\b", r"(a)\1", r"\p{L}", r"[\Sx]", "a[", r"\cA"])
 def test_what_cannot_be_said_is_left_to_the_compiler(pattern: str) -> None:
     assert json_pattern(pattern) == pattern
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *(r"[\^]", r"[\^ab]", r"[\x5e-]", r"[\u005E\]]", r"[\^^a]", r"[\^\^]", r"[\^-b]", r"[\^-]"),
+        *(".", "a.", r"\.", "[.]", r"[^\^]", r"[a\^]", "[^^]", r"\^"),
+    ],
+)
+def test_text_is_held_to_what_a_pattern_says(pattern: str) -> None:
+    texts = [*(chr(code) for code in range(1, 128)), "é", "ab", "a\n", "a."]
+    compiled = COMPILER.compile_regex(text_pattern(pattern))
+
+    for text in texts:
+        matcher = xgrammar.GrammarMatcher(compiled)
+        taken = matcher.accept_string(text) and matcher.accept_token(END)
+        assert taken == bool(re.fullmatch(pattern, text) and (text != "\r" or pattern != "."))
+
+
+def test_a_pattern_of_text_has_no_posix_class() -> None:
+    with pytest.raises(GrammarError, match="POSIX"):
+        text_pattern("[[:alpha:]]")
