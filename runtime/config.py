@@ -6,6 +6,7 @@ A field's metadata holds its help text and choices. Precedence: default, then co
 
 import argparse
 import difflib
+import math
 import sys
 import types
 import typing
@@ -274,14 +275,19 @@ def check(config: ServerConfig) -> None:
         raise ConfigError("--cuda-graph-bs and --disable-cuda-graph contradict each other")
     if config.namespace_quota == 0:
         raise ConfigError("--namespace-quota 0 would keep nothing: use --disable-radix-cache")
-    if config.grammar_timeout <= 0:
-        raise ConfigError("--grammar-timeout must be above 0")
+    for name in ("grammar_timeout", "watchdog_timeout"):
+        if not 0 < getattr(config, name) < math.inf:
+            raise ConfigError(f"--{name.replace('_', '-')} must be seconds above 0, and finite")
+    if not 0 <= config.drain_timeout < math.inf:
+        raise ConfigError("--drain-timeout must be seconds, 0 or more, and finite")
     if config.grammar_memory < LEAST_GRAMMAR_MEMORY:
         raise ConfigError(f"--grammar-memory must be at least {LEAST_GRAMMAR_MEMORY}")
     if config.resume_every_pages < 0:
         raise ConfigError("--resume-every-pages must not be negative")
     if parse_kv_events_config(config.kv_events_config) and config.disable_radix_cache:
         raise ConfigError("--kv-events-config has nothing to tell with --disable-radix-cache")
+    if config.api_key is not None and config.api_key != (config.api_key.strip() or None):
+        raise ConfigError("--api-key is empty, or has blanks at an end: no client could send it")
     if not config.insecure and not config.api_key and not _is_loopback(config.host):
         raise ConfigError(f"--host {config.host} is not loopback: give --api-key or --insecure")
 

@@ -22,6 +22,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from runtime.errors import RuntimeFault
 from runtime.messages import FromScheduler, ToScheduler
 
 logger = logging.getLogger("umbra.ipc")
@@ -59,12 +60,16 @@ class Addresses:
 def private_addresses() -> Iterator[Addresses]:
     """Make a directory that only this user can enter, and remove it at the end.
 
-    A TMPDIR too long for a socket path is passed over for /tmp.
+    A TMPDIR too long for a socket path is passed over for /tmp. Raises RuntimeFault where no
+    temporary folder can be written.
     """
-    folder = tempfile.mkdtemp(prefix="umbra-")
-    if len(folder) + 1 + max(map(len, _NAMES)) > _MAX_SOCKET_PATH:
-        Path(folder).rmdir()
-        folder = tempfile.mkdtemp(prefix="umbra-", dir="/tmp")
+    try:
+        folder = tempfile.mkdtemp(prefix="umbra-")
+        if len(folder) + 1 + max(map(len, _NAMES)) > _MAX_SOCKET_PATH:
+            Path(folder).rmdir()
+            folder = tempfile.mkdtemp(prefix="umbra-", dir="/tmp")
+    except OSError as fault:
+        raise RuntimeFault(f"no folder for sockets: {fault}; name one in TMPDIR") from fault
     try:
         to_scheduler, from_scheduler = (f"ipc://{folder}/{name}" for name in _NAMES)
         yield Addresses(to_scheduler, from_scheduler)

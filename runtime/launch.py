@@ -157,6 +157,8 @@ class _Running:
                 log_level="warning",
                 server_header=False,
                 lifespan="off",
+                # Whatever is installed: httptools takes headers of any size.
+                http="h11",
                 ws="none",
                 timeout_keep_alive=KEEP_IDLE_S,
             )

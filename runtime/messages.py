@@ -95,7 +95,10 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
-    """End these requests and free what they hold. Unknown ids are ignored. Not replied to."""
+    """End these requests and free what they hold. Unknown ids are ignored.
+
+    Those that do not stream are replied to with the tokens there are, the others are not.
+    """
 
     request_ids: list[int]
 
@@ -103,7 +106,7 @@ class Abort(msgspec.Struct, frozen=True, tag=True):
 class Stop(msgspec.Struct, frozen=True, tag=True):
     """End these requests as finished: their text has come to a stop string.
 
-    Otherwise as `Abort`.
+    Otherwise as `Abort`, but never replied to.
     """
 
     request_ids: list[int]

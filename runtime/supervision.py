@@ -42,6 +42,9 @@ def resolve(config: ServerConfig) -> ServerConfig:
     tokenizer_path = config.tokenizer_path or model_path
     if not Path(tokenizer_path).is_dir():
         raise ConfigError(f"--tokenizer-path {tokenizer_path}: there is no such folder")
+    # A checkpoint may have none and take token ids; who names a folder wants text.
+    if config.tokenizer_path and not (Path(tokenizer_path) / "tokenizer.json").is_file():
+        raise ConfigError(f"--tokenizer-path {tokenizer_path}: the folder has no tokenizer.json")
     return dataclasses.replace(
         config,
         model_path=model_path,

@@ -12,7 +12,8 @@ from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes, PoolSpec
 from runtime.config import ServerConfig
 from runtime.device_sizes import DeviceSizes
-from runtime.executor.memory_budget import context_tokens, pool_sizes
+from runtime.errors import ConfigError
+from runtime.executor.memory_budget import context_tokens, pool_shares, pool_sizes
 from runtime.executor.model_runner import CpuModelRunner
 from runtime.executor.sampler import Sampler
 from runtime.executor.step_plan import ModelRunner
@@ -74,7 +75,14 @@ def load_on_cpu(
     context = context_tokens(config, model, spec, sizes)
     network = DeepseekV4(model, device, getattr(torch, dtype))
     fill_weights(network, config, folder)
-    pools = KvPools(spec, sizes, device)
+    try:
+        pools = KvPools(spec, sizes, device)
+    except RuntimeError as fault:  # what torch raises where the host's memory ends
+        wanted = sum(pool_shares(spec, sizes).values())
+        raise ConfigError(
+            f"the KV pools take {wanted} bytes, more than this machine gives: lower "
+            "--kv-cache-bytes, or the flags of the pools"
+        ) from fault
     return LoadedModel(
         runner=CpuModelRunner(network, pools, Sampler(model.vocab_size, device)),
         spec=spec,

@@ -1,5 +1,7 @@
 """How many pages, SWA pages and rings the pools get."""
 
+import numpy as np
+
 from layers.config import ModelConfig
 from mem_cache.layout import full_page_bytes, ring_bytes, swa_page_bytes
 from mem_cache.spec import PoolSizes, PoolSpec
@@ -29,8 +31,8 @@ def pool_sizes(config: ServerConfig, spec: PoolSpec, given: DeviceSizes | None =
         rows //= 2
     spare = max(0, budget - rows * unit - window * swa_bytes)
     points = int(spare * config.resume_point_share) // unit
-    swa_pages = config.swa_pages or (rows + 1 + points) * window
-    rings = config.rings or rows + points
+    swa_pages = (rows + 1 + points) * window if config.swa_pages is None else config.swa_pages
+    rings = rows + points if config.rings is None else config.rings
     rest = budget - swa_pages * swa_bytes - rings * ring
     sizes = PoolSizes(_full_pages(config, spec, rest), swa_pages, rings)
     row_swa = spec.tree.row_swa_pages
@@ -76,4 +78,7 @@ def _full_pages(config: ServerConfig, spec: PoolSpec, rest_bytes: int) -> int:
         return config.full_pages
     if config.max_total_tokens is not None:
         return config.max_total_tokens // spec.tree.page_size
-    return max(0, rest_bytes) // full_page_bytes(spec)
+    # The tree keeps a page's tokens, whatever records there are of it: none where no layer
+    # compresses.
+    token_bytes = spec.tree.page_size * np.dtype(np.int32).itemsize
+    return max(0, rest_bytes) // max(full_page_bytes(spec), token_bytes)

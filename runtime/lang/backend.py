@@ -90,7 +90,11 @@ def set_default_backend(backend: Backend | None) -> None:
 
 
 def backend_or_default(backend: Backend | None) -> Backend:
-    """Return `backend`, or the default. Raises ValueError where there is none."""
+    """Return `backend`, or the default.
+
+    Raises ValueError where there is none, RuntimeError in a process where none can be asked.
+    """
+    LOOP.refuse_fork()
     chosen = backend or _default.backend
     if chosen is None:
         raise ValueError("no backend: call set_default_backend, or pass backend=")

@@ -71,13 +71,15 @@ class Executor:
         self.stop_body: Callable[[], Any] | None = None
         self._children: list[weakref.ref[Executor]] = []
         self._transcript = Transcript()
-        self._scopes: dict[str, int] = {}
+        self._scopes: dict[str, list[int]] = {}
         # Reentrant: the garbage collector may end a state while this thread holds it.
         self._lock = threading.RLock()
         self._steps: deque[_Step] = deque()
         self._current: _Step | None = None
         self._walk: asyncio.Task[None] | None = None
         self._awake = False
+        # What a walk is cancelled for, where it is told.
+        self._why: BaseException | None = None
 
     # --- from any thread
 
@@ -144,16 +146,17 @@ class Executor:
             sources = [child.read(name) for child in children if name in child.variables]
             self._define(name, lambda sources=sources: _all(sources, keep))
 
-    def cancel(self) -> None:
+    def cancel(self, error: BaseException | None = None) -> None:
         """End what is under way here and in forks, and whatever would follow.
 
-        What was not there yet raises Aborted when it is read.
+        What was not there yet raises Aborted when it is read, or the error that ended the body.
         """
-        with self._lock:
-            family = [self, *(child for ref in self._children if (child := ref()) is not None)]
-        for child in family[1:]:
-            child.cancel()
-        LOOP.call(self._cancel)
+        family = [self]
+        for member in family:  # which grows: forks may stand in a longer line than calls can
+            with member._lock:
+                family += [child for ref in member._children if (child := ref()) is not None]
+        for member in reversed(family):
+            LOOP.call(member._cancel, error)
 
     def abandon(self) -> None:
         """End what is under way, since nobody can read it any more.
@@ -213,7 +216,7 @@ class Executor:
         """Take in how a walk ended; a failure fails whatever was to follow."""
         if self._walk is walk:
             self._walk = None
-        error = Aborted("the program was cancelled") if walk.cancelled() else walk.exception()
+        error = self._why or _cancelled() if walk.cancelled() else walk.exception()
         if error is not None:
             self._fail(error)
 
@@ -227,13 +230,14 @@ class Executor:
             step.promise.set_exception(error)
         self.log.wake()
 
-    def _cancel(self) -> None:
+    def _cancel(self, error: BaseException | None = None) -> None:
         if self.stop_body is not None:
             self.stop_body()
         if self._walk is not None and not self._walk.done():
+            self._why = self._why or error
             self._walk.cancel()
         elif self.failure is None:
-            self._fail(Aborted("the program was cancelled"))
+            self._fail(error or _cancelled())
 
     # --- the steps
 
@@ -248,10 +252,10 @@ class Executor:
         (self._transcript.begin if opens else self._transcript.end)(role)
 
     async def _open(self, name: str) -> None:
-        self._scopes[name] = len(self.log.pieces)
+        self._scopes.setdefault(name, []).append(len(self.log.pieces))
 
     async def _close(self, name: str) -> Value:
-        return Value(self.log.text(self._scopes.pop(name)))
+        return Value(self.log.text(self._scopes[name].pop()))
 
     async def _generate(self, gen: Gen) -> Value:
         sampling = gen.sampling.over(self.sampling)
@@ -300,6 +304,10 @@ class Executor:
         self._transcript = snapshot.transcript.copy()
         self.log.pieces[:] = snapshot.pieces
         self.log.wake()
+
+
+def _cancelled() -> Aborted:
+    return Aborted("the program was cancelled")
 
 
 async def _all(sources: "list[Future[Value]]", keep: object) -> Value:

@@ -109,7 +109,7 @@ def _start_async(call: Call, executor: Executor, ended: "Future[Any]") -> None:
         if error is None:
             ended.set_result(done.result())
         else:
-            executor.cancel()
+            executor.cancel(error)
             ended.set_exception(error)
 
     running = LOOP.submit(body())
@@ -125,5 +125,5 @@ def finish(call: Call, state: State, ended: "Future[Any]") -> None:
     try:
         ended.set_result(call(state))
     except BaseException as error:
-        state.cancel()
+        state.executor.cancel(error)
         ended.set_exception(error)

@@ -87,7 +87,7 @@ class _Recorder(Executor):
     def _append(self, work: Callable[[], Coroutine[Any, Any, Any]], *, wake: bool = True) -> Any:
         raise _Stop
 
-    def cancel(self) -> None:
+    def cancel(self, error: BaseException | None = None) -> None:
         pass
 
     def abandon(self) -> None:

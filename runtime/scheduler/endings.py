@@ -60,6 +60,12 @@ class Endings:
         self._replies.finish(request, "error", error=error)
         self._end(request, publish=False)
 
+    def abort(self, request: Request) -> None:
+        """End a request that nobody wants more of; tokens that were kept for its end are sent."""
+        if not request.stream:
+            self._replies.finish(request, "abort", error="aborted on request")
+        self.quietly(request, "aborted")
+
     def quietly(self, request: Request, how: Ending) -> None:
         """End a request whose client is told by somebody else, or has gone."""
         self._stats.ended(request, how)
@@ -79,6 +85,8 @@ class Endings:
         else:
             self.leave_running(request)
             self._residency.release(request, publish=publish)
+        # Not in `release`: who was retracted comes back for what it left in the tree.
+        self._residency.keep_quota(request.namespace)
         self._gate.close(request)
         request.status = Status.FINISHED
         del self.requests[request.id]

@@ -5,7 +5,7 @@ and no global state, so that the same code runs under simulated time and faults.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from runtime.executor.step_plan import ModelRunner, Phase
 from runtime.executor.step_profiler import StepProfiler
@@ -43,7 +43,7 @@ from runtime.scheduler.request import Request, Status
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.settings import SchedulerSettings
 from runtime.scheduler.settling import Settling
-from runtime.scheduler.stats import Ending, Stats
+from runtime.scheduler.stats import Stats
 
 logger = logging.getLogger("umbra.scheduler")
 
@@ -200,9 +200,11 @@ class Scheduler:
             case Generate():
                 self._add(message)
             case Abort():
-                self._end_early(message.request_ids, "aborted")
+                for request in self._still_there(message.request_ids):
+                    self._endings.abort(request)
             case Stop():
-                self._end_early(message.request_ids, "finished")
+                for request in self._still_there(message.request_ids):
+                    self._endings.quietly(request, "finished")
             case Flush():
                 self._flush(message)
             case GetState():
@@ -258,12 +260,12 @@ class Scheduler:
             self.turned_s = self._clock()
             self._settling.held(due, result, now_s=self.turned_s)
 
-    def _end_early(self, request_ids: list[int], how: Ending) -> None:
-        """End requests that nobody wants more of; unknown ids are of those that have ended."""
+    def _still_there(self, request_ids: list[int]) -> Iterator[Request]:
+        """Yield those that can be ended; unknown ids are of those that have ended."""
         for request_id in request_ids:
             request = self._at_rest(request_id)
             if request is not None:
-                self._endings.quietly(request, how)
+                yield request
 
     def _at_rest(self, request_id: int) -> Request | None:
         """Return a request that can be ended now, if it has not ended yet.

@@ -11,6 +11,9 @@ from runtime.grammar.output import GrammarOutput
 from runtime.messages import Generate, TokenLogprobs, unpack_ids
 from runtime.scheduler.times import RequestTimes
 
+# 256 tokens: more than what a chat format writes behind a question.
+TAIL_BYTES = 1024
+
 
 class Status(Enum):
     """Where a request stands."""
@@ -64,6 +67,7 @@ class Request:
     awaited_at     where the first of those that wait for this prefill will start, if any does
     urgency        the highest priority of it and of those that wait for it
     logprob_next   next prompt position whose logits are wanted, None when there is none left
+    tail_hash      of the prompt's end, where most prompts of the same length differ
     """
 
     __slots__ = (
@@ -97,6 +101,7 @@ class Request:
         "status",
         "stop_ids",
         "stream",
+        "tail_hash",
         "target",
         "times",
         "tokens",
@@ -121,6 +126,7 @@ class Request:
         self.arrival_s = arrival_s
         self.times = RequestTimes(arrival_s)
         self.prompt_tokens = len(prompt)
+        self.tail_hash = hash(message.input_ids[-TAIL_BYTES:])
         self.tokens = np.empty(len(prompt) + sampling.max_new_tokens, dtype=np.int32)
         self.tokens[: len(prompt)] = prompt
         self.stop_ids = frozenset(
@@ -215,6 +221,7 @@ class Request:
         """Whether this one's first token can be sampled from the logits of `other`'s prompt."""
         return (
             self.total == self.prompt_tokens == other.target == other.prompt_tokens
+            and self.tail_hash == other.tail_hash
             and self.namespace == other.namespace
             and self.logprob_next is None
             and self.is_ready

@@ -304,8 +304,12 @@ class Residency:
             self.full.decref(own)
             request.shared_pages = whole
         request.published = tokens
+        self.keep_quota(request.namespace)
+
+    def keep_quota(self, namespace: str) -> None:
+        """Evict what a namespace has beyond its quota, but for what is locked."""
         if self._namespace_tokens is not None:
-            self.evictions.shrink(request.namespace, keep_tokens=self._namespace_tokens)
+            self.evictions.shrink(namespace, keep_tokens=self._namespace_tokens)
 
     def flush_events(self) -> None:
         """Hand on which pages came and went since the last call, if anybody wants to know."""

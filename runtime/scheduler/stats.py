@@ -62,6 +62,7 @@ class Stats:
         self._decode_tokens = 0
         self._decode_since = clock()
         self._gen_throughput = 0.0
+        self._idle_since: float | None = None
         self.namespace_tokens: dict[str, float] = {}
         self._namespaces_due_s = clock()
         self.update(running=0, waiting=0)
@@ -120,6 +121,7 @@ class Stats:
         self.counters["evicted_pages"] = cache.evicted_pages
         self.counters["evicted_points"] = cache.evicted_points
         now = self._clock()
+        self._leave_out_idle_time(now, idle=running == 0)
         if now >= self._namespaces_due_s:
             self._namespaces_due_s = now + NAMESPACES_INTERVAL_S
             self.namespace_tokens = largest_namespaces(cache, NAMESPACES_TOLD)
@@ -156,6 +158,14 @@ class Stats:
             "cache_hit_rate": hits / prompt if prompt else 0.0,
             "gen_throughput": self._gen_throughput,
         }
+
+    def _leave_out_idle_time(self, now: float, *, idle: bool) -> None:
+        """Have the throughput be of the time in which something runs, and nothing while none."""
+        if self._idle_since is not None:
+            self._decode_since += now - self._idle_since
+        self._idle_since = now if idle else None
+        if idle:
+            self._gen_throughput = 0.0
 
     def prefill_step(
         self, requests: list[Request], *, tokens: int, pending_tokens: int, elapsed_s: float

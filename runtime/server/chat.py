@@ -27,7 +27,7 @@ from runtime.server.openai import (
 )
 from runtime.server.runs import Answer, gather, labels, merge
 from runtime.server.service import Service
-from runtime.tokenizer.call import GenerateCall
+from runtime.tokenizer.call import GenerateCall, refuse_endless
 from runtime.tokenizer.choice import Delta, Finish
 
 
@@ -79,9 +79,11 @@ class Chats:
         return await self._encode_template(body)
 
     async def _encode_v4(self, conversation: Mapping[str, Any]) -> V4Prompt:
-        assert self._service.v4 is not None
-        work = partial(self._service.v4.encode, conversation)
-        return await self._service.manager.in_thread(work)
+        manager, v4 = self._service.manager, self._service.v4
+        assert v4 is not None
+        check = partial(refuse_endless, tokenizer=manager.tokenizer, limits=manager.limits)
+        chars = sum(len(message["content"]) for message in conversation["messages"])
+        return await manager.in_thread(partial(v4.encode, conversation, check=check), chars=chars)
 
     async def _encode_template(self, body: ChatBody) -> list[int]:
         chat = self._service.chat
@@ -91,14 +93,16 @@ class Chats:
         opens = True if body.add_generation_prompt is None else body.add_generation_prompt
         if body.continues and turns[-1].role != "assistant":
             raise BadRequest("only an assistant's message can be continued", param="messages")
-        work = partial(
-            chat.encode,
-            turns,
-            continue_final=body.continues,
-            open_turn=opens,
-            variables=body.variables(),
-        )
-        return await self._service.manager.in_thread(work)
+        manager, variables = self._service.manager, body.variables()
+        text = "".join(turn.content for turn in turns)
+
+        def work() -> list[int]:
+            refuse_endless(text, manager.tokenizer, manager.limits)
+            return chat.encode(
+                turns, continue_final=body.continues, open_turn=opens, variables=variables
+            )
+
+        return await manager.in_thread(work, chars=len(text))
 
     async def plan(self, body: ChatBody) -> ChatPlan:
         """Return the call that `body` asks for. Raises BadRequest or NotFound."""

@@ -98,10 +98,11 @@ class CompletionRoutes:
             list(call.input_ids or ()), skip_special_tokens=call.sampling.skip_special_tokens
         )
 
-    def _logprobs(self, call: GenerateCall) -> LegacyLogprobs:
+    def _logprobs(self, plan: _Plan, number: int) -> LegacyLogprobs:
         special = self._service.manager.tokenizer.special_ids
-        hidden = special if call.sampling.skip_special_tokens else frozenset[int]()
-        return LegacyLogprobs(self._service.speller, hidden)
+        skip = plan.calls[number].sampling.skip_special_tokens
+        hidden = special if skip else frozenset[int]()
+        return LegacyLogprobs(self._service.speller, hidden, plan.echo[number])
 
     async def _gather(self, plan: _Plan) -> dict[str, Any]:
         with self._service.batches.named(plan.body.rid, plan.calls):
@@ -119,7 +120,7 @@ class CompletionRoutes:
         if call.logprobs is not None:
             positions = answer.prompt_logprobs
             positions.extend(answer.logprobs)
-            logprobs = self._logprobs(call).render(positions, top=call.logprobs.top > 0)
+            logprobs = self._logprobs(plan, number).render(positions, top=call.logprobs.top > 0)
         return {
             "index": plan.place(number, choice),
             "text": plan.echo[number] + answer.text,
@@ -130,7 +131,10 @@ class CompletionRoutes:
 
     async def _stream(self, plan: _Plan) -> AsyncGenerator[bytes, None]:
         body, usage = plan.body, Usage(plan.calls)
-        legacy = [[self._logprobs(c) for _ in range(c.sampling.n)] for c in plan.calls]
+        legacy = [
+            [self._logprobs(plan, number) for _ in range(call.sampling.n)]
+            for number, call in enumerate(plan.calls)
+        ]
         begun: set[int] = set()
         with self._service.batches.named(body.rid, plan.calls):
             merged = merge(self._service.manager, plan.calls)

@@ -14,14 +14,6 @@ from runtime.errors import BadRequest, GrammarError
 from runtime.messages import Grammar, GrammarKind
 from runtime.sampling import MAX_GRAMMAR_CHARS
 
-
-class _Parameters(msgspec.Struct, frozen=True):
-    """What forcing a call relies on of the parameters' schema."""
-
-    properties: dict[str, Any] = {}
-    required: list[str] = []
-
-
 _FORMATS = ("text", "json_object", "json_schema", "structural_tag")
 
 
@@ -66,11 +58,6 @@ def forced_call(tools: Mapping[str, Any], *, dsml_id: int, parallel: bool) -> Gr
     Raises GrammarError for a tool that cannot be forced, or where no grammar can be served.
     """
     require_compiler("tool_choice")
-    for name, schema in tools.items():
-        try:
-            msgspec.convert(schema, _Parameters)
-        except msgspec.ValidationError as fault:
-            raise GrammarError(f"the parameters of tool {name!r}: {fault}", param="tools") from None
     text = call_grammar(tools, dsml_id=dsml_id, parallel=parallel)
     if len(text) > MAX_GRAMMAR_CHARS:
         raise GrammarError("the tools' schemas are too long to force a call", param="tools")

@@ -38,6 +38,8 @@ def chat_messages(
     for spoken, run in groupby(enumerate(messages), lambda item: item[1].role == "assistant"):
         turn = list(run)
         chat += [_answered(turn)] if spoken else _asked(turn)
+    if not chat:
+        raise BadRequest("messages: none has any content", param="messages")
     if messages[-1].role == "assistant":
         chat[-1] = msgspec.structs.replace(chat[-1], prefix=True)
     return chat

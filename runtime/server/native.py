@@ -4,11 +4,13 @@ A stream's chunks carry the whole text, ids and log-probabilities so far; client
 they have seen.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from runtime.messages import Logprobs
+from runtime.errors import BadRequest
+from runtime.messages import Logprobs, TokenLogprobs
 from runtime.server.native_plan import NativePlan, plan_native
 from runtime.server.prompt import PromptedBody, Prompts
 from runtime.server.runs import Answer, PositionLogprobs, gather, merge
@@ -16,6 +18,11 @@ from runtime.server.service import Service
 from runtime.server.spelling import LEAST_LOGPROB, Speller
 from runtime.tokenizer.call import GenerateCall
 from runtime.tokenizer.choice import Finish
+
+# Rows of log-probabilities that are rendered before others have a turn.
+SLICE_ROWS = 1 << 14
+# Each chunk of a stream repeats those of the prompt.
+MAX_STREAMED_PROMPT_LOGPROBS = 1 << 18
 
 
 class Generations:
@@ -42,35 +49,39 @@ class Generations:
             for call, answers in zip(plan.calls, per_call, strict=True)
             for answer in answers
         ]
-        return [
-            self._reply(plan, call, _Shown(answer, name))
-            for name, (call, answer) in zip(plan.ids, flat, strict=True)
-        ]
+        replies: list[dict[str, Any]] = []
+        for name, (call, answer) in zip(plan.ids, flat, strict=True):
+            replies.append(await self._reply(plan, call, Shown(answer, name)))
+        return replies
 
     def _room(self, plan: NativePlan) -> int | None:
-        """Return how many calls the queue takes at a time, where there may be more than that."""
+        """Return how many calls the queue takes at a time, where there may be more than that.
+
+        Rows do not count: all that are sent at once may stand in the queue before the first runs.
+        """
         if not self._service.trusted:
             return None
-        room = self._service.config.max_queued_requests + self._service.manager.rows
-        return max(1, room // plan.calls[0].sampling.n)
+        return max(1, self._service.config.max_queued_requests // plan.calls[0].sampling.n)
 
     async def stream(self, plan: NativePlan) -> AsyncGenerator[dict[str, Any], None]:
         """Yield each answer so far; closing the generator ends the calls. Raises RequestError."""
-        shown = [_Shown(Answer(), name) for name in plan.ids]
+        shown = [Shown(Answer(), name) for name in plan.ids]
         with self._service.batches.named(plan.rid, plan.calls):
-            merged = merge(self._service.manager, plan.calls)
+            merged = merge(self._service.manager, plan.calls, at_once=self._room(plan))
             try:
                 async for number, delta in merged:
                     place = plan.position(number, delta.index)
                     shown[place].answer.add(delta)
-                    chunk = self._reply(plan, plan.calls[number], shown[place])
+                    if not self._service.trusted:
+                        _check_repeated(plan.calls[number].logprobs, delta.prompt_logprobs)
+                    chunk = await self._reply(plan, plan.calls[number], shown[place])
                     if not plan.single:
                         chunk["index"] = place
                     yield chunk
             finally:
                 await merged.aclose()
 
-    def _reply(self, plan: NativePlan, call: GenerateCall, shown: "_Shown") -> dict[str, Any]:
+    async def _reply(self, plan: NativePlan, call: GenerateCall, shown: "Shown") -> dict[str, Any]:
         answer = shown.answer
         meta: dict[str, Any] = {
             "id": shown.name,
@@ -82,14 +93,15 @@ class Generations:
         }
         if call.logprobs is not None:
             speller = self._service.speller if plan.text_in_logprobs else None
-            _add_logprobs(meta, shown, call.logprobs, speller)
+            await shown.catch_up(call.logprobs, speller)
+            _add_logprobs(meta, shown, call.logprobs)
         if answer.finish is not None:
             meta["e2e_latency"] = time.monotonic() - plan.started_s
         # Lists of its own: who reads in this process may keep a chunk while the answer grows.
         return {"text": answer.text, "output_ids": list(answer.token_ids), "meta_info": meta}
 
 
-class _Shown:
+class Shown:
     """An answer with its name and the rows of its log-probabilities that are rendered already."""
 
     def __init__(self, answer: Answer, name: str) -> None:
@@ -97,6 +109,17 @@ class _Shown:
         self.name = name
         self.input = _Rows()
         self.output = _Rows()
+
+    async def catch_up(self, asked: Logprobs, speller: Speller | None) -> None:
+        """Render what came since the last time; others have turns meanwhile."""
+        most = max(1, SLICE_ROWS // _rows_each(asked))
+        answer = self.answer
+        sides = (self.input, answer.prompt_logprobs), (self.output, answer.logprobs)
+        for rows, positions in sides:
+            while len(rows.tokens) < len(positions.values):
+                rows.catch_up(positions, speller, most=most)
+                if len(rows.tokens) < len(positions.values):
+                    await asyncio.sleep(0)
 
 
 class _Rows:
@@ -107,9 +130,9 @@ class _Rows:
         self.top: list[Any] = []
         self.picked: list[Any] = []
 
-    def catch_up(self, positions: PositionLogprobs, speller: Speller | None) -> None:
-        """Render what came since the last time."""
-        new = slice(len(self.tokens), None)
+    def catch_up(self, positions: PositionLogprobs, speller: Speller | None, *, most: int) -> None:
+        """Render the next positions, at most so many."""
+        new = slice(len(self.tokens), len(self.tokens) + most)
         values = positions.values[new]
         self.tokens += [
             _row(v, i, speller) for v, i in zip(values, positions.ids[new], strict=True)
@@ -126,11 +149,25 @@ def _row(value: float | None, token_id: int, speller: Speller | None) -> list[An
     return [shown, token_id, speller.text(token_id) if speller else None]
 
 
-def _add_logprobs(
-    meta: dict[str, Any], shown: _Shown, asked: Logprobs, speller: Speller | None
-) -> None:
-    shown.input.catch_up(shown.answer.prompt_logprobs, speller)
-    shown.output.catch_up(shown.answer.logprobs, speller)
+def _rows_each(asked: Logprobs) -> int:
+    return 1 + asked.top + len(asked.token_ids)
+
+
+def _check_repeated(asked: Logprobs | None, told: TokenLogprobs | None) -> None:
+    """Raise BadRequest where every chunk of a stream would repeat megabytes."""
+    if asked is None or told is None:
+        return
+    count = len(told.values) * _rows_each(asked)
+    if count > MAX_STREAMED_PROMPT_LOGPROBS:
+        raise BadRequest(
+            f"each chunk of a stream would repeat {count} log-probabilities of the prompt, the most"
+            f" is {MAX_STREAMED_PROMPT_LOGPROBS}: ask without stream, or from a later"
+            " logprob_start_len on",
+            param="logprob_start_len",
+        )
+
+
+def _add_logprobs(meta: dict[str, Any], shown: Shown, asked: Logprobs) -> None:
     for side, rows in (("input", shown.input), ("output", shown.output)):
         meta[f"{side}_token_logprobs"] = list(rows.tokens)
         if asked.top:

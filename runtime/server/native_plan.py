@@ -121,10 +121,10 @@ def id_lists(ids: list[int | list[int]], *, param: str) -> tuple[list[Any], bool
 
     Raises BadRequest for a mixture.
     """
-    nested = sum(isinstance(item, list) for item in ids)
-    if nested == 0:
+    kinds = set(map(type, ids))
+    if list not in kinds:
         return [ids], False
-    if nested != len(ids):
+    if len(kinds) > 1:
         raise BadRequest(f"{param} mixes ids and lists of ids", param=param)
     return list(ids), True
 

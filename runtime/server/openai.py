@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from codecs import getincrementaldecoder
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -116,12 +117,16 @@ class LegacyLogprobs:
     """`logprobs` of one completion choice, with offsets into its growing text.
 
     hidden  ids that are left out of the text
+    echoed  what the text begins with: where a client's prompt spells a hidden token, it is there
     """
 
-    def __init__(self, speller: Speller, hidden: frozenset[int]) -> None:
+    def __init__(self, speller: Speller, hidden: frozenset[int], echoed: str = "") -> None:
         self._speller = speller
         self._hidden = hidden
+        self._echoed = echoed
         self._offset = 0
+        # Bytes that are no UTF-8 are characters of the text, too.
+        self._decoder = getincrementaldecoder("utf-8")("replace")
 
     def render(self, positions: Positions, *, top: bool) -> dict[str, Any]:
         """Return the next positions; `top` adds the alternatives and the token itself."""
@@ -154,9 +159,9 @@ class LegacyLogprobs:
 
     def _advance(self, token_id: int) -> int:
         """Return where the token's text begins, in characters."""
-        at = self._offset
-        if token_id not in self._hidden:
-            data = self._speller.bytes_of(token_id)
-            # Only the first byte of a character counts, whichever token brings the others.
-            self._offset += sum(byte & 0xC0 != 0x80 for byte in data)
+        # A character counts from its first byte on, whichever token brings the others.
+        at = self._offset + bool(self._decoder.getstate()[0])
+        shown = token_id not in self._hidden
+        if shown or self._echoed.startswith(self._speller.text(token_id), at):
+            self._offset += len(self._decoder.decode(self._speller.bytes_of(token_id)))
         return at

@@ -4,6 +4,8 @@ Fields that are not here are ignored, as OpenAI-compatible servers do; a field t
 the answer and is not supported is here, to be refused.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -31,6 +33,18 @@ _OTHER_NAMES = (
     "guided_choice", "guided_grammar", "guided_json", "guided_regex", "structured_outputs",
 )  # fmt: skip
 _UNSUPPORTED_COMPLETION = ("suffix", "prompt_embeds")
+
+
+@contextmanager
+def _named_as_here() -> Iterator[None]:
+    """Let a refusal call `max_new_tokens` and `min_new_tokens` what these bodies call them."""
+    try:
+        yield
+    except BadSampling as fault:
+        if fault.param not in ("max_new_tokens", "min_new_tokens"):
+            raise
+        here = fault.message.replace("_new_tokens", "_tokens")
+        raise BadRequest(here, param=fault.param.replace("_new_tokens", "_tokens")) from fault
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -112,6 +126,7 @@ class CommonBody(msgspec.Struct, frozen=True, kw_only=True):
         options = self.stream_options
         return options is not None and bool(options.continuous_usage_stats)
 
+    @_named_as_here()
     def common_spec(
         self,
         vocab_size: int,

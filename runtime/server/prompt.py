@@ -16,6 +16,7 @@ from runtime.server.chat import Chats
 from runtime.server.chat_schema import ChatBody, ChatMessage
 from runtime.server.native_schema import GenerateBody
 from runtime.server.service import Service
+from runtime.tokenizer.call import Limits, refuse_endless
 from runtime.tokenizer.tokenizer import TextTokenizer
 
 MAX_SEGMENTS = 10_000
@@ -107,10 +108,16 @@ class Prompts:
             if not isinstance(segment, str) and segment:
                 self._service.check_token_ids(segment, param="prompt_parts")
         manager = self._service.manager
-        return await manager.in_thread(lambda: _encode_segments(manager.tokenizer, segments))
+        return await manager.in_thread(
+            lambda: _encode_segments(manager.tokenizer, manager.limits, segments),
+            chars=sum(len(s) for s in segments if isinstance(s, str)),
+        )
 
 
-def _encode_segments(tokenizer: TextTokenizer, segments: list[str | list[int]]) -> PromptIds:
+def _encode_segments(
+    tokenizer: TextTokenizer, limits: Limits, segments: list[str | list[int]]
+) -> PromptIds:
+    refuse_endless("".join(s for s in segments if isinstance(s, str)), tokenizer, limits)
     ids: list[int] = []
     open_tokens = 0
     for number, segment in enumerate(segments):

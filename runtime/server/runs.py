@@ -81,8 +81,11 @@ class Batches:
         self._members: dict[str, list[str]] = {}
 
     def members(self, rid: str) -> list[str]:
-        """Return the labels of the calls that `rid` means right now."""
-        return self._members.get(rid, [rid])
+        """Return the labels of the calls that `rid` means right now.
+
+        A single call may have the name of a batch: it is meant as well.
+        """
+        return [*self._members.get(rid, ()), rid]
 
     @contextmanager
     def named(self, rid: str | None, calls: Sequence[GenerateCall]) -> Iterator[None]:
@@ -140,12 +143,16 @@ async def _one(
 
 
 async def merge(
-    manager: TokenizerManager, calls: Sequence[GenerateCall]
+    manager: TokenizerManager, calls: Sequence[GenerateCall], *, at_once: int | None = None
 ) -> AsyncGenerator[tuple[int, Delta], None]:
-    """Yield (number of the call, delta) as they come; closing it ends every call."""
+    """Yield (number of the call, delta) as they come; closing it ends every call.
+
+    at_once  calls that are sent before others have finished; None: all
+    """
     async with AsyncExitStack() as stack:
-        streams = [aiter(await stack.enter_async_context(manager.generate(call))) for call in calls]
-        if len(streams) == 1:
+        sent = calls[:at_once]
+        streams = [aiter(await stack.enter_async_context(manager.generate(call))) for call in sent]
+        if len(calls) == 1:
             async for delta in streams[0]:
                 yield 0, delta
             return
@@ -156,10 +163,13 @@ async def merge(
                 for task in done:
                     number = waiting.pop(task)
                     delta = task.result()
-                    if delta is None:
-                        continue
-                    waiting[asyncio.ensure_future(_next(streams[number]))] = number
-                    yield number, delta
+                    if delta is not None:
+                        waiting[asyncio.ensure_future(_next(streams[number]))] = number
+                        yield number, delta
+                    elif (number := len(streams)) < len(calls):
+                        stream = await stack.enter_async_context(manager.generate(calls[number]))
+                        streams.append(aiter(stream))
+                        waiting[asyncio.ensure_future(_next(streams[number]))] = number
         finally:
             for task in waiting:
                 task.cancel()

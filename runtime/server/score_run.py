@@ -5,7 +5,7 @@ costs exactly those tokens: it starts at the resume point that the prompt left. 
 choices have one value, taken once, so that ties are ties.
 """
 
-from runtime.errors import RequestFailed
+from runtime.errors import Aborted, RequestFailed
 from runtime.messages import Logprobs
 from runtime.sampling import SamplingSpec
 from runtime.server.native_plan import NO_PROMPT_LOGPROBS
@@ -84,6 +84,9 @@ class ScoreRun:
 
     async def _answers(self, calls: list[GenerateCall]) -> list[Answer]:
         answers = [answers[0] for answers in await gather(self._manager, calls)]
+        for answer in answers:
+            if answer.finish is not None and answer.finish.type == "abort":
+                raise Aborted(answer.finish.message or "the request was aborted")
         self.computed_tokens += sum(a.prompt_tokens - a.cached_tokens for a in answers)
         return answers
 

@@ -10,6 +10,10 @@ from runtime.server.chat import Chats
 from runtime.server.chat_schema import ChatBody, ChatMessage, Tool
 from runtime.server.service import Service
 
+# A text takes a hundred times its size in memory while it is tokenised.
+MAX_CHARS = 1 << 22
+MAX_TOKENS = 1 << 20
+
 
 class TokenizeBody(msgspec.Struct, frozen=True):
     """`/tokenize`: a text, several, or a chat."""
@@ -58,14 +62,17 @@ class TokenIds:
                     reasoning_effort=body.reasoning_effort,
                 )
             )
+        texts = [prompt] if isinstance(prompt, str) else prompt
+        self._service.check_fan_out(len(texts), 1)
+        self._check_size(sum(map(len, texts)), MAX_CHARS, "characters")
         if isinstance(prompt, str):
             return await self._encode(prompt, body)
-        self._service.check_fan_out(len(prompt), 1)
         return [await self._encode(text, body) for text in prompt]
 
     async def text(self, body: DetokenizeBody) -> str:
         """Return the text of token ids. Raises BadRequest."""
         self._service.check_model(body.model)
+        self._check_size(len(body.tokens), MAX_TOKENS, "tokens")
         if body.tokens:
             self._service.check_token_ids(body.tokens, param="tokens")
         manager = self._service.manager
@@ -74,8 +81,14 @@ class TokenIds:
             lambda: manager.tokenizer.decode(body.tokens, skip_special_tokens=skip)
         )
 
+    def _check_size(self, size: int, most: int, unit: str) -> None:
+        """Raise BadRequest for more than others should wait for; for a whole context never."""
+        most = max(most, 16 * self._service.context_tokens)
+        if size > most and not self._service.trusted:
+            raise BadRequest(f"at most {most} {unit} are taken at once, got {size}: send parts")
+
     async def _encode(self, text: str, body: TokenizeBody) -> list[int]:
         special = True if body.add_special_tokens is None else body.add_special_tokens
         manager = self._service.manager
         work = partial(manager.tokenizer.encode, text, add_special_tokens=special)
-        return await manager.in_thread(work)
+        return await manager.in_thread(work, chars=len(text))

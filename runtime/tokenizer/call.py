@@ -7,13 +7,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runtime.errors import BadRequest
+from runtime.errors import BadRequest, PromptTooLong
 from runtime.messages import Generate, Logprobs, pack_ids
 from runtime.sampling import SamplingSpec
 from runtime.tokenizer.choice import Choice, ChoiceText
 from runtime.tokenizer.detokenizer import Detokenizer
 from runtime.tokenizer.stop_strings import StopTable
 from runtime.tokenizer.tokenizer import TextTokenizer
+
+# Log-probabilities of a prompt that one call may ask for: each takes 300 bytes here, and they come
+# all at once.
+MAX_PROMPT_LOGPROBS = 1 << 22
+# Characters of a text per token of the context: text that fits has four or five.
+_LOOKED_AT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +52,37 @@ class Limits:
     vocab_size: int
 
 
+def refuse_endless(text: str, tokenizer: TextTokenizer, limits: Limits) -> None:
+    """Raise PromptTooLong for a text whose beginning alone is far too long.
+
+    Tokenising takes a minute and gigabytes for the longest text that a body can hold: all the
+    others would wait for it, and it would be refused in the end. Takes long, meant for a thread.
+    """
+    beginning = text[: _LOOKED_AT * limits.context_tokens]
+    # Cut off, a text may have a few tokens more: twice the context leaves no doubt.
+    if beginning != text and len(tokenizer.encode(beginning)) > 2 * limits.context_tokens:
+        raise PromptTooLong(
+            f"the prompt has more than {2 * limits.context_tokens} tokens; with at least one new "
+            f"token the most is {limits.context_tokens - 1}"
+        )
+
+
 def pack_prompt(call: GenerateCall, tokenizer: TextTokenizer, limits: Limits) -> bytes:
     """Return the prompt's ids as little-endian int32; takes long, meant for a thread.
 
-    Raises BadRequest for a prompt that is none. Its length is not judged here.
+    Raises BadRequest for a prompt that is none, PromptTooLong for an endless text, or for more ids
+    than the context holds. Otherwise its length is not judged here.
     """
     if (call.text is None) == (call.input_ids is None):
         raise BadRequest("give either text or input_ids")
+    if call.text is not None:
+        refuse_endless(call.text, tokenizer, limits)
+    elif call.input_ids is not None and len(call.input_ids) > limits.context_tokens:
+        # Making an array of a list holds the interpreter: of millions of ids, for a second.
+        raise PromptTooLong(
+            f"the prompt has {len(call.input_ids)} tokens; with at least one new token the most is "
+            f"{limits.context_tokens - 1}"
+        )
     ids = call.input_ids if call.text is None else tokenizer.encode(call.text)
     array = np.asarray(ids)
     if array.ndim != 1 or not len(array):
@@ -73,9 +103,10 @@ def make_requests(
     prompt  little-endian int32
     seed    used where the call brings none
     ids     request ids, never used before
-    Raises BadSampling or PromptTooLong.
+    Raises BadSampling or PromptTooLong, BadRequest for too many log-probabilities.
     """
     spec = call.sampling
+    _check_logprobs(call, len(prompt) // 4)
     return [
         Generate(
             request_id=next(ids),
@@ -92,6 +123,21 @@ def make_requests(
         )
         for index in range(spec.n)
     ]
+
+
+def _check_logprobs(call: GenerateCall, prompt_tokens: int) -> None:
+    """Raise BadRequest where what is told of the prompt would fill the memory."""
+    asked, choices = call.logprobs, call.sampling.n
+    if asked is None:
+        return
+    positions = max(prompt_tokens - asked.start, 0)
+    each = 1 + asked.top + len(asked.token_ids)
+    if positions * each * choices > MAX_PROMPT_LOGPROBS:
+        raise BadRequest(
+            f"{each} log-probabilities of each of {positions} prompt tokens, for each of {choices} "
+            f"choices: a request has at most {MAX_PROMPT_LOGPROBS} in all",
+            param="logprobs",
+        )
 
 
 def make_choices(

@@ -7,11 +7,10 @@ microseconds a message, and a message that carries thousands of tokens is taken 
 import asyncio
 import itertools
 import logging
-import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -50,17 +49,17 @@ from runtime.tokenizer.call import GenerateCall, Limits, make_choices, make_requ
 from runtime.tokenizer.choice import Choice, Finish, slices
 from runtime.tokenizer.measuring import decode_seconds, hear_end, hear_news, hear_tokens
 from runtime.tokenizer.observer import NoObserver, Observer
+from runtime.tokenizer.questions import Questions
 from runtime.tokenizer.stream import Group, ResponseStream
+from runtime.tokenizer.threads import TokeniserThreads
 from runtime.tokenizer.tokenizer import TextTokenizer
 
 logger = logging.getLogger("umbra.manager")
 
 _SLICE_TOKENS = 2048
+_LAST_WORDS_S = 1.0
 _NOBODY = NoObserver()
 Result = TypeVar("Result")
-Answered = Flushed | State | CacheView | Profiled
-Answer = TypeVar("Answer", Flushed, State, CacheView, Profiled)
-Question = Flush | GetState | GetCache | StartProfile | StopProfile
 
 
 class TokenizerManager:
@@ -101,14 +100,14 @@ class TokenizerManager:
         self._seeds = seeds or (secrets.randbits(63) for _ in itertools.count())
         # A random start, so that an id of an earlier life of this process means nobody.
         self._ids = itertools.count(secrets.randbits(48))
-        self._threads = ThreadPoolExecutor(min(4, os.cpu_count() or 1), "tokenise")
+        self._threads = TokeniserThreads()
         self._running: dict[int, tuple[Group, Choice]] = {}
         self._groups: set[Group] = set()
         self._labels: dict[str, Group] = {}
         self._arriving = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._asked: dict[int, asyncio.Future[Answered]] = {}
+        self._questions = Questions(socket, self._ids)
 
     # --- what the server calls
 
@@ -129,50 +128,54 @@ class TokenizerManager:
         """
         named = [self._labels[rid]] if rid is not None and rid in self._labels else []
         groups = [g for g in (list(self._groups) if all else named) if not g.ended]
-        ended: list[int] = []
         for group in groups:
             if not group.choices:
                 group.error = Aborted("aborted on request")
-            for choice in group.running:
-                choice.cut(Finish("abort", message="aborted on request"))
-                self._end(group, choice)
-                ended.append(choice.request_id)
+        ended = [(group, choice) for group in groups for choice in group.running]
         if ended:
-            self._socket.send(Abort(ended))
+            self._socket.send(Abort([choice.request_id for _, choice in ended]))
+        # What was generated for who does not stream is still with the scheduler, which sends it.
+        until_s = self.clock() + _LAST_WORDS_S
+        for group, choice in sorted(ended, key=lambda pair: not pair[1].streams):
+            while choice.request_id in self._running:
+                if choice.streams or self.clock() > until_s:
+                    choice.cut(Finish("abort", message="aborted on request"))
+                    self._end(group, choice)
+                else:
+                    await asyncio.sleep(_LAST_WORDS_S / 100)
         return len(groups)
 
     async def flush_cache(self) -> Flushed:
         """Empty the prefix cache; the answer says whether it was. Raises Unavailable."""
-        return await self._ask(Flush, Flushed)
+        return await self._questions.ask(Flush, Flushed)
 
     async def state(self) -> State:
         """Ask the scheduler for its counters and gauges. Raises Unavailable."""
-        return await self._ask(GetState, State)
+        return await self._questions.ask(GetState, State)
 
     async def cache(self, max_spans: int) -> CacheView:
         """Ask the scheduler what its cache looks like; it answers between two steps.
 
         Raises Unavailable.
         """
-        return await self._ask(lambda call_id: GetCache(call_id, max_spans), CacheView)
+        return await self._questions.ask(lambda call_id: GetCache(call_id, max_spans), CacheView)
 
     async def start_profile(self, wanted: StartProfile) -> Profiled:
         """Have steps traced; the `call_id` of `wanted` is replaced. Raises Unavailable."""
-        return await self._ask(lambda call_id: replace(wanted, call_id=call_id), Profiled)
+        return await self._questions.ask(lambda call_id: replace(wanted, call_id=call_id), Profiled)
 
     async def stop_profile(self) -> Profiled:
         """End the profile; the answer comes when its file is written. Raises Unavailable."""
-        return await self._ask(StopProfile, Profiled)
+        return await self._questions.ask(StopProfile, Profiled)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of `text` without stalling the loop. Raises BadRequest."""
-        return await self.in_thread(
-            lambda: self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        )
+        work = partial(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
+        return await self.in_thread(work, chars=len(text))
 
-    async def in_thread(self, work: Callable[[], Result]) -> Result:
-        """Return what `work` (say, a chat template) returns, run in a tokeniser thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+    async def in_thread(self, work: Callable[[], Result], *, chars: int = 0) -> Result:
+        """Return what `work` (say, a chat template) returns; see `TokeniserThreads.run`."""
+        return await self._threads.run(work, chars=chars)
 
     # --- life
 
@@ -200,9 +203,7 @@ class TokenizerManager:
             self._observe_end(group, choice, "error")
         self._running.clear()
         self._check_idle()
-        for future in self._asked.values():
-            if not future.done():
-                future.set_exception(self._engine_gone())
+        self._questions.fail(self._engine_gone().message)
 
     async def drain(self, timeout_s: float) -> int:
         """Refuse new calls, let running ones finish, then abort the rest; return their number."""
@@ -217,7 +218,7 @@ class TokenizerManager:
     def close(self) -> None:
         """Ask the scheduler to end, and give back the threads; the socket stays open."""
         self._socket.send(Shutdown())
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     # --- admission: what a stream calls
 
@@ -227,7 +228,8 @@ class TokenizerManager:
             self._reserve(group, call.sampling.n)
             try:
                 prompt = await self.in_thread(
-                    lambda: pack_prompt(call, self.tokenizer, self.limits)
+                    lambda: pack_prompt(call, self.tokenizer, self.limits),
+                    chars=len(call.text or ""),
                 )
                 self._refuse_if_closed()
                 if group.error is not None or group.left:
@@ -302,9 +304,9 @@ class TokenizerManager:
                 self._refused(message)
             case State():
                 self.last_state, self.last_heartbeat = message, self.clock()
-                self._answer(message)
+                self._questions.answered(message)
             case Flushed() | CacheView() | Profiled():
-                self._answer(message)
+                self._questions.answered(message)
             case Ready():
                 logger.warning("ignored a second Ready message")
 
@@ -354,25 +356,6 @@ class TokenizerManager:
     def _check_idle(self) -> None:
         if self.in_flight == 0:
             self._idle.set()
-
-    async def _ask(self, question: Callable[[int], Question], answer: type[Answer]) -> Answer:
-        if self.dead is not None:
-            raise self._engine_gone()
-        call_id = next(self._ids)
-        future = asyncio.get_running_loop().create_future()
-        self._asked[call_id] = future
-        try:
-            self._socket.send(question(call_id))
-            reply = await future
-        finally:
-            del self._asked[call_id]
-        assert isinstance(reply, answer)
-        return reply
-
-    def _answer(self, message: Answered) -> None:
-        future = self._asked.get(message.call_id)
-        if future is not None and not future.done():
-            future.set_result(message)
 
     # --- measuring
 

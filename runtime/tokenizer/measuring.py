@@ -6,8 +6,11 @@ from runtime.tokenizer.observer import Observer
 
 
 def hear_news(observer: Observer, choice: Choice, item: Output, *, now_s: float) -> None:
-    """Note that news came; the first ones say how long it took until there were any."""
-    if choice.begun_s is None:
+    """Note that news came; the first ones say how long it took until there were any.
+
+    Those of an abort do not: it may have come before the prompt was computed.
+    """
+    if choice.begun_s is None and item.finish != "abort":
         choice.begun_s = now_s
         observer.stage("prefill_waiting", item.queue_s)
         observer.stage("prefill_forward", item.prefill_s)

@@ -8,7 +8,16 @@ import time
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError
 from runtime.ipc import Addresses, SchedulerSocket
-from runtime.messages import Generate, GetState, Output, Outputs, Ready, Shutdown, State
+from runtime.messages import (
+    Generate,
+    GetState,
+    Output,
+    Outputs,
+    Ready,
+    Refused,
+    Shutdown,
+    State,
+)
 from tests.testing.fake_scheduler import READY, counting
 
 HEARTBEAT_S = 0.2
@@ -52,6 +61,33 @@ def _answer(socket: SchedulerSocket, request: Generate) -> None:
         return
     for reply in counting(request):
         socket.send(reply)
+
+
+def queueing(config: ServerConfig, addresses: Addresses) -> None:
+    """Let all wait until no more come, then serve by counting; refuse what the queue has not room
+    for.
+    """
+    socket = SchedulerSocket(addresses)
+    socket.send(READY)
+    waiting: list[Generate] = []
+    while True:
+        messages = socket.receive(HEARTBEAT_S / 10)
+        if not messages:
+            socket.send(State(0, {}, {}))
+            for request in waiting:
+                _answer(socket, request)
+            waiting.clear()
+        for message in messages:
+            match message:
+                case Generate() if len(waiting) < config.max_queued_requests:
+                    waiting.append(message)
+                case Generate():
+                    socket.send(Refused(message.request_id, "queue_full", "the queue is full"))
+                case Shutdown():
+                    socket.close()
+                    return
+                case _:
+                    pass
 
 
 def stuck_loop(config: ServerConfig, addresses: Addresses) -> None:

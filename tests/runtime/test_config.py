@@ -1,8 +1,10 @@
 """Flags and the dataclass are one thing; wrong values are refused with a message that helps."""
 
 import ipaddress
+import math
 import typing
 from dataclasses import FrozenInstanceError, fields, replace
+from typing import Any
 
 import pytest
 
@@ -141,12 +143,19 @@ def test_a_flag_is_never_guessed_from_its_beginning() -> None:
         {"full_pages": 4, "max_total_tokens": 1024},
         {"max_grammars": 0},
         {"grammar_timeout": 0},
+        {"grammar_timeout": math.inf},
+        {"watchdog_timeout": 0},
+        {"watchdog_timeout": math.nan},
+        {"drain_timeout": -1},
+        {"drain_timeout": math.inf},
+        {"api_key": ""},
+        {"api_key": "k "},
         {"grammar_memory": 1 << 20},
     ],
     ids=str,
 )
-def test_values_out_of_range_are_refused(wrong: dict[str, int]) -> None:
-    config = replace(ServerConfig(), **wrong)  # pyright: ignore[reportArgumentType]
+def test_values_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
+    config = replace(ServerConfig(), **wrong)
 
     with pytest.raises(ConfigError, match="--"):
         check(config)

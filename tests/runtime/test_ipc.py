@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import zmq
 
+from runtime.errors import RuntimeFault
 from runtime.ipc import Addresses, ManagerSocket, SchedulerSocket, private_addresses
 from runtime.messages import (
     Abort,
@@ -265,3 +266,12 @@ def test_a_long_temporary_directory_is_passed_over(
         SchedulerSocket(addresses).close()
 
     assert list(long.iterdir()) == []
+
+
+def test_a_machine_without_a_temporary_folder_is_told_what_to_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+
+    with pytest.raises(RuntimeFault, match=r"nowhere.*TMPDIR"), private_addresses():
+        pass

@@ -45,14 +45,14 @@ def test_without_a_model_path_the_default_model_is_served() -> None:
     assert config.served_model_name == "default"
 
 
-@pytest.mark.parametrize("missing", ["folder", "config.json", "tokenizer"])
+@pytest.mark.parametrize("missing", ["folder", "config.json", "tokenizer", "tokenizer.json"])
 def test_resolve_refuses_what_is_no_checkpoint(tmp_path: Path, missing: str) -> None:
     folder, tokenizer = tmp_path / "model", None
     if missing != "folder":
         folder.mkdir()
-    if missing == "tokenizer":
+    if missing.startswith("tokenizer"):
         (folder / "config.json").write_text("{}")
-        tokenizer = str(tmp_path / "nowhere")
+        tokenizer = str(tmp_path / "nowhere" if missing == "tokenizer" else folder)
 
     with pytest.raises(ConfigError, match=missing):
         resolve(ServerConfig(model_path=str(folder), tokenizer_path=tokenizer))

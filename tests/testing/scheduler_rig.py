@@ -91,6 +91,7 @@ class Rig:
         eos: tuple[int, ...] = (),
         resume: ResumePolicy | None = None,
         replay: int | None = None,
+        quota: int | None = None,
         runner: ModelRunner | None = None,
         grammars: Grammars | None = None,
         overlap: bool | None = None,
@@ -107,6 +108,7 @@ class Rig:
             replay_tokens=replay,
             reuse=reuse,
             policy=resume,
+            namespace_tokens=quota,
         )
         self.runner = TokenRunner(spec, sizes, vocab=vocab, replay_tokens=replay)
         recorder = Recorder(runner or self.runner)

@@ -54,6 +54,17 @@ def test_a_batch_may_be_larger_than_the_queue(tmp_path: Path) -> None:
     assert [reply["text"] for reply in choices] == ["BCD"] * 4 + ["DEF"] * 4 + ["JKL"] * 4
 
 
+def test_a_batch_never_fills_more_than_the_queue(tmp_path: Path) -> None:
+    prompts = [[k] for k in range(10)]
+    with counting_engine(tmp_path, "queueing", max_queued_requests=4) as engine:
+        replies = engine.generate(input_ids=prompts, sampling_params=COUNT)
+        stream = engine.generate(input_ids=prompts, sampling_params=COUNT, stream=True)
+        streamed = {chunk["index"]: chunk["output_ids"] for chunk in stream}
+
+    assert [reply["output_ids"] for reply in replies] == [[k + 1, k + 2, k + 3] for k in range(10)]
+    assert [streamed[k] for k in range(10)] == [reply["output_ids"] for reply in replies]
+
+
 def test_a_stream_says_each_answer_so_far(engine: Engine) -> None:
     chunks = list(engine.generate("A", COUNT, stream=True))
 

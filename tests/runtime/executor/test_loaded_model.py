@@ -11,6 +11,7 @@ from layers.deepseek_v4 import DeepseekV4
 from mem_cache.spec import PoolSizes
 from runtime.config import ServerConfig
 from runtime.device_sizes import DeviceSizes
+from runtime.errors import ConfigError
 from runtime.executor.loaded_model import fill_weights, load_on_cpu
 from runtime.executor.model_runner import CpuModelRunner
 
@@ -31,6 +32,16 @@ def test_a_network_on_the_cpu_has_its_pools_and_no_step_in_flight(stand_in: Path
     assert (loaded.graphs, loaded.in_flight) == (False, False)
     assert loaded.facts == {"device": "cpu", "dtype": "bfloat16"}
     assert loaded.pool_bytes == loaded.runner._pools.bytes
+
+
+def test_pools_that_memory_does_not_hold_are_told_with_what_to_lower(stand_in: Path) -> None:
+    model = load_config(stand_in)
+    config = ServerConfig(full_pages=1 << 40, swa_pages=8, rings=2)
+
+    with pytest.raises(ConfigError, match=r"pools take .* more .* --kv-cache-bytes"):
+        load_on_cpu(
+            config, stand_in, model, spec=pool_spec(model, "fp8"), given=GIVEN, dtype="bfloat16"
+        )
 
 
 def test_dummy_weights_need_no_files(stand_in: Path, tmp_path: Path) -> None:

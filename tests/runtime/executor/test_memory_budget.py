@@ -74,6 +74,18 @@ def test_packed_records_make_other_sizes() -> None:
     assert pool_sizes(config, pool_spec(PACKED, "fp8")) != pool_sizes(config, SPEC)
 
 
+def test_pages_without_records_are_as_many_as_their_tokens_have_bytes() -> None:
+    window_only = dataclasses.replace(CONFIG, compress_ratios=(0,) * CONFIG.num_hidden_layers)
+    spec = pool_spec(window_only, "fp32")
+    config = ServerConfig(kv_cache_bytes=1 << 28, max_running_requests=1, resume_point_share=0.0)
+
+    sizes = pool_sizes(config, spec)
+
+    rest = (1 << 28) - sizes.swa_pages * swa_page_bytes(spec)
+    assert full_page_bytes(spec) == 0
+    assert sizes.full_pages == rest // (4 * spec.tree.page_size)
+
+
 def test_flags_are_taken_as_they_are() -> None:
     config = ServerConfig(full_pages=7, swa_pages=ROW_SWA, rings=3, kv_cache_bytes=1)
 
@@ -92,7 +104,9 @@ def test_a_number_of_tokens_is_rounded_down_to_pages(tokens: int, pages: int) ->
         {"full_pages": -3},
         {"max_total_tokens": 255},
         {"swa_pages": ROW_SWA - 1},
+        {"swa_pages": 0},
         {"rings": -1},
+        {"rings": 0},
         {"kv_cache_bytes": 1000},
         {"kv_cache_bytes": -5},
     ],

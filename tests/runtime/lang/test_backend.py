@@ -1,5 +1,6 @@
 """Tests of runtime.lang.backend: the default, and what is asked of it directly."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -40,3 +41,13 @@ def test_cache_and_facts_are_asked_from_synchronous_code() -> None:
     assert flush_cache(backend)
     assert backend.flushed
     assert get_server_info(backend) == {"version": "fake"}
+
+
+def test_a_forked_process_is_told_that_it_has_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = FakeBackend()
+    flush_cache(backend)
+    own = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: own + 1)
+
+    with pytest.raises(RuntimeError, match="forked"):
+        backend_or_default(backend)

@@ -102,6 +102,18 @@ def test_a_scope_keeps_all_that_is_said_in_it() -> None:
     assert executor.read("s").result(WAIT_S).value == "<1>b"
 
 
+def test_a_scope_may_stand_in_one_of_the_same_name() -> None:
+    executor = Executor(FakeBackend(), Sampling())
+    opens, closes = Mark("s", opens=True), Mark("s", opens=False)
+
+    executor.say(opens + "a" + opens + "b" + closes)
+    inner = executor.read("s")
+    executor.say("c" + closes)
+
+    assert inner.result(WAIT_S).value == "b"
+    assert executor.read("s").result(WAIT_S).value == "abc"
+
+
 def test_forks_share_what_was_said_and_it_is_computed_once_before() -> None:
     backend = FakeBackend()
     parent = Executor(backend, Sampling())
@@ -169,6 +181,17 @@ def test_cancelling_ends_the_request_and_what_follows() -> None:
     executor.say(Gen("z"))
     with pytest.raises(Aborted):
         executor.read("z").result(WAIT_S)
+
+
+def test_a_long_line_of_forks_is_cancelled() -> None:
+    line = [Executor(FakeBackend(), Sampling())]
+    for _ in range(1100):
+        line += line[-1].fork(1, None)
+
+    line[0].cancel()
+
+    with pytest.raises(Aborted):
+        line[-1].settled().result(WAIT_S)
 
 
 def test_many_threads_may_say_things_at_once() -> None:

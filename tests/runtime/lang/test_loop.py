@@ -2,6 +2,10 @@
 
 import asyncio
 import threading
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
 
 from runtime.lang.loop import LoopThread
 
@@ -18,6 +22,23 @@ def test_coroutines_run_in_one_thread_of_their_own() -> None:
     assert first[0] is not threading.main_thread()
     assert first[1]
     assert not loop.inside
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_an_exit_in_a_coroutine_is_its_own(error: BaseException) -> None:
+    loop = LoopThread()
+
+    async def leave() -> None:
+        raise error
+
+    async def stay() -> str:
+        return "still there"
+
+    futures: list[Future[Any]] = [loop.submit(leave()), loop.submit(stay())]
+
+    with pytest.raises(type(error)):
+        futures[0].result(10)
+    assert futures[1].result(10) == "still there"
 
 
 def test_cancelling_what_was_submitted_cancels_the_coroutine() -> None:

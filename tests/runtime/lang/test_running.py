@@ -65,6 +65,30 @@ def test_a_body_that_raises_ends_its_requests(wait_for_it: bool) -> None:
     assert backend.cancelled == 1
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_a_body_raises_is_why_its_requests_gave_nothing(is_async: bool) -> None:
+    backend = FakeBackend()
+    backend.hold()
+
+    def broken(s: State) -> None:
+        s += gen("x")
+        [fork] = s.fork(1)
+        fork += gen("y")
+        s["fork"] = fork
+        raise ZeroDivisionError("mine")
+
+    async def broken_async(s: AsyncState) -> None:
+        broken(s)  # pyright: ignore[reportArgumentType]
+
+    call = Call(broken_async if is_async else broken)
+    state = start(call, backend, NOTHING, streams=False)
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        state["x"]
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        state["fork"].executor.read("y").result(WAIT_S)
+
+
 def test_a_program_may_run_others() -> None:
     backend = FakeBackend()
 

@@ -78,6 +78,20 @@ def test_background_work_is_in_no_count_of_requests(end: Callable[[Rig, int], No
     assert counters["computed_prompt_tokens"] > 0
 
 
+@pytest.mark.parametrize("end", [let_be, *CASES.values()])
+def test_an_end_leaves_a_namespace_no_more_than_its_quota(end: Callable[[Rig, int], None]) -> None:
+    rig = Rig(SIZES, quota=16)
+    request = rig.send(PROMPT, 30, namespace="a")
+    rig.turn_until(lambda: len(rig.tokens(request)) == 9)
+    assert rig.residency.cache.tokens_by_namespace() == {"a": 20}
+
+    end(rig, request)
+    rig.run()
+
+    assert rig.residency.cache.tokens_by_namespace() == {"a": 16}
+    rig.assert_conserved()
+
+
 def test_an_end_at_a_stop_string_leaves_what_was_computed_to_the_next_turn(
     either_way: bool,
 ) -> None:
@@ -93,3 +107,22 @@ def test_an_end_at_a_stop_string_leaves_what_was_computed_to_the_next_turn(
 
     assert rig.cached(again) == len(PROMPT) + 8 + either_way
     assert all(item.finish is None for item in rig.outputs(request))
+
+
+@pytest.mark.parametrize("turns", [1, 2, 12], ids=["prefill", "first tokens", "later"])
+def test_who_does_not_stream_is_sent_the_tokens_there_are_when_aborted(turns: int) -> None:
+    rig = Rig(SIZES)
+    whole, streamed = rig.send(PROMPT, 30, stream=False), rig.send([3, 4], 30)
+    for _ in range(turns):
+        rig.scheduler.turn()
+    there = list(rig.request(whole).unsent)
+
+    rig.abort(whole, streamed)
+    rig.run()
+
+    (last,) = rig.outputs(whole)
+    assert last.finish == "abort"
+    assert last.token_ids[: len(there)] == there
+    assert last.prompt_tokens == len(PROMPT)
+    assert all(item.finish is None for item in rig.outputs(streamed))
+    rig.assert_conserved()

@@ -90,6 +90,16 @@ def test_only_what_the_other_prefills_is_common() -> None:
     assert make([1, 2, 3, 4]).common_tokens(other) == 2
 
 
+@pytest.mark.parametrize(("prompt", "twin"), [([1, 2, 3], True), ([1, 2, 9], False)])
+def test_only_twins_among_prompts_of_one_length_are_compared(prompt: list[int], twin: bool) -> None:
+    other = make(prompt, request_id=2)
+    other.target = other.total
+    request = make([1, 2, 3])
+
+    assert request.is_twin_of(other) is twin
+    assert bool(request.common) is twin
+
+
 @pytest.mark.parametrize("field", ["matched", "committed", "scheduled"])
 def test_lengths_out_of_order_are_noticed(field: str) -> None:
     request = make([1, 2, 3])

@@ -170,7 +170,34 @@ def test_decode_steps_log_every_so_many_with_their_throughput(
     lines = numbers(caplog, "Decode batch")
     assert [li[" gen throughput (token/s)"] for li in lines] == [6.0, 6.0]
     assert stats.counters["decode_steps"] == 9
-    stats.update(running=0, waiting=0)
+    stats.update(running=3, waiting=0)
+    assert stats.gauges["gen_throughput"] == pytest.approx(6.0)
+
+
+def test_throughput_is_of_the_time_in_which_something_runs() -> None:
+    now = [0.0]
+    stats = Stats(Rig(AMPLE).residency, lambda: now[0], decode_log_interval=4)
+
+    def decode(steps: int) -> None:
+        for _ in range(steps):
+            now[0] += 0.5
+            stats.decode_step(3)
+            stats.update(running=3, waiting=0)
+
+    def idle() -> None:
+        for _ in range(100):
+            stats.update(running=0, waiting=0)
+            now[0] += 1.0
+
+    idle()
+    stats.update(running=3, waiting=0)  # their prompts were computed
+    decode(4)
+    assert stats.gauges["gen_throughput"] == pytest.approx(6.0)
+    decode(2)
+    idle()
+    assert stats.gauges["gen_throughput"] == 0.0
+    stats.update(running=3, waiting=0)
+    decode(2)
     assert stats.gauges["gen_throughput"] == pytest.approx(6.0)
 
 

@@ -54,7 +54,8 @@ class LiveServer:
         async with AsyncExitStack() as stack:
             with polled_often():
                 server = await stack.enter_async_context(serving(self._config))
-            server.manager.ready.info["full_page_bytes"] = 1 << 20
+            # All scripted servers tell the same facts: others must not find this one.
+            stack.enter_context(patch.dict(server.manager.ready.info, full_page_bytes=1 << 20))
             self.engine = server.engine
             settings = uvicorn.Config(server.app, log_config=None, ws="none", lifespan="off")
             self._web = uvicorn.Server(settings)

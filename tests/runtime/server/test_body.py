@@ -1,10 +1,13 @@
 """Tests of runtime.server.body: what is no request is a 400 that says why."""
 
+import asyncio
 import json
 
 import pytest
 
-from runtime.server.body import MAX_BODY_BYTES
+from runtime.errors import BadRequest
+from runtime.server.body import MAX_BODY_BYTES, MAX_PARTS, decode
+from runtime.server.openai_schema import CompletionBody
 from tests.runtime.server.engine import Server, served
 
 JSON = "application/json"
@@ -145,3 +148,58 @@ async def test_a_body_that_turns_out_too_large_is_dropped(server: Server) -> Non
     reply = await server.client.post("/generate", content=endless(), headers={"content-type": JSON})
 
     assert reply.status_code == 413
+
+
+@pytest.mark.parametrize(
+    "parts", [b"[5],", b'"a",', b'{"a":1},', b"{},"], ids=["arrays", "texts", "keys", "objects"]
+)
+def test_a_body_of_countless_parts_is_refused_before_it_is_decoded(parts: bytes) -> None:
+    body = b'{"prompt": [' + parts * (MAX_PARTS + 1) + b"[5]]}"
+
+    with pytest.raises(BadRequest, match="more than 524288 arrays, objects and strings"):
+        decode(body, CompletionBody)
+
+
+def test_what_stands_in_a_text_is_no_part_of_a_body() -> None:
+    text = '["a\\b\\\\"]' * MAX_PARTS
+    body = json.dumps({"prompt": text}).encode()
+
+    assert decode(body, CompletionBody).prompt == text
+
+
+@served()
+async def test_a_long_body_is_read_as_a_short_one(server: Server) -> None:
+    note = "x" * (2 << 20)
+    good = await server.post("/v1/completions", {"prompt": "x", "note": note})
+    bad = await server.post("/v1/completions", {"prompt": "x", "note": note, "n": "2"})
+
+    assert good.status_code == 200
+    assert (bad.status_code, bad.json()["error"]["param"]) == (400, "n")
+
+
+@served()
+async def test_long_bodies_on_their_way_are_bounded_in_all(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A short one is read beside them, and once they are gone a long one, too."""
+    monkeypatch.setattr("runtime.server.body.MAX_BYTES_ON_THEIR_WAY", 3 << 20)
+    headers, end = {"content-type": JSON}, asyncio.Event()
+    long = {"prompt": "x", "note": "x" * (2 << 20)}
+
+    async def slow():  # type: ignore[no-untyped-def]
+        yield json.dumps(long).encode()[:-1]
+        await end.wait()
+        yield b"}"
+
+    sending = asyncio.ensure_future(
+        server.client.post("/v1/completions", content=slow(), headers=headers)
+    )
+    await asyncio.sleep(0.05)
+    refused = await server.post("/v1/completions", long)
+    short = await server.post("/v1/completions", {"prompt": "x"})
+    end.set()
+
+    assert (refused.status_code, short.status_code) == (429, 200)
+    assert "retry-after" in refused.headers
+    assert (await sending).status_code == 200
+    assert (await server.post("/v1/completions", long)).status_code == 200

@@ -1,5 +1,6 @@
 """The page at `/`, in a real browser, shows what `/cache` tells, and says when nobody tells."""
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -210,6 +211,20 @@ def test_a_server_that_does_not_answer_is_told_apart_and_comes_back(
     assert not at(page, "#trouble").is_displayed()
 
 
+def test_a_view_that_cannot_be_drawn_is_no_news_and_the_next_one_is(
+    page: Chrome, live: LiveServer
+) -> None:
+    live.engine.view = replace(small_view(), namespaces=[])
+    wait_for(lambda: state_of(page) == "gone")
+    assert "reload it" in text_of(page, "trouble-text")
+    assert drawn(page) == 4
+
+    live.engine.view = small_view()
+    wait_for(lambda: state_of(page) == "live")
+    assert "connected again" in log_of(page)[0]
+    assert complaints(page) == []
+
+
 def test_a_paused_page_asks_nothing(page: Chrome, live: LiveServer) -> None:
     at(page, "#pause").click()
     wait_for(lambda: state_of(page) == "paused")
@@ -244,6 +259,19 @@ def test_the_key_is_asked_for_kept_in_the_tab_and_sent(browser: Chrome) -> None:
         browser.refresh()
         wait_for(lambda: drawn(browser) == 4)
         assert browser.execute_script("return localStorage.length + document.cookie.length") == 0
+    finally:
+        server.stop()
+
+
+def test_a_key_of_any_letters_is_sent_as_the_server_reads_it(browser: Chrome) -> None:
+    server = LiveServer(dataclasses.replace(KEYED, api_key="clé-ключ"))
+    server.engine.view = small_view()
+    try:
+        browser.get(server.url)
+        wait_for(lambda: state_of(browser) == "key")
+        at(browser, "#key").send_keys("clé-ключ", Keys.ENTER)
+
+        wait_for(lambda: drawn(browser) == 4)
     finally:
         server.stop()
 

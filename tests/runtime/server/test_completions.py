@@ -4,7 +4,15 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.server.engine import CONTEXT_TOKENS, EOS, Server, served, text_ids
+from tests.runtime.server.engine import (
+    ASSISTANT,
+    CONTEXT_TOKENS,
+    EOS,
+    USER,
+    Server,
+    served,
+    text_ids,
+)
 
 PATH = "/v1/completions"
 
@@ -118,6 +126,23 @@ async def test_hidden_tokens_take_no_room_in_the_offsets(server: Server) -> None
 
     assert choice["text"] == "ab"
     assert choice["logprobs"]["text_offset"] == [0, 1, 1, 2]
+
+
+@served()
+async def test_a_control_token_that_the_prompt_spells_takes_its_room_in_the_echo(
+    server: Server,
+) -> None:
+    body = {"prompt": "<|User|>hi<|Assistant|>", "echo": True, "logprobs": 0, "max_tokens": 20}
+    server.engine.reply = "a<|User|>b"
+
+    choice = (await server.post(PATH, body)).json()["choices"][0]
+    ids = [USER, *text_ids("hi"), ASSISTANT]
+    by_ids = (await server.post(PATH, {**body, "prompt": ids})).json()["choices"][0]
+
+    assert choice["text"] == "<|User|>hi<|Assistant|>ab"
+    assert choice["logprobs"]["text_offset"] == [0, 8, 9, 10, 23, 24, 24, 25]
+    assert by_ids["text"] == "hiab"
+    assert by_ids["logprobs"]["text_offset"] == [0, 0, 1, 2, 2, 3, 3, 4]
 
 
 @served()

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from runtime.messages import State
 from runtime.server.health import HEARTBEAT_LIMIT_S
 from tests.runtime.server.engine import Server, served
 
@@ -68,6 +69,40 @@ async def test_a_full_queue_is_no_illness(server: Server) -> None:
     server.engine.refuse = "queue_full"
 
     assert (await server.client.get("/health_generate")).status_code == 200
+
+
+@pytest.mark.parametrize("counter", ["generation_tokens", "computed_prompt_tokens"])
+@served()
+async def test_a_probe_that_waits_for_a_row_is_answered_by_what_others_get(
+    server: Server, monkeypatch: pytest.MonkeyPatch, counter: str
+) -> None:
+    monkeypatch.setattr("runtime.server.health._LOOK_EVERY_S", 0.01)
+    server.engine.hold.clear()
+    server.manager.last_state = State(0, {counter: 5.0}, {})
+    probe = asyncio.ensure_future(server.client.get("/health_generate"))
+    await asyncio.sleep(0.1)
+    assert not probe.done()
+
+    server.manager.last_state = State(0, {counter: 6.0}, {})
+
+    assert (await probe).status_code == 200
+    assert server.manager.in_flight == 0
+
+
+@pytest.mark.parametrize("sent", [False, True])
+@served()
+async def test_a_client_that_aborts_everything_makes_no_server_ill(
+    server: Server, sent: bool
+) -> None:
+    server.engine.hold.clear()
+    probe = asyncio.ensure_future(server.client.get("/health_generate"))
+    while not (server.engine.requests if sent else server.manager.in_flight):
+        await asyncio.sleep(0)
+
+    assert await server.manager.abort(all=True) == 1
+
+    assert (await probe).status_code == 200
+    assert server.manager.in_flight == 0
 
 
 @served()

@@ -222,7 +222,7 @@ async def test_a_template_answers_too(server: Server) -> None:
     ("fields", "named"),
     [
         ({"max_tokens": None}, "max_tokens"),
-        ({"max_tokens": -1}, "max_new_tokens"),
+        ({"max_tokens": -1}, "max_tokens must be"),
         ({"temperature": -1}, "temperature"),
         ({"messages": []}, "messages"),
         (

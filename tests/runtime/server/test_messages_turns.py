@@ -195,6 +195,7 @@ def test_an_answer_can_be_begun() -> None:
     ("messages", "where"),
     [
         ([], "messages"),
+        ([user([]), user([])], "messages: none has any content"),
         ([user([{"type": "thinking", "thinking": "x"}])], r"messages\[0\].content\[0\]"),
         ([user(texts("a") + CALLS["content"][-1:])], r"messages\[0\].content\[1\]"),
         ([user("a"), {"role": "assistant", "content": RESULTS["content"]}], r"messages\[1\]"),

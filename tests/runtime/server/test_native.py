@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from runtime.messages import Logprobs, TokenLogprobs
+from runtime.server.native import SLICE_ROWS, Shown
+from runtime.server.runs import Answer
 from tests.runtime.server.engine import EOS, Server, served, text_ids
 
 GREEDY: dict[str, Any] = {"temperature": 0, "max_new_tokens": 3}
@@ -125,6 +128,41 @@ async def test_log_probabilities_have_their_layout(server: Server, stream: bool)
     assert meta["output_token_ids_logprobs"] == [[[-1.5, 5, "&"]], [[-1.5, 5, "&"]]]
 
 
+def test_many_log_probabilities_are_rendered_in_turns() -> None:
+    async def test() -> None:
+        answer, asked = Answer(), Logprobs(0, top=1)
+        count = 5 * SLICE_ROWS // 2
+        answer.logprobs.extend(TokenLogprobs([-0.5] * count, [7] * count, [[(-0.5, 7)]] * count))
+        shown = Shown(answer, "a")
+
+        working = asyncio.ensure_future(shown.catch_up(asked, None))
+        await asyncio.sleep(0)
+        first = len(shown.output.tokens)
+        await working
+
+        assert first == SLICE_ROWS // 2
+        assert shown.output.tokens == [[-0.5, 7, None]] * count
+        assert shown.output.top == [[[-0.5, 7, None]]] * count
+
+    asyncio.run(test())
+
+
+@served()
+async def test_a_stream_whose_every_chunk_would_repeat_megabytes_is_refused(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.server.native.MAX_STREAMED_PROMPT_LOGPROBS", 3)
+    body = {"text": "hi", "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1}
+
+    streamed = await server.post("/generate", {**body, "stream": True})
+    whole = await server.post("/generate", body)
+    later = await server.post("/generate", {**body, "stream": True, "logprob_start_len": 1})
+
+    assert streamed.status_code == 400
+    assert "would repeat 4 log-probabilities" in streamed.json()["error"]["message"]
+    assert (whole.status_code, later.status_code) == (200, 200)
+
+
 @served()
 async def test_by_default_only_the_output_has_log_probabilities(server: Server) -> None:
     body = {"text": "hi", "sampling_params": GREEDY, "return_logprob": True}
@@ -162,6 +200,20 @@ async def test_an_aborted_request_gives_what_there_is(server: Server) -> None:
     assert last["meta_info"]["finish_reason"]["type"] == "abort"
     assert done == "[DONE]"
     assert len(server.engine.aborted) == 1
+
+
+@served()
+async def test_a_rid_that_a_batch_and_a_single_request_have_means_both(server: Server) -> None:
+    server.engine.hold.clear()
+    bodies = [{"text": ["a", "b"], "rid": "r"}, {"text": "c", "rid": "r"}]
+    waiting = [asyncio.ensure_future(server.post("/generate", body)) for body in bodies]
+    while len(server.engine.requests) < 3:
+        await asyncio.sleep(0)
+
+    aborted = await server.post("/abort_request", {"rid": "r"})
+
+    assert aborted.json() == {"aborted": 3}
+    assert [(await reply).status_code for reply in waiting] == [200, 200]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -39,6 +39,20 @@ def test_offsets_go_on_from_piece_to_piece_and_count_characters() -> None:
     assert offsets == [0, 1, 2, 2, 3, 3, 3, 3]
 
 
+def test_offsets_count_bytes_that_are_no_character_as_the_text_shows_them() -> None:
+    tokenizer = TextTokenizer(byte_tokenizer(), {})
+    legacy = LegacyLogprobs(Speller(tokenizer), frozenset())
+    accent, smile = text_ids("é"), text_ids("\U0001f600")
+    # A stray end, a beginning that nothing ends, a character that is cut short, one that is whole.
+    ids = [accent[1], *text_ids("a"), accent[0], *text_ids("b"), *smile[:2], *text_ids("c"), *smile]
+
+    told = legacy.render(TokenLogprobs([-1.0] * len(ids), ids), top=False)
+
+    text = tokenizer.decode(ids)
+    assert [text[at] for at in told["text_offset"][:-3]] == list("\ufffda\ufffdb\ufffdcc\U0001f600")
+    assert text == "\ufffda\ufffdb\ufffdc\U0001f600"
+
+
 def test_the_sampled_token_is_among_the_alternatives() -> None:
     legacy = LegacyLogprobs(Speller(TextTokenizer(byte_tokenizer(), {})), frozenset())
     a, b = text_ids("ab")

@@ -78,6 +78,28 @@ async def test_a_completion_that_cannot_be_served_is_refused(server: Server, nam
     assert not server.engine.requests
 
 
+@pytest.mark.parametrize(
+    ("fields", "param", "message"),
+    [
+        ({"max_tokens": -1}, "max_tokens", "max_tokens must be between 0 and 2147483647, got -1"),
+        ({"min_tokens": -1}, "min_tokens", "min_tokens must be between 0 and 2147483647, got -1"),
+        (
+            {"min_tokens": 3, "max_tokens": 2},
+            "min_tokens",
+            "min_tokens must be at most max_tokens (2), got 3",
+        ),
+    ],
+)
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@served()
+async def test_a_refused_length_is_named_as_it_was_sent(
+    server: Server, path: str, fields: dict[str, int], param: str, message: str
+) -> None:
+    error = (await server.post(path, {"messages": HI, "prompt": "x", **fields})).json()["error"]
+
+    assert (error["param"], error["message"]) == (param, message)
+
+
 @served()
 async def test_harmless_and_null_fields_are_taken(server: Server) -> None:
     names = ("n", "stop", "temperature", "seed", "stream", "logit_bias", "tools", "stream_options")

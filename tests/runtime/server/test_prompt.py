@@ -6,7 +6,15 @@ import pytest
 
 from runtime.messages import unpack_ids
 from runtime.server.prompt import MAX_SEGMENTS
-from tests.runtime.server.engine import ASSISTANT, BOS, USER, Server, served, text_ids
+from tests.runtime.server.engine import (
+    ASSISTANT,
+    BOS,
+    USER,
+    V4_CONTEXT_TOKENS,
+    Server,
+    served,
+    text_ids,
+)
 
 ONE: dict[str, Any] = {"max_new_tokens": 1}
 
@@ -60,6 +68,57 @@ async def test_a_v4_chat_may_end_with_its_messages(server: Server) -> None:
     assert decode(opened) == decode(closed) + "<｜Assistant｜></think>"
     assert opened[: len(closed)] == closed
     assert decode(begun) == decode(opened) + "Yes"
+
+
+ENDLESS = "hello " * 30_000
+ENDLESS_CHAT: list[dict[str, Any]] = [
+    {"role": "user", "content": ENDLESS[:90_000]},
+    {"role": "assistant", "content": ENDLESS[90_000:]},
+]
+
+HI = [{"role": "user", "content": "hi"}]
+ENDLESS_TOOL = {"type": "function", "function": {"name": "f", "description": ENDLESS}}
+ENDLESS_CALL = [
+    {
+        "role": "assistant",
+        "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": {"x": ENDLESS}}}],
+    },
+    {"role": "tool", "tool_call_id": "a", "content": "ok"},
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/generate", {"text": ENDLESS}),
+        ("/generate", {"prompt_parts": {"segments": [ENDLESS[:90_000], [65], ENDLESS[90_000:]]}}),
+        ("/generate", {"prompt_parts": {"messages": ENDLESS_CHAT}}),
+        ("/score", {"text": ENDLESS, "choices": ["a"]}),
+        ("/v1/completions", {"prompt": ["hi", ENDLESS]}),
+        ("/v1/chat/completions", {"messages": ENDLESS_CHAT}),
+        ("/v1/chat/completions", {"messages": HI, "tools": [ENDLESS_TOOL]}),
+        ("/v1/chat/completions", {"messages": [*HI, *ENDLESS_CALL]}),
+        ("/v1/messages", {"model": "default", "max_tokens": 1, "messages": ENDLESS_CHAT}),
+    ],
+)
+@served(v4=True)
+async def test_an_endless_text_is_refused_by_its_beginning(
+    server: Server, path: str, body: dict[str, Any]
+) -> None:
+    reply = await server.post(path, body)
+
+    assert reply.status_code == 400
+    assert f"more than {2 * V4_CONTEXT_TOKENS} tokens" in reply.json()["error"]["message"]
+
+
+@served()
+async def test_an_endless_chat_for_a_template_is_refused_by_its_beginning(server: Server) -> None:
+    text = "x" * (17 * server.manager.limits.context_tokens)
+    message = {"role": "user", "content": text}
+    reply = await server.post("/v1/chat/completions", {"messages": [message]})
+
+    assert reply.status_code == 400
+    assert "has more than" in reply.json()["error"]["message"]
 
 
 @served()

@@ -112,9 +112,9 @@ def test_a_batch_is_known_by_its_name_while_it_runs() -> None:
     calls = [GenerateCall(SamplingSpec(), text="x", rid=rid) for rid in ("r_0", "r_1")]
 
     with batches.named("r", calls):
-        assert batches.members("r") == ["r_0", "r_1"]
+        assert batches.members("r") == ["r_0", "r_1", "r"]
         assert batches.members("other") == ["other"]
         with pytest.raises(BadRequest), batches.named("r", calls):
             pass
-        assert batches.members("r") == ["r_0", "r_1"]
+        assert batches.members("r") == ["r_0", "r_1", "r"]
     assert batches.members("r") == ["r"]

@@ -138,3 +138,19 @@ async def test_a_client_that_leaves_takes_its_scores_along(server: Server) -> No
         await asyncio.sleep(0)
 
     assert server.manager.in_flight == 0
+
+
+@served()
+async def test_an_aborted_score_says_so(server: Server) -> None:
+    server.engine.hold.clear()
+    work = asyncio.ensure_future(server.post("/score", {"text": "a", "choices": ["no"]}))
+    while not server.engine.requests:
+        await asyncio.sleep(0)
+
+    aborted = await server.post("/abort_request", {"abort_all": True})
+    reply = await work
+
+    assert aborted.json() == {"aborted": 1}
+    assert reply.status_code == 499
+    assert reply.json() == {"error": {"message": "aborted on request"}}
+    assert server.manager.in_flight == 0

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from runtime.server.tokenize import MAX_CHARS, MAX_TOKENS
 from tests.runtime.server.engine import (
     ASSISTANT,
     BOS,
@@ -31,6 +32,24 @@ async def test_several_texts_give_several_lists(server: Server) -> None:
 
     assert reply["tokens"] == [text_ids("a"), text_ids("bc")]
     assert reply["count"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {"prompt": "a" * (MAX_CHARS + 1)}),
+        ("/tokenize", {"prompt": ["a" * (MAX_CHARS // 2)] * 3}),
+        ("/detokenize", {"tokens": [1] * (MAX_TOKENS + 1)}),
+    ],
+)
+@served()
+async def test_what_would_take_memory_without_end_is_refused(
+    server: Server, path: str, body: dict[str, Any]
+) -> None:
+    reply = await server.post(path, body)
+
+    assert reply.status_code == 400
+    assert "send parts" in reply.json()["error"]["message"]
 
 
 @served()

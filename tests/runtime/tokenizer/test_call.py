@@ -1,6 +1,7 @@
 """What a call may hold, and what becomes of it."""
 
 import itertools
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,64 @@ def test_exactly_one_of_text_and_ids_is_needed(text: str | None, ids: list[int] 
 def test_an_empty_text_is_refused(tokenizer: TextTokenizer) -> None:
     with pytest.raises(BadRequest, match="empty"):
         pack_prompt(GenerateCall(SamplingSpec(), text=""), tokenizer, LIMITS)
+
+
+class _Watched(TextTokenizer):
+    """Counts the characters that are tokenised."""
+
+    characters = 0
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        self.characters += len(text)
+        return super().encode(text, add_special_tokens=add_special_tokens)
+
+
+def test_of_a_text_that_cannot_fit_only_the_beginning_is_tokenised() -> None:
+    tokenizer = _Watched(byte_tokenizer(), {})
+
+    with pytest.raises(PromptTooLong, match="more than 64 tokens"):
+        pack_prompt(GenerateCall(SamplingSpec(), text="hello " * 100_000), tokenizer, LIMITS)
+
+    assert tokenizer.characters == 16 * LIMITS.context_tokens
+
+
+def test_more_ids_than_the_context_holds_are_not_even_looked_at() -> None:
+    call = GenerateCall(SamplingSpec(), input_ids=[-1] * (LIMITS.context_tokens + 1))
+
+    with pytest.raises(PromptTooLong, match=f"has {LIMITS.context_tokens + 1} tokens"):
+        pack_prompt(call, TextTokenizer(None, {}), LIMITS)
+
+
+def test_a_long_text_of_few_tokens_is_no_endless_one() -> None:
+    backend = byte_tokenizer()
+    backend.add_tokens(["-" * 50])
+    call = GenerateCall(SamplingSpec(), text="-" * 50 * LIMITS.context_tokens)
+
+    prompt = pack_prompt(call, TextTokenizer(backend, {}), LIMITS)
+
+    assert len(unpack_ids(prompt)) == LIMITS.context_tokens
+
+
+@pytest.mark.parametrize(
+    ("tokens", "choices", "asked", "fits"),
+    [
+        (40_000, 1, Logprobs(0, top=20), True),
+        (40_000, 1, Logprobs(0, top=128), False),
+        (40_000, 1, Logprobs(39_000, top=128), True),
+        (40_000, 1, Logprobs(1 << 30, top=128), True),
+        (4_000, 64, Logprobs(0, top=20), False),
+        (4_000, 2, Logprobs(0, token_ids=tuple(range(600))), False),
+        (1 << 20, 1, Logprobs(0), True),
+    ],
+)
+def test_log_probabilities_of_a_prompt_are_bounded_in_all(
+    tokens: int, choices: int, asked: Logprobs, fits: bool
+) -> None:
+    limits = Limits(context_tokens=1 << 21, vocab_size=VOCAB)
+    call = GenerateCall(SamplingSpec(n=choices), input_ids=[1], logprobs=asked)
+
+    with nullcontext() if fits else pytest.raises(BadRequest, match="at most 4194304 in all"):
+        make_requests(call, bytes(4 * tokens), limits, seed=0, ids=itertools.count())
 
 
 def test_each_choice_becomes_a_request_with_a_seed_of_its_own() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from dataclasses import replace
 
 import pytest
 
@@ -135,6 +136,40 @@ def test_abort_goes_by_the_exact_label() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("how", ["abort", "drain"])
+def test_an_aborted_call_that_does_not_stream_gets_what_the_scheduler_kept_of_it(how: str) -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            reading = asyncio.create_task(collect(manager, replace(call([1]), stream=False)))
+            (sent,) = await fake.saw(Generate)
+            ending = manager.abort(all=True) if how == "abort" else manager.drain(0.01)
+            ending = asyncio.create_task(ending)
+            await fake.saw(Abort)
+            kept = Output(sent.request_id, token_ids=[7, 8], finish="abort", error="on request")
+            fake.send(Outputs([kept]))
+
+            assert await ending == 1
+            (delta,) = await reading
+            assert (delta.token_ids, delta.completion_tokens) == ([7, 8], 2)
+            assert delta.finish == Finish("abort", message="on request")
+
+    run(test)
+
+
+def test_a_scheduler_that_says_nothing_holds_up_no_abort(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.tokenizer.manager._LAST_WORDS_S", 0.01)
+
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            reading = asyncio.create_task(collect(manager, replace(call([1]), stream=False)))
+            await fake.saw(Generate)
+
+            assert await manager.abort(all=True) == 1
+            assert [d.finish and d.finish.type for d in await reading] == ["abort"]
+
+    run(test)
+
+
 def test_a_dead_engine_fails_everybody_and_refuses_new_calls() -> None:
     async def test() -> None:
         async with running(silent) as (manager, fake):
@@ -171,6 +206,18 @@ def test_draining_lets_running_requests_finish() -> None:
 
             assert await draining == 0
             assert (await reading)[-1].finish == Finish("length")
+
+    run(test)
+
+
+def test_a_closed_manager_refuses_what_wants_its_threads() -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, _):
+            await manager.drain(0.0)
+            manager.close()
+
+            with pytest.raises(Unavailable, match="shutting down"):
+                await manager.tokenize("a")
 
     run(test)
 

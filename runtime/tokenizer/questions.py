@@ -1,0 +1,56 @@
+"""Questions to the scheduler that it answers between two steps."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from runtime.errors import Unavailable
+from runtime.ipc import ManagerSocket
+from runtime.messages import CacheView, Flush, Flushed, GetCache, GetState, State
+from runtime.profile_messages import Profiled, StartProfile, StopProfile
+
+Question = Flush | GetState | GetCache | StartProfile | StopProfile
+AnyAnswer = Flushed | State | CacheView | Profiled
+Answer = TypeVar("Answer", Flushed, State, CacheView, Profiled)
+
+
+class Questions:
+    """Sends questions, and hands each answer to whoever asked. Of one event loop."""
+
+    def __init__(self, socket: ManagerSocket, ids: Iterator[int]) -> None:
+        """Ask over `socket`; `ids` are used by nothing else."""
+        self._socket = socket
+        self._ids = ids
+        self._open: dict[int, asyncio.Future[AnyAnswer]] = {}
+        self._gone = ""
+
+    async def ask(self, question: Callable[[int], Question], answer: type[Answer]) -> Answer:
+        """Return the answer to what `question` makes of an id.
+
+        Raises Unavailable where none will come.
+        """
+        if self._gone:
+            raise Unavailable(self._gone)
+        call_id = next(self._ids)
+        future = asyncio.get_running_loop().create_future()
+        self._open[call_id] = future
+        try:
+            self._socket.send(question(call_id))
+            reply = await future
+        finally:
+            del self._open[call_id]
+        assert isinstance(reply, answer)
+        return reply
+
+    def answered(self, message: AnyAnswer) -> None:
+        """Take in an answer; who asked may have gone."""
+        future = self._open.get(message.call_id)
+        if future is not None and not future.done():
+            future.set_result(message)
+
+    def fail(self, gone: str) -> None:
+        """Tell all who wait, and who asks from now on, why there will be no answer."""
+        self._gone = gone
+        for future in self._open.values():
+            if not future.done():
+                future.set_exception(Unavailable(gone))

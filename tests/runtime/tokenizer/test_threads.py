@@ -1,0 +1,37 @@
+"""Tests of runtime.tokenizer.threads."""
+
+import asyncio
+import threading
+
+import pytest
+
+from runtime.errors import Unavailable
+from runtime.tokenizer.threads import LONG_CHARS, TokeniserThreads
+
+
+def test_no_short_text_waits_for_long_ones() -> None:
+    async def test() -> None:
+        threads, go = TokeniserThreads(), threading.Event()
+        waits = asyncio.gather(*(threads.run(go.wait, chars=LONG_CHARS) for _ in range(8)))
+        await asyncio.sleep(0)
+
+        assert await threads.run(lambda: "ids", chars=LONG_CHARS - 1) == "ids"
+        assert not waits.done()
+
+        go.set()
+        assert await waits == [True] * 8
+        threads.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("chars", [0, LONG_CHARS])
+def test_closed_threads_take_no_more(chars: int) -> None:
+    async def test() -> None:
+        threads = TokeniserThreads()
+        threads.close()
+
+        with pytest.raises(Unavailable, match="shutting down"):
+            await threads.run(lambda: None, chars=chars)
+
+    asyncio.run(test())
