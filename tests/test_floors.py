@@ -42,6 +42,7 @@ BASE = {
     "kv_events_config",
     *("messages", "profile_messages"),
     "sampling",
+    "schema_reference",
     "version",
 }
 RUNTIME_ORDER: dict[str, set[str]] = {

@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
         code = 130
     if results.outcomes:
         print(report(results))
-        _keep(options, results)
+        code = code if _keep(options, results) else code or 1
     return code
 
 
@@ -125,7 +125,8 @@ def _count(options: Options, variant: Variant, cases: Sequence[Case]) -> int:
     return len(cases) * (1 + len(_conditions(options, variant)))
 
 
-def _keep(options: Options, results: Results) -> None:
+def _keep(options: Options, results: Results) -> bool:
+    """Write the files that are asked for; tell which could not be, and return whether all were."""
     head = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
@@ -133,14 +134,19 @@ def _keep(options: Options, results: Results) -> None:
         "model": None if options.model_path is None else options.model_path.name,
         "options": options.told(),
     }
-    if options.json is not None:
-        write_json(options.json, head, results)
-    if options.csv is not None:
-        write_csv(options.csv, results)
-    if options.card is not None:
-        write_card(options.card, results)
-    if options.plot is not None:
-        write_plot(options.plot, results)
+    good = True
+    for path, write in (
+        (options.json, lambda path: write_json(path, head, results)),
+        (options.csv, lambda path: write_csv(path, results)),
+        (options.card, lambda path: write_card(path, results)),
+        (options.plot, lambda path: write_plot(path, results)),
+    ):
+        try:
+            _ = path is None or write(path)
+        except OSError as fault:
+            print(f"error: {type(fault).__name__}: {fault}", file=sys.stderr)
+            good = False
+    return good
 
 
 if __name__ == "__main__":

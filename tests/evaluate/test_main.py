@@ -7,6 +7,9 @@ import pytest
 
 from tests.evaluate.__main__ import main
 from tests.evaluate.conditions import CONDITIONS
+from tests.evaluate.options import Options
+from tests.evaluate.results import Results
+from tests.evaluate.test_tally import outcome
 
 
 def test_a_server_that_is_not_there_is_told_in_one_line(
@@ -23,6 +26,21 @@ def test_a_server_that_does_not_start_is_told_with_its_own_words(
 
     assert main(argv) == 1
     assert "--context-length 0 must be at least 1" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_takes_none_of_the_others_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def evaluate(options: Options, results: Results) -> None:
+        results.outcomes.append(outcome("f", right=True))
+
+    monkeypatch.setattr("tests.evaluate.__main__.evaluate", evaluate)
+    missing, table = tmp_path / "no" / "run.json", tmp_path / "run.csv"
+
+    assert main(["--json", str(missing), "--csv", str(table)]) == 1
+
+    assert capsys.readouterr().err.startswith("error: FileNotFoundError")
+    assert len(table.read_text().splitlines()) == 2
 
 
 def test_all_conditions_happen_on_a_real_server(

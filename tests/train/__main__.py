@@ -61,6 +61,8 @@ def _options(ranks: Ranks) -> argparse.Namespace:
         parser.error("--resume and --take-up exclude each other")
     if options.at is not None and options.take_up is None:
         parser.error("--at says where to --take-up")
+    if (options.out / STATE).is_dir() and not options.resume and options.take_up is None:
+        parser.error(f"{options.out} holds a run: --resume goes on with it, another --out begins")
     if options.take_up is not None and ranks.leads:
         fault = _take_tokenizer(options)
         if fault:

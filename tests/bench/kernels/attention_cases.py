@@ -2,8 +2,8 @@
 
 `python -m tests.bench.kernels.attention_cases [op ...]` measures all backends that run here and
 prints a table; `op.NAME=number` among the arguments changes a constant of the op's Triton kernels,
-such as TILE or STAGES, for this run. `cases` are those that the registry chose, for `python -m
-tests.bench.kernels`. Attention of many queries is bound by arithmetic: hence the operations.
+such as TILE or STAGES, for this run. Attention of many queries is bound by arithmetic: hence the
+operations, and why `python -m tests.bench.kernels`, whose floors are bytes, leaves it to this.
 """
 
 import importlib
@@ -26,10 +26,9 @@ from jit_kernels.paged_rows.reference import store_rows
 from jit_kernels.prefill_indices import BlockList, prefill_index
 from jit_kernels.translate_blocks import translate_blocks
 from jit_kernels.vendor_library import why_no_flash_mla
-from tests.bench.kernels.case import Case, Limit
 from tests.bench.kernels.timing import copy_bandwidth, graph_us, input_sets
 
-__all__ = ["AttentionCase", "attention_cases", "cases"]
+__all__ = ["AttentionCase", "attention_cases"]
 
 RECORDS = PageLayout(page_rows=64, data_bytes=576, scale_bytes=8, page_bytes=37440)
 V4 = PageSizes(page=256, swa_page=64, window=128)
@@ -70,12 +69,6 @@ class AttentionCase:
     moved_bytes: int
     operations: int
     prepare: Callable[[], Callable[[], Any]]
-
-
-def cases() -> Iterator[Case]:
-    """Yield the cases of the backends that the registry chose, without limits of their own."""
-    for case in attention_cases([ANY]):
-        yield Case(case.op, case.shape, case.moved_bytes, case.prepare, Limit())
 
 
 def attention_cases(backends: list[str], *, shrink: int = 1) -> Iterator[AttentionCase]:

@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
         if options.plot is not None:
             load_matplotlib()
         return asyncio.run(_main(options))
-    except (NoMatplotlib, RuntimeError, ValueError, httpx.HTTPError) as fault:
+    except (NoMatplotlib, OSError, RuntimeError, ValueError, httpx.HTTPError) as fault:
         print(f"error: {type(fault).__name__}: {fault}", file=sys.stderr)
         return 1
 

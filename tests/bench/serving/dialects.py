@@ -8,6 +8,8 @@ from tests.bench.serving.outcome import Outcome
 from tests.bench.serving.prompt import Prompt
 
 Json = dict[str, Any]
+# How an answer ends that the server gave up; clients get what there was by then.
+_GIVEN_UP = ("abort", "error")
 
 
 class Dialect(Protocol):
@@ -60,6 +62,7 @@ class Native:
             outcome.answer_ids.extend(ids)
         outcome.output_tokens = count
         outcome.arrived(now_s, count)
+        _note_end(outcome, (meta.get("finish_reason") or {}).get("type"))
 
 
 @dataclass(slots=True)
@@ -89,6 +92,7 @@ class Completions:
             ids: Sequence[int] = choice.get("token_ids") or ()
             outcome.answer_ids.extend(ids)
             outcome.answer_text += choice.get("text") or ""
+            _note_end(outcome, choice.get("finish_reason"))
             news += len(ids) or bool(choice.get("text"))
         _read_usage(event, outcome, now_s, news=news)
 
@@ -120,6 +124,7 @@ class Chat:
             thought = delta.get("reasoning_content") or delta.get("reasoning")
             outcome.reasoned = outcome.reasoned or bool(thought)
             outcome.answer_text += delta.get("content") or ""
+            _note_end(outcome, choice.get("finish_reason"))
             news += bool(thought or delta.get("content"))
         _read_usage(event, outcome, now_s, news=news)
 
@@ -135,6 +140,11 @@ def make_dialect(
             return Completions(model, extra or {}, plain)
         case _:
             return Chat(model, extra or {}, plain)
+
+
+def _note_end(outcome: Outcome, finish: str | None) -> None:
+    if finish in _GIVEN_UP:
+        outcome.error = f"the server ended it: {finish}"
 
 
 def _openai_fields(plain: bool) -> Json:

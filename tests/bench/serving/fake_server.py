@@ -28,6 +28,7 @@ class FakeServer:
     hit         cached tokens it reports
     refuse      status with which it refuses every request; 0 for none
     break_off   end each stream with an error after its first token
+    abort       end each stream with the finish "abort" after its first token
     tells_ids   whether `/v1/completions` tells token ids
     cut         bytes at a time in which streams are sent; 0: an event at a time
     """
@@ -39,6 +40,7 @@ class FakeServer:
         self.hit = 3
         self.refuse = 0
         self.break_off = False
+        self.abort = False
         self.tells_ids = True
         self.cut = 0
         self.url = ""
@@ -81,7 +83,13 @@ class FakeServer:
             if self.break_off and k:
                 yield json.dumps({"error": {"message": "broke"}})
                 return
-            yield json.dumps(self._native(body, k) if native else self._openai(body, k))
+            event = self._native(body, k) if native else self._openai(body, k)
+            if self.abort:
+                finish = event["meta_info"] if native else event["choices"][0]
+                finish["finish_reason"] = {"type": "abort"} if native else "abort"
+            yield json.dumps(event)
+            if self.abort:
+                break
         if not native:
             yield json.dumps({"choices": [], "usage": self._usage(body, count)})
         yield "[DONE]"

@@ -53,8 +53,9 @@ class Options:
         return {k: str(v) if isinstance(v, Path) else v for k, v in values.items()}
 
     def numbers(self) -> str:
-        """Return what tells runs of one workload apart: its numbers, and how many run at once."""
+        """Return what tells runs of one workload apart: its numbers, when and how many run."""
         told = dataclasses.asdict(cast(Any, self.recipe))
+        told |= {"request_rate": None if math.isinf(self.request_rate) else self.request_rate}
         told |= {"max_concurrency": self.max_concurrency, "prefill_first": self.prefill_first}
         return " ".join(f"{name}={value}" for name, value in told.items() if value)
 

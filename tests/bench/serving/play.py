@@ -74,9 +74,14 @@ async def _warm_up(
 ) -> None:
     """Send prompts as long as the first ones, which share nothing with them."""
     rng = random.Random(f"warm-up {options.seed}")
+    firsts = [workload.calls[root] for root in workload.roots[: options.warmup_requests]]
     calls = [
-        Call(rng.choices(range(vocab_size), k=len(call.system) + len(call.user)), _WARMUP_TOKENS)
-        for call in (workload.calls[root] for root in workload.roots[: options.warmup_requests])
+        # No longer than the call itself: a server may have room for just so many tokens.
+        Call(
+            rng.choices(range(vocab_size), k=len(call.system) + len(call.user)),
+            min(call.output_tokens, _WARMUP_TOKENS),
+        )
+        for call in firsts
     ]
     await _send_untimed(client, dialect, calls, Arrival())
 

@@ -70,7 +70,8 @@ def _counts(summary: Summary) -> Iterator[str]:
     yield _row("Cache hit rate (%):", _number(_percent(summary.cached_share)))
     yield _row("Ideal hit rate (%):", _number(_percent(summary.ideal_share)))
     if (summary.cached_share or 0.0) > (summary.ideal_share or 0.0) + 1e-9:
-        yield "  more than ideal: the cache was not empty (--flush-cache empties it)"
+        yield "  more than ideal: the cache was not empty (--flush-cache empties it),"
+        yield "  or the server counts other tokens than the ideal, as it does of a chat"
 
 
 def _latencies(spread: Spread) -> Iterator[str]:

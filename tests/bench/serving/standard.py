@@ -88,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
         try:
             played = asyncio.run(play(parse([*run.flags, *shared])))
             keep(played)
-        except (RuntimeError, ValueError, httpx.HTTPError) as fault:
+        except (OSError, RuntimeError, ValueError, httpx.HTTPError) as fault:
             print(f"error: {run.name}: {type(fault).__name__}: {fault}", file=sys.stderr)
             return 1
         failed += played.summary.errors

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tests.bench.serving.outcome import Outcome
 from tests.bench.serving.perfect_cache import PerfectCache
 from tests.bench.serving.prompt import Asked
@@ -149,8 +151,14 @@ def _steady_tokens_per_s(good: Sequence[Outcome]) -> float | None:
     end_s = min((arrivals[-1][0] for arrivals in streams), default=0.0)
     if end_s <= start_s:
         return None
-    inside = ([n for now_s, n in arrivals if start_s <= now_s <= end_s] for arrivals in streams)
-    return sum(counts[-1] - counts[0] for counts in inside if counts) / (end_s - start_s)
+    came = sum(_tokens_at(end_s, arrivals) - _tokens_at(start_s, arrivals) for arrivals in streams)
+    return came / (end_s - start_s)
+
+
+def _tokens_at(time_s: float, arrivals: Sequence[tuple[float, int]]) -> float:
+    """Return how far an answer was: tokens that came together share the time since those before."""
+    times, counts = zip(*arrivals, strict=True)
+    return float(np.interp(time_s, times, counts))
 
 
 def by_group(asked: Sequence[Asked], ideal: Sequence[int]) -> dict[str, Summary]:

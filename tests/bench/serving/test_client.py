@@ -9,6 +9,7 @@ from tests.bench.serving.client import Client, StreamLines
 from tests.bench.serving.dialects import make_dialect
 from tests.bench.serving.fake_server import FakeServer, fake_server
 from tests.bench.serving.options import APIS
+from tests.bench.serving.outcome import Outcome
 from tests.bench.serving.prompt import Prompt
 from tests.bench.serving.server_facts import ask_facts
 from tests.bench.serving.workload import Call
@@ -89,6 +90,71 @@ def test_failures_are_outcomes(api: str) -> None:
         assert refused.error == '429 {"error":{"message":"no"}}'
 
     with_server(test)
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_an_answer_that_the_server_gave_up_is_a_failure(api: str) -> None:
+    async def test(server: FakeServer, client: Client) -> None:
+        server.abort = True
+        outcome = await client.send(make_dialect(api, "fake"), PROMPT, 4)
+
+        assert outcome.error == "the server ended it: abort"
+        assert len(outcome.arrivals) == 1
+
+    with_server(test)
+
+
+async def closing_early(*replies: bytes, after_s: float = 0.0) -> tuple[asyncio.Server, list[int]]:
+    """Return a server that ends its nth connection after the nth reply, and the replies' sizes."""
+    sent: list[int] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b'"stream":true}')
+        reply = replies[len(sent)]
+        sent.append(len(reply))
+        await asyncio.sleep(0.0 if reply else after_s)
+        writer.write(reply)
+        writer.close()
+        await writer.wait_closed()
+
+    return await asyncio.start_server(answer, "127.0.0.1", 0), sent
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+EVENT = b'data: {"output_ids": [7], "meta_info": {"completion_tokens": 1}}\n\n'
+WHOLE = HEAD + b"%x\r\n%s\r\n0\r\n\r\n" % (len(EVENT), EVENT)
+
+
+async def send_to(server: asyncio.Server) -> Outcome:
+    """Return what came of one request."""
+    port = server.sockets[0].getsockname()[1]
+    async with asyncio.timeout(20), server, Client(f"http://127.0.0.1:{port}") as client:
+        return await client.send(make_dialect("generate", "m"), PROMPT, 1)
+
+
+def test_a_reply_that_breaks_off_before_its_first_token_is_a_failure_and_not_asked_again() -> None:
+    async def scenario() -> None:
+        server, sent = await closing_early(HEAD, WHOLE)
+
+        outcome = await send_to(server)
+
+        assert (outcome.error or "").startswith("RemoteProtocolError")
+        assert sent == [len(HEAD)]
+
+    asyncio.run(scenario())
+
+
+def test_time_lost_to_a_connection_that_was_closed_counts() -> None:
+    async def scenario() -> None:
+        server, sent = await closing_early(b"", WHOLE, after_s=0.05)
+
+        outcome = await send_to(server)
+
+        assert (outcome.error, sent) == (None, [0, len(WHOLE)])
+        assert outcome.ttft_s is not None
+        assert outcome.ttft_s > 0.04
+
+    asyncio.run(scenario())
 
 
 def test_a_server_that_is_not_there_is_an_outcome() -> None:

@@ -63,6 +63,20 @@ def test_prefilled_prompts_are_not_part_of_the_run() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("answer", [1, 20])
+def test_a_warm_up_wants_no_more_room_than_the_run(answer: int) -> None:
+    async def run() -> None:
+        async with fake_server() as server:
+            sizes = ["--requests", "1", "--input-tokens", "6", "--output-tokens", str(answer)]
+
+            await play(parse(["random", "--url", server.url, "--quiet", *sizes]))
+
+            asked = [body["sampling_params"]["max_new_tokens"] for body in server.bodies]
+            assert asked == [min(answer, 8), answer]
+
+    asyncio.run(run())
+
+
 def test_the_set_is_run_told_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "runs.csv"
 

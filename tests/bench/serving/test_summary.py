@@ -103,6 +103,14 @@ def test_the_steady_rate_counts_while_every_answer_is_streaming() -> None:
     assert summarise(asked, [0, 0]).steady_tokens_per_s == pytest.approx(4 + 2)
 
 
+def test_the_steady_rate_is_that_of_the_server_however_many_tokens_come_together() -> None:
+    asked = two_turns()
+    for one, late_s in zip(asked, (0.0, 1.0), strict=True):
+        one.outcome.arrivals = [(late_s + 4.0 * k, 4 * (k + 1)) for k in range(3)]
+
+    assert summarise(asked, [0, 0]).steady_tokens_per_s == pytest.approx(2.0)
+
+
 def test_without_a_common_time_there_is_no_steady_rate() -> None:
     assert summarise(two_turns(), [0, 0]).steady_tokens_per_s is None
     assert summarise([], []).steady_tokens_per_s is None
@@ -150,6 +158,7 @@ def test_more_hits_than_there_could_be_are_explained() -> None:
     text = report("w", ServerFacts("u", "1", "m", None), summarise(asked, ideal_hits(asked)), {})
 
     assert "the cache was not empty" in text
+    assert "counts other tokens than the ideal, as it does of a chat" in text
 
 
 def test_a_report_of_failures_says_what_went_wrong() -> None:
