@@ -2,7 +2,9 @@
 //
 // A kernel that is launched early waits before it reads what other launches write and before it
 // writes, and lets the next one begin only then. So when a kernel begins, all launches of its stream
-// have ended but the one before it: what that one does not touch may be read without waiting.
+// have ended but the one before it: what that one does not touch is settled, and may be read without
+// waiting, past the L1 cache, which still holds what other launches found there. Who has waited has
+// waited for all launches before, also for those that a launch between them did not wait for.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,6 +19,18 @@ __device__ inline void let_next_begin() { cudaTriggerProgrammaticLaunchCompletio
 __device__ inline void take_turn() {
     await_launch_before();
     let_next_begin();
+}
+
+// Take this turn or none, without a branch: at one the compiler would wait for all that is asked for.
+__device__ inline void take_turn_if(bool now) {
+    asm volatile(
+        "{\n"
+        ".reg .pred now;\n"
+        "setp.ne.b32 now, %0, 0;\n"
+        "@now griddepcontrol.wait;\n"
+        "@now griddepcontrol.launch_dependents;\n"
+        "}" ::"r"((int)now)
+        : "memory");
 }
 
 // The attribute of a launch that may begin early; with `early` false it is like any other.

@@ -145,6 +145,7 @@ def fp8_linear_of(
     eps: float = 0.0,
     out_dtype: torch.dtype = torch.bfloat16,
     invariant: bool = False,
+    settled: bool = False,
 ) -> torch.Tensor:
     """Return `fp8_linear` of `quantise_rows(x)`, or of `norm_quant(x, norm, eps=eps)`, to the bit.
 
@@ -155,6 +156,7 @@ def fp8_linear_of(
     eps            of the norm
     out_dtype      bfloat16 or float32
     invariant      as in `fp8_linear`
+    settled        the launch before does not write x, which may be read before it has ended
 
     Returns [T, N]. "cuda" needs one launch where `rounds_rows` says so, and makes two calls
     otherwise; "separate" always makes two. Raises ShapeError.
@@ -167,7 +169,8 @@ def fp8_linear_of(
     if norm is not None:
         check_dtype("norm", norm, torch.float32)
         check_shape("norm", norm, depth)
-    return _fp8_linear_of(x, weight, weight_scales, norm, eps, out_dtype, invariant)
+    arguments = x, weight, weight_scales, norm, eps, out_dtype, invariant, settled
+    return _fp8_linear_of(*arguments)
 
 
 def rounds_rows(x: torch.Tensor, norm: torch.Tensor | None = None) -> bool:

@@ -23,11 +23,12 @@ def fp8_linear_of(
     eps: float,
     out_dtype: torch.dtype,
     invariant: bool,
+    settled: bool,
 ) -> torch.Tensor:
     """Round and multiply; see `jit_kernels.fp8_linear.fp8_linear_of`."""
     if invariant or not rounds_rows(x, norm) or not takes_weight(weight, weight_scales):
         return separate_backend.fp8_linear_of(
-            x, weight, weight_scales, norm, eps, out_dtype, invariant
+            x, weight, weight_scales, norm, eps, out_dtype, invariant, settled
         )
     lines, depth = weight.shape
     out = torch.empty((1, lines), dtype=out_dtype, device=x.device)
@@ -36,7 +37,7 @@ def fp8_linear_of(
         x.device,
         *(x.data_ptr(), None if norm is None else norm.data_ptr(), eps),
         *(weight.data_ptr(), weight_scales.data_ptr(), out.data_ptr()),
-        *(out_dtype == torch.bfloat16, lines, depth, split(lines, depth)),
+        *(out_dtype == torch.bfloat16, lines, depth, split(lines, depth), settled),
     )
     return out
 

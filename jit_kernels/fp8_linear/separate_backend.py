@@ -14,6 +14,7 @@ def fp8_linear_of(
     eps: float,
     out_dtype: torch.dtype,
     invariant: bool,
+    settled: bool,
 ) -> torch.Tensor:
     """Round, then multiply; see `jit_kernels.fp8_linear.fp8_linear_of`."""
     rows = quantise_rows(x) if norm is None else norm_quant(x, norm, eps=eps)

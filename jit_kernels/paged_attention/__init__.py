@@ -20,6 +20,7 @@ __all__ = [
     "KeyCounts",
     "PagedKeys",
     "SplitPlan",
+    "check_call",
     "check_keys",
     "paged_attention",
     "together",
@@ -91,6 +92,14 @@ def paged_attention(
     Returns [B, H, 512] bfloat16, float32 inside. Raises ShapeError.
     Source: reference section 3.
     """
+    check_call(q, window, extra, sink)
+    return _paged_attention(q, window, extra, sink, scale, plan or SplitPlan(), deterministic)
+
+
+def check_call(
+    q: torch.Tensor, window: PagedKeys, extra: PagedKeys | None, sink: torch.Tensor
+) -> None:
+    """Raise ShapeError unless the arguments of a call are well-formed."""
     check_shape("q", q, None, None, WIDTH)
     check_dtype("q", q, torch.bfloat16)
     rows, heads = q.shape[0], q.shape[1]
@@ -101,7 +110,6 @@ def paged_attention(
     check_keys("window", window, rows)
     if extra is not None:
         check_keys("extra", extra, rows)
-    return _paged_attention(q, window, extra, sink, scale, plan or SplitPlan(), deterministic)
 
 
 def check_keys(name: str, keys: PagedKeys, rows: int) -> None:

@@ -1,11 +1,11 @@
-"""Attention of few decoding rows in CUDA C++ for Hopper, one launch; other calls go to FlashMLA.
+"""Attention of few decoding rows in CUDA C++ for Hopper; other calls go to FlashMLA.
 
 A row's tiles of 64 keys are dealt out to teams of four blocks, a block a tile. Blocks of a team
 send each other values and weights through shared memory, so that each sums a quarter of the
-channels over all keys of the team: less is sent than if whole sums were. Teams of a row leave their
-sums in memory, wait for each other, and all add up parts of the result, in one order. They can wait
-because all of them run at once: rows that have several teams have together no more than the device
-holds, and where that is too few for a row's tiles, blocks take several one after the other.
+channels over all keys of the team: less is sent than if whole sums were. Where a row has several
+teams they leave their sums in memory, and a second launch adds them up, in one order, as they are
+or turned back and rounded for the product that comes next. Where there are fewer teams than a row's
+tiles want, blocks take several tiles one after the other.
 
 The order in which a row's keys are added up follows from its own lengths, unless there are more
 tiles than blocks. But in other company a row goes to FlashMLA: so do calls whose bits must not
@@ -22,6 +22,7 @@ import torch
 from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
 from jit_kernels.paged_attention import flash_mla_backend
+from jit_kernels.quant_fp8.reference import GROUP, empty_scales
 
 if TYPE_CHECKING:
     from jit_kernels.paged_attention import PagedKeys, SplitPlan
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 # for 32 of 640. In a decode step 2, 3 and 4 rows of 7,168 keys take 18, 13 and 10 less than by
 # FlashMLA, 8 rows 13 more.
 MOST_ROUNDS, ROUND_ROWS = 5, 4
-# Teams of a row at most, 32 or fewer. With 1 no row is split, and no block waits for another team.
+# Teams of a row at most, 32 or fewer. With 1 no row is split.
 MOST_TEAMS = 32
 # Blocks of a team, as in `cuda/layout.cuh`; 64 heads are multiplied at once, however few there are.
 _TEAM, _HEADS, _KEY_TILE = 4, 64, 64
@@ -49,7 +50,7 @@ def paged_attention(
     deterministic: bool,
 ) -> torch.Tensor:
     """Attend; see `jit_kernels.paged_attention.paged_attention`."""
-    teams = 0 if deterministic or not _takes(q, window, extra) else _teams_of(q, window, extra)
+    teams = 0 if deterministic else teams_of(q, window, extra)
     if not teams:
         return flash_mla_backend.paged_attention(q, window, extra, sink, scale, plan, deterministic)
     return attend(q, window, extra, sink, scale, teams)
@@ -62,27 +63,82 @@ def attend(
     sink: torch.Tensor,
     scale: float,
     teams: int,
+    *,
+    settled: bool = False,
 ) -> torch.Tensor:
     """Attend with so many teams for each row, which may be fewer than there are tiles for.
 
-    Where a row has several teams, all rows together may have `most_teams`. Heads are at most 64,
-    rows at least one, pages begin at multiples of 16 bytes, and lengths stand side by side.
+    settled  the launch before makes q, and neither keys nor what names or counts them: these are
+             read before it has ended
+
+    Heads are at most 64, rows at least one, pages begin at multiples of 16 bytes, and lengths stand
+    side by side.
     """
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    _call(q, window, extra, sink, scale, teams, settled, out, (None, None, None, 0))
+    return out
+
+
+def attend_quant(
+    q: torch.Tensor,
+    window: "PagedKeys",
+    extra: "PagedKeys | None",
+    rotation: torch.Tensor,
+    sink: torch.Tensor,
+    scale: float,
+    teams: int,
+    *,
+    settled: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attend with several teams for each row, turn back and round.
+
+    rotation  [B, 2, 64] float32, contiguous; never made by the launch before
+
+    Returns codes [B, H 512] and scales [B, H 4], to the bit those of `round_heads` and `attend`.
+    """
+    rows, heads, width = q.shape
+    codes = torch.empty((rows, heads * width), dtype=torch.float8_e4m3fn, device=q.device)
+    scales = empty_scales(rows, heads * width // GROUP, q.device)
+    rounded = rotation.data_ptr(), codes.data_ptr(), scales.data_ptr(), scales.stride(1)
+    _call(q, window, extra, sink, scale, teams, settled, None, rounded)
+    return codes, scales
+
+
+def _call(
+    q: torch.Tensor,
+    window: "PagedKeys",
+    extra: "PagedKeys | None",
+    sink: torch.Tensor,
+    scale: float,
+    teams: int,
+    settled: bool,
+    out: torch.Tensor | None,
+    rounded: tuple[int | None, ...],
+) -> None:
+    assert most_teams(q.device), "the device takes no teams"
     rows, heads, width = q.shape
     if q.stride(2) != 1 or q.stride(1) != width or q.stride(0) % 8 or q.data_ptr() % 16:
         q = q.clone(memory_format=torch.contiguous_format)
-    out = torch.empty((rows, heads, width), dtype=q.dtype, device=q.device)
+    left = rows * teams * _team_numbers() if teams > 1 else 0
+    parts = torch.empty(left, dtype=torch.float32, device=q.device)
     error = launched(
         q.device,
         _library().paged_attention_call,
         *(q.data_ptr(), q.stride(0), *_arguments(window), *_arguments(extra)),
-        *(sink.contiguous().data_ptr(), out.data_ptr(), scale, rows, heads, teams),
-        *(_scratch(q.device).data_ptr(), most_teams(q.device)),
+        *(sink.contiguous().data_ptr(), None if out is None else out.data_ptr(), scale),
+        *(rows, heads, teams, settled, parts.data_ptr(), *rounded),
     )
     if error:
         words = _library().paged_attention_words(error).decode()
         raise RuntimeError(f"paged_attention: {words}")
-    return out
+
+
+def teams_of(q: torch.Tensor, window: "PagedKeys", extra: "PagedKeys | None") -> int:
+    """Return how many teams each row of such a call has; 0: it is left to FlashMLA."""
+    if not _takes(q, window, extra):
+        return 0
+    columns = window.slots.shape[1] + (0 if extra is None else extra.slots.shape[1])
+    return teams_for(q.shape[0], columns // _KEY_TILE, most_teams(q.device))
 
 
 def teams_for(rows: int, tiles: int, most: int) -> int:
@@ -103,11 +159,6 @@ def _takes(q: torch.Tensor, window: "PagedKeys", extra: "PagedKeys | None") -> b
     return bool(q.numel()) and q.shape[1] <= _HEADS and aligned and dense
 
 
-def _teams_of(q: torch.Tensor, window: "PagedKeys", extra: "PagedKeys | None") -> int:
-    columns = window.slots.shape[1] + (0 if extra is None else extra.slots.shape[1])
-    return teams_for(q.shape[0], columns // _KEY_TILE, most_teams(q.device))
-
-
 def _arguments(keys: "PagedKeys | None") -> tuple[int | None, ...]:
     """Return pages, slots, their row stride, lengths, columns, rows and bytes of a page."""
     if keys is None:
@@ -122,7 +173,10 @@ def _arguments(keys: "PagedKeys | None") -> tuple[int | None, ...]:
 
 @functools.cache
 def most_teams(device: torch.device) -> int:
-    """Return how many teams a device holds at once, 0 if it cannot run them; at most 32."""
+    """Return how many teams a device holds at once, 0 if it cannot run them; at most 32.
+
+    Calls come after this: it prepares the device for them.
+    """
     with torch.cuda.device(device):
         return _library().paged_attention_teams()
 
@@ -134,15 +188,15 @@ def _library() -> ctypes.CDLL:
     keys = [pointer, pointer, wide, pointer, number, number, wide]
     library.paged_attention_call.argtypes = [
         *(pointer, wide, *keys, *keys, pointer, pointer, ctypes.c_float),
-        *(number, number, number, pointer, number, pointer),
+        *(number, number, number, number, pointer),
+        *(pointer, pointer, pointer, wide, pointer),
     ]
-    library.paged_attention_scratch_bytes.restype = ctypes.c_longlong
+    library.paged_attention_team_numbers.restype = ctypes.c_longlong
     library.paged_attention_words.restype = ctypes.c_char_p
     return library
 
 
 @functools.cache
-def _scratch(device: torch.device) -> torch.Tensor:
-    """Return memory for the sums of teams; calls share a stream, and leave counts as they need."""
-    size = _library().paged_attention_scratch_bytes(most_teams(device))
-    return torch.zeros(size, dtype=torch.uint8, device=device)
+def _team_numbers() -> int:
+    """Return how many numbers of float32 a team leaves."""
+    return _library().paged_attention_team_numbers()

@@ -80,13 +80,16 @@ class FusedAttention:
                 self._compressor.write(parts, step, self._layer)
         low, kv = self._low_and_kv(rows)
         step.store_window(self._layer, kv, self._kv_norm.weight)
-        latent = self._latent(low)
+        latent, settled = self._latent(low), True
         if self.ratio == 4:
-            q = self._queries_beside_choice(latent, parts, step)
+            q, settled = self._queries_and_choice(latent, parts, step)
         else:
             q = self._queries(latent, step)
         self._side.join()
-        return self.finish(step.attend(self._layer, q, self._sink), step)
+        groups = self._groups
+        return self._output(
+            *step.attend_quant(self._layer, q, self._sink, groups=groups, settled=settled)
+        )
 
     def project(self, x: Tensor, tokens: TokenInputs) -> tuple[Tensor, ...]:
         """Return what `attend` takes of tokens: q [T, H, 512] and kv [T, 512], bfloat16, and more.
@@ -128,9 +131,7 @@ class FusedAttention:
         out  [T, H, 512] bfloat16, what tokens have read
         """
         rotation = tokens.rotation(compressed=self.ratio > 0)
-        y = self._wo_a(*out_rope_quant(out, rotation, groups=self._groups))
-        y = self._wo_b.of(self._fp8_rows(y.view(out.shape[0], -1)))
-        return self._shards.all_reduce(y)
+        return self._output(*out_rope_quant(out, rotation, groups=self._groups))
 
     def products(self) -> Iterator[Product]:
         """Yield what the layer multiplies by."""
@@ -146,6 +147,11 @@ class FusedAttention:
         if self._compressor is not None:
             yield from self._compressor.named_weights(prefix)
 
+    def _output(self, codes: Tensor, scales: Tensor) -> Tensor:
+        y = self._wo_a(codes, scales)
+        y = self._wo_b.of(self._fp8_rows(y.view(codes.shape[0], -1)))
+        return self._shards.all_reduce(y)
+
     def _low_and_kv(self, rows: Fp8Rows) -> tuple[Tensor, ...]:
         config = self._config
         return self._down.of(rows).split([config.q_lora_rank, config.head_dim], 1)
@@ -153,26 +159,37 @@ class FusedAttention:
     def _latent(self, low: Tensor) -> Fp8Rows:
         return self._fp8_rows(low, self._q_norm.weight, eps=self._config.rms_norm_eps)
 
-    def _queries_beside_choice(
+    def _queries_and_choice(
         self, latent: Fp8Rows, parts: tuple[Tensor, ...], step: FusedStep
-    ) -> Tensor:
+    ) -> tuple[Tensor, bool]:
         """Return the queries, made while the blocks that they attend are chosen.
 
         A choice takes few processors for long, if only it finds them free; queries take memory for
-        as long. Scores take memory as well, so queries come after them.
+        as long. Scores take memory as well, so queries come after them. Also returns whether the
+        choice is settled when attention begins.
         """
         assert self._compressor is not None
         parts += self._compressor.queries(latent)
         self._side.join()
         self._compressor.score(parts, step, self._layer)
+        if latent.rounded is None:
+            # The product needs nothing of the choice, and begins when that has its processors.
+            step.choose(self._layer)
+            return self._turned(self._up.of(latent, settled=True), step), True
         with self._side.beside(parts[0].shape[0]):
-            q = self._queries(latent, step)
+            q = self._turned(self._up.of(latent), step)
         step.choose(self._layer)
-        return q
+        return q, False
 
     def _queries(self, latent: Fp8Rows, tokens: TokenInputs) -> Tensor:
+        q = self._up.of(latent)
+        # Here and not before attention, which begins early if one launch alone comes before it.
+        self._side.join()
+        return self._turned(q, tokens)
+
+    def _turned(self, q: Tensor, tokens: TokenInputs) -> Tensor:
         config, rotation = self._config, tokens.rotation(compressed=self.ratio > 0)
-        q = self._up.of(latent).view(-1, self._heads, config.head_dim)
+        q = q.view(-1, self._heads, config.head_dim)
         return q_norm_rope(q, rotation, eps=config.rms_norm_eps)
 
 

@@ -15,6 +15,7 @@ from jit_kernels.compress_pool import BlockPages, EndedBlocks, pool_tokens
 from jit_kernels.decode_indices import PageSizes, decode_indices
 from jit_kernels.indexer_queries import indexer_queries
 from jit_kernels.paged_attention import KeyCounts, PagedKeys, paged_attention, together
+from jit_kernels.paged_attention_quant import paged_attention_quant
 from jit_kernels.paged_logits import LogitsPlan, paged_logits, row_slices
 from jit_kernels.select_topk import select_slots
 from jit_kernels.store_kv import norm_rope_store
@@ -206,15 +207,33 @@ class DecodeStep:
 
     def attend(self, layer: int, q: Tensor, sink: Tensor) -> Tensor:
         """Attend window and blocks where they lie; see `FusedStep`."""
-        pools, ratio = self._pools, self._config.compress_ratios[layer]
+        ratio = self._config.compress_ratios[layer]
         return paged_attention(
             q,
-            PagedKeys(pools.swa[layer], pools.swa_layout, self._at.window_slots),
+            self._window_keys(layer),
             self._blocks(layer, ratio),
             sink=sink,
             scale=self._config.head_dim**-0.5,
             plan=self._split[ratio],
             deterministic=self._deterministic,
+        )
+
+    def attend_quant(
+        self, layer: int, q: Tensor, sink: Tensor, *, groups: int, settled: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Attend, turn back and round; see `FusedStep`."""
+        ratio = self._config.compress_ratios[layer]
+        return paged_attention_quant(
+            q,
+            self._window_keys(layer),
+            self._blocks(layer, ratio),
+            self._rotation[ratio > 0],
+            groups=groups,
+            sink=sink,
+            scale=self._config.head_dim**-0.5,
+            plan=self._split[ratio],
+            deterministic=self._deterministic,
+            settled=settled,
         )
 
     def _key_counts(self, ratio: int) -> KeyCounts:
@@ -225,6 +244,10 @@ class DecodeStep:
         if ratio == 128:
             return KeyCounts(columns, None, at.c128_slots.shape[1], at.c128_lengths)
         return KeyCounts(columns, None, whole_tiles(self._config.index_topk), self._chosen_lengths)
+
+    def _window_keys(self, layer: int) -> PagedKeys:
+        pools = self._pools
+        return PagedKeys(pools.swa[layer], pools.swa_layout, self._at.window_slots)
 
     def _blocks(self, layer: int, ratio: int) -> PagedKeys | None:
         """Return the compressed blocks that rows attend in a layer."""

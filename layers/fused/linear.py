@@ -124,8 +124,11 @@ class Fp8Linear:
             invariant=self._invariant,
         )
 
-    def of(self, rows: Fp8Rows) -> Tensor:
-        """Return the product with rows that need not be rounded yet, [T, sum of rows] bfloat16."""
+    def of(self, rows: Fp8Rows, *, settled: bool = False) -> Tensor:
+        """Return the product with rows that need not be rounded yet, [T, sum of rows] bfloat16.
+
+        settled  on the device, the launch before does not make them
+        """
         if rows.rounded is not None:
             return self(*rows.rounded)
         return fp8_linear_of(
@@ -135,6 +138,7 @@ class Fp8Linear:
             norm=rows.norm,
             eps=rows.eps,
             invariant=self._invariant,
+            settled=settled,
         )
 
     def named_weights(self, prefix: str) -> Iterator[tuple[str, Fp8Target]]:

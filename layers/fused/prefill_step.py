@@ -6,6 +6,7 @@ from torch import Tensor
 from jit_kernels.compress_fold import fold_chunks
 from jit_kernels.compress_pool import BlockPages, pool_chunks
 from jit_kernels.decode_indices import PageSizes
+from jit_kernels.out_rope_quant import out_rope_quant
 from jit_kernels.prefill_indices import prefill_slots
 from layers.config import ModelConfig
 from layers.forward_batch import ForwardBatch
@@ -147,6 +148,13 @@ class PrefillStep:
         out = self._reader.attend(layer, q, sink)
         self._window.save(layer)
         return out
+
+    def attend_quant(
+        self, layer: int, q: Tensor, sink: Tensor, *, groups: int, settled: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Attend, then turn back and round; see `FusedStep`."""
+        rotation = self.rotation(compressed=self._config.compress_ratios[layer] > 0)
+        return out_rope_quant(self.attend(layer, q, sink), rotation, groups=groups)
 
 
 def _rotations(

@@ -97,3 +97,14 @@ class FusedStep(TokenInputs, Protocol):
         sink  [H] float32
         """
         ...
+
+    def attend_quant(
+        self, layer: int, q: Tensor, sink: Tensor, *, groups: int, settled: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Return what `attend` does, turned back and rounded for the output projection.
+
+        settled  on the device, the launch before makes q and nothing else that is read here
+
+        Returns codes and scales as `out_rope_quant` does.
+        """
+        ...

@@ -1,12 +1,17 @@
 """Fp8 products whose activations are not rounded: what is left of an error is not theirs."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 import layers.fused.attention as attention
+import layers.fused.decode_step as decode_step
 import layers.fused.experts as experts
 import layers.fused.linear as linear
+import layers.fused.prefill_step as prefill_step
+from jit_kernels.paged_attention import PagedKeys, paged_attention
 from jit_kernels.rms_norm import rms_norm
 from jit_kernels.rope import rope
 from jit_kernels.silu_mul import silu_mul
@@ -22,7 +27,9 @@ def round_no_activations(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "quantise_rows", _plain)
     monkeypatch.setattr(linear, "norm_quant", _normed)
     monkeypatch.setattr(linear, "rounds_rows", _no)
-    monkeypatch.setattr(attention, "out_rope_quant", _turned)
+    for module in (attention, prefill_step):
+        monkeypatch.setattr(module, "out_rope_quant", _turned)
+    monkeypatch.setattr(decode_step, "paged_attention_quant", _attended)
     monkeypatch.setattr(experts, "silu_mul_quant", _gated)
     monkeypatch.setattr(linear, "fp8_linear", _product)
     monkeypatch.setattr(linear, "fp8_linear_grouped", _grouped)
@@ -47,6 +54,19 @@ def _gated(gate_up: Tensor, *, limit: float) -> tuple[Tensor, None]:
 def _turned(out: Tensor, rotation: Tensor, *, groups: int) -> tuple[Tensor, None]:
     turned = rope(out.to(torch.float32, copy=True).contiguous(), rotation, inverse=True)
     return turned.view(out.shape[0], groups, -1), None
+
+
+def _attended(
+    q: Tensor,
+    window: PagedKeys,
+    extra: PagedKeys | None,
+    rotation: Tensor,
+    *,
+    groups: int,
+    settled: bool,
+    **more: Any,
+) -> tuple[Tensor, None]:
+    return _turned(paged_attention(q, window, extra, **more), rotation, groups=groups)
 
 
 def _product(

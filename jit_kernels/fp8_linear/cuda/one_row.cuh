@@ -5,12 +5,13 @@
 
 #include "rounded_row.cuh"
 
+// settled  the launch before does not make the row: only results wait for it
 struct RowCall {
     const unsigned char *row, *weight;
     const float *weight_scales;
     void *out;
     Norm norm;
-    int is_bf16, lines, depth;
+    int is_bf16, lines, depth, settled;
 };
 
 // Add a block of the row. All eight rows of the product are this one, and of a lane's sums those of
@@ -54,8 +55,7 @@ __global__ void __launch_bounds__(WARPS * 32, RESIDENT)
     }
     const Room room = Prepare::room(shared, call.depth);
     Prepare::begin(room, call.norm, call.depth);
-    await_launch_before();
-    let_next_begin();
+    take_turn_if(!call.settled);
     Prepare::run(room, call.row, call.norm, call.depth);
     // Of eight warps that share channels, each has prepared what it multiplies.
     if (SPLIT == WARPS && Prepare::KEEPS_WARPS_APART) {
@@ -78,6 +78,7 @@ __global__ void __launch_bounds__(WARPS * 32, RESIDENT)
         parts[warp][line] = sums[0];
         parts[warp][line + 8] = sums[1];
     }
+    take_turn_if(call.settled);
     __syncthreads();
     const int at = first + threadIdx.x, tile = threadIdx.x / LINES, place = threadIdx.x % LINES;
     if (tile >= TILES || at >= call.lines) return;

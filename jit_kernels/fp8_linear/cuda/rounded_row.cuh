@@ -11,6 +11,16 @@
 // Channels that a thread takes from memory at once.
 constexpr int EIGHT = 8;
 
+// Read what may be settled, past the L1 cache.
+__device__ inline uint4 read_settled(const unsigned char *from) {
+    uint4 x;
+    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(from)
+                 : "memory");
+    return x;
+}
+
 __device__ inline void widen(float (&x)[EIGHT], const uint4 &pairs) {
     const unsigned words[EIGHT / 2] = {pairs.x, pairs.y, pairs.z, pairs.w};
 #pragma unroll
@@ -89,7 +99,7 @@ struct Rounding {
             const unsigned char *const from =
                 row + (block * BLOCK + offset) * (int)sizeof(__nv_bfloat16);
 #pragma unroll
-            for (int i = 0; i < PARTS; i++) read[i] = read_row(from + i * LANES * sizeof(uint4));
+            for (int i = 0; i < PARTS; i++) read[i] = read_settled(from + i * LANES * sizeof(uint4));
         }
         unsigned pair = 0;
 #pragma unroll
@@ -150,8 +160,8 @@ struct Norming {
         uint4 read[2];
         float sum = 0.0f;
         if (has_channels) {
-            read[0] = read_row(row + low * (int)sizeof(__nv_bfloat16));
-            read[1] = read_row(row + high * (int)sizeof(__nv_bfloat16));
+            read[0] = read_settled(row + low * (int)sizeof(__nv_bfloat16));
+            read[1] = read_settled(row + high * (int)sizeof(__nv_bfloat16));
             sum = squares(read);
         }
         if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;

@@ -1,7 +1,7 @@
-// Attention of few decoding rows over packed records, in one launch: rows, and teams of blocks that
-// take their tiles of 64 keys. A team exchanges values and weights, so that each block sums a
-// quarter of the channels over all of the team's keys.
-#include "collect.cuh"
+// Attention of few decoding rows over packed records: rows, and teams of blocks that take their tiles
+// of 64 keys. A team exchanges values and weights, so that each block sums a quarter of the channels
+// over all of the team's keys. What several teams of a row leave is added up by a second launch.
+#include "add_up.cuh"
 
 namespace {
 
@@ -15,25 +15,22 @@ __global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ C
         show_barriers();
     }
     arrive_at_cluster<false>();
-    take_turn();
-    // Slots and queries are asked for as if the row filled all columns, before its lengths are
-    // known: no block takes a tile that would not take one then.
+    take_turn_if(!call.settled);
+    // Slots are asked for as if the row filled all columns, before its lengths are known.
     Row row(call, blockIdx.y);
     int slot = Place(call, row, blockIdx.x, key).slot(row.nth);
     const int window = row.length_of(call.window), extra = row.length_of(call.extra);
-    const unsigned meetings = call.teams > 1 ? read_now(call.meetings + row.nth) : 0;
     const Sinks sinks(call, warp, lane);
-    ask_queries(call, row, shared, blockIdx.x < row.tiles ? call.heads : 0);
     await_cluster();
     const bool guessed = row.take(call, window, extra);
-    if (team >= row.teams) {
-        await_copies();
-        return;
-    }
-    const Place place(call, row, team * row.each * TEAM + rank, key);
+    if (team >= row.teams) return;
+    const int tile = team * row.each * TEAM + rank;
+    const Place place(call, row, tile, key);
     if (!guessed) slot = place.slot(row.nth);
     if (place.column >= place.count) slot = -1;
     Record record(place.keys, slot, lane % 4);
+    take_turn_if(call.settled);
+    ask_queries(call, row, shared, tile < row.tiles ? call.heads : 0);
 
     Sums sums;
     for (int round = 0; round < row.each; round++) {
@@ -67,10 +64,10 @@ __global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ C
     await_copies();
     // No block ends while its shared memory may still be read: what it sent has then come.
     arrive_at_cluster<false>();
-    if (row.teams == 1) {
+    if (call.teams == 1) {
         write_alone(call, row, sums, sinks, rank, warp, lane);
     } else {
-        share_row(call, row, sums, sinks, shared, meetings, team, rank, warp, lane);
+        leave(call, row, sums, team, rank, warp, lane);
     }
     await_cluster();
 }
@@ -80,9 +77,9 @@ struct Launch {
     cudaLaunchAttribute attributes[2] = {};
 
     Launch(int teams, int rows, cudaStream_t stream) {
-        attributes[0].id = cudaLaunchAttributeClusterDimension;
-        attributes[0].val.clusterDim = {TEAM, 1, 1};
-        attributes[1] = early_launch();
+        attributes[0] = early_launch();
+        attributes[1].id = cudaLaunchAttributeClusterDimension;
+        attributes[1].val.clusterDim = {TEAM, 1, 1};
         config.gridDim = dim3(teams * TEAM, rows);
         config.blockDim = dim3(THREADS);
         config.dynamicSmemBytes = sizeof(Shared);
@@ -91,6 +88,30 @@ struct Launch {
         config.numAttrs = 2;
     }
 };
+
+// Blocks of teams beside which what adds them up may begin early. Where more hold most of the
+// multiprocessors, its blocks would crowd on the others.
+constexpr int FEW_BLOCKS = 64;
+
+// Launch what adds up the teams of rows after them.
+template <class Result>
+cudaError_t launch_after(const Launch &launch, const Call &call, const Result &result) {
+    cudaLaunchConfig_t config = launch.config;
+    config.numAttrs = config.gridDim.x * config.gridDim.y <= FEW_BLOCKS;
+    config.gridDim = dim3(UNITS, config.gridDim.y);
+    config.blockDim = dim3(UNIT_THREADS);
+    config.dynamicSmemBytes = call.teams * UNIT_THREADS * sizeof(float4);
+    return cudaLaunchKernelEx(&config, add_up<Result>, call, result);
+}
+
+// Percent of shared memory that the blocks of all rows at once need of a multiprocessor.
+constexpr int LITTLE = 28;
+
+template <class Result>
+cudaError_t ask_for_little() {
+    return cudaFuncSetAttribute(add_up<Result>, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                LITTLE);
+}
 
 }  // namespace
 
@@ -104,9 +125,12 @@ const char *paged_attention_words(int error) {
 int paged_attention_teams() {
     int teams = 0;
     Launch launch(1, 1, nullptr);
+    launch.config.attrs = launch.attributes + 1;
     launch.config.numAttrs = 1;
     cudaError_t error = cudaFuncSetAttribute(few_rows, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                              sizeof(Shared));
+    if (error == cudaSuccess) error = ask_for_little<Plain>();
+    if (error == cudaSuccess) error = ask_for_little<Rounded>();
     if (error == cudaSuccess) {
         error = cudaOccupancyMaxActiveClusters(&teams, few_rows, &launch.config);
     }
@@ -116,26 +140,23 @@ int paged_attention_teams() {
     return teams < MOST_TEAMS ? teams : MOST_TEAMS;
 }
 
-// Bytes of scratch memory for so many teams; they are zero before the first call.
-long long paged_attention_scratch_bytes(int teams) {
-    return teams * (TEAM * QUADS * (long long)sizeof(float4) + HEADS * sizeof(float) +
-                    sizeof(unsigned));
-}
+// Numbers of float32 that a team of a row leaves: its means, and after those of all teams of all rows
+// its sums.
+long long paged_attention_team_numbers() { return TEAM * QUADS * 4ll + HEADS; }
 
-// Attend `rows` rows by `teams` teams each, where there are several no more in all than the device
-// holds; `scratch` is for `most` teams. Queries, pages and results begin at multiples of 16 bytes,
-// and so does each row of queries. Returns a cudaError_t.
+// Attend `rows` rows by `teams` teams each, after `paged_attention_teams`. If there are several they
+// leave in `parts` what they find; with `codes` it is turned back and rounded once added up, and
+// nothing is written to `out`. Scales stand in columns of `scale_stride`. Queries, pages and results
+// begin at multiples of 16 bytes, and so does each row of queries. Returns a cudaError_t.
 int paged_attention_call(const void *q, long long q_stride, const void *window_pages,
                          const int *window_slots, long long window_stride,
                          const int *window_lengths, int window_columns, int window_rows,
                          long long window_bytes, const void *extra_pages, const int *extra_slots,
                          long long extra_stride, const int *extra_lengths, int extra_columns,
                          int extra_rows, long long extra_bytes, const float *sink, void *out,
-                         float scale, int rows, int heads, int teams, void *scratch, int most,
+                         float scale, int rows, int heads, int teams, int settled, float *parts,
+                         const float *rotation, void *codes, float *scales, long long scale_stride,
                          void *where) {
-    if (teams > 1 && (long long)rows * teams > most) return cudaErrorCooperativeLaunchTooLarge;
-    float4 *const partials = static_cast<float4 *>(scratch);
-    float *const sums = reinterpret_cast<float *>(partials + (long long)most * TEAM * QUADS);
     const Call call = {{static_cast<const unsigned char *>(window_pages), window_slots,
                         window_lengths, window_stride, window_bytes, window_columns, window_rows},
                        {static_cast<const unsigned char *>(extra_pages), extra_slots, extra_lengths,
@@ -143,14 +164,18 @@ int paged_attention_call(const void *q, long long q_stride, const void *window_p
                        static_cast<const __nv_bfloat16 *>(q),
                        sink,
                        static_cast<__nv_bfloat16 *>(out),
-                       partials,
-                       sums,
-                       reinterpret_cast<int *>(sums + most * HEADS),
+                       reinterpret_cast<float4 *>(parts),
+                       parts + (long long)rows * teams * TEAM * QUADS * 4,
                        q_stride,
                        scale * LOG2_E,
                        heads,
-                       teams};
+                       teams,
+                       settled};
     const Launch launch(teams, rows, static_cast<cudaStream_t>(where));
-    return cudaLaunchKernelEx(&launch.config, few_rows, call);
+    const cudaError_t error = cudaLaunchKernelEx(&launch.config, few_rows, call);
+    if (error != cudaSuccess || teams == 1) return error;
+    if (codes == nullptr) return launch_after(launch, call, Plain());
+    const Rounded rounded = {rotation, static_cast<unsigned char *>(codes), scales, scale_stride};
+    return launch_after(launch, call, rounded);
 }
 }

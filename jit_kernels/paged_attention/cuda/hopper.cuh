@@ -1,6 +1,5 @@
-// What the kernel asks of a Hopper device beyond C++: clusters of blocks that copy into each
-// other's shared memory, products of a group of four warps, blocks of a row that wait for all of
-// them.
+// What the kernels ask of a Hopper device beyond C++: clusters of blocks that copy into each
+// other's shared memory, products of a group of four warps, reads past the L1 cache.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -45,10 +44,11 @@ __device__ inline void copy_or_clear(void *to, const void *from, bool copies) {
                  : "memory");
 }
 
-// Ask for 16 bytes that are read once; the compiler keeps the order of such requests.
+// Ask for 16 bytes that are read once, past the L1 cache: what is settled may be read before the
+// launch before has ended. The compiler keeps the order of such requests.
 __device__ inline uint4 read_16(const void *from) {
     uint4 value;
-    asm volatile("ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.relaxed.gpu.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
                  : "l"(from)
                  : "memory");
@@ -57,7 +57,7 @@ __device__ inline uint4 read_16(const void *from) {
 
 __device__ inline uint2 read_8(const void *from) {
     uint2 value;
-    asm volatile("ld.global.L1::no_allocate.v2.b32 {%0, %1}, [%2];"
+    asm volatile("ld.relaxed.gpu.global.L1::no_allocate.v2.b32 {%0, %1}, [%2];"
                  : "=r"(value.x), "=r"(value.y)
                  : "l"(from)
                  : "memory");
@@ -66,43 +66,12 @@ __device__ inline uint2 read_8(const void *from) {
 
 __device__ inline int read_int(const int *from) {
     int value;
-    asm volatile("ld.global.b32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
     return value;
 }
 
 __device__ inline float read_float(const float *from) {
     return __int_as_float(read_int(reinterpret_cast<const int *>(from)));
-}
-
-// A number that other blocks may change meanwhile.
-__device__ inline unsigned read_now(const int *from) {
-    unsigned value;
-    asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-    return value;
-}
-
-// Wait until `blocks` blocks have called this with one number, which is 0 before the first time;
-// `before` is what it was when the kernel began. They must all be on the device at once. What they
-// wrote before is seen after by who reads past L1. The highest bit turns when all have come, and
-// the others are then 0 again: nobody clears it.
-__device__ inline void meet_blocks(int *number, unsigned before, unsigned blocks, bool first) {
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        constexpr unsigned TURN = 1u << 31;
-        asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(number),
-                     "r"(first ? TURN - (blocks - 1) : 1u)
-                     : "memory");
-        for (int tries = 0;; tries++) {
-            unsigned now;
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
-                         : "=r"(now)
-                         : "l"(number)
-                         : "memory");
-            if ((now ^ before) & TURN) break;
-            if (tries == 1 << 25) __trap();
-        }
-    }
-    __syncthreads();
 }
 
 // Name an operand of products: 64 lines of 64 bfloat16 numbers in shared memory, at a multiple of

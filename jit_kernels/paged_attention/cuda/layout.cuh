@@ -24,10 +24,10 @@ struct Keys {
 };
 
 // q, out    [rows, heads, 512], a row of q at multiples of `q_stride` numbers
-// partials  [rows, teams, TEAM, 2048, 4] means of what teams attend
+// partials  [rows, teams, TEAM, 2048, 4] means of what teams attend, where there are several
 // sums      [rows, teams, 64] binary logarithms of their sums of weights
-// meetings  [rows]            see `meet_blocks`
 // scale     of scores, for powers of two
+// settled   the launch before makes queries, and neither keys nor what names or counts them
 struct Call {
     Keys window, extra;
     const __nv_bfloat16 *q;
@@ -35,10 +35,9 @@ struct Call {
     __nv_bfloat16 *out;
     float4 *partials;
     float *sums;
-    int *meetings;
     long long q_stride;
     float scale;
-    int heads, teams;
+    int heads, teams, settled;
 };
 
 // What a tile's block sends to the others of the team: weights relative to the greatest score.

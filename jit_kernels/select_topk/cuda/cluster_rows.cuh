@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(THREADS * 3 / 2) cluster_rows(Scores scores, T
     const Target out = target.of(nth);
     clear(ballot.held.counters);
     if (threadIdx.x == 0) ballot.found = 0;
-    await_launch_before();
+    take_turn();
     float mine[DEALT];
     const float *const first = data + dealt_column(0);
     const int beyond = scores.columns - dealt_column(0);

@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(THREADS, 1) few_rows(Scores scores, Row *rows,
     const int nth = blockIdx.y, share = blockIdx.x;
     const float *const data = scores.data + nth * scores.stride;
     float held[RUNS][RUN];
-    await_launch_before();
+    take_turn();
     load_runs<ALIGNED>(held, data, scores.columns);
     const int count = seen(scores, nth);
     const Target out = target.of(nth);

@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(THREADS, 2) held_rows(Scores scores, Target ta
     const float *const data = scores.data + row * scores.stride;
     const Target out = target.of(row);
     clear(held.counters);
-    await_launch_before();
+    take_turn();
     // All columns lie in memory: nothing waits for the row's length.
     float mine[EACH];
     const float *const first = data + threadIdx.x;

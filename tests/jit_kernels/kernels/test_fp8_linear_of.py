@@ -45,10 +45,12 @@ def product(
     weight: tuple[torch.Tensor, torch.Tensor],
     dtype: torch.dtype,
     norm: torch.Tensor | None = None,
+    *,
+    settled: bool = False,
 ) -> torch.Tensor:
     """Return what one launch makes of a row."""
     assert one_row_backend.rounds_rows(x, norm)
-    return one_row_backend.fp8_linear_of(x, *weight, norm, EPS, dtype, False)
+    return one_row_backend.fp8_linear_of(x, *weight, norm, EPS, dtype, False, settled)
 
 
 def apart(
@@ -174,6 +176,24 @@ def test_products_of_products_wait_for_each_other() -> None:
         assert_same_bits(got, want)
 
 
+@pytest.mark.parametrize("normed", [False, True])
+def test_a_product_of_a_settled_row_may_come_after_a_launch_of_any_length(normed: bool) -> None:
+    """What the launch before writes is read by the one after, and is not written too early."""
+    norm = torch.randn(4096) if normed else None
+    weight, other = fp8_weight(4096, 4096), fp8_weight(32768, 4096)
+    drawn = torch.randn(32, 1, 4096).bfloat16()
+    wanted = [apart(x, weight, torch.float32, norm) for x in drawn]
+    x, long = torch.empty(1, 4096, dtype=torch.bfloat16), torch.randn(1, 4096).bfloat16()
+
+    got: list[torch.Tensor] = []
+    for fresh in drawn:
+        x.copy_(fresh)
+        product(long, other, torch.float32)
+        got.append(product(x, weight, torch.float32, norm, settled=True) * 1.0)
+
+    assert_same_bits(torch.cat(got), torch.cat(wanted), what="rows one after the other")
+
+
 def test_other_rows_and_weights_are_rounded_apart() -> None:
     weight, weight_scales = fp8_weight(40, 1024)
     row, norm = torch.randn(1, 1024).bfloat16(), torch.randn(1024)
@@ -183,7 +203,7 @@ def test_other_rows_and_weights_are_rounded_apart() -> None:
             rows = quantise_rows(x) if gain is None else norm_quant(x, gain, eps=EPS)
             for invariant in (False, True):
                 got = one_row_backend.fp8_linear_of(
-                    x, weight, weight_scales, gain, EPS, torch.float32, invariant
+                    x, weight, weight_scales, gain, EPS, torch.float32, invariant, False
                 )
                 want = fp8_linear(
                     *rows, weight, weight_scales, out_dtype=torch.float32, invariant=invariant

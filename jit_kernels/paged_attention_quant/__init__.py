@@ -1,0 +1,59 @@
+"""Attention of decoding rows that leaves what comes next codes, turned back and rounded."""
+
+from collections.abc import Callable
+
+import torch
+
+from jit_kernels.cuda_device import why_no_nvcc
+from jit_kernels.out_rope_quant import check_heads, in_groups
+from jit_kernels.paged_attention import PagedKeys, SplitPlan, check_call
+from jit_kernels.registry import Backend, select
+from jit_kernels.vendor_library import why_no_flash_mla
+
+__all__ = ["paged_attention_quant"]
+
+
+def _why_no_few_rows() -> str | None:
+    return why_no_flash_mla() or why_no_nvcc()
+
+
+_MODULE = "jit_kernels.paged_attention_quant"
+_paged_attention_quant: Callable[..., tuple[torch.Tensor, torch.Tensor]] = select(
+    "paged_attention_quant",
+    [
+        Backend("few_rows", f"{_MODULE}.few_rows_backend:attend", _why_no_few_rows, "cuda"),
+        Backend("separate", f"{_MODULE}.separate_backend:attend"),
+    ],
+)
+
+
+def paged_attention_quant(
+    q: torch.Tensor,
+    window: PagedKeys,
+    extra: PagedKeys | None,
+    rotation: torch.Tensor,
+    *,
+    groups: int,
+    sink: torch.Tensor,
+    scale: float,
+    plan: SplitPlan | None = None,
+    deterministic: bool = False,
+    settled: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return `out_rope_quant(paged_attention(q, window, extra), rotation)`.
+
+    q, window, extra, sink, scale, plan, deterministic  as in `paged_attention`
+    rotation, groups                                    as in `out_rope_quant`
+    settled  the launch before makes q, and neither keys nor what names or counts them: these may
+             be read before it has ended
+
+    "few_rows" rounds what it adds up where it splits rows; the rest, and "separate" always, are two
+    calls. Raises ShapeError.
+    """
+    check_call(q, window, extra, sink)
+    check_heads(q, rotation, groups)
+    plan = plan or SplitPlan()
+    found = _paged_attention_quant(
+        q, window, extra, rotation, sink, scale, plan, deterministic, settled
+    )
+    return in_groups(*found, groups)
