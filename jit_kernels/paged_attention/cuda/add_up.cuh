@@ -1,5 +1,5 @@
 // Adds up what the teams of a row have left, in the order of teams. A block takes a unit: two heads,
-// eight apart, and the channels of one rank, in quads as a team's threads left them.
+// eight apart, and the channels of one rank, a quad a thread.
 //
 // It asks for little shared memory: what a multiprocessor keeps for that is taken from the L1 cache,
 // and what begins beside it, products whose weights pass through that cache, would find no more than
@@ -8,9 +8,8 @@
 
 #include "results.cuh"
 
-constexpr int UNIT_THREADS = QUADS / (HEADS / 2), UNITS = HEADS / 2 * TEAM;
-constexpr int WARP_QUADS = 32, TURNED = 64;
-static_assert(UNIT_THREADS == OWN * WARP_QUADS, "a warp has a chunk of the channels");
+constexpr int UNIT_THREADS = UNIT_QUADS, UNITS = PAIRS * TEAM, TURNED = 64;
+static_assert(UNIT_THREADS == OWN * 32, "a warp has a chunk of the channels");
 static_assert(OWN == 2, "a warp weighs the teams of one of the two heads");
 static_assert(MOST_TEAMS <= 32, "a lane weighs a team");
 
@@ -23,13 +22,7 @@ struct Unit {
           line(threadIdx.x % 32 / 4), quarter(threadIdx.x % 4) {}
 
     __device__ int head() const { return pair / 8 * 16 + pair % 8; }
-    __device__ int channel() const {
-        return (rank * OWN + chunk) * CHUNK + line * 8 + quarter * 2;
-    }
-    // The quad's number among those that a rank of a team leaves; see `leave`.
-    __device__ int quad() const {
-        return (chunk * 8 + line) * (THREADS / 2) + pair * 4 + quarter;
-    }
+    __device__ int channel() const { return (rank * OWN + chunk) * CHUNK + line * 8 + quarter * 2; }
 };
 
 // Sums as they are.
@@ -110,33 +103,47 @@ __device__ inline float share_of_team(const Call &call, const Row &row, int head
     return weight * share_of(1.0f, sum_of_lanes<32>(weight) + power(sink - base));
 }
 
-// Shared memory has a quad of each thread for each team.
+// Ask for the unit of each team of a row, a lane for each; `come` counts their bytes.
+__device__ inline void ask_teams(const Call &call, const Row &row, const Unit &unit, float4 *quads,
+                                 unsigned long long *come) {
+    constexpr unsigned BYTES = UNIT_QUADS * sizeof(float4);
+    const int lane = threadIdx.x;
+    if (lane == 0) {
+        make_barrier(come);
+        show_to_copies();
+        expect_bytes(come, row.teams * BYTES);
+    }
+    __syncwarp();
+    if (lane >= row.teams) return;
+    const long long team = row.nth * call.teams + lane;
+    const float4 *const from =
+        call.partials + (team * TEAM + unit.rank) * QUADS + unit.pair * UNIT_QUADS;
+    bulk_copy(quads + lane * UNIT_QUADS, from, BYTES, come);
+}
+
+// Shared memory has a unit of each team.
 template <class Result>
 __global__ void __launch_bounds__(UNIT_THREADS)
     add_up(const __grid_constant__ Call call, const __grid_constant__ Result result) {
-    extern __shared__ float4 quads[];
+    extern __shared__ __align__(16) float4 quads[];
     __shared__ float shares[2][MOST_TEAMS];
+    __shared__ unsigned long long come;
     const Unit unit;
     if (unit.head() >= call.heads) return;
+    take_turn();
     Row row(call, blockIdx.y);
+    row.take(call, row.length_of(call.window), row.length_of(call.extra));
+    if (threadIdx.x < 32) ask_teams(call, row, unit, quads, &come);
     const int weighed = unit.head() + unit.chunk * 8, lane = threadIdx.x % 32;
     const float sink =
         weighed < call.heads ? read_float(call.sink + weighed) * LOG2_E : minus_infinity();
-    row.take(call, row.length_of(call.window), row.length_of(call.extra));
-    take_turn();
-    const float4 *const from =
-        call.partials + (row.nth * call.teams * TEAM + unit.rank) * QUADS + unit.quad();
-#pragma unroll 4
-    for (int team = 0; team < row.teams; team++) {
-        copy_ahead(quads + team * UNIT_THREADS + threadIdx.x, from + (long long)team * TEAM * QUADS);
-    }
     shares[unit.chunk][lane] = share_of_team(call, row, weighed, lane, sink);
-    await_copies();
     __syncthreads();
+    await_own_phase(&come, 0);
     float sums[2][2] = {};
 #pragma unroll 4
     for (int team = 0; team < row.teams; team++) {
-        const float4 quad = quads[team * UNIT_THREADS + threadIdx.x];
+        const float4 quad = quads[team * UNIT_QUADS + threadIdx.x];
         const float low = shares[0][team], high = shares[1][team];
         sums[0][0] = fmaf(low, quad.x, sums[0][0]);
         sums[0][1] = fmaf(low, quad.y, sums[0][1]);

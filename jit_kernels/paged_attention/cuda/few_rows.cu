@@ -89,15 +89,11 @@ struct Launch {
     }
 };
 
-// Blocks of teams beside which what adds them up may begin early. Where more hold most of the
-// multiprocessors, its blocks would crowd on the others.
-constexpr int FEW_BLOCKS = 64;
-
 // Launch what adds up the teams of rows after them.
 template <class Result>
 cudaError_t launch_after(const Launch &launch, const Call &call, const Result &result) {
     cudaLaunchConfig_t config = launch.config;
-    config.numAttrs = config.gridDim.x * config.gridDim.y <= FEW_BLOCKS;
+    config.numAttrs = 0;
     config.gridDim = dim3(UNITS, config.gridDim.y);
     config.blockDim = dim3(UNIT_THREADS);
     config.dynamicSmemBytes = call.teams * UNIT_THREADS * sizeof(float4);

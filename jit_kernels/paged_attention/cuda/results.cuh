@@ -5,8 +5,8 @@
 #include "attend.cuh"
 
 // Sums of the channels of one rank by fours: two neighbours, of two heads eight apart. They are in
-// order of the threads of a group of warps, then columns by eight, then the two groups.
-constexpr int QUADS = HEADS * OWN * CHUNK / 4;
+// order of such pairs of heads, whose quads are a unit, and then of channels.
+constexpr int QUADS = HEADS * OWN * CHUNK / 4, PAIRS = HEADS / 2, UNIT_QUADS = QUADS / PAIRS;
 
 // The sinks of a thread's two heads, which are asked for long before they are needed.
 struct Sinks {
@@ -67,12 +67,14 @@ __device__ inline void leave(const Call &call, const Row &row, const Sums &sums,
         if (rank || warp >= 4 || lane % 4) continue;
         call.sums[nth * HEADS + head] = base_of(sums.greatest[half]) + binary_logarithm(total);
     }
-    float4 *const to = call.partials + (nth * TEAM + rank) * QUADS +
-                       warp / 4 * (QUADS / 2) + threadIdx.x % (THREADS / 2);
+    constexpr int CHUNK_QUADS = UNIT_QUADS / OWN, LINE_QUADS = 4;
+    const int pair = warp % 4 * 8 + lane / 4;
+    float4 *const to = call.partials + (nth * TEAM + rank) * QUADS + pair * UNIT_QUADS +
+                       warp / 4 * CHUNK_QUADS + lane % 4;
 #pragma unroll
     for (int j = 0; j < 8; j++) {
         const float *const mine = sums.values + j * 4;
-        to[j * (THREADS / 2)] = make_float4(mine[0] * share[0], mine[1] * share[0],
-                                            mine[2] * share[1], mine[3] * share[1]);
+        to[j * LINE_QUADS] = make_float4(mine[0] * share[0], mine[1] * share[0],
+                                         mine[2] * share[1], mine[3] * share[1]);
     }
 }
