@@ -4,24 +4,27 @@ from collections.abc import Callable
 
 import torch
 
-from jit_kernels.cuda_device import why_no_nvcc
-from jit_kernels.out_rope_quant import check_heads, in_groups
-from jit_kernels.paged_attention import PagedKeys, SplitPlan, check_call
-from jit_kernels.registry import Backend, select
-from jit_kernels.vendor_library import why_no_flash_mla
+from jit_kernels.out_rope_quant import check_heads, in_groups, out_rope_quant
+from jit_kernels.paged_attention import PagedKeys, SplitPlan, check_call, paged_attention
+from jit_kernels.registry import Backend, chosen, select
 
 __all__ = ["paged_attention_quant"]
 
 
-def _why_no_few_rows() -> str | None:
-    return why_no_flash_mla() or why_no_nvcc()
+def _why_separate() -> str | None:
+    """Return why the result would not be that of two calls, None if it is."""
+    for op, backend in ((paged_attention, "few_rows"), (out_rope_quant, "cuda")):
+        found = chosen("cuda").get(op.__name__)
+        if found != backend:
+            return f"{op.__name__} is left to {found}"
+    return None
 
 
 _MODULE = "jit_kernels.paged_attention_quant"
 _paged_attention_quant: Callable[..., tuple[torch.Tensor, torch.Tensor]] = select(
     "paged_attention_quant",
     [
-        Backend("few_rows", f"{_MODULE}.few_rows_backend:attend", _why_no_few_rows, "cuda"),
+        Backend("few_rows", f"{_MODULE}.few_rows_backend:attend", _why_separate, "cuda"),
         Backend("separate", f"{_MODULE}.separate_backend:attend"),
     ],
 )

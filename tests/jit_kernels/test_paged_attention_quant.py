@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import jit_kernels.paged_attention_quant as op
 from jit_kernels.checks import ShapeError
 from jit_kernels.out_rope_quant import out_rope_quant
 from jit_kernels.paged_attention import paged_attention
@@ -56,3 +57,22 @@ def test_what_does_not_fit_is_refused() -> None:
     refused("6 heads of 512 channels do not make 4 groups", groups=4)
     refused("rotation", rotation=rotation[:1])
     refused("of 512 channels 63 turn", rotation=rotation[:, :, :63])
+
+
+@pytest.mark.parametrize(
+    ("attends", "rounds", "why"),
+    [
+        ("few_rows", "cuda", None),
+        ("flash_mla", "cuda", "paged_attention is left to flash_mla"),
+        ("triton", "triton", "paged_attention is left to triton"),
+        ("few_rows", "triton", "out_rope_quant is left to triton"),
+    ],
+)
+def test_a_backend_that_was_forced_for_one_of_the_calls_is_kept(
+    attends: str, rounds: str, why: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One launch stands for both calls only where both would be its own."""
+    found = {"paged_attention": attends, "out_rope_quant": rounds}
+    monkeypatch.setattr(op, "chosen", lambda device: found)
+
+    assert op._why_separate() == why
