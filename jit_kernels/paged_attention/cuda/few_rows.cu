@@ -89,7 +89,8 @@ struct Launch {
     }
 };
 
-// Launch what adds up the teams of rows after them.
+// Launch what adds up the teams of rows, when these have ended: while they hold most multiprocessors
+// its blocks would crowd on the others.
 template <class Result>
 cudaError_t launch_after(const Launch &launch, const Call &call, const Result &result) {
     cudaLaunchConfig_t config = launch.config;
