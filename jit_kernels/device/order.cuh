@@ -1,10 +1,10 @@
 // When a kernel begins: while the launch before it ends. The counterpart of `device_order.py`.
 //
-// A kernel that is launched early waits before it reads what other launches write and before it
-// writes, and lets the next one begin only then. So when a kernel begins, all launches of its stream
-// have ended but the one before it: what that one does not touch is settled, and may be read without
-// waiting, past the L1 cache, which still holds what other launches found there. Who has waited has
-// waited for all launches before, also for those that a launch between them did not wait for.
+// A kernel that is launched early waits before it reads what the launch before writes and before it
+// writes, and lets the next one begin only then; a block of it may end without waiting if another of
+// its blocks waits. So when a kernel begins, all launches of its stream have ended but the one before
+// it: what that one does not write is settled, and may be read without waiting, past the L1 cache,
+// which still holds what other launches found there.
 #pragma once
 
 #include <cuda_runtime.h>

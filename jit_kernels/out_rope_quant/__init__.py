@@ -59,4 +59,4 @@ def in_groups(
     codes: torch.Tensor, scales: torch.Tensor, groups: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return codes and scales of rows [T, K] as those of groups of their heads."""
-    return codes.view(codes.shape[0], groups, -1), scales.unflatten(1, (groups, -1))
+    return codes.unflatten(1, (groups, -1)), scales.unflatten(1, (groups, -1))

@@ -68,8 +68,8 @@ def attend(
 ) -> torch.Tensor:
     """Attend with so many teams for each row, which may be fewer than there are tiles for.
 
-    settled  the launch before makes q, and neither keys nor what names or counts them: these are
-             read before it has ended
+    settled  the launch before makes q, and neither keys, nor what names or counts them, nor sinks:
+             these are read before it has ended
 
     Heads are at most 64, rows at least one, pages begin at multiples of 16 bytes, and lengths stand
     side by side.
@@ -92,10 +92,11 @@ def attend_quant(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attend with several teams for each row, turn back and round.
 
-    rotation  [B, 2, 64] float32, contiguous; never made by the launch before
+    rotation  [B, 2, 64] float32, contiguous
 
     Returns codes [B, H 512] and scales [B, H 4], to the bit those of `round_heads` and `attend`.
     """
+    assert teams > 1, "what one team attends is not added up"
     rows, heads, width = q.shape
     codes = torch.empty((rows, heads * width), dtype=torch.float8_e4m3fn, device=q.device)
     scales = empty_scales(rows, heads * width // GROUP, q.device)
@@ -115,7 +116,9 @@ def _call(
     out: torch.Tensor | None,
     rounded: tuple[int | None, ...],
 ) -> None:
+    assert teams <= MOST_TEAMS, "a row has no more teams"
     assert most_teams(q.device), "the device takes no teams"
+    settled = settled and sink.is_contiguous()
     rows, heads, width = q.shape
     if q.stride(2) != 1 or q.stride(1) != width or q.stride(0) % 8 or q.data_ptr() % 16:
         q = q.clone(memory_format=torch.contiguous_format)

@@ -26,6 +26,7 @@ _paged_attention_quant: Callable[..., tuple[torch.Tensor, torch.Tensor]] = selec
     [
         Backend("few_rows", f"{_MODULE}.few_rows_backend:attend", _why_separate, "cuda"),
         Backend("separate", f"{_MODULE}.separate_backend:attend"),
+        Backend("reference", f"{_MODULE}.reference:attend"),
     ],
 )
 
@@ -47,11 +48,11 @@ def paged_attention_quant(
 
     q, window, extra, sink, scale, plan, deterministic  as in `paged_attention`
     rotation, groups                                    as in `out_rope_quant`
-    settled  the launch before makes q, and neither keys nor what names or counts them: these may
-             be read before it has ended
+    settled  the launch before makes q, and neither keys, nor what names or counts them, nor sinks:
+             these may be read before it has ended
 
     "few_rows" rounds what it adds up where it splits rows; the rest, and "separate" always, are two
-    calls. Raises ShapeError.
+    calls, each of its own backend. Raises ShapeError.
     """
     check_call(q, window, extra, sink)
     check_heads(q, rotation, groups)

@@ -30,11 +30,11 @@ def attend(
     if not teams:
         call = q, window, extra, rotation, sink, scale, plan, deterministic, settled
         return separate_backend.attend(*call)
-    parts = q, window, extra
+    keys = window, extra
     if teams > 1 and rotation.shape[2] == _TURNED:
         return few_rows_backend.attend_quant(
-            *parts, rotation.contiguous(), sink, scale, teams, settled=settled
+            q, *keys, rotation.contiguous(), sink, scale, teams, settled=settled
         )
-    out = few_rows_backend.attend(*parts, sink, scale, teams, settled=settled)
+    out = few_rows_backend.attend(q, *keys, sink, scale, teams, settled=settled)
     codes, scales = out_rope_quant(out, rotation, groups=1)
     return codes.flatten(1), scales.flatten(1)

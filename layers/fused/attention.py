@@ -85,7 +85,6 @@ class FusedAttention:
             q, settled = self._queries_and_choice(latent, parts, step)
         else:
             q = self._queries(latent, step)
-        self._side.join()
         groups = self._groups
         return self._output(
             *step.attend_quant(self._layer, q, self._sink, groups=groups, settled=settled)
@@ -109,7 +108,6 @@ class FusedAttention:
             with self._side.beside(x.shape[0]):
                 parts += self._compressor.queries(latent)
         q = self._queries(latent, tokens)
-        self._side.join()
         return (q, kv, *parts)
 
     def attend(self, projected: tuple[Tensor, ...], step: FusedStep) -> Tensor:
@@ -179,11 +177,13 @@ class FusedAttention:
         with self._side.beside(parts[0].shape[0]):
             q = self._turned(self._up.of(latent), step)
         step.choose(self._layer)
+        self._side.join()
         return q, False
 
     def _queries(self, latent: Fp8Rows, tokens: TokenInputs) -> Tensor:
+        """Return the queries; what was begun beside has ended then."""
         q = self._up.of(latent)
-        # Here and not before attention, which begins early if one launch alone comes before it.
+        # In a step it is attention that comes next, and it begins early if it waits for one launch.
         self._side.join()
         return self._turned(q, tokens)
 

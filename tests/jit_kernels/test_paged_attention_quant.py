@@ -5,15 +5,20 @@ import torch
 
 import jit_kernels.paged_attention_quant as op
 from jit_kernels.checks import ShapeError
-from jit_kernels.out_rope_quant import out_rope_quant
-from jit_kernels.paged_attention import paged_attention
-from jit_kernels.paged_attention_quant import paged_attention_quant
-from tests.testing.compare import assert_same_bits
+from jit_kernels.out_rope_quant import in_groups, out_rope_quant
+from jit_kernels.paged_attention import SplitPlan, paged_attention
+from jit_kernels.paged_attention_quant import paged_attention_quant, reference
+from tests.testing.compare import Bounds, assert_close, assert_same_bits
 from tests.testing.compressed_steps import turns
 from tests.testing.packed_pages import BY_3, BY_64, some_keys
 
 pytestmark = pytest.mark.usefixtures("device")
 SCALE = 512**-0.5
+
+
+def numbers(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Return what codes stand for, by groups of 128 channels."""
+    return codes.float().unflatten(-1, (-1, 128)) * scales.unsqueeze(-1)
 
 
 @pytest.mark.parametrize("settled", [False, True])
@@ -44,6 +49,11 @@ def test_it_is_attention_and_then_a_rotation_back_and_a_rounding(
     assert_same_bits(codes, want)
     assert_same_bits(scales, want_scales)
     assert scales.stride() == want_scales.stride()
+    other, other_scales = reference.attend(
+        q, window, more, rotation, sink, SCALE, SplitPlan(), True, False
+    )
+    near = Bounds(atol=0.1, rtol=0.15, cosine=0.998, rms=0.06)
+    assert_close(numbers(codes, scales), numbers(*in_groups(other, other_scales, 2)), near)
 
 
 def test_what_does_not_fit_is_refused() -> None:

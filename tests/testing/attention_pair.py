@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from jit_kernels.out_rope_quant import out_rope_quant
 from jit_kernels.rms_norm import rms_norm
 from jit_kernels.rope import rope
 from jit_kernels.tile_linear import tile_linear, tile_linear_grouped
@@ -13,11 +14,12 @@ from layers.attention import Attention
 from layers.attention_plan import plan_attention
 from layers.config import ModelConfig
 from layers.forward_batch import ForwardBatch
+from layers.fused.decode_step import DecodeStep
 from layers.fused.step import FoldWeights, FusedStep, PoolingWeights
 from layers.parallel import Shards
 from layers.rope import RopeFrequencies
 from mem_cache.pools import KvPools
-from tests.testing.compare import Bounds, assert_close
+from tests.testing.compare import Bounds, assert_close, assert_same_bits
 from tests.testing.direct import Direct
 from tests.testing.tiny_model import PACKED, randomise
 
@@ -103,7 +105,16 @@ class FusedLayers:
             ape = weights["compressor.ape"]
             ape = torch.cat((torch.zeros_like(ape), ape), 1)
             step.fold(layer, rows, FoldWeights(ape, weights["compressor.norm.weight"]))
-        out = rope(step.attend(layer, q, weights["attn_sink"]).contiguous(), rotation, inverse=True)
+        attended = step.attend(layer, q, weights["attn_sink"])
+        if isinstance(step, DecodeStep):
+            # Nothing is written, so that it may be attended again, as the network does it.
+            groups = config.o_groups
+            got = step.attend_quant(layer, q, weights["attn_sink"], groups=groups)
+            for mine, other in zip(
+                got, out_rope_quant(attended, rotation, groups=groups), strict=True
+            ):
+                assert_same_bits(mine, other, what=f"layer {layer}")
+        out = rope(attended.contiguous(), rotation, inverse=True)
         grouped = weights["wo_a.weight"].view(config.o_groups, config.o_lora_rank, -1)
         y = tile_linear_grouped(out.view(tokens, config.o_groups, -1), grouped)
         return tile_linear(y, weights["wo_b.weight"])

@@ -1,7 +1,7 @@
 // Adds up what the teams of a row have left, in the order of teams. A block takes a unit: two heads,
 // eight apart, and the channels of one rank, a quad a thread.
 //
-// It asks for little shared memory: what a multiprocessor keeps for that is taken from the L1 cache,
+// It asks for no more shared memory than a unit of each team takes, 32 KB at most: what a multiprocessor keeps for that is taken from the L1 cache,
 // and what begins beside it, products whose weights pass through that cache, would find no more than
 // this kernel leaves.
 #pragma once

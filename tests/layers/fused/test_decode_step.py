@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from jit_kernels.paged_attention import KeyCounts, PagedKeys, SplitPlan, paged_attention
+from jit_kernels.paged_attention import KeyCounts, PagedKeys, SplitPlan
+from jit_kernels.paged_attention_quant import paged_attention_quant
 from layers.config import ModelConfig
 from layers.forward_batch import ForwardBatch
 from layers.fused.decode_step import DecodeRows, DecodeStep, whole_tiles
@@ -209,8 +210,14 @@ def test_plans_of_attention_are_for_the_keys_that_layers_read(
     planned: list[KeyCounts] = []
 
     def watched(
-        q: Tensor, window: PagedKeys, extra: PagedKeys | None, *, plan: SplitPlan, **more: Any
-    ) -> Tensor:
+        q: Tensor,
+        window: PagedKeys,
+        extra: PagedKeys | None,
+        rotation: Tensor,
+        *,
+        plan: SplitPlan,
+        **more: Any,
+    ) -> tuple[Tensor, Tensor]:
         counts = KeyCounts(window.slots.shape[1], window.lengths)
         if extra is not None:
             counts = dataclasses.replace(
@@ -219,9 +226,9 @@ def test_plans_of_attention_are_for_the_keys_that_layers_read(
         assert plan.counts is not None
         assert plan.counts.same(counts)
         planned.append(plan.counts)
-        return paged_attention(q, window, extra, plan=plan, **more)
+        return paged_attention_quant(q, window, extra, rotation, plan=plan, **more)
 
-    monkeypatch.setattr("layers.fused.decode_step.paged_attention", watched)
+    monkeypatch.setattr("layers.fused.decode_step.paged_attention_quant", watched)
     compare([130, 3], 1, device, index_topk=8)
 
     assert len({(counts.extra_columns, id(counts.extra_lengths)) for counts in planned}) == 3
