@@ -45,12 +45,10 @@ def product(
     weight: tuple[torch.Tensor, torch.Tensor],
     dtype: torch.dtype,
     norm: torch.Tensor | None = None,
-    *,
-    settled: bool = False,
 ) -> torch.Tensor:
     """Return what one launch makes of a row."""
     assert one_row_backend.rounds_rows(x, norm)
-    return one_row_backend.fp8_linear_of(x, *weight, norm, EPS, dtype, False, settled)
+    return one_row_backend.fp8_linear_of(x, *weight, norm, EPS, dtype, False, False)
 
 
 def apart(
@@ -177,21 +175,30 @@ def test_products_of_products_wait_for_each_other() -> None:
 
 
 @pytest.mark.parametrize("normed", [False, True])
-def test_a_product_of_a_settled_row_may_come_after_a_launch_of_any_length(normed: bool) -> None:
-    """What the launch before writes is read by the one after, and is not written too early."""
+def test_a_product_of_a_settled_row_is_written_after_the_launch_before(normed: bool) -> None:
+    """Both write the same memory, and the one before takes eight times as long."""
     norm = torch.randn(4096) if normed else None
     weight, other = fp8_weight(4096, 4096), fp8_weight(32768, 4096)
-    drawn = torch.randn(32, 1, 4096).bfloat16()
-    wanted = [apart(x, weight, torch.float32, norm) for x in drawn]
-    x, long = torch.empty(1, 4096, dtype=torch.bfloat16), torch.randn(1, 4096).bfloat16()
+    x, before = torch.randn(1, 4096).bfloat16(), torch.randn(1, 4096).bfloat16()
+    want = apart(x, weight, torch.float32, norm)
+    out = torch.empty(1, 32768)
 
-    got: list[torch.Tensor] = []
-    for fresh in drawn:
-        x.copy_(fresh)
-        product(long, other, torch.float32)
-        got.append(product(x, weight, torch.float32, norm, settled=True) * 1.0)
+    def multiply(
+        row: torch.Tensor, by: tuple[torch.Tensor, torch.Tensor], gain: torch.Tensor | None
+    ) -> None:
+        lines, depth = by[0].shape
+        cuda_backend.call(
+            "stream_row",
+            row.device,
+            *(row.data_ptr(), None if gain is None else gain.data_ptr(), EPS),
+            *(by[0].data_ptr(), by[1].data_ptr(), out.data_ptr()),
+            *(False, lines, depth, cuda_backend.split(lines, depth), row is x),
+        )
 
-    assert_same_bits(torch.cat(got), torch.cat(wanted), what="rows one after the other")
+    for _ in range(32):
+        multiply(before, other, None)
+        multiply(x, weight, norm)
+        assert_same_bits(out[:, :4096], want)
 
 
 def test_other_rows_and_weights_are_rounded_apart() -> None:

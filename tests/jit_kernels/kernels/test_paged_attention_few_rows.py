@@ -243,25 +243,30 @@ def test_teams_that_are_rounded_as_they_are_added_up_have_the_bits_of_two_launch
 def test_settled_keys_are_read_once_they_are_and_queries_once_they_are_made(
     columns: int, teams: int
 ) -> None:
-    """Keys and slots of each round are written two launches before, queries one."""
-    from jit_kernels.paged_attention import few_rows_backend
+    """Keys and slots of each round are written two launches before, queries by the launch before.
 
-    rounds, heads = 24, 64
-    sink = torch.randn(heads)
-    drawn = [some_keys(1, columns, BY_64, lengths=False) for _ in range(rounds)]
-    q_drawn = torch.randn(rounds, 1, heads, 512).bfloat16()
+    That one lets the next begin at once, and writes the queries that are used last of very many.
+    """
+    from jit_kernels.paged_attention import few_rows_backend
+    from jit_kernels.q_norm_rope import q_norm_rope
+
+    rounds, heads, tokens = 12, 64, 2048
+    sink, rotation = torch.randn(heads), turns(torch.arange(tokens), 64)
     window = some_keys(1, 128, BY_64, lengths=False)
-    wanted = [attend(q, window, keys, sink, teams) for q, keys in zip(q_drawn, drawn, strict=True)]
+    drawn = [some_keys(1, columns, BY_64, lengths=False) for _ in range(rounds)]
+    raw = torch.randn(rounds, tokens, heads, 512).bfloat16()
+    wanted: list[Tensor] = []
+    for one, keys in zip(raw, drawn, strict=True):
+        q = q_norm_rope(one, rotation, eps=1e-6)[-1:].clone()
+        wanted.append(attend(q, window, keys, sink, teams))
     pages, slots = torch.empty_like(drawn[0].pages), torch.empty_like(drawn[0].slots)
-    q, extra = torch.empty(1, heads, 512).bfloat16(), PagedKeys(pages, BY_64, slots)
+    extra = PagedKeys(pages, BY_64, slots)
 
     got: list[Tensor] = []
-    for fresh, keys in zip(q_drawn, drawn, strict=True):
+    for one, keys in zip(raw, drawn, strict=True):
         pages.copy_(keys.pages)
         slots.copy_(keys.slots)
-        q.copy_(fresh)
-        got.append(
-            few_rows_backend.attend(q, window, extra, sink, SCALE, teams, settled=True) * 1.0
-        )
+        q = q_norm_rope(one, rotation, eps=1e-6)[-1:]
+        got.append(few_rows_backend.attend(q, window, extra, sink, SCALE, teams, settled=True))
 
     assert_same_bits(torch.cat(got), torch.cat(wanted))
