@@ -28,6 +28,9 @@ __all__ = ["StepProfiler", "range_name"]
 
 logger = logging.getLogger("umbra.profiler")
 
+# Seconds that the end of serving waits for a file that is being written.
+LAST_FILE_S = 10.0
+
 
 def range_name(plan: StepPlan) -> str:
     """Return the name of a step's range in a trace, such as "step decode 64 rows 64 tokens"."""
@@ -69,6 +72,7 @@ class StepProfiler:
         self._recording: _Recording | None = None
         self._writing: Path | None = None
         self._last: Path | None = None
+        self._writer: threading.Thread | None = None
 
     @property
     def busy(self) -> bool:
@@ -128,6 +132,22 @@ class StepProfiler:
             self._say(Profiled(message.call_id, True, text))
         else:
             self._end(recording, call_id=message.call_id)
+
+    def close(self) -> None:
+        """Drop a profile that still runs: a process that ends with one of torch's crashes.
+
+        A file that is being written is waited for, though not for long.
+        """
+        if self._writer is not None:
+            self._writer.join(LAST_FILE_S)
+        recording, self._recording = self._recording, None
+        if recording is None or recording.running is None:
+            return
+        logger.warning("A profile was running: %s is not written", recording.file)
+        try:
+            recording.running.stop()
+        except Exception:
+            logger.exception("the profiler did not stop")
 
     def _what_was(self) -> str:
         if self._writing is not None:
@@ -192,7 +212,10 @@ class StepProfiler:
             return
         export = recording.running.export_chrome_trace
         arguments = (export, recording.file, call_id)
-        threading.Thread(target=self._write, args=arguments, name="trace", daemon=True).start()
+        self._writer = threading.Thread(
+            target=self._write, args=arguments, name="trace", daemon=True
+        )
+        self._writer.start()
 
     def _write(self, export: Callable[[str], None], file: Path, call_id: int | None) -> None:
         """Write the trace; a thread's main."""

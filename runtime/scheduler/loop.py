@@ -123,6 +123,7 @@ class Scheduler:
         while self.running:
             self.turn()
         self._land()
+        self._profiler.close()
 
     def turn(self) -> None:
         """Do one turn of the loop: launch one step at most, and settle the one in flight."""

@@ -1,5 +1,6 @@
 """A running server is traced while it decodes, and goes on serving whatever is asked of it."""
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,12 +25,16 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, traces: Path) -> Iterator[ServerProcess]:
-    """A server that may be profiled; at the end a profile runs, which must not hold it up."""
+    """A server that may be profiled; at the end a profile runs, which must not make it crash."""
     model = tiny_model_flags(tmp_path_factory.mktemp("model"))
     with running_server(*model, "--full-pages", "16", "--profile-dir", str(traces)) as server:
         yield server
         assert start(server, {}).status_code == 200
         generate(server, 2)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait_exit() == 0
+        assert "is not written" in server.log()
+        assert "Fatal Python error" not in server.log()
 
 
 def start(server: ServerProcess, body: dict[str, Any]) -> Any:

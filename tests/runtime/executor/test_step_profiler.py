@@ -136,6 +136,36 @@ def test_a_profile_runs_until_it_is_stopped(bench: Bench) -> None:
     assert bench.ask(StopProfile(5)).file != told.file
 
 
+def test_a_profile_that_runs_at_the_end_is_dropped(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.profiler.close()
+    assert not caplog.records
+    told = bench.ask(StartProfile(1, folder="a"))
+    bench.steps(2)
+
+    bench.profiler.close()
+    bench.steps(1)
+
+    assert not bench.profiler.busy
+    assert f"{told.file} is not written" in caplog.text
+    assert list(Path(told.file).parent.iterdir()) == []
+    again = bench.ask(StartProfile(2, steps=1))
+    bench.steps(1)
+    bench.settle()
+    assert len(read_trace(Path(again.file)).steps) == 1
+
+
+def test_a_file_that_is_being_written_at_the_end_is_waited_for(bench: Bench) -> None:
+    told = bench.ask(StartProfile(1, steps=2))
+    bench.steps(2)
+
+    bench.profiler.close()
+
+    assert not bench.profiler.busy
+    assert len(read_trace(Path(told.file)).steps) == 2
+
+
 def test_a_profile_may_begin_later(bench: Bench) -> None:
     bench.steps(2)
     told = bench.ask(StartProfile(1, first_step=4, steps=2))
