@@ -32,6 +32,18 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         options.numprocesses, options.dist = WORKERS, "loadfile"
 
 
+def pytest_configure() -> None:
+    """Let no machine be too slow for Hypothesis: neither for an example nor for making one."""
+    if importlib.util.find_spec("hypothesis") is None:
+        return
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile(
+        "any machine", deadline=None, suppress_health_check=(HealthCheck.too_slow,)
+    )
+    settings.load_profile("any machine")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs more CUDA devices than there are, and say so."""
     wanted = {"gpu": 1, "multi_gpu": 2}

@@ -108,7 +108,7 @@ class Runner:
             env=script_environment(),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=200,
         )
         assert done.returncode == 0, done.stderr
         assert "Error" not in done.stderr
@@ -266,7 +266,7 @@ def test_the_curl_commands_are_answered(server: ServerProcess) -> None:
             ["bash", "-c", command.replace(URL, server.url).replace("curl", "curl -sSf", 1)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=200,
         )
         assert done.returncode == 0, done.stderr
         assert re.search(answer, done.stdout), done.stdout

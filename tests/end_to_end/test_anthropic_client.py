@@ -306,7 +306,7 @@ async def scripted() -> AsyncIterator[tuple[Server, anthropic.AsyncAnthropic]]:
 
 def run(scenario: Callable[[Server, anthropic.AsyncAnthropic], Awaitable[None]]) -> None:
     async def whole() -> None:
-        async with asyncio.timeout(20), scripted() as (server, client):
+        async with asyncio.timeout(60), scripted() as (server, client):
             await scenario(server, client)
 
     asyncio.run(whole())

@@ -131,16 +131,16 @@ def test_the_page_shows_what_the_server_tells_and_follows_it(
 
 def test_a_running_request_is_seen_at_work(server: ServerProcess, browser: Chrome) -> None:
     browser.get(server.url)
-    stream = server.stream([*SHARED, 3], max_new_tokens=2000, ignore_eos=True)
+    stream = server.stream([*SHARED, 3], max_new_tokens=6000, ignore_eos=True)
     next(stream)
 
     wait_for(lambda: browser.find_elements(By.CSS_SELECTOR, "#requests li"), "it is listed")
-    text = browser.find_element(By.CSS_SELECTOR, "#requests li").text
+    [text] = texts_of(browser, "#requests li")
     locked = browser.find_elements(By.CSS_SELECTOR, "#spans .locked")
     stream.close()  # pyright: ignore[reportAttributeAccessIssue]
 
     assert "row 0 · decode" in text
-    assert "of at most 2,602" in text
+    assert "of at most 6,602" in text
     assert locked
     wait_for(lambda: not browser.find_elements(By.CSS_SELECTOR, "#spans .locked"))
     assert not browser.find_elements(By.CSS_SELECTOR, "#requests li")

@@ -154,7 +154,7 @@ def test_every_row_is_dealt_out_once_and_to_more_than_one_thread(
         taken.append((first, last))
         if threading.get_ident() not in seen:
             seen.add(threading.get_ident())
-            both.wait(timeout=30)
+            both.wait(timeout=60)
 
     host.by_rows(work, 1001)
 

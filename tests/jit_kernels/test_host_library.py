@@ -188,7 +188,7 @@ def test_two_processes_may_compile_the_same_at_once(sources: Path) -> None:
         subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ}) for _ in range(2)
     ]
 
-    said = [process.communicate(timeout=100)[0] for process in started]
+    said = [process.communicate(timeout=250)[0] for process in started]
 
     assert said == [b"42\n", b"42\n"]
     assert [process.returncode for process in started] == [0, 0]

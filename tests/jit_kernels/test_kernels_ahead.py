@@ -21,7 +21,7 @@ from jit_kernels.vendor_library import why_no_deep_gemm
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGE = ROOT / "tests" / "testing" / "jit_package"
-# Notes what it compiles; 40 columns do not compile, 48 take for ever.
+# Notes what it compiles; 40 columns do not compile, 48 take for ever once they have begun.
 COMPILER = """#!/bin/sh
 [ "$1" = --version ] && echo release 13.0 && exit
 for word in "$@"; do
@@ -30,7 +30,7 @@ for word in "$@"; do
     last=$word
 done
 grep -q "40 columns" $source && echo "error: 40 columns" && exit 2
-grep -q "48 columns" $source && sleep 1000
+grep -q "48 columns" $source && touch "$(dirname "$0")/began" && sleep 1000
 cat $source >> "$(dirname "$0")/compiled"
 cat $source > $out
 """
@@ -137,26 +137,30 @@ def test_calls_that_the_library_refuses_are_told_and_the_others_made(cache: Path
 
 def test_it_stops_when_it_is_told_to(cache: Path) -> None:
     stop = Event()
-    began: list[float] = []
+    began = cache.parent / "bin" / "began"
+
+    def stop_it() -> None:
+        while not began.exists():
+            time.sleep(0.02)
+        stop.set()
 
     def tell(line: str) -> None:
-        began.append(time.monotonic())
-        threading.Timer(0.5, stop.set).start()
+        threading.Thread(target=stop_it, daemon=True).start()
 
     (fault,) = compile_ahead(calls(48), torch.device("cpu"), stop=stop, tell=tell)
 
     assert "nvcc was stopped" in fault
-    assert 0.5 <= time.monotonic() - began[0] < 5
     assert [path.name for path in (cache / "ahead").iterdir()] == ["lock"]
 
 
 def test_a_compiler_that_hangs_is_ended(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels_ahead, "_COMPILER_LIMIT_S", 1)
+    # Those that do not hang must manage, too, whatever else the machine has to do.
+    monkeypatch.setattr(kernels_ahead, "_COMPILER_LIMIT_S", 5)
 
     (fault,) = fill(calls(48, 128))
 
     assert "2 of 4 kernels did not compile" in fault
-    assert "nvcc took over 1 s" in fault
+    assert "nvcc took over 5 s" in fault
     assert len(compiled(cache)) == 2
 
 

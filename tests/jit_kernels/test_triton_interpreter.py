@@ -7,7 +7,7 @@ import pytest
 from tests.testing.interpreter_run import InterpreterRun
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 def test_all_kernels_equal_their_references_in_the_interpreter(
     interpreter_run: InterpreterRun,

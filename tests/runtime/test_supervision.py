@@ -20,7 +20,7 @@ from runtime.supervision import bring_up, resolve, watch
 from runtime.tokenizer.manager import TokenizerManager
 from tests.runtime.tokenizer.samples import byte_tokenizer, write_checkpoint
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture

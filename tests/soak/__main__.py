@@ -37,16 +37,21 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def soak(seconds: float, *, clients: int, seed: int, repeats: int = 0) -> Iterator[Life]:
+def soak(
+    seconds: float, *, clients: int, seed: int, repeats: int = 0, events: tuple[str, ...] = ()
+) -> Iterator[Life]:
     """Run both lives, and yield each at its end.
 
     repeats  greedy tokens told again that a life waits for, on a machine that manages few calls
+    events   counters that it waits for, too
 
     Raises AssertionError for the first thing that is not as it must be.
     """
     for share, check, policy in ((0.25, True, "lru"), (0.75, False, "turns")):
         with tempfile.TemporaryDirectory() as folder:
-            plan = Plan(seconds * share, repeats, clients, seed, check=check, policy=policy)
+            plan = Plan(
+                seconds * share, repeats, clients, seed, check=check, policy=policy, events=events
+            )
             yield live(plan, Path(folder))
 
 

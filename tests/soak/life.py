@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.end_to_end.pools import assert_all_free, wait_idle
+from tests.end_to_end.pools import assert_all_free, read_state, wait_idle
 from tests.end_to_end.tiny_model import tiny_model_flags
 from tests.soak.client import Client
 from tests.soak.gate import Gate
@@ -33,6 +33,7 @@ class Plan:
     """How long, by how many, with which flags.
 
     repeats  a life goes on until so many greedy tokens were told again, however long that takes
+    events   and until each of these counters of the scheduler has moved
     """
 
     seconds: float
@@ -41,6 +42,7 @@ class Plan:
     seed: int
     check: bool
     policy: str
+    events: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +108,14 @@ async def _let_in(plan: Plan, server: ServerProcess) -> tuple[Tally, list[Growth
     """Run all clients, the flusher and the memory watch until the time is over."""
     gate, tally = Gate(), Tally()
     end = time.monotonic() + plan.seconds
+    awaited = set(plan.events)
     systems = shared_systems(plan.seed)
     context = int(server.get("/server_info")["context_tokens"])
     children = {f"{process_name(pid)} {pid}": pid for pid in server.children()}
     watch = MemoryWatch({f"API {server.pid}": server.pid, **children})
 
     def over() -> bool:
-        return time.monotonic() >= end and tally.repeats >= plan.repeats
+        return time.monotonic() >= end and tally.repeats >= plan.repeats and not awaited
 
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=plan.clients)
     async with (
@@ -128,6 +131,7 @@ async def _let_in(plan: Plan, server: ServerProcess) -> tuple[Tally, list[Growth
             tasks.create_task(client.run(over))
         flusher = tasks.create_task(_flush_now_and_then(plan, server, gate, over))
         tasks.create_task(_watch_memory(plan, watch, over))
+        tasks.create_task(_watch_counters(plan, server, awaited))
     return tally, watch.growth(), flusher.result()
 
 
@@ -138,7 +142,7 @@ async def _flush_now_and_then(
     flushed = 0
     while True:
         await asyncio.sleep(plan.seconds / (FLUSHES + 1))
-        if over():
+        if over() and flushed:
             return flushed
         async with gate.shut():
             await asyncio.to_thread(assert_all_free, server)
@@ -148,6 +152,14 @@ async def _flush_now_and_then(
 async def _watch_memory(plan: Plan, watch: MemoryWatch, over: Callable[[], bool]) -> None:
     while not over():
         watch.sample(time.monotonic())
+        await asyncio.sleep(plan.seconds / SAMPLES)
+
+
+async def _watch_counters(plan: Plan, server: ServerProcess, awaited: set[str]) -> None:
+    """Strike out the counters that have moved until none is left."""
+    while awaited:
+        state = await asyncio.to_thread(read_state, server)
+        awaited -= {name for name in awaited if state[name] > 0}
         await asyncio.sleep(plan.seconds / SAMPLES)
 
 

@@ -21,7 +21,7 @@ from selenium.webdriver.chrome.service import Service
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 DRIVER = "chromedriver"
-WAIT_S = 20.0
+WAIT_S = 60.0
 FLAGS = (
     "--headless=new",
     "--no-sandbox",  # containers have no user namespaces, and it opens loopback pages only

@@ -36,7 +36,7 @@ Kind = TypeVar("Kind", bound=ToScheduler)
 Script = Callable[[Generate], Iterable[FromScheduler]]
 
 READY = Ready(context_tokens=1024, vocab_size=300, eos_token_ids=[256], info={"backend": "fake"})
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 def silent(request: Generate) -> Iterable[FromScheduler]:

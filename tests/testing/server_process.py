@@ -22,7 +22,7 @@ import httpx
 ROOT = Path(__file__).resolve().parent.parent.parent
 LAUNCHER = ROOT / "launch_server.py"
 LOG_CHARS = 6000
-EXIT_S = 40.0
+EXIT_S = 120.0
 
 Json = dict[str, Any]
 
@@ -56,7 +56,7 @@ class ServerProcess:
             if (code := self._process.poll()) is not None:
                 raise AssertionError(f"the server exited with {code} at start:\n{self.log()}")
             with contextlib.suppress(httpx.TransportError):
-                if self.client.get("/ready", timeout=5.0).status_code == 200:
+                if self.client.get("/ready", timeout=30.0).status_code == 200:
                     return
             time.sleep(0.1)
         raise AssertionError(f"the server was not ready after {timeout_s:g} s:\n{self.log()}")
@@ -157,17 +157,19 @@ def events(response: httpx.Response) -> Iterator[Json]:
     raise AssertionError("the stream ended without [DONE]")
 
 
-def free_port() -> int:
-    """Return a loopback port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@contextlib.contextmanager
+def reserved_port() -> Iterator[int]:
+    """Hold a loopback port: nobody else is given it, and a server may listen on it (on Linux)."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield int(holder.getsockname()[1])
 
 
 @contextlib.contextmanager
 def running_server(
     *flags: str,
-    ready_s: float = 90.0,
+    ready_s: float = 240.0,
     stop: signal.Signals = signal.SIGTERM,
     exit_code: int | None = 0,
     check: bool = True,
@@ -179,11 +181,10 @@ def running_server(
     but 0). With `check` the flag --check-every-step is added: every cache invariant holds after
     every step, or the server dies and this fails. `launcher` is what Python is given to run.
     """
-    port = free_port()
-    command = [sys.executable, *launcher, "--port", str(port), *flags]
-    command += ["--check-every-step"] if check else []
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    with tempfile.TemporaryFile() as log:
+    with reserved_port() as port, tempfile.TemporaryFile() as log:
+        command = [sys.executable, *launcher, "--port", str(port), *flags]
+        command += ["--check-every-step"] if check else []
         process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT
         )

@@ -22,7 +22,7 @@ def with_server(test: Callable[[FakeServer, Client], Awaitable[None]]) -> None:
 
     async def scenario() -> None:
         async with (
-            asyncio.timeout(20),
+            asyncio.timeout(60),
             fake_server() as server,
             Client(server.url + "/v1", headers={"Authorization": "Bearer k"}) as client,
         ):
@@ -128,7 +128,7 @@ WHOLE = HEAD + b"%x\r\n%s\r\n0\r\n\r\n" % (len(EVENT), EVENT)
 async def send_to(server: asyncio.Server) -> Outcome:
     """Return what came of one request."""
     port = server.sockets[0].getsockname()[1]
-    async with asyncio.timeout(20), server, Client(f"http://127.0.0.1:{port}") as client:
+    async with asyncio.timeout(60), server, Client(f"http://127.0.0.1:{port}") as client:
         return await client.send(make_dialect("generate", "m"), PROMPT, 1)
 
 

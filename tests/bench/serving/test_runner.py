@@ -23,7 +23,7 @@ def play(
     """Run `calls` against a fake server."""
 
     async def scenario() -> tuple[FakeServer, list[Asked]]:
-        async with asyncio.timeout(20), fake_server() as server, Client(server.url) as client:
+        async with asyncio.timeout(60), fake_server() as server, Client(server.url) as client:
             server.tells_ids, server.refuse = tells_ids, refuse
             runner = Runner(client, make_dialect(api, "fake"))
             return server, await runner.run(Workload("w", calls), arrival)

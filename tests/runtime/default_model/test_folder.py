@@ -72,7 +72,7 @@ def test_a_server_without_it_says_so_and_ends(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
 
     assert done.returncode == 2

@@ -8,7 +8,7 @@ from typing import Any
 from runtime.engine.engine import Engine
 from tests.runtime.tokenizer.samples import byte_tokenizer, write_checkpoint
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 COUNT: dict[str, Any] = {"max_new_tokens": 3}
 
 

@@ -38,12 +38,15 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 def ask_for_ever(engine: Engine, began: threading.Event) -> Any:
-    """Ask what is never answered whole; say when the engine is at it."""
-    last: Any = None
+    """Ask what is never answered whole; say when the engine is at it, and return the end.
+
+    What comes after the end is not asked for: an engine may be shut down before this thread does.
+    """
     for chunk in engine.generate(input_ids=[SILENT_AT], stream=True):
         began.set()
-        last = chunk
-    return last
+        if chunk["meta_info"]["finish_reason"] is not None:
+            return chunk
+    raise AssertionError("it ended without a reason")
 
 
 def waiting(pool: ThreadPoolExecutor, engine: Engine) -> "Future[Any]":

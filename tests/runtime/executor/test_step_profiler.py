@@ -15,7 +15,7 @@ from runtime.executor.trace_folder import TraceFolder
 from runtime.profile_messages import MAX_PROFILE_STEPS, Profiled, StartProfile, StopProfile
 from tests.bench.serving.trace import read_trace
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @dataclass

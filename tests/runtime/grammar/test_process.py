@@ -219,12 +219,21 @@ def test_hostile_work_ends_its_process_in_time(start: Callable[[], Process], nam
     assert bystander.write("ab") == {EOS_ID}
 
 
+def compiled_soonest(start: Callable[[], Process], grammar: Grammar) -> Process:
+    """Return a process with a grammar, and a limit that is little more than it takes here."""
+    for limit_s in (0.2, 2.0, 20.0):
+        process = start()
+        with contextlib.suppress(EOFError):
+            assert process.compile(grammar, limit_s=limit_s) == Compiled()
+            return process
+    raise AssertionError("it does not compile")
+
+
 def test_a_mask_that_takes_too_long_ends_the_process(start: Callable[[], Process]) -> None:
     """Each of these letters can be read in more ways than the one before."""
-    process = start()
     rules = 'a ::= a a | "a" | "" | b b b\nb ::= a | b a | "a"*'
     ambiguous = Grammar("ebnf", f"root ::= {'a ' * 300}\n{rules}")
-    assert process.compile(ambiguous, limit_s=0.2) == Compiled()
+    process = compiled_soonest(start, ambiguous)
     process.ask(Open(0))
 
     [letter] = ids("a")

@@ -11,7 +11,7 @@ from runtime.lang.loop import LOOP
 
 
 def until(event: threading.Event) -> None:
-    event.wait(10)
+    event.wait(60)
 
 
 def test_a_thousand_waiting_bodies_need_one_thread() -> None:
@@ -29,7 +29,7 @@ def test_a_thousand_waiting_bodies_need_one_thread() -> None:
     assert not any(result.done() for result in results)
     go.set_result(3)
 
-    assert [result.result(10) for result in results] == [3] * 1000
+    assert [result.result(60) for result in results] == [3] * 1000
     assert len(seen) == 1
 
 
@@ -39,13 +39,13 @@ def test_a_body_that_blocks_holds_up_its_thread_alone() -> None:
 
     def block() -> None:
         blocked.set()
-        release.wait(10)
+        release.wait(60)
 
     threads.start(block)
-    assert blocked.wait(10)
+    assert blocked.wait(60)
     threads.start(lambda: done.set_result(None))
 
-    done.result(10)
+    done.result(60)
     release.set()
 
 
@@ -59,7 +59,7 @@ def test_a_new_body_begins_where_no_other_waits() -> None:
     threads.start(wait_here)
     threads.start(lambda: until(release))
 
-    assert parked.result(10) == 1
+    assert parked.result(60) == 1
     release.set()
 
 
@@ -71,7 +71,7 @@ def test_a_body_sees_the_context_it_was_started_in() -> None:
     name.set("b")
     threads.start(lambda: second.set_result(name.get()))
 
-    assert (first.result(10), second.result(10)) == ("a", "b")
+    assert (first.result(60), second.result(60)) == ("a", "b")
 
 
 def test_outside_of_bodies_waiting_blocks_and_raises() -> None:
@@ -87,4 +87,4 @@ def test_nobody_blocks_in_the_event_loop() -> None:
         wait(Future[int]())
 
     with pytest.raises(RuntimeError, match="must await"):
-        LOOP.submit(read()).result(10)
+        LOOP.submit(read()).result(60)

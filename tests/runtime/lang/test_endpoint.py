@@ -13,7 +13,7 @@ from runtime.lang.loop import LOOP
 from runtime.lang.prompt import Prompt, Turn, Written
 from runtime.lang.sampling import Sampling
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Recorded:

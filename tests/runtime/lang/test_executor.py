@@ -12,7 +12,7 @@ from runtime.lang.prompt import Written
 from runtime.lang.sampling import Sampling
 from tests.runtime.lang.fake import FakeBackend
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 def test_what_is_said_is_walked_in_order() -> None:
@@ -168,10 +168,12 @@ def test_cancelling_ends_the_request_and_what_follows() -> None:
     [child] = parent.fork(1, None)
     for executor in (parent, child):
         executor.say(Gen("x") + Gen("y"))
-        backend.asked.acquire(timeout=WAIT_S)
+        assert backend.asked.acquire(timeout=WAIT_S)
 
     parent.cancel()
 
+    for _ in range(2):
+        assert backend.ended.acquire(timeout=WAIT_S)
     for executor in (parent, child):
         for name in ("x", "y"):
             with pytest.raises(Aborted):

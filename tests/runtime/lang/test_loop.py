@@ -16,7 +16,7 @@ def test_coroutines_run_in_one_thread_of_their_own() -> None:
     async def where() -> tuple[threading.Thread, bool]:
         return threading.current_thread(), loop.inside
 
-    first, second = loop.submit(where()).result(10), loop.submit(where()).result(10)
+    first, second = loop.submit(where()).result(60), loop.submit(where()).result(60)
 
     assert first == second
     assert first[0] is not threading.main_thread()
@@ -37,8 +37,8 @@ def test_an_exit_in_a_coroutine_is_its_own(error: BaseException) -> None:
     futures: list[Future[Any]] = [loop.submit(leave()), loop.submit(stay())]
 
     with pytest.raises(type(error)):
-        futures[0].result(10)
-    assert futures[1].result(10) == "still there"
+        futures[0].result(60)
+    assert futures[1].result(60) == "still there"
 
 
 def test_cancelling_what_was_submitted_cancels_the_coroutine() -> None:
@@ -52,7 +52,7 @@ def test_cancelling_what_was_submitted_cancels_the_coroutine() -> None:
             seen.set()
 
     future = loop.submit(for_ever())
-    started.wait(10)
+    started.wait(60)
     future.cancel()
 
-    assert seen.wait(10)
+    assert seen.wait(60)

@@ -15,7 +15,7 @@ from runtime.lang.openai_endpoint import OpenAI
 from runtime.lang.prompt import Prompt, Turn
 from runtime.lang.sampling import Sampling
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 CHAT = Prompt(turns=(Turn("user", "hi"),))
 PLAIN = Prompt(pieces=("Once ",))
 

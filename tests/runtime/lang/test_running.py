@@ -13,7 +13,7 @@ from runtime.lang.state import AsyncState, State
 from runtime.lang.words import gen
 from tests.runtime.lang.fake import FakeBackend
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 NOTHING = Sampling()
 
 

@@ -11,7 +11,7 @@ from runtime.lang.state import State
 from runtime.lang.words import gen, user
 from tests.runtime.lang.fake import FakeBackend
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 def state_of(backend: FakeBackend) -> State:

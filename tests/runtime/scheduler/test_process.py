@@ -259,7 +259,7 @@ def test_the_heartbeat_sends_the_state_until_told_to_stop(monkeypatch: pytest.Mo
         target=process._beat, args=(rig.scheduler, socket, stop, os.getppid()), daemon=True
     )
     beat.start()
-    beat.join(timeout=20)
+    beat.join(timeout=60)
 
     assert not beat.is_alive()
     assert len(socket.outbox) == 3

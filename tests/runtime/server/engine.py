@@ -279,7 +279,7 @@ def served(
         def run(**arguments: Any) -> None:
             async def scenario() -> None:
                 made = serving(config, template=template, v4=v4)
-                async with asyncio.timeout(10), made as server:
+                async with asyncio.timeout(60), made as server:
                     await test(server, **arguments)
 
             asyncio.run(scenario())

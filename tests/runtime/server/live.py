@@ -48,7 +48,7 @@ class LiveServer:
         self.engine: Engine
         self._web: uvicorn.Server
         self._thread.start()
-        assert self._up.wait(20)
+        assert self._up.wait(60)
 
     async def _serve(self) -> None:
         async with AsyncExitStack() as stack:
@@ -65,7 +65,7 @@ class LiveServer:
     def stop(self) -> None:
         """Stop answering; the port is closed afterwards."""
         self._web.should_exit = True
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         with suppress(OSError):
             self._listener.close()
@@ -102,9 +102,9 @@ def drawn(browser: Chrome) -> int:
 
 def show(live: LiveServer, browser: Chrome, view: CacheView) -> None:
     """Let the server tell `view` from now on, and wait until the page has it."""
-    asked = len(live.engine.asked)
     live.engine.view = view
-    # Two questions on: the answer to the first may have been under way before.
+    asked = len(live.engine.asked)
+    # Two questions on: by then the page has shown the answer to the first.
     wait_for(lambda: len(live.engine.asked) >= asked + 2, "the page asks again")
     wait_for(lambda: state_of(browser) == "live")
 

@@ -96,7 +96,7 @@ async def client_of(server: Server) -> AsyncIterator[openai.AsyncOpenAI]:
         port = listener.getsockname()[1]
         try:
             async with openai.AsyncOpenAI(
-                base_url=f"http://127.0.0.1:{port}/v1", api_key="sk-1", max_retries=0, timeout=10
+                base_url=f"http://127.0.0.1:{port}/v1", api_key="sk-1", max_retries=0, timeout=60
             ) as client:
                 yield client
         finally:

@@ -183,18 +183,19 @@ async def test_long_bodies_on_their_way_are_bounded_in_all(
 ) -> None:
     """A short one is read beside them, and once they are gone a long one, too."""
     monkeypatch.setattr("runtime.server.body.MAX_BYTES_ON_THEIR_WAY", 3 << 20)
-    headers, end = {"content-type": JSON}, asyncio.Event()
+    headers, begun, end = {"content-type": JSON}, asyncio.Event(), asyncio.Event()
     long = {"prompt": "x", "note": "x" * (2 << 20)}
 
     async def slow():  # type: ignore[no-untyped-def]
         yield json.dumps(long).encode()[:-1]
+        begun.set()  # the next piece is asked for once this one was counted
         await end.wait()
         yield b"}"
 
     sending = asyncio.ensure_future(
         server.client.post("/v1/completions", content=slow(), headers=headers)
     )
-    await asyncio.sleep(0.05)
+    await begun.wait()
     refused = await server.post("/v1/completions", long)
     short = await server.post("/v1/completions", {"prompt": "x"})
     end.set()

@@ -74,7 +74,7 @@ def sent(folder: Path, path: str, **fields: Any) -> tuple[float, int]:
 
     async def scenario() -> tuple[float, int]:
         settings = config(folder, {"temperature": 0.25, "top_k": 3})
-        async with asyncio.timeout(10), serving(settings, v4=True) as server:
+        async with asyncio.timeout(60), serving(settings, v4=True) as server:
             reply = await server.post(path, {**REQUESTS[path], **fields})
             assert reply.status_code == 200, reply.text
             sampling = server.engine.requests[0].sampling

@@ -16,7 +16,7 @@ from tests.runtime.tokenizer.samples import byte_tokenizer
 from tests.testing.fake_scheduler import READY, FakeScheduler, Script, counting
 
 BYTES = TextTokenizer(byte_tokenizer(), {})
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 @contextlib.asynccontextmanager

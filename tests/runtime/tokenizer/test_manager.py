@@ -57,19 +57,25 @@ def test_a_prompt_streams_to_its_end() -> None:
 def test_a_manager_that_is_behind_tells_of_several_tokens_at_once() -> None:
     async def test() -> None:
         async with running(silent) as (manager, fake):
-            stream = manager.generate(call([1], max_new_tokens=9))
-            await stream.start()
-            (sent,) = await fake.saw(Generate)
-            for number in range(8):
-                fake.send(Outputs([Output(sent.request_id, token_ids=[number])]))
-            time.sleep(0.1)  # the loop stands still meanwhile
+            counts: list[int] = []
+            # The sockets have threads of their own, which may need longer to carry it over.
+            for pause_s in (0.1, 1.0, 10.0):
+                stream = manager.generate(call([1], max_new_tokens=9))
+                await stream.start()
+                *_, sent = await fake.saw(Generate, len(counts) + 1)
+                for number in range(8):
+                    fake.send(Outputs([Output(sent.request_id, token_ids=[number])]))
+                time.sleep(pause_s)  # the loop stands still meanwhile
 
-            deltas = [await anext(stream)]
-            fake.send(Outputs([Output(sent.request_id, token_ids=[8], finish="length")]))
-            deltas += [delta async for delta in stream]
+                deltas = [await anext(stream)]
+                fake.send(Outputs([Output(sent.request_id, token_ids=[8], finish="length")]))
+                deltas += [delta async for delta in stream]
 
-            assert [i for d in deltas for i in d.token_ids] == list(range(9))
-            assert len(deltas) < 9
+                assert [i for d in deltas for i in d.token_ids] == list(range(9))
+                counts.append(len(deltas))
+                if counts[-1] < 9:
+                    break
+            assert counts[-1] < 9, counts
 
     run(test)
 
@@ -278,9 +284,16 @@ def test_the_observer_hears_of_tokens_and_ends() -> None:
             self.heard.append(stage)
 
     async def test() -> None:
-        async with running() as (manager, _):
+        async with running(silent) as (manager, fake):
             manager.observer = observed = Observed()
-            await collect(manager, call([1], max_new_tokens=3))
+            stream = manager.generate(call([1], max_new_tokens=3))
+            await stream.start()
+            (sent,) = await fake.saw(Generate)
+            for number, finish in enumerate((None, None, "length")):  # one is read, the next comes
+                fake.send(Outputs([Output(sent.request_id, token_ids=[number], finish=finish)]))
+                assert (await anext(stream)).token_ids == [number]
+            with pytest.raises(StopAsyncIteration):
+                await anext(stream)
             with pytest.raises(BadRequest):
                 await collect(manager, call([]))
             stages = ["tokenize", "prefill_waiting", "prefill_forward"]

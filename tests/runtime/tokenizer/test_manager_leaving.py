@@ -137,7 +137,11 @@ def test_abort_goes_by_the_exact_label() -> None:
 
 
 @pytest.mark.parametrize("how", ["abort", "drain"])
-def test_an_aborted_call_that_does_not_stream_gets_what_the_scheduler_kept_of_it(how: str) -> None:
+def test_an_aborted_call_that_does_not_stream_gets_what_the_scheduler_kept_of_it(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.tokenizer.manager._LAST_WORDS_S", 20.0)
+
     async def test() -> None:
         async with running(silent) as (manager, fake):
             reading = asyncio.create_task(collect(manager, replace(call([1]), stream=False)))
@@ -197,7 +201,7 @@ def test_draining_lets_running_requests_finish() -> None:
         async with running(silent) as (manager, fake):
             reading = asyncio.create_task(collect(manager, call([1])))
             (sent,) = await fake.saw(Generate)
-            draining = asyncio.create_task(manager.drain(5.0))
+            draining = asyncio.create_task(manager.drain(60.0))
             await asyncio.sleep(0)
 
             with pytest.raises(Unavailable, match="shutting down"):

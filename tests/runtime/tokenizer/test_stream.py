@@ -56,7 +56,7 @@ def run(test: Callable[[Owner, Group], Any]) -> None:
     """Run a test's coroutine with a fresh owner and group."""
 
     async def main() -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await test(Owner(), Group(None, started_s=0.0))
 
     asyncio.run(main())
