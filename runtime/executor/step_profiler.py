@@ -144,10 +144,7 @@ class StepProfiler:
         if recording is None or recording.running is None:
             return
         logger.warning("A profile was running: %s is not written", recording.file)
-        try:
-            recording.running.stop()
-        except Exception:
-            logger.exception("the profiler did not stop")
+        _fault_of_stopping(recording.running)
 
     def _what_was(self) -> str:
         if self._writing is not None:
@@ -203,10 +200,8 @@ class StepProfiler:
         """Stop the profiler, and have its file written; `call_id` is told how that went."""
         assert recording.running is not None
         self._writing, self._recording = recording.file, None
-        try:
-            recording.running.stop()
-        except Exception as fault:
-            logger.exception("the profiler did not stop")
+        fault = _fault_of_stopping(recording.running)
+        if fault is not None:
             self._writing = None
             self._tell(call_id, False, f"the profiler did not stop: {fault}")
             return
@@ -237,3 +232,13 @@ class StepProfiler:
     def _tell(self, call_id: int | None, done: bool, text: str, *, file: str = "") -> None:
         if call_id is not None:
             self._say(Profiled(call_id, done, text, file))
+
+
+def _fault_of_stopping(running: profile) -> Exception | None:
+    """Stop a profile; log and return what it raises."""
+    try:
+        running.stop()
+    except Exception as fault:
+        logger.exception("the profiler did not stop")
+        return fault
+    return None

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from layers.fused.compressor import Fold, Pooling, compressor_of
+from layers.fused.decode_step import DecodeStep
 from layers.fused.linear import Fp8Rows
+from layers.fused.step import FoldWeights, PoolingWeights
 from tests.testing.compare import assert_same_bits
 from tests.testing.tiny_model import PACKED
 
@@ -16,14 +18,20 @@ CONFIG = dataclasses.replace(PACKED, hidden_size=128, q_lora_rank=128)
 WIDTH, INDEX = CONFIG.head_dim, CONFIG.index_head_dim
 
 
-class NotedStep:
-    """Takes what a step is given, by the name of the call."""
+class NotedStep(DecodeStep):
+    """Takes what a step is given, by the name of the call, and does nothing with it."""
 
     def __init__(self) -> None:
         self.given: dict[str, tuple[Any, ...]] = {}
 
-    def __getattr__(self, name: str) -> Any:
-        return lambda *call: self.given.__setitem__(name, call)
+    def pool(self, layer: int, rows: Tensor, weights: PoolingWeights) -> None:
+        self.given["pool"] = layer, rows, weights
+
+    def fold(self, layer: int, rows: Tensor, weights: FoldWeights) -> None:
+        self.given["fold"] = layer, rows, weights
+
+    def score(self, layer: int, q: Tensor, weights: Tensor) -> None:
+        self.given["score"] = layer, q, weights
 
 
 def filled(made: Pooling | Fold) -> Pooling | Fold:
@@ -63,8 +71,8 @@ def test_a_pooling_layer_writes_state_rows_and_scores_by_the_rest(device: torch.
     states, heads = 4 * WIDTH + 4 * INDEX, CONFIG.index_n_heads
 
     parts = (made.rows(x), *made.queries(Fp8Rows(x)))
-    made.write(parts[:1], step, 7)  # type: ignore[arg-type]
-    made.score(parts, step, 7)  # type: ignore[arg-type]
+    made.write(parts[:1], step, 7)
+    made.score(parts, step, 7)
 
     rows, queries = parts
     assert rows.shape == (3, states + heads)
@@ -83,8 +91,8 @@ def test_a_folding_layer_writes_all_and_scores_nothing(device: torch.device) -> 
     x = torch.randn(3, 128).bfloat16()
 
     parts = (made.rows(x), *made.queries(Fp8Rows(x)))
-    made.write(parts, step, 2)  # type: ignore[arg-type]
-    made.score(parts, step, 2)  # type: ignore[arg-type]
+    made.write(parts, step, 2)
+    made.score(parts, step, 2)
 
     assert [part.shape for part in parts] == [(3, 2 * WIDTH)]
     assert step.given.keys() == {"fold"}
