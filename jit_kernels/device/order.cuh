@@ -21,16 +21,30 @@ __device__ inline void take_turn() {
     let_next_begin();
 }
 
-// Take this turn or none, without a branch: at one the compiler would wait for all that is asked for.
-__device__ inline void take_turn_if(bool now) {
+// The same on a condition, without a branch: at one the compiler would wait for all that is asked for.
+__device__ inline void await_launch_before_if(bool now) {
     asm volatile(
         "{\n"
         ".reg .pred now;\n"
         "setp.ne.b32 now, %0, 0;\n"
         "@now griddepcontrol.wait;\n"
+        "}" ::"r"((int)now)
+        : "memory");
+}
+
+__device__ inline void let_next_begin_if(bool now) {
+    asm volatile(
+        "{\n"
+        ".reg .pred now;\n"
+        "setp.ne.b32 now, %0, 0;\n"
         "@now griddepcontrol.launch_dependents;\n"
         "}" ::"r"((int)now)
         : "memory");
+}
+
+__device__ inline void take_turn_if(bool now) {
+    await_launch_before_if(now);
+    let_next_begin_if(now);
 }
 
 // The attribute of a launch that may begin early; with `early` false it is like any other.

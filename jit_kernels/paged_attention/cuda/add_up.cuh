@@ -1,9 +1,9 @@
 // Adds up what the teams of a row have left, in the order of teams. A block takes a unit: two heads,
 // eight apart, and the channels of one rank, a quad a thread.
 //
-// It asks for no more shared memory than a unit of each team takes, 32 KB at most: what a multiprocessor keeps for that is taken from the L1 cache,
-// and what begins beside it, products whose weights pass through that cache, would find no more than
-// this kernel leaves.
+// It asks for no more shared memory than a unit of each team takes, 32 KB at most: what a
+// multiprocessor keeps for that is taken from the L1 cache, and what begins beside it, products whose
+// weights pass through that cache, would find no more than this kernel leaves.
 #pragma once
 
 #include "results.cuh"
@@ -27,7 +27,10 @@ struct Unit {
 
 // Sums as they are.
 struct Plain {
-    __device__ void write(const Call &call, const Row &row, const Unit &unit,
+    struct Turn {};
+    __device__ Turn turn_of(const Row &, const Unit &) const { return {}; }
+
+    __device__ void write(const Call &call, const Row &row, const Unit &unit, const Turn &,
                           const float (&x)[2][2]) const {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -48,22 +51,37 @@ struct Rounded {
     float *scales;
     long long scale_stride;
 
-    __device__ void write(const Call &call, const Row &row, const Unit &unit,
+    // Cosine and sine of a thread's channels, if they turn.
+    struct Turn {
+        bool turns;
+        float cosine, sine;
+
+        // Products first, then one addition, as elsewhere.
+        __device__ void apply(float (&x)[2]) const {
+            if (!turns) return;
+            const float even = x[0], odd = x[1];
+            x[0] = __fsub_rn(__fmul_rn(even, cosine), __fmul_rn(odd, sine));
+            x[1] = __fadd_rn(__fmul_rn(odd, cosine), __fmul_rn(even, sine));
+        }
+    };
+
+    __device__ Turn turn_of(const Row &row, const Unit &unit) const {
+        const int turned = unit.channel() - (WIDTH - TURNED);
+        const float *const at = rotation + row.nth * 2 * TURNED + turned;
+        if (turned < 0) return {};
+        return {true, read_float(at), -read_float(at + TURNED + 1)};
+    }
+
+    __device__ void write(const Call &call, const Row &row, const Unit &unit, const Turn &turn,
                           const float (&sums)[2][2]) const {
         __shared__ float largest[2][OWN];
-        const int turned = unit.channel() - (WIDTH - TURNED);
-        float x[2][2], cosine = 1.0f, sine = 0.0f;
-        if (turned >= 0) {
-            const float *const at = rotation + row.nth * 2 * TURNED + turned;
-            cosine = read_float(at);
-            sine = -read_float(at + TURNED + 1);
-        }
+        float x[2][2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const unsigned pair = pair_of(sums[half][0], sums[half][1]);
             x[half][0] = __uint_as_float(pair << 16);
             x[half][1] = __uint_as_float(pair & 0xffff0000u);
-            if (turned >= 0) turn(x[half], cosine, sine);
+            turn.apply(x[half]);
             const float most = fmaxf(fabsf(x[half][0]), fabsf(x[half][1]));
             const float of_warp = largest_of_lanes<32>(most);
             if (threadIdx.x % 32 == 0) largest[half][unit.chunk] = of_warp;
@@ -84,62 +102,54 @@ struct Rounded {
             }
         }
     }
-
-    // Products first, then one addition, as elsewhere.
-    __device__ static void turn(float (&x)[2], float cosine, float sine) {
-        const float even = x[0], odd = x[1];
-        x[0] = __fsub_rn(__fmul_rn(even, cosine), __fmul_rn(odd, sine));
-        x[1] = __fadd_rn(__fmul_rn(odd, cosine), __fmul_rn(even, sine));
-    }
 };
 
-// What a team of a row counts for: a lane's, of one head.
-__device__ inline float share_of_team(const Call &call, const Row &row, int head, int team,
-                                      float sink) {
-    const float *const from = call.sums + (row.nth * call.teams + team) * HEADS + head;
-    const float sum = team < row.teams ? __ldcg(from) : minus_infinity();
+// Ask for what a team of a row has left as its sum: a lane's team, of one head.
+__device__ inline float sum_of_team(const Call &call, const Row &row, int head) {
+    const int team = threadIdx.x % 32;
+    if (team >= row.teams) return minus_infinity();
+    return read_float(call.sums + (row.nth * HEADS + head) * call.teams + team);
+}
+
+// Ask for what this thread adds up, a quad of each team.
+__device__ inline void ask_teams(const Call &call, const Row &row, const Unit &unit, float4 *quads) {
+    const long long first = row.nth * call.teams * TEAM + unit.rank;
+    const float4 *const from =
+        call.partials + first * QUADS + unit.pair * UNIT_QUADS + threadIdx.x;
+#pragma unroll 4
+    for (int team = 0; team < row.teams; team++) {
+        copy_ahead(quads + team * UNIT_QUADS + threadIdx.x, from + team * (TEAM * QUADS));
+    }
+}
+
+// What a lane's team counts for, by its sum; the sink has a share as well.
+__device__ inline float share_of_team(float sum, float sink) {
     const float base = base_of(largest_of_lanes<32>(fmaxf(sum, sink)));
     const float weight = power(sum - base);
     return weight * share_of(1.0f, sum_of_lanes<32>(weight) + power(sink - base));
 }
 
-// Ask for the unit of each team of a row, a lane for each; `come` counts their bytes.
-__device__ inline void ask_teams(const Call &call, const Row &row, const Unit &unit, float4 *quads,
-                                 unsigned long long *come) {
-    constexpr unsigned BYTES = UNIT_QUADS * sizeof(float4);
-    const int lane = threadIdx.x;
-    if (lane == 0) {
-        make_barrier(come);
-        show_to_copies();
-        expect_bytes(come, row.teams * BYTES);
-    }
-    __syncwarp();
-    if (lane >= row.teams) return;
-    const long long team = row.nth * call.teams + lane;
-    const float4 *const from =
-        call.partials + (team * TEAM + unit.rank) * QUADS + unit.pair * UNIT_QUADS;
-    bulk_copy(quads + lane * UNIT_QUADS, from, BYTES, come);
-}
-
-// Shared memory has a unit of each team.
+// Shared memory has a unit of each team. Lengths, rotation and sinks are read before the teams end,
+// who write none of them.
 template <class Result>
 __global__ void __launch_bounds__(UNIT_THREADS)
     add_up(const __grid_constant__ Call call, const __grid_constant__ Result result) {
     extern __shared__ __align__(16) float4 quads[];
     __shared__ float shares[2][MOST_TEAMS];
-    __shared__ unsigned long long come;
     const Unit unit;
     if (unit.head() >= call.heads) return;
-    take_turn();
-    Row row(call, blockIdx.y);
-    row.take(call, row.length_of(call.window), row.length_of(call.extra));
-    if (threadIdx.x < 32) ask_teams(call, row, unit, quads, &come);
     const int weighed = unit.head() + unit.chunk * 8, lane = threadIdx.x % 32;
-    const float sink =
-        weighed < call.heads ? read_float(call.sink + weighed) * LOG2_E : minus_infinity();
-    shares[unit.chunk][lane] = share_of_team(call, row, weighed, lane, sink);
+    const bool weighs = weighed < call.heads;
+    Row row(call, blockIdx.y);
+    const float sink = weighs ? read_float(call.sink + weighed) : minus_infinity();
+    const auto turn = result.turn_of(row, unit);
+    row.take(call, row.length_of(call.window), row.length_of(call.extra));
+    take_turn();
+    const float sum = sum_of_team(call, row, weighed);
+    ask_teams(call, row, unit, quads);
+    shares[unit.chunk][lane] = share_of_team(sum, sink * LOG2_E);
     __syncthreads();
-    await_own_phase(&come, 0);
+    await_copies();
     float sums[2][2] = {};
 #pragma unroll 4
     for (int team = 0; team < row.teams; team++) {
@@ -150,5 +160,5 @@ __global__ void __launch_bounds__(UNIT_THREADS)
         sums[1][0] = fmaf(high, quad.z, sums[1][0]);
         sums[1][1] = fmaf(high, quad.w, sums[1][1]);
     }
-    result.write(call, row, unit, sums);
+    result.write(call, row, unit, turn, sums);
 }

@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ C
         show_barriers();
     }
     arrive_at_cluster<false>();
-    take_turn_if(!call.settled);
+    await_launch_before_if(!call.settled);
     // Slots are asked for as if the row filled all columns, before its lengths are known.
     Row row(call, blockIdx.y);
     int slot = Place(call, row, blockIdx.x, key).slot(row.nth);
@@ -29,7 +29,10 @@ __global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ C
     if (!guessed) slot = place.slot(row.nth);
     if (place.column >= place.count) slot = -1;
     Record record(place.keys, slot, lane % 4);
-    take_turn_if(call.settled);
+    await_launch_before_if(call.settled);
+    // What adds up the teams begins when they have ended: while they hold most multiprocessors its
+    // blocks would crowd on the others.
+    let_next_begin_if(call.teams == 1);
     ask_queries(call, row, shared, tile < row.tiles ? call.heads : 0);
 
     Sums sums;
@@ -68,6 +71,7 @@ __global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ C
         write_alone(call, row, sums, sinks, rank, warp, lane);
     } else {
         leave(call, row, sums, team, rank, warp, lane);
+        let_next_begin();
     }
     await_cluster();
 }
@@ -89,12 +93,11 @@ struct Launch {
     }
 };
 
-// Launch what adds up the teams of rows, when these have ended: while they hold most multiprocessors
-// its blocks would crowd on the others.
+// Launch what adds up the teams of rows.
 template <class Result>
 cudaError_t launch_after(const Launch &launch, const Call &call, const Result &result) {
     cudaLaunchConfig_t config = launch.config;
-    config.numAttrs = 0;
+    config.numAttrs = 1;
     config.gridDim = dim3(UNITS, config.gridDim.y);
     config.blockDim = dim3(UNIT_THREADS);
     config.dynamicSmemBytes = call.teams * UNIT_THREADS * sizeof(float4);

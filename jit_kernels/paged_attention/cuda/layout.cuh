@@ -27,7 +27,7 @@ struct Keys {
 //           teams leave is rounded
 // partials  [rows, teams, TEAM, 2048, 4] means of what teams attend, where there are several; for
 //           their order see `results.cuh`
-// sums      [rows, teams, 64] binary logarithms of their sums of weights
+// sums      [rows, 64, teams] binary logarithms of their sums of weights
 // scale     of scores, for powers of two
 // settled   the launch before makes queries, and neither keys, nor what names or counts them, nor sinks
 struct Call {

@@ -65,7 +65,8 @@ __device__ inline void leave(const Call &call, const Row &row, const Sums &sums,
         share[half] = share_of(1.0f, total);
         const int head = warp * 16 + half * 8 + lane / 4;
         if (rank || warp >= 4 || lane % 4) continue;
-        call.sums[nth * HEADS + head] = base_of(sums.greatest[half]) + binary_logarithm(total);
+        call.sums[(row.nth * HEADS + head) * call.teams + team] =
+            base_of(sums.greatest[half]) + binary_logarithm(total);
     }
     constexpr int CHUNK_QUADS = UNIT_QUADS / OWN, LINE_QUADS = 4;
     const int pair = warp % 4 * 8 + lane / 4;

@@ -13,6 +13,9 @@ namespace streamed {
 constexpr int PAGE_LINES = PAGE_BYTES / WIDTH;
 // Pages under way: a processor's share of memory's speed times its latency is five.
 constexpr int STAGES = 16, STAGE_BYTES = (PAGE_BYTES + 1023) / 1024 * 1024;
+// Pages that are sent for before the first queries: copies come in the order in which they were asked
+// for, and until queries are there no place of a page is free again.
+constexpr int AHEAD = 4;
 // Rows whose queries are held. A group meets one of any four pages, so that it is never further
 // behind than four rows.
 constexpr int SLOTS = 8;
@@ -32,7 +35,8 @@ struct Shared {
     int first_row;
 };
 
-static_assert(PAGE_BYTES % WIDTH == 0 && STAGES % GROUPS == 0 && STAGES < 32 && SLOTS > GROUPS);
+static_assert(PAGE_BYTES % WIDTH == 0 && STAGES % GROUPS == 0 && STAGES < 32);
+static_assert(AHEAD <= STAGES && SLOTS > GROUPS);
 static_assert(sizeof(Shared) <= MOST_SHARED);
 
 struct Tensors {
@@ -200,10 +204,10 @@ struct Sender {
         __syncwarp();
     }
 
-    // Send for all pages: as many as fit before the kernel before this one has made the queries.
+    // Send for all pages: the first before the kernel before this one has made the queries.
     __device__ void send() {
         int ahead = 0;
-        for (; ahead < STAGES && span.number(ahead) < span.end; ahead++) send_page(ahead);
+        for (; ahead < AHEAD && span.number(ahead) < span.end; ahead++) send_page(ahead);
         take_turn();
         for (int i = 0; i < ahead; i++) send_queries(i);
         for (int i = ahead; span.number(i) < span.end; i++) {
