@@ -5,20 +5,22 @@ Triton's. Rows are multiplied 2^96 times too large, which is exact below 2^31 an
 cores take the weights' bits as they are.
 
 There are two kernels, which give the same bits: `units.cuh` for blocks of 8 rows of at most 4,096
-channels, in parts as small as a warp takes; `stream.cuh` for all others.
+channels, in parts as small as a warp takes; `stream.cuh` for all others. Choices of a single row
+are not sorted: `units.cuh` takes them as they are, each as a block of its own.
 """
 
 import ctypes
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
 from jit_kernels.expert_blocks import sort_pairs
-from jit_kernels.expert_blocks.blocks import ExpertBlocks
+from jit_kernels.expert_blocks.blocks import block_limit
 from jit_kernels.expert_weights.forms import Fp4Experts, Fp8Experts
 from jit_kernels.streamed_moe import triton_backend
 
@@ -31,6 +33,19 @@ FEW_BLOCKS = 24
 # Up to so many blocks of 8 rows go through `units.cuh`; with 0 all go through `stream.cuh`.
 UNIT_BLOCKS = 1024
 _UNIT_DEPTH = 4096
+
+
+class _Blocks(NamedTuple):
+    """Blocks of pairs, as `ExpertBlocks` has them, or the choices of a single row.
+
+    expert  whose block each is; of a single row ids of any experts, int32 or int64
+    slots   None: a single row's
+    place   None: every pair has one
+    """
+
+    expert: torch.Tensor
+    slots: torch.Tensor | None
+    place: torch.Tensor | None
 
 
 def streamed_moe(
@@ -49,13 +64,15 @@ def streamed_moe(
             x, experts, weights, parts, limit, added, out_dtype, size
         )
     count, width, inner = parts.sizes
-    blocks = sort_pairs(experts, count, size)
+    in_units = _in_units(experts.numel(), count, max(width, inner), size)
+    blocks = _blocks(experts, count, size, sort=not in_units or experts.shape[0] > 1)
     hidden = torch.empty((experts.numel(), inner), dtype=torch.bfloat16, device=x.device)
     outputs = torch.empty((experts.numel(), width), dtype=torch.float32, device=x.device)
     gate_up, down = (parts.gate_up, parts.gate_up_scales), (parts.down, parts.down_scales)
-    if _in_units(blocks, max(width, inner), size):
-        _multiply_units(_aligned(x), gate_up, blocks, hidden, share=experts.shape[1], limit=limit)
-        _multiply_units(hidden, down, blocks, outputs, share=1, limit=None)
+    if in_units:
+        call = functools.partial(_multiply_units, blocks=blocks, count=count)
+        call(_aligned(x), gate_up, out=hidden, share=experts.shape[1], limit=limit)
+        call(hidden, down, out=outputs, share=1, limit=None)
     else:
         rows = (x * _SHIFT).contiguous()
         _multiply(rows, gate_up, blocks, hidden, share=experts.shape[1], limit=limit, size=size)
@@ -65,8 +82,16 @@ def streamed_moe(
     )
 
 
-def _in_units(blocks: ExpertBlocks, depth: int, size: int) -> bool:
-    return size == _SIZES[0] and blocks.expert.shape[0] <= UNIT_BLOCKS and depth <= _UNIT_DEPTH
+def _in_units(pairs: int, count: int, depth: int, size: int) -> bool:
+    few = block_limit(pairs, count, size) <= UNIT_BLOCKS
+    return size == _SIZES[0] and few and depth <= _UNIT_DEPTH
+
+
+def _blocks(experts: torch.Tensor, count: int, size: int, *, sort: bool) -> _Blocks:
+    if not sort:
+        return _Blocks(experts.reshape(-1), None, None)
+    blocks = sort_pairs(experts, count, size)
+    return _Blocks(blocks.expert, blocks.slots, blocks.place)
 
 
 def _aligned(x: torch.Tensor) -> torch.Tensor:
@@ -89,7 +114,7 @@ def _fits(parts: Fp4Experts, size: int) -> bool:
 def _multiply(
     rows: torch.Tensor,
     weight: tuple[torch.Tensor, torch.Tensor],
-    blocks: ExpertBlocks,
+    blocks: _Blocks,
     out: torch.Tensor,
     *,
     share: int,
@@ -97,6 +122,7 @@ def _multiply(
     size: int,
 ) -> None:
     """Write the products of all pairs to `out`; gated if there is a limit of gates."""
+    assert blocks.slots is not None
     count = blocks.expert.shape[0]
     error = launched(
         rows.device,
@@ -114,25 +140,29 @@ def _multiply(
 def _multiply_units(
     rows: torch.Tensor,
     weight: tuple[torch.Tensor, torch.Tensor],
-    blocks: ExpertBlocks,
-    out: torch.Tensor,
     *,
+    blocks: _Blocks,
+    out: torch.Tensor,
+    count: int,
     share: int,
     limit: float | None,
 ) -> None:
     """Do what `_multiply` does for blocks of 8 rows, from rows as they are if gated.
 
-    The launch before must be one of this op: it is waited for by the kernel, which reads where the
-    pairs are before the first product is done.
+    The launch before is waited for by the kernel; without gates it must be that with them, for
+    where the pairs are is read before it has ended.
+
+    count  of experts
     """
+    slots, expert = blocks.slots, blocks.expert
     error = launched(
         rows.device,
         _library().stream_units_call,
         *(weight[0].data_ptr(), weight[1].data_ptr(), rows.data_ptr(), rows.stride(0)),
-        *(blocks.slots.data_ptr(), blocks.expert.data_ptr(), out.data_ptr()),
-        *(blocks.expert.shape[0], out.shape[1], rows.shape[1], share),
+        *(None if slots is None else slots.data_ptr(), expert.data_ptr(), out.data_ptr()),
+        *(expert.shape[0], out.shape[1], rows.shape[1], share),
         0.0 if limit is None else limit,
-        *(limit is not None, _processors(rows.device)),
+        *(limit is not None, count, expert.element_size() // 4, _processors(rows.device)),
     )
     if error:
         raise RuntimeError(f"streamed_moe: {_library().stream_words(error).decode()}")
@@ -153,7 +183,7 @@ def _library() -> ctypes.CDLL:
     ]
     library.stream_units_call.argtypes = [
         *(pointer, pointer, pointer, ctypes.c_longlong, pointer, pointer, pointer),
-        *(number, number, number, number, ctypes.c_float, number, number, pointer),
+        *(number, number, number, number, ctypes.c_float, number, number, number, number, pointer),
     ]
     library.stream_words.restype = ctypes.c_char_p
     return library

@@ -197,21 +197,26 @@ def _down_kernel(
 def _sum_kernel(
     outputs_ptr: tl.tensor, place_ptr: tl.tensor, weights_ptr: tl.tensor, plus_ptr: tl.tensor,
     out_ptr: tl.tensor, weights_stride: tl.tensor, plus_stride: tl.tensor, width: tl.tensor,
-    TOP_K: tl.constexpr, SORTED: tl.constexpr, PLUS: tl.constexpr, COLUMNS: tl.constexpr,
-    EARLY: tl.constexpr,
+    TOP_K: tl.constexpr, PLACED: tl.constexpr, SORTED: tl.constexpr, PLUS: tl.constexpr,
+    COLUMNS: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Sum a row's k outputs in order; they lie where `place` says, or by pair if not SORTED."""
+    """Sum a row's k outputs in order; they lie where `place` says, or by pair if not SORTED.
+
+    Not PLACED: there is an output of every pair.
+    """
     await_kernels(EARLY)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < width
     total = tl.zeros([COLUMNS], tl.float32)
     for choice in tl.static_range(TOP_K):
-        place = tl.load(place_ptr + row * TOP_K + choice)
-        ours = place >= 0
-        line = place.to(tl.int64) if SORTED else row * TOP_K + choice
+        line, ours = row * TOP_K + choice, inside
+        if PLACED:
+            place = tl.load(place_ptr + line)
+            ours = inside & (place >= 0)
+            line = place.to(tl.int64) if SORTED else line
         at = outputs_ptr + line * width + column
-        part = tl.load(at, mask=inside & ours, other=0.0).to(tl.float32)
+        part = tl.load(at, mask=ours, other=0.0).to(tl.float32)
         total += part * tl.load(weights_ptr + row * weights_stride + choice)
     if PLUS:
         total += tl.load(plus_ptr + row * plus_stride + column, mask=inside, other=0.0).to(
@@ -259,7 +264,7 @@ def streamed_moe(
 
 def weighted_sum(
     outputs: torch.Tensor,
-    place: torch.Tensor,
+    place: torch.Tensor | None,
     weights: torch.Tensor,
     plus: torch.Tensor | None,
     out_dtype: torch.dtype,
@@ -269,8 +274,10 @@ def weighted_sum(
     """Sum each row's outputs with its weights over k in order, then add `plus`.
 
     outputs   [pairs, d], or sorted by expert if `in_order`
-    place     [T * k] int32 from `expert_blocks`; pairs without a place count as zero
+    place     [T * k] int32 from `expert_blocks`; pairs without a place count as zero; None: all
+              have one
     """
+    assert place is not None or not in_order, "what is sorted has places"
     rows, top_k = weights.shape
     width = outputs.shape[1]
     out = torch.empty((rows, width), dtype=out_dtype, device=outputs.device)
@@ -280,7 +287,7 @@ def weighted_sum(
     columns = min(_SUM_COLUMNS, triton.next_power_of_2(width))
     _sum_kernel[(rows, triton.cdiv(width, columns))](
         outputs,
-        place,
+        weights if place is None else place,
         weights,
         outputs if plus is None else plus,
         out,
@@ -288,6 +295,7 @@ def weighted_sum(
         0 if plus is None else plus.stride(0),
         width,
         TOP_K=top_k,
+        PLACED=place is not None,
         SORTED=in_order,
         PLUS=plus is not None,
         COLUMNS=columns,

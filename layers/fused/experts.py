@@ -13,13 +13,13 @@ from torch import Tensor
 
 from jit_kernels.expert_weights import Fp4Experts, Fp8Experts, expanded
 from jit_kernels.grouped_moe import grouped_moe
-from jit_kernels.quant_fp8 import quantise_rows, silu_mul_quant
+from jit_kernels.quant_fp8 import silu_mul_quant
 from jit_kernels.route_topk import route_hashed, route_topk
 from jit_kernels.streamed_moe import streamed_moe
 from jit_kernels.vendor_calls import VendorCalls, vendor_calls
 from layers.config import ModelConfig
 from layers.fused.expert_form import ExpertForm
-from layers.fused.linear import Bf16Linear, Fp8Linear, Product
+from layers.fused.linear import Bf16Linear, Fp8Linear, Fp8Rows, Product
 from layers.fused.side_stream import SideStream
 from layers.parallel import Shards
 from layers.weight_target import Fp4Target, Fp8Target, TwinTarget, WeightTarget
@@ -83,6 +83,7 @@ class FusedExperts:
             each = config.num_experts_per_tok * (4 * width + 2 * inner)
             self._fixed_rows = max(1, _FIXED_BYTES // each)
         linear = partial(Fp8Linear, device=device, invariant=deterministic)
+        self._fp8_rows = partial(Fp8Rows, invariant=deterministic)
         self._shared_in = linear(width, {"w1": inner, "w3": inner})
         self._shared_out = linear(inner, {"w2": width})
         self._side = side or SideStream(device)
@@ -94,7 +95,7 @@ class FusedExperts:
         input_ids  [T] int64, which layers with a table route by
         """
         with self._side.beside(x.shape[0]):
-            hidden = self._shared_in(*quantise_rows(x))
+            hidden = self._shared_in.of(self._fp8_rows(x))
             shared = self._shared_out(*silu_mul_quant(hidden, limit=self._limit))
 
         def joined() -> Tensor:

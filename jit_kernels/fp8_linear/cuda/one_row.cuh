@@ -48,15 +48,20 @@ __global__ void __launch_bounds__(WARPS * 32, RESIDENT)
         call.weight_scales + (long long)(mine / BLOCK) * all_blocks;
     int block = warp % SPLIT;
     Weights weights[HELD];
+    const auto ask = [&](int begin, int end) {
 #pragma unroll
-    for (int i = 0; i < HELD; i++) {
-        const int at = block + i * SPLIT;
-        if (at < blocks) weights[i].load(low, call.depth, weight_scales, at);
-    }
+        for (int i = begin; i < end; i++) {
+            const int at = block + i * SPLIT;
+            if (at < blocks) weights[i].load(low, call.depth, weight_scales, at);
+        }
+    };
+    ask(0, EARLY);
     const Room room = Prepare::room(shared, call.depth);
     Prepare::begin(room, call.norm, call.depth);
     take_turn_if(!call.settled);
-    Prepare::run(room, call.row, call.norm, call.depth);
+    const auto row = Prepare::ask(call.row, call.depth);
+    ask(EARLY, HELD);
+    Prepare::run(room, row, call.norm, call.depth);
     // Of eight warps that share channels, each has prepared what it multiplies.
     if (SPLIT == WARPS && Prepare::KEEPS_WARPS_APART) {
         __syncwarp();

@@ -89,18 +89,30 @@ struct Rounding {
     }
     __device__ static void begin(const Room &, const Norm &, int) {}
 
-    __device__ static void run(const Room &room, const unsigned char *row, const Norm &,
-                               int depth) {
+    // A thread's channels, and where they are.
+    struct Asked {
+        int block, offset;
+        bool is_there;
+        uint4 read[PARTS];
+    };
+
+    __device__ static Asked ask(const unsigned char *row, int depth) {
         const int lane = threadIdx.x % 32, block = threadIdx.x / 32 + lane / LANES * WARPS;
         const int offset = lane % LANES * EIGHT;
-        const bool is_there = block < depth / BLOCK;
-        uint4 read[PARTS] = {};
-        if (is_there) {
+        Asked asked = {block, offset, block < depth / BLOCK, {}};
+        if (asked.is_there) {
             const unsigned char *const from =
                 row + (block * BLOCK + offset) * (int)sizeof(__nv_bfloat16);
 #pragma unroll
-            for (int i = 0; i < PARTS; i++) read[i] = read_settled(from + i * LANES * sizeof(uint4));
+            for (int i = 0; i < PARTS; i++) {
+                asked.read[i] = read_settled(from + i * LANES * sizeof(uint4));
+            }
         }
+        return asked;
+    }
+
+    __device__ static void run(const Room &room, const Asked &asked, const Norm &, int) {
+        const auto &[block, offset, is_there, read] = asked;
         unsigned pair = 0;
 #pragma unroll
         for (int i = 0; i < PARTS; i++) {
@@ -151,19 +163,27 @@ struct Norming {
         }
     }
 
-    __device__ static void run(const Room &room, const unsigned char *row, const Norm &norm,
-                               int depth) {
-        const int low = threadIdx.x * EIGHT, high = low + depth / 2;
-        // Of whole warps.
-        const bool has_channels = low < depth / 2;
-        float *const sums = room.more + depth;
+    // A thread's channels, the first ones and those half a row further on; whole warps have none.
+    struct Asked {
+        int low, high;
+        bool has_channels;
         uint4 read[2];
-        float sum = 0.0f;
-        if (has_channels) {
-            read[0] = read_settled(row + low * (int)sizeof(__nv_bfloat16));
-            read[1] = read_settled(row + high * (int)sizeof(__nv_bfloat16));
-            sum = squares(read);
+    };
+
+    __device__ static Asked ask(const unsigned char *row, int depth) {
+        const int low = threadIdx.x * EIGHT, high = low + depth / 2;
+        Asked asked = {low, high, low < depth / 2, {}};
+        if (asked.has_channels) {
+            asked.read[0] = read_settled(row + low * (int)sizeof(__nv_bfloat16));
+            asked.read[1] = read_settled(row + high * (int)sizeof(__nv_bfloat16));
         }
+        return asked;
+    }
+
+    __device__ static void run(const Room &room, const Asked &asked, const Norm &norm, int depth) {
+        const auto &[low, high, has_channels, read] = asked;
+        float *const sums = room.more + depth;
+        const float sum = has_channels ? squares(read) : 0.0f;
         if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
         await_copies();
         __syncthreads();

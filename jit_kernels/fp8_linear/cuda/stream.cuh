@@ -12,6 +12,8 @@ constexpr int WARPS = 8, LINES = 16, BLOCK = 128, HALF = 64;
 // threads share a multiprocessor: where others hold some of them back, a weight of 2,048 warps
 // still needs no second turn.
 constexpr int HELD = 2, RESIDENT = 3;
+// Those that are asked for before the row, which comes after them.
+constexpr int EARLY = 1;
 
 // Read what nobody writes, and but once. Of loads said to be constant (`nc`) the assembler would
 // move a wait for the launch before to the front.

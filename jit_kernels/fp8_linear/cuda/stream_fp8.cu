@@ -62,11 +62,14 @@ __global__ void __launch_bounds__(WARPS * 32, RESIDENT)
         call.weight_scales + (group * block_lines + mine / BLOCK) * all_blocks;
     int block = warp % SPLIT;
     Weights weights[HELD];
+    const auto ask = [&](int begin, int end) {
 #pragma unroll
-    for (int i = 0; i < HELD; i++) {
-        const int at = block + i * SPLIT;
-        if (at < blocks) weights[i].load(low, call.depth, weight_scales, at);
-    }
+        for (int i = begin; i < end; i++) {
+            const int at = block + i * SPLIT;
+            if (at < blocks) weights[i].load(low, call.depth, weight_scales, at);
+        }
+    };
+    ask(0, EARLY);
     await_launch_before();
     let_next_begin();
     const unsigned char *const row = call.rows + min(line, call.count - 1) * call.row_stride +
@@ -80,6 +83,7 @@ __global__ void __launch_bounds__(WARPS * 32, RESIDENT)
         const int at = block + i * SPLIT;
         if (at < blocks) rows[i].load(row, left, right, call.scale_block, at);
     }
+    ask(EARLY, HELD);
     float sums[4] = {};
     for (; block < blocks; block += HELD * SPLIT) {
 #pragma unroll

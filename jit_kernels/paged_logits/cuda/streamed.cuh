@@ -12,13 +12,13 @@ namespace streamed {
 // chunks of a line where products look for them, at their number xor the line's, modulo 8.
 constexpr int PAGE_LINES = PAGE_BYTES / WIDTH;
 // Pages under way: a processor's share of memory's speed times its latency is five.
-constexpr int STAGES = 16, STAGE_BYTES = (PAGE_BYTES + 1023) / 1024 * 1024;
+constexpr int STAGES = 20, STAGE_BYTES = (PAGE_BYTES + 1023) / 1024 * 1024;
 // Pages that are sent for before the first queries: copies come in the order in which they were asked
 // for, and until queries are there no place of a page is free again.
 constexpr int AHEAD = 4;
 // Rows whose queries are held. A group meets one of any four pages, so that it is never further
 // behind than four rows.
-constexpr int SLOTS = 8;
+constexpr int SLOTS = 5;
 constexpr int MOST_ROWS = 128, LISTS = MOST_ROWS / 32;
 constexpr int GROUP_WARPS = GROUP_THREADS / 32, SENDER = WORKERS / 32, THREADS = WORKERS + 32;
 

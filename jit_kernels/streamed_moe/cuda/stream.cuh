@@ -32,6 +32,9 @@ struct Call {
     // `lines` of the result; a slot divided by `share` is its row.
     int blocks, lines, depth, share;
     float limit;
+    // Of a row that was not sorted: how many experts there are, and 4-byte words of an id of `expert`,
+    // which may be none of theirs.
+    int experts, id_words;
 };
 
 // EIGHTS  rows of a block by eight
@@ -48,16 +51,21 @@ struct Shared {
     int done[CHUNKS];
 };
 
-// The items of this block of threads.
+// Blocks that have an expert, which come first; all threads ask.
+__device__ inline int live_blocks(const Call &call) {
+    int blocks = 0;
+    for (int first = 0; first < call.blocks; first += blockDim.x) {
+        const int block = first + threadIdx.x;
+        blocks += __syncthreads_count(block < call.blocks && call.expert[block] >= 0);
+    }
+    return blocks;
+}
+
+// The items of this block of threads, of all those of `blocks`.
 struct Work {
     int tiles, begin, end;
 
-    __device__ Work(const Call &call, int tile_lines) {
-        int blocks = 0;
-        for (int first = 0; first < call.blocks; first += blockDim.x) {
-            const int block = first + threadIdx.x;
-            blocks += __syncthreads_count(block < call.blocks && call.expert[block] >= 0);
-        }
+    __device__ Work(const Call &call, int tile_lines, int blocks) {
         tiles = call.lines / tile_lines;
         const unsigned items = blocks * tiles, each = items / gridDim.x;
         // The first blocks of threads have what is left over.
@@ -267,7 +275,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
     }
     show_to_copies();
     __syncthreads();
-    const Work work(call, WARPS * OWN);
+    const Work work(call, WARPS * OWN, live_blocks(call));
     const int warp = warp_number();
     if (warp == 0) {
         for (int nth = 0; nth < CHUNKS; nth++) copy_rows(call, work, shared, nth);

@@ -30,12 +30,13 @@ int launch(const Call &call, int size, int few, int blocks, void *where) {
                : launch<16, 4, 1, GATES>(call, blocks, where);
 }
 
-// Both products come right after a launch of the same op, which they wait for by themselves.
-template <bool GATES>
+// The launch before is waited for by the kernels themselves.
+template <bool GATES, bool SORTED>
 int launch_units(const Call &call, int blocks, void *where) {
     const int bytes = units::shared_bytes(call.depth);
-    const cudaError_t error = cudaFuncSetAttribute(
-        units::stream_units<GATES>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    const auto kernel = units::stream_units<GATES, SORTED>;
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess) return error;
     cudaLaunchAttribute early = early_launch();
     cudaLaunchConfig_t config = {};
@@ -45,7 +46,13 @@ int launch_units(const Call &call, int blocks, void *where) {
     config.stream = static_cast<cudaStream_t>(where);
     config.attrs = &early;
     config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, units::stream_units<GATES>, call);
+    return cudaLaunchKernelEx(&config, kernel, call);
+}
+
+template <bool GATES>
+int launch_units(const Call &call, int blocks, void *where) {
+    return call.slots ? launch_units<GATES, true>(call, blocks, where)
+                      : launch_units<GATES, false>(call, blocks, where);
 }
 
 }  // namespace
@@ -64,22 +71,24 @@ int stream_experts_call(const void *weight, const void *scales, const void *rows
     const Call call = {static_cast<const unsigned char *>(weight),
                        static_cast<const unsigned char *>(scales),
                        static_cast<const __nv_bfloat16 *>(rows), slots, expert, out, row_stride,
-                       blocks, lines, depth, share, limit};
+                       blocks, lines, depth, share, limit, 0, 0};
     return gates ? launch<true>(call, size, few, count, where)
                  : launch<false>(call, size, few, count, where);
 }
 
 // The same for blocks of 8 rows in units of 16 lines a warp. With `gates` the rows come as they are
 // and not 2^96 times too large; all begin at multiples of 16 bytes. All channels of eight rows fit
-// shared memory up to a depth of 4,096. Returns a cudaError_t.
+// shared memory up to a depth of 4,096. Without `slots` a single row is multiplied by the experts
+// whose ids are `expert`, each of `id_words` words of 4 bytes; those not below `experts` give zeros.
+// Returns a cudaError_t.
 int stream_units_call(const void *weight, const void *scales, const void *rows,
                       long long row_stride, const int *slots, const int *expert, void *out,
                       int blocks, int lines, int depth, int share, float limit, int gates,
-                      int count, void *where) {
+                      int experts, int id_words, int count, void *where) {
     const Call call = {static_cast<const unsigned char *>(weight),
                        static_cast<const unsigned char *>(scales),
                        static_cast<const __nv_bfloat16 *>(rows), slots, expert, out, row_stride,
-                       blocks, lines, depth, share, limit};
+                       blocks, lines, depth, share, limit, experts, id_words};
     return gates ? launch_units<true>(call, count, where) : launch_units<false>(call, count, where);
 }
 }

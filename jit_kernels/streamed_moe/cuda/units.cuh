@@ -4,6 +4,9 @@
 // goes through units that follow each other. Its warps wait for each other only where rows change:
 // it has all channels of the rows of a phase, which is as many blocks as have eight rows between
 // them. Sums are those of `stream.cuh`, in the same order.
+//
+// A single row is not sorted: each of its choices is a block of one pair. An expert that is none of
+// those here gives zeros: its row is cleared, and the weights of the first expert are taken.
 #pragma once
 
 #include "stream.cuh"
@@ -11,6 +14,8 @@
 namespace units {
 
 constexpr int WARPS = 12, THREADS = WARPS * 32, STAGES = 3;
+// Of a thread: all that there are. Told the number of threads instead, the compiler spills some.
+constexpr int REGISTERS = 168;
 // Rows of a block and of a phase, and the most blocks of a phase.
 constexpr int ROWS = 8, BLOCKS = 8;
 // A stage is two steps, one after the other, then the scales of both line by line.
@@ -31,9 +36,15 @@ __host__ __device__ constexpr int shared_bytes(int depth) {
     return sizeof(Shared) + ROWS * row_bytes(depth);
 }
 
+// The expert that a row has chosen; -1 if it is none of those here. An id's first word is its value.
+__device__ inline int choice_of(const Call &call, int block) {
+    const int id = call.expert[block * call.id_words];
+    return 0 <= id && id < call.experts ? id : -1;
+}
+
 // A warp's way through the weights of its units, a ring ahead of the products. With GATES, the
 // upper eight lines are those that multiply the lower ones' gates.
-template <bool GATES>
+template <bool GATES, bool SORTED>
 struct Stream {
     static constexpr int OWN = GATES ? LINES / 2 : LINES;
     const Call &call;
@@ -54,7 +65,8 @@ struct Stream {
     __device__ void find() {
         left = call.depth / (STEPS * STEP);
         if (unit >= work.end) return;
-        const long long expert = call.expert[unit / work.tiles];
+        const int block = unit / work.tiles;
+        const long long expert = SORTED ? call.expert[block] : max(choice_of(call, block), 0);
         const long long first = expert * (GATES ? 2 : 1) * call.lines + unit % work.tiles * OWN;
         line = call.weight + (first + lane / 8) * (call.depth / 2) + lane % 8 * 16;
         const int mine = lane % LINES;
@@ -90,6 +102,7 @@ struct Stream {
 };
 
 // Blocks whose rows are there together. Every warp has the slots of all, four blocks a register.
+template <bool SORTED>
 struct Phase {
     int first, end, slots[2];
     // A bit for each place of the blocks that has a row, in the order that rows lie in.
@@ -101,7 +114,9 @@ struct Phase {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int block = first + half * (BLOCKS / 2) + lane / ROWS;
-            slots[half] = block <= last ? call.slots[block * ROWS + lane % ROWS] : -1;
+            slots[half] = -1;
+            if (SORTED && block <= last) slots[half] = call.slots[block * ROWS + lane % ROWS];
+            if (!SORTED && block <= last && lane % ROWS == 0) slots[half] = block;
             found[half] = __ballot_sync(ALL, slots[half] >= 0);
         }
         const unsigned long long all = (unsigned long long)found[1] << 32 | found[0];
@@ -129,7 +144,8 @@ struct Phase {
 };
 
 // Let one warp copy all rows of a phase.
-__device__ inline void copy_rows(const Call &call, Shared &shared, const Phase &phase) {
+template <bool SORTED>
+__device__ inline void copy_rows(const Call &call, Shared &shared, const Phase<SORTED> &phase) {
     const int lane = threadIdx.x % 32, bytes = call.depth * 2;
     if (lane == 0) expect_bytes(&shared.full, phase.rows() * bytes);
     __syncwarp();
@@ -143,12 +159,19 @@ __device__ inline void copy_rows(const Call &call, Shared &shared, const Phase &
     }
 }
 
-// Make the rows of the first product 2^96 times larger.
-__device__ inline void enlarge_rows(const Call &call, Shared &shared, int rows) {
-    const int pieces = call.depth / 8;
+// Make the rows of the first product 2^96 times larger, or clear them.
+template <bool SORTED>
+__device__ inline void enlarge_rows(const Call &call, Shared &shared,
+                                    const Phase<SORTED> &phase) {
+    const int pieces = call.depth / 8, rows = phase.rows();
     for (int piece = threadIdx.x; piece < rows * pieces; piece += THREADS) {
-        unsigned char *const row = shared.rows + piece / pieces * row_bytes(call.depth);
+        const int nth = piece / pieces;
+        unsigned char *const row = shared.rows + nth * row_bytes(call.depth);
         uint4 &at = reinterpret_cast<uint4 *>(row)[piece % pieces];
+        if (!SORTED && choice_of(call, phase.first + nth) < 0) {
+            at = {};
+            continue;
+        }
         unsigned words[4] = {at.x, at.y, at.z, at.w};
 #pragma unroll
         for (unsigned &word : words) {
@@ -163,10 +186,12 @@ __device__ inline void enlarge_rows(const Call &call, Shared &shared, int rows) 
 }
 
 // Whoever launches this lets its launch be prepared while the one before ends: gates wait for what
-// sorted the pairs, the second product asks for weights before it waits for the first one's rows.
-template <bool GATES>
-__global__ void __launch_bounds__(THREADS, 1) stream_units(const __grid_constant__ Call call) {
-    constexpr int OWN = Stream<GATES>::OWN;
+// chose the experts or sorted the pairs, the second product asks for a stage of weights before it waits
+// for the first one's rows. All else is asked for after rows: copies come in the order of requests, and
+// until rows are there no stage is free again.
+template <bool GATES, bool SORTED>
+__global__ void __maxnreg__(REGISTERS) stream_units(const __grid_constant__ Call call) {
+    constexpr int OWN = Stream<GATES, SORTED>::OWN;
     extern __shared__ __align__(128) unsigned char memory[];
     auto &shared = *reinterpret_cast<Shared *>(memory);
     const int warp = warp_number(), lane = threadIdx.x % 32;
@@ -176,21 +201,28 @@ __global__ void __launch_bounds__(THREADS, 1) stream_units(const __grid_constant
         await_launch_before();
         let_next_begin();
     }
-    const Work work(call, OWN);
+    const Work work(call, OWN, SORTED ? live_blocks(call) : call.blocks);
     const unsigned stages = shared_address(shared.stages[warp]);
-    Stream<GATES> stream(call, work, stages, warp);
-    if (GATES && warp == 0 && work.begin < work.end) {
-        copy_rows(call, shared, Phase(call, work, work.begin / work.tiles));
+    Phase<SORTED> phase(call, work, work.begin / work.tiles);
+    const bool copies = warp == 0 && work.begin < work.end;
+    if (GATES && copies) copy_rows(call, shared, phase);
+    Stream<GATES, SORTED> stream(call, work, stages, warp);
+    if (!GATES) {
+        stream.ask();
+        await_launch_before();
+        if (copies) copy_rows(call, shared, phase);
     }
-    for (int stage = 0; stage < STAGES; stage++) stream.ask();
-    if (!GATES) await_launch_before();
+    __syncthreads();
+    for (int stage = GATES ? 0 : 1; stage < STAGES; stage++) stream.ask();
     int unit = work.begin + warp;
     unsigned ring = 0;
     for (int done = work.begin, nth = 0; done < work.end; nth++) {
-        const Phase phase(call, work, done / work.tiles);
-        if (warp == 0 && (nth || !GATES)) copy_rows(call, shared, phase);
+        if (nth) {
+            phase = Phase<SORTED>(call, work, done / work.tiles);
+            if (warp == 0) copy_rows(call, shared, phase);
+        }
         await_own_phase(&shared.full, nth % 2);
-        if (GATES) enlarge_rows(call, shared, phase.rows());
+        if (GATES) enlarge_rows(call, shared, phase);
         for (; unit < phase.end; unit += WARPS) {
             const int first = (unit / work.tiles - phase.first) * ROWS;
             unsigned row = shared_address(shared.rows) + lane / 8 * 16 +

@@ -77,6 +77,16 @@ def test_nobody_at_home_gives_zero(backend: ModuleType) -> None:
     assert not got.any()
 
 
+def test_pairs_that_all_have_an_output_need_no_places() -> None:
+    outputs, weights, plus = torch.randn(6, WIDTH), torch.rand(2, 3), torch.randn(2, WIDTH)
+    rest = (weights, plus, torch.float32)
+    places = torch.arange(6, dtype=torch.int32)
+
+    got = triton_backend.weighted_sum(outputs, None, *rest, in_order=False)
+
+    assert_same_bits(got, triton_backend.weighted_sum(outputs, places, *rest, in_order=False))
+
+
 @pytest.mark.gpu
 @BACKENDS
 @pytest.mark.parametrize("form", FORMS)
@@ -141,6 +151,26 @@ def test_both_kernels_for_blocks_of_eight_give_the_same_bits(
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("each_kernel")
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    "ids", [(3, 3, 0, 3), (-1, 2, 12, 5), (2**31 - 1, -(2**31), 1, 0), (-1, 12, 13, -7)]
+)
+def test_a_single_row_may_want_an_expert_twice_and_some_that_are_elsewhere(
+    ids: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    x, parts = torch.randn(1, WIDTH).bfloat16(), fp4_experts(12, WIDTH, INNER)
+    chosen, plus = (
+        (torch.tensor([ids], dtype=dtype), torch.rand(1, len(ids))),
+        torch.randn(1, WIDTH),
+    )
+
+    got = run(cuda_backend.streamed_moe, x, chosen, parts, 8, plus)
+
+    assert_close(got, run(reference.streamed_moe, x, chosen, parts, 8, plus), BOUNDS)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("each_kernel")
 @pytest.mark.parametrize(("stride", "first"), [(WIDTH + 8, 8), (WIDTH + 8, 4), (WIDTH + 1, 0)])
 def test_rows_may_lie_apart_and_begin_anywhere(stride: int, first: int) -> None:
     whole, parts = torch.randn(5, stride).bfloat16(), fp4_experts(12, WIDTH, INNER)
@@ -170,9 +200,10 @@ def test_calls_that_follow_each_other_do_not_disturb_each_other() -> None:
 
 
 @pytest.mark.gpu
-def test_a_graph_follows_the_choice_of_experts() -> None:
-    x, parts = torch.randn(16, WIDTH).bfloat16(), fp4_experts(32, WIDTH, INNER)
-    experts, weights = chosen_experts(16, 32, 6)
+@pytest.mark.parametrize("rows", [1, 16])
+def test_a_graph_follows_the_choice_of_experts(rows: int) -> None:
+    x, parts = torch.randn(rows, WIDTH).bfloat16(), fp4_experts(32, WIDTH, INNER)
+    experts, weights = chosen_experts(rows, 32, 6)
     experts = experts.contiguous()
     streamed_moe(x, experts, weights, parts, limit=LIMIT)
     torch.cuda.synchronize()
@@ -181,6 +212,6 @@ def test_a_graph_follows_the_choice_of_experts() -> None:
         got = streamed_moe(x, experts, weights, parts, limit=LIMIT)
 
     for _ in range(3):
-        experts.copy_(chosen_experts(16, 32, 6)[0])
+        experts.copy_(chosen_experts(rows, 32, 6)[0])
         graph.replay()
         assert_same_bits(got, streamed_moe(x, experts, weights, parts, limit=LIMIT))
