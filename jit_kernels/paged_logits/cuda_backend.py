@@ -4,9 +4,9 @@ The sources are in `cuda`; nvcc compiles them at first use. Pages are dealt out 
 schedule, and so many are under way at once that little but memory is waited for. They are asked for
 before the launch before has ended, which may write queries and their weights, but neither pages nor
 what names them. A row has the same bits as from DeepGEMM: which of the two scores it makes no
-difference. Where DeepGEMM takes 3.5, 5.2
-and 12.0 us for one row of 2,048, 32,768 and 225,000 blocks, this takes 2.0, 3.6 and 9.8, and 12.6
-for 128 rows of 2,048 where DeepGEMM takes 13.7 (H200).
+difference. Where DeepGEMM takes 3.5, 5.2 and 12.0 us for one row of 2,048, 32,768 and 225,000
+blocks, this takes 2.0, 3.6 and 9.8, and 12.6 for 128 rows of 2,048 where DeepGEMM takes 13.7 (H200,
+with 16 places for pages, all asked for before the queries; `tests/bench/LOG.md` has steps since).
 """
 
 import ctypes
