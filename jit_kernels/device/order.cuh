@@ -5,6 +5,9 @@
 // its blocks waits. So when a kernel begins, all launches of its stream have ended but the one before
 // it: what that one does not write is settled, and may be read without waiting, past the L1 cache,
 // which still holds what other launches found there.
+//
+// A kernel whose next one is known to wait before it reads anything of the last two may let it begin
+// at once. When that one begins, two launches may not have ended.
 #pragma once
 
 #include <cuda_runtime.h>

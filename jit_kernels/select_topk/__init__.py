@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
-from jit_kernels.cuda_device import why_no_nvcc
+from jit_kernels.cuda_device import why_no_hopper
 from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
 
@@ -21,7 +21,7 @@ def _selected(op: str) -> Callable[..., Any]:
     return select(
         op,
         [
-            Backend("cuda", f"{_MODULE}.cuda_backend:{op}", why_no_nvcc, "cuda"),
+            Backend("cuda", f"{_MODULE}.cuda_backend:{op}", why_no_hopper, "cuda"),
             on_host(f"select_topk.host:{op}"),
             Backend("reference", f"{_MODULE}.reference:{op}"),
         ],
@@ -54,6 +54,7 @@ def select_slots(
     *,
     top_k: int,
     page_blocks: int,
+    next_settled: bool = False,
 ) -> None:
     """Write the slots of the blocks that `select_topk` chooses, as `translate_blocks` does.
 
@@ -62,6 +63,8 @@ def select_slots(
     out          [T, K] int32, K at least min(top_k, B), may be part of wider rows; columns after
                  what is chosen become -1
     page_blocks  blocks in a page: 64 of 4 positions in one of 256
+    next_settled  on the device, the launch after reads nothing of this one or the one before until
+                  it has waited, and may begin when this one has begun
 
     Raises ShapeError.
     """
@@ -73,7 +76,7 @@ def select_slots(
     check_dtype("out", out, torch.int32)
     if out.shape[1] < min(top_k, columns) or out.stride(1) != 1:
         raise ShapeError(f"{min(top_k, columns)} slots a row do not fit out {list(out.shape)}")
-    _select_slots(scores, visible, page_table, out, top_k, page_blocks)
+    _select_slots(scores, visible, page_table, out, top_k, page_blocks, next_settled)
 
 
 def _check(scores: torch.Tensor, visible: torch.Tensor, top_k: int) -> None:

@@ -172,7 +172,7 @@ class FusedAttention:
         self._compressor.score(parts, step, self._layer)
         if latent.rounded is None:
             # The product needs nothing of the choice, and begins when that has its processors.
-            step.choose(self._layer)
+            step.choose(self._layer, next_settled=True)
             return self._turned(self._up.of(latent, settled=True), step), True
         with self._side.beside(parts[0].shape[0]):
             q = self._turned(self._up.of(latent), step)

@@ -190,7 +190,7 @@ class DecodeStep:
             )
             self._scored = part, scores
 
-    def choose(self, layer: int) -> None:
+    def choose(self, layer: int, *, next_settled: bool = False) -> None:
         """Choose the blocks of 4 that the rows last scored attend; see `FusedStep`."""
         if self._scored is None:
             return
@@ -203,6 +203,7 @@ class DecodeStep:
             self._chosen[part],
             top_k=self._config.index_topk,
             page_blocks=self._page_blocks,
+            next_settled=next_settled,
         )
 
     def attend(self, layer: int, q: Tensor, sink: Tensor) -> Tensor:

@@ -137,7 +137,7 @@ class PrefillStep:
         """Take the queries: scores of all tokens are too many to be kept; see `FusedStep`."""
         self._heads = QueryHeads(q, weights, self._rotation[True])
 
-    def choose(self, layer: int) -> None:
+    def choose(self, layer: int, *, next_settled: bool = False) -> None:
         """Score and choose blocks where tokens see more than they attend; see `FusedStep`."""
         if self._heads is not None:
             self._reader.choose(layer, self._heads)

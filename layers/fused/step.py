@@ -84,8 +84,11 @@ class FusedStep(TokenInputs, Protocol):
         """
         ...
 
-    def choose(self, layer: int) -> None:
-        """Choose among what `score` has scored; in layers that score nothing there is nothing."""
+    def choose(self, layer: int, *, next_settled: bool = False) -> None:
+        """Choose among what `score` has scored; in layers that score nothing there is nothing.
+
+        next_settled  on the device, the launch after reads neither the choice nor its scores
+        """
         ...
 
     def attend(self, layer: int, q: Tensor, sink: Tensor) -> Tensor:

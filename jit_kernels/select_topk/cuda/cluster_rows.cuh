@@ -1,189 +1,169 @@
-// Top-k of few rows, longer than one block holds in few registers. The blocks of a cluster hold
-// lines of 32 scores, dealt out in turn. Each hands the first of them, the leader, what reaches a
-// floor of its own, set so low that its part of the `top_k` most likely lies above it; the leader
-// chooses. No block has held back anything that reaches the highest floor, so a choice above that
-// is exact; else the leader goes through the row.
+// Top-k of few rows, longer than one block holds in few registers: the blocks of a cluster hold them,
+// in runs of neighbouring scores. What reaches a floor is found by the highest of each run.
 #pragma once
 
-#include "cluster.cuh"
+#include "ballot.cuh"
 #include "device/order.cuh"
-#include "held_rows.cuh"
-#include "places.cuh"
 
-constexpr int CLUSTER = SHARES;  // blocks that hold a row; a device is asked whether it takes 16
-constexpr int DEALT = 4;         // scores of a row that a thread holds: more take more code
-constexpr int STEP = CLUSTER * THREADS;  // columns from one of them to the next
-constexpr int CLUSTER_COLUMNS = STEP * DEALT, CLUSTER_TOP_K = 1024;
-constexpr int ALONE = 8, ALONE_COLUMNS = ALONE * THREADS;  // such rows the leader holds by itself
-constexpr int HANDED = CAPACITY / CLUSTER;                 // what a block may hand in
+constexpr int RUNS = 4;  // that a thread holds, of RUN scores each: more take more code
 
-// What a block shares; the candidates and shares of the leader are what all blocks send it.
-struct Ballot {
-    Held<ALONE> held;
-    union {
-        uint2 candidates[CAPACITY];  // key, column; those of a block are CLUSTER apart
-        uint4 marks[MARKS];
-        int bins[BINS];
-    };
-    union {
-        uint2 mine[HANDED];  // key, column: what this block hands in
-        int2 buckets[THREADS];
-    };
-    uint2 shares[CLUSTER];        // how many candidates of a block, its floor
-    unsigned long long all_sent;  // a barrier
-    int found;
-    Scratch scratch;
-};
+constexpr int columns_of_runs(int run) { return CLUSTER * THREADS * RUNS * run; }
 
-static_assert(32 % CLUSTER == 0 && CLUSTER_COLUMNS <= WINDOW && HANDED <= THREADS);
+static_assert(columns_of_runs(LONGEST_RUN) <= WINDOW);
 
-// The column of a thread's i-th score.
-__device__ inline int dealt_column(int i) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    return (warp * CLUSTER + (int)blockIdx.x) * 32 + lane + i * STEP;
+// Where a thread's runs begin: lines of 32 scores are dealt out to the blocks in turn.
+template <int RUN>
+__device__ inline int run_place(int nth) {
+    const int place = (int)threadIdx.x * RUN;
+    return (place / 32 * CLUSTER + (int)blockIdx.x) * 32 + place % 32 + nth * CLUSTER * THREADS * RUN;
 }
 
-// The floor of a block: so many of its threads have keys that reach it that the block's part of
-// the `top_k`, were they dealt out by chance, would by five deviations. A row that is not held
-// alone has scores for half of the threads, which are more.
-__device__ inline unsigned floor_of_share(const unsigned (&keys)[DEALT], int top_k,
-                                          Counters &counters) {
+// Load four scores, before the row's length is known: the compiler must not wait for it.
+__device__ inline void load_four(float *to, const float *from) {
+    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
+                 : "l"(from)
+                 : "memory");
+}
+
+template <int RUN>
+__device__ inline void load_run(float (&run)[RUN], const float *data, int first, int columns) {
+#pragma unroll
+    for (int j = 0; j < RUN; j++) {
+        run[j] = first + j < columns ? load_early(data + first + j) : 0.0f;
+    }
+}
+
+// The same of a run at a multiple of 16 bytes.
+template <int RUN>
+__device__ inline void load_aligned(float (&run)[RUN], const float *data, int first, int columns) {
+#pragma unroll
+    for (int j = 0; j < RUN; j += 4) {
+        if (first + j + 3 < columns) {
+            load_four(&run[j], data + first + j);
+        } else {
+            for (int k = j; k < j + 4; k++) {
+                run[k] = first + k < columns ? data[first + k] : 0.0f;
+            }
+        }
+    }
+}
+
+// The highest key of a run of which `count` scores are seen, 0 if none is.
+template <int RUN>
+__device__ inline unsigned highest_of(const float (&run)[RUN], int count) {
+    float most = run[0];
+#pragma unroll
+    for (int j = 1; j < RUN; j++) most = higher(most, j < count ? run[j] : run[0]);
+    return count > 0 ? order(most) : 0;
+}
+
+// A block's floor, and its highest key: so many of its runs reach the floor that the block's part of
+// the `top_k`, were they dealt out by chance, would by five deviations; it is 1 if they are too few.
+__device__ inline Share floor_of_share(const unsigned (&highest)[RUNS], int top_k,
+                                       Counters &counters) {
     const float part = (float)top_k / CLUSTER;
     const int need = (int)(part + 5.0f * sqrtf(part)) + 4;
+    // As many runs as there are threads with one reach the least of their best.
     unsigned best[1] = {};
 #pragma unroll
-    for (int i = 0; i < DEALT; i++) best[0] = max(best[0], keys[i]);
+    for (int i = 0; i < RUNS; i++) best[0] = max(best[0], highest[i]);
     const Spread spread = spread_of(best, counters);
-    const auto key = [&](int) { return best[0]; };
-    return close_in<1>(key, need, need + need / 2, 0, spread.least, spread.most, counters).low;
+    if (spread.count < need) return {0, 1, spread.most};
+    const auto key = [&](int i) { return highest[i]; };
+    const Part part_above =
+        close_in<RUNS>(key, need, need + need / 2, 0, spread.least, spread.most, counters);
+    return {0, part_above.low, spread.most};
 }
 
-// List what reaches a floor, and return how much that is; of more than HANDED, any of it.
-// `ballot.found` is 0.
-__device__ inline int list_above(const unsigned (&keys)[DEALT], unsigned floor, Ballot &ballot) {
-#pragma unroll
-    for (int i = 0; i < DEALT; i++) {
-        if (keys[i] < floor) continue;
+// The key of the i-th score of the runs that are written down, 0 if it is not seen.
+template <int RUN>
+__device__ inline unsigned run_key(int i, int count, const Ballot &ballot) {
+    return ballot.places[i / RUN] + i % RUN < count ? order(ballot.runs[i]) : 0;
+}
+
+// List what reaches a floor of `all` scores of runs, and return how many do; of more than HANDED, any.
+template <int RUN>
+__device__ inline int list_keys(int all, unsigned floor, int count, Ballot &ballot) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < all; i += THREADS) {
+        const unsigned key = run_key<RUN>(i, count, ballot);
+        if (key < floor) continue;
         const int slot = atomicAdd(&ballot.found, 1);
-        if (slot < HANDED) ballot.mine[slot] = make_uint2(keys[i], dealt_column(i));
+        if (slot < HANDED) ballot.mine[slot] = make_uint2(key, ballot.places[i / RUN] + i % RUN);
     }
     __syncthreads();
     return ballot.found;
 }
 
-// Send the leader the list; or, of more than HANDED, how many they were.
-__device__ inline void hand_in(int found, unsigned floor, const Ballot &ballot) {
-    const unsigned barrier = of_leader(&ballot.all_sent);
-    const int sent = found <= HANDED ? found : 0;
-    const int slot = threadIdx.x;
-    if (slot < sent) {
-        const unsigned to = of_leader(&ballot.candidates[slot * CLUSTER + blockIdx.x]);
-        send(to, ballot.mine[slot], barrier);
-    }
-    if (threadIdx.x == 0) {
-        send(of_leader(&ballot.shares[blockIdx.x]), make_uint2(found, floor), barrier);
-        announce(barrier, (int)sizeof(uint2) * (sent + 1));
-    }
-}
-
-// Choose among what all blocks of a row have handed in, EACH candidates a thread. False if too few
-// reach the highest floor.
-template <int EACH>
-__device__ bool elect(int top_k, int count, const Target &out, Ballot &ballot) {
-    const uint2 share = ballot.shares[threadIdx.x % CLUSTER];
-    const unsigned floor = __reduce_max_sync(ALL, share.y);
-    unsigned keys[EACH], columns[EACH];
-    int pages[EACH];
+// List what a block hands in. Threads write down the runs of which one score reaches the floor: in
+// registers each score would take code of its own. Where high scores are neighbours these have too
+// many, and a higher floor is set, unless too many are equal.
+template <int RUN>
+__device__ inline void list_share(const float (&held)[RUNS][RUN], const unsigned (&highest)[RUNS],
+                                  int count, Share &share, Ballot &ballot) {
 #pragma unroll
-    for (int j = 0; j < EACH; j++) {
-        // Those of this thread are all of the same block.
-        const int i = j * THREADS + threadIdx.x;
-        const uint2 one = ballot.candidates[i];
-        const bool there = (unsigned)i / CLUSTER < share.x && one.x >= floor;
-        keys[j] = there ? one.x : 0;
-        columns[j] = one.y;
-        pages[j] = there ? out.page((int)one.y) : 0;
-    }
-    const Spread spread = spread_of(keys, ballot.held.counters);
-    if (spread.count < top_k) return false;
-    clear_places(ballot.marks, ballot.buckets);
-    const Cut cut = find_cut(keys, [&](int j) { return columns[j]; }, count, top_k, spread.least,
-                             spread.most, ballot.held.counters);
-    bool chosen[EACH];
+    for (int n = 0; n < RUNS; n++) {
+        if (highest[n] < share.floor) continue;
+        const int at = atomicAdd(&ballot.named, 1);
+        if (at >= HANDED) continue;
+        ballot.places[at] = run_place<RUN>(n);
 #pragma unroll
-    for (int j = 0; j < EACH; j++) chosen[j] = cut.takes(keys[j], columns[j]);
-    place_chosen(chosen, columns, pages, 0, 0, out, ballot.marks, ballot.buckets,
-                 ballot.held.counters.totals);
-    return true;
-}
-
-// What the leader does when all have handed in.
-__device__ inline void lead(const float *data, int count, int top_k, const Target &out,
-                            Ballot &ballot) {
-    const unsigned most = __reduce_max_sync(ALL, ballot.shares[threadIdx.x % CLUSTER].x);
-    bool chosen = false;
-    if (most <= HANDED / 2) {
-        chosen = elect<CAPACITY / THREADS / 2>(top_k, count, out, ballot);
-    } else if (most <= HANDED) {
-        chosen = elect<CAPACITY / THREADS>(top_k, count, out, ballot);
+        for (int j = 0; j < RUN; j++) ballot.runs[at * RUN + j] = held[n][j];
     }
-    if (chosen) return;
     __syncthreads();
-    select_all([=](int i) { return order(data[i]); }, count, top_k, out, ballot.bins,
-               ballot.scratch);
+    share.found = ballot.named;
+    if (share.found > HANDED) return;
+    const int all = share.found * RUN;
+    share.found = list_keys<RUN>(all, share.floor, count, ballot);
+    if (RUN == 1 || share.found <= HANDED) return;
+    const auto key = [&](int i) {
+        const int at = i * THREADS + (int)threadIdx.x;
+        return at < all ? run_key<RUN>(at, count, ballot) : 0;
+    };
+    share.floor = close_in<0>(key, HANDED / 2, HANDED, 0, share.floor, share.highest,
+                              ballot.held.counters, (all + THREADS - 1) / THREADS)
+                      .low;
+    if (threadIdx.x == 0) ballot.found = 0;
+    __syncthreads();
+    share.found = list_keys<RUN>(all, share.floor, count, ballot);
 }
 
-// The bound leaves registers to kernels of other streams: a cluster waits for all its places at
-// once.
-__global__ void __launch_bounds__(THREADS * 3 / 2) cluster_rows(Scores scores, Target target) {
-    __shared__ Ballot ballot;
+// ALIGNED  all rows begin at multiples of 16 bytes
+template <int RUN, bool ALIGNED>
+__global__ void __launch_bounds__(THREADS, 1) cluster_rows(Scores scores, Target target) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    Ballot &ballot = *reinterpret_cast<Ballot *>(memory);
     const int nth = blockIdx.y, top_k = scores.top_k;
     const bool leads = !blockIdx.x;
-    if (leads && threadIdx.x == 0) make_barrier(&ballot.all_sent, CLUSTER);
-    arrive_in_cluster();
     const float *const data = scores.data + nth * scores.stride;
     const Target out = target.of(nth);
-    clear(ballot.held.counters);
-    if (threadIdx.x == 0) ballot.found = 0;
+    open_ballot(ballot);
+    float held[RUNS][RUN];
+    let_next_begin_if(scores.next_settled);
     take_turn();
-    float mine[DEALT];
-    const float *const first = data + dealt_column(0);
-    const int beyond = scores.columns - dealt_column(0);
 #pragma unroll
-    for (int i = 0; i < DEALT; i++) {
-        mine[i] = i * STEP < beyond ? load_early(first + i * STEP) : 0.0f;
+    for (int n = 0; n < RUNS; n++) {
+        if constexpr (ALIGNED) {
+            load_aligned(held[n], data, run_place<RUN>(n), scores.columns);
+        } else {
+            load_run(held[n], data, run_place<RUN>(n), scores.columns);
+        }
     }
     const int count = seen(scores, nth);
     wait_for_cluster();  // the leader has begun: its memory may be written
     if (leads) out.end_at(min(count, top_k));
     if (count <= ALONE_COLUMNS) {
-        if (!leads) return;
-        float all[ALONE];
-#pragma unroll
-        for (int i = 0; i < ALONE; i++) {
-            all[i] = held_column(i) < count ? data[held_column(i)] : 0.0f;
-        }
-        choose_held(all, count, top_k, out, ballot.held);
+        if (leads) choose_alone(data, count, top_k, out, ballot);
         return;
     }
-    unsigned keys[DEALT];
+    unsigned highest[RUNS];
 #pragma unroll
-    for (int i = 0; i < DEALT; i++) keys[i] = dealt_column(i) < count ? order(mine[i]) : 0;
-    unsigned floor = floor_of_share(keys, top_k, ballot.held.counters);
-    int found = 0;
-#pragma unroll 1
-    for (int tries = 0; tries < 2; tries++) {
-        found = list_above(keys, floor, ballot);
-        if (found <= HANDED || tries) break;
-        // High scores are neighbours here. Above a higher floor there are fewer, if not too many
-        // are equal.
-        const auto key = [&](int i) { return keys[i]; };
-        floor = close_in<DEALT>(key, HANDED / 2, HANDED, 0, floor, ALL, ballot.held.counters).low;
-        if (threadIdx.x == 0) ballot.found = 0;
-        __syncthreads();
+    for (int n = 0; n < RUNS; n++) {
+        highest[n] = highest_of(held[n], count - run_place<RUN>(n));
     }
-    hand_in(found, floor, ballot);
-    if (!leads) return;
-    wait_for(&ballot.all_sent);
-    lead(data, count, top_k, out, ballot);
+    Share share = floor_of_share(highest, top_k, ballot.held.counters);
+    list_share(held, highest, count, share, ballot);
+    hand_in(share, ballot);
+    if (leads) lead(data, count, top_k, out, ballot);
 }

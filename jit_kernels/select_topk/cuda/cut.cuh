@@ -1,7 +1,10 @@
-// Which of the keys that a block holds in registers are chosen, by counting them in bins that
-// narrow down on the last chosen one. Some barriers whatever the keys: each count tells apart 2,048
-// parts of the range in which that key lies, and of what is left in one part each is compared with
-// each.
+// Which of the keys of a block are chosen, by counting them in bins that narrow down on the last
+// chosen one. Some barriers whatever the keys: each count tells apart 2,048 parts of the range in
+// which that key lies, and of what is left in one part each is compared with each.
+//
+// A thread has EACH keys, in registers; or EACH is 0, and it goes through `each` keys in shared memory
+// with little code. What runs once in a launch waits for its code longer than it runs, where that
+// comes from memory beside what other kernels read.
 #pragma once
 
 #include "bisect.cuh"
@@ -107,18 +110,22 @@ __device__ inline void find_crossing(int need, Counters &counters) {
     __syncthreads();
 }
 
+// How often a thread does what EACH and `each` say.
+template <int EACH>
+__device__ constexpr int times(int each) { return EACH ? EACH : each; }
+
 // Narrow the range from `low` to `high` of a thread's keys, `key(i)`, to the part in which the
 // `need`-th highest key of it lies: until no more than `most` keys reach the part, or `few` are in
 // it, or all in it are equal.
 template <int EACH, class Key>
 __device__ Part close_in(Key key, int need, int most, int few, unsigned low, unsigned high,
-                         Counters &counters) {
+                         Counters &counters, int each = EACH) {
     unsigned span = high - low;
     int above = 0;
     while (true) {
         const int shift = max(0, 32 - CUT_BITS - __clz((int)span));
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
+#pragma unroll(EACH ? EACH : 1)
+        for (int i = 0; i < times<EACH>(each); i++) {
             // What is below the range wraps around, and lies far above it.
             const unsigned above_low = key(i) - low;
             if (above_low <= span) atomicAdd(&counters.bins[above_low >> shift], 1);
@@ -135,21 +142,22 @@ __device__ Part close_in(Key key, int need, int most, int few, unsigned low, uns
 
 // The cut of a part of at most RANKED keys, `need` being left to choose from it. Once in a kernel.
 // Four threads compare one key; barriers lie before and after that.
-template <int EACH, class Column>
-__device__ Cut rank_part(const unsigned (&keys)[EACH], Column column, Part part, int need,
-                         Counters &counters) {
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        if (keys[i] - part.low <= part.span) {
-            counters.ranked[atomicAdd(&counters.gathered, 1)] = make_uint2(keys[i], column(i));
+template <int EACH, class Key, class Column>
+__device__ Cut rank_part(Key key, Column column, Part part, int need, Counters &counters,
+                         int each = EACH) {
+#pragma unroll(EACH ? EACH : 1)
+    for (int i = 0; i < times<EACH>(each); i++) {
+        if (key(i) - part.low <= part.span) {
+            counters.ranked[atomicAdd(&counters.gathered, 1)] = make_uint2(key(i), column(i));
         }
     }
     __syncthreads();
     const int nth = threadIdx.x / 4;
     const uint2 mine = counters.ranked[nth];
     int better = 0;
+#pragma unroll 1
     for (int first = 0; first < part.inside; first += 32) {
-#pragma unroll
+#pragma unroll(EACH ? 8 : 2)
         for (int j = 0; j < 32; j += 4) {
             const uint2 other = counters.ranked[first + j + threadIdx.x % 4];
             better += other.x > mine.x || (other.x == mine.x && other.y < mine.y);
@@ -165,18 +173,19 @@ __device__ Cut rank_part(const unsigned (&keys)[EACH], Column column, Part part,
 }
 
 // The cut that takes `need` of the keys in the range from `low` to `high`, all higher ones being in
-// it; there are as many. `column(i)` is that of `keys[i]`, below `columns`. Once in a kernel.
-template <int EACH, class Column>
-__device__ Cut find_cut(const unsigned (&keys)[EACH], Column column, int columns, int need,
-                        unsigned low, unsigned high, Counters &counters) {
-    const auto key = [&](int i) { return keys[i]; };
-    const Part part = close_in<EACH>(key, need, need, RANKED, low, high, counters);
+// it; there are as many. `column(i)` is that of `key(i)`, below `columns`. Once in a kernel.
+template <int EACH, class Key, class Column>
+__device__ Cut find_cut(Key key, Column column, int columns, int need, unsigned low, unsigned high,
+                        Counters &counters, int each = EACH) {
+    const Part part = close_in<EACH>(key, need, need, RANKED, low, high, counters, each);
     if (part.above + part.inside == need) return {part.low, ALL};
     need -= part.above;
-    if (part.inside <= RANKED) return rank_part(keys, column, part, need, counters);
+    if (part.inside <= RANKED) {
+        return rank_part<EACH>(key, column, part, need, counters, each);
+    }
     // So many are equal: of these the first ones.
-    const auto equal = [&](int i) { return keys[i] == part.low ? ~(unsigned)column(i) : 0u; };
+    const auto equal = [&](int i) { return key(i) == part.low ? ~(unsigned)column(i) : 0u; };
     const unsigned last = ~(unsigned)(columns - 1);
-    const Part first = close_in<EACH>(equal, need, need, 1, last, ALL, counters);
+    const Part first = close_in<EACH>(equal, need, need, 1, last, ALL, counters, each);
     return {part.low, ~first.low};
 }

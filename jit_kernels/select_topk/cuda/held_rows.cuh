@@ -62,8 +62,9 @@ __device__ void choose_held(const float (&scores)[EACH], int count, int top_k, c
         pages[i] = seen ? out.page(held_column(i)) : 0;
     }
     const Spread spread = spread_of(keys, held.counters);
-    const Cut cut = find_cut(keys, held_column, count, top_k, spread.least, spread.most,
-                             held.counters);
+    const auto key = [&](int i) { return keys[i]; };
+    const Cut cut = find_cut<EACH>(key, held_column, count, top_k, spread.least, spread.most,
+                                   held.counters);
     unsigned words[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; i++) {

@@ -13,12 +13,9 @@ constexpr int SHORT_ROW = 16384;
 // A sample: parts of a row, spread over it, each of as many scores as a sector of the cache has.
 constexpr int PART = 8, PARTS = 2 * THREADS;
 
-constexpr int SHARES = 16;  // blocks that hold one of few rows
-
 // What the blocks of a long row share; the numbers are zero between calls.
 struct Row {
-    int collected, arrived, unused[2];
-    uint2 shares[SHARES];        // of few rows: how many candidates of a block, its floor
+    int collected, arrived;
     uint2 candidates[CAPACITY];  // order of the score, column
 };
 
@@ -28,6 +25,7 @@ struct Scores {
     const void *visible;  // of long long, or of int where they are not wide
     bool wide;
     int columns, top_k;
+    bool next_settled;  // the launch after may begin when a cluster has begun
 };
 
 struct Shared {
@@ -243,23 +241,27 @@ __device__ void choose(const Row &row, int total, int top_k, int count, const Ta
         pages[j] = i < total ? out.page((int)one.y) : 0;
     }
     const Spread spread = spread_of(keys, shared.counters);
-    const Cut cut = find_cut(keys, [&](int j) { return columns[j]; }, count, top_k, spread.least,
-                             spread.most, shared.counters);
+    const auto key = [&](int j) { return keys[j]; };
+    const auto column = [&](int j) { return columns[j]; };
+    const auto page = [&](int j) { return pages[j]; };
+    const Cut cut = find_cut<EACH>(key, column, count, top_k, spread.least, spread.most,
+                                   shared.counters);
 #pragma unroll 1
     for (unsigned window = 0; window < count; window += WINDOW) {
-        bool chosen[EACH];
+        bool taken[EACH];
         int earlier = 0, from = 0;
 #pragma unroll
         for (int j = 0; j < EACH; j++) {
-            const bool taken = cut.takes(keys[j], columns[j]);
-            chosen[j] = taken && columns[j] - window < WINDOW;
-            earlier += taken && columns[j] < window;
+            taken[j] = cut.takes(keys[j], columns[j]);
+            earlier += taken[j] && columns[j] < window;
+            taken[j] = taken[j] && columns[j] - window < WINDOW;
         }
         for (int bit = 1; bit <= EACH; bit *= 2) from += bit * __syncthreads_count(earlier & bit);
         clear_places(shared.marks, shared.buckets);
         __syncthreads();
-        place_chosen(chosen, columns, pages, window, from, out, shared.marks, shared.buckets,
-                     shared.counters.totals);
+        const auto chosen = [&](int j) { return taken[j]; };
+        place_chosen<EACH>(chosen, column, page, window, from, out, shared.marks, shared.buckets,
+                           shared.counters.totals);
     }
 }
 

@@ -25,18 +25,19 @@ __device__ inline int bits_below(uint4 four, int bit) {
 }
 
 // Write the chosen columns, all of which lie in the window that begins at `window`, in ascending
-// order from place `from` on. `pages` are theirs. Marks and buckets are clear, and a barrier lies
-// between; `totals` is memory for `sum_before`.
-template <int EACH>
-__device__ void place_chosen(const bool (&chosen)[EACH], const unsigned (&columns)[EACH],
-                             const int (&pages)[EACH], unsigned window, int from,
-                             const Target &out, uint4 *marks, int2 *buckets, int *totals) {
+// order from place `from` on: of a thread's EACH, or of `each` with little code, those that
+// `chosen(i)`, their columns and pages. Marks and buckets are clear, and a barrier lies between;
+// `totals` is memory for `sum_before`.
+template <int EACH, class Chosen, class Column, class Page>
+__device__ void place_chosen(Chosen chosen, Column columns, Page pages, unsigned window, int from,
+                             const Target &out, uint4 *marks, int2 *buckets, int *totals,
+                             int each = EACH) {
     unsigned *const words = reinterpret_cast<unsigned *>(marks);
     int *const counts = reinterpret_cast<int *>(buckets);
-#pragma unroll
-    for (int j = 0; j < EACH; j++) {
-        if (!chosen[j]) continue;
-        const unsigned column = columns[j] - window;
+#pragma unroll(EACH ? EACH : 1)
+    for (int i = 0; i < times<EACH>(each); i++) {
+        if (!chosen(i)) continue;
+        const unsigned column = columns(i) - window;
         atomicOr(&words[column / 32], 1u << column % 32);
         atomicAdd(&counts[column / BUCKET], 1);
     }
@@ -45,13 +46,13 @@ __device__ void place_chosen(const bool (&chosen)[EACH], const unsigned (&column
     const int before = from + sum_before(two.x + two.y, totals);
     buckets[threadIdx.x] = make_int2(before, before + two.x);
     __syncthreads();
-#pragma unroll
-    for (int j = 0; j < EACH; j++) {
-        if (!chosen[j]) continue;
-        const unsigned column = columns[j] - window, bucket = column / BUCKET;
+#pragma unroll(EACH ? EACH : 1)
+    for (int i = 0; i < times<EACH>(each); i++) {
+        if (!chosen(i)) continue;
+        const unsigned column = columns(i) - window, bucket = column / BUCKET;
         const int bit = column % BUCKET;
         const int place = counts[bucket] + bits_below(marks[2 * bucket], bit) +
                           bits_below(marks[2 * bucket + 1], bit - 128);
-        out.put(place, (int)columns[j], pages[j]);
+        out.put(place, (int)columns(i), pages(i));
     }
 }

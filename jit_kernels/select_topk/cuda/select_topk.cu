@@ -1,8 +1,10 @@
 // The entry of the library: which kernels a call needs.
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <climits>
+
 #include "cluster_rows.cuh"
-#include "few_rows.cuh"
 
 namespace {
 
@@ -15,21 +17,16 @@ cudaError_t launch(Kernel kernel, dim3 grid, cudaStream_t stream, Args... args) 
     return cudaLaunchKernelEx(&config, kernel, args...);
 }
 
-// A launch that is prepared while the kernel before it ends, and waits for that by itself; with
-// `cluster` blocks in a cluster, 0 for none.
+// A launch that is prepared while the kernel before it ends, and waits for that by itself.
 template <class Kernel, class... Args>
-cudaError_t launch_early(Kernel kernel, dim3 grid, int cluster, cudaStream_t stream, Args... args) {
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0] = early_launch();
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = cluster;
-    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+cudaError_t launch_early(Kernel kernel, dim3 grid, cudaStream_t stream, Args... args) {
+    cudaLaunchAttribute early = early_launch();
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = dim3(THREADS);
     config.stream = stream;
-    config.attrs = attributes;
-    config.numAttrs = cluster ? 2 : 1;
+    config.attrs = &early;
+    config.numAttrs = 1;
     return cudaLaunchKernelEx(&config, kernel, args...);
 }
 
@@ -52,55 +49,103 @@ cudaError_t launch_long(Scores scores, int rows, int blocks, Row *scratch, Targe
 template <bool ALIGNED>
 cudaError_t launch_short(Scores scores, int rows, Target target, cudaStream_t stream) {
     if (scores.columns <= 4 * THREADS) {
-        return launch_early(held_rows<4>, dim3(rows), 0, stream, scores, target);
+        return launch_early(held_rows<4>, dim3(rows), stream, scores, target);
     }
     if (scores.columns <= 8 * THREADS) {
-        return launch_early(held_rows<8>, dim3(rows), 0, stream, scores, target);
+        return launch_early(held_rows<8>, dim3(rows), stream, scores, target);
     }
     return launch(short_rows<ALIGNED>, dim3(rows), stream, scores, target);
 }
 
-// Let each row be held by several blocks that share no cluster.
-template <bool ALIGNED>
-cudaError_t launch_few(Scores scores, int rows, Row *scratch, Target target, cudaStream_t stream) {
-    return launch_early(few_rows<ALIGNED>, dim3(SHARES, rows), 0, stream, scores, scratch, target);
+// Kernels of clusters, which hold a row each; the second and third hold long rows.
+using ClusterKernel = void (*)(Scores, Target);
+const ClusterKernel CLUSTER_KERNELS[] = {cluster_rows<1, false>, cluster_rows<LONGEST_RUN, true>,
+                                         cluster_rows<LONGEST_RUN, false>};
+
+// What a device holds of clusters: how many at once, 0 if it takes none; and the shared memory of a
+// block, all that a multiprocessor has. So none of the launch after, which begins early, comes to lie
+// beside the leader, for which all wait.
+struct Clusters {
+    int count, bytes;
+};
+
+struct ClusterLaunch {
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attributes[2] = {};
+
+    ClusterLaunch(int rows, int bytes, cudaStream_t stream) {
+        attributes[0].id = cudaLaunchAttributeClusterDimension;
+        attributes[0].val.clusterDim = {CLUSTER, 1, 1};
+        attributes[1] = early_launch();
+        config.gridDim = dim3(CLUSTER, rows);
+        config.blockDim = dim3(THREADS);
+        config.dynamicSmemBytes = bytes;
+        config.stream = stream;
+        config.attrs = attributes;
+        config.numAttrs = 2;
+    }
+};
+
+// Let each row be held by a cluster.
+cudaError_t launch_clusters(Scores scores, int rows, Target target, int bytes, bool aligned,
+                            cudaStream_t stream) {
+    const ClusterLaunch launch(rows, bytes, stream);
+    const bool is_long = scores.columns > columns_of_runs(1);
+    const ClusterKernel kernel = CLUSTER_KERNELS[!is_long ? 0 : aligned ? 1 : 2];
+    return cudaLaunchKernelEx(&launch.config, kernel, scores, target);
 }
 
-// How many clusters of `cluster_rows` the current device holds at once; 0: it takes none. To ask
-// allows it more blocks than all devices with clusters take.
-int ask_for_clusters() {
-    cudaLaunchAttribute size = {};
-    size.id = cudaLaunchAttributeClusterDimension;
-    size.val.clusterDim.x = CLUSTER;
-    size.val.clusterDim.y = size.val.clusterDim.z = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(CLUSTER);
-    config.blockDim = dim3(THREADS);
-    config.attrs = &size;
-    config.numAttrs = 1;
-    int clusters = 0;
+// How many clusters of a kernel the current device holds at once. To ask allows the kernel more blocks
+// and more shared memory than all devices with clusters give.
+int count_clusters(ClusterKernel kernel, int bytes) {
+    ClusterLaunch launch(1, bytes, nullptr);
+    launch.config.numAttrs = 1;
+    int count = 0;
     cudaError_t error =
-        cudaFuncSetAttribute(cluster_rows, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     if (error == cudaSuccess) {
-        error = cudaOccupancyMaxActiveClusters(&clusters, cluster_rows, &config);
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     }
-    if (error == cudaSuccess) return clusters;
+    if (error == cudaSuccess) {
+        error = cudaOccupancyMaxActiveClusters(&count, kernel, &launch.config);
+    }
+    if (error == cudaSuccess) return count;
     cudaGetLastError();
     return 0;
+}
+
+// What `device`, the current one, holds; it is asked once.
+Clusters clusters_of(int device) {
+    constexpr int DEVICES = 64;
+    static Clusters answers[DEVICES];
+    static bool asked[DEVICES];
+    if (device >= DEVICES) return {0, 0};
+    if (asked[device]) return answers[device];
+    Clusters here = {INT_MAX, 0};
+    if (cudaDeviceGetAttribute(&here.bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) !=
+            cudaSuccess ||
+        here.bytes < (int)sizeof(Ballot)) {
+        here.count = 0;
+    }
+    for (const ClusterKernel kernel : CLUSTER_KERNELS) {
+        if (here.count) here.count = std::min(here.count, count_clusters(kernel, here.bytes));
+    }
+    asked[device] = true;
+    return answers[device] = here;
+}
+
+// The same of the current device.
+Clusters clusters_here() {
+    int device = 0;
+    return cudaGetDevice(&device) == cudaSuccess ? clusters_of(device) : Clusters{0, 0};
 }
 
 }  // namespace
 
 extern "C" {
 
-// `ask_for_clusters`, which each device is asked once.
-int select_topk_clusters() {
-    static int answers[64];  // one more than that; 0: not asked
-    int device = 0;
-    if (cudaGetDevice(&device) != cudaSuccess || device >= 64) return 0;
-    if (!answers[device]) answers[device] = 1 + ask_for_clusters();
-    return answers[device] - 1;
-}
+// How many clusters the current device holds at once.
+int select_topk_clusters() { return clusters_here().count; }
 
 long long select_topk_row_bytes() { return sizeof(Row); }
 
@@ -114,32 +159,32 @@ const char *select_topk_words(int error) {
 // out, out_stride, out_columns  rows of long long; with a table, of int
 // table, table_stride, shift    null, or the pages of a row, of 1 << shift columns each
 // clusters, cluster_from        up to so many rows of more columns than that go to clusters, if
-//                               these hold so many, and the device holds them all at once
-// few                           up to so many long rows that go to no cluster go to `few_rows`
-// group, blocks, scratch        more go in groups of `group` to about `blocks` blocks; `scratch` is
-//                               of as many `Row`s as a group, at least `few`, all zero at first
+//                               these hold so many, and the device holds them in two turns
+// next_settled                  the launch after reads nothing of this one or the one before until
+//                               it has waited
+// group, blocks, scratch        other long rows go in groups of `group` to about `blocks` blocks;
+//                               `scratch` is of as many `Row`s as a group, all zero at first
 //
 // Returns a cudaError_t.
 int select_topk(const float *data, long long stride, const void *visible, int wide, void *out,
                 long long out_stride, int out_columns, const int *table, long long table_stride,
                 int shift, int rows, int columns, int top_k, int clusters, int cluster_from,
-                int few, int group, int blocks, void *scratch, void *where) {
+                int next_settled, int group, int blocks, void *scratch, void *where) {
     const cudaStream_t stream = static_cast<cudaStream_t>(where);
     Row *const state = static_cast<Row *>(scratch);
-    Scores scores = {data, stride, visible, wide != 0, columns, top_k};
+    Scores scores = {data, stride, visible, wide != 0, columns, top_k, next_settled != 0};
     Target target = {out, out_stride, out_columns, table, table_stride, shift};
     const bool aligned = stride % 4 == 0 && reinterpret_cast<unsigned long long>(data) % 16 == 0;
-    if (rows <= clusters && columns > cluster_from && columns <= CLUSTER_COLUMNS &&
-        top_k <= CLUSTER_TOP_K && rows <= select_topk_clusters()) {
-        return launch_early(cluster_rows, dim3(CLUSTER, rows), CLUSTER, stream, scores, target);
+    if (rows <= clusters && columns > cluster_from && columns <= columns_of_runs(LONGEST_RUN) &&
+        top_k <= CLUSTER_TOP_K) {
+        const Clusters here = clusters_here();
+        if (rows <= 2 * here.count) {
+            return launch_clusters(scores, rows, target, here.bytes, aligned, stream);
+        }
     }
     if (columns <= SHORT_ROW) {
         return aligned ? launch_short<true>(scores, rows, target, stream)
                        : launch_short<false>(scores, rows, target, stream);
-    }
-    if (rows <= few && columns <= FEW_COLUMNS && top_k <= FEW_TOP_K) {
-        return aligned ? launch_few<true>(scores, rows, state, target, stream)
-                       : launch_few<false>(scores, rows, state, target, stream);
     }
     for (int first = 0; first < rows; first += group) {
         const int some = rows - first < group ? rows - first : group;

@@ -5,15 +5,16 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from jit_kernels.fp8_linear import cuda_backend as fp8_linear
 from jit_kernels.select_topk import cuda_backend, reference
+from tests.jit_kernels.kernels.fp8_weights import fp8_weight
 from tests.testing.compare import assert_same_bits
 
 pytestmark = pytest.mark.gpu
 
 # Rows, columns, top k. One block holds a row of up to 2,048, 4,096 or 16,384 columns; clusters hold
-# up to 8 rows of 4,097 to 32,768 each, and blocks without clusters up to 8 of 262,144; many blocks
-# stream more and longer ones. Odd strides too. A row of 16,385 has too few columns for a sample of
-# 2,048.
+# up to 8 rows of 4,097 to 262,144 each, in longer runs beyond 32,768; many blocks stream more and
+# longer ones. Odd strides too. A row of 16,385 has too few columns for a sample of 2,048.
 SHAPES = [
     *((1, 1023, 512), (3, 1024, 1023), (9, 2047, 512), (1, 1088, 512), (2, 4095, 512)),
     *((64, 4096, 2048), (1, 4097, 512), (8, 4097, 1024), (1, 8192, 1), (9, 8191, 512)),
@@ -75,12 +76,8 @@ def test_a_hopper_holds_clusters_of_rows() -> None:
         assert cuda_backend._library().select_topk_clusters() >= 1
 
 
-# Each turns one way of the rows off: what it took goes the next one.
-WAYS = {
-    "blocks of their own": {"CLUSTER_ROWS": 0},
-    "the way of many": {"CLUSTER_ROWS": 0, "FEW_ROWS": 0},
-    "clusters": {"CLUSTER_FROM": 0},
-}
+# By constants that send rows another way than sizes do.
+WAYS = {"the way of many": {"CLUSTER_ROWS": 0}, "clusters": {"CLUSTER_FROM": 0}}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -230,3 +227,48 @@ def test_one_graph_follows_the_lengths_it_is_given() -> None:
         scores.normal_()
         graph.replay()
         assert_same_bits(got, reference.select_topk(scores, visible, 512))
+
+
+@pytest.mark.parametrize("columns", [2048, 8192, 65_536])
+def test_a_choice_lets_a_product_begin_that_waits_for_both(columns: int) -> None:
+    """Scores are a product as well, and still under way when the last product begins."""
+    by, other = fp8_weight(columns, 2048), fp8_weight(32_768, 1024)
+    begun, rows = torch.randn(2, 24, 1, 2048).bfloat16()
+    rows = rows[..., :1024].contiguous()
+    visible = torch.tensor([columns], dtype=torch.int32)
+    table = torch.randint(1, 5000, (1, columns // 64), dtype=torch.int32)
+    scores, slots = torch.empty(1, columns), torch.empty(24, 512, dtype=torch.int32)
+    products = torch.empty(24, 32_768)
+
+    def multiply(
+        row: torch.Tensor, weight: tuple[torch.Tensor, torch.Tensor], out: torch.Tensor, early: bool
+    ) -> None:
+        lines, depth = weight[0].shape
+        fp8_linear.call(
+            "stream_row",
+            row.device,
+            *(row.data_ptr(), None, 1e-6),
+            *(weight[0].data_ptr(), weight[1].data_ptr(), out.data_ptr()),
+            *(False, lines, depth, fp8_linear.split(lines, depth), early),
+        )
+
+    def all_steps(early: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        slots.fill_(-2)
+        products.fill_(torch.nan)
+        for nth in range(24):
+            multiply(begun[nth], by, scores, False)
+            out = slots[nth : nth + 1]
+            cuda_backend.select_slots(scores, visible, table, out, 512, 64, early)
+            if not early:
+                torch.cuda.synchronize()
+            multiply(rows[nth], other, products[nth], early)
+        return slots.clone(), products.clone()
+
+    want_slots, want_products = all_steps(False)
+    for _ in range(4):
+        got_slots, got_products = all_steps(True)
+
+        assert_same_bits(got_slots, want_slots)
+        assert_same_bits(got_products, want_products)
+    reference.select_slots(scores, visible, table, slots[23:], 512, 64)
+    assert_same_bits(slots[23:], want_slots[23:])
