@@ -112,6 +112,7 @@ __device__ inline void lead(const float *data, int count, int top_k, const Targe
     const unsigned floor = __reduce_max_sync(ALL, share.floor);
     const unsigned highest = __reduce_max_sync(ALL, share.highest);
     if (most <= HANDED && elect(most, floor, highest, top_k, count, out, ballot)) return;
+    await_copies();  // of pages, which lie where bins do
     __syncthreads();
     select_all([=](int i) { return order(data[i]); }, count, top_k, out, ballot.bins,
                ballot.scratch);
