@@ -32,7 +32,6 @@ struct Shared {
     union {
         uint2 list[CAPACITY];
         unsigned keys[CAPACITY];
-        unsigned bits[WINDOW / 32];
         uint4 marks[MARKS];
         int bins[BINS];
     };

@@ -114,12 +114,13 @@ int count_clusters(ClusterKernel kernel, int bytes) {
     return 0;
 }
 
-// What `device`, the current one, holds; it is asked once.
-Clusters clusters_of(int device) {
+// What the current device holds; each is asked once.
+Clusters clusters_here() {
     constexpr int DEVICES = 64;
     static Clusters answers[DEVICES];
     static bool asked[DEVICES];
-    if (device >= DEVICES) return {0, 0};
+    int device = 0;
+    if (cudaGetDevice(&device) != cudaSuccess || device >= DEVICES) return {0, 0};
     if (asked[device]) return answers[device];
     Clusters here = {INT_MAX, 0};
     if (cudaDeviceGetAttribute(&here.bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) !=
@@ -132,12 +133,6 @@ Clusters clusters_of(int device) {
     }
     asked[device] = true;
     return answers[device] = here;
-}
-
-// The same of the current device.
-Clusters clusters_here() {
-    int device = 0;
-    return cudaGetDevice(&device) == cudaSuccess ? clusters_of(device) : Clusters{0, 0};
 }
 
 }  // namespace
