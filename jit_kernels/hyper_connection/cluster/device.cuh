@@ -70,11 +70,6 @@ __device__ inline void ask_cache_for_row(const void *from, unsigned bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
-// Bring one line of memory into the L2 cache; what it holds may still change.
-__device__ inline void ask_cache(const void *line) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
-}
-
 // Write 16 bytes at once, which the compiler may split into four, or do nothing.
 __device__ inline void store_if(void *to, uint4 value, bool stores) {
     asm volatile(

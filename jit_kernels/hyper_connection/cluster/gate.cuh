@@ -73,23 +73,22 @@ __device__ inline void run_gater(const Call &call, const Part &part, Memory &sha
 
 // Of a matrix whose rows and columns have a factor each, set those of rows, or of columns, so that
 // sums become one: to one by the sum over the others' factors, and `eps` times what it was before.
-// `inverse` holds one by the factors, of which two share a division.
+// `inverse` holds one by the factors.
 template <bool ROWS>
 __device__ inline void normalise(const float (&a)[STREAMS][STREAMS], const float (&others)[STREAMS],
                                  float (&factors)[STREAMS], float (&inverse)[STREAMS], float eps) {
 #pragma unroll
-    for (int i = 0; i < STREAMS; i++) {
-        float sum = eps * inverse[i];
+    for (int i = 0; i < STREAMS; i++) inverse[i] *= eps;
+    // A factor is taken by all sums as soon as it is there.
 #pragma unroll
-        for (int j = 0; j < STREAMS; j++) sum = fmaf(ROWS ? a[i][j] : a[j][i], others[j], sum);
-        inverse[i] = sum;
+    for (int j = 0; j < STREAMS; j++) {
+#pragma unroll
+        for (int i = 0; i < STREAMS; i++) {
+            inverse[i] = fmaf(ROWS ? a[i][j] : a[j][i], others[j], inverse[i]);
+        }
     }
 #pragma unroll
-    for (int i = 0; i < STREAMS; i += 2) {
-        const float both = reciprocal(inverse[i] * inverse[i + 1]);
-        factors[i] = both * inverse[i + 1];
-        factors[i + 1] = both * inverse[i];
-    }
+    for (int i = 0; i < STREAMS; i++) factors[i] = reciprocal(inverse[i]);
 }
 
 // Balance a token's matrix of logits, and write it. A factor of a row is what all divisions of that

@@ -9,10 +9,10 @@ template <class Shape, int EIGHTS>
 __global__ void __launch_bounds__(PIECE_THREADS, 2)
     multiply_pieces(const __grid_constant__ Call call) {
     extern __shared__ __align__(128) unsigned char memory[];
-    run_piece(call, *reinterpret_cast<PieceMemory<Shape, EIGHTS> *>(memory));
+    run_pieces(call, *reinterpret_cast<PieceMemory<Shape, EIGHTS> *>(memory));
 }
 
-// As many blocks as shared memory has room for beside one of the first launch have registers there.
+// So few registers that blocks have room beside those of the first launch.
 template <class Shape, bool HEAD, bool NORM>
 __global__ void __maxnreg__(Shape::TOKEN_REGISTERS) mix_tokens(const __grid_constant__ Call call) {
     extern __shared__ __align__(128) unsigned char memory[];
@@ -20,17 +20,22 @@ __global__ void __maxnreg__(Shape::TOKEN_REGISTERS) mix_tokens(const __grid_cons
 }
 
 using Kernel = void (*)(Call);
-// The two kernels, and the shared memory of the first for so many tokens.
+// The two kernels, their shared memory, and how many blocks the first has for so many tokens.
 struct Pair {
     Kernel multiply, mix;
-    int (*first_bytes)(int tokens);
-    int second_bytes;
+    int first_bytes, second_bytes;
+    int (*blocks)(int tokens);
 };
+
+template <class Shape>
+int blocks_of(int tokens) {
+    return (tokens + Shape::SPAN - 1) / Shape::SPAN * (PIECES / pieces_of_block<Shape>(tokens));
+}
 
 template <class Shape, int EIGHTS, bool NORM>
 constexpr Pair pair() {
     return {multiply_pieces<Shape, EIGHTS>, mix_tokens<Shape, EIGHTS == 1, NORM>,
-            PieceMemory<Shape, EIGHTS>::bytes, sizeof(TokenMemory<Shape>)};
+            sizeof(PieceMemory<Shape, EIGHTS>), sizeof(TokenMemory<Shape>), blocks_of<Shape>};
 }
 
 // Of the head, of streams without norm, with norm; then those of 7,168 channels.
@@ -68,7 +73,7 @@ extern "C" {
 // Prepare the current device for calls. Returns a cudaError_t.
 int mix_few_prepare() {
     for (const Pair &pair : PAIRS) {
-        cudaError_t error = prepare(pair.multiply, pair.first_bytes(FEW));
+        cudaError_t error = prepare(pair.multiply, pair.first_bytes);
         if (error == cudaSuccess) error = prepare(pair.mix, pair.second_bytes);
         if (error != cudaSuccess) return error;
     }
@@ -89,8 +94,8 @@ int mix_few_call(const void *streams, long long token_stride, long long stream_s
     const cudaStream_t stream = static_cast<cudaStream_t>(where);
     const Pair &pair =
         PAIRS[(width == Broad::WIDTH ? BROADER : 0) + (!mixing ? 0 : weight ? 2 : 1)];
-    const cudaError_t error = launch(pair.multiply, PIECES, PIECE_THREADS, pair.first_bytes(tokens),
-                                     call, stream);
+    const cudaError_t error = launch(pair.multiply, pair.blocks(tokens), PIECE_THREADS,
+                                     pair.first_bytes, call, stream);
     if (error != cudaSuccess) return error;
     return launch(pair.mix, tokens, TOKEN_THREADS, pair.second_bytes, call, stream);
 }

@@ -1,7 +1,7 @@
 // Few tokens, second launch: a block mixes one token when the sums of its pieces are there.
 //
-// Before that it copies the token's streams into shared memory. The first launch lets this one
-// begin when the launches before it have ended; only what that launch writes itself is read after
+// Before that it loads the token's streams, and weights. The first launch lets this one begin when
+// the launches before it have ended; only what that launch writes itself is read after
 // `await_launch_before`. No other launch may come between the two.
 #pragma once
 
@@ -12,91 +12,52 @@
 // A mixer has the channels of two ranks of a cluster, `TOKEN_MIXERS` apart.
 constexpr int TOKEN_MIXERS = 8, TOKEN_THREADS = (TOKEN_MIXERS + 1) * 32;
 static_assert(2 * TOKEN_MIXERS == MAX_RANKS);
-// A mixer's thread adds four sums of four pieces.
-constexpr int FOUR_PIECES = PIECES / 4;
-static_assert(FOUR_PIECES * SENT / 4 == TOKEN_MIXERS * 32);
+// Of what was handed over a lane has four sums, and lanes side by side have all sums of a place.
+constexpr int FOURS_SENT = SENT / 4, LANE_GROUPS = 32 / FOURS_SENT;
 
 template <class Shape>
 struct TokenMemory {
-    alignas(128) unsigned char streams[STREAMS][Shape::WIDTH * 2];
-    float sums[FOUR_PIECES][SENT];
-    float4 gates;
+    alignas(16) float sums[TOKEN_MIXERS][SENT];
     float squares[TOKEN_MIXERS];
-    unsigned long long fetched;
+    alignas(16) float gain[Shape::WIDTH];
 };
-
-// Copy a token's streams into shared memory without waiting; one thread.
-template <class Shape>
-__device__ inline void fetch_token(const Call &call, TokenMemory<Shape> &memory, int token) {
-    make_barrier(&memory.fetched, 1);
-    show_barriers();
-    show_to_copies();
-    expect_bytes(&memory.fetched, sizeof(memory.streams));
-    const __nv_bfloat16 *const from = call.streams + token * call.token_stride;
-    for (int stream = 0; stream < STREAMS; stream++) {
-        bulk_copy(memory.streams[stream], from + stream * call.stream_stride, Shape::WIDTH * 2,
-                  &memory.fetched);
-    }
-}
 
 __device__ inline float4 add(float4 a, float4 b) {
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
-// Add up the pieces by fours; a mixer's thread has four lines. The head uses the first of them, and
-// the squares.
-template <bool HEAD, class Memory>
-__device__ inline void add_pieces(const Call &call, Memory &memory, int token) {
-    const int four = threadIdx.x % (SENT / 4), group = threadIdx.x / (SENT / 4);
-    if (HEAD ? four != 0 && four != LINES / 4 : four > LINES / 4) return;
+__device__ inline float4 add_from_lane(float4 a, int lanes) {
+    return add(a, make_float4(__shfl_xor_sync(ALL, a.x, lanes), __shfl_xor_sync(ALL, a.y, lanes),
+                              __shfl_xor_sync(ALL, a.z, lanes), __shfl_xor_sync(ALL, a.w, lanes)));
+}
+
+// Add up a mixer's share of the pieces, by pairs. The head uses four of the sums, and the squares.
+template <class Shape, class Memory>
+__device__ inline void add_pieces(const Call &call, Memory &memory, int token, int mixer) {
+    constexpr int PLACES = PIECES / Shape::PAIR, EACH_LANE = PLACES / (TOKEN_MIXERS * LANE_GROUPS);
+    const int lane = threadIdx.x % 32, four = lane % FOURS_SENT;
+    const int group = mixer * LANE_GROUPS + lane / FOURS_SENT;
     const float *const from =
-        call.sums + ((long long)token * PIECES + group * 4) * SENT + four * 4;
-    float4 x[4];
+        call.sums + ((long long)token * PLACES + group * EACH_LANE) * SENT + four * 4;
+    float4 x[EACH_LANE];
 #pragma unroll
-    for (int i = 0; i < 4; i++) x[i] = read_written(from + i * SENT);
-    *reinterpret_cast<float4 *>(&memory.sums[group][four * 4]) =
-        add(add(x[0], x[1]), add(x[2], x[3]));
+    for (int i = 0; i < EACH_LANE; i++) x[i] = read_written(from + i * SENT);
+#pragma unroll
+    for (int step = 1; step < EACH_LANE; step *= 2) {
+#pragma unroll
+        for (int i = 0; i < EACH_LANE; i += 2 * step) x[i] = add(x[i], x[i + step]);
+    }
+#pragma unroll
+    for (int lanes = FOURS_SENT; lanes < 32; lanes *= 2) x[0] = add_from_lane(x[0], lanes);
+    if (lane < FOURS_SENT) *reinterpret_cast<float4 *>(&memory.sums[mixer][four * 4]) = x[0];
 }
 
-// Add up what is left of one line, by pairs.
-__device__ inline float add_fours(const float (&sums)[FOUR_PIECES][SENT], int line) {
-    float x[FOUR_PIECES];
+// Add up by pairs what the mixers left of one line, or of the squares.
+__device__ inline float add_mixers(const float *from, int stride) {
+    float x[TOKEN_MIXERS];
 #pragma unroll
-    for (int i = 0; i < FOUR_PIECES; i++) x[i] = sums[i][line];
-#pragma unroll
-    for (int step = 1; step < FOUR_PIECES; step *= 2) {
-#pragma unroll
-        for (int i = 0; i < FOUR_PIECES; i += 2 * step) x[i] += x[i + step];
-    }
-    return x[0];
-}
-
-// Make a token's gates of its sums; then, while it is mixed, write `post` and balance the matrix.
-// A lane has one line.
-template <bool HEAD, class Memory>
-__device__ inline void run_token_gater(const Call &call, Memory &memory, int token) {
-    const int lane = threadIdx.x % 32;
-    // The loads themselves may come after the wait.
-    ask_cache(call.scale);
-    ask_cache(call.base);
-    take_turn();
-    const Line<HEAD> line(call);
-    meet<1, TOKEN_THREADS>();
-    const float sum = add_fours(memory.sums, lane < (HEAD ? STREAMS : LINES) ? lane : LINES);
-    const float z = line.logit(call, sum), gate = sigmoid(z);
-    const float4 gates = gates_of(gate + call.hc_eps);
-    if (lane == 0) memory.gates = gates;
-    __syncwarp();
-    meet<1, TOKEN_THREADS>();
-    if constexpr (!HEAD) {
-        if (lane / STREAMS == 1) call.post[token * STREAMS + lane - STREAMS] = 2.0f * gate;
-        float a[STREAMS][STREAMS];
-#pragma unroll
-        for (int i = 0; i < STREAMS * STREAMS; i++) {
-            a[i / STREAMS][i % STREAMS] = __shfl_sync(ALL, z, 2 * STREAMS + i);
-        }
-        if (lane == 0) balance(call, a, token);
-    }
+    for (int i = 0; i < TOKEN_MIXERS; i++) x[i] = from[i * stride];
+    return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
 }
 
 // The channels of a mixer's thread: by eights, `PER_RANK` of each of two ranks. Of 56 eights of a
@@ -134,67 +95,116 @@ __device__ inline float add_squares_of_token(const Share<Shape> &share,
     if (share.lane == 0) memory.squares[share.mixer] = ranks[0] + ranks[1];
     __syncwarp();
     meet<2, TOKEN_MIXERS * 32>();
-    float x[TOKEN_MIXERS];
-#pragma unroll
-    for (int i = 0; i < TOKEN_MIXERS; i++) x[i] = memory.squares[i];
-    return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
+    return add_mixers(memory.squares, 1);
 }
 
-// What eight mixed channels are multiplied by.
-struct Gain {
-    float eight[8];
+// Read what was written before the launch before this one, past the L1 cache.
+__device__ inline uint4 read_settled(const __nv_bfloat16 *from) {
+    uint4 value;
+    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "l"(from)
+                 : "memory");
+    return value;
+}
 
-    Gain() = default;
-    __device__ Gain(const Call &call, int channel) {
-        const float4 *const from = reinterpret_cast<const float4 *>(call.weight + channel);
-        const float4 a = __ldg(from), b = __ldg(from + 1);
-        eight[0] = a.x, eight[1] = a.y, eight[2] = a.z, eight[3] = a.w;
-        eight[4] = b.x, eight[5] = b.y, eight[6] = b.z, eight[7] = b.w;
+// Eight channels of each stream, as many times as a thread has them.
+template <class Shape>
+struct TokenStreams {
+    uint4 eights[Share<Shape>::COUNT][STREAMS];
+
+    __device__ TokenStreams(const Call &call, const Share<Shape> &share, int token) {
+#pragma unroll
+        for (int i = 0; i < share.COUNT; i++) {
+#pragma unroll
+            for (int stream = 0; stream < STREAMS; stream++) {
+                eights[i][stream] =
+                    read_settled(call.streams + token * call.token_stride +
+                                 stream * call.stream_stride + share.channel(i));
+            }
+        }
     }
 };
 
-template <class Shape, bool HEAD, bool NORM>
-__device__ inline void run_token_mixer(const Call &call, TokenMemory<Shape> &memory, int token,
-                                       int mixer) {
-    const Share<Shape> share{(int)threadIdx.x % 32, mixer};
-    constexpr int COUNT = Share<Shape>::COUNT;
-    take_turn();
-    add_pieces<HEAD>(call, memory, token);
-    __syncwarp();
-    meet<1, TOKEN_THREADS>();
-    meet<1, TOKEN_THREADS>();
-    await_phase(&memory.fetched, 0);
-    uint4 mixed[COUNT];
+// Mix a thread's channels, norm and store them.
+template <class Shape, bool NORM>
+__device__ inline void mix_share(const Call &call, const TokenStreams<Shape> &streams,
+                                 TokenMemory<Shape> &memory, const Share<Shape> &share, int token,
+                                 float4 gates) {
+    uint4 mixed[share.COUNT];
 #pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-        mixed[i] = mix_token<Shape::WIDTH * 2>(memory.streams[0] + share.channel(i) * 2,
-                                               memory.gates);
-    }
+    for (int i = 0; i < share.COUNT; i++) mixed[i] = mix_channels(streams.eights[i], gates);
     if constexpr (NORM) {
-        Gain gains[COUNT];
-#pragma unroll
-        for (int i = 0; i < COUNT; i++) gains[i] = Gain(call, share.channel(i));
         const float factor = norm_factor(call, add_squares_of_token(share, mixed, memory));
 #pragma unroll
-        for (int i = 0; i < COUNT; i++) {
-            mixed[i] = norm_channels(mixed[i], factor, gains[i].eight);
+        for (int i = 0; i < share.COUNT; i++) {
+            float gain[8];
+#pragma unroll
+            for (int j = 0; j < 8; j++) gain[j] = memory.gain[share.channel(i) + j];
+            mixed[i] = norm_channels(mixed[i], factor, gain);
         }
     }
 #pragma unroll
-    for (int i = 0; i < COUNT; i++) {
+    for (int i = 0; i < share.COUNT; i++) {
         store_if(call.mixed + (long long)token * Shape::WIDTH + share.channel(i), mixed[i],
                  share.exists(i));
     }
 }
 
+// What lanes make of a token's sums: a lane has one line.
+template <bool HEAD, class Memory>
+__device__ inline float logit_of(const Call &call, const Memory &memory, const Line<HEAD> &line) {
+    const int lane = threadIdx.x % 32;
+    return line.logit(call, add_mixers(memory.sums[0] + min(lane, LINES), SENT));
+}
+
+// Write `post`, and balance the matrix, while others mix the token.
+__device__ inline void finish_gates(const Call &call, int token, float z) {
+    const int lane = threadIdx.x % 32;
+    if (lane / STREAMS == 1) {
+        call.post[token * STREAMS + lane - STREAMS] = 2.0f * sigmoid(z);
+    }
+    float a[STREAMS][STREAMS];
+#pragma unroll
+    for (int i = 0; i < STREAMS * STREAMS; i++) {
+        a[i / STREAMS][i % STREAMS] = __shfl_sync(ALL, z, 2 * STREAMS + i);
+    }
+    if (lane == 0) balance(call, a, token);
+}
+
+template <class Shape, bool HEAD, bool NORM>
+__device__ inline void run_token_mixer(const Call &call, TokenMemory<Shape> &memory, int token,
+                                       int mixer) {
+    const Line<HEAD> line(call);
+    const Share<Shape> share{(int)threadIdx.x % 32, mixer};
+    if (NORM) {
+        for (int i = threadIdx.x * 4; i < Shape::WIDTH; i += TOKEN_MIXERS * 32 * 4) {
+            copy_if(&memory.gain[i], call.weight + i, true);
+        }
+    }
+    const TokenStreams<Shape> streams(call, share, token);
+    await_copies();
+    take_turn();
+    add_pieces<Shape>(call, memory, token, mixer);
+    __syncwarp();
+    meet<1, TOKEN_THREADS>();
+    const float gate = sigmoid(logit_of<HEAD>(call, memory, line));
+    const float4 gates = gates_of(gate + call.hc_eps);
+    mix_share<Shape, NORM>(call, streams, memory, share, token, gates);
+}
+
+template <bool HEAD, class Memory>
+__device__ inline void run_token_gater(const Call &call, Memory &memory, int token) {
+    const Line<HEAD> line(call);
+    take_turn();
+    meet<1, TOKEN_THREADS>();
+    if (HEAD) return;
+    finish_gates(call, token, logit_of<HEAD>(call, memory, line));
+}
+
 template <class Shape, bool HEAD, bool NORM>
 __device__ inline void run_token(const Call &call, TokenMemory<Shape> &memory) {
     const int token = blockIdx.x, warp = warp_number();
-    if (threadIdx.x == TOKEN_MIXERS * 32) {
-        fetch_token(call, memory, token);
-        if (NORM && token == 0) ask_cache_for_row(call.weight, Shape::WIDTH * sizeof(float));
-    }
-    __syncwarp();
     if (warp < TOKEN_MIXERS) {
         run_token_mixer<Shape, HEAD, NORM>(call, memory, token, warp);
     } else {
