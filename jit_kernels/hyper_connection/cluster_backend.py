@@ -123,6 +123,8 @@ def _fits(streams: torch.Tensor, fn: torch.Tensor, norm: torch.Tensor | None) ->
         and streams.shape[1] == _STREAMS
         and how is not None
         and streams.stride(2) == 1
+        # A tensor copy's tokens lie apart; its streams need not.
+        and streams.stride(0) > 0
         and not any(stride % 8 for stride in streams.stride()[:2])
         and not any(x is not None and x.data_ptr() % 16 for x in (streams, fn, norm))
         and most_groups(streams.device, how.ranks) > 0

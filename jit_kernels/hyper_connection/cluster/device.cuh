@@ -2,6 +2,7 @@
 // shared memory, copies that barriers count, products of small tiles.
 #pragma once
 
+#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -55,6 +56,21 @@ __device__ inline void arrive_with_copies(unsigned long long *barrier) {
                  : "memory");
 }
 
+// Fetch the description of a tensor before its first copy.
+__device__ inline void ask_for(const CUtensorMap &tensor) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&tensor) : "memory");
+}
+
+// Copy the box at a place of a tensor of four dimensions; `barrier` counts its bytes.
+__device__ inline void copy_box(void *to, const CUtensorMap &tensor, int x, int y, int z, int w,
+                                unsigned long long *barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(shared_address(to)),
+        "l"(&tensor), "r"(x), "r"(y), "r"(z), "r"(w), "r"(shared_address(barrier))
+        : "memory");
+}
+
 // Write into a block of the cluster without waiting; a barrier of the same block counts the bytes.
 __device__ inline void send(unsigned to, float4 value, unsigned barrier) {
     asm volatile(
@@ -63,11 +79,6 @@ __device__ inline void send(unsigned to, float4 value, unsigned barrier) {
         "r"(__float_as_uint(value.x)), "r"(__float_as_uint(value.y)), "r"(__float_as_uint(value.z)),
         "r"(__float_as_uint(value.w)), "r"(barrier)
         : "memory");
-}
-
-// Bring such rows into the L2 cache; what they hold may still change.
-__device__ inline void ask_cache_for_row(const void *from, unsigned bytes) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
 // Write 16 bytes at once, which the compiler may split into four, or do nothing.
@@ -96,6 +107,16 @@ __device__ inline float2 read_or_zero(const float *from, bool reads) {
         "}"
         : "=&f"(value.x), "=&f"(value.y)
         : "l"(from), "r"((int)reads));
+    return value;
+}
+
+// Read 16 bytes that this thread wrote.
+__device__ inline uint4 read_own(const void *from) {
+    uint4 value;
+    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "l"(from)
+                 : "memory");
     return value;
 }
 

@@ -3,13 +3,15 @@
 // A cluster owns all channels, every block (its rank) 256 or 448 of them; its rows of `fn` stay in
 // its registers for good. A cluster goes through tiles of 16 tokens, and of a tile
 //
-//   mixers       copy the block's channels into shared memory, once
+//   the courier  copies the block's channels into shared memory, once
 //   multipliers  multiply them by `fn`
-//   adders       add up their sums; those of each token they send to the token's owner
+//   the adder    adds up their sums; those of each token it sends to the token's owner
 //   the gater    adds up the sums of the tokens that its block owns, a few of each tile, and sends
 //                the gates to all blocks
-//   mixers       mix what still lies in shared memory, send the squares of it to all blocks, and
-//                when they have those of the others, norm it
+//   mixers       mix what still lies in shared memory
+//   the courier  sends the squares of what is mixed to all blocks, and makes a factor of those that
+//                it has from the others
+//   mixers       norm by it
 //   the balancer balances the matrices of the block's own tokens
 //
 // Each is warps of their own, as many tiles ahead of the next as there are slots. What one block
@@ -21,24 +23,33 @@
 #include "device.cuh"
 
 constexpr int STREAMS = 4, TOKENS = 16, MAX_RANKS = 16;
-constexpr int MULTIPLIERS = 8, MIXERS = 4, ADDERS = 2;
-// Warps after the mixers: adders, the gater, the balancer.
-constexpr int GATER = ADDERS, THREADS = 32 * (MULTIPLIERS + MIXERS + ADDERS + 2);
+constexpr int MULTIPLIERS = 8, MIXERS = 4;
+// Warps after the mixers: the adder, the courier, the gater, the balancer.
+constexpr int COURIER = 1, GATER = 2, THREADS = 32 * (MULTIPLIERS + MIXERS + 4);
 // Registers of a thread in each warpgroup: two of multipliers, mixers, all others.
 constexpr int MULTIPLIER_REGISTERS = 192, MIXER_REGISTERS = 88, OTHER_REGISTERS = 40;
 static_assert(2 * MULTIPLIER_REGISTERS + MIXER_REGISTERS + OTHER_REGISTERS == 65536 / 128);
 // Channels of a block, and of a multiplier; those are multiplied 16 at a time.
 constexpr int SLICE = 256, PIECE = SLICE / MULTIPLIERS, STEPS = PIECE / 16;
-// Tokens begin 16 bytes apart, modulo 128: those of a matrix are read without conflict.
-constexpr int ROW_BYTES = SLICE * 2, TOKEN_BYTES = STREAMS * ROW_BYTES + 16;
+// Of a tile a stream's channels lie in strips of 64, the 128 bytes of each token after each other.
+// The 16-byte chunks of a token lie at their number xor the token's, modulo 8: both the rows of a
+// matrix and a token are read without conflict.
+constexpr int STRIP = 64, STRIPS = SLICE / STRIP, LINE_BYTES = STRIP * 2;
+constexpr int STRIP_BYTES = TOKENS * LINE_BYTES, STREAM_BYTES = STRIPS * STRIP_BYTES;
+constexpr int TILE_BYTES = STREAMS * STREAM_BYTES;
 // Tiles in shared memory. A tile is normed one turn after it is mixed, and the next one's mix frees
 // its streams: of squares there is one slot more.
 constexpr int SLOTS = 6, NORM_SLOTS = SLOTS + 1;
-// Sums of a token: 24 rows of `fn`, the squares, and one to fill up a pair; they are sent by fours.
-constexpr int LINES = 24, SUMS = LINES + 2, FOURS = (SUMS + 3) / 4, TOLD = FOURS * 4;
-static_assert(TOKENS * FOURS <= MULTIPLIERS * 32);
+// Sums of a token: 24 rows of `fn`, the squares, and three to fill up; they are sent by fours.
+constexpr int LINES = 24, FOURS = LINES / 4, TOLD = LINES + 4;
+static_assert(FOURS % 2 == 0 && TOKENS * 2 == 32);
 // Matrices that are balanced at once, a lane each.
 constexpr int BATCH = 8;
+
+// Where the `chunk`th eight channels of a token lie in a stream of a tile.
+__device__ inline int place_of(int token, int chunk) {
+    return chunk / 8 * STRIP_BYTES + token * LINE_BYTES + ((chunk ^ token) % 8) * 16;
+}
 
 struct Call {
     const __nv_bfloat16 *streams;
@@ -52,40 +63,49 @@ struct Call {
     float norm_eps, hc_eps, per_number, per_channel;  // the last two are 1 / (4 width), 1 / width
 };
 
+// Of a block's channels, the sums of each multiplier.
+struct Parts {
+    float lines[MULTIPLIERS][TOKENS][LINES], squares[MULTIPLIERS][TOKENS];
+};
+
 struct Shared {
-    static constexpr int COUNT = SLOTS;
-    unsigned char streams[SLOTS][TOKENS * TOKEN_BYTES];
+    static constexpr int COUNT = SLOTS, NORM_COUNT = NORM_SLOTS, STREAM = STREAM_BYTES;
+    unsigned char streams[SLOTS][TILE_BYTES];
     // Follows the streams: no block sends squares before this one has multiplied its first tile,
     // and until then rows of `fn` may reach as far as this.
     alignas(16) float squares[NORM_SLOTS][MAX_RANKS][TOKENS];
-    // Of this block's channels, the sums of each multiplier.
-    float parts[MULTIPLIERS][TOKENS][SUMS];
+    alignas(16) Parts parts;
     // Of the block's own tokens, the sums that each rank sent: `own * ranks + rank`.
     float told[SLOTS][TOKENS][TOLD];
     float4 gates[SLOTS][TOKENS];
+    // Of each lane of the mixers, squares of one token; of each token, the factor that norms it.
+    float folded[2][MIXERS][32];
+    alignas(16) float factors[2][TOKENS];
     // What the balancer takes: a matrix and the number of its token.
     float logits[2][BATCH][STREAMS * STREAMS + 1];
-    unsigned long long full[SLOTS], heard[SLOTS], gated[SLOTS], normed[NORM_SLOTS];
-    unsigned long long filled[2], emptied[2];
+    unsigned long long full[SLOTS], heard[SLOTS], gated[SLOTS], mixed[SLOTS];
+    unsigned long long normed[NORM_SLOTS], factored[2], filled[2], emptied[2];
     // Rows of `fn` of a stream are there, and all have been read; sums of all multipliers are
     // there, and have been added up.
     unsigned long long staged[STREAMS], unstaged, summed, added;
 
     __device__ void make_barriers() {
         for (int i = 0; i < SLOTS; i++) {
-            make_barrier(&full[i], MIXERS * 32);
+            make_barrier(&full[i], 1);
             make_barrier(&heard[i], 1);
             make_barrier(&gated[i], 1);
+            make_barrier(&mixed[i], MIXERS);
         }
         for (int i = 0; i < NORM_SLOTS; i++) make_barrier(&normed[i], 1);
         for (int i = 0; i < 2; i++) {
+            make_barrier(&factored[i], 1);
             make_barrier(&filled[i], 1);
             make_barrier(&emptied[i], 1);
         }
         for (int i = 0; i < STREAMS; i++) make_barrier(&staged[i], 1);
         make_barrier(&unstaged, MULTIPLIERS);
         make_barrier(&summed, MULTIPLIERS);
-        make_barrier(&added, ADDERS);
+        make_barrier(&added, 1);
     }
 };
 static_assert(sizeof(Shared) <= 227 * 1024);
@@ -125,6 +145,10 @@ struct Turn {
 __device__ inline unsigned pack(float low, float high) {
     const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
     return *reinterpret_cast<const unsigned *>(&pair);
+}
+
+__device__ inline float4 add_fours(float4 a, float4 b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
 __device__ inline float low_of(unsigned pair) { return __uint_as_float(pair << 16); }

@@ -29,7 +29,7 @@ __device__ inline uint4 mix_channels(const uint4 (&streams)[STREAMS], float4 gat
                       pack(mixed[4], mixed[5]), pack(mixed[6], mixed[7]));
 }
 
-template <int ROW = ROW_BYTES>
+template <int ROW>
 __device__ inline uint4 mix_token(const unsigned char *streams, float4 gates) {
     uint4 x[STREAMS];
 #pragma unroll
@@ -57,30 +57,6 @@ __device__ inline float fold_four(const float (&x)[EACH]) {
     return (second ? high : low) + __shfl_xor_sync(ALL, second ? low : high, 2);
 }
 
-// Add up numbers of all lanes that have the same number modulo four.
-template <int COUNT>
-__device__ inline void add_eight(float (&sums)[COUNT]) {
-#pragma unroll
-    for (int step = 4; step < 32; step *= 2) {
-#pragma unroll
-        for (float &sum : sums) sum += __shfl_xor_sync(ALL, sum, step);
-    }
-}
-
-// Send all blocks the squares of this block's channels of a mixer's tokens: the first lanes have
-// one each.
-template <class Memory>
-__device__ inline void send_squares(const Part &part, Memory &shared, int slot, int first,
-                                    float sum) {
-    const int lane = threadIdx.x % 32;
-    const float4 sums = {__shfl_sync(ALL, sum, 0), __shfl_sync(ALL, sum, 1),
-                         __shfl_sync(ALL, sum, 2), __shfl_sync(ALL, sum, 3)};
-    if (lane < part.ranks) {
-        const float *const to = &shared.squares[slot][part.rank][first];
-        send(at_rank(to, lane), sums, at_rank(&shared.normed[slot], lane));
-    }
-}
-
 __device__ inline uint4 norm_channels(uint4 x, float factor, const float (&gain)[8]) {
     const auto normed = [&](unsigned pair, int j) {
         return pack(low_of(pair) * factor * gain[j], high_of(pair) * factor * gain[j + 1]);
@@ -102,32 +78,16 @@ struct Rows {
     __device__ void store(int i, uint4 mixed) const { store_if(to + i * width, mixed, i < live); }
 };
 
-// What a lane has of the squares that all ranks sent of a mixer's tokens, of the token with its own
-// number modulo four.
-template <class Memory>
-__device__ inline float told_squares(const Part &part, const Memory &shared, int slot, int first) {
-    const int lane = threadIdx.x % 32;
-    float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < MAX_RANKS; i += 32 / EACH) {
-        const int rank = i + lane / EACH;
-        if (rank < part.ranks) sum += shared.squares[slot][rank][first + lane % EACH];
-    }
-    return sum;
-}
-
 __device__ inline float norm_factor(const Call &call, float squares) {
     return reciprocal_root(fmaf(squares, call.per_channel, call.norm_eps));
 }
 
-// Norm a mixer's tokens, and store them; a lane has the factor of one.
-__device__ inline void norm(const Rows &rows, float mine, const float (&gain)[8],
+// Norm a mixer's tokens, and store them.
+__device__ inline void norm(const Rows &rows, float4 factors, const float (&gain)[8],
                             const Mixed &mixed) {
+    const float each[EACH] = {factors.x, factors.y, factors.z, factors.w};
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const float factor = __shfl_sync(ALL, mine, i);
-        rows.store(i, norm_channels(mixed.tokens[i], factor, gain));
-    }
+    for (int i = 0; i < EACH; i++) rows.store(i, norm_channels(mixed.tokens[i], each[i], gain));
 }
 
 __device__ inline void load_gain(const Call &call, const Part &part, float (&gain)[8]) {
@@ -135,60 +95,57 @@ __device__ inline void load_gain(const Call &call, const Part &part, float (&gai
     for (int j = 0; j < 8; j++) gain[j] = __ldg(call.weight + part.first + channel + j);
 }
 
-// Mix a tile when its gates are there. A tile is normed after the next one is mixed, when the
-// squares of all blocks have had the time to arrive; then that next one's slot is released.
-template <bool NORM, class Release>
-__device__ inline void run_mixer(const Call &call, const Part &part, Shared &shared, int nth,
-                                 const Release &release) {
+// Mix a tile, whose streams are there when its gates are; a lane has eight channels of each token.
+// Leave squares of them to the courier, a lane those of the token with its own number modulo four.
+template <bool NORM>
+__device__ inline Mixed mix_tile(Shared &shared, int slot, int first, const Rows &rows,
+                                 float (&folded)[32]) {
+    const int lane = threadIdx.x % 32;
+    Mixed mixed;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        mixed.tokens[i] = mix_token<STREAM_BYTES>(shared.streams[slot] + place_of(first + i, lane),
+                                                  shared.gates[slot][first + i]);
+        if (!NORM) rows.store(i, mixed.tokens[i]);
+    }
+    if constexpr (NORM) {
+        float squares[EACH];
+#pragma unroll
+        for (int i = 0; i < EACH; i++) squares[i] = squares_of(mixed.tokens[i]);
+        folded[lane] = fold_four(squares);
+    }
+    return mixed;
+}
+
+// Mix tiles when their gates are there, and tell the courier. A tile is normed after the next one
+// is mixed, when the squares of all blocks have had the time to arrive.
+template <bool NORM>
+__device__ inline void run_mixer(const Call &call, const Part &part, Shared &shared, int nth) {
     const int lane = threadIdx.x % 32, first = nth * EACH;
-    const bool expects = nth == 0 && lane == 0;
     float gain[8];
     if constexpr (NORM) load_gain(call, part, gain);
     Mixed before = {};
     Turn<SLOTS> turn;
-    Turn<NORM_SLOTS> mixing, norming;
+    Turn<2> mixing, norming;
 #pragma unroll 1
     for (int tile = 0; tile < part.tiles + NORM; tile++) {
-        const bool mixes = tile < part.tiles;
         Mixed mixed = {};
-        if (mixes) {
-            if (expects) expect_bytes(&shared.gated[turn.slot], TOKENS * sizeof(float4));
-            if (NORM && expects) {
-                expect_bytes(&shared.normed[mixing.slot], TOKENS * part.ranks * sizeof(float));
-            }
-            await_phase(&shared.full[turn.slot], turn.phase);
+        if (tile < part.tiles) {
             await_phase(&shared.gated[turn.slot], turn.phase);
-            const unsigned char *const streams =
-                shared.streams[turn.slot] + first * TOKEN_BYTES + lane * 16;
             const Rows rows(call, part, part.token(tile) + first);
-#pragma unroll
-            for (int i = 0; i < EACH; i++) {
-                mixed.tokens[i] =
-                    mix_token(streams + i * TOKEN_BYTES, shared.gates[turn.slot][first + i]);
-                if (!NORM) rows.store(i, mixed.tokens[i]);
-            }
+            mixed = mix_tile<NORM>(shared, turn.slot, first, rows, shared.folded[mixing.slot][nth]);
+            __syncwarp();
+            if (lane == 0) arrive(&shared.mixed[turn.slot]);
+            mixing.advance();
         }
-        if constexpr (NORM) {
-            // Squares of this tile and of the one before are added up side by side.
-            float squares[EACH], sums[2] = {};
-#pragma unroll
-            for (int i = 0; i < EACH; i++) squares[i] = squares_of(mixed.tokens[i]);
-            sums[0] = fold_four(squares);
-            if (tile > 0) {
-                await_phase(&shared.normed[norming.slot], norming.phase);
-                sums[1] = told_squares(part, shared, norming.slot, first);
-            }
-            add_eight(sums);
-            if (mixes) send_squares(part, shared, mixing.slot, first, sums[0]);
-            if (tile > 0) {
-                norm(Rows(call, part, part.token(tile - 1) + first), norm_factor(call, sums[1]),
-                     gain, before);
-                norming.advance();
-            }
+        if (NORM && tile > 0) {
+            await_phase(&shared.factored[norming.slot], norming.phase);
+            const float4 factors =
+                *reinterpret_cast<const float4 *>(&shared.factors[norming.slot][first]);
+            norm(Rows(call, part, part.token(tile - 1) + first), factors, gain, before);
+            norming.advance();
         }
-        if (mixes) release(tile, turn.slot);
         before = mixed;
         turn.advance();
-        mixing.advance();
     }
 }

@@ -9,8 +9,9 @@ namespace {
 //
 // EIGHTS  lines of `fn` by eight: 3 with gates and matrix, 1 for the head
 template <int EIGHTS, bool NORM>
-__global__ void __launch_bounds__(THREADS, 1) mix_staged(const __grid_constant__ Call call) {
-    extern __shared__ __align__(128) unsigned char memory[];
+__global__ void __launch_bounds__(THREADS, 1)
+    mix_staged(const __grid_constant__ Call call, const __grid_constant__ CUtensorMap streams) {
+    extern __shared__ __align__(1024) unsigned char memory[];
     Shared &shared = *reinterpret_cast<Shared *>(memory);
     const Part part(call);
     const int warp = warp_number(), mixer = warp - MULTIPLIERS, other = mixer - MIXERS;
@@ -20,23 +21,21 @@ __global__ void __launch_bounds__(THREADS, 1) mix_staged(const __grid_constant__
         show_barriers();
         show_to_copies();
     }
+    __syncthreads();
     stage_rows<EIGHTS>(call, part, shared, warp);
-    // Copies of tiles concern this block alone.
-    if (mixer >= 0 && other < 0) Refill(call, part, shared, mixer).start();
-    __syncwarp();
     meet_cluster();
     if (mixer < 0) {
         take_registers<MULTIPLIER_REGISTERS>();
         run_staged_multiplier<EIGHTS>(call, part, shared, warp);
     } else if (other < 0) {
         give_registers<MIXER_REGISTERS>();
-        const Refill refill(call, part, shared, mixer);
-        refill.fill();
-        run_mixer<NORM>(call, part, shared, mixer, refill);
+        run_mixer<NORM>(call, part, shared, mixer);
     } else {
         give_registers<OTHER_REGISTERS>();
-        if (other < ADDERS) {
-            run_adder(part, shared, other);
+        if (other < COURIER) {
+            run_adder(part, shared);
+        } else if (other == COURIER) {
+            run_staged_courier<NORM>(call, streams, part, shared);
         } else if (other == GATER) {
             run_gater<EIGHTS == 1>(call, part, shared);
         } else if (EIGHTS > 1) {
@@ -50,8 +49,9 @@ __global__ void __launch_bounds__(THREADS, 1) mix_staged(const __grid_constant__
 
 // The same for 448 channels of a block.
 template <int EIGHTS, bool NORM>
-__global__ void __launch_bounds__(THREADS, 1) mix_wide(const __grid_constant__ Call call) {
-    extern __shared__ __align__(128) unsigned char memory[];
+__global__ void __launch_bounds__(THREADS, 1)
+    mix_wide(const __grid_constant__ Call call, const __grid_constant__ CUtensorMap streams) {
+    extern __shared__ __align__(1024) unsigned char memory[];
     auto &shared = *reinterpret_cast<WideShared<EIGHTS> *>(memory);
     const Part part(call);
     const int warp = warp_number(), mixer = warp - MULTIPLIERS, other = mixer - MIXERS;
@@ -59,10 +59,8 @@ __global__ void __launch_bounds__(THREADS, 1) mix_wide(const __grid_constant__ C
         shared.make_barriers();
         show_barriers();
     }
-    WideWeights<EIGHTS>::ask(call, part, warp);
-    __syncwarp();
+    __syncthreads();
     meet_cluster();
-    await_launch_before();
     if (mixer < 0) {
         take_registers<WIDE_MULTIPLIER_REGISTERS>();
         run_wide_multiplier(call, part, shared, warp);
@@ -71,8 +69,10 @@ __global__ void __launch_bounds__(THREADS, 1) mix_wide(const __grid_constant__ C
         run_wide_mixer<NORM>(call, part, shared, mixer);
     } else {
         give_registers<OTHER_REGISTERS>();
-        if (other < ADDERS) {
-            run_adder(part, shared, other);
+        if (other < COURIER) {
+            run_adder(part, shared);
+        } else if (other == COURIER) {
+            run_courier<NORM>(call, streams, part, shared, [](int) {});
         } else if (other == GATER) {
             run_gater<EIGHTS == 1>(call, part, shared);
         } else if (EIGHTS > 1) {
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(THREADS, 1) mix_wide(const __grid_constant__ C
     meet_cluster();
 }
 
-using Kernel = void (*)(Call);
+using Kernel = void (*)(Call, CUtensorMap);
 struct Choice {
     Kernel kernel;
     int bytes;  // of shared memory
@@ -127,6 +127,42 @@ cudaError_t count_groups(const Choice &choice, int ranks, int *groups) {
     return cudaOccupancyMaxActiveClusters(groups, choice.kernel, &launch.config);
 }
 
+using Describe = decltype(&cuTensorMapEncodeTiled);
+
+// Return the driver's function that describes tensors; null if it has none.
+Describe find_describe() {
+    void *found = nullptr;
+    cudaDriverEntryPointQueryResult state = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+    const cudaError_t error = cudaGetDriverEntryPointByVersion(
+        "cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &state);
+#else
+    const cudaError_t error =
+        cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &state);
+#endif
+    const bool there = error == cudaSuccess && state == cudaDriverEntryPointSuccess;
+    return there ? reinterpret_cast<Describe>(found) : nullptr;
+}
+
+// Describe streams, of which a copy takes one of a tile: strips of 128 bytes.
+cudaError_t describe(CUtensorMap &streams, const Call &call) {
+    static const Describe function = find_describe();
+    if (function == nullptr) return cudaErrorNotSupported;
+    const bool same = call.stream_stride == 0;
+    const cuuint64_t size[4] = {STRIP, (cuuint64_t)call.tokens, (cuuint64_t)call.width / STRIP,
+                                same ? 1u : STREAMS};
+    const cuuint64_t stride[3] = {call.tokens > 1 ? (cuuint64_t)call.token_stride * 2 : LINE_BYTES,
+                                  LINE_BYTES,
+                                  same ? LINE_BYTES : (cuuint64_t)call.stream_stride * 2};
+    const cuuint32_t box[4] = {STRIP, TOKENS, (cuuint32_t)call.slice / STRIP, 1};
+    const cuuint32_t step[4] = {1, 1, 1, 1};
+    const CUresult result = function(
+        &streams, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<__nv_bfloat16 *>(call.streams),
+        size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
 }  // namespace
 
 extern "C" {
@@ -165,6 +201,9 @@ int mix_in_clusters_call(const void *streams, long long token_stride, long long 
                        tiles % groups, norm_eps, hc_eps, 1.0f / (STREAMS * width), 1.0f / width};
     const Choice &choice = KERNELS[(slice > SLICE ? WIDER : 0) + (!mixing ? 0 : weight ? 2 : 1)];
     const Launch launch(ranks, groups, choice.bytes, static_cast<cudaStream_t>(where));
-    return cudaLaunchKernelEx(&launch.config, choice.kernel, call);
+    CUtensorMap tensor = {};
+    const cudaError_t error = describe(tensor, call);
+    if (error != cudaSuccess) return error;
+    return cudaLaunchKernelEx(&launch.config, choice.kernel, call, tensor);
 }
 }

@@ -3,6 +3,9 @@
 
 #include "layout.cuh"
 
+// Sums of a line that a multiplier has in turn.
+constexpr int CHAINS = 2;
+
 // A multiplier's rows of `fn`, of every number three bfloat16 parts, as products take them: of each
 // stream and each 16 channels, a lane has two and two of one line.
 template <int EIGHTS>
@@ -30,27 +33,27 @@ __device__ __forceinline__ void add_squares(float (&squares)[2], const unsigned 
     }
 }
 
-// Multiply a multiplier's channels of some streams of a tile, `CHAINS` sums of each line in turn: a
+// Multiply a multiplier's channels of a tile, `CHAINS` sums of each line in turn: a
 // product waits for the one before it in its sum. Squares as products of rows with themselves would
 // take registers that loads ahead need.
 template <int CHAINS, int EIGHTS>
-__device__ __forceinline__ void multiply_streams(const Weights<EIGHTS> &weights, int begin, int end,
+__device__ __forceinline__ void multiply_streams(const Weights<EIGHTS> &weights,
                                                  const unsigned char *streams,
                                                  float (&sums)[CHAINS][EIGHTS][4],
                                                  float (&squares)[2]) {
     const int lane = threadIdx.x % 32, worker = threadIdx.x / 32;
     // Lanes name rows 0 to 15 of the first eight channels, then of the second.
-    const unsigned char *at =
-        streams + lane % 16 * TOKEN_BYTES + (worker * PIECE + lane / 16 * 8) * 2;
+    const unsigned at =
+        shared_address(streams) + place_of(lane % 16, worker * PIECE / 8 + lane / 16);
     // What is multiplied next is on the way meanwhile.
     unsigned a[2][4];
-    load_matrices(a[0], at + begin * ROW_BYTES);
+    load_matrices(a[0], at);
 #pragma unroll
-    for (int i = begin * STEPS; i < end * STEPS; i++) {
+    for (int i = 0; i < STREAMS * STEPS; i++) {
         const int stream = i / STEPS, step = i % STEPS, next = i + 1;
         const unsigned(&x)[4] = a[i % 2];
-        if (next < end * STEPS) {
-            load_matrices(a[next % 2], at + next / STEPS * ROW_BYTES + next % STEPS * 32);
+        if (next < STREAMS * STEPS) {
+            load_matrices(a[next % 2], (at ^ next % STEPS * 32) + next / STEPS * STREAM_BYTES);
         }
 #pragma unroll
         for (int p = 2; p >= 0; p--) {
@@ -64,11 +67,11 @@ __device__ __forceinline__ void multiply_streams(const Weights<EIGHTS> &weights,
 }
 
 // Write a multiplier's sums for others to add.
-template <int EIGHTS, class Memory>
-__device__ inline void write_parts(Memory &shared, const float (&sums)[EIGHTS][4],
+template <int EIGHTS>
+__device__ inline void write_parts(Parts &parts, const float (&sums)[EIGHTS][4],
                                    const float (&squares)[2]) {
-    const int lane = threadIdx.x % 32, row = lane / 4;
-    float(&to)[TOKENS][SUMS] = shared.parts[threadIdx.x / 32];
+    const int lane = threadIdx.x % 32, worker = threadIdx.x / 32, row = lane / 4;
+    float(&to)[TOKENS][LINES] = parts.lines[worker];
 #pragma unroll
     for (int eight = 0; eight < EIGHTS; eight++) {
         const float(&mine)[4] = sums[eight];
@@ -81,39 +84,85 @@ __device__ inline void write_parts(Memory &shared, const float (&sums)[EIGHTS][4
     for (int i = 0; i < 2; i++) {
         float sum = squares[i] + __shfl_xor_sync(ALL, squares[i], 1);
         sum += __shfl_xor_sync(ALL, sum, 2);
-        if (lane % 4 == 0) to[row + i * 8][LINES] = sum;
+        if (lane % 4 == 0) parts.squares[worker][row + i * 8] = sum;
     }
 }
 
-// Add two sums over the multipliers, by pairs of them.
-template <class Memory>
-__device__ inline float2 add_parts(const Memory &shared, int token, int line) {
-    float2 sums[MULTIPLIERS];
+// Two lanes of an adder have a token, every other four of its lines each: so they read without
+// conflict. The squares are the first one's last four.
+struct AdderLane {
+    int token, half;
+
+    __device__ AdderLane() : token(threadIdx.x % 32 / 2), half(threadIdx.x % 2) {}
+
+    // Add up the `i`th four over the multipliers, by pairs of them.
+    __device__ float4 add_lines(const Parts &parts, int i) const {
+        float4 sums[MULTIPLIERS];
 #pragma unroll
-    for (int w = 0; w < MULTIPLIERS; w++) {
-        sums[w] = *reinterpret_cast<const float2 *>(&shared.parts[w][token][line]);
-    }
-#pragma unroll
-    for (int step = 1; step < MULTIPLIERS; step *= 2) {
-#pragma unroll
-        for (int w = 0; w < MULTIPLIERS; w += 2 * step) {
-            sums[w].x += sums[w + step].x;
-            sums[w].y += sums[w + step].y;
+        for (int w = 0; w < MULTIPLIERS; w++) {
+            sums[w] =
+                *reinterpret_cast<const float4 *>(&parts.lines[w][token][half * 4 + i * 8]);
         }
+#pragma unroll
+        for (int step = 1; step < MULTIPLIERS; step *= 2) {
+#pragma unroll
+            for (int w = 0; w < MULTIPLIERS; w += 2 * step) {
+                sums[w] = add_fours(sums[w], sums[w + step]);
+            }
+        }
+        return sums[0];
     }
-    return sums[0];
-}
 
-// Send four sums of a token, the `nth` of a tile, to the block that owns the token.
+    // The same for the squares.
+    __device__ float add_squares(const Parts &parts) const {
+        float sums[MULTIPLIERS];
+#pragma unroll
+        for (int w = 0; w < MULTIPLIERS; w++) sums[w] = parts.squares[w][token];
+#pragma unroll
+        for (int step = 1; step < MULTIPLIERS; step *= 2) {
+#pragma unroll
+            for (int w = 0; w < MULTIPLIERS; w += 2 * step) sums[w] += sums[w + step];
+        }
+        return sums[0];
+    }
+};
+
+// Where an adder's lane sends what it adds up of a tile: to the block that owns its token.
+struct Told {
+    unsigned to, heard;
+
+    template <class Memory>
+    __device__ Told(const Part &part, Memory &shared, int slot, AdderLane mine) {
+        const int owner = part.owner(mine.token), own = mine.token >> part.log_ranks;
+        to = at_rank(&shared.told[slot][own * part.ranks + part.rank][mine.half * 4], owner);
+        heard = at_rank(&shared.heard[slot], owner);
+    }
+    __device__ void send_four(int i, float4 sums) const { send(to + i * 32, sums, heard); }
+    __device__ void send_squares(float sum) const {
+        send_four(FOURS / 2, make_float4(sum, 0.0f, 0.0f, 0.0f));
+    }
+};
+
+// Add up what the multipliers leave, and send it; meanwhile they multiply the next tile.
 template <class Memory>
-__device__ inline void send_sums(const Part &part, Memory &shared, int slot, int nth) {
-    const int token = nth / FOURS, line = nth % FOURS * 4;
-    if (token >= TOKENS) return;
-    const float2 low = add_parts(shared, token, line);
-    float2 high = {0.0f, 0.0f};
-    if (line + 2 < SUMS) high = add_parts(shared, token, line + 2);
-    const int owner = part.owner(token), own = token >> part.log_ranks;
-    const float *const to = &shared.told[slot][own * part.ranks + part.rank][line];
-    send(at_rank(to, owner), make_float4(low.x, low.y, high.x, high.y),
-         at_rank(&shared.heard[slot], owner));
+__device__ inline void run_adder(const Part &part, Memory &shared) {
+    const AdderLane mine;
+    const bool first = threadIdx.x % 32 == 0;
+    Turn<Memory::COUNT> turn;
+    Turn<1> phase;
+#pragma unroll 1
+    for (int tile = 0; tile < part.tiles; tile++) {
+        await_phase(&shared.summed, phase.phase);
+        const Told told(part, shared, turn.slot, mine);
+#pragma unroll
+        for (int i = 0; i < FOURS / 2; i++) {
+            told.send_four(i, mine.add_lines(shared.parts, i));
+        }
+        const float squares = mine.add_squares(shared.parts);
+        __syncwarp();
+        if (first) arrive(&shared.added);
+        if (mine.half == 0) told.send_squares(squares);
+        turn.advance();
+        phase.advance();
+    }
 }

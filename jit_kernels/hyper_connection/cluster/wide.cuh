@@ -3,10 +3,10 @@
 // multiplier has half of the block's channels of one stream.
 #pragma once
 
-#include "mix.cuh"
-#include "staged.cuh"
+#include "courier.cuh"
+#include "multiply.cuh"
 
-constexpr int WIDE = 448, WIDE_ROW = WIDE * 2, WIDE_TOKEN = STREAMS * WIDE_ROW + 16;
+constexpr int WIDE = 448, WIDE_STREAM = WIDE / STRIP * STRIP_BYTES;
 // Products of a multiplier, 16 channels each; groups of eight channels of a row.
 constexpr int WIDE_STEPS = WIDE / 2 / 16, ROW_EIGHTS = WIDE / 8;
 // Of the last products the second part of `fn` is in shared memory as well.
@@ -21,31 +21,36 @@ struct WideShared {
     // A slot is filled anew as soon as its tile is mixed: squares of that next tile may come before
     // this one is normed.
     static constexpr int COUNT = EIGHTS == 1 ? 3 : 2, NORM_COUNT = COUNT + 1;
-    unsigned char streams[COUNT][TOKENS * WIDE_TOKEN];
+    static constexpr int STREAM = WIDE_STREAM;
+    unsigned char streams[COUNT][STREAMS * STREAM];
     uint2 least[MULTIPLIERS][WIDE_STEPS][EIGHTS][32];
     uint2 middle[MULTIPLIERS][WIDE_STEPS - KEPT_STEPS][EIGHTS][32];
     alignas(16) float gain[WIDE];
-    float parts[MULTIPLIERS][TOKENS][SUMS];
+    alignas(16) Parts parts;
     float told[COUNT][TOKENS][TOLD];
     float4 gates[COUNT][TOKENS];
     float squares[NORM_COUNT][MAX_RANKS][TOKENS];
+    float folded[2][MIXERS][32];
+    alignas(16) float factors[2][TOKENS];
     float logits[2][BATCH][STREAMS * STREAMS + 1];
-    unsigned long long full[COUNT], heard[COUNT], gated[COUNT];
-    unsigned long long normed[NORM_COUNT], filled[2], emptied[2], summed, added;
+    unsigned long long full[COUNT], heard[COUNT], gated[COUNT], mixed[COUNT];
+    unsigned long long normed[NORM_COUNT], factored[2], filled[2], emptied[2], summed, added;
 
     __device__ void make_barriers() {
         for (int i = 0; i < COUNT; i++) {
-            make_barrier(&full[i], MIXERS * 32);
+            make_barrier(&full[i], 1);
             make_barrier(&heard[i], 1);
             make_barrier(&gated[i], 1);
+            make_barrier(&mixed[i], MIXERS);
         }
         for (int i = 0; i < NORM_COUNT; i++) make_barrier(&normed[i], 1);
         for (int i = 0; i < 2; i++) {
+            make_barrier(&factored[i], 1);
             make_barrier(&filled[i], 1);
             make_barrier(&emptied[i], 1);
         }
         make_barrier(&summed, MULTIPLIERS);
-        make_barrier(&added, ADDERS);
+        make_barrier(&added, 1);
     }
 };
 static_assert(sizeof(WideShared<3>) <= 227 * 1024 && sizeof(WideShared<1>) <= 227 * 1024);
@@ -56,15 +61,6 @@ template <int EIGHTS>
 struct WideWeights {
     static constexpr int ROWS = EIGHTS == 1 ? STREAMS : LINES;
     unsigned high[WIDE_STEPS][EIGHTS][2], middle[KEPT_STEPS][EIGHTS][2];
-
-    // Ask the cache for all of a block's rows; the launch before need not have ended.
-    static __device__ void ask(const Call &call, const Part &part, int warp) {
-        if (threadIdx.x % 32) return;
-        for (int row = warp; row < STREAMS * ROWS; row += THREADS / 32) {
-            const float *const from = call.fn + (long long)row * call.width + part.first;
-            ask_cache_for_row(from, WIDE * sizeof(float));
-        }
-    }
 
     // While one eight lines are split, the next are on their way.
     __device__ void load(const Call &call, const Part &part, WideShared<EIGHTS> &shared, int nth) {
@@ -142,10 +138,15 @@ struct WideWeights {
 template <int EIGHTS>
 __device__ inline void run_wide_multiplier(const Call &call, const Part &part,
                                            WideShared<EIGHTS> &shared, int nth) {
-    const int lane = threadIdx.x % 32;
-    // Lanes name rows 0 to 15 of the first eight channels, then of the second.
-    const int at = lane % 16 * WIDE_TOKEN + nth % STREAMS * WIDE_ROW + nth / STREAMS * WIDE +
-                   lane / 16 * 16;
+    const int lane = threadIdx.x % 32, half = nth / STREAMS;
+    // Lanes name rows 0 to 15 of the first eight channels, then of the second. The second half
+    // begins in the middle of a strip: of each four products the last two are in the next one.
+    const int near = nth % STREAMS * WIDE_STREAM + half * (WIDE / 2 / STRIP) * STRIP_BYTES +
+                     place_of(lane % 16, half * 4 + lane / 16);
+    const int far = near + half * STRIP_BYTES;
+    const auto at = [&](int step) {
+        return ((step % 4 < 2 ? near : far) ^ step % 4 * 32) + step / 4 * STRIP_BYTES;
+    };
     WideWeights<EIGHTS> weights;
     weights.load(call, part, shared, nth);
     Turn<WideShared<EIGHTS>::COUNT> turn;
@@ -154,19 +155,19 @@ __device__ inline void run_wide_multiplier(const Call &call, const Part &part,
     for (int tile = 0; tile < part.tiles; tile++, turn.advance(), parts.advance()) {
         float sums[EIGHTS][4] = {}, squares[2] = {};
         await_phase(&shared.full[turn.slot], turn.phase);
-        const unsigned char *const streams = shared.streams[turn.slot] + at;
+        const unsigned streams = shared_address(shared.streams[turn.slot]);
         // What is multiplied next is on the way meanwhile.
         unsigned a[2][4];
-        load_matrices(a[0], streams);
+        load_matrices(a[0], streams + at(0));
 #pragma unroll
         for (int step = 0; step < WIDE_STEPS; step++) {
             const unsigned(&x)[4] = a[step % 2];
-            if (step + 1 < WIDE_STEPS) load_matrices(a[(step + 1) % 2], streams + (step + 1) * 32);
+            if (step + 1 < WIDE_STEPS) load_matrices(a[(step + 1) % 2], streams + at(step + 1));
             weights.multiply_step(shared, nth, step, x, sums);
             add_squares(squares, x);
         }
         await_phase(&shared.added, parts.phase ^ 1);
-        write_parts(shared, sums, squares);
+        write_parts(shared.parts, sums, squares);
         __syncwarp();
         if (lane == 0) arrive(&shared.summed);
     }
@@ -187,34 +188,6 @@ struct WideEight {
     }
 };
 
-// What a mixer mixed of its tokens.
-struct WideMixed {
-    uint4 eights[EACH][LANE_EIGHTS] = {};
-
-    // Norm and store all tokens before the last. A lane has the factor of the token with its own
-    // number modulo four.
-    __device__ void norm(const Call &call, const Part &part, int token, float mine,
-                         const float (&gains)[WIDE]) const {
-        float factors[EACH];
-#pragma unroll
-        for (int i = 0; i < EACH; i++) factors[i] = __shfl_sync(ALL, mine, i);
-#pragma unroll
-        for (int j = 0; j < LANE_EIGHTS; j++) {
-            const WideEight mine(j);
-            const int eight = mine.eight, channel = part.first + eight * 8;
-            const float4 *const from = reinterpret_cast<const float4 *>(gains + eight * 8);
-            const float4 a = from[0], b = from[1];
-            const float gain[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-#pragma unroll
-            for (int i = 0; i < EACH; i++) {
-                store_if(call.mixed + (long long)(token + i) * call.width + channel,
-                         norm_channels(eights[i][j], factors[i], gain),
-                         mine.exists && token + i < call.tokens);
-            }
-        }
-    }
-};
-
 // Copy the gains of a block's channels into shared memory; each mixer writes the same.
 __device__ inline void keep_gain(const Call &call, const Part &part, float (&gains)[WIDE]) {
     const int lane = threadIdx.x % 32;
@@ -222,87 +195,81 @@ __device__ inline void keep_gain(const Call &call, const Part &part, float (&gai
     __syncwarp();
 }
 
-// Copy a mixer's tokens of a tile into a slot, a lane what it mixes. What is beyond the last token
-// stays as it is.
-template <int EIGHTS>
-__device__ inline void fetch_wide(const Call &call, const Part &part, WideShared<EIGHTS> &shared,
-                                  int first, int tile, int slot) {
-    const int lane = threadIdx.x % 32, start = part.token(tile) + first;
-    unsigned char *to = shared.streams[slot] + first * WIDE_TOKEN + lane * 16;
-    const __nv_bfloat16 *from = call.streams + start * call.token_stride + part.first + lane * 8;
-#pragma unroll 1
+// Mix and store a mixer's tokens of a tile; return squares of them, a lane those of the token with
+// its own number modulo four.
+template <bool NORM, class Memory>
+__device__ inline float mix_wide_tile(const Call &call, const Part &part, const Memory &shared,
+                                      int slot, int first, int token) {
+    float squares[EACH];
+#pragma unroll
     for (int i = 0; i < EACH; i++) {
+        const float4 gates = shared.gates[slot][first + i];
+        __nv_bfloat16 *const to = call.mixed + (long long)(token + i) * call.width + part.first;
+        squares[i] = 0.0f;
 #pragma unroll
-        for (int stream = 0; stream < STREAMS; stream++) {
-            const __nv_bfloat16 *const x = from + stream * call.stream_stride;
-#pragma unroll
-            for (int j = 0; j < LANE_EIGHTS; j++) {
-                const bool copies = start + i < call.tokens && lane + j * 32 < ROW_EIGHTS;
-                copy_if(to + stream * WIDE_ROW + j * 512, x + j * 256, copies);
-            }
+        for (int j = 0; j < LANE_EIGHTS; j++) {
+            const WideEight mine(j);
+            const uint4 x = mix_token<WIDE_STREAM>(
+                shared.streams[slot] + place_of(first + i, mine.eight), gates);
+            if (NORM) squares[i] += mine.exists ? squares_of(x) : 0.0f;
+            store_if(to + mine.eight * 8, x, mine.exists && token + i < call.tokens);
         }
-        to += WIDE_TOKEN;
-        from += call.token_stride;
     }
-    arrive_with_copies(&shared.full[slot]);
+    return NORM ? fold_four(squares) : 0.0f;
 }
 
-// Mix a tile when its gates are there, and norm it when the squares of all blocks are; meanwhile
-// the next tile of the slot is fetched.
+// Norm a mixer's tokens where they were stored: registers do not hold them for so long.
+__device__ inline void norm_stored(const Call &call, const Part &part, int token, float4 factors,
+                                   const float (&gains)[WIDE]) {
+    const float each[EACH] = {factors.x, factors.y, factors.z, factors.w};
+#pragma unroll
+    for (int j = 0; j < LANE_EIGHTS; j++) {
+        const WideEight mine(j);
+        __nv_bfloat16 *const to =
+            call.mixed + (long long)token * call.width + part.first + mine.eight * 8;
+        uint4 x[EACH] = {};
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            if (mine.exists && token + i < call.tokens) x[i] = read_own(to + i * call.width);
+        }
+        const float4 *const from = reinterpret_cast<const float4 *>(gains + mine.eight * 8);
+        const float4 a = from[0], b = from[1];
+        const float gain[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            store_if(to + i * call.width, norm_channels(x[i], each[i], gain),
+                     mine.exists && token + i < call.tokens);
+        }
+    }
+}
+
+// Mix tiles when their gates are there, and tell the courier. A tile is normed after the next one
+// is mixed.
 template <bool NORM, int EIGHTS>
 __device__ inline void run_wide_mixer(const Call &call, const Part &part,
                                       WideShared<EIGHTS> &shared, int nth) {
     const int lane = threadIdx.x % 32, first = nth * EACH;
-    constexpr int COUNT = WideShared<EIGHTS>::COUNT;
-    const bool expects = nth == 0 && lane == 0;
-#pragma unroll 1
-    for (int tile = 0; tile < min(COUNT, part.tiles); tile++) {
-        fetch_wide(call, part, shared, first, tile, tile);
-    }
     if constexpr (NORM) keep_gain(call, part, shared.gain);
-    Turn<COUNT> turn;
-    Turn<WideShared<EIGHTS>::NORM_COUNT> norming;
+    Turn<WideShared<EIGHTS>::COUNT> turn;
+    Turn<2> mixing, norming;
 #pragma unroll 1
-    for (int tile = 0; tile < part.tiles; tile++, turn.advance(), norming.advance()) {
-        const int slot = turn.slot, token = part.token(tile) + first;
-        if (expects) expect_bytes(&shared.gated[slot], TOKENS * sizeof(float4));
-        if (NORM && expects) {
-            expect_bytes(&shared.normed[norming.slot], TOKENS * part.ranks * sizeof(float));
+    for (int tile = 0; tile < part.tiles + NORM; tile++) {
+        if (tile < part.tiles) {
+            await_phase(&shared.gated[turn.slot], turn.phase);
+            const float squares = mix_wide_tile<NORM>(call, part, shared, turn.slot, first,
+                                                part.token(tile) + first);
+            if constexpr (NORM) shared.folded[mixing.slot][nth][lane] = squares;
+            __syncwarp();
+            if (lane == 0) arrive(&shared.mixed[turn.slot]);
+            turn.advance();
+            mixing.advance();
         }
-        await_phase(&shared.full[slot], turn.phase);
-        await_phase(&shared.gated[slot], turn.phase);
-        const unsigned char *const streams = shared.streams[slot] + first * WIDE_TOKEN;
-        WideMixed mixed;
-        float squares[EACH] = {};
-#pragma unroll(NORM ? EACH : 1)
-        for (int i = 0; i < EACH; i++) {
-            const float4 gates = shared.gates[slot][first + i];
-#pragma unroll
-            for (int j = 0; j < LANE_EIGHTS; j++) {
-                const WideEight mine(j);
-                const int channel = part.first + mine.eight * 8;
-                const uint4 x =
-                    mix_token<WIDE_ROW>(streams + i * WIDE_TOKEN + mine.eight * 16, gates);
-                if constexpr (NORM) {
-                    mixed.eights[i][j] = x;
-                    squares[i] += mine.exists ? squares_of(x) : 0.0f;
-                } else {
-                    store_if(call.mixed + (long long)(token + i) * call.width + channel, x,
-                             mine.exists && token + i < call.tokens);
-                }
-            }
-        }
-        if constexpr (NORM) {
-            float sums[1] = {fold_four(squares)};
-            add_eight(sums);
-            send_squares(part, shared, norming.slot, first, sums[0]);
-        }
-        if (tile + COUNT < part.tiles) fetch_wide(call, part, shared, first, tile + COUNT, slot);
-        if constexpr (NORM) {
-            await_phase(&shared.normed[norming.slot], norming.phase);
-            float sums[1] = {told_squares(part, shared, norming.slot, first)};
-            add_eight(sums);
-            mixed.norm(call, part, token, norm_factor(call, sums[0]), shared.gain);
+        if (NORM && tile > 0) {
+            await_phase(&shared.factored[norming.slot], norming.phase);
+            const float4 factors =
+                *reinterpret_cast<const float4 *>(&shared.factors[norming.slot][first]);
+            norm_stored(call, part, part.token(tile - 1) + first, factors, shared.gain);
+            norming.advance();
         }
     }
 }

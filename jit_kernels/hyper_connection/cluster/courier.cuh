@@ -1,0 +1,99 @@
+// The courier: a warp that fetches tiles, and carries what norms them between mixers and blocks.
+#pragma once
+
+#include "mix.cuh"
+
+// Fetch a tile into a slot, and expect its gates; one thread. Streams that are all the same one are
+// told by their stride. Beyond the last token there are zeros.
+template <class Memory>
+__device__ inline void fetch_tile(const Call &call, const CUtensorMap &streams, const Part &part,
+                                  Memory &shared, int tile, int slot) {
+    expect_bytes(&shared.gated[slot], TOKENS * sizeof(float4));
+    expect_bytes(&shared.full[slot], STREAMS * Memory::STREAM);
+#pragma unroll
+    for (int stream = 0; stream < STREAMS; stream++) {
+        copy_box(shared.streams[slot] + stream * Memory::STREAM, streams, 0, part.token(tile),
+                 part.first / STRIP, call.stream_stride ? stream : 0, &shared.full[slot]);
+    }
+}
+
+// Send all blocks the squares of this block's channels of a tile. A lane adds up those of the token
+// with its own number modulo 16.
+template <class Memory>
+__device__ inline void send_folded(const Part &part, Memory &shared, int slot,
+                                   const float (&folded)[MIXERS][32]) {
+    const int lane = threadIdx.x % 32, half = lane / TOKENS, token = lane % TOKENS;
+    const float *const from = &folded[token / EACH][half * 16 + token % EACH];
+    float sum = (from[0] + from[EACH]) + (from[2 * EACH] + from[3 * EACH]);
+    sum += __shfl_xor_sync(ALL, sum, 16);
+    const int rank = token;
+#pragma unroll
+    for (int i = 0; i < TOKENS; i += 8) {
+        const int first = i + half * 4;
+        const float4 sums = {__shfl_sync(ALL, sum, first), __shfl_sync(ALL, sum, first + 1),
+                             __shfl_sync(ALL, sum, first + 2), __shfl_sync(ALL, sum, first + 3)};
+        if (rank < part.ranks) {
+            send(at_rank(&shared.squares[slot][part.rank][first], rank), sums,
+                 at_rank(&shared.normed[slot], rank));
+        }
+    }
+}
+
+// The factor of the token with a lane's own number modulo 16, from what all ranks sent.
+template <class Memory>
+__device__ inline float factor_of(const Call &call, const Part &part, const Memory &shared,
+                                  int slot) {
+    const int lane = threadIdx.x % 32, half = lane / TOKENS, token = lane % TOKENS;
+    float sums[4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#pragma unroll
+        for (int j = 0; j < MAX_RANKS; j += 8) {
+            const int rank = j + half * 4 + i;
+            if (rank < part.ranks) sums[i] += shared.squares[slot][rank][token];
+        }
+    }
+    const float sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    return norm_factor(call, sum + __shfl_xor_sync(ALL, sum, 16));
+}
+
+// Fetch tiles as slots become free, of the first of them `ready` tells; when a tile is mixed,
+// exchange its squares.
+template <bool NORM, class Memory, class Ready>
+__device__ inline void run_courier(const Call &call, const CUtensorMap &streams, const Part &part,
+                                   Memory &shared, const Ready &ready) {
+    const int lane = threadIdx.x % 32;
+    const bool first = lane == 0;
+    const auto fetch = [&](int tile, int slot) {
+        if (first && tile < part.tiles) fetch_tile(call, streams, part, shared, tile, slot);
+    };
+    if (first) ask_for(streams);
+    // Weights are there already; whatever is written follows from streams.
+    await_launch_before();
+#pragma unroll 1
+    for (int tile = 0; tile < Memory::COUNT; tile++) {
+        ready(tile);
+        fetch(tile, tile);
+    }
+    Turn<Memory::COUNT> turn;
+    Turn<Memory::NORM_COUNT> norming;
+    Turn<2> mixing;
+#pragma unroll 1
+    for (int tile = 0; tile < part.tiles; tile++, turn.advance()) {
+        await_phase(&shared.mixed[turn.slot], turn.phase);
+        fetch(tile + Memory::COUNT, turn.slot);
+        if constexpr (NORM) {
+            __syncwarp();
+            const int slot = norming.slot;
+            send_folded(part, shared, slot, shared.folded[mixing.slot]);
+            if (first) expect_bytes(&shared.normed[slot], TOKENS * part.ranks * sizeof(float));
+            await_phase(&shared.normed[slot], norming.phase);
+            const float factor = factor_of(call, part, shared, slot);
+            if (lane < TOKENS) shared.factors[mixing.slot][lane] = factor;
+            __syncwarp();
+            if (first) arrive(&shared.factored[mixing.slot]);
+            norming.advance();
+            mixing.advance();
+        }
+    }
+}
