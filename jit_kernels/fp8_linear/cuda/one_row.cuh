@@ -30,18 +30,22 @@ __device__ inline void add_block(float (&sums)[2], const Weights &weights,
     sums[1] = fmaf(part[2], scale, sums[1]);
 }
 
+// Tiles of 16 lines that a block of threads has. Of a weight of many lines not all warps have one:
+// blocks are as many as three on each multiprocessor, and memory is asked for more evenly.
+__host__ __device__ constexpr int tiles_of_row(int split) { return split == 1 ? 6 : WARPS / split; }
+
 // Prepare: `Rounding` or `Norming`.
 template <int SPLIT, class Prepare>
 __global__ void __launch_bounds__(WARPS * 32, RESIDENT)
     stream_row(const __grid_constant__ RowCall call) {
-    constexpr int TILES = WARPS / SPLIT;
+    constexpr int TILES = tiles_of_row(SPLIT);
     extern __shared__ __align__(16) unsigned char shared[];
     __shared__ float parts[WARPS][LINES];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, line = lane / 4, quarter = lane % 4;
     const int first = blockIdx.x * TILES * LINES, mine = first + warp / SPLIT * LINES;
     const int all_blocks = call.depth / BLOCK;
-    // Warps past the last line have no blocks.
-    const int blocks = mine < call.lines ? all_blocks : 0;
+    // Warps past the last line, or tile, have no blocks.
+    const int blocks = warp / SPLIT < TILES && mine < call.lines ? all_blocks : 0;
     const unsigned char *const low =
         call.weight + (long long)(mine + line) * call.depth + quarter * 16;
     const float *const weight_scales =

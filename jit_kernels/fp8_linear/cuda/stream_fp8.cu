@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(WARPS * 32, RESIDENT)
     }
 }
 
-unsigned blocks_for(int lines, int split) {
-    const int each = WARPS / split * LINES;
+unsigned blocks_for(int lines, int tiles) {
+    const int each = tiles * LINES;
     return (lines + each - 1) / each;
 }
 
@@ -123,7 +123,7 @@ int launch(const Call &call, int split, void *where) {
                         : split == 4 ? stream_fp8<4, Result>
                         : split == 2 ? stream_fp8<2, Result>
                                      : stream_fp8<1, Result>;
-    const dim3 blocks(blocks_for(call.lines, split), call.groups);
+    const dim3 blocks(blocks_for(call.lines, WARPS / split), call.groups);
     return launch_early(kernel, blocks, 0, call, where);
 }
 
@@ -133,7 +133,7 @@ int launch_row(const RowCall &call, int split, void *where) {
                         : split == 4 ? stream_row<4, Prepare>
                         : split == 2 ? stream_row<2, Prepare>
                                      : stream_row<1, Prepare>;
-    const dim3 blocks(blocks_for(call.lines, split));
+    const dim3 blocks(blocks_for(call.lines, tiles_of_row(split)));
     return launch_early(kernel, blocks, Prepare::bytes(call.depth), call, where);
 }
 
