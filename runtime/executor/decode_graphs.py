@@ -1,7 +1,9 @@
 """Decode steps as CUDA graphs: captured once for a ladder of batch sizes, replayed ever after."""
 
 import bisect
-from collections.abc import Callable, Iterable, Sequence
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,7 +12,7 @@ from torch import Tensor
 
 from layers.fused.side_stream import first_stream
 
-__all__ = ["Capture", "Captured", "CudaCapture", "DecodeGraphs", "graph_sizes"]
+__all__ = ["Capture", "Captured", "CudaCapture", "DecodeGraphs", "graph_sizes", "uncollected"]
 
 # What is compiled, tuned or loaded at first use is so before the capture, which forbids it.
 WARM_UPS = 2
@@ -33,6 +35,22 @@ class Capture(Protocol):
         ...
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Keep the collector of reference cycles away.
+
+    A graph that it finds during a capture is destroyed, which no device permits then: the capture
+    would fail.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class CudaCapture:
     """Captures CUDA graphs that share one memory pool: only one of them runs at a time."""
 
@@ -43,7 +61,7 @@ class CudaCapture:
     def __call__(self, run: Callable[[], Tensor]) -> Captured:
         """Capture what `run` launches."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+        with uncollected(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             output = run()
         return Captured(graph.replay, output)
 

@@ -1,12 +1,19 @@
 """The ladder of batch sizes, and who runs in which graph; on a GPU, that replays compute."""
 
+import gc
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
-from runtime.executor.decode_graphs import WARM_UPS, Captured, DecodeGraphs, graph_sizes
+from runtime.executor.decode_graphs import (
+    WARM_UPS,
+    Captured,
+    DecodeGraphs,
+    graph_sizes,
+    uncollected,
+)
 from tests.testing.fused_rig import new_capture, rerun
 
 
@@ -27,6 +34,30 @@ def test_the_ladder_ends_at_the_rows_that_may_run(
     wanted: tuple[int, ...], rows: int, sizes: tuple[int, ...]
 ) -> None:
     assert graph_sizes(wanted, rows) == sizes
+
+
+def test_cycles_are_left_alone_while_a_graph_is_captured() -> None:
+    seen: list[bool] = []
+
+    def run() -> None:
+        with uncollected():
+            seen.append(gc.isenabled())
+            raise ValueError("of the run")
+
+    with pytest.raises(ValueError, match="of the run"):
+        run()
+
+    assert (seen, gc.isenabled()) == ([False], True)
+
+
+def test_a_collector_that_is_off_stays_off() -> None:
+    gc.disable()
+    try:
+        with uncollected():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_a_step_takes_the_smallest_graph_that_holds_it() -> None:
