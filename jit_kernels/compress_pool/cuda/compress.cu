@@ -2,10 +2,14 @@
 #include <cstring>
 
 #include "fold_few.cuh"
+#include "fold_wide.cuh"
 #include "pool_few.cuh"
 #include "queries.cuh"
 
 namespace {
+
+// States that one launch of streams makes in less time than clusters of two.
+constexpr int STREAM_PARTS = 56;
 
 // Let a kernel have so much shared memory.
 template <class Call>
@@ -46,26 +50,31 @@ Call call_of(const void *bytes) {
     return call;
 }
 
-// Streams that begin while those before them end take longer: one H200, 16,384 tokens one call after
-// the other, 28.3 us instead of 25.4.
-template <int SLICES>
-int launch_stream(const FoldChunks &call, long long clusters, void *where) {
-    return launch(fold_stream<SLICES>, call, clusters * SLICES, SLICES, Shape<SLICES>::THREADS,
-                  sizeof(StreamShared<SLICES>), where, false);
-}
-
 int launch_few(const FoldChunks &call, void *where) {
     return launch(fold_few, call, places(call) * FEW_SLICES, FEW_SLICES, FEW_THREADS,
                   sizeof(FewShared), where);
 }
 
-// Fold, streams in slices so narrow that 132 multiprocessors have work but take all clusters at
-// once: 28 of eight, of which each multiprocessor has two blocks of threads.
-int launch_folding(const FoldChunks &call, void *where) {
+// Streams that begin while those before them end take longer.
+int launch_stream(const FoldChunks &call, void *where) {
+    constexpr int SLICES = 8;
     const long long clusters = (places(call) + PARTS - 1) / PARTS;
-    const int error = places(call) <= FEW_PARTS ? launch_few(call, where)
-                      : clusters <= 28          ? launch_stream<8>(call, clusters, where)
-                                                : launch_stream<4>(call, clusters, where);
+    return launch(fold_stream<SLICES>, call, clusters * SLICES, SLICES, Shape<SLICES>::THREADS,
+                  sizeof(StreamShared<SLICES>), where, false);
+}
+
+// By clusters that make as many states each, no more than they can list.
+int launch_wide(const FoldChunks &call, void *where) {
+    const long long count = places(call), least = 1 + (count + WIDE_LIST - 2) / WIDE_LIST;
+    const long long clusters = least > WIDE_CLUSTERS ? least : WIDE_CLUSTERS;
+    return launch(fold_wide, call, clusters * WIDE_SLICES, WIDE_SLICES, WIDE, sizeof(WideShared),
+                  where);
+}
+
+int launch_folding(const FoldChunks &call, void *where) {
+    const int error = places(call) <= FEW_PARTS      ? launch_few(call, where)
+                      : places(call) <= STREAM_PARTS ? launch_stream(call, where)
+                                                     : launch_wide(call, where);
     if (error || takes_one_launch(call) || !call.saves.count) return error;
     return launch(write_banks, call, call.saves.count, 1, FOLD_THREADS, 0, where);
 }

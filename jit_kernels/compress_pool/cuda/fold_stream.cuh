@@ -168,9 +168,17 @@ struct Task {
         const int saved = call.saves.count;
         if (0 < place && place <= saved) {
             entry = (int)place - 1;
-        } else if (place - (place ? saved : 0) < call.blocks) {
+        } else if (place >= 0 && place - (place ? saved : 0) < call.blocks) {
             block = (int)place - (place ? saved : 0);
         }
+    }
+    __device__ bool any() const { return block >= 0 || entry >= 0; }
+    // Where it is said with which token it ends, and where it goes.
+    __device__ const long long *source(const FoldChunks &call) const {
+        return entry < 0 ? call.chunks.last + block : call.saves.source + entry;
+    }
+    __device__ const long long *target(const FoldChunks &call) const {
+        return entry < 0 ? call.ended.slots + block : call.saves.target + entry;
     }
     // The token it ends with, if there is one row that begins with a block and is saved at its end;
     // else -1.
