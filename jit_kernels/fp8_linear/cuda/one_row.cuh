@@ -34,11 +34,18 @@ __device__ inline void add_block(float (&sums)[2], const Weights &weights,
 // blocks are as many as three on each multiprocessor, and memory is asked for more evenly.
 __host__ __device__ constexpr int tiles_of_row(int split) { return split == 1 ? 6 : WARPS / split; }
 
+// Blocks of the weight that a warp has on their way, and blocks of threads that share a
+// multiprocessor: the fewer of these there are, the more of those.
+template <int SPLIT>
+constexpr int ROW_HELD = SPLIT == 1 ? HELD : 3;
+template <int SPLIT>
+constexpr int ROW_RESIDENT = SPLIT == 1 ? RESIDENT : 2;
+
 // Prepare: `Rounding` or `Norming`.
 template <int SPLIT, class Prepare>
-__global__ void __launch_bounds__(WARPS * 32, RESIDENT)
+__global__ void __launch_bounds__(WARPS * 32, ROW_RESIDENT<SPLIT>)
     stream_row(const __grid_constant__ RowCall call) {
-    constexpr int TILES = tiles_of_row(SPLIT);
+    constexpr int TILES = tiles_of_row(SPLIT), HELD = ROW_HELD<SPLIT>;
     extern __shared__ __align__(16) unsigned char shared[];
     __shared__ float parts[WARPS][LINES];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, line = lane / 4, quarter = lane % 4;
