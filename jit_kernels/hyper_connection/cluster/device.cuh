@@ -110,8 +110,9 @@ __device__ inline float2 read_or_zero(const float *from, bool reads) {
     return value;
 }
 
-// Read 16 bytes that this thread wrote.
-__device__ inline uint4 read_own(const void *from) {
+// Read 16 bytes past the L1 cache: what this thread wrote, or what was written before the launch
+// before this one.
+__device__ inline uint4 read_settled(const void *from) {
     uint4 value;
     asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)

@@ -1,4 +1,5 @@
 // Streams mixed into one by clusters of blocks, in one launch that reads them once.
+#include "device/tensor_map.cuh"
 #include "gate.cuh"
 #include "staged.cuh"
 #include "wide.cuh"
@@ -125,23 +126,6 @@ cudaError_t count_groups(const Choice &choice, int ranks, int *groups) {
     launch.config.attrs++;
     launch.config.numAttrs--;
     return cudaOccupancyMaxActiveClusters(groups, choice.kernel, &launch.config);
-}
-
-using Describe = decltype(&cuTensorMapEncodeTiled);
-
-// Return the driver's function that describes tensors; null if it has none.
-Describe find_describe() {
-    void *found = nullptr;
-    cudaDriverEntryPointQueryResult state = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-    const cudaError_t error = cudaGetDriverEntryPointByVersion(
-        "cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &state);
-#else
-    const cudaError_t error =
-        cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &state);
-#endif
-    const bool there = error == cudaSuccess && state == cudaDriverEntryPointSuccess;
-    return there ? reinterpret_cast<Describe>(found) : nullptr;
 }
 
 // Describe streams, of which a copy takes one of a tile: strips of 128 bytes.

@@ -98,16 +98,6 @@ __device__ inline float add_squares_of_token(const Share<Shape> &share,
     return add_mixers(memory.squares, 1);
 }
 
-// Read what was written before the launch before this one, past the L1 cache.
-__device__ inline uint4 read_settled(const __nv_bfloat16 *from) {
-    uint4 value;
-    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-                 : "l"(from)
-                 : "memory");
-    return value;
-}
-
 // Eight channels of each stream, as many times as a thread has them.
 template <class Shape>
 struct TokenStreams {

@@ -230,7 +230,7 @@ __device__ inline void norm_stored(const Call &call, const Part &part, int token
         uint4 x[EACH] = {};
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
-            if (mine.exists && token + i < call.tokens) x[i] = read_own(to + i * call.width);
+            if (mine.exists && token + i < call.tokens) x[i] = read_settled(to + i * call.width);
         }
         const float4 *const from = reinterpret_cast<const float4 *>(gains + mine.eight * 8);
         const float4 a = from[0], b = from[1];

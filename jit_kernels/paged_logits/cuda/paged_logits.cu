@@ -1,4 +1,5 @@
 // The entry of the library.
+#include "device/tensor_map.cuh"
 #include "streamed.cuh"
 
 namespace {
@@ -20,23 +21,6 @@ cudaError_t launch(void (*kernel)(Argument, Arguments...), int threads, int byte
     config.attrs = &early;
     config.numAttrs = 1;
     return cudaLaunchKernelEx(&config, kernel, call, more...);
-}
-
-using Describe = decltype(&cuTensorMapEncodeTiled);
-
-// Return the driver's function that describes tensors; null if it has none.
-Describe find_describe() {
-    void *found = nullptr;
-    cudaDriverEntryPointQueryResult state = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-    const cudaError_t error = cudaGetDriverEntryPointByVersion(
-        "cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &state);
-#else
-    const cudaError_t error =
-        cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &state);
-#endif
-    const bool there = error == cudaSuccess && state == cudaDriverEntryPointSuccess;
-    return there ? reinterpret_cast<Describe>(found) : nullptr;
 }
 
 // Describe lines of 128 bytes that follow each other, of which a copy takes a tile.
