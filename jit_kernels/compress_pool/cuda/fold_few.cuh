@@ -118,6 +118,13 @@ struct Held {
         }
         return __syncthreads_or(says);
     }
+    // Ask for what is known by now, and meet.
+    __device__ void take(const FoldChunks &call, const Found &found, int column) {
+        clear();
+        aim(call, found.token, column, found.first, found.last);
+        ask(call.from.stride);
+        meet();
+    }
     // Make weights, from the highest gates of what is before all tokens on.
     __device__ void weigh(float4 start) {
         const int warp = threadIdx.x / 32;
@@ -240,10 +247,7 @@ __device__ inline void fold_entries(const FoldChunks &call, int column, Held &he
         Start start;
         if (found.bank >= 0) start.load(call.banks.at(found.bank), column);
         if (found.token >= 0) {
-            held.clear();
-            held.aim(call, found.token, column, found.first, found.last);
-            held.ask(call.from.stride);
-            held.meet();
+            held.take(call, found, column);
             held.weigh(start.highest);
             __syncthreads();
         }
@@ -314,10 +318,7 @@ __global__ void __launch_bounds__(FEW_THREADS, 2) fold_few(const FoldChunks call
         }
         if (found.bank >= 0) start.load(call.banks.at(found.bank), column);
         if (found.live && found.token >= 0) {
-            held.clear();
-            held.aim(call, found.token, column, found.first, found.last);
-            held.ask(call.from.stride);
-            held.meet();
+            held.take(call, found, column);
         }
     }
     held.weigh(start.highest);

@@ -1,7 +1,7 @@
-// Many blocks of 128 tokens. A cluster of two makes one state after the other, each of its blocks of
-// threads half of the channels, and keeps what is added to the gates of those, which would else come
-// from the L2 cache with each state. Which tokens a cluster's first state has is guessed; when they
-// are there, so is what says which they are and those of the next ones.
+// Many blocks of 128 tokens. A cluster of two makes one state after the other, each of its blocks
+// of threads half of the channels, and keeps what is added to the gates of those, which would else
+// come from the L2 cache with each state. Which tokens a cluster's first state has is guessed; when
+// they are there, so is what says which they are and those of the next ones.
 #pragma once
 
 #include "fold_found.cuh"

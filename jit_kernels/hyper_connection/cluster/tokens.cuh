@@ -22,13 +22,10 @@ struct TokenMemory {
     alignas(16) float gain[Shape::WIDTH];
 };
 
-__device__ inline float4 add(float4 a, float4 b) {
-    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
-}
-
 __device__ inline float4 add_from_lane(float4 a, int lanes) {
-    return add(a, make_float4(__shfl_xor_sync(ALL, a.x, lanes), __shfl_xor_sync(ALL, a.y, lanes),
-                              __shfl_xor_sync(ALL, a.z, lanes), __shfl_xor_sync(ALL, a.w, lanes)));
+    const float4 other = {__shfl_xor_sync(ALL, a.x, lanes), __shfl_xor_sync(ALL, a.y, lanes),
+                          __shfl_xor_sync(ALL, a.z, lanes), __shfl_xor_sync(ALL, a.w, lanes)};
+    return add_fours(a, other);
 }
 
 // Add up a mixer's share of the pieces, by pairs. The head uses four of the sums, and the squares.
@@ -45,7 +42,7 @@ __device__ inline void add_pieces(const Call &call, Memory &memory, int token, i
 #pragma unroll
     for (int step = 1; step < EACH_LANE; step *= 2) {
 #pragma unroll
-        for (int i = 0; i < EACH_LANE; i += 2 * step) x[i] = add(x[i], x[i + step]);
+        for (int i = 0; i < EACH_LANE; i += 2 * step) x[i] = add_fours(x[i], x[i + step]);
     }
 #pragma unroll
     for (int lanes = FOURS_SENT; lanes < 32; lanes *= 2) x[0] = add_from_lane(x[0], lanes);
