@@ -17,11 +17,18 @@ __all__ = ["await_kernels", "early"]
 
 
 @triton.jit
-def await_kernels(EARLY: tl.constexpr) -> None:
-    """Wait for all kernels before this one, then let the one after it be prepared."""
+def await_kernels(EARLY: tl.constexpr, NEXT_SETTLED: tl.constexpr = False) -> None:
+    """Wait for all kernels before this one, then let the one after it be prepared.
+
+    NEXT_SETTLED: let it be prepared at once, since until it has waited it reads nothing of this
+    kernel or the one before.
+    """
     if EARLY:
+        if NEXT_SETTLED:
+            gdc_launch_dependents()
         gdc_wait()
-        gdc_launch_dependents()
+        if not NEXT_SETTLED:
+            gdc_launch_dependents()
 
 
 @functools.cache

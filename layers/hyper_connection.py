@@ -52,9 +52,20 @@ class HyperConnection:
             hc_eps=config.hc_eps,
         )
 
-    def post(self, y: Tensor, streams: Tensor, post: Tensor, mixing: Tensor) -> Tensor:
-        """Return the streams after the block computed `y`."""
-        return mhc_post(y, streams, post, mixing)
+    def post(
+        self,
+        y: Tensor,
+        streams: Tensor,
+        post: Tensor,
+        mixing: Tensor,
+        *,
+        next_settled: bool = False,
+    ) -> Tensor:
+        """Return the streams after the block computed `y`.
+
+        next_settled  on the device, the launch after mixes these streams, by `pre_norm` or a head
+        """
+        return mhc_post(y, streams, post, mixing, next_settled=next_settled)
 
     def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
         """Yield the weights under their names in files."""

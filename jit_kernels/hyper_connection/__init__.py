@@ -112,21 +112,28 @@ def mhc_pre_norm(
 
 
 def mhc_post(
-    y: torch.Tensor, streams: torch.Tensor, post: torch.Tensor, mixing: torch.Tensor
+    y: torch.Tensor,
+    streams: torch.Tensor,
+    post: torch.Tensor,
+    mixing: torch.Tensor,
+    *,
+    next_settled: bool = False,
 ) -> torch.Tensor:
     """Return the new streams: `post_k * y + sum_j mixing[j, k] * streams_j`.
 
-    y        [T, d] float32 or bfloat16     what the block computed
-    streams  [T, N, d] float32 or bfloat16  as before the block
-    post     [T, N] float32
-    mixing   [T, N, N] float32
+    y             [T, d] float32 or bfloat16     what the block computed
+    streams       [T, N, d] float32 or bfloat16  as before the block
+    post          [T, N] float32
+    mixing        [T, N, N] float32
+    next_settled  on the device, the launch after reads nothing of this one or the one before until
+                  it has waited; `mhc_pre`, `mhc_pre_norm` and `mhc_head` do not
 
     Returns [T, N, d] in the dtype of `streams`. Raises ShapeError.
     """
     tokens, count, width = streams.shape
     check_shape("y", y, tokens, width)
     check_shape("mixing", mixing, tokens, count, count)
-    return _mhc_post(y, streams, post, mixing)
+    return _mhc_post(y, streams, post, mixing, next_settled)
 
 
 def mhc_head(

@@ -7,7 +7,7 @@ streams go through Triton.
 Up to `FEW_TOKENS` tokens of 4,096 or 7,168 channels, for the head up to `FEW_HEADS`, are mixed by
 two launches that all multiprocessors share: one multiplies pieces of the channels, one mixes
 tokens. 0 switches them off. The first of them reads `fn`, and the second `base`, `scale` and the
-gain of the norm, before the launch before has ended, which therefore must not write them.
+gain of the norm, before the launches before have ended, which therefore must not write them.
 
 A token's bits do not depend on its company: how its channels are split and in which order they are
 summed follows from their number alone, and the two launches do it as clusters do.

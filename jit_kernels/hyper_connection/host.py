@@ -62,7 +62,11 @@ def mhc_pre_norm(
 
 
 def mhc_post(
-    y: torch.Tensor, streams: torch.Tensor, post: torch.Tensor, mixing: torch.Tensor
+    y: torch.Tensor,
+    streams: torch.Tensor,
+    post: torch.Tensor,
+    mixing: torch.Tensor,
+    next_settled: bool = False,
 ) -> torch.Tensor:
     """Mix a block's result into the streams; see `jit_kernels.hyper_connection.mhc_post`."""
     tokens, count, width = streams.shape

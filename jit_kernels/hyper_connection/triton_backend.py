@@ -245,9 +245,9 @@ def _pre_kernel(
 def _post_kernel(
     y_ptr: tl.tensor, x_ptr: tl.tensor, x_token: tl.tensor, x_stream: tl.tensor,
     post_ptr: tl.tensor, mixing_ptr: tl.tensor, out_ptr: tl.tensor, width: tl.tensor,
-    N: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+    N: tl.constexpr, BLOCK: tl.constexpr, NEXT_SETTLED: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:  # fmt: skip
-    await_kernels(EARLY)
+    await_kernels(EARLY, NEXT_SETTLED)
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
@@ -314,7 +314,11 @@ def mhc_head(
 
 
 def mhc_post(
-    y: torch.Tensor, streams: torch.Tensor, post: torch.Tensor, mixing: torch.Tensor
+    y: torch.Tensor,
+    streams: torch.Tensor,
+    post: torch.Tensor,
+    mixing: torch.Tensor,
+    next_settled: bool = False,
 ) -> torch.Tensor:
     """Mix a block's result into the streams; see `jit_kernels.hyper_connection.mhc_post`."""
     _check_streams(streams)
@@ -334,6 +338,7 @@ def mhc_post(
         width,
         N=count,
         BLOCK=block,
+        NEXT_SETTLED=next_settled,
         num_warps=4,
         **early(),
     )

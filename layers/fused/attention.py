@@ -79,7 +79,8 @@ class FusedAttention:
                 parts = (self._compressor.rows(x),)
                 self._compressor.write(parts, step, self._layer)
         low, kv = self._low_and_kv(rows)
-        step.store_window(self._layer, kv, self._kv_norm.weight)
+        with self._side.beside(tokens, branch=1):
+            step.store_window(self._layer, kv, self._kv_norm.weight)
         latent, settled = self._latent(low), True
         if self.ratio == 4:
             q, settled = self._queries_and_choice(latent, parts, step)

@@ -122,10 +122,10 @@ class FusedLayer:
     ) -> Tensor:
         """Return the streams after attention gave `y`, and experts had their turn."""
         post, mixing = mixes
-        streams = self._attention_mix.post(y, streams, post, mixing)
+        streams = self._attention_mix.post(y, streams, post, mixing, next_settled=True)
         x, post, mixing = self._experts_mix.pre_norm(streams, self._experts_norm)
         y = self._experts(x, tokens.input_ids)
-        return self._experts_mix.post(y, streams, post, mixing)
+        return self._experts_mix.post(y, streams, post, mixing, next_settled=True)
 
     def products(self) -> Iterator[Product]:
         """Yield what the layer multiplies by."""

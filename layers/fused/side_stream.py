@@ -1,4 +1,4 @@
-"""A second CUDA stream for work that few tokens leave the device idle beside."""
+"""CUDA streams for work that few tokens leave the device idle beside."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,31 +21,35 @@ def first_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 class SideStream:
-    """Runs a part of a layer beside what follows it, captured in a CUDA graph as a branch.
+    """Runs parts of a layer beside what follows them, captured in a CUDA graph as branches.
 
     Between `beside` and `join` no tensor may be freed that both sides use: hold it in a variable
     until then. On the CPU, and for many tokens, everything runs in the order it is written.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        """Make the stream, on a CUDA device."""
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._forked = False
+    def __init__(self, device: torch.device, branches: int = 2) -> None:
+        """Make a stream for each branch, on a CUDA device."""
+        count = branches if device.type == "cuda" else 0
+        self._streams = [torch.cuda.Stream(device) for _ in range(count)]
+        self._forked: set[int] = set()
 
     @contextmanager
-    def beside(self, tokens: int) -> Iterator[None]:
-        """Run the block after all that was launched so far, and beside what comes next."""
-        if self._stream is None or tokens > FEW_TOKENS:
+    def beside(self, tokens: int, branch: int = 0) -> Iterator[None]:
+        """Run the block after all that was launched so far, and beside what comes next.
+
+        branch  what was run beside in the same branch comes before the block as well
+        """
+        if not self._streams or tokens > FEW_TOKENS:
             yield
             return
-        self._stream.wait_stream(torch.cuda.current_stream())
-        self._forked = True
-        with torch.cuda.stream(self._stream):
+        stream = self._streams[branch]
+        stream.wait_stream(torch.cuda.current_stream())
+        self._forked.add(branch)
+        with torch.cuda.stream(stream):
             yield
 
     def join(self) -> None:
-        """Let what is launched from now on come after the last `beside`."""
-        if self._forked:
-            assert self._stream is not None
-            torch.cuda.current_stream().wait_stream(self._stream)
-            self._forked = False
+        """Let what is launched from now on come after all that was run beside."""
+        for branch in sorted(self._forked):
+            torch.cuda.current_stream().wait_stream(self._streams[branch])
+        self._forked.clear()

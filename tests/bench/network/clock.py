@@ -9,15 +9,24 @@ import torch
 
 from layers.fused.side_stream import first_stream
 
-__all__ = ["replayed", "stage", "times_ms", "wait"]
+__all__ = ["replayed", "rest", "stage", "times_ms", "wait"]
 
 WARM_UPS = 2
+# After half a minute of prefill an H200 holds its clocks down: 1,965 MHz instead of 1,980.
+REST_S = 3.0
 
 
 def wait(device: torch.device) -> None:
     """Wait until the device has done all it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def rest(device: torch.device) -> None:
+    """Leave the device idle: its clocks must not be those that the work before led to."""
+    wait(device)
+    if device.type == "cuda":
+        time.sleep(REST_S)
 
 
 @contextmanager

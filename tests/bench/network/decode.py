@@ -14,7 +14,7 @@ from layers.fused.expert_form import ExpertForm
 from layers.fused.network import FusedV4
 from mem_cache.pools import KvPools
 from mem_cache.spec import div_ceil
-from tests.bench.network.clock import replayed, stage, times_ms
+from tests.bench.network.clock import replayed, rest, stage, times_ms
 from tests.bench.network.floor import (
     StepBytes,
     dense_bytes,
@@ -104,10 +104,11 @@ class Context:
         return _Decoder(self.network, inputs, self.pools)
 
     def replay(self, decoder: _Decoder) -> Callable[[], None]:
-        """Return what replays the decoder's step, warm."""
+        """Return what replays the decoder's step, warm, on a device that has rested."""
         device = self.network.device
         with stage("warm-up and capture", device):
             replay = replayed(decoder.step, device)
+        rest(device)
         for _ in range(SETTLING):
             replay()
         return replay
