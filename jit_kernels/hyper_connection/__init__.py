@@ -13,6 +13,7 @@ __all__ = ["mhc_head", "mhc_post", "mhc_pre", "mhc_pre_norm"]
 
 _MODULE = "jit_kernels.hyper_connection.reference"
 _TRITON = "jit_kernels.hyper_connection.triton_backend"
+_POST = "jit_kernels.hyper_connection.triton_post"
 _CLUSTER = "jit_kernels.hyper_connection.cluster_backend"
 _mhc_pre: Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = select(
     "mhc_pre",
@@ -26,7 +27,7 @@ _mhc_pre: Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = selec
 _mhc_post: Callable[..., torch.Tensor] = select(
     "mhc_post",
     [
-        Backend("triton", f"{_TRITON}:mhc_post", why_no_triton, "cuda"),
+        Backend("triton", f"{_POST}:mhc_post", why_no_triton, "cuda"),
         on_host("hyper_connection.host:mhc_post"),
         Backend("reference", f"{_MODULE}:mhc_post"),
     ],

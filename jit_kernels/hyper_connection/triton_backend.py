@@ -1,4 +1,4 @@
-"""Hyper-connections in Triton: each of the three functions is one launch.
+"""Streams mixed into one in Triton: each function is one launch.
 
 `mhc_pre` and `mhc_head` run three kinds of programs in one grid. Products multiply a tile of tokens
 by a slice of `fn`; mixes wait for the products of their tile and mix one token each, while its
@@ -16,18 +16,16 @@ import torch
 import triton
 import triton.language as tl
 
-from jit_kernels.checks import ShapeError, check_dtype
+from jit_kernels.checks import ShapeError
 from jit_kernels.device_numbers import INTERPRETED, narrow
-from jit_kernels.device_order import await_kernels, early
+from jit_kernels.hyper_connection.triton_post import check_streams
 
 # Tokens a Sinkhorn program takes; tokens between the products of a tile and its mixes.
 MATRICES = 8
 LAG_TOKENS = 512
 # Tokens whose products one program makes.
 TILE = 64
-MAX_STREAMS = 4
 _FLAGS = 65536
-_POST_BLOCK = 1024
 
 
 @triton.jit
@@ -241,36 +239,6 @@ def _pre_kernel(
                 )  # fmt: skip
 
 
-@triton.jit
-def _post_kernel(
-    y_ptr: tl.tensor, x_ptr: tl.tensor, x_token: tl.tensor, x_stream: tl.tensor,
-    post_ptr: tl.tensor, mixing_ptr: tl.tensor, out_ptr: tl.tensor, width: tl.tensor,
-    N: tl.constexpr, BLOCK: tl.constexpr, NEXT_SETTLED: tl.constexpr, EARLY: tl.constexpr,
-) -> None:  # fmt: skip
-    await_kernels(EARLY, NEXT_SETTLED)
-    token = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < width
-    at = x_ptr + token * x_token + column
-    y = tl.load(y_ptr + token * width + column, mask=inside, other=0.0).to(tl.float32)
-    x0 = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-    x1 = tl.load(at + x_stream, mask=inside & (N > 1), other=0.0).to(tl.float32)
-    x2 = tl.load(at + 2 * x_stream, mask=inside & (N > 2), other=0.0).to(tl.float32)
-    x3 = tl.load(at + 3 * x_stream, mask=inside & (N > 3), other=0.0).to(tl.float32)
-    weights = mixing_ptr + token * (N * N)
-    for k in tl.static_range(N):
-        mixed = tl.load(weights + k) * x0
-        if N > 1:
-            mixed += tl.load(weights + N + k) * x1
-        if N > 2:
-            mixed += tl.load(weights + 2 * N + k) * x2
-        if N > 3:
-            mixed += tl.load(weights + 3 * N + k) * x3
-        mixed += tl.load(post_ptr + token * N + k) * y
-        result = narrow(mixed, out_ptr.dtype.element_ty)
-        tl.store(out_ptr + (token * N + k) * width + column, result, mask=inside)
-
-
 def mhc_pre(
     streams: torch.Tensor,
     fn: torch.Tensor,
@@ -313,38 +281,6 @@ def mhc_head(
     return _pre(streams, (fn, base, scale), None, (norm_eps, hc_eps), 0)[0]
 
 
-def mhc_post(
-    y: torch.Tensor,
-    streams: torch.Tensor,
-    post: torch.Tensor,
-    mixing: torch.Tensor,
-    next_settled: bool = False,
-) -> torch.Tensor:
-    """Mix a block's result into the streams; see `jit_kernels.hyper_connection.mhc_post`."""
-    _check_streams(streams)
-    tokens, count, width = streams.shape
-    out = streams.new_empty((tokens, count, width))
-    if not tokens:
-        return out
-    block = min(_POST_BLOCK, triton.next_power_of_2(width))
-    _post_kernel[(tokens, triton.cdiv(width, block))](
-        y.contiguous(),
-        streams,
-        streams.stride(0),
-        streams.stride(1),
-        post.contiguous(),
-        mixing.contiguous(),
-        out,
-        width,
-        N=count,
-        BLOCK=block,
-        NEXT_SETTLED=next_settled,
-        num_warps=4,
-        **early(),
-    )
-    return out
-
-
 def _pre(
     streams: torch.Tensor,
     weights: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
@@ -353,7 +289,7 @@ def _pre(
     iterations: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Run the kernel; `iterations` 0 is the head, whose `fn` has rows for the gates alone."""
-    _check_streams(streams)
+    check_streams(streams)
     tokens, count, width = streams.shape
     head = iterations == 0
     mixed = streams.new_empty((tokens, width))
@@ -406,14 +342,6 @@ def _pre(
         num_stages=1,
     )
     return mixed, post, mixing
-
-
-def _check_streams(streams: torch.Tensor) -> None:
-    check_dtype("streams", streams, torch.float32, torch.bfloat16)
-    if not 0 < streams.shape[1] <= MAX_STREAMS:
-        raise ShapeError(f"streams has {streams.shape[1]} streams, expected 1 to {MAX_STREAMS}")
-    if streams.stride(2) != 1:
-        raise ShapeError("streams has channels apart, expected them side by side")
 
 
 @functools.cache

@@ -15,13 +15,13 @@ if importlib.util.find_spec("triton") is None or os.environ.get("TRITON_INTERPRE
 
 from jit_kernels.device_order import early
 from jit_kernels.expert_blocks import triton_backend as expert_blocks
-from jit_kernels.hyper_connection import triton_backend as hyper_connection
+from jit_kernels.hyper_connection import triton_post
 from jit_kernels.quant_fp8 import triton_backend as quant_fp8
 from jit_kernels.streamed_moe import triton_backend as streamed_moe
 from jit_kernels.triton_launch import PreparedKernel
 from tests.testing.hopper_code import Launch, launches
 
-MODULES = (expert_blocks, hyper_connection, quant_fp8, streamed_moe)
+MODULES = (expert_blocks, quant_fp8, streamed_moe, triton_post)
 ASKS = re.compile(r"griddepcontrol\.\w+|(?:ld|st|atom|red)\.global|cp\.async")
 IN_TURN = ["griddepcontrol.wait", "griddepcontrol.launch_dependents"]
 
@@ -36,8 +36,8 @@ def launched(modules: tuple[ModuleType, ...], monkeypatch: pytest.MonkeyPatch) -
     with launches() as found:
         quant_fp8.quantise_rows(x)
         quant_fp8.silu_mul_quant(x, 10.0)
-        hyper_connection.mhc_post(x, empty(1, 4, 4096), *gates)
-        hyper_connection.mhc_post(x, empty(1, 4, 4096), *gates, next_settled=True)
+        triton_post.mhc_post(x, empty(1, 4, 4096), *gates)
+        triton_post.mhc_post(x, empty(1, 4, 4096), *gates, next_settled=True)
         expert_blocks.expert_blocks(empty(1, 6, dtype=torch.int64), 256, 8)
         outputs = empty(6, 4096, dtype=torch.float32)
         streamed_moe.weighted_sum(outputs, *numbers, x, torch.bfloat16, in_order=False)

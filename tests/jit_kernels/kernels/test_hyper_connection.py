@@ -12,6 +12,7 @@ from jit_kernels.hyper_connection import (
     composed,
     reference,
     triton_backend,
+    triton_post,
 )
 from tests.jit_kernels.kernels.sizes import with_large
 from tests.testing.compare import Bounds, assert_close
@@ -107,7 +108,7 @@ def test_post_equals_the_reference(tokens: int, count: int, width: int, dtype: t
     x, y = torch.randn(tokens, count, width).to(dtype), torch.randn(tokens, width).to(dtype)
     post, mixing = torch.rand(tokens, count), torch.rand(tokens, count, count)
 
-    got = triton_backend.mhc_post(y, x, post, mixing)
+    got = triton_post.mhc_post(y, x, post, mixing)
 
     assert_close(got, reference.mhc_post(y, x, post, mixing), bounds(dtype))
 
@@ -117,7 +118,7 @@ def test_streams_that_are_one_embedding_need_no_copy() -> None:
     mine = weights(4, 40)
 
     got = triton_backend.mhc_pre(x, *mine, iterations=3, **EPS)
-    after = triton_backend.mhc_post(got[0], x, got[1], got[2])
+    after = triton_post.mhc_post(got[0], x, got[1], got[2])
 
     want = reference.mhc_pre(x.contiguous(), *mine, iterations=3, **EPS)
     assert_close(got[0], want[0], Bounds(atol=1e-5))
@@ -141,7 +142,7 @@ def test_no_tokens_give_no_rows() -> None:
     mixed, post, mixing = triton_backend.mhc_pre(x, *mine, iterations=3, **EPS)
 
     assert (mixed.shape, post.shape, mixing.shape) == ((0, 20), (0, 4), (0, 4, 4))
-    assert triton_backend.mhc_post(mixed, x, post, mixing).shape == (0, 4, 20)
+    assert triton_post.mhc_post(mixed, x, post, mixing).shape == (0, 4, 20)
 
 
 @pytest.mark.gpu
@@ -172,6 +173,32 @@ def test_one_graph_of_several_launches_mixes_what_it_is_given(width: int) -> Non
         graph.replay()
         for rows, part in zip((40, 1, 17), parts, strict=True):
             assert all(map(torch.equal, part, mix_all(cluster_backend, x[:rows], mine, gain)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("tokens", "width"), [(1, 4096), (40, 4096), (300, 4096), (3, 7168)])
+def test_a_mix_that_is_prepared_at_once_mixes_what_was_mixed_back(tokens: int, width: int) -> None:
+    x, mine, gain = torch.randn(tokens, 4, width).bfloat16(), weights(4, width), torch.ones(width)
+
+    def layers(next_settled: bool) -> torch.Tensor:
+        streams = x
+        for _ in range(8):
+            mixed, post, mixing = cluster_backend.mhc_pre_norm(
+                streams, *mine, gain, iterations=3, **EPS
+            )
+            streams = triton_post.mhc_post(mixed, streams, post, mixing, next_settled)
+        return streams
+
+    layers(True)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = layers(True)
+
+    for _ in range(5):
+        x.normal_()
+        graph.replay()
+        assert torch.equal(got, layers(False))
 
 
 @pytest.mark.gpu

@@ -1,0 +1,85 @@
+"""A block's result mixed back into the streams in Triton: a program has channels of a token."""
+
+import torch
+import triton
+import triton.language as tl
+
+from jit_kernels.checks import ShapeError, check_dtype
+from jit_kernels.device_numbers import narrow
+from jit_kernels.device_order import await_kernels, early
+
+__all__ = ["check_streams", "mhc_post"]
+
+MAX_STREAMS = 4
+_BLOCK = 1024
+
+
+@triton.jit
+def _post_kernel(
+    y_ptr: tl.tensor, x_ptr: tl.tensor, x_token: tl.tensor, x_stream: tl.tensor,
+    post_ptr: tl.tensor, mixing_ptr: tl.tensor, out_ptr: tl.tensor, width: tl.tensor,
+    N: tl.constexpr, BLOCK: tl.constexpr, NEXT_SETTLED: tl.constexpr, EARLY: tl.constexpr,
+) -> None:  # fmt: skip
+    await_kernels(EARLY, NEXT_SETTLED)
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < width
+    at = x_ptr + token * x_token + column
+    y = tl.load(y_ptr + token * width + column, mask=inside, other=0.0).to(tl.float32)
+    x0 = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    x1 = tl.load(at + x_stream, mask=inside & (N > 1), other=0.0).to(tl.float32)
+    x2 = tl.load(at + 2 * x_stream, mask=inside & (N > 2), other=0.0).to(tl.float32)
+    x3 = tl.load(at + 3 * x_stream, mask=inside & (N > 3), other=0.0).to(tl.float32)
+    weights = mixing_ptr + token * (N * N)
+    for k in tl.static_range(N):
+        mixed = tl.load(weights + k) * x0
+        if N > 1:
+            mixed += tl.load(weights + N + k) * x1
+        if N > 2:
+            mixed += tl.load(weights + 2 * N + k) * x2
+        if N > 3:
+            mixed += tl.load(weights + 3 * N + k) * x3
+        mixed += tl.load(post_ptr + token * N + k) * y
+        result = narrow(mixed, out_ptr.dtype.element_ty)
+        tl.store(out_ptr + (token * N + k) * width + column, result, mask=inside)
+
+
+def mhc_post(
+    y: torch.Tensor,
+    streams: torch.Tensor,
+    post: torch.Tensor,
+    mixing: torch.Tensor,
+    next_settled: bool = False,
+) -> torch.Tensor:
+    """Mix a block's result into the streams; see `jit_kernels.hyper_connection.mhc_post`."""
+    check_streams(streams)
+    tokens, count, width = streams.shape
+    out = streams.new_empty((tokens, count, width))
+    if not tokens:
+        return out
+    block = min(_BLOCK, triton.next_power_of_2(width))
+    _post_kernel[(tokens, triton.cdiv(width, block))](
+        y.contiguous(),
+        streams,
+        streams.stride(0),
+        streams.stride(1),
+        post.contiguous(),
+        mixing.contiguous(),
+        out,
+        width,
+        N=count,
+        BLOCK=block,
+        NEXT_SETTLED=next_settled,
+        num_warps=4,
+        **early(),
+    )
+    return out
+
+
+def check_streams(streams: torch.Tensor) -> None:
+    """Raise ShapeError unless kernels in Triton take these streams."""
+    check_dtype("streams", streams, torch.float32, torch.bfloat16)
+    if not 0 < streams.shape[1] <= MAX_STREAMS:
+        raise ShapeError(f"streams has {streams.shape[1]} streams, expected 1 to {MAX_STREAMS}")
+    if streams.stride(2) != 1:
+        raise ShapeError("streams has channels apart, expected them side by side")
