@@ -5,9 +5,10 @@
     prefill   whole prompts by chunks
     profile   either of them under the profiler: kernels by time, gaps between them
 
-A step of decode is the network, the likeliest token of each row and the next position. Lines that
-begin with # say what the set-up took, compiling included. Where several contexts are measured, a
-second table says what each adds over the shortest, beside the time of the KV that it reads besides:
+A step of decode is the network, the likeliest token of each row and the next position; it is timed
+on a device that has rested from what came before. Lines that begin with # say what the set-up took,
+compiling included. Where several contexts are measured, a second table says what each adds over the
+shortest, beside the time of the KV that it reads besides:
 
     python -m tests.bench.network decode --batch 1 --context 4096 900000 --experts fp4
     python -m tests.bench.network decode --batch 1 64 --deterministic
