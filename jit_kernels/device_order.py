@@ -21,7 +21,7 @@ def await_kernels(EARLY: tl.constexpr, NEXT_SETTLED: tl.constexpr = False) -> No
     """Wait for all kernels before this one, then let the one after it be prepared.
 
     NEXT_SETTLED: let it be prepared at once, since until it has waited it reads nothing of this
-    kernel or the one before.
+    kernel or the one before, nor, if that one did so too, of the one before that.
     """
     if EARLY:
         if NEXT_SETTLED:

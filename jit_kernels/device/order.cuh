@@ -7,7 +7,8 @@
 // which still holds what other launches found there.
 //
 // A kernel whose next one is known to wait before it reads anything of the last two may let it begin
-// at once. When that one begins, two launches may not have ended.
+// at once. When that one begins, two launches may not have ended; one more for each launch in a row that
+// did so.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -126,8 +126,9 @@ def mhc_post(
     streams       [T, N, d] float32 or bfloat16  as before the block
     post          [T, N] float32
     mixing        [T, N, N] float32
-    next_settled  on the device, the launch after reads nothing of this one or the one before until
-                  it has waited; `mhc_pre`, `mhc_pre_norm` and `mhc_head` do not
+    next_settled  on the device, the launch after reads nothing of this one, or of those before that
+                  have not ended, until it has waited; so it is with `mhc_pre`, `mhc_pre_norm` and
+                  `mhc_head`, which read their weights before
 
     Returns [T, N, d] in the dtype of `streams`. Raises ShapeError.
     """

@@ -43,7 +43,8 @@ def streamed_moe(
     weights    [T, k] float32
     limit      clamp of the SwiGLU, see `silu_mul`
     plus       [T, d] bfloat16 or float32, what the shared expert gave, or what returns it, called
-               when all but the last sum is launched; None for nothing
+               when all but the last sum is launched, and then read by nobody else before the launch
+               after has waited; None for nothing
     out_dtype  bfloat16 or float32
     size       8, 16, 32 or 64 rows to a block of one expert; by default what suits T * k / E
 

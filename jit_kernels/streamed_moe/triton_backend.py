@@ -204,8 +204,8 @@ def _sum_kernel(
 
     Not PLACED: there is an output of every pair.
     """
-    # What the kernel before writes is known to nobody but this one.
-    await_kernels(EARLY, True)
+    # What the kernels before made, outputs and what is added to them, nobody else reads.
+    await_kernels(EARLY, NEXT_SETTLED=True)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < width

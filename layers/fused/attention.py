@@ -79,6 +79,7 @@ class FusedAttention:
                 parts = (self._compressor.rows(x),)
                 self._compressor.write(parts, step, self._layer)
         low, kv = self._low_and_kv(rows)
+        # Behind the compressor's product it would come too late.
         with self._side.beside(tokens, branch=1):
             step.store_window(self._layer, kv, self._kv_norm.weight)
         latent, settled = self._latent(low), True

@@ -9,6 +9,7 @@ __all__ = ["SideStream", "first_stream"]
 
 # More tokens fill the device by themselves.
 FEW_TOKENS = 64
+BRANCHES = 2
 
 
 def first_stream(device: torch.device) -> torch.cuda.Stream:
@@ -27,9 +28,9 @@ class SideStream:
     until then. On the CPU, and for many tokens, everything runs in the order it is written.
     """
 
-    def __init__(self, device: torch.device, branches: int = 2) -> None:
+    def __init__(self, device: torch.device) -> None:
         """Make a stream for each branch, on a CUDA device."""
-        count = branches if device.type == "cuda" else 0
+        count = BRANCHES if device.type == "cuda" else 0
         self._streams = [torch.cuda.Stream(device) for _ in range(count)]
         self._forked: set[int] = set()
 
@@ -37,7 +38,7 @@ class SideStream:
     def beside(self, tokens: int, branch: int = 0) -> Iterator[None]:
         """Run the block after all that was launched so far, and beside what comes next.
 
-        branch  what was run beside in the same branch comes before the block as well
+        branch  below BRANCHES; what was run beside in the same one comes before the block as well
         """
         if not self._streams or tokens > FEW_TOKENS:
             yield
