@@ -16,7 +16,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
-import httpx
+import aiohttp
 
 from tests.bench.serving.options import Options, parse
 from tests.bench.serving.play import keep, play
@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
         if options.plot is not None:
             load_matplotlib()
         return asyncio.run(_main(options))
-    except (NoMatplotlib, OSError, RuntimeError, ValueError, httpx.HTTPError) as fault:
+    except (NoMatplotlib, OSError, RuntimeError, ValueError, aiohttp.ClientError) as fault:
         print(f"error: {type(fault).__name__}: {fault}", file=sys.stderr)
         return 1
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-import httpx
+import aiohttp
 import msgspec
 
 from tests.bench.serving.dialects import Dialect, Json
@@ -14,7 +14,7 @@ from tests.bench.serving.prompt import Prompt
 
 FLUSH_PATHS = ("/flush_cache", "/reset_prefix_cache")
 _ERROR_CHARS = 300
-_UNANSWERED = "RemoteProtocolError: Server disconnected without sending a response"
+_UNANSWERED = "ServerDisconnectedError"
 
 
 class StreamLines:
@@ -30,7 +30,7 @@ class StreamLines:
 
 
 class Client:
-    """Sends prompts to the server at `url`; one connection a request in flight.
+    """Sends prompts to the server at `url` inside `async with`; a connection a request in flight.
 
     headers    go with every request
     timeout_s  longest silence of a reply
@@ -46,16 +46,17 @@ class Client:
     ) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
         self.clock = clock
-        self._http = httpx.AsyncClient(
-            base_url=self.url,
-            # Nothing to unpack, so that bytes are there when they arrive.
-            headers={"Accept-Encoding": "identity", **(headers or {})},
-            timeout=httpx.Timeout(timeout_s, pool=None),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
-            trust_env=False,
-        )
+        # Nothing to unpack, so that bytes are there when they arrive.
+        self._headers = {"Accept-Encoding": "identity", **(headers or {})}
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_read=timeout_s)
+        self._http: aiohttp.ClientSession
 
     async def __aenter__(self) -> "Client":
+        self._http = aiohttp.ClientSession(
+            headers=self._headers,
+            timeout=self._timeout,
+            connector=aiohttp.TCPConnector(limit=0),
+        )
         return self
 
     async def __aexit__(
@@ -64,7 +65,7 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._http.aclose()
+        await self._http.close()
 
     async def send(self, dialect: Dialect, prompt: Prompt, output_tokens: int) -> Outcome:
         """Return what came of one request; a failure is an outcome, too."""
@@ -78,15 +79,15 @@ class Client:
     async def _send(self, dialect: Dialect, data: bytes, sent_s: float) -> Outcome:
         outcome = Outcome(sent_s=sent_s)
         try:
-            async with self._http.stream(
-                "POST", dialect.path, content=data, headers={"Content-Type": "application/json"}
+            async with self._http.post(
+                self.url + dialect.path, data=data, headers={"Content-Type": "application/json"}
             ) as response:
-                if response.status_code == 200:
+                if response.status == 200:
                     await self._read(dialect, response, outcome)
                 else:
-                    text = (await response.aread()).decode(errors="replace")
-                    outcome.error = f"{response.status_code} {text[:_ERROR_CHARS]}"
-        except httpx.HTTPError as fault:
+                    text = (await response.read()).decode(errors="replace")
+                    outcome.error = f"{response.status} {text[:_ERROR_CHARS]}"
+        except aiohttp.ClientError as fault:
             outcome.error = f"{type(fault).__name__}: {fault}"[:_ERROR_CHARS]
         except msgspec.DecodeError as fault:
             outcome.error = f"an event is not JSON: {fault}"
@@ -95,9 +96,11 @@ class Client:
             outcome.error = "the reply has no token"
         return outcome
 
-    async def _read(self, dialect: Dialect, response: httpx.Response, outcome: Outcome) -> None:
+    async def _read(
+        self, dialect: Dialect, response: aiohttp.ClientResponse, outcome: Outcome
+    ) -> None:
         lines = StreamLines()
-        async for data in response.aiter_raw():
+        async for data in response.content.iter_any():
             now_s = self.clock()
             for line in lines.feed(data):
                 if line == b"[DONE]":
@@ -114,21 +117,21 @@ class Client:
         Raises RuntimeError where it has one and refuses.
         """
         for path in FLUSH_PATHS:
-            response = await self._http.post(path)
-            if response.status_code == 200:
-                return path
-            if response.status_code not in (404, 405, 501):
-                raise RuntimeError(f"{path}: {response.status_code} {response.text[:_ERROR_CHARS]}")
+            async with self._http.post(self.url + path) as response:
+                if response.status == 200:
+                    return path
+                if response.status not in (404, 405, 501):
+                    text = await response.text(errors="replace")
+                    raise RuntimeError(f"{path}: {response.status} {text[:_ERROR_CHARS]}")
         return None
 
     async def get_json(self, *paths: str) -> Json:
         """Return the object at the first of `paths` that has one, else {}."""
         for path in paths:
-            response = await self._http.get(path)
-            if response.status_code != 200:
-                continue
+            async with self._http.get(self.url + path) as response:
+                data = await response.read() if response.status == 200 else b""
             try:
-                found = msgspec.json.decode(response.content)
+                found = msgspec.json.decode(data)
             except msgspec.DecodeError:
                 continue
             if isinstance(found, dict):

@@ -44,7 +44,7 @@ async def play(options: Options) -> Played:
     """Return what came of the run that `options` ask for.
 
     Raises RuntimeError where it could not begin, ValueError for numbers that make no workload,
-    httpx.HTTPError where the server does not answer.
+    aiohttp.ClientError where the server does not answer.
     """
     key = options.api_key
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}

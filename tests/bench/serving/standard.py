@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import aiohttp
 
 from tests.bench.serving.options import APIS, parse
 from tests.bench.serving.play import Played, keep, play
@@ -88,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
         try:
             played = asyncio.run(play(parse([*run.flags, *shared])))
             keep(played)
-        except (OSError, RuntimeError, ValueError, httpx.HTTPError) as fault:
+        except (OSError, RuntimeError, ValueError, aiohttp.ClientError) as fault:
             print(f"error: {run.name}: {type(fault).__name__}: {fault}", file=sys.stderr)
             return 1
         failed += played.summary.errors

@@ -138,7 +138,7 @@ def test_a_reply_that_breaks_off_before_its_first_token_is_a_failure_and_not_ask
 
         outcome = await send_to(server)
 
-        assert (outcome.error or "").startswith("RemoteProtocolError")
+        assert (outcome.error or "").startswith("ClientPayloadError")
         assert sent == [len(HEAD)]
 
     asyncio.run(scenario())
@@ -162,7 +162,7 @@ def test_a_server_that_is_not_there_is_an_outcome() -> None:
         async with Client("http://127.0.0.1:9") as client:
             outcome = await client.send(make_dialect("generate", "m"), PROMPT, 1)
             assert outcome.error is not None
-            assert outcome.error.startswith("ConnectError")
+            assert outcome.error.startswith("ClientConnectorError")
 
     asyncio.run(scenario())
 

@@ -56,7 +56,7 @@ def test_a_server_that_is_not_there_is_told_in_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["random", "--url", "http://127.0.0.1:9"]) == 1
-    assert capsys.readouterr().err.startswith("error: ConnectError")
+    assert capsys.readouterr().err.startswith("error: ClientConnectorError")
 
 
 @pytest.fixture(scope="module")

@@ -99,4 +99,4 @@ def test_the_set_is_run_told_and_kept(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_a_server_that_is_not_there_ends_the_set(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--url", "http://127.0.0.1:9", "--phases", "turns"]) == 1
-    assert "error: turns: ConnectError" in capsys.readouterr().err
+    assert "error: turns: ClientConnectorError" in capsys.readouterr().err
