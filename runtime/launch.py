@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from runtime.collector import calm_collector
 from runtime.config import ServerConfig, parse_args
 from runtime.errors import ConfigError, RuntimeFault
 from runtime.ipc import ManagerSocket, private_addresses
@@ -126,6 +127,7 @@ async def _serve(config: ServerConfig, scheduler_main: str) -> int:
             if manager is None:
                 return 0
             app = create_app(manager, config)
+            calm_collector()
             running = _Running(config, app, manager=manager, process=process, signals=signals)
             return await running.run(listener)
         finally:

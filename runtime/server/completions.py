@@ -4,13 +4,15 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from starlette.requests import Request
 from starlette.responses import Response
 
 from runtime.errors import BadRequest
 from runtime.messages import Logprobs
 from runtime.server.body import read_body
-from runtime.server.native_plan import NO_PROMPT_LOGPROBS, id_lists
+from runtime.server.native_plan import NO_PROMPT_LOGPROBS, id_arrays
 from runtime.server.native_schema import check_priority
 from runtime.server.openai import (
     Envelope,
@@ -28,7 +30,7 @@ from runtime.server.service import Service
 from runtime.tokenizer.call import GenerateCall
 from runtime.tokenizer.choice import Delta
 
-Prompt = str | list[int]
+Prompt = str | npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,10 @@ class CompletionRoutes:
     def _text(self, call: GenerateCall) -> str:
         if call.text is not None:
             return call.text
+        assert call.input_ids is not None
         return self._service.manager.tokenizer.decode(
-            list(call.input_ids or ()), skip_special_tokens=call.sampling.skip_special_tokens
+            [int(token_id) for token_id in call.input_ids],
+            skip_special_tokens=call.sampling.skip_special_tokens,
         )
 
     def _logprobs(self, plan: _Plan, number: int) -> LegacyLogprobs:
@@ -178,4 +182,4 @@ def _prompts(body: CompletionBody) -> list[Prompt]:
             raise BadRequest("prompt mixes text and token ids", param="prompt")
         return list(texts)
     ids = [item for item in prompt if not isinstance(item, str)]
-    return id_lists(ids, param="prompt")[0]
+    return list(id_arrays(ids, param="prompt")[0])

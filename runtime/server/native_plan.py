@@ -2,8 +2,12 @@
 
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
 
 from runtime.errors import BadRequest, BadSampling
 from runtime.messages import Logprobs
@@ -106,27 +110,34 @@ def _logprobs_of(
     return Logprobs(NO_PROMPT_LOGPROBS if start < 0 else start, top, tuple(picked or ()))
 
 
-def _prompts(body: GenerateBody) -> tuple[list[str | list[int]], bool]:
+def _prompts(
+    body: GenerateBody,
+) -> tuple[list[str] | list[npt.NDArray[np.int64]], bool]:
     """Return the prompts, and whether they came as a batch."""
     if (body.text is None) == (body.input_ids is None):
         raise BadRequest("give either text or input_ids", param="text")
     if body.text is not None:
         return ([body.text], False) if isinstance(body.text, str) else (list(body.text), True)
     assert body.input_ids is not None
-    return id_lists(body.input_ids, param="input_ids")
+    return id_arrays(body.input_ids, param="input_ids")
 
 
-def id_lists(ids: list[int | list[int]], *, param: str) -> tuple[list[Any], bool]:
-    """Return one list of ids, or a batch of them, as (prompts, came as a batch).
+def id_arrays(
+    ids: Sequence[int | list[int]], *, param: str
+) -> tuple[list[npt.NDArray[np.int64]], bool]:
+    """Return one list of ids, or a batch of them, as (arrays, came as a batch).
 
-    Raises BadRequest for a mixture.
+    Raises BadRequest for a mixture, and for ids beyond 64 bits.
     """
-    kinds = set(map(type, ids))
-    if list not in kinds:
-        return [ids], False
-    if len(kinds) > 1:
-        raise BadRequest(f"{param} mixes ids and lists of ids", param=param)
-    return list(ids), True
+    batch = bool(ids) and isinstance(ids[0], list)
+    lists = ids if batch else [ids]
+    try:
+        # Of a mixture one side or the other has something that is no number or no list.
+        return [np.fromiter(one, np.int64, len(one)) for one in cast(Any, lists)], batch
+    except TypeError:
+        raise BadRequest(f"{param} mixes ids and lists of ids", param=param) from None
+    except OverflowError:
+        raise BadRequest(f"{param} has ids that no vocabulary has", param=param) from None
 
 
 def _per_prompt(value: Any, count: int, name: str) -> list[Any]:
@@ -142,8 +153,9 @@ def _per_prompt(value: Any, count: int, name: str) -> list[Any]:
 def _picked(value: list[int | list[int]] | None, count: int) -> list[list[int] | None]:
     if not value:
         return [None] * count
-    lists, batch = id_lists(value, param="token_ids_logprob")
-    return _per_prompt(lists if batch else lists[0:1] * count, count, "token_ids_logprob")
+    arrays, batch = id_arrays(value, param="token_ids_logprob")
+    lists = [array.tolist() for array in arrays]
+    return _per_prompt(lists if batch else lists * count, count, "token_ids_logprob")
 
 
 def _rids(body: GenerateBody, count: int) -> list[str | None]:

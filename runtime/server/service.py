@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from runtime.chat.marks import knows_v4
 from runtime.chat.v4_encoder import V4Encoder
 from runtime.chat_template import ChatEncoder
@@ -139,11 +142,12 @@ class Service:
                 param="n",
             )
 
-    def check_token_ids(self, token_ids: list[int], *, param: str) -> None:
+    def check_token_ids(self, token_ids: list[int] | npt.NDArray[np.int64], *, param: str) -> None:
         """Raise BadRequest unless there are ids and all lie in the vocabulary."""
-        if not token_ids:
+        ids = np.asarray(token_ids)
+        if not len(ids):
             raise BadRequest(f"{param} is empty", param=param)
-        if min(token_ids) < 0 or max(token_ids) >= self.vocab_size:
+        if ids.min() < 0 or ids.max() >= self.vocab_size:
             raise BadRequest(f"{param} must lie in [0, {self.vocab_size})", param=param)
 
     async def state(self) -> State | None:

@@ -57,6 +57,7 @@ from runtime.tokenizer.tokenizer import TextTokenizer
 logger = logging.getLogger("umbra.manager")
 
 _SLICE_TOKENS = 2048
+_IDS_AT_ONCE = 1 << 16
 _LAST_WORDS_S = 1.0
 _NOBODY = NoObserver()
 Result = TypeVar("Result")
@@ -227,10 +228,7 @@ class TokenizerManager:
         try:
             self._reserve(group, call.sampling.n)
             try:
-                prompt = await self.in_thread(
-                    lambda: pack_prompt(call, self.tokenizer, self.limits),
-                    chars=len(call.text or ""),
-                )
+                prompt = await self._packed(call)
                 self._refuse_if_closed()
                 if group.error is not None or group.left:
                     raise group.error or Aborted("closed before it was sent")
@@ -243,6 +241,14 @@ class TokenizerManager:
         except RequestError as refusal:
             self._observer_of(group).refused(type(refusal).__name__)
             raise
+
+    async def _packed(self, call: GenerateCall) -> bytes:
+        """Return the prompt's ids; few are packed sooner than a thread gets the interpreter."""
+        if call.input_ids is not None and len(call.input_ids) <= _IDS_AT_ONCE:
+            return pack_prompt(call, self.tokenizer, self.limits)
+        return await self.in_thread(
+            lambda: pack_prompt(call, self.tokenizer, self.limits), chars=len(call.text or "")
+        )
 
     def leave(self, group: Group) -> None:
         """End what still runs of a group whose reader is gone; once."""

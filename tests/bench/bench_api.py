@@ -1,12 +1,13 @@
-"""What the API process takes to stream tokens, with a scheduler that makes them up.
+"""What the API process takes to hand on prompts and to stream tokens, with a made-up scheduler.
 
     python -m tests.bench.bench_api [--rows 64] [--tokens 512]
 
 The process that serves HTTP is real, its scheduler tells one token of each row every step. Prints
 its CPU time a token, how many tokens a second readers get, and the time between two events of a
 stream (p50, p99): with steps that leave it time, and with steps of 1 ms, in which it falls behind
-and has to send several tokens in one event. Floors: 250 us of CPU a token, and 10,000 tokens a
-second when it is behind.
+and has to send several tokens in one event. Then its CPU time for a prompt of 8,000 token ids, of
+which as many come at once as there are rows. Floors: 250 us of CPU a token, 10,000 tokens a second
+when it is behind, 3 ms of CPU a prompt.
 """
 
 import argparse
@@ -47,7 +48,8 @@ ROOT = Path(__file__).resolve().parents[2]
 STEP_VARIABLE = "UMBRA_BENCH_STEP_MS"
 HEARTBEAT_S = 0.5
 STEPS_MS = (20.0, 1.0)
-CPU_FLOOR_US, RATE_FLOOR = 250.0, 10_000.0
+CPU_FLOOR_US, RATE_FLOOR, PROMPT_FLOOR_US = 250.0, 10_000.0, 3_000.0
+PROMPT_TOKENS = 8_000
 _TOKEN = 97
 
 
@@ -118,8 +120,11 @@ def main() -> int:
     found = {ms: measure(ms, rows=options.rows, tokens=options.tokens) for ms in STEPS_MS}
     for step_ms, streamed in found.items():
         print(streamed.line(step_ms), flush=True)
+    prompt_us = measure_prompts(options.rows)
+    print(f"prompts of {PROMPT_TOKENS} ids, {options.rows} at once: {prompt_us:.0f} us of CPU each")
     keeping_up, behind = found.values()
-    return int(keeping_up.cpu_us > CPU_FLOOR_US or behind.rate < RATE_FLOOR)
+    slow = keeping_up.cpu_us > CPU_FLOOR_US or behind.rate < RATE_FLOOR
+    return int(slow or prompt_us > PROMPT_FLOOR_US)
 
 
 def measure(step_ms: float, *, rows: int, tokens: int) -> Streamed:
@@ -132,6 +137,16 @@ def measure(step_ms: float, *, rows: int, tokens: int) -> Streamed:
     took_s = max(own[-1] for own in times) - min(own[0] for own in times)
     gaps = [(b - a) * 1e3 for own in times for a, b in itertools.pairwise(own)]
     return Streamed(cpu_s / (rows * tokens) * 1e6, rows * tokens / took_s, gaps)
+
+
+def measure_prompts(rows: int, *, rounds: int = 4) -> float:
+    """Return microseconds of CPU a long prompt takes, `rows` of them sent at once."""
+    with _server(STEPS_MS[-1]) as (port, pid):
+        asyncio.run(_read_all(port, rows, 1, prompt=PROMPT_TOKENS))
+        before_s = _cpu_s(pid)
+        for _ in range(rounds):
+            asyncio.run(_read_all(port, rows, 1, prompt=PROMPT_TOKENS))
+        return (_cpu_s(pid) - before_s) / (rounds * rows) * 1e6
 
 
 @contextlib.contextmanager
@@ -169,14 +184,15 @@ def _await_ready(port: int, process: "subprocess.Popen[bytes]") -> None:
     sys.exit(f"the server exited with {process.returncode}")
 
 
-async def _read_all(port: int, rows: int, tokens: int) -> list[list[float]]:
-    return await asyncio.gather(*(_read(port, tokens) for _ in range(rows)))
-
-
-async def _read(port: int, tokens: int) -> list[float]:
-    """Return when each event of a stream came; a bare reader, which costs little itself."""
+async def _read_all(port: int, rows: int, tokens: int, *, prompt: int = 1) -> list[list[float]]:
     sampling = {"max_new_tokens": tokens, "temperature": 0}
-    body = json.dumps({"input_ids": [1], "sampling_params": sampling, "stream": True}).encode()
+    fields = {"input_ids": [1] * prompt, "sampling_params": sampling, "stream": True}
+    body = json.dumps(fields).encode()
+    return await asyncio.gather(*(_read(port, body) for _ in range(rows)))
+
+
+async def _read(port: int, body: bytes) -> list[float]:
+    """Return when each event of a stream came; a bare reader, which costs little itself."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = f"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
     writer.write(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)

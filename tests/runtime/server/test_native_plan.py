@@ -13,6 +13,8 @@ BAD: dict[str, dict[str, Any]] = {
     "empty ids": {"input_ids": []},
     "empty list of ids": {"input_ids": [[1], []]},
     "mixed ids": {"input_ids": [1, [2]]},
+    "lists of ids and an id": {"input_ids": [[1], 2]},
+    "id beyond 64 bits": {"input_ids": [1 << 70]},
     "id out of range": {"input_ids": [300]},
     "negative id": {"input_ids": [-1]},
     "too many prompts": {"text": ["x"] * 257},
