@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from jit_kernels.checks import check_dtype, check_shape
+from jit_kernels.checks import ShapeError, check_dtype, check_shape
 from jit_kernels.cuda_device import why_no_hopper, why_no_triton
 from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
@@ -51,15 +51,22 @@ def route_topk(
 
 
 def route_hashed(
-    logits: torch.Tensor, experts: torch.Tensor, *, scale: float
+    logits: torch.Tensor, table: torch.Tensor, token_ids: torch.Tensor, *, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weigh experts that the token's id has already chosen.
+    """Look up the experts of each token's id, and weigh them.
 
-    logits   [T, E] float32
-    experts  [T, k] int64
+    logits     [T, E] float32
+    table      [V, k] int64, contiguous   experts of each id; a device does not check that they are
+    token_ids  [T] int64, contiguous      on a device an id that is none is taken for the last
 
-    Returns (experts, weights [T, k] float32) as `route_topk` does. Raises ShapeError.
+    Returns (experts [T, k] int64, weights [T, k] float32) as `route_topk` does. The launch before
+    may write the logits, but neither table nor ids, which are read without waiting. Raises
+    ShapeError.
     """
     check_dtype("logits", logits, torch.float32)
-    check_shape("experts", experts, logits.shape[0], None)
-    return _route_hashed(logits, experts, scale)
+    check_shape("table", table, None, None)
+    check_shape("token_ids", token_ids, logits.shape[0])
+    check_dtype("token_ids", token_ids, torch.int64)
+    if not (table.is_contiguous() and token_ids.is_contiguous()):
+        raise ShapeError("table and token_ids must be contiguous")
+    return _route_hashed(logits, table, token_ids, scale)

@@ -45,22 +45,22 @@ def route_topk(
 
 
 def route_hashed(
-    logits: torch.Tensor, experts: torch.Tensor, scale: float
+    logits: torch.Tensor, table: torch.Tensor, token_ids: torch.Tensor, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weigh given experts; see `jit_kernels.route_topk.route_hashed`."""
-    tokens, top_k = experts.shape
+    """Look up and weigh experts; see `jit_kernels.route_topk.route_hashed`."""
+    tokens, top_k = logits.shape[0], table.shape[1]
     if top_k > _MAX_CHOSEN:
-        return triton_backend.route_hashed(logits, experts, scale)
+        return triton_backend.route_hashed(logits, table, token_ids, scale)
     logits = logits if logits.stride(1) == 1 else logits.contiguous()
+    experts = torch.empty((tokens, top_k), dtype=torch.int64, device=logits.device)
     weights = torch.empty((tokens, top_k), dtype=torch.float32, device=logits.device)
     if not weights.numel():
         return experts, weights
-    chosen = experts.contiguous()
     error = launched(
         logits.device,
         _library().route_hashed_call,
-        *(logits.data_ptr(), logits.stride(0), chosen.data_ptr(), weights.data_ptr()),
-        *(tokens, top_k, scale),
+        *(logits.data_ptr(), logits.stride(0), table.data_ptr(), token_ids.data_ptr()),
+        *(experts.data_ptr(), weights.data_ptr(), tokens, table.shape[0], top_k, scale),
     )
     _check("route_hashed", error)
     return experts, weights
@@ -80,8 +80,8 @@ def _library() -> ctypes.CDLL:
         *(number, number, number, ctypes.c_float, number, pointer),
     ]
     library.route_hashed_call.argtypes = [
-        *(pointer, wide, pointer, pointer),
-        *(number, number, ctypes.c_float, pointer),
+        *(pointer, wide, pointer, pointer, pointer, pointer),
+        *(number, number, number, ctypes.c_float, pointer),
     ]
     library.route_words.restype = ctypes.c_char_p
     return library

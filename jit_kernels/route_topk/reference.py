@@ -13,9 +13,10 @@ def route_topk(
 
 
 def route_hashed(
-    logits: torch.Tensor, experts: torch.Tensor, scale: float
+    logits: torch.Tensor, table: torch.Tensor, token_ids: torch.Tensor, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weigh given experts; see `jit_kernels.route_topk.route_hashed`."""
+    """Look up and weigh experts; see `jit_kernels.route_topk.route_hashed`."""
+    experts = table.index_select(0, token_ids)
     return experts, _weights(_scores(logits), experts, scale)
 
 

@@ -56,16 +56,20 @@ def _route_kernel(
     tl.store(weights_ptr + at, weights / total * scale, mask=slot < TOP_K)
 
 
-@triton.jit(do_not_specialize=["tokens"])
+@triton.jit(do_not_specialize=["tokens", "known"])
 def _hashed_kernel(
-    logits_ptr: tl.tensor, stride: tl.tensor, experts_ptr: tl.tensor, weights_ptr: tl.tensor,
-    tokens: tl.tensor, scale: tl.tensor, TOP_K: tl.constexpr, SLOTS: tl.constexpr,
+    logits_ptr: tl.tensor, stride: tl.tensor, table_ptr: tl.tensor, ids_ptr: tl.tensor,
+    experts_ptr: tl.tensor, weights_ptr: tl.tensor, tokens: tl.tensor, known: tl.tensor,
+    scale: tl.tensor, TOP_K: tl.constexpr, SLOTS: tl.constexpr,
     TOKENS: tl.constexpr,
 ) -> None:  # fmt: skip
     token = (tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)).to(tl.int64)[:, None]
     slot = tl.arange(0, SLOTS)[None, :]
     mask = (token < tokens) & (slot < TOP_K)
-    expert = tl.load(experts_ptr + token * TOP_K + slot, mask=mask, other=0)
+    token_id = tl.load(ids_ptr + token, mask=token < tokens, other=0)
+    token_id = tl.where((token_id >= 0) & (token_id < known), token_id, known - 1)
+    expert = tl.load(table_ptr + token_id * TOP_K + slot, mask=mask, other=0)
+    tl.store(experts_ptr + token * TOP_K + slot, expert, mask=mask)
     scores = _score(tl.load(logits_ptr + token * stride + expert, mask=mask, other=0.0))
     scores = tl.where(mask, scores, 0.0)
     total = tl.sum(scores, 1, keep_dims=True) + 1e-20
@@ -100,20 +104,24 @@ def route_topk(
 
 
 def route_hashed(
-    logits: torch.Tensor, experts: torch.Tensor, scale: float
+    logits: torch.Tensor, table: torch.Tensor, token_ids: torch.Tensor, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weigh given experts; see `jit_kernels.route_topk.route_hashed`."""
+    """Look up and weigh experts; see `jit_kernels.route_topk.route_hashed`."""
     logits = logits if logits.stride(1) == 1 else logits.contiguous()
-    tokens, top_k = experts.shape
+    tokens, top_k = logits.shape[0], table.shape[1]
+    experts = torch.empty((tokens, top_k), dtype=torch.int64, device=logits.device)
     weights = torch.empty((tokens, top_k), dtype=torch.float32, device=logits.device)
     if not weights.numel():
         return experts, weights
     _hashed_kernel[(triton.cdiv(tokens, _HASHED_TOKENS),)](
         logits,
         logits.stride(0),
-        experts.contiguous(),
+        table,
+        token_ids,
+        experts,
         weights,
         tokens,
+        table.shape[0],
         scale,
         TOP_K=top_k,
         SLOTS=triton.next_power_of_2(top_k),

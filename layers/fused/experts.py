@@ -212,7 +212,7 @@ class _Router:
         """Return (experts [T, k] int64, weights [T, k] float32) for `x` [T, d] bfloat16."""
         logits = self.gate(x)
         if self._table is not None:
-            return route_hashed(logits, self._table.index_select(0, input_ids), scale=self._scale)
+            return route_hashed(logits, self._table, input_ids, scale=self._scale)
         assert self._bias is not None
         return route_topk(logits, self._bias, top_k=self._top_k, scale=self._scale)
 

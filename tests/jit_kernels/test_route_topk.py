@@ -35,12 +35,13 @@ def test_ties_go_to_the_lower_expert() -> None:
 
 
 def test_a_table_decides_and_the_scores_only_weigh() -> None:
-    logits, table = torch.randn(4, 6), torch.tensor([[5, 0], [1, 2], [3, 1], [0, 4]])
+    logits, table = torch.randn(4, 6), torch.tensor([[5, 0], [1, 2], [3, 1]])
+    ids = torch.tensor([2, 0, 2, 1])
 
-    chosen, weights = route_hashed(logits, table, scale=2.0)
+    chosen, weights = route_hashed(logits, table, ids, scale=2.0)
 
-    assert torch.equal(chosen, table)
-    picked = F.softplus(logits).sqrt().gather(1, table)
+    assert torch.equal(chosen, table[ids])
+    picked = F.softplus(logits).sqrt().gather(1, chosen)
     assert_close(weights, 2.0 * picked / picked.sum(1, keepdim=True), Bounds(atol=1e-6))
 
 
@@ -59,6 +60,13 @@ def test_a_token_has_the_same_bits_in_any_company() -> None:
         return route_topk(logits, bias, top_k=4, scale=1.5)[1]
 
     assert_rows_independent(weights, [torch.randn(40, 27)])
+
+
+def test_a_table_with_gaps_is_refused() -> None:
+    table, ids = torch.zeros(3, 4, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
+
+    with pytest.raises(ShapeError, match="contiguous"):
+        route_hashed(torch.zeros(2, 5), table[:, :2], ids, scale=1.0)
 
 
 def test_a_bias_of_another_size_is_refused() -> None:

@@ -40,8 +40,7 @@ def experts(
     scale = config.routed_scaling_factor
     hashed = "gate.tid2eid" in weights
     if hashed:
-        table = weights["gate.tid2eid"].index_select(0, places.tokens)
-        chosen, share = route_hashed(logits, table, scale)
+        chosen, share = route_hashed(logits, weights["gate.tid2eid"], places.tokens, scale)
     else:
         top_k = config.num_experts_per_tok
         chosen, share = route_topk(logits, weights["gate.bias"], top_k, scale)

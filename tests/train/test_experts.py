@@ -36,8 +36,8 @@ def test_the_sum_is_that_of_the_chosen_experts_and_the_shared_one() -> None:
         weights = _weights(layer)
         logits = x @ weights["gate.weight"].T
         if layer == 0:
-            table = weights["gate.tid2eid"][places.tokens]
-            chosen, share = route_hashed(logits, table, scale=1.5)
+            table = weights["gate.tid2eid"]
+            chosen, share = route_hashed(logits, table, places.tokens, scale=1.5)
         else:
             chosen, share = route_topk(logits, weights["gate.bias"], top_k=2, scale=1.5)
 

@@ -120,18 +120,26 @@ __global__ void __launch_bounds__(WARPS * 32) route_topk(Call call) {
     call.weights[at] = weight * (reciprocal(total + 1e-20f) * call.scale);
 }
 
-// Weigh the experts a table has chosen; GROUP lanes a token, a power of two.
+// Look up a token's experts and weigh them; GROUP lanes a token, a power of two. The table is there
+// and the ids are older than the launch before: experts are known when the logits are.
 template <int GROUP>
-__global__ void __launch_bounds__(WARPS * 32) route_hashed(Call call) {
+__global__ void __launch_bounds__(WARPS * 32) route_hashed(Call call, const long long *table,
+                                                           const long long *ids, int known) {
     const int thread = blockIdx.x * WARPS * 32 + threadIdx.x;
     const int token = thread / GROUP, place = thread % GROUP;
     const bool live = token < call.tokens && place < call.top_k;
     const long long at = (long long)token * call.top_k + place;
-    float weight = 0.0f;
+    long long expert = 0;
+    if (live) {
+        const unsigned long long id = __ldcg(ids + token);
+        expert = __ldcg(table + min(id, known - 1ull) * call.top_k + place);
+    }
     take_turn();
-    if (live) weight = score(call.logits[token * call.stride + call.experts[at]]);
+    const float weight = live ? score(call.logits[token * call.stride + expert]) : 0.0f;
     float total = weight;
 #pragma unroll
     for (int step = 1; step < GROUP; step *= 2) total += __shfl_xor_sync(ALL, total, step);
-    if (live) call.weights[at] = weight * (reciprocal(total + 1e-20f) * call.scale);
+    if (!live) return;
+    call.experts[at] = expert;
+    call.weights[at] = weight * (reciprocal(total + 1e-20f) * call.scale);
 }

@@ -6,8 +6,8 @@
 
 namespace {
 
-template <class Kernel>
-int launch(Kernel kernel, const Call &call, int blocks, void *where) {
+template <class... Given>
+int launch(void (*kernel)(Given...), int blocks, void *where, Given... given) {
     cudaLaunchAttribute early = early_launch();
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(blocks);
@@ -15,7 +15,7 @@ int launch(Kernel kernel, const Call &call, int blocks, void *where) {
     config.stream = static_cast<cudaStream_t>(where);
     config.attrs = &early;
     config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, call);
+    return cudaLaunchKernelEx(&config, kernel, given...);
 }
 
 // Launch the kernel for any number of experts; lanes sort EACH of them in SIZE places.
@@ -23,9 +23,9 @@ template <int EACH, int SIZE>
 int launch_any(const Call &call, bool whole, void *where) {
     const int blocks = (call.tokens + WARPS - 1) / WARPS;
     if (whole && call.count == 32 * EACH) {
-        return launch(route_topk<EACH, SIZE, true, 0>, call, blocks, where);
+        return launch(route_topk<EACH, SIZE, true, 0>, blocks, where, call);
     }
-    return launch(route_topk<EACH, SIZE, false, 0>, call, blocks, where);
+    return launch(route_topk<EACH, SIZE, false, 0>, blocks, where, call);
 }
 
 template <int EACH>
@@ -33,8 +33,8 @@ int launch_whole(const Call &call, int processors, void *where) {
     // As many tokens to a warp as it takes for all warps to run at once, and no more warps than that.
     const int most = processors * BLOCKS<EACH> * WARPS, each = (call.tokens + most - 1) / most;
     const int blocks = (call.tokens + each * WARPS - 1) / (each * WARPS);
-    return call.top_k == 6 ? launch(route_whole<EACH, 6>, call, blocks, where)
-                           : launch(route_whole<EACH, 8>, call, blocks, where);
+    return call.top_k == 6 ? launch(route_whole<EACH, 6>, blocks, where, call)
+                           : launch(route_whole<EACH, 8>, blocks, where, call);
 }
 
 }  // namespace
@@ -62,13 +62,14 @@ int route_topk_call(const float *logits, long long stride, const float *bias, lo
     return launch_any<16, 16>(call, whole, where);
 }
 
-// Weigh the `top_k` experts of each token, no more than 32. Returns a cudaError_t.
-int route_hashed_call(const float *logits, long long stride, long long *experts, float *weights,
-                      int tokens, int top_k, float scale, void *where) {
+// Look up `top_k` experts of each token, no more than 32, and weigh them. Returns a cudaError_t.
+int route_hashed_call(const float *logits, long long stride, const long long *table,
+                      const long long *ids, long long *experts, float *weights, int tokens,
+                      int known, int top_k, float scale, void *where) {
     const Call call = {logits, nullptr, stride, experts, weights, tokens, 0, top_k, scale};
     const int group = top_k <= 8 ? 8 : 32, threads = WARPS * 32;
     const int blocks = (tokens * group + threads - 1) / threads;
-    return group == 8 ? launch(route_hashed<8>, call, blocks, where)
-                      : launch(route_hashed<32>, call, blocks, where);
+    return group == 8 ? launch(route_hashed<8>, blocks, where, call, table, ids, known)
+                      : launch(route_hashed<32>, blocks, where, call, table, ids, known);
 }
 }

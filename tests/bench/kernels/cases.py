@@ -61,7 +61,7 @@ def _all_of(tokens: int) -> Iterator[tuple[str, str, int, Prepare]]:
     yield from _stores(tokens)
     for experts in (256, 384):
         yield "route_topk", f"E={experts}", tokens * (4 * experts + 72), _routing(tokens, experts)
-    yield "route_hashed", "E=256", tokens * (6 * (32 + 8 + 4)), _hashed(tokens)
+    yield "route_hashed", "E=256", tokens * (8 + 6 * (32 + 8 + 8 + 4)), _hashed(tokens)
 
 
 def _streams(tokens: int) -> Iterator[tuple[str, str, int, Prepare]]:
@@ -190,8 +190,9 @@ def _sorting(tokens: int) -> Prepare:
 
 def _hashed(tokens: int) -> Prepare:
     def prepare() -> Callable[[], Any]:
-        logits, experts = torch.randn(tokens, 256), torch.randint(256, (tokens, 6))
-        return lambda: route_hashed(logits, experts, scale=1.5)
+        logits, table = torch.randn(tokens, 256), torch.randint(256, (129_280, 6))
+        ids = torch.randint(129_280, (tokens,))
+        return lambda: route_hashed(logits, table, ids, scale=1.5)
 
     return prepare
 

@@ -89,14 +89,25 @@ def test_a_negative_bias_may_make_all_scores_negative(backend: ModuleType) -> No
 def test_hashed_weights_equal_the_reference(
     backend: ModuleType, tokens: int, experts: int, top_k: int
 ) -> None:
+    table = torch.rand(99, experts).argsort(1)[:, :top_k].contiguous()
+    ids = torch.randint(99, (tokens,))
+    # The launch before may write logits alone.
     logits = torch.randn(tokens, experts) * 4
-    table = torch.rand(tokens, experts).argsort(1)[:, :top_k]
 
-    chosen, weights = backend.route_hashed(logits, table, 2.0)
+    chosen, weights = backend.route_hashed(logits, table, ids, 2.0)
 
-    want = reference.route_hashed(logits, table, 2.0)
+    want = reference.route_hashed(logits, table, ids, 2.0)
     assert_same_bits(chosen, want[0])
     assert_close(weights, want[1], Bounds(atol=1e-6, rtol=1e-5))
+
+
+def test_an_id_that_is_none_has_the_experts_of_the_last(backend: ModuleType) -> None:
+    table, ids = torch.arange(12).view(6, 2), torch.tensor([-1, 5, 6, 2**40, -(2**63)])
+    logits = torch.randn(5, 12)
+
+    chosen, _ = backend.route_hashed(logits, table, ids, 1.0)
+
+    assert chosen.tolist() == [[10, 11]] * 5
 
 
 @pytest.mark.parametrize(("count", "top_k"), [(256, 6), (384, 6), (256, 8), (384, 8), (256, 7)])
@@ -164,17 +175,24 @@ def test_a_token_has_the_same_bits_in_any_company(backend: ModuleType) -> None:
 @pytest.mark.gpu
 def test_a_graph_routes_other_tokens_when_replayed(backend: ModuleType) -> None:
     logits, bias = torch.randn(300, 256), torch.zeros(256)
-    backend.route_hashed(logits, backend.route_topk(logits, bias, 6, 1.5)[0], 1.5)
+    table, ids = torch.randint(256, (500, 6)), torch.randint(500, (300,))
+    moved = torch.empty_like(logits)
+    backend.route_hashed(logits, table, ids, 1.5)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        # One right after the other: the second reads what the first wrote.
-        experts, _ = backend.route_topk(logits, bias, 6, 1.5)
-        _, weights = backend.route_hashed(logits, experts, 1.5)
+        experts, weights = backend.route_topk(logits, bias, 6, 1.5)
+        moved.copy_(logits)
+        # It reads what the launch before wrote.
+        chosen, shares = backend.route_hashed(moved, table, ids, 1.5)
 
     for _ in range(3):
         logits.copy_(torch.randint(-200, 200, (300, 256)) / 16)
+        ids.copy_(torch.randint(500, (300,)))
         graph.replay()
         want = reference.route_topk(logits, bias, 6, 1.5)
         assert_same_bits(experts, want[0], what="experts")
         assert_close(weights, want[1], Bounds(atol=1e-6, rtol=1e-5), what="weights")
+        want = reference.route_hashed(logits, table, ids, 1.5)
+        assert_same_bits(chosen, want[0], what="experts of ids")
+        assert_close(shares, want[1], Bounds(atol=1e-6, rtol=1e-5), what="weights of ids")
