@@ -1,7 +1,10 @@
 """The device tensors of the pools, and copies of whole units across all layers."""
 
+from collections.abc import Iterator, Sequence
+
 import torch
 
+from jit_kernels.copy_units import copy_units
 from jit_kernels.paged_rows import PageLayout
 from mem_cache.layout import (
     C128_BLOCK_RECORDS,
@@ -12,7 +15,7 @@ from mem_cache.layout import (
 )
 from mem_cache.spec import PoolSizes, PoolSpec, div_ceil
 
-__all__ = ["KvPools"]
+__all__ = ["KvPools", "apart"]
 
 
 class KvPools:
@@ -87,32 +90,63 @@ class KvPools:
             return self.c4[nth], self.c4_layout
         return self.c128[nth], self.c128_layout
 
-    def copy_full_page(self, source: int, destination: int) -> None:
-        """Copy full page `source` over `destination`, in every layer."""
-        for pool in (self.c4, self.indexer):
-            pool[:, destination] = pool[:, source]
-        count = self._c128_records
-        for j in range(count):
-            self._copy_c128_record(source * count + j, destination * count + j)
+    def copy_full_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy full pages (source, destination) in every layer, one after the other."""
+        for some in apart(pairs):
+            staged = self._staged(some)
+            for pool in (self.c4, self.indexer):
+                copy_units(pool, staged)
+            if self.c128.numel():
+                self._copy_c128_records(some)
 
-    def _copy_c128_record(self, source: int, destination: int) -> None:
-        """Copy a record over another, in every layer at once: few launches, whatever the layers."""
-        layout = self.c128_layout
-        old, new = divmod(source, layout.page_rows), divmod(destination, layout.page_rows)
+    def copy_swa_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy SWA pages (source, destination) in every layer, one after the other."""
+        for some in apart(pairs):
+            copy_units(self.swa, self._staged(some))
+
+    def copy_rings(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy rings (source, destination) in every layer, one after the other."""
+        for some in apart(pairs):
+            staged = self._staged(some)
+            for state in (self.c4_state, self.c128_state):
+                if state.numel():
+                    copy_units(state.flatten(2).view(torch.uint8), staged)
+
+    def _copy_c128_records(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy the records of full pages, which lie side by side in a block, as do their scales."""
+        layout, each = self.c128_layout, self._c128_records
+        groups = layout.page_rows // each
+        places = [divmod(page, groups) for pair in pairs for page in pair]
+        block, group = self._staged(places).view(2, len(pairs), 2)
         first = 0
         for size in (layout.data_bytes, layout.scale_bytes):
-            there, here = (
-                self.c128[:, page, first + row * size : first + (row + 1) * size]
-                for page, row in (new, old)
-            )
-            there.copy_(here)
+            if size:
+                room = self.c128[:, :, first : first + layout.page_rows * size]
+                parts = room.unflatten(2, (groups, each * size))
+                parts[:, block[:, 1], group[:, 1]] = parts[:, block[:, 0], group[:, 0]]
             first += layout.page_rows * size
 
-    def copy_swa_page(self, source: int, destination: int) -> None:
-        """Copy SWA page `source` over `destination`, in every layer."""
-        self.swa[:, destination] = self.swa[:, source]
+    def _staged(self, pairs: Sequence[tuple[int, int]]) -> torch.Tensor:
+        """Return pairs on the device, [2, n] int64; the host does not wait for it."""
+        device = self.swa.device
+        pinned = device.type == "cuda"
+        units = torch.tensor(pairs, dtype=torch.int64, device="cpu", pin_memory=pinned)
+        return units.to(device, non_blocking=True).T.contiguous()
 
-    def copy_ring(self, source: int, destination: int) -> None:
-        """Copy ring `source` over `destination`, in every layer."""
-        for state in (self.c4_state, self.c128_state):
-            state[:, destination] = state[:, source]
+
+def apart(pairs: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """Yield copies (source, destination) in their order, in groups that can be made at once.
+
+    In a group nothing is written twice, and nothing both read and written.
+    """
+    group: list[tuple[int, int]] = []
+    read, written = set[int](), set[int]()
+    for source, destination in pairs:
+        if destination in read or destination in written or source in written:
+            yield group
+            group, read, written = [], set(), set()
+        group.append((source, destination))
+        read.add(source)
+        written.add(destination)
+    if group:
+        yield group

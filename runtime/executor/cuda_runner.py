@@ -1,7 +1,7 @@
 """Runs step plans on a CUDA device: decode as graphs, prefill launch by launch.
 
 What a small prefill step does between attentions may be graphs, too, but that is the network's
-business.
+business. One that has only last tokens of prompts to compute decodes them (`last_tokens`).
 
 To launch a step, the host does not wait for the device. A step that is sampled ahead leaves
 its tokens there for the step after it, and the host hears of them when it asks for the result.
@@ -20,6 +20,7 @@ from mem_cache.pools import KvPools
 from runtime.executor.batch_builder import build_batch
 from runtime.executor.decode_buffers import DecodeBuffers
 from runtime.executor.decode_graphs import Capture, DecodeGraphs
+from runtime.executor.last_tokens import as_decode, run_saves
 from runtime.executor.model_runner import ForwardedStep, run_copies, sample_held
 from runtime.executor.sampler import SampledAhead, Sampler
 from runtime.executor.step_plan import HeldRow, Phase, StepPlan, StepResult
@@ -123,11 +124,14 @@ class CudaModelRunner:
             self._unread.own_logits()
             self._unread = None
         run_copies(plan, self._pools)
-        if plan.phase is Phase.PREFILL:
+        decode = plan if plan.phase is Phase.DECODE else as_decode(plan)
+        if decode is None:
             logits = self._network.prefill(build_batch(plan), self._pools)
             step = CudaStep(plan, logits, self._sampler)
         else:
-            step = self._launch_decode(plan)
+            step = self._launch_decode(decode)
+            if decode is not plan:
+                run_saves(plan, self._pools)
         self._buffers.keep_sampled(None if step.ahead is None else step.ahead.tokens)
         return step
 

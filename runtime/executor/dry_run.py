@@ -23,6 +23,8 @@ _TILE = 64
 _SMALL_TILES = (8, 16, 32)
 # Rows that the scores of decoding rows are planned for at a time.
 _ROW_TILE = 32
+# A copy over the unit that nobody reads, for the kernels that make it.
+_TO_DUMMY = (1, 0)
 # Kernels may be compiled anew for one row, for several, and for whole sixteens of them.
 _FEW_ROWS = (1, 3, 16)
 
@@ -175,9 +177,9 @@ class Extent:
             save_position=start + length,
             save_ring=unit,
             save_window=saved,
-            page_copies=[],
-            swa_copies=[],
-            ring_copies=[],
+            page_copies=[_TO_DUMMY],
+            swa_copies=[_TO_DUMMY],
+            ring_copies=[_TO_DUMMY],
             sampled=each,
             samples=samples,
             positions=start + length,

@@ -14,12 +14,9 @@ from runtime.messages import TokenLogprobs
 
 def run_copies(plan: StepPlan, pools: KvPools) -> None:
     """Copy what the plan wants copied before its forward pass, in its order."""
-    for source, destination in plan.page_copies:
-        pools.copy_full_page(source, destination)
-    for source, destination in plan.swa_copies:
-        pools.copy_swa_page(source, destination)
-    for source, destination in plan.ring_copies:
-        pools.copy_ring(source, destination)
+    pools.copy_full_pages(plan.page_copies)
+    pools.copy_swa_pages(plan.swa_copies)
+    pools.copy_rings(plan.ring_copies)
 
 
 @torch.inference_mode()

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from mem_cache.layout import full_page_bytes, ring_bytes, swa_page_bytes
-from mem_cache.pools import KvPools
+from mem_cache.pools import KvPools, apart
 from mem_cache.spec import PoolSizes, PoolSpec, RecordFormat, TreeSpec
+from tests.testing.compare import assert_same_bits
 
 CPU = torch.device("cpu")
 SIZES = PoolSizes(full_pages=5, swa_pages=4, rings=3)
@@ -71,16 +72,16 @@ def test_the_records_of_a_compressing_layer_lie_in_the_pool_of_its_ratio() -> No
 @pytest.mark.parametrize(
     ("copy", "names"),
     [
-        ("copy_full_page", {"c4", "indexer", "c128"}),
-        ("copy_swa_page", {"swa"}),
-        ("copy_ring", {"c4_state", "c128_state"}),
+        ("copy_full_pages", {"c4", "indexer", "c128"}),
+        ("copy_swa_pages", {"swa"}),
+        ("copy_rings", {"c4_state", "c128_state"}),
     ],
 )
 def test_a_copy_takes_one_unit_of_every_layer_and_no_other(copy: str, names: set[str]) -> None:
     made = pools()
     before = {name: tensor.clone() for name, tensor in made.tensors().items()}
 
-    getattr(made, copy)(2, 3)
+    getattr(made, copy)([(2, 3)])
 
     for name, tensor in made.tensors().items():
         want = before[name]
@@ -95,11 +96,34 @@ def test_a_copy_takes_one_unit_of_every_layer_and_no_other(copy: str, names: set
         assert torch.equal(tensor.view(torch.uint8), want.view(torch.uint8)), name
 
 
+@pytest.mark.parametrize("copy", ["copy_full_pages", "copy_swa_pages", "copy_rings"])
+def test_copies_that_depend_on_each_other_keep_their_order(copy: str) -> None:
+    at_once, one_by_one = pools(), pools()
+    for name, tensor in at_once.tensors().items():
+        one_by_one.tensors()[name].copy_(tensor)
+    pairs = [(1, 2), (2, 3), (3, 1), (2, 1), (1, 3), (2, 3)]
+
+    getattr(at_once, copy)(pairs)
+
+    for pair in pairs:
+        getattr(one_by_one, copy)([pair])
+    for name, tensor in at_once.tensors().items():
+        assert_same_bits(tensor.view(torch.uint8), one_by_one.tensors()[name].view(torch.uint8))
+
+
+def test_copies_go_together_unless_one_waits_for_another() -> None:
+    assert [*apart([])] == []
+    assert [*apart([(1, 2), (1, 3), (4, 5)])] == [[(1, 2), (1, 3), (4, 5)]]
+    assert [*apart([(1, 2), (2, 3)])] == [[(1, 2)], [(2, 3)]]
+    assert [*apart([(1, 2), (3, 2), (3, 4)])] == [[(1, 2)], [(3, 2), (3, 4)]]
+    assert [*apart([(1, 2), (3, 1)])] == [[(1, 2)], [(3, 1)]]
+
+
 def test_a_model_without_compression_has_empty_pools() -> None:
     made = pools(ratios=(0, 0))
 
-    made.copy_full_page(1, 2)
-    made.copy_ring(1, 2)
+    made.copy_full_pages([(1, 2)])
+    made.copy_rings([(1, 2)])
     assert made.bytes == made.swa.nbytes
 
 

@@ -128,15 +128,15 @@ class Direct:
         """Return a row that goes on at `point`; pages that it may write are copied."""
         position, tree = point.position, self.tree
         row = Row(list(tokens), done=position, ring=self.rings.take(), write_from=position)
-        self.pools.copy_ring(point.ring, row.ring)
+        self.pools.copy_rings([(point.ring, row.ring)])
         row.pages = list(pages[: position // tree.page_size])
         self.full.share(row.pages)
         if position % tree.page_size:
             row.pages.append(self.full.take())
-            self.pools.copy_full_page(pages[len(row.pages) - 1], row.pages[-1])
+            self.pools.copy_full_pages([(pages[len(row.pages) - 1], row.pages[-1])])
         for slot, page in point.window.items():
             row.window[slot] = self.swa.take()
-            self.pools.copy_swa_page(page, row.window[slot])
+            self.pools.copy_swa_pages([(page, row.window[slot])])
         return row
 
     def replay(self, tokens: Sequence[int], pages: Sequence[int], start: int, until: int) -> Row:

@@ -4,6 +4,7 @@ On a CUDA device where there is one, else on the CPU, where graphs are stood in 
 """
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from layers.forward_batch import ForwardBatch
+from mem_cache.pools import KvPools
 from mem_cache.spec import TreeSpec
 from runtime.executor.cuda_runner import CudaModelRunner, CudaStep
 from runtime.executor.step_plan import Phase, SampleState, StepPlan
@@ -85,6 +88,42 @@ def test_prefill_steps_of_several_rows_run_in_pieces_and_say_the_same(fused: Fus
 
     assert told == plain
     assert any(8 < len(plan.input_ids) < 32 for plan in plans if plan.phase is Phase.PREFILL)
+
+
+def ask_twice(runner: CudaModelRunner) -> Iterator[list[list[int]]]:
+    """Yield the tokens of prompts, of the same prompts again, and of some that go on from them."""
+    rig = Rig(SIZES, spec=TreeSpec(), rows=ROWS, chunk=2048, runner=runner, overlap=True)
+    texts = [prompt(length, length) for length in (20, 256, 257)]
+    for asked in (texts, texts, [[*texts[0], 7, 8], [*texts[1], 9], [*texts[2], 5, 6, 7]]):
+        requests = [rig.send(text, 6, ignore_eos=True) for text in asked]
+        rig.run()
+        known = [len(text) - 1 for text in texts] if asked is texts else [20, 256, 257]
+        assert [rig.cached(request) for request in requests] in (known, [0, 0, 0])
+        yield [rig.tokens(request) for request in requests]
+    rig.assert_conserved()
+
+
+@pytest.mark.parametrize("graphs", [(), (4,)])
+def test_prompts_that_are_cached_but_for_their_last_token_decode(
+    exact: FusedRig, graphs: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[int] = []
+    prefill = exact.network.prefill
+
+    def counted(batch: ForwardBatch, pools: KvPools) -> torch.Tensor:
+        computed.append(len(batch.input_ids))
+        return prefill(batch, pools)
+
+    monkeypatch.setattr(exact.network, "prefill", counted)
+    told: list[list[list[int]]] = []
+    for tokens in ask_twice(exact.runner(*graphs)):
+        told.append(tokens)
+        computed.append(0)
+    # Cold, then nothing, then what is new, from the points that decoding has left.
+    assert computed == [20 + 256 + 257, 0, 0, 2 + 1 + 3, 0]
+
+    monkeypatch.setattr("runtime.executor.cuda_runner.as_decode", lambda plan: None)
+    assert [*ask_twice(exact.runner(*graphs))] == told
 
 
 def test_one_graph_is_replayed_at_three_lengths(fused: FusedRig) -> None:

@@ -128,12 +128,12 @@ def test_copies_run_before_the_forward_pass(
     plan = rig.plans[0]
     plan.page_copies, plan.swa_copies, plan.ring_copies = [(1, 5)], [(2, 6), (6, 7)], [(3, 4)]
     pools = KvPools(pool_spec(CONFIG, "fp32"), SIZES, CPU)
-    calls: list[tuple[str, int, int]] = []
+    calls: list[tuple[str, list[tuple[int, int]]]] = []
 
-    def note(name: str) -> Callable[[int, int], None]:
-        return lambda source, destination: calls.append((name, source, destination))
+    def note(name: str) -> Callable[[list[tuple[int, int]]], None]:
+        return lambda pairs: calls.append((name, pairs))
 
-    for name in ("copy_full_page", "copy_swa_page", "copy_ring"):
+    for name in ("copy_full_pages", "copy_swa_pages", "copy_rings"):
         monkeypatch.setattr(pools, name, note(name))
     forward = model.forward
     counted: list[int] = []
@@ -145,11 +145,12 @@ def test_copies_run_before_the_forward_pass(
     monkeypatch.setattr(model, "forward", counting)
     result = CpuModelRunner(model, pools, Sampler(CONFIG.vocab_size, CPU)).launch(plan).result()
 
-    assert counted == [4]
-    assert [c for c in calls if c[0] == "copy_swa_page"] == [
-        ("copy_swa_page", 2, 6),
-        ("copy_swa_page", 6, 7),
-    ]
+    assert counted == [3]
+    assert dict(calls) == {
+        "copy_full_pages": [(1, 5)],
+        "copy_swa_pages": [(2, 6), (6, 7)],
+        "copy_rings": [(3, 4)],
+    }
     assert result.token_ids == rig.tokens(request)
 
 
