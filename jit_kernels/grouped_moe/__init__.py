@@ -50,8 +50,8 @@ def grouped_moe(
 
     Returns [T, d]. Rows and gated inner activations are rounded to e4m3 in groups of 128 channels,
     as the published model does, products to bfloat16; the sum runs over k in order in float32, then
-    comes `plus`. Rows of an expert are padded to 128, and nothing waits for the device. Workspace:
-    about (T k + 64 E) * (7 I + 3 d) bytes. Raises ShapeError.
+    comes `plus`. Rows of an expert are padded to 64, or to 128 where they are many; nothing waits
+    for the device. Workspace: about (T k + 64 E) * (7 I + 3 d) bytes. Raises ShapeError.
     """
     check_dtype("x", x, torch.bfloat16)
     check_shape("x", x, None, parts.sizes[1])

@@ -11,7 +11,7 @@ import torch
 
 from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
-from jit_kernels.grouped_moe.sorted_rows import SIZE, SortedRows
+from jit_kernels.grouped_moe.sorted_rows import SortedRows
 
 
 def gate_rows(products: torch.Tensor, limit: float, hidden: SortedRows) -> None:
@@ -24,7 +24,7 @@ def gate_rows(products: torch.Tensor, limit: float, hidden: SortedRows) -> None:
         _library().gate_rows_call,
         *(products.data_ptr(), hidden.member.data_ptr()),
         *(hidden.codes.data_ptr(), hidden.scales.data_ptr()),
-        *(rows, hidden.first * SIZE, inner, limit),
+        *(rows, hidden.first * hidden.size, inner, limit),
     )
     if error:
         raise RuntimeError(f"gate_rows: {_library().gate_words(error).decode()}")

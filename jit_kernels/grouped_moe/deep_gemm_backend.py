@@ -3,7 +3,8 @@
 DeepGEMM loads the tiles of blocks that are not there, and skips only their arithmetic, so it is
 given as many blocks as there will be, most likely; those beyond, if ever there are any, go through
 Triton, whose programs end at once where there is nothing to do. Source: DeepGEMM 0.1.4,
-`m_grouped_fp8_gemm_nt_contiguous`: blocks of 128 rows, a row of expert -1 is padding.
+`m_grouped_fp8_gemm_nt_contiguous`: blocks of as many rows as it is told before, a row of expert -1
+is padding.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,12 @@ from jit_kernels.cuda_device import why_no_hopper, why_no_triton
 from jit_kernels.expert_blocks import block_limit
 from jit_kernels.expert_weights.forms import Fp8Experts
 from jit_kernels.grouped_moe import triton_backend
-from jit_kernels.grouped_moe.sorted_rows import CHANNELS, SIZE, SortedRows, likely_blocks
+from jit_kernels.grouped_moe.sorted_rows import (
+    CHANNELS,
+    SortedRows,
+    block_size,
+    likely_blocks,
+)
 from jit_kernels.registry import Backend, select
 
 _MODULE = "jit_kernels.grouped_moe"
@@ -26,7 +32,6 @@ gate_rows: triton_backend.Gate = select(
         Backend("triton", f"{_MODULE}.triton_backend:gate_rows", why_no_triton),
     ],
 )
-set_mk_alignment_for_contiguous_layout(SIZE)
 
 
 def grouped_moe(
@@ -60,7 +65,8 @@ def rehearse(rows: int, sizes: Sequence[int], *, mixed: bool, device: torch.devi
     """
     count, width, inner, top_k = sizes
     pairs = rows * top_k
-    places = SIZE * min(likely_blocks(pairs, count), block_limit(pairs, count, SIZE))
+    size = block_size(pairs, count)
+    places = size * min(likely_blocks(pairs, count), block_limit(pairs, count, size))
     member = torch.empty(places, dtype=torch.int32, device=device)
     for columns, depth in ((2 * inner, width), (width, inner)):
         codes = torch.empty((places, depth), dtype=torch.float8_e4m3fn, device=device)
@@ -68,15 +74,17 @@ def rehearse(rows: int, sizes: Sequence[int], *, mixed: bool, device: torch.devi
         weight = torch.empty((count, columns, depth), dtype=torch.float8_e4m3fn, device=device)
         blocks = (count, columns // CHANNELS, depth // CHANNELS)
         out = torch.empty((places, columns), dtype=torch.bfloat16, device=device)
-        _multiply((codes, scales), (weight, torch.empty(blocks, device=device)), out, member)
+        _multiply((codes, scales), (weight, torch.empty(blocks, device=device)), out, member, size)
 
 
 def _product(
     rows: SortedRows, weight: torch.Tensor, weight_scales: torch.Tensor, out: torch.Tensor
 ) -> None:
     head, tail = rows.region_scales()
-    count = rows.first * SIZE
-    _multiply((rows.codes[:count], head), (weight, weight_scales), out[:count], rows.member[:count])
+    count, member = rows.first * rows.size, rows.member
+    _multiply(
+        (rows.codes[:count], head), (weight, weight_scales), out[:count], member[:count], rows.size
+    )
     triton_backend.multiply_region(rows, tail, weight, weight_scales, out, first=rows.first)
 
 
@@ -85,6 +93,8 @@ def _multiply(
     weight: tuple[torch.Tensor, torch.Tensor],
     out: torch.Tensor,
     member: torch.Tensor,
+    size: int,
 ) -> None:
     if member.shape[0]:
+        set_mk_alignment_for_contiguous_layout(size)
         m_grouped_fp8_gemm_nt_contiguous(rows, weight, out, member)

@@ -18,7 +18,7 @@ from jit_kernels.device_numbers import (
 )
 from jit_kernels.expert_blocks import sort_pairs
 from jit_kernels.expert_weights.forms import Fp8Experts
-from jit_kernels.grouped_moe.sorted_rows import CHANNELS, SIZE, SortedRows
+from jit_kernels.grouped_moe.sorted_rows import CHANNELS, SortedRows, block_size
 from jit_kernels.streamed_moe.triton_backend import weighted_sum
 
 _COLUMNS = 1024
@@ -148,7 +148,7 @@ def grouped_moe(
 def product(
     rows: SortedRows, weight: torch.Tensor, weight_scales: torch.Tensor, out: torch.Tensor
 ) -> None:
-    """Write the product of every block and its expert's weight to `out`, [blocks * 128, N]."""
+    """Write the product of every block and its expert's weight to `out`, [blocks * size, N]."""
     head, tail = rows.region_scales()
     for scales, first in ((head, 0), (tail, rows.first)):
         multiply_region(rows, scales, weight, weight_scales, out, first=first)
@@ -164,12 +164,12 @@ def multiply_region(
     first: int,
 ) -> None:
     """Multiply the blocks whose scales these are, [region rows, K / 128], from block `first` on."""
-    blocks = scales.shape[0] // SIZE
+    size, blocks = rows.size, scales.shape[0] // rows.size
     columns, depth = weight.shape[1:]
     if blocks:
         _product_kernel[(columns // _WEIGHT_ROWS, blocks)](
-            rows.codes, scales, weight, weight_scales, rows.member, out, first, blocks * SIZE,
-            N=columns, K=depth, SIZE=SIZE, WEIGHT_ROWS=_WEIGHT_ROWS, STAGES=_STAGES,
+            rows.codes, scales, weight, weight_scales, rows.member, out, first, blocks * size,
+            N=columns, K=depth, SIZE=size, WEIGHT_ROWS=_WEIGHT_ROWS, STAGES=_STAGES,
             num_warps=_WARPS,
         )  # fmt: skip
 
@@ -196,11 +196,12 @@ def run(
         return x.new_zeros(x.shape, dtype=out_dtype) if plus is None else plus.to(out_dtype)
     x = x if x.stride(1) == 1 else x.contiguous()
     top_k = experts.shape[1]
-    blocks = sort_pairs(experts, count, SIZE)
+    size = block_size(experts.numel(), count)
+    blocks = sort_pairs(experts, count, size)
     places = blocks.slots.shape[0]
-    first = min(first, places // SIZE)
-    head, tail = first * SIZE, places - first * SIZE
-    rows = SortedRows(*_empty_rows(places, width, x.device), blocks.member, first)
+    first = min(first, places // size)
+    head, tail = first * size, places - first * size
+    rows = SortedRows(*_empty_rows(places, width, x.device), blocks.member, first, size)
     columns = min(_COLUMNS, triton.next_power_of_2(width))
     _scatter_kernel[(x.shape[0], triton.cdiv(width, columns))](
         x, blocks.place, rows.codes.view(torch.uint8), rows.scales, x.stride(0), head, tail,
@@ -208,7 +209,7 @@ def run(
     )  # fmt: skip
     products = torch.empty((places, 2 * inner), dtype=torch.bfloat16, device=x.device)
     product(rows, parts.gate_up, parts.gate_up_scales, products)
-    hidden = SortedRows(*_empty_rows(places, inner, x.device), blocks.member, first)
+    hidden = SortedRows(*_empty_rows(places, inner, x.device), blocks.member, first, size)
     (gate or gate_rows)(products, limit, hidden)
     outputs = torch.empty((places, width), dtype=torch.bfloat16, device=x.device)
     product(hidden, parts.down, parts.down_scales, outputs)
@@ -218,12 +219,12 @@ def run(
 def gate_rows(products: torch.Tensor, limit: float, hidden: SortedRows) -> None:
     """Gate and round sorted rows; those that nobody wants may become anything.
 
-    products  [blocks * 128, 2 * I] bfloat16, contiguous: gates, then what they let through
+    products  [blocks * size, 2 * I] bfloat16, contiguous: gates, then what they let through
     limit     clamp of the SwiGLU, see `silu_mul`
     hidden    rows of I channels that know their members; codes and scales are written
     """
     places, inner = hidden.codes.shape
-    head = hidden.first * SIZE
+    head = hidden.first * hidden.size
     columns = min(_COLUMNS, triton.next_power_of_2(inner))
     _gate_kernel[(places, triton.cdiv(inner, columns))](
         products, hidden.member, hidden.codes.view(torch.uint8), hidden.scales, limit, head,

@@ -6,7 +6,7 @@ import torch
 from jit_kernels.checks import ShapeError
 from jit_kernels.expert_blocks import block_limit, expert_blocks
 from jit_kernels.grouped_moe import grouped_moe
-from jit_kernels.grouped_moe.sorted_rows import SIZE, SortedRows, likely_blocks
+from jit_kernels.grouped_moe.sorted_rows import SortedRows, block_size, likely_blocks
 from jit_kernels.streamed_moe import streamed_moe
 from tests.jit_kernels.kernels.experts import chosen_experts, fp8_experts
 from tests.testing.compare import Bounds, assert_close
@@ -38,28 +38,33 @@ def test_rows_that_are_codes_already_are_not_changed() -> None:
     assert_close(got.float(), want.float(), Bounds(atol=3e-4, rtol=6e-2, cosine=0.999))
 
 
-def test_regions_hold_their_scales_column_by_column() -> None:
-    scales = torch.arange(3 * SIZE * 2).float()
-    rows = SortedRows(torch.empty(3 * SIZE, 256), scales, torch.empty(0), 1)
+@pytest.mark.parametrize("size", [64, 128])
+def test_regions_hold_their_scales_column_by_column(size: int) -> None:
+    scales = torch.arange(3 * size * 2).float()
+    rows = SortedRows(torch.empty(3 * size, 256), scales, torch.empty(0), 1, size)
 
     head, tail = rows.region_scales()
 
-    assert (head.shape, head.stride()) == ((SIZE, 2), (1, SIZE))
-    assert (tail.shape, tail.stride()) == ((2 * SIZE, 2), (1, 2 * SIZE))
-    assert head[0].tolist() == [0.0, SIZE]
-    assert tail[0].tolist() == [2 * SIZE, 4 * SIZE]
+    assert (head.shape, head.stride()) == ((size, 2), (1, size))
+    assert (tail.shape, tail.stride()) == ((2 * size, 2), (1, 2 * size))
+    assert head[0].tolist() == [0.0, size]
+    assert tail[0].tolist() == [2 * size, 4 * size]
 
 
-@pytest.mark.parametrize("pairs", [6, 600, 6144, 24576, 49152, 98304])
+def test_blocks_are_small_where_experts_have_few_rows_each() -> None:
+    assert [block_size(tokens * 6, 256) for tokens in (1, 4096, 4097)] == [64, 64, 128]
+
+
+@pytest.mark.parametrize("pairs", [6, 600, 6144, 24576, 24582, 49152, 98304])
 def test_even_and_smooth_spreads_stay_below_the_likely_number_of_blocks(pairs: int) -> None:
-    likely = likely_blocks(pairs, 256)
+    likely, size = likely_blocks(pairs, 256), block_size(pairs, 256)
     even = torch.randint(0, 256, (pairs, 1))
     uneven = torch.multinomial(torch.rand(256) + 0.05, pairs, replacement=True)[:, None]
 
     for experts in (even, uneven):
-        used = int((expert_blocks(experts, num_experts=256, size=SIZE).expert >= 0).sum())
+        used = int((expert_blocks(experts, num_experts=256, size=size).expert >= 0).sum())
         assert used <= likely
-    assert likely <= block_limit(pairs, 256, SIZE) * 1.3 + 32
+    assert likely <= block_limit(pairs, 256, size) * 1.3 + 32
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:

@@ -92,10 +92,11 @@ def _sorted_run(
 ) -> Tensor:
     """Make the products of `jit_kernels.grouped_moe.triton_backend.run`, and nothing else."""
     from jit_kernels.expert_blocks.reference import expert_blocks
-    from jit_kernels.grouped_moe.sorted_rows import CHANNELS, SIZE, SortedRows
+    from jit_kernels.grouped_moe.sorted_rows import CHANNELS, SortedRows, block_size
 
     count, width, inner = parts.sizes
-    blocks = expert_blocks(experts, count, SIZE)
+    size = block_size(experts.numel(), count)
+    blocks = expert_blocks(experts, count, size)
     places = blocks.slots.shape[0]
     for weight, scales, depth in (
         (parts.gate_up, parts.gate_up_scales, width),
@@ -103,7 +104,7 @@ def _sorted_run(
     ):
         codes = torch.empty((places, depth), dtype=torch.float8_e4m3fn)
         row_scales = torch.empty(places * depth // CHANNELS)
-        rows = SortedRows(codes, row_scales, blocks.member, min(first, places // SIZE))
+        rows = SortedRows(codes, row_scales, blocks.member, min(first, places // size), size)
         out = torch.empty((places, weight.shape[1]), dtype=torch.bfloat16)
         product(rows, weight, scales, out)
     return torch.zeros(x.shape, dtype=out_dtype)
@@ -147,7 +148,7 @@ def _module(seen: list[Seen]) -> ModuleType:
     made.fp8_mqa_logits, made.fp8_paged_mqa_logits = mqa_logits, paged
     made.get_paged_mqa_logits_metadata = metadata
     made.get_num_sms = lambda: PROCESSORS
-    made.set_mk_alignment_for_contiguous_layout = lambda size: None
+    made.set_mk_alignment_for_contiguous_layout = lambda size: seen.append(("blocks of", size))
     return made
 
 

@@ -6,7 +6,7 @@ import torch
 from jit_kernels.bf16_linear import reference as bf16_reference
 from jit_kernels.fp8_linear import reference as fp8_reference
 from jit_kernels.grouped_moe import reference as moe_reference
-from jit_kernels.grouped_moe.sorted_rows import SIZE
+from jit_kernels.grouped_moe.sorted_rows import LARGE, SMALL
 from jit_kernels.quant_fp8.reference import quantise_rows
 from jit_kernels.vendor_library import why_no_deep_gemm
 from tests.jit_kernels.kernels.experts import chosen_experts, fp8_experts
@@ -136,11 +136,12 @@ def test_routed_experts_equal_the_reference(rows: int) -> None:
     assert_close(got, want, Bounds(atol=1e-1, rtol=5e-2, cosine=0.9995))
 
 
-def test_a_spread_that_needs_more_blocks_than_likely_comes_out_right() -> None:
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_a_spread_that_needs_more_blocks_than_likely_comes_out_right(size: int) -> None:
     """Every expert but one has one row more than whole blocks."""
     from jit_kernels.grouped_moe import deep_gemm_backend
 
-    counts = [SIZE + 1] * 40
+    counts = [size + 1] * 40
     experts = torch.repeat_interleave(torch.arange(40), torch.tensor(counts))[:, None]
     experts = experts[torch.randperm(len(experts))]
     x, parts = torch.randn(len(experts), 512).bfloat16(), fp8_experts(40, 512, 256)

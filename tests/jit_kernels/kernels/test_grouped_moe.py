@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from jit_kernels.grouped_moe import cuda_backend, reference, triton_backend
-from jit_kernels.grouped_moe.sorted_rows import SIZE, SortedRows
+from jit_kernels.grouped_moe.sorted_rows import SortedRows
 from tests.jit_kernels.kernels.experts import chosen_experts, fp8_experts
 from tests.jit_kernels.kernels.sizes import with_large
 from tests.testing.compare import Bounds, assert_close
@@ -54,16 +54,20 @@ def test_blocks_in_either_region_and_experts_elsewhere_come_out_alike(first: int
 @pytest.mark.gpu
 @pytest.mark.parametrize("inner", [128, 384, 2048, 3072])
 @pytest.mark.parametrize("first", [0, 1, 3])
-def test_gates_in_cuda_differ_from_those_in_triton_by_rounding(inner: int, first: int) -> None:
-    rows = 3 * SIZE
+@pytest.mark.parametrize("size", [64, 128])
+def test_gates_in_cuda_differ_from_those_in_triton_by_rounding(
+    size: int, inner: int, first: int
+) -> None:
+    rows = 3 * size
     products = torch.randn(rows, 2 * inner).bfloat16() * 3.0
     member = torch.full((rows,), -1, dtype=torch.int32)
     # A block with few rows, a full one, and one that nobody wants.
-    member[:37], member[SIZE : 2 * SIZE] = 4, 5
+    member[:37], member[size : 2 * size] = 4, 5
 
     def gated(run: triton_backend.Gate) -> torch.Tensor:
         codes = torch.full((rows, inner), 255, dtype=torch.uint8).view(torch.float8_e4m3fn)
-        hidden = SortedRows(codes, torch.full((rows * inner // 128,), torch.nan), member, first)
+        scales = torch.full((rows * inner // 128,), torch.nan)
+        hidden = SortedRows(codes, scales, member, first, size)
         run(products, LIMIT, hidden)
         assert codes.view(torch.uint8)[member < 0].eq(255).all()
         scales = torch.cat(hidden.region_scales()).repeat_interleave(128, 1)
