@@ -112,11 +112,14 @@ def _sorted_run(
 
 def _module(seen: list[Seen]) -> ModuleType:
     made: Any = ModuleType("deep_gemm")
+    # Of blocks of rows, as it was told, one after the other.
+    sizes: list[int] = []
 
     def product(name: str) -> Callable[..., None]:
         def run(rows: Any, weight: Any, out: Tensor, *more: Any, **options: Any) -> None:
             tensors = [*_flat(rows), *_flat(weight), out, *_flat(more)]
-            seen.append((name, *map(_kind, tensors), *sorted(options.items())))
+            told = sizes[-1:] if name.startswith("m_grouped") else ()
+            seen.append((name, *map(_kind, tensors), *told, *sorted(options.items())))
             out.zero_()
 
         return run
@@ -148,7 +151,7 @@ def _module(seen: list[Seen]) -> ModuleType:
     made.fp8_mqa_logits, made.fp8_paged_mqa_logits = mqa_logits, paged
     made.get_paged_mqa_logits_metadata = metadata
     made.get_num_sms = lambda: PROCESSORS
-    made.set_mk_alignment_for_contiguous_layout = lambda size: seen.append(("blocks of", size))
+    made.set_mk_alignment_for_contiguous_layout = sizes.append
     return made
 
 
