@@ -10,6 +10,7 @@ from jit_kernels.registry import Backend, select
 
 __all__ = ["copy_units"]
 
+# Bytes that are moved as one number.
 WORD = 8
 
 _MODULE = "jit_kernels.copy_units"

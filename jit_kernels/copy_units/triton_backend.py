@@ -4,6 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
+from jit_kernels.copy_units import WORD
 from jit_kernels.triton_launch import prepared
 
 WORDS = 1024
@@ -30,9 +31,9 @@ def copy_units(pool: torch.Tensor, pairs: torch.Tensor) -> None:
     count = pairs.shape[1]
     if not layers or not count:
         return
-    _kernel[(triton.cdiv(size // 8, WORDS), count, layers)](
+    _kernel[(triton.cdiv(size // WORD, WORDS), count, layers)](
         *(pool, pairs.contiguous(), count, units),
-        UNIT=size // 8,
+        UNIT=size // WORD,
         WORDS=WORDS,
         num_warps=4,
     )

@@ -16,12 +16,7 @@ from jit_kernels.cuda_device import why_no_hopper, why_no_triton
 from jit_kernels.expert_blocks import block_limit
 from jit_kernels.expert_weights.forms import Fp8Experts
 from jit_kernels.grouped_moe import triton_backend
-from jit_kernels.grouped_moe.sorted_rows import (
-    CHANNELS,
-    SortedRows,
-    block_size,
-    likely_blocks,
-)
+from jit_kernels.grouped_moe.sorted_rows import CHANNELS, SortedRows, block_size, likely_blocks
 from jit_kernels.registry import Backend, select
 
 _MODULE = "jit_kernels.grouped_moe"

@@ -131,7 +131,7 @@ class CudaModelRunner:
         else:
             step = self._launch_decode(decode)
             if decode is not plan:
-                run_saves(plan, self._pools)
+                run_saves(plan, decode, self._pools)
         self._buffers.keep_sampled(None if step.ahead is None else step.ahead.tokens)
         return step
 

@@ -28,7 +28,7 @@ def as_decode(plan: StepPlan) -> StepPlan | None:
         return None
     if (plan.sampled != np.arange(rows)).any():
         return None
-    own = _own_saves(plan)
+    own = _is_own(plan)
     window = plan.save_window[own]
     return replace(
         plan,
@@ -41,20 +41,19 @@ def as_decode(plan: StepPlan) -> StepPlan | None:
     )
 
 
-def run_saves(plan: StepPlan, pools: KvPools) -> None:
-    """Copy what rows have after their only token to the resume points that are made there."""
-    own = _own_saves(plan)
-    extra = np.flatnonzero(plan.save_ring != plan.ring[plan.save_row])
-    if not len(extra):
-        return
+def run_saves(plan: StepPlan, decode: StepPlan, pools: KvPools) -> None:
+    """Copy what rows have after their only token to the resume points that are made there.
+
+    decode  what `as_decode` made of the plan
+    """
+    extra = ~_is_own(plan)
     rows, target = plan.save_row[extra], plan.save_window[extra]
-    source = plan.save_window[own][rows]
-    kept = target != 0
+    source, kept = decode.save_window[rows], target != 0
     pools.copy_swa_pages([*zip(source[kept].tolist(), target[kept].tolist(), strict=True)])
     rings = zip(plan.ring[rows].tolist(), plan.save_ring[extra].tolist(), strict=True)
     pools.copy_rings([*rings])
 
 
-def _own_saves(plan: StepPlan) -> np.ndarray:
-    """Return which saves are into the rows' own rings, one a row, in their order."""
-    return np.flatnonzero(plan.save_ring == plan.ring[plan.save_row])
+def _is_own(plan: StepPlan) -> np.ndarray:
+    """Return which saves are into the rows' own rings, one a row, in their order: [m] bool."""
+    return plan.save_ring == plan.ring[plan.save_row]

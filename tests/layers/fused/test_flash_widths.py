@@ -145,9 +145,7 @@ def networks(request: pytest.FixtureRequest) -> Networks:
             network = FusedV4(CONFIG, DEVICE, experts=form, deterministic=deterministic)
             fill_dummy(network, 5)
             made.append(network)
-        found = Networks(*made, *(run(network, cold) for network in made))
-    made.clear()
-    return found
+        return Networks(*made, *(run(network, cold) for network in made))
 
 
 def run(network: FusedV4, script: Script) -> Tensor:

@@ -80,8 +80,10 @@ class _Noting:
 def test_resume_points_get_what_their_rows_have() -> None:
     plan, pools = repeated(), _Noting()
     assert plan.save_row.tolist() == [0, 0, 1, 1]
+    decode = as_decode(plan)
+    assert decode is not None
 
-    run_saves(plan, pools)  # pyright: ignore[reportArgumentType]
+    run_saves(plan, decode, pools)  # pyright: ignore[reportArgumentType]
 
     (first, one, second, two) = plan.save_ring.tolist()
     assert pools.rings == [(first, one), (second, two)]
@@ -98,7 +100,7 @@ def test_without_resume_points_nothing_is_copied() -> None:
     decode = as_decode(plan)
     assert decode is not None
 
-    run_saves(decode, pools)  # pyright: ignore[reportArgumentType]
+    run_saves(decode, decode, pools)  # pyright: ignore[reportArgumentType]
 
     assert not pools.swa
     assert not pools.rings
