@@ -9,6 +9,10 @@ two launches that all multiprocessors share: one multiplies pieces of the channe
 tokens. 0 switches them off. The first of them reads `fn`, and the second `base`, `scale` and the
 gain of the norm, before the launches before have ended, which therefore must not write them.
 
+`fn` is multiplied as two bfloat16 parts, 16 bits and a sign: logits of order one differ by 1e-5
+from those of float32, a hundredth of what TF32 differs by, in which DeepGEMM multiplies it
+(`tf32_hc_prenorm_gemm`). A third part takes 120 us more for 16,384 tokens of 7,168 channels.
+
 A token's bits do not depend on its company: how its channels are split and in which order they are
 summed follows from their number alone, and the two launches do it as clusters do.
 """

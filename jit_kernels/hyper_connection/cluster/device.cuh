@@ -110,8 +110,7 @@ __device__ inline float2 read_or_zero(const float *from, bool reads) {
     return value;
 }
 
-// Read 16 bytes past the L1 cache: what this thread wrote, or what was written before the launch
-// before this one.
+// Read 16 bytes past the L1 cache: what was written before the launch before this one.
 __device__ inline uint4 read_settled(const void *from) {
     uint4 value;
     asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -5,21 +5,32 @@
 
 // Sums of a line that a multiplier has in turn.
 constexpr int CHAINS = 2;
+// bfloat16 parts of a number of `fn`: 16 bits and a sign.
+constexpr int PARTS = 2;
 
-// A multiplier's rows of `fn`, of every number three bfloat16 parts, as products take them: of each
-// stream and each 16 channels, a lane has two and two of one line.
+// Split two numbers into their parts, the highest first.
+__device__ __forceinline__ void split_pair(float2 f, unsigned (&parts)[PARTS]) {
+#pragma unroll
+    for (int p = 0; p < PARTS; p++) {
+        parts[p] = pack(f.x, f.y);
+        f.x -= low_of(parts[p]);
+        f.y -= high_of(parts[p]);
+    }
+}
+
+// A multiplier's rows of `fn` as products take them: of each stream and each 16 channels, a lane
+// has two and two numbers of one line.
 template <int EIGHTS>
 struct Weights {
     static constexpr int ROWS = EIGHTS == 1 ? STREAMS : LINES;
-    unsigned parts[STREAMS][STEPS][EIGHTS][3][2];
+    unsigned parts[STREAMS][STEPS][EIGHTS][PARTS][2];
 
     __device__ void split(int stream, int eight, int word, float2 f) {
+        unsigned pairs[PARTS];
+        split_pair(f, pairs);
 #pragma unroll
-        for (int p = 0; p < 3; p++) {
-            const unsigned pair = pack(f.x, f.y);
-            parts[stream][word / 2][eight][p][word % 2] = pair;
-            f.x -= low_of(pair);
-            f.y -= high_of(pair);
+        for (int p = 0; p < PARTS; p++) {
+            parts[stream][word / 2][eight][p][word % 2] = pairs[p];
         }
     }
 };
@@ -56,7 +67,7 @@ __device__ __forceinline__ void multiply_streams(const Weights<EIGHTS> &weights,
             load_matrices(a[next % 2], (at ^ next % STEPS * 32) + next / STEPS * STREAM_BYTES);
         }
 #pragma unroll
-        for (int p = 2; p >= 0; p--) {
+        for (int p = PARTS - 1; p >= 0; p--) {
 #pragma unroll
             for (int eight = 0; eight < EIGHTS; eight++) {
                 multiply(sums[i % CHAINS][eight], x, weights.parts[stream][step][eight][p]);

@@ -16,12 +16,11 @@ constexpr int FEW = 256, PIECES = MAX_RANKS * MULTIPLIERS;
 constexpr int SENT = 32;
 constexpr int PIECE_WARPS = 8, PIECE_THREADS = PIECE_WARPS * 32;
 
-// 4,096 channels: a piece is 32 of each stream. Of `fn` the least parts are multiplied first.
+// 4,096 channels: a piece is 32 of each stream.
 struct Narrow {
     static constexpr int WIDTH = SLICE * MAX_RANKS, BLOCK = SLICE;
     // Products of 16 channels each, so many of a stream; sums of a line, which they take in turn.
     static constexpr int PRODUCTS = STREAMS * STEPS, RUN = STEPS, CHAINS = ::CHAINS;
-    static constexpr bool LEAST_FIRST = true;
     // Pieces and tiles of a unit; pieces of a block, at most, and its tokens.
     static constexpr int PAIR = 2, TILES = 1, MOST = 4, SPAN = 64;
     // Of a thread of the second launch.
@@ -38,11 +37,10 @@ struct Narrow {
     }
 };
 
-// 7,168 channels: a piece is 224 of one stream. Of `fn` the highest parts are multiplied first.
+// 7,168 channels: a piece is 224 of one stream.
 struct Broad {
     static constexpr int WIDTH = WIDE * MAX_RANKS, BLOCK = WIDE;
     static constexpr int PRODUCTS = WIDE_STEPS, CHAINS = 1;
-    static constexpr bool LEAST_FIRST = false;
     static constexpr int PAIR = 1, TILES = 4, MOST = 1, SPAN = 128;
     static constexpr int TOKEN_REGISTERS = 96;
 
@@ -67,8 +65,8 @@ struct PieceMemory {
     static constexpr int UNITS = Shape::MOST / Shape::PAIR * SIDE;
     // Tokens begin an odd multiple of 16 bytes apart: those of a matrix are read without conflict.
     static constexpr int PART = Shape::PRODUCTS * 32, TOKEN = Shape::PAIR * PART + 16;
-    // What lanes take for products: of two and two channels of a line one of three parts.
-    uint2 weights[Shape::MOST][Shape::PRODUCTS][EIGHTS][3][32];
+    // What lanes take for products: of two and two channels of a line one of the parts.
+    uint2 weights[Shape::MOST][Shape::PRODUCTS][EIGHTS][PARTS][32];
     unsigned char tokens[UNITS][UNIT * TOKEN];
     unsigned long long there[UNITS];
 };
@@ -97,7 +95,7 @@ __device__ inline float2 read_weight(const float *from, bool reads) {
     return value;
 }
 
-// Split pieces of `fn` into three parts each; the whole block, a warp every eighth product.
+// Split pieces of `fn` into parts; the whole block, a warp every eighth product.
 template <class Shape, int EIGHTS>
 __device__ inline void keep_weights(const Call &call, int piece, int pieces, int warp,
                                     PieceMemory<Shape, EIGHTS> &memory) {
@@ -118,17 +116,13 @@ __device__ inline void keep_weights(const Call &call, int piece, int pieces, int
         for (int i = 0; i < STEP * EIGHTS; i++) {
             const int nth = begin + i / EIGHTS * PIECE_WARPS, eight = i % EIGHTS;
             if (nth >= count) break;
-            float2(&f)[2] = asked[i / EIGHTS][eight];
+            const float2(&f)[2] = asked[i / EIGHTS][eight];
+            unsigned near[PARTS], far[PARTS];
+            split_pair(f[0], near);
+            split_pair(f[1], far);
 #pragma unroll
-            for (int p = 0; p < 3; p++) {
-                unsigned pairs[2];
-#pragma unroll
-                for (int word = 0; word < 2; word++) {
-                    pairs[word] = pack(f[word].x, f[word].y);
-                    f[word].x -= low_of(pairs[word]);
-                    f[word].y -= high_of(pairs[word]);
-                }
-                (&memory.weights[0][0])[nth][eight][p][lane] = {pairs[0], pairs[1]};
+            for (int p = 0; p < PARTS; p++) {
+                (&memory.weights[0][0])[nth][eight][p][lane] = {near[p], far[p]};
             }
         }
     }
@@ -198,7 +192,7 @@ __device__ inline void hand_over(
 // Multiply a unit's pieces by eight lines of `fn`; `weights` are those of its first piece.
 template <class Shape, int EIGHTS, class Memory>
 __device__ inline void multiply_unit(const Call &call, int place, int first, int eight,
-                                     const uint2 (*weights)[Shape::PRODUCTS][EIGHTS][3][32],
+                                     const uint2 (*weights)[Shape::PRODUCTS][EIGHTS][PARTS][32],
                                      const unsigned char *tokens) {
     constexpr int CHAINS = Shape::CHAINS, TILES = Shape::TILES, PAIR = Shape::PAIR;
     constexpr int SERIES = TILES * PAIR * CHAINS;
@@ -214,12 +208,11 @@ __device__ inline void multiply_unit(const Call &call, int place, int first, int
                                     (product + chain) * 32);
         }
 #pragma unroll
-        for (int p = 0; p < 3; p++) {
+        for (int p = PARTS - 1; p >= 0; p--) {
 #pragma unroll
             for (int i = 0; i < SERIES; i++) {
                 const int chain = i % CHAINS, piece = i / CHAINS % PAIR, tile = i / (CHAINS * PAIR);
-                const uint2 pairs =
-                    weights[piece][product + chain][eight][Shape::LEAST_FIRST ? 2 - p : p][lane];
+                const uint2 pairs = weights[piece][product + chain][eight][p][lane];
                 multiply(sums[tile][piece][chain], x[i], {pairs.x, pairs.y});
             }
         }

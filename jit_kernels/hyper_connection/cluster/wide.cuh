@@ -1,6 +1,5 @@
-// Streams of 7,168 channels, 448 a block. Three parts of each number of `fn` are more than the
-// registers hold: the least of them lies in shared memory, and of tiles there are few slots. A
-// multiplier has half of the block's channels of one stream.
+// Streams of 7,168 channels, 448 a block. A multiplier has half of the block's channels of one
+// stream.
 #pragma once
 
 #include "courier.cuh"
@@ -9,8 +8,6 @@
 constexpr int WIDE = 448, WIDE_STREAM = WIDE / STRIP * STRIP_BYTES;
 // Products of a multiplier, 16 channels each; groups of eight channels of a row.
 constexpr int WIDE_STEPS = WIDE / 2 / 16, ROW_EIGHTS = WIDE / 8;
-// Of the last products the second part of `fn` is in shared memory as well.
-constexpr int KEPT_STEPS = WIDE_STEPS - 1;
 static_assert(MULTIPLIERS == 2 * STREAMS && WIDE_STEPS * 32 == WIDE);
 constexpr int WIDE_MULTIPLIER_REGISTERS = 200, WIDE_MIXER_REGISTERS = 72;
 static_assert(2 * WIDE_MULTIPLIER_REGISTERS + WIDE_MIXER_REGISTERS + OTHER_REGISTERS ==
@@ -20,11 +17,11 @@ template <int EIGHTS>
 struct WideShared {
     // A slot is filled anew as soon as its tile is mixed: squares of that next tile may come before
     // this one is normed.
-    static constexpr int COUNT = EIGHTS == 1 ? 3 : 2, NORM_COUNT = COUNT + 1;
+    static constexpr int COUNT = 3, NORM_COUNT = COUNT + 1;
     static constexpr int STREAM = WIDE_STREAM;
     unsigned char streams[COUNT][STREAMS * STREAM];
-    uint2 least[MULTIPLIERS][WIDE_STEPS][EIGHTS][32];
-    uint2 middle[MULTIPLIERS][WIDE_STEPS - KEPT_STEPS][EIGHTS][32];
+    // Of two tiles what is mixed and not yet normed.
+    alignas(16) __nv_bfloat16 kept[2][TOKENS][WIDE];
     alignas(16) float gain[WIDE];
     alignas(16) Parts parts;
     float told[COUNT][TOKENS][TOLD];
@@ -55,21 +52,20 @@ struct WideShared {
 };
 static_assert(sizeof(WideShared<3>) <= 227 * 1024 && sizeof(WideShared<1>) <= 227 * 1024);
 
-// A multiplier's rows of `fn`, as products take them; of three parts the least is in shared memory,
-// where each lane finds its own.
+// A multiplier's rows of `fn`, as products take them.
 template <int EIGHTS>
 struct WideWeights {
     static constexpr int ROWS = EIGHTS == 1 ? STREAMS : LINES;
-    unsigned high[WIDE_STEPS][EIGHTS][2], middle[KEPT_STEPS][EIGHTS][2];
+    unsigned parts[WIDE_STEPS][EIGHTS][PARTS][2];
 
     // While one eight lines are split, the next are on their way.
-    __device__ void load(const Call &call, const Part &part, WideShared<EIGHTS> &shared, int nth) {
+    __device__ void load(const Call &call, const Part &part, int nth) {
         float2 asked[2][WIDE_STEPS][2];
         read(call, part, nth, 0, asked[0]);
 #pragma unroll
         for (int eight = 0; eight < EIGHTS; eight++) {
             if (eight + 1 < EIGHTS) read(call, part, nth, eight + 1, asked[(eight + 1) % 2]);
-            keep(shared, nth, eight, asked[eight % 2]);
+            keep(eight, asked[eight % 2]);
         }
     }
 
@@ -85,53 +81,26 @@ struct WideWeights {
         }
     }
 
-    __device__ __forceinline__ void keep(WideShared<EIGHTS> &shared, int nth, int eight,
-                                         const float2 (&f)[WIDE_STEPS][2]) {
-        const int lane = threadIdx.x % 32;
+    __device__ __forceinline__ void keep(int eight, const float2 (&f)[WIDE_STEPS][2]) {
 #pragma unroll
-        for (int step = 0; step < WIDE_STEPS; step++) {
-            unsigned(&mine)[2] = high[step][eight], second[2], third[2];
-            split(f[step][0], mine[0], second[0], third[0]);
-            split(f[step][1], mine[1], second[1], third[1]);
-            shared.least[nth][step][eight][lane] = {third[0], third[1]};
-            if (step < KEPT_STEPS) {
-                middle[step][eight][0] = second[0];
-                middle[step][eight][1] = second[1];
-            } else {
-                shared.middle[nth][step - KEPT_STEPS][eight][lane] = {second[0], second[1]};
-            }
+        for (int i = 0; i < WIDE_STEPS * 2; i++) {
+            unsigned pairs[PARTS];
+            split_pair(f[i / 2][i % 2], pairs);
+#pragma unroll
+            for (int p = 0; p < PARTS; p++) parts[i / 2][eight][p][i % 2] = pairs[p];
         }
     }
 
     // Multiply 16 channels.
-    __device__ __forceinline__ void multiply_step(const WideShared<EIGHTS> &shared, int nth,
-                                                  int step, const unsigned (&x)[4],
+    __device__ __forceinline__ void multiply_step(int step, const unsigned (&x)[4],
                                                   float (&sums)[EIGHTS][4]) const {
-        const int lane = threadIdx.x % 32;
 #pragma unroll
-        for (int eight = 0; eight < EIGHTS; eight++) multiply(sums[eight], x, high[step][eight]);
+        for (int p = PARTS - 1; p >= 0; p--) {
 #pragma unroll
-        for (int eight = 0; eight < EIGHTS; eight++) {
-            if (step < KEPT_STEPS) {
-                multiply(sums[eight], x, middle[step][eight]);
-            } else {
-                const uint2 second = shared.middle[nth][step - KEPT_STEPS][eight][lane];
-                multiply(sums[eight], x, {second.x, second.y});
+            for (int eight = 0; eight < EIGHTS; eight++) {
+                multiply(sums[eight], x, parts[step][eight][p]);
             }
         }
-#pragma unroll
-        for (int eight = 0; eight < EIGHTS; eight++) {
-            const uint2 third = shared.least[nth][step][eight][lane];
-            multiply(sums[eight], x, {third.x, third.y});
-        }
-    }
-
-    // Split two numbers into three parts each.
-    static __device__ void split(float2 f, unsigned &first, unsigned &second, unsigned &third) {
-        first = pack(f.x, f.y);
-        const float x = f.x - low_of(first), y = f.y - high_of(first);
-        second = pack(x, y);
-        third = pack(x - low_of(second), y - high_of(second));
     }
 };
 
@@ -148,7 +117,7 @@ __device__ inline void run_wide_multiplier(const Call &call, const Part &part,
         return ((step % 4 < 2 ? near : far) ^ step % 4 * 32) + step / 4 * STRIP_BYTES;
     };
     WideWeights<EIGHTS> weights;
-    weights.load(call, part, shared, nth);
+    weights.load(call, part, nth);
     Turn<WideShared<EIGHTS>::COUNT> turn;
     Turn<1> parts;
 #pragma unroll 1
@@ -163,7 +132,7 @@ __device__ inline void run_wide_multiplier(const Call &call, const Part &part,
         for (int step = 0; step < WIDE_STEPS; step++) {
             const unsigned(&x)[4] = a[step % 2];
             if (step + 1 < WIDE_STEPS) load_matrices(a[(step + 1) % 2], streams + at(step + 1));
-            weights.multiply_step(shared, nth, step, x, sums);
+            weights.multiply_step(step, x, sums);
             add_squares(squares, x);
         }
         await_phase(&shared.added, parts.phase ^ 1);
@@ -195,11 +164,11 @@ __device__ inline void keep_gain(const Call &call, const Part &part, float (&gai
     __syncwarp();
 }
 
-// Mix and store a mixer's tokens of a tile; return squares of them, a lane those of the token with
-// its own number modulo four.
+// Mix a mixer's tokens of a tile; store them, or keep them until they are normed and return squares
+// of them, a lane those of the token with its own number modulo four.
 template <bool NORM, class Memory>
-__device__ inline float mix_wide_tile(const Call &call, const Part &part, const Memory &shared,
-                                      int slot, int first, int token) {
+__device__ inline float mix_wide_tile(const Call &call, const Part &part, Memory &shared, int slot,
+                                      int first, int token, __nv_bfloat16 (*kept)[WIDE]) {
     float squares[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
@@ -211,33 +180,33 @@ __device__ inline float mix_wide_tile(const Call &call, const Part &part, const 
             const WideEight mine(j);
             const uint4 x = mix_token<WIDE_STREAM>(
                 shared.streams[slot] + place_of(first + i, mine.eight), gates);
-            if (NORM) squares[i] += mine.exists ? squares_of(x) : 0.0f;
-            store_if(to + mine.eight * 8, x, mine.exists && token + i < call.tokens);
+            if constexpr (NORM) {
+                squares[i] += mine.exists ? squares_of(x) : 0.0f;
+                if (mine.exists) *reinterpret_cast<uint4 *>(&kept[i][mine.eight * 8]) = x;
+            } else {
+                store_if(to + mine.eight * 8, x, mine.exists && token + i < call.tokens);
+            }
         }
     }
     return NORM ? fold_four(squares) : 0.0f;
 }
 
-// Norm a mixer's tokens where they were stored: registers do not hold them for so long.
-__device__ inline void norm_stored(const Call &call, const Part &part, int token, float4 factors,
-                                   const float (&gains)[WIDE]) {
+// Norm and store what a mixer kept of its tokens.
+__device__ inline void norm_kept(const Call &call, const Part &part, int token, float4 factors,
+                                 const __nv_bfloat16 (*kept)[WIDE], const float (&gains)[WIDE]) {
     const float each[EACH] = {factors.x, factors.y, factors.z, factors.w};
 #pragma unroll
     for (int j = 0; j < LANE_EIGHTS; j++) {
         const WideEight mine(j);
         __nv_bfloat16 *const to =
             call.mixed + (long long)token * call.width + part.first + mine.eight * 8;
-        uint4 x[EACH] = {};
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            if (mine.exists && token + i < call.tokens) x[i] = read_settled(to + i * call.width);
-        }
         const float4 *const from = reinterpret_cast<const float4 *>(gains + mine.eight * 8);
         const float4 a = from[0], b = from[1];
         const float gain[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
-            store_if(to + i * call.width, norm_channels(x[i], each[i], gain),
+            const uint4 x = *reinterpret_cast<const uint4 *>(&kept[i][mine.eight * 8]);
+            store_if(to + i * call.width, norm_channels(x, each[i], gain),
                      mine.exists && token + i < call.tokens);
         }
     }
@@ -256,8 +225,9 @@ __device__ inline void run_wide_mixer(const Call &call, const Part &part,
     for (int tile = 0; tile < part.tiles + NORM; tile++) {
         if (tile < part.tiles) {
             await_phase(&shared.gated[turn.slot], turn.phase);
-            const float squares = mix_wide_tile<NORM>(call, part, shared, turn.slot, first,
-                                                part.token(tile) + first);
+            const float squares =
+                mix_wide_tile<NORM>(call, part, shared, turn.slot, first, part.token(tile) + first,
+                                    shared.kept[mixing.slot] + first);
             if constexpr (NORM) shared.folded[mixing.slot][nth][lane] = squares;
             __syncwarp();
             if (lane == 0) arrive(&shared.mixed[turn.slot]);
@@ -268,7 +238,8 @@ __device__ inline void run_wide_mixer(const Call &call, const Part &part,
             await_phase(&shared.factored[norming.slot], norming.phase);
             const float4 factors =
                 *reinterpret_cast<const float4 *>(&shared.factors[norming.slot][first]);
-            norm_stored(call, part, part.token(tile - 1) + first, factors, shared.gain);
+            norm_kept(call, part, part.token(tile - 1) + first, factors,
+                      shared.kept[norming.slot] + first, shared.gain);
             norming.advance();
         }
     }
