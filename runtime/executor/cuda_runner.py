@@ -119,12 +119,17 @@ class CudaModelRunner:
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> CudaStep:
-        """Launch the plan's copies, its forward pass, and its sampling where it is ahead."""
+        """Launch the plan's copies, its forward pass, and its sampling where it is ahead.
+
+        Raises ValueError for a plan that is fed and no decode step can compute.
+        """
         if self._unread is not None:
             self._unread.own_logits()
             self._unread = None
         run_copies(plan, self._pools)
         decode = plan if plan.phase is Phase.DECODE else as_decode(plan)
+        if decode is None and plan.feed is not None:
+            raise ValueError("only steps of one token a row, all of them sampled, can be fed")
         if decode is None:
             logits = self._network.prefill(build_batch(plan), self._pools)
             step = CudaStep(plan, logits, self._sampler)

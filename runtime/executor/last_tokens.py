@@ -1,4 +1,4 @@
-"""Prompts that are cached but for their last token decode it: no step of theirs is a prefill.
+"""Prompts that are cached but for their last token decode it, alone or beside rows that decode.
 
 That is what a repeated prompt leaves to compute, and one decode step does it at the price of
 a token, as a graph, where launching a prefill takes the host longer than the device.

@@ -81,6 +81,14 @@ class DecodeSet:
         self._last_token[request.row] = token
         self._changed = True
 
+    @property
+    def samples_ahead(self) -> bool:
+        """Whether the next step will sample ahead."""
+        self._refresh()
+        if self._overlap and self._hosted:
+            self._hosted = [sample for sample in self._hosted if sample.needs_host]
+        return self._overlap and not self._hosted
+
     def needs_page(self) -> list[Request]:
         """Return the rows whose next position opens a new full page."""
         page = self._residency.spec.page_size
@@ -109,18 +117,13 @@ class DecodeSet:
         residency = self._residency
         for request in self._at_boundary(residency.spec.swa_page_size):
             residency.open_window(request, request.scheduled + 1)
-        step = Step(self._assemble(), self._active, self._rows)
+        step = Step(self._assemble(), self._active, self._rows, len(self._active))
         positions = step.plan.positions
         residency.table.length[self._rows] = positions
         for request in self._active:
             request.scheduled += 1
         self._changed |= bool((positions >= self._limit).any())
         return step
-
-    def _samples_ahead(self) -> bool:
-        if self._overlap and self._hosted:
-            self._hosted = [sample for sample in self._hosted if sample.needs_host]
-        return self._overlap and not self._hosted
 
     def _feed(self) -> np.ndarray | None:
         """Return which entry of the step in flight each row is fed from; None: none is."""
@@ -164,5 +167,5 @@ class DecodeSet:
             positions=start + 1,
             prompt_logprobs=[],
             feed=feed,
-            sample_ahead=self._samples_ahead(),
+            sample_ahead=self.samples_ahead,
         )

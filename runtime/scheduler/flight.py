@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from runtime.executor.step_plan import Phase, StepHandle, StepPlan
+from runtime.executor.step_plan import StepHandle, StepPlan
 from runtime.scheduler.request import Request
 
 
@@ -35,6 +35,7 @@ class Step:
 
     requests    of the rows, in order; some may have ended since the step was planned
     rows        [n] int64 their lines in the request table then
+    decoding    how many of them decode; the rest, which come after them, are chunks of prompts
     twins       waiting requests that are sampled from a row's logits, after the rows' own entries
     handle      once launched
     launched_s  when that was
@@ -43,16 +44,18 @@ class Step:
     plan: StepPlan
     requests: list[Request]
     rows: np.ndarray
+    decoding: int
     twins: list[Request] = field(default_factory=list[Request])
     handle: StepHandle | None = None
     launched_s: float = 0.0
 
     @property
     def joining(self) -> list[Request]:
-        """The requests whose first token comes with this prefill step, and who go on after it."""
-        if self.plan.phase is Phase.DECODE:
+        """The requests whose first token comes with this step, and who go on after it."""
+        if self.decoding == len(self.requests):
             return []
-        return [r for r in map(self.requests.__getitem__, self._sampled_rows) if r.has_more]
+        first = [self.requests[row] for row in self._sampled_rows if row >= self.decoding]
+        return [request for request in first if request.has_more]
 
     @property
     def entries(self) -> dict[int, int]:

@@ -35,6 +35,7 @@ from runtime.scheduler.endings import Endings
 from runtime.scheduler.flight import Step
 from runtime.scheduler.grammar_gate import GrammarGate, Grammars
 from runtime.scheduler.integrity import IntegrityWatch
+from runtime.scheduler.joint_step import joint_step
 from runtime.scheduler.prefill import PrefillPlanner
 from runtime.scheduler.queue import WaitingQueue
 from runtime.scheduler.refusals import refusal_of
@@ -326,19 +327,34 @@ class Scheduler:
     # --- planning
 
     def _plan(self) -> Step | None:
-        """Return the next step: prefill and decode take turns when both have work."""
-        prefill_first = self._last_phase is Phase.DECODE
-        if self._to_compute and (prefill_first or not self.decoding.active):
-            return self._plan_prefill()
+        """Return the next step: prefill and decode take turns when both have work.
+
+        Prompts of which only the last token is left need no turn: they join those that decode.
+        """
+        chunks = self._to_compute
+        if self._may_join:
+            chunks = [r for r in chunks if not self._planner.is_last_token(r)]
+        if chunks and (self._last_phase is Phase.DECODE or not self.decoding.active):
+            return self._plan_prefill(chunks)
         self._find_decode_pages()
         if self.decoding.active:
-            self._last_phase = Phase.DECODE
-            return self.decoding.plan()
-        return self._plan_prefill() if self._to_compute else None
+            return self._plan_decode()
+        return self._plan_prefill(self._to_compute) if self._to_compute else None
 
-    def _plan_prefill(self) -> Step:
+    def _plan_prefill(self, prefills: list[Request]) -> Step:
         self._last_phase = Phase.PREFILL
-        return self._planner.plan(self._to_compute)
+        return self._planner.plan(prefills)
+
+    def _plan_decode(self) -> Step:
+        self._last_phase = Phase.DECODE
+        last = [r for r in self._to_compute if self._may_join and self._planner.is_last_token(r)]
+        step = self.decoding.plan()
+        return joint_step(step, self._planner.plan(last)) if last else step
+
+    @property
+    def _may_join(self) -> bool:
+        """Whether the next decode step can take along prompts' last tokens."""
+        return bool(self.decoding.active) and self.decoding.samples_ahead
 
     @property
     def _to_compute(self) -> list[Request]:

@@ -62,6 +62,18 @@ class PrefillPlanner:
         """
         return self._assemble(self._cut(prefills))
 
+    def is_last_token(self, request: Request) -> bool:
+        """Whether all that is left of a prompt is a token that a decode step can take along."""
+        state, at = request.sample, request.scheduled
+        return (
+            0 < at == request.target - 1
+            and request.window_from == 0
+            and request.write_from <= at
+            and state.sampling.max_new_tokens > 0
+            and not state.needs_host
+            and not self._waiting.twins(request)
+        )
+
     def _cut(self, prefills: list[Request]) -> list[_Chunk]:
         budget = self._chunk_tokens if self._chunk_tokens > 0 else sum(r.total for r in prefills)
         chunks: list[_Chunk] = []
@@ -136,7 +148,7 @@ class PrefillPlanner:
             prompt_logprobs=spans,
             sample_ahead=ahead,
         )
-        return Step(plan, requests, rows, list(twins))
+        return Step(plan, requests, rows, 0, list(twins))
 
 
 def _span(row: int, chunk: _Chunk) -> PromptLogprobSpan | None:

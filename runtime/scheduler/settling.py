@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from runtime.executor.step_plan import Phase, StepResult
+from runtime.executor.step_plan import StepResult
 from runtime.scheduler.decode import DecodeSet
 from runtime.scheduler.endings import Endings
 from runtime.scheduler.flight import Step
@@ -44,18 +44,10 @@ class Settling:
     def step(self, step: Step, result: StepResult, *, now_s: float, elapsed_s: float) -> None:
         """Settle a step whose result came at `now_s`, `elapsed_s` after it could begin."""
         self._now_s = now_s
-        if step.plan.phase is Phase.DECODE:
+        if step.decoding:
             self._decode(step, result)
-            return
-        # Not `scheduled`: the next chunk may be in flight.
-        ends: list[int] = (step.plan.chunk_start + step.plan.chunk_len).tolist()
-        self._stats.prefill_step(
-            step.requests,
-            tokens=len(step.plan.input_ids),
-            pending_tokens=sum(r.target - e for r, e in zip(step.requests, ends, strict=True)),
-            elapsed_s=elapsed_s,
-        )
-        self._prefill(step, result, ends)
+        if step.decoding < len(step.requests):
+            self._prefill(step, result, elapsed_s)
 
     def held(self, requests: list[Request], result: StepResult, *, now_s: float) -> None:
         """Have held requests go on with the tokens that were sampled for them."""
@@ -64,12 +56,21 @@ class Settling:
             self._decoding.resume(request, result.token_ids[k])
             self._take_token(request, result, k)
 
-    def _prefill(self, step: Step, result: StepResult, ends: list[int]) -> None:
-        spans = step.plan.prompt_logprobs
+    def _prefill(self, step: Step, result: StepResult, elapsed_s: float) -> None:
+        requests, plan = step.requests[step.decoding :], step.plan
+        # Not `scheduled`: the next chunk may be in flight.
+        ends: list[int] = (plan.chunk_start + plan.chunk_len)[step.decoding :].tolist()
+        self._stats.prefill_step(
+            requests,
+            tokens=len(plan.input_ids) - step.decoding,
+            pending_tokens=sum(r.target - e for r, e in zip(requests, ends, strict=True)),
+            elapsed_s=elapsed_s,
+        )
+        spans = plan.prompt_logprobs
         for span, logprobs in zip(spans, result.prompt_logprobs, strict=True):
             step.requests[span.row].prompt_logprobs.append(logprobs)
         entries = step.entries
-        for request, end in zip(step.requests, ends, strict=True):
+        for request, end in zip(requests, ends, strict=True):
             request.committed = end
             done = end == request.target
             k = entries.get(request.id)
@@ -105,7 +106,7 @@ class Settling:
     def _decode(self, step: Step, result: StepResult) -> None:
         self._decoding.settled(step, result)
         taken = 0
-        for k, request in enumerate(step.requests):
+        for k, request in enumerate(step.requests[: step.decoding]):
             if request.status is not Status.DECODE:
                 continue  # it ended with the step before: this token is one too many
             taken += 1

@@ -11,7 +11,7 @@ It computes inside `launch`, as a device does in its own order: what was launche
 import numpy as np
 
 from mem_cache.spec import PoolSizes, TreeSpec
-from runtime.executor.step_plan import HeldRow, Phase, StepPlan, StepResult
+from runtime.executor.step_plan import HeldRow, StepPlan, StepResult
 from runtime.messages import TokenLogprobs
 
 RING_ROWS = 8
@@ -173,8 +173,10 @@ class TokenRunner:
         """Return the input ids, with those that the step before drew."""
         if plan.feed is None:
             return plan.input_ids
-        if plan.phase is not Phase.DECODE or self._last is None or self._last.drawn is None:
+        if self._last is None or self._last.drawn is None:
             raise OrderFault("a row is fed from a step that did not sample ahead")
+        if (plan.chunk_len != 1).any():
+            raise OrderFault("a step of chunks is fed")
         if plan.input_ids[plan.feed >= 0].any():
             raise OrderFault("a row that is fed has an input id as well")
         drawn = np.array([*self._last.drawn.token_ids, 0])

@@ -126,6 +126,37 @@ def test_prompts_that_are_cached_but_for_their_last_token_decode(
     assert [*ask_twice(exact.runner(*graphs))] == told
 
 
+@pytest.mark.parametrize("graphs", [(), (4,)])
+def test_cached_prompts_that_join_rows_in_flight_say_the_same(
+    exact: FusedRig, graphs: tuple[int, ...]
+) -> None:
+    _, again, _ = ask_twice(exact.runner(*graphs))
+    runner = exact.runner(*graphs)
+    rig = Rig(SIZES, spec=TreeSpec(), rows=ROWS, chunk=2048, runner=runner, overlap=True)
+    texts = [prompt(length, length) for length in (20, 256, 257)]
+    for text in texts:
+        rig.send(text, 6, ignore_eos=True)
+    rig.run()
+    talker = rig.send(prompt(30, 1), 30, ignore_eos=True)
+    rig.turn_until(lambda: len(rig.tokens(talker)) == 4)
+    begun = len(rig.plans)
+    beside = [rig.send(text, 6, ignore_eos=True) for text in texts]
+    rig.run()
+
+    assert [rig.tokens(request) for request in beside] == again
+    assert [len(plan.input_ids) for plan in rig.plans[begun:] if plan.phase is Phase.PREFILL] == [4]
+    rig.assert_conserved()
+
+
+def test_a_step_of_chunks_cannot_be_fed(fused: FusedRig) -> None:
+    _, plans = serve(fused.runner(), (20, 30), 2)
+    plan = copied(plans[:1])[0]
+    plan.feed = np.zeros(2, dtype=np.int64)
+
+    with pytest.raises(ValueError, match="one token a row"):
+        fused.runner().launch(plan)
+
+
 def test_one_graph_is_replayed_at_three_lengths(fused: FusedRig) -> None:
     """Positions, pages and rings differ; the graph, and the buffers it reads, do not."""
     replayed, plain = fused.runner(2), fused.runner()

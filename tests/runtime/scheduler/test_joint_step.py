@@ -1,0 +1,234 @@
+"""Cached prompts take part in decode steps with their last token, and nobody can tell."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from mem_cache.spec import PoolSizes
+from runtime.executor.last_tokens import as_decode
+from runtime.executor.step_plan import Phase, StepPlan
+from runtime.messages import Logprobs
+from tests.testing.scheduler_rig import Rig
+from tests.testing.token_runner import expected_output
+
+AMPLE = PoolSizes(full_pages=200, swa_pages=200, rings=60)
+VOCAB = 50
+LONG = [i * i % VOCAB for i in range(37)]
+SHORT = [7, 3, 9, 1]
+TALK = [5, 4, 3, 2, 1]
+
+
+def cached(*prompts: list[int], overlap: bool = True, rows: int = 4, chunk: int = 16) -> Rig:
+    """Return an idle scheduler that has these prompts in its tree."""
+    rig = Rig(AMPLE, overlap=overlap, rows=rows, chunk=chunk)
+    for prompt in prompts:
+        rig.send(prompt, 2)
+        rig.run()
+    rig.plans.clear()
+    return rig
+
+
+def talking(rig: Rig, new: int = 60, **options: object) -> int:
+    """Have a request decode, three tokens of it told."""
+    request = rig.send(TALK, new, **options)  # pyright: ignore[reportArgumentType]
+    rig.turn_until(lambda: len(rig.tokens(request)) == 3)
+    rig.plans.clear()
+    return request
+
+
+def joint(rig: Rig) -> list[StepPlan]:
+    """Return the steps of one token a row, of several rows, that save resume points."""
+    plans = [plan for plan in rig.plans if plan.phase is Phase.PREFILL]
+    return [p for p in plans if len(p.chunk_len) > 1 and (p.chunk_len == 1).all()]
+
+
+def test_cached_prompts_join_the_rows_that_decode() -> None:
+    rig = cached(LONG, SHORT)
+    talker = talking(rig)
+    computed, waited = rig.runner.computed_tokens, rig.runner.steps - rig.runner.overlapped
+    first, second = rig.send(LONG, 6), rig.send(SHORT, 9)
+    rig.scheduler.turn()
+
+    (plan,) = rig.plans
+    assert plan.phase is Phase.PREFILL
+    assert plan.chunk_len.tolist() == [1, 1, 1]
+    assert plan.chunk_start.tolist()[1:] == [len(LONG) - 1, len(SHORT) - 1]
+    assert plan.feed is not None
+    assert plan.feed.tolist() == [0, -1, -1]
+    assert plan.sampled.tolist() == [0, 1, 2]
+    assert plan.sample_ahead
+    rig.scheduler.turn()
+    assert rig.plans[-1].phase is Phase.DECODE
+    assert rig.plans[-1].feed is not None
+    assert rig.plans[-1].feed.tolist() == [0, 1, 2]
+    rig.run()
+
+    for request, prompt, new in ((talker, TALK, 60), (first, LONG, 6), (second, SHORT, 9)):
+        assert rig.tokens(request) == expected_output(prompt, new, VOCAB)
+    assert [rig.cached(first), rig.cached(second)] == [len(LONG) - 1, len(SHORT) - 1]
+    # Nobody waited for a step of somebody else's.
+    assert [plan.phase for plan in rig.plans[1:]] == [Phase.DECODE] * (len(rig.plans) - 1)
+    # The prompts' last tokens, and all that were sampled.
+    assert rig.runner.computed_tokens - computed == 2 + (60 - 3) + 6 + 9
+    assert rig.runner.steps - rig.runner.overlapped == waited
+    rig.assert_conserved()
+
+
+def test_a_joint_step_is_one_that_a_device_decodes() -> None:
+    rig = cached(LONG, SHORT)
+    talking(rig)
+    rig.send(LONG, 6)
+    rig.send(SHORT, 9)
+    rig.scheduler.turn()
+
+    (plan,) = joint(rig)
+    decode = as_decode(plan)
+
+    assert decode is not None
+    assert decode.feed is plan.feed
+    assert decode.save_ring.tolist() == plan.ring.tolist()
+    assert (decode.save_window == plan.window).all()
+    # Beside the rows' own there is a resume point of each prompt's end.
+    assert sorted(plan.save_row.tolist()) == [0, 1, 1, 2, 2]
+    assert plan.page_table.shape == (3, 5)
+    assert plan.page_table[2, 1:].tolist() == [0, 0, 0, 0]
+
+
+def test_whoever_repeats_a_prompt_that_joined_starts_from_what_it_left() -> None:
+    rig = cached(LONG)
+    talking(rig)
+    request = rig.send(LONG, 5)
+    rig.run()
+    assert joint(rig)
+    history = [*LONG, *rig.tokens(request)]
+
+    for tail in ([], [8, 8, 8]):
+        again = rig.send([*history, *tail], 4)
+        rig.run()
+        assert rig.tokens(again) == expected_output([*history, *tail], 4, VOCAB)
+        assert rig.cached(again) >= len(history) - 1
+    rig.assert_conserved()
+
+
+def test_chunks_take_their_turns_while_last_tokens_join() -> None:
+    rig = cached(LONG, chunk=8)
+    talker = talking(rig)
+    fresh = [i * 7 % 41 for i in range(64)]
+    slow = rig.send(fresh, 4)
+    rig.scheduler.turn()
+    quick = rig.send(LONG, 4)
+    rig.run()
+
+    (plan,) = joint(rig)
+    assert len(plan.chunk_len) == 2
+    at = next(i for i, other in enumerate(rig.plans) if other is plan)
+    before, after = rig.plans[at - 1], rig.plans[at + 1]
+    assert before.input_ids.tolist() == fresh[:8]
+    assert after.input_ids.tolist() == fresh[8:16]
+    for request, prompt, new in ((talker, TALK, 60), (slow, fresh, 4), (quick, LONG, 4)):
+        assert rig.tokens(request) == expected_output(prompt, new, VOCAB)
+    rig.assert_conserved()
+
+
+def test_a_prompt_that_ends_with_its_first_token_leaves_as_it_came() -> None:
+    rig = cached(LONG, SHORT)
+    talker = talking(rig)
+    stops = expected_output(SHORT, 1, VOCAB)
+    single, stopped = rig.send(LONG, 1), rig.send(SHORT, 9, stop=tuple(stops))
+    rig.run()
+
+    assert joint(rig)
+    assert rig.tokens(single) == expected_output(LONG, 1, VOCAB)
+    assert rig.tokens(stopped) == stops
+    assert rig.tokens(talker) == expected_output(TALK, 60, VOCAB)
+    rig.assert_conserved()
+
+
+def test_a_token_that_fails_ends_its_request_alone() -> None:
+    rig = cached(LONG)
+    talker = talking(rig, 9)
+    (bad,) = expected_output(LONG, 1, VOCAB)
+    assert bad not in expected_output(TALK, 9, VOCAB)
+    rig.runner.fail_tokens.add(bad)
+    request = rig.send(LONG, 5)
+    rig.run()
+
+    assert joint(rig)
+    assert rig.outputs(request)[-1].finish == "error"
+    assert rig.tokens(talker) == expected_output(TALK, 9, VOCAB)
+    rig.assert_conserved()
+
+
+def test_who_leaves_while_a_joint_step_is_in_flight_harms_nobody() -> None:
+    rig = cached(LONG, SHORT)
+    talker = talking(rig)
+    gone, stays = rig.send(LONG, 6), rig.send(SHORT, 6)
+    rig.scheduler.turn()
+    assert joint(rig)
+    rig.abort(gone, talker)
+    rig.run()
+
+    assert rig.tokens(stays) == expected_output(SHORT, 6, VOCAB)
+    rig.assert_conserved()
+
+
+@pytest.mark.parametrize(
+    ("options", "joined"),
+    [
+        ({"logprobs": Logprobs(len(LONG) - 1)}, False),
+        ({"min_new": 2}, False),
+        ({"new": 0}, False),
+        ({}, True),
+    ],
+)
+def test_only_what_the_device_samples_alone_joins(options: dict[str, object], joined: bool) -> None:
+    rig = cached(LONG)
+    talker = talking(rig)
+    fields = {"new": 4, **options}
+    request = rig.send(LONG, **fields)  # pyright: ignore[reportArgumentType]
+    rig.run()
+
+    assert bool(joint(rig)) == joined
+    new = 0 if fields["new"] == 0 else 4
+    assert rig.tokens(request) == expected_output(LONG, new, VOCAB)
+    assert rig.tokens(talker) == expected_output(TALK, 60, VOCAB)
+    rig.assert_conserved()
+
+
+def test_nobody_joins_rows_that_the_host_samples() -> None:
+    rig = cached(LONG)
+    talker = talking(rig, logprobs=Logprobs(len(TALK)))
+    request = rig.send(LONG, 4)
+    rig.run()
+
+    assert not joint(rig)
+    assert rig.tokens(request) == expected_output(LONG, 4, VOCAB)
+    assert rig.tokens(talker) == expected_output(TALK, 60, VOCAB)
+
+
+def test_without_overlap_last_tokens_are_steps_of_their_own() -> None:
+    rig = cached(LONG, overlap=False)
+    talking(rig)
+    rig.send(LONG, 4)
+    rig.scheduler.turn()
+
+    assert not joint(rig)
+    assert rig.plans[0].phase is Phase.PREFILL
+    assert rig.plans[0].chunk_len.tolist() == [1]
+
+
+def test_arrays_of_a_joint_plan_are_of_the_dtypes_of_its_parts() -> None:
+    rig = cached(LONG)
+    talking(rig)
+    rig.scheduler.turn()
+    (decode,) = rig.plans
+    rig.send(LONG, 4)
+    rig.scheduler.turn()
+    (plan,) = joint(rig)
+
+    for field in dataclasses.fields(StepPlan):
+        was, now = getattr(decode, field.name), getattr(plan, field.name)
+        if isinstance(was, np.ndarray):
+            assert isinstance(now, np.ndarray)
+            assert now.dtype == was.dtype, field.name
