@@ -1,7 +1,8 @@
 """Request bodies: bounded, JSON, decoded straight into a typed struct; every fault is a 400.
 
-Decoding holds the interpreter, and with it every stream: long bodies are decoded one after the
-other, in a thread, and what would take a second is refused by its shape.
+Decoding holds the interpreter, and with it every stream. So of bodies that come at once each has a
+turn of the event loop, long ones are decoded one after the other in a thread, and what would take a
+second is refused by its shape.
 """
 
 import asyncio
@@ -17,10 +18,12 @@ from starlette.requests import ClientDisconnect, Request
 from runtime.errors import Aborted, BadRequest, QueueFull
 from runtime.server.errors import BodyTooLarge
 from runtime.server.fields import field_error
+from runtime.server.loop_turns import own_turn
 
 MAX_BODY_BYTES = 32 << 20
 # Each costs half a microsecond; 10,000 messages with calls and a thousand tools have fewer.
 MAX_PARTS = 1 << 19
+_SHORT_BODY_BYTES = 1 << 12
 _LONG_BODY_BYTES = 1 << 20
 _long_bodies = ThreadPoolExecutor(1, "body")
 # Of all the bodies that are on their way: slow senders of long ones would fill the memory.
@@ -67,6 +70,8 @@ async def read_body(request: Request, shape: type[_Shape]) -> _Shape:
     with _on_its_way.share() as share:
         body = await _read(request, share)
         if len(body) < _LONG_BODY_BYTES:
+            if len(body) > _SHORT_BODY_BYTES:
+                await own_turn()
             return decode(body, shape)
         return await asyncio.get_running_loop().run_in_executor(_long_bodies, decode, body, shape)
 

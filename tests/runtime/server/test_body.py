@@ -204,3 +204,30 @@ async def test_long_bodies_on_their_way_are_bounded_in_all(
     assert "retry-after" in refused.headers
     assert (await sending).status_code == 200
     assert (await server.post("/v1/completions", long)).status_code == 200
+
+
+@served()
+async def test_bodies_that_come_at_once_are_decoded_a_turn_each(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn, decoded, done = 0, list[int](), asyncio.Event()
+
+    async def count() -> None:
+        nonlocal turn
+        while not done.is_set():
+            turn += 1
+            await asyncio.sleep(0)
+
+    def noted(body: bytes, shape: type[CompletionBody]) -> CompletionBody:
+        decoded.append(turn)
+        return decode(body, shape)
+
+    monkeypatch.setattr("runtime.server.body.decode", noted)
+    counting = asyncio.create_task(count())
+    long = {"prompt": "x", "note": "x" * 20_000, "max_tokens": 1}
+    replies = await asyncio.gather(*(server.post("/v1/completions", long) for _ in range(6)))
+    done.set()
+    await counting
+
+    assert [reply.status_code for reply in replies] == [200] * 6
+    assert len(set(decoded)) == 6
