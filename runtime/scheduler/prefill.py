@@ -7,7 +7,7 @@ import numpy as np
 from mem_cache.spec import div_ceil
 from runtime.executor.step_plan import Phase, PromptLogprobSpan, StepPlan
 from runtime.scheduler.flight import Step
-from runtime.scheduler.prefill_shares import share_out
+from runtime.scheduler.prefill_shares import even_budget, share_out
 from runtime.scheduler.queue import WaitingQueue
 from runtime.scheduler.request import Request
 from runtime.scheduler.residency import Residency, Save
@@ -77,7 +77,8 @@ class PrefillPlanner:
     def _cut(self, prefills: list[Request]) -> list[_Chunk]:
         budget = self._chunk_tokens if self._chunk_tokens > 0 else sum(r.total for r in prefills)
         chunks: list[_Chunk] = []
-        shares = share_out(prefills, tokens=budget, logit_rows=self._logit_rows)
+        tokens = even_budget(prefills, budget)
+        shares = share_out(prefills, tokens=tokens, logit_rows=self._logit_rows)
         for request, end in self._within_context(shares):
             start = request.scheduled
             window = self._residency.table.window[request.row].copy()

@@ -10,11 +10,15 @@ one behind it would wait for all of that. Here, among prompts of equal urgency:
 - else whoever has fewest tokens left comes first, so that a short prompt is done after a step or
   two. What counts is the way to where a waiting request will start, if that is nearer than the end.
 
+A step takes no more than its share of what is there to compute, if all were as long.
+
 Urgency is priority, handed down: a prompt is as urgent as whoever waits for it. A prompt of less
 urgency gets what is left over. The rows of logits that prompts may want are shared in the same way.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 
 from mem_cache.spec import div_ceil
 from runtime.scheduler.request import Request
@@ -33,6 +37,26 @@ def share_out(
     for urgency in sorted({request.urgency for request in prefills}, reverse=True):
         step.serve([request for request in prefills if request.urgency == urgency])
     return [(r, step.ends[r.id]) for r in prefills if step.ends.get(r.id, 0) > r.scheduled]
+
+
+def even_budget(prefills: Sequence[Request], budget: int) -> int:
+    """Return how many tokens the next step computes if all steps that are needed are as long.
+
+    prefills  each with something left to compute
+    budget    tokens that a step may compute
+
+    Full steps and a last one of what they leave over would end no sooner, and their prompts later.
+    Rounded to whole prompts, the shortest first, where that takes no step more.
+    """
+    left = sorted(request.target - request.scheduled for request in prefills)
+    whole = [0, *accumulate(left)]
+    steps = div_ceil(whole[-1], budget)
+    even = div_ceil(whole[-1], steps)
+    at = bisect_left(whole, even)
+    below, above = whole[at - 1], whole[at]
+    if above > budget and 2 * below >= even and whole[-1] - below <= (steps - 1) * budget:
+        return below
+    return min(budget, above)
 
 
 def logits_wanted(request: Request, start: int, end: int) -> int:

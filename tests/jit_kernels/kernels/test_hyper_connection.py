@@ -14,11 +14,11 @@ from jit_kernels.hyper_connection import (
     triton_backend,
     triton_post,
 )
+from tests.jit_kernels.kernels.mixes import EPS, exact_post, in_two_parts, mix_all, weights
 from tests.jit_kernels.kernels.sizes import with_large
 from tests.testing.compare import Bounds, assert_close
 from tests.testing.rows import assert_rows_independent
 
-EPS = {"norm_eps": 1e-6, "hc_eps": 1e-6}
 SHAPES = with_large(
     [(1, 4, 5), (18, 4, 24), (2, 3, 130)],
     [
@@ -42,31 +42,9 @@ def small_tiles(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(triton_backend, "LAG_TOKENS", 16)
 
 
-def weights(count: int, width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return fn, base and scale; logits are of order one."""
-    rows = (2 + count) * count
-    fn = torch.randn(rows, count * width) * (count * width) ** -0.5
-    return fn, torch.randn(rows), torch.randn(3)
-
-
 def bounds(dtype: torch.dtype) -> Bounds:
     """Return one step of the result's type, and what float32 sums differ by."""
     return Bounds(atol=1e-5, rtol=1e-5) if dtype == torch.float32 else Bounds(1e-5, 2.0**-7)
-
-
-def in_two_parts(fn: torch.Tensor) -> torch.Tensor:
-    """Return in float64 what two bfloat16 parts are of `fn`."""
-    high = fn.bfloat16().float()
-    return high.double() + (fn - high).bfloat16().double()
-
-
-def exact_post(
-    x: torch.Tensor, fn: torch.Tensor, base: torch.Tensor, scale: torch.Tensor
-) -> torch.Tensor:
-    """Return `post` computed in float64."""
-    count, flat = x.shape[1], x.double().flatten(1)
-    logits = flat @ fn.double().T / (flat.square().mean(1, keepdim=True) + 1e-6).sqrt()
-    return 2 * torch.sigmoid(logits * scale[1] + base)[:, count : 2 * count].float()
 
 
 @BACKENDS
@@ -231,21 +209,6 @@ def test_a_token_of_nan_harms_no_other(width: int) -> None:
     for mine_now, before in zip(got, want, strict=True):
         assert torch.equal(mine_now[others], before[others])
     assert got[0][37].isnan().all()
-
-
-def mix_all(
-    backend: ModuleType,
-    x: torch.Tensor,
-    mine: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    gain: torch.Tensor,
-) -> list[torch.Tensor]:
-    """Return what `mhc_pre`, `mhc_pre_norm` and `mhc_head` give, the norm as `composed` has it."""
-    normed = composed if backend is reference else backend
-    return [
-        *backend.mhc_pre(x, *mine, iterations=20, **EPS),
-        *normed.mhc_pre_norm(x, *mine, gain, iterations=20, **EPS),
-        backend.mhc_head(x, mine[0][:4], mine[1][:4], mine[2][:1], **EPS),
-    ]
 
 
 def assert_mixed_alike(got: list[torch.Tensor], want: list[torch.Tensor]) -> None:

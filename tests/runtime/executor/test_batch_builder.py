@@ -14,10 +14,10 @@ INT32 = {"page_table", "window", "ring", "save_ring", "save_window"}
 
 
 def plans() -> list[StepPlan]:
-    """Plans of two prompts, the second one in two chunks, and their decode steps."""
+    """Plans of two prompts, the second one in several chunks, and their decode steps."""
     rig = Rig(PoolSizes(40, 40, 10), chunk=16)
-    rig.send(list(range(10)), 3)
-    rig.send(list(range(20, 35)), 3)
+    rig.send(list(range(5)), 9)
+    rig.send(list(range(20, 50)), 3)
     rig.run()
     return rig.plans
 
@@ -35,8 +35,8 @@ def test_every_field_has_its_type_and_the_values_of_the_plan() -> None:
 def test_the_last_token_of_each_sampled_row_gets_logits() -> None:
     first, *rest = plans()
 
-    assert first.chunk_len.tolist() == [10, 6]
-    assert build_batch(first).logit_tokens.tolist() == [9]
+    assert first.chunk_len.tolist() == [5, 11]
+    assert build_batch(first).logit_tokens.tolist() == [4]
     decode = next(plan for plan in rest if len(plan.samples) == 2)
     assert build_batch(decode).logit_tokens.tolist() == [0, 1]
 
@@ -53,7 +53,7 @@ def test_prompt_positions_follow_the_sampled_rows_in_the_order_of_the_spans() ->
 
     batch = build_batch(plan)
 
-    assert batch.logit_tokens.tolist() == [15, 11, 12, 13, 0, 1]
+    assert batch.logit_tokens.tolist() == [15, 6, 7, 8, 0, 1]
 
 
 def test_a_step_may_want_no_logits_at_all() -> None:

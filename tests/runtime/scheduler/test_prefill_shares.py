@@ -8,7 +8,7 @@ import pytest
 from mem_cache.spec import PoolSizes, TreeSpec
 from runtime.executor.step_plan import Phase
 from runtime.messages import Generate, Logprobs, Sampling, pack_ids
-from runtime.scheduler.prefill_shares import logits_wanted, share_out
+from runtime.scheduler.prefill_shares import even_budget, logits_wanted, share_out
 from runtime.scheduler.request import Request, Status
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
@@ -39,6 +39,46 @@ def shares(*requests: Request, tokens: int = 100, logit_rows: int = 1000) -> lis
     """Return the tokens that each one gets, by id."""
     out = share_out(requests, tokens=tokens, logit_rows=logit_rows)
     return [(request.id, end - request.scheduled) for request, end in out]
+
+
+@pytest.mark.parametrize(
+    ("left", "expected"),
+    [
+        ([40], 40),
+        ([500], 100),
+        ([10] * 10, 100),
+        ([10] * 12, 60),
+        ([10] * 21, 70),
+        ([9] * 12, 54),
+        ([30, 80], 30),
+        ([500, 10, 10], 100),
+        ([60, 60], 60),
+        ([50, 51], 50),
+        ([30, 71], 30),
+        ([20, 81], 100),
+        ([98, 99], 98),
+        ([40, 90, 95], 40),
+        ([40, 99, 99, 62], 100),
+        ([99, 2], 100),
+        ([1], 1),
+    ],
+)
+def test_steps_of_what_is_left_are_about_as_long_and_of_whole_prompts(
+    left: list[int], expected: int
+) -> None:
+    prefills = [admitted(7 + n, ident=k, done=7) for k, n in enumerate(left)]
+
+    assert even_budget(prefills, 100) == expected
+
+
+def test_half_of_many_short_prompts_are_served_before_the_last_step() -> None:
+    rig = Rig(AMPLE, spec=SPEC, rows=30, chunk=100)
+    for seed in range(21):
+        rig.send(prompt_of(seed, 10), 1)
+    rig.run()
+
+    steps = [p for p in rig.plans if p.phase is Phase.PREFILL]
+    assert [len(p.input_ids) for p in steps] == [70, 70, 70]
 
 
 def test_one_alone_gets_everything() -> None:
