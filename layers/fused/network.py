@@ -8,7 +8,7 @@ deterministic: then a token has the same bits alone or in company, in any chunki
 prefilled.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -24,7 +24,7 @@ from layers.fused.decode_step import DecodeRows, DecodeStep, score_slices
 from layers.fused.expert_form import ExpertForm
 from layers.fused.experts import FusedExperts, expert_workspace
 from layers.fused.linear import Bf16Linear, Product
-from layers.fused.prefill_pieces import Capture, Parts, PrefillPieces
+from layers.fused.prefill_pieces import Capture, Parts, PrefillPieces, announced
 from layers.fused.prefill_rows import token_rows
 from layers.fused.prefill_step import PrefillStep
 from layers.fused.side_stream import SideStream
@@ -201,18 +201,22 @@ class FusedV4:
         self._head = Bf16Linear(width, {"head": vocab}, device=device, invariant=deterministic)
 
     @torch.inference_mode()
-    def prefill(self, batch: ForwardBatch, pools: KvPools) -> Tensor:
+    def prefill(
+        self, batch: ForwardBatch, pools: KvPools, *, halfway: Callable[[], None] | None = None
+    ) -> Tensor:
         """Run a step of chunks and return the logits of `batch.logit_tokens`, [k, vocab] float32.
 
-        batch  in host memory: the host does not wait for the device
+        batch    in host memory: the host does not wait for the device
+        halfway  called when half of the layers are launched
 
         Finished records, windows and compress states are written to `pools`.
         """
         step = PrefillStep(batch, pools, self.config, self._rope, deterministic=self.deterministic)
+        layers = announced(self._layers, halfway or (lambda: None))
         if self._pieces is not None and self._pieces.hold(step):
-            streams = self._pieces.streams(step)
+            streams = self._pieces.streams(step, layers)
         else:
-            streams = self._streams(step)
+            streams = self._streams(step, layers)
         return self._logits(streams.index_select(0, step.logit_tokens))
 
     @torch.inference_mode()
@@ -226,7 +230,7 @@ class FusedV4:
             step = DecodeStep(
                 rows, pools, self.config, self._rope, deterministic=self.deterministic
             )
-        return self._logits(self._streams(step))
+        return self._logits(self._streams(step, self._layers))
 
     @torch.inference_mode()
     def capture_prefill(self, sizes: Sequence[int], capture: Capture) -> None:
@@ -300,9 +304,9 @@ class FusedV4:
         found = {one.sizes: one for layer in self._layers for one in layer.products()}
         return [*found.values()]
 
-    def _streams(self, step: FusedStep) -> Tensor:
+    def _streams(self, step: FusedStep, layers: Iterable[FusedLayer]) -> Tensor:
         streams = self._embedded(step.input_ids)
-        for layer in self._layers:
+        for layer in layers:
             streams = layer(streams, step)
         return streams
 

@@ -10,16 +10,18 @@ that they work in.
 """
 
 import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from layers.fused.step import FusedStep, TokenInputs
 
-__all__ = ["PIECE_SIZES", "Capture", "Layer", "Parts", "PrefillPieces"]
+__all__ = ["PIECE_SIZES", "Capture", "Layer", "Parts", "PrefillPieces", "announced"]
+
+AnyLayer = TypeVar("AnyLayer")
 
 # Up to 64 tokens a step takes as long as reading the weights does, and more are padded by half at
 # most. Beyond the last, the device is as busy as the host that launches op by op.
@@ -107,6 +109,14 @@ class _Room:
         )
 
 
+def announced(layers: Sequence[AnyLayer], halfway: Callable[[], None]) -> Iterator[AnyLayer]:
+    """Yield the layers; `halfway` is called between the first half of them and the second."""
+    half = (len(layers) + 1) // 2
+    yield from layers[:half]
+    halfway()
+    yield from layers[half:]
+
+
 class PrefillPieces:
     """The graphs of a network's small prefill steps."""
 
@@ -143,8 +153,11 @@ class PrefillPieces:
         """Say whether a step is small enough."""
         return 0 < step.input_ids.shape[0] <= self._sizes[-1]
 
-    def streams(self, step: FusedStep) -> Tensor:
-        """Run a step and return its streams [T, N, d], there until the next step."""
+    def streams(self, step: FusedStep, layers: Iterable[Layer]) -> Tensor:
+        """Run a step and return its streams [T, N, d], there until the next step.
+
+        layers  those of the graphs, asked for as their turn comes
+        """
         count = step.input_ids.shape[0]
         size = self._sizes[bisect.bisect_left(self._sizes, count)]
         room = self._room.first(count)
@@ -156,7 +169,7 @@ class PrefillPieces:
             self._room.ids[count:size].zero_()
             self._room.out[count:size].zero_()
         *pieces, last = self._graphs[size]
-        for piece, layer in zip(pieces, self._layers, strict=True):
+        for piece, layer in zip(pieces, layers, strict=True):
             piece.replay()
             _, projected = room.parts[layer.ratio]
             room.out.copy_(layer.attend(projected, step))

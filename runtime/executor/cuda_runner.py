@@ -7,7 +7,7 @@ To launch a step, the host does not wait for the device. A step that is sampled 
 its tokens there for the step after it, and the host hears of them when it asks for the result.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -31,8 +31,13 @@ __all__ = ["CudaModelRunner", "CudaStep", "FusedNetwork"]
 class FusedNetwork(Protocol):
     """What `layers.fused.network.FusedV4` is to a runner."""
 
-    def prefill(self, batch: ForwardBatch, pools: KvPools) -> Tensor:
-        """Run a step of chunks that lies in host memory; return the logits asked for, [k, V]."""
+    def prefill(
+        self, batch: ForwardBatch, pools: KvPools, *, halfway: Callable[[], None] | None = None
+    ) -> Tensor:
+        """Run a step of chunks that lies in host memory; return the logits asked for, [k, V].
+
+        halfway  called when half of it is launched
+        """
         ...
 
     def decode(self, rows: DecodeRows, pools: KvPools) -> Tensor:
@@ -62,9 +67,20 @@ class FusedNetwork(Protocol):
 class CudaStep(ForwardedStep):
     """A step in flight on the device; its result is waited for."""
 
-    def __init__(self, plan: StepPlan, logits: Tensor, sampler: Sampler) -> None:
-        """Note where in the device's work the logits are there; sample, if it is ahead."""
+    def __init__(
+        self,
+        plan: StepPlan,
+        logits: Tensor,
+        sampler: Sampler,
+        *,
+        half: torch.cuda.Event | None = None,
+    ) -> None:
+        """Note where in the device's work the logits are there; sample, if it is ahead.
+
+        half  recorded in the middle of the step; None: the next step is planned at once
+        """
         super().__init__(plan, logits, sampler)
+        self._half = half
         self._event = torch.cuda.Event() if logits.is_cuda else None
         if self._event is not None:
             self._event.record()
@@ -78,6 +94,11 @@ class CudaStep(ForwardedStep):
     def forwarded(self) -> bool:
         """Whether the forward pass is over."""
         return self._event is None or self._event.query()
+
+    @property
+    def halfway(self) -> bool:
+        """Whether half of the forward pass is over."""
+        return self._half is None or self._half.query()
 
     def own_logits(self) -> None:
         """Copy the logits, if they are still to be read, out of memory that graphs write again."""
@@ -131,8 +152,7 @@ class CudaModelRunner:
         if decode is None and plan.feed is not None:
             raise ValueError("only steps of one token a row, all of them sampled, can be fed")
         if decode is None:
-            logits = self._network.prefill(build_batch(plan), self._pools)
-            step = CudaStep(plan, logits, self._sampler)
+            step = self._launch_prefill(plan)
         else:
             step = self._launch_decode(decode)
             if decode is not plan:
@@ -143,6 +163,12 @@ class CudaModelRunner:
     def sample(self, rows: list[HeldRow]) -> StepResult:
         """Sample rows that steps have held, and whose masks are known now."""
         return sample_held(rows, self._sampler)
+
+    def _launch_prefill(self, plan: StepPlan) -> CudaStep:
+        half = torch.cuda.Event() if self._buffers.on_cuda else None
+        record = None if half is None else half.record
+        logits = self._network.prefill(build_batch(plan), self._pools, halfway=record)
+        return CudaStep(plan, logits, self._sampler, half=half)
 
     def _launch_decode(self, plan: StepPlan) -> CudaStep:
         count = len(plan.input_ids)

@@ -89,6 +89,11 @@ class DecodeBuffers:
         self._index.copy_(torch.from_numpy(self._own))
         self._fed_by = 0
 
+    @property
+    def on_cuda(self) -> bool:
+        """Whether they are on a CUDA device."""
+        return self._head.is_cuda
+
     def first(self, count: int) -> DecodeRows:
         """Return the inputs of `count` rows; what was filled in is read when this runs.
 

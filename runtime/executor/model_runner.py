@@ -69,6 +69,11 @@ class ForwardedStep:
         """Whether the forward pass is over."""
         return True
 
+    @property
+    def halfway(self) -> bool:
+        """Whether it is time to plan the next step."""
+        return True
+
     @torch.inference_mode()
     def result(self) -> StepResult:
         """Sample the rows whose masks are known, and hold the others."""

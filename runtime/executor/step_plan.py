@@ -172,6 +172,11 @@ class StepHandle(Protocol):
         """Whether the forward pass is over: from then on, waiting for masks holds up the step."""
         ...
 
+    @property
+    def halfway(self) -> bool:
+        """Whether it is time to plan the next step, which begins when this one is over."""
+        ...
+
     def result(self) -> StepResult:
         """Wait for the logits, sample the rows whose masks are known now, and return it all."""
         ...

@@ -1,4 +1,4 @@
-"""The running set: one token per row and step, and who yields when pages run out."""
+"""The running set: one token per row and step."""
 
 import numpy as np
 

@@ -35,7 +35,7 @@ from runtime.scheduler.endings import Endings
 from runtime.scheduler.flight import Step
 from runtime.scheduler.grammar_gate import GrammarGate, Grammars
 from runtime.scheduler.integrity import IntegrityWatch
-from runtime.scheduler.joint_step import joint_step
+from runtime.scheduler.planning import Planning
 from runtime.scheduler.prefill import PrefillPlanner
 from runtime.scheduler.queue import WaitingQueue
 from runtime.scheduler.refusals import refusal_of
@@ -47,6 +47,9 @@ from runtime.scheduler.settling import Settling
 from runtime.scheduler.stats import Stats
 
 logger = logging.getLogger("umbra.scheduler")
+
+# Between two looks at a step that is not halfway.
+EARLY_POLL_S = 1e-3
 
 
 class Scheduler:
@@ -77,14 +80,13 @@ class Scheduler:
         self.decoding = DecodeSet(residency, overlap=settings.overlap)
         self.stats = Stats(residency, clock, decode_log_interval=settings.decode_log_interval)
         self._admission = Admission(self.waiting, residency, clock)
-        self._planner = PrefillPlanner(
+        self._planning = Planning(
             residency,
-            self.waiting,
-            chunk_tokens=settings.chunked_prefill_size,
-            logit_rows=settings.max_logit_rows,
-            context=settings.step_context,
-            samples=settings.step_samples,
-            overlap=settings.overlap,
+            prefills=self.prefills,
+            decoding=self.decoding,
+            planner=_planner(settings, residency, self.waiting),
+            land=self._land,
+            retract=self._retract,
         )
         self._gate = GrammarGate(grammars, self.waiting, self.decoding)
         self._replies = Replies()
@@ -109,7 +111,6 @@ class Scheduler:
             on_publish=self._admission.wake,
         )
         self._requests = self._endings.requests
-        self._last_phase = Phase.DECODE
         self._flight: Step | None = None
         self._settled_s = 0.0
         self._watch = IntegrityWatch(residency, every_step=settings.check_every_step)
@@ -130,16 +131,18 @@ class Scheduler:
         """Do one turn of the loop: launch one step at most, and settle the one in flight."""
         self.turned_s = self._clock()
         flight = self._flight
-        busy = bool(flight or self.prefills or len(self.decoding) or len(self.waiting))
-        for message in self._socket.receive(0.0 if busy else self.settings.idle_poll_s):
+        for message in self._socket.receive(self._patience_s):
             self._receive(message)
         if self._gate.active:
             self._hear_grammars()
+        if self._is_early:
+            self._reply()
+            return
         reserve = len(self.decoding) + len(self.decoding.joining)
         for request in self._admission.admit(self.prefills, reserve):
             request.times.admitted(self._clock())
             self.stats.recomputed(request)
-        step = self._plan()
+        step = self._planning.next_step()
         if step is not None:
             self._launch(step)
         self._land()
@@ -155,6 +158,20 @@ class Scheduler:
         elif not self._requests:
             self._watch.idle(self.turned_s)
 
+    @property
+    def _is_early(self) -> bool:
+        """Whether the step in flight has long to go: who comes meanwhile takes part in the next."""
+        step = self._flight
+        return step is not None and step.handle is not None and not step.handle.halfway
+
+    @property
+    def _patience_s(self) -> float:
+        """How long to wait for messages."""
+        if self._is_early:
+            return EARLY_POLL_S
+        busy = self._flight or self.prefills or len(self.decoding) or len(self.waiting)
+        return 0.0 if busy else self.settings.idle_poll_s
+
     def _launch(self, step: Step) -> None:
         self.step_started_s = step.launched_s = self._clock()
         step.handle = self._runner.launch(step.plan)
@@ -165,12 +182,13 @@ class Scheduler:
         self._flight = step
         self.decoding.follow(step)
 
-    def _land(self) -> None:
-        """Settle the step in flight, if there is one."""
+    def _land(self) -> bool:
+        """Settle the step in flight; return whether there was one."""
         step = self._flight
         if step is not None:
             self._fly(None)
             self._settle(step)
+        return step is not None
 
     def _settle(self, step: Step) -> None:
         """Wait for a step, and take in what it produced."""
@@ -326,59 +344,6 @@ class Scheduler:
 
     # --- planning
 
-    def _plan(self) -> Step | None:
-        """Return the next step: prefill and decode take turns when both have work.
-
-        Prompts of which only the last token is left need no turn: they join those that decode.
-        """
-        chunks = self._to_compute
-        if self._may_join:
-            chunks = [r for r in chunks if not self._planner.is_last_token(r)]
-        if chunks and (self._last_phase is Phase.DECODE or not self.decoding.active):
-            return self._plan_prefill(chunks)
-        self._find_decode_pages()
-        if self.decoding.active:
-            return self._plan_decode()
-        return self._plan_prefill(self._to_compute) if self._to_compute else None
-
-    def _plan_prefill(self, prefills: list[Request]) -> Step:
-        self._last_phase = Phase.PREFILL
-        return self._planner.plan(prefills)
-
-    def _plan_decode(self) -> Step:
-        self._last_phase = Phase.DECODE
-        last = [r for r in self._to_compute if self._may_join and self._planner.is_last_token(r)]
-        step = self.decoding.plan()
-        return joint_step(step, self._planner.plan(last)) if last else step
-
-    @property
-    def _may_join(self) -> bool:
-        """Whether the next decode step can take along prompts' last tokens."""
-        return bool(self.decoding.active) and self.decoding.samples_ahead
-
-    @property
-    def _to_compute(self) -> list[Request]:
-        """The prefills of which some is in no step yet."""
-        return [request for request in self.prefills if request.scheduled < request.target]
-
-    def _find_decode_pages(self) -> None:
-        """Give each row the page its next position opens.
-
-        Where there is none, settle the step in flight, which may end somebody; then retract.
-        """
-        for request in self.decoding.needs_page() if self.decoding.active else []:
-            while request.row >= 0 and not self.residency.try_grow(request, request.scheduled):
-                if self._flight is not None:
-                    self._land()
-                    self._find_decode_pages()
-                    return
-                self._retract(self._victim())
-
-    def _victim(self) -> Request:
-        """Return who yields: the lowest priority, then the newest."""
-        running = [*self.prefills, *self.decoding.requests]
-        return min(running, key=lambda r: (r.priority, -r.arrival_s, -r.id))
-
     def _retract(self, request: Request) -> None:
         """Put a running request back into the queue; what it computed goes into the tree."""
         logger.info("Retract request %d at %d tokens", request.id, request.committed)
@@ -389,3 +354,17 @@ class Scheduler:
         request.times.queued(self._clock())
         self.waiting.add(request)
         self._admission.wake()
+
+
+def _planner(
+    settings: SchedulerSettings, residency: Residency, waiting: WaitingQueue
+) -> PrefillPlanner:
+    return PrefillPlanner(
+        residency,
+        waiting,
+        chunk_tokens=settings.chunked_prefill_size,
+        logit_rows=settings.max_logit_rows,
+        context=settings.step_context,
+        samples=settings.step_samples,
+        overlap=settings.overlap,
+    )

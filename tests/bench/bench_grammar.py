@@ -70,6 +70,8 @@ class DeviceRunner:
 class DeviceStep:
     """A pass under way."""
 
+    halfway = True
+
     def __init__(self, runner: DeviceRunner, plan: StepPlan, end_s: float) -> None:
         self._runner = runner
         self._plan = plan

@@ -29,7 +29,7 @@ ADMISSION_FLOOR_MS = 2.0
 
 
 class _Done:
-    forwarded = True
+    forwarded = halfway = True
 
     def __init__(self, result: StepResult) -> None:
         self._result = result

@@ -64,7 +64,7 @@ class OrderFault(AssertionError):
 class _Forwarded:
     """A step whose hashes are stored; `result` picks the tokens, unless that was done ahead."""
 
-    forwarded = True
+    forwarded = halfway = True
 
     def __init__(self, runner: "TokenRunner", plan: StepPlan, chunks: list[np.ndarray]) -> None:
         self._runner = runner

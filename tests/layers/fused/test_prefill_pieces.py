@@ -1,5 +1,7 @@
 """Small prefill steps in pieces: padded, replayed one after the other, and nothing else changed."""
 
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -7,8 +9,8 @@ import torch
 from torch import Tensor
 
 from layers.config import load_config
-from layers.fused.network import FusedV4
-from layers.fused.prefill_pieces import PrefillPieces
+from layers.fused.network import FusedLayer, FusedV4
+from layers.fused.prefill_pieces import PrefillPieces, announced
 from layers.fused.step import FusedStep
 from layers.weights import load_weights
 from runtime.executor.decode_graphs import CudaCapture
@@ -47,9 +49,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the number of tokens of every step that is run in pieces from here on."""
     whole, seen = PrefillPieces.streams, list[int]()
 
-    def noted(self: PrefillPieces, step: FusedStep) -> Tensor:
+    def noted(self: PrefillPieces, step: FusedStep, layers: Iterable[FusedLayer]) -> Tensor:
         seen.append(step.input_ids.shape[0])
-        return whole(self, step)
+        return whole(self, step, layers)
 
     monkeypatch.setattr(PrefillPieces, "streams", noted)
     return seen
@@ -78,6 +80,38 @@ def test_steps_in_pieces_give_the_same_logits(
     assert seen == [chunk for chunk in CHUNKS if chunk <= SIZES[-1]]
     assert_alike(got, plain)
     assert_alike(again, plain)
+
+
+def test_a_step_says_when_half_of_its_layers_are_launched(
+    stand_in: Path, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, said = network(stand_in, device), list[str]()
+    for name in ("__call__", "attend"):  # whole, and between pieces
+        whole = getattr(FusedLayer, name)
+
+        def noted(*args: object, whole: Callable[..., Tensor] = whole) -> Tensor:
+            said.append("layer")
+            return whole(*args)
+
+        monkeypatch.setattr(FusedLayer, name, noted)
+    monkeypatch.setattr(made, "prefill", partial(made.prefill, halfway=lambda: said.append("half")))
+    count = made.config.num_hidden_layers
+    wanted = ["layer"] * ((count + 1) // 2) + ["half"] + ["layer"] * (count // 2)
+    prefilled(made, (9,))
+    assert said == wanted
+
+    capture_pieces(made, 16)
+    said.clear()
+    prefilled(made, (9,))
+    assert said == wanted
+
+
+def test_layers_are_announced_as_they_are_asked_for() -> None:
+    said: list[int] = []
+    for layer in announced([1, 2, 3], lambda: said.append(0)):
+        said.append(layer)
+
+    assert said == [1, 2, 0, 3]
 
 
 def test_a_deterministic_network_keeps_its_bits_whatever_pads_a_step(

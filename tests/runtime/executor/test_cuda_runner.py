@@ -6,6 +6,7 @@ On a CUDA device where there is one, else on the CPU, where graphs are stood in 
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -110,9 +111,9 @@ def test_prompts_that_are_cached_but_for_their_last_token_decode(
     computed: list[int] = []
     prefill = exact.network.prefill
 
-    def counted(batch: ForwardBatch, pools: KvPools) -> torch.Tensor:
+    def counted(batch: ForwardBatch, pools: KvPools, **options: Any) -> torch.Tensor:
         computed.append(len(batch.input_ids))
-        return prefill(batch, pools)
+        return prefill(batch, pools, **options)
 
     monkeypatch.setattr(exact.network, "prefill", counted)
     told: list[list[list[int]]] = []
@@ -245,8 +246,8 @@ def test_a_row_whose_logits_are_not_finite_fails_alone_also_when_it_feeds(
     runner = fused.runner()
     prefill = fused.network.prefill
 
-    def broken(*given: object) -> torch.Tensor:
-        logits = prefill(*given)  # pyright: ignore[reportArgumentType]
+    def broken(*given: Any, **options: Any) -> torch.Tensor:
+        logits = prefill(*given, **options)
         logits[0, 3] = torch.nan
         return logits
 
@@ -340,3 +341,22 @@ def test_on_the_gpu_decode_steps_are_launched_without_waiting(fused: FusedRig) -
     assert in_flight
     assert all(step.forwarded for step in steps)
     assert [list(row) for row in zip(*told, strict=True)] == tokens
+
+
+@pytest.mark.gpu
+def test_on_the_gpu_a_prefill_step_is_halfway_when_the_device_is(fused: FusedRig) -> None:
+    _, plans = serve(fused.runner(4), (20, 70, 130), 3)
+    runner = fused.runner(4)
+    prefill, decode = ahead(plans)[:2]
+    slow = torch.randn(8192, 8192, device=DEVICE)
+    for _ in range(32):
+        slow = slow @ slow * 1e-4
+    step = runner.launch(prefill)
+    early = not step.halfway
+    after = runner.launch(decode)
+
+    assert after.halfway  # whoever comes later waits for a token's time at most
+    step.result()
+    assert early
+    assert step.halfway
+    after.result()

@@ -23,6 +23,7 @@ class Handle:
     """A step that is over."""
 
     forwarded: bool = True
+    halfway: bool = True
 
     def result(self) -> StepResult:
         """Return nothing of note."""

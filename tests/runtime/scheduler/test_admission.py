@@ -103,7 +103,7 @@ def test_whoever_waited_goes_on_when_the_other_leaves(how: str) -> None:
     if how == "abort":
         rig.abort(first)
     else:
-        rig.scheduler._retract(rig.at_rest(first))
+        rig.scheduler._planning._retract(rig.at_rest(first))
     rig.run()
 
     expected = expected_output(prompt, 2, 50)
@@ -168,13 +168,13 @@ def test_a_request_that_is_still_prefilling_yields_and_finishes_later() -> None:
     rig.turn_until(lambda: all(rig.tokens(r) for r in old))
     late = rig.send(prompt_of(50, 60), 3)
     retracted_while: list[Status] = []
-    retract = rig.scheduler._retract
+    retract = rig.scheduler._planning._retract
 
     def note(request: object) -> None:
         retracted_while.append(rig.request(late).status)
         retract(request)  # pyright: ignore[reportArgumentType]
 
-    rig.scheduler._retract = note
+    rig.scheduler._planning._retract = note
     rig.run()
 
     assert Status.PREFILL in retracted_while

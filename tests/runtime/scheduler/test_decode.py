@@ -1,4 +1,4 @@
-"""The running set: its rows, what a step feeds and saves, and who yields when pages run out."""
+"""The running set: its rows, and what a step feeds and saves."""
 
 import random
 
@@ -83,50 +83,6 @@ def test_a_page_and_a_window_page_are_opened_exactly_when_needed(either_way: boo
         rig.scheduler.turn()
 
     assert pages == [(n, -(-n // 8)) for n in range(6 + either_way, 25 + either_way)]
-
-
-def test_prefill_and_decode_take_turns() -> None:
-    rig = Rig(AMPLE, chunk=4)
-    first = rig.send(prompt_of(40, 4), 12)
-    rig.turn_until(lambda: bool(rig.tokens(first)))
-    rig.send(prompt_of(41, 16), 2)
-    rig.run()
-
-    names = [plan.phase.value[0] for plan in rig.plans]
-    assert "".join(names[:9]) == "pdpdpdpdp" or "".join(names[:9]) == "ppdpdpdpd"
-
-
-def test_the_lowest_priority_and_then_the_newest_yields() -> None:
-    rig = Rig(PoolSizes(9, 80, 20), rows=3, resume=None)
-    prompts = [prompt_of(50 + i, 8) for i in range(3)]
-    requests = [rig.send(p, 40, priority=k) for p, k in zip(prompts, (0, 1, 0), strict=True)]
-    retracted: list[int] = []
-    retract = rig.scheduler._retract
-
-    def note(request: object) -> None:
-        retracted.append(request.id)  # pyright: ignore[reportAttributeAccessIssue]
-        retract(request)  # pyright: ignore[reportArgumentType]
-
-    rig.scheduler._retract = note
-    rig.run()
-
-    assert retracted[:2] == [requests[2], requests[0]]
-    assert requests[1] not in retracted
-    for prompt, request in zip(prompts, requests, strict=True):
-        assert rig.tokens(request) == expected_output(prompt, 40, 50)
-    rig.assert_conserved()
-
-
-def test_a_lone_request_may_fill_every_page_there_is() -> None:
-    rig = Rig(PoolSizes(5, 20, 3), rows=2)
-    rig.send(prompt_of(60, 30), 10)
-    rig.run()
-    request = rig.send(prompt_of(61, 3), 37)
-    rig.run()
-
-    assert rig.tokens(request) == expected_output(prompt_of(61, 3), 37, 50)
-    assert rig.scheduler.stats.counters["retracted_requests"] == 0
-    rig.assert_conserved()
 
 
 def test_end_tokens_of_the_model_end_a_request_but_not_before_its_minimum() -> None:

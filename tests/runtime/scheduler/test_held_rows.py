@@ -99,6 +99,8 @@ class LongPass:
 class LongStep:
     """One of its steps."""
 
+    halfway = True
+
     def __init__(self, step: StepHandle, looks: int) -> None:
         self._step = step
         self._looks = looks

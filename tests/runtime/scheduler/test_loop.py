@@ -120,18 +120,6 @@ def test_a_waiting_request_takes_over_when_the_one_it_waits_for_is_aborted() -> 
     rig.assert_conserved()
 
 
-def test_running_out_of_pages_retracts_and_everybody_still_finishes() -> None:
-    rig = Rig(TIGHT, rows=4, chunk=16)
-    prompts = [prompt_of(10 + i, 12) for i in range(6)]
-    requests = [rig.send(p, 60) for p in prompts]
-    rig.run()
-
-    assert rig.scheduler.stats.counters["retracted_requests"] > 0
-    for prompt, request in zip(prompts, requests, strict=True):
-        assert rig.tokens(request) == expected_output(prompt, 60, 50)
-    rig.assert_conserved()
-
-
 def test_what_can_never_fit_is_refused_at_once() -> None:
     rig = Rig(TIGHT)
     rig.send(prompt_of(1, 100), 13)

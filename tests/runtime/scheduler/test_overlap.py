@@ -212,7 +212,7 @@ class LateRunner:
 class LateStep:
     """One of its steps."""
 
-    forwarded = True
+    forwarded = halfway = True
 
     def __init__(self, runner: LateRunner, step: StepHandle, ahead: bool) -> None:
         self._runner = runner
@@ -295,7 +295,7 @@ def test_an_abort_of_a_prompt_settles_the_chunk_in_flight_first() -> None:
 def test_the_step_in_flight_is_settled_before_anybody_yields() -> None:
     sizes = PoolSizes(full_pages=14, swa_pages=40, rings=8)
     rig = overlapping(sizes)
-    retract = rig.scheduler._retract
+    retract = rig.scheduler._planning._retract
     retracted: list[int] = []
 
     def note(request: Request) -> None:
@@ -304,7 +304,7 @@ def test_the_step_in_flight_is_settled_before_anybody_yields() -> None:
         retracted.append(request.id)
         retract(request)
 
-    rig.scheduler._retract = note
+    rig.scheduler._planning._retract = note
     prompts = [prompt_of(10 + i, 12) for i in range(6)]
     requests = [rig.send(prompt, 60) for prompt in prompts]
     rig.run()

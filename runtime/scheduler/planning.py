@@ -1,0 +1,92 @@
+"""What the next step is: prefill and decode in turns, and who yields when pages run out."""
+
+from collections.abc import Callable
+
+from runtime.executor.step_plan import Phase
+from runtime.scheduler.decode import DecodeSet
+from runtime.scheduler.flight import Step
+from runtime.scheduler.joint_step import joint_step
+from runtime.scheduler.prefill import PrefillPlanner
+from runtime.scheduler.request import Request
+from runtime.scheduler.residency import Residency
+
+__all__ = ["Planning"]
+
+
+class Planning:
+    """Chooses among what is admitted; `prefills` and `decoding` are the scheduler's own.
+
+    land     settles the step in flight, which may end somebody; False: there is none
+    retract  puts a running request back into the queue
+    """
+
+    def __init__(
+        self,
+        residency: Residency,
+        *,
+        prefills: list[Request],
+        decoding: DecodeSet,
+        planner: PrefillPlanner,
+        land: Callable[[], bool],
+        retract: Callable[[Request], None],
+    ) -> None:
+        self._residency = residency
+        self._prefills = prefills
+        self._decoding = decoding
+        self._planner = planner
+        self._land = land
+        self._retract = retract
+        self._last_phase = Phase.DECODE
+
+    def next_step(self) -> Step | None:
+        """Return the next step: prefill and decode take turns when both have work.
+
+        Prompts of which only the last token is left need no turn: they join those that decode.
+        None: there is nothing to compute.
+        """
+        chunks = self._to_compute
+        if self._may_join:
+            chunks = [r for r in chunks if not self._planner.is_last_token(r)]
+        if chunks and (self._last_phase is Phase.DECODE or not self._decoding.active):
+            return self._prefill(chunks)
+        self._find_decode_pages()
+        if self._decoding.active:
+            return self._decode()
+        return self._prefill(self._to_compute) if self._to_compute else None
+
+    def _prefill(self, requests: list[Request]) -> Step:
+        self._last_phase = Phase.PREFILL
+        return self._planner.plan(requests)
+
+    def _decode(self) -> Step:
+        self._last_phase = Phase.DECODE
+        last = [r for r in self._to_compute if self._may_join and self._planner.is_last_token(r)]
+        step = self._decoding.plan()
+        return joint_step(step, self._planner.plan(last)) if last else step
+
+    @property
+    def _may_join(self) -> bool:
+        """Whether the next decode step can take along prompts' last tokens."""
+        return bool(self._decoding.active) and self._decoding.samples_ahead
+
+    @property
+    def _to_compute(self) -> list[Request]:
+        """The prefills of which some is in no step yet."""
+        return [request for request in self._prefills if request.scheduled < request.target]
+
+    def _find_decode_pages(self) -> None:
+        """Give each row the page its next position opens.
+
+        Where there is none, settle the step in flight; then retract.
+        """
+        for request in self._decoding.needs_page() if self._decoding.active else []:
+            while request.row >= 0 and not self._residency.try_grow(request, request.scheduled):
+                if self._land():
+                    self._find_decode_pages()
+                    return
+                self._retract(self._victim())
+
+    def _victim(self) -> Request:
+        """Return who yields: the lowest priority, then the newest."""
+        running = [*self._prefills, *self._decoding.requests]
+        return min(running, key=lambda r: (r.priority, -r.arrival_s, -r.id))
