@@ -135,7 +135,8 @@ class Scheduler:
             self._receive(message)
         if self._gate.active:
             self._hear_grammars()
-        if self._is_early:
+        if self._is_early and self._flight is not None:
+            self.step_started_s = self._began_s(self._flight)  # which may hang
             self._reply()
             return
         reserve = len(self.decoding) + len(self.decoding.joining)
@@ -157,6 +158,10 @@ class Scheduler:
             self._watch.stepped([*self.prefills, *self.decoding.requests])
         elif not self._requests:
             self._watch.idle(self.turned_s)
+
+    def _began_s(self, step: Step) -> float:
+        """Return when the device may have begun with a step in flight."""
+        return max(step.launched_s, self._settled_s)
 
     @property
     def _is_early(self) -> bool:
@@ -193,7 +198,7 @@ class Scheduler:
     def _settle(self, step: Step) -> None:
         """Wait for a step, and take in what it produced."""
         assert step.handle is not None
-        self.step_started_s = started = max(step.launched_s, self._settled_s)
+        self.step_started_s = started = self._began_s(step)
         if not step.plan.sample_ahead and step.plan.phase is Phase.DECODE and self._gate.active:
             self._gate.gather(step.requests, step.handle)
         result = step.handle.result()

@@ -90,7 +90,7 @@ def test_who_comes_before_a_step_is_halfway_takes_part_in_the_next() -> None:
     rig.assert_conserved()
 
 
-def test_a_loop_that_waits_for_the_middle_of_a_step_is_alive() -> None:
+def test_a_loop_that_waits_for_the_middle_of_a_step_is_alive_and_tells_how_long() -> None:
     runner = SlowRunner()
     rig, _ = rig_of(runner)
     rig.send(LONG, 4)
@@ -101,8 +101,13 @@ def test_a_loop_that_waits_for_the_middle_of_a_step_is_alive() -> None:
 
     assert rig.scheduler.turned_s > before_s
     state = rig.scheduler.state()
-    assert state.step_age_s == 0.0
+    assert 0.0 < state.step_age_s < rig.now_s
+    assert state.loop_age_s == 0.0
     assert state.gauges["running"] == 1
+    runner.halfway = True
+    rig.run()
+    rig.scheduler.turn()
+    assert rig.scheduler.state().step_age_s == 0.0
 
 
 def test_who_leaves_a_step_that_is_not_halfway_is_let_go_when_it_is_settled() -> None:
