@@ -54,3 +54,15 @@ class ForwardBatch:
     save_ring: torch.Tensor
     save_window: torch.Tensor
     logit_tokens: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class FedTokens:
+    """Tokens of a step that the device has sampled, and the host does not know yet.
+
+    at   [f] int64 on the device, which of the T tokens they are
+    ids  [f] int64 on the device
+    """
+
+    at: torch.Tensor
+    ids: torch.Tensor

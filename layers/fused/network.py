@@ -18,7 +18,7 @@ from jit_kernels.embed_streams import embed_streams
 from jit_kernels.vendor_calls import VendorCalls, vendor_calls
 from layers.config import ConfigFault, ModelConfig
 from layers.embedding import VocabTable
-from layers.forward_batch import ForwardBatch
+from layers.forward_batch import FedTokens, ForwardBatch
 from layers.fused.attention import FusedAttention
 from layers.fused.decode_step import DecodeRows, DecodeStep, score_slices
 from layers.fused.expert_form import ExpertForm
@@ -202,16 +202,24 @@ class FusedV4:
 
     @torch.inference_mode()
     def prefill(
-        self, batch: ForwardBatch, pools: KvPools, *, halfway: Callable[[], None] | None = None
+        self,
+        batch: ForwardBatch,
+        pools: KvPools,
+        *,
+        fed: FedTokens | None = None,
+        halfway: Callable[[], None] | None = None,
     ) -> Tensor:
         """Run a step of chunks and return the logits of `batch.logit_tokens`, [k, vocab] float32.
 
         batch    in host memory: the host does not wait for the device
+        fed      tokens that are not the batch's but the device's
         halfway  called when half of the layers are launched
 
         Finished records, windows and compress states are written to `pools`.
         """
         step = PrefillStep(batch, pools, self.config, self._rope, deterministic=self.deterministic)
+        if fed is not None:
+            step.feed(fed)
         layers = announced(self._layers, halfway or (lambda: None))
         if self._pieces is not None and self._pieces.hold(step):
             streams = self._pieces.streams(step, layers)

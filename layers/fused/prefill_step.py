@@ -9,7 +9,7 @@ from jit_kernels.decode_indices import PageSizes
 from jit_kernels.out_rope_quant import out_rope_quant
 from jit_kernels.prefill_indices import prefill_slots
 from layers.config import ModelConfig
-from layers.forward_batch import ForwardBatch
+from layers.forward_batch import FedTokens, ForwardBatch
 from layers.fused.prefill_blocks import ChunkBlocks, ChunkWindow, chunk_tokens
 from layers.fused.prefill_choice import QueryHeads
 from layers.fused.prefill_plan import ChunkPlan, plan_chunks
@@ -79,6 +79,10 @@ class PrefillStep:
     def input_ids(self) -> Tensor:
         """Return the tokens, [T] int64."""
         return self._plan.input_ids
+
+    def feed(self, fed: FedTokens) -> None:
+        """Take tokens from the device in place of the batch's."""
+        self._plan.input_ids.index_copy_(0, fed.at, fed.ids)
 
     @property
     def logit_tokens(self) -> Tensor:

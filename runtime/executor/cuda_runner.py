@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from jit_kernels.vendor_calls import VendorCalls
-from layers.forward_batch import ForwardBatch
+from layers.forward_batch import FedTokens, ForwardBatch
 from layers.fused.decode_step import DecodeRows
 from mem_cache.pools import KvPools
 from runtime.executor.batch_builder import build_batch
@@ -32,10 +32,16 @@ class FusedNetwork(Protocol):
     """What `layers.fused.network.FusedV4` is to a runner."""
 
     def prefill(
-        self, batch: ForwardBatch, pools: KvPools, *, halfway: Callable[[], None] | None = None
+        self,
+        batch: ForwardBatch,
+        pools: KvPools,
+        *,
+        fed: FedTokens | None = None,
+        halfway: Callable[[], None] | None = None,
     ) -> Tensor:
         """Run a step of chunks that lies in host memory; return the logits asked for, [k, V].
 
+        fed      tokens that only the device has
         halfway  called when half of it is launched
         """
         ...
@@ -142,15 +148,14 @@ class CudaModelRunner:
     def launch(self, plan: StepPlan) -> CudaStep:
         """Launch the plan's copies, its forward pass, and its sampling where it is ahead.
 
-        Raises ValueError for a plan that is fed and no decode step can compute.
+        Raises ValueError for a row that is fed by a step that was not sampled ahead, or that is
+        more than the token it is fed with.
         """
         if self._unread is not None:
             self._unread.own_logits()
             self._unread = None
         run_copies(plan, self._pools)
         decode = plan if plan.phase is Phase.DECODE else as_decode(plan)
-        if decode is None and plan.feed is not None:
-            raise ValueError("only steps of one token a row, all of them sampled, can be fed")
         if decode is None:
             step = self._launch_prefill(plan)
         else:
@@ -166,8 +171,12 @@ class CudaModelRunner:
 
     def _launch_prefill(self, plan: StepPlan) -> CudaStep:
         half = torch.cuda.Event() if self._buffers.on_cuda else None
-        record = None if half is None else half.record
-        logits = self._network.prefill(build_batch(plan), self._pools, halfway=record)
+        logits = self._network.prefill(
+            build_batch(plan),
+            self._pools,
+            fed=self._buffers.fed_tokens(plan),
+            halfway=None if half is None else half.record,
+        )
         return CudaStep(plan, logits, self._sampler, half=half)
 
     def _launch_decode(self, plan: StepPlan) -> CudaStep:

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from layers.forward_batch import FedTokens
 from layers.fused.decode_step import DecodeRows
 from mem_cache.spec import div_ceil
 from runtime.executor.step_plan import StepPlan
@@ -143,9 +144,26 @@ class DecodeBuffers:
         own = self._own[: len(plan.input_ids)]
         if plan.feed is None:
             return own
-        if plan.feed.max(initial=-1) >= self._fed_by:
-            raise ValueError(f"row {plan.feed.max()} was not sampled ahead, of {self._fed_by}")
+        self._check_fed(plan.feed)
         return np.where(plan.feed < 0, own, plan.feed)
+
+    def fed_tokens(self, plan: StepPlan) -> FedTokens | None:
+        """Return which tokens of a prefill step the step before sampled; None: none of them.
+
+        Raises ValueError for rows that are fed by a step that was not sampled ahead, and for those
+        of more than one token.
+        """
+        if plan.feed is None:
+            return None
+        self._check_fed(plan.feed)
+        rows = np.flatnonzero(plan.feed >= 0)
+        if (plan.chunk_len[rows] != 1).any():
+            raise ValueError("a row that is fed has more than one token")
+        at = np.cumsum(plan.chunk_len)[rows] - 1
+        places, entries = torch.from_numpy(np.stack((at, plan.feed[rows]))).to(
+            self._sampled.device, non_blocking=True
+        )
+        return FedTokens(places, self._sampled.index_select(0, entries))
 
     def keep_sampled(self, tokens: torch.Tensor | None) -> None:
         """Keep the tokens of a step, [s] int64 on the device, for the step after it; None: none."""
@@ -153,6 +171,10 @@ class DecodeBuffers:
         if tokens is not None:
             self._fed_by = min(len(tokens), self.rows)
             self._sampled[: self._fed_by].copy_(tokens[: self._fed_by])
+
+    def _check_fed(self, feed: np.ndarray) -> None:
+        if feed.max(initial=-1) >= self._fed_by:
+            raise ValueError(f"row {feed.max()} was not sampled ahead, of {self._fed_by}")
 
 
 def _head_bytes(rows: int, window_pages: int) -> int:

@@ -102,8 +102,8 @@ class StepPlan:
     positions     [s] int64 position the sampled token will have
     feed          [n] int64 or None. The input id of row i is the token that entry feed[i] of
                   `sampled` got in the step launched just before, which sampled ahead and is not
-                  settled yet; any token if that row failed. -1: it is input_ids[i]. Only where each
-                  row is one token; input_ids[i] is 0 where it is fed. None: no row is
+                  settled yet; any token if that row failed. -1: it is input_ids of that row. A row
+                  that is fed is one token, whose input id is 0. None: no row is
     sample_ahead  the step samples in `launch`, without the host, and the next one may be launched
                   before its result is asked for. Only where no sampled row needs the host
                   (`SampleState.needs_host`) and no log-probabilities of prompts are wanted

@@ -1,5 +1,7 @@
 """The running set: one token per row and step."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from mem_cache.spec import div_ceil
@@ -117,13 +119,49 @@ class DecodeSet:
         residency = self._residency
         for request in self._at_boundary(residency.spec.swa_page_size):
             residency.open_window(request, request.scheduled + 1)
-        step = Step(self._assemble(), self._active, self._rows, len(self._active))
-        positions = step.plan.positions
-        residency.table.length[self._rows] = positions
-        for request in self._active:
+        each, start = self._each, residency.table.length[self._rows]
+        plan = replace(
+            self._assemble(self._rows, self._feed()),
+            sampled=each,
+            samples=self._samples,
+            positions=start + 1,
+            sample_ahead=self.samples_ahead,
+        )
+        self._scheduled(self._active, self._rows)
+        self._changed |= bool((plan.positions >= self._limit).any())
+        return Step(plan, self._active, self._rows, len(self._active))
+
+    @property
+    def closing(self) -> list[Request]:
+        """The requests whose last token comes with the step in flight.
+
+        Whoever goes on from the answer needs not compute it if a step feeds it, whatever step is
+        next: after a decode step they are in `active`, too.
+        """
+        if self._flight is None:
+            return []
+        return [r for r in self.active if r.scheduled + 1 == len(r.tokens)]
+
+    def plan_closing(self, requests: list[Request]) -> StepPlan:
+        """Return the plan that feeds `closing` requests, and samples none; their pages are there.
+
+        They take part in no later step.
+        """
+        assert self._flight is not None
+        entries = self._flight.entries
+        for request in requests:
+            self._residency.open_window(request, request.scheduled + 1)
+        rows = np.array([r.row for r in requests], dtype=np.int64)
+        feed = np.array([entries[r.id] for r in requests], dtype=np.int64)
+        plan = self._assemble(rows, feed)
+        self._scheduled(requests, rows)
+        self._changed = True
+        return plan
+
+    def _scheduled(self, requests: list[Request], rows: np.ndarray) -> None:
+        self._residency.table.length[rows] += 1
+        for request in requests:
             request.scheduled += 1
-        self._changed |= bool((positions >= self._limit).any())
-        return step
 
     def _feed(self) -> np.ndarray | None:
         """Return which entry of the step in flight each row is fed from; None: none is."""
@@ -135,13 +173,13 @@ class DecodeSet:
         feed = np.array([entries.get(r.id, -1) for r in self._active], dtype=np.int64)
         return feed if (feed >= 0).any() else None
 
-    def _assemble(self) -> StepPlan:
+    def _assemble(self, rows: np.ndarray, feed: np.ndarray | None) -> StepPlan:
+        """Return the plan that feeds rows their next token, and samples none."""
         residency, table = self._residency, self._residency.table
-        rows, each = self._rows, self._each
         start = table.length[rows]
         ring, window = table.ring[rows], table.window[rows]
         zero = np.zeros(len(rows), dtype=np.int64)
-        feed, known = self._feed(), self._last_token[rows]
+        known = self._last_token[rows]
         copies = residency.take_copies()
         return StepPlan(
             phase=Phase.DECODE,
@@ -155,17 +193,16 @@ class DecodeSet:
             ring=ring,
             window_from=zero,
             write_from=zero,
-            save_row=each,
+            save_row=np.arange(len(rows)),
             save_position=start + 1,
             save_ring=ring,
             save_window=window,
             page_copies=copies.pages,
             swa_copies=copies.swa,
             ring_copies=copies.rings,
-            sampled=each,
-            samples=self._samples,
-            positions=start + 1,
+            sampled=zero[:0],
+            samples=[],
+            positions=zero[:0],
             prompt_logprobs=[],
             feed=feed,
-            sample_ahead=self.samples_ahead,
         )

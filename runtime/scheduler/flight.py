@@ -19,10 +19,11 @@ to launch it before the device is done.
 
 A step is planned as if no row of the one in flight ended, not even for its length. In one that did
 end, the token sampled is dropped, but the token fed was the answer's last one: with it, tree and
-resume point have the whole answer, and the next turn computes nothing but what is new. They are
-told so when the end is known, while the step may still run (`Residency.release`): steps and copies
-run in the order of their launches, so that whoever reads what it wrote comes after it, as does
-whoever is given what the row gave back.
+resume point have the whole answer, and the next turn computes nothing but what is new. Where the
+next step is of chunks, it feeds that token beside them (`with_closing`). Tree and point are told so
+when the end is known, while the step may still run (`Residency.release`): steps and copies run in
+the order of their launches, so that whoever reads what it wrote comes after it, as does whoever is
+given what the row gave back.
 """
 
 from dataclasses import dataclass, field
@@ -37,7 +38,8 @@ from runtime.scheduler.request import Request
 class Step:
     """One step.
 
-    requests    of the rows, in order; some may have ended since the step was planned
+    requests    of the rows, in order; some may have ended since the step was planned. Rows of the
+                plan that come after these feed a token, and nothing is told of them
     rows        [n] int64 their lines in the request table then
     decoding    how many of them decode; the rest, which come after them, are chunks of prompts
     twins       waiting requests that are sampled from a row's logits, after the rows' own entries

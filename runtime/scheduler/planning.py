@@ -5,7 +5,7 @@ from collections.abc import Callable
 from runtime.executor.step_plan import Phase
 from runtime.scheduler.decode import DecodeSet
 from runtime.scheduler.flight import Step
-from runtime.scheduler.joint_step import joint_step
+from runtime.scheduler.joint_step import joint_step, with_closing
 from runtime.scheduler.prefill import PrefillPlanner
 from runtime.scheduler.request import Request
 from runtime.scheduler.residency import Residency
@@ -56,7 +56,11 @@ class Planning:
 
     def _prefill(self, requests: list[Request]) -> Step:
         self._last_phase = Phase.PREFILL
-        return self._planner.plan(requests)
+        closing = self._decoding.closing
+        step = self._planner.plan(requests)
+        closing = self._planner.beside(step, closing)
+        closing = [r for r in closing if self._residency.try_grow(r, r.scheduled)]
+        return with_closing(step, self._decoding.plan_closing(closing)) if closing else step
 
     def _decode(self) -> Step:
         self._last_phase = Phase.DECODE

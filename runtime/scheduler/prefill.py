@@ -88,6 +88,18 @@ class PrefillPlanner:
             chunks.append(_Chunk(request, start, end, window, saves))
         return chunks
 
+    def beside(self, step: Step, requests: list[Request]) -> list[Request]:
+        """Return those of whom a step can compute one token more, within its context."""
+        if self._context is None:
+            return requests
+        left = self._context - int((step.plan.chunk_start + step.plan.chunk_len).sum())
+        kept: list[Request] = []
+        for request in requests:
+            if request.scheduled < left:
+                left -= request.scheduled + 1
+                kept.append(request)
+        return kept
+
     def _within_context(self, shares: list[tuple[Request, int]]) -> list[tuple[Request, int]]:
         """Leave out rows that make the context too long, the least urgent and newest first."""
         if self._context is None:

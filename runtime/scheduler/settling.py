@@ -58,11 +58,12 @@ class Settling:
 
     def _prefill(self, step: Step, result: StepResult, elapsed_s: float) -> None:
         requests, plan = step.requests[step.decoding :], step.plan
+        own = slice(step.decoding, len(step.requests))
         # Not `scheduled`: the next chunk may be in flight.
-        ends: list[int] = (plan.chunk_start + plan.chunk_len)[step.decoding :].tolist()
+        ends: list[int] = (plan.chunk_start + plan.chunk_len)[own].tolist()
         self._stats.prefill_step(
             requests,
-            tokens=len(plan.input_ids) - step.decoding,
+            tokens=int(plan.chunk_len[own].sum()),
             pending_tokens=sum(r.target - e for r, e in zip(requests, ends, strict=True)),
             elapsed_s=elapsed_s,
         )

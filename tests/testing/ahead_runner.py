@@ -28,8 +28,9 @@ class AheadRunner(CpuModelRunner):
         ids = plan.input_ids
         if plan.feed is not None:
             assert self._drawn is not None
-            drawn = np.array([*self._drawn.token_ids, 0])
-            ids = np.where(plan.feed < 0, ids, drawn[plan.feed])
+            fed, ids = plan.feed >= 0, ids.copy()
+            drawn = np.array(self._drawn.token_ids)[plan.feed[fed]]
+            ids[np.cumsum(plan.chunk_len)[fed] - 1] = drawn
         self._drawn = None
         step = super().launch(replace(plan, input_ids=ids, feed=None, sample_ahead=False))
         if not plan.sample_ahead:

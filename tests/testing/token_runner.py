@@ -175,12 +175,15 @@ class TokenRunner:
             return plan.input_ids
         if self._last is None or self._last.drawn is None:
             raise OrderFault("a row is fed from a step that did not sample ahead")
-        if (plan.chunk_len != 1).any():
-            raise OrderFault("a step of chunks is fed")
-        if plan.input_ids[plan.feed >= 0].any():
+        fed = plan.feed >= 0
+        if (plan.chunk_len[fed] != 1).any():
+            raise OrderFault("a chunk is fed")
+        places = np.cumsum(plan.chunk_len)[fed] - 1
+        if plan.input_ids[places].any():
             raise OrderFault("a row that is fed has an input id as well")
-        drawn = np.array([*self._last.drawn.token_ids, 0])
-        return np.where(plan.feed < 0, plan.input_ids, drawn[plan.feed])
+        ids = plan.input_ids.copy()
+        ids[places] = np.array(self._last.drawn.token_ids)[plan.feed[fed]]
+        return ids
 
     def sample(self, rows: list[HeldRow]) -> StepResult:
         """Return the token that follows each row's hash."""

@@ -1,4 +1,4 @@
-"""Cached prompts take part in decode steps with their last token, and nobody can tell."""
+"""Last tokens of prompts take part in decode steps, those of answers in prefill steps."""
 
 import dataclasses
 
@@ -232,3 +232,61 @@ def test_arrays_of_a_joint_plan_are_of_the_dtypes_of_its_parts() -> None:
         if isinstance(was, np.ndarray):
             assert isinstance(now, np.ndarray)
             assert now.dtype == was.dtype, field.name
+
+
+def closings(rig: Rig) -> list[StepPlan]:
+    """Return the steps of chunks that feed rows, too."""
+    return [p for p in rig.plans if (p.chunk_len > 1).any() and p.feed is not None]
+
+
+@pytest.mark.parametrize("new", range(2, 12))
+def test_the_last_token_of_an_answer_is_fed_whatever_step_is_next(new: int) -> None:
+    rig = Rig(AMPLE, overlap=True, chunk=4)
+    fresh = [i * 7 % 41 for i in range(60)]
+    first = rig.send(TALK, new)
+    rig.turn_until(lambda: len(rig.tokens(first)) > 0)
+    long = rig.send(fresh, 3)
+    rig.run()
+
+    history = [*TALK, *rig.tokens(first)]
+    assert history == [*TALK, *expected_output(TALK, new, VOCAB)]
+    assert rig.tokens(long) == expected_output(fresh, 3, VOCAB)
+    for request, text in ((first, history), (long, [*fresh, *rig.tokens(long)])):
+        again = rig.send([*text, 7, 8], 3)
+        rig.run()
+        assert rig.cached(again) == len(text)
+        assert rig.tokens(again) == expected_output([*text, 7, 8], 3, VOCAB), request
+    rig.assert_conserved()
+
+
+def test_a_token_that_is_fed_beside_chunks_is_not_sampled_from() -> None:
+    rig = Rig(AMPLE, overlap=True, chunk=4)
+    first = rig.send(TALK, 4)
+    rig.turn_until(lambda: len(rig.tokens(first)) > 0)
+    rig.send([i * 7 % 41 for i in range(60)], 3)
+    rig.run()
+
+    (plan,) = closings(rig)
+    assert plan.phase is Phase.PREFILL
+    assert plan.feed is not None
+    assert plan.feed.tolist() == [-1, 0]
+    assert plan.chunk_len.tolist() == [4, 1]
+    assert plan.chunk_start[1] == len(TALK) + 3
+    assert plan.sampled.tolist() == []
+    assert plan.save_position[1] == len(TALK) + 4
+    assert rig.runner.steps - rig.runner.overlapped == 1
+
+
+def test_rows_that_make_the_context_of_a_step_too_long_are_not_fed_there() -> None:
+    rig = Rig(AMPLE, overlap=True, chunk=4)
+    rig.scheduler._planning._planner._context = 12
+    first = rig.send(TALK, 4)
+    rig.turn_until(lambda: len(rig.tokens(first)) > 0)
+    rig.send([i * 7 % 41 for i in range(60)], 3)
+    rig.run()
+
+    assert not closings(rig)
+    again = rig.send([*TALK, *rig.tokens(first), 7], 3)
+    rig.run()
+    assert rig.cached(again) == len(TALK) + 3
+    rig.assert_conserved()
