@@ -18,7 +18,10 @@ FAST = Backend("fast", "math:floor", _no_device)
 NOT_INSTALLED = Backend("vendor", "no_such_module_at_all:run", _no_device)
 
 
-def test_the_first_usable_backend_is_chosen_and_remembered() -> None:
+def test_the_first_usable_backend_is_chosen_and_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     run = select("sqrt_for_test", [NOT_INSTALLED, FAST, REFERENCE])
 
     assert run is math.sqrt
@@ -26,6 +29,7 @@ def test_the_first_usable_backend_is_chosen_and_remembered() -> None:
 
 
 def test_the_environment_forces_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv("KERNEL_CEIL_FOR_TEST", "second")
 
     run = select("ceil_for_test", [REFERENCE, Backend("second", "math:ceil")])

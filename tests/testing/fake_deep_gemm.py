@@ -7,6 +7,7 @@ streams few rows there is the reference.
 import importlib
 import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -112,6 +113,7 @@ def _sorted_run(
 
 def _module(seen: list[Seen]) -> ModuleType:
     made: Any = ModuleType("deep_gemm")
+    made.__spec__ = ModuleSpec("deep_gemm", None)  # asked for where there is a GPU
     # Of blocks of rows, as it was told, one after the other.
     sizes: list[int] = []
 
