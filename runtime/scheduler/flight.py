@@ -14,8 +14,8 @@ the host has no part in it between its logits and the tokens that the next one r
   meanwhile, and no log-probabilities of prompts.
 
 A prefill step may take long. The next one is planned no sooner than the device is halfway through
-it (`StepHandle.halfway`), so that whoever comes until then takes part, and no later than it takes
-to launch it before the device is done.
+it (`StepHandle.halfway`), so that whoever comes until then takes part; half of a step takes longer
+than the host does to launch one.
 
 A step is planned as if no row of the one in flight ended, not even for its length. In one that did
 end, the token sampled is dropped, but the token fed was the answer's last one: with it, tree and

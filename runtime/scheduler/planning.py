@@ -57,7 +57,7 @@ class Planning:
     def _prefill(self, requests: list[Request]) -> Step:
         self._last_phase = Phase.PREFILL
         closing = self._decoding.closing
-        step = self._planner.plan(requests)
+        step = self._planner.plan(requests, beside=len(closing))
         closing = self._planner.beside(step, closing)
         closing = [r for r in closing if self._residency.try_grow(r, r.scheduled)]
         return with_closing(step, self._decoding.plan_closing(closing)) if closing else step

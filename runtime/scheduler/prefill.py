@@ -55,12 +55,13 @@ class PrefillPlanner:
         self._samples = samples
         self._overlap = overlap
 
-    def plan(self, prefills: list[Request]) -> Step:
+    def plan(self, prefills: list[Request], *, beside: int = 0) -> Step:
         """Return the step for at least one request of `prefills`, in their order.
 
-        Each of them has something left to compute that is in no step yet.
+        prefills  each with something left to compute that is in no step yet
+        beside    tokens of others that the step is to have room for
         """
-        return self._assemble(self._cut(prefills))
+        return self._assemble(self._cut(prefills, beside))
 
     def is_last_token(self, request: Request) -> bool:
         """Whether all that is left of a prompt is a token that a decode step can take along."""
@@ -74,8 +75,9 @@ class PrefillPlanner:
             and not self._waiting.twins(request)
         )
 
-    def _cut(self, prefills: list[Request]) -> list[_Chunk]:
-        budget = self._chunk_tokens if self._chunk_tokens > 0 else sum(r.total for r in prefills)
+    def _cut(self, prefills: list[Request], beside: int) -> list[_Chunk]:
+        whole = sum(r.total for r in prefills)
+        budget = max(1, self._chunk_tokens - beside) if self._chunk_tokens > 0 else whole
         chunks: list[_Chunk] = []
         tokens = even_budget(prefills, budget)
         shares = share_out(prefills, tokens=tokens, logit_rows=self._logit_rows)
@@ -89,7 +91,9 @@ class PrefillPlanner:
         return chunks
 
     def beside(self, step: Step, requests: list[Request]) -> list[Request]:
-        """Return those of whom a step can compute one token more, within its context."""
+        """Return those of whom a step can compute one token more, within budget and context."""
+        if self._chunk_tokens > 0:
+            requests = requests[: max(0, self._chunk_tokens - len(step.plan.input_ids))]
         if self._context is None:
             return requests
         left = self._context - int((step.plan.chunk_start + step.plan.chunk_len).sum())

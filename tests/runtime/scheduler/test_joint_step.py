@@ -120,7 +120,7 @@ def test_chunks_take_their_turns_while_last_tokens_join() -> None:
     quick = rig.send(LONG, 4)
     rig.run()
 
-    (plan,) = joint(rig)
+    plan, *_ = joint(rig)
     assert len(plan.chunk_len) == 2
     at = next(i for i, other in enumerate(rig.plans) if other is plan)
     before, after = rig.plans[at - 1], rig.plans[at + 1]
@@ -270,7 +270,7 @@ def test_a_token_that_is_fed_beside_chunks_is_not_sampled_from() -> None:
     assert plan.phase is Phase.PREFILL
     assert plan.feed is not None
     assert plan.feed.tolist() == [-1, 0]
-    assert plan.chunk_len.tolist() == [4, 1]
+    assert plan.chunk_len.tolist() == [3, 1]  # no more than a step may have
     assert plan.chunk_start[1] == len(TALK) + 3
     assert plan.sampled.tolist() == []
     assert plan.save_position[1] == len(TALK) + 4
@@ -289,4 +289,23 @@ def test_rows_that_make_the_context_of_a_step_too_long_are_not_fed_there() -> No
     again = rig.send([*TALK, *rig.tokens(first), 7], 3)
     rig.run()
     assert rig.cached(again) == len(TALK) + 3
+    rig.assert_conserved()
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 5])
+def test_steps_that_feed_rows_besides_have_no_more_tokens_than_others(chunk: int) -> None:
+    rig = Rig(AMPLE, overlap=True, chunk=chunk, rows=8)
+    talks = [[7 * k + 1, 5, 3] for k in range(4)]
+    first = [rig.send(talk, 12) for talk in talks]
+    rig.turn_until(lambda: all(rig.tokens(request) for request in first))
+    rig.send([i * 7 % 41 for i in range(60)], 3)
+    rig.run()
+
+    chunks = [p for p in rig.plans if p.phase is Phase.PREFILL and as_decode(p) is None]
+    assert max(len(plan.input_ids) for plan in chunks) <= chunk
+    for request, talk in zip(first, talks, strict=True):
+        assert rig.tokens(request) == expected_output(talk, 12, VOCAB)
+        again = rig.send([*talk, *rig.tokens(request), 9], 2)
+        rig.run()
+        assert rig.cached(again) in (len(talk) + 11, len(talk) + 12)
     rig.assert_conserved()
