@@ -135,8 +135,8 @@ class Scheduler:
             self._receive(message)
         if self._gate.active:
             self._hear_grammars()
-        if self._is_early and self._flight is not None:
-            self.step_started_s = self._began_s(self._flight)  # which may hang
+        if (early := self._early) is not None:
+            self.step_started_s = self._began_s(early)  # which may hang
             self._reply()
             return
         reserve = len(self.decoding) + len(self.decoding.joining)
@@ -164,15 +164,15 @@ class Scheduler:
         return max(step.launched_s, self._settled_s)
 
     @property
-    def _is_early(self) -> bool:
-        """Whether the step in flight has long to go: who comes meanwhile takes part in the next."""
+    def _early(self) -> Step | None:
+        """The step in flight, if it has long to go: who comes meanwhile takes part in the next."""
         step = self._flight
-        return step is not None and step.handle is not None and not step.handle.halfway
+        return None if step is None or step.handle is None or step.handle.halfway else step
 
     @property
     def _patience_s(self) -> float:
         """How long to wait for messages."""
-        if self._is_early:
+        if self._early is not None:
             return EARLY_POLL_S
         busy = self._flight or self.prefills or len(self.decoding) or len(self.waiting)
         return 0.0 if busy else self.settings.idle_poll_s

@@ -44,9 +44,8 @@ class Planning:
         Prompts of which only the last token is left need no turn: they join those that decode.
         None: there is nothing to compute.
         """
-        chunks = self._to_compute
-        if self._may_join:
-            chunks = [r for r in chunks if not self._planner.is_last_token(r)]
+        last = set(self._last_tokens)
+        chunks = [request for request in self._to_compute if request not in last]
         if chunks and (self._last_phase is Phase.DECODE or not self._decoding.active):
             return self._prefill(chunks)
         self._find_decode_pages()
@@ -64,14 +63,16 @@ class Planning:
 
     def _decode(self) -> Step:
         self._last_phase = Phase.DECODE
-        last = [r for r in self._to_compute if self._may_join and self._planner.is_last_token(r)]
+        last = self._last_tokens
         step = self._decoding.plan()
         return joint_step(step, self._planner.plan(last)) if last else step
 
     @property
-    def _may_join(self) -> bool:
-        """Whether the next decode step can take along prompts' last tokens."""
-        return bool(self._decoding.active) and self._decoding.samples_ahead
+    def _last_tokens(self) -> list[Request]:
+        """The prompts whose last token the next decode step takes along, if there is one."""
+        if not self._decoding.active or not self._decoding.samples_ahead:
+            return []
+        return [r for r in self._to_compute if self._planner.is_last_token(r)]
 
     @property
     def _to_compute(self) -> list[Request]:

@@ -67,12 +67,18 @@ def rig_of(runner: SlowRunner, *, chunk: int = 32) -> tuple[Rig, PatientSocket]:
     return rig, socket
 
 
-def test_who_comes_before_a_step_is_halfway_takes_part_in_the_next() -> None:
+def in_a_long_step() -> tuple[SlowRunner, Rig, PatientSocket, int]:
+    """Return a scheduler whose step, a chunk of LONG, is not halfway, and the request."""
     runner = SlowRunner()
     rig, socket = rig_of(runner)
-    long = rig.send(LONG, 4)
+    request = rig.send(LONG, 4)
     runner.halfway = False
     rig.scheduler.turn()
+    return runner, rig, socket, request
+
+
+def test_who_comes_before_a_step_is_halfway_takes_part_in_the_next() -> None:
+    runner, rig, socket, long = in_a_long_step()
     for _ in range(5):
         rig.scheduler.turn()
     short = rig.send(SHORT, 4)
@@ -91,11 +97,7 @@ def test_who_comes_before_a_step_is_halfway_takes_part_in_the_next() -> None:
 
 
 def test_a_loop_that_waits_for_the_middle_of_a_step_is_alive_and_tells_how_long() -> None:
-    runner = SlowRunner()
-    rig, _ = rig_of(runner)
-    rig.send(LONG, 4)
-    runner.halfway = False
-    rig.scheduler.turn()
+    runner, rig, _, _ = in_a_long_step()
     before_s = rig.scheduler.turned_s
     rig.scheduler.turn()
 
@@ -111,11 +113,7 @@ def test_a_loop_that_waits_for_the_middle_of_a_step_is_alive_and_tells_how_long(
 
 
 def test_who_leaves_a_step_that_is_not_halfway_is_let_go_when_it_is_settled() -> None:
-    runner = SlowRunner()
-    rig, _ = rig_of(runner)
-    gone = rig.send(LONG, 4)
-    runner.halfway = False
-    rig.scheduler.turn()
+    runner, rig, _, gone = in_a_long_step()
     rig.abort(gone)
     rig.scheduler.turn()
 
