@@ -4,17 +4,14 @@ The sources are in `cluster`; they are compiled by nvcc at first use. They take 
 streams, 16 bytes aligned, of 256 channels for each of 1, 2, 4, 8 or 16 blocks, or of 7,168; other
 streams go through Triton.
 
-Up to `FEW_TOKENS` tokens of 4,096 or 7,168 channels, for the head up to `FEW_HEADS`, are mixed by
-two launches that all multiprocessors share: one multiplies pieces of the channels, one mixes
-tokens. 0 switches them off. The first of them reads `fn`, and the second `base`, `scale` and the
-gain of the norm, before the launches before have ended, which therefore must not write them.
+The kernel reads `fn` before the launches before it have ended, which therefore must not write it.
 
 `fn` is multiplied as two bfloat16 parts, 16 bits and a sign: logits of order one differ by 1e-5
 from those of float32, a hundredth of what TF32 differs by, in which DeepGEMM multiplies it
 (`tf32_hc_prenorm_gemm`). A third part takes 120 us more for 16,384 tokens of 7,168 channels.
 
 A token's bits do not depend on its company: how its channels are split and in which order they are
-summed follows from their number alone, and the two launches do it as clusters do.
+summed follows from their number alone.
 """
 
 import ctypes
@@ -29,8 +26,6 @@ from jit_kernels.cuda_library import load
 from jit_kernels.hyper_connection import triton_backend
 
 __all__ = [
-    "FEW_HEADS",
-    "FEW_TOKENS",
     "Split",
     "mhc_head",
     "mhc_pre",
@@ -39,12 +34,7 @@ __all__ = [
     "split",
 ]
 
-# What the sources call `FEW` at most; of more heads than that clusters are as fast.
-FEW_TOKENS, FEW_HEADS = 256, 128
 _STREAMS, _TILE = 4, 16
-_FEW_WIDTHS = (4096, 7168)
-# Sums of a token that the two launches hand over, for each piece of its channels or two of them.
-_PIECES, _SENT = 128, 32
 
 
 class Split(NamedTuple):
@@ -163,19 +153,12 @@ def _call(
         None if post is None else post.data_ptr(),
         None if mixing is None else mixing.data_ptr(),
     )
-    how, numbers = split(width), (iterations, *eps)
+    how = split(width)
     assert how is not None
     library = _library()
-    few = FEW_HEADS if mixing is None else FEW_TOKENS
-    if tokens <= few and width in _FEW_WIDTHS:
-        _prepare(streams.device)
-        sums = streams.new_empty((tokens, _PIECES, _SENT), dtype=torch.float32)
-        rest = (sums.data_ptr(), tokens, width, *numbers)
-        error = launched(streams.device, library.mix_few_call, *arguments, *rest)
-    else:
-        groups = min(-(-tokens // _TILE), most_groups(streams.device, how.ranks))
-        rest = (tokens, width, *how, groups, *numbers)
-        error = launched(streams.device, library.mix_in_clusters_call, *arguments, *rest)
+    groups = min(-(-tokens // _TILE), most_groups(streams.device, how.ranks))
+    rest = (tokens, width, *how, groups, iterations, *eps)
+    error = launched(streams.device, library.mix_in_clusters_call, *arguments, *rest)
     if error:
         raise RuntimeError(f"mhc_pre: {library.mix_in_clusters_words(error).decode()}")
     return mixed
@@ -189,27 +172,12 @@ def most_groups(device: torch.device, ranks: int) -> int:
 
 
 @functools.cache
-def _prepare(device: torch.device) -> None:
-    """Let a device take the two launches."""
-    library = _library()
-    with torch.cuda.device(device):
-        error = library.mix_few_prepare()
-    if error:
-        raise RuntimeError(f"mhc_pre: {library.mix_in_clusters_words(error).decode()}")
-
-
-@functools.cache
 def _library() -> ctypes.CDLL:
     library = load("mix_in_clusters", Path(__file__).parent / "cluster")
     pointer, number, wide = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
     library.mix_in_clusters_call.argtypes = [
         *(pointer, wide, wide, *[pointer] * 7),
         *([number] * 6),
-        *(ctypes.c_float, ctypes.c_float, pointer),
-    ]
-    library.mix_few_call.argtypes = [
-        *(pointer, wide, wide, *[pointer] * 8),
-        *([number] * 3),
         *(ctypes.c_float, ctypes.c_float, pointer),
     ]
     library.mix_in_clusters_words.restype = ctypes.c_char_p

@@ -3,8 +3,10 @@
 Keys go from the workspace to shared memory as they are, and both products read them there.
 Limits: one program fills a processor, softmax and products take turns, and both halves of its warps
 make the same logits, since Triton gives the rows of a product that another one follows to all
-warps, and there are only 64.
+warps, and there are only 64. On an H200 it has 0.52 to 0.53 of FlashMLA's speed.
 """
+
+import functools
 
 import torch
 import triton
@@ -13,10 +15,7 @@ import triton.language as tl
 from jit_kernels.device_numbers import INTERPRETED, narrow
 from jit_kernels.paged_attention.triton_backend import fold_tile, product, share_of
 
-# Three tiles of keys must fit beside the queries: two are on the way while one is multiplied.
-TILE = 32
 WARPS = 8
-STAGES = 5
 _LOG2_E = 1.4426950408889634
 _NOTHING = tl.constexpr(-1e30)
 
@@ -97,14 +96,28 @@ def sparse_prefill(
     if not out.numel():
         return out
     block = min(64, max(16, triton.next_power_of_2(heads)))
+    keys_of_tile, stages = _tile(q.device)
     _kernel[(tokens, triton.cdiv(heads, block))](
         *(q, q.stride(0), keys, index, index.stride(0), index if lengths is None else lengths),
         *(index.shape[1], sink, out, heads, scale * _LOG2_E),
         HAS_LENGTHS=lengths is not None,
         HEADS=block,
-        KEYS=TILE,
+        KEYS=keys_of_tile,
         LOG2_E=_LOG2_E,
         num_warps=WARPS,
-        num_stages=STAGES,
+        num_stages=stages,
     )
     return out
+
+
+@functools.cache
+def _tile(device: torch.device) -> tuple[int, int]:
+    """Return the keys of a tile, and the stages of its loads.
+
+    Products read the queries once a tile, which on Hopper is what they wait for: the larger tile is
+    a third faster, though the next one is only asked for when it is multiplied. Other devices have
+    no room for it beside the queries.
+    """
+    if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9:
+        return 64, 2
+    return 32, 5

@@ -58,7 +58,7 @@ __device__ inline float factor_of(const Call &call, const Part &part, const Memo
 }
 
 // Fetch tiles as slots become free, of the first of them `ready` tells; when a tile is mixed,
-// exchange its squares.
+// exchange its squares. The cluster need not have met before.
 template <bool NORM, class Memory, class Ready>
 __device__ inline void run_courier(const Call &call, const CUtensorMap &streams, const Part &part,
                                    Memory &shared, const Ready &ready) {
@@ -67,14 +67,15 @@ __device__ inline void run_courier(const Call &call, const CUtensorMap &streams,
     const auto fetch = [&](int tile, int slot) {
         if (first && tile < part.tiles) fetch_tile(call, streams, part, shared, tile, slot);
     };
-    if (first) ask_for(streams);
     // Weights are there already; whatever is written follows from streams.
-    await_launch_before();
+    take_turn();
 #pragma unroll 1
     for (int tile = 0; tile < Memory::COUNT; tile++) {
         ready(tile);
         fetch(tile, tile);
     }
+    __syncwarp();
+    await_cluster();
     Turn<Memory::COUNT> turn;
     Turn<Memory::NORM_COUNT> norming;
     Turn<2> mixing;

@@ -24,36 +24,20 @@ __device__ inline void give_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-// Wait for `threads` threads of the block, whole warps, at one of its 16 barriers.
-template <int BARRIER, int THREADS>
-__device__ inline void meet() {
-    asm volatile("bar.sync %0, %1;" ::"n"(BARRIER), "n"(THREADS) : "memory");
+// Say that this thread has come so far, and wait until all of the cluster have. Of what they did
+// before, only barriers that were made and shown need be seen after; waiting for all that they wrote
+// would take as long as a tile.
+__device__ inline void arrive_at_cluster() {
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }
 
-// Wait for all threads of the cluster. Of what they did before, only barriers that were made and
-// shown need be seen after; waiting for all that they wrote would take as long as a tile.
-__device__ inline void meet_cluster() {
-    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+__device__ inline void await_cluster() {
     asm volatile("barrier.cluster.wait;" ::: "memory");
 }
 
-// Copy 16 bytes of global memory into shared memory without waiting, or do nothing.
-__device__ inline void copy_if(void *to, const void *from, bool copies) {
-    asm volatile(
-        "{\n"
-        ".reg .pred copies;\n"
-        "setp.ne.b32 copies, %2, 0;\n"
-        "@copies cp.async.cg.shared.global [%0], [%1], 16;\n"
-        "}" ::"r"(shared_address(to)),
-        "l"(from), "r"((int)copies)
-        : "memory");
-}
-
-// Arrive when all copies that this thread has asked for are done; one of the barrier's arrivals.
-__device__ inline void arrive_with_copies(unsigned long long *barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(
-                     shared_address(barrier))
-                 : "memory");
+__device__ inline void meet_cluster() {
+    arrive_at_cluster();
+    await_cluster();
 }
 
 // Fetch the description of a tensor before its first copy.
@@ -92,41 +76,3 @@ __device__ inline void store_if(void *to, uint4 value, bool stores) {
         "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"((int)stores)
         : "memory");
 }
-
-// Ask for two numbers of memory that no one writes meanwhile; the compiler keeps the order of such
-// requests.
-__device__ inline float2 read_or_zero(const float *from, bool reads) {
-    float2 value;
-    asm volatile(
-        "{\n"
-        ".reg .pred reads;\n"
-        "setp.ne.b32 reads, %3, 0;\n"
-        "mov.b32 %0, 0;\n"
-        "mov.b32 %1, 0;\n"
-        "@reads ld.global.nc.v2.f32 {%0, %1}, [%2];\n"
-        "}"
-        : "=&f"(value.x), "=&f"(value.y)
-        : "l"(from), "r"((int)reads));
-    return value;
-}
-
-// Read 16 bytes past the L1 cache: what was written before the launch before this one.
-__device__ inline uint4 read_settled(const void *from) {
-    uint4 value;
-    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-                 : "l"(from)
-                 : "memory");
-    return value;
-}
-
-// Read 16 bytes that the launch before wrote, perhaps after this block began.
-__device__ inline float4 read_written(const float *from) {
-    float4 value;
-    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-                 : "l"(from)
-                 : "memory");
-    return value;
-}
-

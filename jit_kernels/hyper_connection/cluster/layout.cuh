@@ -43,6 +43,9 @@ constexpr int SLOTS = 6, NORM_SLOTS = SLOTS + 1;
 // Sums of a token: 24 rows of `fn`, the squares, and three to fill up; they are sent by fours.
 constexpr int LINES = 24, FOURS = LINES / 4, TOLD = LINES + 4;
 static_assert(FOURS % 2 == 0 && TOKENS * 2 == 32);
+// Rows of `fn` of a stream that are used, by eights of them: all, or those of the head.
+template <int EIGHTS>
+constexpr int ROWS = EIGHTS == 1 ? STREAMS : LINES;
 // Matrices that are balanced at once, a lane each.
 constexpr int BATCH = 8;
 
@@ -57,7 +60,6 @@ struct Call {
     const float *fn, *base, *scale, *weight;
     __nv_bfloat16 *mixed;
     float *post, *mixing;
-    float *sums;  // of few tokens: what the first launch leaves to the second
     int tokens, width, slice, ranks, iterations;
     int least, more;  // of clusters: tiles of a group; the first `more` groups have one more
     float norm_eps, hc_eps, per_number, per_channel;  // the last two are 1 / (4 width), 1 / width
@@ -70,6 +72,8 @@ struct Parts {
 
 struct Shared {
     static constexpr int COUNT = SLOTS, NORM_COUNT = NORM_SLOTS, STREAM = STREAM_BYTES;
+    // Rows of `fn` come by streams.
+    static constexpr int STAGES = STREAMS;
     unsigned char streams[SLOTS][TILE_BYTES];
     // Follows the streams: no block sends squares before this one has multiplied its first tile,
     // and until then rows of `fn` may reach as far as this.
@@ -85,30 +89,36 @@ struct Shared {
     float logits[2][BATCH][STREAMS * STREAMS + 1];
     unsigned long long full[SLOTS], heard[SLOTS], gated[SLOTS], mixed[SLOTS];
     unsigned long long normed[NORM_SLOTS], factored[2], filled[2], emptied[2];
-    // Rows of `fn` of a stream are there, and all have been read; sums of all multipliers are
-    // there, and have been added up.
-    unsigned long long staged[STREAMS], unstaged, summed, added;
-
-    __device__ void make_barriers() {
-        for (int i = 0; i < SLOTS; i++) {
-            make_barrier(&full[i], 1);
-            make_barrier(&heard[i], 1);
-            make_barrier(&gated[i], 1);
-            make_barrier(&mixed[i], MIXERS);
-        }
-        for (int i = 0; i < NORM_SLOTS; i++) make_barrier(&normed[i], 1);
-        for (int i = 0; i < 2; i++) {
-            make_barrier(&factored[i], 1);
-            make_barrier(&filled[i], 1);
-            make_barrier(&emptied[i], 1);
-        }
-        for (int i = 0; i < STREAMS; i++) make_barrier(&staged[i], 1);
-        make_barrier(&unstaged, MULTIPLIERS);
-        make_barrier(&summed, MULTIPLIERS);
-        make_barrier(&added, 1);
-    }
+    // Rows of `fn` of a stage are there, and have been taken; sums of all multipliers are there, and
+    // have been added up.
+    unsigned long long staged[STAGES], unstaged[STAGES], summed, added;
 };
 static_assert(sizeof(Shared) <= 227 * 1024);
+
+// Make a block's barriers; one thread, since lanes would take turns.
+template <class Memory>
+__device__ inline void make_barriers(Memory &shared) {
+    for (int i = 0; i < Memory::COUNT; i++) {
+        make_barrier(&shared.full[i], 1);
+        make_barrier(&shared.heard[i], 1);
+        make_barrier(&shared.gated[i], 1);
+        make_barrier(&shared.mixed[i], MIXERS);
+    }
+    for (int i = 0; i < Memory::NORM_COUNT; i++) make_barrier(&shared.normed[i], 1);
+    for (int i = 0; i < 2; i++) {
+        make_barrier(&shared.factored[i], 1);
+        make_barrier(&shared.filled[i], 1);
+        make_barrier(&shared.emptied[i], 1);
+    }
+    for (int i = 0; i < Memory::STAGES; i++) {
+        make_barrier(&shared.staged[i], 1);
+        make_barrier(&shared.unstaged[i], MULTIPLIERS);
+    }
+    make_barrier(&shared.summed, MULTIPLIERS);
+    make_barrier(&shared.added, 1);
+    show_barriers();
+    show_to_copies();
+}
 
 // This block's part of the work. It owns the tokens `rank`, `rank + ranks` and so on of each tile.
 struct Part {

@@ -6,6 +6,22 @@
 
 namespace {
 
+// Make barriers, and ask for rows of `fn`: before streams, or they come behind these. The courier does
+// not wait for the cluster: what is fetched first is the block's own.
+template <class Rows, class Memory>
+__device__ inline void begin(const Call &call, const CUtensorMap &streams, const Part &part,
+                             Memory &shared, int warp) {
+    if (threadIdx.x == 0) {
+        ask_for(streams);
+        make_barriers(shared);
+        expect_rows<Rows>(shared);
+    }
+    __syncthreads();
+    stage_rows<Rows>(call, part, shared, warp);
+    arrive_at_cluster();
+    if (warp != MULTIPLIERS + MIXERS + COURIER) await_cluster();
+}
+
 // Mix streams of 256 channels a block.
 //
 // EIGHTS  lines of `fn` by eight: 3 with gates and matrix, 1 for the head
@@ -16,15 +32,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     Shared &shared = *reinterpret_cast<Shared *>(memory);
     const Part part(call);
     const int warp = warp_number(), mixer = warp - MULTIPLIERS, other = mixer - MIXERS;
-    if (threadIdx.x == 0) {
-        shared.make_barriers();
-        expect_rows<EIGHTS>(shared);
-        show_barriers();
-        show_to_copies();
-    }
-    __syncthreads();
-    stage_rows<EIGHTS>(call, part, shared, warp);
-    meet_cluster();
+    begin<ByStreams<EIGHTS>>(call, streams, part, shared, warp);
     if (mixer < 0) {
         take_registers<MULTIPLIER_REGISTERS>();
         run_staged_multiplier<EIGHTS>(call, part, shared, warp);
@@ -56,12 +64,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     auto &shared = *reinterpret_cast<WideShared<EIGHTS> *>(memory);
     const Part part(call);
     const int warp = warp_number(), mixer = warp - MULTIPLIERS, other = mixer - MIXERS;
-    if (threadIdx.x == 0) {
-        shared.make_barriers();
-        show_barriers();
-    }
-    __syncthreads();
-    meet_cluster();
+    begin<ByEights<EIGHTS>>(call, streams, part, shared, warp);
     if (mixer < 0) {
         take_registers<WIDE_MULTIPLIER_REGISTERS>();
         run_wide_multiplier(call, part, shared, warp);
@@ -73,7 +76,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         if (other < COURIER) {
             run_adder(part, shared);
         } else if (other == COURIER) {
-            run_courier<NORM>(call, streams, part, shared, [](int) {});
+            run_wide_courier<NORM>(call, streams, part, shared);
         } else if (other == GATER) {
             run_gater<EIGHTS == 1>(call, part, shared);
         } else if (EIGHTS > 1) {
@@ -181,7 +184,7 @@ int mix_in_clusters_call(const void *streams, long long token_stride, long long 
     const int tiles = (tokens + TOKENS - 1) / TOKENS;
     const Call call = {static_cast<const __nv_bfloat16 *>(streams), token_stride, stream_stride,
                        fn, base, scale, weight, static_cast<__nv_bfloat16 *>(mixed), post, mixing,
-                       nullptr, tokens, width, slice, ranks, iterations, tiles / groups,
+                       tokens, width, slice, ranks, iterations, tiles / groups,
                        tiles % groups, norm_eps, hc_eps, 1.0f / (STREAMS * width), 1.0f / width};
     const Choice &choice = KERNELS[(slice > SLICE ? WIDER : 0) + (!mixing ? 0 : weight ? 2 : 1)];
     const Launch launch(ranks, groups, choice.bytes, static_cast<cudaStream_t>(where));

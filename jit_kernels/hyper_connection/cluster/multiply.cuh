@@ -22,7 +22,6 @@ __device__ __forceinline__ void split_pair(float2 f, unsigned (&parts)[PARTS]) {
 // has two and two numbers of one line.
 template <int EIGHTS>
 struct Weights {
-    static constexpr int ROWS = EIGHTS == 1 ? STREAMS : LINES;
     unsigned parts[STREAMS][STEPS][EIGHTS][PARTS][2];
 
     __device__ void split(int stream, int eight, int word, float2 f) {

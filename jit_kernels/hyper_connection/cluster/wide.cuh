@@ -1,9 +1,10 @@
 // Streams of 7,168 channels, 448 a block. A multiplier has half of the block's channels of one
-// stream.
+// stream. Rows of `fn` come through all slots, eight lines of all streams after the other.
 #pragma once
 
-#include "courier.cuh"
-#include "multiply.cuh"
+#include <cstddef>
+
+#include "staging.cuh"
 
 constexpr int WIDE = 448, WIDE_STREAM = WIDE / STRIP * STRIP_BYTES;
 // Products of a multiplier, 16 channels each; groups of eight channels of a row.
@@ -18,7 +19,7 @@ struct WideShared {
     // A slot is filled anew as soon as its tile is mixed: squares of that next tile may come before
     // this one is normed.
     static constexpr int COUNT = 3, NORM_COUNT = COUNT + 1;
-    static constexpr int STREAM = WIDE_STREAM;
+    static constexpr int STREAM = WIDE_STREAM, STAGES = EIGHTS;
     unsigned char streams[COUNT][STREAMS * STREAM];
     // Of two tiles what is mixed and not yet normed.
     alignas(16) __nv_bfloat16 kept[2][TOKENS][WIDE];
@@ -31,63 +32,54 @@ struct WideShared {
     alignas(16) float factors[2][TOKENS];
     float logits[2][BATCH][STREAMS * STREAMS + 1];
     unsigned long long full[COUNT], heard[COUNT], gated[COUNT], mixed[COUNT];
-    unsigned long long normed[NORM_COUNT], factored[2], filled[2], emptied[2], summed, added;
-
-    __device__ void make_barriers() {
-        for (int i = 0; i < COUNT; i++) {
-            make_barrier(&full[i], 1);
-            make_barrier(&heard[i], 1);
-            make_barrier(&gated[i], 1);
-            make_barrier(&mixed[i], MIXERS);
-        }
-        for (int i = 0; i < NORM_COUNT; i++) make_barrier(&normed[i], 1);
-        for (int i = 0; i < 2; i++) {
-            make_barrier(&factored[i], 1);
-            make_barrier(&filled[i], 1);
-            make_barrier(&emptied[i], 1);
-        }
-        make_barrier(&summed, MULTIPLIERS);
-        make_barrier(&added, 1);
-    }
+    unsigned long long normed[NORM_COUNT], factored[2], filled[2], emptied[2];
+    unsigned long long staged[STAGES], unstaged[STAGES], summed, added;
 };
 static_assert(sizeof(WideShared<3>) <= 227 * 1024 && sizeof(WideShared<1>) <= 227 * 1024);
+
+// Lines of `fn` of a stage; all that is staged of the last one lies over what is not mixed yet.
+template <int EIGHTS>
+struct ByEights {
+    static constexpr int EACH = ROWS<EIGHTS> / EIGHTS;
+    static constexpr int CHANNELS = WIDE, STAGES = EIGHTS, COUNT = STREAMS * EACH;
+
+    static __device__ int row_of_fn(int eight, int nth) {
+        return (eight * EACH + nth % EACH) * STREAMS + nth / EACH;
+    }
+    static __device__ float *begin(WideShared<EIGHTS> &shared) {
+        return reinterpret_cast<float *>(shared.streams);
+    }
+};
+static_assert(offsetof(WideShared<3>, kept) == sizeof(WideShared<3>::streams));
+static_assert(STAGED_BYTES<ByEights<3>> <= offsetof(WideShared<3>, gain));
+// No stage reaches into a slot before its own.
+static_assert(STAGED_BYTES<ByEights<3>> >= sizeof(WideShared<3>::streams));
 
 // A multiplier's rows of `fn`, as products take them.
 template <int EIGHTS>
 struct WideWeights {
-    static constexpr int ROWS = EIGHTS == 1 ? STREAMS : LINES;
     unsigned parts[WIDE_STEPS][EIGHTS][PARTS][2];
 
-    // While one eight lines are split, the next are on their way.
-    __device__ void load(const Call &call, const Part &part, int nth) {
-        float2 asked[2][WIDE_STEPS][2];
-        read(call, part, nth, 0, asked[0]);
+    // Take them from where they are staged.
+    __device__ __forceinline__ void take(WideShared<EIGHTS> &shared, int nth) {
+        using Rows = ByEights<EIGHTS>;
+        const int lane = threadIdx.x % 32, stream = nth % STREAMS, line = lane / 4;
+        const int channel = nth / STREAMS * (WIDE / 2) + lane % 4 * 2;
 #pragma unroll
         for (int eight = 0; eight < EIGHTS; eight++) {
-            if (eight + 1 < EIGHTS) read(call, part, nth, eight + 1, asked[(eight + 1) % 2]);
-            keep(eight, asked[eight % 2]);
-        }
-    }
-
-    static __device__ __forceinline__ void read(const Call &call, const Part &part, int nth,
-                                                int eight, float2 (&to)[WIDE_STEPS][2]) {
-        const int lane = threadIdx.x % 32, stream = nth % STREAMS, line = eight * 8 + lane / 4;
-        const int channel = nth / STREAMS * (WIDE / 2) + lane % 4 * 2;
-        const float *const from = call.fn + part.first + channel +
-                                  (long long)(line * STREAMS + stream) * call.width;
+            await_phase(&shared.staged[eight], 0);
+            const float *const from =
+                staged_row<Rows>(shared, eight, stream * Rows::EACH + line % Rows::EACH) + channel;
 #pragma unroll
-        for (int i = 0; i < WIDE_STEPS * 2; i++) {
-            to[i / 2][i % 2] = read_or_zero(from + i * 8, line < ROWS);
-        }
-    }
-
-    __device__ __forceinline__ void keep(int eight, const float2 (&f)[WIDE_STEPS][2]) {
+            for (int i = 0; i < WIDE_STEPS * 2; i++) {
+                float2 f = *reinterpret_cast<const float2 *>(from + i * 8);
+                if (line >= Rows::EACH) f = {0.0f, 0.0f};
+                unsigned pairs[PARTS];
+                split_pair(f, pairs);
 #pragma unroll
-        for (int i = 0; i < WIDE_STEPS * 2; i++) {
-            unsigned pairs[PARTS];
-            split_pair(f[i / 2][i % 2], pairs);
-#pragma unroll
-            for (int p = 0; p < PARTS; p++) parts[i / 2][eight][p][i % 2] = pairs[p];
+                for (int p = 0; p < PARTS; p++) parts[i / 2][eight][p][i % 2] = pairs[p];
+            }
+            leave_stage(shared, eight);
         }
     }
 
@@ -117,7 +109,7 @@ __device__ inline void run_wide_multiplier(const Call &call, const Part &part,
         return ((step % 4 < 2 ? near : far) ^ step % 4 * 32) + step / 4 * STRIP_BYTES;
     };
     WideWeights<EIGHTS> weights;
-    weights.load(call, part, nth);
+    weights.take(shared, nth);
     Turn<WideShared<EIGHTS>::COUNT> turn;
     Turn<1> parts;
 #pragma unroll 1
@@ -243,4 +235,13 @@ __device__ inline void run_wide_mixer(const Call &call, const Part &part,
             norming.advance();
         }
     }
+}
+
+// Fetch tiles, each into a slot that multipliers have taken `fn` from.
+template <bool NORM, int EIGHTS>
+__device__ inline void run_wide_courier(const Call &call, const CUtensorMap &streams,
+                                        const Part &part, WideShared<EIGHTS> &shared) {
+    run_courier<NORM>(call, streams, part, shared, [&](int slot) {
+        if (slot < EIGHTS) await_phase(&shared.unstaged[slot], 0);
+    });
 }

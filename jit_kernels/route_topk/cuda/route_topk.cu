@@ -28,13 +28,18 @@ int launch_any(const Call &call, bool whole, void *where) {
     return launch(route_topk<EACH, SIZE, false, 0>, blocks, where, call);
 }
 
+template <int TOKENS, int EACH>
+int launch_whole(const Call &call, void *where) {
+    const int blocks = (call.tokens + TOKENS * WARPS - 1) / (TOKENS * WARPS);
+    return call.top_k == 6 ? launch(route_whole<TOKENS, EACH, 6>, blocks, where, call)
+                           : launch(route_whole<TOKENS, EACH, 8>, blocks, where, call);
+}
+
+// Two tokens to a warp where one each would not run at once.
 template <int EACH>
 int launch_whole(const Call &call, int processors, void *where) {
-    // As many tokens to a warp as it takes for all warps to run at once, and no more warps than that.
-    const int most = processors * BLOCKS<EACH> * WARPS, each = (call.tokens + most - 1) / most;
-    const int blocks = (call.tokens + each * WARPS - 1) / (each * WARPS);
-    return call.top_k == 6 ? launch(route_whole<EACH, 6>, blocks, where, call)
-                           : launch(route_whole<EACH, 8>, blocks, where, call);
+    const bool two = call.tokens > processors * BLOCKS<EACH> * WARPS;
+    return two ? launch_whole<2, EACH>(call, where) : launch_whole<1, EACH>(call, where);
 }
 
 }  // namespace

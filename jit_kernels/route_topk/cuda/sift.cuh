@@ -1,19 +1,23 @@
 // Routing of as many experts as whole lanes have: a warp has those of a token in its registers. The
 // best of each lane give a floor that as many experts reach as are wanted; the few that reach it, each
-// in a lane of its own, are ranked by comparing all with all.
+// in a lane of its own, are ranked by comparing all with all: those of two tokens at once, half a warp
+// each.
 #pragma once
 
 #include "score.cuh"
 
-// Blocks a multiprocessor is given at once, as many as registers allow.
+// Blocks that a multiprocessor has at once, as many as registers allow.
 template <int EACH>
-constexpr int BLOCKS = EACH > 8 ? 8 : 12;
+constexpr int BLOCKS = EACH > 8 ? 8 : 10;
 
-// What a warp writes down: scores without bias, and of those found, expert and key.
+// Most experts of a token that are ranked.
+constexpr int HALF = 16;
+
+// What a warp writes down of two tokens: scores without bias, and of those found, expert and key.
 template <int EACH>
 struct alignas(16) Memory {
-    float scores[32 * EACH];
-    int keys[32], found[32];
+    float scores[2][32 * EACH];
+    int keys[2][HALF], found[2][HALF];
 };
 
 template <int EACH>
@@ -30,23 +34,29 @@ __device__ inline float unorder(int key) {
     return __int_as_float(key ^ (key >> 31 & 0x7fffffff));
 }
 
-// The best of a lane, of all lanes, of all but that, and so on: the last of TOP_K. At least so many
-// experts are as good, unless equals went together.
-template <int TOP_K, int EACH>
-__device__ inline float find_floor(const float (&scores)[EACH]) {
-    float highest = scores[0];
+// The best of a lane, of all lanes, of all but that, and so on: the last of TOP_K, of each token. At
+// least so many experts are as good, unless equals went together.
+template <int TOP_K, int TOKENS, int EACH>
+__device__ inline void find_floors(const float (&scores)[TOKENS][EACH], float (&floors)[TOKENS]) {
+    int left[TOKENS], best[TOKENS];
 #pragma unroll
-    for (int j = 1; j < EACH; j++) highest = fmaxf(highest, scores[j]);
-    int left = order(highest), best = LOWEST;
+    for (int t = 0; t < TOKENS; t++) {
+        float highest = scores[t][0];
 #pragma unroll
-    for (int place = 0; place < TOP_K; place++) {
-        best = __reduce_max_sync(ALL, left);
-        if (left == best) left = LOWEST;
+        for (int j = 1; j < EACH; j++) highest = fmaxf(highest, scores[t][j]);
+        left[t] = order(highest);
     }
-    return unorder(best);
+#pragma unroll
+    for (int i = 0; i < TOP_K * TOKENS; i++) {
+        const int t = i % TOKENS;
+        best[t] = __reduce_max_sync(ALL, left[t]);
+        if (left[t] == best[t]) left[t] = LOWEST;
+    }
+#pragma unroll
+    for (int t = 0; t < TOKENS; t++) floors[t] = unorder(best[t]);
 }
 
-// Write the experts that reach `floor` to `found`, 32 at most. Returns how many there are.
+// Write the experts that reach `floor` to `found`, HALF at most. Returns how many there are.
 template <int EACH>
 __device__ inline int gather(const float (&scores)[EACH], float floor, int *found) {
     const int lane = threadIdx.x % 32;
@@ -56,7 +66,7 @@ __device__ inline int gather(const float (&scores)[EACH], float floor, int *foun
     int count = 0;
     while (const unsigned lanes = __ballot_sync(ALL, reach != 0)) {
         const int at = count + __popc(lanes & ((1u << lane) - 1));
-        if (reach && at < 32) found[at] = lane * EACH + __ffs(reach) - 1;
+        if (reach && at < HALF) found[at] = lane * EACH + __ffs(reach) - 1;
         reach &= reach - 1;
         count += __popc(lanes);
     }
@@ -89,98 +99,103 @@ __device__ inline void take_turns(const float (&scores)[EACH], int *found) {
     __syncwarp();
 }
 
-// Return how many of `count` lanes have a better key, or the same and a lower expert.
+// Write to `found` what may be among a token's TOP_K, by scores with bias. Returns how many.
+template <int TOP_K, int EACH>
+__device__ inline int sift(const float (&scores)[EACH], float floor, int *found) {
+    const int count = gather(scores, floor, found);
+    if (count >= TOP_K && count <= HALF) return count;
+    take_turns<TOP_K>(scores, found);
+    return TOP_K;
+}
+
+// Return how many of the `count` lanes of a half have a better key, or the same and a lower expert.
+// `both` is the sum of the two counts, and `most` the larger one.
 template <int EACH>
-__device__ inline int rank_of(Memory<EACH> &memory, int key, int expert, int count) {
-    const int lane = threadIdx.x % 32;
-    memory.keys[lane] = key;
+__device__ inline int rank_of(Memory<EACH> &memory, int key, int expert, int count, int both,
+                              int most) {
+    const int lane = threadIdx.x % 32, half = lane / HALF;
+    const int(&keys)[HALF] = memory.keys[half];
+    memory.keys[half][lane % HALF] = key;
     __syncwarp();
     int rank = 0;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const int4 others = reinterpret_cast<const int4 *>(memory.keys)[i];
+        const int4 others = reinterpret_cast<const int4 *>(keys)[i];
         rank += (others.x > key) + (others.y > key) + (others.z > key) + (others.w > key);
     }
 #pragma unroll 1
-    for (int other = 8; other < count; other++) rank += memory.keys[other] > key;
+    for (int other = 8; other < most; other++) rank += keys[other] > key;
     // Where two have the same rank their keys are alike.
-    const unsigned ranks = __reduce_or_sync(ALL, lane < count ? 1u << rank : 0u);
-    if (__popc(ranks) < count) {
+    const bool live = lane % HALF < count;
+    const unsigned ranks = __reduce_or_sync(ALL, live ? 1u << (rank + half * HALF) : 0u);
+    if (__popc(ranks) < both) {
 #pragma unroll 1
         for (int other = 0; other < count; other++) {
-            rank += memory.keys[other] == key && memory.found[other] < expert;
+            rank += keys[other] == key && memory.found[half][other] < expert;
         }
     }
     return rank;
 }
 
-// Choose and weigh one token's experts, of which lanes know the scores with bias.
+// Weigh the experts found of a token and of the next, `counts` of them; of none nothing is written.
 template <int EACH, int TOP_K>
-__device__ inline void route_one(const Call &call, int token, const float (&scores)[EACH],
-                                 Memory<EACH> &memory) {
-    const int lane = threadIdx.x % 32;
-    int count = gather(scores, find_floor<TOP_K>(scores), memory.found);
-    if (count < TOP_K || count > 32) {
-        take_turns<TOP_K>(scores, memory.found);
-        count = TOP_K;
-    }
-    const bool live = lane < count;
+__device__ inline void weigh_two(const Call &call, int token, int2 counts, Memory<EACH> &memory) {
+    const int lane = threadIdx.x % 32, half = lane / HALF, most = max(counts.x, counts.y);
+    const int count = half ? counts.y : counts.x;
+    const bool live = lane % HALF < count;
     int expert = 0, key = LOWEST;
     float weight = 0.0f;
     if (live) {
-        expert = memory.found[lane];
-        weight = memory.scores[expert];
+        expert = memory.found[half][lane % HALF];
+        weight = memory.scores[half][expert];
         key = order(weight + call.bias[expert]);
     }
-    const int place = rank_of(memory, key, expert, count);
+    const int place = rank_of(memory, key, expert, count, counts.x + counts.y, most);
     const bool chosen = live && place < TOP_K;
     if (!chosen) weight = 0.0f;
     float total = weight;
 #pragma unroll
     for (int step = 1; step < 8; step *= 2) total += __shfl_xor_sync(ALL, total, step);
-    if (count > 8) {
-        total += __shfl_xor_sync(ALL, total, 8);
-        total += __shfl_xor_sync(ALL, total, 16);
-    }
+    if (most > 8) total += __shfl_xor_sync(ALL, total, 8);
     if (!chosen) return;
-    const long long at = (long long)token * TOP_K + place;
+    const long long at = (long long)(token + half) * TOP_K + place;
     call.experts[at] = expert;
     call.weights[at] = weight * (reciprocal(total + 1e-20f) * call.scale);
 }
 
-// A warp takes every so many-th token, and asks for the next one's logits before it routes one.
-template <int EACH, int TOP_K>
+// A warp takes TOKENS tokens, one or two.
+template <int TOKENS, int EACH, int TOP_K>
 __global__ void __launch_bounds__(WARPS * 32, BLOCKS<EACH>)
     route_whole(const __grid_constant__ Call call) {
     __shared__ Memory<EACH> memories[WARPS];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = gridDim.x * WARPS;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     Memory<EACH> &memory = memories[warp];
-    int token = blockIdx.x * WARPS + warp;
+    const int token = (blockIdx.x * WARPS + warp) * TOKENS;
     await_launch_before();
     if (token >= call.tokens) return;
-    const float *logits = call.logits + token * call.stride;
-    float x[EACH], next[EACH], bias[EACH];
-    load_whole(x, logits + lane * EACH);
-    load_whole(bias, call.bias + lane * EACH);
-    while (true) {
-        const float *const later = logits + warps * call.stride;
-        const bool last = token + warps >= call.tokens;
-        if (!last) load_whole(next, later + lane * EACH);
+    float x[TOKENS][EACH], bias[EACH], floors[TOKENS];
 #pragma unroll
-        for (int j = 0; j < EACH; j++) x[j] = score(x[j]);
+    for (int t = 0; t < TOKENS; t++) {
+        // Beyond the last token stands the last one.
+        load_whole(x[t], call.logits + min(token + t, call.tokens - 1) * call.stride + lane * EACH);
+    }
+    load_whole(bias, call.bias + lane * EACH);
+#pragma unroll
+    for (int t = 0; t < TOKENS; t++) {
+#pragma unroll
+        for (int j = 0; j < EACH; j++) x[t][j] = score(x[t][j]);
 #pragma unroll
         for (int j = 0; j < EACH; j += 4) {
-            *reinterpret_cast<float4 *>(memory.scores + lane * EACH + j) =
-                make_float4(x[j], x[j + 1], x[j + 2], x[j + 3]);
+            *reinterpret_cast<float4 *>(memory.scores[t] + lane * EACH + j) =
+                make_float4(x[t][j], x[t][j + 1], x[t][j + 2], x[t][j + 3]);
         }
 #pragma unroll
-        for (int j = 0; j < EACH; j++) x[j] += bias[j];
-        route_one<EACH, TOP_K>(call, token, x, memory);
-        if (last) return;
-        __syncwarp();
-#pragma unroll
-        for (int j = 0; j < EACH; j++) x[j] = next[j];
-        logits = later;
-        token += warps;
+        for (int j = 0; j < EACH; j++) x[t][j] += bias[j];
     }
+    find_floors<TOP_K>(x, floors);
+    int2 counts = {sift<TOP_K>(x[0], floors[0], memory.found[0]), 0};
+    if (TOKENS > 1 && token + 1 < call.tokens) {
+        counts.y = sift<TOP_K>(x[TOKENS - 1], floors[TOKENS - 1], memory.found[1]);
+    }
+    weigh_two<EACH, TOP_K>(call, token, counts, memory);
 }
