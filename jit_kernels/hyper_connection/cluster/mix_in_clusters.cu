@@ -66,13 +66,13 @@ __global__ void __launch_bounds__(THREADS, 1)
     const int warp = warp_number(), mixer = warp - MULTIPLIERS, other = mixer - MIXERS;
     begin<ByEights<EIGHTS>>(call, streams, part, shared, warp);
     if (mixer < 0) {
-        take_registers<WIDE_MULTIPLIER_REGISTERS>();
+        take_registers<WIDE_MULTIPLIER_REGISTERS<EIGHTS>>();
         run_wide_multiplier(call, part, shared, warp);
     } else if (other < 0) {
         give_registers<WIDE_MIXER_REGISTERS>();
         run_wide_mixer<NORM>(call, part, shared, mixer);
     } else {
-        give_registers<OTHER_REGISTERS>();
+        give_registers<WIDE_OTHER_REGISTERS<EIGHTS>>();
         if (other < COURIER) {
             run_adder(part, shared);
         } else if (other == COURIER) {

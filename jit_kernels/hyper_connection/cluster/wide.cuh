@@ -10,8 +10,16 @@ constexpr int WIDE = 448, WIDE_STREAM = WIDE / STRIP * STRIP_BYTES;
 // Products of a multiplier, 16 channels each; groups of eight channels of a row.
 constexpr int WIDE_STEPS = WIDE / 2 / 16, ROW_EIGHTS = WIDE / 8;
 static_assert(MULTIPLIERS == 2 * STREAMS && WIDE_STEPS * 32 == WIDE);
-constexpr int WIDE_MULTIPLIER_REGISTERS = 200, WIDE_MIXER_REGISTERS = 72;
-static_assert(2 * WIDE_MULTIPLIER_REGISTERS + WIDE_MIXER_REGISTERS + OTHER_REGISTERS ==
+// Registers of a thread in each warpgroup: all rows of `fn` leave others 40, with which the head's
+// kernel would spill.
+template <int EIGHTS>
+constexpr int WIDE_MULTIPLIER_REGISTERS = EIGHTS == 1 ? 192 : 200;
+template <int EIGHTS>
+constexpr int WIDE_OTHER_REGISTERS = EIGHTS == 1 ? 56 : 40;
+constexpr int WIDE_MIXER_REGISTERS = 72;
+static_assert(2 * WIDE_MULTIPLIER_REGISTERS<1> + WIDE_MIXER_REGISTERS + WIDE_OTHER_REGISTERS<1> ==
+              65536 / 128);
+static_assert(2 * WIDE_MULTIPLIER_REGISTERS<3> + WIDE_MIXER_REGISTERS + WIDE_OTHER_REGISTERS<3> ==
               65536 / 128);
 
 template <int EIGHTS>
