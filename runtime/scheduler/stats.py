@@ -181,7 +181,7 @@ class Stats:
         logger.info(
             "Prefill batch, #new-seq: %d, #new-token: %d, #cached-token: %d, "
             "full token usage: %.2f, swa token usage: %.2f, #running-req: %d, #queue-req: %d, "
-            "#pending-token: %d, cuda graph: %s, input throughput (token/s): %.2f",
+            "#pending-token: %d, input throughput (token/s): %.2f",
             len(requests),
             tokens,
             sum(r.matched for r in fresh),
@@ -190,7 +190,6 @@ class Stats:
             gauges["running"],
             gauges["waiting"],
             pending_tokens,
-            False,
             tokens / max(elapsed_s, 1e-9),
         )
 
