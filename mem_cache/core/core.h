@@ -180,6 +180,17 @@ static inline int32_t *tokens_of(const Tree *tree, int32_t page) {
     return tree->tokens + (int64_t)page * tree->page_size;
 }
 
+/* Of a page, or of a root, whose number is below zero. */
+static inline int32_t *child_of(const Tree *tree, int32_t node) {
+    return node < 0 ? &tree->roots[-1 - node].child : &tree->child[node];
+}
+static inline int32_t *heads_of(const Tree *tree, int32_t node) {
+    return node < 0 ? &tree->roots[-1 - node].heads : &tree->heads[node];
+}
+static inline int32_t *children_of(const Tree *tree, int32_t node) {
+    return node < 0 ? &tree->roots[-1 - node].children : &tree->children[node];
+}
+
 /* The stamp of whatever happens after a match; the next match comes at the same time. */
 static inline int64_t now(const Tree *tree) { return tree->tick + 1; }
 
@@ -238,9 +249,6 @@ int32_t tree_hold(Tree *tree, int32_t node, int32_t ring, int32_t position);
 int32_t tree_unpin(Tree *tree, int32_t ring);
 int32_t tree_evict(Tree *tree, int64_t free_pages);
 int32_t tree_evict_root(Tree *tree, int32_t root, int64_t keep_tokens);
-int32_t *tree_child(Tree *tree, int32_t node);
-int32_t *tree_children(Tree *tree, int32_t node);
-int32_t *tree_heads(Tree *tree, int32_t node);
 int32_t tree_span(const Tree *tree, int32_t page, int32_t *pages);
 
 /* turns.c */

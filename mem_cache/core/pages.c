@@ -9,18 +9,6 @@
 
 #include "core.h"
 
-int32_t *tree_child(Tree *tree, int32_t node) {
-    return node < 0 ? &tree->roots[-1 - node].child : &tree->child[node];
-}
-
-int32_t *tree_heads(Tree *tree, int32_t node) {
-    return node < 0 ? &tree->roots[-1 - node].heads : &tree->heads[node];
-}
-
-int32_t *tree_children(Tree *tree, int32_t node) {
-    return node < 0 ? &tree->roots[-1 - node].children : &tree->children[node];
-}
-
 static inline int32_t *locks_of(Tree *tree, int32_t node) {
     return node < 0 ? &tree->roots[-1 - node].locks : &tree->locks[node];
 }
@@ -94,8 +82,8 @@ void page_adopt(Tree *tree, int32_t parent, int32_t page, Insertion *insertion, 
     tree->turns[page] = tree->kind[page] = 0;
     tree->stamp[page] = now(tree);
     tree->full->references[page]++;
-    siblings_add(tree, tree_child(tree, parent), page);
-    if (++*tree_children(tree, parent) > 1 && parent > 0) tree->flags[parent] |= FLAG_FORKED;
+    siblings_add(tree, child_of(tree, parent), page);
+    if (++*children_of(tree, parent) > 1 && parent > 0) tree->flags[parent] |= FLAG_FORKED;
     tree->pages++;
     tree->roots[root].pages++;
     tree->roots[root].tokens += length;
@@ -106,7 +94,7 @@ void page_adopt(Tree *tree, int32_t parent, int32_t page, Insertion *insertion, 
 /* Give a partial page of the tree the tokens that its owner has written behind the known ones. */
 void page_lengthen(Tree *tree, int32_t page, Insertion *insertion, const int32_t *tokens,
                      int32_t length) {
-    int32_t *trie = tree_child(tree, tree->parent[page]);
+    int32_t *trie = child_of(tree, tree->parent[page]);
     tree->roots[tree->root[page]].tokens += length - tree->length[page];
     siblings_remove(tree, trie, page);
     write_tokens(tree, page, tokens, length);
@@ -122,9 +110,9 @@ void page_lengthen(Tree *tree, int32_t page, Insertion *insertion, const int32_t
 void page_leave(Tree *tree, int32_t page) {
     int32_t parent = tree->parent[page];
     Root *root = &tree->roots[tree->root[page]];
-    siblings_remove(tree, tree_child(tree, parent), page);
+    siblings_remove(tree, child_of(tree, parent), page);
     if (tree->point[page]) {
-        int32_t heir = siblings_nearest(tree, *tree_child(tree, parent), tokens_of(tree, page));
+        int32_t heir = siblings_nearest(tree, *child_of(tree, parent), tokens_of(tree, page));
         if (heir) {
             int32_t shorter = tree->length[page];
             if (tree->length[heir] < shorter) shorter = tree->length[heir];
@@ -134,7 +122,7 @@ void page_leave(Tree *tree, int32_t page) {
         points_leave(tree, page);
     }
     page_unlist(tree, page);
-    --*tree_children(tree, parent);
+    --*children_of(tree, parent);
     tree->pages--;
     root->pages--;
     root->tokens -= tree->length[page];
@@ -208,7 +196,7 @@ static bool superseded(Tree *tree, int32_t page) {
     memcpy(tree->scratch, tokens_of(tree, page), (size_t)length * sizeof *tree->scratch);
     /* Behind its tokens any valid one is nearer to 0 than the page's own -1 is. */
     memset(tree->scratch + length, 0, (size_t)(tree->page_size - length) * sizeof *tree->scratch);
-    int32_t trie = *tree_child(tree, tree->parent[page]);
+    int32_t trie = *child_of(tree, tree->parent[page]);
     int32_t other = siblings_nearest(tree, trie, tree->scratch);
     return other != page && common_run(tree->scratch, tokens_of(tree, other), length) == length;
 }

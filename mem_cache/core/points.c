@@ -61,7 +61,7 @@ int32_t points_deepest_inside(const Tree *tree, int32_t page, const int32_t *tok
     }
     int32_t most = run < size - 1 ? run : size - 1;
     if (most > limit + 1) most = limit + 1;
-    if (*tree_heads((Tree *)tree, tree->parent[page]) == 0 || most < 1) return past;
+    if (*heads_of(tree, tree->parent[page]) == 0 || most < 1) return past;
     int32_t parent = tree->parent[page], *found[most + 1];
     uint64_t hash = hash_start(parent);
     for (int32_t i = 0; i < most; i++) {
@@ -94,7 +94,7 @@ static void enter_table(Tree *tree, int32_t ring) {
     int32_t *bucket = bucket_for(tree, tree->parent[page], tokens, offset);
     tree->chain[ring] = *bucket;
     *bucket = ring;
-    ++*tree_heads(tree, tree->parent[page]);
+    ++*heads_of(tree, tree->parent[page]);
 }
 
 static void leave_table(Tree *tree, int32_t ring) {
@@ -105,7 +105,7 @@ static void leave_table(Tree *tree, int32_t ring) {
     while (*at != ring) at = &tree->chain[*at];
     *at = tree->chain[ring];
     tree->chain[ring] = 0;
-    --*tree_heads(tree, tree->parent[page]);
+    --*heads_of(tree, tree->parent[page]);
 }
 
 static void hang(Tree *tree, int32_t ring, int32_t page) {

@@ -35,7 +35,7 @@ void tree_match(Tree *tree, int32_t root, const int32_t *tokens, int32_t length,
     while (position < length) {
         int32_t rest = length - position < size ? length - position : size;
         const int32_t *query = page_of(tree, tokens, position, rest);
-        int32_t page = follow(tree, *tree_child(tree, node), query, rest, &run);
+        int32_t page = follow(tree, *child_of(tree, node), query, rest, &run);
         if (run == 0) {
             next = page;
             break;
@@ -120,9 +120,9 @@ int32_t tree_insert(Tree *tree, Insertion *insertion) {
     while (start < length) {
         int32_t rest = length - start < size ? length - start : size;
         const int32_t *query = page_of(tree, insertion->tokens, start, rest);
-        int32_t page = follow(tree, *tree_child(tree, node), query, rest, &run);
+        int32_t page = follow(tree, *child_of(tree, node), query, rest, &run);
         if (run < rest) {
-            other = run || *tree_children(tree, node) == 1 ? page : 0;
+            other = run || *children_of(tree, node) == 1 ? page : 0;
             if (run && run == tree->length[page]) shorter = page;
             break;
         }
