@@ -7,7 +7,6 @@
 #include "places.cuh"
 #include "radix.cuh"
 
-constexpr int MAX_TOP_K = 2048;  // as the public function has it
 constexpr int CAPACITY = 4096;  // what a row may collect; else one block goes through the row
 constexpr int SHORT_ROW = 16384;
 // A sample: parts of a row, spread over it, each of as many scores as a sector of the cache has.
