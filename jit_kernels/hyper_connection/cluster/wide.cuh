@@ -45,7 +45,8 @@ struct WideShared {
 };
 static_assert(sizeof(WideShared<3>) <= 227 * 1024 && sizeof(WideShared<1>) <= 227 * 1024);
 
-// Lines of `fn` of a stage; all that is staged of the last one lies over what is not mixed yet.
+// Eight lines of all streams are a stage, or the four of the head. The last stage ends where later is kept
+// what is mixed.
 template <int EIGHTS>
 struct ByEights {
     static constexpr int EACH = ROWS<EIGHTS> / EIGHTS;
@@ -60,7 +61,7 @@ struct ByEights {
 };
 static_assert(offsetof(WideShared<3>, kept) == sizeof(WideShared<3>::streams));
 static_assert(STAGED_BYTES<ByEights<3>> <= offsetof(WideShared<3>, gain));
-// No stage reaches into a slot before its own.
+// No stage begins before the slot of its own number, which may be filled when it has been taken.
 static_assert(STAGED_BYTES<ByEights<3>> >= sizeof(WideShared<3>::streams));
 
 // A multiplier's rows of `fn`, as products take them.
