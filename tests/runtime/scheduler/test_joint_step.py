@@ -120,8 +120,10 @@ def test_chunks_take_their_turns_while_last_tokens_join() -> None:
     quick = rig.send(LONG, 4)
     rig.run()
 
-    plan, *_ = joint(rig)
+    # An answer's last token takes a place of a chunk: one token of that prompt is left, and joins.
+    plan, last = joint(rig)
     assert len(plan.chunk_len) == 2
+    assert last.input_ids.tolist()[1:] == fresh[-1:]
     at = next(i for i, other in enumerate(rig.plans) if other is plan)
     before, after = rig.plans[at - 1], rig.plans[at + 1]
     assert before.input_ids.tolist() == fresh[:8]
