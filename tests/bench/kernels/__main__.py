@@ -5,8 +5,6 @@ plain copy of as many bytes, timed as the op is: inside a CUDA graph, with input
 """
 
 import argparse
-import csv
-import datetime
 import sys
 from pathlib import Path
 
@@ -17,10 +15,9 @@ from jit_kernels.registry import chosen
 from tests.bench.kernels.case import Case
 from tests.bench.kernels.cases import cases
 from tests.bench.kernels.compression_cases import cases as compression_cases
+from tests.bench.kernels.rows import MOVED, add_rows
 from tests.bench.kernels.timing import copy_bandwidth, copy_us, graph_us, input_sets
-from tests.bench.serving.machine import commit
 
-COLUMNS = ("date", "GPU", "commit", "op", "backend", "shape", "us", "floor us", "copy us", "ratio")
 TESTS = Path(__file__).resolve().parents[2] / "jit_kernels" / "kernels"
 
 
@@ -71,19 +68,9 @@ def _measure(wanted: list[Case], target: Path | None) -> int:
         rows.append([case.op, backend, case.shape, *figures])
         torch.cuda.empty_cache()
     if target is not None:
-        _add_rows(target, [datetime.date.today().isoformat(), gpu, commit()], rows)
+        add_rows(target, MOVED, rows)
     print(f"{len(wanted)} measured, {slow} slower than wanted")
     return 2 if slow else 0
-
-
-def _add_rows(target: Path, start: list[object], rows: list[list[object]]) -> None:
-    fresh = not target.exists()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        if fresh:
-            writer.writerow(COLUMNS)
-        writer.writerows([*start, *row] for row in rows)
 
 
 if __name__ == "__main__":

@@ -5,19 +5,16 @@ rate of a large product of the same kind of numbers, as measured on the card at 
 """
 
 import argparse
-import csv
-import datetime
 import sys
 from pathlib import Path
 
 import torch
 
 from tests.bench.kernels.gemm_cases import DEVICE, MatrixCase, matrix_cases
+from tests.bench.kernels.rows import add_rows
 from tests.bench.kernels.timing import copy_bandwidth, graph_us, input_sets
-from tests.bench.serving.machine import commit
 
 FIGURES = ("us", "floor us", "ratio", "TB/s", "TFLOP/s")
-COLUMNS = ("date", "GPU", "commit", "op", "backend", "shape", *FIGURES)
 # Operations a second of 8192 x 8192 x 8192 on one H200; see the design, section 7.
 FP8_RATE, BF16_RATE = 1.389e15, 0.772e15
 
@@ -38,7 +35,7 @@ def main() -> int:
             failed += row is None
             rows += [row] if row else []
     if options.csv is not None:
-        _add_rows(options.csv, [datetime.date.today().isoformat(), gpu, commit()], rows)
+        add_rows(options.csv, FIGURES, rows)
     print(f"{len(rows)} measured, {failed} failed")
     return 1 if failed else 0
 
@@ -77,16 +74,6 @@ def _measured(case: MatrixCase, bandwidth: float) -> list[object] | None:
     torch.cuda.empty_cache()
     figures = [round(figure, 2) for figure in (time_us, floor, time_us / floor, *speed)]
     return [case.op, case.backend, case.shape, *figures]
-
-
-def _add_rows(target: Path, start: list[object], rows: list[list[object]]) -> None:
-    fresh = not target.exists()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        if fresh:
-            writer.writerow(COLUMNS)
-        writer.writerows([*start, *row] for row in rows)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.kernels.__main__ import COLUMNS as MOVED
-from tests.bench.kernels.bench_gemm import COLUMNS as MULTIPLIED
+from tests.bench.kernels.bench_gemm import FIGURES
+from tests.bench.kernels.rows import MOVED, WHERE
 from tests.bench.network.report import COLUMNS as STEPS
 from tests.bench.roofline.__main__ import main
 from tests.bench.roofline.pictures import write_pictures
@@ -19,9 +19,9 @@ HEAD = "2026-11-22,H200,abc"
 def files(tmp_path: Path) -> list[Path]:
     """A file of each benchmark."""
     texts = {
-        "ops.csv": (MOVED, f"{HEAD},rope,triton,T=256,4,1,2,4\n"),
+        "ops.csv": ((*WHERE, *MOVED), f"{HEAD},rope,triton,T=256,4,1,2,4\n"),
         "products.csv": (
-            MULTIPLIED,
+            (*WHERE, *FIGURES),
             # 8 us: 8 MB are 2 us of moving, 4 us of multiplying are the floor; then 16 MB, 4 us.
             f"{HEAD},fp8_linear,deep_gemm,64 rows,8,4,2,1,500\n"
             f"{HEAD},fp8_linear,deep_gemm,1 rows,8,4,2,2,10\n",
