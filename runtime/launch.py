@@ -24,6 +24,7 @@ from runtime.errors import ConfigError, RuntimeFault
 from runtime.ipc import ManagerSocket, private_addresses
 from runtime.scheduler_process import CONFIG_EXIT_CODE, SchedulerProcess, configure_logging
 from runtime.server.access_log import open_access_log
+from runtime.server.arrival import TimedProtocol
 from runtime.supervision import SCHEDULER_EXIT_S, SCHEDULER_MAIN, bring_up, resolve, watch
 from runtime.tokenizer.manager import TokenizerManager
 
@@ -160,7 +161,7 @@ class _Running:
                 server_header=False,
                 lifespan="off",
                 # Whatever is installed: httptools takes headers of any size.
-                http="h11",
+                http=TimedProtocol,
                 ws="none",
                 timeout_keep_alive=KEEP_IDLE_S,
             )
