@@ -3,7 +3,7 @@
 Nothing here relies on what it checks: it reads the arrays, counts anew, and follows every link.
 The core is only asked to hash tokens, and to find each page and each point again by its tokens,
 once the links that it follows are known to be sound. Arrays are compared whole; only lists,
-branches and points are walked.
+branches and points are walked. A large tree takes seconds, so that all of it is done in steps.
 """
 
 from collections import Counter
@@ -23,9 +23,11 @@ Pools = tuple[PageAllocator, PageAllocator, PageAllocator]
 
 # Of a root that no namespace has, all are 0.
 _ROOT_COUNTS = ("child", "children", "locks", "heads", "pages", "tokens")
+# Pages that one step looks at: some 10 ms.
+STEP_PAGES = 4096
 
 
-def check_all(
+def check_in_steps(
     spec: TreeSpec,
     arrays: TreeArrays,
     roots: dict[str, int],
@@ -33,21 +35,22 @@ def check_all(
     locks: int,
     held: Held,
     pools: Pools,
-) -> None:
-    """Verify every invariant of tree, lists, locks and pools.
+) -> Iterator[None]:
+    """Verify every invariant of tree, lists, locks and pools, and pause every 10 ms.
 
     locks  locks that were handed out and not released
     held   references that others than the tree hold, by unit: full, SWA, rings
-    Raises IntegrityError naming the page, point or list.
+    Nothing may change in a pause. Raises IntegrityError naming the page, point or list.
     """
     checker = _Checker(spec, arrays, roots, np.flatnonzero(arrays.page("parent")))
     checker.check_ranges(*(pool.capacity for pool in pools))
-    checker.check_pages()
-    checker.check_siblings()
-    checker.check_locks(locks)
-    checker.check_page_lists()
+    yield from checker.check_pages()
+    yield from checker.check_siblings()
+    yield from checker.check_locks(locks)
+    yield from checker.check_page_lists()
     checker.check_points()
     checker.check_point_lists()
+    yield
     checker.check_references(held, pools)
 
 
@@ -88,7 +91,7 @@ class _Checker:
                 _demand(low >= least, f"a link names {what} {low}, below {least}")
                 _demand(high <= most, f"a link names {what} {high}, above {most}")
 
-    def check_pages(self) -> None:
+    def check_pages(self) -> Iterator[None]:
         """Each page follows a whole one of its namespace, and the counts agree."""
         a, ids, size = self.arrays, self.pages, self.spec.page_size
         parent, number, root = a.page("parent")[ids], a.page("number")[ids], a.page("root")[ids]
@@ -107,14 +110,13 @@ class _Checker:
         gap[~below] = -1 - parent[~below] != root[~below]
         self._each(gap, "is in two namespaces")
         self._each(~np.isin(root, list(self.roots.values())), "is in no namespace")
-        column = np.arange(size)[None, :]
-        valid = (a.tokens[ids] >= 0) == (column < length[:, None])
-        self._each(~valid.all(axis=1), "has tokens that do not end where it does")
         count = np.bincount(above, minlength=len(a.stamp))
         self._each(count[ids] != a.page("children")[ids], "has a wrong number of children")
         forked = a.flags[ids] & FLAG_FORKED != 0
         self._each((count[ids] > 1) & ~forked, "does not know that it forked")
-        self._each(self._wrong_trails(), "has another trail than its tokens")
+        for first in range(0, len(ids), STEP_PAGES):
+            yield
+            self._check_tokens(ids[first : first + STEP_PAGES])
         for name, index in self.roots.items():
             mine, top = root == index, a.roots[index]
             found = (mine.sum(), length[mine].sum(), (parent == -1 - index).sum())
@@ -124,22 +126,27 @@ class _Checker:
         empty = all(not unused[field].any() for field in _ROOT_COUNTS)
         _demand(empty, "a root holds pages and has no name")
 
-    def _wrong_trails(self) -> np.ndarray:
-        """Return for each page whether it is a whole one and its trail is not what it should be."""
+    def _check_tokens(self, pages: np.ndarray) -> None:
+        """Each page has as many tokens as it says, and a whole one the trail of these."""
         a, add = self.arrays, library().trail_add
         parent, trail, size = a.page("parent"), a.trail, self.spec.page_size
-        wrong = np.zeros(len(self.pages), np.bool_)
+        length = a.page("length")[pages]
+        valid = (a.tokens[pages] >= 0) == (np.arange(size)[None, :] < length[:, None])
+        self._each(~valid.all(axis=1), "has tokens that do not end where it does", pages)
+        wrong = np.zeros(len(pages), np.bool_)
         tokens = address(a.tokens)
-        for i in np.flatnonzero(a.page("length")[self.pages] == size).tolist():
-            page = int(self.pages[i])
+        for i in np.flatnonzero(length == size).tolist():
+            page = int(pages[i])
             above = int(parent[page])
             before = int(trail[above]) if above > 0 else 1 - above
             wrong[i] = trail[page] != add(before, tokens + page * size * a.tokens.itemsize, size)
-        return wrong
+        self._each(wrong, "has another trail than its tokens", pages)
 
-    def _each(self, wrong: np.ndarray, fault: str) -> None:
+    def _each(self, wrong: np.ndarray, fault: str, pages: np.ndarray | None = None) -> None:
+        """Fail if something is wrong with one of `pages`, by default all."""
         if wrong.any():
-            raise IntegrityError(f"page {self._path(int(self.pages[wrong.argmax()]))} {fault}")
+            page = (self.pages if pages is None else pages)[wrong.argmax()]
+            raise IntegrityError(f"page {self._path(int(page))} {fault}")
 
     def _path(self, page: int) -> str:
         parent = self.arrays.page("parent")
@@ -149,7 +156,7 @@ class _Checker:
             seen.add(path[-1])
         return " < ".join(map(str, path[:9])) + (" < ..." if len(path) > 9 else "")
 
-    def check_siblings(self) -> None:
+    def check_siblings(self) -> Iterator[None]:
         """Each page is found by its tokens, and each branch of the tries stands where it must."""
         a, core = self.arrays, library()
         parent, flags, tokens = a.page("parent"), a.flags, address(a.tokens)
@@ -160,8 +167,10 @@ class _Checker:
         found: list[int] = []
         bearers: list[int] = []
         for node, trie in tries:
-            for page in list(self._leaves(trie, bearers)):
+            for page in self._leaves(trie, bearers):
                 found.append(page)
+                if len(found) % STEP_PAGES == 0:
+                    yield
                 _demand(parent[page] == node, f"page {page} stands below {node}, not its parent")
                 nearest = core.siblings_nearest(a.pointer, trie, tokens + page * stride)
                 _demand(nearest == page, f"page {page} is not found by its tokens, {nearest} is")
@@ -189,7 +198,7 @@ class _Checker:
             stack.append((int(low[bearer]), at))
             stack.append((int(high[bearer]), at))
 
-    def check_locks(self, locks: int) -> None:
+    def check_locks(self, locks: int) -> Iterator[None]:
         """Locks and pins are those handed out; exactly what they protect is guarded."""
         a, ids = self.arrays, self.pages
         counts, parent = a.page("locks"), a.page("parent")
@@ -197,14 +206,16 @@ class _Checker:
         _demand(total == locks + a.tree.pins_held, f"{total} locks are counted, {locks} are held")
         guards = np.zeros(len(a.stamp), np.int32)
         guards[ids] = counts[ids] > 0
-        for page in ids[np.argsort(-a.page("number")[ids])].tolist():
+        for nth, page in enumerate(ids[np.argsort(-a.page("number")[ids])].tolist()):
             if guards[page] and parent[page] > 0:
                 guards[parent[page]] += 1
+            if nth % STEP_PAGES == 0:
+                yield
         self._each(guards[ids] != a.page("guards")[ids], "is not guarded as its locks demand")
         guarded = int((guards[ids] > 0).sum())
         _demand(guarded == a.tree.guarded, f"{guarded} pages are guarded")
 
-    def check_page_lists(self) -> None:
+    def check_page_lists(self) -> Iterator[None]:
         """Exactly the pages that may be evicted stand in lists, each in its own, by age."""
         a, ids = self.arrays, self.pages
         free = (a.page("locks")[ids] == 0) & (a.page("children")[ids] == 0)
@@ -216,10 +227,12 @@ class _Checker:
             _demand(sorted(listed) == wanted, f"list {index} has pages {listed}, not {wanted}")
             ages = a.stamp[listed]
             _demand(bool((ages[1:] >= ages[:-1]).all()), f"list {index} is not in order of use")
+            yield
         for name, index in self.roots.items():
             wanted = sorted(leaves[root[leaves] == index].tolist())
             listed = _walk(f"list of {name!r}", a.roots["leaves"][index], a.root_links())
             _demand(sorted(listed) == wanted, f"list of {name!r} has pages {listed}, not {wanted}")
+            yield
 
     def check_points(self) -> None:
         """Each point hangs on the page with its last token, once, and is found by its tokens."""

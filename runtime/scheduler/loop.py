@@ -257,6 +257,7 @@ class Scheduler:
             self._socket.send(refusal)
             return
         request = Request(message, self.settings.eos_token_ids, self._clock())
+        self._watch.changed()
         self._requests[request.id] = request
         self.waiting.add(request)
         self._gate.open(request)
@@ -313,6 +314,7 @@ class Scheduler:
             text = f"{busy} requests are waiting or running"
             self._socket.send(Flushed(message.call_id, False, text))
             return
+        self._watch.changed()
         self.residency.reset()
         self._socket.send(Flushed(message.call_id, True, "the cache is empty"))
 

@@ -1,5 +1,7 @@
 """When the cache is verified, and that a fault is found."""
 
+from collections import Counter
+
 import pytest
 
 from mem_cache.errors import IntegrityError
@@ -18,6 +20,13 @@ def rig() -> Rig:
     return rig
 
 
+def _verify(watch: IntegrityWatch, now_s: float) -> None:
+    """Be idle for as many turns as it takes."""
+    for _ in range(100):
+        watch.idle(now_s)
+    assert watch._verified
+
+
 def test_every_step_is_verified_where_that_is_asked(rig: Rig) -> None:
     watch = IntegrityWatch(rig.residency, every_step=True)
 
@@ -30,9 +39,10 @@ def test_otherwise_it_is_verified_once_it_has_been_quiet_for_a_while(rig: Rig) -
     watch.stepped([])
     watch.idle(100.0)
     watch.idle(100.0 + QUIET_S - 0.1)
+    assert watch._parts is None
 
     with pytest.raises(IntegrityError):
-        watch.idle(100.0 + QUIET_S)
+        _verify(watch, 100.0 + QUIET_S)
 
 
 def test_a_step_in_between_starts_the_quiet_time_anew(rig: Rig) -> None:
@@ -42,9 +52,10 @@ def test_a_step_in_between_starts_the_quiet_time_anew(rig: Rig) -> None:
     watch.stepped([])
 
     watch.idle(100.0 + QUIET_S)
+    assert watch._parts is None
 
     with pytest.raises(IntegrityError):
-        watch.idle(100.0 + 2 * QUIET_S)
+        _verify(watch, 100.0 + 2 * QUIET_S)
 
 
 def test_a_quiet_time_is_verified_once_and_one_without_any_step_never(rig: Rig) -> None:
@@ -56,9 +67,39 @@ def test_a_quiet_time_is_verified_once_and_one_without_any_step_never(rig: Rig) 
     watch = IntegrityWatch(rig.residency, every_step=False)
     watch.stepped([])
     watch.idle(0.0)
-    watch.idle(QUIET_S)
+    _verify(watch, QUIET_S)
     rig.residency.full.alloc(1)
+    _verify(watch, 2 * QUIET_S)
+
+
+def test_what_is_verified_by_half_is_verified_anew_after_a_change(rig: Rig) -> None:
+    watch = IntegrityWatch(rig.residency, every_step=False)
+    watch.stepped([])
+    watch.idle(0.0)
+    watch.idle(QUIET_S)
+    assert watch._parts is not None
+
+    watch.changed()
+    rig.residency.full.decref([_last_unit(rig)])
+    rig.send(list(range(100, 120)), 3)
+    rig.run()
+
     watch.idle(2 * QUIET_S)
+    assert watch._parts is None
+    _verify(watch, 3 * QUIET_S)
+
+
+def test_a_large_tree_is_verified_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mem_cache.integrity.STEP_PAGES", 4)
+    rig = Rig(PoolSizes(full_pages=40, swa_pages=40, rings=10))
+    for first in range(0, 2000, 100):
+        rig.send([first, *range(7)], 3)
+        rig.run()
+
+    assert rig.residency.cache.tree_pages >= 20
+    empty: Counter[int] = Counter()
+    parts = list(rig.residency.cache.check_in_steps(full=empty, swa=empty, rings=empty))
+    assert len(parts) >= 3 * 20 // 4
 
 
 def _last_unit(rig: Rig) -> int:
@@ -78,6 +119,7 @@ def test_an_idle_loop_gets_round_to_it() -> None:
     assert not watch._verified
 
     rig.now_s += QUIET_S
-    rig.scheduler.turn()
+    for _ in range(20):
+        rig.scheduler.turn()
 
     assert watch._verified
