@@ -18,7 +18,7 @@ def pool_sizes(config: ServerConfig, spec: PoolSpec, given: DeviceSizes | None =
 
     given  rows and bytes; None: those of a server on the CPU
 
-    Rows come first, a window and a ring each, and one window more to copy from; then resume points
+    Rows come first, a window and a ring each, and one of both more to copy from; then resume points
     get their share; full pages take what is left. Raises ConfigError when a pool would be too
     small for even one request.
     """
@@ -29,10 +29,10 @@ def pool_sizes(config: ServerConfig, spec: PoolSpec, given: DeviceSizes | None =
     unit = window * swa_bytes + ring
     while rows > 1 and rows * unit > budget * ROW_SHARE:
         rows //= 2
-    spare = max(0, budget - rows * unit - window * swa_bytes)
+    spare = max(0, budget - (rows + 1) * unit)
     points = int(spare * config.resume_point_share) // unit
     swa_pages = (rows + 1 + points) * window if config.swa_pages is None else config.swa_pages
-    rings = rows + points if config.rings is None else config.rings
+    rings = rows + 1 + points if config.rings is None else config.rings
     rest = budget - swa_pages * swa_bytes - rings * ring
     sizes = PoolSizes(_full_pages(config, spec, rest), swa_pages, rings)
     row_swa = spec.tree.row_swa_pages

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import numpy as np
+
 from mem_cache.handles import Match
 from mem_cache.spec import div_ceil
 from runtime.scheduler.queue import WaitingQueue
@@ -22,6 +24,8 @@ class Admission:
         self._residency = residency
         self._clock = clock
         self._awake = True
+        # By id of a waiting request: whom it waits for, and until when.
+        self._waits: dict[int, tuple[Request, int]] = {}
 
     def wake(self) -> None:
         """Say that a request arrived, ended, or published."""
@@ -30,16 +34,23 @@ class Admission:
     def admit(self, prefills: list[Request], decoding: int) -> list[Request]:
         """Admit what fits and return it; `prefills` gains each one, in order."""
         admitted: list[Request] = []
-        for prefill in prefills if self._awake else ():
-            prefill.await_nobody()
-        if not self._awake or not len(self._queue) or not self._residency.has_row:
+        if not self._awake:
+            return admitted
+        if not len(self._queue) or not self._residency.has_row():
+            if any(request_id not in self._queue for request_id in self._waits):
+                self._tell(prefills)
             return admitted
         self._awake = False
+        waiting, kept_rows, priority = 0, 0, None
         for request in self._ordered():
-            if not self._residency.has_row:
+            if request.priority != priority:
+                # Who waits for a prefix keeps a row free, but for those of its own priority.
+                kept_rows, priority = waiting, request.priority
+            if not self._residency.has_row(beside=kept_rows):
                 break
             match = self._residency.match(request)
             if self._waits_for_prefix(request, match, prefills):
+                waiting += 1
                 continue
             # A page per decoding row stays free, so that nobody is retracted in this turn: what
             # was admitted launches its copies before any page they name can change hands.
@@ -48,7 +59,18 @@ class Admission:
             self._queue.remove(request.id)
             prefills.append(request)
             admitted.append(request)
+        self._tell(prefills)
         return admitted
+
+    def _tell(self, prefills: list[Request]) -> None:
+        """Tell prefills who waits for them, as last seen: not all are looked at in each round."""
+        for prefill in prefills:
+            prefill.await_nobody()
+        for request in self._queue:
+            other, position = self._waits.get(request.id, (None, 0))
+            if other is not None and other.status is Status.PREFILL:
+                other.await_by(request, position)
+        self._waits = {r.id: self._waits[r.id] for r in self._queue if r.id in self._waits}
 
     def _ordered(self) -> list[Request]:
         candidates = self._queue.candidates()
@@ -63,12 +85,17 @@ class Admission:
 
         If so, that request is asked to leave one where the two part.
         """
-        if not self._residency.reuse:
-            return False
+        self._waits.pop(request.id, None)
         least = match.start + self._residency.policy.branch_min_tokens
+        if not self._residency.reuse or least > request.match_limit:
+            return False
         best: tuple[int, Request] | None = None
         for other in prefills:
             if other.status is not Status.PREFILL or other.namespace != request.namespace:
+                continue
+            # Whole prompts are compared only where it can matter: there may be many of both.
+            head = slice(match.start, min(least, other.target))
+            if not np.array_equal(request.tokens[match.start : least], other.tokens[head]):
                 continue
             boundary = min(request.common_tokens(other), request.match_limit)
             start = _start_behind(other, boundary) if boundary >= least else 0
@@ -83,7 +110,7 @@ class Admission:
             other.save_positions.add(start)
         # Only whole pages are published before the end, and with them the points inside.
         page = self._residency.spec.page_size
-        other.await_by(request, div_ceil(start, page) * page)
+        self._waits[request.id] = other, div_ceil(start, page) * page
         return True
 
 

@@ -249,7 +249,7 @@ class Scheduler:
             message,
             self.settings,
             known=self._requests,
-            waiting=len(self.waiting),
+            waiting=len(self.waiting) - self.residency.table.free,
             has_grammars=self._gate.is_there,
         )
         self.stats.received(message, refused=refusal is not None)
@@ -356,7 +356,7 @@ class Scheduler:
         logger.info("Retract request %d at %d tokens", request.id, request.committed)
         self.stats.count("retracted_requests")
         self._endings.leave_running(request)
-        self.residency.release(request)
+        self.residency.release(request, ended=False)
         request.status = Status.WAITING
         request.times.queued(self._clock())
         self.waiting.add(request)

@@ -26,6 +26,9 @@ class WaitingQueue:
     def __len__(self) -> int:
         return len(self._requests)
 
+    def __contains__(self, request_id: int) -> bool:
+        return request_id in self._requests
+
     def __iter__(self) -> Iterator[Request]:
         return iter(self._requests.values())
 

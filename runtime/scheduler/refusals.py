@@ -17,7 +17,7 @@ def refusal_of(
     """Return why a request cannot even wait, or None.
 
     known         ids of the requests that wait or run
-    waiting       requests in the queue
+    waiting       requests in the queue beyond those that there are free rows for
     has_grammars  whether outputs can follow one
     """
     prompt, new = len(message.input_ids) // 4, message.sampling.max_new_tokens

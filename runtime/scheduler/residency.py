@@ -53,8 +53,7 @@ class Residency:
     reuse          False keeps the tree empty: every request is computed cold and freed whole
     policy         where resume points are left
     eviction       who goes first; plain LRU unless given
-    namespace_tokens  that one namespace may keep in the tree, beyond what its running requests
-                   use; None: all there is room for
+    namespace_tokens  that one namespace may have in the tree, if it is not locked; None: no limit
     event_sink     told of whole pages that enter and leave the tree, if given
     """
 
@@ -109,10 +108,10 @@ class Residency:
         """Requests that hold a row."""
         return len(self._running)
 
-    @property
-    def has_row(self) -> bool:
-        """Whether one more row can run with all the SWA pages and the ring it may need."""
-        return self.table.free > 0 and self.points.leaves_room(self._claims(extra_rows=1))
+    def has_row(self, *, beside: int = 0) -> bool:
+        """Whether one more row, and `beside` after it, can run with all that they may need."""
+        claims = self._claims(extra_rows=1 + beside)
+        return self.table.free > beside and self.points.leaves_room(claims)
 
     def _claims(self, *, extra_rows: int = 0) -> Claims:
         """Return what running rows, and `extra_rows` more, may need at most.
@@ -325,10 +324,11 @@ class Residency:
 
     # --- the end
 
-    def release(self, request: Request, *, publish: bool = True) -> None:
+    def release(self, request: Request, *, publish: bool = True, ended: bool = True) -> None:
         """Let go of everything a running request holds; its state is published first.
 
-        publish=False is for a request whose state cannot be trusted.
+        publish=False is for a request whose state cannot be trusted, ended=False for one that will
+        come back itself: a next turn is nothing to learn from then.
         """
         row, lock = request.row, request.lock
         assert lock is not None
@@ -336,7 +336,7 @@ class Residency:
             if request.scheduled == request.total:
                 # A decode step in flight feeds the last token; who reads that is launched later.
                 request.committed = request.total
-            self.publish(request, partial=True, ended=True)
+            self.publish(request, partial=True, ended=ended)
             self._leave_end_point(request)
         self.points.drop(request)
         self.waypoints.give_up(request)

@@ -40,7 +40,7 @@ def test_rows_have_their_windows_and_rings_and_points_their_share() -> None:
 
     sizes = pool_sizes(config, SPEC)
 
-    points = sizes.rings - rows
+    points = sizes.rings - rows - 1
     window = SPEC.tree.window_pages
     assert sizes.swa_pages == (rows + 1 + points) * window
     weight = points * (window * swa_page_bytes(SPEC) + ring_bytes(SPEC))

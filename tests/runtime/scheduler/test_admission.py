@@ -5,7 +5,7 @@ import random
 import pytest
 
 from mem_cache.spec import PoolSizes, TreeSpec
-from runtime.scheduler.request import Status
+from runtime.scheduler.request import Request, Status
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
 
@@ -204,3 +204,55 @@ def test_an_abort_is_clean_wherever_it_finds_its_requests(turns: int) -> None:
     rig.run()
     assert rig.tokens(again) == expected_output([*base, 1], 4, 50)
     rig.assert_conserved()
+
+
+def test_who_waits_for_a_prefix_keeps_a_row_from_those_of_less_priority() -> None:
+    def first(priority: int) -> list[int]:
+        rig = Rig(AMPLE, spec=LARGE, rows=2, chunk=50)
+        shared = prompt_of(20, 200)
+        maker = rig.send([*shared, 1], 30)
+        rig.scheduler.turn()
+        waiter = rig.send([*shared, 2], 2, priority=priority)
+        other = rig.send(prompt_of(21, 20), 30)
+        order = first_steps(rig, [maker, waiter, other])
+        rig.assert_conserved()
+        return [order.index(waiter), order.index(other)]
+
+    waiter, other = first(priority=1)
+    assert waiter < other
+    waiter, other = first(priority=0)
+    assert waiter > other
+
+
+def test_a_prompt_stays_urgent_when_all_rows_are_taken() -> None:
+    rig = Rig(AMPLE, spec=LARGE, rows=2, chunk=50)
+    shared = prompt_of(22, 300)
+    maker = rig.send([*shared, 1], 5)
+    rig.scheduler.turn()
+    rig.send([*shared, 2], 2, priority=10)
+    rig.send(prompt_of(23, 20), 30, priority=10)
+    for _ in range(2):
+        rig.scheduler.turn()
+
+    assert rig.residency.rows_used == 2
+    rig.scheduler._admission.wake()
+    rig.scheduler.turn()
+    assert rig.request(maker).urgency == 10
+    rig.run()
+    rig.assert_conserved()
+
+
+def test_whole_prompts_are_compared_only_where_somebody_may_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(AMPLE, spec=LARGE, rows=8, chunk=400)
+    shared = prompt_of(24, 256)
+    rig.send(shared, 1)
+    rig.run()
+    compared: list[int] = []
+    monkeypatch.setattr(Request, "common_tokens", lambda self, other: compared.append(self.id) or 0)
+    for tail in range(6):
+        rig.send([*shared, *prompt_of(30 + tail, 100)], 1)
+    rig.run()
+
+    assert not compared

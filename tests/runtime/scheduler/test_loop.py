@@ -138,7 +138,18 @@ def test_a_full_queue_refuses() -> None:
         rig.send(prompt_of(i, 10), 5)
     rig.run()
 
-    assert [r.reason for r in rig.refusals()] == ["queue_full"] * 3
+    # One of them has a row, as soon as the loop comes to it.
+    assert [r.reason for r in rig.refusals()] == ["queue_full"] * 2
+    rig.assert_conserved()
+
+
+def test_a_queue_has_room_for_whoever_finds_a_free_row() -> None:
+    rig = Rig(AMPLE, rows=4, max_queued=1)
+    for i in range(6):
+        rig.send(prompt_of(i, 10), 5)
+    rig.run()
+
+    assert len(rig.refusals()) == 1
     rig.assert_conserved()
 
 

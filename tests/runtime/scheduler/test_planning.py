@@ -42,6 +42,17 @@ def test_running_out_of_pages_retracts_and_everybody_still_finishes() -> None:
     rig.assert_conserved()
 
 
+def test_a_retraction_and_its_return_are_no_turns_to_learn_from() -> None:
+    rig = Rig(PoolSizes(9, 80, 20), rows=3)
+    for i in range(3):
+        rig.send(prompt_of(70 + i, 8), 40)
+    rig.run()
+
+    assert rig.scheduler.stats.counters["retracted_requests"] > 0
+    returns = rig.residency.cache.arrays.returns
+    assert (returns["ended"].sum(), returns["returned"].sum()) == (3, 0)
+
+
 def test_the_lowest_priority_and_then_the_newest_yields() -> None:
     rig = Rig(PoolSizes(9, 80, 20), rows=3, resume=None)
     prompts = [prompt_of(50 + i, 8) for i in range(3)]
