@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 __all__ = [
+    "HOPPER",
     "current_device",
     "launched",
     "nvcc",
@@ -18,6 +19,9 @@ __all__ = [
     "why_no_nvcc",
     "why_no_triton",
 ]
+
+# Major compute capability of the devices that CUDA C++ here is for.
+HOPPER = 9
 
 # Triton and compiled graphs ask the same functions; builds of torch without CUDA lack them.
 _TORCH: Any = torch._C  # pyright: ignore[reportPrivateUsage]
@@ -47,8 +51,8 @@ def why_no_nvcc() -> str | None:
 def why_no_hopper() -> str | None:
     """Return what stands against CUDA C++ for Hopper beside Triton, None when both run."""
     reason = why_no_triton() or why_no_nvcc()
-    if reason is None and torch.cuda.get_device_capability() < (9, 0):
-        return "the device is older than Hopper"
+    if reason is None and torch.cuda.get_device_capability()[0] != HOPPER:
+        return f"{torch.cuda.get_device_name()} is no Hopper GPU"
     return reason
 
 

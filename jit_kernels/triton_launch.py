@@ -5,6 +5,8 @@ options. All of that is as it was when the same kernel ran with alike arguments 
 launch is the specialisation of the arguments, one look into a dictionary, and Triton's launcher.
 """
 
+import functools
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,7 +19,9 @@ from jit_kernels.cuda_device import current_device, raw_stream
 __all__ = ["PreparedKernel", "prepared"]
 
 # What a launch touches inside of Triton was read in these versions; others launch by themselves.
-_KNOWN = ("3.6.",)
+_KNOWN = ("3.6.", "3.7.", "3.8.")
+
+logger = logging.getLogger("umbra.kernels")
 
 
 def prepared(kernel: Any) -> Any:
@@ -29,9 +33,17 @@ def prepared(kernel: Any) -> Any:
 
     A launch takes no callable grid, no hooks, and does not ask whether globals have changed.
     """
-    if isinstance(kernel, JITFunction) and triton.__version__.startswith(_KNOWN):
-        return PreparedKernel(kernel)
-    return kernel
+    if not isinstance(kernel, JITFunction):
+        return kernel
+    if not triton.__version__.startswith(_KNOWN):
+        _tell_unknown()
+        return kernel
+    return PreparedKernel(kernel)
+
+
+@functools.cache
+def _tell_unknown() -> None:
+    logger.info("Triton %s launches kernels by itself, at a higher price", triton.__version__)
 
 
 class PreparedKernel:

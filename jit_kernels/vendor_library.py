@@ -5,9 +5,9 @@ import importlib.util
 
 import torch
 
-__all__ = ["why_no_deep_gemm", "why_no_flash_mla"]
+from jit_kernels.cuda_device import HOPPER
 
-_HOPPER = 9
+__all__ = ["why_no_deep_gemm", "why_no_flash_mla"]
 
 
 @functools.cache
@@ -25,7 +25,7 @@ def why_no_flash_mla() -> str | None:
 def _why_not(module: str) -> str | None:
     if not torch.cuda.is_available():
         return "no CUDA device"
-    if torch.cuda.get_device_capability()[0] != _HOPPER:
+    if torch.cuda.get_device_capability()[0] != HOPPER:
         return f"{module} is used on Hopper only, this is {torch.cuda.get_device_name()}"
     if importlib.util.find_spec(module) is None:
         return f"{module} is not installed"

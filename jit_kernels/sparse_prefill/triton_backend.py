@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from jit_kernels.cuda_device import HOPPER
 from jit_kernels.device_numbers import INTERPRETED, narrow
 from jit_kernels.paged_attention.triton_backend import fold_tile, product, share_of
 
@@ -118,6 +119,6 @@ def _tile(device: torch.device) -> tuple[int, int]:
     a third faster, though the next one is only asked for when it is multiplied. Other devices have
     no room for it beside the queries.
     """
-    if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9:
+    if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == HOPPER:
         return 64, 2
     return 32, 5

@@ -4,6 +4,7 @@ import logging
 
 import torch
 
+from jit_kernels.cuda_device import HOPPER
 from layers.config import ConfigFault, ModelConfig, resolve_record_format
 from layers.fused.network import check_fused
 from mem_cache.spec import RecordFormat
@@ -18,7 +19,8 @@ logger = logging.getLogger("umbra.scheduler")
 def choose_device(config: ServerConfig, model: ModelConfig) -> torch.device:
     """Return the device that the flag names; by default CUDA, if it is there and fits.
 
-    Raises ConfigError where there is no such device, ConfigFault where the network does not fit it.
+    Raises ConfigError where there is no such device or it is of another kind, ConfigFault where the
+    network does not fit it.
     """
     if config.device == "cpu":
         return torch.device("cpu")
@@ -27,13 +29,23 @@ def choose_device(config: ServerConfig, model: ModelConfig) -> torch.device:
             raise ConfigError("--device cuda: torch finds no CUDA device")
         return torch.device("cpu")
     try:
+        _check_hopper()
         check_fused(model)
-    except ConfigFault as fault:
+    except (ConfigError, ConfigFault) as fault:
         if config.device == "cuda":
             raise
         logger.info("The network computes on the CPU, although there is a GPU: %s", fault)
         return torch.device("cpu")
     return torch.device("cuda", torch.cuda.current_device())
+
+
+def _check_hopper() -> None:
+    major, minor = torch.cuda.get_device_capability()
+    if major != HOPPER:
+        raise ConfigError(
+            f"the network runs on Hopper GPUs (compute capability {HOPPER}.0), and "
+            f"{torch.cuda.get_device_name()} has {major}.{minor}; use --device cpu"
+        )
 
 
 def choose_formats(

@@ -65,7 +65,8 @@ def test_without_a_compiler_it_is_said_where_to_name_one(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("capability", "said"), [((8, 9), "the device is older than Hopper"), ((9, 0), None)]
+    ("capability", "said"),
+    [((8, 9), "A card is no Hopper GPU"), ((9, 0), None), ((10, 0), "A card is no Hopper GPU")],
 )
 def test_code_for_hopper_needs_such_a_device(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], said: str | None
@@ -74,6 +75,7 @@ def test_code_for_hopper_needs_such_a_device(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: "a spec")
     monkeypatch.setattr(shutil, "which", lambda name, path=None: "nvcc")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A card")
 
     assert why_no_hopper() == said
 

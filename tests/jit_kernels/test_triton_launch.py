@@ -1,6 +1,7 @@
 """Prepared kernels: compiled once for each kind of arguments, launched with what Triton would."""
 
 import importlib.util
+import logging
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,9 @@ import torch
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
+
+import triton  # pyright: ignore[reportMissingTypeStubs]
+from triton.runtime.jit import JITFunction  # pyright: ignore[reportMissingTypeStubs]
 
 from jit_kernels.triton_launch import PreparedKernel, prepared
 
@@ -34,6 +38,24 @@ class FakeKernel:
             packed_metadata=(4, 1, 0),
             run=lambda *arguments: launches.append(arguments),
         )
+
+
+def test_the_installed_triton_is_known_and_another_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kernel: Any = triton.jit(_nothing)
+    if not isinstance(kernel, JITFunction):
+        pytest.skip("Triton's interpreter launches nothing")
+    assert isinstance(prepared(kernel), PreparedKernel)
+
+    monkeypatch.setattr(triton, "__version__", "99.0.0")
+    with caplog.at_level(logging.INFO, logger="umbra.kernels"):
+        assert prepared(kernel) is kernel
+    assert "Triton 99.0.0 launches kernels by itself" in caplog.text
+
+
+def _nothing() -> None:
+    """Do nothing, as a kernel."""
 
 
 @pytest.fixture

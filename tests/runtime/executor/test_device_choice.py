@@ -25,6 +25,7 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with a CUDA device."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
 
 
 @pytest.fixture
@@ -45,6 +46,23 @@ def test_with_a_gpu_it_computes_unless_told_otherwise() -> None:
     assert choose_device(ServerConfig(), FITS) == CUDA
     assert choose_device(ServerConfig(device="cuda"), FITS) == CUDA
     assert choose_device(ServerConfig(device="cpu"), FITS) == CPU
+
+
+@pytest.mark.usefixtures("one_gpu")
+@pytest.mark.parametrize("capability", [(8, 0), (10, 0)])
+def test_a_gpu_of_another_kind_is_left_alone_and_this_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capability: tuple[int, int],
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A card")
+    with caplog.at_level(logging.INFO, logger="umbra.scheduler"):
+        assert choose_device(ServerConfig(), FITS) == CPU
+
+    assert "A card has" in caplog.text
+    with pytest.raises(ConfigError, match="Hopper"):
+        choose_device(ServerConfig(device="cuda"), FITS)
 
 
 @pytest.mark.usefixtures("one_gpu")
