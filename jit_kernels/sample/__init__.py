@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
-from jit_kernels.cuda_device import why_no_triton
+from jit_kernels.cuda_device import why_no_hopper
 from jit_kernels.registry import Backend, select
 
 __all__ = ["MAX_VOCAB", "DrawParams", "sample", "sample_unread"]
@@ -14,13 +14,11 @@ __all__ = ["MAX_VOCAB", "DrawParams", "sample", "sample_unread"]
 MAX_VOCAB = 2**18
 
 _sample = select("sample", [Backend("reference", "jit_kernels.sample.reference:sample")])
-# The reference comes first as long as no device has timed the kernels;
-# KERNEL_SAMPLE_UNREAD=triton chooses them.
 _sample_unread: Callable[..., torch.Tensor] = select(
     "sample_unread",
     [
+        Backend("cuda", "jit_kernels.sample.cuda_backend:sample_unread", why_no_hopper, "cuda"),
         Backend("reference", "jit_kernels.sample.reference:sample_unread"),
-        Backend("triton", "jit_kernels.sample.triton_backend:sample_unread", why_no_triton, "cuda"),
     ],
 )
 
@@ -114,10 +112,9 @@ def sample_unread(
     logits  [n, V] float32, V at most 2^18; not changed
     chance  [n] float64 on the device: `reference.uniform(seed, position)`; None where no row draws
 
-    Returns [n] int64, equal to what `sample` returns. Memory: at most 256 MiB; the reference, which
-    sorts the vocabulary where a row has a filter, takes 64 bytes for each logit of at most 2^22,
-    and the Triton kernels, which do not sort, 4 bytes for each of at most 2^26. Raises ShapeError
-    before any launch.
+    Returns [n] int64, equal to what `sample` returns. Memory: none on a GPU; the reference, which
+    sorts the vocabulary where a row has a filter, takes 64 bytes for each logit of at most 2^22.
+    Raises ShapeError before any launch.
     """
     check_shape("logits", logits, None, None)
     check_dtype("logits", logits, torch.float32)

@@ -103,9 +103,7 @@ class Sampler:
             return SampledTokens([], [], [])
         company = self._company_of(samples)
         adjusted = self._adjust(logits, company)
-        tokens = sample(
-            adjusted, position=torch.from_numpy(positions.astype(np.int64)), **company.params
-        )
+        tokens = self._draw(adjusted, company, positions)
         return self.tell(_codes(tokens, logits, adjusted).tolist(), logits, company)
 
     def sample_ahead(
@@ -121,15 +119,22 @@ class Sampler:
         if company.penalised or company.constrained or company.forbidden():
             raise ValueError("a row that needs the host cannot be sampled ahead")
         adjusted = self._adjust(logits, company)
-        params = company.unread()
-        if adjusted is logits and not params.draws:
+        if adjusted is logits and not company.unread().draws:
             return SampledAhead(self, company, likeliest(logits), logits)
-        chance = None
-        if params.draws:
-            position = torch.from_numpy(positions.astype(np.int64))
-            chance = stage(uniform(company.params["seed"], position).numpy(), self._device)
-        tokens = sample_unread(adjusted, params, chance)
+        tokens = self._draw(adjusted, company, positions, ahead=True)
         return SampledAhead(self, company, _codes(tokens, logits, adjusted), logits)
+
+    def _draw(
+        self, logits: torch.Tensor, company: Company, positions: np.ndarray, *, ahead: bool = False
+    ) -> torch.Tensor:
+        """Return the tokens; nothing of a device is read, and nothing at all if `ahead`."""
+        position = torch.from_numpy(positions.astype(np.int64))
+        if not ahead and not logits.is_cuda:
+            return sample(logits, position=position, **company.params)
+        params, chance = company.unread(), None
+        if params.draws:
+            chance = stage(uniform(company.params["seed"], position).numpy(), self._device)
+        return sample_unread(logits, params, chance)
 
     def _company_of(self, samples: list[SampleState]) -> Company:
         if self._company is None or not self._company.is_of(samples):
