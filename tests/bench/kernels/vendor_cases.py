@@ -19,7 +19,7 @@ import torch
 from jit_kernels.expert_blocks import block_limit, expert_blocks
 from jit_kernels.indexer_queries import indexer_queries
 from jit_kernels.paged_rows import PageLayout
-from jit_kernels.quant_fp8 import quantise_rows, silu_mul_quant
+from jit_kernels.quant_fp8 import quantise_rows
 from jit_kernels.registry import chosen
 from jit_kernels.rms_norm import rms_norm
 from jit_kernels.rope import rotations
@@ -82,8 +82,6 @@ def vendor_cases(tokens: tuple[int, ...] = (FEW, MANY)) -> Iterator[VendorCase]:
             yield VendorCase("rms_norm", shape, 4 * size, lambda n=count, c=width: _normed(n, c))
             moved = 3 * size + size // 32
             yield VendorCase("quantise_rows", shape, moved, lambda n=count, c=width: _rounded(n, c))
-        moved = count * (5 * 2048 + 2048 // 32)
-        yield VendorCase("silu_mul_quant", f"{name} I=2048", moved, lambda n=count: _gated(n))
         shape = f"{name} E={EXPERTS} k={CHOSEN}"
         yield VendorCase("expert_blocks", shape, count * CHOSEN * 12, lambda n=count: _sorted(n))
         # What the vendor's selection is made for.
@@ -186,31 +184,22 @@ def _columns(rows: int, groups: int) -> torch.Tensor:
     return torch.empty(groups, -(-rows // 4) * 4).t()[:rows]
 
 
-def _grouped(x: torch.Tensor, ours: Callable[[], Any], inner: int, *, gated: bool) -> Pair:
-    codes = torch.empty(x.shape[0], inner, dtype=torch.float8_e4m3fn)
-    scales = _columns(x.shape[0], inner // 128)
+def _rounded(tokens: int, width: int) -> Pair:
+    x = torch.randn(tokens, width, dtype=torch.bfloat16)
+    codes, scales = torch.empty(x.shape, dtype=torch.float8_e4m3fn), _columns(tokens, width // 128)
+
+    def ours() -> tuple[torch.Tensor, torch.Tensor]:
+        return quantise_rows(x)
 
     def vendor() -> tuple[torch.Tensor, torch.Tensor]:
         limits = (LEAST_AMAX, -LARGEST_CODE, LARGEST_CODE)
-        round_groups = _vendor().sgl_per_token_group_quant_8bit
-        round_groups(x, codes, scales, 128, *limits, fuse_silu_and_mul=gated)
+        _vendor().sgl_per_token_group_quant_8bit(x, codes, scales, 128, *limits)
         return codes, scales
 
     def numbers(made: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         return made[0].float().unflatten(1, (-1, 128)) * made[1].unsqueeze(2)
 
     return Pair(ours, vendor, lambda: _rounding(numbers(ours()), numbers(vendor())))
-
-
-def _rounded(tokens: int, width: int) -> Pair:
-    x = torch.randn(tokens, width, dtype=torch.bfloat16)
-    return _grouped(x, lambda: quantise_rows(x), width, gated=False)
-
-
-def _gated(tokens: int, inner: int = 2048) -> Pair:
-    # The vendor's has no limit: numbers that stay below ours.
-    x = torch.randn(tokens, 2 * inner, dtype=torch.bfloat16)
-    return _grouped(x, lambda: silu_mul_quant(x, limit=10.0), inner, gated=True)
 
 
 def _sorted(tokens: int) -> Pair:
