@@ -92,7 +92,9 @@ class ServerConfig:
     max_running_requests: int | None = _flag(
         None, "rows that may run at once; default: 64 on the CPU, 128 on CUDA"
     )
-    max_queued_requests: int = _flag(1024, "waiting requests before new ones are answered 429")
+    max_queued_requests: int = _flag(
+        1024, "requests that may wait for a row before new ones are answered 429"
+    )
     chunked_prefill_size: int | None = _flag(
         None,
         "prompt tokens per prefill step; -1: whole prompts, on the CPU; default: 2048 on the CPU,"

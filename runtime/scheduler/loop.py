@@ -249,7 +249,8 @@ class Scheduler:
             message,
             self.settings,
             known=self._requests,
-            waiting=len(self.waiting) - self.residency.table.free,
+            waiting=len(self.waiting),
+            free_rows=self.residency.table.free,
             has_grammars=self._gate.is_there,
         )
         self.stats.received(message, refused=refusal is not None)

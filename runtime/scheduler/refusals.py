@@ -12,12 +12,14 @@ def refusal_of(
     *,
     known: Container[int],
     waiting: int,
+    free_rows: int,
     has_grammars: bool,
 ) -> Refused | None:
     """Return why a request cannot even wait, or None.
 
     known         ids of the requests that wait or run
-    waiting       requests in the queue beyond those that there are free rows for
+    waiting       requests in the queue
+    free_rows     rows that nobody runs in: so many of those that wait hold nobody up
     has_grammars  whether outputs can follow one
     """
     prompt, new = len(message.input_ids) // 4, message.sampling.max_new_tokens
@@ -30,6 +32,6 @@ def refusal_of(
         return Refused(message.request_id, "too_long", text)
     if message.sampling.grammar is not None and not has_grammars:
         return Refused(message.request_id, "grammar", "this server has no grammars")
-    if waiting >= settings.max_queued_requests:
+    if waiting >= settings.max_queued_requests + free_rows:
         return Refused(message.request_id, "queue_full", "the request queue is full")
     return None

@@ -57,7 +57,7 @@ class Generations:
     def _room(self, plan: NativePlan) -> int | None:
         """Return how many calls the queue takes at a time, where there may be more than that.
 
-        Rows do not count: all that are sent at once may stand in the queue before the first runs.
+        Rows do not count: they are left to who asks meanwhile.
         """
         if not self._service.trusted:
             return None

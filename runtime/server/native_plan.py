@@ -49,7 +49,7 @@ def plan_native(service: Service, body: GenerateBody) -> NativePlan:
     body.refuse_unsupported()
     prompts, batch = _prompts(body)
     count = len(prompts)
-    service.check_fan_out(count, 1)
+    service.check_prompts(count)
     params = _per_prompt(body.sampling_params or SamplingParams(), count, "sampling_params")
     specs = [one.spec(vocab_size=service.vocab_size, defaults=service.defaults) for one in params]
     if len({spec.n for spec in specs}) > 1:

@@ -125,21 +125,24 @@ class Service:
                 code="model_not_found",
             )
 
-    def check_fan_out(self, prompts: int, choices: int) -> None:
-        """Raise BadRequest for an empty batch, or one of too many prompts or sequences."""
-        if prompts == 0:
+    def check_prompts(self, count: int) -> None:
+        """Raise BadRequest for an empty batch, or one of too many prompts."""
+        if count == 0:
             raise BadRequest("there is no prompt", param="prompt")
-        if self.trusted:
-            return
-        if prompts > MAX_PROMPTS:
+        if count > MAX_PROMPTS and not self.trusted:
             raise BadRequest(
-                f"a request has at most {MAX_PROMPTS} prompts, got {prompts}", param="prompt"
+                f"a request has at most {MAX_PROMPTS} prompts, got {count}", param="prompt"
             )
-        if prompts * choices > MAX_SEQUENCES:
+
+    def check_fan_out(self, prompts: int, choices: int) -> None:
+        """Raise BadRequest for a batch that could never be admitted: all of it is sent at once."""
+        self.check_prompts(prompts)
+        most = min(MAX_SEQUENCES, self.manager.room)
+        if prompts * choices > most and not self.trusted:
             raise BadRequest(
-                f"a request has at most {MAX_SEQUENCES} sequences, got {prompts} prompts with "
-                f"{choices} choices each",
-                param="n",
+                f"a request has at most {most} sequences on this server, got {prompts} prompts "
+                f"with {choices} choices each",
+                param="n" if choices > 1 else "prompt",
             )
 
     def check_token_ids(self, token_ids: list[int] | npt.NDArray[np.int64], *, param: str) -> None:

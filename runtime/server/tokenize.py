@@ -63,7 +63,7 @@ class TokenIds:
                 )
             )
         texts = [prompt] if isinstance(prompt, str) else prompt
-        self._service.check_fan_out(len(texts), 1)
+        self._service.check_prompts(len(texts))
         self._check_size(sum(map(len, texts)), MAX_CHARS, "characters")
         if isinstance(prompt, str):
             return await self._encode(prompt, body)

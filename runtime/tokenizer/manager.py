@@ -117,6 +117,11 @@ class TokenizerManager:
         """Requests on their way, waiting or running; each of n choices counts."""
         return self._arriving + len(self._running)
 
+    @property
+    def room(self) -> int:
+        """Requests that may be in flight at once: running and waiting for a row."""
+        return self.config.max_queued_requests + self.rows
+
     def generate(self, call: GenerateCall) -> ResponseStream:
         """Return the stream of a call; nothing is sent before it is started or read."""
         group = Group(call.rid, started_s=self.clock(), measured=call.measured)
@@ -268,8 +273,11 @@ class TokenizerManager:
 
     def _reserve(self, group: Group, count: int) -> None:
         self._refuse_if_closed()
-        room = self.config.max_queued_requests + self.rows
-        if self.in_flight + count > room:
+        if count > self.room:
+            raise BadRequest(
+                f"n must be at most {self.room} on this server, got {count}", param="n"
+            )
+        if self.in_flight + count > self.room:
             raise QueueFull(f"{self.in_flight} requests are waiting or running: try again later")
         if group.label is not None:
             if group.label in self._labels:

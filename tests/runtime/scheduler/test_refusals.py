@@ -27,7 +27,9 @@ def request(prompt: int, new: int, *, grammar: Grammar | None = None) -> Generat
 def test_each_fault_has_its_reason(
     message: Generate, known: set[int], waiting: int, reason: str
 ) -> None:
-    refusal = refusal_of(message, SETTINGS, known=known, waiting=waiting, has_grammars=False)
+    refusal = refusal_of(
+        message, SETTINGS, known=known, waiting=waiting, free_rows=0, has_grammars=False
+    )
 
     assert refusal is not None
     assert (refusal.request_id, refusal.reason) == (7, reason)
@@ -36,4 +38,15 @@ def test_each_fault_has_its_reason(
 
 @pytest.mark.parametrize("message", [request(15, 5), request(5, 5, grammar=Grammar("regex", "a"))])
 def test_what_fits_may_wait(message: Generate) -> None:
-    assert refusal_of(message, SETTINGS, known={8}, waiting=2, has_grammars=True) is None
+    assert (
+        refusal_of(message, SETTINGS, known={8}, waiting=2, free_rows=0, has_grammars=True) is None
+    )
+
+
+def test_who_waits_for_a_row_that_is_free_takes_no_place_in_the_queue() -> None:
+    full = [
+        refusal_of(request(5, 5), SETTINGS, known={8}, waiting=n, free_rows=2, has_grammars=False)
+        for n in (4, 5)
+    ]
+
+    assert [one and one.reason for one in full] == [None, "queue_full"]

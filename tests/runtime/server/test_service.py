@@ -1,5 +1,7 @@
 """Tests of runtime.server.service."""
 
+from typing import Any
+
 import pytest
 
 from runtime.config import ServerConfig
@@ -29,6 +31,30 @@ async def test_another_model_is_not_found(server: Server, path: str) -> None:
     if path.startswith("/v1"):
         assert reply.json()["error"]["code"] == "model_not_found"
         assert reply.json()["error"]["param"] == "model"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/completions", {"prompt": "x", "n": 3}, "n"),
+        ("/v1/completions", {"prompt": ["x", "y"], "n": 2}, "n"),
+        ("/v1/completions", {"prompt": ["x", "y", "z"]}, "prompt"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "n": 3}, "n"),
+        ("/generate", {"text": ["x", "y", "z"]}, None),
+        ("/generate", {"text": "x", "sampling_params": {"n": 3}}, None),
+    ],
+)
+@served(ServerConfig(max_queued_requests=1, max_running_requests=1))
+async def test_more_than_the_server_ever_holds_is_refused_for_good(
+    server: Server, path: str, body: dict[str, Any], param: str | None
+) -> None:
+    reply = await server.post(path, body)
+
+    assert reply.status_code == 400
+    assert "at most 2" in reply.json()["error"]["message"]
+    assert reply.json()["error"].get("param") == param
+    texts = {"text": ["x", "y", "z"]}
+    assert (await server.post("/tokenize", texts)).status_code == 200  # none of them is admitted
 
 
 @served(CONFIG)

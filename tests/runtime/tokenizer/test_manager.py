@@ -152,6 +152,18 @@ def test_more_than_the_bound_in_flight_is_refused_before_anything_is_sent() -> N
     run(test)
 
 
+def test_what_could_never_be_in_flight_is_no_matter_of_trying_again() -> None:
+    async def test() -> None:
+        async with running(max_queued_requests=1, max_running_requests=1) as (manager, fake):
+            with pytest.raises(BadRequest, match="n must be at most 2") as refusal:
+                await collect(manager, call([1], n=3))
+            assert (refusal.value.status, refusal.value.param) == (400, "n")
+            await manager.state()
+            assert not fake.of(Generate)
+
+    run(test)
+
+
 @pytest.mark.parametrize(
     ("wanted", "kind"),
     [
