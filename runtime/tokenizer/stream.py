@@ -94,11 +94,6 @@ class ResponseStream:
         self._group = group
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    @property
-    def prompt_tokens(self) -> int:
-        """Prompt length; 0 before the first delta."""
-        return max((choice.prompt_tokens for choice in self._group.choices), default=0)
-
     async def start(self) -> None:
         """Send the call to the engine, once; the way to hear of a refusal before any output.
 

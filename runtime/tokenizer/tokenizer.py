@@ -14,19 +14,15 @@ _NO_TOKENIZER = "this checkpoint has no tokenizer.json: send token ids instead o
 class TextTokenizer:
     """The tokenizer of a checkpoint; without tokenizer.json only token ids can be served.
 
-    available       whether text can be tokenised at all
     chat_template   Jinja text of tokenizer_config.json, if it brings one
-    bos_token, eos_token, pad_token   their spelling, if the checkpoint names them
+    bos_token, eos_token   their spelling, if the checkpoint names them
     special_ids     ids that `skip_special_tokens` leaves out of the text
     """
 
     def __init__(self, backend: Tokenizer | None, facts: dict[str, Any]) -> None:
-        self.available = backend is not None
         self.backend = backend
-        self.facts = facts
         self.bos_token = _spelling(facts.get("bos_token"))
         self.eos_token = _spelling(facts.get("eos_token"))
-        self.pad_token = _spelling(facts.get("pad_token"))
         template = facts.get("chat_template")
         self.chat_template = template if isinstance(template, str) else None
         self._post_process = facts.get("add_bos_token") is not False
@@ -44,29 +40,9 @@ class TextTokenizer:
         facts = _read_facts(folder / "tokenizer_config.json")
         return cls(_parse(path) if path.exists() else None, facts)
 
-    @property
-    def vocab_size(self) -> int:
-        """Number of token ids the tokenizer knows, added ones included; 0 without tokenizer."""
-        return self.backend.get_vocab_size() if self.backend else 0
-
-    @property
-    def bos_token_id(self) -> int | None:
-        """Id of the token that begins a text, if there is one."""
-        return self.token_id(self.bos_token)
-
-    @property
-    def eos_token_id(self) -> int | None:
-        """Id of the token that ends a text, if there is one."""
-        return self.token_id(self.eos_token)
-
-    @property
-    def pad_token_id(self) -> int | None:
-        """Id of the padding token, if there is one."""
-        return self.token_id(self.pad_token)
-
-    def token_id(self, token: str | None) -> int | None:
+    def token_id(self, token: str) -> int | None:
         """Return the id of a token by its exact spelling, or None."""
-        return self.backend.token_to_id(token) if self.backend and token else None
+        return self.backend.token_to_id(token) if self.backend else None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of `text`, in which the spelling of a control token means that token.

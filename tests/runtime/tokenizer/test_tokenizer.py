@@ -29,18 +29,15 @@ def test_text_and_control_tokens_are_encoded_and_decoded(tmp_path: Path) -> None
     assert tokenizer.decode(ids) == "é<think>世界<eos>"
     assert tokenizer.decode(ids, skip_special_tokens=True) == "é<think>世界"
     assert tokenizer.special_ids == {EOS}
-    assert tokenizer.vocab_size == 259
 
 
 def test_facts_come_from_the_config_in_both_spellings(tmp_path: Path) -> None:
     facts = {"eos_token": {"content": "<eos>"}, "bos_token": "<eos>", "chat_template": "{{ x }}"}
     tokenizer = TextTokenizer.load(write_checkpoint(tmp_path, byte_tokenizer(), **facts))
 
-    assert (tokenizer.eos_token, tokenizer.eos_token_id) == ("<eos>", EOS)
-    assert (tokenizer.bos_token, tokenizer.bos_token_id) == ("<eos>", EOS)
-    assert (tokenizer.pad_token, tokenizer.pad_token_id) == (None, None)
+    assert (tokenizer.eos_token, tokenizer.bos_token) == ("<eos>", "<eos>")
     assert tokenizer.chat_template == "{{ x }}"
-    assert tokenizer.token_id("<no such>") is None
+    assert (tokenizer.token_id("<eos>"), tokenizer.token_id("<no such>")) == (EOS, None)
 
 
 def test_the_post_processor_decides_about_special_tokens(tmp_path: Path) -> None:
@@ -69,9 +66,6 @@ def test_truncation_and_padding_of_the_file_are_not_applied(tmp_path: Path) -> N
 def test_without_tokenizer_text_is_refused_clearly(tmp_path: Path) -> None:
     tokenizer = TextTokenizer.load(tmp_path)
 
-    assert not tokenizer.available
-    assert tokenizer.vocab_size == 0
-    assert tokenizer.eos_token_id is None
     with pytest.raises(BadRequest, match=r"no tokenizer\.json"):
         tokenizer.encode("a")
     with pytest.raises(BadRequest, match=r"no tokenizer\.json"):
