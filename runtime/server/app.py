@@ -113,7 +113,10 @@ def _add(
     body: type[msgspec.Struct] | None = None,
     parameter: dict[str, Any] | None = None,
 ) -> None:
-    """Route `path`; `body` and `parameter` are what the documentation says of the request."""
+    """Route `path`; `body` and `parameter` are what the documentation says of the request.
+
+    What GET alone reads HEAD reads, too; the HTTP server leaves out the body.
+    """
     extra: dict[str, Any] = {}
     if body is not None:
         content = {"application/json": {"schema": request_schema(body)}}
@@ -130,3 +133,5 @@ def _add(
             responses=reply_documentation(path),
             operation_id=re.sub(r"\W+", "_", f"{method.lower()}{path}").rstrip("_"),
         )
+    if methods == ["GET"]:
+        app.add_route(path, handler, methods=["HEAD"], include_in_schema=False)

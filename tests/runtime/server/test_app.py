@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import openai
 import pytest
 import uvicorn
@@ -130,6 +131,27 @@ async def test_openais_client_works_unmodified(server: Server) -> None:
         assert chat.choices[0].finish_reason == "stop"
         assert chat.choices[0].logprobs is not None
         assert server.engine.requests[-1].sampling.top_k == 5
+
+
+@served(CONFIG)
+async def test_what_is_read_by_get_can_be_asked_for_its_head(server: Server) -> None:
+    paths = [
+        route.path.replace("{name:path}", "tiny")
+        for route in server.app.routes
+        if isinstance(route, APIRoute) and route.methods == {"GET"} and route.path != "/flush_cache"
+    ]
+    key = {"Authorization": "Bearer sk-1"}
+
+    async with client_of(server) as client, httpx.AsyncClient(headers=key, timeout=60) as plain:
+        for path in (*paths, "/v1/models/other"):
+            url = str(client.base_url.join(path))
+            whole, head = await plain.get(url), await plain.head(url)
+            assert (head.status_code, head.content) == (whole.status_code, b""), path
+            assert head.headers.get("content-type") == whole.headers.get("content-type"), path
+        flush = await plain.head(str(client.base_url.join("/flush_cache")))
+        assert flush.status_code == 405  # which changes something
+
+    assert len(paths) > 15
 
 
 @served(CONFIG)
