@@ -14,6 +14,8 @@ from runtime.chat.call_arguments import arguments
 from runtime.errors import GrammarError
 
 _ANY_TEXT = r"[\s\S]*"
+# What follows the name in a parameter's tag.
+_KIND = '" string="'
 # What a plain string may be held to; with anything else it is written as JSON.
 _PLAIN = {"type", "enum", "const", "pattern", "minLength", "maxLength"}
 _ANNOTATIONS = {"title", "description", "default", "examples"}
@@ -48,6 +50,13 @@ def _invoke(name: str, schema: Any, mark: Part) -> Part:
         properties, required, shared = arguments(schema)
     except GrammarError as fault:
         raise GrammarError(f"the parameters of tool {name!r}: {fault}", param="tools") from None
+    for key in properties:
+        if _KIND in key:
+            raise GrammarError(
+                f"the parameters of tool {name!r}: a call cannot name {key[:80]!r}, for {_KIND!r} "
+                "ends a name",
+                param="tools",
+            )
     parameters = [
         parameter if key in required else {"type": "optional", "content": parameter}
         for key, value in properties.items()
@@ -75,7 +84,7 @@ def _parameter(name: str, schema: Any, *, shared: dict[str, Any], mark: Part) ->
     return _sequence(
         _text("<"),
         mark,
-        _text(f'parameter name="{name}" string="{kind}">'),
+        _text(f'parameter name="{name}{_KIND}{kind}">'),
         value,
         _text("</"),
         mark,

@@ -13,6 +13,7 @@ from runtime.chat.answer_parser import AnswerParser
 from runtime.chat.call_grammar import call_grammar
 from runtime.chat.dsml import ToolCall
 from runtime.chat.marks import DSML, marks_by_id
+from runtime.errors import GrammarError
 from runtime.grammar.vocabulary import token_bytes
 from runtime.tokenizer.detokenizer import Detokenizer
 from tests.testing.stand_in.tokenizer import EOS_ID, VOCAB_SIZE, train_tokenizer
@@ -129,6 +130,14 @@ def test_a_string_may_hold_closing_tags_of_its_own(compiler: GrammarCompiler) ->
         done = matcher.accept_token(DSML_ID) if text is None else matcher.accept_string(text)
         assert done, text
     assert matcher.accept_token(EOS_ID)
+
+
+def test_a_parameter_whose_name_would_end_early_is_refused() -> None:
+    tools = {"say": {"properties": {'tone" string="true">': {"type": "string"}}}}
+
+    with pytest.raises(GrammarError, match=r"'say'.* ends a name") as refusal:
+        call_grammar(tools, dsml_id=DSML_ID, parallel=False)
+    assert refusal.value.param == "tools"
 
 
 @pytest.mark.parametrize(
