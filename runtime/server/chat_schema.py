@@ -19,6 +19,7 @@ _UNSUPPORTED = (
 )  # fmt: skip
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _V4_ROLES = {**_ROLES, "tool": "tool", "latest_reminder": "latest_reminder"}
+_GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 _TEMPLATE_NAMES = ("enable_thinking", "thinking", "reasoning_effort")
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max")
 
@@ -122,7 +123,6 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
     def spec(self, *, vocab_size: int, defaults: SamplingDefaults = OPENAIS) -> SamplingSpec:
         """Return the checked sampling. Raises BadSampling, BadRequest."""
         refuse_unsupported(self, _UNSUPPORTED)
-        self.forced_tools()
         if self.modalities not in (None, [], ["text"]):
             raise BadRequest("only the modality text is supported", param="modalities")
         check_top(self.top_logprobs, "top_logprobs")
@@ -130,7 +130,13 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
             raise BadRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
         asked = self.max_completion_tokens
         asked = self.max_tokens if asked is None else asked
-        return self.common_spec(vocab_size, defaults, max_tokens=asked, default_tokens=None)
+        spec = self.common_spec(vocab_size, defaults, max_tokens=asked, default_tokens=None)
+        if self.forced_tools() is not None and spec.grammar is not None:
+            name = next((n for n in _GRAMMARS if getattr(self, n) is not None), "response_format")
+            raise BadRequest(
+                "a forced call follows its tool's schema, and nothing else", param=name
+            )
+        return spec
 
     def forced_tools(self) -> dict[str, Any] | None:
         """Return the parameters' schema of each tool of which one must be called; None: no must.
@@ -145,8 +151,6 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
             tools = {name: tools[name]} if name in tools else {}
         if not tools:
             raise BadRequest("tool_choice names no tool that is there", param="tool_choice")
-        if (self.response_format or {}).get("type", "text") != "text":
-            raise BadRequest("a forced call has no response_format", param="response_format")
         return tools
 
     @property

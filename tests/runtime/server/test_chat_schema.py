@@ -127,6 +127,15 @@ REFUSED: dict[str, Json] = {
         "tool_choice": "required",
         "response_format": {"type": "json_object"},
     },
+    **{
+        f"call and {name}": {"tools": [TOOL], "tool_choice": NAMED, name: text}
+        for name, text in {
+            "regex": "a",
+            "ebnf": 'root ::= "a"',
+            "json_schema": "{}",
+            "structural_tag": '{"type": "structural_tag"}',
+        }.items()
+    },
     "two formats": {"regex": "a", "response_format": {"type": "json_object"}},
     "schema": {"response_format": {"type": "json_schema", "json_schema": {}}},
     "tool without name": {"tools": [{"type": "function", "function": {}}]},
