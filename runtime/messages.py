@@ -23,11 +23,13 @@ class Grammar(msgspec.Struct, frozen=True, omit_defaults=True):
 
     text   the schema or structural tag as JSON, the pattern, the EBNF; "" for json_object
     after  a token id: the output is free, but does not end, up to and with this token
+    calls  a structural tag as JSON, which the output may follow instead; "": there is none
     """
 
     kind: GrammarKind
     text: str = ""
     after: int | None = None
+    calls: str = ""
 
 
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,11 +1,11 @@
-"""The grammar of a forced tool call: an answer that is a block of V4 calls and nothing else.
+"""Grammars of tool calls: an answer that is a block of V4 calls and nothing else.
 
 It is a structural tag of xgrammar. Its own tag for V4 spells the DSML mark as text, which a model
 can also write in ordinary tokens, and such calls are none (`runtime.chat.marks`): here the mark
 is its token. A parameter that is a plain string stands in the block as it is, any other as JSON.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -33,11 +33,38 @@ def call_grammar(tools: Mapping[str, Any], *, dsml_id: int, parallel: bool) -> s
     """
     mark = {"type": "token", "token": dsml_id}
     calls = _either([_invoke(name, schema, mark) for name, schema in tools.items()])
+    return _block({"type": "plus", "content": calls} if parallel else calls, mark)
+
+
+def free_calls(tools: Iterable[str], *, dsml_id: int) -> str:
+    """Return the structural tag of a block of calls whose arguments nothing is held to.
+
+    tools    names of the tools that may be called
+    dsml_id  token id of the DSML mark
+    """
+    mark = {"type": "token", "token": dsml_id}
+    said = {"type": "regex", "pattern": _ANY_TEXT}
+    call = _sequence(
+        _text("<"),
+        mark,
+        _text('invoke name="'),
+        _either([_text(name) for name in tools]),
+        _text('">\n'),
+        {"type": "star", "content": _sequence(said, mark)},
+        said,
+        _text("</"),
+        mark,
+        _text("invoke>\n"),
+    )
+    return _block({"type": "plus", "content": call}, mark)
+
+
+def _block(calls: Part, mark: Part) -> str:
     block = _sequence(
         _text("\n\n<"),
         mark,
         _text("tool_calls>\n"),
-        {"type": "plus", "content": calls} if parallel else calls,
+        calls,
         _text("</"),
         mark,
         _text("tool_calls>"),

@@ -115,8 +115,7 @@ class GrammarPool:
     def open(self, request_id: int, grammar: Grammar) -> GrammarOutput:
         """Return a new output, whose first mask is on its way."""
         output = GrammarOutput(request_id, grammar.after, self._free, accept=_not_placed)
-        digest = hashlib.sha256(grammar.text.encode(errors="surrogatepass")).digest()
-        key = grammar.kind.encode() + digest
+        key = grammar.kind.encode() + _digest(grammar.text) + _digest(grammar.calls)
         since, reason = self._failures.get(key, (0.0, None))
         if reason is not None and self._clock() - since < _FAILURE_S:
             output.failure = reason
@@ -318,3 +317,7 @@ def _all_but(vocab_size: int, token_ids: list[int]) -> np.ndarray:
     bits[:vocab_size] = 1
     bits[[token for token in token_ids if token < vocab_size]] = 0
     return np.packbits(bits, bitorder="little").view("<i4")
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).digest()

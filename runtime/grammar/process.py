@@ -38,6 +38,7 @@ from runtime.messages import Grammar
 
 if TYPE_CHECKING:
     from xgrammar import CompiledGrammar, GrammarCompiler, GrammarMatcher
+    from xgrammar import Grammar as Rules
 
 # Bounds runs of blanks between JSON's parts: a model that prefers them would write nothing else.
 MAX_BLANKS = 32
@@ -127,23 +128,43 @@ class GrammarProcess:
 
 def _compile(compiler: "GrammarCompiler", grammar: Grammar) -> "CompiledGrammar":
     """Raise GrammarError or RuntimeError for a grammar that is wrong."""
+    if grammar.kind == "structural_tag" and not grammar.calls:
+        # The compiler alone knows tokens by their spelling, which a tag may name.
+        return compiler.compile_structural_tag(_tag(grammar.text))
+    from xgrammar import Grammar as Rules
+
+    rules = _rules(grammar)
+    if grammar.calls:
+        rules = Rules.union(rules, Rules.from_structural_tag(_tag(grammar.calls)))
+    return compiler.compile_grammar(rules)
+
+
+def _rules(grammar: Grammar) -> "Rules":
+    """Return what a grammar says, its calls left out."""
+    from xgrammar import Grammar as Rules
+
     match grammar.kind:
         case "json_object":
-            return compiler.compile_json_schema(
+            return Rules.from_json_schema(
                 '{"type": "object"}', strict_mode=False, max_whitespace_cnt=MAX_BLANKS
             )
         case "json_schema":
             schema = _decoded(grammar.text)
             prepare_schema(schema)
-            return compiler.compile_json_schema(_json(schema), max_whitespace_cnt=MAX_BLANKS)
+            return Rules.from_json_schema(_json(schema), max_whitespace_cnt=MAX_BLANKS)
         case "regex":
-            return compiler.compile_regex(text_pattern(grammar.text))
+            return Rules.from_regex(text_pattern(grammar.text))
         case "ebnf":
-            return compiler.compile_grammar(grammar.text)
+            return Rules.from_ebnf(grammar.text)
         case "structural_tag":
-            tag = _decoded(grammar.text)
-            prepare_tag(tag)
-            return compiler.compile_structural_tag(_json(tag))
+            return Rules.from_structural_tag(_tag(grammar.text))
+
+
+def _tag(text: str) -> str:
+    """Return a structural tag whose schemas hold. Raises GrammarError."""
+    tag = _decoded(text)
+    prepare_tag(tag)
+    return _json(tag)
 
 
 def _decoded(text: str) -> object:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from runtime.chat.answer_parser import AnswerParser
 from runtime.chat.marks import DSML, THINK_END
 from runtime.chat.reasoning_counter import ReasoningCounter
@@ -14,7 +16,7 @@ from runtime.messages import Grammar, Logprobs
 from runtime.sampling import SamplingSpec
 from runtime.server.chat_reply import ChoiceReply
 from runtime.server.chat_schema import ChatBody
-from runtime.server.grammars import forced_call
+from runtime.server.grammars import forced_call, or_calls
 from runtime.server.native_plan import NO_PROMPT_LOGPROBS
 from runtime.server.native_schema import check_priority
 from runtime.server.openai import (
@@ -142,9 +144,11 @@ class Chats:
             grammar = forced_call(
                 forced, dsml_id=ids[DSML], parallel=body.parallel_tool_calls is not False
             )
+        elif grammar is not None and prompt.tools:
+            grammar = or_calls(grammar, prompt.tools, dsml_id=ids[DSML])
         if grammar is None or not prompt.reasoning:
             return grammar
-        return Grammar(grammar.kind, grammar.text, after=ids[THINK_END])
+        return msgspec.structs.replace(grammar, after=ids[THINK_END])
 
     async def gather(self, plan: ChatPlan) -> dict[str, Any]:
         """Return the whole answer. Raises RequestError."""

@@ -3,13 +3,13 @@
 What the grammar itself says is judged where it is compiled, in a process that may die of it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from typing import Any, cast
 
 import msgspec
 
-from runtime.chat.call_grammar import call_grammar
+from runtime.chat.call_grammar import call_grammar, free_calls
 from runtime.errors import BadRequest, GrammarError
 from runtime.messages import Grammar, GrammarKind
 from runtime.sampling import MAX_GRAMMAR_CHARS
@@ -62,6 +62,11 @@ def forced_call(tools: Mapping[str, Any], *, dsml_id: int, parallel: bool) -> Gr
     if len(text) > MAX_GRAMMAR_CHARS:
         raise GrammarError("the tools' schemas are too long to force a call", param="tools")
     return Grammar("structural_tag", text)
+
+
+def or_calls(grammar: Grammar, tools: Iterable[str], *, dsml_id: int) -> Grammar:
+    """Return the grammar of an answer that calls these tools, or follows `grammar`."""
+    return msgspec.structs.replace(grammar, calls=free_calls(tools, dsml_id=dsml_id))
 
 
 def require_compiler(param: str) -> None:

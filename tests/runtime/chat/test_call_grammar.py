@@ -10,7 +10,7 @@ import pytest
 from xgrammar import CompiledGrammar, GrammarCompiler, GrammarMatcher, TokenizerInfo, VocabType
 
 from runtime.chat.answer_parser import AnswerParser
-from runtime.chat.call_grammar import call_grammar
+from runtime.chat.call_grammar import call_grammar, free_calls
 from runtime.chat.dsml import ToolCall
 from runtime.chat.marks import DSML, marks_by_id
 from runtime.errors import GrammarError
@@ -105,6 +105,20 @@ def test_without_parallel_calls_there_is_one(compiler: GrammarCompiler) -> None:
     compiled = compiler.compile_structural_tag(tag)
 
     assert {len(calls(written(compiled, seed))) for seed in range(15)} == {1}
+
+
+def test_free_calls_are_of_tools_that_are_there(compiler: GrammarCompiler) -> None:
+    matcher = GrammarMatcher(
+        compiler.compile_structural_tag(free_calls(["noop", "weather"], dsml_id=DSML_ID))
+    )
+
+    assert matcher.accept_string("\n\n<")
+    assert matcher.accept_token(DSML_ID)
+    assert matcher.accept_string("tool_calls>\n<")
+    assert matcher.accept_token(DSML_ID)
+    assert not matcher.accept_string('invoke name="other">')
+    assert matcher.accept_string('invoke name="weather">\nany')
+    assert not matcher.accept_token(EOS_ID)
 
 
 def test_the_mark_cannot_be_spelt(compiler: GrammarCompiler) -> None:

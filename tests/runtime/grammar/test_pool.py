@@ -193,8 +193,9 @@ def test_how_long_each_compilation_took_is_told(rig: Rig) -> None:
 def test_outputs_of_one_text_share_a_process(rig: Rig) -> None:
     one, two = rig.open(A), rig.open(Grammar("regex", "a"))
     other = rig.open(Grammar("ebnf", "a"))
+    rig.open(Grammar("regex", "a", calls="{}"))
 
-    assert [process.slots() for process in rig.processes] == [[1, 2], [3]]
+    assert [process.slots() for process in rig.processes] == [[1, 2], [3], [4]]
     first = rig.processes[0]
     first.compiled()
     first.mask(2, SECOND)

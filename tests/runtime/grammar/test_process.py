@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jsonschema
+import msgspec
 import numpy as np
 import pytest
 
+from runtime.chat.call_grammar import free_calls
+from runtime.chat.marks import DSML, marks_by_id
 from runtime.grammar.nursery_process import NurseryProcess
 from runtime.grammar.vocabulary import token_bytes
 from runtime.grammar.wire import (
@@ -29,6 +32,10 @@ from tests.testing.stand_in.tokenizer import EOS_ID, VOCAB_SIZE, train_tokenizer
 
 TOKENIZER = train_tokenizer()
 MEMORY = 1 << 29
+WORD_TAG = {
+    "type": "structural_tag",
+    "format": {"type": "const_string", "value": "word"},
+}
 
 
 class Process:
@@ -139,6 +146,35 @@ def test_a_json_object_is_an_object(start: Callable[[], Process]) -> None:
     texts = [TOKENIZER.decode([token]) for token in first]
     assert all(text.startswith("{") for text in texts)
     assert EOS_ID in process.write('{"any": [1, {"thing": null}]}')
+
+
+@pytest.mark.parametrize(
+    ("grammar", "answer"),
+    [
+        (Grammar("json_object"), '{"a": {"b": [1]}}'),
+        (Grammar("json_schema", '{"type": "object", "properties": {}}'), "{}"),
+        (Grammar("regex", "a|b"), "b"),
+        (Grammar("ebnf", 'root ::= "ab"'), "ab"),
+        (Grammar("structural_tag", json.dumps(WORD_TAG)), "word"),
+    ],
+)
+def test_an_output_may_be_calls_instead(
+    start: Callable[[], Process], grammar: Grammar, answer: str
+) -> None:
+    process = start()
+    [dsml] = [token_id for token_id, mark in marks_by_id(TOKENIZER).items() if mark == DSML]
+    process.begin(msgspec.structs.replace(grammar, calls=free_calls(["f", "g"], dsml_id=dsml)))
+
+    assert process.write(answer) & {EOS_ID}
+    calling = process.allowed(Open(0))
+    for text in (
+        "\n\n<", None, "tool_calls>\n<", None, 'invoke name="g">\n<', None,
+        'parameter name="x" string="true">a</', None, "parameter>\n</", None,
+        "invoke>\n</", None, "tool_calls>",
+    ):  # fmt: skip
+        assert EOS_ID not in calling
+        calling = process.allowed(Accept(0, dsml)) if text is None else process.write(text)
+    assert EOS_ID in calling
 
 
 def test_a_token_that_does_not_follow_ends_the_process(start: Callable[[], Process]) -> None:

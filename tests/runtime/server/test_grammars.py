@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from runtime.chat.call_grammar import free_calls
 from runtime.chat.marks import DSML, THINK_END, marks_by_id
 from runtime.errors import BadRequest, GrammarError
 from runtime.messages import Grammar
@@ -168,3 +169,25 @@ async def test_a_forced_call_is_a_grammar_over_the_prompt_of_a_free_one(
     assert free.sampling.grammar is None
     assert forced.input_ids == free.input_ids
     assert encoder().marks[dsml] == DSML
+
+
+@pytest.mark.parametrize("kind", ["json_object", "json_schema", "regex"])
+@served(v4=True)
+async def test_beside_tools_a_grammar_leaves_room_for_calls(server: Server, kind: str) -> None:
+    grammars: dict[str, dict[str, Any]] = {
+        "json_object": {"response_format": {"type": "json_object"}},
+        "json_schema": {"response_format": FORMAT},
+        "regex": {"regex": "a"},
+    }
+    body = {**HI, **grammars[kind], "tools": [TOOL, OTHER]}
+    for more in ({}, {"reasoning_effort": "none"}, {"tool_choice": "none"}):
+        assert (await server.post(CHAT, {**body, **more})).status_code == 200
+
+    found = [request.sampling.grammar for request in server.engine.requests]
+    ids = {mark: token_id for token_id, mark in marks_by_id(server.engine.tokenizer).items()}
+    calls = free_calls(["f", "g"], dsml_id=ids[DSML])
+    assert [(g.calls, g.after) for g in found if g is not None] == [
+        (calls, ids[THINK_END]),
+        (calls, None),
+        ("", ids[THINK_END]),
+    ]
