@@ -166,7 +166,10 @@ class ServerConfig:
     )
 
     watchdog_timeout: float = _flag(300.0, "seconds one forward pass may take before it is hung")
-    drain_timeout: float = _flag(30.0, "seconds running requests may take to finish after SIGTERM")
+    drain_timeout: float = _flag(
+        30.0,
+        "seconds running requests may take to finish after SIGTERM, before they are answered 503",
+    )
 
 
 class _Parser(argparse.ArgumentParser):

@@ -60,6 +60,7 @@ _SLICE_TOKENS = 2048
 _IDS_AT_ONCE = 1 << 16
 _LAST_WORDS_S = 1.0
 _NOBODY = NoObserver()
+_SHUTS_DOWN = "the server is shutting down"
 Result = TypeVar("Result")
 
 
@@ -201,25 +202,34 @@ class TokenizerManager:
         if self.dead is not None:
             return
         self.dead = reason
-        for group in self._groups:
-            if not group.ended:
-                group.error = group.error or self._engine_gone()
-                group.notify()
-        for group, choice in list(self._running.values()):
-            self._observe_end(group, choice, "error")
-        self._running.clear()
-        self._check_idle()
+        self._fail_all(self._engine_gone(), "error")
         self._questions.fail(self._engine_gone().message)
 
     async def drain(self, timeout_s: float) -> int:
-        """Refuse new calls, let running ones finish, then abort the rest; return their number."""
+        """Refuse new calls, let running ones finish, then end the rest; return their number.
+
+        Who still reads gets the news there are, then Unavailable: it did not ask for that end.
+        """
         self.draining = True
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
         except TimeoutError:
-            return await self.abort(all=True)
+            self._socket.send(Abort(list(self._running)))
+            return self._fail_all(Unavailable(_SHUTS_DOWN), "abort")
         return 0
+
+    def _fail_all(self, error: Unavailable, reason: str) -> int:
+        """End every call with `error`; return how many. The scheduler is not told."""
+        groups = [group for group in self._groups if not group.ended]
+        for group in groups:
+            group.error = group.error or error
+            group.notify()
+        for group, choice in list(self._running.values()):
+            self._observe_end(group, choice, reason)
+        self._running.clear()
+        self._check_idle()
+        return len(groups)
 
     def close(self) -> None:
         """Ask the scheduler to end, and give back the threads; the socket stays open."""
@@ -299,7 +309,7 @@ class TokenizerManager:
         if self.dead is not None:
             raise self._engine_gone()
         if self.draining:
-            raise Unavailable("the server is shutting down")
+            raise Unavailable(_SHUTS_DOWN)
 
     def _engine_gone(self) -> Unavailable:
         return Unavailable(f"the engine died: {self.dead}")

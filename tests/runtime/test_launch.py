@@ -154,7 +154,8 @@ def test_a_drain_that_takes_too_long_aborts_what_runs(checkpoint: Path) -> None:
             up.process.send_signal(signal.SIGTERM)
             assert up.exit_code() == 0
 
-        assert replies[0].json()["meta_info"]["finish_reason"]["type"] == "abort"
+        assert replies[0].status_code == 503
+        assert replies[0].json() == {"error": {"message": "the server is shutting down"}}
         assert not alive(scheduler)
         assert "aborted 1 requests" in up.log
         assert "Traceback" not in up.log

@@ -96,7 +96,8 @@ def test_a_shutdown_ends_what_runs_and_refuses_what_comes(engine: Engine) -> Non
 
         engine.shutdown()
 
-        assert running.result(DEADLINE_S)["meta_info"]["finish_reason"]["type"] == "abort"
+        with pytest.raises(Unavailable, match="shutting down"):
+            running.result(DEADLINE_S)
     engine.shutdown()
     assert not alive(pid)
     with pytest.raises(Unavailable, match="shut down"):
@@ -119,7 +120,7 @@ def test_what_a_shutdown_cuts_off_is_told_in_any_loop(engine: Engine) -> None:
 
         with pytest.raises(Unavailable, match="shut down"):
             await asking
-        with pytest.raises(Unavailable, match="shut down"):
+        with pytest.raises(Unavailable, match="shut"):
             await anext(stream)
 
     asyncio.run(ask())

@@ -1,5 +1,8 @@
 """Tests of runtime.server.errors: every failure in the caller's dialect."""
 
+import asyncio
+import json
+
 import pytest
 
 from runtime.errors import Aborted, BadRequest, QueueFull, RequestError, Unavailable
@@ -116,6 +119,36 @@ async def test_a_draining_server_is_unavailable(server: Server) -> None:
 
     assert reply.status_code == Unavailable.status
     assert reply.json()["error"]["type"] == "service_unavailable"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/generate", "service_unavailable"),
+        ("/v1/chat/completions", "service_unavailable"),
+        ("/v1/messages", "overloaded_error"),
+    ],
+)
+@served(v4=True)
+async def test_whom_the_end_of_the_server_cuts_off_hears_of_it(
+    server: Server, path: str, kind: str, stream: bool
+) -> None:
+    asked = {"messages": [{"role": "user", "content": "x"}], "model": "default", "max_tokens": 9}
+    server.engine.hold.clear()
+    asking = asyncio.create_task(server.post(path, {**asked, "text": "x", "stream": stream}))
+    while not server.engine.requests:
+        await asyncio.sleep(0.001)
+
+    assert await server.manager.drain(0.01) == 1
+    reply = await asking
+
+    assert reply.status_code == (200 if stream else 503)
+    told = reply.text.rstrip().removesuffix("data: [DONE]").rstrip().rpartition("data: ")[2]
+    error = json.loads(told)["error"]
+    assert error["message"] == "the server is shutting down"
+    assert error.get("type", kind) == kind
+    assert '"abort"' not in reply.text
 
 
 @served()

@@ -136,9 +136,8 @@ def test_abort_goes_by_the_exact_label() -> None:
     run(test)
 
 
-@pytest.mark.parametrize("how", ["abort", "drain"])
 def test_an_aborted_call_that_does_not_stream_gets_what_the_scheduler_kept_of_it(
-    how: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("runtime.tokenizer.manager._LAST_WORDS_S", 20.0)
 
@@ -146,8 +145,7 @@ def test_an_aborted_call_that_does_not_stream_gets_what_the_scheduler_kept_of_it
         async with running(silent) as (manager, fake):
             reading = asyncio.create_task(collect(manager, replace(call([1]), stream=False)))
             (sent,) = await fake.saw(Generate)
-            ending = manager.abort(all=True) if how == "abort" else manager.drain(0.01)
-            ending = asyncio.create_task(ending)
+            ending = asyncio.create_task(manager.abort(all=True))
             await fake.saw(Abort)
             kept = Output(sent.request_id, token_ids=[7, 8], finish="abort", error="on request")
             fake.send(Outputs([kept]))
@@ -226,14 +224,22 @@ def test_a_closed_manager_refuses_what_wants_its_threads() -> None:
     run(test)
 
 
-def test_draining_aborts_what_does_not_finish_in_time() -> None:
+@pytest.mark.parametrize("stream", [True, False])
+def test_what_does_not_finish_in_time_hears_that_the_server_ends(stream: bool) -> None:
     async def test() -> None:
         async with running(silent) as (manager, fake):
-            reading = asyncio.create_task(collect(manager, call([1])))
-            (sent,) = await fake.saw(Generate)
+            deltas = manager.generate(replace(call([1], n=2), stream=stream))
+            reading = asyncio.create_task(anext(deltas))
+            sent = await fake.saw(Generate, 2)
+            fake.send(Outputs([Output(sent[0].request_id, token_ids=[7])]))
+            assert (await reading).token_ids == [7]
+            fake.send(Outputs([Output(sent[1].request_id, token_ids=[8])]))
+            await manager.state()
 
             assert await manager.drain(0.01) == 1
-            assert (await reading)[-1].finish == Finish("abort", message="aborted on request")
-            assert await fake.saw(Abort) == [Abort([sent.request_id])]
+            assert (await anext(deltas)).token_ids == [8]
+            with pytest.raises(Unavailable, match="the server is shutting down"):
+                await anext(deltas)
+            assert await fake.saw(Abort) == [Abort([one.request_id for one in sent])]
 
     run(test)
