@@ -3,7 +3,6 @@
 The caps bound what one request can make the engine hold or loop over before admission sees it.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -163,7 +162,8 @@ def _check_int(name: str, value: int, low: int, high: int) -> None:
 
 def _check_number(name: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:  # also false for NaN
-        shown = value if math.isinf(value) or abs(value) <= _INT64 else "a number too large"
+        # Integers of any size get here, too.
+        shown = value if isinstance(value, float) or abs(value) <= _INT64 else "a number too large"
         raise BadSampling(name, f"between {low:g} and {high:g}", shown)
 
 

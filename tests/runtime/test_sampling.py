@@ -1,6 +1,7 @@
 """Tests of runtime.sampling."""
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -110,6 +111,12 @@ def test_a_prompt_may_fill_the_context_only_where_nothing_is_sampled() -> None:
             resolve(spec, prompt=50)
     with pytest.raises(PromptTooLong):
         resolve(SamplingSpec(max_new_tokens=0), prompt=51)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e300])
+def test_a_number_that_is_refused_is_shown_as_it_is(value: float) -> None:
+    with pytest.raises(BadSampling, match=f"got {re.escape(repr(value))}$"):
+        SamplingSpec(temperature=value).validate(vocab_size=VOCAB)
 
 
 def test_a_tiny_temperature_is_greedy() -> None:
