@@ -40,6 +40,7 @@ def chat_messages(
         chat += [_answered(turn)] if spoken else _asked(turn)
     if not chat:
         raise BadRequest("messages: none has any content", param="messages")
+    _check_results(chat)
     if messages[-1].role == "assistant":
         chat[-1] = msgspec.structs.replace(chat[-1], prefix=True)
     return chat
@@ -83,6 +84,32 @@ def _told(message: Message, where: str) -> Iterator[str | ToolResultBlock]:
     if texts:
         # The system prompt cannot grow at its end without losing what is cached behind it.
         yield "<system-reminder>\n{}\n</system-reminder>".format("\n\n".join(texts))
+
+
+def _check_results(chat: Sequence[ChatMessage]) -> None:
+    """Raise BadRequest unless every call has its result first thing in the next message."""
+    waiting: list[str] = []
+    for message in [*chat, ChatMessage(role="user")]:
+        if message.role == "tool" and message.tool_call_id in waiting:
+            waiting.remove(message.tool_call_id)
+        elif message.role == "tool":
+            raise BadRequest(
+                f"messages: the tool_result of {_shown(message.tool_call_id)} belongs to no "
+                "tool_use of the message before it",
+                param="messages",
+            )
+        elif waiting:
+            raise BadRequest(
+                f"messages: the tool_use {_shown(waiting[0])} has no tool_result where the next "
+                "message begins",
+                param="messages",
+            )
+        else:
+            waiting = [call.id for call in message.tool_calls or ()]
+
+
+def _shown(name: str | None) -> str:
+    return repr((name or "")[:80])
 
 
 def _result(block: ToolResultBlock) -> ChatMessage:

@@ -210,13 +210,17 @@ def test_what_no_conversation_can_be_is_refused_with_its_place(
 
 
 @pytest.mark.parametrize(
-    "messages",
+    ("messages", "told"),
     [
-        [user("go"), CALLS, user("no result")],
-        [user("go"), CALLS, user([*texts("first a text"), *RESULTS["content"]])],
-        [user([RESULTS["content"][0]])],
+        ([CALLS, user("no result")], "the tool_use '1' has no tool_result"),
+        ([CALLS, user(RESULTS["content"][:1])], "the tool_use '1' has no tool_result"),
+        ([CALLS], "the tool_use '1' has no tool_result"),
+        ([CALLS, user([*texts("a text"), *RESULTS["content"]])], "the tool_use '1' has no"),
+        ([user([RESULTS["content"][0]])], "the tool_result of '2' belongs to no tool_use"),
+        ([CALLS, RESULTS, user(RESULTS["content"][:1])], "the tool_result of '2' belongs to no"),
     ],
 )
-def test_results_must_follow_their_calls(messages: list[Json]) -> None:
-    with pytest.raises(BadRequest):
-        ours({"messages": messages, "tools": TOOLS})
+def test_results_must_follow_their_calls(messages: list[Json], told: str) -> None:
+    with pytest.raises(BadRequest, match=told) as refused:
+        ours({"messages": [user("go"), *messages], "tools": TOOLS})
+    assert refused.value.param == "messages"
