@@ -19,9 +19,12 @@ from runtime.errors import BadRequest, ConfigError
 _MODEL = "DeepSeek-V4-Pro"  # selects the V4 rendering; V4 Flash shares it
 
 
+# What a refusal may be about, each with what only stands beside it.
+_BESIDE_MESSAGES = (("tools", "tool_choice"), ("response_format",))
+
+
 class _Fault(msgspec.Struct):
     message: str
-    param: str | None = None
 
 
 class _Refusal(msgspec.Struct):
@@ -72,7 +75,7 @@ class V4Encoder:
         request  `messages` and, where given, `tools`, `tool_choice`, `thinking`,
                  `reasoning_effort` and `response_format`, in the shape of DeepSeek's chat API
         check    is shown the whole text before it is tokenised, and may raise
-        Raises BadRequest for what that API refuses.
+        Raises BadRequest for what that API refuses, naming the field.
         """
         converted = self._convert(request)
         conversation, parsing = converted.conversation, converted.parsing_options
@@ -116,19 +119,29 @@ class V4Encoder:
             return self._converted(request)
         except BadRequest:
             lenient = _without_strict(request)
-            if lenient == request:
-                raise
-        return self._converted(lenient)
+        try:
+            return self._converted(lenient)
+        except BadRequest as fault:
+            raise BadRequest(fault.message, param=self._blamed(lenient)) from fault
+
+    def _blamed(self, request: Mapping[str, Any]) -> str:
+        """Return the field of a refused request that the refusal is about: without it is none."""
+        for names in _BESIDE_MESSAGES:
+            try:
+                self._converted({k: v for k, v in request.items() if k not in names})
+            except BadRequest:
+                continue
+            return names[0]
+        return "messages"
 
     def _converted(self, request: Mapping[str, Any]) -> recipe.ConversationRequest:
         body = msgspec.json.encode({"model": _MODEL, **request})
         try:
             return recipe.ChatCompletionRequest(body).convert(self._options)
         except recipe.ConversionError as refusal:
-            fault = _reason(refusal.body)
-            raise BadRequest(fault.message, param=fault.param or "messages") from refusal
+            raise BadRequest(_reason(refusal.body)) from refusal
         except ValueError as refusal:
-            raise BadRequest(str(refusal), param="messages") from refusal
+            raise BadRequest(str(refusal)) from refusal
 
     def _encode(self, conversation: recipe.Conversation) -> list[int]:
         try:
@@ -152,8 +165,8 @@ def _without_strict(node: Any) -> Any:
             return node
 
 
-def _reason(body: str) -> _Fault:
+def _reason(body: str) -> str:
     try:
-        return msgspec.json.decode(body, type=_Refusal).error
+        return msgspec.json.decode(body, type=_Refusal).error.message
     except msgspec.DecodeError:
-        return _Fault(body)
+        return body

@@ -185,7 +185,14 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
                 raise BadRequest("only an assistant's message can be continued", param="messages")
             messages[-1]["prefix"] = True
         body: dict[str, Any] = {"messages": messages, **self._thinking()}
-        if self.tools:
+        may_call = self.tool_choice != "none"
+        if self.tools and self.continues and may_call:
+            raise BadRequest(
+                "an answer whose beginning is given cannot call tools: leave out tools, or let "
+                "tool_choice be none",
+                param="tools",
+            )
+        if self.tools and (may_call or not self.continues):
             body["tools"] = [_v4_tool(tool, k) for k, tool in enumerate(self.tools)]
             # A call that must be made is forced by a grammar; the prompt is that of a free choice.
             if self.tool_choice is not None:

@@ -133,6 +133,27 @@ def test_what_the_format_cannot_hold_is_refused(messages: list[Json]) -> None:
     assert not refused.value.message.startswith("{")
 
 
+def function(name: str, **parameters: Any) -> Json:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("tools", {"tools": [function("a b", type="object")]}),
+        ("tools", {"tools": [function("f", type="object")] * 2}),
+        ("tools", {"tools": [function("f", type="string")], "tool_choice": "auto"}),
+        ("messages", {"tools": [function("f", type="object")], "messages": []}),
+        ("response_format", {"response_format": {"type": "json_schema", "json_schema": 3}}),
+    ],
+)
+def test_a_refusal_names_the_field_that_it_is_about(param: str, fields: Json) -> None:
+    with pytest.raises(BadRequest) as refused:
+        encoder().encode({"messages": [HI], **fields})
+
+    assert refused.value.param == param
+
+
 def test_a_strict_schema_may_say_what_a_grammar_can_enforce() -> None:
     day: Json = {"type": "object", "properties": {"on": {"type": "string", "format": "date"}}}
 

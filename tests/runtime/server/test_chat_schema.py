@@ -117,6 +117,16 @@ def test_what_v4_cannot_say_is_refused(param: str, fields: Json) -> None:
     assert refused.value.param == param
 
 
+def test_an_answer_that_is_continued_calls_no_tools() -> None:
+    begun: Json = {"role": "assistant", "content": "x", "prefix": True}
+    plain = body(messages=[HI, begun]).conversation()
+
+    with pytest.raises(BadRequest, match="cannot call tools") as refused:
+        body(messages=[HI, begun], tools=[TOOL]).conversation()
+    assert refused.value.param == "tools"
+    assert body(messages=[HI, begun], tools=[TOOL], tool_choice="none").conversation() == plain
+
+
 NAMED: Json = {"type": "function", "function": {"name": "f"}}
 REFUSED: dict[str, Json] = {
     "required of none": {"tool_choice": "required"},
