@@ -6,7 +6,7 @@ import random
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from runtime.errors import (
@@ -20,6 +20,7 @@ from runtime.errors import (
     Unavailable,
 )
 from runtime.lang.bodies import wait
+from runtime.lang.lines import lines
 from runtime.lang.loop import LOOP
 
 if TYPE_CHECKING:
@@ -92,8 +93,8 @@ class Connection:
             try:
                 response = await self._send("POST", path, body, stream=True)
                 try:
-                    async with aclosing(_lines(response)) as lines:
-                        async for line in lines:
+                    async with aclosing(lines(response.aiter_bytes())) as told:
+                        async for line in told:
                             if line == "data: [DONE]":
                                 return
                             if line.startswith("data:"):
@@ -213,11 +214,6 @@ class HttpBackend:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _lines(response: "httpx.Response") -> AsyncGenerator[str, None]:
-    """Return the lines of a stream; httpx types them as an iterator without its `aclose`."""
-    return cast(AsyncGenerator[str, None], response.aiter_lines())
 
 
 def _json(response: "httpx.Response") -> Any:

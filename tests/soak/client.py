@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 
+from runtime.lang.lines import lines
 from tests.soak.gate import Gate
 from tests.soak.tally import Tally
 from tests.testing.traffic import Ask, Traffic
@@ -110,7 +111,7 @@ class Client:
         async with self._http.stream("POST", "/generate", json=body) as response:
             assert response.status_code == 200, (await response.aread())[:300]
             ended = False
-            async for line in response.aiter_lines():
+            async for line in lines(response.aiter_bytes()):
                 ended = line == "data: [DONE]"
                 if line.startswith("data: {"):
                     event = json.loads(line.removeprefix("data: "))
@@ -186,7 +187,7 @@ class Client:
         events = self._draw.randint(0, 12)
         async with self._http.stream("POST", "/generate", json=body) as response:
             assert response.status_code == 200
-            async for line in response.aiter_lines():
+            async for line in lines(response.aiter_bytes()):
                 events -= line.startswith("data: {")
                 if events < 0:
                     break
@@ -215,7 +216,7 @@ class Client:
         async with self._http.stream("POST", "/generate", json=body) as response:
             assert response.status_code == 200
             told = False
-            async for line in response.aiter_lines():
+            async for line in lines(response.aiter_bytes()):
                 if line.startswith("data: {") and not told:
                     told = True
                     await self._http.post("/abort_request", json={"rid": rid})

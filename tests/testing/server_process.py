@@ -14,10 +14,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
 import httpx
+
+from runtime.lang.lines import LineCutter
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LAUNCHER = ROOT / "launch_server.py"
@@ -149,7 +152,8 @@ def generate_body(
 
 def events(response: httpx.Response) -> Iterator[Json]:
     """Yield the JSON of each server-sent event; the stream must end with [DONE]."""
-    for line in response.iter_lines():
+    cutter = LineCutter()
+    for line in chain.from_iterable(map(cutter.take, response.iter_bytes())):
         if line == "data: [DONE]":
             return
         if line.startswith("data: "):

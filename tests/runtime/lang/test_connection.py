@@ -137,6 +137,12 @@ def test_events_end_with_done() -> None:
     ]
 
 
+def test_an_event_may_hold_what_ends_lines_elsewhere() -> None:
+    assert run(sse('data: "a\u2028b\u2029c\u0085d"', "data: [DONE]"), read) == [
+        "a\u2028b\u2029c\u0085d"
+    ]
+
+
 def test_a_stream_that_breaks_off_or_says_an_error_fails() -> None:
     with pytest.raises(RequestFailed, match="broke off"):
         run(sse("data: 1"), read)
