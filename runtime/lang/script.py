@@ -58,10 +58,12 @@ class Script:
 
     @contextmanager
     def var_scope(self, name: str) -> Iterator[None]:
-        """Keep everything said inside the block in a variable."""
+        """Keep everything said inside the block in a variable, however the block ends."""
         self.executor.say(Mark(name, opens=True))
-        yield
-        self.executor.say(Mark(name, opens=False))
+        try:
+            yield
+        finally:
+            self.executor.say(Mark(name, opens=False))
 
     def fork(self: AnyScript, size: int = 1) -> "Forks[AnyScript]":
         """Return `size` states that go on from here, each by itself.

@@ -1,6 +1,7 @@
 """Tests of runtime.lang.script: what a program writes, forks, and who owns what is under way."""
 
 import gc
+from contextlib import suppress
 
 import pytest
 
@@ -50,6 +51,16 @@ def test_a_scope_becomes_a_variable() -> None:
         state += "a" + gen("x")
 
     assert state["both"] == "a<1>"
+
+
+def test_a_scope_that_an_exception_leaves_has_what_was_said_until_then() -> None:
+    state = state_of(FakeBackend())
+    with suppress(ZeroDivisionError), state.var_scope("a"):
+        state += "b"
+        raise ZeroDivisionError
+    state += "c"
+
+    assert state["a"] == "b"
 
 
 def test_forks_say_the_same_their_own_or_what_their_index_gives() -> None:
