@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from runtime.errors import BadRequest, RequestFailed
@@ -64,6 +65,7 @@ class OpenAI(HttpBackend):
         path, body = self._request(prompt, sampling)
         body |= {"stream": True, "stream_options": {"include_usage": True}}
         text, usage, finish = "", None, None
+        logprobs: list[dict[str, Any]] = []
         async with aclosing(self.connection.events(path, body)) as events:
             async for chunk in events:
                 usage = chunk.get("usage") or usage
@@ -71,8 +73,9 @@ class OpenAI(HttpBackend):
                     new = _text(choice, "delta")
                     text += new
                     finish = choice.get("finish_reason") or finish
+                    logprobs.append(choice.get("logprobs") or {})
                     yield Piece(new)
-        meta = {"finish_reason": finish, "usage": usage}
+        meta = {"finish_reason": finish, "usage": usage, "logprobs": _joined(logprobs)}
         yield Piece("", Generation(text, None, meta))
 
     async def score(
@@ -140,6 +143,14 @@ def _generation(choice: dict[str, Any], reply: dict[str, Any]) -> Generation:
         "logprobs": choice.get("logprobs"),
     }
     return Generation(_text(choice, "message"), None, meta)
+
+
+def _joined(chunks: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return log-probabilities told in chunks as a whole reply tells them: None where none are."""
+    lists: dict[str, list[list[Any]]] = {name: [] for chunk in chunks for name in chunk}
+    for name, parts in lists.items():
+        parts += [chunk[name] for chunk in chunks if chunk.get(name) is not None]
+    return {name: list(chain(*parts)) if parts else None for name, parts in lists.items()} or None
 
 
 def _boundary(row: dict[str, Any], length: int) -> int:

@@ -135,6 +135,15 @@ def test_a_schema_is_sent_as_openai_names_it() -> None:
     }
 
 
+def stream(reply: str, prompt: Prompt) -> list[Piece]:
+    model = Recorded(reply).model
+
+    async def read() -> list[Piece]:
+        return [piece async for piece in model.stream(prompt, Sampling())]
+
+    return LOOP.submit(read()).result(WAIT_S)
+
+
 @pytest.mark.parametrize(
     ("prompt", "make"),
     [(CHAT, lambda t: {"delta": {"content": t}}), (PLAIN, lambda t: {"text": t})],
@@ -148,17 +157,63 @@ def test_a_stream_gives_pieces_and_at_last_the_whole(
         {"choices": [], "usage": {"total_tokens": 3}},
     ]
     text = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
-    recorded = Recorded(text)
 
-    async def read() -> list[Piece]:
-        return [piece async for piece in recorded.model.stream(prompt, Sampling())]
-
-    pieces = LOOP.submit(read()).result(WAIT_S)
+    pieces = stream(text, prompt)
 
     assert [piece.text for piece in pieces] == ["he", "llo", ""]
     assert pieces[-1].last is not None
     assert pieces[-1].last.text == "hello"
-    assert pieces[-1].last.meta_info == {"finish_reason": "stop", "usage": {"total_tokens": 3}}
+    assert pieces[-1].last.meta_info == {
+        "finish_reason": "stop",
+        "usage": {"total_tokens": 3},
+        "logprobs": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("prompt", "told", "whole"),
+    [
+        (
+            CHAT,
+            [{"content": [{"token": "a"}], "refusal": None}, None, {"content": [{"token": "b"}]}],
+            {"content": [{"token": "a"}, {"token": "b"}], "refusal": None},
+        ),
+        (
+            PLAIN,
+            [
+                {
+                    "tokens": ["a"],
+                    "token_logprobs": [-1.0],
+                    "top_logprobs": [{}],
+                    "text_offset": [0],
+                },
+                {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []},
+                {
+                    "tokens": ["b"],
+                    "token_logprobs": [-2.0],
+                    "top_logprobs": [{}],
+                    "text_offset": [1],
+                },
+            ],
+            {
+                "tokens": ["a", "b"],
+                "token_logprobs": [-1.0, -2.0],
+                "top_logprobs": [{}, {}],
+                "text_offset": [0, 1],
+            },
+        ),
+    ],
+)
+def test_a_stream_tells_log_probabilities_at_last_as_a_reply_does(
+    prompt: Prompt, told: list[dict[str, Any]], whole: dict[str, Any]
+) -> None:
+    chunks = [{"choices": [{"index": 0, "text": "x", "logprobs": part}]} for part in told]
+    text = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+
+    [*_, last] = stream(text, prompt)
+
+    assert last.last is not None
+    assert last.last.meta_info["logprobs"] == whole
 
 
 def echoed(index: int, *tokens: str) -> dict[str, Any]:
