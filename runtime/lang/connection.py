@@ -153,7 +153,7 @@ class Connection:
             await asyncio.sleep(asked_s + random.uniform(0, pause_s))
 
     async def _ask(self, method: str, path: str, body: Any, *, stream: bool) -> "httpx.Response":
-        """Return the reply, whatever it says. Raises httpx.TransportError.
+        """Return the reply, whatever it says. Raises httpx.TransportError, BadRequest.
 
         A server may close a connection that has been idle just when the next request is under way
         to it, and then never sees it: such a request is sent once more.
@@ -161,7 +161,10 @@ class Connection:
         import httpx
 
         client, way = self._open(), _Way()
-        request = client.build_request(method, path, json=body, extensions={"trace": way.note})
+        try:
+            request = client.build_request(method, path, json=body, extensions={"trace": way.note})
+        except ValueError as fault:  # a lone surrogate, or a number that is none
+            raise BadRequest(f"the request cannot be written as JSON: {fault}") from fault
         try:
             return await client.send(request, stream=stream)
         except (httpx.NetworkError, httpx.RemoteProtocolError):

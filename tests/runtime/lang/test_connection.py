@@ -1,6 +1,7 @@
 """Tests of runtime.lang.connection: errors, patience, streams."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -100,6 +101,21 @@ def test_a_server_that_is_not_there_is_unavailable() -> None:
     ):
         with pytest.raises(Unavailable, match="server does not answer: refused"):
             run(gone, work)
+
+
+@pytest.mark.parametrize("value", ["a\ud800", math.nan, math.inf])
+def test_what_no_json_can_say_is_a_bad_request_and_is_not_sent(value: Any) -> None:
+    sent: list[httpx.Request] = []
+
+    async def stream(connection: Connection) -> None:
+        async for _ in connection.events("/x", {"text": value}):
+            pass
+
+    for work in (lambda c: c.post("/x", {"text": value}), stream):
+        with pytest.raises(BadRequest, match="cannot be written as JSON"):
+            run(sent.append, work)
+
+    assert sent == []
 
 
 def test_a_full_server_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
