@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import random
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from types import TracebackType
@@ -22,6 +21,7 @@ from runtime.errors import (
 from runtime.lang.bodies import wait
 from runtime.lang.lines import lines
 from runtime.lang.loop import LOOP
+from runtime.lang.patience import patiently
 
 if TYPE_CHECKING:
     import httpx
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 # More requests than that wait on this side: a server's queue and its open files are finite.
 MAX_REQUESTS = 128
 CONNECT_S = 10.0
-# How long a server that says it is full is asked again.
-PATIENCE_S = 600.0
-LONGEST_PAUSE_S = 10.0
 
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 _KINDS: dict[int, type[RequestError]] = {
@@ -132,25 +129,24 @@ class Connection:
         self, method: str, path: str, body: Any, *, stream: bool = False
     ) -> "httpx.Response":
         """Return a reply of status 200; ask again while the server is full. Raises RequestError."""
+        return await patiently(lambda: self._take(method, path, body, stream=stream))
+
+    async def _take(self, method: str, path: str, body: Any, *, stream: bool) -> "httpx.Response":
+        """Return a reply of status 200. Raises RequestError."""
         import httpx
 
-        loop = asyncio.get_running_loop()
-        deadline, pause_s = loop.time() + PATIENCE_S, 0.5
-        while True:
-            try:
-                response = await self._ask(method, path, body, stream=stream)
-                if response.status_code == 200:
-                    return response
-                await response.aread()
-                await response.aclose()
-            except httpx.TransportError as fault:
-                raise self._gone(fault) from fault
-            if response.status_code != 429 or loop.time() > deadline:
-                raise _error(response.status_code, response.text)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-            asked_s = _seconds(response.headers.get("retry-after"))
-            # Nobody asks sooner than told; together they do not ask at the same time.
-            await asyncio.sleep(asked_s + random.uniform(0, pause_s))
+        try:
+            response = await self._ask(method, path, body, stream=stream)
+            if response.status_code == 200:
+                return response
+            await response.aread()
+            await response.aclose()
+        except httpx.TransportError as fault:
+            raise self._gone(fault) from fault
+        error = _error(response.status_code, response.text)
+        if isinstance(error, QueueFull):
+            error.retry_after_s = _seconds(response.headers.get("retry-after"))
+        raise error
 
     async def _ask(self, method: str, path: str, body: Any, *, stream: bool) -> "httpx.Response":
         """Return the reply, whatever it says. Raises httpx.TransportError, BadRequest.
@@ -226,8 +222,8 @@ def _json(response: "httpx.Response") -> Any:
         raise RequestFailed(f"the reply is no JSON: {response.text[:200]!r}") from fault
 
 
-def _seconds(header: str | None) -> float:
-    return float(header) if header is not None and header.isdecimal() else 0.0
+def _seconds(header: str | None) -> int:
+    return int(header) if header is not None and header.isdecimal() else 0
 
 
 def _event(data: str) -> Any:

@@ -1,23 +1,20 @@
 """The backend that runs programs on an engine in this process."""
 
 import asyncio
-import random
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from runtime.errors import QueueFull
 from runtime.lang.backend import Generation, Piece
 from runtime.lang.choices import ChoiceScore
-from runtime.lang.connection import LONGEST_PAUSE_S, MAX_REQUESTS, PATIENCE_S
+from runtime.lang.connection import MAX_REQUESTS
 from runtime.lang.native import choice_score, generate_fields, generation, prompt_fields
+from runtime.lang.patience import patiently
 from runtime.lang.prompt import Prompt
 from runtime.lang.sampling import Sampling
 
 if TYPE_CHECKING:
     from runtime.engine.engine import Engine
-
-Result = TypeVar("Result")
 
 
 class Local:
@@ -34,7 +31,7 @@ class Local:
         """Continue a prompt with one request."""
         fields = _named(generate_fields(prompt, sampling))
         async with self._slots:
-            reply = await self._patiently(lambda: self.engine.async_generate(**fields))
+            reply = await patiently(lambda: self.engine.async_generate(**fields))
         return [generation(one) for one in (reply if (sampling.n or 1) > 1 else [reply])]
 
     async def stream(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece, None]:
@@ -46,7 +43,7 @@ class Local:
             return chunks, await anext(chunks)
 
         async with self._slots:
-            chunks, reply = await self._patiently(begin)
+            chunks, reply = await patiently(begin)
             async with aclosing(chunks):
                 yield Piece(reply["text"])
                 seen = len(reply["text"])
@@ -62,7 +59,7 @@ class Local:
         fields = _named(prompt_fields(prompt))
         fields |= {"choices": choices, "unconditional": unconditional}
         async with self._slots:
-            reply = await self._patiently(lambda: self.engine.async_score(**fields))
+            reply = await patiently(lambda: self.engine.async_score(**fields))
         rows = zip(choices, reply["choices"], strict=True)
         return [choice_score(text, row) for text, row in rows], reply["meta_info"]
 
@@ -71,7 +68,7 @@ class Local:
         fields = _named(prompt_fields(prompt))
         fields["sampling_params"] = {"max_new_tokens": 0}
         async with self._slots:
-            await self._patiently(lambda: self.engine.async_generate(**fields))
+            await patiently(lambda: self.engine.async_generate(**fields))
 
     async def flush_cache(self) -> bool:
         """Empty the engine's prefix cache; False while requests run."""
@@ -83,20 +80,6 @@ class Local:
 
     async def aclose(self) -> None:
         """Do nothing: the engine is its maker's."""
-
-    async def _patiently(self, ask: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-        """Return what `ask` returns; ask again while the engine is full."""
-        loop = asyncio.get_running_loop()
-        deadline, pause_s = loop.time() + PATIENCE_S, 0.5
-        while True:
-            try:
-                return await ask()
-            except QueueFull as full:
-                if loop.time() > deadline:
-                    raise
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-                # Together they do not ask at the same time.
-                await asyncio.sleep(full.retry_after_s + random.uniform(0, pause_s))
 
 
 def _named(fields: dict[str, Any]) -> dict[str, Any]:

@@ -128,10 +128,11 @@ def test_a_full_server_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert run(lambda _: replies.pop(0), lambda c: c.post("/x", {})) == 3
 
-    monkeypatch.setattr("runtime.lang.connection.PATIENCE_S", -1.0)
-    full = httpx.Response(429, json={"error": {"message": "full"}})
-    with pytest.raises(QueueFull, match="full"):
+    monkeypatch.setattr("runtime.lang.patience.PATIENCE_S", -1.0)
+    full = httpx.Response(429, headers={"Retry-After": "7"}, json={"error": {"message": "full"}})
+    with pytest.raises(QueueFull, match="full") as caught:
         run(lambda _: full, lambda c: c.post("/x", {}))
+    assert caught.value.retry_after_s == 7
 
 
 def sse(*lines: str) -> Handler:

@@ -139,7 +139,7 @@ def test_choices_are_scored_by_one_request() -> None:
 
 
 def test_an_engine_that_is_full_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.lang.local.LONGEST_PAUSE_S", 0.0)
+    monkeypatch.setattr("runtime.lang.patience.FIRST_PAUSE_S", 0.0)
     engine = FakeEngine([reply("hi", [1])], full=2)
 
     assert run(pieces(local(engine), Sampling()))[-1].last.text == "hi"
@@ -147,7 +147,7 @@ def test_an_engine_that_is_full_is_asked_again(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.lang.local.PATIENCE_S", -1.0)
+    monkeypatch.setattr("runtime.lang.patience.PATIENCE_S", -1.0)
     engine = FakeEngine(reply("hi", [1]), full=1)
 
     with pytest.raises(QueueFull):
