@@ -3,6 +3,7 @@
 from typing import Any
 
 from runtime.messages import State
+from runtime.server.metrics import fullest_pool
 from runtime.server.service import Service
 
 
@@ -10,11 +11,12 @@ def server_load(service: Service, state: State | None) -> dict[str, Any]:
     """Return the load of the one rank there is, under SGLang's names; zeros without a `state`.
 
     token_usage   of the fullest pool, cached units that no request holds not counted
-    utilization   share of the rows that run
+    utilization   share of the rows that run, or of the fullest pool if that is more
     """
     gauges = {} if state is None else state.gauges
     rows = service.manager.rows
     running = int(gauges.get("running", 0))
+    token_usage = fullest_pool(gauges)
     capacity = gauges.get("full_pages", 0.0) * gauges.get("page_size", 0.0)
     return {
         "dp_rank": 0,
@@ -24,8 +26,8 @@ def server_load(service: Service, state: State | None) -> dict[str, Any]:
         "num_used_tokens": int(gauges.get("used_tokens", 0)),
         "max_total_num_tokens": int(capacity),
         "max_running_requests": rows,
-        "token_usage": max(gauges.get(f"{pool}_usage", 0.0) for pool in ("full", "swa", "ring")),
+        "token_usage": token_usage,
         "gen_throughput": gauges.get("gen_throughput", 0.0),
         "cache_hit_rate": gauges.get("cache_hit_rate", 0.0),
-        "utilization": running / rows,
+        "utilization": max(running / rows, token_usage),
     }

@@ -203,6 +203,11 @@ class Metrics:
         return generate_latest(self._registry)
 
 
+def fullest_pool(gauges: dict[str, float]) -> float:
+    """Return the share that requests hold of the pool of which they hold the most."""
+    return max(gauges.get(f"{pool}_usage", 0.0) for pool in ("full", "swa", "ring"))
+
+
 class _SchedulerCollector(Collector):
     """Exposes the scheduler's counters and gauges as they were last reported."""
 
@@ -241,10 +246,10 @@ class _SchedulerCollector(Collector):
         gauges, counters = state.gauges, state.counters
         page, pages = gauges["page_size"], gauges["full_pages"]
         # Whoever balances load asks how near a server is to making requests wait.
-        usages = [gauges.get(f"{pool}_usage", 0.0) for pool in ("full", "swa", "ring")]
-        yield self._gauge("sglang:token_usage", "Usage of the fullest pool", max(usages))
+        usage = fullest_pool(gauges)
+        yield self._gauge("sglang:token_usage", "Usage of the fullest pool", usage)
         if gauges.get("rows"):
-            busy = max(gauges.get("running", 0.0) / gauges["rows"], *usages)
+            busy = max(gauges.get("running", 0.0) / gauges["rows"], usage)
             text = "Share of the rows, or of the fullest pool if that is more, that is in use"
             yield self._gauge("sglang:utilization", text, busy)
         text = "Requests that are paused: nothing here pauses any"

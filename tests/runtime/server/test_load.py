@@ -1,9 +1,8 @@
 """The load that routers balance by."""
 
-import pytest
-
 from runtime.messages import State
 from runtime.server.load import server_load
+from runtime.server.metrics import Metrics
 from tests.runtime.server.engine import Server, served
 
 
@@ -19,7 +18,24 @@ async def test_a_load_has_the_names_that_routers_read(server: Server) -> None:
     assert (load["num_running_reqs"], load["num_waiting_reqs"]) == (16, 2)
     assert (load["num_used_tokens"], load["max_total_num_tokens"]) == (512, 2560)
     assert load["token_usage"] == 0.5
-    assert load["utilization"] == pytest.approx(16 / load["max_running_requests"])
+
+
+@served()
+async def test_utilization_is_that_of_the_metrics(server: Server) -> None:
+    service = server.app.state.service
+    rows = float(service.manager.rows)
+    for running, usage in ((rows / 2, 0.25), (rows / 4, 0.75)):
+        gauges = {
+            "running": running, "rows": rows, "full_usage": usage, "full_pages": 4.0,
+            "full_pages_free": 1.0, "page_size": 256.0, "swa_pages": 4.0, "swa_pages_free": 1.0,
+        }  # fmt: skip
+        state = State(0, {}, gauges)
+
+        load = server_load(service, state)
+
+        assert load["utilization"] == max(0.5, usage)
+        told = Metrics("m").render(state).decode()
+        assert f'sglang:utilization{{model_name="m"}} {load["utilization"]}' in told
 
 
 @served()
