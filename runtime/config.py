@@ -17,8 +17,10 @@ from runtime.errors import ConfigError
 from runtime.flag_hints import ForeignFlag, take_out
 from runtime.kv_events_config import parse_kv_events_config
 
-# Less is taken by the allocator of a process before it compiles anything.
-LEAST_GRAMMAR_MEMORY = 1 << 26
+# Less is taken by the allocator of a process before it compiles anything; beyond the others lies
+# what the kernel takes for a limit of memory or a timer.
+LEAST_GRAMMAR_MEMORY, MOST_GRAMMAR_MEMORY = 1 << 26, 1 << 48
+LONGEST_GRAMMAR_S = 86_400.0
 
 
 def _flag(default: Any, help_text: str, *aliases: str) -> Any:
@@ -280,13 +282,18 @@ def check(config: ServerConfig) -> None:
         raise ConfigError("--cuda-graph-bs and --disable-cuda-graph contradict each other")
     if config.namespace_quota == 0:
         raise ConfigError("--namespace-quota 0 would keep nothing: use --disable-radix-cache")
-    for name in ("grammar_timeout", "watchdog_timeout"):
-        if not 0 < getattr(config, name) < math.inf:
-            raise ConfigError(f"--{name.replace('_', '-')} must be seconds above 0, and finite")
+    if not 0 < config.watchdog_timeout < math.inf:
+        raise ConfigError("--watchdog-timeout must be seconds above 0, and finite")
     if not 0 <= config.drain_timeout < math.inf:
         raise ConfigError("--drain-timeout must be seconds, 0 or more, and finite")
-    if config.grammar_memory < LEAST_GRAMMAR_MEMORY:
-        raise ConfigError(f"--grammar-memory must be at least {LEAST_GRAMMAR_MEMORY}")
+    if not 0 < config.grammar_timeout <= LONGEST_GRAMMAR_S:
+        raise ConfigError(
+            f"--grammar-timeout must be seconds above 0, {LONGEST_GRAMMAR_S:g} at most"
+        )
+    if not LEAST_GRAMMAR_MEMORY <= config.grammar_memory <= MOST_GRAMMAR_MEMORY:
+        raise ConfigError(
+            f"--grammar-memory must be between {LEAST_GRAMMAR_MEMORY} and {MOST_GRAMMAR_MEMORY}"
+        )
     if config.resume_every_pages < 0:
         raise ConfigError("--resume-every-pages must not be negative")
     if parse_kv_events_config(config.kv_events_config) and config.disable_radix_cache:

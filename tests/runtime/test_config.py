@@ -144,6 +144,8 @@ def test_a_flag_is_never_guessed_from_its_beginning() -> None:
         {"max_grammars": 0},
         {"grammar_timeout": 0},
         {"grammar_timeout": math.inf},
+        {"grammar_timeout": math.nan},
+        {"grammar_timeout": 86_401.0},
         {"watchdog_timeout": 0},
         {"watchdog_timeout": math.nan},
         {"drain_timeout": -1},
@@ -151,6 +153,8 @@ def test_a_flag_is_never_guessed_from_its_beginning() -> None:
         {"api_key": ""},
         {"api_key": "k "},
         {"grammar_memory": 1 << 20},
+        {"grammar_memory": (1 << 48) + 1},
+        {"grammar_memory": 1 << 70},
     ],
     ids=str,
 )

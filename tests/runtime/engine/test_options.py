@@ -33,6 +33,7 @@ def test_flags_come_before_a_configuration() -> None:
         ({"full_pages": "many"}, "full_pages"),
         ({"dtype": "int8"}, "dtype"),
         ({"max_running_requests": 0}, "at least 1"),
+        ({"grammar_memory": 1 << 70}, "grammar-memory must be between"),
         ({"tp_size": 2}, "tp_size=2 is not a flag here: one device computes"),
         ({"swap_space": 4}, "see --mem-fraction-static and --kv-cache-bytes"),
     ],

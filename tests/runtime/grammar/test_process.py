@@ -14,6 +14,7 @@ import pytest
 
 from runtime.chat.call_grammar import free_calls
 from runtime.chat.marks import DSML, marks_by_id
+from runtime.config import LONGEST_GRAMMAR_S, MOST_GRAMMAR_MEMORY
 from runtime.grammar.nursery_process import NurseryProcess
 from runtime.grammar.vocabulary import token_bytes
 from runtime.grammar.wire import (
@@ -253,6 +254,12 @@ def test_hostile_work_ends_its_process_in_time(start: Callable[[], Process], nam
         assert isinstance(process.compile(HOSTILE[name], limit_s=1.5), Failed)
 
     assert bystander.write("ab") == {EOS_ID}
+
+
+def test_the_widest_limits_of_the_flags_can_be_set(start: Callable[[], Process]) -> None:
+    grammar = Grammar("regex", "ab")
+
+    assert start().ask(Compile(grammar, LONGEST_GRAMMAR_S, MOST_GRAMMAR_MEMORY)) == Compiled()
 
 
 def compiled_soonest(start: Callable[[], Process], grammar: Grammar) -> Process:
