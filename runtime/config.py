@@ -21,6 +21,8 @@ from runtime.kv_events_config import parse_kv_events_config
 # what the kernel takes for a limit of memory or a timer.
 LEAST_GRAMMAR_MEMORY, MOST_GRAMMAR_MEMORY = 1 << 26, 1 << 48
 LONGEST_GRAMMAR_S = 86_400.0
+# Each row has a line in tables, of up to 16 KiB, and its client an open file.
+MOST_ROWS = 1 << 16
 
 
 def _flag(default: Any, help_text: str, *aliases: str) -> Any:
@@ -261,11 +263,14 @@ def parse_args(argv: list[str]) -> ServerConfig:
 
 def check(config: ServerConfig) -> None:
     """Raise ConfigError where values are out of range or contradict each other."""
+    _check_sendable(config)
     counts = ("max_running_requests", "max_queued_requests", "decode_log_interval", "max_grammars")
     for name in counts:
         value = getattr(config, name)
         if value is not None and value < 1:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 1")
+    if (config.max_running_requests or 1) > MOST_ROWS:
+        raise ConfigError(f"--max-running-requests must be at most {MOST_ROWS}")
     chunk = config.chunked_prefill_size
     if chunk is not None and chunk < 1 and chunk != -1:
         raise ConfigError("--chunked-prefill-size must be at least 1, or -1 for whole prompts")
@@ -298,10 +303,36 @@ def check(config: ServerConfig) -> None:
         raise ConfigError("--resume-every-pages must not be negative")
     if parse_kv_events_config(config.kv_events_config) and config.disable_radix_cache:
         raise ConfigError("--kv-events-config has nothing to tell with --disable-radix-cache")
-    if config.api_key is not None and config.api_key != (config.api_key.strip() or None):
-        raise ConfigError("--api-key is empty, or has blanks at an end: no client could send it")
+    key = config.api_key
+    if key is not None and (key != key.strip() or not key or not key.isprintable()):
+        raise ConfigError(
+            "--api-key is empty, has blanks at an end, or characters that cannot be printed: "
+            "no client could send it"
+        )
+    if "" in config.uvicorn_access_log_exclude_prefixes:
+        raise ConfigError(
+            "--uvicorn-access-log-exclude-prefixes: all paths begin with an empty one"
+        )
     if not config.insecure and not config.api_key and not _is_loopback(config.host):
         raise ConfigError(f"--host {config.host} is not loopback: give --api-key or --insecure")
+
+
+def _check_sendable(config: ServerConfig) -> None:
+    """Raise ConfigError for what no message between processes holds.
+
+    That is a whole number beyond 64 bits, and text that is no UTF-8: a command line's bytes are
+    surrogates then.
+    """
+    for item in fields(config):
+        flag, given = f"--{item.name.replace('_', '-')}", getattr(config, item.name)
+        values: tuple[Any, ...] = given if isinstance(given, tuple) else (given,)
+        for value in values:
+            if isinstance(value, int) and not -1 << 63 <= value < 1 << 63:
+                raise ConfigError(f"{flag} does not fit into 64 bits")
+            try:
+                str(value).encode()
+            except UnicodeEncodeError as fault:
+                raise ConfigError(f"{flag} is no UTF-8") from fault
 
 
 def _is_loopback(host: str) -> bool:

@@ -16,7 +16,12 @@ from runtime.server.prompt import PromptedBody
 from runtime.server.score import ScoreBody
 
 # An engine listens nowhere; how long it drains is for `shutdown` to say.
-_OF_SERVERS = frozenset({"host", "port", "api_key", "insecure", "profile_dir", "drain_timeout"})
+_OF_SERVERS = frozenset(
+    {
+        *("host", "port", "api_key", "insecure", "profile_dir", "drain_timeout"),
+        *("log_level_http", "uvicorn_access_log_exclude_prefixes"),
+    }
+)
 # It is a guest in somebody's program: on stderr it says what is wrong, not what it does.
 _DEFAULTS = {"log_level": "warning"}
 

@@ -9,6 +9,8 @@ from runtime.config import ServerConfig
 from runtime.device_sizes import DeviceSizes, device_sizes
 from runtime.errors import ConfigError
 
+# Their numbers are int32 wherever they are kept.
+MOST_UNITS = (1 << 31) - 1
 # Rows never take more than this share of the budget; fewer run at once where they would.
 ROW_SHARE = 0.5
 
@@ -20,7 +22,7 @@ def pool_sizes(config: ServerConfig, spec: PoolSpec, given: DeviceSizes | None =
 
     Rows come first, a window and a ring each, and one of both more to copy from; then resume points
     get their share; full pages take what is left. Raises ConfigError when a pool would be too
-    small for even one request.
+    small for even one request, or larger than can be numbered.
     """
     given = given or device_sizes(config, "cpu")
     budget = given.kv_cache_bytes or 0
@@ -43,6 +45,12 @@ def pool_sizes(config: ServerConfig, spec: PoolSpec, given: DeviceSizes | None =
             f"needed), {sizes.rings} rings of {ring} bytes (1 needed); raise --kv-cache-bytes "
             "or the flag of that pool"
         )
+    if max(sizes.full_pages, sizes.swa_pages, sizes.rings) > MOST_UNITS:
+        raise ConfigError(
+            f"a pool has at most {MOST_UNITS} pages or rings, not {sizes.full_pages} full pages, "
+            f"{sizes.swa_pages} SWA pages and {sizes.rings} rings: lower --kv-cache-bytes, or the "
+            "flags of the pools"
+        )
     return sizes
 
 
@@ -59,8 +67,8 @@ def context_limit(config: ServerConfig, model: ModelConfig) -> int:
     """Return the longest prompt plus output, by flag or model. Raises ConfigError."""
     most = model.max_position_embeddings
     limit = most if config.context_length is None else config.context_length
-    if limit < 1:
-        raise ConfigError(f"--context-length {limit} must be at least 1")
+    if limit < 2:
+        raise ConfigError(f"--context-length {limit} must be at least 2: a prompt and an answer")
     if limit > most:
         raise ConfigError(f"--context-length {limit} exceeds the model's {most}")
     return limit

@@ -152,6 +152,11 @@ def test_a_flag_is_never_guessed_from_its_beginning() -> None:
         {"drain_timeout": math.inf},
         {"api_key": ""},
         {"api_key": "k "},
+        {"api_key": "a\nb"},
+        {"api_key": "\udcff"},
+        {"model_path": "\udcff"},
+        {"uvicorn_access_log_exclude_prefixes": ("/health", "")},
+        {"max_running_requests": (1 << 16) + 1},
         {"grammar_memory": 1 << 20},
         {"grammar_memory": (1 << 48) + 1},
         {"grammar_memory": 1 << 70},
@@ -163,6 +168,19 @@ def test_values_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
 
     with pytest.raises(ConfigError, match="--"):
         check(config)
+
+
+def test_no_number_is_wider_than_64_bits() -> None:
+    names = [
+        name for name, hint in typing.get_type_hints(ServerConfig).items() if "int" in str(hint)
+    ]
+    assert {"full_pages", "port", "random_seed", "cuda_graph_bs"} <= set(names)
+
+    for name in names:
+        for value in (1 << 63, -(1 << 63) - 1):
+            given = (1, value) if name == "cuda_graph_bs" else value
+            with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} does not fit"):
+                check(replace(ServerConfig(), **{name: given}))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "example.org"])

@@ -13,6 +13,7 @@ from runtime.config import ServerConfig
 from runtime.device_sizes import DeviceSizes
 from runtime.errors import ConfigError
 from runtime.executor.loaded_model import fill_weights, load_on_cpu
+from runtime.executor.memory_budget import MOST_UNITS
 from runtime.executor.model_runner import CpuModelRunner
 
 GIVEN = DeviceSizes(max_running_requests=2, chunked_prefill_size=64, kv_cache_bytes=1 << 24)
@@ -36,7 +37,7 @@ def test_a_network_on_the_cpu_has_its_pools_and_no_step_in_flight(stand_in: Path
 
 def test_pools_that_memory_does_not_hold_are_told_with_what_to_lower(stand_in: Path) -> None:
     model = load_config(stand_in)
-    config = ServerConfig(full_pages=1 << 40, swa_pages=8, rings=2)
+    config = ServerConfig(full_pages=MOST_UNITS, swa_pages=8, rings=2)
 
     with pytest.raises(ConfigError, match=r"pools take .* more .* --kv-cache-bytes"):
         load_on_cpu(

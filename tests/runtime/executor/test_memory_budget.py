@@ -9,7 +9,7 @@ from mem_cache.layout import full_page_bytes, ring_bytes, swa_page_bytes
 from mem_cache.spec import PoolSizes
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError
-from runtime.executor.memory_budget import pool_shares, pool_sizes
+from runtime.executor.memory_budget import MOST_UNITS, context_limit, pool_shares, pool_sizes
 from tests.testing.tiny_model import CONFIG, PACKED
 
 SPEC = pool_spec(CONFIG, "fp32")
@@ -95,6 +95,22 @@ def test_flags_are_taken_as_they_are() -> None:
 @pytest.mark.parametrize(("tokens", "pages"), [(256, 1), (511, 1), (512, 2), (100_000, 390)])
 def test_a_number_of_tokens_is_rounded_down_to_pages(tokens: int, pages: int) -> None:
     assert pool_sizes(ServerConfig(max_total_tokens=tokens), SPEC).full_pages == pages
+
+
+@pytest.mark.parametrize("wide", ["full_pages", "kv_cache_bytes"])
+def test_no_more_pages_are_taken_than_can_be_numbered(wide: str) -> None:
+    config = dataclasses.replace(ServerConfig(), **{wide: (1 << 63) - 1})
+
+    with pytest.raises(ConfigError, match="at most 2147483647"):
+        pool_sizes(config, SPEC)
+    assert pool_sizes(ServerConfig(full_pages=MOST_UNITS), SPEC).full_pages == MOST_UNITS
+
+
+def test_a_context_has_room_for_a_prompt_and_an_answer() -> None:
+    for length in (-1, 0, 1):
+        with pytest.raises(ConfigError, match="at least 2"):
+            context_limit(ServerConfig(context_length=length), CONFIG)
+    assert context_limit(ServerConfig(context_length=2), CONFIG) == 2
 
 
 @pytest.mark.parametrize(
