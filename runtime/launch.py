@@ -22,6 +22,7 @@ from runtime.collector import calm_collector
 from runtime.config import ServerConfig, parse_args
 from runtime.errors import ConfigError, RuntimeFault
 from runtime.ipc import ManagerSocket, private_addresses
+from runtime.open_files import Listener, raise_file_limit, warn_of_few_files
 from runtime.scheduler_process import CONFIG_EXIT_CODE, SchedulerProcess, configure_logging
 from runtime.server.access_log import open_access_log
 from runtime.server.arrival import TimedProtocol
@@ -52,6 +53,7 @@ def serve(argv: list[str], *, scheduler_main: str = SCHEDULER_MAIN) -> int:
     try:
         config = resolve(parse_args(argv))
         configure_logging(config.log_level)
+        raise_file_limit()
         return asyncio.run(_serve(config, scheduler_main))
     except ConfigError as fault:
         print(f"error: {fault}", file=sys.stderr)
@@ -74,7 +76,7 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as fault:
         raise ConfigError(f"--host {host} --port {port}: {fault}") from fault
     family, kind, protocol, _, address = found[0]
-    listener = socket.socket(family, kind, protocol)
+    listener = Listener(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
@@ -127,6 +129,7 @@ async def _serve(config: ServerConfig, scheduler_main: str) -> int:
             manager = await bring_up(config, messages, process, signals.drain)
             if manager is None:
                 return 0
+            warn_of_few_files(config.max_queued_requests + manager.rows)
             app = create_app(manager, config)
             calm_collector()
             running = _Running(config, app, manager=manager, process=process, signals=signals)

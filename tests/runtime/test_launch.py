@@ -6,6 +6,7 @@ Each test that needs processes starts one server and looks at as much of its lif
 import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ import pytest
 
 from runtime.errors import ConfigError
 from runtime.launch import KEEP_IDLE_S, listen
+from runtime.open_files import MOST_FILES
 from tests.runtime.stand_ins import DIE_AT, SILENT_AT
 from tests.runtime.tokenizer.samples import byte_tokenizer, write_checkpoint
 from tests.testing.server_process import reserved_port
@@ -116,6 +118,17 @@ def server(checkpoint: Path, stand_in: str, *flags: str) -> Iterator[Server]:
             started.process.wait()
 
 
+@contextlib.contextmanager
+def few_files(count: int) -> Iterator[int]:
+    """Start processes with a soft limit of so many files meanwhile; give the hard one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+    try:
+        yield hard
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def alive(pid: int) -> bool:
     """Whether a process exists and is no zombie."""
     try:
@@ -127,8 +140,12 @@ def alive(pid: int) -> bool:
 def test_a_server_that_drains_takes_no_more_and_ends_with_its_last_request(
     checkpoint: Path,
 ) -> None:
-    with server(checkpoint, "steady", "--drain-timeout", "300") as up:
+    flags = ("--drain-timeout", "300", "--max-queued-requests", str(1 << 20))
+    with few_files(512) as hard, server(checkpoint, "steady", *flags) as up:
         scheduler = up.wait_ready()
+        files, _ = resource.prlimit(up.process.pid, resource.RLIMIT_NOFILE)
+        assert files in (hard, MOST_FILES)
+        assert f"at most {files} files may be open" in up.log
         assert up.generate(10).json()["output_ids"] == [11, 12, 13]
         assert up.client.get("/ready").status_code == 200
 
