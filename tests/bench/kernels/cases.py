@@ -13,6 +13,7 @@ from jit_kernels.quant_fp8 import norm_quant, quantise_rows, silu_mul_quant
 from jit_kernels.rms_norm import rms_norm
 from jit_kernels.rope import rope
 from jit_kernels.route_topk import route_hashed, route_topk
+from jit_kernels.sample import DrawParams, sample_unread
 from jit_kernels.select_topk import select_topk
 from jit_kernels.silu_mul import silu_mul
 from jit_kernels.store_kv import norm_rope_store, store_keys, store_records
@@ -36,6 +37,10 @@ SELECTIONS = [
     (4_096, 16_384, 512, Limit()),
 ]
 
+# Rows, and top-p of each.
+DRAWS = [(1, 1.0), (64, 1.0), (1, 0.95), (64, 0.95)]
+VOCAB = 129_280
+
 Prepare = Callable[[], Callable[[], Any]]
 
 
@@ -52,6 +57,9 @@ def cases(tokens: tuple[int, ...] = (FEW, MANY)) -> Iterator[Case]:
         moved = 4 * rows * columns + 8 * rows * top_k
         shape = f"T={rows} B={columns} k={top_k}"
         yield Case("select_topk", shape, moved, _selection(rows, columns, top_k), limit)
+    for rows, top_p in DRAWS:
+        shape = f"T={rows} V={VOCAB} p={top_p:g}"
+        yield Case("sample_unread", shape, rows * (4 * VOCAB + 8), _draw(rows, top_p), Limit())
 
 
 def _all_of(tokens: int) -> Iterator[tuple[str, str, int, Prepare]]:
@@ -202,5 +210,16 @@ def _selection(rows: int, columns: int, top_k: int) -> Prepare:
         scores = torch.randn(rows, columns)
         visible = torch.full((rows,), columns, dtype=torch.int64)
         return lambda: select_topk(scores, visible, top_k=top_k)
+
+    return prepare
+
+
+def _draw(rows: int, top_p: float) -> Prepare:
+    def prepare() -> Callable[[], Any]:
+        logits, chance = torch.randn(rows, VOCAB) * 3, torch.rand(rows, dtype=torch.float64)
+        all_kept = torch.full((rows,), VOCAB, dtype=torch.int64)
+        ones, zeros = torch.ones(rows), torch.zeros(rows)
+        params = DrawParams(ones, all_kept, ones * top_p, zeros, draws=True, filters=top_p < 1)
+        return lambda: sample_unread(logits, params, chance)
 
     return prepare

@@ -3,9 +3,12 @@
 from tests.bench.kernels.case import Limit
 from tests.bench.kernels.cases import cases
 
+# Of sizes of their own, whatever the tokens.
+FIXED = ("sample_unread", "select_topk")
+
 
 def test_every_case_of_a_batch_runs() -> None:
-    found = [case for case in cases((3,)) if case.op != "select_topk"]
+    found = [case for case in cases((3,)) if case.op not in FIXED]
 
     for case in found:
         call = case.prepare()
@@ -20,7 +23,7 @@ def test_bytes_grow_with_the_tokens() -> None:
     few, many = ({(c.op, c.shape.split(" ", 1)[1]): c for c in cases((n,))} for n in (64, 128))
 
     for key, case in few.items():
-        if case.op != "select_topk":
+        if case.op not in FIXED:
             assert case.moved_bytes < many[key].moved_bytes <= 2 * case.moved_bytes, key
 
 
