@@ -25,7 +25,7 @@ def test_a_server_that_does_not_start_is_told_with_its_own_words(
     argv = ["--n", "1", "--tasks", "sums", "--", "--context-length", "0"]
 
     assert main(argv) == 1
-    assert "--context-length 0 must be at least 1" in capsys.readouterr().err
+    assert "--context-length 0 must be at least 2" in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_written_takes_none_of_the_others_along(
