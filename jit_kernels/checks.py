@@ -2,7 +2,7 @@
 
 from torch import Tensor, dtype
 
-__all__ = ["ShapeError", "check_dtype", "check_shape"]
+__all__ = ["ShapeError", "check_dense", "check_dtype", "check_shape"]
 
 
 class ShapeError(ValueError):
@@ -29,3 +29,13 @@ def check_dtype(name: str, tensor: Tensor, *allowed: dtype) -> None:
     if tensor.dtype not in allowed:
         wanted = " or ".join(str(one) for one in allowed)
         raise ShapeError(f"{name} is {tensor.dtype}, expected {wanted}")
+
+
+def check_dense(name: str, tensor: Tensor, *allowed: dtype) -> None:
+    """Raise ShapeError unless a tensor has one of these dtypes and is contiguous.
+
+    For what kernels are told by its address alone.
+    """
+    check_dtype(name, tensor, *allowed)
+    if not tensor.is_contiguous():
+        raise ShapeError(f"{name} is not contiguous")

@@ -6,6 +6,7 @@ tensor is: on a machine with CUDA, tensors on the CPU run what a machine without
 it is chosen, so that a machine without a vendor library never touches it.
 """
 
+import difflib
 import importlib
 import os
 from collections.abc import Callable, Sequence
@@ -14,8 +15,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["Backend", "BackendUnavailable", "chosen", "select"]
+__all__ = ["Backend", "BackendUnavailable", "chosen", "select", "unknown_forced"]
 
+_PREFIX = "KERNEL_"
 _CHOSEN: dict[tuple[str, str], str] = {}
 
 
@@ -75,6 +77,22 @@ def select(op: str, backends: Sequence[Backend]) -> Callable[..., Any]:
     return run
 
 
+def unknown_forced() -> list[str]:
+    """Return what is wrong with names in the environment that force nothing.
+
+    For when all ops that will run were imported. Others may have variables of that kind, too, so
+    that they are no error.
+    """
+    known = {f"{_PREFIX}{op.upper()}" for op, _ in _CHOSEN}
+    faults: list[str] = []
+    for variable in sorted(os.environ):
+        if variable.startswith(_PREFIX) and variable not in known:
+            alike = difflib.get_close_matches(variable, known, n=3)
+            hint = f"; there is {', '.join(alike)}" if alike else ""
+            faults.append(f"{variable} forces nothing: no such op runs here{hint}")
+    return faults
+
+
 def device_types() -> list[str]:
     """Return the types of devices that this machine computes on."""
     return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
@@ -86,7 +104,7 @@ def chosen(device: str = "cpu") -> dict[str, str]:
 
 
 def _forced(op: str, backends: Sequence[Backend], devices: Sequence[str]) -> Backend | None:
-    variable = f"KERNEL_{op.upper()}"
+    variable = f"{_PREFIX}{op.upper()}"
     name = os.environ.get(variable)
     if name is None:
         return None

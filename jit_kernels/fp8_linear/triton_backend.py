@@ -198,7 +198,7 @@ def multiply(
     """Multiply in tiles of this size: [T, K] and [N, K], or [T, G, K] and [G, N, K]."""
     rows, (columns, depth) = codes.shape[0], weight.shape[-2:]
     groups = weight.shape[0] if weight.dim() == 3 else 1
-    codes, weight = _packed(codes), weight.contiguous()
+    codes, weight, scales = _packed(codes), weight.contiguous(), _even(scales)
     out = torch.empty((*codes.shape[:-1], columns), dtype=out_dtype, device=codes.device)
     if not out.numel():
         return out
@@ -212,6 +212,12 @@ def multiply(
     else:
         _tile_kernel[grid](*arguments, *strides, **sizes, **launch)
     return out
+
+
+def _even(scales: torch.Tensor) -> torch.Tensor:
+    """Return `scales` with all those of a row, group after group, evenly apart."""
+    even = scales.dim() == 2 or scales.stride(1) == scales.shape[2] * scales.stride(2)
+    return scales if even else scales.contiguous()
 
 
 def _packed(codes: torch.Tensor) -> torch.Tensor:

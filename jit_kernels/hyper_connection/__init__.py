@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from jit_kernels.checks import check_dtype, check_shape
+from jit_kernels.checks import check_dense, check_shape
 from jit_kernels.cuda_device import why_no_hopper, why_no_triton
 from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
@@ -78,7 +78,8 @@ def mhc_pre(
     check_shape("fn", fn, (2 + count) * count, count * width)
     check_shape("base", base, (2 + count) * count)
     check_shape("scale", scale, 3)
-    check_dtype("fn", fn, torch.float32)
+    for name, tensor in (("fn", fn), ("base", base), ("scale", scale)):
+        check_dense(name, tensor, torch.float32)
     return _mhc_pre(
         streams, fn, base, scale, iterations=iterations, norm_eps=norm_eps, hc_eps=hc_eps
     )
@@ -106,7 +107,8 @@ def mhc_pre_norm(
     check_shape("base", base, (2 + count) * count)
     check_shape("scale", scale, 3)
     check_shape("weight", weight, width)
-    check_dtype("fn", fn, torch.float32)
+    for name, tensor in (("fn", fn), ("base", base), ("scale", scale)):
+        check_dense(name, tensor, torch.float32)
     return _mhc_pre_norm(
         streams, fn, base, scale, weight, iterations=iterations, norm_eps=norm_eps, hc_eps=hc_eps
     )
@@ -156,4 +158,6 @@ def mhc_head(
     count, width = streams.shape[1], streams.shape[2]
     check_shape("fn", fn, count, count * width)
     check_shape("scale", scale, 1)
+    for name, tensor in (("fn", fn), ("base", base), ("scale", scale)):
+        check_dense(name, tensor, torch.float32)
     return _mhc_head(streams, fn, base, scale, norm_eps=norm_eps, hc_eps=hc_eps)

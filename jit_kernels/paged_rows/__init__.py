@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from jit_kernels.checks import check_dtype, check_shape
+from jit_kernels.checks import check_dense, check_dtype, check_shape
 from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
 
@@ -65,6 +65,8 @@ def store_rows(
     check_shape("pages", pages, None, layout.page_bytes)
     check_shape("rows", rows, slots.shape[0], layout.row_bytes)
     check_dtype("rows", rows, torch.uint8)
+    check_dtype("slots", slots, torch.int64)
+    check_dense("pages", pages, torch.uint8)
     _store_rows(pages, slots, rows, layout)
 
 
@@ -78,4 +80,5 @@ def gather_rows(pages: torch.Tensor, slots: torch.Tensor, layout: PageLayout) ->
     """
     check_shape("pages", pages, None, layout.page_bytes)
     check_dtype("slots", slots, torch.int64)
+    check_dense("pages", pages, torch.uint8)
     return _gather_rows(pages, slots, layout)

@@ -41,6 +41,7 @@ def q_norm_rope(
     check_dtype("q", q, torch.float32, torch.bfloat16)
     check_shape("q", q, None, None, None)
     check_shape("rotation", rotation, q.shape[0], 2, None)
+    check_dtype("rotation", rotation, torch.float32)
     turned, plain = rotation.shape[2], q.shape[2] - rotation.shape[2]
     if plain < 0 or plain % 2 or turned % 2:
         raise ShapeError(f"of {q.shape[2]} channels {turned} turn, expected whole pairs")

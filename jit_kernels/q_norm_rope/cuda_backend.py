@@ -16,7 +16,8 @@ def q_norm_rope(
     tokens, heads, width = q.shape
     rotation = rotation.contiguous()
     usual = (width, rotation.shape[2]) == (_HEAD, _TURNED) and out_dtype in _RESULTS
-    if not q.numel() or not usual or not q.is_contiguous() or not is_aligned(q):
+    aligned = q.is_contiguous() and is_aligned(q) and is_aligned(rotation)
+    if not q.numel() or not usual or not aligned:
         return triton_backend.q_norm_rope(q, rotation, eps, out_dtype)
     out = torch.empty(q.shape, dtype=out_dtype, device=q.device)
     call(

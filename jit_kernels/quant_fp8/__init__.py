@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from jit_kernels.checks import ShapeError, check_dtype, check_shape
+from jit_kernels.checks import ShapeError, check_dense, check_dtype, check_shape
 from jit_kernels.cuda_device import why_no_hopper, why_no_triton
 from jit_kernels.registry import Backend, select
 
@@ -54,7 +54,7 @@ def norm_quant(
     """Return `quantise_rows(rms_norm(x, weight))`, float32 in between.
 
     x       [T, C] float32 or bfloat16, C a multiple of 128
-    weight  [C] float32, or None for none
+    weight  [C] float32, contiguous, or None for none
 
     Returns (codes, scales) as `quantise_rows` does. Raises ShapeError.
     """
@@ -62,6 +62,7 @@ def norm_quant(
     _check_groups("x", x, x.shape[-1])
     if weight is not None:
         check_shape("weight", weight, x.shape[-1])
+        check_dense("weight", weight, torch.float32)
     return _norm_quant(x, weight, eps)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from jit_kernels.checks import check_shape
+from jit_kernels.checks import check_dense, check_shape
 from jit_kernels.cuda_device import why_no_hopper, why_no_triton
 from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
@@ -32,11 +32,12 @@ def rms_norm(
     """Return `x / sqrt(mean(x^2) + eps) * weight`, computed in float32 and cast once.
 
     x          [..., C] float32 or bfloat16
-    weight     [C] float32, or None for none
+    weight     [C] float32, contiguous, or None for none
     out_dtype  dtype of the result, that of `x` by default
 
     Raises ShapeError.
     """
     if weight is not None:
         check_shape("weight", weight, x.shape[-1])
+        check_dense("weight", weight, torch.float32)
     return _rms_norm(x, weight, eps, out_dtype or x.dtype)

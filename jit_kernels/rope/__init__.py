@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from jit_kernels.checks import check_dtype, check_shape
+from jit_kernels.checks import ShapeError, check_dense, check_dtype, check_shape
 from jit_kernels.cuda_device import why_no_hopper, why_no_triton
 from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
@@ -33,13 +33,17 @@ def rope(x: torch.Tensor, rotation: torch.Tensor, *, inverse: bool = False) -> t
     """Rotate the last R channels of `x` in place and return it.
 
     x         [T, H, C] float32 or bfloat16, contiguous; mutated; C at least R
-    rotation  [T, 2, R] float32   per channel the cosine of its pair's angle, then the sine,
-                                  negative in even channels: out[2i] = x[2i] cos - x[2i+1] sin
+    rotation  [T, 2, R] float32, contiguous   per channel the cosine of its pair's angle, then the
+                                  sine, negative in even ones: out[2i] = x[2i] cos - x[2i+1] sin
     inverse   rotate backwards
 
     The arithmetic is float32, rounded once. Raises ShapeError.
     """
     check_shape("rotation", rotation, x.shape[0], 2, None)
+    check_dense("x", x, torch.float32, torch.bfloat16)
+    check_dense("rotation", rotation, torch.float32)
+    if rotation.shape[2] > x.shape[2]:
+        raise ShapeError(f"of {x.shape[2]} channels {rotation.shape[2]} turn")
     return _rope(x, rotation, inverse)
 
 

@@ -47,6 +47,9 @@ def route_topk(
     """
     check_dtype("logits", logits, torch.float32)
     check_shape("bias", bias, logits.shape[1])
+    check_dtype("bias", bias, torch.float32)
+    if top_k > logits.shape[1]:
+        raise ShapeError(f"top_k is {top_k}, of {logits.shape[1]} experts")
     return _route_topk(logits, bias, top_k, scale)
 
 

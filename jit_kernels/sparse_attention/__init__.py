@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from jit_kernels.checks import ShapeError, check_dtype, check_shape
+from jit_kernels.checks import ShapeError, check_dense, check_shape
 from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
 
@@ -30,7 +30,7 @@ def sparse_attention(
     keys   [N, D] float32, contiguous   row 0 is zeros and stands for no key; rows that no token
                             names may hold anything
     index  [T, K] int64     keys of each token, K a multiple of 64; 0 where there is none
-    sink   [H] float32      one more logit in the denominator, without a value
+    sink   [H] float32, contiguous; one more logit in the denominator, without a value
 
     Returns [T, H, D] in the dtype of q, float32 inside. A token's bits depend on its own q and on
     which key stands in which slot of its index; tiles of 64 slots that name no key change nothing.
@@ -39,7 +39,8 @@ def sparse_attention(
     check_shape("keys", keys, None, q.shape[2])
     check_shape("index", index, q.shape[0], None)
     check_shape("sink", sink, q.shape[1])
-    check_dtype("keys", keys, torch.float32)
+    check_dense("keys", keys, torch.float32)
+    check_dense("sink", sink, torch.float32)
     if index.shape[1] % KEY_TILE:
         raise ShapeError(f"index has {index.shape[1]} slots, expected a multiple of {KEY_TILE}")
     return _sparse_attention(q, keys, index, sink, scale)

@@ -78,6 +78,8 @@ def norm_rope_store(
     _check(pages, slots, x, layout)
     check_shape("weight", weight, x.shape[1])
     check_shape("rotation", rotation, x.shape[0], 2, None)
+    check_dtype("weight", weight, torch.float32)
+    check_dtype("rotation", rotation, torch.float32)
     turned = rotation.shape[2]
     if turned > x.shape[1] or turned % 2 or x.shape[1] % 2:
         raise ShapeError(f"of {x.shape[1]} channels {turned} turn, expected whole pairs")

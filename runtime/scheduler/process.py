@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from jit_kernels.registry import BackendUnavailable, chosen
+from jit_kernels.registry import BackendUnavailable, chosen, unknown_forced
 from layers.checkpoint import WeightError
 from layers.config import ConfigFault, ModelConfig, load_config, pool_spec
 from mem_cache.allocator import PageAllocator
@@ -117,6 +117,8 @@ def build_scheduler(
     device = choose_device(config, model_config)
     given = device_sizes(config, device.type)
     loaded = _load(config, folder, model_config, given=given, device=device)
+    for fault in unknown_forced():
+        logger.warning("%s", fault)
     spec, context = loaded.spec, loaded.context_tokens
     residency = build_residency(
         config,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from jit_kernels.checks import ShapeError, check_dtype, check_shape
+from jit_kernels.checks import ShapeError, check_dense, check_dtype, check_shape
 
 
 def test_a_shape_that_fits_passes() -> None:
@@ -21,3 +21,11 @@ def test_another_dtype_is_refused_by_name() -> None:
     check_dtype("x", torch.zeros(1), torch.bfloat16, torch.float32)
     with pytest.raises(ShapeError, match=r"x is torch\.float32, expected torch\.int64"):
         check_dtype("x", torch.zeros(1), torch.int64)
+
+
+def test_what_is_told_by_its_address_lies_in_order() -> None:
+    check_dense("x", torch.zeros(2, 3), torch.float32)
+    with pytest.raises(ShapeError, match="x is not contiguous"):
+        check_dense("x", torch.zeros(2, 3).T, torch.float32)
+    with pytest.raises(ShapeError, match=r"^x is torch\.float32"):
+        check_dense("x", torch.zeros(2, 3), torch.int64)

@@ -6,7 +6,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from jit_kernels.registry import Backend, BackendUnavailable, chosen, select
+from jit_kernels.registry import (
+    _CHOSEN,
+    Backend,
+    BackendUnavailable,
+    chosen,
+    select,
+    unknown_forced,
+)
 
 
 def _no_device() -> str | None:
@@ -107,3 +114,17 @@ def test_a_backend_for_devices_that_are_not_there_is_passed_over(
     monkeypatch.setenv("KERNEL_CUDA_FOR_TEST", "fast")
     with pytest.raises(BackendUnavailable, match="takes no tensors of cpu"):
         select("cuda_for_test", [Backend("fast", "math:floor", device="cuda"), REFERENCE])
+
+
+def test_a_name_that_forces_nothing_is_told_with_those_like_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(_CHOSEN, ("rms_norm", "cpu"), "reference")
+    monkeypatch.setenv("KERNEL_RMS_NORM", "reference")
+    monkeypatch.setenv("KERNEL_RMSNORM", "reference")
+
+    [fault] = [fault for fault in unknown_forced() if "RMSNORM" in fault]
+
+    assert fault.startswith("KERNEL_RMSNORM forces nothing")
+    assert "there is KERNEL_RMS_NORM" in fault
+    assert not [fault for fault in unknown_forced() if fault.startswith("KERNEL_RMS_NORM ")]

@@ -80,6 +80,19 @@ def test_groups_are_products_side_by_side(
     assert_close(got, want, BOUNDS)
 
 
+@BACKENDS
+def test_scales_of_groups_may_lie_anyhow(backend: ModuleType) -> None:
+    rows, groups, columns, depth = GROUPED[0]
+    codes, scales = operands(rows, groups, depth)
+    weight, weight_scales = fp8_weight(groups, columns, depth)
+    apart = scales.permute(1, 0, 2).contiguous().permute(1, 0, 2)
+
+    got = backend.fp8_linear_grouped(codes, apart, weight, weight_scales, torch.float32)
+
+    want = reference.fp8_linear_grouped(codes, scales, weight, weight_scales, torch.float32)
+    assert_close(got, want, BOUNDS)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("tile", STREAMS[:1] + SQUARES)
 def test_a_row_has_the_same_bits_in_any_company_of_one_tile(tile: Tile) -> None:
