@@ -59,10 +59,6 @@ def _library() -> ctypes.CDLL:
     library.turn_heads_call.argtypes = [
         *(pointer, number, pointer, number, number, number, number, real, pointer)
     ]
-    library.make_queries_call.argtypes = [
-        *(pointer, number, wide, pointer, number, wide, pointer, pointer, pointer),
-        *(number, number, number, real, pointer),
-    ]
     library.norm_rows_call.argtypes = [
         *(pointer, number, wide, pointer, pointer, number, pointer, wide),
         *(number, number, real, number, pointer),

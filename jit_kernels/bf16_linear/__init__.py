@@ -1,4 +1,4 @@
-"""Products of bfloat16 rows and bfloat16 weights, dense and group by group, in full precision."""
+"""Products of bfloat16 rows and bfloat16 weights, in full precision."""
 
 from collections.abc import Callable
 
@@ -9,40 +9,30 @@ from jit_kernels.cuda_device import why_no_triton
 from jit_kernels.registry import Backend, select
 from jit_kernels.vendor_library import why_no_deep_gemm
 
-__all__ = ["bf16_linear", "bf16_linear_grouped"]
+__all__ = ["bf16_linear"]
 
 _TRITON = "jit_kernels.bf16_linear.triton_backend"
 _DEEP_GEMM = "jit_kernels.bf16_linear.deep_gemm_backend"
 _REFERENCE = "jit_kernels.bf16_linear.reference"
 
 
-def _selected(op: str) -> Callable[..., torch.Tensor]:
-    return select(
-        op,
-        [
-            Backend("mixed", f"{_DEEP_GEMM}:{op}_mixed", why_no_deep_gemm, "cuda"),
-            Backend("deep_gemm", f"{_DEEP_GEMM}:{op}", why_no_deep_gemm, "cuda"),
-            Backend("triton", f"{_TRITON}:{op}", why_no_triton, "cuda"),
-            Backend("reference", f"{_REFERENCE}:{op}"),
-        ],
-    )
-
-
-def _selected_invariant(op: str) -> Callable[..., torch.Tensor]:
-    return select(
-        f"{op}_invariant",
-        [
-            Backend("deep_gemm", f"{_DEEP_GEMM}:{op}", why_no_deep_gemm, "cuda"),
-            Backend("triton", f"{_TRITON}:{op}_invariant", why_no_triton, "cuda"),
-            Backend("reference", f"{_REFERENCE}:{op}"),
-        ],
-    )
-
-
-_bf16_linear = _selected("bf16_linear")
-_bf16_linear_grouped = _selected("bf16_linear_grouped")
-_bf16_linear_invariant = _selected_invariant("bf16_linear")
-_bf16_linear_grouped_invariant = _selected_invariant("bf16_linear_grouped")
+_bf16_linear: Callable[..., torch.Tensor] = select(
+    "bf16_linear",
+    [
+        Backend("mixed", f"{_DEEP_GEMM}:bf16_linear_mixed", why_no_deep_gemm, "cuda"),
+        Backend("deep_gemm", f"{_DEEP_GEMM}:bf16_linear", why_no_deep_gemm, "cuda"),
+        Backend("triton", f"{_TRITON}:bf16_linear", why_no_triton, "cuda"),
+        Backend("reference", f"{_REFERENCE}:bf16_linear"),
+    ],
+)
+_bf16_linear_invariant: Callable[..., torch.Tensor] = select(
+    "bf16_linear_invariant",
+    [
+        Backend("deep_gemm", f"{_DEEP_GEMM}:bf16_linear", why_no_deep_gemm, "cuda"),
+        Backend("triton", f"{_TRITON}:bf16_linear_invariant", why_no_triton, "cuda"),
+        Backend("reference", f"{_REFERENCE}:bf16_linear"),
+    ],
+)
 
 
 def bf16_linear(
@@ -67,26 +57,6 @@ def bf16_linear(
     _check(x, weight, out_dtype)
     check_shape("x", x, None, weight.shape[1])
     multiply = _bf16_linear_invariant if invariant else _bf16_linear
-    return multiply(x, weight, out_dtype)
-
-
-def bf16_linear_grouped(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    *,
-    out_dtype: torch.dtype = torch.bfloat16,
-    invariant: bool = False,
-) -> torch.Tensor:
-    """Return each group's product, `bf16_linear` of `x[:, g]` and `weight[g]`.
-
-    x       [T, G, K] bfloat16
-    weight  [G, N, K] bfloat16
-
-    Returns [T, G, N] in `out_dtype`, with the promises of `bf16_linear`. Raises ShapeError.
-    """
-    _check(x, weight, out_dtype)
-    check_shape("x", x, None, weight.shape[0], weight.shape[2])
-    multiply = _bf16_linear_grouped_invariant if invariant else _bf16_linear_grouped
     return multiply(x, weight, out_dtype)
 
 

@@ -1,13 +1,13 @@
 """Products of bfloat16 numbers by DeepGEMM, whose rows do not depend on their number.
 
-Its copy engine takes rows of whole 16 bytes and its product of groups writes bfloat16; other calls
-go to Triton, in tiles of one size, so that a row's bits depend on nothing but itself there, too.
+Its copy engine takes rows of whole 16 bytes; other calls go to Triton, in tiles of one size, so
+that a row's bits depend on nothing but itself there, too.
 """
 
 from collections.abc import Sequence
 
 import torch
-from deep_gemm import bf16_gemm_nt, einsum
+from deep_gemm import bf16_gemm_nt
 
 from jit_kernels.bf16_linear import cuda_backend, triton_backend
 from jit_kernels.cuda_device import why_no_hopper
@@ -28,19 +28,6 @@ def bf16_linear(x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype) -
     return out
 
 
-def bf16_linear_grouped(
-    x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype
-) -> torch.Tensor:
-    """Multiply group by group; see `jit_kernels.bf16_linear.bf16_linear_grouped`."""
-    groups, columns, depth = weight.shape
-    if out_dtype != torch.bfloat16 or columns % 8 or depth % 8:
-        return triton_backend.multiply(x, weight, out_dtype, tile=_ONE_TILE)
-    out = torch.empty((x.shape[0], groups, columns), dtype=out_dtype, device=x.device)
-    if out.numel():
-        einsum("bhr,hdr->bhd", x.contiguous(), weight, out)
-    return out
-
-
 def bf16_linear_mixed(
     x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype
 ) -> torch.Tensor:
@@ -48,15 +35,6 @@ def bf16_linear_mixed(
     if x.shape[0] <= FEW_ROWS:
         return _FOR_FEW.bf16_linear(x, weight, out_dtype)
     return bf16_linear(x, weight, out_dtype)
-
-
-def bf16_linear_grouped_mixed(
-    x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype
-) -> torch.Tensor:
-    """Multiply few rows group by group in Triton, many by DeepGEMM."""
-    if x.shape[0] <= FEW_ROWS:
-        return triton_backend.bf16_linear_grouped(x, weight, out_dtype)
-    return bf16_linear_grouped(x, weight, out_dtype)
 
 
 def rehearse(rows: int, sizes: Sequence[int], *, mixed: bool, device: torch.device) -> None:

@@ -50,20 +50,19 @@ def dot_bf16(a: tl.tensor, b: tl.tensor, sums: tl.tensor) -> tl.tensor:
 @triton.jit(do_not_specialize=["rows"])
 def _stream_kernel(
     x_ptr: tl.tensor, weight_ptr: tl.tensor, out_ptr: tl.tensor, rows: tl.tensor,
-    x_stride: tl.tensor, N: tl.constexpr, K: tl.constexpr, GROUPS: tl.constexpr,
+    x_stride: tl.tensor, N: tl.constexpr, K: tl.constexpr,
     SPLIT: tl.constexpr, DEPTH: tl.constexpr, WEIGHT_ROWS: tl.constexpr, ROWS: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write [ROWS, WEIGHT_ROWS] of one group's product."""
+    """Write [ROWS, WEIGHT_ROWS] of the product."""
     STEP: tl.constexpr = SPLIT * DEPTH
     EVEN: tl.constexpr = (K % STEP == 0) and (N % WEIGHT_ROWS == 0)
-    group = tl.program_id(2).to(tl.int64)
     line = tl.program_id(0) * WEIGHT_ROWS + tl.arange(0, WEIGHT_ROWS)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     across = tl.arange(0, SPLIT)[:, None] * DEPTH + tl.arange(0, DEPTH)[None, :]
     live = (row < rows)[None, None, :]
-    weight_at = weight_ptr + group * (N * K) + (line[None, :, None] * K + across[:, None, :])
-    x_at = x_ptr + group * K + (row[None, None, :].to(tl.int64) * x_stride + across[:, :, None])
+    weight_at = weight_ptr + (line[None, :, None] * K + across[:, None, :])
+    x_at = x_ptr + (row[None, None, :].to(tl.int64) * x_stride + across[:, :, None])
     sums = tl.zeros([SPLIT, WEIGHT_ROWS, ROWS], tl.float32)
     for step in tl.range(0, (K + STEP - 1) // STEP, num_stages=STAGES):
         if EVEN:
@@ -76,7 +75,7 @@ def _stream_kernel(
             x = tl.load(x_at + step * STEP, mask=here[:, :, None] & live, other=0.0)
         sums = dot_bf16(w, x, sums)
     total = narrow(tl.sum(sums, 0), out_ptr.dtype.element_ty)
-    at = out_ptr + group * N + row[None, :].to(tl.int64) * (GROUPS * N) + line[:, None]
+    at = out_ptr + row[None, :].to(tl.int64) * N + line[:, None]
     tl.store(at, total, mask=(row < rows)[None, :] & (line < N)[:, None])
 
 
@@ -84,18 +83,17 @@ def _stream_kernel(
 @triton.jit(do_not_specialize=["rows"])
 def _tile_kernel(
     x_ptr: tl.tensor, weight_ptr: tl.tensor, out_ptr: tl.tensor, rows: tl.tensor,
-    x_stride: tl.tensor, N: tl.constexpr, K: tl.constexpr, GROUPS: tl.constexpr,
+    x_stride: tl.tensor, N: tl.constexpr, K: tl.constexpr,
     DEPTH: tl.constexpr, WEIGHT_ROWS: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write [ROWS, WEIGHT_ROWS] of one group's product."""
+    """Write [ROWS, WEIGHT_ROWS] of the product."""
     EVEN: tl.constexpr = (K % DEPTH == 0) and (N % WEIGHT_ROWS == 0)
-    group = tl.program_id(2).to(tl.int64)
     line = tl.program_id(0) * WEIGHT_ROWS + tl.arange(0, WEIGHT_ROWS)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     lane = tl.arange(0, DEPTH)
     live = (row < rows)[None, :]
-    weight_at = weight_ptr + group * (N * K) + (line[:, None] * K + lane[None, :])
-    x_at = x_ptr + group * K + (row[None, :].to(tl.int64) * x_stride + lane[:, None])
+    weight_at = weight_ptr + (line[:, None] * K + lane[None, :])
+    x_at = x_ptr + (row[None, :].to(tl.int64) * x_stride + lane[:, None])
     sums = tl.zeros([WEIGHT_ROWS, ROWS], tl.float32)
     for first in tl.range(0, K, DEPTH, num_stages=STAGES):
         if EVEN:
@@ -107,7 +105,7 @@ def _tile_kernel(
             x = tl.load(x_at + first, mask=here[:, None] & live, other=0.0)
         sums = dot_bf16(w, x, sums)
     total = narrow(sums, out_ptr.dtype.element_ty)
-    at = out_ptr + group * N + row[None, :].to(tl.int64) * (GROUPS * N) + line[:, None]
+    at = out_ptr + row[None, :].to(tl.int64) * N + line[:, None]
     tl.store(at, total, mask=live & (line < N)[:, None])
 
 
@@ -116,26 +114,15 @@ def bf16_linear(x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype) -
     return multiply(x, weight, out_dtype, tile=chosen_tile(x.shape[0], weight.shape[0]))
 
 
-def bf16_linear_grouped(
-    x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype
-) -> torch.Tensor:
-    """Multiply group by group; see `jit_kernels.bf16_linear.bf16_linear_grouped`."""
-    tile = chosen_tile(x.shape[0], weight.shape[0] * weight.shape[1])
-    return multiply(x, weight, out_dtype, tile=tile)
-
-
 def bf16_linear_invariant(
     x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype
 ) -> torch.Tensor:
-    """Multiply, groups or none, in tiles of one size whatever the number of rows."""
+    """Multiply in tiles of one size whatever the number of rows."""
     return multiply(x, weight, out_dtype, tile=MANY_ROWS[-1][1])
 
 
-bf16_linear_grouped_invariant = bf16_linear_invariant
-
-
 def chosen_tile(rows: int, weight_rows: int) -> Tile:
-    """Return the tile for `rows` activations and this many rows of weight in all groups."""
+    """Return the tile for `rows` activations and this many rows of weight."""
     for most, tiles in FEW_ROWS:
         if rows <= most:
             wide_enough = (t for t in tiles if weight_rows // t.weight_rows >= _MANY_PROGRAMS)
@@ -146,16 +133,14 @@ def chosen_tile(rows: int, weight_rows: int) -> Tile:
 def multiply(
     x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype, *, tile: Tile
 ) -> torch.Tensor:
-    """Multiply in tiles of this size: [T, K] and [N, K], or [T, G, K] and [G, N, K]."""
-    rows, (columns, depth) = x.shape[0], weight.shape[-2:]
-    groups = weight.shape[0] if weight.dim() == 3 else 1
-    packed = x.stride(-1) == 1 and (x.dim() == 2 or x.stride(1) == depth)
-    x, weight = x if packed else x.contiguous(), weight.contiguous()
-    out = torch.empty((*x.shape[:-1], columns), dtype=out_dtype, device=x.device)
+    """Multiply [T, K] and [N, K] in tiles of this size."""
+    rows, (columns, depth) = x.shape[0], weight.shape
+    x, weight = x if x.stride(1) == 1 else x.contiguous(), weight.contiguous()
+    out = torch.empty((rows, columns), dtype=out_dtype, device=x.device)
     if not out.numel():
         return out
-    grid = (triton.cdiv(columns, tile.weight_rows), triton.cdiv(rows, tile.rows), groups)
-    sizes = {"N": columns, "K": depth, "GROUPS": groups, "DEPTH": tile.depth}
+    grid = (triton.cdiv(columns, tile.weight_rows), triton.cdiv(rows, tile.rows))
+    sizes = {"N": columns, "K": depth, "DEPTH": tile.depth}
     launch = {"WEIGHT_ROWS": tile.weight_rows, "ROWS": tile.rows, "STAGES": tile.stages}
     arguments = (x, weight, out, rows, x.stride(0))
     if tile.split > 1:

@@ -19,7 +19,6 @@ _indexer_queries: Callable[..., tuple[torch.Tensor, torch.Tensor]] = select(
     "indexer_queries",
     [
         Backend("stream", f"{_MODULE}.stream_backend:indexer_queries", why_no_hopper, "cuda"),
-        Backend("cuda", f"{_MODULE}.cuda_backend:indexer_queries", why_no_hopper, "cuda"),
         Backend("triton", f"{_MODULE}.triton_backend:indexer_queries", why_no_triton, "cuda"),
         Backend("reference", f"{_MODULE}.reference:indexer_queries"),
     ],

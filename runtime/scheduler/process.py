@@ -65,6 +65,8 @@ def run_scheduler(config: ServerConfig, addresses: Addresses) -> None:
             )
         except (ConfigFault, WeightError, BackendUnavailable) as fault:
             raise ConfigError(str(fault)) from fault
+        for fault in unknown_forced():
+            logger.warning("%s", fault)
         calm_collector()
         socket.send(ready)
         stop = threading.Event()
@@ -117,8 +119,6 @@ def build_scheduler(
     device = choose_device(config, model_config)
     given = device_sizes(config, device.type)
     loaded = _load(config, folder, model_config, given=given, device=device)
-    for fault in unknown_forced():
-        logger.warning("%s", fault)
     spec, context = loaded.spec, loaded.context_tokens
     residency = build_residency(
         config,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from jit_kernels.bf16_linear import bf16_linear, bf16_linear_grouped
+from jit_kernels.bf16_linear import bf16_linear
 from jit_kernels.checks import ShapeError
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
 from tests.testing.rows import assert_rows_independent
@@ -18,15 +18,6 @@ def test_the_product_is_exact_to_float32(rows: int, columns: int, depth: int) ->
     want = x.double() @ weight.double().T
     assert_close(got, want.float(), Bounds(atol=1e-4, rtol=1e-5))
     assert_same_bits(bf16_linear(x, weight, out_dtype=torch.bfloat16), got.bfloat16())
-
-
-def test_groups_are_products_side_by_side() -> None:
-    x, weight = torch.randn(7, 3, 40).bfloat16(), torch.randn(3, 10, 40).bfloat16()
-
-    got = bf16_linear_grouped(x, weight, out_dtype=torch.float32)
-
-    for group in range(3):
-        assert_same_bits(got[:, group].contiguous(), bf16_linear(x[:, group], weight[group]))
 
 
 def test_a_row_has_the_same_bits_in_any_company() -> None:
@@ -44,5 +35,3 @@ def test_sizes_and_dtypes_that_do_not_fit_are_refused() -> None:
         bf16_linear(x, weight.float())
     with pytest.raises(ShapeError, match="the result is to be"):
         bf16_linear(x, weight, out_dtype=torch.float16)
-    with pytest.raises(ShapeError, match="x has shape"):
-        bf16_linear_grouped(x[:, None], weight[None].expand(2, 3, 8))

@@ -1,7 +1,6 @@
 // The entries of the library: which kernel a call needs.
 #include "heads.cuh"
 #include "norms.cuh"
-#include "queries.cuh"
 
 namespace {
 
@@ -47,17 +46,6 @@ int turn_some_heads(void *x, const float *rotation, int tokens, int heads, int w
     const long long threads = (long long)tokens * blocks_for(heads, EACH) * (channels / EIGHT);
     return launch(turn_heads<EACH, Number>, blocks_for(threads, 256), 256, where,
                   static_cast<Number *>(x), rotation, tokens, heads, width, channels, sign);
-}
-
-template <class Number, class Weight>
-int make_some_queries(const void *q, long long stride, const void *weights, long long weight_stride,
-                      const float *rotation, void *codes, float *folded, int tokens, int heads,
-                      int padded, float scale, void *where) {
-    const unsigned blocks = blocks_for((long long)tokens * (padded / 8), KEY_WARPS);
-    return launch(make_queries<Number, Weight>, blocks, KEY_WARPS * 32, where,
-                  static_cast<const Number *>(q), stride, static_cast<const Weight *>(weights),
-                  weight_stride, rotation, static_cast<unsigned char *>(codes), folded, tokens,
-                  heads, padded, scale);
 }
 
 template <class Number, class Result>
@@ -106,18 +94,6 @@ int turn_heads_call(void *x, int is_bf16, const float *rotation, int tokens, int
                     int channels, float sign, void *where) {
     const auto run = is_bf16 ? turn_some_heads<__nv_bfloat16> : turn_some_heads<float>;
     return run(x, rotation, tokens, heads, width, channels, sign, where);
-}
-
-// Make queries of 128 channels, the last 64 of which turn; `padded` heads, a multiple of eight.
-int make_queries_call(const void *q, int is_bf16, long long stride, const void *weights,
-                      int weights_bf16, long long weight_stride, const float *rotation, void *codes,
-                      float *folded, int tokens, int heads, int padded, float scale, void *where) {
-    using Bf16 = __nv_bfloat16;
-    const auto run =
-        is_bf16 ? (weights_bf16 ? make_some_queries<Bf16, Bf16> : make_some_queries<Bf16, float>)
-                : (weights_bf16 ? make_some_queries<float, Bf16> : make_some_queries<float, float>);
-    return run(q, stride, weights, weight_stride, rotation, codes, folded, tokens, heads, padded,
-               scale, where);
 }
 
 // Norm rows of a multiple of 512 channels, 8,192 at most; `kind` of the result is 0 for float32, 1

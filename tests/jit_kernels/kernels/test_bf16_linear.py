@@ -19,7 +19,6 @@ SHAPES = with_large(
         (7, 70, 1032), (2, 1, 8), (4, 17, 5000), (6, 4099, 520), (8, 8192, 72),
     ],
 )  # fmt: skip
-GROUPED = with_large([(3, 2, 40, 72)], [(1, 8, 1024, 4096), (17, 8, 1024, 4096)])
 BACKENDS = pytest.mark.parametrize("backend", with_large([triton_backend], [cuda_backend]))
 STREAMS = [Tile(16, 8, 32, 8, 8, 3), Tile(32, 16, 64, 2, 4, 2)]
 SQUARES = [Tile(64, 64, 32, 1, 4, 3)]
@@ -53,15 +52,6 @@ def test_every_tile_gives_the_product(tile: Tile) -> None:
     got = triton_backend.multiply(x, weight, torch.float32, tile=tile)
 
     assert_close(got, reference.bf16_linear(x, weight, torch.float32), BOUNDS)
-
-
-@pytest.mark.parametrize(("rows", "groups", "columns", "depth"), GROUPED)
-def test_groups_are_products_side_by_side(rows: int, groups: int, columns: int, depth: int) -> None:
-    x, weight = operands(rows, groups, depth), operands(groups, columns, depth)
-
-    got = triton_backend.bf16_linear_grouped(x, weight, torch.float32)
-
-    assert_close(got, reference.bf16_linear_grouped(x, weight, torch.float32), BOUNDS)
 
 
 @pytest.mark.gpu

@@ -5,12 +5,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from jit_kernels.indexer_queries import (
-    cuda_backend,
-    reference,
-    stream_backend,
-    triton_backend,
-)
+from jit_kernels.indexer_queries import reference, stream_backend, triton_backend
 from tests.jit_kernels.kernels.sizes import with_large
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
 from tests.testing.compressed_steps import turns
@@ -19,9 +14,7 @@ SHAPES = with_large(
     [(0, 4, 32, 8), (5, 3, 128, 64), (1, 64, 64, 64), (3, 33, 32, 2)],
     [(1000, 64, 128, 64), (3000, 5, 128, 64), (77, 33, 128, 64)],
 )
-BACKENDS = pytest.mark.parametrize(
-    "backend", with_large([triton_backend], [cuda_backend, stream_backend])
-)
+BACKENDS = pytest.mark.parametrize("backend", with_large([triton_backend], [stream_backend]))
 
 
 @BACKENDS
