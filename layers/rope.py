@@ -15,7 +15,7 @@ def frequencies(width: int, base: float, scaling: YarnScaling | None) -> Tensor:
     """Return the angle per position of each channel pair, [width / 2] float32.
 
     scaling  None for plain rope. Its cosines are not multiplied by an attention factor.
-    Source: reference section 3.
+    Source: layers/NETWORK.md, 3.
     """
     exponents = torch.arange(0, width, 2, dtype=torch.float32) / width
     result = 1.0 / (base**exponents)

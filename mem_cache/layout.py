@@ -10,7 +10,7 @@
 A packed record is 448 e4m3 + 64 bfloat16 (576 data bytes), 7 ue8m0 + 1 pad (8 scale bytes). In a
 page of P records the data parts lie in [0, 576 P), the scale parts in [576 P, 584 P); the page is
 padded to a multiple of 576. An fp8 indexer key is 128 e4m3 bytes and one float32 scale, split in
-the same way. Source: design section 2, reference section 8.
+the same way. Source: layers/NETWORK.md, 7.
 """
 
 from dataclasses import dataclass

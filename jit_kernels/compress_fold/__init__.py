@@ -72,7 +72,7 @@ def fold_tokens(
     record_format  as `jit_kernels.store_kv` takes it
 
     Float32 from the rows to the records. Raises ShapeError before anything is written.
-    Source: reference section 4.
+    Source: layers/NETWORK.md, 4.
     """
     count = rows.shape[0]
     _check(rows, state, ape, ended, pages, record_format)

@@ -132,7 +132,7 @@ def pool_tokens(
     record_format  as `jit_kernels.store_kv` takes it; with "fp8" keys pass a Hadamard transform
 
     Float32 from the rows to the records. Rows that finish nothing read nothing of their rings.
-    Raises ShapeError before anything is written. Source: reference section 4.
+    Raises ShapeError before anything is written. Source: layers/NETWORK.md, 4.
     """
     count = rows.shape[0]
     _check(rows, state, ape, main, index)

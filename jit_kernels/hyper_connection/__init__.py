@@ -72,7 +72,7 @@ def mhc_pre(
 
     Returns (input [T, d] in the dtype of `streams`, post [T, N] float32, mixing [T, N, N]
     float32), float32 inside. Raises ShapeError.
-    Source: reference section 2; `mixing[j, k]` is the share of stream j in new stream k.
+    Source: layers/NETWORK.md, 2; `mixing[j, k]` is the share of stream j in new stream k.
     """
     count, width = streams.shape[1], streams.shape[2]
     check_shape("fn", fn, (2 + count) * count, count * width)

@@ -37,7 +37,7 @@ def indexer_queries(
 
     Returns (codes [T, P, C] float8_e4m3fn; weights * scale * (H C)^-0.5, [T, P] float32), P being
     32 or 64: heads that are added have codes and weights of zero. Float32 in between; the transform
-    takes 16 bits of each number. Raises ShapeError. Source: reference section 5.
+    takes 16 bits of each number. Raises ShapeError. Source: layers/NETWORK.md, 5.
     """
     tokens, heads, width = q.shape
     check_dtype("q", q, torch.float32, torch.bfloat16)

@@ -44,7 +44,7 @@ def encode_records(kv: torch.Tensor, *, record_format: str, rope_channels: int) 
                    "bf16", "fp32": all channels in that type
 
     Returns [M, bytes] uint8. The block maximum is floored at 1e-4. Raises ShapeError.
-    Source: reference section 8; the floor is that of the published model code.
+    Source: layers/NETWORK.md, 7; the floor is that of the published model code.
     """
     check_dtype("kv", kv, torch.float32, torch.bfloat16)
     if record_format == "fp8":

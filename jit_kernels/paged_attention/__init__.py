@@ -90,7 +90,7 @@ def paged_attention(
     deterministic  a row's bits depend on its own q and keys alone; slower where rows are few
 
     Returns [B, H, 512] bfloat16, float32 inside. Raises ShapeError.
-    Source: reference section 3.
+    Source: layers/NETWORK.md, 3.
     """
     check_call(q, window, extra, sink)
     return _paged_attention(q, window, extra, sink, scale, plan or SplitPlan(), deterministic)

@@ -81,7 +81,7 @@ def paged_logits(
     are read while it still runs. Columns from `blocks` on hold anything. A row's bits depend on
     nothing but its own numbers; products are summed in the precision that tensor cores have for
     fp8. Raises ShapeError.
-    Memory: see `row_slices`. Source: reference section 5.
+    Memory: see `row_slices`. Source: layers/NETWORK.md, 5.
     """
     rows, width = q.shape[0], q.shape[2]
     check_queries(q, weights)

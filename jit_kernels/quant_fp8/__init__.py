@@ -41,7 +41,7 @@ def quantise_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     Returns (codes [T, C] float8_e4m3fn, scales [T, C / 128] float32). A group's maximum is floored
     at 1e-4. Scales lie column by column, each column starting at a multiple of four numbers, which
     is what DeepGEMM takes without copying. Raises ShapeError.
-    Source: model reference section 8 (activations of fp8 products).
+    Source: layers/NETWORK.md, 7 (rows of fp8 products).
     """
     check_dtype("x", x, torch.float32, torch.bfloat16)
     _check_groups("x", x, x.shape[-1])

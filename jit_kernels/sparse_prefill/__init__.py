@@ -53,7 +53,7 @@ def sparse_prefill(
     token takes 0.16 us for 640 keys, and a chunk of 8,192 tokens 1.3 ms a layer. Layers that
     attend all blocks of 128 cost that at a context of 64k, and 17 ms where a million tokens are
     visible. `index` is then 272 MB for such a chunk: hand over slices, tokens are independent.
-    Source: reference section 3; measured: design section 7.
+    Source: layers/NETWORK.md, 3.
     """
     check_shape("q", q, None, None, WIDTH)
     check_dtype("q", q, torch.bfloat16)
