@@ -71,7 +71,7 @@ def _without_triton(monkeypatch: pytest.MonkeyPatch, folder: str, module: Module
     if folder in ("fp8_linear", "bf16_linear"):
         reference = importlib.import_module(f"jit_kernels.{folder}.reference")
         monkeypatch.setattr(module, "_FOR_FEW", reference, raising=False)
-        few = {name: getattr(reference, name) for name in (folder, f"{folder}_grouped")}
+        few = {name: ours for name, ours in vars(reference).items() if name.startswith(folder)}
         multiply = getattr(reference, folder)
         names = SimpleNamespace(**few, multiply=lambda *args, tile: multiply(*args))
         monkeypatch.setattr(module, "triton_backend", names)
@@ -132,8 +132,7 @@ def _module(seen: list[Seen]) -> ModuleType:
 
     for name in ("fp8_gemm_nt", "bf16_gemm_nt", "m_grouped_fp8_gemm_nt_contiguous"):
         setattr(made, name, product(name))
-    for name in ("einsum", "fp8_einsum"):
-        setattr(made, name, einsum(name))
+    made.fp8_einsum = einsum("fp8_einsum")
 
     def mqa_logits(q: Tensor, kv: Any, *_: Any, max_seqlen_k: int, **options: Any) -> Tensor:
         seen.append(("fp8_mqa_logits", q.shape[1:], *sorted(options.items())))
