@@ -1,4 +1,4 @@
-"""From numbers to bytes in pages at once: records of the cache and keys of the indexer."""
+"""From numbers to records in pages of the cache at once."""
 
 from collections.abc import Callable
 
@@ -10,49 +10,18 @@ from jit_kernels.kv_records import RECORD_DTYPES, packed_record_bytes
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.registry import Backend, select
 
-__all__ = ["norm_rope_store", "store_keys", "store_records"]
+__all__ = ["norm_rope_store"]
 
 _MODULE = "jit_kernels.store_kv"
 
-
-def _selected(op: str) -> Callable[..., None]:
-    return select(
-        op,
-        [
-            Backend("cuda", f"{_MODULE}.cuda_backend:{op}", why_no_hopper, "cuda"),
-            Backend("triton", f"{_MODULE}.triton_backend:{op}", why_no_triton, "cuda"),
-            Backend("reference", f"{_MODULE}.reference:{op}"),
-        ],
-    )
-
-
-_store_records = _selected("store_records")
-_norm_rope_store = _selected("norm_rope_store")
-_store_keys = _selected("store_keys")
-
-
-def store_records(
-    pages: torch.Tensor,
-    slots: torch.Tensor,
-    kv: torch.Tensor,
-    layout: PageLayout,
-    *,
-    record_format: str,
-    rope_channels: int,
-) -> None:
-    """Write `encode_records(kv)` to `slots` of `pages`, in place.
-
-    pages          [U, layout.page_bytes] uint8, contiguous; mutated
-    slots          [M] int64   page * page_rows + row in the page; rows of a negative slot are left
-                               out; repeats only with equal rows
-    kv             [M, D] float32 or bfloat16   the last `rope_channels` are rotated already
-    record_format  as `jit_kernels.kv_records.encode_records` takes it
-
-    Raises ShapeError before anything is written.
-    """
-    _check(pages, slots, kv, layout)
-    _check_record(kv.shape[1], rope_channels, record_format, layout)
-    _store_records(pages, slots, kv, layout, record_format, rope_channels)
+_norm_rope_store: Callable[..., None] = select(
+    "norm_rope_store",
+    [
+        Backend("cuda", f"{_MODULE}.cuda_backend:norm_rope_store", why_no_hopper, "cuda"),
+        Backend("triton", f"{_MODULE}.triton_backend:norm_rope_store", why_no_triton, "cuda"),
+        Backend("reference", f"{_MODULE}.reference:norm_rope_store"),
+    ],
+)
 
 
 def norm_rope_store(
@@ -68,10 +37,13 @@ def norm_rope_store(
 ) -> None:
     """Write `encode_records(rope(rms_norm(x, weight)))` to `slots` of `pages`, in place.
 
-    pages, slots, layout, record_format  as `store_records` takes them
-    x         [M, D] float32 or bfloat16; not changed; float32 from the norm to the record
-    weight    [D] float32
-    rotation  [M, 2, R] float32, as `jit_kernels.rope.rope` takes it; R and D - R even
+    pages          [U, layout.page_bytes] uint8, contiguous; mutated
+    slots          [M] int64   page * page_rows + row in the page; rows of a negative slot are left
+                               out; repeats only with equal rows
+    x              [M, D] float32 or bfloat16; not changed; float32 from the norm to the record
+    weight         [D] float32
+    rotation       [M, 2, R] float32, as `jit_kernels.rope.rope` takes it; R and D - R even
+    record_format  as `jit_kernels.kv_records.encode_records` takes it
 
     Raises ShapeError before anything is written.
     """
@@ -85,34 +57,6 @@ def norm_rope_store(
         raise ShapeError(f"of {x.shape[1]} channels {turned} turn, expected whole pairs")
     _check_record(x.shape[1], turned, record_format, layout)
     _norm_rope_store(pages, slots, x, layout, weight, rotation, eps, record_format)
-
-
-def store_keys(
-    pages: torch.Tensor,
-    slots: torch.Tensor,
-    keys: torch.Tensor,
-    layout: PageLayout,
-    *,
-    record_format: str,
-) -> None:
-    """Write indexer keys to `slots` of `pages`, in place.
-
-    pages, slots, layout  as `store_records` takes them
-    keys           [M, C] float32 or bfloat16
-    record_format  "fp8": `encode_keys(hadamard(keys))`, C a power of two; "bf16", "fp32":
-                   `encode_keys(keys)`
-
-    Raises ShapeError before anything is written.
-    """
-    _check(pages, slots, keys, layout)
-    width = keys.shape[1]
-    if record_format == "fp8":
-        if width < 2 or width & (width - 1):
-            raise ShapeError(f"keys has {width} channels, expected a power of two")
-        _check_parts(layout, width, 4)
-    else:
-        _check_parts(layout, width * RECORD_DTYPES[record_format].itemsize, 0)
-    _store_keys(pages, slots, keys, layout, record_format)
 
 
 def _check(
@@ -129,11 +73,8 @@ def _check(
 
 def _check_record(channels: int, turned: int, record_format: str, layout: PageLayout) -> None:
     if record_format == "fp8":
-        _check_parts(layout, *packed_record_bytes(channels, turned))
+        data, scale = packed_record_bytes(channels, turned)
     else:
-        _check_parts(layout, channels * RECORD_DTYPES[record_format].itemsize, 0)
-
-
-def _check_parts(layout: PageLayout, data: int, scale: int) -> None:
+        data, scale = channels * RECORD_DTYPES[record_format].itemsize, 0
     if (layout.data_bytes, layout.scale_bytes) != (data, scale):
         raise ShapeError(f"rows of {data} + {scale} bytes do not fit {layout}")

@@ -18,7 +18,7 @@ def store_records(
     record_format: str,
     rope_channels: int,
 ) -> None:
-    """Encode and store; see `jit_kernels.store_kv.store_records`."""
+    """Write `encode_records(kv)` to `slots` of `pages`; rows of a negative slot are left out."""
     kept = slots >= 0
     store_rows(pages, slots[kept], encode_records(kv[kept], record_format, rope_channels), layout)
 
@@ -46,7 +46,7 @@ def store_keys(
     layout: PageLayout,
     record_format: str,
 ) -> None:
-    """Encode and store keys; see `jit_kernels.store_kv.store_keys`."""
+    """Write keys to `slots` of `pages`, those of fp8 transformed; see `store_records`."""
     kept = slots >= 0
     keys = hadamard(keys[kept]) if record_format == "fp8" else keys[kept]
     store_rows(pages, slots[kept], encode_keys(keys, record_format), layout)

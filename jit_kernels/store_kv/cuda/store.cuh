@@ -1,6 +1,6 @@
-// Records and keys of eight-bit numbers, from rows to pages. Numbers of a row are in the registers of
-// a few lanes, read once, 16 bytes at a time; what lanes must know of each other goes by shuffles.
-// A lane asks for all that it needs of a row before it looks at any.
+// Records of eight-bit numbers, from rows to pages. Numbers of a row are in the registers of a warp,
+// read once, 16 bytes at a time; what lanes must know of each other goes by shuffles. A lane asks for
+// all that it needs of a row before it looks at any.
 #pragma once
 
 #include "device/lanes.cuh"
@@ -118,7 +118,7 @@ constexpr int PLAIN_LANES = 32 - TURNED / EACH;
 
 // What is asked for of a row: its numbers, where it goes, and four numbers of its rotation, of which
 // the first 16 lanes have the cosines and the others the sines.
-template <bool NORMED, class Number>
+template <class Number>
 struct Row {
     Eight<Number> low, high;
     float4 turn;
@@ -128,7 +128,7 @@ struct Row {
         slot = *pages.slots;
         low.load(numbers);
         high.load(numbers + HALF);
-        if (NORMED) turn = *reinterpret_cast<const float4 *>(rotation);
+        turn = *reinterpret_cast<const float4 *>(rotation);
     }
 };
 
@@ -172,31 +172,27 @@ struct Gains {
     }
 };
 
-template <bool NORMED, class Number>
-__device__ inline void store_record(const Pages &pages, const Row<NORMED, Number> &row,
-                                    const Gains &gains, float eps) {
+template <class Number>
+__device__ inline void store_record(const Pages &pages, const Row<Number> &row, const Gains &gains,
+                                    float eps) {
     const int lane = threadIdx.x % 32;
     const Place place(pages, row.slot);
     float x[2 * EACH];
     row.low.widen(x);
     row.high.widen(x + EACH);
-    if (NORMED) {
-        float squares = 0.0f;
+    float squares = 0.0f;
 #pragma unroll
-        for (int j = 0; j < 2 * EACH; j++) squares += x[j] * x[j];
+    for (int j = 0; j < 2 * EACH; j++) squares += x[j] * x[j];
+    const float factor = reciprocal_root(sum_of_lanes<32>(squares) * (1.0f / CHANNELS) + eps);
 #pragma unroll
-        for (int step = 1; step < 32; step *= 2) squares += __shfl_xor_sync(ALL, squares, step);
-        const float factor = reciprocal_root(squares * (1.0f / CHANNELS) + eps);
-#pragma unroll
-        for (int i = 0; i < 2 * EACH / 4; i++) {
-            const float4 gain = gains.fours[i][lane];
-            x[4 * i] = x[4 * i] * factor * gain.x;
-            x[4 * i + 1] = x[4 * i + 1] * factor * gain.y;
-            x[4 * i + 2] = x[4 * i + 2] * factor * gain.z;
-            x[4 * i + 3] = x[4 * i + 3] * factor * gain.w;
-        }
-        rotate(x + EACH, row.turn);
+    for (int i = 0; i < 2 * EACH / 4; i++) {
+        const float4 gain = gains.fours[i][lane];
+        x[4 * i] = x[4 * i] * factor * gain.x;
+        x[4 * i + 1] = x[4 * i + 1] * factor * gain.y;
+        x[4 * i + 2] = x[4 * i + 2] * factor * gain.z;
+        x[4 * i + 3] = x[4 * i + 3] * factor * gain.w;
     }
+    rotate(x + EACH, row.turn);
     const unsigned first = scale_exponent<LANES, EACH>(x);
     const unsigned second = scale_exponent<LANES, EACH>(x + EACH);
     *reinterpret_cast<uint2 *>(place.data + lane * EACH) = eight_codes(x, first);
@@ -216,7 +212,7 @@ __device__ inline void store_record(const Pages &pages, const Row<NORMED, Number
 }
 
 // A warp takes every so many-th row, and asks for the next one before it stores one.
-template <bool NORMED, class Number>
+template <class Number>
 __global__ void __launch_bounds__(THREADS, BLOCKS<Number>)
     store_records(Pages pages, const Number *rows, long long stride, const float *weight,
                   const float *rotation, float eps) {
@@ -225,84 +221,22 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<Number>)
     const long long begin = pages.rows - left;
     pages.slots += begin;
     rows += begin * stride + lane * EACH;
-    rotation += NORMED ? begin * (2 * TURNED) + lane * 4 : 0;
+    rotation += begin * (2 * TURNED) + lane * 4;
     __shared__ Gains gains;
     await_launch_before();
-    Row<NORMED, Number> row, next;
+    Row<Number> row, next;
     if (left > 0) row.load(pages, rows, rotation);
-    if (NORMED) {
-        gains.load(weight);
-        __syncthreads();
-    }
+    gains.load(weight);
+    __syncthreads();
     if (left <= 0) return;
     while (true) {
         left -= warps;
         pages.slots += warps;
         rows += warps * stride;
-        rotation += NORMED ? (long long)warps * (2 * TURNED) : 0;
+        rotation += (long long)warps * (2 * TURNED);
         if (left > 0) next.load(pages, rows, rotation);
         if (row.slot >= 0) store_record(pages, row, gains, eps);
         if (left <= 0) return;
         row = next;
     }
-}
-
-// A key: 128 codes of the numbers' Hadamard transform, and their scale. Eight lanes have a row, four
-// numbers of each 32.
-constexpr int KEY_CHANNELS = 128, KEY_LANES = 8, KEY_EACH = KEY_CHANNELS / KEY_LANES;
-
-// Sums and differences of a lane's numbers `HALF` apart.
-template <int HALF>
-__device__ inline void mix_own(float (&x)[KEY_EACH]) {
-#pragma unroll
-    for (int j = 0; j < KEY_EACH; j++) {
-        if (j & HALF) continue;
-        const float low = x[j], high = x[j + HALF];
-        x[j] = low + high;
-        x[j + HALF] = low - high;
-    }
-}
-
-template <class Number>
-__global__ void __launch_bounds__(THREADS)
-    store_keys(Pages pages, const Number *rows, long long stride, float norm) {
-    const int thread = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x % KEY_LANES;
-    // All lanes of a warp stay to the end.
-    const int row = min(thread / KEY_LANES, pages.rows - 1);
-    const Number *const from = rows + row * stride + lane * 4;
-    await_launch_before();
-    const long long slot = pages.slots[row];
-    Four<Number> parts[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) parts[i].load(from + i * 32);
-    // Found out here and not where it is used, so that the slot is asked for here.
-    const Place place(pages, slot);
-    float x[KEY_EACH];
-#pragma unroll
-    for (int i = 0; i < 4; i++) parts[i].widen(x + 4 * i);
-    // Channels 1 and 2 apart, then 4, 8 and 16, which other lanes have, then 32 and 64.
-    mix_own<1>(x);
-    mix_own<2>(x);
-#pragma unroll
-    for (int step = 1; step < KEY_LANES; step *= 2) {
-        const float sign = lane & step ? -1.0f : 1.0f;
-#pragma unroll
-        for (int j = 0; j < KEY_EACH; j++) {
-            x[j] = fmaf(x[j], sign, __shfl_xor_sync(ALL, x[j], step));
-        }
-    }
-    mix_own<4>(x);
-    mix_own<8>(x);
-#pragma unroll
-    for (int j = 0; j < KEY_EACH; j++) x[j] *= norm;
-    const unsigned exponent = scale_exponent<KEY_LANES, KEY_EACH>(x);
-    if (slot < 0 || thread / KEY_LANES >= pages.rows) return;
-    const float factor = power_of_two(254 - exponent);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        *reinterpret_cast<unsigned *>(place.data + i * 32 + lane * 4) =
-            e4m3_codes(x[4 * i] * factor, x[4 * i + 1] * factor, x[4 * i + 2] * factor,
-                       x[4 * i + 3] * factor);
-    }
-    if (lane == 0) *reinterpret_cast<float *>(place.scale) = power_of_two(exponent);
 }

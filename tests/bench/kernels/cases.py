@@ -16,7 +16,7 @@ from jit_kernels.route_topk import route_hashed, route_topk
 from jit_kernels.sample import DrawParams, sample_unread
 from jit_kernels.select_topk import select_topk
 from jit_kernels.silu_mul import silu_mul
-from jit_kernels.store_kv import norm_rope_store, store_keys, store_records
+from jit_kernels.store_kv import norm_rope_store
 from tests.bench.kernels.case import Case, Limit
 
 __all__ = ["FEW", "MANY", "cases"]
@@ -26,7 +26,6 @@ LIMITS = {FEW: Limit(copies=1.5), MANY: Limit(share=0.8)}
 
 EPS = {"norm_eps": 1e-6, "hc_eps": 1e-6}
 SWA = PageLayout(page_rows=64, data_bytes=576, scale_bytes=8, page_bytes=37440)
-KEYS = PageLayout(page_rows=64, data_bytes=128, scale_bytes=4, page_bytes=8448)
 # Rows, scores of a row, how many are chosen, and what it is held to.
 SELECTIONS = [
     (1, 250_000, 512, Limit(time_us=15.0)),
@@ -66,7 +65,8 @@ def _all_of(tokens: int) -> Iterator[tuple[str, str, int, Prepare]]:
     yield from _streams(tokens)
     yield from _rows(tokens)
     yield from _heads(tokens)
-    yield from _stores(tokens)
+    moved = tokens * (1024 + 584 + 8 + 512) + 2048
+    yield "norm_rope_store", "C=512", moved, _storing(tokens)
     for experts in (256, 384):
         yield "route_topk", f"E={experts}", tokens * (4 * experts + 72), _routing(tokens, experts)
     yield "route_hashed", "E=256", tokens * (8 + 6 * (32 + 8 + 8 + 4)), _hashed(tokens)
@@ -155,28 +155,16 @@ def _heads(tokens: int) -> Iterator[tuple[str, str, int, Prepare]]:
     yield "rope", "H=64 C=512 R=64", 4 * tokens * heads * turned + turns, back
 
 
-def _stores(tokens: int) -> Iterator[tuple[str, str, int, Prepare]]:
-    def places(layout: PageLayout) -> tuple[torch.Tensor, torch.Tensor]:
-        units = -(-tokens // layout.page_rows)
-        pages = torch.zeros((units, layout.page_bytes), dtype=torch.uint8)
-        return pages, torch.randperm(units * layout.page_rows)[:tokens]
-
-    def record() -> Callable[[], Any]:
-        (pages, slots), kv = places(SWA), torch.randn(tokens, 512, dtype=torch.bfloat16)
-        return lambda: store_records(pages, slots, kv, SWA, record_format="fp8", rope_channels=64)
-
-    def normed() -> Callable[[], Any]:
-        (pages, slots), kv = places(SWA), torch.randn(tokens, 512, dtype=torch.bfloat16)
+def _storing(tokens: int) -> Prepare:
+    def prepare() -> Callable[[], Any]:
+        units = -(-tokens // SWA.page_rows)
+        pages = torch.zeros((units, SWA.page_bytes), dtype=torch.uint8)
+        slots = torch.randperm(units * SWA.page_rows)[:tokens]
+        kv = torch.randn(tokens, 512, dtype=torch.bfloat16)
         more = {"weight": torch.randn(512), "rotation": torch.randn(tokens, 2, 64)}
         return lambda: norm_rope_store(pages, slots, kv, SWA, **more, eps=1e-6, record_format="fp8")
 
-    def key() -> Callable[[], Any]:
-        (pages, slots), keys = places(KEYS), torch.randn(tokens, 128)
-        return lambda: store_keys(pages, slots, keys, KEYS, record_format="fp8")
-
-    yield "store_records", "C=512", tokens * (1024 + 584 + 8), record
-    yield "norm_rope_store", "C=512", tokens * (1024 + 584 + 8 + 512) + 2048, normed
-    yield "store_keys", "C=128", tokens * (512 + 132 + 8), key
+    return prepare
 
 
 def _routing(tokens: int, experts: int) -> Prepare:

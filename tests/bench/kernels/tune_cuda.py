@@ -34,11 +34,7 @@ Constants = dict[str, int]
 
 OPS: dict[str, tuple[ModuleType, tuple[str, ...], list[Constants]]] = {
     "route": (route, ("route_topk", "route_hashed"), [{"WARPS": n} for n in (1, 2, 4, 8)]),
-    "store": (
-        store,
-        ("store_records", "norm_rope_store", "store_keys"),
-        [{"THREADS": n} for n in (64, 128, 256)],
-    ),
+    "store": (store, ("norm_rope_store",), [{"THREADS": n} for n in (64, 128, 256)]),
     "select": (select, ("select_topk",), [{"PART": part} for part in (4, 8, 16)]),
 }
 TOKENS = (1, 16, 64, FEW, MANY)

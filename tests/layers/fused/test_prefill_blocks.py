@@ -7,7 +7,7 @@ from torch import Tensor
 from jit_kernels.decode_indices import PageSizes
 from jit_kernels.kv_workspace import fill_workspace
 from jit_kernels.prefill_indices import prefill_slots
-from jit_kernels.store_kv import store_records
+from jit_kernels.store_kv.reference import store_records
 from layers.config import pool_spec
 from layers.forward_batch import ForwardBatch
 from layers.fused.prefill_blocks import ChunkBlocks, ChunkIndex, ChunkWindow, chunk_tokens
@@ -106,7 +106,7 @@ def test_keys_before_and_of_the_chunks_stand_in_order_and_saves_come_last(
     layout, layer = pools.swa_layout, 1
     before = torch.randn(5, 512).bfloat16()
     held = 3 * 64 + torch.arange(5)
-    store_records(pools.swa[layer], held, before, layout, record_format="fp8", rope_channels=64)
+    store_records(pools.swa[layer], held, before, layout, "fp8", 64)
     window = ChunkWindow(plan, pools, _old_slots(plan))
     kv, rotation = torch.randn(14, 512), RopeFrequencies(CONFIG, device)
     turned = rotation.rotation(plan.position, compressed=True)

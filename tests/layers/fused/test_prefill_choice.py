@@ -7,7 +7,7 @@ from torch import Tensor
 from jit_kernels.indexer_keys import decode_keys
 from jit_kernels.indexer_queries import indexer_queries
 from jit_kernels.paged_rows import gather_rows
-from jit_kernels.store_kv import store_keys
+from jit_kernels.store_kv.reference import store_keys
 from layers.config import pool_spec
 from layers.fused.prefill_blocks import ChunkBlocks
 from layers.fused.prefill_choice import ChunkChoice, QueryHeads
@@ -43,9 +43,7 @@ def test_each_token_gets_its_best_visible_blocks(
     pools.indexer.fill_(0xFF)
     # Row 0 has blocks 0..64 in pages 3 and 4, row 1 block 0 in page 7.
     held = torch.cat((3 * 64 + torch.arange(64), torch.tensor([4 * 64, 7 * 64])))
-    store_keys(
-        pools.indexer[0], held, torch.randn(66, 128), pools.indexer_layout, record_format="fp8"
-    )
+    store_keys(pools.indexer[0], held, torch.randn(66, 128), pools.indexer_layout, "fp8")
     blocks = ChunkBlocks.of(plan.blocks[4], 4, rope.rotation(plan.blocks[4].first, compressed=True))
     assert plan.keys is not None
     choice = ChunkChoice(plan, blocks, plan.keys, first=FIRST, top_k=TOP_K)
