@@ -4,16 +4,14 @@ from collections.abc import Callable
 
 import torch
 
-from jit_kernels.checks import check_dtype, check_shape
 from jit_kernels.cuda_device import why_no_hopper, why_no_triton
 from jit_kernels.expert_blocks.blocks import ExpertBlocks, block_limit
 from jit_kernels.registry import Backend, select
 
-__all__ = ["ExpertBlocks", "block_limit", "expert_blocks", "sort_pairs"]
+__all__ = ["ExpertBlocks", "block_limit", "expert_blocks"]
 
 _MODULE = "jit_kernels.expert_blocks"
-# `expert_blocks(experts, num_experts, size)` for ops that have checked what they hand over.
-sort_pairs: Callable[[torch.Tensor, int, int], ExpertBlocks] = select(
+_expert_blocks: Callable[[torch.Tensor, int, int], ExpertBlocks] = select(
     "expert_blocks",
     [
         Backend("cuda", f"{_MODULE}.cuda_backend:expert_blocks", why_no_hopper, "cuda"),
@@ -23,15 +21,14 @@ sort_pairs: Callable[[torch.Tensor, int, int], ExpertBlocks] = select(
 )
 
 
-def expert_blocks(experts: torch.Tensor, *, num_experts: int, size: int) -> ExpertBlocks:
+def expert_blocks(experts: torch.Tensor, num_experts: int, size: int) -> ExpertBlocks:
     """Sort pairs by expert, in the order of rows, each expert's padded to whole blocks.
 
     experts  [T, k] int32 or int64; ids outside 0..num_experts-1 belong to another rank
     size     places in a block, a power of two
 
     Returns as many blocks as there can be, whatever the ids: nothing here waits for the device, and
-    a graph replays it for other ids. Experts follow each other in order. Raises ShapeError.
+    a graph replays it for other ids. Experts follow each other in order. Nothing is checked: ops
+    call it that have checked what they hand over.
     """
-    check_shape("experts", experts, None, None)
-    check_dtype("experts", experts, torch.int32, torch.int64)
-    return sort_pairs(experts, num_experts, size)
+    return _expert_blocks(experts, num_experts, size)

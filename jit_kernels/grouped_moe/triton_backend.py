@@ -16,7 +16,7 @@ from jit_kernels.device_numbers import (
     power_of_two,
     scale_exponent,
 )
-from jit_kernels.expert_blocks import sort_pairs
+from jit_kernels.expert_blocks import expert_blocks
 from jit_kernels.expert_weights.forms import Fp8Experts
 from jit_kernels.grouped_moe.sorted_rows import CHANNELS, SortedRows, block_size
 from jit_kernels.streamed_moe.triton_backend import weighted_sum
@@ -197,7 +197,7 @@ def run(
     x = x if x.stride(1) == 1 else x.contiguous()
     top_k = experts.shape[1]
     size = block_size(experts.numel(), count)
-    blocks = sort_pairs(experts, count, size)
+    blocks = expert_blocks(experts, count, size)
     places = blocks.slots.shape[0]
     first = min(first, places // size)
     head, tail = first * size, places - first * size

@@ -19,7 +19,7 @@ import torch
 
 from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
-from jit_kernels.expert_blocks import sort_pairs
+from jit_kernels.expert_blocks import expert_blocks
 from jit_kernels.expert_blocks.blocks import block_limit
 from jit_kernels.expert_weights.forms import Fp4Experts, Fp8Experts
 from jit_kernels.streamed_moe import triton_backend
@@ -90,7 +90,7 @@ def _in_units(pairs: int, count: int, depth: int, size: int) -> bool:
 def _blocks(experts: torch.Tensor, count: int, size: int, *, sort: bool) -> _Blocks:
     if not sort:
         return _Blocks(experts.reshape(-1), None, None)
-    blocks = sort_pairs(experts, count, size)
+    blocks = expert_blocks(experts, count, size)
     return _Blocks(blocks.expert, blocks.slots, blocks.place)
 
 

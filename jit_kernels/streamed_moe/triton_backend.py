@@ -19,7 +19,7 @@ import triton.language as tl
 from jit_kernels.bf16_linear.triton_backend import dot_bf16
 from jit_kernels.device_numbers import narrow
 from jit_kernels.device_order import await_kernels, early
-from jit_kernels.expert_blocks import sort_pairs
+from jit_kernels.expert_blocks import expert_blocks
 from jit_kernels.expert_weights.forms import Fp4Experts, Fp8Experts
 from jit_kernels.expert_weights.triton_backend import fp4_parts, fp4_scales, fp8_numbers
 from jit_kernels.triton_launch import prepared
@@ -243,7 +243,7 @@ def streamed_moe(
         plus = added()
         return x.new_zeros(x.shape, dtype=out_dtype) if plus is None else plus.to(out_dtype)
     x = x if x.stride(1) == 1 else x.contiguous()
-    blocks = sort_pairs(experts, count, size)
+    blocks = expert_blocks(experts, count, size)
     limit_blocks = blocks.expert.shape[0]
     fp4 = isinstance(parts, Fp4Experts)
     hidden = torch.empty((experts.numel(), inner), dtype=torch.bfloat16, device=x.device)

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from jit_kernels.checks import ShapeError
 from jit_kernels.expert_blocks import block_limit, expert_blocks
 
 
@@ -51,8 +50,3 @@ def test_the_limit_is_reached_by_the_worst_spread_and_by_no_other(size: int) -> 
         used = int(((counts + size - 1) // size).sum())
         assert used <= block_limit(pairs, 6, size)
     assert block_limit(6 * size + 6, 6, size) == 12 if size > 1 else True
-
-
-def test_a_flat_list_of_experts_is_refused() -> None:
-    with pytest.raises(ShapeError, match="experts has shape"):
-        expert_blocks(torch.zeros(4, dtype=torch.int64), num_experts=2, size=2)

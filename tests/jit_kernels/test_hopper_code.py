@@ -35,7 +35,7 @@ def _as_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright:
     from jit_kernels.triton_launch import PreparedKernel
 
     for module in (grouped, streamed):
-        monkeypatch.setattr(module, "sort_pairs", expert_blocks)
+        monkeypatch.setattr(module, "expert_blocks", expert_blocks)
     monkeypatch.setattr(PreparedKernel, "__getitem__", lambda self, grid: self.kernel[grid])
 
 

@@ -60,7 +60,7 @@ def _recorded(found: list[Launch]) -> Iterator[None]:
 
     kernel = triton_backend._scatter_kernel  # pyright: ignore[reportPrivateUsage]
     replace(triton_backend, "_scatter_kernel", _Recorder("round", kernel, found))
-    function(triton_backend, "sort_pairs", "sort")
+    function(triton_backend, "expert_blocks", "sort")
     function(deep_gemm_backend, "gate_rows", "gate")
     function(triton_backend, "weighted_sum", "sum")
     function(deep_gemm_backend, "_product", "product")
