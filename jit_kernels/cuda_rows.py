@@ -56,9 +56,6 @@ def _library() -> ctypes.CDLL:
     library.round_heads_call.argtypes = [
         *(pointer, number, wide, pointer, pointer, pointer, wide, number, number, pointer)
     ]
-    library.turn_heads_call.argtypes = [
-        *(pointer, number, pointer, number, number, number, number, real, pointer)
-    ]
     library.norm_rows_call.argtypes = [
         *(pointer, number, wide, pointer, pointer, number, pointer, wide),
         *(number, number, real, number, pointer),

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import ShapeError, check_dense, check_dtype, check_shape
-from jit_kernels.cuda_device import why_no_hopper, why_no_triton
+from jit_kernels.cuda_device import why_no_triton
 from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
 
@@ -14,8 +14,6 @@ __all__ = ["rope", "rotations"]
 _rope: Callable[..., torch.Tensor] = select(
     "rope",
     [
-        Backend("cuda", "jit_kernels.rope.cuda_backend:rope", why_no_hopper, "cuda"),
-        Backend("triton", "jit_kernels.rope.triton_backend:rope", why_no_triton, "cuda"),
         on_host("rope.host:rope"),
         Backend("reference", "jit_kernels.rope.reference:rope"),
     ],

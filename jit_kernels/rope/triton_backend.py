@@ -4,11 +4,9 @@ import torch
 import triton
 import triton.language as tl
 
-from jit_kernels.checks import ShapeError
-from jit_kernels.device_numbers import narrow
 from jit_kernels.triton_launch import prepared
 
-_ELEMENTS = 1024
+_ELEMENTS = 256
 
 
 @triton.jit
@@ -64,45 +62,6 @@ def _rotations_kernel(
         tl.store(at + channels, signed_sines(position, angle, channel[None, :]), mask=mask)
 
 
-@triton.jit(do_not_specialize=["rows"])
-def _rope_kernel(
-    x_ptr: tl.tensor, rotation_ptr: tl.tensor, rows: tl.tensor, heads: tl.tensor, width: tl.tensor,
-    channels: tl.tensor, INVERSE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-) -> None:  # fmt: skip
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    column = tl.arange(0, WIDTH)
-    at = x_ptr + row.to(tl.int64)[:, None] * width + (width - channels + column)[None, :]
-    mask = (row < rows)[:, None] & (column < channels)[None, :]
-    x = tl.load(at, mask=mask, other=0.0).to(tl.float32)
-    x = rotate(x, rotation_ptr, row // heads, row < rows, 0, channels, INVERSE, ROWS, WIDTH)
-    tl.store(at, narrow(x, x_ptr.dtype.element_ty), mask=mask)
-
-
-def rope(x: torch.Tensor, rotation: torch.Tensor, inverse: bool) -> torch.Tensor:
-    """Rotate the last channels in place; see `jit_kernels.rope.rope`."""
-    if not x.is_contiguous():
-        raise ShapeError("x is not contiguous")
-    tokens, heads, width = x.shape
-    channels = rotation.shape[2]
-    if not tokens * heads * channels:
-        return x
-    block = triton.next_power_of_2(channels)
-    group = max(1, _ELEMENTS // block)
-    _rope_kernel[(triton.cdiv(tokens * heads, group),)](
-        x,
-        rotation.contiguous(),
-        tokens * heads,
-        heads,
-        width,
-        channels,
-        INVERSE=inverse,
-        ROWS=group,
-        WIDTH=block,
-        num_warps=4,
-    )
-    return x
-
-
 def rotations(positions: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
     """Return cosines and signed sines; see `jit_kernels.rope.rotations`."""
     tokens, channels = positions.shape[0], angles.shape[0]
@@ -110,7 +69,7 @@ def rotations(positions: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
     if not out.numel():
         return out
     block = triton.next_power_of_2(channels)
-    group = max(1, _ELEMENTS // 4 // block)
+    group = max(1, _ELEMENTS // block)
     _rotations_kernel[(triton.cdiv(tokens, group), 2)](
         *(positions.contiguous(), angles.contiguous(), out, tokens, channels),
         ROWS=group,

@@ -96,34 +96,3 @@ __global__ void __launch_bounds__(WARPS * 32, sizeof(Number) == 2 ? 4 : 1)
         column[mine] = exponents[line][i % WARPS];
     }
 }
-
-// Turn the last `channels` of heads in place, eight channels a thread, EACH heads of a token.
-template <int EACH, class Number>
-__global__ void __launch_bounds__(256)
-    turn_heads(Number *x_in, const float *rotation, int tokens, int heads, int width, int channels,
-               float sign) {
-    const int eights = channels / EIGHT, shares = (heads + EACH - 1) / EACH;
-    const long long thread = blockIdx.x * 256ll + threadIdx.x;
-    const int place = thread % eights;
-    const long long share = thread / eights, token = share / shares;
-    take_turn();
-    if (token >= tokens) return;
-    const int head = share % shares;
-    Number *const first =
-        x_in + (token * heads + head) * width + width - channels + place * EIGHT;
-    Eight<Number> read[EACH];
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        if (head + i * shares < heads) read[i].load(first + (long long)i * shares * width);
-    }
-    Turn turn;
-    turn.load(rotation + token * 2 * channels, channels, place * EIGHT, sign);
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        if (head + i * shares >= heads) break;
-        float x[EIGHT];
-        read[i].widen(x);
-        turn.apply(x);
-        store(first + (long long)i * shares * width, x);
-    }
-}

@@ -40,14 +40,6 @@ int round_some_heads(const void *x, long long stride, const float *rotation, voi
                   static_cast<unsigned char *>(codes), scales, scale_stride, tokens, heads);
 }
 
-template <class Number>
-int turn_some_heads(void *x, const float *rotation, int tokens, int heads, int width, int channels,
-                    float sign, void *where) {
-    const long long threads = (long long)tokens * blocks_for(heads, EACH) * (channels / EIGHT);
-    return launch(turn_heads<EACH, Number>, blocks_for(threads, 256), 256, where,
-                  static_cast<Number *>(x), rotation, tokens, heads, width, channels, sign);
-}
-
 template <class Number, class Result>
 int norm_some_rows(const void *x, long long stride, const float *weight, const Normed &to, int rows,
                    int width, float eps, int processors, void *where) {
@@ -87,13 +79,6 @@ int round_heads_call(const void *x, int is_bf16, long long stride, const float *
                      void *where) {
     const auto run = is_bf16 ? round_some_heads<__nv_bfloat16> : round_some_heads<float>;
     return run(x, stride, rotation, codes, scales, scale_stride, tokens, heads, where);
-}
-
-// Turn the last `channels` of heads in place, a multiple of eight as the width is.
-int turn_heads_call(void *x, int is_bf16, const float *rotation, int tokens, int heads, int width,
-                    int channels, float sign, void *where) {
-    const auto run = is_bf16 ? turn_some_heads<__nv_bfloat16> : turn_some_heads<float>;
-    return run(x, rotation, tokens, heads, width, channels, sign, where);
 }
 
 // Norm rows of a multiple of 512 channels, 8,192 at most; `kind` of the result is 0 for float32, 1

@@ -11,7 +11,6 @@ from jit_kernels.paged_rows import PageLayout
 from jit_kernels.q_norm_rope import q_norm_rope
 from jit_kernels.quant_fp8 import norm_quant, quantise_rows, silu_mul_quant
 from jit_kernels.rms_norm import rms_norm
-from jit_kernels.rope import rope
 from jit_kernels.route_topk import route_hashed, route_topk
 from jit_kernels.sample import DrawParams, sample_unread
 from jit_kernels.select_topk import select_topk
@@ -64,7 +63,8 @@ def cases(tokens: tuple[int, ...] = (FEW, MANY)) -> Iterator[Case]:
 def _all_of(tokens: int) -> Iterator[tuple[str, str, int, Prepare]]:
     yield from _streams(tokens)
     yield from _rows(tokens)
-    yield from _heads(tokens)
+    moved = 4 * tokens * 64 * 512 + tokens * 2 * 64 * 4
+    yield "q_norm_rope", "H=64 C=512", moved, _heads(tokens)
     moved = tokens * (1024 + 584 + 8 + 512) + 2048
     yield "norm_rope_store", "C=512", moved, _storing(tokens)
     for experts in (256, 384):
@@ -135,24 +135,13 @@ def _rows(tokens: int) -> Iterator[tuple[str, str, int, Prepare]]:
         yield "silu_mul_quant", f"I={inner}", 5 * size + 4 * size // 128, rounded
 
 
-def _heads(tokens: int) -> Iterator[tuple[str, str, int, Prepare]]:
-    heads, width, turned = 64, 512, 64
-    turns = tokens * 2 * turned * 4
-
-    def inputs() -> tuple[torch.Tensor, torch.Tensor]:
-        q = torch.randn(tokens, heads, width, dtype=torch.bfloat16)
-        return q, torch.randn(tokens, 2, turned)
-
-    def both() -> Callable[[], Any]:
-        q, rotation = inputs()
+def _heads(tokens: int) -> Prepare:
+    def prepare() -> Callable[[], Any]:
+        q = torch.randn(tokens, 64, 512, dtype=torch.bfloat16)
+        rotation = torch.randn(tokens, 2, 64)
         return lambda: q_norm_rope(q, rotation, eps=1e-6)
 
-    def back() -> Callable[[], Any]:
-        out, rotation = inputs()
-        return lambda: rope(out, rotation, inverse=True)
-
-    yield "q_norm_rope", "H=64 C=512", 4 * tokens * heads * width + turns, both
-    yield "rope", "H=64 C=512 R=64", 4 * tokens * heads * turned + turns, back
+    return prepare
 
 
 def _storing(tokens: int) -> Prepare:
