@@ -8,7 +8,6 @@ from jit_kernels.device_numbers import e4m3_codes, power_of_two, scale_exponent
 from jit_kernels.device_order import await_kernels, early
 from jit_kernels.quant_fp8.reference import GROUP, empty_scales
 from jit_kernels.rms_norm.triton_backend import load_normed, warps
-from jit_kernels.silu_mul.triton_backend import load_gated
 from jit_kernels.triton_launch import prepared
 
 _ELEMENTS = 2048
@@ -57,6 +56,21 @@ def _rows_kernel(
     _store_groups(x, codes_ptr, scales_ptr, scale_stride, row, first, rows, width, ROWS, WIDTH)
 
 
+@triton.jit
+def _load_gated(
+    x_ptr: tl.tensor, stride: tl.tensor, row: tl.tensor, column: tl.tensor, inner: tl.tensor,
+    limit: tl.tensor,
+) -> tl.tensor:  # fmt: skip
+    """Return the gated channels of one row in float32, zero past the last."""
+    at = x_ptr + row * stride + column
+    gate = tl.load(at, mask=column < inner, other=0.0).to(tl.float32)
+    up = tl.load(at + inner, mask=column < inner, other=0.0).to(tl.float32)
+    # NaN must stay NaN, which minimum and maximum do not promise.
+    gate = tl.where(gate > limit, limit, gate)
+    up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
+    return gate / (1.0 + tl.exp(-gate)) * up
+
+
 @prepared
 @triton.jit(do_not_specialize=["rows"])
 def _silu_kernel(
@@ -68,7 +82,7 @@ def _silu_kernel(
     row = tl.program_id(0)
     first = tl.program_id(1) * BLOCK
     column = first + tl.arange(0, BLOCK)
-    x = load_gated(x_ptr, stride, row.to(tl.int64), column, inner, limit)
+    x = _load_gated(x_ptr, stride, row.to(tl.int64), column, inner, limit)
     _store_groups(
         x, codes_ptr, scales_ptr, scale_stride, row + tl.arange(0, 1), first, rows, inner, 1, BLOCK
     )

@@ -14,7 +14,6 @@ from jit_kernels.rms_norm import rms_norm
 from jit_kernels.route_topk import route_hashed, route_topk
 from jit_kernels.sample import DrawParams, sample_unread
 from jit_kernels.select_topk import select_topk
-from jit_kernels.silu_mul import silu_mul
 from jit_kernels.store_kv import norm_rope_store
 from tests.bench.kernels.case import Case, Limit
 
@@ -129,8 +128,6 @@ def _rows(tokens: int) -> Iterator[tuple[str, str, int, Prepare]]:
         yield "quantise_rows", f"C={width}", 3 * size + scales, on(width, quantise_rows)
     for inner in (2048, 3072):
         size = tokens * inner
-        gated = on(2 * inner, lambda x: silu_mul(x, limit=10.0))
-        yield "silu_mul", f"I={inner}", 6 * size, gated
         rounded = on(2 * inner, lambda x: silu_mul_quant(x, limit=10.0))
         yield "silu_mul_quant", f"I={inner}", 5 * size + 4 * size // 128, rounded
 

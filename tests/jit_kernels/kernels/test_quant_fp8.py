@@ -95,6 +95,17 @@ def test_gated_rows_are_rounded_in_one_pass(rows: int, inner: int, dtype: torch.
     assert_close_codes(got, reference.silu_mul_quant(x, 2.5))
 
 
+def test_a_gate_keeps_nan_in_its_place_and_gives_zero_far_below_zero() -> None:
+    x = torch.randn(4, 512)
+    x[1, 4], x[2, 256 + 130] = torch.nan, torch.nan
+    x[3, :256] = -80.0
+
+    codes, _ = triton_backend.silu_mul_quant(x, 10.0)
+
+    assert codes.float().isnan().nonzero().tolist() == [[1, 4], [2, 130]]
+    assert not codes[3].float().any()
+
+
 def test_nan_stays_nan() -> None:
     x = torch.randn(2, 256)
     x[1, 130] = torch.nan
