@@ -7,7 +7,7 @@ from torch import Tensor
 
 from jit_kernels.kv_records import decode_records, encode_records
 from jit_kernels.paged_rows import gather_rows, store_rows
-from jit_kernels.rms_norm import rms_norm
+from jit_kernels.q_norm_rope import q_norm_rope
 from jit_kernels.rope import rope
 from jit_kernels.sparse_attention import sparse_attention
 from layers.attention_plan import AttentionPlan
@@ -84,7 +84,7 @@ class Attention:
         down = self._down.split(x, out_dtype=torch.float32)
         up = self._up.split(self._q_norm(down[0], out_dtype=x.dtype), out_dtype=torch.float32)
         q = up[0].reshape(tokens, self._heads, config.head_dim)
-        q = rope(rms_norm(q, None, eps=config.rms_norm_eps, out_dtype=x.dtype), rotation)
+        q = q_norm_rope(q, rotation, eps=config.rms_norm_eps, out_dtype=x.dtype)
         kv = self._kv_norm(down[1])
         rope(kv.unsqueeze(1), rotation)
         keys, index = self._window_keys(kv, plan, pools), plan.window.index

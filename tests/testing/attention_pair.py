@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from jit_kernels.out_rope_quant import out_rope_quant
+from jit_kernels.q_norm_rope import q_norm_rope
 from jit_kernels.rms_norm import rms_norm
 from jit_kernels.rope import rope
 from jit_kernels.tile_linear import tile_linear, tile_linear_grouped
@@ -90,7 +91,7 @@ class FusedLayers:
         up = product(latent, "wq_b", *["indexer.wq_b"] * choosing)
         q = up[0].reshape(tokens, config.num_attention_heads, config.head_dim)
         rotation = step.rotation(compressed=ratio > 0)
-        q = rope(rms_norm(q, None, eps=eps, out_dtype=x.dtype), rotation)
+        q = q_norm_rope(q, rotation, eps=eps, out_dtype=x.dtype)
         step.store_window(layer, down[1], weights["kv_norm.weight"])
         if ratio == 4:
             branches = ("compressor", "indexer.compressor")
