@@ -69,7 +69,7 @@ _QUANTIZATION: dict[str, tuple[object, ...]] = {
 _OTHER_FIELDS = frozenset(
     {
         *SPELLING_FIELDS,
-        *("eos_token_id", "quantization_config", "expert_dtype"),
+        *("bos_token_id", "eos_token_id", "quantization_config"),
     }
 )
 _POSITIVE_INTS = (
@@ -105,7 +105,6 @@ class ModelConfig:
     num_hash_layers   the first layers, which look their experts up by token id
     rope_scaling      None: plain rope everywhere
     eos_token_ids     ids of config.json, then those that only generation_config.json has
-    quantized         the file declares fp8 block weights
     expert_dtype      how the file holds routed experts; None where it says nothing of it
     """
 
@@ -119,7 +118,6 @@ class ModelConfig:
     o_groups: int
     o_lora_rank: int
     n_routed_experts: int
-    n_shared_experts: int
     num_experts_per_tok: int
     moe_intermediate_size: int
     routed_scaling_factor: float
@@ -138,9 +136,7 @@ class ModelConfig:
     rope_scaling: YarnScaling | None
     max_position_embeddings: int
     rms_norm_eps: float
-    bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
-    quantized: bool
     model_type: str
     architectures: tuple[str, ...]
     expert_dtype: Literal["fp4", "fp8"] | None = None
@@ -176,17 +172,15 @@ def parse_config(raw: dict[str, Any], generation: dict[str, Any] | None = None) 
     layers, vocab_size = values["num_hidden_layers"], values["vocab_size"]
     config = ModelConfig(
         **values,
-        n_shared_experts=1,
         num_hash_layers=min(int_from(raw, "num_hash_layers", 0), layers),
         compress_ratios=_compress_ratios(raw, layers),
         rope_scaling=_yarn(raw),
-        bos_token_id=_bos(raw, vocab_size),
         eos_token_ids=_eos_ids(raw, generation or {}, vocab_size),
-        quantized=_quantized(raw),
         model_type="deepseek_v4",
         architectures=_architectures(raw),
         expert_dtype=_expert_dtype(raw),
     )
+    _check_bos(raw, vocab_size)
     _check_geometry(config)
     return config
 
@@ -250,7 +244,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _apply_override(raw: dict[str, Any], override: str) -> dict[str, Any]:
-    known = {*raw, *ModelConfig.__slots__, *_FIXED, *_OTHER_FIELDS} - {"eos_token_ids", "quantized"}
+    known = {*raw, *ModelConfig.__slots__, *_FIXED, *_OTHER_FIELDS} - {"eos_token_ids"}
     decoder = json.JSONDecoder()
     result, rest = dict(raw), override.strip()
     while rest:
@@ -306,29 +300,22 @@ def _yarn(raw: dict[str, Any]) -> YarnScaling | None:
     )
 
 
-def _quantized(raw: dict[str, Any]) -> bool:
+def _expert_dtype(raw: dict[str, Any]) -> Literal["fp4", "fp8"] | None:
     value: Any = raw.get("quantization_config")
     if value is None:
-        return False
-    declared = _declared(raw)
+        return None
+    quantization = json_object(value, "quantization_config")
+    declared = {"expert_dtype": raw.get("expert_dtype"), **quantization}
     for name, allowed in _QUANTIZATION.items():
         if name in declared or None not in allowed:
             require(declared, name, allowed, "quantization_config.")
-    return True
+    return declared["expert_dtype"]
 
 
-def _expert_dtype(raw: dict[str, Any]) -> Literal["fp4", "fp8"] | None:
-    return _declared(raw)["expert_dtype"] if _quantized(raw) else None
-
-
-def _declared(raw: dict[str, Any]) -> dict[str, Any]:
-    quantization = json_object(raw["quantization_config"], "quantization_config")
-    return {"expert_dtype": raw.get("expert_dtype"), **quantization}
-
-
-def _bos(raw: dict[str, Any], vocab_size: int) -> int | None:
+def _check_bos(raw: dict[str, Any], vocab_size: int) -> None:
     value: Any = raw.get("bos_token_id")
-    return None if value is None else _token_id(value, "bos_token_id", vocab_size)
+    if value is not None:
+        _token_id(value, "bos_token_id", vocab_size)
 
 
 def _eos_ids(raw: dict[str, Any], generation: dict[str, Any], vocab_size: int) -> tuple[int, ...]:

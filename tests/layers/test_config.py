@@ -42,7 +42,6 @@ def test_every_field_comes_from_the_file(tmp_path: Path) -> None:
     assert config.hidden_size == 320
     assert config.compress_ratios == (0, 128, 4, 0, 128, 4)
     assert config.rope_scaling == YarnScaling(16.0, 32.0, 1.0, 2048)
-    assert config.quantized
     assert config.architectures == ("DeepseekV4ForCausalLM",)
     same = set(ModelConfig.__slots__) & {k for k, v in raw.items() if isinstance(v, int | float)}
     assert len(same) > 20
@@ -71,10 +70,6 @@ def test_end_tokens_are_gathered_from_both_files(
     folder = _write(tmp_path, _raw(eos_token_id=ours), {"eos_token_id": generation})
 
     assert load_config(folder).eos_token_ids == ids
-
-
-def test_an_unquantised_file_says_so() -> None:
-    assert not parse_config(_raw(quantization_config=None)).quantized
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ CONFIG = ModelConfig(
     o_groups=2,
     o_lora_rank=11,
     n_routed_experts=5,
-    n_shared_experts=1,
     num_experts_per_tok=2,
     moe_intermediate_size=27,
     routed_scaling_factor=1.5,
@@ -45,9 +44,7 @@ CONFIG = ModelConfig(
     rope_scaling=None,
     max_position_embeddings=4096,
     rms_norm_eps=1e-6,
-    bos_token_id=0,
     eos_token_ids=(1,),
-    quantized=False,
     model_type="deepseek_v4",
     architectures=("DeepseekV4ForCausalLM",),
 )
