@@ -6,7 +6,7 @@
 
 // The first pass tells numbers apart by sign, exponent and three bits of mantissa.
 constexpr int TOP_BITS = 12, LOW_BITS = 10;
-constexpr int BINS = 1 << TOP_BITS, LOW_BINS = 1 << LOW_BITS;
+constexpr int BINS = 1 << TOP_BITS;
 
 // What a search in a histogram found: the bin, how many lie above it, how many in it.
 struct Found {

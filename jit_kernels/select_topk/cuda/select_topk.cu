@@ -139,9 +139,6 @@ Clusters clusters_here() {
 
 extern "C" {
 
-// How many clusters the current device holds at once.
-int select_topk_clusters() { return clusters_here().count; }
-
 long long select_topk_row_bytes() { return sizeof(Row); }
 
 const char *select_topk_words(int error) {

@@ -69,13 +69,6 @@ def test_the_choice_equals_the_reference(rows: int, columns: int, top_k: int, ki
     assert_same_bits(cuda_backend.select_topk(scores, visible, top_k), got, what="second call")
 
 
-def test_a_hopper_holds_clusters_of_rows() -> None:
-    if torch.cuda.get_device_capability() >= (9, 0):
-        cuda_backend.select_topk(torch.randn(1, 5000), torch.tensor([5000]), 512)
-
-        assert cuda_backend._library().select_topk_clusters() >= 1
-
-
 # By constants that send rows another way than sizes do.
 WAYS = {"the way of many": {"CLUSTER_ROWS": 0}, "clusters": {"CLUSTER_FROM": 0}}
 
