@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
+from jit_kernels.compress_fold.reference import RATIO
 from jit_kernels.compress_pool import (
     BlockPages,
     ChunkTokens,
@@ -27,7 +28,6 @@ from jit_kernels.registry import Backend, select
 
 __all__ = ["RATIO", "fold_chunks", "fold_tokens"]
 
-RATIO = 128
 
 _MODULE = "jit_kernels.compress_fold"
 

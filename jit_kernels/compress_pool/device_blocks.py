@@ -10,9 +10,7 @@ import triton.language as tl
 
 from jit_kernels.device_numbers import e4m3_codes, narrow, power_of_two, scale_exponent
 
-__all__ = ["NUMBERS", "normed_turned", "store_key", "store_record"]
-
-NUMBERS = {"bf16": tl.bfloat16, "fp32": tl.float32}
+__all__ = ["normed_turned", "store_key", "store_record"]
 
 
 @triton.jit

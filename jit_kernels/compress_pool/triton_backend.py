@@ -11,12 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
-from jit_kernels.compress_pool.device_blocks import (
-    NUMBERS,
-    normed_turned,
-    store_key,
-    store_record,
-)
+from jit_kernels.compress_pool.device_blocks import normed_turned, store_key, store_record
+from jit_kernels.device_numbers import NUMBERS
 
 if TYPE_CHECKING:
     from jit_kernels.compress_pool import BlockPages, ChunkTokens, EndedBlocks, StateSaves

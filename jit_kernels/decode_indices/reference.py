@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from jit_kernels.decode_indices import KEY_TILE
 from jit_kernels.rope.reference import rotations
 
 if TYPE_CHECKING:
     from jit_kernels.decode_indices import PageSizes
 
-KEY_TILE = 64
 # How many positions before a row's own each of its rotations is of.
 BACK = (0, 0, 3, 127)
 

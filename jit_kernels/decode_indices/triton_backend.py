@@ -10,12 +10,12 @@ import torch
 import triton
 import triton.language as tl
 
+from jit_kernels.decode_indices import KEY_TILE
 from jit_kernels.rope.triton_backend import cosines, signed_sines
 
 if TYPE_CHECKING:
     from jit_kernels.decode_indices import PageSizes
 
-KEY_TILE = 64
 COLUMNS = 1024
 # Rotations of a row.
 TURNS = 4

@@ -7,13 +7,13 @@ import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
 from jit_kernels.cuda_device import why_no_triton
+from jit_kernels.fp8_linear.reference import BLOCK
 from jit_kernels.quant_fp8 import norm_quant
 from jit_kernels.registry import Backend, chosen, select
 from jit_kernels.vendor_library import why_no_deep_gemm
 
 __all__ = ["BLOCK", "fp8_linear", "fp8_linear_grouped", "fp8_linear_of", "rounds_rows"]
 
-BLOCK = 128
 
 _TRITON = "jit_kernels.fp8_linear.triton_backend"
 _DEEP_GEMM = "jit_kernels.fp8_linear.deep_gemm_backend"

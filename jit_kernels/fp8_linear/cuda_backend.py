@@ -15,6 +15,7 @@ import torch
 from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
 from jit_kernels.fp8_linear import triton_backend
+from jit_kernels.fp8_linear.reference import BLOCK
 
 MOST_ROWS = 8
 _LINES, _SPLITS = 16, (1, 2, 4, 8)
@@ -108,7 +109,7 @@ def call(entry: str, device: torch.device, *arguments: float | None) -> None:
 @functools.cache
 def split(lines: int, depth: int) -> int:
     """Return how many warps share the channels of the same lines, whatever the number of rows."""
-    most = depth // triton_backend.BLOCK
+    most = depth // BLOCK
     enough = (n for n in _SPLITS if n == _SPLITS[-1] or lines // _LINES * n >= _ENOUGH_WARPS)
     return min(next(enough), max(n for n in _SPLITS if n <= most))
 

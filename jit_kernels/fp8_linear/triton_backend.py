@@ -15,7 +15,6 @@ import triton.language as tl
 from jit_kernels.device_numbers import narrow
 from jit_kernels.triton_launch import prepared
 
-BLOCK = 128
 # Beyond this many programs a wider tile, which reads the activations less often, costs nothing.
 _MANY_PROGRAMS = 400
 

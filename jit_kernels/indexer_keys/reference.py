@@ -2,9 +2,7 @@
 
 import torch
 
-from jit_kernels.kv_records.reference import power_of_two, quantise_e4m3
-
-_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+from jit_kernels.kv_records.reference import RECORD_DTYPES, power_of_two, quantise_e4m3
 
 
 def hadamard(x: torch.Tensor) -> torch.Tensor:
@@ -22,7 +20,7 @@ def hadamard(x: torch.Tensor) -> torch.Tensor:
 def encode_keys(keys: torch.Tensor, record_format: str) -> torch.Tensor:
     """Return key bytes; see `jit_kernels.indexer_keys.encode_keys`."""
     if record_format != "fp8":
-        return keys.to(_DTYPES[record_format]).contiguous().view(torch.uint8)
+        return keys.to(RECORD_DTYPES[record_format]).contiguous().view(torch.uint8)
     codes, exponents = quantise_e4m3(keys.to(torch.float32))
     scales = power_of_two(exponents).unsqueeze(1).view(torch.uint8)
     return torch.cat((codes.view(torch.uint8), scales), 1)
@@ -31,7 +29,7 @@ def encode_keys(keys: torch.Tensor, record_format: str) -> torch.Tensor:
 def decode_keys(rows: torch.Tensor, record_format: str) -> torch.Tensor:
     """Return key numbers; see `jit_kernels.indexer_keys.decode_keys`."""
     if record_format != "fp8":
-        return rows.view(_DTYPES[record_format]).to(torch.float32)
+        return rows.view(RECORD_DTYPES[record_format]).to(torch.float32)
     codes = rows[:, :-4].view(torch.float8_e4m3fn).to(torch.float32)
     return codes * rows[:, -4:].contiguous().view(torch.float32)
 

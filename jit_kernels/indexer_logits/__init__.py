@@ -6,11 +6,10 @@ import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
 from jit_kernels.host import on_host
+from jit_kernels.indexer_logits.reference import KEY_TILE
 from jit_kernels.registry import Backend, select
 
 __all__ = ["KEY_TILE", "indexer_logits"]
-
-KEY_TILE = 64
 
 _indexer_logits: Callable[..., torch.Tensor] = select(
     "indexer_logits",

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 
 from jit_kernels.tile_linear.reference import VECTOR, whole_vectors
 
-TILE = 64
+KEY_TILE = 64
 BLOCK_BYTES = 1 << 27
 
 
@@ -32,10 +32,10 @@ def _block(
     q: torch.Tensor, weights: torch.Tensor, row: torch.Tensor, keys: torch.Tensor
 ) -> torch.Tensor:
     tokens, heads, width = q.shape
-    tiles = keys.shape[1] // TILE
-    mine = keys.index_select(0, row).view(tokens * tiles, TILE, width)
+    tiles = keys.shape[1] // KEY_TILE
+    mine = keys.index_select(0, row).view(tokens * tiles, KEY_TILE, width)
     # One layout for one token and many: bits depend on how a product's operands lie.
     queries = q.transpose(1, 2).contiguous().unsqueeze(1).expand(tokens, tiles, width, heads)
     products = torch.bmm(mine, queries.reshape(tokens * tiles, width, heads))
-    wanted = products.view(tokens, tiles * TILE, heads).clamp(min=0.0)
+    wanted = products.view(tokens, tiles * KEY_TILE, heads).clamp(min=0.0)
     return (wanted * weights.unsqueeze(1)).sum(-1)

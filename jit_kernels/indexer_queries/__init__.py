@@ -6,12 +6,12 @@ import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
 from jit_kernels.cuda_device import why_no_hopper, why_no_triton
+from jit_kernels.indexer_queries.reference import HEADS
 from jit_kernels.registry import Backend, select
 
 __all__ = ["HEADS", "WIDTHS", "indexer_queries"]
 
 # What the kernels that take the queries are made for.
-HEADS = (32, 64)
 WIDTHS = (32, 64, 128)
 
 _MODULE = "jit_kernels.indexer_queries"

@@ -6,12 +6,10 @@ import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
 from jit_kernels.host import on_host
+from jit_kernels.kv_records.reference import BLOCK, RECORD_DTYPES
 from jit_kernels.registry import Backend, select
 
 __all__ = ["BLOCK", "RECORD_DTYPES", "decode_records", "encode_records", "packed_record_bytes"]
-
-BLOCK = 64
-RECORD_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 _MODULE = "jit_kernels.kv_records.reference"
 _encode_records: Callable[..., torch.Tensor] = select(

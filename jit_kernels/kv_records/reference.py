@@ -5,14 +5,13 @@ import torch
 BLOCK = 64
 E4M3_MAX = 448.0
 AMAX_FLOOR = 1e-4
-
-_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+RECORD_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 def encode_records(kv: torch.Tensor, record_format: str, rope_channels: int) -> torch.Tensor:
     """Return record bytes; see `jit_kernels.kv_records.encode_records`."""
     if record_format != "fp8":
-        return kv.to(_DTYPES[record_format]).contiguous().view(torch.uint8)
+        return kv.to(RECORD_DTYPES[record_format]).contiguous().view(torch.uint8)
     plain = kv.shape[1] - rope_channels
     blocks = kv[:, :plain].to(torch.float32).unflatten(1, (plain // BLOCK, BLOCK))
     codes, exponents = quantise_e4m3(blocks)
@@ -27,7 +26,7 @@ def decode_records(
 ) -> torch.Tensor:
     """Return record numbers; see `jit_kernels.kv_records.decode_records`."""
     if record_format != "fp8":
-        return rows.view(_DTYPES[record_format]).to(torch.float32)
+        return rows.view(RECORD_DTYPES[record_format]).to(torch.float32)
     plain = channels - rope_channels
     data = plain + 2 * rope_channels
     codes = rows[:, :plain].view(torch.float8_e4m3fn).to(torch.float32)

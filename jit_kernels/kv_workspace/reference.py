@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from jit_kernels.kv_records.reference import decode_records
+from jit_kernels.paged_attention.reference import ROPE
 from jit_kernels.paged_rows.reference import gather_rows
 
 if TYPE_CHECKING:
     from jit_kernels.kv_workspace import RecordSet
-
-ROPE = 64
 
 
 def fill_workspace(out: torch.Tensor, sets: "Sequence[RecordSet]") -> None:

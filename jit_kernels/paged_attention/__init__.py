@@ -7,7 +7,7 @@ import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
 from jit_kernels.cuda_device import why_no_nvcc, why_no_triton
-from jit_kernels.paged_attention.split_plans import KeyCounts, SplitPlan, together
+from jit_kernels.paged_attention.split_plans import KEY_TILE, KeyCounts, SplitPlan, together
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.registry import Backend, select
 from jit_kernels.vendor_library import why_no_flash_mla
@@ -26,7 +26,6 @@ __all__ = [
     "together",
 ]
 
-KEY_TILE = 64
 HEADS = 128
 WIDTH = 512
 # Data and scale bytes of a packed record of 448 + 64 channels.

@@ -17,14 +17,13 @@ from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
 from jit_kernels.paged_attention import device_splits_backend
 from jit_kernels.paged_attention.device_splits_backend import BEGIN_TILES, PART_COST, TILE_COST
+from jit_kernels.paged_attention.split_plans import MOST_KINDS, RECORD_WORDS
 
 if TYPE_CHECKING:
     from jit_kernels.paged_attention.split_plans import KeyCounts
 
 MOST_ROWS = 512
-_KINDS = 3
-_RECORD_WORDS = 8
-_CALL = Struct("@PPiiiiii" + "PPii" * _KINDS)
+_CALL = Struct("@PPiiiiii" + "PPii" * MOST_KINDS)
 
 
 def plan_splits(
@@ -34,10 +33,10 @@ def plan_splits(
     rows, kinds = q.shape[0], len(counts)
     if rows > MOST_ROWS:
         return device_splits_backend.plan_splits(q, counts, processors)
-    shape = (kinds, processors, _RECORD_WORDS)
+    shape = (kinds, processors, RECORD_WORDS)
     records = torch.empty(shape, dtype=torch.int32, device=q.device)
     splits = torch.empty((kinds, rows + 1), dtype=torch.int32, device=q.device)
-    keys = [field for nth in range(_KINDS) for field in _fields(counts[min(nth, kinds - 1)])]
+    keys = [field for nth in range(MOST_KINDS) for field in _fields(counts[min(nth, kinds - 1)])]
     packed = _CALL.pack(
         *(records.data_ptr(), splits.data_ptr(), rows, processors),
         *(BEGIN_TILES, TILE_COST, PART_COST, kinds, *keys),

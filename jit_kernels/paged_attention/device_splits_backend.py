@@ -19,10 +19,11 @@ import torch
 import triton
 import triton.language as tl
 
+from jit_kernels.paged_attention.split_plans import KEY_TILE, RECORD_WORDS
+
 if TYPE_CHECKING:
     from jit_kernels.paged_attention.split_plans import KeyCounts
 
-KEY_TILE = 64
 ROWS = 64
 PARTS = 64
 # Sizes of pieces that are tried: 1, 2, ...; for rows with more tiles every second or third size.
@@ -32,7 +33,6 @@ WARPS = 8
 BEGIN_TILES = 5
 TILE_COST = 64
 PART_COST = 8
-_RECORD_WORDS = 8
 _HUGE = tl.constexpr(1 << 30)
 
 
@@ -229,7 +229,7 @@ def plan_splits(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return records and splits; see `jit_kernels.paged_attention.split_plans.plan_splits`."""
     rows, kinds = q.shape[0], len(counts)
-    shape = (kinds, processors, _RECORD_WORDS)
+    shape = (kinds, processors, RECORD_WORDS)
     records = torch.empty(shape, dtype=torch.int32, device=q.device)
     splits = torch.empty((kinds, rows + 1), dtype=torch.int32, device=q.device)
     arguments: list[torch.Tensor | int] = []

@@ -22,6 +22,7 @@ import torch
 from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
 from jit_kernels.paged_attention import flash_mla_backend
+from jit_kernels.paged_attention.split_plans import KEY_TILE
 from jit_kernels.quant_fp8.reference import GROUP, empty_scales
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ MOST_ROUNDS, ROUND_ROWS = 5, 4
 # Teams of a row at most, 32 or fewer. With 1 no row is split.
 MOST_TEAMS = 32
 # Blocks of a team, as in `cuda/layout.cuh`; 64 heads are multiplied at once, however few there are.
-_TEAM, _HEADS, _KEY_TILE = 4, 64, 64
+_TEAM, _HEADS = 4, 64
 
 
 def paged_attention(
@@ -141,7 +142,7 @@ def teams_of(q: torch.Tensor, window: "PagedKeys", extra: "PagedKeys | None") ->
     if not _takes(q, window, extra):
         return 0
     columns = window.slots.shape[1] + (0 if extra is None else extra.slots.shape[1])
-    return teams_for(q.shape[0], columns // _KEY_TILE, most_teams(q.device))
+    return teams_for(q.shape[0], columns // KEY_TILE, most_teams(q.device))
 
 
 def teams_for(rows: int, tiles: int, most: int) -> int:

@@ -14,14 +14,18 @@ import torch.nn.functional as F
 from flash_mla import flash_mla_with_kvcache, get_mla_metadata
 
 from jit_kernels.checks import ShapeError
-from jit_kernels.paged_attention.split_plans import KeyCounts, SplitPlan, plan_splits
+from jit_kernels.paged_attention.split_plans import (
+    KEY_TILE,
+    RECORD_WORDS,
+    KeyCounts,
+    SplitPlan,
+    plan_splits,
+)
 
 if TYPE_CHECKING:
     from jit_kernels.paged_attention import PagedKeys
 
-KEY_TILE = 64
 _HEADS = (64, 128)
-_RECORD_WORDS = 8
 
 
 def paged_attention(
@@ -37,10 +41,7 @@ def paged_attention(
     rows, heads, width = q.shape
     if not q.numel():
         return torch.empty((rows, heads, width), dtype=q.dtype, device=q.device)
-    padded = _HEADS[0] if heads <= _HEADS[0] else _HEADS[1]
-    if padded != heads:
-        q = F.pad(q, (0, 0, 0, padded - heads))
-        sink = F.pad(sink, (0, padded - heads))
+    q, sink = pad_heads(q, sink)
     schedule = (_fixed if deterministic else _even)(plan, q, window, extra)
     more = {}
     if extra is not None:
@@ -65,6 +66,13 @@ def paged_attention(
         **more,
     )
     return out[:, 0, :heads]
+
+
+def pad_heads(q: torch.Tensor, sink: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return queries and sinks of 64 or 128 heads: what is added is zeros."""
+    heads = q.shape[1]
+    more = (_HEADS[0] if heads <= _HEADS[0] else _HEADS[1]) - heads
+    return (F.pad(q, (0, 0, 0, more)), F.pad(sink, (0, more))) if more else (q, sink)
 
 
 def _fixed(plan: SplitPlan, q: torch.Tensor, window: "PagedKeys", extra: "PagedKeys | None") -> Any:
@@ -116,7 +124,7 @@ def fixed_schedule(tiles: torch.Tensor, processors: int) -> tuple[torch.Tensor, 
     edge = torch.arange(processors + 1, device=device) * rows // processors
     first, last = edge[:-1], edge[1:] - 1
     idle = last < first
-    records = torch.zeros((processors, _RECORD_WORDS), dtype=torch.int32, device=device)
+    records = torch.zeros((processors, RECORD_WORDS), dtype=torch.int32, device=device)
     records[:, 0] = first.masked_fill(idle, rows)
     records[:, 1] = last.masked_fill(idle, rows)
     records[:, 3] = tiles[last.clamp(min=0)]

@@ -16,9 +16,20 @@ from jit_kernels.checks import ShapeError
 from jit_kernels.cuda_device import why_no_hopper, why_no_triton
 from jit_kernels.registry import Backend, select
 
-__all__ = ["MOST_KINDS", "KeyCounts", "SplitPlan", "leave_to_the_vendor", "plan_splits", "together"]
+__all__ = [
+    "KEY_TILE",
+    "MOST_KINDS",
+    "RECORD_WORDS",
+    "KeyCounts",
+    "SplitPlan",
+    "leave_to_the_vendor",
+    "plan_splits",
+    "together",
+]
 
-MOST_KINDS = 3
+KEY_TILE, MOST_KINDS = 64, 3
+# Of what a plan says to a processor.
+RECORD_WORDS = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -34,8 +34,8 @@ GROUP = 8
 # Where bits must not depend on company: tiles that make a part worth while, and parts of a row.
 FIXED_TILES = 4
 FIXED_PARTS = 16
-_LOG2_E = 1.4426950408889634
-_NOTHING = tl.constexpr(-1e30)
+LOG2_E = 1.4426950408889634
+NOTHING = tl.constexpr(-1e30)
 
 
 @triton.jit
@@ -170,7 +170,7 @@ def _parts_kernel(
     q1 = _load_queries(queries, head, heads, 256, 128)
     q2 = _load_queries(queries, head, heads, 384, 64)
     q3 = _load_queries(queries, head, heads, 448, 64)
-    greatest = tl.full([HEADS], _NOTHING, tl.float32)
+    greatest = tl.full([HEADS], NOTHING, tl.float32)
     total = tl.zeros([HEADS], tl.float32)
     o0 = tl.zeros([HEADS, 256], tl.float32)
     o1 = tl.zeros([HEADS, 128], tl.float32)
@@ -201,7 +201,7 @@ def _parts_kernel(
     else:
         # One number, not greatest and total: to keep both would serialise the products.
         whole = tl.where(total == 0.0, 1.0, total)
-        sums = tl.where(total == 0.0, _NOTHING, greatest + tl.log2(whole))
+        sums = tl.where(total == 0.0, NOTHING, greatest + tl.log2(whole))
         at = (row * PARTS + part) * heads
         tl.store(sums_ptr + at + head, sums, mask=head < heads)
         whole = whole[:, None]
@@ -230,15 +230,15 @@ def _combine_kernel(
     parts = tl.maximum(tl.minimum(tl.cdiv(tiles, PART_TILES), PARTS), 1)
     part = tl.arange(0, PARTS_POWER)
     sums_at = sums_ptr + (row * PARTS + part) * heads + head
-    sums = tl.load(sums_at, mask=part < parts, other=_NOTHING)
+    sums = tl.load(sums_at, mask=part < parts, other=NOTHING)
     greatest = tl.max(sums, 0)
-    total = tl.sum(tl.where(sums > _NOTHING, tl.exp2(sums - greatest), 0.0), 0)
+    total = tl.sum(tl.where(sums > NOTHING, tl.exp2(sums - greatest), 0.0), 0)
     column = tl.arange(0, 512)
     o = tl.zeros([512], tl.float32)
     for first in range(0, PARTS, GROUP):
         some = first + tl.arange(0, GROUP)
         line = (row * PARTS + some) * heads + head
-        mine = tl.load(sums_ptr + line, mask=some < parts, other=_NOTHING)
+        mine = tl.load(sums_ptr + line, mask=some < parts, other=NOTHING)
         at = parts_ptr + line[:, None] * 512 + column[None, :]
         results = tl.load(at, mask=(some < parts)[:, None], other=0.0)
         o += tl.sum(tl.exp2(mine - greatest)[:, None] * results, 0)
@@ -274,7 +274,7 @@ def paged_attention(
         "PARTS": parts,
         "PART_TILES": part_tiles,
         "KEYS": TILE,
-        "LOG2_E": _LOG2_E,
+        "LOG2_E": LOG2_E,
     }
     target, sums = out, sink
     if parts > 1:
@@ -283,7 +283,7 @@ def paged_attention(
         sums = torch.empty(shape[:3], dtype=torch.float32, device=q.device)
     _parts_kernel[(rows, groups, parts)](
         *(q, q.stride(0), *_arguments(window), *_arguments(other)),
-        *(sink, target, sums, heads, scale * _LOG2_E),
+        *(sink, target, sums, heads, scale * LOG2_E),
         WINDOW_ROWS=window.layout.page_rows,
         WINDOW_BYTES=window.layout.page_bytes,
         EXTRA_ROWS=other.layout.page_rows,

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 import torch
 from deep_gemm import fp8_paged_mqa_logits, get_num_sms, get_paged_mqa_logits_metadata
 
+from jit_kernels.paged_logits import PAGE_KEYS
 from jit_kernels.paged_rows import PageLayout
 
 if TYPE_CHECKING:
     from jit_kernels.paged_logits import LogitsPlan
-
-_PAGE_KEYS = 64
 
 
 def paged_logits(
@@ -55,7 +54,7 @@ def rehearse(rows: int, sizes: Sequence[int], *, mixed: bool, device: torch.devi
     sizes  heads and channels of a query
     """
     heads, width = sizes
-    layout = PageLayout(_PAGE_KEYS, width, 4, _PAGE_KEYS * (width + 4))
+    layout = PageLayout(PAGE_KEYS, width, 4, PAGE_KEYS * (width + 4))
     q = torch.empty((rows, heads, width), dtype=torch.float8_e4m3fn, device=device)
     weights = torch.empty((rows, heads), device=device)
     pages = torch.empty((1, layout.page_bytes), dtype=torch.uint8, device=device)

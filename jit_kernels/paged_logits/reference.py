@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from jit_kernels.indexer_keys.reference import decode_keys
+from jit_kernels.paged_logits import PAGE_KEYS
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.paged_rows.reference import gather_rows
 
 if TYPE_CHECKING:
     from jit_kernels.paged_logits import LogitsPlan
-
-PAGE_KEYS = 64
 
 
 def paged_logits(

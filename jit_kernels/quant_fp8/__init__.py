@@ -6,11 +6,11 @@ import torch
 
 from jit_kernels.checks import ShapeError, check_dense, check_dtype, check_shape
 from jit_kernels.cuda_device import why_no_hopper, why_no_triton
+from jit_kernels.quant_fp8.reference import GROUP
 from jit_kernels.registry import Backend, select
 
 __all__ = ["GROUP", "norm_quant", "quantise_rows", "silu_mul_quant"]
 
-GROUP = 128
 
 _CUDA = "jit_kernels.quant_fp8.cuda_backend"
 _TRITON = "jit_kernels.quant_fp8.triton_backend"

@@ -7,10 +7,9 @@ import torch
 from jit_kernels.checks import ShapeError, check_dense, check_shape
 from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
+from jit_kernels.sparse_attention.reference import KEY_TILE
 
 __all__ = ["KEY_TILE", "sparse_attention"]
-
-KEY_TILE = 64
 
 _sparse_attention: Callable[..., torch.Tensor] = select(
     "sparse_attention",

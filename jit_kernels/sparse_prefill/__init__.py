@@ -6,14 +6,13 @@ import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
 from jit_kernels.cuda_device import why_no_triton
+from jit_kernels.paged_attention import HEADS, WIDTH
 from jit_kernels.registry import Backend, select
 from jit_kernels.vendor_library import why_no_flash_mla
 
-__all__ = ["HEADS", "KEY_TILE", "WIDTH", "sparse_prefill"]
+__all__ = ["KEY_TILE", "sparse_prefill"]
 
 KEY_TILE = 128
-HEADS = 128
-WIDTH = 512
 
 _MODULE = "jit_kernels.sparse_prefill"
 _sparse_prefill: Callable[..., torch.Tensor] = select(

@@ -5,10 +5,9 @@ It takes 64 or 128 heads; others are padded by queries of zeros. Source: flash_m
 """
 
 import torch
-import torch.nn.functional as F
 from flash_mla import flash_mla_sparse_fwd
 
-_HEADS = (64, 128)
+from jit_kernels.paged_attention.flash_mla_backend import pad_heads
 
 
 def sparse_prefill(
@@ -23,10 +22,7 @@ def sparse_prefill(
     tokens, heads, width = q.shape
     if not q.numel():
         return torch.empty((tokens, heads, width), dtype=q.dtype, device=q.device)
-    padded = _HEADS[0] if heads <= _HEADS[0] else _HEADS[1]
-    if padded != heads:
-        q = F.pad(q, (0, 0, 0, padded - heads))
-        sink = F.pad(sink, (0, padded - heads))
+    q, sink = pad_heads(q, sink)
     out, _, _ = flash_mla_sparse_fwd(
         q,
         keys.unsqueeze(1),

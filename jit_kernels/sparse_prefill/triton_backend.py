@@ -14,11 +14,15 @@ import triton.language as tl
 
 from jit_kernels.cuda_device import HOPPER
 from jit_kernels.device_numbers import INTERPRETED, narrow
-from jit_kernels.paged_attention.triton_backend import fold_tile, product, share_of
+from jit_kernels.paged_attention.triton_backend import (
+    LOG2_E,
+    NOTHING,
+    fold_tile,
+    product,
+    share_of,
+)
 
 WARPS = 8
-_LOG2_E = 1.4426950408889634
-_NOTHING = tl.constexpr(-1e30)
 
 
 @triton.jit
@@ -59,7 +63,7 @@ def _kernel(
     length = columns
     if HAS_LENGTHS:
         length = tl.minimum(tl.load(lengths_ptr + token), columns)
-    greatest = tl.full([HEADS], _NOTHING, tl.float32)
+    greatest = tl.full([HEADS], NOTHING, tl.float32)
     total = tl.zeros([HEADS], tl.float32)
     o = tl.zeros([HEADS, 512], tl.float32)
     index_ptr += token * index_token
@@ -100,11 +104,11 @@ def sparse_prefill(
     keys_of_tile, stages = _tile(q.device)
     _kernel[(tokens, triton.cdiv(heads, block))](
         *(q, q.stride(0), keys, index, index.stride(0), index if lengths is None else lengths),
-        *(index.shape[1], sink, out, heads, scale * _LOG2_E),
+        *(index.shape[1], sink, out, heads, scale * LOG2_E),
         HAS_LENGTHS=lengths is not None,
         HEADS=block,
         KEYS=keys_of_tile,
-        LOG2_E=_LOG2_E,
+        LOG2_E=LOG2_E,
         num_warps=WARPS,
         num_stages=stages,
     )

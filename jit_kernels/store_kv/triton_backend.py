@@ -6,13 +6,18 @@ import torch
 import triton
 import triton.language as tl
 
-from jit_kernels.device_numbers import e4m3_codes, narrow, power_of_two, scale_exponent
+from jit_kernels.device_numbers import (
+    NUMBERS,
+    e4m3_codes,
+    narrow,
+    power_of_two,
+    scale_exponent,
+)
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.rms_norm.triton_backend import load_normed, warps
 from jit_kernels.rope.triton_backend import rotate
 
 _ELEMENTS = 2048
-_NUMBERS = {"bf16": tl.bfloat16, "fp32": tl.float32}
 
 
 @triton.jit
@@ -107,7 +112,7 @@ def norm_rope_store(
         width,
         rotation.shape[2],
         eps,
-        NUMBER=_NUMBERS.get(record_format),
+        NUMBER=NUMBERS.get(record_format),
         PAGE_ROWS=layout.page_rows,
         DATA=layout.data_bytes,
         SCALE=layout.scale_bytes,
