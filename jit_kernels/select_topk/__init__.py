@@ -1,7 +1,6 @@
 """The k best visible blocks of each token, as they are or as slots of pages."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -14,22 +13,23 @@ __all__ = ["MAX_TOP_K", "select_slots", "select_topk"]
 
 MAX_TOP_K = 2048
 
-_MODULE = "jit_kernels.select_topk"
-
-
-def _selected(op: str) -> Callable[..., Any]:
-    return select(
-        op,
-        [
-            Backend("cuda", f"{_MODULE}.cuda_backend:{op}", why_no_hopper, "cuda"),
-            on_host(f"select_topk.host:{op}"),
-            Backend("reference", f"{_MODULE}.reference:{op}"),
-        ],
-    )
-
-
-_select_topk = _selected("select_topk")
-_select_slots = _selected("select_slots")
+_CUDA = "jit_kernels.select_topk.cuda_backend"
+_REFERENCE = "jit_kernels.select_topk.reference"
+_select_topk: Callable[..., torch.Tensor] = select(
+    "select_topk",
+    [
+        Backend("cuda", f"{_CUDA}:select_topk", why_no_hopper, "cuda"),
+        on_host("select_topk.host:select_topk"),
+        Backend("reference", f"{_REFERENCE}:select_topk"),
+    ],
+)
+_select_slots: Callable[..., None] = select(
+    "select_slots",
+    [
+        Backend("cuda", f"{_CUDA}:select_slots", why_no_hopper, "cuda"),
+        Backend("reference", f"{_REFERENCE}:select_slots"),
+    ],
+)
 
 
 def select_topk(scores: torch.Tensor, visible: torch.Tensor, *, top_k: int) -> torch.Tensor:
