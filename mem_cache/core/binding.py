@@ -10,9 +10,8 @@ import numpy as np
 from jit_kernels.host_library import load
 from mem_cache.errors import IntegrityError
 
-FAULT_NO_UNIT, FAULT_FREE_UNIT, FAULT_SHORT = -1, -2, -3
-FAULT_IN_TREE, FAULT_GONE, FAULT_NOT_LOCKED = -4, -5, -6
-FLAG_SUPERSEDED, FLAG_FORKED, FLAG_OUTPUT = 1, 2, 4
+FAULT_NO_UNIT, FAULT_FREE_UNIT, FAULT_IN_TREE = -1, -2, -4
+FLAG_SUPERSEDED, FLAG_FORKED = 1, 2
 
 # The int32 arrays by page id and by ring, in the order of the struct.
 PAGE_WORDS = (

@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,8 +11,6 @@ import torch
 from runtime.errors import ConfigError
 
 __all__ = ["CudaMemory", "DeviceMemory", "MemoryUse", "fitting"]
-
-logger = logging.getLogger("umbra.scheduler")
 
 _GIB = 1 << 30
 
