@@ -61,7 +61,6 @@ class DecodeBuffers:
         """
         rows = div_ceil(rows, _ROUND) * _ROUND
         self.rows = rows
-        self._window_pages = window_pages
         pinned = device.type == "cuda"
         self._sets = [
             _HostSet(rows, window_pages, pages=pages, pinned=pinned) for _ in range(_SETS)
