@@ -11,7 +11,7 @@ from layers.config import ModelConfig
 from layers.embedding import VocabTable
 from layers.experts import Experts
 from layers.forward_batch import ForwardBatch
-from layers.hyper_connection import HyperConnection, HyperHead
+from layers.hyper_connection import BlockResult, HyperConnection, HyperHead
 from layers.norm import RmsNorm
 from layers.parallel import Shards
 from layers.rope import RopeFrequencies
@@ -41,14 +41,15 @@ class Layer:
         self._experts_norm = RmsNorm(width, eps=eps, name="ffn_norm", device=device)
         self._experts = Experts(config, layer, shards=shards, dtype=dtype, device=device)
 
-    def __call__(self, streams: Tensor, plan: AttentionPlan, pools: KvPools) -> Tensor:
-        """Return the streams [T, N, d] after this layer."""
-        x, post, mixing = self._attention_mix.pre(streams)
-        y = self._attention(self._attention_norm(x), plan, pools)
-        streams = self._attention_mix.post(y, streams, post, mixing)
-        x, post, mixing = self._experts_mix.pre(streams)
-        y = self._experts(self._experts_norm(x), plan.input_ids)
-        return self._experts_mix.post(y, streams, post, mixing)
+    def __call__(self, before: BlockResult, plan: AttentionPlan, pools: KvPools) -> BlockResult:
+        """Return what the experts make.
+
+        before  what the layer before made, or embeddings
+        """
+        x, *rest = self._attention_mix.pre_norm(before, self._attention_norm)
+        attended = BlockResult(self._attention(x, plan, pools), *rest)
+        x, *rest = self._experts_mix.pre_norm(attended, self._experts_norm)
+        return BlockResult(self._experts(x, plan.input_ids), *rest)
 
     def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
         """Yield the weights under their names in files."""
@@ -93,12 +94,11 @@ class DeepseekV4:
         Finished records, windows and compress states are written to `pools`.
         """
         plan = plan_attention(batch, pools.spec, self.config, self._rope)
-        hidden = self._embedding.embed(batch.input_ids).unsqueeze(1)
-        streams = hidden.expand(-1, self.config.hc_mult, -1)
+        result = self._embedding.embed(batch.input_ids, streams=self.config.hc_mult)
         for layer in self._layers:
-            streams = layer(streams, plan, pools)
-        wanted = streams.index_select(0, batch.logit_tokens)
-        return self._head.logits(self._norm(self._head_mix(wanted)))
+            result = layer(result, plan, pools)
+        streams = result.of(batch.logit_tokens).mixed()
+        return self._head.logits(self._norm(self._head_mix(streams)))
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (name in published files, writable view of the dense shape) of every weight."""

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from jit_kernels.embed_streams import embed_streams
 from jit_kernels.tile_linear import tile_linear
+from layers.hyper_connection import BlockResult
 
 __all__ = ["VocabTable"]
 
@@ -23,9 +25,10 @@ class VocabTable:
         self._name = name
         self.weight = torch.zeros((vocab, width), dtype=dtype, device=device)
 
-    def embed(self, token_ids: Tensor) -> Tensor:
-        """Return the rows of `token_ids` [T] int64 as [T, width]."""
-        return self.weight.index_select(0, token_ids)
+    def embed(self, token_ids: Tensor, *, streams: int) -> BlockResult:
+        """Return the rows of `token_ids` [T] int64 as what every stream begins with."""
+        rows, shares = embed_streams(token_ids, self.weight, streams=streams)
+        return BlockResult(rows, rows.unsqueeze(1).expand(-1, streams, -1), shares)
 
     def logits(self, x: Tensor) -> Tensor:
         """Return [R, vocab] float32 logits of `x` [R, width]."""

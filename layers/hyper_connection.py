@@ -1,15 +1,37 @@
 """mHC: the streams a layer keeps, mixed into each block and back."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from jit_kernels.hyper_connection import mhc_head, mhc_post, mhc_pre, mhc_pre_norm
+from jit_kernels.hyper_connection import mhc_head, mhc_post, mhc_post_pre_norm
 from layers.config import ModelConfig
 from layers.norm import RmsNorm
 
-__all__ = ["HyperConnection", "HyperHead"]
+__all__ = ["BlockResult", "HyperConnection", "HyperHead"]
+
+
+class BlockResult(NamedTuple):
+    """What a block made of its input, not yet mixed back into the streams.
+
+    y        [T, d]
+    streams  [T, N, d]   as before the block
+    shares   [T, N + 1, N] float32   how much of what is in each new stream
+    """
+
+    y: Tensor
+    streams: Tensor
+    shares: Tensor
+
+    def of(self, tokens: Tensor) -> "BlockResult":
+        """Return what there is of some tokens, [k] int64."""
+        return BlockResult(*(part.index_select(0, tokens) for part in self))
+
+    def mixed(self) -> Tensor:
+        """Return the new streams, [T, N, d]."""
+        return mhc_post(self.y, self.streams, self.shares)
 
 
 class HyperConnection:
@@ -25,24 +47,14 @@ class HyperConnection:
         self._base = torch.zeros(rows, device=device)
         self._scale = torch.zeros(3, device=device)
 
-    def pre(self, streams: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the block's input [T, d], and what `post` needs: [T, N] and [T, N, N]."""
-        config = self._config
-        return mhc_pre(
-            streams,
-            self._fn,
-            self._base,
-            self._scale,
-            iterations=config.hc_sinkhorn_iters,
-            norm_eps=config.rms_norm_eps,
-            hc_eps=config.hc_eps,
-        )
+    def pre_norm(self, before: BlockResult, norm: RmsNorm) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the block's input [T, d], normed, and the streams and shares of its result.
 
-    def pre_norm(self, streams: Tensor, norm: RmsNorm) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what `pre` does, the input normed; the norm's epsilon is the model's."""
+        before  what the block before made; the norm's epsilon is the model's
+        """
         config = self._config
-        return mhc_pre_norm(
-            streams,
+        streams, x, shares = mhc_post_pre_norm(
+            *before,
             self._fn,
             self._base,
             self._scale,
@@ -51,21 +63,7 @@ class HyperConnection:
             norm_eps=config.rms_norm_eps,
             hc_eps=config.hc_eps,
         )
-
-    def post(
-        self,
-        y: Tensor,
-        streams: Tensor,
-        post: Tensor,
-        mixing: Tensor,
-        *,
-        next_settled: bool = False,
-    ) -> Tensor:
-        """Return the streams after the block computed `y`.
-
-        next_settled  on the device, the launch after mixes these streams, by `pre_norm` or a head
-        """
-        return mhc_post(y, streams, post, mixing, next_settled=next_settled)
+        return x, streams, shares
 
     def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
         """Yield the weights under their names in files."""

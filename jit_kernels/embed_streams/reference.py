@@ -3,8 +3,11 @@
 import torch
 
 
-def embed_streams(token_ids: torch.Tensor, table: torch.Tensor, streams: int) -> torch.Tensor:
-    """Look rows up once a stream; see `jit_kernels.embed_streams.embed_streams`."""
-    # Repeating what was found would take twice as long.
-    rows = table.index_select(0, token_ids.repeat_interleave(streams))
-    return rows.view(token_ids.shape[0], streams, table.shape[1])
+def embed_streams(
+    token_ids: torch.Tensor, table: torch.Tensor, streams: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Look rows up; see `jit_kernels.embed_streams.embed_streams`."""
+    sizes = (token_ids.shape[0], streams + 1, streams)
+    shares = torch.zeros(sizes, dtype=torch.float32, device=table.device)
+    shares[:, streams] = 1.0
+    return table.index_select(0, token_ids), shares

@@ -24,17 +24,20 @@ import torch
 from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
 from jit_kernels.hyper_connection import triton_backend
+from jit_kernels.hyper_connection.triton_post import mhc_post
 
 __all__ = [
     "Split",
     "mhc_head",
-    "mhc_pre",
-    "mhc_pre_norm",
+    "mhc_post_pre_norm",
     "most_groups",
     "split",
 ]
 
 _STREAMS, _TILE = 4, 16
+# What rows and columns are divided by is a quarter of this and more, and the product of four such
+# numbers is one of float32.
+_LEAST_EPS = 1e-8
 
 
 class Split(NamedTuple):
@@ -44,7 +47,9 @@ class Split(NamedTuple):
     ranks: int
 
 
-_SPLITS = {256 * ranks: Split(256, ranks) for ranks in (1, 2, 4, 8, 16)} | {7168: Split(448, 16)}
+# Channels that blocks have 448 each of: their results are mixed into the streams by another launch.
+_WIDE = {7168: Split(448, 16)}
+_SPLITS = {256 * ranks: Split(256, ranks) for ranks in (1, 2, 4, 8, 16)} | _WIDE
 
 
 def split(width: int) -> Split | None:
@@ -52,45 +57,31 @@ def split(width: int) -> Split | None:
     return _SPLITS.get(width)
 
 
-def mhc_pre(
+def mhc_post_pre_norm(
+    y: torch.Tensor,
     streams: torch.Tensor,
-    fn: torch.Tensor,
-    base: torch.Tensor,
-    scale: torch.Tensor,
-    *,
+    shares: torch.Tensor,
+    *weights: torch.Tensor,
     iterations: int,
     norm_eps: float,
     hc_eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Mix streams into a block input; see `jit_kernels.hyper_connection.mhc_pre`."""
-    weights, eps = (fn, base, scale), (norm_eps, hc_eps)
-    if not _fits(streams, fn, None):
-        return triton_backend.mhc_pre(
-            streams, *weights, iterations=iterations, norm_eps=norm_eps, hc_eps=hc_eps
+    """Do both in one launch; see `jit_kernels.hyper_connection.mhc_post_pre_norm`."""
+    y, (fn, base, scale, weight) = y.contiguous(), weights
+    fits = y.dtype == streams.dtype and hc_eps >= _LEAST_EPS
+    if not fits or not _fits(streams, fn, weight, y, shares):
+        return triton_backend.mhc_post_pre_norm(
+            *(y, streams, shares, *weights), iterations=iterations, norm_eps=norm_eps, hc_eps=hc_eps
         )
-    gates, mixing = _gates(streams)
-    return _call(streams, weights, None, eps, iterations, gates, mixing), gates, mixing
-
-
-def mhc_pre_norm(
-    streams: torch.Tensor,
-    fn: torch.Tensor,
-    base: torch.Tensor,
-    scale: torch.Tensor,
-    weight: torch.Tensor,
-    *,
-    iterations: int,
-    norm_eps: float,
-    hc_eps: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Mix streams and norm the result; see `jit_kernels.hyper_connection.mhc_pre_norm`."""
-    weights, eps = (fn, base, scale), (norm_eps, hc_eps)
-    if not _fits(streams, fn, weight):
-        return triton_backend.mhc_pre_norm(
-            streams, *weights, weight, iterations=iterations, norm_eps=norm_eps, hc_eps=hc_eps
-        )
-    gates, mixing = _gates(streams)
-    return _call(streams, weights, weight, eps, iterations, gates, mixing), gates, mixing
+    owed = None
+    if streams.shape[2] in _WIDE:
+        after = streams = mhc_post(y, streams, shares)
+    else:
+        after = streams.new_empty(streams.shape)
+        owed = y, shares, after
+    fresh, eps = shares.new_empty(shares.shape), (norm_eps, hc_eps)
+    mixed = _call(streams, (fn, base, scale), weight, eps, iterations, fresh, owed)
+    return after, mixed, fresh
 
 
 def mhc_head(
@@ -103,13 +94,16 @@ def mhc_head(
     hc_eps: float,
 ) -> torch.Tensor:
     """Mix streams into one; see `jit_kernels.hyper_connection.mhc_head`."""
-    if not _fits(streams, fn, None):
+    if not _fits(streams, fn):
         return triton_backend.mhc_head(streams, fn, base, scale, norm_eps=norm_eps, hc_eps=hc_eps)
-    return _call(streams, (fn, base, scale), None, (norm_eps, hc_eps), 0, None, None)
+    return _call(streams, (fn, base, scale), None, (norm_eps, hc_eps), 0, None)
 
 
-def _fits(streams: torch.Tensor, fn: torch.Tensor, norm: torch.Tensor | None) -> bool:
-    """Say whether the kernels take these streams, as they are laid out, on their device."""
+def _fits(streams: torch.Tensor, *others: torch.Tensor) -> bool:
+    """Say whether the kernels take these streams, as they are laid out, on their device.
+
+    others  what else is read or written 16 bytes at a time
+    """
     how = split(streams.shape[2])
     return (
         streams.dtype == torch.bfloat16
@@ -120,15 +114,9 @@ def _fits(streams: torch.Tensor, fn: torch.Tensor, norm: torch.Tensor | None) ->
         # A tensor copy's tokens lie apart; its streams need not.
         and streams.stride(0) > 0
         and not any(stride % 8 for stride in streams.stride()[:2])
-        and not any(x is not None and x.data_ptr() % 16 for x in (streams, fn, norm))
+        and not any(x.data_ptr() % 16 for x in (streams, *others))
         and most_groups(streams.device, how.ranks) > 0
     )
-
-
-def _gates(streams: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    tokens, count, _ = streams.shape
-    post = streams.new_empty((tokens, count), dtype=torch.float32)
-    return post, streams.new_empty((tokens, count, count), dtype=torch.float32)
 
 
 def _call(
@@ -137,21 +125,22 @@ def _call(
     norm: torch.Tensor | None,
     eps: tuple[float, float],
     iterations: int,
-    post: torch.Tensor | None,
-    mixing: torch.Tensor | None,
+    shares: torch.Tensor | None,
+    owed: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """Return the mixed streams; write `post` and `mixing`, which the head has none of."""
-    fn, base, scale = (tensor.contiguous() for tensor in weights)
-    norm = None if norm is None else norm.contiguous()
+    """Return the mixed streams; write `shares`, which the head has none of.
+
+    owed  what is first mixed into the streams: a result, its shares, and where new streams go
+    """
     tokens, _, width = streams.shape
     mixed = streams.new_empty((tokens, width))
     arguments = (
         *(streams.data_ptr(), streams.stride(0), streams.stride(1)),
-        *(fn.data_ptr(), base.data_ptr(), scale.data_ptr()),
+        *((None,) * 3 if owed is None else (part.data_ptr() for part in owed)),
+        *(tensor.data_ptr() for tensor in weights),
         None if norm is None else norm.data_ptr(),
         mixed.data_ptr(),
-        None if post is None else post.data_ptr(),
-        None if mixing is None else mixing.data_ptr(),
+        None if shares is None else shares.data_ptr(),
     )
     how = split(width)
     assert how is not None
@@ -160,7 +149,7 @@ def _call(
     rest = (tokens, width, *how, groups, iterations, *eps)
     error = launched(streams.device, library.mix_in_clusters_call, *arguments, *rest)
     if error:
-        raise RuntimeError(f"mhc_pre: {library.mix_in_clusters_words(error).decode()}")
+        raise RuntimeError(f"mhc: {library.mix_in_clusters_words(error).decode()}")
     return mixed
 
 
@@ -176,7 +165,7 @@ def _library() -> ctypes.CDLL:
     library = load("mix_in_clusters", Path(__file__).parent / "cluster")
     pointer, number, wide = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
     library.mix_in_clusters_call.argtypes = [
-        *(pointer, wide, wide, *[pointer] * 7),
+        *(pointer, wide, wide, *[pointer] * 9),
         *([number] * 6),
         *(ctypes.c_float, ctypes.c_float, pointer),
     ]

@@ -54,9 +54,9 @@ INLINE void sinkhorn(float *a, int64_t iterations, float eps, int64_t count) {
 }
 
 INLINE void mix_in(const float *x, const float *z, const float *base, const float *scale,
-                   int64_t iterations, float hc_eps, float *mixed, float *post, float *mixing,
-                   int64_t count, int64_t width) {
-    float gates[count];
+                   int64_t iterations, float hc_eps, float *mixed, float *mixing, int64_t count,
+                   int64_t width) {
+    float gates[count], *post = mixing + count * count;
     for (int64_t j = 0; j < count; j++) gates[j] = sigmoid(z[j] * scale[0] + base[j]) + hc_eps;
     z += count, base += count;
     for (int64_t j = 0; j < count; j++) post[j] = 2.0f * sigmoid(z[j] * scale[1] + base[j]);
@@ -68,30 +68,31 @@ INLINE void mix_in(const float *x, const float *z, const float *base, const floa
 
 /* x [tokens, count, width]; z [tokens, (2 + count) * count] is scratch; the rest as in Python */
 void mhc_pre(const float *x, const float *fn, const float *base, const float *scale, float *z,
-             int64_t iterations, float norm_eps, float hc_eps, float *mixed, float *post,
-             float *mixing, int64_t tokens, int64_t count, int64_t width) {
+             int64_t iterations, float norm_eps, float hc_eps, float *mixed, float *shares,
+             int64_t tokens, int64_t count, int64_t width) {
     int64_t outputs = (2 + count) * count, depth = count * width;
     stream_logits(x, fn, norm_eps, z, tokens, outputs, depth);
     for (int64_t t = 0; t < tokens; t++) {
         if (count == 4) /* so that the compiler knows */
             mix_in(x + t * depth, z + t * outputs, base, scale, iterations, hc_eps,
-                   mixed + t * width, post + t * 4, mixing + t * 16, 4, width);
+                   mixed + t * width, shares + t * 20, 4, width);
         else
             mix_in(x + t * depth, z + t * outputs, base, scale, iterations, hc_eps,
-                   mixed + t * width, post + t * count, mixing + t * count * count, count, width);
+                   mixed + t * width, shares + t * (count + 1) * count, count, width);
     }
 }
 
-/* out[t, k] = post[t, k] * y[t] + sum over j of mixing[t, j, k] * x[t, j] */
-void mhc_post(const float *y, const float *x, const float *post, const float *mixing, float *out,
-              int64_t tokens, int64_t count, int64_t width) {
-    for (int64_t t = 0; t < tokens; t++, y += width, x += count * width, mixing += count * count)
+/* out[t, k] = shares[t, count, k] * y[t] + sum over j of shares[t, j, k] * x[t, j] */
+void mhc_post(const float *y, const float *x, const float *shares, float *out, int64_t tokens,
+              int64_t count, int64_t width) {
+    for (int64_t t = 0; t < tokens;
+         t++, y += width, x += count * width, shares += (count + 1) * count)
         for (int64_t k = 0; k < count; k++, out += width) {
-            float gate = *post++;
+            float gate = shares[count * count + k];
             for (int64_t i = 0; i < width; i++) out[i] = gate * y[i];
             for (int64_t j = 0; j < count; j++)
                 for (int64_t i = 0; i < width; i++)
-                    out[i] += mixing[j * count + k] * x[j * width + i];
+                    out[i] += shares[j * count + k] * x[j * width + i];
         }
 }
 

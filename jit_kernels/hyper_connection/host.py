@@ -5,42 +5,9 @@ import torch
 from jit_kernels.host import by_rows, function, rows_of
 from jit_kernels.rms_norm.host import rms_norm
 
-_mhc_pre = function("mhc_pre", "pppppiffpppiii")
-_mhc_post = function("mhc_post", "pppppiii")
+_mhc_pre = function("mhc_pre", "pppppiffppiii")
+_mhc_post = function("mhc_post", "ppppiii")
 _mhc_head = function("mhc_head", "pppppffpiii")
-
-
-def mhc_pre(
-    streams: torch.Tensor,
-    fn: torch.Tensor,
-    base: torch.Tensor,
-    scale: torch.Tensor,
-    *,
-    iterations: int,
-    norm_eps: float,
-    hc_eps: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Mix streams into a block input; see `jit_kernels.hyper_connection.mhc_pre`."""
-    tokens, count, width = streams.shape
-    wide = rows_of(streams).contiguous()
-    scratch = torch.empty((tokens, fn.shape[0]), dtype=torch.float32)
-    mixed = torch.empty((tokens, width), dtype=torch.float32)
-    post = torch.empty((tokens, count), dtype=torch.float32)
-    mixing = torch.empty((tokens, count, count), dtype=torch.float32)
-    weights_at = (fn.data_ptr(), base.data_ptr(), scale.data_ptr())
-    x_at, scratch_at, mixed_at = wide.data_ptr(), scratch.data_ptr(), mixed.data_ptr()
-    post_at, mixing_at = post.data_ptr(), mixing.data_ptr()
-
-    def mix(first: int, last: int) -> None:
-        shift = 4 * first * count
-        _mhc_pre(
-            *(x_at + shift * width, *weights_at, scratch_at + shift * (2 + count)),
-            *(iterations, norm_eps, hc_eps, mixed_at + 4 * first * width),
-            *(post_at + shift, mixing_at + shift * count, last - first, count, width),
-        )
-
-    by_rows(mix, tokens)
-    return mixed.to(streams.dtype), post, mixing
 
 
 def mhc_pre_norm(
@@ -53,37 +20,66 @@ def mhc_pre_norm(
     iterations: int,
     norm_eps: float,
     hc_eps: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Mix streams and norm the result; see `jit_kernels.hyper_connection.mhc_pre_norm`."""
-    mixed, post, mixing = mhc_pre(
-        streams, fn, base, scale, iterations=iterations, norm_eps=norm_eps, hc_eps=hc_eps
-    )
-    return rms_norm(mixed, weight, norm_eps, streams.dtype), post, mixing
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mix streams into a block's input, norm it, and return it and the shares of the result."""
+    tokens, count, width = streams.shape
+    wide = rows_of(streams).contiguous()
+    scratch = torch.empty((tokens, fn.shape[0]), dtype=torch.float32)
+    mixed = torch.empty((tokens, width), dtype=torch.float32)
+    shares = torch.empty((tokens, count + 1, count), dtype=torch.float32)
+    weights_at = (fn.data_ptr(), base.data_ptr(), scale.data_ptr())
+    x_at, scratch_at, mixed_at = wide.data_ptr(), scratch.data_ptr(), mixed.data_ptr()
+    shares_at = shares.data_ptr()
+
+    def mix(first: int, last: int) -> None:
+        shift = 4 * first * count
+        _mhc_pre(
+            *(x_at + shift * width, *weights_at, scratch_at + shift * (2 + count)),
+            *(iterations, norm_eps, hc_eps, mixed_at + 4 * first * width),
+            *(shares_at + shift * (count + 1), last - first, count, width),
+        )
+
+    by_rows(mix, tokens)
+    return rms_norm(mixed.to(streams.dtype), weight, norm_eps, streams.dtype), shares
 
 
-def mhc_post(
-    y: torch.Tensor,
-    streams: torch.Tensor,
-    post: torch.Tensor,
-    mixing: torch.Tensor,
-    next_settled: bool = False,
-) -> torch.Tensor:
+def mhc_post(y: torch.Tensor, streams: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
     """Mix a block's result into the streams; see `jit_kernels.hyper_connection.mhc_post`."""
     tokens, count, width = streams.shape
     out = torch.empty((tokens, count, width), dtype=torch.float32)
-    parts = [rows_of(part).contiguous() for part in (y, streams, post, mixing)]
-    y_at, x_at, post_at, mixing_at = (part.data_ptr() for part in parts)
+    parts = [rows_of(part).contiguous() for part in (y, streams, shares)]
+    y_at, x_at, shares_at = (part.data_ptr() for part in parts)
     out_at = out.data_ptr()
 
     def mix(first: int, last: int) -> None:
         shift = 4 * first * count
         _mhc_post(
-            *(y_at + 4 * first * width, x_at + shift * width, post_at + shift),
-            *(mixing_at + shift * count, out_at + shift * width, last - first, count, width),
+            *(y_at + 4 * first * width, x_at + shift * width, shares_at + shift * (count + 1)),
+            *(out_at + shift * width, last - first, count, width),
         )
 
     by_rows(mix, tokens)
     return out.to(streams.dtype)
+
+
+def mhc_post_pre_norm(
+    y: torch.Tensor,
+    streams: torch.Tensor,
+    shares: torch.Tensor,
+    *weights: torch.Tensor,
+    iterations: int,
+    norm_eps: float,
+    hc_eps: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Do both; see `jit_kernels.hyper_connection.mhc_post_pre_norm`."""
+    after = mhc_post(y, streams, shares)
+    fn, base, scale, weight = weights
+    return after, *mhc_pre_norm(
+        *(after, fn, base, scale, weight),
+        iterations=iterations,
+        norm_eps=norm_eps,
+        hc_eps=hc_eps,
+    )
 
 
 def mhc_head(

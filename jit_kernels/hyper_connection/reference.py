@@ -2,20 +2,22 @@
 
 import torch
 
+from jit_kernels.rms_norm.reference import rms_norm
 from jit_kernels.tile_linear.reference import tile_linear
 
 
-def mhc_pre(
+def mhc_pre_norm(
     streams: torch.Tensor,
     fn: torch.Tensor,
     base: torch.Tensor,
     scale: torch.Tensor,
+    weight: torch.Tensor,
     *,
     iterations: int,
     norm_eps: float,
     hc_eps: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Mix streams into a block input; see `jit_kernels.hyper_connection.mhc_pre`."""
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mix streams into a block's input, norm it, and return it and the shares of the result."""
     count = streams.shape[1]
     gains = torch.cat((scale[:2], scale[2:].expand(count))).view(2 + count, 1)
     z = _logits(streams, fn, norm_eps).view(-1, 2 + count, count)
@@ -23,21 +25,38 @@ def mhc_pre(
     gates = _sigmoid(z[:, :2])
     mixing = _sinkhorn(torch.softmax(z[:, 2:], -1), iterations, hc_eps)
     mixed = _mix(streams, gates[:, 0] + hc_eps)
-    return mixed, gates[:, 1] * 2.0, mixing
+    shares = torch.cat((mixing, gates[:, 1:] * 2.0), 1)
+    return rms_norm(mixed, weight, norm_eps, streams.dtype), shares
 
 
-def mhc_post(
+def mhc_post(y: torch.Tensor, streams: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    """Mix a block's result into the streams; see `jit_kernels.hyper_connection.mhc_post`."""
+    count = streams.shape[1]
+    # A product of 4 rows has the same bits whatever the batch.
+    mixing = shares[:, :count].transpose(1, 2).contiguous()
+    mixed = torch.bmm(mixing, streams.to(torch.float32))
+    fresh = shares[:, count].unsqueeze(2) * y.to(torch.float32).unsqueeze(1)
+    return (fresh + mixed).to(streams.dtype)
+
+
+def mhc_post_pre_norm(
     y: torch.Tensor,
     streams: torch.Tensor,
-    post: torch.Tensor,
-    mixing: torch.Tensor,
-    next_settled: bool = False,
-) -> torch.Tensor:
-    """Mix a block's result into the streams; see `jit_kernels.hyper_connection.mhc_post`."""
-    # A product of 4 rows has the same bits whatever the batch.
-    mixed = torch.bmm(mixing.transpose(1, 2).contiguous(), streams.to(torch.float32))
-    fresh = post.unsqueeze(2) * y.to(torch.float32).unsqueeze(1)
-    return (fresh + mixed).to(streams.dtype)
+    shares: torch.Tensor,
+    *weights: torch.Tensor,
+    iterations: int,
+    norm_eps: float,
+    hc_eps: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Do both; see `jit_kernels.hyper_connection.mhc_post_pre_norm`."""
+    after = mhc_post(y, streams, shares)
+    fn, base, scale, weight = weights
+    return after, *mhc_pre_norm(
+        *(after, fn, base, scale, weight),
+        iterations=iterations,
+        norm_eps=norm_eps,
+        hc_eps=hc_eps,
+    )
 
 
 def mhc_head(

@@ -1,9 +1,9 @@
 """Streams mixed into one in Triton: each function is one launch.
 
-`mhc_pre` and `mhc_head` run three kinds of programs in one grid. Products multiply a tile of tokens
-by a slice of `fn`; mixes wait for the products of their tile and mix one token each, while its
-streams are still in the L2 cache; Sinkhorns do the same for the matrices of eight tokens. A program
-waits only for programs before it in the grid, which the device starts in that order.
+The kernel runs three kinds of programs in one grid. Products multiply a tile of tokens by a slice
+of `fn`; mixes wait for the products of their tile and mix one token each, while its streams are
+still in the L2 cache; Sinkhorns do the same for the matrices of eight tokens. A program waits only
+for programs before it in the grid, which the device starts in that order.
 
 `fn` is multiplied as three bfloat16 parts, 24 bits together, so that products of bfloat16 streams
 are as exact as in float32. A token's bits do not depend on its company: splits and order of sums
@@ -18,7 +18,7 @@ import triton.language as tl
 
 from jit_kernels.checks import ShapeError
 from jit_kernels.device_numbers import INTERPRETED, narrow
-from jit_kernels.hyper_connection.triton_post import check_streams
+from jit_kernels.hyper_connection.triton_post import check_streams, mhc_post
 
 # Tokens a Sinkhorn program takes; tokens between the products of a tile and its mixes.
 MATRICES = 8
@@ -128,11 +128,11 @@ def _logits(
 def _mix(
     x_ptr: tl.tensor, x_token: tl.tensor, x_stream: tl.tensor, base_ptr: tl.tensor,
     scale_ptr: tl.tensor, weight_ptr: tl.tensor, sums_ptr: tl.tensor, flag_ptr: tl.tensor,
-    readers: tl.tensor, mixed_ptr: tl.tensor, post_ptr: tl.tensor, token: tl.tensor,
+    readers: tl.tensor, mixed_ptr: tl.tensor, shares_ptr: tl.tensor, token: tl.tensor,
     width: tl.tensor, norm_eps: tl.tensor, hc_eps: tl.tensor, N: tl.constexpr, GROUPS: tl.constexpr,
     NORM: tl.constexpr, WIDTH: tl.constexpr, SPLITS: tl.constexpr, PARTS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Mix the streams of one token, norm the result if asked, write its `post`."""
+    """Mix the streams of one token, norm the result if asked, write the result's shares."""
     column = tl.arange(0, WIDTH)
     inside = column < width
     at = x_ptr + token.to(tl.int64) * x_token + column
@@ -162,13 +162,14 @@ def _mix(
     tl.store(mixed_ptr + token.to(tl.int64) * width + column, result, mask=inside)
     if GROUPS > 1:
         mine = (line >= 4) & (line < 4 + N)
-        tl.store(post_ptr + token.to(tl.int64) * N + line - 4, 2.0 * gate, mask=mine)
+        shares = shares_ptr + (token.to(tl.int64) * (N + 1) + N) * N
+        tl.store(shares + line - 4, 2.0 * gate, mask=mine)
 
 
 @triton.jit
 def _sinkhorn(
     base_ptr: tl.tensor, scale_ptr: tl.tensor, sums_ptr: tl.tensor, flag_ptr: tl.tensor,
-    readers: tl.tensor, mixing_ptr: tl.tensor, first: tl.tensor, tokens: tl.tensor,
+    readers: tl.tensor, shares_ptr: tl.tensor, first: tl.tensor, tokens: tl.tensor,
     width: tl.tensor, norm_eps: tl.tensor, hc_eps: tl.tensor, N: tl.constexpr, GROUPS: tl.constexpr,
     ITERATIONS: tl.constexpr, COUNT: tl.constexpr, SPLITS: tl.constexpr, PARTS: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -191,7 +192,8 @@ def _sinkhorn(
     for _ in range(ITERATIONS - 1):
         a = tl.where(used, a / (tl.sum(a, 2, keep_dims=True) + hc_eps), 0.0)
         a = tl.where(used, a / (tl.sum(a, 1, keep_dims=True) + hc_eps), 0.0)
-    at = mixing_ptr + (token.to(tl.int64) * (N * N))[:, None, None] + (group - 2) * N + member
+    shares = shares_ptr + (token.to(tl.int64) * (N + 1) * N)[:, None, None]
+    at = shares + (group - 2) * N + member
     tl.store(at, a, mask=used & (token < tokens)[:, None, None])
 
 
@@ -199,7 +201,7 @@ def _sinkhorn(
 def _pre_kernel(
     x_ptr: tl.tensor, x_token: tl.tensor, x_stream: tl.tensor, fn_ptr: tl.tensor,
     base_ptr: tl.tensor, scale_ptr: tl.tensor, weight_ptr: tl.tensor, sums_ptr: tl.tensor,
-    flags_ptr: tl.tensor, mixed_ptr: tl.tensor, post_ptr: tl.tensor, mixing_ptr: tl.tensor,
+    flags_ptr: tl.tensor, mixed_ptr: tl.tensor, shares_ptr: tl.tensor,
     tokens: tl.tensor, width: tl.tensor, lag: tl.tensor, norm_eps: tl.tensor, hc_eps: tl.tensor,
     N: tl.constexpr, GROUPS: tl.constexpr, ITERATIONS: tl.constexpr, NORM: tl.constexpr,
     TILE: tl.constexpr, SLICE: tl.constexpr, SPLITS: tl.constexpr, PARTS: tl.constexpr,
@@ -226,31 +228,17 @@ def _pre_kernel(
         if role < live:
             _mix(
                 x_ptr, x_token, x_stream, base_ptr, scale_ptr, weight_ptr, sums_ptr,
-                flags_ptr + tile, readers, mixed_ptr, post_ptr, tile * TILE + role, width,
+                flags_ptr + tile, readers, mixed_ptr, shares_ptr, tile * TILE + role, width,
                 norm_eps, hc_eps, N, GROUPS, NORM, WIDTH, SPLITS, PARTS,
             )  # fmt: skip
         elif GROUPS > 1:
             first = (role - TILE) * COUNT
             if (first >= 0) & (first < live):
                 _sinkhorn(
-                    base_ptr, scale_ptr, sums_ptr, flags_ptr + tile, readers, mixing_ptr,
+                    base_ptr, scale_ptr, sums_ptr, flags_ptr + tile, readers, shares_ptr,
                     tile * TILE + first, tokens, width, norm_eps, hc_eps,
                     N, GROUPS, ITERATIONS, COUNT, SPLITS, PARTS,
                 )  # fmt: skip
-
-
-def mhc_pre(
-    streams: torch.Tensor,
-    fn: torch.Tensor,
-    base: torch.Tensor,
-    scale: torch.Tensor,
-    *,
-    iterations: int,
-    norm_eps: float,
-    hc_eps: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Mix streams into a block input; see `jit_kernels.hyper_connection.mhc_pre`."""
-    return _pre(streams, (fn, base, scale), None, (norm_eps, hc_eps), iterations)
 
 
 def mhc_pre_norm(
@@ -263,9 +251,24 @@ def mhc_pre_norm(
     iterations: int,
     norm_eps: float,
     hc_eps: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Mix streams and norm the result; see `jit_kernels.hyper_connection.mhc_pre_norm`."""
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mix streams into a block's input, norm it, and return it and the shares of the result."""
     return _pre(streams, (fn, base, scale), weight, (norm_eps, hc_eps), iterations)
+
+
+def mhc_post_pre_norm(
+    y: torch.Tensor,
+    streams: torch.Tensor,
+    shares: torch.Tensor,
+    *weights: torch.Tensor,
+    iterations: int,
+    norm_eps: float,
+    hc_eps: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Do both, a launch each; see `jit_kernels.hyper_connection.mhc_post_pre_norm`."""
+    after = mhc_post(y, streams, shares)
+    fn, base, scale, weight = weights
+    return after, *_pre(after, (fn, base, scale), weight, (norm_eps, hc_eps), iterations)
 
 
 def mhc_head(
@@ -287,17 +290,16 @@ def _pre(
     norm: torch.Tensor | None,
     eps: tuple[float, float],
     iterations: int,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Run the kernel; `iterations` 0 is the head, whose `fn` has rows for the gates alone."""
     check_streams(streams)
     tokens, count, width = streams.shape
     head = iterations == 0
     mixed = streams.new_empty((tokens, width))
-    gates = (0 if head else tokens, count)
-    post = streams.new_empty(gates, dtype=torch.float32)
-    mixing = streams.new_empty((*gates, count), dtype=torch.float32)
+    sizes = (0 if head else tokens, count + 1, count)
+    shares = streams.new_empty(sizes, dtype=torch.float32)
     if not tokens:
-        return mixed, post, mixing
+        return mixed, shares
     tile = TILE
     piece = min(128, max(32, triton.next_power_of_2(width)))
     splits, tiles = triton.cdiv(width, piece), triton.cdiv(tokens, tile)
@@ -319,8 +321,7 @@ def _pre(
         sums,
         _flags(streams.device),
         mixed,
-        post,
-        mixing,
+        shares,
         tokens,
         width,
         lag,
@@ -341,7 +342,7 @@ def _pre(
         maxnreg=64 if wide and streams.dtype == torch.bfloat16 else None,
         num_stages=1,
     )
-    return mixed, post, mixing
+    return mixed, shares
 
 
 @functools.cache

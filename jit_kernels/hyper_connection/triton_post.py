@@ -17,10 +17,10 @@ _BLOCK = 1024
 @triton.jit
 def _post_kernel(
     y_ptr: tl.tensor, x_ptr: tl.tensor, x_token: tl.tensor, x_stream: tl.tensor,
-    post_ptr: tl.tensor, mixing_ptr: tl.tensor, out_ptr: tl.tensor, width: tl.tensor,
-    N: tl.constexpr, BLOCK: tl.constexpr, NEXT_SETTLED: tl.constexpr, EARLY: tl.constexpr,
+    shares_ptr: tl.tensor, out_ptr: tl.tensor, width: tl.tensor, N: tl.constexpr,
+    BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:  # fmt: skip
-    await_kernels(EARLY, NEXT_SETTLED)
+    await_kernels(EARLY)
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
@@ -30,27 +30,21 @@ def _post_kernel(
     x1 = tl.load(at + x_stream, mask=inside & (N > 1), other=0.0).to(tl.float32)
     x2 = tl.load(at + 2 * x_stream, mask=inside & (N > 2), other=0.0).to(tl.float32)
     x3 = tl.load(at + 3 * x_stream, mask=inside & (N > 3), other=0.0).to(tl.float32)
-    weights = mixing_ptr + token * (N * N)
+    shares = shares_ptr + token * (N + 1) * N
     for k in tl.static_range(N):
-        mixed = tl.load(weights + k) * x0
+        mixed = tl.load(shares + k) * x0
         if N > 1:
-            mixed += tl.load(weights + N + k) * x1
+            mixed += tl.load(shares + N + k) * x1
         if N > 2:
-            mixed += tl.load(weights + 2 * N + k) * x2
+            mixed += tl.load(shares + 2 * N + k) * x2
         if N > 3:
-            mixed += tl.load(weights + 3 * N + k) * x3
-        mixed += tl.load(post_ptr + token * N + k) * y
+            mixed += tl.load(shares + 3 * N + k) * x3
+        mixed += tl.load(shares + N * N + k) * y
         result = narrow(mixed, out_ptr.dtype.element_ty)
         tl.store(out_ptr + (token * N + k) * width + column, result, mask=inside)
 
 
-def mhc_post(
-    y: torch.Tensor,
-    streams: torch.Tensor,
-    post: torch.Tensor,
-    mixing: torch.Tensor,
-    next_settled: bool = False,
-) -> torch.Tensor:
+def mhc_post(y: torch.Tensor, streams: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
     """Mix a block's result into the streams; see `jit_kernels.hyper_connection.mhc_post`."""
     check_streams(streams)
     tokens, count, width = streams.shape
@@ -63,13 +57,11 @@ def mhc_post(
         streams,
         streams.stride(0),
         streams.stride(1),
-        post.contiguous(),
-        mixing.contiguous(),
+        shares,
         out,
         width,
         N=count,
         BLOCK=block,
-        NEXT_SETTLED=next_settled,
         num_warps=4,
         **early(),
     )

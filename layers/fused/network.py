@@ -14,7 +14,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from jit_kernels.embed_streams import embed_streams
 from jit_kernels.vendor_calls import VendorCalls, vendor_calls
 from layers.config import ConfigFault, ModelConfig
 from layers.embedding import VocabTable
@@ -29,7 +28,7 @@ from layers.fused.prefill_rows import token_rows
 from layers.fused.prefill_step import PrefillStep
 from layers.fused.side_stream import SideStream
 from layers.fused.step import FusedStep, TokenInputs
-from layers.hyper_connection import HyperConnection, HyperHead
+from layers.hyper_connection import BlockResult, HyperConnection, HyperHead
 from layers.norm import RmsNorm
 from layers.parallel import Shards
 from layers.rope import RopeFrequencies
@@ -60,7 +59,7 @@ def _misfit(name: str, value: int, wanted: str) -> str:
 
 
 class FusedLayer:
-    """Attention, then experts; each between a fused mix-and-norm and the mixing back."""
+    """Attention, then experts; each after one launch that mixes back, mixes in and norms."""
 
     def __init__(
         self,
@@ -83,49 +82,48 @@ class FusedLayer:
         self._experts_norm = RmsNorm(width, eps=eps, name="ffn_norm", device=device)
         self._experts = experts
 
-    def __call__(self, streams: Tensor, step: FusedStep) -> Tensor:
-        """Return the streams [T, N, d] after this layer."""
-        x, *mixes = self._attention_mix.pre_norm(streams, self._attention_norm)
+    def __call__(self, before: BlockResult, step: FusedStep) -> BlockResult:
+        """Return what the experts make.
+
+        before  what the layer before made, or embeddings
+        """
+        x, *rest = self._attention_mix.pre_norm(before, self._attention_norm)
         self._side.join()
-        return self._mixed(self._attention(x, step), streams, mixes, step)
+        return self._routed(BlockResult(self._attention(x, step), *rest), step)
 
     @property
     def ratio(self) -> int:
         """Return by how much the layer compresses, 0 for not at all."""
         return self._attention.ratio
 
-    def before(self, streams: Tensor, tokens: TokenInputs) -> Parts:
-        """Return what `after` takes of the streams, and what `attend` takes of the tokens.
+    def before(self, before: BlockResult, tokens: TokenInputs) -> Parts:
+        """Return what `after` takes, streams and shares, and what `attend` takes.
 
         With `attend` and `after` it does what a call does; of these only `attend` knows the pools,
         and the others take each token by itself.
         """
-        x, *mixes = self._attention_mix.pre_norm(streams, self._attention_norm)
-        return (*mixes,), self._attention.project(x, tokens)
+        x, streams, shares = self._attention_mix.pre_norm(before, self._attention_norm)
+        return (streams, shares), self._attention.project(x, tokens)
 
     def attend(self, projected: tuple[Tensor, ...], step: FusedStep) -> Tensor:
         """Return what tokens read, [T, H, 512] bfloat16; `step` writes the pools."""
         return self._attention.attend(projected, step)
 
     def after(
-        self, out: Tensor, streams: Tensor, mixes: Sequence[Tensor], tokens: TokenInputs
-    ) -> Tensor:
-        """Return the streams after this layer.
+        self, out: Tensor, streams: Tensor, shares: Tensor, tokens: TokenInputs
+    ) -> BlockResult:
+        """Return what the experts make.
 
-        out      from `attend`
-        streams  before this layer, of which `before` made `mixes`
+        out              from `attend`
+        streams, shares  from `before`
         """
-        return self._mixed(self._attention.finish(out, tokens), streams, mixes, tokens)
+        y = self._attention.finish(out, tokens)
+        return self._routed(BlockResult(y, streams, shares), tokens)
 
-    def _mixed(
-        self, y: Tensor, streams: Tensor, mixes: Sequence[Tensor], tokens: TokenInputs
-    ) -> Tensor:
-        """Return the streams after attention gave `y`, and experts had their turn."""
-        post, mixing = mixes
-        streams = self._attention_mix.post(y, streams, post, mixing, next_settled=True)
-        x, post, mixing = self._experts_mix.pre_norm(streams, self._experts_norm)
-        y = self._experts(x, tokens.input_ids)
-        return self._experts_mix.post(y, streams, post, mixing, next_settled=True)
+    def _routed(self, attended: BlockResult, tokens: TokenInputs) -> BlockResult:
+        """Return what the experts make of what attention made."""
+        x, *rest = self._experts_mix.pre_norm(attended, self._experts_norm)
+        return BlockResult(self._experts(x, tokens.input_ids), *rest)
 
     def products(self) -> Iterator[Product]:
         """Yield what the layer multiplies by."""
@@ -222,10 +220,10 @@ class FusedV4:
             step.feed(fed)
         layers = announced(self._layers, halfway or (lambda: None))
         if self._pieces is not None and self._pieces.hold(step):
-            streams = self._pieces.streams(step, layers)
+            result = self._pieces.run(step, layers)
         else:
-            streams = self._streams(step, layers)
-        return self._logits(streams.index_select(0, step.logit_tokens))
+            result = self._run(step, layers)
+        return self._logits(result.of(step.logit_tokens))
 
     @torch.inference_mode()
     def decode(self, rows: DecodeRows, pools: KvPools) -> Tensor:
@@ -238,7 +236,7 @@ class FusedV4:
             step = DecodeStep(
                 rows, pools, self.config, self._rope, deterministic=self.deterministic
             )
-        return self._logits(self._streams(step, self._layers))
+        return self._logits(self._run(step, self._layers))
 
     @torch.inference_mode()
     def capture_prefill(self, sizes: Sequence[int], capture: Capture) -> None:
@@ -312,15 +310,15 @@ class FusedV4:
         found = {one.sizes: one for layer in self._layers for one in layer.products()}
         return [*found.values()]
 
-    def _streams(self, step: FusedStep, layers: Iterable[FusedLayer]) -> Tensor:
-        streams = self._embedded(step.input_ids)
+    def _run(self, step: FusedStep, layers: Iterable[FusedLayer]) -> BlockResult:
+        """Return what the last layer makes."""
+        result = self._embedded(step.input_ids)
         for layer in layers:
-            streams = layer(streams, step)
-        return streams
+            result = layer(result, step)
+        return result
 
-    def _embedded(self, input_ids: Tensor) -> Tensor:
-        """Return the streams of tokens before the first layer, [T, N, d]."""
-        return embed_streams(input_ids, self._embedding.weight, streams=self.config.hc_mult)
+    def _embedded(self, input_ids: Tensor) -> BlockResult:
+        return self._embedding.embed(input_ids, streams=self.config.hc_mult)
 
-    def _logits(self, streams: Tensor) -> Tensor:
-        return self._head(self._norm(self._head_mix(streams)))
+    def _logits(self, result: BlockResult) -> Tensor:
+        return self._head(self._norm(self._head_mix(result.mixed())))

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from layers.fused.step import FusedStep, TokenInputs
+from layers.hyper_connection import BlockResult
 
 __all__ = ["PIECE_SIZES", "Capture", "Layer", "Parts", "PrefillPieces", "announced"]
 
@@ -27,8 +28,8 @@ AnyLayer = TypeVar("AnyLayer")
 # most. Beyond the last, the device is as busy as the host that launches op by op.
 PIECE_SIZES = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
-# What a layer's mixing back and what its attention take.
-Parts = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
+# The streams and shares of what attention gives, and what attention takes.
+Parts = tuple[tuple[Tensor, Tensor], tuple[Tensor, ...]]
 
 
 class Replayed(Protocol):
@@ -56,7 +57,7 @@ class Layer(Protocol):
         """Return by how much it compresses: layers of one ratio make parts of the same sizes."""
         ...
 
-    def before(self, streams: Tensor, tokens: TokenInputs) -> Parts:
+    def before(self, before: BlockResult, tokens: TokenInputs) -> Parts:
         """Return what `after` and `attend` take."""
         ...
 
@@ -65,9 +66,9 @@ class Layer(Protocol):
         ...
 
     def after(
-        self, out: Tensor, streams: Tensor, mixes: Sequence[Tensor], tokens: TokenInputs
-    ) -> Tensor:
-        """Return the streams after this layer."""
+        self, out: Tensor, streams: Tensor, shares: Tensor, tokens: TokenInputs
+    ) -> BlockResult:
+        """Return what the layer makes."""
         ...
 
 
@@ -75,18 +76,18 @@ class Layer(Protocol):
 class _Room:
     """Fixed places for M tokens; `TokenInputs` of the pieces.
 
-    ids      [M] int64
-    turns    compressed or not -> [M, 2, R] float32
-    streams  [M, N, d]   before the layer that comes next
-    out      [M, H, 512]   what attention gave
-    parts    ratio -> what the layer before the attention left
+    ids        [M] int64
+    turns      compressed or not -> [M, 2, R] float32
+    result     streams and shares of what attention gives; at the end, what the last layer made
+    projected  ratio -> what attention takes
+    out        [M, H, 512]   what attention gave
     """
 
     ids: Tensor
     turns: dict[bool, Tensor]
-    streams: Tensor
+    result: BlockResult
+    projected: dict[int, tuple[Tensor, ...]]
     out: Tensor
-    parts: dict[int, Parts]
 
     @property
     def input_ids(self) -> Tensor:
@@ -100,12 +101,12 @@ class _Room:
         return _Room(
             self.ids[:count],
             {kind: turn[:count] for kind, turn in self.turns.items()},
-            self.streams[:count],
-            self.out[:count],
+            BlockResult(*(part[:count] for part in self.result)),
             {
-                ratio: (_cut(mixes, count), _cut(projected, count))
-                for ratio, (mixes, projected) in self.parts.items()
+                ratio: tuple(part[:count] for part in parts)
+                for ratio, parts in self.projected.items()
             },
+            self.out[:count],
         )
 
 
@@ -122,7 +123,7 @@ class PrefillPieces:
 
     def __init__(
         self,
-        embed: Callable[[Tensor], Tensor],
+        embed: Callable[[Tensor], BlockResult],
         layers: Sequence[Layer],
         *,
         rotated: int,
@@ -132,7 +133,7 @@ class PrefillPieces:
     ) -> None:
         """Capture the pieces of all sizes, the largest first.
 
-        embed    [T] token ids -> streams [T, N, d]
+        embed    [T] token ids -> what the first layer takes
         rotated  R, channels of a head that are rotated
         sizes    numbers of tokens, ascending
         """
@@ -153,8 +154,8 @@ class PrefillPieces:
         """Say whether a step is small enough."""
         return 0 < step.input_ids.shape[0] <= self._sizes[-1]
 
-    def streams(self, step: FusedStep, layers: Iterable[Layer]) -> Tensor:
-        """Run a step and return its streams [T, N, d], there until the next step.
+    def run(self, step: FusedStep, layers: Iterable[Layer]) -> BlockResult:
+        """Run a step and return what the last layer makes, there until the next step.
 
         layers  those of the graphs, asked for as their turn comes
         """
@@ -171,26 +172,27 @@ class PrefillPieces:
         *pieces, last = self._graphs[size]
         for piece, layer in zip(pieces, layers, strict=True):
             piece.replay()
-            _, projected = room.parts[layer.ratio]
-            room.out.copy_(layer.attend(projected, step))
+            room.out.copy_(layer.attend(room.projected[layer.ratio], step))
         last.replay()
-        return room.streams
+        return room.result
 
     def _run(self, room: _Room, index: int) -> Tensor:
         """Launch what lies between the attention of the layer before `index` and its own."""
+        y, streams, shares = room.result
         if index:
-            before = self._layers[index - 1]
-            mixes, _ = room.parts[before.ratio]
-            streams = before.after(room.out, room.streams, mixes, room)
+            before = self._layers[index - 1].after(room.out, streams, shares, room)
         else:
-            streams = self._embed(room.ids)
+            before = self._embed(room.ids)
         if index < len(self._layers):
             layer = self._layers[index]
-            made = layer.before(streams, room)
-            for places, parts in zip(room.parts[layer.ratio], made, strict=True):
-                for place, part in zip(places, parts, strict=True):
-                    place.copy_(part)
-        return room.streams.copy_(streams)
+            rest, projected = layer.before(before, room)
+            for place, part in zip(room.projected[layer.ratio], projected, strict=True):
+                place.copy_(part)
+            before = BlockResult(y, *rest)
+        for place, part in zip(room.result, before, strict=True):
+            if place is not part:
+                place.copy_(part)
+        return y
 
     def _made(self, most: int, rotated: int, device: torch.device) -> _Room:
         """Return zeros in the shapes of what layers make of `most` tokens."""
@@ -199,18 +201,14 @@ class PrefillPieces:
             layer.ratio > 0: torch.zeros((most, 2, rotated), dtype=torch.float32, device=device)
             for layer in self._layers
         }
-        streams = self._embed(ids)
-        room = _Room(ids, turns, torch.zeros_like(streams), streams, {})
+        embedded = self._embed(ids)
+        room = _Room(ids, turns, BlockResult(*map(_zeros, embedded)), {}, ids)
         for layer in {layer.ratio: layer for layer in self._layers}.values():
-            mixes, projected = layer.before(streams, room)
-            room.parts[layer.ratio] = (_zeros(mixes), _zeros(projected))
-        ((_, (q, *_)), *_) = room.parts.values()
+            _, projected = layer.before(embedded, room)
+            room.projected[layer.ratio] = tuple(map(_zeros, projected))
+        ((q, *_), *_) = room.projected.values()
         return replace(room, out=torch.zeros_like(q))
 
 
-def _cut(tensors: tuple[Tensor, ...], count: int) -> tuple[Tensor, ...]:
-    return tuple(one[:count] for one in tensors)
-
-
-def _zeros(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return tuple(torch.zeros(one.shape, dtype=one.dtype, device=one.device) for one in tensors)
+def _zeros(one: Tensor) -> Tensor:
+    return torch.zeros(one.shape, dtype=one.dtype, device=one.device)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from jit_kernels.checks import ShapeError
-from jit_kernels.hyper_connection import mhc_head, mhc_pre
+from jit_kernels.hyper_connection import mhc_head, mhc_post_pre_norm
 from jit_kernels.paged_rows import PageLayout, gather_rows, store_rows
 from jit_kernels.q_norm_rope import q_norm_rope
 from jit_kernels.quant_fp8 import norm_quant
@@ -45,8 +45,17 @@ CALLS: dict[str, Callable[[], object]] = {
     "pages read apart": lambda: gather_rows(
         torch.zeros(8, 64, dtype=torch.uint8)[:, :32], torch.arange(2), LAYOUT
     ),
-    "mhc_pre: fn": lambda: mhc_pre(
-        _rows(3, 4, 16), _rows(64, 24).T, _rows(24), _rows(3), iterations=2, **MIXING
+    "mhc_post_pre_norm: fn": lambda: mhc_post_pre_norm(
+        *(_rows(3, 16), _rows(3, 4, 16), _rows(3, 5, 4)),
+        *(_rows(64, 24).T, _rows(24), _rows(3), _rows(16)),
+        iterations=2,
+        **MIXING,
+    ),
+    "mhc_post_pre_norm: shares": lambda: mhc_post_pre_norm(
+        *(_rows(3, 16), _rows(3, 4, 16), _rows(3, 5, 4).to(HALF)),
+        *(_rows(24, 64), _rows(24), _rows(3), _rows(16)),
+        iterations=2,
+        **MIXING,
     ),
     "mhc_head: base": lambda: mhc_head(
         _rows(3, 4, 16), _rows(4, 64), _rows(4).to(HALF), _rows(1), **MIXING

@@ -8,12 +8,13 @@ from jit_kernels.embed_streams import embed_streams
 from tests.testing.compare import assert_same_bits
 
 
-def test_each_stream_begins_as_the_row_of_its_token(device: torch.device) -> None:
+def test_rows_are_those_of_the_tokens_and_all_that_a_stream_takes(device: torch.device) -> None:
     table, ids = torch.randn(7, 20).bfloat16(), torch.tensor([6, 0, 3, 3])
 
-    got = embed_streams(ids, table, streams=3)
+    rows, shares = embed_streams(ids, table, streams=3)
 
-    assert_same_bits(got, table[ids].unsqueeze(1).repeat(1, 3, 1))
+    assert_same_bits(rows, table[ids])
+    assert_same_bits(shares, torch.cat((torch.zeros(3, 3), torch.ones(1, 3))).expand(4, -1, -1))
 
 
 def test_ids_of_another_type_are_refused(device: torch.device) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import jit_kernels.host as host
-from jit_kernels.hyper_connection import mhc_head, mhc_post, mhc_pre
+from jit_kernels.hyper_connection import mhc_head, mhc_post, mhc_post_pre_norm
 from jit_kernels.indexer_logits import indexer_logits
 from jit_kernels.kv_records import decode_records, encode_records
 from jit_kernels.moe import moe
@@ -34,8 +34,13 @@ def operations(rows: int) -> dict[str, tuple[Callable[..., Tensor], list[Tensor]
     index, visible = torch.randint(0, 200, (rows, 64)), torch.randint(0, 65, (rows,))
     row = torch.zeros(rows, dtype=torch.int64)
 
-    def pre(streams: Tensor) -> Tensor:
-        parts = mhc_pre(streams, fn, base, scale, iterations=3, norm_eps=1e-6, hc_eps=1e-6)
+    def mix(y: Tensor, streams: Tensor, shares: Tensor) -> Tensor:
+        parts = mhc_post_pre_norm(
+            *(y, streams, shares, fn, base, scale, weight[0]),
+            iterations=3,
+            norm_eps=1e-6,
+            hc_eps=1e-6,
+        )
         return torch.cat([part.flatten(1) for part in parts], 1)
 
     def head(streams: Tensor) -> Tensor:
@@ -51,14 +56,14 @@ def operations(rows: int) -> dict[str, tuple[Callable[..., Tensor], list[Tensor]
         return indexer_logits(q, weights, blocks, row=at, visible=seen)
 
     x, streams = torch.randn(rows, 32), torch.randn(rows, 4, 32)
-    post, mixing = torch.rand(rows, 4), torch.rand(rows, 4, 4)
+    owed = [x, streams, torch.rand(rows, 5, 4)]
     return {
         "tile_linear": (lambda x: tile_linear(x, weight), [x]),
         "grouped": (lambda x: tile_linear_grouped(x, groups), [torch.randn(rows, 2, 16)]),
         "rms_norm": (lambda x: rms_norm(x, weight[0], eps=1e-6), [x]),
         "silu_mul": (lambda x: silu_mul(x, limit=2.0), [x]),
-        "mhc_pre": (pre, [streams]),
-        "mhc_post": (lambda *a: mhc_post(*a).flatten(1), [x, streams, post, mixing]),
+        "mhc_post_pre_norm": (mix, owed),
+        "mhc_post": (lambda *a: mhc_post(*a).flatten(1), owed),
         "mhc_head": (head, [streams]),
         "moe": (routed, [x, experts, torch.rand(rows, 2)]),
         "sparse_attention": (attend, [torch.randn(rows, 3, 32), index]),

@@ -14,10 +14,11 @@ def test_rows_are_looked_up_and_logits_are_float32() -> None:
     weight.copy_(torch.randn(9, 4))
     ids = torch.tensor([3, 3, 8])
 
-    rows = table.embed(ids)
-    logits = table.logits(rows)
+    embedded = table.embed(ids, streams=4)
+    logits = table.logits(embedded.y)
 
     assert name == "embed.weight"
-    assert_same_bits(rows, weight[ids])
+    assert_same_bits(embedded.y, weight[ids])
+    assert_same_bits(embedded.mixed(), weight[ids].unsqueeze(1).repeat(1, 4, 1))
     assert logits.dtype == torch.float32
-    assert_close(logits, rows.float() @ weight.float().T, Bounds(atol=1e-5))
+    assert_close(logits, embedded.y.float() @ weight.float().T, Bounds(atol=1e-5))

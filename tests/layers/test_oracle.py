@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from layers.deepseek_v4 import DeepseekV4
+from layers.hyper_connection import BlockResult
 from mem_cache.spec import RecordFormat
 from tests.testing.compare import Bounds, assert_close
 from tests.testing.direct import Direct, load_model
@@ -83,10 +84,10 @@ def watched(model: DeepseekV4, entering: list[Tensor]) -> Iterator[None]:
     """Note the last token's streams as they enter each layer."""
     layers: list[Any] = model._layers  # pyright: ignore[reportPrivateUsage]
 
-    def noting(layer: Any) -> Callable[..., Tensor]:
-        def call(streams: Tensor, *rest: Any) -> Tensor:
-            entering.append(streams[-1].clone())
-            return layer(streams, *rest)
+    def noting(layer: Any) -> Callable[..., BlockResult]:
+        def call(before: BlockResult, *rest: Any) -> BlockResult:
+            entering.append(before.mixed()[-1])
+            return layer(before, *rest)
 
         return call
 

@@ -20,7 +20,9 @@ def mix_in(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return a block's input [N, d], and what `mix_out` needs: [N, S] and [N, S, S].
 
-    streams  [N, S, d]   the other arguments are those of `jit_kernels.hyper_connection.mhc_pre`
+    streams  [N, S, d]
+
+    The other arguments are those of `jit_kernels.hyper_connection.mhc_post_pre_norm`.
     """
     count = streams.shape[1]
     gains = torch.cat((scale[:2], scale[2:].expand(count))).repeat_interleave(count)

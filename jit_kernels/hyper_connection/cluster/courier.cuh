@@ -1,21 +1,8 @@
 // The courier: a warp that fetches tiles, and carries what norms them between mixers and blocks.
 #pragma once
 
+#include "boxes.cuh"
 #include "mix.cuh"
-
-// Fetch a tile into a slot, and expect its gates; one thread. Streams that are all the same one are
-// told by their stride. Beyond the last token there are zeros.
-template <class Memory>
-__device__ inline void fetch_tile(const Call &call, const CUtensorMap &streams, const Part &part,
-                                  Memory &shared, int tile, int slot) {
-    expect_bytes(&shared.gated[slot], TOKENS * sizeof(float4));
-    expect_bytes(&shared.full[slot], STREAMS * Memory::STREAM);
-#pragma unroll
-    for (int stream = 0; stream < STREAMS; stream++) {
-        copy_box(shared.streams[slot] + stream * Memory::STREAM, streams, 0, part.token(tile),
-                 part.first / STRIP, call.stream_stride ? stream : 0, &shared.full[slot]);
-    }
-}
 
 // Send all blocks the squares of this block's channels of a tile. A lane adds up those of the token
 // with its own number modulo 16.
@@ -60,12 +47,12 @@ __device__ inline float factor_of(const Call &call, const Part &part, const Memo
 // Fetch tiles as slots become free, of the first of them `ready` tells; when a tile is mixed,
 // exchange its squares. The cluster need not have met before.
 template <bool NORM, class Memory, class Ready>
-__device__ inline void run_courier(const Call &call, const CUtensorMap &streams, const Part &part,
+__device__ inline void run_courier(const Call &call, const Tensors &tensors, const Part &part,
                                    Memory &shared, const Ready &ready) {
     const int lane = threadIdx.x % 32;
     const bool first = lane == 0;
     const auto fetch = [&](int tile, int slot) {
-        if (first && tile < part.tiles) fetch_tile(call, streams, part, shared, tile, slot);
+        if (first && tile < part.tiles) fetch_tile(call, tensors.streams, part, shared, tile, slot);
     };
     // Weights are there already; whatever is written follows from streams.
     take_turn();
@@ -73,6 +60,11 @@ __device__ inline void run_courier(const Call &call, const CUtensorMap &streams,
     for (int tile = 0; tile < Memory::COUNT; tile++) {
         ready(tile);
         fetch(tile, tile);
+        if constexpr (Memory::OWED) {
+            if (first && tile < min(part.tiles, OWED_TILES)) {
+                fetch_result(call, tensors.result, part, shared, tile, tile);
+            }
+        }
     }
     __syncwarp();
     await_cluster();
@@ -82,7 +74,10 @@ __device__ inline void run_courier(const Call &call, const CUtensorMap &streams,
 #pragma unroll 1
     for (int tile = 0; tile < part.tiles; tile++, turn.advance()) {
         await_phase(&shared.mixed[turn.slot], turn.phase);
-        fetch(tile + Memory::COUNT, turn.slot);
+        if (tile + Memory::COUNT < part.tiles) {
+            if constexpr (Memory::OWED) await_phase(&shared.stored[turn.slot], turn.phase);
+            fetch(tile + Memory::COUNT, turn.slot);
+        }
         if constexpr (NORM) {
             __syncwarp();
             const int slot = norming.slot;

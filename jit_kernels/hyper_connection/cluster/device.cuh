@@ -55,6 +55,24 @@ __device__ inline void copy_box(void *to, const CUtensorMap &tensor, int x, int 
         : "memory");
 }
 
+// Copy a box from shared memory to its place; the thread that asks waits for it.
+__device__ inline void store_box(const void *from, const CUtensorMap &tensor, int x, int y, int z,
+                                 int w) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(
+            &tensor),
+        "r"(x), "r"(y), "r"(z), "r"(w), "r"(shared_address(from))
+        : "memory");
+}
+
+// Wait until all boxes that this thread stores have been read.
+__device__ inline void await_boxes_read() {
+    asm volatile(
+        "cp.async.bulk.commit_group;\n"
+        "cp.async.bulk.wait_group.read 0;" ::
+            : "memory");
+}
+
 // Write into a block of the cluster without waiting; a barrier of the same block counts the bytes.
 __device__ inline void send(unsigned to, float4 value, unsigned barrier) {
     asm volatile(

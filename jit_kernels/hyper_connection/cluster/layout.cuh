@@ -4,10 +4,12 @@
 // its registers for good. A cluster goes through tiles of 16 tokens, and of a tile
 //
 //   the courier  copies the block's channels into shared memory, once
-//   multipliers  multiply them by `fn`
+//   multipliers  mix in the result that is owed to the streams, in place, but for the head; multiply
+//                them by `fn`
 //   the adder    adds up their sums; those of each token it sends to the token's owner
 //   the gater    adds up the sums of the tokens that its block owns, a few of each tile, and sends
-//                the gates to all blocks
+//                the gates to all blocks; meanwhile streams that were mixed in place are copied to
+//                memory
 //   mixers       mix what still lies in shared memory
 //   the courier  sends the squares of what is mixed to all blocks, and makes a factor of those that
 //                it has from the others
@@ -27,7 +29,7 @@ constexpr int MULTIPLIERS = 8, MIXERS = 4;
 // Warps after the mixers: the adder, the courier, the gater, the balancer.
 constexpr int COURIER = 1, GATER = 2, THREADS = 32 * (MULTIPLIERS + MIXERS + 4);
 // Registers of a thread in each warpgroup: two of multipliers, mixers, all others.
-constexpr int MULTIPLIER_REGISTERS = 192, MIXER_REGISTERS = 88, OTHER_REGISTERS = 40;
+constexpr int MULTIPLIER_REGISTERS = 192, MIXER_REGISTERS = 80, OTHER_REGISTERS = 48;
 static_assert(2 * MULTIPLIER_REGISTERS + MIXER_REGISTERS + OTHER_REGISTERS == 65536 / 128);
 // Channels of a block, and of a multiplier; those are multiplied 16 at a time.
 constexpr int SLICE = 256, PIECE = SLICE / MULTIPLIERS, STEPS = PIECE / 16;
@@ -37,9 +39,9 @@ constexpr int SLICE = 256, PIECE = SLICE / MULTIPLIERS, STEPS = PIECE / 16;
 constexpr int STRIP = 64, STRIPS = SLICE / STRIP, LINE_BYTES = STRIP * 2;
 constexpr int STRIP_BYTES = TOKENS * LINE_BYTES, STREAM_BYTES = STRIPS * STRIP_BYTES;
 constexpr int TILE_BYTES = STREAMS * STREAM_BYTES;
-// Tiles in shared memory. A tile is normed one turn after it is mixed, and the next one's mix frees
-// its streams: of squares there is one slot more.
-constexpr int SLOTS = 6, NORM_SLOTS = SLOTS + 1;
+// Numbers of a token that say how its streams, and the result that is owed to them, are mixed: a row
+// of what each gives new streams.
+constexpr int SHARES = (STREAMS + 1) * STREAMS;
 // Sums of a token: 24 rows of `fn`, the squares, and three to fill up; they are sent by fours.
 constexpr int LINES = 24, FOURS = LINES / 4, TOLD = LINES + 4;
 static_assert(FOURS % 2 == 0 && TOKENS * 2 == 32);
@@ -55,11 +57,11 @@ __device__ inline int place_of(int token, int chunk) {
 }
 
 struct Call {
-    const __nv_bfloat16 *streams;
-    long long token_stride, stream_stride;
+    bool same;  // all streams are one
+    const float *owed;  // shares by which a result is mixed into the streams
     const float *fn, *base, *scale, *weight;
     __nv_bfloat16 *mixed;
-    float *post, *mixing;
+    float *shares;
     int tokens, width, slice, ranks, iterations;
     int least, more;  // of clusters: tiles of a group; the first `more` groups have one more
     float norm_eps, hc_eps, per_number, per_channel;  // the last two are 1 / (4 width), 1 / width
@@ -70,39 +72,55 @@ struct Parts {
     float lines[MULTIPLIERS][TOKENS][LINES], squares[MULTIPLIERS][TOKENS];
 };
 
+// Tiles whose results are there: a result is free when its tile is multiplied, before the streams are.
+constexpr int OWED_TILES = 3;
+
+// Of blocks of 256 channels. COUNT tiles are there at a time. A tile is normed one turn after it is
+// mixed, and the next one's mix frees its streams: of squares there is one slot more.
+template <int EIGHTS>
 struct Shared {
-    static constexpr int COUNT = SLOTS, NORM_COUNT = NORM_SLOTS, STREAM = STREAM_BYTES;
-    // Rows of `fn` come by streams.
-    static constexpr int STAGES = STREAMS;
-    unsigned char streams[SLOTS][TILE_BYTES];
+    static constexpr bool OWED = EIGHTS > 1;
+    static constexpr int COUNT = 5, NORM_COUNT = COUNT + 1, STREAM = STREAM_BYTES;
+    // Rows of `fn` come by streams, through the last slots.
+    static constexpr int STAGES = STREAMS, STAGE = COUNT - 3;
+    unsigned char streams[COUNT][TILE_BYTES];
     // Follows the streams: no block sends squares before this one has multiplied its first tile,
     // and until then rows of `fn` may reach as far as this.
-    alignas(16) float squares[NORM_SLOTS][MAX_RANKS][TOKENS];
+    alignas(16) float squares[NORM_COUNT][MAX_RANKS][TOKENS];
+    // What is owed to the streams, and by which shares.
+    alignas(1024) unsigned char results[OWED_TILES][STREAM_BYTES];
+    float4 owed[OWED_TILES][TOKENS][STREAMS + 1];
     alignas(16) Parts parts;
     // Of the block's own tokens, the sums that each rank sent: `own * ranks + rank`.
-    float told[SLOTS][TOKENS][TOLD];
-    float4 gates[SLOTS][TOKENS];
+    float told[COUNT][TOKENS][TOLD];
+    float4 gates[COUNT][TOKENS];
     // Of each lane of the mixers, squares of one token; of each token, the factor that norms it.
     float folded[2][MIXERS][32];
     alignas(16) float factors[2][TOKENS];
     // What the balancer takes: a matrix and the number of its token.
-    float logits[2][BATCH][STREAMS * STREAMS + 1];
-    unsigned long long full[SLOTS], heard[SLOTS], gated[SLOTS], mixed[SLOTS];
-    unsigned long long normed[NORM_SLOTS], factored[2], filled[2], emptied[2];
+    float matrices[2][BATCH][STREAMS * STREAMS + 1];
+    unsigned long long full[COUNT], heard[COUNT], gated[COUNT], mixed[COUNT];
+    // Results are mixed in; streams that were so are copied.
+    unsigned long long paid[COUNT], stored[COUNT];
+    unsigned long long normed[NORM_COUNT], factored[2], filled[2], emptied[2];
     // Rows of `fn` of a stage are there, and have been taken; sums of all multipliers are there, and
     // have been added up.
     unsigned long long staged[STAGES], unstaged[STAGES], summed, added;
 };
-static_assert(sizeof(Shared) <= 227 * 1024);
+static_assert(sizeof(Shared<3>) <= 227 * 1024);
 
 // Make a block's barriers; one thread, since lanes would take turns.
 template <class Memory>
 __device__ inline void make_barriers(Memory &shared) {
     for (int i = 0; i < Memory::COUNT; i++) {
-        make_barrier(&shared.full[i], 1);
+        make_barrier(&shared.full[i], 1 + Memory::OWED);
         make_barrier(&shared.heard[i], 1);
         make_barrier(&shared.gated[i], 1);
         make_barrier(&shared.mixed[i], MIXERS);
+        if constexpr (Memory::OWED) {
+            make_barrier(&shared.paid[i], MULTIPLIERS);
+            make_barrier(&shared.stored[i], 1);
+        }
     }
     for (int i = 0; i < Memory::NORM_COUNT; i++) make_barrier(&shared.normed[i], 1);
     for (int i = 0; i < 2; i++) {

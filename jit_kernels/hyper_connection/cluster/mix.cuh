@@ -97,8 +97,8 @@ __device__ inline void load_gain(const Call &call, const Part &part, float (&gai
 
 // Mix a tile, whose streams are there when its gates are; a lane has eight channels of each token.
 // Leave squares of them to the courier, a lane those of the token with its own number modulo four.
-template <bool NORM>
-__device__ inline Mixed mix_tile(Shared &shared, int slot, int first, const Rows &rows,
+template <bool NORM, class Memory>
+__device__ inline Mixed mix_tile(Memory &shared, int slot, int first, const Rows &rows,
                                  float (&folded)[32]) {
     const int lane = threadIdx.x % 32;
     Mixed mixed;
@@ -119,13 +119,13 @@ __device__ inline Mixed mix_tile(Shared &shared, int slot, int first, const Rows
 
 // Mix tiles when their gates are there, and tell the courier. A tile is normed after the next one
 // is mixed, when the squares of all blocks have had the time to arrive.
-template <bool NORM>
-__device__ inline void run_mixer(const Call &call, const Part &part, Shared &shared, int nth) {
+template <bool NORM, class Memory>
+__device__ inline void run_mixer(const Call &call, const Part &part, Memory &shared, int nth) {
     const int lane = threadIdx.x % 32, first = nth * EACH;
     float gain[8];
     if constexpr (NORM) load_gain(call, part, gain);
     Mixed before = {};
-    Turn<SLOTS> turn;
+    Turn<Memory::COUNT> turn;
     Turn<2> mixing, norming;
 #pragma unroll 1
     for (int tile = 0; tile < part.tiles + NORM; tile++) {

@@ -9,10 +9,11 @@ namespace {
 // Make barriers, and ask for rows of `fn`: before streams, or they come behind these. The courier does
 // not wait for the cluster: what is fetched first is the block's own.
 template <class Rows, class Memory>
-__device__ inline void begin(const Call &call, const CUtensorMap &streams, const Part &part,
+__device__ inline void begin(const Call &call, const Tensors &tensors, const Part &part,
                              Memory &shared, int warp) {
     if (threadIdx.x == 0) {
-        ask_for(streams);
+        ask_for(tensors.streams);
+        if (Memory::OWED) ask_for(tensors.result);
         make_barriers(shared);
         expect_rows<Rows>(shared);
     }
@@ -22,31 +23,32 @@ __device__ inline void begin(const Call &call, const CUtensorMap &streams, const
     if (warp != MULTIPLIERS + MIXERS + COURIER) await_cluster();
 }
 
-// Mix streams of 256 channels a block.
+// Mix streams of 256 channels a block, after a result is mixed into them; or the head's, to which
+// nothing is owed.
 //
-// EIGHTS  lines of `fn` by eight: 3 with gates and matrix, 1 for the head
-template <int EIGHTS, bool NORM>
+// EIGHTS  lines of `fn` by eight: 3 with gates and matrix, whose input is normed, 1 for the head
+template <int EIGHTS>
 __global__ void __launch_bounds__(THREADS, 1)
-    mix_staged(const __grid_constant__ Call call, const __grid_constant__ CUtensorMap streams) {
+    mix_staged(const __grid_constant__ Call call, const __grid_constant__ Tensors tensors) {
     extern __shared__ __align__(1024) unsigned char memory[];
-    Shared &shared = *reinterpret_cast<Shared *>(memory);
+    auto &shared = *reinterpret_cast<Shared<EIGHTS> *>(memory);
     const Part part(call);
     const int warp = warp_number(), mixer = warp - MULTIPLIERS, other = mixer - MIXERS;
-    begin<ByStreams<EIGHTS>>(call, streams, part, shared, warp);
+    begin<ByStreams<EIGHTS>>(call, tensors, part, shared, warp);
     if (mixer < 0) {
         take_registers<MULTIPLIER_REGISTERS>();
-        run_staged_multiplier<EIGHTS>(call, part, shared, warp);
+        run_staged_multiplier(call, part, shared, warp);
     } else if (other < 0) {
         give_registers<MIXER_REGISTERS>();
-        run_mixer<NORM>(call, part, shared, mixer);
+        run_mixer<(EIGHTS > 1)>(call, part, shared, mixer);
     } else {
         give_registers<OTHER_REGISTERS>();
         if (other < COURIER) {
             run_adder(part, shared);
         } else if (other == COURIER) {
-            run_staged_courier<NORM>(call, streams, part, shared);
+            run_staged_courier(call, tensors, part, shared);
         } else if (other == GATER) {
-            run_gater<EIGHTS == 1>(call, part, shared);
+            run_gater<EIGHTS == 1>(call, tensors, part, shared);
         } else if (EIGHTS > 1) {
             run_balancer(call, part, shared);
         }
@@ -56,29 +58,29 @@ __global__ void __launch_bounds__(THREADS, 1)
     meet_cluster();
 }
 
-// The same for 448 channels of a block.
-template <int EIGHTS, bool NORM>
+// Mix streams of 448 channels a block, to which nothing is owed.
+template <int EIGHTS>
 __global__ void __launch_bounds__(THREADS, 1)
-    mix_wide(const __grid_constant__ Call call, const __grid_constant__ CUtensorMap streams) {
+    mix_wide(const __grid_constant__ Call call, const __grid_constant__ Tensors tensors) {
     extern __shared__ __align__(1024) unsigned char memory[];
     auto &shared = *reinterpret_cast<WideShared<EIGHTS> *>(memory);
     const Part part(call);
     const int warp = warp_number(), mixer = warp - MULTIPLIERS, other = mixer - MIXERS;
-    begin<ByEights<EIGHTS>>(call, streams, part, shared, warp);
+    begin<ByEights<EIGHTS>>(call, tensors, part, shared, warp);
     if (mixer < 0) {
         take_registers<WIDE_MULTIPLIER_REGISTERS<EIGHTS>>();
         run_wide_multiplier(call, part, shared, warp);
     } else if (other < 0) {
         give_registers<WIDE_MIXER_REGISTERS>();
-        run_wide_mixer<NORM>(call, part, shared, mixer);
+        run_wide_mixer<(EIGHTS > 1)>(call, part, shared, mixer);
     } else {
         give_registers<WIDE_OTHER_REGISTERS<EIGHTS>>();
         if (other < COURIER) {
             run_adder(part, shared);
         } else if (other == COURIER) {
-            run_wide_courier<NORM>(call, streams, part, shared);
+            run_wide_courier(call, tensors, part, shared);
         } else if (other == GATER) {
-            run_gater<EIGHTS == 1>(call, part, shared);
+            run_gater<EIGHTS == 1>(call, tensors, part, shared);
         } else if (EIGHTS > 1) {
             run_balancer(call, part, shared);
         }
@@ -87,18 +89,15 @@ __global__ void __launch_bounds__(THREADS, 1)
     meet_cluster();
 }
 
-using Kernel = void (*)(Call, CUtensorMap);
+using Kernel = void (*)(Call, Tensors);
 struct Choice {
     Kernel kernel;
     int bytes;  // of shared memory
 };
-constexpr int BYTES = sizeof(Shared), WIDE_BYTES = sizeof(WideShared<3>);
-// Of the head, of streams without norm, with norm; then those of 448 channels a block.
-constexpr Choice KERNELS[] = {
-    {mix_staged<1, false>, BYTES},    {mix_staged<3, false>, BYTES},
-    {mix_staged<3, true>, BYTES},     {mix_wide<1, false>, sizeof(WideShared<1>)},
-    {mix_wide<3, false>, WIDE_BYTES}, {mix_wide<3, true>, WIDE_BYTES}};
-constexpr int WIDER = 3;
+constexpr Choice KERNELS[] = {{mix_staged<1>, sizeof(Shared<1>)},
+                              {mix_staged<3>, sizeof(Shared<3>)},
+                              {mix_wide<1>, sizeof(WideShared<1>)},
+                              {mix_wide<3>, sizeof(WideShared<3>)}};
 
 struct Launch {
     cudaLaunchConfig_t config = {};
@@ -131,21 +130,24 @@ cudaError_t count_groups(const Choice &choice, int ranks, int *groups) {
     return cudaOccupancyMaxActiveClusters(groups, choice.kernel, &launch.config);
 }
 
-// Describe streams, of which a copy takes one of a tile: strips of 128 bytes.
-cudaError_t describe(CUtensorMap &streams, const Call &call) {
+// Describe channels of tokens, of which a copy takes a block's of a tile: strips of 128 bytes.
+//
+// streams  how many there are and a copy takes; with a stride of 0 there is one
+cudaError_t describe(CUtensorMap &tensor, const void *first, long long token_stride,
+                     long long stream_stride, unsigned streams, const Call &call) {
     static const Describe function = find_describe();
     if (function == nullptr) return cudaErrorNotSupported;
-    const bool same = call.stream_stride == 0;
+    const bool one = stream_stride == 0;
     const cuuint64_t size[4] = {STRIP, (cuuint64_t)call.tokens, (cuuint64_t)call.width / STRIP,
-                                same ? 1u : STREAMS};
-    const cuuint64_t stride[3] = {call.tokens > 1 ? (cuuint64_t)call.token_stride * 2 : LINE_BYTES,
-                                  LINE_BYTES,
-                                  same ? LINE_BYTES : (cuuint64_t)call.stream_stride * 2};
-    const cuuint32_t box[4] = {STRIP, TOKENS, (cuuint32_t)call.slice / STRIP, 1};
+                                one ? 1u : streams};
+    const cuuint64_t stride[3] = {call.tokens > 1 ? (cuuint64_t)token_stride * 2 : LINE_BYTES,
+                                  LINE_BYTES, one ? LINE_BYTES : (cuuint64_t)stream_stride * 2};
+    const cuuint32_t box[4] = {STRIP, TOKENS, (cuuint32_t)call.slice / STRIP,
+                               one ? 1u : streams};
     const cuuint32_t step[4] = {1, 1, 1, 1};
     const CUresult result = function(
-        &streams, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<__nv_bfloat16 *>(call.streams),
-        size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        &tensor, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void *>(first), size, stride, box,
+        step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
@@ -173,24 +175,32 @@ int mix_in_clusters_groups(int ranks) {
 }
 
 // Mix streams by `groups` clusters of `ranks` blocks, `slice` channels each; `ranks` is a power of
-// two up to 16, `slice` 256 or 448, of which all channels are whole slices. Without `mixing` the
-// head's four rows of `fn` alone are used; without `weight` there is no norm. Returns a
-// cudaError_t.
+// two up to 16, `slice` 256 or 448, of which all channels are whole slices. Without `shares` the
+// head's four rows of `fn` alone are used; else what is mixed is normed by `weight`. With these and a
+// slice of 256, `result`, which is contiguous, is first mixed into the streams, as `owed` says, and
+// `after` takes them. Returns a cudaError_t.
 int mix_in_clusters_call(const void *streams, long long token_stride, long long stream_stride,
-                         const float *fn, const float *base, const float *scale,
-                         const float *weight, void *mixed, float *post, float *mixing, int tokens,
-                         int width, int slice, int ranks, int groups, int iterations,
-                         float norm_eps, float hc_eps, void *where) {
+                         const void *result, const float *owed, void *after, const float *fn,
+                         const float *base, const float *scale, const float *weight, void *mixed,
+                         float *shares, int tokens, int width, int slice, int ranks, int groups,
+                         int iterations, float norm_eps, float hc_eps, void *where) {
     const int tiles = (tokens + TOKENS - 1) / TOKENS;
-    const Call call = {static_cast<const __nv_bfloat16 *>(streams), token_stride, stream_stride,
-                       fn, base, scale, weight, static_cast<__nv_bfloat16 *>(mixed), post, mixing,
-                       tokens, width, slice, ranks, iterations, tiles / groups,
-                       tiles % groups, norm_eps, hc_eps, 1.0f / (STREAMS * width), 1.0f / width};
-    const Choice &choice = KERNELS[(slice > SLICE ? WIDER : 0) + (!mixing ? 0 : weight ? 2 : 1)];
+    const Call call = {stream_stride == 0, owed, fn, base, scale, weight,
+                       static_cast<__nv_bfloat16 *>(mixed), shares, tokens, width, slice, ranks,
+                       iterations, tiles / groups, tiles % groups, norm_eps, hc_eps,
+                       1.0f / (STREAMS * width), 1.0f / width};
+    const Choice &choice = KERNELS[(slice > SLICE ? 2 : 0) + (shares ? 1 : 0)];
     const Launch launch(ranks, groups, choice.bytes, static_cast<cudaStream_t>(where));
-    CUtensorMap tensor = {};
-    const cudaError_t error = describe(tensor, call);
+    Tensors tensors = {};
+    cudaError_t error =
+        describe(tensors.streams, streams, token_stride, stream_stride, STREAMS, call);
+    if (error == cudaSuccess && result) {
+        error = describe(tensors.result, result, width, 0, 1, call);
+        if (error == cudaSuccess) {
+            error = describe(tensors.after, after, STREAMS * width, width, STREAMS, call);
+        }
+    }
     if (error != cudaSuccess) return error;
-    return cudaLaunchKernelEx(&launch.config, choice.kernel, call, tensor);
+    return cudaLaunchKernelEx(&launch.config, choice.kernel, call, tensors);
 }
 }

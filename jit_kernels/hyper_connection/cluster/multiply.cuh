@@ -98,6 +98,16 @@ __device__ inline void write_parts(Parts &parts, const float (&sums)[EIGHTS][4],
     }
 }
 
+// Leave a multiplier's sums of a tile to the adder when it has added up those of the tile before.
+template <int EIGHTS, class Memory>
+__device__ inline void leave_sums(Memory &shared, unsigned phase, const float (&lines)[EIGHTS][4],
+                                  const float (&squares)[2]) {
+    await_phase(&shared.added, phase ^ 1);
+    write_parts(shared.parts, lines, squares);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) arrive(&shared.summed);
+}
+
 // Two lanes of an adder have a token, every other four of its lines each: so they read without
 // conflict. The squares are the first one's last four.
 struct AdderLane {

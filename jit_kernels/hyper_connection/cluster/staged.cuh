@@ -4,26 +4,26 @@
 
 #include <cstddef>
 
+#include "owed.cuh"
 #include "staging.cuh"
-
-// The first slot that rows of `fn` come through.
-constexpr int STAGE = 3;
 
 template <int EIGHTS>
 struct ByStreams {
     static constexpr int CHANNELS = SLICE, STAGES = STREAMS, COUNT = ROWS<EIGHTS>;
 
     static __device__ int row_of_fn(int stream, int line) { return line * STREAMS + stream; }
-    static __device__ float *begin(Shared &shared) {
-        return reinterpret_cast<float *>(shared.streams[STAGE]);
+    static __device__ float *begin(Shared<EIGHTS> &shared) {
+        return reinterpret_cast<float *>(shared.streams[Shared<EIGHTS>::STAGE]);
     }
 };
-static_assert(offsetof(Shared, squares) == SLOTS * TILE_BYTES);
-static_assert(STAGED_BYTES<ByStreams<3>> <= (SLOTS - STAGE) * TILE_BYTES + sizeof(Shared::squares));
+
+static_assert(offsetof(Shared<3>, squares) == sizeof(Shared<3>::streams));
+static_assert(STAGED_BYTES<ByStreams<3>> <=
+              (Shared<3>::COUNT - Shared<3>::STAGE) * TILE_BYTES + sizeof(Shared<3>::squares));
 
 // Take a multiplier's rows of a stream from where they are staged.
 template <int EIGHTS>
-__device__ __forceinline__ void take_rows(Shared &shared, int stream, Weights<EIGHTS> &weights) {
+__device__ __forceinline__ void take_rows(Shared<EIGHTS> &shared, int stream, Weights<EIGHTS> &weights) {
     constexpr int WORDS = STEPS * 2;
     const int lane = threadIdx.x % 32, channel = threadIdx.x / 32 * PIECE + lane % 4 * 2;
     await_phase(&shared.staged[stream], 0);
@@ -40,52 +40,55 @@ __device__ __forceinline__ void take_rows(Shared &shared, int stream, Weights<EI
     leave_stage(shared, stream);
 }
 
-// What a multiplier adds up of a tile.
-template <int EIGHTS>
-struct Sums {
-    float lines[CHAINS][EIGHTS][4] = {}, squares[2] = {};
-
-    __device__ void multiply(const Weights<EIGHTS> &weights, const unsigned char *streams) {
-        multiply_streams(weights, streams, lines, squares);
-    }
-
-    // Leave them to the adder when it has added up the tile before.
-    __device__ void leave(Shared &shared, unsigned phase) {
-#pragma unroll
-        for (int i = 0; i < EIGHTS * 4; i++) lines[0][i / 4][i % 4] += lines[1][i / 4][i % 4];
-        await_phase(&shared.added, phase ^ 1);
-        write_parts(shared.parts, lines[0], squares);
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) arrive(&shared.summed);
-    }
-};
-
 // Take the rows of `fn`, then multiply tiles.
 template <int EIGHTS>
-__device__ inline void run_staged_multiplier(const Call &call, const Part &part, Shared &shared,
-                                             int nth) {
+__device__ inline void run_staged_multiplier(const Call &call, const Part &part,
+                                             Shared<EIGHTS> &shared, int nth) {
     // Always so; where the compiler knows it, it runs out of registers.
     const bool works = nth * PIECE < call.slice;
     Weights<EIGHTS> weights;
 #pragma unroll
     for (int stream = 0; stream < STREAMS; stream++) take_rows(shared, stream, weights);
-    Turn<SLOTS> turn;
+    Turn<Shared<EIGHTS>::COUNT> turn;
+    Turn<OWED_TILES> owed;
     Turn<1> parts;
 #pragma unroll 1
-    for (int tile = 0; tile < part.tiles; tile++, turn.advance(), parts.advance()) {
-        Sums<EIGHTS> sums;
+    for (int tile = 0; tile < part.tiles; tile++) {
+        float sums[CHAINS][EIGHTS][4] = {}, squares[2] = {};
+        unsigned char *const streams = shared.streams[turn.slot];
         await_phase(&shared.full[turn.slot], turn.phase);
-        if (works) sums.multiply(weights, shared.streams[turn.slot]);
-        sums.leave(shared, parts.phase);
+        if (works) {
+            if constexpr (Shared<EIGHTS>::OWED) {
+                multiply_owed(weights, streams, shared.results[owed.slot], shared.owed[owed.slot],
+                              sums, squares);
+                // The gater has what was mixed copied.
+                show_to_copies();
+                __syncwarp();
+                if (threadIdx.x % 32 == 0) arrive(&shared.paid[turn.slot]);
+            } else {
+                multiply_streams(weights, streams, sums, squares);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < EIGHTS * 4; i++) sums[0][i / 4][i % 4] += sums[1][i / 4][i % 4];
+        leave_sums(shared, parts.phase, sums[0], squares);
+        turn.advance();
+        owed.advance();
+        parts.advance();
     }
 }
 
 // Fetch tiles; into slots that `fn` comes through when multipliers have taken it from there.
-template <bool NORM>
-__device__ inline void run_staged_courier(const Call &call, const CUtensorMap &streams,
-                                          const Part &part, Shared &shared) {
-    run_courier<NORM>(call, streams, part, shared, [&](int slot) {
-        if (slot != STAGE) return;
-        for (auto &unstaged : shared.unstaged) await_phase(&unstaged, 0);
+template <int EIGHTS>
+__device__ inline void run_staged_courier(const Call &call, const Tensors &tensors,
+                                          const Part &part, Shared<EIGHTS> &shared) {
+    constexpr int BYTES = STAGED_BYTES<ByStreams<EIGHTS>> / STREAMS;
+    int stage = 0;
+    run_courier<(EIGHTS > 1)>(call, tensors, part, shared, [&](int slot) {
+        // Stages that begin before this slot ends.
+        for (; stage < STREAMS && stage * BYTES < (slot + 1 - Shared<EIGHTS>::STAGE) * TILE_BYTES;
+             stage++) {
+            await_phase(&shared.unstaged[stage], 0);
+        }
     });
 }

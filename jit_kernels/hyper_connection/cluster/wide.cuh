@@ -26,6 +26,7 @@ template <int EIGHTS>
 struct WideShared {
     // A slot is filled anew as soon as its tile is mixed: squares of that next tile may come before
     // this one is normed.
+    static constexpr bool OWED = false;
     static constexpr int COUNT = 3, NORM_COUNT = COUNT + 1;
     static constexpr int STREAM = WIDE_STREAM, STAGES = EIGHTS;
     unsigned char streams[COUNT][STREAMS * STREAM];
@@ -38,7 +39,7 @@ struct WideShared {
     float squares[NORM_COUNT][MAX_RANKS][TOKENS];
     float folded[2][MIXERS][32];
     alignas(16) float factors[2][TOKENS];
-    float logits[2][BATCH][STREAMS * STREAMS + 1];
+    float matrices[2][BATCH][STREAMS * STREAMS + 1];
     unsigned long long full[COUNT], heard[COUNT], gated[COUNT], mixed[COUNT];
     unsigned long long normed[NORM_COUNT], factored[2], filled[2], emptied[2];
     unsigned long long staged[STAGES], unstaged[STAGES], summed, added;
@@ -136,10 +137,7 @@ __device__ inline void run_wide_multiplier(const Call &call, const Part &part,
             weights.multiply_step(step, x, sums);
             add_squares(squares, x);
         }
-        await_phase(&shared.added, parts.phase ^ 1);
-        write_parts(shared.parts, sums, squares);
-        __syncwarp();
-        if (lane == 0) arrive(&shared.summed);
+        leave_sums(shared, parts.phase, sums, squares);
     }
 }
 
@@ -247,10 +245,10 @@ __device__ inline void run_wide_mixer(const Call &call, const Part &part,
 }
 
 // Fetch tiles, each into a slot that multipliers have taken `fn` from.
-template <bool NORM, int EIGHTS>
-__device__ inline void run_wide_courier(const Call &call, const CUtensorMap &streams,
+template <int EIGHTS>
+__device__ inline void run_wide_courier(const Call &call, const Tensors &tensors,
                                         const Part &part, WideShared<EIGHTS> &shared) {
-    run_courier<NORM>(call, streams, part, shared, [&](int slot) {
+    run_courier<(EIGHTS > 1)>(call, tensors, part, shared, [&](int slot) {
         if (slot < EIGHTS) await_phase(&shared.unstaged[slot], 0);
     });
 }

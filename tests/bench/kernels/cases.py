@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from jit_kernels.expert_blocks import expert_blocks
-from jit_kernels.hyper_connection import mhc_head, mhc_post, mhc_pre, mhc_pre_norm
+from jit_kernels.hyper_connection import mhc_head, mhc_post, mhc_post_pre_norm
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.q_norm_rope import q_norm_rope
 from jit_kernels.quant_fp8 import norm_quant, quantise_rows, silu_mul_quant
@@ -75,8 +75,7 @@ def _streams(tokens: int) -> Iterator[tuple[str, str, int, Prepare]]:
     for width in (4096, 7168):
         stream, small, fn = 2 * tokens * width, tokens * 20 * 4, 4 * 24 * 4 * width
         moved = {
-            "mhc_pre": 5 * stream + fn + small,
-            "mhc_pre_norm": 5 * stream + fn + small,
+            "mhc_post_pre_norm": 10 * stream + fn + 2 * small,
             "mhc_head": 5 * stream + fn // 6,
             "mhc_post": 9 * stream + small,
         }
@@ -84,30 +83,29 @@ def _streams(tokens: int) -> Iterator[tuple[str, str, int, Prepare]]:
             yield op, f"d={width}", size, prepare
 
 
-def _mixes(tokens: int, width: int) -> tuple[Prepare, Prepare, Prepare, Prepare]:
+def _mixes(tokens: int, width: int) -> tuple[Prepare, Prepare, Prepare]:
     def inputs(rows: int = 24) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         x = torch.randn(tokens, 4, width, dtype=torch.bfloat16)
         fn = torch.randn(rows, 4 * width) * 0.01
         return x, fn, torch.randn(rows), torch.randn(3 if rows == 24 else 1)
 
-    def pre() -> Callable[[], Any]:
-        mine = inputs()
-        return lambda: mhc_pre(*mine, iterations=20, **EPS)
+    def owed() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        y, x = torch.randn(tokens, width, dtype=torch.bfloat16), inputs()[0]
+        return y, x, torch.rand(tokens, 5, 4) / 4
 
-    def pre_norm() -> Callable[[], Any]:
-        mine, gain = inputs(), torch.randn(width)
-        return lambda: mhc_pre_norm(*mine, gain, iterations=20, **EPS)
+    def post_pre_norm() -> Callable[[], Any]:
+        mine, weights, gain = owed(), inputs()[1:], torch.randn(width)
+        return lambda: mhc_post_pre_norm(*mine, *weights, gain, iterations=20, **EPS)
 
     def head() -> Callable[[], Any]:
         mine = inputs(rows=4)
         return lambda: mhc_head(*mine, **EPS)
 
     def post() -> Callable[[], Any]:
-        x, y = inputs()[0], torch.randn(tokens, width, dtype=torch.bfloat16)
-        gates, mixing = torch.rand(tokens, 4), torch.rand(tokens, 4, 4)
-        return lambda: mhc_post(y, x, gates, mixing)
+        mine = owed()
+        return lambda: mhc_post(*mine)
 
-    return pre, pre_norm, head, post
+    return post_pre_norm, head, post
 
 
 def _rows(tokens: int) -> Iterator[tuple[str, str, int, Prepare]]:

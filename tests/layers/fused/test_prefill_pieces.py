@@ -12,6 +12,7 @@ from layers.config import load_config
 from layers.fused.network import FusedLayer, FusedV4
 from layers.fused.prefill_pieces import PrefillPieces, announced
 from layers.fused.step import FusedStep
+from layers.hyper_connection import BlockResult
 from layers.weights import load_weights
 from runtime.executor.decode_graphs import CudaCapture
 from tests.testing.direct import Direct
@@ -47,13 +48,13 @@ def prefilled(made: FusedV4, chunks: tuple[int, ...]) -> Tensor:
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the number of tokens of every step that is run in pieces from here on."""
-    whole, seen = PrefillPieces.streams, list[int]()
+    whole, seen = PrefillPieces.run, list[int]()
 
-    def noted(self: PrefillPieces, step: FusedStep, layers: Iterable[FusedLayer]) -> Tensor:
+    def noted(self: PrefillPieces, step: FusedStep, layers: Iterable[FusedLayer]) -> BlockResult:
         seen.append(step.input_ids.shape[0])
         return whole(self, step, layers)
 
-    monkeypatch.setattr(PrefillPieces, "streams", noted)
+    monkeypatch.setattr(PrefillPieces, "run", noted)
     return seen
 
 
@@ -134,5 +135,6 @@ def test_what_pads_a_step_is_alike(stand_in: Path, device: torch.device) -> None
 
     room = made._pieces._room  # type: ignore[union-attr]  # pyright: ignore
     assert bool((room.ids[3:] == 0).all())
-    assert bool(room.streams.isfinite().all())
-    assert_alike(room.streams[3:].float(), room.streams[3:4].float().expand(21, -1, -1))
+    streams = room.result.mixed()
+    assert bool(streams.isfinite().all())
+    assert_alike(streams[3:].float(), streams[3:4].float().expand(21, -1, -1))
