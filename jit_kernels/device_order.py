@@ -3,6 +3,12 @@
 A launch with `**early()` is prepared, and its programs may be there, while the kernel before it
 still runs. It names `EARLY` among the kernel's constants, and a kernel that has it begins with
 `await_kernels(EARLY)`: nothing that another kernel writes is read, and nothing written, before.
+
+    launch     1  ###############|
+               2         . . wait|##########|           . prepared, weights on their way
+               3                 | . .  wait|######     prepared when all of 2 have waited for 1
+
+So what launch 1 wrote is settled when launch 3 begins, whatever 2 still does.
 """
 
 import functools
