@@ -46,10 +46,10 @@ class Layer:
 
         before  what the layer before made, or embeddings
         """
-        x, *rest = self._attention_mix.pre_norm(before, self._attention_norm)
-        attended = BlockResult(self._attention(x, plan, pools), *rest)
-        x, *rest = self._experts_mix.pre_norm(attended, self._experts_norm)
-        return BlockResult(self._experts(x, plan.input_ids), *rest)
+        x, streams, shares = self._attention_mix.pre_norm(before, self._attention_norm)
+        attended = BlockResult(self._attention(x, plan, pools), streams, shares)
+        x, streams, shares = self._experts_mix.pre_norm(attended, self._experts_norm)
+        return BlockResult(self._experts(x, plan.input_ids), streams, shares)
 
     def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
         """Yield the weights under their names in files."""

@@ -1,7 +1,6 @@
 """mHC: the streams a layer keeps, mixed into each block and back."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,25 +12,35 @@ from layers.norm import RmsNorm
 __all__ = ["BlockResult", "HyperConnection", "HyperHead"]
 
 
-class BlockResult(NamedTuple):
+class BlockResult:
     """What a block made of its input, not yet mixed back into the streams.
 
-    y        [T, d]
-    streams  [T, N, d]   as before the block
-    shares   [T, N + 1, N] float32   how much of what is in each new stream
+    It is mixed once, and gives its tensors away then: those of many tokens are large, and callers
+    may still name the result while the next block runs.
     """
 
-    y: Tensor
-    streams: Tensor
-    shares: Tensor
+    def __init__(self, y: Tensor, streams: Tensor, shares: Tensor) -> None:
+        """Take what is mixed.
+
+        y        [T, d]
+        streams  [T, N, d]   as before the block
+        shares   [T, N + 1, N] float32   how much of what is in each new stream
+        """
+        self._parts: tuple[Tensor, Tensor, Tensor] | None = (y, streams, shares)
+
+    def take(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return y, streams and shares; they are the caller's alone."""
+        parts, self._parts = self._parts, None
+        assert parts is not None, "a block's result is mixed once"
+        return parts
 
     def of(self, tokens: Tensor) -> "BlockResult":
-        """Return what there is of some tokens, [k] int64."""
-        return BlockResult(*(part.index_select(0, tokens) for part in self))
+        """Take it, and return what there is of some tokens, [k] int64."""
+        return BlockResult(*(part.index_select(0, tokens) for part in self.take()))
 
     def mixed(self) -> Tensor:
-        """Return the new streams, [T, N, d]."""
-        return mhc_post(self.y, self.streams, self.shares)
+        """Take it, and return the new streams, [T, N, d]."""
+        return mhc_post(*self.take())
 
 
 class HyperConnection:
@@ -50,11 +59,11 @@ class HyperConnection:
     def pre_norm(self, before: BlockResult, norm: RmsNorm) -> tuple[Tensor, Tensor, Tensor]:
         """Return the block's input [T, d], normed, and the streams and shares of its result.
 
-        before  what the block before made; the norm's epsilon is the model's
+        before  what the block before made, which is taken; the norm's epsilon is the model's
         """
         config = self._config
         streams, x, shares = mhc_post_pre_norm(
-            *before,
+            *before.take(),
             self._fn,
             self._base,
             self._scale,

@@ -87,9 +87,7 @@ class FusedLayer:
 
         before  what the layer before made, or embeddings
         """
-        x, *rest = self._attention_mix.pre_norm(before, self._attention_norm)
-        self._side.join()
-        return self._routed(BlockResult(self._attention(x, step), *rest), step)
+        return self._routed(self._attended(before, step), step)
 
     @property
     def ratio(self) -> int:
@@ -120,10 +118,16 @@ class FusedLayer:
         y = self._attention.finish(out, tokens)
         return self._routed(BlockResult(y, streams, shares), tokens)
 
+    def _attended(self, before: BlockResult, step: FusedStep) -> BlockResult:
+        """Return what attention makes of what the layer before made."""
+        x, streams, shares = self._attention_mix.pre_norm(before, self._attention_norm)
+        self._side.join()
+        return BlockResult(self._attention(x, step), streams, shares)
+
     def _routed(self, attended: BlockResult, tokens: TokenInputs) -> BlockResult:
         """Return what the experts make of what attention made."""
-        x, *rest = self._experts_mix.pre_norm(attended, self._experts_norm)
-        return BlockResult(self._experts(x, tokens.input_ids), *rest)
+        x, streams, shares = self._experts_mix.pre_norm(attended, self._experts_norm)
+        return BlockResult(self._experts(x, tokens.input_ids), streams, shares)
 
     def products(self) -> Iterator[Product]:
         """Yield what the layer multiplies by."""

@@ -78,14 +78,18 @@ class _Room:
 
     ids        [M] int64
     turns      compressed or not -> [M, 2, R] float32
-    result     streams and shares of what attention gives; at the end, what the last layer made
+    streams    [M, N, d]   owed what attention gives
+    shares     [M, N + 1, N] float32   of that
+    y          [M, d]   what the last layer made
     projected  ratio -> what attention takes
     out        [M, H, 512]   what attention gave
     """
 
     ids: Tensor
     turns: dict[bool, Tensor]
-    result: BlockResult
+    streams: Tensor
+    shares: Tensor
+    y: Tensor
     projected: dict[int, tuple[Tensor, ...]]
     out: Tensor
 
@@ -101,7 +105,9 @@ class _Room:
         return _Room(
             self.ids[:count],
             {kind: turn[:count] for kind, turn in self.turns.items()},
-            BlockResult(*(part[:count] for part in self.result)),
+            self.streams[:count],
+            self.shares[:count],
+            self.y[:count],
             {
                 ratio: tuple(part[:count] for part in parts)
                 for ratio, parts in self.projected.items()
@@ -174,25 +180,24 @@ class PrefillPieces:
             piece.replay()
             room.out.copy_(layer.attend(room.projected[layer.ratio], step))
         last.replay()
-        return room.result
+        return BlockResult(room.y, room.streams, room.shares)
 
     def _run(self, room: _Room, index: int) -> Tensor:
         """Launch what lies between the attention of the layer before `index` and its own."""
-        y, streams, shares = room.result
         if index:
-            before = self._layers[index - 1].after(room.out, streams, shares, room)
+            before = self._layers[index - 1].after(room.out, room.streams, room.shares, room)
         else:
             before = self._embed(room.ids)
         if index < len(self._layers):
             layer = self._layers[index]
-            rest, projected = layer.before(before, room)
+            (streams, shares), projected = layer.before(before, room)
             for place, part in zip(room.projected[layer.ratio], projected, strict=True):
                 place.copy_(part)
-            before = BlockResult(y, *rest)
-        for place, part in zip(room.result, before, strict=True):
-            if place is not part:
-                place.copy_(part)
-        return y
+        else:
+            y, streams, shares = before.take()
+            room.y.copy_(y)
+        room.shares.copy_(shares)
+        return room.streams.copy_(streams)
 
     def _made(self, most: int, rotated: int, device: torch.device) -> _Room:
         """Return zeros in the shapes of what layers make of `most` tokens."""
@@ -201,10 +206,10 @@ class PrefillPieces:
             layer.ratio > 0: torch.zeros((most, 2, rotated), dtype=torch.float32, device=device)
             for layer in self._layers
         }
-        embedded = self._embed(ids)
-        room = _Room(ids, turns, BlockResult(*map(_zeros, embedded)), {}, ids)
+        y, streams, shares = map(_zeros, self._embed(ids).take())
+        room = _Room(ids, turns, streams, shares, y, {}, ids)
         for layer in {layer.ratio: layer for layer in self._layers}.values():
-            _, projected = layer.before(embedded, room)
+            _, projected = layer.before(self._embed(ids), room)
             room.projected[layer.ratio] = tuple(map(_zeros, projected))
         ((q, *_), *_) = room.projected.values()
         return replace(room, out=torch.zeros_like(q))

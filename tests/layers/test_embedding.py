@@ -3,6 +3,7 @@
 import torch
 
 from layers.embedding import VocabTable
+from layers.hyper_connection import BlockResult
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
 
 CPU = torch.device("cpu")
@@ -14,11 +15,12 @@ def test_rows_are_looked_up_and_logits_are_float32() -> None:
     weight.copy_(torch.randn(9, 4))
     ids = torch.tensor([3, 3, 8])
 
-    embedded = table.embed(ids, streams=4)
-    logits = table.logits(embedded.y)
+    rows, streams, shares = table.embed(ids, streams=4).take()
+    logits = table.logits(rows)
 
     assert name == "embed.weight"
-    assert_same_bits(embedded.y, weight[ids])
-    assert_same_bits(embedded.mixed(), weight[ids].unsqueeze(1).repeat(1, 4, 1))
+    assert_same_bits(rows, weight[ids])
+    begun = BlockResult(rows, streams, shares).mixed()
+    assert_same_bits(begun, weight[ids].unsqueeze(1).repeat(1, 4, 1))
     assert logits.dtype == torch.float32
-    assert_close(logits, embedded.y.float() @ weight.float().T, Bounds(atol=1e-5))
+    assert_close(logits, rows.float() @ weight.float().T, Bounds(atol=1e-5))

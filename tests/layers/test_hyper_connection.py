@@ -1,5 +1,8 @@
 """Hyper-connection layers."""
 
+import weakref
+
+import pytest
 import torch
 
 from jit_kernels.hyper_connection import mhc_head, mhc_post, mhc_post_pre_norm
@@ -12,9 +15,9 @@ CPU = torch.device("cpu")
 WIDTH = CONFIG.hidden_size
 
 
-def result(tokens: int) -> BlockResult:
+def parts(tokens: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     shares = torch.rand(tokens, 5, 4)
-    return BlockResult(torch.randn(tokens, WIDTH), torch.randn(tokens, 4, WIDTH), shares)
+    return torch.randn(tokens, WIDTH), torch.randn(tokens, 4, WIDTH), shares
 
 
 def test_the_connection_runs_its_weights_with_the_constants_of_the_config() -> None:
@@ -23,9 +26,9 @@ def test_the_connection_runs_its_weights_with_the_constants_of_the_config() -> N
     named = dict(connection.named_weights("layers.1."))
     for weight in (*named.values(), norm.weight):
         weight.normal_()
-    before = result(3)
+    before = parts(3)
 
-    x, streams, shares = connection.pre_norm(before, norm)
+    x, streams, shares = connection.pre_norm(BlockResult(*before), norm)
 
     fn, base, scale = (named[f"layers.1.hc_attn_{part}"] for part in ("fn", "base", "scale"))
     want = mhc_post_pre_norm(
@@ -43,10 +46,25 @@ def test_the_connection_runs_its_weights_with_the_constants_of_the_config() -> N
 
 
 def test_what_a_block_made_of_some_tokens_is_mixed_back_as_that_of_all() -> None:
-    made, tokens = result(5), torch.tensor([4, 1])
+    made, tokens = parts(5), torch.tensor([4, 1])
 
-    assert_same_bits(made.mixed(), mhc_post(*made))
-    assert_same_bits(made.of(tokens).mixed(), made.mixed()[tokens])
+    whole = BlockResult(*made).mixed()
+
+    assert_same_bits(whole, mhc_post(*made))
+    assert_same_bits(BlockResult(*made).of(tokens).mixed(), whole[tokens])
+
+
+def test_a_result_that_was_mixed_keeps_nothing() -> None:
+    y, streams, shares = parts(2)
+    gone = weakref.ref(streams)
+    made = BlockResult(y, streams, shares)
+    del streams
+
+    made.mixed()
+
+    assert gone() is None
+    with pytest.raises(AssertionError, match="mixed once"):
+        made.mixed()
 
 
 def test_the_head_runs_its_weights() -> None:

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from jit_kernels.hyper_connection import mhc_post
 from layers.deepseek_v4 import DeepseekV4
 from layers.hyper_connection import BlockResult
 from mem_cache.spec import RecordFormat
@@ -86,8 +87,9 @@ def watched(model: DeepseekV4, entering: list[Tensor]) -> Iterator[None]:
 
     def noting(layer: Any) -> Callable[..., BlockResult]:
         def call(before: BlockResult, *rest: Any) -> BlockResult:
-            entering.append(before.mixed()[-1])
-            return layer(before, *rest)
+            parts = before.take()
+            entering.append(mhc_post(*parts)[-1])
+            return layer(BlockResult(*parts), *rest)
 
         return call
 
