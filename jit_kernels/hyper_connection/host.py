@@ -3,6 +3,7 @@
 import torch
 
 from jit_kernels.host import by_rows, function, rows_of
+from jit_kernels.hyper_connection.reference import in_turn
 from jit_kernels.rms_norm.host import rms_norm
 
 _mhc_pre = function("mhc_pre", "pppppiffppiii")
@@ -62,24 +63,7 @@ def mhc_post(y: torch.Tensor, streams: torch.Tensor, shares: torch.Tensor) -> to
     return out.to(streams.dtype)
 
 
-def mhc_post_pre_norm(
-    y: torch.Tensor,
-    streams: torch.Tensor,
-    shares: torch.Tensor,
-    *weights: torch.Tensor,
-    iterations: int,
-    norm_eps: float,
-    hc_eps: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Do both; see `jit_kernels.hyper_connection.mhc_post_pre_norm`."""
-    after = mhc_post(y, streams, shares)
-    fn, base, scale, weight = weights
-    return after, *mhc_pre_norm(
-        *(after, fn, base, scale, weight),
-        iterations=iterations,
-        norm_eps=norm_eps,
-        hc_eps=hc_eps,
-    )
+mhc_post_pre_norm = in_turn(mhc_post, mhc_pre_norm)
 
 
 def mhc_head(

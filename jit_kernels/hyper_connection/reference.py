@@ -1,5 +1,7 @@
 """Hyper-connections in plain torch."""
 
+from collections.abc import Callable
+
 import torch
 
 from jit_kernels.rms_norm.reference import rms_norm
@@ -39,24 +41,25 @@ def mhc_post(y: torch.Tensor, streams: torch.Tensor, shares: torch.Tensor) -> to
     return (fresh + mixed).to(streams.dtype)
 
 
-def mhc_post_pre_norm(
-    y: torch.Tensor,
-    streams: torch.Tensor,
-    shares: torch.Tensor,
-    *weights: torch.Tensor,
-    iterations: int,
-    norm_eps: float,
-    hc_eps: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Do both; see `jit_kernels.hyper_connection.mhc_post_pre_norm`."""
-    after = mhc_post(y, streams, shares)
-    fn, base, scale, weight = weights
-    return after, *mhc_pre_norm(
-        *(after, fn, base, scale, weight),
-        iterations=iterations,
-        norm_eps=norm_eps,
-        hc_eps=hc_eps,
-    )
+def in_turn(
+    post: Callable[..., torch.Tensor], pre_norm: Callable[..., tuple[torch.Tensor, torch.Tensor]]
+) -> Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Return `mhc_post_pre_norm` as its two parts, one after the other."""
+
+    def both(
+        y: torch.Tensor,
+        streams: torch.Tensor,
+        shares: torch.Tensor,
+        *weights: torch.Tensor,
+        **constants: float,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        after = post(y, streams, shares)
+        return after, *pre_norm(after, *weights, **constants)
+
+    return both
+
+
+mhc_post_pre_norm = in_turn(mhc_post, mhc_pre_norm)
 
 
 def mhc_head(

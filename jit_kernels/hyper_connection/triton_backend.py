@@ -18,6 +18,7 @@ import triton.language as tl
 
 from jit_kernels.checks import ShapeError
 from jit_kernels.device_numbers import INTERPRETED, narrow
+from jit_kernels.hyper_connection.reference import in_turn
 from jit_kernels.hyper_connection.triton_post import check_streams, mhc_post
 
 # Tokens a Sinkhorn program takes; tokens between the products of a tile and its mixes.
@@ -256,19 +257,7 @@ def mhc_pre_norm(
     return _pre(streams, (fn, base, scale), weight, (norm_eps, hc_eps), iterations)
 
 
-def mhc_post_pre_norm(
-    y: torch.Tensor,
-    streams: torch.Tensor,
-    shares: torch.Tensor,
-    *weights: torch.Tensor,
-    iterations: int,
-    norm_eps: float,
-    hc_eps: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Do both, a launch each; see `jit_kernels.hyper_connection.mhc_post_pre_norm`."""
-    after = mhc_post(y, streams, shares)
-    fn, base, scale, weight = weights
-    return after, *_pre(after, (fn, base, scale), weight, (norm_eps, hc_eps), iterations)
+mhc_post_pre_norm = in_turn(mhc_post, mhc_pre_norm)
 
 
 def mhc_head(

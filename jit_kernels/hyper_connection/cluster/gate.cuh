@@ -85,8 +85,9 @@ __device__ inline void run_gater(const Call &call, const Tensors &tensors, const
             }
             const bool live = place < call.tokens;
             if constexpr (!HEAD) {
+                float *const shares = call.shares + (long long)place * SHARES;
                 if (live && lane / STREAMS == 1) {
-                    call.shares[(long long)place * SHARES + SHARES - 2 * STREAMS + lane] = 2.0f * gate;
+                    shares[STREAMS * STREAMS + lane - STREAMS] = 2.0f * gate;
                 }
                 batches.add(shared, softmax(z) + call.hc_eps, place,
                             tile == last && own == part.owned() - 1);
