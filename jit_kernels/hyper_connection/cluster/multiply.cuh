@@ -32,6 +32,18 @@ struct Weights {
             parts[stream][word / 2][eight][p][word % 2] = pairs[p];
         }
     }
+
+    // Multiply 16 channels of a stream.
+    __device__ __forceinline__ void multiply_step(int stream, int step, const unsigned (&x)[4],
+                                                  float (&sums)[EIGHTS][4]) const {
+#pragma unroll
+        for (int p = PARTS - 1; p >= 0; p--) {
+#pragma unroll
+            for (int eight = 0; eight < EIGHTS; eight++) {
+                multiply(sums[eight], x, parts[stream][step][eight][p]);
+            }
+        }
+    }
 };
 
 // Add the squares of the channels that a lane has for products, of two rows.
@@ -65,13 +77,7 @@ __device__ __forceinline__ void multiply_streams(const Weights<EIGHTS> &weights,
         if (next < STREAMS * STEPS) {
             load_matrices(a[next % 2], (at ^ next % STEPS * 32) + next / STEPS * STREAM_BYTES);
         }
-#pragma unroll
-        for (int p = PARTS - 1; p >= 0; p--) {
-#pragma unroll
-            for (int eight = 0; eight < EIGHTS; eight++) {
-                multiply(sums[i % CHAINS][eight], x, weights.parts[stream][step][eight][p]);
-            }
-        }
+        weights.multiply_step(stream, step, x, sums[i % CHAINS]);
         add_squares(squares, x);
     }
 }

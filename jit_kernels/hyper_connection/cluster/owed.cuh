@@ -77,13 +77,7 @@ __device__ __forceinline__ void multiply_owed(const Weights<EIGHTS> &weights, un
 #pragma unroll
         for (int j = 0; j < STREAMS; j++) {
             store_matrices((at ^ step * 32) + j * STREAM_BYTES, x[j]);
-#pragma unroll
-            for (int p = PARTS - 1; p >= 0; p--) {
-#pragma unroll
-                for (int eight = 0; eight < EIGHTS; eight++) {
-                    multiply(sums[step][eight], x[j], weights.parts[j][step][eight][p]);
-                }
-            }
+            weights.multiply_step(j, step, x[j], sums[step]);
             add_squares(squares, x[j]);
         }
     }

@@ -23,7 +23,8 @@ static_assert(STAGED_BYTES<ByStreams<3>> <=
 
 // Take a multiplier's rows of a stream from where they are staged.
 template <int EIGHTS>
-__device__ __forceinline__ void take_rows(Shared<EIGHTS> &shared, int stream, Weights<EIGHTS> &weights) {
+__device__ __forceinline__ void take_rows(Shared<EIGHTS> &shared, int stream,
+                                          Weights<EIGHTS> &weights) {
     constexpr int WORDS = STEPS * 2;
     const int lane = threadIdx.x % 32, channel = threadIdx.x / 32 * PIECE + lane % 4 * 2;
     await_phase(&shared.staged[stream], 0);
