@@ -24,7 +24,6 @@ import torch
 from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
 from jit_kernels.hyper_connection import triton_backend
-from jit_kernels.hyper_connection.triton_post import mhc_post
 
 __all__ = [
     "Split",
@@ -47,9 +46,8 @@ class Split(NamedTuple):
     ranks: int
 
 
-# Channels that blocks have 448 each of: their results are mixed into the streams by another launch.
-_WIDE = {7168: Split(448, 16)}
-_SPLITS = {256 * ranks: Split(256, ranks) for ranks in (1, 2, 4, 8, 16)} | _WIDE
+_SPLITS = {256 * ranks: Split(256, ranks) for ranks in (1, 2, 4, 8, 16)}
+_SPLITS[7168] = Split(448, 16)
 
 
 def split(width: int) -> Split | None:
@@ -73,12 +71,8 @@ def mhc_post_pre_norm(
         return triton_backend.mhc_post_pre_norm(
             *(y, streams, shares, *weights), iterations=iterations, norm_eps=norm_eps, hc_eps=hc_eps
         )
-    owed = None
-    if streams.shape[2] in _WIDE:
-        after = streams = mhc_post(y, streams, shares)
-    else:
-        after = streams.new_empty(streams.shape)
-        owed = y, shares, after
+    after = streams.new_empty(streams.shape)
+    owed = y, shares, after
     fresh, eps = shares.new_empty(shares.shape), (norm_eps, hc_eps)
     mixed = _call(streams, (fn, base, scale), weight, eps, iterations, fresh, owed)
     return after, mixed, fresh

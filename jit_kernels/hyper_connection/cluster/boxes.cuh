@@ -32,7 +32,7 @@ template <class Memory>
 __device__ inline void fetch_result(const Call &call, const CUtensorMap &result, const Part &part,
                                     Memory &shared, int tile, int slot) {
     const int token = part.token(tile), live = min(call.tokens - token, TOKENS);
-    const int place = tile % OWED_TILES, bytes = live * SHARES * (int)sizeof(float);
+    const int place = Memory::place_of_result(tile), bytes = live * SHARES * (int)sizeof(float);
     unsigned long long *const full = &shared.full[slot];
     expect_bytes(full, Memory::STREAM + bytes);
     copy_box(shared.results[place], result, 0, token, part.first / STRIP, 0, full);
@@ -44,4 +44,5 @@ template <class Memory>
 __device__ inline void store_tile(const CUtensorMap &after, const Part &part, Memory &shared,
                                   int tile, int slot) {
     store_box(shared.streams[slot], after, 0, part.token(tile), part.first / STRIP, 0);
+    close_boxes();
 }

@@ -1,4 +1,4 @@
-// The courier: a warp that fetches tiles, and carries what norms them between mixers and blocks.
+// The courier: a warp that fetches tiles, and carries what norms them from mixers to blocks.
 #pragma once
 
 #include "boxes.cuh"
@@ -26,26 +26,8 @@ __device__ inline void send_folded(const Part &part, Memory &shared, int slot,
     }
 }
 
-// The factor of the token with a lane's own number modulo 16, from what all ranks sent.
-template <class Memory>
-__device__ inline float factor_of(const Call &call, const Part &part, const Memory &shared,
-                                  int slot) {
-    const int lane = threadIdx.x % 32, half = lane / TOKENS, token = lane % TOKENS;
-    float sums[4] = {};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-#pragma unroll
-        for (int j = 0; j < MAX_RANKS; j += 8) {
-            const int rank = j + half * 4 + i;
-            if (rank < part.ranks) sums[i] += shared.squares[slot][rank][token];
-        }
-    }
-    const float sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-    return norm_factor(call, sum + __shfl_xor_sync(ALL, sum, 16));
-}
-
 // Fetch tiles as slots become free, of the first of them `ready` tells; when a tile is mixed,
-// exchange its squares. The cluster need not have met before.
+// send its squares. The cluster need not have met before.
 template <bool NORM, class Memory, class Ready>
 __device__ inline void run_courier(const Call &call, const Tensors &tensors, const Part &part,
                                    Memory &shared, const Ready &ready) {
@@ -58,10 +40,12 @@ __device__ inline void run_courier(const Call &call, const Tensors &tensors, con
     take_turn();
 #pragma unroll 1
     for (int tile = 0; tile < Memory::COUNT; tile++) {
+        // Where many follow, the first one comes alone: it is there sooner.
+        if (tile == 1 && part.tiles > 2) await_phase(&shared.full[0], 0);
         ready(tile);
         fetch(tile, tile);
         if constexpr (Memory::OWED) {
-            if (first && tile < min(part.tiles, OWED_TILES)) {
+            if (first && tile < min(part.tiles, Memory::OWED_TILES)) {
                 fetch_result(call, tensors.result, part, shared, tile, tile);
             }
         }
@@ -75,19 +59,14 @@ __device__ inline void run_courier(const Call &call, const Tensors &tensors, con
     for (int tile = 0; tile < part.tiles; tile++, turn.advance()) {
         await_phase(&shared.mixed[turn.slot], turn.phase);
         if (tile + Memory::COUNT < part.tiles) {
-            if constexpr (Memory::OWED) await_phase(&shared.stored[turn.slot], turn.phase);
+            if constexpr (Memory::GATER_STORES) await_phase(&shared.stored[turn.slot], turn.phase);
             fetch(tile + Memory::COUNT, turn.slot);
         }
         if constexpr (NORM) {
             __syncwarp();
             const int slot = norming.slot;
-            send_folded(part, shared, slot, shared.folded[mixing.slot]);
             if (first) expect_bytes(&shared.normed[slot], TOKENS * part.ranks * sizeof(float));
-            await_phase(&shared.normed[slot], norming.phase);
-            const float factor = factor_of(call, part, shared, slot);
-            if (lane < TOKENS) shared.factors[mixing.slot][lane] = factor;
-            __syncwarp();
-            if (first) arrive(&shared.factored[mixing.slot]);
+            send_folded(part, shared, slot, shared.folded[mixing.slot]);
             norming.advance();
             mixing.advance();
         }

@@ -55,7 +55,7 @@ __device__ inline void copy_box(void *to, const CUtensorMap &tensor, int x, int 
         : "memory");
 }
 
-// Copy a box from shared memory to its place; the thread that asks waits for it.
+// Copy a box from shared memory to its place; the thread that asks waits for it, by groups.
 __device__ inline void store_box(const void *from, const CUtensorMap &tensor, int x, int y, int z,
                                  int w) {
     asm volatile(
@@ -65,13 +65,17 @@ __device__ inline void store_box(const void *from, const CUtensorMap &tensor, in
         : "memory");
 }
 
-// Wait until all boxes that this thread stores have been read.
+// Make a group of the boxes that this thread has had stored since the last one.
+__device__ inline void close_boxes() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Wait until all groups of this thread but the last `LEFT` have been read.
+template <int LEFT>
 __device__ inline void await_boxes_read() {
-    asm volatile(
-        "cp.async.bulk.commit_group;\n"
-        "cp.async.bulk.wait_group.read 0;" ::
-            : "memory");
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory");
 }
+
+// Wait for all lanes of the four warps of a warpgroup that call this.
+__device__ inline void meet_warpgroup() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
 
 // Write into a block of the cluster without waiting; a barrier of the same block counts the bytes.
 __device__ inline void send(unsigned to, float4 value, unsigned barrier) {

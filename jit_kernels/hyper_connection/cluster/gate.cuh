@@ -59,14 +59,14 @@ __device__ inline void run_gater(const Call &call, const Tensors &tensors, const
     for (int tile = 0; tile <= last; tile++, turn.advance()) {
         const int slot = turn.slot;
         if (lane == 0) expect_bytes(&shared.heard[slot], TOKENS * TOLD * sizeof(float));
-        if constexpr (Memory::OWED) {
+        if constexpr (Memory::GATER_STORES) {
             if (lane == 0) {
                 await_phase(&shared.paid[slot], turn.phase);
                 store_tile(tensors.after, part, shared, tile, slot);
-                const int next = tile + OWED_TILES;
+                const int next = tile + Memory::OWED_TILES;
                 if (next <= last) {
                     fetch_result(call, tensors.result, part, shared, next,
-                                 (slot + OWED_TILES) % Memory::COUNT);
+                                 (slot + Memory::OWED_TILES) % Memory::COUNT);
                 }
             }
             __syncwarp();
@@ -93,9 +93,9 @@ __device__ inline void run_gater(const Call &call, const Tensors &tensors, const
                             tile == last && own == part.owned() - 1);
             }
         }
-        if constexpr (Memory::OWED) {
+        if constexpr (Memory::GATER_STORES) {
             if (lane == 0) {
-                await_boxes_read();
+                await_boxes_read<0>();
                 arrive(&shared.stored[slot]);
             }
         }

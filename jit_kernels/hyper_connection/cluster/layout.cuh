@@ -4,16 +4,15 @@
 // its registers for good. A cluster goes through tiles of 16 tokens, and of a tile
 //
 //   the courier  copies the block's channels into shared memory, once
-//   multipliers  mix in the result that is owed to the streams, in place, but for the head; multiply
-//                them by `fn`
+//   multipliers  mix in the result that is owed to the streams, in place, but for the head (of 448
+//                channels mixers do); multiply them by `fn`
 //   the adder    adds up their sums; those of each token it sends to the token's owner
 //   the gater    adds up the sums of the tokens that its block owns, a few of each tile, and sends
 //                the gates to all blocks; meanwhile streams that were mixed in place are copied to
 //                memory
 //   mixers       mix what still lies in shared memory
-//   the courier  sends the squares of what is mixed to all blocks, and makes a factor of those that
-//                it has from the others
-//   mixers       norm by it
+//   the courier  sends the squares of what is mixed to all blocks
+//   mixers       norm by those of all blocks
 //   the balancer balances the matrices of the block's own tokens
 //
 // Each is warps of their own, as many tiles ahead of the next as there are slots. What one block
@@ -72,15 +71,17 @@ struct Parts {
     float lines[MULTIPLIERS][TOKENS][LINES], squares[MULTIPLIERS][TOKENS];
 };
 
-// Tiles whose results are there: a result is free when its tile is multiplied, before the streams are.
-constexpr int OWED_TILES = 3;
-
-// Of blocks of 256 channels. COUNT tiles are there at a time. A tile is normed one turn after it is
-// mixed, and the next one's mix frees its streams: of squares there is one slot more.
+// Of blocks of 256 channels. COUNT tiles are there at a time. A tile is normed when the next one is
+// mixed and has freed its slot, too: of squares there are two slots more.
 template <int EIGHTS>
 struct Shared {
     static constexpr bool OWED = EIGHTS > 1;
-    static constexpr int COUNT = 5, NORM_COUNT = COUNT + 1, STREAM = STREAM_BYTES;
+    static constexpr int COUNT = 5, NORM_COUNT = COUNT + 2, STREAM = STREAM_BYTES;
+    // Tiles whose results are there, which are free before streams are; warps that mix them in.
+    static constexpr int OWED_TILES = 3, PAYERS = MULTIPLIERS;
+    static constexpr bool GATER_STORES = OWED;
+    // Where the result of a tile lies.
+    static __device__ int place_of_result(int tile) { return tile % OWED_TILES; }
     // Rows of `fn` come by streams, through the last slots.
     static constexpr int STAGES = STREAMS, STAGE = COUNT - 3;
     unsigned char streams[COUNT][TILE_BYTES];
@@ -94,15 +95,14 @@ struct Shared {
     // Of the block's own tokens, the sums that each rank sent: `own * ranks + rank`.
     float told[COUNT][TOKENS][TOLD];
     float4 gates[COUNT][TOKENS];
-    // Of each lane of the mixers, squares of one token; of each token, the factor that norms it.
+    // Of each lane of the mixers, squares of one token.
     float folded[2][MIXERS][32];
-    alignas(16) float factors[2][TOKENS];
     // What the balancer takes: a matrix and the number of its token.
     float matrices[2][BATCH][STREAMS * STREAMS + 1];
     unsigned long long full[COUNT], heard[COUNT], gated[COUNT], mixed[COUNT];
     // Results are mixed in; streams that were so are copied.
     unsigned long long paid[COUNT], stored[COUNT];
-    unsigned long long normed[NORM_COUNT], factored[2], filled[2], emptied[2];
+    unsigned long long normed[NORM_COUNT], filled[2], emptied[2];
     // Rows of `fn` of a stage are there, and have been taken; sums of all multipliers are there, and
     // have been added up.
     unsigned long long staged[STAGES], unstaged[STAGES], summed, added;
@@ -118,13 +118,12 @@ __device__ inline void make_barriers(Memory &shared) {
         make_barrier(&shared.gated[i], 1);
         make_barrier(&shared.mixed[i], MIXERS);
         if constexpr (Memory::OWED) {
-            make_barrier(&shared.paid[i], MULTIPLIERS);
-            make_barrier(&shared.stored[i], 1);
+            make_barrier(&shared.paid[i], Memory::PAYERS);
         }
+        if constexpr (Memory::GATER_STORES) make_barrier(&shared.stored[i], 1);
     }
     for (int i = 0; i < Memory::NORM_COUNT; i++) make_barrier(&shared.normed[i], 1);
     for (int i = 0; i < 2; i++) {
-        make_barrier(&shared.factored[i], 1);
         make_barrier(&shared.filled[i], 1);
         make_barrier(&shared.emptied[i], 1);
     }

@@ -78,17 +78,24 @@ struct Rows {
     __device__ void store(int i, uint4 mixed) const { store_if(to + i * width, mixed, i < live); }
 };
 
-__device__ inline float norm_factor(const Call &call, float squares) {
-    return reciprocal_root(fmaf(squares, call.per_channel, call.norm_eps));
-}
+// What a mixer's tokens are normed by.
+struct Factors {
+    float of[EACH];
 
-// Norm a mixer's tokens, and store them.
-__device__ inline void norm(const Rows &rows, float4 factors, const float (&gain)[8],
-                            const Mixed &mixed) {
-    const float each[EACH] = {factors.x, factors.y, factors.z, factors.w};
+    // Of the squares that all ranks sent; each lane adds up those of a token by some ranks.
+    __device__ Factors(const Call &call, const Part &part, const float (&squares)[MAX_RANKS][TOKENS],
+                       int first) {
+        const int lane = threadIdx.x % 32, rank = lane / EACH;
+        const float *const from = &squares[rank][first + lane % EACH];
+        float sum = rank < part.ranks ? from[0] : 0.0f;
+        if (rank + 8 < part.ranks) sum += from[8 * TOKENS];
+        for (int step = EACH; step < 32; step *= 2) sum += __shfl_xor_sync(ALL, sum, step);
+        const float mine = reciprocal_root(fmaf(sum, call.per_channel, call.norm_eps));
 #pragma unroll
-    for (int i = 0; i < EACH; i++) rows.store(i, norm_channels(mixed.tokens[i], each[i], gain));
-}
+        for (int i = 0; i < EACH; i++) of[i] = __shfl_sync(ALL, mine, i);
+    }
+};
+static_assert(MAX_RANKS == 2 * (32 / EACH));
 
 __device__ inline void load_gain(const Call &call, const Part &part, float (&gain)[8]) {
     const int channel = threadIdx.x % 32 * 8;
@@ -126,7 +133,8 @@ __device__ inline void run_mixer(const Call &call, const Part &part, Memory &sha
     if constexpr (NORM) load_gain(call, part, gain);
     Mixed before = {};
     Turn<Memory::COUNT> turn;
-    Turn<2> mixing, norming;
+    Turn<2> mixing;
+    Turn<Memory::NORM_COUNT> norming;
 #pragma unroll 1
     for (int tile = 0; tile < part.tiles + NORM; tile++) {
         Mixed mixed = {};
@@ -139,10 +147,13 @@ __device__ inline void run_mixer(const Call &call, const Part &part, Memory &sha
             mixing.advance();
         }
         if (NORM && tile > 0) {
-            await_phase(&shared.factored[norming.slot], norming.phase);
-            const float4 factors =
-                *reinterpret_cast<const float4 *>(&shared.factors[norming.slot][first]);
-            norm(Rows(call, part, part.token(tile - 1) + first), factors, gain, before);
+            await_phase(&shared.normed[norming.slot], norming.phase);
+            const Factors factors(call, part, shared.squares[norming.slot], first);
+            const Rows rows(call, part, part.token(tile - 1) + first);
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                rows.store(i, norm_channels(before.tokens[i], factors.of[i], gain));
+            }
             norming.advance();
         }
         before = mixed;

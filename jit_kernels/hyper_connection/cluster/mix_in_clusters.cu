@@ -23,10 +23,10 @@ __device__ inline void begin(const Call &call, const Tensors &tensors, const Par
     if (warp != MULTIPLIERS + MIXERS + COURIER) await_cluster();
 }
 
-// Mix streams of 256 channels a block, after a result is mixed into them; or the head's, to which
-// nothing is owed.
+// Mix streams of 256 channels a block.
 //
-// EIGHTS  lines of `fn` by eight: 3 with gates and matrix, whose input is normed, 1 for the head
+// EIGHTS  lines of `fn` by eight: 3 with gates and matrix, for streams that a result is owed to, whose
+//         mix is normed; 1 for the head
 template <int EIGHTS>
 __global__ void __launch_bounds__(THREADS, 1)
     mix_staged(const __grid_constant__ Call call, const __grid_constant__ Tensors tensors) {
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     meet_cluster();
 }
 
-// Mix streams of 448 channels a block, to which nothing is owed.
+// The same of 448 channels a block.
 template <int EIGHTS>
 __global__ void __launch_bounds__(THREADS, 1)
     mix_wide(const __grid_constant__ Call call, const __grid_constant__ Tensors tensors) {
@@ -71,8 +71,8 @@ __global__ void __launch_bounds__(THREADS, 1)
         take_registers<WIDE_MULTIPLIER_REGISTERS<EIGHTS>>();
         run_wide_multiplier(call, part, shared, warp);
     } else if (other < 0) {
-        give_registers<WIDE_MIXER_REGISTERS>();
-        run_wide_mixer<(EIGHTS > 1)>(call, part, shared, mixer);
+        give_registers<WIDE_MIXER_REGISTERS<EIGHTS>>();
+        run_wide_mixer<(EIGHTS > 1)>(call, tensors, part, shared, mixer);
     } else {
         give_registers<WIDE_OTHER_REGISTERS<EIGHTS>>();
         if (other < COURIER) {
@@ -176,9 +176,9 @@ int mix_in_clusters_groups(int ranks) {
 
 // Mix streams by `groups` clusters of `ranks` blocks, `slice` channels each; `ranks` is a power of
 // two up to 16, `slice` 256 or 448, of which all channels are whole slices. Without `shares` the
-// head's four rows of `fn` alone are used; else what is mixed is normed by `weight`. With these and a
-// slice of 256, `result`, which is contiguous, is first mixed into the streams, as `owed` says, and
-// `after` takes them. Returns a cudaError_t.
+// head's four rows of `fn` alone are used; else `result`, which is contiguous, is first mixed into the
+// streams, as `owed` says, `after` takes them, and what is mixed is normed by `weight`. Returns a
+// cudaError_t.
 int mix_in_clusters_call(const void *streams, long long token_stride, long long stream_stride,
                          const void *result, const float *owed, void *after, const float *fn,
                          const float *base, const float *scale, const float *weight, void *mixed,

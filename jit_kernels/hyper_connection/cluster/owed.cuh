@@ -30,6 +30,21 @@ struct Shares {
     }
 };
 
+// Mix one of four pairs of channels of the result into that of the streams.
+__device__ __forceinline__ void mix_pair(const Shares &mine, unsigned (&streams)[STREAMS][4],
+                                         const unsigned (&result)[4], int pair) {
+    float low[STREAMS + 1], high[STREAMS + 1];
+#pragma unroll
+    for (int j = 0; j <= STREAMS; j++) {
+        const unsigned x = j < STREAMS ? streams[j % STREAMS][pair] : result[pair];
+        low[j] = low_of(x), high[j] = high_of(x);
+    }
+#pragma unroll
+    for (int k = 0; k < STREAMS; k++) {
+        streams[k][pair] = pack(mine.mix(k, low), mine.mix(k, high));
+    }
+}
+
 // Mix a result into 16 channels of the streams, as products take them: of a lane's four pairs of
 // channels the first and the third are those of one token, the others of another, eight after it.
 __device__ __forceinline__ void mix_result(unsigned (&streams)[STREAMS][4],
@@ -38,19 +53,8 @@ __device__ __forceinline__ void mix_result(unsigned (&streams)[STREAMS][4],
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const Shares mine(shares[half * 8]);
-#pragma unroll
-        for (int pair = half; pair < 4; pair += 2) {
-            float low[STREAMS + 1], high[STREAMS + 1];
-#pragma unroll
-            for (int j = 0; j <= STREAMS; j++) {
-                const unsigned x = j < STREAMS ? streams[j % STREAMS][pair] : result[pair];
-                low[j] = low_of(x), high[j] = high_of(x);
-            }
-#pragma unroll
-            for (int k = 0; k < STREAMS; k++) {
-                streams[k][pair] = pack(mine.mix(k, low), mine.mix(k, high));
-            }
-        }
+        mix_pair(mine, streams, result, half);
+        mix_pair(mine, streams, result, half + 2);
     }
 }
 

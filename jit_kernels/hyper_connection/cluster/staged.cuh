@@ -51,7 +51,7 @@ __device__ inline void run_staged_multiplier(const Call &call, const Part &part,
 #pragma unroll
     for (int stream = 0; stream < STREAMS; stream++) take_rows(shared, stream, weights);
     Turn<Shared<EIGHTS>::COUNT> turn;
-    Turn<OWED_TILES> owed;
+    Turn<Shared<EIGHTS>::OWED_TILES> owed;
     Turn<1> parts;
 #pragma unroll 1
     for (int tile = 0; tile < part.tiles; tile++) {

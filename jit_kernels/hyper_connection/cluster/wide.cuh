@@ -1,53 +1,60 @@
 // Streams of 7,168 channels, 448 a block. A multiplier has half of the block's channels of one
-// stream. Rows of `fn` come through all slots, eight lines of all streams after the other.
+// stream, and no registers for more: mixers mix in the result that is owed. Rows of `fn` come through
+// all slots, eight lines of all streams after the other.
 #pragma once
 
 #include <cstddef>
 
+#include "owed.cuh"
 #include "staging.cuh"
 
 constexpr int WIDE = 448, WIDE_STREAM = WIDE / STRIP * STRIP_BYTES;
 // Products of a multiplier, 16 channels each; groups of eight channels of a row.
 constexpr int WIDE_STEPS = WIDE / 2 / 16, ROW_EIGHTS = WIDE / 8;
 static_assert(MULTIPLIERS == 2 * STREAMS && WIDE_STEPS * 32 == WIDE);
-// Registers of a thread in each warpgroup: all rows of `fn` leave others 40, with which the head's
-// kernel would spill.
+// Registers of a thread in each warpgroup: all rows of `fn` leave few to others.
 template <int EIGHTS>
-constexpr int WIDE_MULTIPLIER_REGISTERS = EIGHTS == 1 ? 192 : 200;
+constexpr int WIDE_MULTIPLIER_REGISTERS = EIGHTS == 1 ? 176 : 200;
 template <int EIGHTS>
-constexpr int WIDE_OTHER_REGISTERS = EIGHTS == 1 ? 56 : 40;
-constexpr int WIDE_MIXER_REGISTERS = 72;
-static_assert(2 * WIDE_MULTIPLIER_REGISTERS<1> + WIDE_MIXER_REGISTERS + WIDE_OTHER_REGISTERS<1> ==
-              65536 / 128);
-static_assert(2 * WIDE_MULTIPLIER_REGISTERS<3> + WIDE_MIXER_REGISTERS + WIDE_OTHER_REGISTERS<3> ==
-              65536 / 128);
+constexpr int WIDE_MIXER_REGISTERS = EIGHTS == 1 ? 96 : 72;
+template <int EIGHTS>
+constexpr int WIDE_OTHER_REGISTERS = EIGHTS == 1 ? 64 : 40;
+template <int EIGHTS>
+constexpr int WIDE_REGISTERS = 2 * WIDE_MULTIPLIER_REGISTERS<EIGHTS> +
+                               WIDE_MIXER_REGISTERS<EIGHTS> + WIDE_OTHER_REGISTERS<EIGHTS>;
+static_assert(WIDE_REGISTERS<1> == 65536 / 128 && WIDE_REGISTERS<3> == 65536 / 128);
 
 template <int EIGHTS>
 struct WideShared {
+    static constexpr bool OWED = EIGHTS > 1;
     // A slot is filled anew as soon as its tile is mixed: squares of that next tile may come before
     // this one is normed.
-    static constexpr bool OWED = false;
     static constexpr int COUNT = 3, NORM_COUNT = COUNT + 1;
     static constexpr int STREAM = WIDE_STREAM, STAGES = EIGHTS;
+    // Results of the first two tiles come at once. Then the second place keeps what is mixed and not
+    // yet normed.
+    static constexpr int OWED_TILES = 2, PAYERS = MIXERS;
+    static constexpr bool GATER_STORES = false;
+    static __device__ int place_of_result(int tile) { return tile == 1; }
     unsigned char streams[COUNT][STREAMS * STREAM];
-    // Of two tiles what is mixed and not yet normed.
-    alignas(16) __nv_bfloat16 kept[2][TOKENS][WIDE];
+    // Follows the streams; see `Shared`.
+    alignas(16) float squares[NORM_COUNT][MAX_RANKS][TOKENS];
+    alignas(1024) unsigned char results[OWED_TILES][STREAM];
+    float4 owed[OWED_TILES][TOKENS][STREAMS + 1];
     alignas(16) float gain[WIDE];
     alignas(16) Parts parts;
     float told[COUNT][TOKENS][TOLD];
     float4 gates[COUNT][TOKENS];
-    float squares[NORM_COUNT][MAX_RANKS][TOKENS];
     float folded[2][MIXERS][32];
-    alignas(16) float factors[2][TOKENS];
     float matrices[2][BATCH][STREAMS * STREAMS + 1];
-    unsigned long long full[COUNT], heard[COUNT], gated[COUNT], mixed[COUNT];
-    unsigned long long normed[NORM_COUNT], factored[2], filled[2], emptied[2];
+    unsigned long long full[COUNT], heard[COUNT], gated[COUNT], mixed[COUNT], paid[COUNT];
+    unsigned long long normed[NORM_COUNT], filled[2], emptied[2];
     unsigned long long staged[STAGES], unstaged[STAGES], summed, added;
 };
+static_assert(sizeof(WideShared<3>::results[1]) == sizeof(__nv_bfloat16[TOKENS][WIDE]));
 static_assert(sizeof(WideShared<3>) <= 227 * 1024 && sizeof(WideShared<1>) <= 227 * 1024);
 
-// Eight lines of all streams are a stage, or the four of the head. The last stage ends where later is kept
-// what is mixed.
+// Eight lines of all streams are a stage, or the four of the head. The last stage ends among squares.
 template <int EIGHTS>
 struct ByEights {
     static constexpr int EACH = ROWS<EIGHTS> / EIGHTS;
@@ -60,8 +67,9 @@ struct ByEights {
         return reinterpret_cast<float *>(shared.streams);
     }
 };
-static_assert(offsetof(WideShared<3>, kept) == sizeof(WideShared<3>::streams));
-static_assert(STAGED_BYTES<ByEights<3>> <= offsetof(WideShared<3>, gain));
+static_assert(offsetof(WideShared<3>, squares) == sizeof(WideShared<3>::streams));
+static_assert(STAGED_BYTES<ByEights<3>> <=
+              sizeof(WideShared<3>::streams) + sizeof(WideShared<3>::squares));
 // No stage begins before the slot of its own number, which may be filled when it has been taken.
 static_assert(STAGED_BYTES<ByEights<3>> >= sizeof(WideShared<3>::streams));
 
@@ -109,6 +117,7 @@ struct WideWeights {
 template <int EIGHTS>
 __device__ inline void run_wide_multiplier(const Call &call, const Part &part,
                                            WideShared<EIGHTS> &shared, int nth) {
+    using Memory = WideShared<EIGHTS>;
     const int lane = threadIdx.x % 32, half = nth / STREAMS;
     // Lanes name rows 0 to 15 of the first eight channels, then of the second. The second half
     // begins in the middle of a strip: of each four products the last two are in the next one.
@@ -120,12 +129,12 @@ __device__ inline void run_wide_multiplier(const Call &call, const Part &part,
     };
     WideWeights<EIGHTS> weights;
     weights.take(shared, nth);
-    Turn<WideShared<EIGHTS>::COUNT> turn;
+    Turn<Memory::COUNT> turn;
     Turn<1> parts;
 #pragma unroll 1
     for (int tile = 0; tile < part.tiles; tile++, turn.advance(), parts.advance()) {
         float sums[EIGHTS][4] = {}, squares[2] = {};
-        await_phase(&shared.full[turn.slot], turn.phase);
+        await_phase(Memory::OWED ? &shared.paid[turn.slot] : &shared.full[turn.slot], turn.phase);
         const unsigned streams = shared_address(shared.streams[turn.slot]);
         // What is multiplied next is on the way meanwhile.
         unsigned a[2][4];
@@ -163,6 +172,32 @@ __device__ inline void keep_gain(const Call &call, const Part &part, float (&gai
     __syncwarp();
 }
 
+// Mix the result that is owed into a mixer's tokens of a tile, in place.
+template <class Memory>
+__device__ inline void pay_tile(Memory &shared, int slot, int place, int first) {
+    static_assert(EACH * ROW_EIGHTS % 32 == 0);
+#pragma unroll 1
+    for (int i = threadIdx.x % 32; i < EACH * ROW_EIGHTS; i += 32) {
+        const int token = first + i / ROW_EIGHTS, at = place_of(token, i % ROW_EIGHTS);
+        unsigned x[STREAMS][4], y[4];
+        const auto load = [&](const unsigned char *from, unsigned(&to)[4]) {
+            const uint4 four = *reinterpret_cast<const uint4 *>(from + at);
+            to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+        };
+        load(shared.results[place], y);
+#pragma unroll
+        for (int j = 0; j < STREAMS; j++) load(shared.streams[slot] + j * WIDE_STREAM, x[j]);
+        const Shares mine(shared.owed[place][token]);
+#pragma unroll
+        for (int pair = 0; pair < 4; pair++) mix_pair(mine, x, y, pair);
+#pragma unroll
+        for (int j = 0; j < STREAMS; j++) {
+            *reinterpret_cast<uint4 *>(shared.streams[slot] + j * WIDE_STREAM + at) =
+                make_uint4(x[j][0], x[j][1], x[j][2], x[j][3]);
+        }
+    }
+}
+
 // Mix a mixer's tokens of a tile; store them, or keep them until they are normed and return squares
 // of them, a lane those of the token with its own number modulo four.
 template <bool NORM, class Memory>
@@ -191,9 +226,9 @@ __device__ inline float mix_wide_tile(const Call &call, const Part &part, Memory
 }
 
 // Norm and store what a mixer kept of its tokens.
-__device__ inline void norm_kept(const Call &call, const Part &part, int token, float4 factors,
-                                 const __nv_bfloat16 (*kept)[WIDE], const float (&gains)[WIDE]) {
-    const float each[EACH] = {factors.x, factors.y, factors.z, factors.w};
+__device__ inline void norm_kept(const Call &call, const Part &part, int token,
+                                 const Factors &factors, const __nv_bfloat16 (*kept)[WIDE],
+                                 const float (&gains)[WIDE]) {
 #pragma unroll
     for (int j = 0; j < LANE_EIGHTS; j++) {
         const WideEight mine(j);
@@ -205,42 +240,75 @@ __device__ inline void norm_kept(const Call &call, const Part &part, int token, 
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             const uint4 x = *reinterpret_cast<const uint4 *>(&kept[i][mine.eight * 8]);
-            store_if(to + i * call.width, norm_channels(x, each[i], gain),
+            store_if(to + i * call.width, norm_channels(x, factors.of[i], gain),
                      mine.exists && token + i < call.tokens);
         }
     }
 }
 
-// Mix tiles when their gates are there, and tell the courier. A tile is normed after the next one
-// is mixed.
+// Mix what is owed into a tile when it is there, and have it copied to memory. Where the result lay
+// another may come.
+template <class Memory>
+__device__ inline void pay(const Call &call, const Tensors &tensors, const Part &part,
+                           Memory &shared, int tile, Turn<Memory::COUNT> turn, int nth) {
+    await_phase(&shared.full[turn.slot], turn.phase);
+    pay_tile(shared, turn.slot, Memory::place_of_result(tile), nth * EACH);
+    show_to_copies();
+    meet_warpgroup();
+    if (threadIdx.x % 32 == 0) {
+        arrive(&shared.paid[turn.slot]);
+        if (nth == 0) {
+            const int next = tile == 0 ? 2 : tile + 1;
+            if (tile != 1 && next < part.tiles) {
+                fetch_result(call, tensors.result, part, shared, next, next % Memory::COUNT);
+            }
+            store_tile(tensors.after, part, shared, tile, turn.slot);
+        }
+    }
+    __syncwarp();
+}
+
+// Mix results into tiles; mix tiles when their gates are there, and tell the courier. While the squares
+// of a tile are on their way, the next but one has its result mixed in.
 template <bool NORM, int EIGHTS>
-__device__ inline void run_wide_mixer(const Call &call, const Part &part,
+__device__ inline void run_wide_mixer(const Call &call, const Tensors &tensors, const Part &part,
                                       WideShared<EIGHTS> &shared, int nth) {
+    using Memory = WideShared<EIGHTS>;
     const int lane = threadIdx.x % 32, first = nth * EACH;
+    const auto kept = reinterpret_cast<__nv_bfloat16(*)[WIDE]>(shared.results[1]) + first;
     if constexpr (NORM) keep_gain(call, part, shared.gain);
-    Turn<WideShared<EIGHTS>::COUNT> turn;
-    Turn<2> mixing, norming;
+    Turn<Memory::COUNT> paying, turn;
+    Turn<2> mixing;
+    Turn<Memory::NORM_COUNT> norming;
 #pragma unroll 1
-    for (int tile = 0; tile < part.tiles + NORM; tile++) {
-        if (tile < part.tiles) {
-            await_phase(&shared.gated[turn.slot], turn.phase);
-            const float squares =
-                mix_wide_tile<NORM>(call, part, shared, turn.slot, first, part.token(tile) + first,
-                                    shared.kept[mixing.slot] + first);
-            if constexpr (NORM) shared.folded[mixing.slot][nth][lane] = squares;
-            __syncwarp();
-            if (lane == 0) arrive(&shared.mixed[turn.slot]);
-            turn.advance();
-            mixing.advance();
+    for (int tile = 0; tile < part.tiles + 2 * NORM; tile++) {
+        if constexpr (NORM) {
+            if (tile < part.tiles) pay(call, tensors, part, shared, tile, paying, nth);
+            paying.advance();
+            if (tile >= 2) {
+                await_phase(&shared.normed[norming.slot], norming.phase);
+                const Factors factors(call, part, shared.squares[norming.slot], first);
+                const int token = part.token(tile - 2) + first;
+                norm_kept(call, part, token, factors, kept, shared.gain);
+                norming.advance();
+            }
         }
-        if (NORM && tile > 0) {
-            await_phase(&shared.factored[norming.slot], norming.phase);
-            const float4 factors =
-                *reinterpret_cast<const float4 *>(&shared.factors[norming.slot][first]);
-            norm_kept(call, part, part.token(tile - 1) + first, factors,
-                      shared.kept[norming.slot] + first, shared.gain);
-            norming.advance();
+        if (NORM && (tile == 0 || tile > part.tiles)) continue;
+        await_phase(&shared.gated[turn.slot], turn.phase);
+        const float squares = mix_wide_tile<NORM>(call, part, shared, turn.slot, first,
+                                                  part.token(tile - NORM) + first, kept);
+        if constexpr (NORM) {
+            shared.folded[mixing.slot][nth][lane] = squares;
+            // Before the slot is filled anew it has been copied; that of the next tile may still be.
+            if (nth == 0 && lane == 0) {
+                if (tile < part.tiles) await_boxes_read<1>();
+                else await_boxes_read<0>();
+            }
         }
+        __syncwarp();
+        if (lane == 0) arrive(&shared.mixed[turn.slot]);
+        turn.advance();
+        mixing.advance();
     }
 }
 
