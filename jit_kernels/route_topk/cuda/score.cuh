@@ -32,6 +32,20 @@ __device__ inline float score(float x) {
     return root(fmaf(ratio, u, fmaxf(x, 0.0f)));
 }
 
+// A score times the root of two, within ROUGH_ERROR of a score, in five instructions less: `ratio` is
+// off by 4e-4 of itself, and a score by half of that times the root of log(1 + u).
+constexpr float ROUGH_ERROR = 1.7e-4f, ROUGH_SHARE = 0.70710678f;
+
+__device__ inline float rough_score(float x) {
+    const float u = exponential(-fabsf(x));
+    float ratio = -0.14868620f;
+    ratio = fmaf(ratio, u, 0.50805002f);
+    ratio = fmaf(ratio, u, -0.97282827f);
+    ratio = fmaf(ratio, u, 1.99921405f);
+    // Twice what `score` has there: a sum runs beside what compares, which is slower.
+    return root(fmaf(ratio, u, x + fabsf(x)));
+}
+
 // A number that orders as the float32 numbers do.
 __device__ inline int order(float x) {
     const int bits = __float_as_int(x);

@@ -1,22 +1,20 @@
-// Routing of as many experts as whole lanes have: a warp has those of a token in its registers. The
-// best of each lane give a floor that as many experts reach as are wanted; the few that reach it, each
-// in a lane of its own, are ranked by comparing all with all: those of two tokens at once, half a warp
-// each.
+// Routing of as many experts as whole lanes have: a warp has those of a token in its registers, by
+// rough scores. The best of each lane give a floor that as many experts reach as are wanted; the few
+// that may reach it, each in a lane of its own, are scored exactly and ranked by comparing all with
+// all: those of two tokens at once, half a warp each.
 #pragma once
 
 #include "score.cuh"
 
 // Blocks that a multiprocessor has at once, as many as registers allow.
 template <int EACH>
-constexpr int BLOCKS = EACH > 8 ? 8 : 10;
+constexpr int BLOCKS = EACH > 8 ? 8 : 12;
 
 // Most experts of a token that are ranked.
 constexpr int HALF = 16;
 
-// What a warp writes down of two tokens: scores without bias, and of those found, expert and key.
-template <int EACH>
+// What a warp writes down of the experts found of two tokens.
 struct alignas(16) Memory {
-    float scores[2][32 * EACH];
     int keys[2][HALF], found[2][HALF];
 };
 
@@ -56,22 +54,50 @@ __device__ inline void find_floors(const float (&scores)[TOKENS][EACH], float (&
     for (int t = 0; t < TOKENS; t++) floors[t] = unorder(best[t]);
 }
 
-// Write the experts that reach `floor` to `found`, HALF at most. Returns how many there are.
-template <int EACH>
-__device__ inline int gather(const float (&scores)[EACH], float floor, int *found) {
-    const int lane = threadIdx.x % 32;
-    unsigned reach = 0;
+// Write a number into shared memory, or do nothing; a branch would take longer.
+__device__ inline void store_if(int *to, int value, bool stores) {
+    asm volatile(
+        "{\n"
+        ".reg .pred stores;\n"
+        "setp.ne.b32 stores, %2, 0;\n"
+        "@stores st.shared.b32 [%0], %1;\n"
+        "}" ::"r"((unsigned)__cvta_generic_to_shared(to)),
+        "r"(value), "r"((int)stores)
+        : "memory");
+}
+
+// Write the experts of each token that reach its floor to `found`, HALF at most, and how many they are
+// to `counts`; none of a token that is not `live`.
+template <int TOKENS, int EACH>
+__device__ inline void gather(const float (&scores)[TOKENS][EACH], const float (&floors)[TOKENS],
+                              const bool (&live)[TOKENS], int (*found)[HALF],
+                              int (&counts)[TOKENS]) {
+    const int lane = threadIdx.x % 32, last = lane * EACH + EACH - 1;
+    // The highest of EACH bits is the first expert's.
+    unsigned reach[TOKENS] = {}, left;
 #pragma unroll
-    for (int j = 0; j < EACH; j++) reach |= scores[j] >= floor ? 1u << j : 0u;
-    int count = 0;
-    while (const unsigned lanes = __ballot_sync(ALL, reach != 0)) {
-        const int at = count + __popc(lanes & ((1u << lane) - 1));
-        if (reach && at < HALF) found[at] = lane * EACH + __ffs(reach) - 1;
-        reach &= reach - 1;
-        count += __popc(lanes);
+    for (int t = 0; t < TOKENS; t++) {
+        counts[t] = 0;
+#pragma unroll
+        for (int j = 0; j < EACH; j++) {
+            reach[t] = __funnelshift_l(__float_as_uint(scores[t][j] - floors[t]), reach[t], 1);
+        }
+        reach[t] = live[t] ? ~reach[t] & ((1u << EACH) - 1) : 0;
     }
+    do {
+        left = 0;
+#pragma unroll
+        for (int t = 0; t < TOKENS; t++) {
+            const unsigned lanes = __ballot_sync(ALL, reach[t] != 0);
+            const int at = counts[t] + __popc(lanes & ((1u << lane) - 1));
+            const int bit = 31 - __clz(reach[t]);
+            store_if(&found[t][at], last - bit, reach[t] != 0 && at < HALF);
+            reach[t] &= ~(1u << (bit & 31));
+            counts[t] += __popc(lanes);
+            left |= reach[t];
+        }
+    } while (__any_sync(ALL, left != 0));
     __syncwarp();
-    return count;
 }
 
 // Write the TOP_K best to `found`, one after the other: for scores of which too many are alike.
@@ -99,20 +125,33 @@ __device__ inline void take_turns(const float (&scores)[EACH], int *found) {
     __syncwarp();
 }
 
-// Write to `found` what may be among a token's TOP_K, by scores with bias. Returns how many.
+// What a score with bias may be below the floor and yet be above: both are rough, and added to a bias
+// in float32.
+__device__ inline float just_below(float floor) {
+    return fmaf(fabsf(floor), -5e-7f, floor - 2.0f * ROUGH_ERROR);
+}
+
+// Write to `found` what may be among a token's TOP_K, by exact scores; returns how many. For where
+// rough ones leave too many.
 template <int TOP_K, int EACH>
-__device__ inline int sift(const float (&scores)[EACH], float floor, int *found) {
-    const int count = gather(scores, floor, found);
-    if (count >= TOP_K && count <= HALF) return count;
-    take_turns<TOP_K>(scores, found);
+__device__ inline int sift_exactly(const Call &call, int token, int (*found)[HALF]) {
+    float scores[1][EACH], bias[EACH], floors[1];
+    const int first = threadIdx.x % 32 * EACH;
+    load_whole(scores[0], call.logits + token * call.stride + first);
+    load_whole(bias, call.bias + first);
+#pragma unroll
+    for (int j = 0; j < EACH; j++) scores[0][j] = score(scores[0][j]) + bias[j];
+    find_floors<TOP_K>(scores, floors);
+    int counts[1];
+    gather(scores, floors, {true}, found, counts);
+    if (counts[0] >= TOP_K && counts[0] <= HALF) return counts[0];
+    take_turns<TOP_K>(scores[0], *found);
     return TOP_K;
 }
 
 // Return how many of the `count` lanes of a half have a better key, or the same and a lower expert.
 // `both` is the sum of the two counts, and `most` the larger one.
-template <int EACH>
-__device__ inline int rank_of(Memory<EACH> &memory, int key, int expert, int count, int both,
-                              int most) {
+__device__ inline int rank_of(Memory &memory, int key, int expert, int count, int both, int most) {
     const int lane = threadIdx.x % 32, half = lane / HALF;
     const int(&keys)[HALF] = memory.keys[half];
     memory.keys[half][lane % HALF] = key;
@@ -138,8 +177,8 @@ __device__ inline int rank_of(Memory<EACH> &memory, int key, int expert, int cou
 }
 
 // Weigh the experts found of a token and of the next, `counts` of them; of none nothing is written.
-template <int EACH, int TOP_K>
-__device__ inline void weigh_two(const Call &call, int token, int2 counts, Memory<EACH> &memory) {
+template <int TOP_K>
+__device__ inline void weigh_two(const Call &call, int token, int2 counts, Memory &memory) {
     const int lane = threadIdx.x % 32, half = lane / HALF, most = max(counts.x, counts.y);
     const int count = half ? counts.y : counts.x;
     const bool live = lane % HALF < count;
@@ -147,7 +186,7 @@ __device__ inline void weigh_two(const Call &call, int token, int2 counts, Memor
     float weight = 0.0f;
     if (live) {
         expert = memory.found[half][lane % HALF];
-        weight = memory.scores[half][expert];
+        weight = score(call.logits[(token + half) * call.stride + expert]);
         key = order(weight + call.bias[expert]);
     }
     const int place = rank_of(memory, key, expert, count, counts.x + counts.y, most);
@@ -167,9 +206,9 @@ __device__ inline void weigh_two(const Call &call, int token, int2 counts, Memor
 template <int TOKENS, int EACH, int TOP_K>
 __global__ void __launch_bounds__(WARPS * 32, BLOCKS<EACH>)
     route_whole(const __grid_constant__ Call call) {
-    __shared__ Memory<EACH> memories[WARPS];
+    __shared__ Memory memories[WARPS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    Memory<EACH> &memory = memories[warp];
+    Memory &memory = memories[warp];
     const int token = (blockIdx.x * WARPS + warp) * TOKENS;
     await_launch_before();
     if (token >= call.tokens) return;
@@ -183,19 +222,23 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS<EACH>)
 #pragma unroll
     for (int t = 0; t < TOKENS; t++) {
 #pragma unroll
-        for (int j = 0; j < EACH; j++) x[t][j] = score(x[t][j]);
-#pragma unroll
-        for (int j = 0; j < EACH; j += 4) {
-            *reinterpret_cast<float4 *>(memory.scores[t] + lane * EACH + j) =
-                make_float4(x[t][j], x[t][j + 1], x[t][j + 2], x[t][j + 3]);
-        }
-#pragma unroll
-        for (int j = 0; j < EACH; j++) x[t][j] += bias[j];
+        for (int j = 0; j < EACH; j++) x[t][j] = fmaf(rough_score(x[t][j]), ROUGH_SHARE, bias[j]);
     }
     find_floors<TOP_K>(x, floors);
-    int2 counts = {sift<TOP_K>(x[0], floors[0], memory.found[0]), 0};
-    if (TOKENS > 1 && token + 1 < call.tokens) {
-        counts.y = sift<TOP_K>(x[TOKENS - 1], floors[TOKENS - 1], memory.found[1]);
+    bool live[TOKENS];
+    int counts[TOKENS];
+#pragma unroll
+    for (int t = 0; t < TOKENS; t++) {
+        live[t] = token + t < call.tokens;
+        floors[t] = just_below(floors[t]);
     }
-    weigh_two<EACH, TOP_K>(call, token, counts, memory);
+    gather(x, floors, live, memory.found, counts);
+#pragma unroll
+    for (int t = 0; t < TOKENS; t++) {
+        if (live[t] && (counts[t] < TOP_K || counts[t] > HALF)) {
+            counts[t] = sift_exactly<TOP_K, EACH>(call, token + t, memory.found + t);
+        }
+    }
+    const int2 both = {counts[0], TOKENS > 1 ? counts[TOKENS - 1] : 0};
+    weigh_two<TOP_K>(call, token, both, memory);
 }

@@ -49,6 +49,23 @@ def test_the_bias_chooses_and_does_not_weigh(
     assert_close(got[1], want[1], Bounds(atol=1e-6, rtol=1e-5), what="weights")
 
 
+@pytest.mark.parametrize("close", [12, 40])
+def test_scores_that_rough_ones_do_not_tell_apart_choose_as_the_reference(
+    backend: ModuleType, close: int
+) -> None:
+    # Steps of 7e-5 between scores, where rough ones are up to 1.7e-4 off.
+    tokens, count = with_large([3], [1001])[-1], 256
+    logits = torch.randn(tokens, count) - 4.0
+    places = torch.rand(tokens, count).argsort(1)[:, :close]
+    logits.scatter_(1, places, 2.0 + torch.arange(close).expand(tokens, -1) / 4096)
+
+    got = backend.route_topk(logits, torch.zeros(count), 6, 1.5)
+
+    want = reference.route_topk(logits, torch.zeros(count), 6, 1.5)
+    assert_same_bits(got[0], want[0], what="experts")
+    assert_close(got[1], want[1], Bounds(atol=1e-6, rtol=1e-5), what="weights")
+
+
 @pytest.mark.parametrize("count", [256, 384])
 @pytest.mark.parametrize(("lowest", "highest"), [(-960, -192), (-200, 3200), (1300, 1500)])
 def test_scores_next_to_nothing_and_far_out_choose_as_the_reference(
