@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Case", "Limit"]
+__all__ = ["FEW", "LIMITS", "MANY", "Case", "Limit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,12 @@ class Limit:
             and (self.share is None or floor_us >= self.share * time_us)
             and (self.time_us is None or time_us <= self.time_us)
         )
+
+
+FEW, MANY = 256, 16_384
+# Of many tokens 80 % of the bandwidth of a copy of as many bytes: where these are 20 MB, such a
+# copy has itself three quarters of the bandwidth of a large one.
+LIMITS = {FEW: Limit(copies=1.5), MANY: Limit(copies=1.25)}
 
 
 @dataclass(frozen=True, slots=True)

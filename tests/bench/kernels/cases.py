@@ -15,12 +15,9 @@ from jit_kernels.route_topk import route_hashed, route_topk
 from jit_kernels.sample import DrawParams, sample_unread
 from jit_kernels.select_topk import select_topk
 from jit_kernels.store_kv import norm_rope_store
-from tests.bench.kernels.case import Case, Limit
+from tests.bench.kernels.case import FEW, LIMITS, MANY, Case, Limit
 
-__all__ = ["FEW", "MANY", "cases"]
-
-FEW, MANY = 256, 16_384
-LIMITS = {FEW: Limit(copies=1.5), MANY: Limit(share=0.8)}
+__all__ = ["cases"]
 
 EPS = {"norm_eps": 1e-6, "hc_eps": 1e-6}
 SWA = PageLayout(page_rows=64, data_bytes=576, scale_bytes=8, page_bytes=37440)

@@ -19,14 +19,12 @@ from jit_kernels.indexer_queries import indexer_queries
 from jit_kernels.out_rope_quant import out_rope_quant
 from jit_kernels.paged_logits import LogitsPlan, paged_logits
 from jit_kernels.paged_rows import PageLayout
-from tests.bench.kernels.case import Case, Limit
+from tests.bench.kernels.case import FEW, LIMITS, MANY, Case, Limit
 
 __all__ = ["cases"]
 
-FEW, MANY = 256, 16_384
 DECODES = (1, 16, 64, 128)
 CHUNKS = (FEW, 8_192, MANY)
-LIMITS = {FEW: Limit(copies=1.5), MANY: Limit(share=0.8)}
 # Rows, blocks of each.
 PAGED = [(1, 2_048), (64, 2_048), (64, 16_384), (1, 250_000), (16, 250_000)]
 # Tokens, blocks that the first of them sees.

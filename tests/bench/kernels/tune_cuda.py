@@ -26,8 +26,8 @@ from jit_kernels.registry import BackendUnavailable
 from jit_kernels.route_topk import cuda_backend as route
 from jit_kernels.select_topk import cuda_backend as select
 from jit_kernels.store_kv import cuda_backend as store
-from tests.bench.kernels.case import Case
-from tests.bench.kernels.cases import FEW, MANY, cases
+from tests.bench.kernels.case import FEW, MANY, Case
+from tests.bench.kernels.cases import cases
 from tests.bench.kernels.timing import graph_us, input_sets
 
 Constants = dict[str, int]

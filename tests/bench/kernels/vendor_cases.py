@@ -25,12 +25,12 @@ from jit_kernels.rms_norm import rms_norm
 from jit_kernels.rope import rotations
 from jit_kernels.select_topk import select_topk
 from jit_kernels.store_kv import norm_rope_store
+from tests.bench.kernels.case import FEW, MANY
 from tests.bench.kernels.rows import MOVED, add_rows
 from tests.bench.kernels.timing import copy_bandwidth, copy_us, graph_us, input_sets
 
 __all__ = ["Pair", "VendorCase", "vendor_cases"]
 
-FEW, MANY = 256, 16_384
 PAGE_ROWS = 64
 RECORDS = PageLayout(page_rows=PAGE_ROWS, data_bytes=576, scale_bytes=8, page_bytes=37440)
 EXPERTS, CHOSEN = 256, 6
