@@ -95,7 +95,7 @@ struct Shared {
     // Of the block's own tokens, the sums that each rank sent: `own * ranks + rank`.
     float told[COUNT][TOKENS][TOLD];
     float4 gates[COUNT][TOKENS];
-    // Of each lane of the mixers, squares of one token.
+    // Of each lane of the mixers, squares of one token: in turn those of its four.
     float folded[2][MIXERS][32];
     // What the balancer takes: a matrix and the number of its token.
     float matrices[2][BATCH][STREAMS * STREAMS + 1];

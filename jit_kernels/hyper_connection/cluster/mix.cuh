@@ -80,7 +80,7 @@ struct Rows {
 
 // What a mixer's tokens are normed by.
 struct Factors {
-    float of[EACH];
+    float mine;  // of the token with the lane's own number modulo four
 
     // Of the squares that all ranks sent; each lane adds up those of a token by some ranks.
     __device__ Factors(const Call &call, const Part &part, const float (&squares)[MAX_RANKS][TOKENS],
@@ -90,10 +90,9 @@ struct Factors {
         float sum = rank < part.ranks ? from[0] : 0.0f;
         if (rank + 8 < part.ranks) sum += from[8 * TOKENS];
         for (int step = EACH; step < 32; step *= 2) sum += __shfl_xor_sync(ALL, sum, step);
-        const float mine = reciprocal_root(fmaf(sum, call.per_channel, call.norm_eps));
-#pragma unroll
-        for (int i = 0; i < EACH; i++) of[i] = __shfl_sync(ALL, mine, i);
+        mine = reciprocal_root(fmaf(sum, call.per_channel, call.norm_eps));
     }
+    __device__ float of(int i) const { return __shfl_sync(ALL, mine, i); }
 };
 static_assert(MAX_RANKS == 2 * (32 / EACH));
 
@@ -152,7 +151,7 @@ __device__ inline void run_mixer(const Call &call, const Part &part, Memory &sha
             const Rows rows(call, part, part.token(tile - 1) + first);
 #pragma unroll
             for (int i = 0; i < EACH; i++) {
-                rows.store(i, norm_channels(before.tokens[i], factors.of[i], gain));
+                rows.store(i, norm_channels(before.tokens[i], factors.of(i), gain));
             }
             norming.advance();
         }

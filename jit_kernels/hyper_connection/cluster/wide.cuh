@@ -9,8 +9,8 @@
 #include "staging.cuh"
 
 constexpr int WIDE = 448, WIDE_STREAM = WIDE / STRIP * STRIP_BYTES;
-// Products of a multiplier, 16 channels each; groups of eight channels of a row.
-constexpr int WIDE_STEPS = WIDE / 2 / 16, ROW_EIGHTS = WIDE / 8;
+// Products of a multiplier, 16 channels each.
+constexpr int WIDE_STEPS = WIDE / 2 / 16;
 static_assert(MULTIPLIERS == 2 * STREAMS && WIDE_STEPS * 32 == WIDE);
 // Registers of a thread in each warpgroup: all rows of `fn` leave few to others.
 template <int EIGHTS>
@@ -150,20 +150,20 @@ __device__ inline void run_wide_multiplier(const Call &call, const Part &part,
     }
 }
 
-// Groups of eight channels that a lane mixes of a row; of the last some lanes have none.
-constexpr int LANE_EIGHTS = (ROW_EIGHTS + 31) / 32;
+// Where a mixer's lane works: eight lanes have a token, of each strip eight channels each. What is long
+// stands once in code, in loops over strips: side by side it is more than the instruction cache holds.
+struct WideLane {
+    static constexpr int STRIPS = WIDE / STRIP;
+    int own, token, eight;  // the token among the mixer's and the tile's, the eight of a strip
 
-// The `j`th of a lane; one that is beyond the row stands for the last, and nothing is made of it.
-struct WideEight {
-    int eight;
-    bool exists;
-
-    __device__ explicit WideEight(int j) {
-        const int place = threadIdx.x % 32 + j * 32;
-        eight = min(place, ROW_EIGHTS - 1);
-        exists = place < ROW_EIGHTS;
+    __device__ explicit WideLane(int first) {
+        const int lane = threadIdx.x % 32;
+        own = lane / 8, token = first + own, eight = lane % 8;
     }
+    // Where its channels of the first strip lie in a stream of a tile; the next ones follow.
+    __device__ int place() const { return place_of(token, eight); }
 };
+static_assert(EACH == 4 && STRIP == 64);
 
 // Copy the gains of a block's channels into shared memory; each mixer writes the same.
 __device__ inline void keep_gain(const Call &call, const Part &part, float (&gains)[WIDE]) {
@@ -174,75 +174,75 @@ __device__ inline void keep_gain(const Call &call, const Part &part, float (&gai
 
 // Mix the result that is owed into a mixer's tokens of a tile, in place.
 template <class Memory>
-__device__ inline void pay_tile(Memory &shared, int slot, int place, int first) {
-    static_assert(EACH * ROW_EIGHTS % 32 == 0);
+__device__ inline void pay_tile(Memory &shared, int slot, int place, WideLane mine) {
+    const Shares shares(shared.owed[place][mine.token]);
+    unsigned char *const streams = shared.streams[slot] + mine.place();
+    const unsigned char *const result = shared.results[place] + mine.place();
 #pragma unroll 1
-    for (int i = threadIdx.x % 32; i < EACH * ROW_EIGHTS; i += 32) {
-        const int token = first + i / ROW_EIGHTS, at = place_of(token, i % ROW_EIGHTS);
+    for (int strip = 0; strip < WideLane::STRIPS; strip++) {
         unsigned x[STREAMS][4], y[4];
-        const auto load = [&](const unsigned char *from, unsigned(&to)[4]) {
-            const uint4 four = *reinterpret_cast<const uint4 *>(from + at);
+        const auto at = [&](int j) { return streams + j * WIDE_STREAM + strip * STRIP_BYTES; };
+        const auto load = [](const unsigned char *from, unsigned(&to)[4]) {
+            const uint4 four = *reinterpret_cast<const uint4 *>(from);
             to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
         };
-        load(shared.results[place], y);
+        load(result + strip * STRIP_BYTES, y);
 #pragma unroll
-        for (int j = 0; j < STREAMS; j++) load(shared.streams[slot] + j * WIDE_STREAM, x[j]);
-        const Shares mine(shared.owed[place][token]);
+        for (int j = 0; j < STREAMS; j++) load(at(j), x[j]);
 #pragma unroll
-        for (int pair = 0; pair < 4; pair++) mix_pair(mine, x, y, pair);
+        for (int pair = 0; pair < 4; pair++) mix_pair(shares, x, y, pair);
 #pragma unroll
         for (int j = 0; j < STREAMS; j++) {
-            *reinterpret_cast<uint4 *>(shared.streams[slot] + j * WIDE_STREAM + at) =
-                make_uint4(x[j][0], x[j][1], x[j][2], x[j][3]);
+            *reinterpret_cast<uint4 *>(at(j)) = make_uint4(x[j][0], x[j][1], x[j][2], x[j][3]);
         }
     }
 }
 
-// Mix a mixer's tokens of a tile; store them, or keep them until they are normed and return squares
-// of them, a lane those of the token with its own number modulo four.
+// Where a lane's channels of a token of all are stored, and whether there is such a token.
+struct WideRow {
+    __nv_bfloat16 *to;
+    bool live;
+
+    __device__ WideRow(const Call &call, const Part &part, int tile, WideLane mine) {
+        const int token = part.token(tile) + mine.token;
+        to = call.mixed + (long long)token * call.width + part.first + mine.eight * 8;
+        live = token < call.tokens;
+    }
+    __device__ void store(int strip, uint4 x) const { store_if(to + strip * STRIP, x, live); }
+};
+
+// Mix a mixer's tokens of a tile; store them, or keep them until they are normed and return the sum
+// of a lane's squares.
 template <bool NORM, class Memory>
-__device__ inline float mix_wide_tile(const Call &call, const Part &part, Memory &shared, int slot,
-                                      int first, int token, __nv_bfloat16 (*kept)[WIDE]) {
-    float squares[EACH];
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const float4 gates = shared.gates[slot][first + i];
-        __nv_bfloat16 *const to = call.mixed + (long long)(token + i) * call.width + part.first;
-        squares[i] = 0.0f;
-#pragma unroll
-        for (int j = 0; j < LANE_EIGHTS; j++) {
-            const WideEight mine(j);
-            const uint4 x = mix_token<WIDE_STREAM>(
-                shared.streams[slot] + place_of(first + i, mine.eight), gates);
-            if constexpr (NORM) {
-                squares[i] += mine.exists ? squares_of(x) : 0.0f;
-                if (mine.exists) *reinterpret_cast<uint4 *>(&kept[i][mine.eight * 8]) = x;
-            } else {
-                store_if(to + mine.eight * 8, x, mine.exists && token + i < call.tokens);
-            }
+__device__ inline float mix_wide_tile(Memory &shared, int slot, WideLane mine, const WideRow &row,
+                                      __nv_bfloat16 *kept) {
+    const float4 gates = shared.gates[slot][mine.token];
+    const unsigned char *const streams = shared.streams[slot] + mine.place();
+    float squares = 0.0f;
+#pragma unroll 1
+    for (int strip = 0; strip < WideLane::STRIPS; strip++) {
+        const uint4 x = mix_token<WIDE_STREAM>(streams + strip * STRIP_BYTES, gates);
+        if constexpr (NORM) {
+            squares += squares_of(x);
+            *reinterpret_cast<uint4 *>(kept + strip * STRIP) = x;
+        } else {
+            row.store(strip, x);
         }
     }
-    return NORM ? fold_four(squares) : 0.0f;
+    return squares;
 }
 
-// Norm and store what a mixer kept of its tokens.
-__device__ inline void norm_kept(const Call &call, const Part &part, int token,
-                                 const Factors &factors, const __nv_bfloat16 (*kept)[WIDE],
-                                 const float (&gains)[WIDE]) {
+// Norm and store what a lane kept.
+__device__ inline void norm_kept(const WideRow &row, float factor, WideLane mine,
+                                 const __nv_bfloat16 *kept, const float (&gains)[WIDE]) {
 #pragma unroll
-    for (int j = 0; j < LANE_EIGHTS; j++) {
-        const WideEight mine(j);
-        __nv_bfloat16 *const to =
-            call.mixed + (long long)token * call.width + part.first + mine.eight * 8;
-        const float4 *const from = reinterpret_cast<const float4 *>(gains + mine.eight * 8);
+    for (int strip = 0; strip < WideLane::STRIPS; strip++) {
+        const float4 *const from =
+            reinterpret_cast<const float4 *>(gains + strip * STRIP + mine.eight * 8);
         const float4 a = from[0], b = from[1];
         const float gain[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            const uint4 x = *reinterpret_cast<const uint4 *>(&kept[i][mine.eight * 8]);
-            store_if(to + i * call.width, norm_channels(x, factors.of[i], gain),
-                     mine.exists && token + i < call.tokens);
-        }
+        const uint4 x = *reinterpret_cast<const uint4 *>(kept + strip * STRIP);
+        row.store(strip, norm_channels(x, factor, gain));
     }
 }
 
@@ -250,9 +250,10 @@ __device__ inline void norm_kept(const Call &call, const Part &part, int token,
 // another may come.
 template <class Memory>
 __device__ inline void pay(const Call &call, const Tensors &tensors, const Part &part,
-                           Memory &shared, int tile, Turn<Memory::COUNT> turn, int nth) {
+                           Memory &shared, int tile, Turn<Memory::COUNT> turn, int nth,
+                           WideLane mine) {
     await_phase(&shared.full[turn.slot], turn.phase);
-    pay_tile(shared, turn.slot, Memory::place_of_result(tile), nth * EACH);
+    pay_tile(shared, turn.slot, Memory::place_of_result(tile), mine);
     show_to_copies();
     meet_warpgroup();
     if (threadIdx.x % 32 == 0) {
@@ -275,7 +276,9 @@ __device__ inline void run_wide_mixer(const Call &call, const Tensors &tensors, 
                                       WideShared<EIGHTS> &shared, int nth) {
     using Memory = WideShared<EIGHTS>;
     const int lane = threadIdx.x % 32, first = nth * EACH;
-    const auto kept = reinterpret_cast<__nv_bfloat16(*)[WIDE]>(shared.results[1]) + first;
+    const WideLane mine(first);
+    __nv_bfloat16 *const kept =
+        reinterpret_cast<__nv_bfloat16(*)[WIDE]>(shared.results[1])[mine.token] + mine.eight * 8;
     if constexpr (NORM) keep_gain(call, part, shared.gain);
     Turn<Memory::COUNT> paying, turn;
     Turn<2> mixing;
@@ -283,22 +286,22 @@ __device__ inline void run_wide_mixer(const Call &call, const Tensors &tensors, 
 #pragma unroll 1
     for (int tile = 0; tile < part.tiles + 2 * NORM; tile++) {
         if constexpr (NORM) {
-            if (tile < part.tiles) pay(call, tensors, part, shared, tile, paying, nth);
+            if (tile < part.tiles) pay(call, tensors, part, shared, tile, paying, nth, mine);
             paying.advance();
             if (tile >= 2) {
                 await_phase(&shared.normed[norming.slot], norming.phase);
                 const Factors factors(call, part, shared.squares[norming.slot], first);
-                const int token = part.token(tile - 2) + first;
-                norm_kept(call, part, token, factors, kept, shared.gain);
+                const WideRow row(call, part, tile - 2, mine);
+                norm_kept(row, factors.of(mine.own), mine, kept, shared.gain);
                 norming.advance();
             }
         }
         if (NORM && (tile == 0 || tile > part.tiles)) continue;
         await_phase(&shared.gated[turn.slot], turn.phase);
-        const float squares = mix_wide_tile<NORM>(call, part, shared, turn.slot, first,
-                                                  part.token(tile - NORM) + first, kept);
+        const WideRow row(call, part, tile - NORM, mine);
+        const float squares = mix_wide_tile<NORM>(shared, turn.slot, mine, row, kept);
         if constexpr (NORM) {
-            shared.folded[mixing.slot][nth][lane] = squares;
+            shared.folded[mixing.slot][nth][mine.eight * EACH + mine.own] = squares;
             // Before the slot is filled anew it has been copied; that of the next tile may still be.
             if (nth == 0 && lane == 0) {
                 if (tile < part.tiles) await_boxes_read<1>();
