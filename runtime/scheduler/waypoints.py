@@ -10,11 +10,15 @@ again. So steps leave a point every so often in any case. They stay out of the t
 when their request ends, unless somebody comes who can start there: then that one enters the tree.
 """
 
+import logging
+
 from mem_cache.handles import Match, PointKind
 from mem_cache.request_table import RequestTable
 from mem_cache.spec import TreeSpec, div_ceil
 from runtime.scheduler.pending_points import Claims, PendingPoints, Save
 from runtime.scheduler.request import PendingPoint, Request
+
+logger = logging.getLogger("umbra.scheduler")
 
 # What all waypoints together may hold of the rings, at most.
 SHARE = 1 / 16
@@ -27,7 +31,8 @@ class Waypoints:
     every_tokens  how far apart, rounded up to whole pages; a long prompt has them further apart, so
                   that there are `MOST_OF_A_PROMPT`; 0: none are left
     They take nothing that the rows of the table could ever need, and are at most a `SHARE` of the
-    rings: who had them for the longest time loses them then.
+    rings: who had them for the longest time loses them then. Pools that have no room for one beside
+    the rows say so in the log.
     """
 
     def __init__(
@@ -41,8 +46,22 @@ class Waypoints:
         self._claims = Claims(2 * rows * spec.window_pages, 2 * rows)
         self._every_tokens = every_tokens
         self._most = int(SHARE * points.capacity) if every_tokens else 0
+        if every_tokens and (self._most == 0 or not self._has_room_beside_rows()):
+            logger.warning(
+                "prompts leave no resume points as they run: beside %d SWA pages and %d rings that "
+                "%d rows may need, the pools have too few, so that prompts which come while "
+                "another runs compute again what they share with it; see --swa-pages and --rings",
+                *(self._claims.swa_pages, self._claims.rings, rows),
+            )
+            self._most = 0
         self._held = 0
         self._holders: dict[int, Request] = {}
+
+    def _has_room_beside_rows(self) -> bool:
+        rows = self._claims
+        return self._points.leaves_room(
+            Claims(rows.swa_pages + self._spec.window_pages, rows.rings + 1)
+        )
 
     def leave(self, request: Request, start: int, end: int) -> list[Save]:
         """Return the snapshots for the waypoints in (start, end], which the request holds then."""

@@ -261,3 +261,20 @@ def test_random_prompts_that_share_beginnings_read_what_is_theirs(overlap: bool,
         assert tokens == expected_output(prompt, len(tokens), VOCAB)
         assert len(tokens) == new or request in aborted
     rig.assert_conserved()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "every", "tells"),
+    [
+        (AMPLE, EVERY, False),
+        (PoolSizes(full_pages=600, swa_pages=900, rings=16), EVERY, True),
+        (PoolSizes(full_pages=600, swa_pages=900, rings=16), 0, False),
+        (PoolSizes(full_pages=600, swa_pages=32, rings=320), EVERY, True),
+    ],
+)
+def test_pools_without_room_for_any_say_so(
+    sizes: PoolSizes, every: int, tells: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig_with(sizes=sizes, every=every, rows=8)
+
+    assert ("prompts leave no resume points" in caplog.text) == tells
