@@ -79,6 +79,7 @@ struct Shared {
     static constexpr int COUNT = 5, NORM_COUNT = COUNT + 2, STREAM = STREAM_BYTES;
     // Tiles whose results are there, which are free before streams are; warps that mix them in.
     static constexpr int OWED_TILES = 3, PAYERS = MULTIPLIERS;
+    // Whether the gater has streams copied that a result was mixed into; else those who mixed do.
     static constexpr bool GATER_STORES = OWED;
     // Where the result of a tile lies.
     static __device__ int place_of_result(int tile) { return tile % OWED_TILES; }
