@@ -87,6 +87,7 @@ class Engine:
     refuse    reason with which every request is refused
     fail      error with which every request ends after its first token
     hold      while it is clear, nothing is said beyond a stream's first token
+    free      so many requests, the first ones, are answered whatever `hold` is
     requests  every Generate received
     aborted   ids of every Abort received
     stopped   ids of every Stop received
@@ -105,6 +106,7 @@ class Engine:
         self.fail: str | None = None
         self.hold = asyncio.Event()
         self.hold.set()
+        self.free = 0
         self.requests: list[Generate] = []
         self.aborted: list[int] = []
         self.stopped: list[int] = []
@@ -120,7 +122,8 @@ class Engine:
         match message:
             case Generate():
                 self.requests.append(message)
-                task = asyncio.ensure_future(self._answer(message))
+                held = len(self.requests) > self.free
+                task = asyncio.ensure_future(self._answer(message, held=held))
                 self.running[message.request_id] = task
                 task.add_done_callback(lambda _: self.running.pop(message.request_id, None))
             case Abort():
@@ -168,7 +171,7 @@ class Engine:
     def _say(self, message: Any) -> None:
         self._inbox.put_nowait(message)
 
-    async def _answer(self, request: Generate) -> None:
+    async def _answer(self, request: Generate, *, held: bool) -> None:
         if self.refuse is not None:
             self._say(Refused(request.request_id, self.refuse, "no room"))
             return
@@ -183,7 +186,8 @@ class Engine:
             last = number == len(parts) - 1
             if number > 0 or not request.stream:
                 await asyncio.sleep(0)
-                await self.hold.wait()
+                if held:
+                    await self.hold.wait()
             self._say(
                 Outputs(
                     [

@@ -92,8 +92,9 @@ def test_it_can_be_turned_off(config: ServerConfig) -> None:
 @served(v4=True)
 async def test_a_flush_ends_what_is_prefilled_ahead(server: Server) -> None:
     server.engine.reply = f"why</think>{LONG}"
-    await server.post(PATH, HI)
+    server.engine.free = 1
     server.engine.hold.clear()
+    await server.post(PATH, HI)
     warm = await ahead(server)
 
     reply = await server.post("/flush_cache", None)
