@@ -22,6 +22,10 @@ class Claims:
     swa_pages: int
     rings: int
 
+    def with_point(self, swa_pages: int) -> "Claims":
+        """Return them beside one more point, whose window has so many pages."""
+        return Claims(self.swa_pages + swa_pages, self.rings + 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Save:
@@ -126,8 +130,7 @@ class PendingPoints:
         return slots
 
     def _make_room(self, claims: Claims, *, swa_pages: int) -> bool:
-        wanted = Claims(claims.swa_pages + swa_pages, claims.rings + 1)
-        if not self.leaves_room(wanted):
+        if not self.leaves_room(claims.with_point(swa_pages)):
             return False
         return self._evictions.drop_points(swa_pages=swa_pages, rings=1)
 

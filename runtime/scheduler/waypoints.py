@@ -46,7 +46,8 @@ class Waypoints:
         self._claims = Claims(2 * rows * spec.window_pages, 2 * rows)
         self._every_tokens = every_tokens
         self._most = int(SHARE * points.capacity) if every_tokens else 0
-        if every_tokens and (self._most == 0 or not self._has_room_beside_rows()):
+        fits = points.leaves_room(self._claims.with_point(spec.window_pages))
+        if every_tokens and (self._most == 0 or not fits):
             logger.warning(
                 "prompts leave no resume points as they run: beside %d SWA pages and %d rings that "
                 "%d rows may need, the pools have too few, so that prompts which come while "
@@ -56,12 +57,6 @@ class Waypoints:
             self._most = 0
         self._held = 0
         self._holders: dict[int, Request] = {}
-
-    def _has_room_beside_rows(self) -> bool:
-        rows = self._claims
-        return self._points.leaves_room(
-            Claims(rows.swa_pages + self._spec.window_pages, rows.rings + 1)
-        )
 
     def leave(self, request: Request, start: int, end: int) -> list[Save]:
         """Return the snapshots for the waypoints in (start, end], which the request holds then."""

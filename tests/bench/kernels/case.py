@@ -30,9 +30,9 @@ class Limit:
 
 
 FEW, MANY = 256, 16_384
-# Of many tokens 80 % of the bandwidth of a copy of as many bytes: where these are 20 MB, such a
-# copy has itself three quarters of the bandwidth of a large one.
-LIMITS = {FEW: Limit(copies=1.5), MANY: Limit(copies=1.25)}
+# What moves few bytes cannot reach the share of many tokens: of 20 MB a plain copy has itself
+# three quarters of a large one's bandwidth.
+LIMITS = {FEW: Limit(copies=1.5), MANY: Limit(share=0.8)}
 
 
 @dataclass(frozen=True, slots=True)
