@@ -81,6 +81,8 @@ struct Shared {
     static constexpr int OWED_TILES = 3, PAYERS = MULTIPLIERS;
     // Whether the gater has streams copied that a result was mixed into; else those who mixed do.
     static constexpr bool GATER_STORES = OWED;
+    // Whether gains lie in shared memory; else mixers have them in registers.
+    static constexpr bool KEEPS_GAIN = false;
     // Where the result of a tile lies.
     static __device__ int place_of_result(int tile) { return tile % OWED_TILES; }
     // Rows of `fn` come by streams, through the last slots.
@@ -123,6 +125,7 @@ __device__ inline void make_barriers(Memory &shared) {
         }
         if constexpr (Memory::GATER_STORES) make_barrier(&shared.stored[i], 1);
     }
+    if constexpr (Memory::KEEPS_GAIN) make_barrier(&shared.gained, 1);
     for (int i = 0; i < Memory::NORM_COUNT; i++) make_barrier(&shared.normed[i], 1);
     for (int i = 0; i < 2; i++) {
         make_barrier(&shared.filled[i], 1);

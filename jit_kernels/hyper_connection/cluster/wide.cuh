@@ -34,7 +34,7 @@ struct WideShared {
     // Results of the first two tiles come at once. Then the second place keeps what is mixed and not
     // yet normed.
     static constexpr int OWED_TILES = 2, PAYERS = MIXERS;
-    static constexpr bool GATER_STORES = false;
+    static constexpr bool GATER_STORES = false, KEEPS_GAIN = OWED;
     static __device__ int place_of_result(int tile) { return tile == 1; }
     unsigned char streams[COUNT][STREAMS * STREAM];
     // Follows the streams; see `Shared`.
@@ -49,7 +49,7 @@ struct WideShared {
     float matrices[2][BATCH][STREAMS * STREAMS + 1];
     unsigned long long full[COUNT], heard[COUNT], gated[COUNT], mixed[COUNT], paid[COUNT];
     unsigned long long normed[NORM_COUNT], filled[2], emptied[2];
-    unsigned long long staged[STAGES], unstaged[STAGES], summed, added;
+    unsigned long long staged[STAGES], unstaged[STAGES], summed, added, gained;
 };
 static_assert(sizeof(WideShared<3>::results[1]) == sizeof(__nv_bfloat16[TOKENS][WIDE]));
 static_assert(sizeof(WideShared<3>) <= 227 * 1024 && sizeof(WideShared<1>) <= 227 * 1024);
@@ -165,13 +165,6 @@ struct WideLane {
 };
 static_assert(EACH == 4 && STRIP == 64);
 
-// Copy the gains of a block's channels into shared memory; each mixer writes the same.
-__device__ inline void keep_gain(const Call &call, const Part &part, float (&gains)[WIDE]) {
-    const int lane = threadIdx.x % 32;
-    for (int i = lane; i < WIDE; i += 32) gains[i] = __ldg(call.weight + part.first + i);
-    __syncwarp();
-}
-
 // Mix the result that is owed into a mixer's tokens of a tile, in place.
 template <class Memory>
 __device__ inline void pay_tile(Memory &shared, int slot, int place, WideLane mine) {
@@ -269,8 +262,9 @@ __device__ inline void pay(const Call &call, const Tensors &tensors, const Part 
     __syncwarp();
 }
 
-// Mix results into tiles; mix tiles when their gates are there, and tell the courier. While the squares
-// of a tile are on their way, the next but one has its result mixed in.
+// Mix results into tiles; mix tiles when their gates are there, and tell the courier. As many tiles as there are
+// slots have their results mixed in before the first has gates, then one while the squares of another are
+// on their way.
 template <bool NORM, int EIGHTS>
 __device__ inline void run_wide_mixer(const Call &call, const Tensors &tensors, const Part &part,
                                       WideShared<EIGHTS> &shared, int nth) {
@@ -279,16 +273,24 @@ __device__ inline void run_wide_mixer(const Call &call, const Tensors &tensors, 
     const WideLane mine(first);
     __nv_bfloat16 *const kept =
         reinterpret_cast<__nv_bfloat16(*)[WIDE]>(shared.results[1])[mine.token] + mine.eight * 8;
-    if constexpr (NORM) keep_gain(call, part, shared.gain);
+    if (NORM && nth == 0 && lane == 0) {
+        expect_bytes(&shared.gained, sizeof(shared.gain));
+        bulk_copy(shared.gain, call.weight + part.first, sizeof(shared.gain), &shared.gained);
+    }
+    int paid = 0;
     Turn<Memory::COUNT> paying, turn;
     Turn<2> mixing;
     Turn<Memory::NORM_COUNT> norming;
 #pragma unroll 1
     for (int tile = 0; tile < part.tiles + 2 * NORM; tile++) {
         if constexpr (NORM) {
-            if (tile < part.tiles) pay(call, tensors, part, shared, tile, paying, nth, mine);
-            paying.advance();
+#pragma unroll 1
+            for (; paid < min(part.tiles, max(Memory::COUNT, tile + 1)); paid++) {
+                pay(call, tensors, part, shared, paid, paying, nth, mine);
+                paying.advance();
+            }
             if (tile >= 2) {
+                await_phase(&shared.gained, 0);
                 await_phase(&shared.normed[norming.slot], norming.phase);
                 const Factors factors(call, part, shared.squares[norming.slot], first);
                 const WideRow row(call, part, tile - 2, mine);
