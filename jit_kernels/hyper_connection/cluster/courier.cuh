@@ -40,15 +40,17 @@ __device__ inline void run_courier(const Call &call, const Tensors &tensors, con
     take_turn();
 #pragma unroll 1
     for (int tile = 0; tile < Memory::COUNT; tile++) {
-        // Where many follow, the first one comes alone: it is there sooner.
-        if (tile == 1 && part.tiles > 2) await_phase(&shared.full[0], 0);
+        // Where many follow, half of the first one comes alone: it is there sooner.
+        if (tile == 1 && part.tiles > 2) {
+            await_phase(&shared.full[0][(Memory::PIECES - 1) / 2], 0);
+        }
         ready(tile);
-        fetch(tile, tile);
         if constexpr (Memory::OWED) {
             if (first && tile < min(part.tiles, Memory::OWED_TILES)) {
                 fetch_result(call, tensors.result, part, shared, tile, tile);
             }
         }
+        fetch(tile, tile);
     }
     __syncwarp();
     await_cluster();

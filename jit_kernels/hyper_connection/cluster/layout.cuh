@@ -32,12 +32,11 @@ constexpr int MULTIPLIER_REGISTERS = 192, MIXER_REGISTERS = 80, OTHER_REGISTERS 
 static_assert(2 * MULTIPLIER_REGISTERS + MIXER_REGISTERS + OTHER_REGISTERS == 65536 / 128);
 // Channels of a block, and of a multiplier; those are multiplied 16 at a time.
 constexpr int SLICE = 256, PIECE = SLICE / MULTIPLIERS, STEPS = PIECE / 16;
-// Of a tile a stream's channels lie in strips of 64, the 128 bytes of each token after each other.
-// The 16-byte chunks of a token lie at their number xor the token's, modulo 8: both the rows of a
-// matrix and a token are read without conflict.
-constexpr int STRIP = 64, STRIPS = SLICE / STRIP, LINE_BYTES = STRIP * 2;
-constexpr int STRIP_BYTES = TOKENS * LINE_BYTES, STREAM_BYTES = STRIPS * STRIP_BYTES;
-constexpr int TILE_BYTES = STREAMS * STREAM_BYTES;
+// Of a tile channels lie in strips of 64, of each strip the streams, of each stream the 128 bytes of
+// each token. The 16-byte chunks of a token lie at their number xor the token's, modulo 8: both the
+// rows of a matrix and a token are read without conflict.
+constexpr int STRIP = 64, LINE_BYTES = STRIP * 2, STRIP_BYTES = TOKENS * LINE_BYTES;
+constexpr int BAND_BYTES = STREAMS * STRIP_BYTES;  // of a strip, all streams
 // Numbers of a token that say how its streams, and the result that is owed to them, are mixed: a row
 // of what each gives new streams.
 constexpr int SHARES = (STREAMS + 1) * STREAMS;
@@ -50,9 +49,11 @@ constexpr int ROWS = EIGHTS == 1 ? STREAMS : LINES;
 // Matrices that are balanced at once, a lane each.
 constexpr int BATCH = 8;
 
-// Where the `chunk`th eight channels of a token lie in a stream of a tile.
+// Where the `chunk`th eight channels of a token lie in the first stream of a tile, or in a result,
+// whose strips follow each other.
+template <int STEP = BAND_BYTES>
 __device__ inline int place_of(int token, int chunk) {
-    return chunk / 8 * STRIP_BYTES + token * LINE_BYTES + ((chunk ^ token) % 8) * 16;
+    return chunk / 8 * STEP + token * LINE_BYTES + ((chunk ^ token) % 8) * 16;
 }
 
 struct Call {
@@ -76,7 +77,9 @@ struct Parts {
 template <int EIGHTS>
 struct Shared {
     static constexpr bool OWED = EIGHTS > 1;
-    static constexpr int COUNT = 5, NORM_COUNT = COUNT + 2, STREAM = STREAM_BYTES;
+    static constexpr int COUNT = 5, NORM_COUNT = COUNT + 2;
+    // Strips of a tile, and pieces that these come by: each multiplier waits for its own.
+    static constexpr int STRIPS = SLICE / STRIP, PIECES = STRIPS;
     // Tiles whose results are there, which are free before streams are; warps that mix them in.
     static constexpr int OWED_TILES = 3, PAYERS = MULTIPLIERS;
     // Whether the gater has streams copied that a result was mixed into; else those who mixed do.
@@ -87,12 +90,12 @@ struct Shared {
     static __device__ int place_of_result(int tile) { return tile % OWED_TILES; }
     // Rows of `fn` come by streams, through the last slots.
     static constexpr int STAGES = STREAMS, STAGE = COUNT - 3;
-    unsigned char streams[COUNT][TILE_BYTES];
+    unsigned char streams[COUNT][STRIPS * BAND_BYTES];
     // Follows the streams: no block sends squares before this one has multiplied its first tile,
     // and until then rows of `fn` may reach as far as this.
     alignas(16) float squares[NORM_COUNT][MAX_RANKS][TOKENS];
     // What is owed to the streams, and by which shares.
-    alignas(1024) unsigned char results[OWED_TILES][STREAM_BYTES];
+    alignas(1024) unsigned char results[OWED_TILES][STRIPS * STRIP_BYTES];
     float4 owed[OWED_TILES][TOKENS][STREAMS + 1];
     alignas(16) Parts parts;
     // Of the block's own tokens, the sums that each rank sent: `own * ranks + rank`.
@@ -102,7 +105,9 @@ struct Shared {
     float folded[2][MIXERS][32];
     // What the balancer takes: a matrix and the number of its token.
     float matrices[2][BATCH][STREAMS * STREAMS + 1];
-    unsigned long long full[COUNT], heard[COUNT], gated[COUNT], mixed[COUNT];
+    // Pieces are there; so are the result and its shares.
+    unsigned long long full[COUNT][PIECES], brought[COUNT];
+    unsigned long long heard[COUNT], gated[COUNT], mixed[COUNT];
     // Results are mixed in; streams that were so are copied.
     unsigned long long paid[COUNT], stored[COUNT];
     unsigned long long normed[NORM_COUNT], filled[2], emptied[2];
@@ -116,11 +121,12 @@ static_assert(sizeof(Shared<3>) <= 227 * 1024);
 template <class Memory>
 __device__ inline void make_barriers(Memory &shared) {
     for (int i = 0; i < Memory::COUNT; i++) {
-        make_barrier(&shared.full[i], 1 + Memory::OWED);
+        for (auto &full : shared.full[i]) make_barrier(&full);
         make_barrier(&shared.heard[i], 1);
         make_barrier(&shared.gated[i], 1);
         make_barrier(&shared.mixed[i], MIXERS);
         if constexpr (Memory::OWED) {
+            make_barrier(&shared.brought[i]);
             make_barrier(&shared.paid[i], Memory::PAYERS);
         }
         if constexpr (Memory::GATER_STORES) make_barrier(&shared.stored[i], 1);

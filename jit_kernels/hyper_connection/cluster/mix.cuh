@@ -29,12 +29,11 @@ __device__ inline uint4 mix_channels(const uint4 (&streams)[STREAMS], float4 gat
                       pack(mixed[4], mixed[5]), pack(mixed[6], mixed[7]));
 }
 
-template <int ROW>
 __device__ inline uint4 mix_token(const unsigned char *streams, float4 gates) {
     uint4 x[STREAMS];
 #pragma unroll
     for (int stream = 0; stream < STREAMS; stream++) {
-        x[stream] = *reinterpret_cast<const uint4 *>(streams + stream * ROW);
+        x[stream] = *reinterpret_cast<const uint4 *>(streams + stream * STRIP_BYTES);
     }
     return mix_channels(x, gates);
 }
@@ -110,8 +109,8 @@ __device__ inline Mixed mix_tile(Memory &shared, int slot, int first, const Rows
     Mixed mixed;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        mixed.tokens[i] = mix_token<STREAM_BYTES>(shared.streams[slot] + place_of(first + i, lane),
-                                                  shared.gates[slot][first + i]);
+        mixed.tokens[i] = mix_token(shared.streams[slot] + place_of(first + i, lane),
+                                    shared.gates[slot][first + i]);
         if (!NORM) rows.store(i, mixed.tokens[i]);
     }
     if constexpr (NORM) {

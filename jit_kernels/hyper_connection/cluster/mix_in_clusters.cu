@@ -92,12 +92,16 @@ __global__ void __launch_bounds__(THREADS, 1)
 using Kernel = void (*)(Call, Tensors);
 struct Choice {
     Kernel kernel;
-    int bytes;  // of shared memory
+    int bytes;        // of shared memory
+    unsigned strips;  // of a piece
 };
-constexpr Choice KERNELS[] = {{mix_staged<1>, sizeof(Shared<1>)},
-                              {mix_staged<3>, sizeof(Shared<3>)},
-                              {mix_wide<1>, sizeof(WideShared<1>)},
-                              {mix_wide<3>, sizeof(WideShared<3>)}};
+template <class Memory>
+constexpr Choice choice_of(Kernel kernel) {
+    return {kernel, sizeof(Memory), Memory::STRIPS / Memory::PIECES};
+}
+constexpr Choice KERNELS[] = {
+    choice_of<Shared<1>>(mix_staged<1>), choice_of<Shared<3>>(mix_staged<3>),
+    choice_of<WideShared<1>>(mix_wide<1>), choice_of<WideShared<3>>(mix_wide<3>)};
 
 struct Launch {
     cudaLaunchConfig_t config = {};
@@ -130,20 +134,21 @@ cudaError_t count_groups(const Choice &choice, int ranks, int *groups) {
     return cudaOccupancyMaxActiveClusters(groups, choice.kernel, &launch.config);
 }
 
-// Describe channels of tokens, of which a copy takes a block's of a tile: strips of 128 bytes.
+// Describe channels of tokens, of which a copy takes strips of 128 bytes of a tile.
 //
 // streams  how many there are and a copy takes; with a stride of 0 there is one
+// strips   how many a copy takes
 cudaError_t describe(CUtensorMap &tensor, const void *first, long long token_stride,
-                     long long stream_stride, unsigned streams, const Call &call) {
+                     long long stream_stride, unsigned streams, unsigned strips,
+                     const Call &call) {
     static const Describe function = find_describe();
     if (function == nullptr) return cudaErrorNotSupported;
     const bool one = stream_stride == 0;
-    const cuuint64_t size[4] = {STRIP, (cuuint64_t)call.tokens, (cuuint64_t)call.width / STRIP,
-                                one ? 1u : streams};
+    const cuuint64_t size[4] = {STRIP, (cuuint64_t)call.tokens, one ? 1u : streams,
+                                (cuuint64_t)call.width / STRIP};
     const cuuint64_t stride[3] = {call.tokens > 1 ? (cuuint64_t)token_stride * 2 : LINE_BYTES,
-                                  LINE_BYTES, one ? LINE_BYTES : (cuuint64_t)stream_stride * 2};
-    const cuuint32_t box[4] = {STRIP, TOKENS, (cuuint32_t)call.slice / STRIP,
-                               one ? 1u : streams};
+                                  one ? LINE_BYTES : (cuuint64_t)stream_stride * 2, LINE_BYTES};
+    const cuuint32_t box[4] = {STRIP, TOKENS, one ? 1u : streams, strips};
     const cuuint32_t step[4] = {1, 1, 1, 1};
     const CUresult result = function(
         &tensor, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void *>(first), size, stride, box,
@@ -193,11 +198,13 @@ int mix_in_clusters_call(const void *streams, long long token_stride, long long 
     const Launch launch(ranks, groups, choice.bytes, static_cast<cudaStream_t>(where));
     Tensors tensors = {};
     cudaError_t error =
-        describe(tensors.streams, streams, token_stride, stream_stride, STREAMS, call);
+        describe(tensors.streams, streams, token_stride, stream_stride, STREAMS,
+                 call.same ? 1 : choice.strips, call);
     if (error == cudaSuccess && result) {
-        error = describe(tensors.result, result, width, 0, 1, call);
+        error = describe(tensors.result, result, width, 0, 1, slice / STRIP, call);
         if (error == cudaSuccess) {
-            error = describe(tensors.after, after, STREAMS * width, width, STREAMS, call);
+            error = describe(tensors.after, after, STREAMS * width, width, STREAMS,
+                             slice / STRIP, call);
         }
     }
     if (error != cudaSuccess) return error;

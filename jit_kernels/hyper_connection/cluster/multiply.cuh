@@ -75,7 +75,7 @@ __device__ __forceinline__ void multiply_streams(const Weights<EIGHTS> &weights,
         const int stream = i / STEPS, step = i % STEPS, next = i + 1;
         const unsigned(&x)[4] = a[i % 2];
         if (next < STREAMS * STEPS) {
-            load_matrices(a[next % 2], (at ^ next % STEPS * 32) + next / STEPS * STREAM_BYTES);
+            load_matrices(a[next % 2], (at ^ next % STEPS * 32) + next / STEPS * STRIP_BYTES);
         }
         weights.multiply_step(stream, step, x, sums[i % CHAINS]);
         add_squares(squares, x);

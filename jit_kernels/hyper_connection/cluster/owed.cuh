@@ -69,18 +69,19 @@ __device__ __forceinline__ void multiply_owed(const Weights<EIGHTS> &weights, un
     static_assert(STEPS == CHAINS);
     const int lane = threadIdx.x % 32, worker = threadIdx.x / 32;
     // Lanes name rows 0 to 15 of the first eight channels, then of the second.
-    const int place = place_of(lane % 16, worker * PIECE / 8 + lane / 16);
-    const unsigned at = shared_address(tile) + place, from = shared_address(result) + place;
+    const int token = lane % 16, chunk = worker * PIECE / 8 + lane / 16;
+    const unsigned at = shared_address(tile) + place_of(token, chunk);
+    const unsigned from = shared_address(result) + place_of<STRIP_BYTES>(token, chunk);
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
         unsigned x[STREAMS][4], y[4];
         load_matrices(y, from ^ step * 32);
 #pragma unroll
-        for (int j = 0; j < STREAMS; j++) load_matrices(x[j], (at ^ step * 32) + j * STREAM_BYTES);
+        for (int j = 0; j < STREAMS; j++) load_matrices(x[j], (at ^ step * 32) + j * STRIP_BYTES);
         mix_result(x, y, shares + lane / 4);
 #pragma unroll
         for (int j = 0; j < STREAMS; j++) {
-            store_matrices((at ^ step * 32) + j * STREAM_BYTES, x[j]);
+            store_matrices((at ^ step * 32) + j * STRIP_BYTES, x[j]);
             weights.multiply_step(j, step, x[j], sums[step]);
             add_squares(squares, x[j]);
         }

@@ -19,7 +19,8 @@ struct ByStreams {
 
 static_assert(offsetof(Shared<3>, squares) == sizeof(Shared<3>::streams));
 static_assert(STAGED_BYTES<ByStreams<3>> <=
-              (Shared<3>::COUNT - Shared<3>::STAGE) * TILE_BYTES + sizeof(Shared<3>::squares));
+              (Shared<3>::COUNT - Shared<3>::STAGE) * sizeof(Shared<3>::streams[0]) +
+                  sizeof(Shared<3>::squares));
 
 // Take a multiplier's rows of a stream from where they are staged.
 template <int EIGHTS>
@@ -57,7 +58,8 @@ __device__ inline void run_staged_multiplier(const Call &call, const Part &part,
     for (int tile = 0; tile < part.tiles; tile++) {
         float sums[CHAINS][EIGHTS][4] = {}, squares[2] = {};
         unsigned char *const streams = shared.streams[turn.slot];
-        await_phase(&shared.full[turn.slot], turn.phase);
+        if constexpr (Shared<EIGHTS>::OWED) await_phase(&shared.brought[turn.slot], turn.phase);
+        await_phase(&shared.full[turn.slot][nth * PIECE / STRIP], turn.phase);
         if (works) {
             if constexpr (Shared<EIGHTS>::OWED) {
                 multiply_owed(weights, streams, shared.results[owed.slot], shared.owed[owed.slot],
@@ -87,8 +89,8 @@ __device__ inline void run_staged_courier(const Call &call, const Tensors &tenso
     int stage = 0;
     run_courier<(EIGHTS > 1)>(call, tensors, part, shared, [&](int slot) {
         // Stages that begin before this slot ends.
-        for (; stage < STREAMS && stage * BYTES < (slot + 1 - Shared<EIGHTS>::STAGE) * TILE_BYTES;
-             stage++) {
+        const int end = (slot + 1 - Shared<EIGHTS>::STAGE) * (int)sizeof(shared.streams[0]);
+        for (; stage < STREAMS && stage * BYTES < end; stage++) {
             await_phase(&shared.unstaged[stage], 0);
         }
     });

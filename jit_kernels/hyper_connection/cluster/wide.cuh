@@ -8,7 +8,7 @@
 #include "owed.cuh"
 #include "staging.cuh"
 
-constexpr int WIDE = 448, WIDE_STREAM = WIDE / STRIP * STRIP_BYTES;
+constexpr int WIDE = 448;
 // Products of a multiplier, 16 channels each.
 constexpr int WIDE_STEPS = WIDE / 2 / 16;
 static_assert(MULTIPLIERS == 2 * STREAMS && WIDE_STEPS * 32 == WIDE);
@@ -30,16 +30,16 @@ struct WideShared {
     // A slot is filled anew as soon as its tile is mixed: squares of that next tile may come before
     // this one is normed.
     static constexpr int COUNT = 3, NORM_COUNT = COUNT + 1;
-    static constexpr int STREAM = WIDE_STREAM, STAGES = EIGHTS;
+    static constexpr int STRIPS = WIDE / STRIP, PIECES = 1, STAGES = EIGHTS;
     // Results of the first two tiles come at once. Then the second place keeps what is mixed and not
     // yet normed.
     static constexpr int OWED_TILES = 2, PAYERS = MIXERS;
     static constexpr bool GATER_STORES = false, KEEPS_GAIN = OWED;
     static __device__ int place_of_result(int tile) { return tile == 1; }
-    unsigned char streams[COUNT][STREAMS * STREAM];
+    unsigned char streams[COUNT][STRIPS * BAND_BYTES];
     // Follows the streams; see `Shared`.
     alignas(16) float squares[NORM_COUNT][MAX_RANKS][TOKENS];
-    alignas(1024) unsigned char results[OWED_TILES][STREAM];
+    alignas(1024) unsigned char results[OWED_TILES][STRIPS * STRIP_BYTES];
     float4 owed[OWED_TILES][TOKENS][STREAMS + 1];
     alignas(16) float gain[WIDE];
     alignas(16) Parts parts;
@@ -47,7 +47,8 @@ struct WideShared {
     float4 gates[COUNT][TOKENS];
     float folded[2][MIXERS][32];
     float matrices[2][BATCH][STREAMS * STREAMS + 1];
-    unsigned long long full[COUNT], heard[COUNT], gated[COUNT], mixed[COUNT], paid[COUNT];
+    unsigned long long full[COUNT][PIECES], brought[COUNT];
+    unsigned long long heard[COUNT], gated[COUNT], mixed[COUNT], paid[COUNT];
     unsigned long long normed[NORM_COUNT], filled[2], emptied[2];
     unsigned long long staged[STAGES], unstaged[STAGES], summed, added, gained;
 };
@@ -121,11 +122,11 @@ __device__ inline void run_wide_multiplier(const Call &call, const Part &part,
     const int lane = threadIdx.x % 32, half = nth / STREAMS;
     // Lanes name rows 0 to 15 of the first eight channels, then of the second. The second half
     // begins in the middle of a strip: of each four products the last two are in the next one.
-    const int near = nth % STREAMS * WIDE_STREAM + half * (WIDE / 2 / STRIP) * STRIP_BYTES +
+    const int near = nth % STREAMS * STRIP_BYTES + half * (WIDE / 2 / STRIP) * BAND_BYTES +
                      place_of(lane % 16, half * 4 + lane / 16);
-    const int far = near + half * STRIP_BYTES;
+    const int far = near + half * BAND_BYTES;
     const auto at = [&](int step) {
-        return ((step % 4 < 2 ? near : far) ^ step % 4 * 32) + step / 4 * STRIP_BYTES;
+        return ((step % 4 < 2 ? near : far) ^ step % 4 * 32) + step / 4 * BAND_BYTES;
     };
     WideWeights<EIGHTS> weights;
     weights.take(shared, nth);
@@ -134,7 +135,11 @@ __device__ inline void run_wide_multiplier(const Call &call, const Part &part,
 #pragma unroll 1
     for (int tile = 0; tile < part.tiles; tile++, turn.advance(), parts.advance()) {
         float sums[EIGHTS][4] = {}, squares[2] = {};
-        await_phase(Memory::OWED ? &shared.paid[turn.slot] : &shared.full[turn.slot], turn.phase);
+        if constexpr (Memory::OWED) {
+            await_phase(&shared.paid[turn.slot], turn.phase);
+        } else {
+            await_phase(&shared.full[turn.slot][0], turn.phase);
+        }
         const unsigned streams = shared_address(shared.streams[turn.slot]);
         // What is multiplied next is on the way meanwhile.
         unsigned a[2][4];
@@ -153,7 +158,6 @@ __device__ inline void run_wide_multiplier(const Call &call, const Part &part,
 // Where a mixer's lane works: eight lanes have a token, of each strip eight channels each. What is long
 // stands once in code, in loops over strips: side by side it is more than the instruction cache holds.
 struct WideLane {
-    static constexpr int STRIPS = WIDE / STRIP;
     int own, token, eight;  // the token among the mixer's and the tile's, the eight of a strip
 
     __device__ explicit WideLane(int first) {
@@ -172,9 +176,9 @@ __device__ inline void pay_tile(Memory &shared, int slot, int place, WideLane mi
     unsigned char *const streams = shared.streams[slot] + mine.place();
     const unsigned char *const result = shared.results[place] + mine.place();
 #pragma unroll 1
-    for (int strip = 0; strip < WideLane::STRIPS; strip++) {
+    for (int strip = 0; strip < Memory::STRIPS; strip++) {
         unsigned x[STREAMS][4], y[4];
-        const auto at = [&](int j) { return streams + j * WIDE_STREAM + strip * STRIP_BYTES; };
+        const auto at = [&](int j) { return streams + j * STRIP_BYTES + strip * BAND_BYTES; };
         const auto load = [](const unsigned char *from, unsigned(&to)[4]) {
             const uint4 four = *reinterpret_cast<const uint4 *>(from);
             to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
@@ -213,8 +217,8 @@ __device__ inline float mix_wide_tile(Memory &shared, int slot, WideLane mine, c
     const unsigned char *const streams = shared.streams[slot] + mine.place();
     float squares = 0.0f;
 #pragma unroll 1
-    for (int strip = 0; strip < WideLane::STRIPS; strip++) {
-        const uint4 x = mix_token<WIDE_STREAM>(streams + strip * STRIP_BYTES, gates);
+    for (int strip = 0; strip < Memory::STRIPS; strip++) {
+        const uint4 x = mix_token(streams + strip * BAND_BYTES, gates);
         if constexpr (NORM) {
             squares += squares_of(x);
             *reinterpret_cast<uint4 *>(kept + strip * STRIP) = x;
@@ -229,7 +233,7 @@ __device__ inline float mix_wide_tile(Memory &shared, int slot, WideLane mine, c
 __device__ inline void norm_kept(const WideRow &row, float factor, WideLane mine,
                                  const __nv_bfloat16 *kept, const float (&gains)[WIDE]) {
 #pragma unroll
-    for (int strip = 0; strip < WideLane::STRIPS; strip++) {
+    for (int strip = 0; strip < WIDE / STRIP; strip++) {
         const float4 *const from =
             reinterpret_cast<const float4 *>(gains + strip * STRIP + mine.eight * 8);
         const float4 a = from[0], b = from[1];
@@ -245,7 +249,8 @@ template <class Memory>
 __device__ inline void pay(const Call &call, const Tensors &tensors, const Part &part,
                            Memory &shared, int tile, Turn<Memory::COUNT> turn, int nth,
                            WideLane mine) {
-    await_phase(&shared.full[turn.slot], turn.phase);
+    await_phase(&shared.brought[turn.slot], turn.phase);
+    await_phase(&shared.full[turn.slot][0], turn.phase);
     pay_tile(shared, turn.slot, Memory::place_of_result(tile), mine);
     show_to_copies();
     meet_warpgroup();
@@ -262,9 +267,9 @@ __device__ inline void pay(const Call &call, const Tensors &tensors, const Part 
     __syncwarp();
 }
 
-// Mix results into tiles; mix tiles when their gates are there, and tell the courier. As many tiles as there are
-// slots have their results mixed in before the first has gates, then one while the squares of another are
-// on their way.
+// Mix results into tiles; mix tiles when their gates are there, and tell the courier. As many tiles as
+// there are slots have their results mixed in before the first has gates, then one while the squares
+// of another are on their way.
 template <bool NORM, int EIGHTS>
 __device__ inline void run_wide_mixer(const Call &call, const Tensors &tensors, const Part &part,
                                       WideShared<EIGHTS> &shared, int nth) {
