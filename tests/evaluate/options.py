@@ -1,6 +1,7 @@
 """The command line of the evaluation."""
 
 import argparse
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from tests.train.held_out import TASKS
 _FULL_DISTANCES = (64, 128, 256, 512, 1024, 2048, 8192, 16384)
 _QUICK_DISTANCES = (64, 512, 2048)
 _FULL_N, _QUICK_N = 50, 20
+# The task whose answers the server must hold to a schema.
+_SCHEMA = "json_schema"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,13 @@ def _fault(options: Options) -> str | None:
         return "--kv and --without need servers of their own: leave out --url"
     if SINKS in options.without and options.model_path is None:
         return f"--without {SINKS} copies the checkpoint: give --model-path"
+    if options.url is None and _SCHEMA in options.tasks and not _has_grammar():
+        return f"{_SCHEMA} wants xgrammar: pip install 'umbra[grammar]', or leave it out (--tasks)"
     return None
+
+
+def _has_grammar() -> bool:
+    return importlib.util.find_spec("xgrammar") is not None
 
 
 def _parser() -> argparse.ArgumentParser:

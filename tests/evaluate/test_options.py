@@ -2,8 +2,14 @@
 
 import pytest
 
+from tests.evaluate import options as options_module
 from tests.evaluate.options import parse
 from tests.evaluate.variants import Variant, make_variants, no_cache, unfit
+
+
+@pytest.fixture(autouse=True)
+def _with_grammar(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+    monkeypatch.setattr(options_module, "_has_grammar", lambda: True)
 
 
 def test_what_follows_two_dashes_goes_to_the_server() -> None:
@@ -71,6 +77,19 @@ def test_misuse_exits_with_2(argv: list[str]) -> None:
         parse(argv)
 
     assert ended.value.code == 2
+
+
+def test_a_schema_is_not_asked_for_where_no_server_could_keep_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(options_module, "_has_grammar", lambda: False)
+
+    with pytest.raises(SystemExit):
+        parse([])
+
+    assert "json_schema wants xgrammar" in capsys.readouterr().err
+    assert parse(["--tasks", "sums"]).tasks == ("sums",)
+    assert "json_schema" in parse(["--url", "http://127.0.0.1:1"]).tasks
 
 
 def test_the_default_comes_first_and_flags_go_to_all() -> None:
