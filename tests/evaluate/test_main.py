@@ -43,6 +43,7 @@ def test_a_file_that_cannot_be_written_takes_none_of_the_others_along(
     assert len(table.read_text().splitlines()) == 2
 
 
+@pytest.mark.slow
 def test_all_conditions_happen_on_a_real_server(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

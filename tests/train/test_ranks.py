@@ -73,6 +73,7 @@ def _start(folder: Path, count: int) -> "list[subprocess.Popen[bytes]]":
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_processes_train_as_one_does(tmp_path: Path) -> None:
     processes = [*_start(tmp_path / "alone", 1), *_start(tmp_path / "shared", 2)]

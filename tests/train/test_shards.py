@@ -62,6 +62,7 @@ def test_a_shard_can_be_of_votes_alone(renderer: Renderer) -> None:
     assert sum("votes" in text.lower() for text in texts[False]) < ROWS
 
 
+@pytest.mark.slow
 def test_a_reader_gets_votes_where_the_phase_says_so(tokenizer_path: Path, tmp_path: Path) -> None:
     renderer = Renderer(Tokenizer.from_file(str(tokenizer_path)))
     with ShardReader(
@@ -110,6 +111,7 @@ def test_a_dead_worker_is_told_of(tmp_path: Path, tokenizer_path: Path) -> None:
             list(iter(reader.next, None))
 
 
+@pytest.mark.slow
 def test_a_worker_ends_with_its_input(tmp_path: Path, tokenizer_path: Path) -> None:
     command = [sys.executable, "-m", "tests.train.shards", str(tmp_path)]
     command += ["--tokenizer", str(tokenizer_path)]

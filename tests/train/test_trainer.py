@@ -62,6 +62,7 @@ def test_steps_of_votes_alone_train_no_indexer(tmp_path: Path) -> None:
     assert all(math.isfinite(float(value)) for value in _column(tmp_path, "loss"))
 
 
+@pytest.mark.slow
 def test_a_run_is_examined_as_it_goes_on_and_at_each_phases_end(tmp_path: Path) -> None:
     """Over shards of real dialogues, some of them votes, with a network as small as can be."""
     path = CHECKPOINT / "tokenizer.json"
