@@ -377,9 +377,9 @@ def _tokens(path: str) -> int:
     return sum(t.type not in layout for t in tokenize.generate_tokens(io.StringIO(text).readline))
 
 
-def _size_table(*packages: str) -> Iterator[str]:
+def _size_table() -> Iterator[str]:
     """Yield the table: per file lines and tokens a line, per package a sum."""
-    for package in packages:
+    for package in (*FLOORS, "tests"):
         total_lines = total_tokens = 0
         for path in _sources(package):
             lines, tokens = len((ROOT / path).read_text("utf-8").splitlines()), _tokens(path)
@@ -390,10 +390,11 @@ def _size_table(*packages: str) -> Iterator[str]:
 
 
 def test_the_size_table_can_be_printed() -> None:
-    rows = list(_size_table("mem_cache"))
-    assert any(row.startswith("mem_cache") for row in rows)
+    rows = list(_size_table())
+
+    print("\n".join(rows))
+    assert any(row.startswith("runtime") for row in rows)
 
 
 if __name__ == "__main__":
-    table = _size_table(*FLOORS, "tests")
-    sys.stdout.write("\n".join([f"{'file':<58}{'lines':>6}{'tok/ln':>7}", *table]) + "\n")
+    sys.stdout.write("\n".join([f"{'file':<58}{'lines':>6}{'tok/ln':>7}", *_size_table()]) + "\n")

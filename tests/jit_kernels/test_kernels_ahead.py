@@ -153,7 +153,6 @@ def test_it_stops_when_it_is_told_to(cache: Path) -> None:
     assert [path.name for path in (cache / "ahead").iterdir()] == ["lock"]
 
 
-@pytest.mark.slow
 def test_a_compiler_that_hangs_is_ended(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Those that do not hang must manage, too, whatever else the machine has to do.
     monkeypatch.setattr(kernels_ahead, "_COMPILER_LIMIT_S", 5)
