@@ -4,11 +4,8 @@ The sources are in `cluster`; they are compiled by nvcc at first use. They take 
 streams, 16 bytes aligned, of 256 channels for each of 1, 2, 4, 8 or 16 blocks, or of 7,168; other
 streams go through Triton.
 
-The kernel reads `fn` before the launches before it have ended, which therefore must not write it.
-
-`fn` is multiplied as two bfloat16 parts, 16 bits and a sign: logits of order one differ by 1e-5
-from those of float32, a hundredth of what TF32 differs by, in which DeepGEMM multiplies it
-(`tf32_hc_prenorm_gemm`). A third part takes 120 us more for 16,384 tokens of 7,168 channels.
+`fn` is read as `mix_rows` packs it, which takes a call longer whenever `fn` was written. The kernel
+reads that before the launches before it have ended, unless it was packed now.
 
 A token's bits do not depend on its company: how its channels are split and in which order they are
 summed follows from their number alone.
@@ -17,42 +14,20 @@ summed follows from their number alone.
 import ctypes
 import functools
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
 from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
 from jit_kernels.hyper_connection import triton_backend
+from jit_kernels.hyper_connection.mix_rows import packed_rows, split
 
-__all__ = [
-    "Split",
-    "mhc_head",
-    "mhc_post_pre_norm",
-    "most_groups",
-    "split",
-]
+__all__ = ["mhc_head", "mhc_post_pre_norm", "most_groups"]
 
 _STREAMS, _TILE = 4, 16
 # What rows and columns are divided by is a quarter of this and more, and the product of four such
 # numbers is one of float32.
 _LEAST_EPS = 1e-8
-
-
-class Split(NamedTuple):
-    """How blocks share channels: `ranks` blocks of a cluster have `slice` of them each."""
-
-    slice: int
-    ranks: int
-
-
-_SPLITS = {256 * ranks: Split(256, ranks) for ranks in (1, 2, 4, 8, 16)}
-_SPLITS[7168] = Split(448, 16)
-
-
-def split(width: int) -> Split | None:
-    """Return how blocks share `width` channels; None if no kernel takes so many."""
-    return _SPLITS.get(width)
 
 
 def mhc_post_pre_norm(
@@ -67,7 +42,7 @@ def mhc_post_pre_norm(
     """Do both in one launch; see `jit_kernels.hyper_connection.mhc_post_pre_norm`."""
     y, (fn, base, scale, weight) = y.contiguous(), weights
     fits = y.dtype == streams.dtype and hc_eps >= _LEAST_EPS
-    if not fits or not _fits(streams, fn, weight, y, shares):
+    if not fits or not _fits(streams, weight, y, shares):
         return triton_backend.mhc_post_pre_norm(
             *(y, streams, shares, *weights), iterations=iterations, norm_eps=norm_eps, hc_eps=hc_eps
         )
@@ -88,7 +63,7 @@ def mhc_head(
     hc_eps: float,
 ) -> torch.Tensor:
     """Mix streams into one; see `jit_kernels.hyper_connection.mhc_head`."""
-    if not _fits(streams, fn):
+    if not _fits(streams):
         return triton_backend.mhc_head(streams, fn, base, scale, norm_eps=norm_eps, hc_eps=hc_eps)
     return _call(streams, (fn, base, scale), None, (norm_eps, hc_eps), 0, None)
 
@@ -127,20 +102,21 @@ def _call(
     owed  what is first mixed into the streams: a result, its shares, and where new streams go
     """
     tokens, _, width = streams.shape
-    mixed = streams.new_empty((tokens, width))
+    how = split(width)
+    assert how is not None
+    (fn, base, scale), mixed = weights, streams.new_empty((tokens, width))
+    rows, packed_now = packed_rows(fn, how)
     arguments = (
         *(streams.data_ptr(), streams.stride(0), streams.stride(1)),
         *((None,) * 3 if owed is None else (part.data_ptr() for part in owed)),
-        *(tensor.data_ptr() for tensor in weights),
+        *(tensor.data_ptr() for tensor in (rows, base, scale)),
         None if norm is None else norm.data_ptr(),
         mixed.data_ptr(),
         None if shares is None else shares.data_ptr(),
     )
-    how = split(width)
-    assert how is not None
     library = _library()
     groups = min(-(-tokens // _TILE), most_groups(streams.device, how.ranks))
-    rest = (tokens, width, *how, groups, iterations, *eps)
+    rest = (tokens, width, *how, groups, iterations, not packed_now, *eps)
     error = launched(streams.device, library.mix_in_clusters_call, *arguments, *rest)
     if error:
         raise RuntimeError(f"mhc: {library.mix_in_clusters_words(error).decode()}")
@@ -160,7 +136,7 @@ def _library() -> ctypes.CDLL:
     pointer, number, wide = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
     library.mix_in_clusters_call.argtypes = [
         *(pointer, wide, wide, *[pointer] * 9),
-        *([number] * 6),
+        *([number] * 7),
         *(ctypes.c_float, ctypes.c_float, pointer),
     ]
     library.mix_in_clusters_words.restype = ctypes.c_char_p

@@ -8,27 +8,27 @@ struct Tensors {
     CUtensorMap streams, result, after;
 };
 
-// Fetch a tile into a slot piece by piece, all streams at once unless they are one, and expect its
-// gates. Beyond the last token there are zeros.
+// Fetch a tile into a slot, and expect its gates: piece by piece, which is a strip of all
+// streams, or a stream. Beyond the last token there are zeros.
 template <class Memory>
 __device__ inline void fetch_tile(const Call &call, const CUtensorMap &streams, const Part &part,
                                   Memory &shared, int tile, int slot) {
-    constexpr int STEP = Memory::STRIPS / Memory::PIECES;
     expect_bytes(&shared.gated[slot], TOKENS * sizeof(float4));
-    const auto copy = [&](int strip, int stream, unsigned long long *full) {
-        copy_box(shared.streams[slot] + strip * BAND_BYTES + stream * STRIP_BYTES, streams, 0,
-                 part.token(tile), 0, part.first / STRIP + strip, full);
-    };
+    const int token = part.token(tile), first = part.first / STRIP;
 #pragma unroll 1
-    for (int first = 0; first < Memory::STRIPS; first += STEP) {
-        unsigned long long *const full = &shared.full[slot][first / STEP];
-        expect_bytes(full, STEP * BAND_BYTES);
-        if (!call.same) {
-            copy(first, 0, full);
-            continue;
+    for (int piece = 0; piece < Memory::PIECES; piece++) {
+        unsigned long long *const full = &shared.full[slot][piece];
+        expect_bytes(full, Memory::STRIPS * BAND_BYTES / Memory::PIECES);
+        if constexpr (Memory::APART) {
+            copy_box(shared.stream(slot, piece), streams, 0, token, call.same ? 0 : piece, first,
+                     full);
+        } else {
+#pragma unroll 1
+            for (int j = 0; j < (call.same ? STREAMS : 1); j++) {
+                copy_box(shared.stream(slot, j) + piece * BAND_BYTES, streams, 0, token, 0,
+                         first + piece, full);
+            }
         }
-#pragma unroll 1
-        for (int i = 0; i < STEP * STREAMS; i++) copy(first + i / STREAMS, i % STREAMS, full);
     }
 }
 
@@ -49,6 +49,9 @@ __device__ inline void fetch_result(const Call &call, const CUtensorMap &result,
 template <class Memory>
 __device__ inline void store_tile(const CUtensorMap &after, const Part &part, Memory &shared,
                                   int tile, int slot) {
-    store_box(shared.streams[slot], after, 0, part.token(tile), 0, part.first / STRIP);
+#pragma unroll 1
+    for (int j = 0; j < (Memory::APART ? STREAMS : 1); j++) {
+        store_box(shared.stream(slot, j), after, 0, part.token(tile), j, part.first / STRIP);
+    }
     close_boxes();
 }

@@ -26,25 +26,24 @@ __device__ inline void send_folded(const Part &part, Memory &shared, int slot,
     }
 }
 
-// Fetch tiles as slots become free, of the first of them `ready` tells; when a tile is mixed,
-// send its squares. The cluster need not have met before.
-template <bool NORM, class Memory, class Ready>
+// Fetch tiles as slots become free; when a tile is mixed, send its squares. The cluster need not have
+// met before.
+template <bool NORM, class Memory>
 __device__ inline void run_courier(const Call &call, const Tensors &tensors, const Part &part,
-                                   Memory &shared, const Ready &ready) {
+                                   Memory &shared) {
     const int lane = threadIdx.x % 32;
     const bool first = lane == 0;
     const auto fetch = [&](int tile, int slot) {
         if (first && tile < part.tiles) fetch_tile(call, tensors.streams, part, shared, tile, slot);
     };
-    // Weights are there already; whatever is written follows from streams.
+    // Rows of `fn` need not wait; whatever is written follows from streams.
     take_turn();
 #pragma unroll 1
     for (int tile = 0; tile < Memory::COUNT; tile++) {
-        // Where many follow, half of the first one comes alone: it is there sooner.
-        if (tile == 1 && part.tiles > 2) {
+        // Where each cluster has many, half of the first comes alone: it is there sooner.
+        if (tile == 1 && call.least > 2) {
             await_phase(&shared.full[0][(Memory::PIECES - 1) / 2], 0);
         }
-        ready(tile);
         if constexpr (Memory::OWED) {
             if (first && tile < min(part.tiles, Memory::OWED_TILES)) {
                 fetch_result(call, tensors.result, part, shared, tile, tile);

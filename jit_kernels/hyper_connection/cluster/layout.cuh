@@ -5,7 +5,7 @@
 //
 //   the courier  copies the block's channels into shared memory, once
 //   multipliers  mix in the result that is owed to the streams, in place, but for the head (of 448
-//                channels mixers do); multiply them by `fn`
+//                channels mixers do, see pay.cuh); multiply them by `fn`
 //   the adder    adds up their sums; those of each token it sends to the token's owner
 //   the gater    adds up the sums of the tokens that its block owns, a few of each tile, and sends
 //                the gates to all blocks; meanwhile streams that were mixed in place are copied to
@@ -43,9 +43,6 @@ constexpr int SHARES = (STREAMS + 1) * STREAMS;
 // Sums of a token: 24 rows of `fn`, the squares, and three to fill up; they are sent by fours.
 constexpr int LINES = 24, FOURS = LINES / 4, TOLD = LINES + 4;
 static_assert(FOURS % 2 == 0 && TOKENS * 2 == 32);
-// Rows of `fn` of a stream that are used, by eights of them: all, or those of the head.
-template <int EIGHTS>
-constexpr int ROWS = EIGHTS == 1 ? STREAMS : LINES;
 // Matrices that are balanced at once, a lane each.
 constexpr int BATCH = 8;
 
@@ -59,7 +56,8 @@ __device__ inline int place_of(int token, int chunk) {
 struct Call {
     bool same;  // all streams are one
     const float *owed;  // shares by which a result is mixed into the streams
-    const float *fn, *base, *scale, *weight;
+    const uint4 *fn;  // as `mix_rows.py` packs it
+    const float *base, *scale, *weight;
     __nv_bfloat16 *mixed;
     float *shares;
     int tokens, width, slice, ranks, iterations;
@@ -78,8 +76,10 @@ template <int EIGHTS>
 struct Shared {
     static constexpr bool OWED = EIGHTS > 1;
     static constexpr int COUNT = 5, NORM_COUNT = COUNT + 2;
-    // Strips of a tile, and pieces that these come by: each multiplier waits for its own.
+    // Strips of a tile, and pieces that these come by: each multiplier waits for its own. Of a strip
+    // all streams come at once.
     static constexpr int STRIPS = SLICE / STRIP, PIECES = STRIPS;
+    static constexpr bool APART = false;
     // Tiles whose results are there, which are free before streams are; warps that mix them in.
     static constexpr int OWED_TILES = 3, PAYERS = MULTIPLIERS;
     // Whether the gater has streams copied that a result was mixed into; else those who mixed do.
@@ -88,11 +88,7 @@ struct Shared {
     static constexpr bool KEEPS_GAIN = false;
     // Where the result of a tile lies.
     static __device__ int place_of_result(int tile) { return tile % OWED_TILES; }
-    // Rows of `fn` come by streams, through the last slots.
-    static constexpr int STAGES = STREAMS, STAGE = COUNT - 3;
     unsigned char streams[COUNT][STRIPS * BAND_BYTES];
-    // Follows the streams: no block sends squares before this one has multiplied its first tile,
-    // and until then rows of `fn` may reach as far as this.
     alignas(16) float squares[NORM_COUNT][MAX_RANKS][TOKENS];
     // What is owed to the streams, and by which shares.
     alignas(1024) unsigned char results[OWED_TILES][STRIPS * STRIP_BYTES];
@@ -111,9 +107,10 @@ struct Shared {
     // Results are mixed in; streams that were so are copied.
     unsigned long long paid[COUNT], stored[COUNT];
     unsigned long long normed[NORM_COUNT], filled[2], emptied[2];
-    // Rows of `fn` of a stage are there, and have been taken; sums of all multipliers are there, and
-    // have been added up.
-    unsigned long long staged[STAGES], unstaged[STAGES], summed, added;
+    // Sums of all multipliers are there, and have been added up.
+    unsigned long long summed, added;
+
+    __device__ unsigned char *stream(int slot, int j) { return streams[slot] + j * STRIP_BYTES; }
 };
 static_assert(sizeof(Shared<3>) <= 227 * 1024);
 
@@ -136,10 +133,6 @@ __device__ inline void make_barriers(Memory &shared) {
     for (int i = 0; i < 2; i++) {
         make_barrier(&shared.filled[i], 1);
         make_barrier(&shared.emptied[i], 1);
-    }
-    for (int i = 0; i < Memory::STAGES; i++) {
-        make_barrier(&shared.staged[i], 1);
-        make_barrier(&shared.unstaged[i], MULTIPLIERS);
     }
     make_barrier(&shared.summed, MULTIPLIERS);
     make_barrier(&shared.added, 1);

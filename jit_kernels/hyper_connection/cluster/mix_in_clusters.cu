@@ -1,26 +1,38 @@
 // Streams mixed into one by clusters of blocks, in one launch that reads them once.
 #include "device/tensor_map.cuh"
 #include "gate.cuh"
-#include "staged.cuh"
+#include "narrow.cuh"
 #include "wide.cuh"
 
 namespace {
 
-// Make barriers, and ask for rows of `fn`: before streams, or they come behind these. The courier does
-// not wait for the cluster: what is fetched first is the block's own.
-template <class Rows, class Memory>
-__device__ inline void begin(const Call &call, const Tensors &tensors, const Part &part,
-                             Memory &shared, int warp) {
-    if (threadIdx.x == 0) {
+// Make barriers. The courier does not wait for the cluster: what is fetched first is the block's own.
+template <class Memory>
+__device__ inline void begin(const Tensors &tensors, Memory &shared, int warp) {
+    constexpr int MAKER = MULTIPLIERS + MIXERS + COURIER;
+    if (threadIdx.x == MAKER * 32) {
         ask_for(tensors.streams);
         if (Memory::OWED) ask_for(tensors.result);
         make_barriers(shared);
-        expect_rows<Rows>(shared);
     }
     __syncthreads();
-    stage_rows<Rows>(call, part, shared, warp);
     arrive_at_cluster();
-    if (warp != MULTIPLIERS + MIXERS + COURIER) await_cluster();
+    if (warp != MAKER) await_cluster();
+}
+
+// What the last warps do, one each.
+template <bool HEAD, class Memory>
+__device__ inline void run_other(const Call &call, const Tensors &tensors, const Part &part,
+                                 Memory &shared, int other) {
+    if (other < COURIER) {
+        run_adder(part, shared);
+    } else if (other == COURIER) {
+        run_courier<!HEAD>(call, tensors, part, shared);
+    } else if (other == GATER) {
+        run_gater<HEAD>(call, tensors, part, shared);
+    } else if (!HEAD) {
+        run_balancer(call, part, shared);
+    }
 }
 
 // Mix streams of 256 channels a block.
@@ -29,29 +41,24 @@ __device__ inline void begin(const Call &call, const Tensors &tensors, const Par
 //         mix is normed; 1 for the head
 template <int EIGHTS>
 __global__ void __launch_bounds__(THREADS, 1)
-    mix_staged(const __grid_constant__ Call call, const __grid_constant__ Tensors tensors) {
+    mix_narrow(const __grid_constant__ Call call, const __grid_constant__ Tensors tensors) {
     extern __shared__ __align__(1024) unsigned char memory[];
     auto &shared = *reinterpret_cast<Shared<EIGHTS> *>(memory);
     const Part part(call);
     const int warp = warp_number(), mixer = warp - MULTIPLIERS, other = mixer - MIXERS;
-    begin<ByStreams<EIGHTS>>(call, tensors, part, shared, warp);
     if (mixer < 0) {
+        typename NarrowWeights<EIGHTS>::Asked asked(call, part, warp);
+        begin(tensors, shared, warp);
         take_registers<MULTIPLIER_REGISTERS>();
-        run_staged_multiplier(call, part, shared, warp);
+        run_narrow_multiplier(call, part, shared, warp, asked);
     } else if (other < 0) {
+        begin(tensors, shared, warp);
         give_registers<MIXER_REGISTERS>();
         run_mixer<(EIGHTS > 1)>(call, part, shared, mixer);
     } else {
+        begin(tensors, shared, warp);
         give_registers<OTHER_REGISTERS>();
-        if (other < COURIER) {
-            run_adder(part, shared);
-        } else if (other == COURIER) {
-            run_staged_courier(call, tensors, part, shared);
-        } else if (other == GATER) {
-            run_gater<EIGHTS == 1>(call, tensors, part, shared);
-        } else if (EIGHTS > 1) {
-            run_balancer(call, part, shared);
-        }
+        run_other<EIGHTS == 1>(call, tensors, part, shared, other);
     }
     // No block ends while others may still write into its shared memory.
     __syncwarp();
@@ -66,24 +73,19 @@ __global__ void __launch_bounds__(THREADS, 1)
     auto &shared = *reinterpret_cast<WideShared<EIGHTS> *>(memory);
     const Part part(call);
     const int warp = warp_number(), mixer = warp - MULTIPLIERS, other = mixer - MIXERS;
-    begin<ByEights<EIGHTS>>(call, tensors, part, shared, warp);
     if (mixer < 0) {
-        take_registers<WIDE_MULTIPLIER_REGISTERS<EIGHTS>>();
-        run_wide_multiplier(call, part, shared, warp);
+        typename WideWeights<EIGHTS>::Asked asked(call, part, warp);
+        begin(tensors, shared, warp);
+        take_registers<WIDE_MULTIPLIER_REGISTERS>();
+        run_wide_multiplier(call, part, shared, warp, asked);
     } else if (other < 0) {
-        give_registers<WIDE_MIXER_REGISTERS<EIGHTS>>();
+        begin(tensors, shared, warp);
+        give_registers<WIDE_MIXER_REGISTERS>();
         run_wide_mixer<(EIGHTS > 1)>(call, tensors, part, shared, mixer);
     } else {
-        give_registers<WIDE_OTHER_REGISTERS<EIGHTS>>();
-        if (other < COURIER) {
-            run_adder(part, shared);
-        } else if (other == COURIER) {
-            run_wide_courier(call, tensors, part, shared);
-        } else if (other == GATER) {
-            run_gater<EIGHTS == 1>(call, tensors, part, shared);
-        } else if (EIGHTS > 1) {
-            run_balancer(call, part, shared);
-        }
+        begin(tensors, shared, warp);
+        give_registers<WIDE_OTHER_REGISTERS>();
+        run_other<EIGHTS == 1>(call, tensors, part, shared, other);
     }
     __syncwarp();
     meet_cluster();
@@ -92,23 +94,23 @@ __global__ void __launch_bounds__(THREADS, 1)
 using Kernel = void (*)(Call, Tensors);
 struct Choice {
     Kernel kernel;
-    int bytes;        // of shared memory
-    unsigned strips;  // of a piece
+    int bytes;                 // of shared memory
+    unsigned streams, strips;  // of a box
 };
 template <class Memory>
 constexpr Choice choice_of(Kernel kernel) {
-    return {kernel, sizeof(Memory), Memory::STRIPS / Memory::PIECES};
+    return {kernel, sizeof(Memory), Memory::APART ? 1 : STREAMS, Memory::APART ? Memory::STRIPS : 1};
 }
 constexpr Choice KERNELS[] = {
-    choice_of<Shared<1>>(mix_staged<1>), choice_of<Shared<3>>(mix_staged<3>),
+    choice_of<Shared<1>>(mix_narrow<1>), choice_of<Shared<3>>(mix_narrow<3>),
     choice_of<WideShared<1>>(mix_wide<1>), choice_of<WideShared<3>>(mix_wide<3>)};
 
 struct Launch {
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attributes[2] = {};
 
-    Launch(int ranks, int clusters, int bytes, cudaStream_t stream) {
-        attributes[0] = early_launch();
+    Launch(int ranks, int clusters, int bytes, bool early, cudaStream_t stream) {
+        attributes[0] = early_launch(early);
         attributes[1].id = cudaLaunchAttributeClusterDimension;
         attributes[1].val.clusterDim = {(unsigned)ranks, 1, 1};
         config.gridDim = dim3(clusters * ranks);
@@ -128,7 +130,7 @@ cudaError_t count_groups(const Choice &choice, int ranks, int *groups) {
                                      cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     }
     if (error != cudaSuccess) return error;
-    Launch launch(ranks, 1, choice.bytes, nullptr);
+    Launch launch(ranks, 1, choice.bytes, false, nullptr);
     launch.config.attrs++;
     launch.config.numAttrs--;
     return cudaOccupancyMaxActiveClusters(groups, choice.kernel, &launch.config);
@@ -136,15 +138,16 @@ cudaError_t count_groups(const Choice &choice, int ranks, int *groups) {
 
 // Describe channels of tokens, of which a copy takes strips of 128 bytes of a tile.
 //
-// streams  how many there are and a copy takes; with a stride of 0 there is one
-// strips   how many a copy takes
+// count    streams; with a stride of 0 there is one
+// streams  how many a copy takes
+// strips   how many it takes
 cudaError_t describe(CUtensorMap &tensor, const void *first, long long token_stride,
-                     long long stream_stride, unsigned streams, unsigned strips,
+                     long long stream_stride, unsigned count, unsigned streams, unsigned strips,
                      const Call &call) {
     static const Describe function = find_describe();
     if (function == nullptr) return cudaErrorNotSupported;
     const bool one = stream_stride == 0;
-    const cuuint64_t size[4] = {STRIP, (cuuint64_t)call.tokens, one ? 1u : streams,
+    const cuuint64_t size[4] = {STRIP, (cuuint64_t)call.tokens, one ? 1u : count,
                                 (cuuint64_t)call.width / STRIP};
     const cuuint64_t stride[3] = {call.tokens > 1 ? (cuuint64_t)token_stride * 2 : LINE_BYTES,
                                   one ? LINE_BYTES : (cuuint64_t)stream_stride * 2, LINE_BYTES};
@@ -180,30 +183,30 @@ int mix_in_clusters_groups(int ranks) {
 }
 
 // Mix streams by `groups` clusters of `ranks` blocks, `slice` channels each; `ranks` is a power of
-// two up to 16, `slice` 256 or 448, of which all channels are whole slices. Without `shares` the
-// head's four rows of `fn` alone are used; else `result`, which is contiguous, is first mixed into the
-// streams, as `owed` says, `after` takes them, and what is mixed is normed by `weight`. Returns a
-// cudaError_t.
+// two up to 16, `slice` 256 or 448, of which all channels are whole slices. Without `shares` `fn` is
+// the head's; else `result`, which is contiguous, is first mixed into the streams, as `owed` says,
+// `after` takes them, and what is mixed is normed by `weight`. With `early` the launch before does not
+// write `fn`. Returns a cudaError_t.
 int mix_in_clusters_call(const void *streams, long long token_stride, long long stream_stride,
-                         const void *result, const float *owed, void *after, const float *fn,
+                         const void *result, const float *owed, void *after, const void *fn,
                          const float *base, const float *scale, const float *weight, void *mixed,
                          float *shares, int tokens, int width, int slice, int ranks, int groups,
-                         int iterations, float norm_eps, float hc_eps, void *where) {
+                         int iterations, int early, float norm_eps, float hc_eps, void *where) {
     const int tiles = (tokens + TOKENS - 1) / TOKENS;
-    const Call call = {stream_stride == 0, owed, fn, base, scale, weight,
+    const Call call = {stream_stride == 0, owed, static_cast<const uint4 *>(fn), base, scale, weight,
                        static_cast<__nv_bfloat16 *>(mixed), shares, tokens, width, slice, ranks,
                        iterations, tiles / groups, tiles % groups, norm_eps, hc_eps,
                        1.0f / (STREAMS * width), 1.0f / width};
     const Choice &choice = KERNELS[(slice > SLICE ? 2 : 0) + (shares ? 1 : 0)];
-    const Launch launch(ranks, groups, choice.bytes, static_cast<cudaStream_t>(where));
+    const Launch launch(ranks, groups, choice.bytes, early, static_cast<cudaStream_t>(where));
     Tensors tensors = {};
     cudaError_t error =
-        describe(tensors.streams, streams, token_stride, stream_stride, STREAMS,
-                 call.same ? 1 : choice.strips, call);
+        describe(tensors.streams, streams, token_stride, stream_stride, STREAMS, choice.streams,
+                 choice.strips, call);
     if (error == cudaSuccess && result) {
-        error = describe(tensors.result, result, width, 0, 1, slice / STRIP, call);
+        error = describe(tensors.result, result, width, 0, 1, 1, slice / STRIP, call);
         if (error == cudaSuccess) {
-            error = describe(tensors.after, after, STREAMS * width, width, STREAMS,
+            error = describe(tensors.after, after, STREAMS * width, width, STREAMS, choice.streams,
                              slice / STRIP, call);
         }
     }

@@ -1,50 +1,13 @@
 // The first warps: they multiply tiles by `fn`.
 #pragma once
 
-#include "layout.cuh"
+#include "weights.cuh"
 
 // Sums of a line that a multiplier has in turn.
 constexpr int CHAINS = 2;
-// bfloat16 parts of a number of `fn`: 16 bits and a sign.
-constexpr int PARTS = 2;
-
-// Split two numbers into their parts, the highest first.
-__device__ __forceinline__ void split_pair(float2 f, unsigned (&parts)[PARTS]) {
-#pragma unroll
-    for (int p = 0; p < PARTS; p++) {
-        parts[p] = pack(f.x, f.y);
-        f.x -= low_of(parts[p]);
-        f.y -= high_of(parts[p]);
-    }
-}
-
-// A multiplier's rows of `fn` as products take them: of each stream and each 16 channels, a lane
-// has two and two numbers of one line.
+// Of 256 channels a block, of each stream 16 channels after the other.
 template <int EIGHTS>
-struct Weights {
-    unsigned parts[STREAMS][STEPS][EIGHTS][PARTS][2];
-
-    __device__ void split(int stream, int eight, int word, float2 f) {
-        unsigned pairs[PARTS];
-        split_pair(f, pairs);
-#pragma unroll
-        for (int p = 0; p < PARTS; p++) {
-            parts[stream][word / 2][eight][p][word % 2] = pairs[p];
-        }
-    }
-
-    // Multiply 16 channels of a stream.
-    __device__ __forceinline__ void multiply_step(int stream, int step, const unsigned (&x)[4],
-                                                  float (&sums)[EIGHTS][4]) const {
-#pragma unroll
-        for (int p = PARTS - 1; p >= 0; p--) {
-#pragma unroll
-            for (int eight = 0; eight < EIGHTS; eight++) {
-                multiply(sums[eight], x, parts[stream][step][eight][p]);
-            }
-        }
-    }
-};
+using NarrowWeights = Weights<STREAMS * STEPS, EIGHTS, false>;
 
 // Add the squares of the channels that a lane has for products, of two rows.
 __device__ __forceinline__ void add_squares(float (&squares)[2], const unsigned (&x)[4]) {
@@ -59,7 +22,7 @@ __device__ __forceinline__ void add_squares(float (&squares)[2], const unsigned 
 // product waits for the one before it in its sum. Squares as products of rows with themselves would
 // take registers that loads ahead need.
 template <int CHAINS, int EIGHTS>
-__device__ __forceinline__ void multiply_streams(const Weights<EIGHTS> &weights,
+__device__ __forceinline__ void multiply_streams(const NarrowWeights<EIGHTS> &weights,
                                                  const unsigned char *streams,
                                                  float (&sums)[CHAINS][EIGHTS][4],
                                                  float (&squares)[2]) {
@@ -72,12 +35,12 @@ __device__ __forceinline__ void multiply_streams(const Weights<EIGHTS> &weights,
     load_matrices(a[0], at);
 #pragma unroll
     for (int i = 0; i < STREAMS * STEPS; i++) {
-        const int stream = i / STEPS, step = i % STEPS, next = i + 1;
+        const int next = i + 1;
         const unsigned(&x)[4] = a[i % 2];
         if (next < STREAMS * STEPS) {
             load_matrices(a[next % 2], (at ^ next % STEPS * 32) + next / STEPS * STRIP_BYTES);
         }
-        weights.multiply_step(stream, step, x, sums[i % CHAINS]);
+        weights.multiply_step(i, x, sums[i % CHAINS]);
         add_squares(squares, x);
     }
 }

@@ -61,7 +61,7 @@ __device__ __forceinline__ void mix_result(unsigned (&streams)[STREAMS][4],
 // Mix the result into a multiplier's channels of a tile, leave them where they were, and multiply
 // them, a sum of each line for each 16 channels.
 template <int EIGHTS>
-__device__ __forceinline__ void multiply_owed(const Weights<EIGHTS> &weights, unsigned char *tile,
+__device__ __forceinline__ void multiply_owed(const NarrowWeights<EIGHTS> &weights, unsigned char *tile,
                                               const unsigned char *result,
                                               const float4 (*shares)[STREAMS + 1],
                                               float (&sums)[CHAINS][EIGHTS][4],
@@ -82,7 +82,7 @@ __device__ __forceinline__ void multiply_owed(const Weights<EIGHTS> &weights, un
 #pragma unroll
         for (int j = 0; j < STREAMS; j++) {
             store_matrices((at ^ step * 32) + j * STRIP_BYTES, x[j]);
-            weights.multiply_step(j, step, x[j], sums[step]);
+            weights.multiply_step(j * STEPS + step, x[j], sums[step]);
             add_squares(squares, x[j]);
         }
     }

@@ -1,28 +1,19 @@
 // Streams of 7,168 channels, 448 a block. A multiplier has half of the block's channels of one
-// stream, and no registers for more: mixers mix in the result that is owed. Rows of `fn` come through
-// all slots, eight lines of all streams after the other.
+// stream, and no registers for more: mixers mix in the result that is owed.
 #pragma once
 
-#include <cstddef>
-
-#include "owed.cuh"
-#include "staging.cuh"
+#include "courier.cuh"
+#include "pay.cuh"
 
 constexpr int WIDE = 448;
 // Products of a multiplier, 16 channels each.
 constexpr int WIDE_STEPS = WIDE / 2 / 16;
 static_assert(MULTIPLIERS == 2 * STREAMS && WIDE_STEPS * 32 == WIDE);
-// Registers of a thread in each warpgroup: all rows of `fn` leave few to others.
-template <int EIGHTS>
-constexpr int WIDE_MULTIPLIER_REGISTERS = EIGHTS == 1 ? 176 : 200;
-template <int EIGHTS>
-constexpr int WIDE_MIXER_REGISTERS = EIGHTS == 1 ? 96 : 72;
-template <int EIGHTS>
-constexpr int WIDE_OTHER_REGISTERS = EIGHTS == 1 ? 64 : 40;
-template <int EIGHTS>
-constexpr int WIDE_REGISTERS = 2 * WIDE_MULTIPLIER_REGISTERS<EIGHTS> +
-                               WIDE_MIXER_REGISTERS<EIGHTS> + WIDE_OTHER_REGISTERS<EIGHTS>;
-static_assert(WIDE_REGISTERS<1> == 65536 / 128 && WIDE_REGISTERS<3> == 65536 / 128);
+// Registers of a thread in each warpgroup: rows of `fn` leave few to the last.
+constexpr int WIDE_MULTIPLIER_REGISTERS = 176, WIDE_MIXER_REGISTERS = 120,
+              WIDE_OTHER_REGISTERS = 40;
+static_assert(2 * WIDE_MULTIPLIER_REGISTERS + WIDE_MIXER_REGISTERS + WIDE_OTHER_REGISTERS ==
+              65536 / 128);
 
 template <int EIGHTS>
 struct WideShared {
@@ -30,16 +21,19 @@ struct WideShared {
     // A slot is filled anew as soon as its tile is mixed: squares of that next tile may come before
     // this one is normed.
     static constexpr int COUNT = 3, NORM_COUNT = COUNT + 1;
-    static constexpr int STRIPS = WIDE / STRIP, PIECES = 1, STAGES = EIGHTS;
+    static constexpr int STRIPS = WIDE / STRIP, PIECES = STREAMS;
+    static constexpr bool APART = true;
     // Results of the first two tiles come at once. Then the second place keeps what is mixed and not
     // yet normed.
     static constexpr int OWED_TILES = 2, PAYERS = MIXERS;
     static constexpr bool GATER_STORES = false, KEEPS_GAIN = OWED;
     static __device__ int place_of_result(int tile) { return tile == 1; }
-    unsigned char streams[COUNT][STRIPS * BAND_BYTES];
-    // Follows the streams; see `Shared`.
+    // Of each stream all slots, of each slot its strips, and a line more: a token's lines in streams
+    // and in the result, which comes after them, lie so that they are read without conflict.
+    static constexpr int TILE_BYTES = STRIPS * STRIP_BYTES;
+    alignas(1024) unsigned char streams[STREAMS][COUNT * TILE_BYTES + LINE_BYTES];
+    unsigned char results[OWED_TILES][TILE_BYTES];
     alignas(16) float squares[NORM_COUNT][MAX_RANKS][TOKENS];
-    alignas(1024) unsigned char results[OWED_TILES][STRIPS * STRIP_BYTES];
     float4 owed[OWED_TILES][TOKENS][STREAMS + 1];
     alignas(16) float gain[WIDE];
     alignas(16) Parts parts;
@@ -50,86 +44,38 @@ struct WideShared {
     unsigned long long full[COUNT][PIECES], brought[COUNT];
     unsigned long long heard[COUNT], gated[COUNT], mixed[COUNT], paid[COUNT];
     unsigned long long normed[NORM_COUNT], filled[2], emptied[2];
-    unsigned long long staged[STAGES], unstaged[STAGES], summed, added, gained;
+    unsigned long long summed, added, gained;
+
+    __device__ unsigned char *stream(int slot, int j) { return streams[j] + slot * TILE_BYTES; }
+    // Where the `chunk`th eight channels of a token lie in a stream of a tile, or in its result, as if
+    // that were the last stream.
+    static __device__ int place_of(int token, int stream, int chunk) {
+        return chunk / 8 * STRIP_BYTES + token * LINE_BYTES + ((chunk ^ (token + stream)) % 8) * 16;
+    }
 };
+static_assert(WideShared<3>::TILE_BYTES % 1024 == 0);
 static_assert(sizeof(WideShared<3>::results[1]) == sizeof(__nv_bfloat16[TOKENS][WIDE]));
 static_assert(sizeof(WideShared<3>) <= 227 * 1024 && sizeof(WideShared<1>) <= 227 * 1024);
 
-// Eight lines of all streams are a stage, or the four of the head. The last stage ends among squares.
 template <int EIGHTS>
-struct ByEights {
-    static constexpr int EACH = ROWS<EIGHTS> / EIGHTS;
-    static constexpr int CHANNELS = WIDE, STAGES = EIGHTS, COUNT = STREAMS * EACH;
-
-    static __device__ int row_of_fn(int eight, int nth) {
-        return (eight * EACH + nth % EACH) * STREAMS + nth / EACH;
-    }
-    static __device__ float *begin(WideShared<EIGHTS> &shared) {
-        return reinterpret_cast<float *>(shared.streams);
-    }
-};
-static_assert(offsetof(WideShared<3>, squares) == sizeof(WideShared<3>::streams));
-static_assert(STAGED_BYTES<ByEights<3>> <=
-              sizeof(WideShared<3>::streams) + sizeof(WideShared<3>::squares));
-// No stage begins before the slot of its own number, which may be filled when it has been taken.
-static_assert(STAGED_BYTES<ByEights<3>> >= sizeof(WideShared<3>::streams));
-
-// A multiplier's rows of `fn`, as products take them.
-template <int EIGHTS>
-struct WideWeights {
-    unsigned parts[WIDE_STEPS][EIGHTS][PARTS][2];
-
-    // Take them from where they are staged.
-    __device__ __forceinline__ void take(WideShared<EIGHTS> &shared, int nth) {
-        using Rows = ByEights<EIGHTS>;
-        const int lane = threadIdx.x % 32, stream = nth % STREAMS, line = lane / 4;
-        const int channel = nth / STREAMS * (WIDE / 2) + lane % 4 * 2;
-#pragma unroll
-        for (int eight = 0; eight < EIGHTS; eight++) {
-            await_phase(&shared.staged[eight], 0);
-            const float *const from =
-                staged_row<Rows>(shared, eight, stream * Rows::EACH + line % Rows::EACH) + channel;
-#pragma unroll
-            for (int i = 0; i < WIDE_STEPS * 2; i++) {
-                float2 f = *reinterpret_cast<const float2 *>(from + i * 8);
-                if (line >= Rows::EACH) f = {0.0f, 0.0f};
-                unsigned pairs[PARTS];
-                split_pair(f, pairs);
-#pragma unroll
-                for (int p = 0; p < PARTS; p++) parts[i / 2][eight][p][i % 2] = pairs[p];
-            }
-            leave_stage(shared, eight);
-        }
-    }
-
-    // Multiply 16 channels.
-    __device__ __forceinline__ void multiply_step(int step, const unsigned (&x)[4],
-                                                  float (&sums)[EIGHTS][4]) const {
-#pragma unroll
-        for (int p = PARTS - 1; p >= 0; p--) {
-#pragma unroll
-            for (int eight = 0; eight < EIGHTS; eight++) {
-                multiply(sums[eight], x, parts[step][eight][p]);
-            }
-        }
-    }
-};
+using WideWeights = Weights<WIDE_STEPS, EIGHTS, (EIGHTS > 1)>;
 
 template <int EIGHTS>
 __device__ inline void run_wide_multiplier(const Call &call, const Part &part,
-                                           WideShared<EIGHTS> &shared, int nth) {
+                                           WideShared<EIGHTS> &shared, int nth,
+                                           typename WideWeights<EIGHTS>::Asked &asked) {
     using Memory = WideShared<EIGHTS>;
     const int lane = threadIdx.x % 32, half = nth / STREAMS;
     // Lanes name rows 0 to 15 of the first eight channels, then of the second. The second half
     // begins in the middle of a strip: of each four products the last two are in the next one.
-    const int near = nth % STREAMS * STRIP_BYTES + half * (WIDE / 2 / STRIP) * BAND_BYTES +
-                     place_of(lane % 16, half * 4 + lane / 16);
-    const int far = near + half * BAND_BYTES;
+    const int stream = nth % STREAMS;
+    const int near = half * (WIDE / 2 / STRIP) * STRIP_BYTES +
+                     Memory::place_of(lane % 16, stream, half * 4 + lane / 16);
+    const int far = near + half * STRIP_BYTES;
     const auto at = [&](int step) {
-        return ((step % 4 < 2 ? near : far) ^ step % 4 * 32) + step / 4 * BAND_BYTES;
+        return ((step % 4 < 2 ? near : far) ^ step % 4 * 32) + step / 4 * STRIP_BYTES;
     };
-    WideWeights<EIGHTS> weights;
-    weights.take(shared, nth);
+    const WideWeights<EIGHTS> weights(asked);
     Turn<Memory::COUNT> turn;
     Turn<1> parts;
 #pragma unroll 1
@@ -138,9 +84,9 @@ __device__ inline void run_wide_multiplier(const Call &call, const Part &part,
         if constexpr (Memory::OWED) {
             await_phase(&shared.paid[turn.slot], turn.phase);
         } else {
-            await_phase(&shared.full[turn.slot][0], turn.phase);
+            await_phase(&shared.full[turn.slot][stream], turn.phase);
         }
-        const unsigned streams = shared_address(shared.streams[turn.slot]);
+        const unsigned streams = shared_address(shared.stream(turn.slot, stream));
         // What is multiplied next is on the way meanwhile.
         unsigned a[2][4];
         load_matrices(a[0], streams + at(0));
@@ -155,8 +101,7 @@ __device__ inline void run_wide_multiplier(const Call &call, const Part &part,
     }
 }
 
-// Where a mixer's lane works: eight lanes have a token, of each strip eight channels each. What is long
-// stands once in code, in loops over strips: side by side it is more than the instruction cache holds.
+// Where a mixer's lane works: eight lanes have a token, of each strip eight channels each.
 struct WideLane {
     int own, token, eight;  // the token among the mixer's and the tile's, the eight of a strip
 
@@ -164,36 +109,8 @@ struct WideLane {
         const int lane = threadIdx.x % 32;
         own = lane / 8, token = first + own, eight = lane % 8;
     }
-    // Where its channels of the first strip lie in a stream of a tile; the next ones follow.
-    __device__ int place() const { return place_of(token, eight); }
 };
 static_assert(EACH == 4 && STRIP == 64);
-
-// Mix the result that is owed into a mixer's tokens of a tile, in place.
-template <class Memory>
-__device__ inline void pay_tile(Memory &shared, int slot, int place, WideLane mine) {
-    const Shares shares(shared.owed[place][mine.token]);
-    unsigned char *const streams = shared.streams[slot] + mine.place();
-    const unsigned char *const result = shared.results[place] + mine.place();
-#pragma unroll 1
-    for (int strip = 0; strip < Memory::STRIPS; strip++) {
-        unsigned x[STREAMS][4], y[4];
-        const auto at = [&](int j) { return streams + j * STRIP_BYTES + strip * BAND_BYTES; };
-        const auto load = [](const unsigned char *from, unsigned(&to)[4]) {
-            const uint4 four = *reinterpret_cast<const uint4 *>(from);
-            to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
-        };
-        load(result + strip * STRIP_BYTES, y);
-#pragma unroll
-        for (int j = 0; j < STREAMS; j++) load(at(j), x[j]);
-#pragma unroll
-        for (int pair = 0; pair < 4; pair++) mix_pair(shares, x, y, pair);
-#pragma unroll
-        for (int j = 0; j < STREAMS; j++) {
-            *reinterpret_cast<uint4 *>(at(j)) = make_uint4(x[j][0], x[j][1], x[j][2], x[j][3]);
-        }
-    }
-}
 
 // Where a lane's channels of a token of all are stored, and whether there is such a token.
 struct WideRow {
@@ -214,11 +131,20 @@ template <bool NORM, class Memory>
 __device__ inline float mix_wide_tile(Memory &shared, int slot, WideLane mine, const WideRow &row,
                                       __nv_bfloat16 *kept) {
     const float4 gates = shared.gates[slot][mine.token];
-    const unsigned char *const streams = shared.streams[slot] + mine.place();
+    const unsigned char *streams[STREAMS];
+#pragma unroll
+    for (int j = 0; j < STREAMS; j++) {
+        streams[j] = shared.stream(slot, j) + Memory::place_of(mine.token, j, mine.eight);
+    }
     float squares = 0.0f;
-#pragma unroll 1
+#pragma unroll
     for (int strip = 0; strip < Memory::STRIPS; strip++) {
-        const uint4 x = mix_token(streams + strip * BAND_BYTES, gates);
+        uint4 channels[STREAMS];
+#pragma unroll
+        for (int j = 0; j < STREAMS; j++) {
+            channels[j] = *reinterpret_cast<const uint4 *>(streams[j] + strip * STRIP_BYTES);
+        }
+        const uint4 x = mix_channels(channels, gates);
         if constexpr (NORM) {
             squares += squares_of(x);
             *reinterpret_cast<uint4 *>(kept + strip * STRIP) = x;
@@ -247,11 +173,10 @@ __device__ inline void norm_kept(const WideRow &row, float factor, WideLane mine
 // another may come.
 template <class Memory>
 __device__ inline void pay(const Call &call, const Tensors &tensors, const Part &part,
-                           Memory &shared, int tile, Turn<Memory::COUNT> turn, int nth,
-                           WideLane mine) {
+                           Memory &shared, int tile, Turn<Memory::COUNT> turn, int nth) {
     await_phase(&shared.brought[turn.slot], turn.phase);
-    await_phase(&shared.full[turn.slot][0], turn.phase);
-    pay_tile(shared, turn.slot, Memory::place_of_result(tile), mine);
+    for (auto &full : shared.full[turn.slot]) await_phase(&full, turn.phase);
+    pay_tile(shared, turn.slot, Memory::place_of_result(tile), nth * EACH);
     show_to_copies();
     meet_warpgroup();
     if (threadIdx.x % 32 == 0) {
@@ -291,7 +216,7 @@ __device__ inline void run_wide_mixer(const Call &call, const Tensors &tensors, 
         if constexpr (NORM) {
 #pragma unroll 1
             for (; paid < min(part.tiles, max(Memory::COUNT, tile + 1)); paid++) {
-                pay(call, tensors, part, shared, paid, paying, nth, mine);
+                pay(call, tensors, part, shared, paid, paying, nth);
                 paying.advance();
             }
             if (tile >= 2) {
@@ -320,13 +245,4 @@ __device__ inline void run_wide_mixer(const Call &call, const Tensors &tensors, 
         turn.advance();
         mixing.advance();
     }
-}
-
-// Fetch tiles, each into a slot that multipliers have taken `fn` from.
-template <int EIGHTS>
-__device__ inline void run_wide_courier(const Call &call, const Tensors &tensors,
-                                        const Part &part, WideShared<EIGHTS> &shared) {
-    run_courier<(EIGHTS > 1)>(call, tensors, part, shared, [&](int slot) {
-        if (slot < EIGHTS) await_phase(&shared.unstaged[slot], 0);
-    });
 }
