@@ -52,7 +52,7 @@ class HyperConnection:
         rows = (2 + count) * count
         self._name = name
         self._config = config
-        self._fn = torch.zeros((rows, count * config.hidden_size), device=device)
+        self._fn = _counted((rows, count * config.hidden_size), device)
         self._base = torch.zeros(rows, device=device)
         self._scale = torch.zeros(3, device=device)
 
@@ -89,7 +89,7 @@ class HyperHead:
         count = config.hc_mult
         self._name = name
         self._config = config
-        self._fn = torch.zeros((count, count * config.hidden_size), device=device)
+        self._fn = _counted((count, count * config.hidden_size), device)
         self._base = torch.zeros(count, device=device)
         self._scale = torch.zeros(1, device=device)
 
@@ -110,3 +110,12 @@ class HyperHead:
         yield f"{self._name}_fn", self._fn
         yield f"{self._name}_base", self._base
         yield f"{self._name}_scale", self._scale
+
+
+def _counted(sizes: tuple[int, int], device: torch.device) -> Tensor:
+    """Return zeros whose writes are counted, in inference mode too.
+
+    What a GPU makes of `fn` is made again when it was written, and each time where nobody counts.
+    """
+    with torch.inference_mode(False):
+        return torch.zeros(sizes, device=device)

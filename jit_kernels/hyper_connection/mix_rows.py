@@ -49,17 +49,18 @@ def packed_rows(fn: Tensor, how: Split) -> tuple[Tensor, bool]:
     """Return `pack(fn, how)`, and whether it was packed now: when `fn` was written, or is new.
 
     The rows of a tensor stay in one place, where graphs find them, for as long as the tensor lives.
+    Of a tensor that was made in inference mode they are packed each time.
     """
     before: tuple[int, Tensor] | None = _packed.get(fn)
     version = None if fn.is_inference() else fn._version
     if before is not None and before[0] == version:
         return before[1], False
-    rows = pack(fn, how)
     if version is None or (fn.is_cuda and torch.cuda.is_current_stream_capturing()):
         # Nobody counts how often it is written; or rows are there when a graph is replayed.
-        return rows, True
-    if before is not None:
-        rows = before[1].copy_(rows)
+        return pack(fn, how), True
+    # What is made in inference mode could not be written outside of it.
+    with torch.inference_mode(False), torch.no_grad():
+        rows = pack(fn, how) if before is None else before[1].copy_(pack(fn, how))
     _packed[fn] = version, rows
     return rows, True
 

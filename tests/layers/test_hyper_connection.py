@@ -45,6 +45,19 @@ def test_the_connection_runs_its_weights_with_the_constants_of_the_config() -> N
         assert_same_bits(have, goal)
 
 
+@pytest.mark.parametrize("inference", [True, False])
+def test_writes_to_fn_are_counted_wherever_it_is_made(inference: bool) -> None:
+    with torch.inference_mode(inference):
+        connection = HyperConnection(CONFIG, name="hc_attn", device=CPU)
+        head = HyperHead(CONFIG, name="hc_head", device=CPU)
+        named = dict(connection.named_weights("")) | dict(head.named_weights())
+
+        for fn in (named["hc_attn_fn"], named["hc_head_fn"]):
+            before = fn._version
+            fn.normal_()
+            assert fn._version > before
+
+
 def test_what_a_block_made_of_some_tokens_is_mixed_back_as_that_of_all() -> None:
     made, tokens = parts(5), torch.tensor([4, 1])
 
