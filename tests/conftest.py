@@ -3,7 +3,9 @@
 import importlib.util
 import os
 import random
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.testing.interpreter_run import InterpreterRun
+
 ROOT = Path(__file__).resolve().parent.parent
 WORKERS = 2
+# Where the kernels' tests in the interpreter say how they ended, and what runs them.
+INTERPRETED = pytest.StashKey[tuple[Path, InterpreterRun]]()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -30,6 +36,26 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     shared_already = hasattr(config, "workerinput")
     if whole and not shared_already and (os.cpu_count() or 1) >= WORKERS and not _cuda_devices():
         options.numprocesses, options.dist = WORKERS, "loadfile"
+        # As they are collected: else files of one long test come last, and one process waits.
+        options.loadscopereorder = False
+        if importlib.util.find_spec("triton") is not None:
+            folder = Path(tempfile.mkdtemp(prefix="interpreter"))
+            config.stash[INTERPRETED] = folder, InterpreterRun(folder)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a process where the kernels' tests say how they ended."""
+    if begun := node.config.stash.get(INTERPRETED, None):
+        node.workerinput["interpreted"] = str(begun[0])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Leave no process and no folder behind."""
+    if begun := config.stash.get(INTERPRETED, None):
+        folder, run = begun
+        run.stop()
+        shutil.rmtree(folder)
 
 
 def pytest_configure() -> None:

@@ -104,6 +104,7 @@ def _committed() -> tuple[str, ...]:
     return tuple(sorted(path for path in set(listing.split("\0")) if (ROOT / path).is_file()))
 
 
+@functools.cache
 def _sources(*folders: str) -> list[str]:
     """Committed Python files under these packages (or of these names at the top)."""
     starts = tuple(f"{folder}/" for folder in folders) + tuple(f"{name}.py" for name in folders)
@@ -121,9 +122,7 @@ def _module(path: str) -> str:
 
 
 def _imports(path: str) -> Iterator[tuple[str, int]]:
-    """Yield (dotted name, line) of every import, wherever it stands; `from a import b` gives a.b
-    where that is a module, else a.
-    """
+    """Yield (dotted name, line) of all imports; `from a import b` is a.b if that is a module."""
     modules = {_module(source) for source in _sources(*FLOORS)}
     package = _module(path) if path.endswith("__init__.py") else _module(path).rpartition(".")[0]
     for node in ast.walk(_tree(path)):

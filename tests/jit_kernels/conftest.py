@@ -3,8 +3,9 @@
 Kernels run in Triton's interpreter beside all other tests, and the test that waits for it is last.
 """
 
-import importlib.util
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,6 @@ from tests.testing.interpreter_run import InterpreterRun
 from tests.testing.placement import placed_on
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-INTERPRETER = pytest.StashKey[InterpreterRun]()
 
 
 @pytest.fixture(params=DEVICES)
@@ -25,35 +25,17 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
 
 
 @pytest.fixture
-def interpreter_run(pytestconfig: pytest.Config) -> InterpreterRun:
-    """The tests of kernels, which began before the first test."""
-    if INTERPRETER not in pytestconfig.stash:
-        pytestconfig.stash[INTERPRETER] = InterpreterRun()
-    return pytestconfig.stash[INTERPRETER]
-
-
-def _waits(item: pytest.Item) -> bool:
-    return "interpreter_run" in getattr(item, "fixturenames", ())
+def interpreted(pytestconfig: pytest.Config, tmp_path: Path) -> Iterator[Path]:
+    """Where the tests of kernels say how they ended; where they began, it was before all others."""
+    told: dict[str, Any] = getattr(pytestconfig, "workerinput", {})
+    if (begun := told.get("interpreted")) is not None:
+        yield Path(begun)
+        return
+    run = InterpreterRun(tmp_path)
+    yield tmp_path
+    run.stop()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the test that waits for the interpreter last."""
-    items.sort(key=_waits)
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Start the interpreter, if a test is going to wait for it here.
-
-    Which one of pytest-xdist's processes it runs in is not known yet: there it starts late.
-    """
-    config = session.config
-    here = not config.option.collectonly and not hasattr(config, "workerinput")
-    wanted = any(map(_waits, session.items)) and importlib.util.find_spec("triton") is not None
-    if here and wanted:
-        config.stash[INTERPRETER] = InterpreterRun()
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Leave no process behind where a run was broken off."""
-    if run := config.stash.get(INTERPRETER, None):
-        run.stop()
+    items.sort(key=lambda item: "interpreted" in getattr(item, "fixturenames", ()))

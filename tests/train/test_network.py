@@ -98,7 +98,9 @@ def _learnt(mode: Mode, dtype: torch.dtype = torch.float32) -> tuple[Outcome, di
     }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("mode", [Mode(train_indexer=True), SERVED])
 def test_every_parameter_has_a_gradient(mode: Mode, dtype: torch.dtype) -> None:
     _, grads = _learnt(mode, dtype)

@@ -91,6 +91,10 @@ class Watched:
 
 
 ENDS = (5, 64, 65, 68, 128, 129, 131, 193, 256, 257, 384)
+MANY = (68, 129, 193, 256, 384)
+BY_STOP = [
+    pytest.param(end, "stop", marks=(pytest.mark.slow,) if end in MANY else ()) for end in ENDS
+]
 # Ends of both kinds leave the same behind: one kind at a few places is enough for everybody.
 FEW = (64, 129, 257)
 BY_LENGTH = [
@@ -98,7 +102,7 @@ BY_LENGTH = [
 ]
 
 
-@pytest.mark.parametrize(("end", "how"), [*((end, "stop") for end in ENDS), *BY_LENGTH])
+@pytest.mark.parametrize(("end", "how"), [*BY_STOP, *BY_LENGTH])
 def test_the_next_turn_has_the_whole_answer_and_the_bits_of_a_cold_run(
     model: DeepseekV4, ledger: ByteLedger, end: int, how: str
 ) -> None:
