@@ -82,7 +82,8 @@ def mhc_post_pre_norm(
 
     Returns (new streams [T, N, d], the next block's input [T, d], normed, both in the dtype of
     `streams`, and the shares of its result [T, N + 1, N] float32). Sums are float32; the input is
-    rounded before the norm and after it. Raises ShapeError.
+    rounded before the norm and after it. Where clusters of blocks mix, they take two bytes of a
+    number of `fn`, see `mix_rows`, which are made when it was written. Raises ShapeError.
     Source: layers/NETWORK.md, 2.
     """
     _check_owed(y, streams, shares)
