@@ -3,9 +3,7 @@
 import importlib.util
 import os
 import random
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.testing.interpreter_run import InterpreterRun
+from tests.testing.interpreter_run import INTERPRETED, InterpreterRun
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKERS = 2
-# Where the kernels' tests in the interpreter say how they ended, and what runs them.
-INTERPRETED = pytest.StashKey[tuple[Path, InterpreterRun]]()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -29,33 +25,31 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     two would be too many for the servers that tests start and the times that some of them keep.
     """
     options = config.option
-    if not config.pluginmanager.hasplugin("xdist") or options.numprocesses is not None:
-        return
     part = options.markexpr != "not slow" or options.keyword or options.file_or_dir
     whole = not (part or options.collectonly or options.usepdb)
-    shared_already = hasattr(config, "workerinput")
-    if whole and not shared_already and (os.cpu_count() or 1) >= WORKERS and not _cuda_devices():
+    if not whole or hasattr(config, "workerinput"):
+        return
+    if importlib.util.find_spec("triton") is not None:
+        config.stash[INTERPRETED] = InterpreterRun()
+    if not config.pluginmanager.hasplugin("xdist") or options.numprocesses is not None:
+        return
+    if (os.cpu_count() or 1) >= WORKERS and not _cuda_devices():
         options.numprocesses, options.dist = WORKERS, "loadfile"
         # As they are collected: else files of one long test come last, and one process waits.
         options.loadscopereorder = False
-        if importlib.util.find_spec("triton") is not None:
-            folder = Path(tempfile.mkdtemp(prefix="interpreter"))
-            config.stash[INTERPRETED] = folder, InterpreterRun(folder)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Tell a process where the kernels' tests say how they ended."""
-    if begun := node.config.stash.get(INTERPRETED, None):
-        node.workerinput["interpreted"] = str(begun[0])
+    if run := node.config.stash.get(INTERPRETED, None):
+        node.workerinput["interpreted"] = str(run.folder)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Leave no process and no folder behind."""
-    if begun := config.stash.get(INTERPRETED, None):
-        folder, run = begun
+    if run := config.stash.get(INTERPRETED, None):
         run.stop()
-        shutil.rmtree(folder)
 
 
 def pytest_configure() -> None:

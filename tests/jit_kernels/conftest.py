@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.testing.interpreter_run import InterpreterRun
+from tests.testing.interpreter_run import INTERPRETED, InterpreterRun
 from tests.testing.placement import placed_on
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
@@ -25,14 +25,15 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
 
 
 @pytest.fixture
-def interpreted(pytestconfig: pytest.Config, tmp_path: Path) -> Iterator[Path]:
-    """Where the tests of kernels say how they ended; where they began, it was before all others."""
+def interpreted(pytestconfig: pytest.Config) -> Iterator[Path]:
+    """Where the tests of kernels say how they ended: begun before all tests, if these are all."""
     told: dict[str, Any] = getattr(pytestconfig, "workerinput", {})
-    if (begun := told.get("interpreted")) is not None:
-        yield Path(begun)
+    begun = pytestconfig.stash.get(INTERPRETED, None)
+    if "interpreted" in told or begun is not None:
+        yield Path(told["interpreted"]) if begun is None else begun.folder
         return
-    run = InterpreterRun(tmp_path)
-    yield tmp_path
+    run = InterpreterRun()
+    yield run.folder
     run.stop()
 
 

@@ -7,11 +7,15 @@ in another process than the one that started them: what they say is in files.
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "tests" / "jit_kernels" / "kernels"
@@ -22,10 +26,13 @@ POLL_S = 0.2
 
 
 class InterpreterRun:
-    """The tests of all kernels, running from here on."""
+    """The tests of all kernels, running from here on.
 
-    def __init__(self, folder: Path) -> None:
-        """Start; `folder` is empty, and gets of each process what it says, then its exit code."""
+    folder  gets of each process what it says, then its exit code, and is there until the end
+    """
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="interpreter"))
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         command += ["-m", "not slow and not gpu and not multi_gpu"]
         # Its arrays are tiny: threads would cost more than they save, two processes do not.
@@ -34,7 +41,7 @@ class InterpreterRun:
         self._processes: list[subprocess.Popen[bytes]] = []
         for first in range(PROCESSES):
             tests = shlex.join([*command, *map(str, files[first::PROCESSES])])
-            said, code = folder / f"said{first}", folder / f"code{first}"
+            said, code = self.folder / f"said{first}", self.folder / f"code{first}"
             script = f"{tests} > {said} 2>&1; echo $? > {code}.new; mv {code}.new {code}"
             process = subprocess.Popen(
                 ["nice", "-n", str(NICENESS), "sh", "-c", script],
@@ -50,6 +57,11 @@ class InterpreterRun:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        shutil.rmtree(self.folder)
+
+
+# The run that began before all tests, in the process where it did.
+INTERPRETED = pytest.StashKey[InterpreterRun]()
 
 
 def results(folder: Path) -> list[tuple[int, str]]:

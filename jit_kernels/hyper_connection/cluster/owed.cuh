@@ -3,13 +3,6 @@
 
 #include "multiply.cuh"
 
-// Store four matrices of 8 rows and 16 bytes; the counterpart of `load_matrices`.
-__device__ inline void store_matrices(unsigned row, const unsigned (&a)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
-                 "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
-                 : "memory");
-}
-
 // Of one of a lane's two tokens, what each stream and the result give each new stream.
 struct Shares {
     float of[STREAMS + 1][STREAMS];

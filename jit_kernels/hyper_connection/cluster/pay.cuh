@@ -5,21 +5,6 @@
 
 #include "layout.cuh"
 
-// Load four matrices of 8 rows and 16 bytes; a lane gets two numbers of one column.
-__device__ inline void load_columns(unsigned (&a)[4], unsigned row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-                 : "r"(row)
-                 : "memory");
-}
-
-// Store them; the counterpart of `load_columns`.
-__device__ inline void store_columns(unsigned row, const unsigned (&a)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
-                 "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
-                 : "memory");
-}
-
 // A token's shares as products take them, in two bfloat16 parts: 16 bits and a sign. Of eight rows the
 // first four are the streams, the others all the result; of sixteen the last take the low parts of the
 // streams' shares. Of eight columns four are new streams: of the lower channels the first four, of the

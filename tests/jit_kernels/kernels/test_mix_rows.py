@@ -36,6 +36,20 @@ def test_a_number_comes_close_to_what_the_largest_of_32_leaves_room_for(
 
 
 @WIDTHS
+def test_logits_of_order_one_come_closer_than_those_of_tf32(width: int) -> None:
+    fn = torch.randn(24, 4 * width) * (4 * width) ** -0.5
+    x = torch.randn(500, 4 * width, dtype=torch.float64)
+
+    errors = x @ (as_packed(fn) - fn.double()).T
+
+    assert float(errors.square().mean().sqrt()) < 7e-5
+    # Of TF32, whose numbers have ten bits and one that is implied.
+    bits = fn.view(torch.int32) + (1 << 12) & -(1 << 13)
+    coarse = x @ (bits.view(torch.float32).double() - fn.double()).T
+    assert float(errors.square().mean()) < 0.25 * float(coarse.square().mean())
+
+
+@WIDTHS
 def test_units_are_those_of_a_line_and_a_multiplier(width: int) -> None:
     fn = torch.rand(24, 4 * width) + 0.5
     fn[3, 5] = 1e6

@@ -91,9 +91,10 @@ class Watched:
 
 
 ENDS = (5, 64, 65, 68, 128, 129, 131, 193, 256, 257, 384)
-MANY = (68, 129, 193, 256, 384)
+# Ends beside others of their kind: of a block, of a window, of a page.
+ALIKE = (68, 129, 193, 256, 384)
 BY_STOP = [
-    pytest.param(end, "stop", marks=(pytest.mark.slow,) if end in MANY else ()) for end in ENDS
+    pytest.param(end, "stop", marks=(pytest.mark.slow,) if end in ALIKE else ()) for end in ENDS
 ]
 # Ends of both kinds leave the same behind: one kind at a few places is enough for everybody.
 FEW = (64, 129, 257)
