@@ -23,10 +23,11 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
     A file alone is done sooner in one, and on a GPU two would take each other's memory. More than
     two would be too many for the servers that tests start and the times that some of them keep.
+    The kernels' tests in the interpreter begin beside the whole suite in any case.
     """
     options = config.option
     part = options.markexpr != "not slow" or options.keyword or options.file_or_dir
-    whole = not (part or options.collectonly or options.usepdb)
+    whole = not (part or options.collectonly or options.usepdb or options.version)
     if not whole or hasattr(config, "workerinput"):
         return
     if importlib.util.find_spec("triton") is not None:
