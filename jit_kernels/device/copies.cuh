@@ -17,6 +17,12 @@ __device__ inline void copy_word_ahead(void *to, const void *from) {
                  : "memory");
 }
 
+// Ask the L2 cache for a line of 128 bytes. All that is written goes through it: a kernel may ask for
+// what the launch before is still writing, and read it when that has ended.
+__device__ inline void bring_line(const void *line) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+}
+
 // End a group of copies: what lies between two calls.
 __device__ inline void close_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

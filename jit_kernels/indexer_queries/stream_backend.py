@@ -1,8 +1,9 @@
 """Indexer queries in CUDA C++, heads streamed through the device's warps.
 
-A warp goes through heads side by side and asks for the next ones before it works on eight; so reads
-never wait for the transform, whose additions take nearly as long as the memory. Heads of 128
-channels, 64 of which turn; others go through Triton.
+A warp goes through heads side by side and asks for the next ones before it works on eight. Turning
+and most of the transform are products, of signs and of a token's turn, which is taken with 16 bits;
+additions alone would take nearly as long as the memory. Heads of 128 bfloat16 channels, 64 of which
+turn; others go through Triton.
 """
 
 from struct import Struct
@@ -23,7 +24,7 @@ def indexer_queries(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Rotate, transform and round; see `jit_kernels.indexer_queries.indexer_queries`."""
     tokens, heads, width = q.shape
-    usual = (width, rotation.shape[2]) == (_WIDTH, TURNED)
+    usual = (width, rotation.shape[2]) == (_WIDTH, TURNED) and is_bf16(q)
     if not tokens or not usual or not is_aligned(q):
         return triton_backend.indexer_queries(q, weights, rotation)
     padded, rotation = padded_heads(heads), aligned(rotation.contiguous())
@@ -34,6 +35,6 @@ def indexer_queries(
         *(rotation.data_ptr(), codes.data_ptr(), folded.data_ptr()),
         *(tokens, heads, padded, (heads * width) ** -0.5),
     )
-    kinds = is_bf16(q), is_bf16(weights)
-    launch("turn_queries", q.device, _CALL, fields, *kinds, processors(q.device))
+    more = is_bf16(weights), processors(q.device)
+    launch("turn_queries", q.device, _CALL, fields, *more)
     return codes, folded

@@ -79,12 +79,12 @@ int launch_folding(const FoldChunks &call, void *where) {
     return launch(write_banks, call, call.saves.count, 1, FOLD_THREADS, 0, where);
 }
 
-template <class Number, class Weight>
+template <class Weight>
 int turn_some(const Queries &call, int processors, void *where) {
     const long long shares = (long long)call.tokens * (call.padded / HEADS_AT_ONCE);
     const long long needed = (shares + QUERY_WARPS - 1) / QUERY_WARPS;
-    const int resident = QUERY_BLOCKS<Number> * processors;
-    return launch(turn_queries<Number, Weight>, call, needed < resident ? needed : resident, 1,
+    const int resident = QUERY_BLOCKS * processors;
+    return launch(turn_queries<Weight>, call, needed < resident ? needed : resident, 1,
                   QUERY_WARPS * 32, 0, where);
 }
 
@@ -133,13 +133,9 @@ int fold_chunks_call(const void *bytes, int size, void *where) {
 }
 
 // Make queries of 128 channels, the last 64 of which turn, on that many multiprocessors.
-int turn_queries_call(const void *bytes, int size, int is_bf16, int weights_bf16, int processors,
-                      void *where) {
-    using Bf16 = __nv_bfloat16;
+int turn_queries_call(const void *bytes, int size, int weights_bf16, int processors, void *where) {
     if (size != sizeof(Queries)) return cudaErrorInvalidValue;
-    const auto call = call_of<Queries>(bytes);
-    const auto run = is_bf16 ? (weights_bf16 ? turn_some<Bf16, Bf16> : turn_some<Bf16, float>)
-                             : (weights_bf16 ? turn_some<float, Bf16> : turn_some<float, float>);
-    return run(call, processors, where);
+    const auto run = weights_bf16 ? turn_some<__nv_bfloat16> : turn_some<float>;
+    return run(call_of<Queries>(bytes), processors, where);
 }
 }

@@ -1,16 +1,23 @@
-// Indexer queries of 128 channels, the last 64 of which turn: turned, transformed, rounded. Four
-// lanes have a head, a warp eight heads at once; of its channels' numbers, bits 3 and 4 are the
-// lane, the rest are in registers. A warp goes through heads side by side, the next ones on their
-// way while eight are worked on, and keeps a token's turn for all of its heads.
+// Indexer queries of 128 channels, the last 64 of which turn: turned, transformed, rounded. A warp
+// goes through heads side by side, eight at once, the next ones on their way while it works on these.
+//
+// The transform adds over each bit of a channel's number. Of each 32 channels a lane has eight side
+// by side: bits 3 and 4 of their numbers are its place among four, the rest are in its registers. Bits
+// 0, 2, 3 and 4 are transformed by products with signs, which also turn what turns, the others by sums
+// in registers.
 #pragma once
 
+#include "device/tiles.cuh"
 #include "numbers.cuh"
 
-constexpr int KEY = 128, KEY_TURNED = 64, LANE_CHANNELS = 32, HEADS_AT_ONCE = 8, QUERY_WARPS = 4;
+constexpr int KEY = 128, KEY_TURNED = 64, HEADS_AT_ONCE = 8, QUERY_WARPS = 4, QUERY_STAGES = 2;
+// Blocks of threads that a multiprocessor has registers for.
+constexpr int QUERY_BLOCKS = 4;
 
 // Heads of tokens; `padded`, a multiple of HEADS_AT_ONCE, are written, zeros past `heads`.
 struct Queries {
-    const void *q, *weights;
+    const __nv_bfloat16 *q;
+    const void *weights;
     long long stride, weight_stride;
     const float *rotation;
     unsigned char *codes;
@@ -19,169 +26,217 @@ struct Queries {
     float scale;
 };
 
-// Blocks of threads that a multiprocessor has registers for.
-template <class Number>
-constexpr int QUERY_BLOCKS = sizeof(Number) == 2 ? 5 : 4;
-
-// Eight numbers as they lie in memory.
-template <class Number>
-struct Eight;
-
-template <>
-struct Eight<__nv_bfloat16> {
-    uint4 pairs;
-
-    __device__ void load(const __nv_bfloat16 *from) {
-        pairs = __ldcs(reinterpret_cast<const uint4 *>(from));
-    }
-    __device__ void widen(float *x) const {
-        const unsigned words[4] = {pairs.x, pairs.y, pairs.z, pairs.w};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            x[2 * i] = __uint_as_float(words[i] << 16);
-            x[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-        }
-    }
-};
-
-template <>
-struct Eight<float> {
-    float4 low, high;
-
-    __device__ void load(const float *from) {
-        low = __ldcs(reinterpret_cast<const float4 *>(from));
-        high = __ldcs(reinterpret_cast<const float4 *>(from) + 1);
-    }
-    __device__ void widen(float *x) const {
-        x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
-        x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
-    }
+// What a warp asks for ahead: eight heads, eights of channels as lanes take them, and the turns of
+// two tokens.
+struct Ahead {
+    uint4 heads[QUERY_STAGES][4][32];
+    float turns[2][2 * KEY_TURNED];
 };
 
 __device__ inline float widened(float x) { return x; }
 __device__ inline float widened(__nv_bfloat16 x) { return __bfloat162float(x); }
 
-// One level of the transform over register bit HALF.
-template <int HALF>
-__device__ inline void transform_level(float (&x)[LANE_CHANNELS]) {
-#pragma unroll
-    for (int j = 0; j < LANE_CHANNELS; j++) {
-        if (j & HALF) continue;
-        const float low = x[j], high = x[j + HALF];
-        x[j] = low + high;
-        x[j + HALF] = low - high;
-    }
-}
+// The signs by which a lane multiplies pairs of channels for one column of a product: of bits 3 and 4,
+// and of the second channel of a pair besides.
+struct Signs {
+    float both, second;
 
-// The cosines and sines of a lane's eight pairs.
-struct QueryTurn {
-    float cosine[8], sine[8];
-
-    __device__ void load(const float *turn, int quarter) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float *const at = turn + (i / 2 * 4 + quarter) * 8 + i % 2 * 4;
-            const float4 cosines = __ldg(reinterpret_cast<const float4 *>(at));
-            const float4 sines = __ldg(reinterpret_cast<const float4 *>(at + KEY_TURNED));
-            cosine[2 * i] = cosines.x, cosine[2 * i + 1] = cosines.z;
-            sine[2 * i] = sines.y, sine[2 * i + 1] = sines.w;
-        }
-    }
-    // Of the later half of the lane's channels.
-    __device__ void apply(float (&x)[LANE_CHANNELS]) const {
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float &even = x[LANE_CHANNELS / 2 + 2 * i], &odd = x[LANE_CHANNELS / 2 + 2 * i + 1];
-            const float first = fmaf(even, cosine[i], -__fmul_rn(odd, sine[i]));
-            odd = fmaf(odd, cosine[i], __fmul_rn(even, sine[i]));
-            even = first;
-        }
+    __device__ Signs(int lane) {
+        both = __popc(lane % 4 & lane / 8) % 2 ? -1.0f : 1.0f;
+        second = lane / 4 % 2 ? -1.0f : 1.0f;
     }
 };
 
-__device__ inline void transform(float (&x)[LANE_CHANNELS]) {
-    transform_level<1>(x);
-    transform_level<2>(x);
-    transform_level<4>(x);
-    transform_level<8>(x);
-    transform_level<16>(x);
+// What pairs of channels are multiplied by: signs, or signs and the turn of a pair. Of one product,
+// bit 2 of channels first and second.
+struct Factors {
+    unsigned pairs[2];
+
+    // Of the columns in which bit 2 is set.
+    __device__ Factors odd() const { return {pairs[0], pairs[1] ^ 0x80008000u}; }
+};
+
+// What a lane's eight pairs that turn are multiplied by, [channels' eight][bit 1], each number as the
+// sum of two bfloat16 numbers.
+struct QueryTurn {
+    Factors high[2][2], low[2][2];
+
+    __device__ void make(const float *turn, int quarter, const Signs &signs) {
 #pragma unroll
-    for (int step = 1; step < 4; step *= 2) {
-        const float sign = threadIdx.x & step ? -1.0f : 1.0f;
+        for (int i = 0; i < 2; i++) {
 #pragma unroll
-        for (int j = 0; j < LANE_CHANNELS; j++) {
-            x[j] = fmaf(x[j], sign, __shfl_xor_sync(ALL, x[j], step));
+            for (int bit = 0; bit < 2; bit++) {
+                const float *const at = turn + (i * 4 + quarter) * 8 + bit * 4;
+                const float4 cosines = four(at), sines = four(at + KEY_TURNED);
+                take(i, 0, bit, cosines.x * signs.both, sines.y * signs.both, signs.second);
+                take(i, 1, bit, cosines.z * signs.both, sines.w * signs.both, signs.second);
+            }
+        }
+    }
+
+  private:
+    __device__ void take(int i, int pair, int bit, float cosine, float sine, float sign) {
+        const float first = fmaf(sign, sine, cosine), second = fmaf(sign, cosine, -sine);
+        const unsigned both = bf16_pair(first, second);
+        high[i][pair].pairs[bit] = both;
+        low[i][pair].pairs[bit] = bf16_pair(first - __uint_as_float(both << 16),
+                                            second - __uint_as_float(both & 0xffff0000u));
+    }
+};
+
+// Numbers of a lane, by bits 5 and 6, 2, 1 and 0 of their channels.
+typedef float Query[4][2][2][2];
+
+__device__ inline void multiply(float (&sums)[4], const uint4 &pairs, const Factors &by) {
+    multiply(sums, pairs.x, pairs.y, pairs.z, pairs.w, by.pairs[0], by.pairs[1]);
+}
+
+// Transform bits 0, 2, 3 and 4 of eight heads, which turn on the way. A product has two rows for each
+// head: the even ones of its pairs and the odd ones, which turn by different angles.
+__device__ inline void multiply_signs(Query &x, const uint4 (&heads)[4][32], int lane,
+                                      const Factors &plain, const QueryTurn &turn) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint4 pairs = heads[i][lane];
+#pragma unroll
+        for (int bit = 0; bit < 2; bit++) {
+            const auto times = [&](float (&sums)[4], const Factors &by) {
+                multiply(sums, pairs, bit ? by.odd() : by);
+            };
+#pragma unroll
+            for (int pair = 0; pair < 2; pair++) {
+                float sums[4] = {};
+                if (i < 2) {
+                    times(sums, plain);
+                } else {
+                    times(sums, turn.low[i - 2][pair]);
+                    times(sums, turn.high[i - 2][pair]);
+                }
+                x[i][bit][pair][0] = sums[2 * pair];
+                x[i][bit][pair][1] = sums[2 * pair + 1];
+            }
+        }
+    }
+}
+
+__device__ inline void add_and_subtract(float &x, float &y) {
+    const float low = x, high = y;
+    x = low + high;
+    y = low - high;
+}
+
+// Transform bits 1, 5 and 6.
+__device__ inline void transform(Query &x) {
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const int bit = k / 2, j = k % 2;
+#pragma unroll
+        for (int i = 0; i < 4; i++) add_and_subtract(x[i][bit][0][j], x[i][bit][1][j]);
+#pragma unroll
+        for (int pair = 0; pair < 2; pair++) {
+#pragma unroll
+            for (int i = 0; i < 4; i += 2) add_and_subtract(x[i][bit][pair][j], x[i + 1][bit][pair][j]);
+#pragma unroll
+            for (int i = 0; i < 2; i++) add_and_subtract(x[i][bit][pair][j], x[i + 2][bit][pair][j]);
         }
     }
 }
 
 // Write a lane's codes, and return the scale of the head.
-__device__ inline float write_codes(const float (&x)[LANE_CHANNELS], unsigned char *to) {
+__device__ inline float write_codes(const Query &x, unsigned char *to) {
     constexpr float NORM = 0.08838834764831845f;
     float highest = 0.0f;
 #pragma unroll
-    for (int j = 0; j < LANE_CHANNELS; j++) highest = fmaxf(highest, fabsf(x[j]));
-#pragma unroll
-    for (int step = 1; step < 4; step *= 2) {
-        highest = fmaxf(highest, __shfl_xor_sync(ALL, highest, step));
+    for (int k = 0; k < 32; k++) {
+        highest = fmaxf(highest, fabsf(x[k / 8][k / 4 % 2][k / 2 % 2][k % 2]));
     }
-    const unsigned exponent = scale_exponent(highest * NORM);
+    const unsigned exponent = scale_exponent(largest_of_lanes<4>(highest) * NORM);
     // The factor is a power of two, so this rounds as a product with NORM does.
     const float factor = power_of_two(254 - exponent) * NORM;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const float4 low = make_float4(x[8 * i], x[8 * i + 1], x[8 * i + 2], x[8 * i + 3]);
-        const float4 high = make_float4(x[8 * i + 4], x[8 * i + 5], x[8 * i + 6], x[8 * i + 7]);
-        __stcs(reinterpret_cast<uint2 *>(to + i * 32),
-               make_uint2(e4m3_codes(low, factor), e4m3_codes(high, factor)));
+        const auto codes = [&](const float (&y)[2][2]) {
+            return e4m3_codes(make_float4(y[0][0], y[0][1], y[1][0], y[1][1]), factor);
+        };
+        __stcs(reinterpret_cast<uint2 *>(to + i * 32), make_uint2(codes(x[i][0]), codes(x[i][1])));
     }
     return power_of_two(exponent);
 }
 
-template <class Number, class Weight>
-__global__ void __launch_bounds__(QUERY_WARPS * 32, QUERY_BLOCKS<Number>)
+template <class Weight>
+__global__ void __launch_bounds__(QUERY_WARPS * 32, QUERY_BLOCKS)
     turn_queries(const Queries call) {
-    const int lane = threadIdx.x % 32, quarter = lane % 4, shares = call.padded / HEADS_AT_ONCE;
-    const int warps = gridDim.x * QUERY_WARPS, warp = blockIdx.x * QUERY_WARPS + threadIdx.x / 32;
-    const long long all = (long long)call.tokens * shares, each = (all + warps - 1) / warps;
-    const long long first = each * warp, end = min(first + each, all);
-    take_turn();
-    if (first >= end) return;
-    int token = first / shares, head = first % shares * HEADS_AT_ONCE + lane / 4;
-    Eight<Number> read[4];
-    Weight weight;
+    __shared__ Ahead all_ahead[QUERY_WARPS];
+    Ahead &ahead = all_ahead[threadIdx.x / 32];
+    const int lane = threadIdx.x % 32, row = lane / 4, quarter = lane % 4;
+    const unsigned shares = call.padded / HEADS_AT_ONCE, all = call.tokens * shares;
+    const unsigned warps = gridDim.x * QUERY_WARPS, each = (all + warps - 1) / warps;
+    const unsigned begin = each * (blockIdx.x * QUERY_WARPS + threadIdx.x / 32);
+    int left = (int)min(begin + each, all) - (int)begin;
+    if (left <= 0) return;
+
+    // What is asked for next: heads of a token, and the turn of a new one.
+    int token = begin / shares, stage = 0, unasked = left;
+    unsigned share = begin % shares;
+    const __nv_bfloat16 *from = call.q + token * call.stride +
+                                (share * HEADS_AT_ONCE + row) * KEY + quarter * 8;
+    const float *turns = call.rotation + token * (2ll * KEY_TURNED) + 4 * lane;
+    bool is_new = true;
     const auto ask = [&]() {
-        if (head >= call.heads) {
+        if (unasked > 0) {
+            const bool real = share * HEADS_AT_ONCE + row < call.heads;
 #pragma unroll
-            for (int i = 0; i < 4; i++) read[i] = {};
-            weight = 0.0f;
-            return;
+            for (int i = 0; i < 4; i++) {
+                uint4 &to = ahead.heads[stage][i][lane];
+                if (real) copy_ahead(&to, from + i * 32);
+                else to = {};
+            }
+            if (is_new) copy_ahead(ahead.turns[token % 2] + 4 * lane, turns);
         }
-        const Number *const from = static_cast<const Number *>(call.q) + token * call.stride +
-                                   head * KEY + quarter * 8;
-#pragma unroll
-        for (int i = 0; i < 4; i++) read[i].load(from + i * 32);
-        weight = static_cast<const Weight *>(call.weights)[token * call.weight_stride + head];
+        close_group();
+        unasked--;
+        stage = (stage + 1) % QUERY_STAGES;
+        from += HEADS_AT_ONCE * KEY;
+        is_new = ++share == shares;
+        if (is_new) {
+            from += call.stride - call.padded * KEY;
+            turns += 2 * KEY_TURNED;
+            share = 0, token++;
+        }
     };
-    ask();
-    QueryTurn turn;
-    turn.load(call.rotation + token * (2ll * KEY_TURNED), quarter);
-    for (long long share = first; share < end; share++) {
-        const float mine = widened(weight);
-        const int turned = token;
-        const long long line = (long long)token * call.padded + head;
-        float x[LANE_CHANNELS];
+    int mine = token, first = share * HEADS_AT_ONCE, at = 0;
+    const Signs signs(lane);
+    const unsigned pair = bf16_pair(signs.both, signs.both * signs.second);
+    const Factors plain = {pair, pair};
+    const auto weight = [&]() {
+        const Weight *const from = static_cast<const Weight *>(call.weights);
+        const int head = first + row;
+        return head < call.heads ? from[mine * call.weight_stride + head] : Weight(0.0f);
+    };
+    take_turn();
 #pragma unroll
-        for (int i = 0; i < 4; i++) read[i].widen(x + 8 * i);
-        head += HEADS_AT_ONCE;
-        if (head >= call.padded) head -= call.padded, token++;
-        if (share + 1 < end) ask();
-        turn.apply(x);
-        if (token != turned && share + 1 < end) {
-            turn.load(call.rotation + token * (2ll * KEY_TURNED), quarter);
-        }
+    for (int i = 0; i + 1 < QUERY_STAGES; i++) ask();
+    Weight folded = weight();
+    unsigned char *to = call.codes + (begin * (long long)HEADS_AT_ONCE + row) * KEY + quarter * 8;
+    float *fold = call.folded + begin * HEADS_AT_ONCE + row;
+    QueryTurn turn;
+    for (bool fresh = true; left > 0; left--) {
+        ask();
+        await_groups<QUERY_STAGES - 1>();
+        __syncwarp();
+        if (fresh) turn.make(ahead.turns[mine % 2], quarter, signs);
+        Query x;
+        multiply_signs(x, ahead.heads[at], lane, plain, turn);
+        const float weighed = widened(folded) * call.scale;
+        first += HEADS_AT_ONCE;
+        fresh = first == call.padded;
+        if (fresh) first = 0, mine++;
+        if (left > 1) folded = weight();
+        at = (at + 1) % QUERY_STAGES;
         transform(x);
-        const float scale = write_codes(x, call.codes + line * KEY + quarter * 8);
-        if (quarter == 0) call.folded[line] = mine * scale * call.scale;
+        const float scale = write_codes(x, to);
+        if (quarter == 0) *fold = weighed * scale;
+        to += HEADS_AT_ONCE * KEY;
+        fold += HEADS_AT_ONCE;
     }
 }

@@ -55,6 +55,14 @@ __device__ inline void copy_box(void *to, const CUtensorMap &tensor, int x, int 
         : "memory");
 }
 
+// Ask the L2 cache for a box, which the launch before may still be writing: see `bring_line`.
+__device__ inline void bring_box(const CUtensorMap &tensor, int x, int y, int z, int w) {
+    asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(
+                     &tensor),
+                 "r"(x), "r"(y), "r"(z), "r"(w)
+                 : "memory");
+}
+
 // Copy a box from shared memory to its place; the thread that asks waits for it, by groups.
 __device__ inline void store_box(const void *from, const CUtensorMap &tensor, int x, int y, int z,
                                  int w) {

@@ -3,6 +3,7 @@
 // all that it needs of a row before it looks at any.
 #pragma once
 
+#include "device/copies.cuh"
 #include "device/lanes.cuh"
 #include "device/numbers.cuh"
 #include "device/order.cuh"
@@ -211,7 +212,18 @@ __device__ inline void store_record(const Pages &pages, const Row<Number> &row, 
     if (lane < 8) place.scale[lane] = lane < 7 ? mine : 0;
 }
 
-// A warp takes every so many-th row, and asks for the next one before it stores one.
+// Ask the L2 cache for a row and its rotation, a line each lane.
+template <class Number>
+__device__ inline void bring_row(const Number *numbers, const float *rotation) {
+    constexpr int LINE = 128, LINES = CHANNELS * sizeof(Number) / LINE;
+    const int lane = threadIdx.x % 32, turns = lane - LINES;
+    const char *const line = reinterpret_cast<const char *>(numbers) + lane * LINE;
+    const char *const turn = reinterpret_cast<const char *>(rotation) + turns * LINE;
+    if (turns < 2 * TURNED * (int)sizeof(float) / LINE) bring_line(turns < 0 ? line : turn);
+}
+
+// A warp takes every so many-th row, and asks for the next one before it stores one. The next launch
+// may begin when warps have one row left: with many rows its blocks would be in their way.
 template <class Number>
 __global__ void __launch_bounds__(THREADS, BLOCKS<Number>)
     store_records(Pages pages, const Number *rows, long long stride, const float *weight,
@@ -220,10 +232,14 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<Number>)
     int left = pages.rows - (int)(blockIdx.x * (THREADS / 32) + threadIdx.x / 32);
     const long long begin = pages.rows - left;
     pages.slots += begin;
-    rows += begin * stride + lane * EACH;
-    rotation += begin * (2 * TURNED) + lane * 4;
+    rows += begin * stride;
+    rotation += begin * (2 * TURNED);
     __shared__ Gains gains;
+    if (left > 0) bring_row(rows, rotation);
+    rows += lane * EACH;
+    rotation += lane * 4;
     await_launch_before();
+    let_next_begin_if(left <= warps);
     Row<Number> row, next;
     if (left > 0) row.load(pages, rows, rotation);
     gains.load(weight);
@@ -235,6 +251,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<Number>)
         rows += warps * stride;
         rotation += (long long)warps * (2 * TURNED);
         if (left > 0) next.load(pages, rows, rotation);
+        if (left <= warps) let_next_begin();
         if (row.slot >= 0) store_record(pages, row, gains, eps);
         if (left <= 0) return;
         row = next;
