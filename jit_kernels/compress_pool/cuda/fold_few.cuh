@@ -88,6 +88,12 @@ struct Held {
         row = call.from.rows + (token - (last - phase())) * call.from.stride + column + piece();
         mine = phase() - first, count = last - first + 1;
     }
+    // Ask the L2 cache for them, a line each thread.
+    __device__ void bring(long long stride) const {
+        static_assert(PIECES == 2 * SPAN && LANES * sizeof(float) == 128);
+        const int nth = threadIdx.x % PIECES, i = nth % SPAN;
+        if (mine + i < count) bring_line(row - piece() + i * stride + nth / SPAN * MAIN);
+    }
     __device__ void ask(long long stride) {
 #pragma unroll
         for (int i = 0; i < SPAN; i++) {
@@ -298,6 +304,7 @@ __global__ void __launch_bounds__(FEW_THREADS, 2) fold_few(const FoldChunks call
     const bool turns = stores && task.block >= 0 && group == GROUPS - 1;
     held.clear();
     held.aim(call, guess, column, 0, guess < 0 ? -1 : guessed);
+    held.bring(call.from.stride);
     await_cluster();
     take_turn();
     held.ask(call.from.stride);

@@ -59,6 +59,13 @@ struct WideStream {
         phase = from, last = to;
         row = rows + (token - (to - from) + threadIdx.x / 32) * stride;
     }
+    // Ask the L2 cache for the first of them, a line each thread.
+    __device__ void bring() const {
+        constexpr int LINES = 2 * WIDE * sizeof(float) / 128;
+        const int token = threadIdx.x / LINES, line = threadIdx.x % LINES * 32;
+        const float *const from = row + (token - (int)threadIdx.x / 32) * stride;
+        if (phase + token <= last) bring_line(from + line / WIDE * MAIN + line % WIDE);
+    }
     __device__ void ask() {
         const int warp = threadIdx.x / 32;
         if (phase + warp <= last) {
@@ -113,8 +120,8 @@ __global__ void __launch_bounds__(WIDE, 1) fold_wide(const FoldChunks call) {
     __syncwarp();
     // Others of the cluster must have made their barriers when numbers are sent to them.
     begin_in_cluster();
+    if (guessing) stream.begin(guess, 0, guessed), stream.with_ape = true, stream.bring();
     take_turn();
-    if (guessing) stream.begin(guess, 0, guessed), stream.with_ape = true;
 #pragma unroll 1
     for (int i = 0; i < WIDE_AHEAD; i++) {
         stream.ask();

@@ -8,17 +8,18 @@ struct Tensors {
     CUtensorMap streams, result, after;
 };
 
-// Ask the L2 cache for a tile's streams.
+// Ask the L2 cache for a tile and what is owed to it.
 template <class Memory>
-__device__ inline void bring_tile(const Call &call, const CUtensorMap &streams, const Part &part,
+__device__ inline void bring_tile(const Call &call, const Tensors &tensors, const Part &part,
                                   int tile) {
     const int token = part.token(tile), first = part.first / STRIP;
     const int pieces = Memory::APART && call.same ? 1 : Memory::PIECES;
 #pragma unroll 1
     for (int piece = 0; piece < pieces; piece++) {
-        bring_box(streams, 0, token, Memory::APART ? piece : 0,
+        bring_box(tensors.streams, 0, token, Memory::APART ? piece : 0,
                   Memory::APART ? first : first + piece);
     }
+    if (Memory::OWED) bring_box(tensors.result, 0, token, 0, first);
 }
 
 // Fetch a tile into a slot, and expect its gates: piece by piece, which is a strip of all

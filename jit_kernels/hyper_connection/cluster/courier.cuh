@@ -37,7 +37,7 @@ __device__ inline void run_courier(const Call &call, const Tensors &tensors, con
         if (first && tile < part.tiles) fetch_tile(call, tensors.streams, part, shared, tile, slot);
     };
     // The first tile comes near while the launch before ends; others asked for here would hold it up.
-    if (first) bring_tile<Memory>(call, tensors.streams, part, 0);
+    if (first) bring_tile<Memory>(call, tensors, part, 0);
     // Rows of `fn` need not wait; whatever is written follows from streams.
     take_turn();
 #pragma unroll 1
