@@ -34,10 +34,6 @@ SELECTIONS = [
 # Rows, and top-p of each.
 DRAWS = [(1, 1.0), (64, 1.0), (1, 0.95), (64, 0.95)]
 VOCAB = 129_280
-# Routing is not bound by memory: 380 instructions a token, or one launch, take longer than the
-# bytes. A plain copy of these, too, has but 0.68, 0.74 (384 experts) and 0.39 (hashed) of a large
-# one's bandwidth.
-ROUTES, ROUTING = ("route_topk", "route_hashed"), Limit(copies=1.25)
 
 Prepare = Callable[[], Callable[[], Any]]
 
@@ -47,8 +43,7 @@ def cases(tokens: tuple[int, ...] = (FEW, MANY)) -> Iterator[Case]:
     for count in tokens:
         limit = LIMITS.get(count, Limit())
         for op, shape, moved, prepare in _all_of(count):
-            own = ROUTING if op in ROUTES and count == MANY else limit
-            yield Case(op, f"T={count} {shape}", moved, prepare, own)
+            yield Case(op, f"T={count} {shape}", moved, prepare, limit)
         # A chain of counts and sums: no copy is like it.
         shape, moved = f"T={count} E=256 k=6", count * 6 * (8 + 12)
         yield Case("expert_blocks", shape, moved, _sorting(count), Limit())

@@ -1,7 +1,7 @@
 """The cases of the kernel benchmark: they run, and their bytes are those of their tensors."""
 
-from tests.bench.kernels.case import FEW, LIMITS, MANY, Limit
-from tests.bench.kernels.cases import ROUTES, ROUTING, cases
+from tests.bench.kernels.case import Limit
+from tests.bench.kernels.cases import cases
 
 # Of sizes of their own, whatever the tokens.
 FIXED = ("sample_unread", "select_topk")
@@ -34,15 +34,3 @@ def test_a_limit_counts_in_copies_in_bandwidth_and_in_time() -> None:
     assert Limit(share=0.8).is_kept(10.0, copy_us=1.0, floor_us=8.0)
     assert not Limit(share=0.8).is_kept(10.0, copy_us=10.0, floor_us=7.9)
     assert not Limit(time_us=15.0).is_kept(15.1, copy_us=99.0, floor_us=99.0)
-
-
-def test_all_but_routing_of_many_tokens_is_held_to_the_same_limits() -> None:
-    held = {(case.op, case.shape): case.limit for case in cases() if case.op not in FIXED}
-
-    assert {key[0] for key, limit in held.items() if limit == ROUTING} == set(ROUTES)
-    for (op, shape), limit in held.items():
-        count = int(shape.split()[0].removeprefix("T="))
-        if limit != ROUTING and op != "expert_blocks":
-            assert limit == LIMITS[count], (op, shape)
-    assert held["route_topk", f"T={FEW} E=256"] == LIMITS[FEW]
-    assert held["route_hashed", f"T={MANY} E=256"] == ROUTING
