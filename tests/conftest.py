@@ -15,6 +15,8 @@ from tests.testing.interpreter_run import INTERPRETED, InterpreterRun
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKERS = 2
+# Any other one gives every test other random inputs.
+SEED = int(os.environ.get("UMBRA_SEED", "0"))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -93,10 +95,10 @@ def _fixed_seeds() -> None:  # pyright: ignore[reportUnusedFunction]
     It computes on one thread: on tensors this small threads wait for each other, and for the
     processes that a test has started.
     """
-    random.seed(0)
-    np.random.seed(0)
+    random.seed(SEED)
+    np.random.seed(SEED)
     if torch := sys.modules.get("torch"):
-        torch.manual_seed(0)
+        torch.manual_seed(SEED)
         torch.set_num_threads(1)
 
 

@@ -53,7 +53,9 @@ def chosen_blocks(
     q = rotate(q, position, config, compressed=True)
     head_weights = (weights["indexer.weights_proj.weight"] @ x[position]) * (heads * width) ** -0.5
     scores = head_weights @ (q @ keys[:visible].T).clamp(min=0)
-    return sorted(scores.topk(min(visible, config.index_topk))[1].tolist())
+    # Where no head's product is above zero several score 0: the first ones are taken.
+    best = scores.sort(descending=True, stable=True)[1][: config.index_topk]
+    return sorted(best.tolist())
 
 
 def query_base(x: Tensor, weights: dict[str, Tensor]) -> Tensor:

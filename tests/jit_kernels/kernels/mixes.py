@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from jit_kernels.hyper_connection.mix_rows import by_products, pack, split
+from tests.testing.compare import Bounds
 
 __all__ = [
     "EPS",
@@ -15,6 +16,7 @@ __all__ = [
     "exact_post",
     "mix_all",
     "owed",
+    "post_bounds",
     "shares_as_taken",
     "weights",
 ]
@@ -88,6 +90,15 @@ def exact_post(x: Tensor, fn: Tensor, base: Tensor, scale: Tensor) -> Tensor:
     count, flat = x.shape[1], x.double().flatten(1)
     logits = flat @ fn.double().T / (flat.square().mean(1, keepdim=True) + 1e-6).sqrt()
     return 2 * torch.sigmoid(logits * scale[1] + base)[:, count : 2 * count].float()
+
+
+def post_bounds(dtype: torch.dtype) -> Bounds:
+    """Return how close float32 sums come to exact ones.
+
+    Of 24 seeds on an H200 the worst were 9e-7, and 5.3e-6 where Triton adds up products of bfloat16
+    numbers in tensor cores, which cut a sum's last bits off.
+    """
+    return Bounds(atol=2e-6) if dtype == torch.float32 else Bounds(atol=8e-6)
 
 
 def mix_all(

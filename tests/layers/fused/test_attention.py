@@ -93,7 +93,8 @@ def test_every_kind_of_layer_gives_what_the_reference_gives(
 
     got, want = script(fused), script(reference)
 
-    assert_alike(got, want)
+    # Of twenty seeds the worst had 3 % of tokens choose otherwise: queries are rounded here.
+    assert_alike(got, want, even=0.05)
     # Keys are rounded to bfloat16 before their norm: some numbers move to the next code.
     mine = fused.pools.tensors()
     for name, tensor in reference.pools.tensors().items():
