@@ -76,10 +76,10 @@ def as_packed(fn: Tensor) -> Tensor:
 def shares_as_taken(x: Owed) -> Owed:
     """Return what is owed, with the shares that clusters mix by.
 
-    Of 7,168 channels these are two bfloat16 parts. They differ by 2^-18 of themselves, less than
-    shares do for `fn` in two bytes.
+    Of 7,168 bfloat16 channels these are two bfloat16 parts. They differ by 2^-18 of themselves,
+    less than shares do for `fn` in two bytes.
     """
-    if x.y.shape[1] != 7168:
+    if x.y.shape[1] != 7168 or x.y.dtype != torch.bfloat16:
         return x
     high = x.shares.bfloat16().float()
     return Owed(x.y, x.streams, high + (x.shares - high).bfloat16().float())
