@@ -7,6 +7,7 @@ sources may include the headers of `device`, what kernels of several ops are mad
 
 import ctypes
 import hashlib
+import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -63,7 +64,7 @@ def _made(command: list[str], folder: Path) -> Path:
     """Return the library of a folder, compiled by `command` unless it is there."""
     name = f"{folder.parent.name}-{folder.name}-{_digest(command, folder)}.so"
     place = cache_folder() / name
-    if not place.exists():
+    if not os.path.exists(place):
         sources = sorted(folder.glob("*.cu"))
         compile_into(place, command, [f"-I{_HEADERS.parent}", *map(str, sources)])
     return place

@@ -38,7 +38,8 @@ def load(
         )
     command = [*compiler, *FLAGS, *flags]
     target = cache_folder() / f"{name}-{_digest(command, folder)}.so"
-    if not target.exists():
+    # Of a folder that may not be searched `Path.exists` raises.
+    if not os.path.exists(target):
         compile_into(target, command, [*map(str, sorted(folder.glob(sources))), "-lm"])
     return opened(name, target)
 
@@ -55,8 +56,13 @@ def opened(name: str, library: Path) -> ctypes.CDLL:
 
 
 def cache_folder() -> Path:
-    """Return where compiled libraries lie."""
-    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    """Return where compiled libraries lie. Raises BackendUnavailable for a user without a home."""
+    try:
+        root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    except RuntimeError as error:
+        raise BackendUnavailable(
+            f"no folder for compiled files: {error} Name one in XDG_CACHE_HOME"
+        ) from error
     return Path(root) / "umbra" / "native"
 
 

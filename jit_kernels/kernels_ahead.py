@@ -27,6 +27,7 @@ from threading import Event
 import torch
 
 from jit_kernels.cuda_device import nvcc
+from jit_kernels.host_library import cache_folder
 from jit_kernels.kernel_recorder import LIMIT_S
 from jit_kernels.vendor_calls import VendorCalls, to_json
 
@@ -57,8 +58,7 @@ class _Fault(Exception):
 def name_folder() -> None:
     """Have DeepGEMM keep kernels beside those of the project, unless the environment says where."""
     if not os.environ.get(_FOLDER):
-        root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        os.environ[_FOLDER] = str(Path(root) / "umbra" / "deep_gemm")
+        os.environ[_FOLDER] = str(cache_folder().parent / "deep_gemm")
 
 
 def compile_ahead(

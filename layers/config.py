@@ -152,18 +152,23 @@ def load_config(path: Path, override: str | None = None) -> ModelConfig:
     raw = _read_json(path / "config.json")
     generation_path = path / "generation_config.json"
     generation = _read_json(generation_path) if generation_path.exists() else {}
-    if override:
-        raw = _apply_override(raw, override)
-    return parse_config(raw, generation)
+    return parse_config(raw, generation, _read_override(raw, override or ""))
 
 
-def parse_config(raw: dict[str, Any], generation: dict[str, Any] | None = None) -> ModelConfig:
+def parse_config(
+    raw: dict[str, Any],
+    generation: dict[str, Any] | None = None,
+    override: dict[str, Any] | None = None,
+) -> ModelConfig:
     """Return the configuration held by the parsed files `config.json` and `generation_config.json`.
 
+    override  entries that replace those of `raw`, however it spells them
     Raises ConfigFault, naming the field, for whatever cannot be run.
     """
+    override = override or {}
+    raw = raw | override
     require(raw, "model_type", ("deepseek_v4",))
-    raw = published_spelling(raw)
+    raw = published_spelling(raw) | override
     for name, allowed in _FIXED.items():
         if name in raw:
             require(raw, name, allowed)
@@ -243,10 +248,11 @@ def _read_json(path: Path) -> dict[str, Any]:
     return json_object(value, str(path))
 
 
-def _apply_override(raw: dict[str, Any], override: str) -> dict[str, Any]:
+def _read_override(raw: dict[str, Any], override: str) -> dict[str, Any]:
     known = {*raw, *ModelConfig.__slots__, *_FIXED, *_OTHER_FIELDS} - {"eos_token_ids"}
     decoder = json.JSONDecoder()
-    result, rest = dict(raw), override.strip()
+    result: dict[str, Any] = {}
+    rest = override.strip()
     while rest:
         key, equals, rest = rest.partition("=")
         key = key.strip()
@@ -346,6 +352,11 @@ def _check_geometry(config: ModelConfig) -> None:
     for name, width in (("head_dim", config.head_dim), ("index_head_dim", config.index_head_dim)):
         if width < rope:
             raise ConfigFault(f"{name} must be at least qk_rope_head_dim {rope}, got {width}")
+    if config.head_dim % 2:
+        raise ConfigFault(f"head_dim must be even, got {config.head_dim}")
+    for name in ("rope_theta", "compress_rope_theta"):
+        if getattr(config, name) <= 1:
+            raise ConfigFault(f"{name} must be above 1, got {getattr(config, name):g}")
     if config.num_attention_heads % config.o_groups:
         raise ConfigFault(
             f"o_groups must divide num_attention_heads {config.num_attention_heads}, "

@@ -22,12 +22,15 @@ SPELLING_FIELDS = frozenset(
 def published_spelling(raw: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of `raw` with what only transformers names added under published names.
 
-    A field that is there in the published spelling wins. Raises ConfigFault for what has no
+    A field that is there in the published spelling wins; of ropes all do where `rope_scaling` is
+    one. Raises ConfigFault for what has no
     published equivalent.
     """
     raw = dict(raw)
     if "qk_rope_head_dim" not in raw and "partial_rotary_factor" in raw:
         share = positive_number(raw, "partial_rotary_factor")
+        if share > 1:
+            raise ConfigFault(f"partial_rotary_factor must be at most 1, got {share:g}")
         raw["qk_rope_head_dim"] = int(positive_int(raw, "head_dim") * share)
     if raw.get("compress_rates", _RATES) != _RATES:
         raise ConfigFault(f"compress_rates must be {_RATES}, got {raw['compress_rates']!r}")
@@ -40,14 +43,16 @@ def published_spelling(raw: dict[str, Any]) -> dict[str, Any]:
         if "hash_moe" in kinds[hashed:]:
             raise ConfigFault("mlp_layer_types must begin with all of its hash_moe layers")
         raw["num_hash_layers"] = hashed
-    if raw.get("rope_scaling") is None and raw.get("rope_parameters") is not None:
+    if raw.get("rope_parameters") is not None:
         _unfold_rope(raw, json_object(raw["rope_parameters"], "rope_parameters"))
     return raw
 
 
 def _unfold_rope(raw: dict[str, Any], parameters: dict[str, Any]) -> None:
+    published = raw.get("rope_scaling") is not None
     if "main" not in parameters and "compress" not in parameters:
-        raw["rope_scaling"] = parameters
+        if not published:
+            raw["rope_scaling"] = parameters
         return
     main = json_object(parameters.get("main"), "rope_parameters.main")
     compress = json_object(parameters.get("compress"), "rope_parameters.compress")
@@ -56,6 +61,8 @@ def _unfold_rope(raw: dict[str, Any], parameters: dict[str, Any]) -> None:
     if compress.get("attention_factor", 1.0) != 1.0:
         raise ConfigFault("rope_parameters.compress.attention_factor must be 1.0")
     for name, half in (("rope_theta", main), ("compress_rope_theta", compress)):
-        if "rope_theta" in half:
+        # What transformers reads is in the ropes; one beside them may be left over.
+        if "rope_theta" in half and not (published and name in raw):
             raw[name] = half["rope_theta"]
-    raw["rope_scaling"] = compress
+    if not published:
+        raw["rope_scaling"] = compress

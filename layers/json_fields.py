@@ -8,6 +8,7 @@ import json
 from typing import Any, cast
 
 LARGEST = 1e300  # keeps integers that no float holds, infinities and NaN out
+LARGEST_INT = 2**40
 
 
 class ConfigFault(Exception):
@@ -31,10 +32,12 @@ def require(raw: dict[str, Any], name: str, allowed: tuple[object, ...], where: 
 
 
 def int_from(raw: dict[str, Any], name: str, least: int, where: str = "") -> int:
-    """Return the integer field `name`. Raises ConfigFault when it is another or below `least`."""
+    """Return the integer field `name`, at least `least`. Raises ConfigFault when it is another."""
     value = present(raw, name, where)
     if type(value) is not int or value < least:
         raise ConfigFault(f"{where}{name} must be an integer of at least {least}, got {value!r}")
+    if value > LARGEST_INT:
+        raise ConfigFault(f"{where}{name} must be an integer of at most {LARGEST_INT}")
     return value
 
 

@@ -49,6 +49,8 @@ def check_fused(config: ModelConfig) -> None:
         raise ConfigFault(_misfit("num_attention_heads", config.num_attention_heads, "at most 128"))
     if config.index_n_heads > 64:
         raise ConfigFault(_misfit("index_n_heads", config.index_n_heads, "at most 64"))
+    if config.hc_mult > 4:
+        raise ConfigFault(_misfit("hc_mult", config.hc_mult, "at most 4"))
     for name in ("hidden_size", "q_lora_rank", "o_lora_rank", "moe_intermediate_size"):
         if getattr(config, name) % _BLOCK:
             raise ConfigFault(_misfit(name, getattr(config, name), f"a multiple of {_BLOCK}"))

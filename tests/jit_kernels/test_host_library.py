@@ -146,6 +146,29 @@ def test_a_cache_that_cannot_be_written_is_named(
         load("core", sources)
 
 
+def test_a_folder_that_cannot_be_looked_into_is_named(
+    sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As of a home folder of somebody else, `stat` fails, here whoever asks.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(sources.parent / ("x" * 300)))
+
+    with pytest.raises(BackendUnavailable, match=r"xxx.*XDG_CACHE_HOME"):
+        load("core", sources)
+
+
+def test_who_has_no_home_is_told_to_name_a_folder(
+    sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", nobody)
+
+    with pytest.raises(BackendUnavailable, match=r"home directory.*XDG_CACHE_HOME"):
+        load("core", sources)
+
+
 def test_a_folder_that_takes_no_file_is_named(
     sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

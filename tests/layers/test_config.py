@@ -94,6 +94,10 @@ def test_end_tokens_are_gathered_from_both_files(
         ({"sliding_window": None}, "sliding_window"),
         ({"o_groups": 3}, "o_groups"),
         ({"qk_rope_head_dim": 63}, "qk_rope_head_dim"),
+        ({"head_dim": 513}, "head_dim must be even"),
+        ({"hidden_size": 10**400}, "hidden_size must be an integer of at most"),
+        ({"rope_theta": 1}, "rope_theta must be above 1"),
+        ({"compress_rope_theta": 1.0}, "compress_rope_theta must be above 1"),
         ({"qk_rope_head_dim": 576}, "head_dim"),
         ({"qk_rope_head_dim": 256}, "index_head_dim"),
         ({"num_experts_per_tok": 9}, "num_experts_per_tok"),
@@ -261,7 +265,8 @@ def test_a_page_holds_whole_compressed_records() -> None:
         pool_spec(parse_config(_raw()), "fp8", TreeSpec(page_size=64))
 
 
-def test_what_transformers_saves_is_the_same_configuration() -> None:
+def _saved() -> dict[str, Any]:
+    """Return `_raw` as transformers saves it."""
     raw = _raw()
     kinds = {0: "sliding", 4: "compressed_sparse", 128: "heavily_compressed"}
     saved: dict[str, Any] = {
@@ -277,5 +282,33 @@ def test_what_transformers_saves_is_the_same_configuration() -> None:
     }
     for name in ("qk_rope_head_dim", "compress_ratios", "num_hash_layers", "rope_scaling"):
         del saved[name]
+    return saved
 
-    assert parse_config(saved) == parse_config(raw)
+
+def test_what_transformers_saves_is_the_same_configuration() -> None:
+    assert parse_config(_saved()) == parse_config(_raw())
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "rope_theta=777",
+        "compress_rope_theta=888",
+        "rope_scaling=null",
+        'rope_scaling={"type":"default"}',
+        "qk_rope_head_dim=32,num_hash_layers=1",
+        "num_hidden_layers=2,compress_ratios=[4,128]",
+    ],
+)
+def test_an_override_wins_however_the_file_spells_it(tmp_path: Path, override: str) -> None:
+    folder = _write(tmp_path, _raw())
+    want = load_config(folder, override)
+    _write(tmp_path, _saved())
+
+    assert load_config(folder, override) == want != load_config(folder)
+
+
+def test_an_override_may_spell_as_transformers_does(tmp_path: Path) -> None:
+    config = load_config(_write(tmp_path, _saved()), 'mlp_layer_types=["hash_moe","moe"]')
+
+    assert config.num_hash_layers == 1

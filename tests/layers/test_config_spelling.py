@@ -39,6 +39,10 @@ def test_the_published_spelling_wins() -> None:
     raw = published_spelling({**SAVED, "qk_rope_head_dim": 16, "compress_ratios": [0]})
 
     assert (raw["qk_rope_head_dim"], raw["compress_ratios"]) == (16, [0])
+    scaling = {"type": "yarn", "factor": 4}
+    raw = published_spelling({**SAVED, "rope_scaling": scaling, "rope_theta": 5})
+    assert (raw["rope_theta"], raw["compress_rope_theta"]) == (5, 160000)
+    assert raw["rope_scaling"] == scaling
 
 
 def test_rope_parameters_may_be_flat() -> None:
@@ -54,6 +58,7 @@ def test_rope_parameters_may_be_flat() -> None:
         ({"mlp_layer_types": ["moe", "hash_moe"]}, "mlp_layer_types"),
         ({"compress_rates": {"compressed_sparse_attention": 8}}, "compress_rates"),
         ({"partial_rotary_factor": "half"}, "partial_rotary_factor"),
+        ({"partial_rotary_factor": 1e299}, "partial_rotary_factor must be at most 1"),
         ({"rope_parameters": {"main": {}}}, "rope_parameters.compress"),
         ({"rope_parameters": {"main": {"rope_type": "yarn"}, "compress": {}}}, "rope_parameters"),
         ({"rope_parameters": {"main": {}, "compress": {"attention_factor": 1.2}}}, "attention"),

@@ -1,5 +1,6 @@
 """The fused network against DeepSeek's own numbers and against the reference network."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from dataclasses import fields
@@ -198,6 +199,17 @@ def test_on_the_gpu_a_prefill_is_launched_without_a_wait(deterministic: bool) ->
 def test_another_geometry_is_refused_by_its_field(oracle_v4_small: Path) -> None:
     with pytest.raises(ConfigFault, match=r"head_dim is 64.*--device cpu"):
         check_fused(load_config(oracle_v4_small))
+
+
+def test_what_kernels_do_not_take_is_refused_by_its_field() -> None:
+    from runtime.default_model.folder import default_model_folder
+
+    config = load_config(default_model_folder())
+    check_fused(config)
+
+    for change in ({"hc_mult": 5}, {"index_n_heads": 65}, {"q_lora_rank": 100}):
+        with pytest.raises(ConfigFault, match=rf"{next(iter(change))} is .*--device cpu"):
+            check_fused(dataclasses.replace(config, **change))
 
 
 def test_each_product_is_rehearsed_once_for_each_number_of_rows(
