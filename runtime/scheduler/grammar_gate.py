@@ -60,7 +60,7 @@ class Grammars(Protocol):
 class GrammarGate:
     """Brings masks in, and keeps requests whose grammar is not compiled out of admission.
 
-    let_in  whether the last `hear` brought the first mask of a waiting request
+    let_in  whether the first mask of a waiting request came since the `hear` before the last
     """
 
     def __init__(
@@ -70,6 +70,8 @@ class GrammarGate:
         self._waiting = waiting
         self._decoding = decoding
         self._failed: list[GrammarOutput] = []
+        # Masks of these may come while a step is gathered, too.
+        self._expected: list[Request] = []
         self.let_in = False
 
     @property
@@ -104,6 +106,7 @@ class GrammarGate:
         if request.constraint is not None and self._grammars is not None:
             self._grammars.close(request.constraint)
             self._failed = [output for output in self._failed if output is not request.constraint]
+            self._expected = [other for other in self._expected if other is not request]
 
     def completes(self, request: Request, token: int) -> bool:
         """Say whether this sampled token ends an output that follows a grammar."""
@@ -121,7 +124,8 @@ class GrammarGate:
         busy = at_work or self._decoding.active or len(expected) < len(self._waiting)
         failed, self._failed = self._failed, []
         failed += self._grammars.poll(0.0 if busy or failed else IDLE_S)
-        self.let_in = any(r.is_ready for r in expected)
+        self.let_in = any(r.is_ready for r in (*self._expected, *expected))
+        self._expected = [r for r in expected if not r.is_ready]
         return failed
 
     def gather(self, requests: Sequence[Request], step: StepHandle) -> None:

@@ -98,7 +98,7 @@ class Settling:
 
         It goes on waiting, for a row that starts behind the prompt.
         """
-        twin.cached_tokens = twin.prompt_tokens
+        twin.cached_tokens = twin.prompt_tokens if self._residency.reuse else 0
         self._stats.cached(twin)
         twin.times.admitted(self._now_s)
         twin.times.computed(self._now_s)

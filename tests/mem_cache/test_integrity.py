@@ -295,6 +295,23 @@ def test_no_word_of_a_point_can_be_wrong_unnoticed(name: str, value: int) -> Non
     tree.check()
 
 
+def test_many_namespaces_are_counted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(TreeSpec(page_size=4, swa_page_size=2, window=4), full=900, swa=20, rings=9)
+    for nth in range(800):
+        rig.complete([nth, 1, 2, 3], namespace=f"user {nth}")
+    counted: list[int] = []
+    count = np.bincount
+    monkeypatch.setattr(np, "bincount", lambda *a, **k: counted.append(1) or count(*a, **k))
+
+    parts = list(rig.cache.check_in_steps(full=Counter(), swa=Counter(), rings=Counter()))
+
+    assert len(counted) < 20
+    assert 3 < len(parts) < 80
+    rig.cache.arrays.roots["tokens"][rig.cache.roots["user 700"]] += 1
+    with pytest.raises(IntegrityError, match=r"namespace 'user 700' has .*\(1, 4, 1\)"):
+        rig.cache.check(full=Counter(), swa=Counter(), rings=Counter())
+
+
 def test_the_path_to_the_fault_is_told() -> None:
     tree = Tree()
     tree.arrays.page("children")[tree.tail] = 1

@@ -4,18 +4,19 @@ The masks come from a stand-in that the tests control, the last tests use real o
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mem_cache.spec import PoolSizes
-from runtime.executor.step_plan import HeldRow, StepResult
+from runtime.executor.step_plan import HeldRow, StepHandle, StepResult
 from runtime.grammar.nursery import NurserySettings
 from runtime.grammar.output import GrammarOutput
 from runtime.grammar.pool import GrammarPool, PoolSettings
 from runtime.messages import Grammar, Output
+from runtime.scheduler.request import Request
 from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.scheduler_rig import SMALL, Rig
 from tests.testing.stand_in.tokenizer import EOS_ID, VOCAB_SIZE, train_tokenizer
@@ -79,6 +80,34 @@ def test_a_request_waits_in_the_queue_until_its_grammar_is_compiled(
     assert rig.tokens(waiting) == expected_output(PROMPT, 3, VOCAB)
     assert grammars.accepted[waiting] == rig.tokens(waiting)[:2]
     assert grammars.outputs == {}
+
+
+def test_a_mask_that_comes_while_a_step_is_gathered_lets_its_request_in(
+    rig: Rig, grammars: FakeGrammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = rig.send([7, 7, 7], new=300, grammar=A)
+    grammars.instant = True
+    rig.turn_until(lambda: len(rig.tokens(running)) >= 5)
+    grammars.instant = False
+    waiting = rig.send(PROMPT, new=3, grammar=A)
+    for _ in range(3):
+        grammars.answer(running)
+        rig.scheduler.turn()
+    gather = rig.scheduler._gate.gather
+
+    def with_all_masks(requests: Sequence[Request], step: StepHandle) -> None:
+        grammars.answer()
+        grammars.poll()
+        gather(requests, step)
+
+    monkeypatch.setattr(rig.scheduler._gate, "gather", with_all_masks)
+
+    for _ in range(6):
+        grammars.answer(running)
+        rig.scheduler.turn()
+
+    assert rig.tokens(waiting)
+    assert len(rig.tokens(running)) < 30
 
 
 def test_the_end_of_the_grammar_ends_the_request_whatever_else_was_asked(

@@ -62,6 +62,16 @@ def test_a_prompt_without_new_tokens_ends_when_it_is_settled() -> None:
     rig.assert_conserved()
 
 
+def test_without_reuse_nothing_counts_as_cached() -> None:
+    rig = Rig(AMPLE, rows=1, reuse=False)
+    for _ in range(3):
+        rig.send(PROMPT, 4)
+
+    rig.run()
+
+    assert rig.scheduler.stats.counters["cached_tokens"] == 0
+
+
 def test_a_waiting_request_with_the_same_prompt_gets_a_token_of_its_own() -> None:
     rig = Rig(AMPLE, rows=1)
     first, twin = rig.send(PROMPT, 4), rig.send(PROMPT, 6)
