@@ -14,7 +14,7 @@ from runtime.schema_reference import MOST_STEPS, referred
 SHARED = ("$defs", "definitions")
 _REFUSED = (
     "allOf", "anyOf", "const", "dependencies", "dependentRequired", "dependentSchemas", "else",
-    "enum", "if", "not", "oneOf", "propertyNames", "then",
+    "enum", "if", "not", "oneOf", "patternProperties", "propertyNames", "then",
 )  # fmt: skip
 
 

@@ -5,19 +5,23 @@ can also write in ordinary tokens, and such calls are none (`runtime.chat.marks`
 is its token. A parameter that is a plain string stands in the block as it is, any other as JSON.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import msgspec
 
-from runtime.chat.call_arguments import arguments
+from runtime.chat.call_arguments import SHARED, arguments
 from runtime.errors import GrammarError
+from runtime.sampling import MAX_GRAMMAR_CHARS
 
 _ANY_TEXT = r"[\s\S]*"
 # What follows the name in a parameter's tag.
 _KIND = '" string="'
 # What a plain string may be held to; with anything else it is written as JSON.
 _PLAIN = {"type", "enum", "const", "pattern", "minLength", "maxLength"}
+# Where a schema by itself keeps that of all arguments, which its references lead through.
+_ALL_ARGUMENTS = "arguments"
+_DEFINITIONS = ("#/$defs/", "#/definitions/")
 _ANNOTATIONS = {"title", "description", "default", "examples"}
 
 Part = dict[str, Any]
@@ -29,10 +33,11 @@ def call_grammar(tools: Mapping[str, Any], *, dsml_id: int, parallel: bool) -> s
     tools     the parameters' schema of each tool that may be called
     dsml_id   token id of the DSML mark
     parallel  whether there may be more calls than one
-    Raises GrammarError, naming the tool, for arguments that no block of calls can be held to.
+    Raises GrammarError, naming the tool, for arguments that no block of calls can be held to, and
+    where their schemas are longer than a grammar may be.
     """
-    mark = {"type": "token", "token": dsml_id}
-    calls = _either([_invoke(name, schema, mark) for name, schema in tools.items()])
+    mark, schemas = {"type": "token", "token": dsml_id}, _Schemas()
+    calls = _either([_invoke(name, schema, mark, schemas) for name, schema in tools.items()])
     return _block({"type": "plus", "content": calls} if parallel else calls, mark)
 
 
@@ -72,7 +77,25 @@ def _block(calls: Part, mark: Part) -> str:
     return msgspec.json.encode({"type": "structural_tag", "format": block}).decode()
 
 
-def _invoke(name: str, schema: Any, mark: Part) -> Part:
+class _Schemas:
+    """Writes the schemas of arguments, no more of them than a grammar may have.
+
+    Each repeats the definitions that it refers to: together they may be far longer than the tools.
+    """
+
+    def __init__(self) -> None:
+        self._left = MAX_GRAMMAR_CHARS
+
+    def write(self, schema: Any) -> msgspec.Raw:
+        """Return a schema as JSON. Raises GrammarError."""
+        text = msgspec.json.encode(schema)
+        self._left -= len(text)
+        if self._left < 0:
+            raise GrammarError("the tools' schemas are too long to force a call", param="tools")
+        return msgspec.Raw(text)
+
+
+def _invoke(name: str, schema: Any, mark: Part, schemas: _Schemas) -> Part:
     try:
         properties, required, shared = arguments(schema)
     except GrammarError as fault:
@@ -84,10 +107,18 @@ def _invoke(name: str, schema: Any, mark: Part) -> Part:
                 "ends a name",
                 param="tools",
             )
+    whole: Any = None
+    if _leads_to_root([*properties.values(), *shared.values()]):
+        try:
+            whole = _moved(schema)
+        except RecursionError:
+            reason = f"the parameters of tool {name!r} are nested too deeply"
+            raise GrammarError(reason, param="tools") from None
     parameters = [
         parameter if key in required else {"type": "optional", "content": parameter}
         for key, value in properties.items()
-        for parameter in [_parameter(key, value, shared=shared, mark=mark)]
+        for alone in [_by_itself(value, shared, whole)]
+        for parameter in [_parameter(key, alone, mark=mark, schemas=schemas)]
     ]
     return _sequence(
         _text("<"),
@@ -100,13 +131,64 @@ def _invoke(name: str, schema: Any, mark: Part) -> Part:
     )
 
 
-def _parameter(name: str, schema: Any, *, shared: dict[str, Any], mark: Part) -> Part:
+def _by_itself(schema: Any, shared: dict[str, Any], whole: Any) -> Any:
+    """Return the schema of an argument so that its references are right with it as their root.
+
+    shared  definitions of all arguments, enough where references lead nowhere else
+    whole   the schema of all arguments, moved; None where those definitions are enough
+    """
+    if not isinstance(schema, dict) or _plain_string(schema) is not None:
+        return cast(object, schema)
+    rules = cast(dict[str, Any], schema)
+    if not any(_references(rules)):
+        return rules
+    if whole is None:
+        return {**shared, **rules}
+    inside = {key: rule for key, rule in rules.items() if key not in SHARED}
+    return {**_moved(inside), "$defs": {_ALL_ARGUMENTS: whole}}
+
+
+def _leads_to_root(schemas: object) -> bool:
+    """Whether a reference inside leads elsewhere than into the definitions of all arguments."""
+    return any(not reference.startswith(_DEFINITIONS) for reference in _references(schemas))
+
+
+def _references(schema: object) -> Iterator[str]:
+    """Yield the references inside to parts of the same whole."""
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, list):
+            waiting.extend(cast(list[object], part))
+        elif isinstance(part, dict):
+            rules = cast(dict[str, object], part)
+            reference = rules.get("$ref")
+            if isinstance(reference, str) and reference.startswith("#"):
+                yield reference
+            waiting.extend(rules.values())
+
+
+def _moved(part: Any) -> Any:
+    """Return a part of the schema of all arguments with its references led through where that is
+    kept.
+    """
+    if isinstance(part, list):
+        return [_moved(inner) for inner in cast(list[object], part)]
+    if not isinstance(part, dict):
+        return part
+    rules = {key: _moved(rule) for key, rule in cast(dict[str, Any], part).items()}
+    reference = rules.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#"):
+        rules["$ref"] = f"#/$defs/{_ALL_ARGUMENTS}{reference[1:]}"
+    return rules
+
+
+def _parameter(name: str, schema: Any, *, mark: Part, schemas: _Schemas) -> Part:
     plain = _plain_string(schema)
     if plain is not None:
         kind, value = "true", plain
     else:
-        rules: Any = {**shared, **schema} if isinstance(schema, dict) else schema
-        value: Part = {"type": "json_schema", "json_schema": rules}
+        value: Part = {"type": "json_schema", "json_schema": schemas.write(schema)}
         kind = "false"
     return _sequence(
         _text("<"),

@@ -9,6 +9,7 @@ So a pattern is said here as the pattern of how its strings are spelt in JSON, a
 """
 
 import re
+import string
 from collections.abc import Iterator
 
 from runtime.errors import GrammarError
@@ -21,16 +22,21 @@ _ESCAPE = re.compile(r"\\.", re.DOTALL)
 _CODE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4}))")
 _CARET = re.compile(r"\\(?:\^|x5[eE]|u005[eE])")
 _BAD = r"\"\\\x00-\x1f"
+# Blanks of ECMA-262 and of Python beyond ASCII's; the compiler's \s has one of them.
+_BLANKS = r"\x1c-\x1f\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}
 _SPELT = {'"': '"', "\\": "\\", "\n": "n", "\t": "t", "\r": "r", "\f": "f", "\b": "b"}
 _SETS = {
     ".": f"[^{_BAD}]",
     r"\D": f"[^0-9{_BAD}]",
-    r"\S": rf"[^\s{_BAD}]",
+    r"\S": rf"[^\s{_BLANKS}{_BAD}]",
     r"\W": f"[^A-Za-z0-9_{_BAD}]",
     r"\s": "[ ]",
 }
 _ALL = ({r"\s", r"\S"}, {r"\d", r"\D"}, {r"\w", r"\W"})
+_OPPOSITES = (r"\D", r"\S", r"\W")
+_CLASSES = (r"\d", r"\s", r"\w", *_OPPOSITES)
+_WORD = string.digits + string.ascii_letters + "_"
 _SPACE = 0x20
 # Measured: the compiler reads some of them wrongly in sets, even as `\\^` or as codes.
 _SPECIAL = "-[]^"
@@ -52,7 +58,8 @@ def text_pattern(pattern: str) -> str:
     """Return `pattern` as it has to be said of text that stands by itself.
 
     Measured: the compiler takes a caret at a set's beginning for the sign that the set excludes,
-    escaped or not, and lets `.` be the end of a line. Raises GrammarError for POSIX classes.
+    escaped or not, lets `.` be the end of a line, and `\\S` most blanks beyond ASCII's. Raises
+    GrammarError for POSIX classes.
     """
     check_pattern(pattern)
     return "".join(map(_text_part, _parts(pattern)))
@@ -61,18 +68,19 @@ def text_pattern(pattern: str) -> str:
 def json_pattern(pattern: str) -> str:
     """Return the pattern of the spelling in JSON, between its quotes, of what `pattern` matches.
 
-    `.`, `\\D`, `\\S`, `\\W` and sets that exclude go without what JSON escapes. A pattern that
-    cannot be said so is returned as it is, for the compiler to take or refuse. Raises GrammarError
-    for POSIX classes.
+    `.`, `\\D`, `\\S`, `\\W` and sets that exclude go without what JSON escapes. Raises GrammarError
+    for POSIX classes, and for a part that cannot be said so.
     """
     check_pattern(pattern)
-    said: list[str] = []
-    for part in _without_anchors(list(_parts(pattern))):
-        new = _json_set(part) if part.startswith("[") else _json_part(part)
-        if new is None:
-            return pattern
-        said.append(new)
+    said = [
+        _json_set(part) if part.startswith("[") else _json_part(part)
+        for part in _without_anchors(list(_parts(pattern)))
+    ]
     return f"^{AS_RULES}{''.join(said)}$"
+
+
+def _unsaid(part: str) -> GrammarError:
+    return GrammarError(f"the pattern has {part[:80]!r}, which is not supported")
 
 
 def _parts(pattern: str, *, sets: bool = True) -> Iterator[str]:
@@ -114,9 +122,30 @@ def _without_anchors(parts: list[str]) -> list[str]:
 def _text_part(part: str) -> str:
     if part == ".":
         return r"[^\n\r]"
-    if not _CARET.match(part, 1) or not part.startswith("["):
-        return part
-    rest = part[1:-1]
+    if part == r"\S":
+        return rf"[^\s{_BLANKS}]"
+    return _text_set(part) if part.startswith("[") else part
+
+
+def _text_set(text: str) -> str:
+    members = list(_parts(text[1:-1], sets=False))
+    if any(pair <= set(members) for pair in _ALL):
+        return text
+    if text.startswith("[^"):
+        # In front, or a hyphen behind would make a range.
+        return "[" + "".join(_BLANKS + m if m == r"\s" else m for m in members) + "]"
+    if r"\S" in members:
+        # A digit is no blank anyway, and keeps apart what stands around it.
+        rest = "".join(r"\d" if m == r"\S" else m for m in members)
+        return rf"(?:[^\s{_BLANKS}]|{_without_caret(f'[{rest}]')})"
+    return _without_caret(text)
+
+
+def _without_caret(text: str) -> str:
+    """Return a set that includes without a caret at its beginning."""
+    if not _CARET.match(text, 1):
+        return text
+    rest = text[1:-1]
     while (found := _CARET.match(rest)) or rest.startswith("^"):
         rest = rest[found.end() if found else 1 :]
     if rest.startswith("-") and len(rest) > 1:
@@ -124,17 +153,24 @@ def _text_part(part: str) -> str:
     return rf"(?:\^|[{rest}])" if rest else r"\^"
 
 
-def _json_part(part: str) -> str | None:
-    """Return the spelling of a character or escape; None where it is not known."""
+def _json_part(part: str) -> str:
+    """Return the spelling of a character or escape. Raises GrammarError."""
     if part in _SETS:
         return _SETS[part]
+    if part == "\\":
+        raise _unsaid(part)
     if len(part) == 1:
-        return _literal(part) if part in _SPELT else part
+        return _literal(part) if _is_escaped(part) else part
     code = _code(part)
     if code is not None:
-        escaped = code in _SPELT or ord(code) < _SPACE
-        return _literal(code) if escaped else re.escape(code)
-    return None if part[1] in "pPcbB" or part[1].isdigit() else part
+        return _literal(code) if _is_escaped(code) else re.escape(code)
+    if part[1].isalnum() and part not in _CLASSES:
+        raise _unsaid(part)
+    return part
+
+
+def _is_escaped(character: str) -> bool:
+    return character in _SPELT or ord(character) < _SPACE
 
 
 def _code(part: str) -> str | None:
@@ -153,27 +189,41 @@ def _literal(character: str) -> str:
     return "(?:" + re.escape("\\" + spelt) + ")"
 
 
-def _json_set(text: str) -> str | None:
-    """Return a set without what JSON escapes, or'ed with how that is spelt; None: not known."""
+def _json_set(text: str) -> str:
+    """Return a set without what JSON escapes, or'ed with how that is spelt. Raises GrammarError."""
     if not text.endswith("]") or len(text) < 3:
-        return None
+        raise _unsaid(text)
     excludes = text[1] == "^"
     members = list(_parts(text[1 + excludes : -1], sets=False))
-    if any(pair <= set(members) for pair in _ALL):
-        return None if excludes else f"[^{_BAD}]"
-    if any(member in (r"\D", r"\S", r"\W") for member in members):
-        return None
-    plain, special, escaped = _members(members, blank=r"\s" if excludes else " ")
+    opposites = sorted(set(members).intersection(_OPPOSITES))
+    if not excludes and any(pair <= set(members) for pair in _ALL):
+        return f"[^{_BAD}]"
+    if excludes and opposites:
+        return _common_set(text, " " if r"\S" in opposites else _WORD)
+    plain, special, escaped = _members(members, blank=rf"\s{_BLANKS}" if excludes else " ")
     if excludes:
         return f"[^{plain}{''.join(map(re.escape, sorted(special)))}{_BAD}]"
-    choices = [f"[{plain}]"] if plain else []
+    choices = [_SETS[name] for name in opposites] + ([f"[{plain}]"] if plain else [])
     choices += [re.escape(c) for c in sorted(special)] + [_literal(c) for c in sorted(escaped)]
+    if not choices:
+        raise _unsaid(text)
     return choices[0] if len(choices) == 1 else f"(?:{'|'.join(choices)})"
+
+
+def _common_set(text: str, characters: str) -> str:
+    r"""Return a set that excludes `\D`, `\S` or `\W`: what it has of some characters."""
+    try:
+        kept = [c for c in characters if re.fullmatch(text, c, re.ASCII)]
+    except re.error:
+        raise _unsaid(text) from None
+    if not kept:
+        raise _unsaid(text)
+    return f"[{''.join(kept)}]"
 
 
 def _members(members: list[str], *, blank: str) -> tuple[str, set[str], set[str]]:
     """Return the members of a set that can be written as they are, those that mean something in
-    sets, and those that JSON escapes.
+    sets, and those that JSON escapes. Opposites are left out.
 
     blank  what blanks are
     """
@@ -183,16 +233,24 @@ def _members(members: list[str], *, blank: str) -> tuple[str, set[str], set[str]
     while at < len(members):
         first = last = _character(members[at])
         if first is None or last is None:
-            plain.append(blank if members[at] == r"\s" else members[at])
+            if members[at] not in _CLASSES:
+                raise _unsaid(members[at])
+            if members[at] not in _OPPOSITES:
+                plain.append(blank if members[at] == r"\s" else members[at])
             at += 1
             continue
         if members[at + 1 : at + 2] == ["-"] and at + 2 < len(members):
-            last = _character(members[at + 2]) or first
-            at += 2
+            end = _character(members[at + 2])
+            if end is not None:
+                last, at = end, at + 2
         at += 1
         low, high = ord(first), ord(last)
+        if low > high:
+            raise _unsaid(f"{first}-{last}")
         special |= {c for c in _SPECIAL if low <= ord(c) <= high}
         escaped |= {c for c in _SPELT if low <= ord(c) <= high}
+        if low == high < _SPACE:
+            escaped.add(first)
         plain += _ranges(low, high)
     return "".join(plain), special, escaped
 

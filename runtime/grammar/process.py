@@ -78,10 +78,13 @@ class GrammarProcess:
                 for message in self._channel.receive():
                     try:
                         with self._timed(message):
-                            self._handle(message)
+                            reply = self._handle(message)
                     except (GrammarError, RuntimeError, ValueError, MemoryError) as fault:
                         self._channel.send(Failed(_reason(fault)))
                         return
+                    # Sent with the timer off: it blocks for as long as nobody reads.
+                    if reply is not None:
+                        self._channel.send(reply)
 
     @contextlib.contextmanager
     def _timed(self, message: ToGrammar) -> Iterator[None]:
@@ -94,7 +97,7 @@ class GrammarProcess:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
-    def _handle(self, message: ToGrammar) -> None:
+    def _handle(self, message: ToGrammar) -> Compiled | Mask | None:
         from xgrammar import GrammarMatcher
 
         match message:
@@ -102,28 +105,29 @@ class GrammarProcess:
                 _limit_memory(message.memory_bytes)
                 with _warnings_are_errors():
                     self._compiled = _compile(self._tools.compiler, message.grammar)
-                self._channel.send(Compiled())
+                return Compiled()
             case Open(slot):
                 assert self._compiled is not None
                 self._matchers[slot], self._utf8[slot] = GrammarMatcher(self._compiled), START
-                self._send_mask(slot)
+                return self._mask(slot)
             case Accept(slot, token):
                 state = self._tools.guard.follow(self._utf8[slot], token)
                 if state is None or not self._matchers[slot].accept_token(token):
                     raise GrammarError(f"token {token} does not follow the grammar")
                 self._utf8[slot] = state
-                self._send_mask(slot)
+                return self._mask(slot)
             case Close(slot):
                 self._matchers.pop(slot, None)
                 self._utf8.pop(slot, None)
+                return None
 
-    def _send_mask(self, slot: int) -> None:
+    def _mask(self, slot: int) -> Mask:
         bits = np.zeros((1, self._words), dtype=np.int32)
         self._matchers[slot].fill_next_token_bitmask(bits)
         bits &= self._tools.guard.masks[self._utf8[slot]]
         if not bits.any():
             raise GrammarError("no token of this model can go on with the grammar")
-        self._channel.send(Mask(slot, bits.tobytes()))
+        return Mask(slot, bits.tobytes())
 
 
 def _compile(compiler: "GrammarCompiler", grammar: Grammar) -> "CompiledGrammar":

@@ -14,6 +14,7 @@ from runtime.grammar.formats import FORMATS, REFUSED_FORMATS
 from runtime.grammar.objects import prepare_keys
 from runtime.grammar.patterns import AS_RULES, json_pattern, text_pattern
 from runtime.grammar.values import keep_named, said_types
+from runtime.schema_reference import referred
 
 # Source: measured, the compiler takes them without a word and enforces nothing.
 _NOT_ENFORCED = (
@@ -29,6 +30,8 @@ _MAPPINGS = ("properties", "patternProperties", "$defs", "definitions")
 _COUNTS = (
     "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
 )  # fmt: skip
+# Parts of a structural tag that hold a schema.
+_SCHEMA_FORMATS = ("json_schema", "qwen_xml_parameter")
 _MOST = 1 << 31
 _MOST_INTEGER = 1 << 63
 _MOST_NUMBER = 10**308
@@ -69,7 +72,7 @@ def prepare_tag(tag: object) -> None:
             waiting.extend(cast(list[object], part))
         elif isinstance(part, dict):
             inner = cast(dict[str, Any], part)
-            if inner.get("type") == "json_schema":
+            if inner.get("type") in _SCHEMA_FORMATS:
                 prepare_schema(inner.get("json_schema"))
             else:
                 if inner.get("type") == "regex" and isinstance(inner.get("pattern"), str):
@@ -170,13 +173,21 @@ def _format_by_pattern(rules: dict[str, Any], shared: dict[str, Any]) -> None:
 
 
 def _parts(schema: object) -> Iterator[dict[str, Any]]:
-    """Yield a schema and those inside; what is inside one, when the next is asked for."""
+    """Yield a schema and those inside or referred to, each once; what is inside one, or referred
+    to there, when the next is asked for.
+    """
     waiting = [schema]
+    seen: dict[int, object] = {}  # by id, kept: what is let go of gives its id away
     while waiting:
         part = waiting.pop()
-        if isinstance(part, dict):
-            yield (rules := cast(dict[str, Any], part))
+        if isinstance(part, dict) and id(cast(object, part)) not in seen:
+            rules = cast(dict[str, Any], part)
+            seen[id(rules)] = rules
+            yield rules
             waiting.extend(_inner(rules))
+            reference = rules.get("$ref")
+            if isinstance(reference, str) and reference.startswith("#"):
+                waiting.append(referred(reference, schema))
 
 
 def _inner(rules: dict[str, Any]) -> Iterator[object]:

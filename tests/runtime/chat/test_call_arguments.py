@@ -49,6 +49,7 @@ def test_nothing_said_is_no_argument() -> None:
         ({"anyOf": [CITY]}, "'anyOf' of all arguments"),
         ({"allOf": [CITY, CITY]}, "'allOf' of all arguments"),
         ({**CITY, "dependentRequired": {}}, "'dependentRequired' of all arguments"),
+        ({**CITY, "patternProperties": {"^c": {}}}, "'patternProperties' of all arguments"),
         ({**CITY, "not": {}}, "'not' of all arguments"),
         ({**CITY, "minProperties": 2}, "'minProperties' of all arguments"),
         ({**CITY, "maxProperties": 0}, "'maxProperties' of all arguments"),

@@ -146,6 +146,64 @@ def test_a_string_may_hold_closing_tags_of_its_own(compiler: GrammarCompiler) ->
     assert matcher.accept_token(EOS_ID)
 
 
+TREE: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "children": {"type": "array", "items": {"$ref": "#"}},
+        "last": {"$ref": "#/$defs/node"},
+    },
+    "required": ["children"],
+    "additionalProperties": False,
+    "$defs": {"node": {"type": ["integer", "null"]}},
+}
+LIST: dict[str, Any] = {
+    "properties": {"children": {"items": {"$ref": "#/properties/n"}}, "n": {"type": "integer"}},
+    "required": ["children"],
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        (TREE, '[{"children": []}]', "[[], [[]]]"),
+        (TREE, '[{"children": [], "last": null}]', '[{"children": [], "last": "a"}]'),
+        (LIST, "[1, 2]", '["a"]'),
+        ({"$ref": "#/$defs/tree", "$defs": {"tree": TREE, **TREE["$defs"]}}, "[]", "[1]"),
+    ],
+)
+def test_references_lead_from_the_root_of_all_arguments(
+    compiler: GrammarCompiler, schema: dict[str, Any], right: str, wrong: str
+) -> None:
+    tag = call_grammar({"f": schema}, dsml_id=DSML_ID, parallel=False)
+    compiled = compiler.compile_structural_tag(tag)
+
+    def takes(value: str) -> bool:
+        matcher = GrammarMatcher(compiled)
+        for text in (
+            "\n\n<", None, "tool_calls>\n<", None, 'invoke name="f">\n<', None,
+            f'parameter name="children" string="false">{value}</', None, "parameter>\n",
+        ):  # fmt: skip
+            if not (matcher.accept_token(DSML_ID) if text is None else matcher.accept_string(text)):
+                return False
+        return True
+
+    assert takes(right)
+    assert not takes(wrong)
+
+
+def test_definitions_stand_only_where_they_are_referred_to() -> None:
+    shared = {f"d{i}": {"type": "array", "items": {"type": "integer"}} for i in range(300)}
+    plain = {f"n{i}": {"type": "integer"} for i in range(300)}
+    schema = {"type": "object", "properties": plain, "$defs": shared}
+
+    text = call_grammar({"many": schema}, dsml_id=DSML_ID, parallel=True)
+
+    assert "$defs" not in text
+    schema["properties"] = {name: {"$ref": "#/$defs/d0"} for name in plain}
+    with pytest.raises(GrammarError, match="too long to force a call"):
+        call_grammar({"many": schema}, dsml_id=DSML_ID, parallel=True)
+
+
 def test_a_parameter_whose_name_would_end_early_is_refused() -> None:
     tools = {"say": {"properties": {'tone" string="true">': {"type": "string"}}}}
 

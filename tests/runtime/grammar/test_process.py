@@ -4,6 +4,7 @@ import contextlib
 import json
 import random
 import re
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -43,7 +44,8 @@ class Process:
     """A grammar's process and what it said last."""
 
     def __init__(self, nursery: NurseryProcess) -> None:
-        self.channel: Channel[FromGrammar] = Channel(nursery.start(), FromGrammar)
+        self.end = nursery.start()
+        self.channel: Channel[FromGrammar] = Channel(self.end, FromGrammar)
 
     def ask(self, message: Compile | Open | Accept) -> FromGrammar:
         """Return the one answer. Raises EOFError when the process ended."""
@@ -287,6 +289,22 @@ def test_a_mask_that_takes_too_long_ends_the_process(start: Callable[[], Process
 
     with pytest.raises(EOFError):
         write_on()
+
+
+def test_masks_that_nobody_reads_cost_their_process_no_time(start: Callable[[], Process]) -> None:
+    process, count, limit_s = start(), 1500, 0.5
+    assert process.compile(Grammar("regex", "ab"), limit_s=limit_s) == Compiled()
+    process.end.setblocking(False)
+
+    for slot in range(count):
+        process.channel.send(Open(slot))
+    time.sleep(1.2 * limit_s)
+
+    got: list[FromGrammar] = []
+    while len(got) < count:
+        process.channel.flush()
+        got += process.channel.receive()
+    assert [mask.slot for mask in got if isinstance(mask, Mask)] == list(range(count))
 
 
 def test_memory_is_limited(start: Callable[[], Process]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from runtime.errors import GrammarError
+from runtime.grammar.patterns import json_pattern
 from runtime.grammar.schema import prepare_schema, prepare_tag
 
 BAD: dict[str, Any] = {"not": {"type": "null"}}
@@ -13,6 +14,8 @@ HIDDEN: dict[str, Any] = {
     "at the root": BAD,
     "in a property": {"type": "object", "properties": {"a": BAD}},
     "in a definition": {"$defs": {"a": BAD}, "$ref": "#/$defs/a"},
+    "behind a reference": {"$ref": "#/of/my/a", "of": {"my": {"a": {"items": BAD}}}},
+    "behind two": {"$ref": "#/a", "a": {"items": {"$ref": "#/b"}}, "b": BAD},
     "in items": {"type": "array", "items": BAD},
     "in a tuple": {"prefixItems": [{}, BAD]},
     "in a choice": {"anyOf": [True, BAD]},
@@ -75,9 +78,24 @@ def test_bounds_of_a_length_become_a_pattern() -> None:
     }
 
 
-def test_the_schemas_inside_a_structural_tag_are_prepared() -> None:
+def test_a_schema_is_prepared_once_however_often_it_is_referred_to() -> None:
+    name: dict[str, Any] = {"type": "string", "pattern": '"'}
+    reference = {"$ref": "#/of/name"}
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {"a": reference, "b": dict(reference), "c": {"$ref": "#"}},
+        "of": {"name": name},
+    }
+
+    prepare_schema(schema)
+
+    assert name["pattern"] == json_pattern('"')
+
+
+@pytest.mark.parametrize("kind", ["json_schema", "qwen_xml_parameter"])
+def test_the_schemas_inside_a_structural_tag_are_prepared(kind: str) -> None:
     inner: dict[str, Any] = {"type": "string", "maxLength": 3}
-    tag = {"format": {"elements": [{"content": {"type": "json_schema", "json_schema": inner}}]}}
+    tag = {"format": {"elements": [{"content": {"type": kind, "json_schema": inner}}]}}
 
     prepare_tag(tag)
     assert inner == {"type": "string", "pattern": r"^[\s\S]{0,3}$"}
