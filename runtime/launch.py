@@ -42,6 +42,8 @@ KEEP_IDLE_S = 75
 _FAULT_REPLIES_S = 0.3
 _FAULT_EXIT_S = 0.7
 _GOODBYE_S = 2.0
+# After a second interrupt: time to end the scheduler and to remove its sockets.
+_QUIT_EXIT_S = 0.7
 
 
 def serve(argv: list[str], *, scheduler_main: str = SCHEDULER_MAIN) -> int:
@@ -187,7 +189,7 @@ class _Running:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if quitting.done():
-                return 130
+                return _quit()
             if watching.done() or receiving.done():
                 reason = watching.result() if watching.done() else _failure(receiving)
                 await self._fail(reason, serving)
@@ -236,7 +238,7 @@ class _Running:
         self._web.should_exit = True
         await asyncio.wait([serving, quitting], return_when=asyncio.FIRST_COMPLETED)
         if quitting.done():
-            return 130
+            return _quit()
         self._manager.close()
         # A thread may still tokenise a huge text for a client that is gone.
         _exit_within(SCHEDULER_EXIT_S + _GOODBYE_S, 0)
@@ -250,6 +252,12 @@ def _failure(task: asyncio.Task[None]) -> str:
     fault = task.exception()
     logger.error("the message loop failed", exc_info=fault)
     return f"the message loop failed: {fault}"
+
+
+def _quit() -> int:
+    """Return the exit code of who was told twice, and be gone soon, whatever still hangs."""
+    _exit_within(_QUIT_EXIT_S, 130)
+    return 130
 
 
 def _exit_within(seconds: float, code: int) -> None:

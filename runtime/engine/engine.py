@@ -208,7 +208,8 @@ class Engine:
     def shutdown(self, *, drain_s: float = 0.0) -> None:
         """End the engine; again is allowed.
 
-        Requests that still run have `drain_s` to finish, then they raise Unavailable.
+        Requests that still run have `drain_s` to finish, and streams to be read or left; then they
+        raise Unavailable.
         """
         self._thread.stop(drain_s)
 

@@ -45,16 +45,22 @@ class RemoteStream(Generic[Item]):
     async def _next(self) -> Item | None:
         if self._items is None:
             self._items = self._make()
+            self._thread.opened(self)
         self._reading = asyncio.current_task()
+        item = None
         try:
-            return await anext(self._items, None)
+            item = await anext(self._items, None)
         finally:
             self._reading = None
+            if item is None:
+                self._thread.ended(self)
+        return item
 
     def _close(self) -> None:
         self._closing = asyncio.ensure_future(self._end())
 
     async def _end(self) -> None:
+        self._thread.ended(self)
         # A generator that is waiting for its next item cannot be closed.
         if self._reading is not None:
             if not self._reading.cancelling():  # a second time would cut its tidying up short

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent import futures
 from concurrent.futures import CancelledError, Future
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, TypeVar
 
 from runtime.config import ServerConfig
@@ -49,6 +49,9 @@ class EngineThread:
         # From here on, of the loop.
         self._own: set[asyncio.Task[Any] | None] = set()
         self._stack = AsyncExitStack()
+        self._streams: set[object] = set()
+        self._all_read = asyncio.Event()
+        self._all_read.set()
         self._drain_s = 0.0
         self._unwanted = asyncio.Event()
         self._over = asyncio.Event()
@@ -120,7 +123,10 @@ class EngineThread:
             raise _is_shut_down() from None
 
     def stop(self, drain_s: float = 0.0, *, wait: bool = True) -> None:
-        """End the engine, once: requests that run have `drain_s` to finish, then they are ended."""
+        """End the engine, once.
+
+        Requests that run have `drain_s` to finish, and streams to be read; then they are ended.
+        """
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -132,6 +138,17 @@ class EngineThread:
             self._ending.result()
 
     # --- in the loop
+
+    def opened(self, stream: object) -> None:
+        """Count `stream` among those that somebody reads."""
+        self._streams.add(stream)
+        self._all_read.clear()
+
+    def ended(self, stream: object) -> None:
+        """Nothing more is read from `stream`; may be said again."""
+        self._streams.discard(stream)
+        if not self._streams:
+            self._all_read.set()
 
     async def _live(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -173,9 +190,14 @@ class EngineThread:
 
     async def _let_end(self, service: Service) -> None:
         """Let requests finish, or end them; and let their readers hear of it."""
+        until_s = self._loop.time() + self._drain_s
         if service.next_turn is not None:
             await service.next_turn.stop()
         await service.manager.drain(self._drain_s)
+        # Between two reads a stream has no task: a slow reader may have the rest of the time.
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until_s):
+                await self._all_read.wait()
         if reading := asyncio.all_tasks() - self._own:
             await asyncio.wait(reading, timeout=_LAST_WORDS_S)
 

@@ -15,7 +15,7 @@ from runtime.errors import BadRequest
 from runtime.messages import Grammar, Logprobs
 from runtime.sampling import SamplingSpec
 from runtime.server.chat_reply import ChoiceReply
-from runtime.server.chat_schema import ChatBody
+from runtime.server.chat_schema import ChatBody, conversation_chars
 from runtime.server.grammars import forced_call, or_calls
 from runtime.server.native_plan import NO_PROMPT_LOGPROBS
 from runtime.server.native_schema import check_priority
@@ -84,7 +84,7 @@ class Chats:
         manager, v4 = self._service.manager, self._service.v4
         assert v4 is not None
         check = partial(refuse_endless, tokenizer=manager.tokenizer, limits=manager.limits)
-        chars = sum(len(message["content"]) for message in conversation["messages"])
+        chars = conversation_chars(conversation)
         return await manager.in_thread(partial(v4.encode, conversation, check=check), chars=chars)
 
     async def _encode_template(self, body: ChatBody) -> list[int]:

@@ -1,5 +1,6 @@
 """The body of `/v1/chat/completions`, and what of it we refuse."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -7,6 +8,7 @@ import msgspec
 from runtime.chat_template import Message
 from runtime.errors import BadRequest
 from runtime.sampling import SamplingSpec
+from runtime.server.fields import refusing_depth
 from runtime.server.native_schema import refuse_unsupported
 from runtime.server.openai_schema import CommonBody, check_top
 from runtime.server.sampling_defaults import OPENAIS, SamplingDefaults
@@ -258,6 +260,23 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
             raise BadRequest(f"the number of messages must be {expected}", param="messages")
 
 
+def conversation_chars(conversation: Mapping[str, Any]) -> int:
+    """Return how long the text is, about, that becomes the prompt of a `ChatBody.conversation`.
+
+    Raises BadRequest for what is nested too deeply to be encoded.
+    """
+    chars = 0
+    for message in conversation["messages"]:
+        chars += len(message["content"]) + len(message.get("reasoning_content") or "")
+        for call in message.get("tool_calls") or ():
+            chars += len(call["function"]["arguments"])
+    for name, value in conversation.items():
+        if name != "messages":
+            with refusing_depth(name):
+                chars += len(msgspec.json.encode(value))
+    return chars
+
+
 def _turn(message: ChatMessage, where: str) -> Message:
     if message.role not in _ROLES:
         raise BadRequest(
@@ -307,7 +326,8 @@ def _check_tools(message: ChatMessage, where: str) -> None:
 def _v4_call(call: MessageToolCall) -> dict[str, Any]:
     arguments = call.function.arguments
     if not isinstance(arguments, str):
-        arguments = msgspec.json.encode(arguments).decode()
+        with refusing_depth("messages"):
+            arguments = msgspec.json.encode(arguments).decode()
     function = {"name": call.function.name, "arguments": arguments}
     return {"id": call.id, "type": "function", "function": function}
 
@@ -315,7 +335,8 @@ def _v4_call(call: MessageToolCall) -> dict[str, Any]:
 def _v4_tool(tool: Tool, number: int) -> dict[str, Any]:
     if tool.type != "function":
         raise BadRequest(f"tools[{number}] must be of type function", param="tools")
-    function = msgspec.to_builtins(tool.function)
+    with refusing_depth("tools"):
+        function = msgspec.to_builtins(tool.function)
     parameters = tool.function.parameters
     # OpenAI takes a schema that does not say it is an object's; DeepSeek's encoder does not.
     if parameters is not None and "type" not in parameters:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from starlette.responses import Response
 from runtime.errors import BadRequest
 from runtime.messages import Logprobs
 from runtime.server.body import read_body
-from runtime.server.native_plan import NO_PROMPT_LOGPROBS, id_arrays
+from runtime.server.native_plan import NO_PROMPT_LOGPROBS, id_arrays, refuse_long
 from runtime.server.native_schema import check_priority
 from runtime.server.openai import (
     Envelope,
@@ -60,15 +61,15 @@ class CompletionRoutes:
     async def create(self, request: Request) -> Response:
         """Continue one prompt or several."""
         body = await read_body(request, CompletionBody)
-        plan = self._plan(body)
+        plan = await self._plan(body)
         if body.stream:
             return EventStream(self._stream(plan))
         return json_reply(await until_disconnect(request, self._gather(plan)))
 
-    def _plan(self, body: CompletionBody) -> _Plan:
+    async def _plan(self, body: CompletionBody) -> _Plan:
         service = self._service
         service.check_model(body.model)
-        prompts = _prompts(body)
+        prompts = _prompts(service, body)
         service.check_fan_out(len(prompts), body.n or 1)
         spec = body.spec(vocab_size=service.vocab_size, defaults=service.defaults)
         for prompt in prompts:
@@ -89,18 +90,21 @@ class CompletionRoutes:
             )
             for prompt, rid in zip(prompts, rids, strict=True)
         ]
-        echo = [self._text(call) if body.echo else "" for call in calls]
+        echo = [await self._text(call) if body.echo else "" for call in calls]
         name = service.model_name
         return _Plan(body, Envelope.make("cmpl", "text_completion", body, name), calls, echo)
 
-    def _text(self, call: GenerateCall) -> str:
+    async def _text(self, call: GenerateCall) -> str:
         if call.text is not None:
             return call.text
         assert call.input_ids is not None
-        return self._service.manager.tokenizer.decode(
-            [int(token_id) for token_id in call.input_ids],
+        manager, ids = self._service.manager, np.asarray(call.input_ids)
+        work = partial(
+            manager.tokenizer.decode,
+            ids.tolist(),
             skip_special_tokens=call.sampling.skip_special_tokens,
         )
+        return await manager.in_thread(work, chars=len(ids))
 
     def _logprobs(self, plan: _Plan, number: int) -> LegacyLogprobs:
         special = self._service.manager.tokenizer.special_ids
@@ -170,16 +174,20 @@ def _news(call: GenerateCall, delta: Delta, legacy: LegacyLogprobs) -> dict[str,
     return legacy.render(positions, top=call.logprobs.top > 0)
 
 
-def _prompts(body: CompletionBody) -> list[Prompt]:
+def _prompts(service: Service, body: CompletionBody) -> list[Prompt]:
     prompt = body.prompt
     if prompt is None:
         raise BadRequest("prompt is missing", param="prompt")
     if isinstance(prompt, str):
         return [prompt]
+    if prompt and isinstance(prompt[0], int):
+        refuse_long(prompt, most=service.context_tokens)
+    elif prompt:
+        service.check_prompts(len(prompt))
     texts = [item for item in prompt if isinstance(item, str)]
     if texts:
         if len(texts) != len(prompt):
             raise BadRequest("prompt mixes text and token ids", param="prompt")
         return list(texts)
     ids = [item for item in prompt if not isinstance(item, str)]
-    return list(id_arrays(ids, param="prompt")[0])
+    return list(id_arrays(ids, param="prompt", most=service.context_tokens)[0])

@@ -2,7 +2,8 @@
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -47,6 +48,18 @@ def field_error(text: str) -> BadRequest:
     path = found["path"]
     what = found["what"] + unknown_field_hint(found["what"])
     return BadRequest(f"{path}: {what}", param=re.split(r"[.\[]", path, maxsplit=1)[0])
+
+
+@contextmanager
+def refusing_depth(name: str) -> Iterator[None]:
+    """Let the value of field `name` be refused where it is nested too deeply to be walked.
+
+    Decoding bounds it, too, but from another depth of calls.
+    """
+    try:
+        yield
+    except RecursionError as fault:
+        raise BadRequest(f"{name}: nested too deeply", param=name) from fault
 
 
 def _as_list(value: Any) -> Any:

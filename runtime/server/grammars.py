@@ -13,6 +13,7 @@ from runtime.chat.call_grammar import call_grammar, free_calls
 from runtime.errors import BadRequest, GrammarError
 from runtime.messages import Grammar, GrammarKind
 from runtime.sampling import MAX_GRAMMAR_CHARS
+from runtime.server.fields import refusing_depth
 
 _FORMATS = ("text", "json_object", "json_schema", "structural_tag")
 
@@ -27,8 +28,8 @@ def asked_grammar(
 ) -> Grammar | None:
     """Return the one grammar that is asked for, None where there is none.
 
-    Raises BadRequest for more than one, or a malformed `response_format`, GrammarError where this
-    server cannot serve any.
+    Raises BadRequest for more than one, one nested too deeply, or a malformed `response_format`,
+    GrammarError where this server cannot serve any.
     """
     asked: dict[str, Grammar] = {}
     texts: dict[GrammarKind, str | dict[str, Any] | None] = {
@@ -39,7 +40,7 @@ def asked_grammar(
     }
     for kind, text in texts.items():
         if text is not None:
-            asked[kind] = Grammar(kind, text if isinstance(text, str) else _json(text))
+            asked[kind] = Grammar(kind, text if isinstance(text, str) else _json(text, kind))
     by_format = _of_format(response_format)
     if by_format is not None:
         asked["response_format"] = by_format
@@ -55,10 +56,12 @@ def asked_grammar(
 def forced_call(tools: Mapping[str, Any], *, dsml_id: int, parallel: bool) -> Grammar:
     """Return the grammar of an answer that calls one of these tools; see `call_grammar`.
 
-    Raises GrammarError for a tool that cannot be forced, or where no grammar can be served.
+    Raises GrammarError for a tool that cannot be forced, or where no grammar can be served,
+    BadRequest for one nested too deeply.
     """
     require_compiler("tool_choice")
-    text = call_grammar(tools, dsml_id=dsml_id, parallel=parallel)
+    with refusing_depth("tools"):
+        text = call_grammar(tools, dsml_id=dsml_id, parallel=parallel)
     if len(text) > MAX_GRAMMAR_CHARS:
         raise GrammarError("the tools' schemas are too long to force a call", param="tools")
     return Grammar("structural_tag", text)
@@ -89,9 +92,9 @@ def _of_format(response_format: dict[str, Any] | None) -> Grammar | None:
         case "json_object":
             return Grammar("json_object")
         case "json_schema":
-            return Grammar("json_schema", _json(_schema(response_format)))
+            return Grammar("json_schema", _json(_schema(response_format), "response_format"))
         case "structural_tag":
-            return Grammar("structural_tag", _json(response_format))
+            return Grammar("structural_tag", _json(response_format, "response_format"))
         case _:
             raise BadRequest(
                 f"response_format.type must be one of {', '.join(_FORMATS)}, "
@@ -110,5 +113,6 @@ def _schema(response_format: dict[str, Any]) -> dict[str, Any] | bool:
     return cast(dict[str, Any] | bool, schema)
 
 
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+def _json(value: object, name: str) -> str:
+    with refusing_depth(name):
+        return msgspec.json.encode(value).decode()

@@ -12,7 +12,7 @@ from runtime.errors import BadRequest, BadSampling
 from runtime.server.chat_schema import ChatBody, Tool, ToolFunction
 from runtime.server.messages_blocks import Message, TextBlock
 from runtime.server.messages_turns import chat_messages
-from runtime.server.native_schema import refuse_unsupported
+from runtime.server.native_schema import TokenId, refuse_unsupported
 
 LEAST_THINKING_TOKENS = 1024
 
@@ -190,7 +190,7 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
     min_p: float | None = None
     min_tokens: int | None = None
     ignore_eos: bool | None = None
-    logit_bias: dict[int, float] | None = None
+    logit_bias: dict[TokenId, float] | None = None
     cache_salt: str | None = None
     extra_key: str | None = None
     priority: int | None = None

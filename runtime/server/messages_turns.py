@@ -4,6 +4,7 @@ Source: the Messages conversion of deepseek-recipe, whose prompts these become. 
 message is the assistant's, the answer goes on from it, as Anthropic's API says.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
@@ -88,24 +89,24 @@ def _told(message: Message, where: str) -> Iterator[str | ToolResultBlock]:
 
 def _check_results(chat: Sequence[ChatMessage]) -> None:
     """Raise BadRequest unless every call has its result first thing in the next message."""
-    waiting: list[str] = []
+    waiting = Counter[str | None]()
     for message in [*chat, ChatMessage(role="user")]:
-        if message.role == "tool" and message.tool_call_id in waiting:
-            waiting.remove(message.tool_call_id)
+        if message.role == "tool" and waiting[message.tool_call_id]:
+            waiting[message.tool_call_id] -= 1
         elif message.role == "tool":
             raise BadRequest(
                 f"messages: the tool_result of {_shown(message.tool_call_id)} belongs to no "
                 "tool_use of the message before it",
                 param="messages",
             )
-        elif waiting:
+        elif (left := next(waiting.elements(), None)) is not None:
             raise BadRequest(
-                f"messages: the tool_use {_shown(waiting[0])} has no tool_result where the next "
+                f"messages: the tool_use {_shown(left)} has no tool_result where the next "
                 "message begins",
                 param="messages",
             )
         else:
-            waiting = [call.id for call in message.tool_calls or ()]
+            waiting = Counter[str | None](call.id for call in message.tool_calls or ())
 
 
 def _shown(name: str | None) -> str:

@@ -9,8 +9,9 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from runtime.errors import BadRequest, BadSampling
+from runtime.errors import BadRequest, BadSampling, PromptTooLong
 from runtime.messages import Logprobs
+from runtime.sampling import SamplingSpec
 from runtime.server.native_schema import GenerateBody, SamplingParams, check_priority
 from runtime.server.runs import labels
 from runtime.server.service import Service
@@ -18,6 +19,10 @@ from runtime.tokenizer.call import GenerateCall
 
 MAX_TOP_LOGPROBS = 128
 MAX_TOKEN_IDS_LOGPROB = 1024
+# Log-probabilities that the answers to one request may hold, 300 bytes each; and one answer that
+# is streamed, whose every chunk repeats them.
+MAX_OUTPUT_LOGPROBS = 1 << 22
+MAX_STREAMED_OUTPUT_LOGPROBS = 1 << 18
 # A start that no prompt reaches: nothing of the prompt is reported.
 NO_PROMPT_LOGPROBS = (1 << 31) - 1
 
@@ -47,7 +52,7 @@ class NativePlan:
 def plan_native(service: Service, body: GenerateBody) -> NativePlan:
     """Return the calls that `body` asks for. Raises BadRequest."""
     body.refuse_unsupported()
-    prompts, batch = _prompts(body)
+    prompts, batch = _prompts(service, body)
     count = len(prompts)
     service.check_prompts(count)
     params = _per_prompt(body.sampling_params or SamplingParams(), count, "sampling_params")
@@ -71,6 +76,8 @@ def plan_native(service: Service, body: GenerateBody) -> NativePlan:
         )
         for k, prompt in enumerate(prompts)
     ]
+    if not service.trusted:
+        _check_output_logprobs(calls, context_tokens=service.context_tokens)
     return NativePlan(
         calls=calls,
         ids=[name for call in calls for name in _answer_ids(call)],
@@ -110,8 +117,46 @@ def _logprobs_of(
     return Logprobs(NO_PROMPT_LOGPROBS if start < 0 else start, top, tuple(picked or ()))
 
 
+def _check_output_logprobs(calls: Sequence[GenerateCall], *, context_tokens: int) -> None:
+    """Raise BadRequest where the answers could become too long for all that is asked of a token.
+
+    Where it is the token's own log-probability alone, that costs little more than its id.
+    """
+    total = 0
+    for call in calls:
+        asked = call.logprobs
+        if asked is None or not (asked.top or asked.token_ids):
+            continue
+        each = 1 + asked.top + len(asked.token_ids)
+        count = each * _most_new_tokens(call.sampling, context_tokens)
+        total += count * call.sampling.n
+        if call.stream and count > MAX_STREAMED_OUTPUT_LOGPROBS:
+            raise _too_many(
+                f"each chunk of a stream would repeat up to {count} log-probabilities of the "
+                f"output, the most is {MAX_STREAMED_OUTPUT_LOGPROBS}: ask without stream, or"
+            )
+    if total > MAX_OUTPUT_LOGPROBS:
+        raise _too_many(
+            f"the output could have {total} log-probabilities, a request has at most "
+            f"{MAX_OUTPUT_LOGPROBS} in all: ask"
+        )
+
+
+def _too_many(told: str) -> BadRequest:
+    text = f"{told} for fewer of each token, or with a smaller max_new_tokens"
+    return BadRequest(text, param="top_logprobs_num")
+
+
+def _most_new_tokens(spec: SamplingSpec, context_tokens: int) -> int:
+    """Return how long an answer may become."""
+    most = spec.max_new_tokens
+    if most is None and spec.default_new_tokens is not None:
+        most = max(spec.default_new_tokens, spec.min_new_tokens)
+    return context_tokens if most is None else min(most, context_tokens)
+
+
 def _prompts(
-    body: GenerateBody,
+    service: Service, body: GenerateBody
 ) -> tuple[list[str] | list[npt.NDArray[np.int64]], bool]:
     """Return the prompts, and whether they came as a batch."""
     if (body.text is None) == (body.input_ids is None):
@@ -119,25 +164,37 @@ def _prompts(
     if body.text is not None:
         return ([body.text], False) if isinstance(body.text, str) else (list(body.text), True)
     assert body.input_ids is not None
-    return id_arrays(body.input_ids, param="input_ids")
+    return id_arrays(body.input_ids, param="input_ids", most=service.context_tokens)
 
 
 def id_arrays(
-    ids: Sequence[int | list[int]], *, param: str
+    ids: Sequence[int | list[int]], *, param: str, most: int | None = None
 ) -> tuple[list[npt.NDArray[np.int64]], bool]:
     """Return one list of ids, or a batch of them, as (arrays, came as a batch).
 
-    Raises BadRequest for a mixture, and for ids beyond 64 bits.
+    most  a list that becomes a prompt may have so many
+    Raises BadRequest for a mixture, and for ids beyond 64 bits, PromptTooLong beyond `most`.
     """
     batch = bool(ids) and isinstance(ids[0], list)
     lists = ids if batch else [ids]
     try:
+        if most is not None:
+            for one in cast(Any, lists):
+                refuse_long(one, most=most)
         # Of a mixture one side or the other has something that is no number or no list.
         return [np.fromiter(one, np.int64, len(one)) for one in cast(Any, lists)], batch
     except TypeError:
         raise BadRequest(f"{param} mixes ids and lists of ids", param=param) from None
     except OverflowError:
         raise BadRequest(f"{param} has ids that no vocabulary has", param=param) from None
+
+
+def refuse_long(ids: Sequence[object], *, most: int) -> None:
+    """Raise PromptTooLong for a list that no context holds: looking at all of it takes long."""
+    if len(ids) > most:
+        raise PromptTooLong(
+            f"the prompt has {len(ids)} tokens; with at least one new token the most is {most - 1}"
+        )
 
 
 def _per_prompt(value: Any, count: int, name: str) -> list[Any]:

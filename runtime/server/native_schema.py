@@ -1,6 +1,6 @@
 """The body of the native `/generate`, as SGLang's clients send it."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -11,6 +11,9 @@ from runtime.server.grammars import asked_grammar
 from runtime.server.sampling_defaults import OPENAIS, SamplingDefaults
 
 DEFAULT_NEW_TOKENS = 128
+# As a key, a number is checked before it is hashed: multiples of 2**61 - 1 all hash alike, and a
+# dict of many of them takes seconds to make.
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 
 _UNSUPPORTED_SAMPLING = ("stop_regex", "custom_params")
 _UNSUPPORTED = (
@@ -36,7 +39,7 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
-    logit_bias: dict[int, float] | None = None
+    logit_bias: dict[TokenId, float] | None = None
     sampling_seed: int | None = None
     seed: int | None = None
     stop: str | list[str] | None = None

@@ -16,6 +16,7 @@ from typing import Any
 from runtime.chat.v4_encoder import V4Encoder, V4Prompt
 from runtime.errors import RequestError
 from runtime.sampling import SamplingSpec
+from runtime.server.chat_schema import conversation_chars
 from runtime.tokenizer.call import GenerateCall
 from runtime.tokenizer.manager import TokenizerManager
 
@@ -76,9 +77,11 @@ class NextTurn:
         if calls:
             answer["tool_calls"] = calls
         results = [call["id"] for call in calls]
+        said = {**request, "messages": [*request["messages"], answer]}
         try:
             ids = await self._manager.in_thread(
-                lambda: self._encoder.encode_past(request, answer, results)
+                lambda: self._encoder.encode_past(request, answer, results),
+                chars=conversation_chars(said),
             )
             if len(ids) - len(prompt.token_ids) < LEAST_TOKENS:
                 return

@@ -14,7 +14,7 @@ from runtime.errors import BadRequest, BadSampling
 from runtime.sampling import SamplingSpec
 from runtime.server.field_hints import field_hint
 from runtime.server.grammars import asked_grammar
-from runtime.server.native_schema import make_spec, refuse_unsupported, stop_strings
+from runtime.server.native_schema import TokenId, make_spec, refuse_unsupported, stop_strings
 from runtime.server.sampling_defaults import OPENAIS, SamplingDefaults
 
 MAX_LOGPROBS = 20
@@ -64,7 +64,7 @@ class CommonBody(msgspec.Struct, frozen=True, kw_only=True):
     top_p: float | None = None
     stop: str | list[str] | None = None
     seed: int | None = None
-    logit_bias: dict[int, float] | None = None
+    logit_bias: dict[TokenId, float] | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     stream: bool | None = None

@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from runtime.errors import BadRequest, RequestFailed
+from runtime.errors import Aborted, BadRequest, RequestFailed
 from runtime.messages import TokenLogprobs
 from runtime.tokenizer.call import GenerateCall
 from runtime.tokenizer.choice import Delta, Finish
 from runtime.tokenizer.manager import TokenizerManager
+from runtime.tokenizer.stream import Bundle
 
 _MAX_RID_CHARS = 256
 
@@ -115,31 +116,67 @@ def labels(rid: str | None, count: int) -> list[str | None]:
 
 
 async def gather(
-    manager: TokenizerManager, calls: Sequence[GenerateCall], *, at_once: int | None = None
+    manager: TokenizerManager,
+    calls: Sequence[GenerateCall],
+    *,
+    at_once: int | None = None,
+    bundle: Bundle | None = None,
 ) -> list[list[Answer]]:
     """Return the finished answers, per call and choice.
 
     at_once  calls that are sent before others have finished; None: all
+    bundle   of a request that the calls are a part of; None: they are all of it
     The first call that fails ends the others, and its RequestError is raised.
     """
     slots = asyncio.Semaphore(at_once or max(1, len(calls)))
-    tasks = [asyncio.ensure_future(_one(manager, call, slots)) for call in calls]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    with ExitStack() as stack:
+        bundle = bundle or _bundle(stack, manager, calls)
+        tasks = [asyncio.ensure_future(_one(manager, call, slots, bundle)) for call in calls]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _one(
-    manager: TokenizerManager, call: GenerateCall, slots: asyncio.Semaphore
+    manager: TokenizerManager, call: GenerateCall, slots: asyncio.Semaphore, bundle: Bundle | None
 ) -> list[Answer]:
     answers = [Answer() for _ in range(call.sampling.n)]
-    async with slots, manager.generate(call) as deltas:
-        async for delta in deltas:
+    async with slots, AsyncExitStack() as stack:
+        async for delta in await _started(stack, manager, call, bundle):
             answers[delta.index].add(delta)
     return answers
+
+
+def _bundle(
+    stack: ExitStack | AsyncExitStack, manager: TokenizerManager, calls: Sequence[GenerateCall]
+) -> Bundle | None:
+    """Return the bundle of several calls, as long as `stack` lives."""
+    if len(calls) < 2:
+        return None
+    return stack.enter_context(manager.under_way(call.rid for call in calls))
+
+
+async def _started(
+    stack: AsyncExitStack, manager: TokenizerManager, call: GenerateCall, bundle: Bundle | None
+) -> AsyncIterator[Delta]:
+    """Send a call; return its deltas. Raises RequestError.
+
+    One of several that was aborted before it was sent is no error: it has just that to say.
+    """
+    try:
+        return aiter(await stack.enter_async_context(manager.generate(call, bundle)))
+    except Aborted as abort:
+        if bundle is None:
+            raise
+        return _aborted(call.sampling.n, str(abort))
+
+
+async def _aborted(choices: int, message: str) -> AsyncIterator[Delta]:
+    for index in range(choices):
+        yield Delta(index, "", [], Finish("abort", message=message), 0, 0, 0)
 
 
 async def merge(
@@ -150,8 +187,8 @@ async def merge(
     at_once  calls that are sent before others have finished; None: all
     """
     async with AsyncExitStack() as stack:
-        sent = calls[:at_once]
-        streams = [aiter(await stack.enter_async_context(manager.generate(call))) for call in sent]
+        bundle = _bundle(stack, manager, calls)
+        streams = [await _started(stack, manager, call, bundle) for call in calls[:at_once]]
         if len(calls) == 1:
             async for delta in streams[0]:
                 yield 0, delta
@@ -167,8 +204,7 @@ async def merge(
                         waiting[asyncio.ensure_future(_next(streams[number]))] = number
                         yield number, delta
                     elif (number := len(streams)) < len(calls):
-                        stream = await stack.enter_async_context(manager.generate(calls[number]))
-                        streams.append(aiter(stream))
+                        streams.append(await _started(stack, manager, calls[number], bundle))
                         waiting[asyncio.ensure_future(_next(streams[number]))] = number
         finally:
             for task in waiting:

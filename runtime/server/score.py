@@ -11,6 +11,7 @@ from runtime.server.prompt import Prompt, PromptIds, Prompts
 from runtime.server.score_plan import plan_score
 from runtime.server.score_run import Ids, ScoreRun
 from runtime.server.service import Service
+from runtime.server.tokenize import MAX_CHARS
 
 MAX_CHOICES = 256
 
@@ -40,23 +41,21 @@ class Scores:
 
     async def score(self, body: ScoreBody) -> dict[str, Any]:
         """Return the log-probabilities of each choice. Raises RequestError."""
-        if not 1 <= len(body.choices) <= MAX_CHOICES:
-            raise BadRequest(f"there must be 1 to {MAX_CHOICES} choices", param="choices")
-        for choice in body.choices:
-            if not isinstance(choice, str) and choice:
-                self._service.check_token_ids(choice, param="choices")
-        prompt = await self._prompt(body)
+        chars = self._check_choices(body.choices)
         manager = self._service.manager
-        plan = await manager.in_thread(
-            lambda: plan_score(manager.tokenizer, prompt, list(body.choices))
-        )
-        run = ScoreRun(
-            manager,
-            namespace=self._service.namespaces.of(body.cache_salt, body.extra_key),
-            priority=check_priority(body.priority),
-        )
-        values = await run.conditional(plan)
-        alone = await run.unconditional(plan) if body.unconditional else None
+        with manager.under_way() as bundle:
+            prompt = await self._prompt(body)
+            plan = await manager.in_thread(
+                lambda: plan_score(manager.tokenizer, prompt, list(body.choices)), chars=chars
+            )
+            run = ScoreRun(
+                manager,
+                bundle,
+                namespace=self._service.namespaces.of(body.cache_salt, body.extra_key),
+                priority=check_priority(body.priority),
+            )
+            values = await run.conditional(plan)
+            alone = await run.unconditional(plan) if body.unconditional else None
         return {
             "choices": [self._row(ids, values, alone) for ids in plan.choices],
             "meta_info": {
@@ -67,6 +66,21 @@ class Scores:
                 "computed_tokens": run.computed_tokens,
             },
         }
+
+    def _check_choices(self, choices: list[str | list[int]]) -> int:
+        """Return the characters of all texts. Raises BadRequest for what others would wait for."""
+        if not 1 <= len(choices) <= MAX_CHOICES:
+            raise BadRequest(f"there must be 1 to {MAX_CHOICES} choices", param="choices")
+        chars = sum(len(choice) for choice in choices if isinstance(choice, str))
+        most = max(MAX_CHARS, 16 * self._service.context_tokens)
+        if chars > most and not self._service.trusted:
+            raise BadRequest(
+                f"choices may have {most} characters in all, got {chars}", param="choices"
+            )
+        for choice in choices:
+            if not isinstance(choice, str) and choice:
+                self._service.check_token_ids(choice, param="choices")
+        return chars
 
     async def _prompt(self, body: ScoreBody) -> PromptIds:
         given = [body.text is not None, body.input_ids is not None, body.prompt_parts is not None]

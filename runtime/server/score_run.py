@@ -14,6 +14,7 @@ from runtime.server.score_plan import ScorePlan
 from runtime.server.spelling import LEAST_LOGPROB
 from runtime.tokenizer.call import GenerateCall
 from runtime.tokenizer.manager import TokenizerManager
+from runtime.tokenizer.stream import Bundle
 
 # Ids sent to the scheduler at a time: every choice brings the whole prompt along.
 WAVE_TOKENS = 4 << 20
@@ -28,8 +29,11 @@ class ScoreRun:
     computed_tokens  of prompt and choices (of choices by themselves as well), computed for this
     """
 
-    def __init__(self, manager: TokenizerManager, *, namespace: str, priority: int) -> None:
+    def __init__(
+        self, manager: TokenizerManager, bundle: Bundle, *, namespace: str, priority: int
+    ) -> None:
         self._manager = manager
+        self._bundle = bundle
         self._namespace = namespace
         self._priority = priority
         self.cached_tokens = 0
@@ -83,7 +87,8 @@ class ScoreRun:
         )
 
     async def _answers(self, calls: list[GenerateCall]) -> list[Answer]:
-        answers = [answers[0] for answers in await gather(self._manager, calls)]
+        found = await gather(self._manager, calls, bundle=self._bundle)
+        answers = [choices[0] for choices in found]
         for answer in answers:
             if answer.finish is not None and answer.finish.type == "abort":
                 raise Aborted(answer.finish.message or "the request was aborted")

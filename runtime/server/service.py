@@ -175,7 +175,9 @@ class Service:
             return await self.manager.abort(None, all=True)
         if not rid:
             raise BadRequest("give rid, or abort_all: true", param="rid")
-        return sum([await self.manager.abort(label) for label in self.batches.members(rid)])
+        # All hear of it before any ends, and gives its place to the next.
+        members = self.batches.members(rid)
+        return sum(await asyncio.gather(*(self.manager.abort(label) for label in members)))
 
 
 def served_name(config: ServerConfig) -> str:

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
-_INCOMPLETE = "\ufffd"
 # A character has at most 4 bytes, so that at most 3 tokens can be the beginning of one.
 _MOST_INCOMPLETE = 3
 _MOST_HELD = 16
@@ -85,9 +84,9 @@ class Detokenizer:
         return text
 
     def _settle(self, backend: Tokenizer) -> str:
-        """Give out a run of invalid bytes, all but the tokens that may yet become a character.
+        """Give out a run of tokens that end amid a character, all but the last of them.
 
-        Without this a model that repeats one invalid byte would cost quadratic time.
+        Without this a model that repeats one such token would cost quadratic time.
         """
         whole = backend.decode(self._held, skip_special_tokens=False)
         for kept in range(1, _MOST_INCOMPLETE + 1):
@@ -95,8 +94,9 @@ class Detokenizer:
             text = backend.decode(head, skip_special_tokens=False)
             rest = backend.decode(tail, skip_special_tokens=False)
             # Cutting through a character, or through the beginning of one, would show as one
-            # U+FFFD more: equal texts mean that the cut lies between characters.
-            if rest.startswith(_INCOMPLETE) and text + rest == whole:
+            # U+FFFD more: equal texts mean that the cut lies between characters. A tail without
+            # text would show nothing.
+            if rest and text + rest == whole:
                 self._restart(backend, tail)
                 return text
         return ""

@@ -9,7 +9,8 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -17,16 +18,7 @@ from msgspec.structs import replace
 
 from runtime.config import ServerConfig
 from runtime.device_sizes import device_sizes
-from runtime.errors import (
-    Aborted,
-    BadRequest,
-    GrammarError,
-    PromptTooLong,
-    QueueFull,
-    RequestError,
-    RequestFailed,
-    Unavailable,
-)
+from runtime.errors import Aborted, BadRequest, QueueFull, RequestError, RequestFailed, Unavailable
 from runtime.ipc import ManagerSocket
 from runtime.messages import (
     Abort,
@@ -50,7 +42,7 @@ from runtime.tokenizer.choice import Choice, Finish, slices
 from runtime.tokenizer.measuring import decode_seconds, hear_end, hear_news, hear_tokens
 from runtime.tokenizer.observer import NoObserver, Observer
 from runtime.tokenizer.questions import Questions
-from runtime.tokenizer.stream import Group, ResponseStream
+from runtime.tokenizer.stream import Bundle, Group, ResponseStream, refusal_of
 from runtime.tokenizer.threads import TokeniserThreads
 from runtime.tokenizer.tokenizer import TextTokenizer
 
@@ -106,9 +98,9 @@ class TokenizerManager:
         self._running: dict[int, tuple[Group, Choice]] = {}
         self._groups: set[Group] = set()
         self._labels: dict[str, Group] = {}
+        self._bundles: set[Bundle] = set()
         self._arriving = 0
         self._idle = asyncio.Event()
-        self._idle.set()
         self._questions = Questions(socket, self._ids)
 
     # --- what the server calls
@@ -123,10 +115,26 @@ class TokenizerManager:
         """Requests that may be in flight at once: running and waiting for a row."""
         return self.config.max_queued_requests + self.rows
 
-    def generate(self, call: GenerateCall) -> ResponseStream:
+    def generate(self, call: GenerateCall, bundle: Bundle | None = None) -> ResponseStream:
         """Return the stream of a call; nothing is sent before it is started or read."""
-        group = Group(call.rid, started_s=self.clock(), measured=call.measured)
+        now_s = self.clock()
+        group = Group(call.rid, started_s=now_s, measured=call.measured, bundle=bundle)
         return ResponseStream(self, call, group)
+
+    @contextmanager
+    def under_way(self, labels: Iterable[str | None] = ()) -> Iterator[Bundle]:
+        """Yield the bundle of a request of several calls: a drain lets all of them finish.
+
+        labels  of those that can be aborted by name before they are sent
+        """
+        bundle = Bundle(labels)
+        if not self.draining:
+            self._bundles.add(bundle)
+        try:
+            yield bundle
+        finally:
+            self._bundles.discard(bundle)
+            self._check_idle()
 
     async def abort(self, rid: str | None = None, *, all: bool = False) -> int:
         """End the call that carries exactly this label, or every call; return how many.
@@ -135,6 +143,7 @@ class TokenizerManager:
         """
         named = [self._labels[rid]] if rid is not None and rid in self._labels else []
         groups = [g for g in (list(self._groups) if all else named) if not g.ended]
+        unsent = sum(b.abort_all() if all else b.abort(rid) for b in self._bundles)
         for group in groups:
             if not group.choices:
                 group.error = Aborted("aborted on request")
@@ -150,7 +159,7 @@ class TokenizerManager:
                     self._end(group, choice)
                 else:
                     await asyncio.sleep(_LAST_WORDS_S / 100)
-        return len(groups)
+        return len(groups) + unsent
 
     async def flush_cache(self) -> Flushed:
         """Empty the prefix cache; the answer says whether it was. Raises Unavailable."""
@@ -211,10 +220,12 @@ class TokenizerManager:
         Who still reads gets the news there are, then Unavailable: it did not ask for that end.
         """
         self.draining = True
+        self._check_idle()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
         except TimeoutError:
+            self._bundles.clear()
             self._socket.send(Abort(list(self._running)))
             return self._fail_all(Unavailable(_SHUTS_DOWN), "abort")
         return 0
@@ -244,7 +255,7 @@ class TokenizerManager:
             self._reserve(group, call.sampling.n)
             try:
                 prompt = await self._packed(call)
-                self._refuse_if_closed()
+                self._refuse_if_closed(group)
                 if group.error is not None or group.left:
                     raise group.error or Aborted("closed before it was sent")
                 took_s = self.clock() - group.started_s
@@ -282,7 +293,9 @@ class TokenizerManager:
         self._check_idle()
 
     def _reserve(self, group: Group, count: int) -> None:
-        self._refuse_if_closed()
+        self._refuse_if_closed(group)
+        if group.bundle is not None:
+            group.bundle.sending(group.label)
         if count > self.room:
             raise BadRequest(
                 f"n must be at most {self.room} on this server, got {count}", param="n"
@@ -295,7 +308,6 @@ class TokenizerManager:
             self._labels[group.label] = group
         self._groups.add(group)
         self._arriving += count
-        self._idle.clear()
 
     def _send(self, call: GenerateCall, group: Group, prompt: bytes) -> None:
         seed = next(self._seeds)
@@ -305,10 +317,10 @@ class TokenizerManager:
             self._running[request.request_id] = (group, choice)
             self._socket.send(request)
 
-    def _refuse_if_closed(self) -> None:
+    def _refuse_if_closed(self, group: Group) -> None:
         if self.dead is not None:
             raise self._engine_gone()
-        if self.draining:
+        if self.draining and group.bundle not in self._bundles:
             raise Unavailable(_SHUTS_DOWN)
 
     def _engine_gone(self) -> Unavailable:
@@ -356,15 +368,7 @@ class TokenizerManager:
         group, choice = self._running.pop(message.request_id, (None, None))
         if group is None or choice is None:
             return
-        match message.reason:
-            case "too_long":
-                group.error = PromptTooLong(message.message)
-            case "queue_full":
-                group.error = QueueFull(message.message)
-            case "bad_request":
-                group.error = BadRequest(message.message)
-            case "grammar":
-                group.error = GrammarError(message.message)
+        group.error = refusal_of(message)
         self._observer_of(group).refused(type(group.error).__name__)
         self._check_idle()
         group.notify()
@@ -378,7 +382,9 @@ class TokenizerManager:
         group.notify(choice)
 
     def _check_idle(self) -> None:
-        if self.in_flight == 0:
+        if self.in_flight or self._bundles:
+            self._idle.clear()
+        else:
             self._idle.set()
 
     # --- measuring
@@ -389,11 +395,5 @@ class TokenizerManager:
     def _observe_end(
         self, group: Group, choice: Choice, reason: str, *, decode_s: float | None = None
     ) -> None:
-        hear_end(
-            self._observer_of(group),
-            choice,
-            reason,
-            decode_s=decode_s,
-            started_s=group.started_s,
-            now_s=self.clock(),
-        )
+        observer, now_s, started_s = self._observer_of(group), self.clock(), group.started_s
+        hear_end(observer, choice, reason, decode_s=decode_s, started_s=started_s, now_s=now_s)

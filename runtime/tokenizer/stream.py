@@ -6,12 +6,56 @@ needed when a client goes away.
 """
 
 import asyncio
+from collections import Counter
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Protocol
 
-from runtime.errors import RequestError
+from runtime.errors import (
+    Aborted,
+    BadRequest,
+    GrammarError,
+    PromptTooLong,
+    QueueFull,
+    RequestError,
+)
+from runtime.messages import Refused
 from runtime.tokenizer.call import GenerateCall
 from runtime.tokenizer.choice import Choice, Delta
+
+
+class Bundle:
+    """The calls of one request, of which some are sent after others; those can be aborted, too.
+
+    labels  of the calls, as far as they are known beforehand
+    """
+
+    def __init__(self, labels: Iterable[str | None] = ()) -> None:
+        self._unsent = Counter(labels)
+        self._dropped: set[str | None] = set()
+        self._ended = False
+
+    def abort(self, label: str | None) -> int:
+        """Let the calls of this label never be sent; return how many there are. None: none."""
+        count = self._unsent.pop(label, 0) if label is not None else 0
+        if count:
+            self._dropped.add(label)
+        return count
+
+    def abort_all(self) -> int:
+        """Let nothing more be sent; return how many calls that were, as far as they are known."""
+        count, self._ended = self._unsent.total(), True
+        self._unsent.clear()
+        return count
+
+    def sending(self, label: str | None) -> None:
+        """Take note of a call that is sent. Raises Aborted where it may not be."""
+        if self._ended or label in self._dropped:
+            raise Aborted("aborted on request")
+        if self._unsent[label] > 1:
+            self._unsent[label] -= 1
+        else:
+            del self._unsent[label]
 
 
 class Group:
@@ -23,11 +67,20 @@ class Group:
     left       the reader is gone, or everything has ended
     started_s  clock reading when the call came in
     measured   whether the observer hears of it
+    bundle     what the call is one of
     """
 
-    def __init__(self, label: str | None, *, started_s: float, measured: bool = True) -> None:
+    def __init__(
+        self,
+        label: str | None,
+        *,
+        started_s: float,
+        measured: bool = True,
+        bundle: Bundle | None = None,
+    ) -> None:
         self.label = label
         self.measured = measured
+        self.bundle = bundle
         self.started_s = started_s
         self.choices: list[Choice] = []
         self.error: RequestError | None = None
@@ -68,6 +121,19 @@ class Group:
                 await self._waiter
             finally:
                 self._waiter = None
+
+
+def refusal_of(message: Refused) -> RequestError:
+    """Return what to raise for a request that the scheduler did not take."""
+    match message.reason:
+        case "too_long":
+            return PromptTooLong(message.message)
+        case "queue_full":
+            return QueueFull(message.message)
+        case "bad_request":
+            return BadRequest(message.message)
+        case "grammar":
+            return GrammarError(message.message)
 
 
 class Owner(Protocol):

@@ -43,10 +43,13 @@ def checkpoint(tmp_path: Path) -> Path:
 class Server:
     """A server process, its log, and its scheduler's process id."""
 
-    def __init__(self, checkpoint: Path, stand_in: str, *flags: str, port: int) -> None:
+    def __init__(
+        self, checkpoint: Path, stand_in: str, *flags: str, port: int, first: str = ""
+    ) -> None:
         program = f"""
 import sys
 from runtime.launch import serve
+{first}
 sys.exit(serve(sys.argv[1:], scheduler_main="tests.runtime.stand_ins:{stand_in}"))
 """
         argv = ["--model-path", str(checkpoint), "--port", str(port), *flags]
@@ -106,10 +109,13 @@ sys.exit(serve(sys.argv[1:], scheduler_main="tests.runtime.stand_ins:{stand_in}"
 
 
 @contextlib.contextmanager
-def server(checkpoint: Path, stand_in: str, *flags: str) -> Iterator[Server]:
-    """Start a server, and make sure that nothing of it stays."""
+def server(checkpoint: Path, stand_in: str, *flags: str, first: str = "") -> Iterator[Server]:
+    """Start a server, and make sure that nothing of it stays.
+
+    first  code that its process runs before
+    """
     with reserved_port() as port:
-        started = Server(checkpoint, stand_in, *flags, port=port)
+        started = Server(checkpoint, stand_in, *flags, port=port, first=first)
         try:
             yield started
         finally:
@@ -229,6 +235,44 @@ def test_a_second_interrupt_quits_at_once(checkpoint: Path) -> None:
             up.process.send_signal(signal.SIGINT)
             assert up.exit_code() == 130
 
+        assert not alive(scheduler)
+
+
+ENDLESS_TEXTS = """
+import time
+from runtime.tokenizer.tokenizer import TextTokenizer
+
+def encode(*arguments, **options):
+    print("tokenising", file=sys.stderr, flush=True)
+    time.sleep(3600)
+
+TextTokenizer.encode = encode
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["draining", "saying goodbye"])
+def test_a_second_interrupt_waits_for_no_text_that_is_tokenised(
+    checkpoint: Path, when: str
+) -> None:
+    with server(checkpoint, "steady", first=ENDLESS_TEXTS) as up, contextlib.ExitStack() as stack:
+        scheduler = up.wait_ready()
+
+        def ask() -> None:
+            with contextlib.suppress(httpx.HTTPError):
+                up.client.post("/tokenize", json={"prompt": "a"})
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        stack.callback(asking.join)
+        up.wait_log("tokenising")
+        if when == "draining":
+            stack.enter_context(up.left_waiting())
+        up.process.send_signal(signal.SIGINT)
+        up.wait_log("stopping: ")
+        up.process.send_signal(signal.SIGINT)
+
+        assert up.exit_code() == 130
         assert not alive(scheduler)
 
 

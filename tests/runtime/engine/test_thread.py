@@ -108,6 +108,31 @@ def test_a_shutdown_ends_what_runs_and_refuses_what_comes(engine: Engine) -> Non
         asyncio.run(engine.async_generate(input_ids=[10]))
 
 
+def test_a_drain_waits_for_who_reads_slowly(engine: Engine) -> None:
+    stream = engine.generate(input_ids=[10], sampling_params=COUNT, stream=True)
+    first = next(stream)
+    with ThreadPoolExecutor() as pool:
+        shutting = pool.submit(engine.shutdown, drain_s=DEADLINE_S)
+        with pytest.raises(TimeoutError):
+            shutting.result(0.5)
+
+        assert [first, *stream][-1]["output_ids"] == [11, 12, 13]
+        shutting.result(DEADLINE_S / 2)
+
+
+@pytest.mark.parametrize("how", ["left", "forgotten"])
+def test_a_drain_does_not_wait_for_a_stream_that_is(engine: Engine, how: str) -> None:
+    stream = engine.generate(input_ids=[10], sampling_params=COUNT, stream=True)
+    next(stream)
+    if how == "left":
+        stream.close()
+    began_s = time.monotonic()
+
+    engine.shutdown(drain_s=DEADLINE_S if how == "left" else 0.1)
+
+    assert time.monotonic() - began_s < DEADLINE_S / 2
+
+
 def test_what_a_shutdown_cuts_off_is_told_in_any_loop(engine: Engine) -> None:
     """The stand-in never answers a flush."""
 

@@ -1,5 +1,6 @@
 """Tests of runtime.server.chat_schema: what a body means for V4's encoder, and what is refused."""
 
+from functools import reduce
 from random import Random
 from typing import Any
 
@@ -7,7 +8,7 @@ import msgspec
 import pytest
 
 from runtime.errors import BadRequest
-from runtime.server.chat_schema import ChatBody
+from runtime.server.chat_schema import ChatBody, conversation_chars
 from tests.runtime.chat.conversations import Json, conversation, encoder
 from tests.runtime.server.engine import Server, served
 
@@ -15,6 +16,8 @@ CHAT = "/v1/chat/completions"
 HI: Json = {"role": "user", "content": "hi"}
 TOOL: Json = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 CALL: Json = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+DEEP: Json = reduce(lambda inner, _: {"a": inner}, range(5000), Json())
+DEEP_CALL: Json = {"id": "1", "function": {"name": "f", "arguments": DEEP}}
 
 
 def body(**fields: Any) -> ChatBody:
@@ -115,6 +118,44 @@ def test_what_v4_cannot_say_is_refused(param: str, fields: Json) -> None:
         body(**fields).conversation()
 
     assert refused.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("tools", {"tools": [{"function": {"name": "f", "parameters": DEEP}}]}),
+        ("messages", {"messages": [{"role": "assistant", "tool_calls": [DEEP_CALL]}]}),
+    ],
+)
+def test_what_is_nested_too_deeply_is_refused(param: str, fields: Json) -> None:
+    asked = msgspec.convert({"messages": [HI], **fields}, ChatBody)
+
+    with pytest.raises(BadRequest, match="nested too deeply") as refused:
+        asked.conversation()
+
+    assert refused.value.param == param
+
+
+def test_all_that_becomes_the_prompt_counts_as_its_text() -> None:
+    page = "x" * 1000
+    call = {**CALL, "function": {"name": "f", "arguments": page}}
+    said: list[Json] = [
+        {"messages": [{"role": "user", "content": page}]},
+        {"messages": [HI, {"role": "assistant", "content": None, "reasoning": page}]},
+        {"messages": [HI, {"role": "assistant", "tool_calls": [call]}]},
+        {"tools": [{"function": {"name": "f", "description": page}}]},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"a": page}}}},
+    ]
+    for fields in said:
+        assert 1000 <= conversation_chars(body(**fields).conversation()) < 1200
+
+
+def test_a_schema_nested_too_deeply_has_no_length() -> None:
+    form = {"type": "json_schema", "json_schema": {"schema": DEEP}}
+    asked = msgspec.convert({"messages": [HI], "response_format": form}, ChatBody)
+
+    with pytest.raises(BadRequest, match="response_format: nested too deeply"):
+        conversation_chars(asked.conversation())
 
 
 def test_an_answer_that_is_continued_calls_no_tools() -> None:

@@ -1,11 +1,13 @@
 """Chats of a V4 tokenizer through the routes: reasoning, tools, usage, streams."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from runtime.messages import unpack_ids
+from runtime.tokenizer.threads import LONG_CHARS
 from tests.runtime.chat.conversations import encoder
 from tests.runtime.server.engine import Server, served
 
@@ -89,6 +91,26 @@ async def test_without_tools_a_call_is_content(server: Server, fields: dict[str,
 
     assert choice["message"]["content"] == CALLS.removeprefix("why</think>")
     assert choice["finish_reason"] == "stop"
+
+
+@served(v4=True)
+async def test_long_tools_keep_no_short_text_waiting(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    in_thread = server.manager.in_thread
+
+    async def look(work: Callable[[], Any], *, chars: int = 0) -> Any:
+        asked.append(chars)
+        return await in_thread(work, chars=chars)
+
+    monkeypatch.setattr(server.manager, "in_thread", look)
+    function = {"name": "f", "description": "x" * LONG_CHARS}
+
+    await server.post(PATH, {**HI, "tools": [{"type": "function", "function": function}]})
+    await server.post(PATH, {**HI, **TOOLS})
+
+    assert [chars >= LONG_CHARS for chars in asked[:2]] == [True, False]
 
 
 @pytest.mark.parametrize("step", [1, 3, 1000])

@@ -1,9 +1,11 @@
 """Tests of runtime.server.completions: shapes and streams of `/v1/completions`."""
 
+import threading
 from typing import Any
 
 import pytest
 
+from runtime.tokenizer.tokenizer import TextTokenizer
 from tests.runtime.server.engine import (
     ASSISTANT,
     CONTEXT_TOKENS,
@@ -104,6 +106,44 @@ async def test_echo_puts_the_prompt_first_with_its_log_probabilities(server: Ser
         assert told["text_offset"] == [0, 1, 2, 2, 3]
         assert told["top_logprobs"][0] is None
         assert told["top_logprobs"][3] == {"h": -0.5}
+
+
+@pytest.mark.parametrize("prompt", [[300] * 401, [[65], [300] * 401]])
+@served()
+async def test_a_list_that_no_context_holds_is_refused_unseen(server: Server, prompt: Any) -> None:
+    error = (await server.post(PATH, {"prompt": prompt, "echo": True})).json()["error"]
+
+    assert (error["param"], error["code"]) == ("prompt", "context_length_exceeded")
+    assert "the prompt has 401 tokens" in error["message"]
+
+
+@pytest.mark.parametrize("item", ["x", [300] * 401])
+@served()
+async def test_too_many_prompts_are_refused_unseen(server: Server, item: Any) -> None:
+    error = (await server.post(PATH, {"prompt": [item] * 257 + [1]})).json()["error"]
+
+    assert error["message"] == "a request has at most 256 prompts, got 258"
+
+
+@served()
+async def test_a_long_echo_is_decoded_in_a_thread(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    decode = TextTokenizer.decode
+
+    def noted(tokenizer: TextTokenizer, ids: list[int], **how: bool) -> str:
+        threads.append(threading.current_thread().name)
+        return decode(tokenizer, ids, **how)
+
+    monkeypatch.setattr(TextTokenizer, "decode", noted)
+    body = {"prompt": [text_ids("a"), text_ids("b")], "echo": True}
+
+    reply = (await server.post(PATH, body)).json()
+
+    assert [choice["text"] for choice in reply["choices"]] == ["ahello", "bhello"]
+    assert len(threads) == 2
+    assert all(name.startswith("tokenise") for name in threads)
 
 
 @served()

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from runtime.errors import BadRequest
-from runtime.server.fields import as_body
+from runtime.server.fields import as_body, refusing_depth
 from runtime.server.native_schema import GenerateBody
 
 
@@ -60,6 +61,17 @@ def test_endless_nesting_is_told() -> None:
 
     with pytest.raises(BadRequest, match="nested"):
         as_body({"input_ids": loop}, GenerateBody)
+
+
+def test_a_value_too_deep_to_be_walked_is_told_with_its_name() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+
+    with pytest.raises(BadRequest, match="tools: nested") as told, refusing_depth("tools"):
+        msgspec.json.encode(deep)
+
+    assert told.value.param == "tools"
 
 
 def test_an_unknown_name_is_an_error_with_the_nearest_known() -> None:

@@ -1,6 +1,7 @@
 """What bodies ask the output to be, as the scheduler gets it; and what is refused at once."""
 
 import json
+from functools import reduce
 from importlib.machinery import ModuleSpec
 from typing import Any
 
@@ -23,6 +24,7 @@ FORMAT: dict[str, Any] = {"type": "json_schema", "json_schema": {"name": "n", "s
 TAG: dict[str, Any] = {"type": "structural_tag", "format": {"type": "any_text"}}
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
 OTHER: dict[str, Any] = {"type": "function", "function": {"name": "g"}}
+DEEP: dict[str, Any] = reduce(lambda inner, _: {"not": inner}, range(5000), dict[str, Any]())
 
 ASKED: dict[str, tuple[dict[str, Any], Grammar]] = {
     "schema": ({"json_schema": SCHEMA}, Grammar("json_schema", TEXT)),
@@ -67,6 +69,30 @@ def test_text_and_nothing_ask_for_no_grammar() -> None:
 def test_what_is_no_one_grammar_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(BadRequest):
         asked_grammar(**fields)
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("json_schema", {"json_schema": DEEP}),
+        ("structural_tag", {"structural_tag": DEEP}),
+        ("response_format", {"response_format": {**TAG, "x": DEEP}}),
+        (
+            "response_format",
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": DEEP}}},
+        ),
+    ],
+)
+def test_what_is_nested_too_deeply_is_refused(param: str, fields: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest, match="nested too deeply") as refused:
+        asked_grammar(**fields)
+    assert refused.value.param == param
+
+
+def test_a_tool_nested_too_deeply_cannot_be_forced() -> None:
+    with pytest.raises(BadRequest, match="nested too deeply") as refused:
+        forced_call({"f": {"properties": {"a": DEEP}}}, dsml_id=7, parallel=True)
+    assert refused.value.param == "tools"
 
 
 def test_without_xgrammar_the_refusal_says_what_to_install(

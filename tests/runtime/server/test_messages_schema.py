@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from runtime.errors import BadRequest
+from runtime.server.body import decode
 from runtime.server.chat_schema import ChatBody
 from runtime.server.messages_schema import CountBody, MessagesBody
 
@@ -31,6 +32,16 @@ def test_sampling_is_passed_on_under_its_names() -> None:
 
     assert {name: getattr(body, name) for name in asked} == asked
     assert (body.max_tokens, body.stop) == (2000, ["x", "y"])
+
+
+@pytest.mark.parametrize("key", [-1, (1 << 61) - 1, 1 << 70])
+def test_a_number_that_is_no_token_id_is_no_key(key: int) -> None:
+    body = msgspec.json.encode({**HI, "logit_bias": {str(key): 1}})
+
+    with pytest.raises(BadRequest, match="logit_bias") as refused:
+        decode(body, MessagesBody)
+
+    assert refused.value.param == "logit_bias"
 
 
 @pytest.mark.parametrize(

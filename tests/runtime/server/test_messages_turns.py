@@ -1,6 +1,7 @@
 """Tests of runtime.server.messages_turns: prompts are those of DeepSeek's own conversion."""
 
 import json
+from collections.abc import Iterable
 from functools import cache
 from random import Random
 from typing import Any
@@ -10,7 +11,9 @@ import msgspec
 import pytest
 
 from runtime.errors import BadRequest
+from runtime.server.messages_blocks import Block, Message, ToolResultBlock, ToolUseBlock
 from runtime.server.messages_schema import CountBody
+from runtime.server.messages_turns import chat_messages
 from tests.runtime.chat import conversations
 from tests.runtime.chat.conversations import encoder, tokenizer
 
@@ -224,3 +227,51 @@ def test_results_must_follow_their_calls(messages: list[Json], told: str) -> Non
     with pytest.raises(BadRequest, match=told) as refused:
         ours({"messages": [user("go"), *messages], "tools": TOOLS})
     assert refused.value.param == "messages"
+
+
+def called(calls: Iterable[str], results: Iterable[str]) -> list[Message]:
+    uses: list[Block] = [ToolUseBlock(name, "f", {}) for name in calls]
+    answers: list[Block] = [ToolResultBlock(name) for name in results]
+    return [Message("user", "go"), Message("assistant", uses), Message("user", answers)]
+
+
+@pytest.mark.parametrize(
+    ("calls", "results", "told"),
+    [
+        (["", "1"], ["1", ""], None),
+        (["1", "1"], ["1", "1"], None),
+        (["1", "1"], ["1"], "the tool_use '1' has no tool_result"),
+        (["1", "2", "3"], ["1", "3"], "the tool_use '2' has no tool_result"),
+        ([""], [], "the tool_use '' has no tool_result"),
+        (["1"], ["1", "1"], "the tool_result of '1' belongs to no tool_use"),
+    ],
+)
+def test_each_call_has_a_result_of_its_own(
+    calls: list[str], results: list[str], told: str | None
+) -> None:
+    if told is None:
+        assert len(chat_messages(None, called(calls, results))) == 2 + len(results)
+        return
+    with pytest.raises(BadRequest, match=told):
+        chat_messages(None, called(calls, results))
+
+
+class _Compared(str):
+    """A text that counts how often such texts are compared."""
+
+    compared = 0
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        _Compared.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_a_result_finds_its_call_without_looking_at_the_others() -> None:
+    names = [str(k) for k in range(300)]
+    _Compared.compared = 0
+
+    chat_messages(None, called(map(_Compared, names), map(_Compared, reversed(names))))
+
+    assert _Compared.compared < 10 * len(names)

@@ -50,6 +50,55 @@ async def test_a_bad_request_is_refused_before_anything_runs(server: Server, nam
     assert (await server.post("/generate", {"text": "x"})).status_code == 200
 
 
+@pytest.mark.parametrize("ids", [[1 << 70] * 401, [[65], [1 << 70] * 401]])
+@served()
+async def test_a_list_that_no_context_holds_is_refused_unseen(server: Server, ids: Any) -> None:
+    reply = await server.post("/generate", {"input_ids": ids})
+
+    assert reply.status_code == 400
+    assert "the prompt has 401 tokens" in reply.json()["error"]["message"]
+
+
+def _told(tokens: int | None, top: int, **more: Any) -> dict[str, Any]:
+    params = {} if tokens is None else {"max_new_tokens": tokens}
+    asked = {"return_logprob": True, "top_logprobs_num": top, "sampling_params": params}
+    return {"text": "a", **asked, **more}
+
+
+@pytest.mark.parametrize(
+    ("fits", "exceeds"),
+    [
+        (_told(99, 9), _told(100, 10)),
+        (_told(None, 6), _told(None, 7)),
+        (_told(99, 0, token_ids_logprob=[1] * 9), _told(99, 0, token_ids_logprob=[1] * 10)),
+        (_told(49, 9, text=["a", "b"]), _told(51, 9, text=["a", "b"])),
+        (_told(49, 9, stream=True), _told(51, 9, stream=True)),
+        (_told(350, 0, text=["a"] * 9), _told(350, 2)),
+    ],
+)
+@served()
+async def test_what_is_told_of_the_output_is_bounded(
+    server: Server, monkeypatch: pytest.MonkeyPatch, fits: Any, exceeds: Any
+) -> None:
+    monkeypatch.setattr("runtime.server.native_plan.MAX_OUTPUT_LOGPROBS", 1000)
+    monkeypatch.setattr("runtime.server.native_plan.MAX_STREAMED_OUTPUT_LOGPROBS", 500)
+
+    refused = await server.post("/generate", exceeds)
+
+    assert refused.status_code == 400
+    assert "a smaller max_new_tokens" in refused.json()["error"]["message"]
+    assert not server.engine.requests
+    assert (await server.post("/generate", fits)).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@served(v4=True)
+async def test_everyday_log_probabilities_are_told(server: Server, stream: bool) -> None:
+    reply = await server.post("/generate", _told(7000, 20, stream=stream))
+
+    assert reply.status_code == 200
+
+
 @served()
 async def test_each_prompt_gets_its_own_values(server: Server) -> None:
     body = {

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from runtime.errors import BadRequest
+from runtime.server.body import decode
 from runtime.server.native_schema import GenerateBody, SamplingParams
 
 UNSUPPORTED_PARAMS = ("stop_regex", "custom_params")
@@ -39,6 +40,14 @@ def test_every_field_reaches_the_spec() -> None:
     assert (spec.stop, spec.stop_token_ids, spec.ignore_eos) == (("x",), (4,), True)
     assert (spec.skip_special_tokens, spec.no_stop_trim) == (False, True)
     assert not spec.spaces_between_special_tokens
+
+
+@pytest.mark.parametrize("key", [-1, (1 << 61) - 1, 1 << 70])
+def test_a_number_that_is_no_token_id_is_no_key(key: int) -> None:
+    body = b'{"text": "x", "sampling_params": {"logit_bias": {"%d": 1}}}' % key
+
+    with pytest.raises(BadRequest, match="logit_bias"):
+        decode(body, GenerateBody)
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED_PARAMS)

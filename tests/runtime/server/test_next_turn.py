@@ -1,6 +1,7 @@
 """Tests of runtime.server.next_turn: what is prefilled after an answer, and when not."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -54,6 +55,28 @@ async def test_the_next_prompts_beginning_is_prefilled(server: Server, stream: b
     assert (warm.sampling.max_new_tokens, warm.priority) == (0, LEAST_PRIORITY)
     assert warm.namespace == first.namespace
     assert (first.background, warm.background) == (False, True)
+
+
+@served(v4=True)
+async def test_a_long_next_turn_keeps_no_short_text_waiting(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    in_thread = server.manager.in_thread
+
+    async def look(work: Callable[[], Any], *, chars: int = 0) -> Any:
+        asked.append(chars)
+        return await in_thread(work, chars=chars)
+
+    monkeypatch.setattr(server.manager, "in_thread", look)
+    server.engine.reply = f"why</think>{LONG}"
+
+    await server.post(PATH, HI)
+    await settled(server)
+
+    told, ahead = asked[0], next(chars for chars in asked[1:] if chars)
+    assert told < 10
+    assert len(LONG) < ahead < len(LONG) + 100
 
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -4,6 +4,10 @@ from typing import Any
 
 import pytest
 
+from runtime.errors import BadRequest
+from runtime.server.body import decode
+from runtime.server.chat_schema import ChatBody
+from runtime.server.openai_schema import CommonBody, CompletionBody
 from tests.runtime.server.engine import Server, served
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -98,6 +102,15 @@ async def test_a_refused_length_is_named_as_it_was_sent(
     error = (await server.post(path, {"messages": HI, "prompt": "x", **fields})).json()["error"]
 
     assert (error["param"], error["message"]) == (param, message)
+
+
+@pytest.mark.parametrize("shape", [ChatBody, CompletionBody])
+@pytest.mark.parametrize("key", [-1, (1 << 61) - 1, 1 << 70])
+def test_a_number_that_is_no_token_id_is_no_key(shape: type[CommonBody], key: int) -> None:
+    with pytest.raises(BadRequest, match="logit_bias") as refused:
+        decode(b'{"messages": [], "logit_bias": {"%d": 1}}' % key, shape)
+
+    assert refused.value.param == "logit_bias"
 
 
 @served()

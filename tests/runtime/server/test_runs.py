@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from runtime.errors import BadRequest, PromptTooLong, RequestFailed
+from runtime.errors import BadRequest, PromptTooLong, RequestFailed, Unavailable
 from runtime.sampling import SamplingSpec
 from runtime.server.runs import Answer, Batches, gather, labels, merge
+from runtime.server.service import Service
 from runtime.tokenizer.call import GenerateCall
 from runtime.tokenizer.choice import Delta, Finish
 from tests.runtime.server.engine import CONTEXT_TOKENS, Server, served
@@ -89,6 +90,88 @@ async def test_one_failing_call_breaks_a_merged_stream(server: Server) -> None:
 
     await asyncio.sleep(0)
     assert server.manager.in_flight == 0
+
+
+async def finishes(server: Server, how: str, calls: list[GenerateCall]) -> list[str]:
+    """Return how each of `calls` ends, of which one at a time is sent."""
+    if how == "gather":
+        answers = [each[0] for each in await gather(server.manager, calls, at_once=1)]
+    else:
+        answers = [Answer() for _ in calls]
+        async for number, delta in merge(server.manager, calls, at_once=1):
+            answers[number].add(delta)
+    return [answer.finish.type for answer in answers if answer.finish is not None]
+
+
+async def begun(server: Server, how: str, calls: list[GenerateCall]) -> "asyncio.Task[list[str]]":
+    """Return what `finishes` when it waits for its first call."""
+    server.engine.hold.clear()
+    work = asyncio.ensure_future(finishes(server, how, calls))
+    while not server.engine.requests:
+        await asyncio.sleep(0)
+    return work
+
+
+@pytest.mark.parametrize("how", ["gather", "merge"])
+@served()
+async def test_a_batch_that_runs_is_sent_whole_while_the_server_drains(
+    server: Server, how: str
+) -> None:
+    work = await begun(server, how, [call("a"), call("b"), call("c")])
+    draining = asyncio.ensure_future(server.manager.drain(60.0))
+    await asyncio.sleep(0)
+    with pytest.raises(Unavailable):
+        await gather(server.manager, [call("a"), call("b")])
+    server.engine.hold.set()
+
+    assert await work == ["length"] * 3
+    assert await draining == 0
+
+
+@pytest.mark.parametrize("how", ["gather", "merge"])
+@served()
+async def test_nothing_more_of_a_batch_is_sent_once_a_drain_is_over(
+    server: Server, how: str
+) -> None:
+    work = await begun(server, how, [call("a"), call("b")])
+
+    assert await server.manager.drain(0.01) == 1
+
+    with pytest.raises(Unavailable):
+        await work
+    assert len(server.engine.requests) == 1
+
+
+@pytest.mark.parametrize("how", ["gather", "merge"])
+@pytest.mark.parametrize("rid", ["r", None])
+@served()
+async def test_an_abort_reaches_the_calls_of_a_batch_that_are_not_sent_yet(
+    server: Server, how: str, rid: str | None
+) -> None:
+    names = labels(rid, 4)
+    calls = [GenerateCall(SamplingSpec(), text="a", rid=name) for name in names]
+    service: Service = server.app.state.service
+    with service.batches.named(rid, calls):
+        work = await begun(server, how, calls)
+
+        assert await service.abort(rid, all=rid is None) == 4
+
+        assert await work == ["abort"] * 4
+    assert len(server.engine.requests) == 1
+
+
+@pytest.mark.parametrize("how", ["gather", "merge"])
+@served()
+async def test_one_call_of_a_batch_can_be_aborted_before_it_is_sent(
+    server: Server, how: str
+) -> None:
+    calls = [GenerateCall(SamplingSpec(max_new_tokens=3), text="a", rid=r) for r in "xyz"]
+    work = await begun(server, how, calls)
+
+    assert await server.manager.abort("y") == 1
+    server.engine.hold.set()
+
+    assert await work == ["length", "abort", "length"]
 
 
 def test_a_failed_delta_raises() -> None:

@@ -1,12 +1,15 @@
 """Tests of runtime.server.score: `/score` over a scripted engine."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from runtime.messages import Generate, unpack_ids
 from runtime.server.score import MAX_CHOICES
+from runtime.server.tokenize import MAX_CHARS
+from runtime.tokenizer.threads import LONG_CHARS
 from tests.runtime.server.engine import BOS, CONTEXT_TOKENS, USER, Server, served, text_ids
 
 Monkey = pytest.MonkeyPatch
@@ -96,6 +99,7 @@ async def test_a_salt_keeps_scores_apart(server: Server) -> None:
     [
         ({"text": "a", "choices": []}, "1 to"),
         ({"text": "a", "choices": ["x"] * (MAX_CHOICES + 1)}, "1 to"),
+        ({"text": "a", "choices": ["x" * MAX_CHARS, "x"]}, "choices may have"),
         ({"text": "a", "choices": ["x", ""]}, "choices[1] is empty"),
         ({"text": "a", "choices": [[]]}, "choices[0] is empty"),
         ({"text": "a", "choices": [[-1]]}, "must lie in"),
@@ -117,6 +121,23 @@ async def test_what_cannot_be_scored_is_refused(
     assert reply.status_code == 400
     assert message in reply.json()["error"]["message"]
     assert server.manager.in_flight == 0
+
+
+@served()
+async def test_long_choices_keep_no_short_text_waiting(server: Server, monkeypatch: Monkey) -> None:
+    asked: list[int] = []
+    in_thread = server.manager.in_thread
+
+    async def look(work: Callable[[], Any], *, chars: int = 0) -> Any:
+        asked.append(chars)
+        return await in_thread(work, chars=chars)
+
+    monkeypatch.setattr(server.manager, "in_thread", look)
+    half = "x" * (LONG_CHARS // 2)
+
+    await server.post("/score", {"text": "a", "choices": [half, half, [7]]})
+
+    assert asked[:2] == [1, LONG_CHARS]
 
 
 @served()
@@ -154,3 +175,17 @@ async def test_an_aborted_score_says_so(server: Server) -> None:
     assert reply.status_code == 499
     assert reply.json() == {"error": {"message": "aborted on request"}}
     assert server.manager.in_flight == 0
+
+
+@served()
+async def test_a_score_finishes_while_the_server_drains(server: Server) -> None:
+    server.engine.hold.clear()
+    work = asyncio.ensure_future(score(server, text="a", choices=["no", "yes"]))
+    while not server.engine.requests:
+        await asyncio.sleep(0)
+    draining = asyncio.ensure_future(server.manager.drain(60.0))
+    await asyncio.sleep(0)
+    server.engine.hold.set()
+
+    assert len((await work)["choices"]) == 2
+    assert await draining == 0

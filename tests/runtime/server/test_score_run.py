@@ -7,6 +7,7 @@ from runtime.errors import RequestFailed
 from runtime.messages import Generate, TokenLogprobs
 from runtime.server.score_plan import ScorePlan
 from runtime.server.score_run import ScoreRun
+from runtime.tokenizer.stream import Bundle
 from tests.runtime.server import engine
 from tests.runtime.server.engine import Server, served
 
@@ -19,7 +20,7 @@ def plan(*choices: tuple[int, ...]) -> ScorePlan:
 
 
 def run(server: Server) -> ScoreRun:
-    return ScoreRun(server.manager, namespace="n", priority=2)
+    return ScoreRun(server.manager, Bundle(), namespace="n", priority=2)
 
 
 @served()

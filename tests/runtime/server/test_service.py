@@ -1,11 +1,14 @@
 """Tests of runtime.server.service."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from runtime.config import ServerConfig
-from runtime.server.service import served_name
+from runtime.sampling import SamplingSpec
+from runtime.server.service import Service, served_name
+from runtime.tokenizer.call import GenerateCall
 from tests.runtime.server.engine import Server, served
 
 CONFIG = ServerConfig(model_path="/models/tiny-v4/", served_model_name="umbra/tiny")
@@ -66,6 +69,29 @@ async def test_the_state_is_the_last_heartbeat_where_nobody_answers(server: Serv
 
     assert fresh.counters["evicted_pages"] == 2
     assert await service.state() is fresh
+
+
+@served(CONFIG)
+async def test_an_abort_asks_every_member_of_a_batch_before_it_waits_for_one(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str | None] = []
+    all_asked = asyncio.Event()
+
+    async def abort(rid: str | None) -> int:
+        asked.append(rid)
+        if len(asked) == 3:
+            all_asked.set()
+        await all_asked.wait()
+        return 1
+
+    monkeypatch.setattr(server.manager, "abort", abort)
+    service: Service = server.app.state.service
+    calls = [GenerateCall(SamplingSpec(), text="x", rid=rid) for rid in ("r_0", "r_1")]
+
+    with service.batches.named("r", calls):
+        assert await service.abort("r") == 3
+    assert asked == ["r_0", "r_1", "r"]
 
 
 def test_without_a_served_name_the_path_is_the_name() -> None:

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
 
 from runtime.tokenizer.detokenizer import Detokenizer
 from tests.runtime.tokenizer.samples import (
@@ -21,6 +22,22 @@ TRICKY = [0xE4, 0xBD, 0xA0, 0xF0, 0x9F, 0x98, 0x80, 0xFF, 0xC3, 0xA9, 0xED, 0xEF
 tokens = st.one_of(
     st.sampled_from(TRICKY), st.sampled_from(TRICKY), st.integers(0, 310), st.just(EOS)
 )
+
+
+# Tokens of several bytes that begin or end amid a character, beside whole ones.
+MIXED = [
+    *(b" \xf0\x9f", b"\x98\x80", b"\x80b", b"a\xf0", b"\x9f\x98", b"\x80\xf0", b"\xe4"),
+    *(b"\xbd\xa0", b"\xef\xbf", b"\xbd", b"\xef\xbf\xbd", b"\xff", b"x", b"\xa9\xc3"),
+]
+
+
+def mixed_tokenizer() -> Tokenizer:
+    """Return a tokenizer whose ids mean `MIXED`."""
+    spelled = ["".join(BYTES.id_to_token(byte) or "" for byte in piece) for piece in MIXED]
+    vocab = {spelling: token_id for token_id, spelling in enumerate(spelled)}
+    tokenizer = Tokenizer(models.WordLevel(vocab, "x"))
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
 def pushed(ids: list[int], cuts: list[int], hidden: frozenset[int]) -> list[str]:
@@ -66,6 +83,22 @@ def test_a_mark_stands_where_its_token_stood(ids: list[int], cuts: list[int]) ->
     assert "".join(pieces) == "\ud800".join(whole)
 
 
+few_mixed = st.lists(st.integers(0, len(MIXED) - 1), min_size=1, max_size=3).flatmap(
+    lambda few: st.lists(st.sampled_from(few), min_size=16, max_size=60)
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(few_mixed)
+def test_tokens_that_break_characters_give_the_whole_text(ids: list[int]) -> None:
+    backend = mixed_tokenizer()
+    detokenizer = Detokenizer(backend, NOTHING)
+
+    text = "".join(detokenizer.push([token_id]) for token_id in ids) + detokenizer.finish()
+
+    assert text == backend.decode(ids, skip_special_tokens=False)
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.text(max_size=30))
 def test_valid_text_never_shows_a_replacement_character(text: str) -> None:
@@ -99,6 +132,27 @@ def test_an_endless_run_of_invalid_bytes_is_given_out_as_it_comes() -> None:
 
     assert given_out > 950
     assert given_out + len(detokenizer.finish()) == 1000
+
+
+def test_an_endless_run_of_text_with_half_a_character_is_given_out_as_it_comes() -> None:
+    detokenizer = Detokenizer(mixed_tokenizer(), NOTHING)
+
+    given_out = sum(len(detokenizer.push([MIXED.index(b" \xf0\x9f")])) for _ in range(1000))
+
+    assert given_out > 1900
+    assert given_out + len(detokenizer.finish()) == 2000
+
+
+def test_a_character_with_a_token_of_no_text_in_it_is_not_cut_through() -> None:
+    vocab = {BYTES.id_to_token(byte) or "": byte for byte in range(256)} | {"": 300}
+    backend = Tokenizer(models.WordLevel(vocab, "x"))
+    backend.decoder = decoders.ByteLevel()
+    ids = [0xFF] * 13 + [0xF0, 0x9F, 300, 0x98, 0x80]
+    detokenizer = Detokenizer(backend, NOTHING)
+
+    text = "".join(detokenizer.push([i]) for i in ids) + detokenizer.finish()
+
+    assert text == backend.decode(ids)
 
 
 def test_a_run_that_ends_as_a_character_is_not_cut_through() -> None:

@@ -212,6 +212,37 @@ def test_draining_lets_running_requests_finish() -> None:
     run(test)
 
 
+def test_draining_waits_for_a_bundle_between_two_of_its_calls() -> None:
+    async def test() -> None:
+        async with running() as (manager, _):
+            with manager.under_way() as bundle:
+                draining = asyncio.create_task(manager.drain(60.0))
+                await asyncio.sleep(0.01)
+                assert not draining.done()
+
+                deltas = [d async for d in manager.generate(call("text"), bundle)]
+                assert deltas[-1].finish == Finish("length")
+            with manager.under_way() as late, pytest.raises(Unavailable):
+                await manager.generate(call([1]), late).start()
+
+            assert await draining == 0
+
+    run(test)
+
+
+def test_nothing_more_of_a_bundle_is_sent_once_a_drain_is_over() -> None:
+    async def test() -> None:
+        async with running() as (manager, fake):
+            with manager.under_way() as bundle:
+                assert await manager.drain(0.01) == 0
+
+                with pytest.raises(Unavailable):
+                    await manager.generate(call([1]), bundle).start()
+            assert not fake.of(Generate)
+
+    run(test)
+
+
 def test_a_closed_manager_refuses_what_wants_its_threads() -> None:
     async def test() -> None:
         async with running(silent) as (manager, _):

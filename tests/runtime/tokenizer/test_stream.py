@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from runtime.errors import RequestFailed, Unavailable
-from runtime.messages import Output
+from runtime.errors import Aborted, GrammarError, QueueFull, RequestFailed, Unavailable
+from runtime.messages import Output, Refused
 from runtime.sampling import SamplingSpec
 from runtime.tokenizer.call import GenerateCall
 from runtime.tokenizer.choice import Choice, ChoiceText
 from runtime.tokenizer.detokenizer import Detokenizer
-from runtime.tokenizer.stream import Group, ResponseStream
+from runtime.tokenizer.stream import Bundle, Group, ResponseStream, refusal_of
 
 CALL = GenerateCall(SamplingSpec(n=2), input_ids=[1])
 
@@ -221,3 +221,34 @@ def test_a_stream_that_outlives_its_loop_is_dropped_quietly() -> None:
     run(test)
     held.clear()
     gc.collect()
+
+
+def test_what_is_not_sent_yet_of_a_bundle_can_be_aborted_by_name() -> None:
+    bundle = Bundle(["a", "b", "c", None])
+    bundle.sending("a")
+
+    assert [bundle.abort(name) for name in ("a", "b", "b", "other", None)] == [0, 1, 0, 0, 0]
+    with pytest.raises(Aborted):
+        bundle.sending("b")
+    bundle.sending("c")
+    bundle.sending(None)
+
+
+def test_nothing_more_is_sent_of_a_bundle_that_was_aborted() -> None:
+    bundle = Bundle([None, None, "a"])
+    bundle.sending(None)
+
+    assert [bundle.abort_all(), bundle.abort_all()] == [2, 0]
+    for name in (None, "a", "never announced"):
+        with pytest.raises(Aborted):
+            bundle.sending(name)
+
+
+def test_a_refusal_says_what_the_scheduler_said() -> None:
+    full, grammar = (
+        refusal_of(Refused(1, "queue_full", "f")),
+        refusal_of(Refused(1, "grammar", "g")),
+    )
+
+    assert (type(full), str(full)) == (QueueFull, "f")
+    assert (type(grammar), str(grammar)) == (GrammarError, "g")
