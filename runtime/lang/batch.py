@@ -78,11 +78,15 @@ class Batch:
     def _start(self, index: int) -> None:
         call, sampling = self._calls[index]
         state = start(call, self._backend, sampling, streams=False)
-        self._states[index] = state
+        with self._lock:
+            self._states[index] = state
+            closed = self._closed
+        if closed:  # meanwhile, and nobody has ended this one
+            state.cancel()
         executor, over, ended = state.executor, self._over[index], state.ended
         assert ended is not None
 
-        def settle(_: "Future[Any]") -> None:
+        def settle() -> None:
             executor.settled().add_done_callback(finish)
 
         def finish(_: "Future[None]") -> None:
@@ -92,7 +96,8 @@ class Batch:
             over.set_result(None)
             self._start_next()
 
-        ended.add_done_callback(settle)
+        # Not from here: programs that end at once would stand in each other's calls.
+        ended.add_done_callback(lambda _: LOOP.call(settle))
 
     def _close(self) -> None:
         with self._lock:

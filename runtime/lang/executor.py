@@ -48,6 +48,36 @@ class Snapshot:
     pieces: list[tuple[str | None, str]] = field(default_factory=list[tuple[str | None, str]])
 
 
+class _Member:
+    """An executor's place in its family: what ends one ends all below it.
+
+    It outlives its executor while any below it lives. References go up; those down are weak, so
+    that what is dropped leaves no trace.
+
+    error  what ended this one and all below it, if anything did
+    """
+
+    __slots__ = ("__weakref__", "below", "error", "executor", "parent")
+
+    def __init__(self, executor: "Executor") -> None:
+        self.executor = weakref.ref(executor)
+        self.parent: _Member | None = None
+        self.below: set[weakref.ref[_Member]] = set()
+        self.error: BaseException | None = None
+
+    def stand_below(self, parent: "_Member") -> None:
+        """Join the family of `parent`."""
+        self.parent = parent
+        parent.below.add(weakref.ref(self, parent.below.discard))
+
+    def living_parent(self) -> "_Member | None":
+        """Return the next one above whose executor lives."""
+        parent = self.parent
+        while parent is not None and parent.executor() is None:
+            parent = parent.parent
+        return parent
+
+
 class Executor:
     """The worker of one state.
 
@@ -69,7 +99,9 @@ class Executor:
         self.failure: BaseException | None = None
         self.body: Future[Any] | None = None
         self.stop_body: Callable[[], Any] | None = None
-        self._children: list[weakref.ref[Executor]] = []
+        self._member = _Member(self)
+        # A program that another's body runs: where all it said is there, that stays readable.
+        self._is_nested = False
         self._transcript = Transcript()
         self._scopes: dict[str, list[int]] = {}
         # Reentrant: the garbage collector may end a state while this thread holds it.
@@ -110,8 +142,15 @@ class Executor:
         return self.variables[name]
 
     def settled(self) -> "Future[None]":
-        """Return the promise that everything said so far is walked."""
-        return self._append(self._nothing)
+        """Return the promise that everything said so far is walked; kept already if it is."""
+        with self._lock:
+            spared = self._is_nested or self._member.error is None
+            is_walked = self._is_idle and self.failure is None and spared
+        if not is_walked:
+            return self._append(self._nothing)
+        kept: Future[None] = Future()
+        kept.set_result(None)
+        return kept
 
     def messages(self) -> list[dict[str, str]]:
         """Return the closed turns. Everything must be settled."""
@@ -124,16 +163,25 @@ class Executor:
 
         keep  what must live until they have
         """
+        # A long line of forks, of which the latest alone lives, is short here.
+        if (above := self._member.living_parent()) is not self._member.parent:
+            self._member.parent = None
+            if above is not None:
+                self._join(above)
         ready: Future[Snapshot] = self._append(lambda: self._snapshot(commit=count > 1))
         children: list[Executor] = []
         for _ in range(count):
             child = Executor(self.backend, self.sampling, streams=self.streams)
             child.variables = dict(self.variables)
             child._append(lambda child=child: child._adopt(ready, keep))
+            child._join(self._member)
             children.append(child)
-        with self._lock:
-            self._children += [weakref.ref(child) for child in children]
         return children
+
+    def take_in(self, program: "Executor") -> None:
+        """Let a program that the body here runs end with this one, or at once if it has ended."""
+        program._is_nested = True
+        program._join(self._member)
 
     def gather(self, children: "Sequence[Executor]", keep: object) -> None:
         """Define each variable that `children` have beyond this state's, as a list over them.
@@ -147,16 +195,18 @@ class Executor:
             self._define(name, lambda sources=sources: _all(sources, keep))
 
     def cancel(self, error: BaseException | None = None) -> None:
-        """End what is under way here and in forks, and whatever would follow.
+        """End what is under way, here, in forks and in programs the body runs, and what follows.
 
         What was not there yet raises Aborted when it is read, or the error that ended the body.
         """
-        family = [self]
+        family = [self._member]
         for member in family:  # which grows: forks may stand in a longer line than calls can
-            with member._lock:
-                family += [child for ref in member._children if (child := ref()) is not None]
+            # First the error, then a look below: who joins does it the other way round.
+            member.error = member.error or error or _cancelled()
+            family += [below for ref in list(member.below) if (below := ref()) is not None]
         for member in reversed(family):
-            LOOP.call(member._cancel, error)
+            if (executor := member.executor()) is not None:
+                LOOP.call(executor._cancel, member.error)
 
     def abandon(self) -> None:
         """End what is under way, since nobody can read it any more.
@@ -168,7 +218,16 @@ class Executor:
         else:
             LOOP.call(self._cancel)
 
+    def _join(self, parent: _Member) -> None:
+        self._member.stand_below(parent)
+        if parent.error is not None:
+            self.cancel(parent.error)
+
     # --- the queue
+
+    @property
+    def _is_idle(self) -> bool:
+        return not self._awake and not self._steps
 
     def _define(self, name: str | None, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         promise = self._append(work)
@@ -181,9 +240,11 @@ class Executor:
     ) -> "Future[Any]":
         promise: Future[Any] = Future()
         with self._lock:
-            failure = self.failure
+            failure = self.failure or self._member.error
             if failure is None:
                 self._steps.append(_Step(work, promise))
+            elif self._is_idle:
+                self.failure = failure
         if failure is not None:
             promise.set_exception(failure)
         elif wake:
@@ -236,7 +297,7 @@ class Executor:
         if self._walk is not None and not self._walk.done():
             self._why = self._why or error
             self._walk.cancel()
-        elif self.failure is None:
+        elif self.failure is None and not (self._is_nested and self._is_idle):
             self._fail(error or _cancelled())
 
     # --- the steps

@@ -5,6 +5,7 @@ A server and an engine in this process are asked alike, and answer alike.
 
 from typing import Any
 
+from runtime.errors import Aborted
 from runtime.lang.backend import Generation
 from runtime.lang.choices import ChoiceScore
 from runtime.lang.prompt import Prompt, Written
@@ -37,9 +38,12 @@ def generate_fields(prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
 
 
 def generation(reply: dict[str, Any]) -> Generation:
-    """Return what a reply of `/generate` says was written."""
+    """Return what a reply of `/generate` says was written. Raises Aborted where it was cut off."""
     meta, ids = reply["meta_info"], reply["output_ids"]
-    matched = (meta.get("finish_reason") or {}).get("matched")
+    finish: dict[str, Any] = meta.get("finish_reason") or {}
+    if finish.get("type") == "abort":
+        raise Aborted(finish.get("message") or "the request was aborted")
+    matched = finish.get("matched")
     if isinstance(matched, str):  # the ids say the stop string as well, the text does not
         return Generation(reply["text"], None, meta)
     if ids and matched == ids[-1]:

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from runtime.errors import BadRequest, RequestFailed
+from runtime.errors import Aborted, BadRequest, RequestFailed
 from runtime.lang.backend import Generation, Piece
 from runtime.lang.choices import ChoiceScore
 from runtime.lang.connection import Connection, HttpBackend
@@ -76,7 +76,7 @@ class OpenAI(HttpBackend):
                     logprobs.append(choice.get("logprobs") or {})
                     yield Piece(new)
         meta = {"finish_reason": finish, "usage": usage, "logprobs": _joined(logprobs)}
-        yield Piece("", Generation(text, None, meta))
+        yield Piece("", _finished(text, meta))
 
     async def score(
         self, prompt: Prompt, choices: tuple[str, ...], *, unconditional: bool
@@ -142,7 +142,14 @@ def _generation(choice: dict[str, Any], reply: dict[str, Any]) -> Generation:
         "usage": reply.get("usage"),
         "logprobs": choice.get("logprobs"),
     }
-    return Generation(_text(choice, "message"), None, meta)
+    return _finished(_text(choice, "message"), meta)
+
+
+def _finished(text: str, meta: dict[str, Any]) -> Generation:
+    """Return a generation. Raises Aborted where the server cut it off: OpenAI's never does."""
+    if meta["finish_reason"] == "abort":
+        raise Aborted("the request was aborted")
+    return Generation(text, None, meta)
 
 
 def _joined(chunks: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -16,14 +16,17 @@ Result = TypeVar("Result")
 
 
 async def patiently(ask: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-    """Return what `ask` returns; ask again while it raises QueueFull, which comes out at last."""
+    """Return what `ask` returns; ask again while it raises QueueFull, which comes out at last.
+
+    It comes out at once where the time that it tells to wait is longer than patience lasts.
+    """
     loop = asyncio.get_running_loop()
     deadline, pause_s = loop.time() + PATIENCE_S, FIRST_PAUSE_S
     while True:
         try:
             return await ask()
         except QueueFull as full:
-            if loop.time() > deadline:
+            if loop.time() + full.retry_after_s > deadline:
                 raise
             # Nobody asks sooner than told; together they do not ask at the same time.
             await asyncio.sleep(full.retry_after_s + random.uniform(0, pause_s))

@@ -1,9 +1,12 @@
 """One run of one program: its body, in whichever way it is written, and its state."""
 
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from runtime.errors import Aborted
@@ -34,20 +37,62 @@ class Call:
         return self.function(state, *self.arguments, **self.keywords)
 
 
+@dataclass(slots=True)
+class _Body:
+    """A body that runs.
+
+    executor  what it says is walked there; None once it is over
+    """
+
+    executor: Executor | None
+
+
+_body: ContextVar[_Body | None] = ContextVar("umbra_body", default=None)
+
+
+@contextmanager
+def _inside(executor: Executor) -> Iterator[None]:
+    """Let programs that are run inside the block belong to the body it runs."""
+    body = _Body(executor)
+    token = _body.set(body)
+    try:
+        yield
+    finally:
+        # Tasks that were begun inside may live on, and are on their own.
+        body.executor = None
+        with suppress(ValueError):  # a coroutine nobody awaits any more is closed anywhere
+            _body.reset(token)
+
+
+def enroll(executor: Executor) -> None:
+    """Let a new program end with the body that runs here, if one does."""
+    body = _body.get()
+    if body is not None and body.executor is not None:
+        body.executor.take_in(executor)
+
+
+def _enrolled(backend: Backend, sampling: Sampling, *, streams: bool = False) -> Executor:
+    executor = Executor(backend, sampling, streams=streams)
+    enroll(executor)
+    return executor
+
+
 def run_here(call: Call, backend: Backend, sampling: Sampling) -> State:
     """Run a body to its end in the calling thread; an async one in the event loop.
 
     Raises what the body raises; what it had under way is ended then.
     """
     ended: Future[Any] = Future()
-    state = State(Executor(backend, sampling), ended=None)
+    state = State(_enrolled(backend, sampling), ended=None)
     try:
         if call.is_async:
             state = start(call, backend, sampling, streams=False)
             assert state.ended is not None
             wait(state.ended)
             return state
-        ended.set_result(call(state))
+        with _inside(state.executor):
+            returned = call(state)
+        ended.set_result(returned)
     except BaseException:
         state.cancel()
         raise
@@ -57,7 +102,7 @@ def run_here(call: Call, backend: Backend, sampling: Sampling) -> State:
 
 def start(call: Call, backend: Backend, sampling: Sampling, *, streams: bool) -> State:
     """Start a body in the background and return its state, which ends it when it goes away."""
-    executor = Executor(backend, sampling, streams=streams)
+    executor = _enrolled(backend, sampling, streams=streams)
     ended: Future[Any] = Future()
     ended.add_done_callback(lambda _: executor.log.wake())
     executor.body = ended
@@ -75,11 +120,13 @@ async def run_async(call: Call, backend: Backend, sampling: Sampling) -> State:
     An async body runs in the caller's loop. Raises what the body raises; being cancelled ends
     what it has under way.
     """
-    state = State(Executor(backend, sampling), ended=None)
+    state = State(_enrolled(backend, sampling), ended=None)
     try:
         if call.is_async:
             ended: Future[Any] = Future()
-            ended.set_result(await call(AsyncState(state.executor, owns=False)))
+            with _inside(state.executor):
+                returned = await call(AsyncState(state.executor, owns=False))
+            ended.set_result(returned)
             state.ended = ended
         else:
             state = start(call, backend, sampling, streams=False)
@@ -101,8 +148,9 @@ async def _over(promise: "Future[None]") -> None:
 
 def _start_async(call: Call, executor: Executor, ended: "Future[Any]") -> None:
     async def body() -> Any:
-        work: Coroutine[Any, Any, Any] = call(AsyncState(executor, owns=False))
-        return await work
+        with _inside(executor):
+            work: Coroutine[Any, Any, Any] = call(AsyncState(executor, owns=False))
+            return await work
 
     def hear(done: "Future[Any]") -> None:
         error = Aborted("the program was cancelled") if done.cancelled() else done.exception()
@@ -117,13 +165,14 @@ def _start_async(call: Call, executor: Executor, ended: "Future[Any]") -> None:
     running.add_done_callback(hear)
 
 
-def finish(call: Call, state: State, ended: "Future[Any]") -> None:
-    """Run a plain body to its end and keep the promise of it.
+def finish(call: Call, state: State, ended: "Future[Any]") -> Callable[[], None]:
+    """Run a plain body to its end; return what keeps the promise of it.
 
     Whatever the body raises, even SystemExit, belongs to who reads its state: nothing else ends.
     """
     try:
-        ended.set_result(call(state))
+        with _inside(state.executor):
+            return partial(ended.set_result, call(state))
     except BaseException as error:
         state.executor.cancel(error)
-        ended.set_exception(error)
+        return partial(ended.set_exception, error)

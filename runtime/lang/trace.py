@@ -15,7 +15,7 @@ from runtime.lang.backend import Backend
 from runtime.lang.executor import Executor
 from runtime.lang.ir import Begin, End, Expr, Mark, Text, leaves
 from runtime.lang.prompt import Prompt, Transcript
-from runtime.lang.running import Call, finish
+from runtime.lang.running import Call, enroll, finish
 from runtime.lang.sampling import Sampling
 from runtime.lang.state import AsyncState, State
 
@@ -84,6 +84,12 @@ class _Recorder(Executor):
     def read(self, name: str) -> Any:
         raise _Stop
 
+    def settled(self) -> Any:
+        raise _Stop
+
+    def take_in(self, program: Executor) -> Any:
+        raise _Stop
+
     def _append(self, work: Callable[[], Coroutine[Any, Any, Any]], *, wake: bool = True) -> Any:
         raise _Stop
 
@@ -100,10 +106,11 @@ def common_prefix(calls: Sequence[Call], backend: Backend) -> Prompt | None:
         return None
     mark = f"\0{uuid.uuid4().hex}\0"
     recorder = _Recorder(backend, mark)
+    enroll(recorder)
     call = _generalised(calls, mark)
     body = Call(_first_step, (call,)) if call.is_async else call
     ended: Future[Any] = Future()
-    finish(body, State(recorder, owns=False), ended)
+    finish(body, State(recorder, owns=False), ended)()
     # The function was not made for placeholders, and says so in whatever way it pleases.
     error = ended.exception()
     if error is not None and not isinstance(error, Exception | _Stop):

@@ -3,12 +3,15 @@
 import hashlib
 import threading
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 
 from runtime.errors import Aborted
 from runtime.lang.bodies import MAX_THREADS
+from runtime.lang.loop import LOOP
 from runtime.lang.program import function
+from runtime.lang.running import Call, start
 from runtime.lang.state import State
 from runtime.lang.words import gen, select
 from tests.runtime.lang.fake import FakeBackend
@@ -163,3 +166,59 @@ def test_a_cancelled_program_of_a_batch_says_so() -> None:
     [state] = stop.run_batch([{}], backend=FakeBackend())
 
     assert isinstance(state.error(), Aborted)
+
+
+def test_closing_the_iterator_ends_a_program_that_is_just_being_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend, starting, closed = FakeBackend(), threading.Event(), threading.Event()
+    backend.hold()
+    ended: list[Any] = []
+
+    def slow(call: Call, *arguments: Any, **keywords: Any) -> State:
+        state = start(call, *arguments, **keywords)
+        if ended:
+            starting.set()
+            closed.wait(WAIT_S)
+        ended.append(state.ended)
+        return state
+
+    @function
+    def ask(s: State, k: int) -> None:
+        if k:
+            s += gen("x")
+            s.sync()
+
+    monkeypatch.setattr("runtime.lang.batch.start", slow)
+    entries = [{"k": k} for k in range(2)]
+    states = ask.run_batch(entries, generator_style=True, num_threads=1, backend=backend)
+    assert isinstance(states, Generator)
+    next(states)
+    assert starting.wait(WAIT_S)
+    states.close()
+    closed.set()
+    # What follows in the event loop follows the start.
+    LOOP.submit(backend.flush_cache()).result(WAIT_S)
+
+    with pytest.raises(Aborted):
+        ended[1].result(5)
+
+
+def test_many_programs_that_end_at_once_stand_beside_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start_and_end(*arguments: Any, **keywords: Any) -> State:
+        state = start(*arguments, **keywords)
+        assert state.ended is not None
+        state.ended.result(WAIT_S)
+        return state
+
+    @function
+    def nothing(s: State, k: int) -> int:
+        return k
+
+    monkeypatch.setattr("runtime.lang.batch.start", start_and_end)
+    entries = [{"k": k} for k in range(1200)]
+    states = nothing.run_batch(entries, num_threads=1, backend=FakeBackend())
+
+    assert [state.ret_value for state in states] == list(range(1200))

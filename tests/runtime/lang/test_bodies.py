@@ -2,9 +2,11 @@
 
 import contextvars
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 
 import pytest
+from greenlet import getcurrent, greenlet
 
 from runtime.lang.bodies import BodyThreads, wait
 from runtime.lang.loop import LOOP
@@ -88,3 +90,62 @@ def test_nobody_blocks_in_the_event_loop() -> None:
 
     with pytest.raises(RuntimeError, match="must await"):
         LOOP.submit(read()).result(60)
+
+
+def test_bodies_that_block_on_others_do_not_do_so_for_ever() -> None:
+    threads = BodyThreads(max_threads=2, patience_s=0.01)
+
+    def outer(result: "Future[int]") -> None:
+        inner: Future[int] = Future()
+        threads.start(lambda: inner.set_result(1))
+        result.set_result(inner.result(60))
+
+    def all_of(count: int) -> list[int]:
+        results: list[Future[int]] = [Future() for _ in range(count)]
+        for result in results:
+            threads.start(lambda result=result: outer(result))
+        return [result.result(60) for result in results]
+
+    assert all_of(6) == [1] * 6
+    before = threading.active_count()
+    for _ in range(20):
+        all_of(3)
+    assert threading.active_count() <= before + 2, "spare threads are used again"
+
+
+def test_a_thread_more_goes_on_with_what_waits_there() -> None:
+    threads = BodyThreads(max_threads=1, patience_s=0.01)
+    release, parked, go, done = threading.Event(), Future[None](), Future[int](), Future[int]()
+    blocked = threading.Event()
+
+    def block() -> None:
+        blocked.set()
+        release.wait(60)
+
+    def waits() -> None:
+        parked.set_result(None)
+        done.set_result(wait(go))
+
+    threads.start(block)
+    assert blocked.wait(60)
+    threads.start(waits)
+    parked.result(60)
+    go.set_result(3)
+
+    assert done.result(60) == 3
+    release.set()
+
+
+def test_what_a_body_returns_is_called_when_it_is_over() -> None:
+    threads, go, seen = BodyThreads(max_threads=1), Future[int](), Future[bool]()
+    bodies: list[greenlet] = []
+
+    def body() -> Callable[[], None]:
+        bodies.append(getcurrent())
+        wait(go)
+        return lambda: seen.set_result(bodies[0].dead)
+
+    threads.start(body)
+    go.set_result(1)
+
+    assert seen.result(60)

@@ -1,6 +1,8 @@
 """Tests of runtime.lang.executor: order, failure, forks, cancellation."""
 
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -8,6 +10,7 @@ from runtime.errors import Aborted, BadRequest
 from runtime.lang.choices import unconditional_likelihood_normalized
 from runtime.lang.executor import Executor
 from runtime.lang.ir import Begin, End, Gen, Mark, Select, Text
+from runtime.lang.loop import LOOP
 from runtime.lang.prompt import Written
 from runtime.lang.sampling import Sampling
 from tests.runtime.lang.fake import FakeBackend
@@ -213,3 +216,122 @@ def test_many_threads_may_say_things_at_once() -> None:
     executor.settled().result(WAIT_S)
 
     assert sorted(executor.log.text()) == ["."] * 400 + ["a"] * 400
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_cancelling_reaches_below_a_fork_that_is_gone(when: str) -> None:
+    backend = FakeBackend()
+    backend.hold()
+    parent = Executor(backend, Sampling())
+    [between] = parent.fork(1, None)
+    [low] = between.fork(1, None)
+    low.settled().result(WAIT_S)
+    gone = weakref.ref(between)
+    del between
+    until_gone(gone)
+    # A fork that is made afterwards belongs to whoever of those above lives.
+    [lowest] = low.fork(1, None) if when == "after" else [low]
+    lowest.say(Gen("x") + Gen("y"))
+    assert backend.asked.acquire(timeout=WAIT_S)
+
+    parent.cancel()
+
+    assert backend.ended.acquire(timeout=WAIT_S)
+    assert backend.cancelled == 1
+    with pytest.raises(Aborted):
+        lowest.read("y").result(WAIT_S)
+
+
+def test_forks_that_are_gone_leave_no_trace() -> None:
+    backend = FakeBackend()
+    parent = Executor(backend, Sampling())
+    last, side = parent, parent.fork(2, None)
+    for _ in range(20):
+        side = parent.fork(2, None)
+        settle(side)
+        [last] = last.fork(1, None)
+        settle([last])
+    gone = weakref.ref(side[0])
+    del side
+    until_gone(gone)
+
+    assert len(parent._member.below) <= 3
+    assert last._member.parent is not None
+    settle(last.fork(1, None))
+    assert last._member.parent is parent._member
+
+
+def test_a_fork_of_what_was_cancelled_is_cancelled() -> None:
+    backend = FakeBackend()
+    parent = Executor(backend, Sampling())
+    parent.settled().result(WAIT_S)
+    parent.cancel()
+    [fork] = parent.fork(1, None)
+    fork.say(Gen("x"))
+
+    with pytest.raises(Aborted):
+        fork.read("x").result(WAIT_S)
+    assert backend.prompts == []
+
+
+def test_what_is_walked_already_is_settled_at_once() -> None:
+    executor = Executor(FakeBackend(), Sampling())
+    executor.say("a" + Gen("x"))
+    executor.settled().result(WAIT_S)
+    executor.say(Text("b"))
+    pending = executor.settled()
+    pending.result(WAIT_S)
+    LOOP.submit(nothing()).result(WAIT_S)
+
+    assert executor.settled().done()
+    assert executor.log.text() == "a<1>b"
+    executor.cancel()
+    with pytest.raises(Aborted):
+        executor.settled().result(WAIT_S)
+
+
+def test_a_program_taken_in_ends_and_keeps_what_it_had() -> None:
+    backend = FakeBackend()
+    outer, over, running = (Executor(backend, Sampling()) for _ in range(3))
+    over.say("a" + Gen("x"))
+    over.settled().result(WAIT_S)
+    outer.take_in(over)
+    outer.take_in(running)
+    backend.hold()
+    running.say(Gen("y"))
+    for _ in range(2):
+        assert backend.asked.acquire(timeout=WAIT_S)
+
+    outer.cancel()
+
+    with pytest.raises(Aborted):
+        running.read("y").result(WAIT_S)
+    over.settled().result(WAIT_S)
+    assert over.log.text() == "a<1>"
+    over.say(Text("more"))
+    with pytest.raises(Aborted):
+        over.settled().result(WAIT_S)
+    late = Executor(backend, Sampling())
+    outer.take_in(late)
+    late.say(Gen("z"))
+    with pytest.raises(Aborted):
+        late.read("z").result(WAIT_S)
+
+
+def settle(executors: "list[Executor]") -> None:
+    for executor in executors:
+        executor.settled().result(WAIT_S)
+
+
+def until_gone(ref: "weakref.ref[Executor]") -> None:
+    """Wait for the loop to let go of an executor that nobody holds."""
+    for _ in range(10):
+        LOOP.submit(nothing()).result(WAIT_S)
+        gc.collect()
+        if ref() is None:
+            return
+    raise AssertionError("the executor is still there")
+
+
+async def nothing() -> None:
+    """Pass through the loop once."""

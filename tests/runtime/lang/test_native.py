@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from runtime.errors import Aborted
 from runtime.lang.native import choice_score, generate_fields, generation, prompt_fields
 from runtime.lang.prompt import Prompt, Turn, Written
 from runtime.lang.sampling import Sampling
@@ -53,3 +54,11 @@ def test_a_choices_row_is_read() -> None:
 
     assert choice_score("yes", row).mean == -1.0
     assert choice_score("yes", {**row, "unconditional_logprobs": [None]}).unconditional == (None,)
+
+
+@pytest.mark.parametrize("message", ["aborted on request", None])
+def test_a_generation_that_was_aborted_is_none(message: str | None) -> None:
+    meta = {"finish_reason": {"type": "abort", "message": message}}
+
+    with pytest.raises(Aborted, match=message or "aborted"):
+        generation({**REPLY, "meta_info": meta})

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from runtime.errors import BadRequest, RequestFailed
+from runtime.errors import Aborted, BadRequest, RequestFailed
 from runtime.lang.backend import Backend, Piece
 from runtime.lang.choices import ChoiceScore
 from runtime.lang.loop import LOOP
@@ -268,3 +268,16 @@ def test_a_prefix_is_not_computed_at_the_users_expense() -> None:
     assert recorded.sent == []
     assert LOOP.submit(recorded.backend.server_info()).result(WAIT_S) == {"id": "m"}
     assert recorded.sent == [("/v1/models/m", None)]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_generation_that_was_aborted_is_none(streams: bool) -> None:
+    choice = {"index": 0, "text": "Once", "finish_reason": "abort"}
+    event = "data: " + json.dumps({"choices": [choice]}) + "\n\ndata: [DONE]\n\n"
+    recorded = Recorded(event if streams else {"choices": [choice]})
+
+    async def read() -> list[Piece]:
+        return [piece async for piece in recorded.model.stream(PLAIN, Sampling())]
+
+    with pytest.raises(Aborted):
+        LOOP.submit(read()).result(WAIT_S) if streams else generate(recorded, PLAIN)

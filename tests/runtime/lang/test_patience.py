@@ -57,3 +57,11 @@ def test_other_refusals_come_out_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(BadRequest):
         ask(asked, monkeypatch)
     assert asked.slept == []
+
+
+def test_nobody_waits_longer_than_patience_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked(QueueFull("full", retry_after_s=86400))
+
+    with pytest.raises(QueueFull):
+        ask(asked, monkeypatch)
+    assert asked.slept == []

@@ -8,7 +8,7 @@ import pytest
 from runtime.lang.program import Program, function
 from runtime.lang.sampling import Sampling
 from runtime.lang.state import AsyncState, State
-from runtime.lang.words import gen
+from runtime.lang.words import assistant, gen, user
 from tests.runtime.lang.fake import FakeBackend
 
 
@@ -96,3 +96,26 @@ def test_async_programs_run_in_batches_too() -> None:
     states = twice.run_batch([{"word": "a"}, {"word": "bc"}], backend=FakeBackend())
 
     assert [state.ret_value for state in states] == ["<7>", "<8>"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_async_program_reads_all_of_one_that_it_awaited(is_async: bool) -> None:
+    def ask(s: State) -> None:
+        s += user("hi")
+        s += assistant(gen("x"))
+
+    async def ask_async(s: AsyncState) -> None:
+        ask(s)  # pyright: ignore[reportArgumentType]
+
+    inner = function(ask_async if is_async else ask)
+
+    @function
+    async def outer(s: AsyncState) -> list[Any]:
+        state = await inner.arun(backend=backend)
+        state.sync()
+        return [state.text(), state.messages(), state.error(), "".join(state.text_iter())]
+
+    backend = FakeBackend(lambda text: "yes")
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
+
+    assert outer.run(backend=backend).ret_value == ["hiyes", messages, None, "hiyes"]

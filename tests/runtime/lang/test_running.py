@@ -1,12 +1,15 @@
 """Tests of runtime.lang.running: where bodies run, and how they end."""
 
 import asyncio
+import contextvars
 import gc
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from runtime.errors import Aborted
+from runtime.errors import Aborted, BadRequest
 from runtime.lang.running import Call, run_async, run_here, start
 from runtime.lang.sampling import Sampling
 from runtime.lang.state import AsyncState, State
@@ -194,3 +197,89 @@ def test_an_exit_inside_a_body_ends_nothing_else() -> None:
         _ = start(Call(leave), FakeBackend(), NOTHING, streams=False).ret_value
     again = start(Call(ask), FakeBackend(), NOTHING, streams=False)
     assert again.ret_value == "<1>"
+
+
+def steps(s: State, inner: Call, backend: FakeBackend) -> None:
+    for _ in range(3):
+        s += run_here(inner, backend, NOTHING)["x"]
+
+
+def steps_at_once(s: State, inner: Call, backend: FakeBackend) -> None:
+    s["state"] = start(inner, backend, NOTHING, streams=True)
+    _ = s["state"]["x"]
+    steps(s, inner, backend)
+
+
+def steps_in_a_loop(s: State, inner: Call, backend: FakeBackend) -> None:
+    async def step() -> None:
+        await asyncio.gather(*(run_async(inner, backend, NOTHING) for _ in range(1)))
+
+    asyncio.run(step())
+    asyncio.run(step())
+
+
+async def steps_async(s: AsyncState, inner: Call, backend: FakeBackend) -> None:
+    work = asyncio.ensure_future(run_async(inner, backend, NOTHING))
+    await asyncio.shield(work)
+    await run_async(inner, backend, NOTHING)
+
+
+@pytest.mark.parametrize("inner", [ask, ask_async])
+@pytest.mark.parametrize("outer", [steps, steps_at_once, steps_in_a_loop, steps_async])
+def test_cancelling_a_program_ends_those_it_runs_and_starts_no_more(
+    outer: Callable[..., Any], inner: Callable[..., Any]
+) -> None:
+    backend = FakeBackend()
+    backend.hold()
+    state = start(Call(outer, (Call(inner), backend)), backend, NOTHING, streams=False)
+    ended = state.ended
+    assert ended is not None
+    assert backend.asked.acquire(timeout=WAIT_S)
+
+    state.cancel()
+
+    with pytest.raises(Aborted):
+        ended.result(WAIT_S)
+    assert backend.ended.acquire(timeout=WAIT_S)
+    assert (backend.cancelled, len(backend.prompts)) == (1, 1)
+
+
+def test_what_begins_after_a_body_belongs_to_nobody() -> None:
+    backend = FakeBackend()
+    held: list[contextvars.Context] = []
+
+    def outer(s: State) -> None:
+        held.append(contextvars.copy_context())
+
+    state = start(Call(outer), backend, NOTHING, streams=False)
+    assert state.ret_value is None
+    state.cancel()
+
+    later = held[0].run(run_here, Call(ask), backend, NOTHING)
+    assert later.ret_value == "<1>"
+
+
+def test_a_program_goes_on_with_others_after_a_failure_of_its_own() -> None:
+    backend = FakeBackend()
+
+    def outer(s: State) -> str:
+        backend.error = BadRequest("no")
+        s += gen("x")
+        assert isinstance(s.error(), BadRequest)
+        backend.error = None
+        return run_here(Call(ask), backend, NOTHING)["x"]
+
+    assert start(Call(outer), backend, NOTHING, streams=False).ret_value == "<1>"
+
+
+def test_what_a_failing_program_had_run_stays_readable() -> None:
+    backend, kept = FakeBackend(), list[State]()
+
+    def outer(s: State) -> None:
+        kept.append(run_here(Call(ask), backend, NOTHING))
+        kept[0].sync()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run_here(Call(outer), backend, NOTHING)
+    assert (kept[0].text(), kept[0].error()) == ("a<1>", None)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from runtime.lang.program import function
 from runtime.lang.prompt import Prompt, Turn
 from runtime.lang.running import Call
 from runtime.lang.state import AsyncState, State
@@ -108,3 +109,43 @@ def test_a_short_beginning_is_not_worth_it() -> None:
         s += "short " + q
 
     assert prefix_of(program, {"q": "a"}, {"q": "b"}) is None
+
+
+def test_a_program_inside_ends_the_common_part_and_does_not_run() -> None:
+    backend = FakeBackend()
+
+    @function
+    def inner(s: State, q: str) -> None:
+        s += LONG + q + gen("x")
+
+    @function
+    async def inner_async(s: AsyncState, q: str) -> None:
+        s += LONG + q + gen("x")
+
+    def runs(s: State, q: str) -> None:
+        s += LONG + inner.run(q, backend=backend)["x"]
+
+    def runs_async(s: State, q: str) -> None:
+        s += LONG + inner_async.run(q, backend=backend)["x"]
+
+    def runs_many(s: State, q: str) -> None:
+        s += LONG
+        inner.run_batch([(q,), (q,)], backend=backend)
+
+    def starts(s: State, q: str) -> None:
+        s += LONG
+        inner.stream(q, backend=backend)
+
+    async def awaits(s: AsyncState, q: str) -> None:
+        s += LONG
+        await inner.arun(q, backend=backend)
+
+    async def awaits_async(s: AsyncState, q: str) -> None:
+        s += LONG
+        await inner_async.arun(q, backend=backend)
+
+    for program in (runs_many, starts, awaits, awaits_async):
+        assert prefix_of(program, {"q": "a"}, {"q": "b"}) == Prompt(pieces=(LONG,))
+    for program in (runs, runs_async):
+        assert prefix_of(program, {"q": "a"}, {"q": "b"}) is None
+    assert backend.prompts == backend.cached == []
