@@ -13,7 +13,7 @@ from starlette.responses import Response
 from runtime.errors import BadRequest
 from runtime.messages import Logprobs
 from runtime.server.body import read_body
-from runtime.server.native_plan import NO_PROMPT_LOGPROBS, id_arrays, refuse_long
+from runtime.server.native_plan import NO_PROMPT_LOGPROBS, id_arrays
 from runtime.server.native_schema import check_priority
 from runtime.server.openai import (
     Envelope,
@@ -181,7 +181,7 @@ def _prompts(service: Service, body: CompletionBody) -> list[Prompt]:
     if isinstance(prompt, str):
         return [prompt]
     if prompt and isinstance(prompt[0], int):
-        refuse_long(prompt, most=service.context_tokens)
+        service.refuse_long(prompt)
     elif prompt:
         service.check_prompts(len(prompt))
     texts = [item for item in prompt if isinstance(item, str)]
@@ -190,4 +190,4 @@ def _prompts(service: Service, body: CompletionBody) -> list[Prompt]:
             raise BadRequest("prompt mixes text and token ids", param="prompt")
         return list(texts)
     ids = [item for item in prompt if not isinstance(item, str)]
-    return list(id_arrays(ids, param="prompt", most=service.context_tokens)[0])
+    return list(id_arrays(ids, param="prompt", check=service.refuse_long)[0])

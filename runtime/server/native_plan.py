@@ -2,14 +2,14 @@
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from runtime.errors import BadRequest, BadSampling, PromptTooLong
+from runtime.errors import BadRequest, BadSampling
 from runtime.messages import Logprobs
 from runtime.sampling import SamplingSpec
 from runtime.server.native_schema import GenerateBody, SamplingParams, check_priority
@@ -164,37 +164,32 @@ def _prompts(
     if body.text is not None:
         return ([body.text], False) if isinstance(body.text, str) else (list(body.text), True)
     assert body.input_ids is not None
-    return id_arrays(body.input_ids, param="input_ids", most=service.context_tokens)
+    return id_arrays(body.input_ids, param="input_ids", check=service.refuse_long)
 
 
 def id_arrays(
-    ids: Sequence[int | list[int]], *, param: str, most: int | None = None
+    ids: Sequence[int | list[int]],
+    *,
+    param: str,
+    check: Callable[[Sequence[object]], None] | None = None,
 ) -> tuple[list[npt.NDArray[np.int64]], bool]:
     """Return one list of ids, or a batch of them, as (arrays, came as a batch).
 
-    most  a list that becomes a prompt may have so many
-    Raises BadRequest for a mixture, and for ids beyond 64 bits, PromptTooLong beyond `most`.
+    check  may refuse a list before it is looked at
+    Raises BadRequest for a mixture, and for ids beyond 64 bits, and what `check` raises.
     """
     batch = bool(ids) and isinstance(ids[0], list)
     lists = ids if batch else [ids]
     try:
-        if most is not None:
+        if check is not None:
             for one in cast(Any, lists):
-                refuse_long(one, most=most)
+                check(one)
         # Of a mixture one side or the other has something that is no number or no list.
         return [np.fromiter(one, np.int64, len(one)) for one in cast(Any, lists)], batch
     except TypeError:
         raise BadRequest(f"{param} mixes ids and lists of ids", param=param) from None
     except OverflowError:
         raise BadRequest(f"{param} has ids that no vocabulary has", param=param) from None
-
-
-def refuse_long(ids: Sequence[object], *, most: int) -> None:
-    """Raise PromptTooLong for a list that no context holds: looking at all of it takes long."""
-    if len(ids) > most:
-        raise PromptTooLong(
-            f"the prompt has {len(ids)} tokens; with at least one new token the most is {most - 1}"
-        )
 
 
 def _per_prompt(value: Any, count: int, name: str) -> list[Any]:

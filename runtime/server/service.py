@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Literal
@@ -13,7 +14,7 @@ from runtime.chat.marks import knows_v4
 from runtime.chat.v4_encoder import V4Encoder
 from runtime.chat_template import ChatEncoder
 from runtime.config import ServerConfig
-from runtime.errors import BadRequest, NotFound, Unavailable
+from runtime.errors import BadRequest, NotFound, PromptTooLong, Unavailable
 from runtime.messages import Flushed, State
 from runtime.server.metrics import Metrics
 from runtime.server.namespaces import CacheNamespaces
@@ -132,6 +133,15 @@ class Service:
         if count > MAX_PROMPTS and not self.trusted:
             raise BadRequest(
                 f"a request has at most {MAX_PROMPTS} prompts, got {count}", param="prompt"
+            )
+
+    def refuse_long(self, ids: Sequence[object]) -> None:
+        """Raise PromptTooLong for a list that no context holds: looking at all of it takes long."""
+        if len(ids) > self.context_tokens:
+            self.manager.observer.refused(PromptTooLong.__name__)
+            raise PromptTooLong(
+                f"the prompt has {len(ids)} tokens; with at least one new token the most is "
+                f"{self.context_tokens - 1}"
             )
 
     def check_fan_out(self, prompts: int, choices: int) -> None:
