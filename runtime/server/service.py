@@ -22,6 +22,7 @@ from runtime.server.next_turn import NextTurn
 from runtime.server.runs import Batches
 from runtime.server.sampling_defaults import OPENAIS, SamplingDefaults, sampling_defaults
 from runtime.server.spelling import Speller
+from runtime.tokenizer.call import refuse_long
 from runtime.tokenizer.manager import TokenizerManager
 
 # Fan-out happens before admission can count it.
@@ -137,12 +138,11 @@ class Service:
 
     def refuse_long(self, ids: Sequence[object]) -> None:
         """Raise PromptTooLong for a list that no context holds: looking at all of it takes long."""
-        if len(ids) > self.context_tokens:
-            self.manager.observer.refused(PromptTooLong.__name__)
-            raise PromptTooLong(
-                f"the prompt has {len(ids)} tokens; with at least one new token the most is "
-                f"{self.context_tokens - 1}"
-            )
+        try:
+            refuse_long(ids, self.manager.limits)
+        except PromptTooLong as refusal:
+            self.manager.observer.refused(type(refusal).__name__)
+            raise
 
     def check_fan_out(self, prompts: int, choices: int) -> None:
         """Raise BadRequest for a batch that could never be admitted: all of it is sent at once."""

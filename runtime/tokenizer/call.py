@@ -1,6 +1,6 @@
 """One call as the server layer hands it over, and its translation into scheduler requests."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,18 @@ def refuse_endless(text: str, tokenizer: TextTokenizer, limits: Limits) -> None:
         )
 
 
+def refuse_long(ids: Sized, limits: Limits) -> None:
+    """Raise PromptTooLong for more ids than the context holds.
+
+    Making an array of a list holds the interpreter: of millions of ids, for a second.
+    """
+    if len(ids) > limits.context_tokens:
+        raise PromptTooLong(
+            f"the prompt has {len(ids)} tokens; with at least one new token the most is "
+            f"{limits.context_tokens - 1}"
+        )
+
+
 def pack_prompt(call: GenerateCall, tokenizer: TextTokenizer, limits: Limits) -> bytes:
     """Return the prompt's ids as little-endian int32; takes long, meant for a thread.
 
@@ -77,12 +89,8 @@ def pack_prompt(call: GenerateCall, tokenizer: TextTokenizer, limits: Limits) ->
         raise BadRequest("give either text or input_ids")
     if call.text is not None:
         refuse_endless(call.text, tokenizer, limits)
-    elif call.input_ids is not None and len(call.input_ids) > limits.context_tokens:
-        # Making an array of a list holds the interpreter: of millions of ids, for a second.
-        raise PromptTooLong(
-            f"the prompt has {len(call.input_ids)} tokens; with at least one new token the most is "
-            f"{limits.context_tokens - 1}"
-        )
+    elif call.input_ids is not None:
+        refuse_long(call.input_ids, limits)
     ids = call.input_ids if call.text is None else tokenizer.encode(call.text)
     array = np.asarray(ids)
     if array.ndim != 1 or not len(array):

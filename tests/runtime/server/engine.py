@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 
 import httpx
 import msgspec
+import pytest
 from fastapi import FastAPI
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -312,3 +313,16 @@ async def serving(
         receiving.cancel()
         await asyncio.gather(receiving, *server.engine.running.values(), return_exceptions=True)
         server.manager.close()
+
+
+def tokenised(server: Server, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that tells of each text that is tokenised from here on how long it was said."""
+    told: list[int] = []
+    in_thread = server.manager.in_thread
+
+    async def look(work: Callable[[], Any], *, chars: int = 0) -> Any:
+        told.append(chars)
+        return await in_thread(work, chars=chars)
+
+    monkeypatch.setattr(server.manager, "in_thread", look)
+    return told

@@ -1,7 +1,6 @@
 """Chats of a V4 tokenizer through the routes: reasoning, tools, usage, streams."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from runtime.messages import unpack_ids
 from runtime.tokenizer.threads import LONG_CHARS
 from tests.runtime.chat.conversations import encoder
-from tests.runtime.server.engine import Server, served
+from tests.runtime.server.engine import Server, served, tokenised
 
 PATH = "/v1/chat/completions"
 HI: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "reasoning_effort": "low"}
@@ -97,14 +96,7 @@ async def test_without_tools_a_call_is_content(server: Server, fields: dict[str,
 async def test_long_tools_keep_no_short_text_waiting(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
-    in_thread = server.manager.in_thread
-
-    async def look(work: Callable[[], Any], *, chars: int = 0) -> Any:
-        asked.append(chars)
-        return await in_thread(work, chars=chars)
-
-    monkeypatch.setattr(server.manager, "in_thread", look)
+    asked = tokenised(server, monkeypatch)
     function = {"name": "f", "description": "x" * LONG_CHARS}
 
     await server.post(PATH, {**HI, "tools": [{"type": "function", "function": function}]})

@@ -1,7 +1,6 @@
 """Tests of runtime.server.next_turn: what is prefilled after an answer, and when not."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from runtime.config import ServerConfig
 from runtime.messages import Generate, unpack_ids
 from runtime.server.next_turn import LEAST_PRIORITY, drops_reasoning
 from tests.runtime.chat.conversations import encoder
-from tests.runtime.server.engine import Server, served
+from tests.runtime.server.engine import Server, served, tokenised
 
 PATH = "/v1/chat/completions"
 HI: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "reasoning_effort": "low"}
@@ -61,14 +60,7 @@ async def test_the_next_prompts_beginning_is_prefilled(server: Server, stream: b
 async def test_a_long_next_turn_keeps_no_short_text_waiting(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
-    in_thread = server.manager.in_thread
-
-    async def look(work: Callable[[], Any], *, chars: int = 0) -> Any:
-        asked.append(chars)
-        return await in_thread(work, chars=chars)
-
-    monkeypatch.setattr(server.manager, "in_thread", look)
+    asked = tokenised(server, monkeypatch)
     server.engine.reply = f"why</think>{LONG}"
 
     await server.post(PATH, HI)

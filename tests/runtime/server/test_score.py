@@ -1,7 +1,6 @@
 """Tests of runtime.server.score: `/score` over a scripted engine."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +9,15 @@ from runtime.messages import Generate, unpack_ids
 from runtime.server.score import MAX_CHOICES
 from runtime.server.tokenize import MAX_CHARS
 from runtime.tokenizer.threads import LONG_CHARS
-from tests.runtime.server.engine import BOS, CONTEXT_TOKENS, USER, Server, served, text_ids
+from tests.runtime.server.engine import (
+    BOS,
+    CONTEXT_TOKENS,
+    USER,
+    Server,
+    served,
+    text_ids,
+    tokenised,
+)
 
 Monkey = pytest.MonkeyPatch
 
@@ -125,14 +132,7 @@ async def test_what_cannot_be_scored_is_refused(
 
 @served()
 async def test_long_choices_keep_no_short_text_waiting(server: Server, monkeypatch: Monkey) -> None:
-    asked: list[int] = []
-    in_thread = server.manager.in_thread
-
-    async def look(work: Callable[[], Any], *, chars: int = 0) -> Any:
-        asked.append(chars)
-        return await in_thread(work, chars=chars)
-
-    monkeypatch.setattr(server.manager, "in_thread", look)
+    asked = tokenised(server, monkeypatch)
     half = "x" * (LONG_CHARS // 2)
 
     await server.post("/score", {"text": "a", "choices": [half, half, [7]]})
