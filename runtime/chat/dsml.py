@@ -17,7 +17,9 @@ from typing import Any, cast
 
 import msgspec
 
+from runtime.chat.call_arguments import arguments
 from runtime.chat.marks import DSML, SPELLING
+from runtime.errors import GrammarError
 
 _INVOKE = re.compile(r'\s*invoke\s+name\s*=\s*"([^"]*)"')
 _PARAMETER = re.compile(r'\s*parameter name="(.*?)" string="(true|false)">(.*)', re.DOTALL)
@@ -210,8 +212,12 @@ def _unwrapped(text: str, properties: Mapping[str, Any]) -> str | None:
 
 
 def _properties(schema: Any) -> Mapping[str, Any]:
-    found = schema.get("properties") if isinstance(schema, dict) else None
-    return found if isinstance(found, dict) else {}
+    """Return what a schema says of each argument, as a forced call is held to it."""
+    try:
+        return arguments(schema).properties
+    except GrammarError:
+        found = schema.get("properties") if isinstance(schema, dict) else None
+        return found if isinstance(found, dict) else {}
 
 
 def _is_json(text: str) -> bool:

@@ -109,16 +109,12 @@ class V4Encoder:
         return ids[: len(ids) - 1 - ids[::-1].index(self._user_id)]
 
     def _convert(self, request: Mapping[str, Any]) -> recipe.ConversationRequest:
-        """Return the conversation of a request.
+        """Return the conversation of a request, of which no schema is taken as strict.
 
-        A strict schema is first taken as such, which puts the keys of a tool's in order. Where it
-        says what DeepSeek's own service cannot enforce it is taken as any other: here a grammar
-        holds outputs to all of it, and refuses what it cannot.
+        Of a strict one DeepSeek's own service leaves out, or refuses, what it cannot enforce. Here
+        a grammar holds outputs to all of it, or refuses, and the model is told all of it.
         """
-        try:
-            return self._converted(request)
-        except BadRequest:
-            lenient = _without_strict(request)
+        lenient = _without_strict(request)
         try:
             return self._converted(lenient)
         except BadRequest as fault:

@@ -114,7 +114,7 @@ class GrammarPool:
 
     def open(self, request_id: int, grammar: Grammar) -> GrammarOutput:
         """Return a new output, whose first mask is on its way."""
-        output = GrammarOutput(request_id, grammar.after, self._free, accept=_not_placed)
+        output = GrammarOutput(request_id, grammar.after, self._before(grammar), accept=_not_placed)
         key = grammar.kind.encode() + _digest(grammar.text) + _digest(grammar.calls)
         since, reason = self._failures.get(key, (0.0, None))
         if reason is not None and self._clock() - since < _FAILURE_S:
@@ -156,6 +156,14 @@ class GrammarPool:
             self._drop(place, "the server is ending")
         self._end_nursery()
         self._selector.close()
+
+    def _before(self, grammar: Grammar) -> np.ndarray:
+        """Return the mask of an output whose grammar has not begun."""
+        if grammar.barred is None:
+            return self._free
+        free = self._free.copy()
+        free.view(np.uint8)[grammar.barred // 8] &= ~np.uint8(1 << grammar.barred % 8)
+        return free
 
     # --- places
 

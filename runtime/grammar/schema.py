@@ -14,7 +14,7 @@ from runtime.grammar.formats import FORMATS, REFUSED_FORMATS
 from runtime.grammar.objects import prepare_keys
 from runtime.grammar.patterns import AS_RULES, json_pattern, text_pattern
 from runtime.grammar.values import keep_named, said_types
-from runtime.schema_reference import referred
+from runtime.schema_reference import is_circle, referred
 
 # Source: measured, the compiler takes them without a word and enforces nothing.
 _NOT_ENFORCED = (
@@ -43,6 +43,8 @@ def prepare_schema(schema: object) -> None:
     Raises GrammarError for the first keyword that it would not enforce.
     """
     for rules in _parts(schema):
+        if is_circle(rules, schema):
+            raise GrammarError(f"the reference {rules['$ref']!r} leads to itself alone")
         check_choice(rules, schema)
         say_any(rules, schema)
     shared: dict[str, Any] = {}

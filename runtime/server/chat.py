@@ -148,7 +148,9 @@ class Chats:
             grammar = or_calls(grammar, prompt.tools, dsml_id=ids[DSML])
         if grammar is None or not prompt.reasoning:
             return grammar
-        return msgspec.structs.replace(grammar, after=ids[THINK_END])
+        # A call amid the reasoning would be one that no grammar holds.
+        barred = None if prompt.tools is None else ids[DSML]
+        return msgspec.structs.replace(grammar, after=ids[THINK_END], barred=barred)
 
     async def gather(self, plan: ChatPlan) -> dict[str, Any]:
         """Return the whole answer. Raises RequestError."""

@@ -14,6 +14,9 @@ TOOLS = {
     },
     "g": {"type": "object", "properties": {"input": {"type": "object"}}},
     "plain": None,
+    "behind": {"$ref": "#/$defs/G", "$defs": {"G": {"properties": {"input": {"type": "string"}}}}},
+    "either": {"type": "object", "oneOf": [{}], "properties": {"input": {}}},
+    "only named": {"required": ["input"], "additionalProperties": {"type": "object"}},
 }
 
 
@@ -81,6 +84,15 @@ def test_what_was_meant_is_found(inside: str, expected: object) -> None:
 def test_a_declared_key_is_not_taken_for_a_wrapper() -> None:
     assert one(invoke(parameter("input", '{"x": 3}'), "g")) == ("g", {"input": {"x": 3}})
     assert one(invoke('{"input": {"x": 3}}', "g")) == ("g", {"input": {"x": 3}})
+
+
+@pytest.mark.parametrize("name", ["behind", "either", "only named"])
+def test_a_key_is_declared_wherever_a_schema_says_so(name: str) -> None:
+    assert one(invoke(parameter("input", '{"x": 3}'), name)) == (name, {"input": {"x": 3}})
+
+
+def test_a_value_without_its_kind_is_read_as_a_schema_behind_a_reference_says() -> None:
+    assert one(invoke(parameter("input", "7", ""), "behind")) == ("behind", {"input": "7"})
 
 
 @pytest.mark.parametrize(

@@ -154,10 +154,17 @@ def test_a_refusal_names_the_field_that_it_is_about(param: str, fields: Json) ->
     assert refused.value.param == param
 
 
-def test_a_strict_schema_may_say_what_a_grammar_can_enforce() -> None:
-    day: Json = {"type": "object", "properties": {"on": {"type": "string", "format": "date"}}}
+STRICT: dict[str, Json] = {
+    "a format": {"properties": {"on": {"type": "string", "format": "date"}}},
+    "definitions": {"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"type": "null"}}},
+    "limits": {"properties": {"a": {"type": "string", "const": "x", "maxLength": 3}}},
+    "what may be left out": {"properties": {"b": {}, "a": {}}, "required": ["a"]},
+}
 
-    def asked(strict: bool, schema: Json = day) -> Json:
+
+@pytest.mark.parametrize("name", STRICT)
+def test_of_a_strict_schema_the_model_is_told_all(name: str) -> None:
+    def asked(strict: bool, schema: Json) -> Json:
         more = {"strict": True} if strict else {}
         form = {"name": "a", "schema": schema, **more}
         tool = {"name": "f", "parameters": schema, **more}
@@ -167,9 +174,12 @@ def test_a_strict_schema_may_say_what_a_grammar_can_enforce() -> None:
             "response_format": {"type": "json_schema", "json_schema": form},
         }
 
-    assert encoder().encode(asked(strict=True)) == encoder().encode(asked(strict=False))
+    schema = {"type": "object", **STRICT[name]}
+
+    assert encoder().encode(asked(True, schema)) == encoder().encode(asked(False, schema))
+    assert encoder().encode(asked(True, schema)).tools == {"f": schema}
     with pytest.raises(BadRequest, match="array"):
-        encoder().encode(asked(strict=True, schema={"type": "array"}))
+        encoder().encode(asked(True, {"type": "array"}))
 
 
 def test_a_schema_nested_without_end_is_refused() -> None:

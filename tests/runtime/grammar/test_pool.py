@@ -351,3 +351,14 @@ def test_free_text_before_a_grammar_may_hold_all_but_end_tokens(rig: Rig) -> Non
     bits = np.unpackbits(output.allowed.view(np.uint8), bitorder="little")
     assert np.flatnonzero(bits).tolist() == [i for i in range(40) if i not in (1, 3)]
     assert rig.pool.end_ids == {1, 3}
+
+
+def test_what_is_barred_is_not_in_the_free_text_and_is_left_to_the_grammar(rig: Rig) -> None:
+    barred = rig.ready(Grammar("regex", "a", after=9, barred=12))
+    free = rig.ready(Grammar("regex", "a", after=9))
+
+    assert barred.allowed is not None
+    bits = np.unpackbits(barred.allowed.view(np.uint8), bitorder="little")
+    assert np.flatnonzero(bits).tolist() == [i for i in range(40) if i not in (1, 3, 12)]
+    assert free.allowed is not None
+    assert np.unpackbits(free.allowed.view(np.uint8), bitorder="little")[12]

@@ -38,6 +38,13 @@ def test_each_such_keyword_counts(name: str) -> None:
         prepare_schema({"type": "array", name: True})
 
 
+def test_a_reference_that_leads_to_itself_alone_is_refused() -> None:
+    with pytest.raises(GrammarError, match="'#/\\$defs/a' leads to itself alone"):
+        prepare_schema(
+            {"properties": {"x": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"$ref": "#/$defs/a"}}}
+        )
+
+
 def test_names_of_properties_and_values_are_no_keywords() -> None:
     prepare_schema(
         {

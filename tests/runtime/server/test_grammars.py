@@ -171,6 +171,22 @@ async def test_with_reasoning_the_grammar_begins_after_it(server: Server) -> Non
 
 
 @pytest.mark.parametrize(
+    "asked", [{"tool_choice": "required"}, {"response_format": {"type": "json_object"}}]
+)
+@served(v4=True)
+async def test_no_call_is_begun_amid_the_reasoning_before_a_grammar(
+    server: Server, asked: dict[str, Any]
+) -> None:
+    body = {**HI, "tools": [TOOL], "reasoning_effort": "low", **asked}
+    assert (await server.post(CHAT, body)).status_code == 200
+
+    [request] = server.engine.requests
+    dsml = next(i for i, m in marks_by_id(server.engine.tokenizer).items() if m == DSML)
+    assert request.sampling.grammar is not None
+    assert request.sampling.grammar.barred == dsml
+
+
+@pytest.mark.parametrize(
     ("choice", "parallel", "names"),
     [
         ("required", True, ["f", "g"]),
