@@ -223,7 +223,7 @@ def _plain_string(schema: Any) -> Part | None:
             return None
         return _either([_text(text) for text in texts])
     if "pattern" in rules:
-        return {"type": "regex", "pattern": rules["pattern"]}
+        return {"type": "regex", "pattern": rules["pattern"] or _ANY_TEXT}
     if limits:
         bounds = f"{rules.get('minLength', 0)},{rules.get('maxLength', '')}"
         return {"type": "regex", "pattern": r"[\s\S]{" + bounds + "}"}

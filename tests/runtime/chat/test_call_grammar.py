@@ -229,3 +229,10 @@ def test_a_string_of_which_more_is_said_is_held_as_json(more: dict[str, Any]) ->
     tag = call_grammar(tools, dsml_id=DSML_ID, parallel=False)
 
     assert json.dumps({"type": "json_schema", "json_schema": schema}) in json.dumps(json.loads(tag))
+
+
+def test_an_empty_pattern_holds_a_string_to_nothing() -> None:
+    def tag(schema: dict[str, Any]) -> str:
+        return call_grammar({"say": {"properties": {"it": schema}}}, dsml_id=DSML_ID, parallel=True)
+
+    assert tag({"type": "string", "pattern": ""}) == tag({"type": "string"})
