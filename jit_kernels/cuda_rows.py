@@ -50,14 +50,12 @@ def _library() -> ctypes.CDLL:
     library = load("rows", Path(__file__).parent / "rms_norm" / "cuda")
     pointer, number, wide = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
     real = ctypes.c_float
-    library.norm_heads_call.argtypes = [
-        *(pointer, number, pointer, pointer, number, number, number, real, pointer)
-    ]
+    library.norm_heads_call.argtypes = [*(pointer, pointer, pointer, number, number, real, pointer)]
     library.round_heads_call.argtypes = [
-        *(pointer, number, wide, pointer, pointer, pointer, wide, number, number, pointer)
+        *(pointer, wide, pointer, pointer, pointer, wide, number, number, pointer)
     ]
     library.norm_rows_call.argtypes = [
-        *(pointer, number, wide, pointer, pointer, number, pointer, wide),
+        *(pointer, wide, pointer, pointer, pointer, wide),
         *(number, number, real, number, pointer),
     ]
     library.rows_words.restype = ctypes.c_char_p

@@ -10,8 +10,6 @@ import triton
 import triton.language as tl
 
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
-# Of records that are plain numbers, by their format.
-NUMBERS = {"bf16": tl.bfloat16, "fp32": tl.float32}
 
 
 @triton.jit

@@ -22,7 +22,7 @@ from jit_kernels.compress_pool import (
     check_saves,
     check_tokens,
 )
-from jit_kernels.cuda_device import why_no_hopper, why_no_triton
+from jit_kernels.cuda_device import why_no_hopper
 from jit_kernels.kv_records import RECORD_DTYPES, packed_record_bytes
 from jit_kernels.registry import Backend, select
 
@@ -38,7 +38,6 @@ def _selected(op: str) -> Callable[..., None]:
         [
             # Both ops must run the same one, or chunks have other bits than their tokens.
             Backend("cuda", f"{_MODULE}.cuda_backend:{op}", why_no_hopper, "cuda"),
-            Backend("triton", f"{_MODULE}.triton_backend:{op}", why_no_triton, "cuda"),
             Backend("reference", f"{_MODULE}.reference:{op}"),
         ],
     )

@@ -1,6 +1,6 @@
 """Blocks of 128 tokens in CUDA C++: fp8 records of 512 channels, of which 64 turn.
 
-Others go through Triton, decoding rows and chunks alike. Blocks end, as they do, with a token whose
+The reference takes others. Blocks end, as they do, with a token whose
 position is one before a multiple of 128. Steps of one row that save few entries take one launch.
 Others take two, the second of which begins while the first still runs: it writes rings, which the
 first one reads. How a step is folded changes no bit; `cuda/compress.cu` of `compress_pool` says how
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from jit_kernels.compress_fold import triton_backend
+from jit_kernels.compress_fold import reference
 from jit_kernels.compress_pool.cuda_calls import (
     CHUNKS,
     ENDED,
@@ -51,7 +51,7 @@ def fold_tokens(
 ) -> None:
     """Advance decoding rows; see `jit_kernels.compress_fold.fold_tokens`."""
     if not _takes(state, ape, ended, pages, record_format):
-        triton_backend.fold_tokens(
+        reference.fold_tokens(
             rows,
             state,
             ape=ape,
@@ -92,7 +92,7 @@ def fold_chunks(
 ) -> None:
     """Advance chunks; see `jit_kernels.compress_fold.fold_chunks`."""
     if not _takes(state, ape, ended, pages, record_format):
-        triton_backend.fold_chunks(
+        reference.fold_chunks(
             rows,
             state,
             ape=ape,

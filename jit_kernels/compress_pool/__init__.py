@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
-from jit_kernels.cuda_device import why_no_hopper, why_no_triton
+from jit_kernels.cuda_device import why_no_hopper
 from jit_kernels.kv_records import RECORD_DTYPES, packed_record_bytes
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.registry import Backend, select
@@ -42,7 +42,6 @@ def _selected(op: str) -> Callable[..., None]:
         [
             # Both ops must run the same one, or chunks have other bits than their tokens.
             Backend("cuda", f"{_MODULE}.cuda_backend:{op}", why_no_hopper, "cuda"),
-            Backend("triton", f"{_MODULE}.triton_backend:{op}", why_no_triton, "cuda"),
             Backend("reference", f"{_MODULE}.reference:{op}"),
         ],
     )

@@ -1,6 +1,6 @@
 """Blocks of 4 tokens in CUDA C++: fp8 records of 512 channels and keys of 128, of which 64 turn.
 
-Others go through Triton, decoding rows and chunks alike. Blocks end, as they do, with a token whose
+The reference takes others. Blocks end, as they do, with a token whose
 position is one before a multiple of 4. Small steps take one launch. Others take two, the second of
 which begins while the first still runs: it writes rings, which the first one reads. Which kernel
 pools a step changes no bit.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from jit_kernels.compress_pool import triton_backend
+from jit_kernels.compress_pool import reference
 from jit_kernels.compress_pool.cuda_calls import (
     CHUNKS,
     ENDED,
@@ -53,7 +53,7 @@ def pool_tokens(
 ) -> None:
     """Advance decoding rows; see `jit_kernels.compress_pool.pool_tokens`."""
     if not _takes(state, ape, ended, main, index, record_format):
-        triton_backend.pool_tokens(
+        reference.pool_tokens(
             rows,
             state,
             ape=ape,
@@ -96,7 +96,7 @@ def pool_chunks(
 ) -> None:
     """Advance chunks; see `jit_kernels.compress_pool.pool_chunks`."""
     if not _takes(state, ape, ended, main, index, record_format):
-        triton_backend.pool_chunks(
+        reference.pool_chunks(
             rows,
             state,
             ape=ape,

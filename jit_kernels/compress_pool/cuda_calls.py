@@ -46,7 +46,7 @@ _MORE = {
     "pool_chunks": 1,
     "fold_tokens": 1,
     "fold_chunks": 0,
-    "turn_queries": 2,
+    "turn_queries": 1,
 }
 
 

@@ -1,8 +1,8 @@
 """Blocks of many pairs in CUDA C++: counted chunk by chunk, then each pair is put at its place.
 
 The sources are in `cuda`; they are compiled by nvcc at first use. They take up to 512 experts;
-more, and few pairs, go through Triton, whose time grows with the pairs (3.4 us for 384 on an H200,
-225 us for 98,304, where this takes 14 us).
+more, and few pairs, go through Triton, whose time grows with the pairs (3.4 us for 384 on an H200;
+98,304 take 14 us here).
 """
 
 import ctypes

@@ -1,9 +1,8 @@
-"""Blocks of pairs in one launch, or two for many pairs: every expert places its own.
+"""Blocks of pairs in one launch: every expert places its own.
 
 A program for each expert makes the histogram of all experts, so that none waits for another, sums
 up the blocks before its own, then goes over the pairs once more. One more program writes what
-belongs to no expert. Of many pairs a launch before makes one histogram for each chunk of them, and
-several programs share an expert's pass over them.
+belongs to no expert. Its time grows with the pairs: many are left to `cuda_backend`.
 """
 
 import torch
@@ -14,8 +13,6 @@ from jit_kernels.device_order import await_kernels, early
 from jit_kernels.expert_blocks.blocks import ExpertBlocks, block_limit
 
 CHUNK = 1024
-# Beyond so many chunks they are counted first; a program then places those of so many.
-COUNTED_CHUNKS, SHARE_CHUNKS = 4, 6
 
 
 @triton.jit
@@ -33,61 +30,33 @@ def _histogram(ids: tl.tensor, EXPERTS: tl.constexpr, BINS: tl.constexpr) -> tl.
     return tl.histogram(tl.where(ours, ids, 0), BINS, mask=ours)
 
 
-@triton.jit(do_not_specialize=["pairs"])
-def _count_kernel(
-    experts_ptr: tl.tensor, counts_ptr: tl.tensor, pairs: tl.tensor, EXPERTS: tl.constexpr,
-    BINS: tl.constexpr, CHUNK: tl.constexpr,
-) -> None:  # fmt: skip
-    """Write one chunk's histogram."""
-    chunk = tl.program_id(0)
-    _, ids = _ids(experts_ptr, chunk * CHUNK, pairs, CHUNK)
-    at = counts_ptr + chunk * BINS + tl.arange(0, BINS)
-    tl.store(at, _histogram(ids, EXPERTS, BINS))
-
-
 @triton.jit(do_not_specialize=["pairs", "limit"])
 def _place_kernel(
-    experts_ptr: tl.tensor, counts_ptr: tl.tensor, slots_ptr: tl.tensor, whose_ptr: tl.tensor,
-    member_ptr: tl.tensor, place_ptr: tl.tensor, pairs: tl.tensor, limit: tl.tensor,
-    EXPERTS: tl.constexpr, BINS: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr,
-    SHARE: tl.constexpr, COUNTED: tl.constexpr, EARLY: tl.constexpr,
+    experts_ptr: tl.tensor, slots_ptr: tl.tensor, whose_ptr: tl.tensor, member_ptr: tl.tensor,
+    place_ptr: tl.tensor, pairs: tl.tensor, limit: tl.tensor, EXPERTS: tl.constexpr,
+    BINS: tl.constexpr, SIZE: tl.constexpr, CHUNK: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Place the pairs of one expert, all of them or those of SHARE chunks if COUNTED."""
+    """Place the pairs of one expert."""
     await_kernels(EARLY)
     mine = tl.program_id(0)
     bins = tl.arange(0, BINS)
     counts = tl.zeros([BINS], tl.int32)
-    earlier = tl.zeros([BINS], tl.int32)
     first = pairs * 0
-    if COUNTED:
-        chunk = first + tl.arange(0, 16)
-        while first * CHUNK < pairs:
-            at = counts_ptr + chunk[:, None] * BINS + bins[None, :]
-            part = tl.load(at, mask=(chunk * CHUNK < pairs)[:, None], other=0)
-            counts += tl.sum(part, 0)
-            before_us = (chunk < tl.program_id(1) * SHARE)[:, None]
-            earlier += tl.sum(tl.where(before_us, part, 0), 0)
-            chunk += 16
-            first += 16
-    else:
-        while first < pairs:
-            _, ids = _ids(experts_ptr, first, pairs, CHUNK)
-            counts += _histogram(ids, EXPERTS, BINS)
-            first += CHUNK
+    while first < pairs:
+        _, ids = _ids(experts_ptr, first, pairs, CHUNK)
+        counts += _histogram(ids, EXPERTS, BINS)
+        first += CHUNK
     blocks = (counts + (SIZE - 1)) // SIZE
     before = tl.sum(tl.where(bins < mine, blocks, 0))
     if mine == EXPERTS:
-        if tl.program_id(1) == 0:
-            _leftovers(
-                experts_ptr, slots_ptr, whose_ptr, member_ptr, place_ptr, pairs, limit, before,
-                EXPERTS, SIZE, CHUNK,
-            )  # fmt: skip
+        _leftovers(
+            experts_ptr, slots_ptr, whose_ptr, member_ptr, place_ptr, pairs, limit, before, EXPERTS,
+            SIZE, CHUNK,
+        )  # fmt: skip
     else:
         count = tl.sum(tl.where(bins == mine, counts, 0))
-        seen = tl.sum(tl.where(bins == mine, earlier, 0))
-        first = tl.program_id(1) * (SHARE * CHUNK) + pairs * 0
-        last = tl.minimum(pairs, first + SHARE * CHUNK) if COUNTED else pairs
-        while first < last:
+        seen, first = count * 0, pairs * 0
+        while first < pairs:
             pair, ids = _ids(experts_ptr, first, pairs, CHUNK)
             hit = (ids == mine).to(tl.int32)
             at = before * SIZE + seen + tl.cumsum(hit, 0) - hit
@@ -96,8 +65,7 @@ def _place_kernel(
             tl.store(place_ptr + pair, at, mask=hit > 0)
             seen += tl.sum(hit)
             first += CHUNK
-        if tl.program_id(1) == 0:
-            _last_block(slots_ptr, whose_ptr, member_ptr, before, count, mine, SIZE)
+        _last_block(slots_ptr, whose_ptr, member_ptr, before, count, mine, SIZE)
 
 
 @triton.jit
@@ -159,16 +127,9 @@ def expert_blocks(experts: torch.Tensor, num_experts: int, size: int) -> ExpertB
     if not pairs:
         return blocks
     chunk = min(CHUNK, max(32, triton.next_power_of_2(pairs)))
-    chunks = triton.cdiv(pairs, chunk)
-    counted = chunks > COUNTED_CHUNKS
-    sizes = {"EXPERTS": num_experts, "BINS": max(32, triton.next_power_of_2(num_experts))}
-    counts = empty(chunks, sizes["BINS"]) if counted else ids
-    warps = 4 if chunk >= 128 else 1
-    if counted:
-        _count_kernel[(chunks,)](ids, counts, pairs, **sizes, CHUNK=chunk, num_warps=warps)
-    shares = triton.cdiv(chunks, SHARE_CHUNKS) if counted else 1
-    _place_kernel[(num_experts + 1, shares)](
-        ids, counts, *blocks, pairs, limit, **sizes, SIZE=size, CHUNK=chunk, SHARE=SHARE_CHUNKS,
-        COUNTED=counted, num_warps=warps, **early(),
+    _place_kernel[(num_experts + 1,)](
+        ids, *blocks, pairs, limit, EXPERTS=num_experts,
+        BINS=max(32, triton.next_power_of_2(num_experts)), SIZE=size, CHUNK=chunk,
+        num_warps=4 if chunk >= 128 else 1, **early(),
     )  # fmt: skip
     return blocks

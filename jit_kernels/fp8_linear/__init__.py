@@ -69,10 +69,10 @@ def fp8_linear(
     out_dtype      bfloat16 or float32
     invariant      a row's bits depend on its own numbers alone; slower where rows are few
 
-    Returns [T, N]. "mixed" streams the weight through Triton for few rows and leaves many to
-    DeepGEMM; "deep_gemm" and "reference" give a row the same bits in any company, "mixed" and
-    "triton" only among numbers of rows that share a line of their table, unless `invariant`.
-    Raises ShapeError.
+    Returns [T, N]. "mixed" streams the weight through CUDA C++ or Triton for few rows and
+    leaves many to DeepGEMM; "deep_gemm" and "reference" give a row the same bits in any company,
+    "mixed" and "triton" only among numbers of rows that share a line of their table, unless
+    `invariant`. Raises ShapeError.
     """
     rows, depth = codes.shape[0], weight.shape[1]
     check_dtype("codes", codes, torch.float8_e4m3fn)

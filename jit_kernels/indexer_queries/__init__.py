@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
-from jit_kernels.cuda_device import why_no_hopper, why_no_triton
+from jit_kernels.cuda_device import why_no_hopper
 from jit_kernels.indexer_queries.reference import HEADS
 from jit_kernels.registry import Backend, select
 
@@ -19,7 +19,6 @@ _indexer_queries: Callable[..., tuple[torch.Tensor, torch.Tensor]] = select(
     "indexer_queries",
     [
         Backend("stream", f"{_MODULE}.stream_backend:indexer_queries", why_no_hopper, "cuda"),
-        Backend("triton", f"{_MODULE}.triton_backend:indexer_queries", why_no_triton, "cuda"),
         Backend("reference", f"{_MODULE}.reference:indexer_queries"),
     ],
 )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
-from jit_kernels.cuda_device import why_no_hopper, why_no_triton
+from jit_kernels.cuda_device import why_no_hopper
 from jit_kernels.quant_fp8 import GROUP
 from jit_kernels.registry import Backend, select
 
@@ -16,7 +16,6 @@ _out_rope_quant: Callable[..., tuple[torch.Tensor, torch.Tensor]] = select(
     "out_rope_quant",
     [
         Backend("cuda", f"{_MODULE}.cuda_backend:out_rope_quant", why_no_hopper, "cuda"),
-        Backend("triton", f"{_MODULE}.triton_backend:out_rope_quant", why_no_triton, "cuda"),
         Backend("reference", f"{_MODULE}.reference:out_rope_quant"),
     ],
 )

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from jit_kernels.checks import ShapeError
-from jit_kernels.cuda_device import why_no_hopper, why_no_triton
+from jit_kernels.cuda_device import why_no_hopper
 from jit_kernels.registry import Backend, select
 
 __all__ = [
@@ -96,7 +96,6 @@ _plan_splits: Callable[[torch.Tensor, Sequence[KeyCounts], int], _Plans | None] 
     "plan_splits",
     [
         Backend("cuda", f"{_MODULE}.cuda_splits_backend:plan_splits", why_no_hopper, "cuda"),
-        Backend("triton", f"{_MODULE}.device_splits_backend:plan_splits", why_no_triton, "cuda"),
         Backend("reference", f"{_MODULE}.split_plans:leave_to_the_vendor"),
     ],
 )

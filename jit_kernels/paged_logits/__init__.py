@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
-from jit_kernels.cuda_device import why_no_nvcc, why_no_triton
+from jit_kernels.cuda_device import why_no_nvcc
 from jit_kernels.indexer_queries import HEADS, WIDTHS
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.registry import Backend, select
@@ -39,7 +39,6 @@ _paged_logits: Callable[..., torch.Tensor] = select(
     [
         Backend("cuda", f"{_MODULE}.cuda_backend:paged_logits", _why_no_cuda, "cuda"),
         Backend("deep_gemm", f"{_MODULE}.deep_gemm_backend:paged_logits", why_no_deep_gemm, "cuda"),
-        Backend("triton", f"{_MODULE}.triton_backend:paged_logits", why_no_triton, "cuda"),
         Backend("reference", f"{_MODULE}.reference:paged_logits"),
     ],
 )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
-from jit_kernels.cuda_device import why_no_hopper, why_no_triton
+from jit_kernels.cuda_device import why_no_hopper
 from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
 
@@ -16,7 +16,6 @@ _q_norm_rope: Callable[..., torch.Tensor] = select(
     "q_norm_rope",
     [
         Backend("cuda", f"{_MODULE}.cuda_backend:q_norm_rope", why_no_hopper, "cuda"),
-        Backend("triton", f"{_MODULE}.triton_backend:q_norm_rope", why_no_triton, "cuda"),
         on_host("q_norm_rope.host:q_norm_rope"),
         Backend("reference", f"{_MODULE}.reference:q_norm_rope"),
     ],

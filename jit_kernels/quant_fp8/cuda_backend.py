@@ -6,8 +6,6 @@ from jit_kernels.quant_fp8 import triton_backend
 from jit_kernels.quant_fp8.reference import GROUP, empty_scales
 from jit_kernels.rms_norm import cuda_backend
 
-_CODES = 2
-
 
 def norm_quant(
     x: torch.Tensor, weight: torch.Tensor | None, eps: float
@@ -18,5 +16,5 @@ def norm_quant(
         return triton_backend.norm_quant(x, weight, eps)
     codes = torch.empty((rows, width), dtype=torch.float8_e4m3fn, device=x.device)
     scales = empty_scales(rows, width // GROUP, x.device)
-    cuda_backend.norm(x, weight, eps, codes, _CODES, scales)
+    cuda_backend.norm(x, weight, eps, codes, scales)
     return codes, scales

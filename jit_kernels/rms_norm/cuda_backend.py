@@ -1,4 +1,4 @@
-"""Norms of wide rows in CUDA C++, the weight read once for many rows; others go through Triton."""
+"""Norms of wide bfloat16 rows in CUDA C++, the weight read once for many; others by Triton."""
 
 import torch
 
@@ -7,7 +7,6 @@ from jit_kernels.rms_norm import triton_backend
 
 # Channels of rows: a multiple of what a warp has, up to what a block has.
 STEP, MOST = 512, 8192
-_KINDS = {torch.float32: 0, torch.bfloat16: 1}
 
 
 def rms_norm(
@@ -15,10 +14,10 @@ def rms_norm(
 ) -> torch.Tensor:
     """Normalise the last axis; see `jit_kernels.rms_norm.rms_norm`."""
     rows = triton_backend.as_rows(x)
-    if not x.numel() or out_dtype not in _KINDS or not takes(rows, weight):
+    if not x.numel() or out_dtype != torch.bfloat16 or not takes(rows, weight):
         return triton_backend.rms_norm(x, weight, eps, out_dtype)
     out = torch.empty(x.shape, dtype=out_dtype, device=x.device)
-    norm(rows, weight, eps, out, _KINDS[out_dtype], None)
+    norm(rows, weight, eps, out, None)
     return out
 
 
@@ -26,7 +25,7 @@ def takes(rows: torch.Tensor, weight: torch.Tensor | None) -> bool:
     """Say whether the kernel takes rows [T, C] and their weight."""
     width = rows.shape[1]
     return (
-        rows.dtype in _KINDS
+        is_bf16(rows)
         and 0 < width <= MOST
         and width % STEP == 0
         and is_aligned(rows)
@@ -39,16 +38,15 @@ def norm(
     weight: torch.Tensor | None,
     eps: float,
     out: torch.Tensor,
-    kind: int,
     scales: torch.Tensor | None,
 ) -> None:
-    """Norm rows into `out`; `kind` is 0 for float32, 1 for bfloat16, 2 for codes and `scales`."""
+    """Norm rows into `out`, bfloat16, or codes that have `scales`."""
     call(
         "norm_rows",
         rows.device,
-        *(rows.data_ptr(), is_bf16(rows), rows.stride(0)),
+        *(rows.data_ptr(), rows.stride(0)),
         None if weight is None else weight.data_ptr(),
-        *(out.data_ptr(), kind),
+        out.data_ptr(),
         *((None, 0) if scales is None else (scales.data_ptr(), scales.stride(1))),
         *(*rows.shape, eps, processors(rows.device)),
     )

@@ -1,4 +1,4 @@
-"""Interleaved rotary embedding in Triton: both channels of a pair are in one thread."""
+"""Rotations in Triton: cosines and signed sines of positions."""
 
 import torch
 import triton
@@ -7,28 +7,6 @@ import triton.language as tl
 from jit_kernels.triton_launch import prepared
 
 _ELEMENTS = 256
-
-
-@triton.jit
-def rotate(
-    x: tl.tensor, rotation_ptr: tl.tensor, token: tl.tensor, live: tl.tensor, first: tl.tensor,
-    channels: tl.tensor, INVERSE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """Return [ROWS, WIDTH] float32 with pairs turned from channel `first`, an even one, on.
-
-    Row i turns by `rotation[token[i]]`, of `channels` channels; rows not `live` stay.
-    """
-    pair = tl.arange(0, WIDTH // 2) * 2 - first
-    even, odd = tl.split(tl.reshape(x, [ROWS, WIDTH // 2, 2]))
-    turned = live[:, None] & ((pair >= 0) & (pair < channels))[None, :]
-    at = rotation_ptr + token.to(tl.int64)[:, None] * (2 * channels) + pair[None, :]
-    cos = tl.load(at, mask=turned, other=1.0)
-    sin = tl.load(at + channels + 1, mask=turned, other=0.0)
-    if INVERSE:
-        sin = -sin
-    first_of_pair = tl.where(turned, even * cos - odd * sin, even)
-    second_of_pair = tl.where(turned, odd * cos + even * sin, odd)
-    return tl.reshape(tl.join(first_of_pair, second_of_pair), [ROWS, WIDTH])
 
 
 @triton.jit

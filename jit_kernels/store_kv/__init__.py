@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
-from jit_kernels.cuda_device import why_no_hopper, why_no_triton
+from jit_kernels.cuda_device import why_no_hopper
 from jit_kernels.kv_records import RECORD_DTYPES, packed_record_bytes
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.registry import Backend, select
@@ -18,7 +18,6 @@ _norm_rope_store: Callable[..., None] = select(
     "norm_rope_store",
     [
         Backend("cuda", f"{_MODULE}.cuda_backend:norm_rope_store", why_no_hopper, "cuda"),
-        Backend("triton", f"{_MODULE}.triton_backend:norm_rope_store", why_no_triton, "cuda"),
         Backend("reference", f"{_MODULE}.reference:norm_rope_store"),
     ],
 )

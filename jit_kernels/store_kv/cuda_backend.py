@@ -1,7 +1,7 @@
 """Encoding and storing in CUDA C++: rows in registers, what lanes must know by shuffles.
 
 The sources are in `cuda`; they are compiled by nvcc at first use. They take fp8 records of 512
-numbers of which 64 turn, 16 bytes aligned; all others go through Triton.
+bfloat16 numbers of which 64 turn, 16 bytes aligned; all others are left to the reference.
 """
 
 import ctypes
@@ -12,9 +12,9 @@ import torch
 
 from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
-from jit_kernels.cuda_rows import is_aligned, processors
+from jit_kernels.cuda_rows import is_aligned, is_bf16, processors
 from jit_kernels.paged_rows import PageLayout
-from jit_kernels.store_kv import triton_backend
+from jit_kernels.store_kv import reference
 
 _RECORD, _TURNED = 512, 64
 
@@ -33,9 +33,7 @@ def norm_rope_store(
     weight, rotation = weight.contiguous(), rotation.contiguous()
     aligned = is_aligned(weight) and is_aligned(rotation)
     if not aligned or not _is_record(pages, x, layout, record_format, rotation.shape[2]):
-        triton_backend.norm_rope_store(
-            pages, slots, x, layout, weight, rotation, eps, record_format
-        )
+        reference.norm_rope_store(pages, slots, x, layout, weight, rotation, eps, record_format)
         return
     if not x.shape[0]:
         return
@@ -43,7 +41,7 @@ def norm_rope_store(
     error = launched(
         pages.device,
         _library().norm_rope_store_call,
-        *(x.data_ptr(), x.dtype == torch.bfloat16, x.stride(0)),
+        *(x.data_ptr(), x.stride(0)),
         *(weight.data_ptr(), rotation.data_ptr(), eps),
         *(slots.data_ptr(), pages.data_ptr(), x.shape[0]),
         *(layout.page_rows, layout.data_bytes, layout.scale_bytes, layout.page_bytes),
@@ -58,6 +56,7 @@ def _is_record(
 ) -> bool:
     return (
         record_format == "fp8"
+        and is_bf16(rows)
         and (rows.shape[1], turned) == (_RECORD, _TURNED)
         and not (layout.page_bytes | layout.data_bytes) % 16
         and is_aligned(pages)
@@ -70,7 +69,7 @@ def _library() -> ctypes.CDLL:
     library = load("store_kv", Path(__file__).parent / "cuda")
     pointer, number, wide = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
     library.norm_rope_store_call.argtypes = [
-        *(pointer, number, wide, pointer, pointer, ctypes.c_float),
+        *(pointer, wide, pointer, pointer, ctypes.c_float),
         *(pointer, pointer, number, number, number, number, wide),
         *(number, pointer),
     ]

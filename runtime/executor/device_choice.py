@@ -4,7 +4,7 @@ import logging
 
 import torch
 
-from jit_kernels.cuda_device import HOPPER
+from jit_kernels.cuda_device import HOPPER, why_no_nvcc
 from layers.config import ConfigFault, ModelConfig, resolve_record_format
 from layers.fused.network import check_fused
 from mem_cache.spec import RecordFormat
@@ -46,6 +46,8 @@ def _check_hopper() -> None:
             f"the network runs on Hopper GPUs (compute capability {HOPPER}.0), and "
             f"{torch.cuda.get_device_name()} has {major}.{minor}; use --device cpu"
         )
+    if (reason := why_no_nvcc()) is not None:
+        raise ConfigError(f"the network on a GPU is compiled at first use, and there is {reason}")
 
 
 def choose_formats(

@@ -194,7 +194,7 @@ def test_a_plan_for_other_keys_is_refused(vendor: Any) -> None:
         together([KeyCounts(64, None)] * 4)
 
 
-def test_without_triton_the_vendor_plans_by_itself(vendor: Any) -> None:
+def test_without_a_plan_the_vendor_makes_it(vendor: Any) -> None:
     q, sink = torch.randn(2, 64, 512).bfloat16(), torch.randn(64)
     window = some_keys(2, 64, BY_64, lengths=False)
 

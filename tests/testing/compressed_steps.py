@@ -11,7 +11,6 @@ from torch import Tensor
 from jit_kernels.compress_pool import BlockPages, ChunkTokens, EndedBlocks, StateSaves
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.paged_rows.reference import gather_rows
-from tests.testing.compare import Bounds, assert_close
 
 __all__ = [
     "Chunk",
@@ -135,7 +134,7 @@ def by_token(chunks: list[Chunk]) -> list[list[tuple[int, Chunk]]]:
     ]
 
 
-def assert_like_pages(got: BlockPages, want: BlockPages, record_format: str, *, what: str) -> None:
+def assert_like_pages(got: BlockPages, want: BlockPages, *, what: str) -> None:
     """Fail unless pages hold the same but for rounding, and poison in the same rows."""
     layout = got.layout
     slots = torch.arange(want.pages.shape[0] * layout.page_rows)
@@ -144,9 +143,5 @@ def assert_like_pages(got: BlockPages, want: BlockPages, record_format: str, *, 
     assert bool((have[blank] == 255).all()), f"{what}: a row is written that should not be"
     assert bool((got.pages[:, layout.page_rows * layout.row_bytes :] == 255).all()), what
     have, goal = have[~blank], goal[~blank]
-    if record_format == "fp8":
-        assert not goal.numel() or float((have != goal).float().mean()) < 5e-3, what
-        assert not bool((have == 255).all(1).any()), f"{what}: a row is missing"
-        return
-    dtype, step = {"bf16": (torch.bfloat16, 2.0**-7), "fp32": (torch.float32, 2e-5)}[record_format]
-    assert_close(have.view(dtype), goal.view(dtype), Bounds(atol=2e-5, rtol=step), what=what)
+    assert not goal.numel() or float((have != goal).float().mean()) < 5e-3, what
+    assert not bool((have == 255).all(1).any()), f"{what}: a row is missing"

@@ -22,7 +22,7 @@ def planned(
 ) -> tuple[list[Record], list[int]]:
     """Return (records, splits) of rows of so many tiles, at least one each.
 
-    The last four are the constants of the Triton kernel.
+    The last four are the constants of the kernel.
     """
     longest = max(tiles)
     choices = [(nth + 1) * ceil_div(longest, sizes) for nth in range(sizes)]

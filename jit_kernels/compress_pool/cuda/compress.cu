@@ -8,9 +8,6 @@
 
 namespace {
 
-// States that one launch of streams makes in less time than clusters of two.
-constexpr int STREAM_PARTS = 56;
-
 // Let a kernel have so much shared memory.
 template <class Call>
 int allow_bytes(void (*kernel)(Call), size_t bytes) {
@@ -18,18 +15,18 @@ int allow_bytes(void (*kernel)(Call), size_t bytes) {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
-// Launch in clusters of `ranks` blocks, which may be more than all devices have. An `early` launch
-// begins while the one before ends; each kernel waits for that by itself.
+// Launch in clusters of `ranks` blocks, which may be more than all devices have. A launch begins while
+// the one before ends; each kernel waits for that by itself.
 template <class Call>
 int launch(void (*kernel)(Call), const Call &call, long long blocks, int ranks, int threads,
-           size_t bytes, void *where, bool early = true) {
+           size_t bytes, void *where) {
     int error = allow_bytes(kernel, bytes);
     if (!error && ranks > 8) {
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     }
     if (error) return error;
     cudaLaunchAttribute attributes[2] = {};
-    attributes[0] = early_launch(early);
+    attributes[0] = early_launch();
     attributes[1].id = cudaLaunchAttributeClusterDimension;
     attributes[1].val.clusterDim.x = ranks;
     attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
@@ -55,37 +52,20 @@ int launch_few(const FoldChunks &call, void *where) {
                   sizeof(FewShared), where);
 }
 
-// Streams that begin while those before them end take longer.
-int launch_stream(const FoldChunks &call, void *where) {
-    constexpr int SLICES = 8;
-    const long long clusters = (places(call) + PARTS - 1) / PARTS;
-    return launch(fold_stream<SLICES>, call, clusters * SLICES, SLICES, Shape<SLICES>::THREADS,
-                  sizeof(StreamShared<SLICES>), where, false);
-}
-
 // By clusters that make as many states each, no more than they can list.
 int launch_wide(const FoldChunks &call, void *where) {
     const long long count = places(call), least = 1 + (count + WIDE_LIST - 2) / WIDE_LIST;
-    const long long clusters = least > WIDE_CLUSTERS ? least : WIDE_CLUSTERS;
+    const long long most = count < WIDE_CLUSTERS ? count : WIDE_CLUSTERS;
+    const long long clusters = least > most ? least : most;
     return launch(fold_wide, call, clusters * WIDE_SLICES, WIDE_SLICES, WIDE, sizeof(WideShared),
                   where);
 }
 
 int launch_folding(const FoldChunks &call, void *where) {
-    const int error = places(call) <= FEW_PARTS      ? launch_few(call, where)
-                      : places(call) <= STREAM_PARTS ? launch_stream(call, where)
-                                                     : launch_wide(call, where);
+    const bool few = places(call) <= FEW_PARTS;
+    const int error = few ? launch_few(call, where) : launch_wide(call, where);
     if (error || takes_one_launch(call) || !call.saves.count) return error;
     return launch(write_banks, call, call.saves.count, 1, FOLD_THREADS, 0, where);
-}
-
-template <class Weight>
-int turn_some(const Queries &call, int processors, void *where) {
-    const long long shares = (long long)call.tokens * (call.padded / HEADS_AT_ONCE);
-    const long long needed = (shares + QUERY_WARPS - 1) / QUERY_WARPS;
-    const int resident = QUERY_BLOCKS * processors;
-    return launch(turn_queries<Weight>, call, needed < resident ? needed : resident, 1,
-                  QUERY_WARPS * 32, 0, where);
 }
 
 }  // namespace
@@ -133,9 +113,13 @@ int fold_chunks_call(const void *bytes, int size, void *where) {
 }
 
 // Make queries of 128 channels, the last 64 of which turn, on that many multiprocessors.
-int turn_queries_call(const void *bytes, int size, int weights_bf16, int processors, void *where) {
+int turn_queries_call(const void *bytes, int size, int processors, void *where) {
     if (size != sizeof(Queries)) return cudaErrorInvalidValue;
-    const auto run = weights_bf16 ? turn_some<__nv_bfloat16> : turn_some<float>;
-    return run(call_of<Queries>(bytes), processors, where);
+    const auto call = call_of<Queries>(bytes);
+    const long long shares = (long long)call.tokens * (call.padded / HEADS_AT_ONCE);
+    const long long needed = (shares + QUERY_WARPS - 1) / QUERY_WARPS;
+    const int resident = QUERY_BLOCKS * processors;
+    return launch(turn_queries, call, needed < resident ? needed : resident, 1, QUERY_WARPS * 32, 0,
+                  where);
 }
 }

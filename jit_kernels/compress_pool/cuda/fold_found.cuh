@@ -2,9 +2,7 @@
 // of one row is read. How channels of a record meet without a barrier of the cluster.
 #pragma once
 
-#include "fold_stream.cuh"
-
-constexpr int ONE_LAUNCH = PARTS - 1;
+#include "fold_chunks.cuh"
 
 // What a task turns out to be: tokens of phases [first, last], the last of which is `token`, from a
 // bank on or from nothing; without a token, what a bank has. It goes to a slot or to a bank, unless

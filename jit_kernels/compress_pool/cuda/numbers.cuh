@@ -31,9 +31,3 @@ __device__ inline float largest_of_lanes(float4 x) {
     return largest_of_lanes<LANES>(
         fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w))));
 }
-
-// `copy_ahead` of bytes that other warps of the block take soon after.
-__device__ inline void copy_ahead_of_all(unsigned to, const void *from) {
-    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from)
-                 : "memory");
-}

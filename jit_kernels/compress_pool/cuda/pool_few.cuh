@@ -39,7 +39,7 @@ struct Guess {
         if (slot > 0 && token != likely) {
             position = call.chunks.position[token], row = call.chunks.row[token];
         }
-        const Begin begin = begins.of(call.chunks, nullptr, slot > 0 ? row : 0);
+        const Begin begin = begins.of(call.chunks, slot > 0 ? row : 0);
         return {slot, token, position, position - begin.start, begin.ring,
                 call.rings.place(position)};
     }
@@ -97,7 +97,7 @@ __device__ inline void pool_few_block(const PoolChunks &call, long long nth, flo
     take_turn();
     Guess guess(call, nth);
     Begins begins;
-    begins.load(call.chunks, nullptr, call.rows);
+    begins.load(call.chunks, call.rows);
     if (guess.likely >= 0) load_slots(call, guess.likely, at, kv, gate);
     const Turn turn = turn_of(call.ended, nth);
     if (guess.slot <= 0) return;
@@ -177,7 +177,7 @@ __device__ inline void pool_few_rings(const PoolChunks &call, int rank, RingBloc
         const int lane = threadIdx.x;
         Guess guess(call, rank + (long long)lane * POOL_RANKS);
         Begins begins;
-        begins.load(call.chunks, nullptr, call.rows);
+        begins.load(call.chunks, call.rows);
         const Wanted block = guess.check(call, begins);
         shared.list[lane] = block;
         const unsigned readers = __ballot_sync(ALL, block.slot > 0 && reads_ring(block));

@@ -17,7 +17,7 @@ constexpr int QUERY_BLOCKS = 4;
 // Heads of tokens; `padded`, a multiple of HEADS_AT_ONCE, are written, zeros past `heads`.
 struct Queries {
     const __nv_bfloat16 *q;
-    const void *weights;
+    const float *weights;
     long long stride, weight_stride;
     const float *rotation;
     unsigned char *codes;
@@ -32,9 +32,6 @@ struct Ahead {
     uint4 heads[QUERY_STAGES][4][32];
     float turns[2][2 * KEY_TURNED];
 };
-
-__device__ inline float widened(float x) { return x; }
-__device__ inline float widened(__nv_bfloat16 x) { return __bfloat162float(x); }
 
 // The signs by which a lane multiplies pairs of channels for one column of a product: of bits 3 and 4,
 // and of the second channel of a pair besides.
@@ -163,7 +160,6 @@ __device__ inline float write_codes(const Query &x, unsigned char *to) {
     return power_of_two(exponent);
 }
 
-template <class Weight>
 __global__ void __launch_bounds__(QUERY_WARPS * 32, QUERY_BLOCKS)
     turn_queries(const Queries call) {
     __shared__ Ahead all_ahead[QUERY_WARPS];
@@ -209,14 +205,13 @@ __global__ void __launch_bounds__(QUERY_WARPS * 32, QUERY_BLOCKS)
     const unsigned pair = bf16_pair(signs.both, signs.both * signs.second);
     const Factors plain = {pair, pair};
     const auto weight = [&]() {
-        const Weight *const from = static_cast<const Weight *>(call.weights);
         const int head = first + row;
-        return head < call.heads ? from[mine * call.weight_stride + head] : Weight(0.0f);
+        return head < call.heads ? call.weights[mine * call.weight_stride + head] : 0.0f;
     };
     take_turn();
 #pragma unroll
     for (int i = 0; i + 1 < QUERY_STAGES; i++) ask();
-    Weight folded = weight();
+    float folded = weight();
     unsigned char *to = call.codes + (begin * (long long)HEADS_AT_ONCE + row) * KEY + quarter * 8;
     float *fold = call.folded + begin * HEADS_AT_ONCE + row;
     QueryTurn turn;
@@ -227,7 +222,7 @@ __global__ void __launch_bounds__(QUERY_WARPS * 32, QUERY_BLOCKS)
         if (fresh) turn.make(ahead.turns[mine % 2], quarter, signs);
         Query x;
         multiply_signs(x, ahead.heads[at], lane, plain, turn);
-        const float weighed = widened(folded) * call.scale;
+        const float weighed = folded * call.scale;
         first += HEADS_AT_ONCE;
         fresh = first == call.padded;
         if (fresh) first = 0, mine++;

@@ -1,8 +1,8 @@
 // Split plans of FlashMLA's kernels: a block of threads plans one kind of calls.
 //
-// How rows are divided, and what that costs, is told in `device_splits_backend.py`, which gives the
-// same numbers; the layout of a plan is told in `split_plans.py`. Code is short on purpose: it runs
-// once a step, so that every instruction of it comes from far away.
+// How rows are divided, and what that costs, is told in `cuda_splits_backend.py`; the layout of a plan
+// is told in `split_plans.py`. Code is short on purpose: it runs once a step, so that every
+// instruction of it comes from far away.
 #include <climits>
 #include <cstring>
 #include <cuda_runtime.h>

@@ -7,10 +7,10 @@ constexpr int HEAD = 512, TURNED = 64, WARPS = 8;
 
 // Norm heads and turn them; a warp has EACH heads of a token. A lane has channels from 8 l and from
 // 256 + 8 l on, so that what is written at once is whole sectors of memory.
-template <int EACH, class Number, class Result>
+template <int EACH>
 __global__ void __launch_bounds__(WARPS * 32)
-    norm_heads(const Number *q, const float *rotation, Result *out, int tokens, int heads,
-               float eps) {
+    norm_heads(const __nv_bfloat16 *q, const float *rotation, __nv_bfloat16 *out, int tokens,
+               int heads, float eps) {
     const int lane = threadIdx.x % 32, shares = heads / EACH;
     const int share = blockIdx.x * WARPS + threadIdx.x / 32;
     const int token = share / shares;
@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(WARPS * 32)
     if (token >= tokens) return;
     const long long line = (long long)token * heads + share % shares * EACH;
     const long long first = line * HEAD + lane * EIGHT;
-    Eight<Number> read[EACH][2];
+    Eight<__nv_bfloat16> read[EACH][2];
 #pragma unroll
     for (int i = 0; i < 2 * EACH; i++) read[i / 2][i % 2].load(q + first + i * (HEAD / 2));
     constexpr int PLAIN_LANES = (HEAD / 2 - TURNED) / EIGHT;
@@ -35,9 +35,9 @@ __global__ void __launch_bounds__(WARPS * 32)
         for (int j = 0; j < 2 * EIGHT; j++) squares += x[j] * x[j];
         const float factor = rsqrtf(sum_of_lanes<32>(squares) * (1.0f / HEAD) + eps);
 #pragma unroll
-        for (int j = 0; j < 2 * EIGHT; j++) x[j] = rounded(x[j] * factor, out);
+        for (int j = 0; j < 2 * EIGHT; j++) x[j] = rounded(x[j] * factor);
         if (lane >= PLAIN_LANES) turn.apply(x + EIGHT);
-        Result *const to = out + first + head * HEAD;
+        __nv_bfloat16 *const to = out + first + head * HEAD;
         store(to, x);
         store(to + HEAD / 2, x + EIGHT);
     }
@@ -47,17 +47,17 @@ __global__ void __launch_bounds__(WARPS * 32)
 // side by side. A lane has 16 channels, eight lanes a scale.
 constexpr int SCALES = HEAD / 128;
 
-template <int EACH, class Number>
-__global__ void __launch_bounds__(WARPS * 32, sizeof(Number) == 2 ? 4 : 1)
-    round_heads(const Number *x_from, long long stride, const float *rotation, unsigned char *codes,
-                float *scales, long long scale_stride, int tokens, int heads) {
+template <int EACH>
+__global__ void __launch_bounds__(WARPS * 32, 4)
+    round_heads(const __nv_bfloat16 *x_from, long long stride, const float *rotation,
+                unsigned char *codes, float *scales, long long scale_stride, int tokens, int heads) {
     __shared__ float exponents[EACH * SCALES][WARPS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int head = blockIdx.y * EACH, token = blockIdx.x * WARPS + warp;
     const int live = token < tokens ? min(EACH, heads - head) : 0;
     take_turn();
-    Eight<Number> read[EACH][2];
-    const Number *const from = x_from + token * stride + head * HEAD + lane * (2 * EIGHT);
+    Eight<__nv_bfloat16> read[EACH][2];
+    const __nv_bfloat16 *const from = x_from + token * stride + head * HEAD + lane * (2 * EIGHT);
 #pragma unroll
     for (int i = 0; i < 2 * EACH; i++) {
         if (i / 2 < live) read[i / 2][i % 2].load(from + i / 2 * HEAD + i % 2 * EIGHT);

@@ -13,10 +13,9 @@ struct Normed {
     long long scale_stride;
 };
 
-template <class Number>
-__device__ inline void write(const Normed &to, Number *, long long at, long long, int,
+__device__ inline void write(const Normed &to, __nv_bfloat16 *, long long at, long long, int,
                              const float *x) {
-    store(static_cast<Number *>(to.out) + at, x);
+    store(static_cast<__nv_bfloat16 *>(to.out) + at, x);
 }
 
 struct Codes {};
@@ -32,9 +31,9 @@ __device__ inline void write(const Normed &to, Codes *, long long at, long long 
 }
 
 // Sixteen channels a thread, in two parts; all lanes of a warp have channels.
-template <class Number, class Result>
+template <class Result>
 __global__ void __launch_bounds__(MAX_NORM_THREADS)
-    norm_rows(const Number *x_from, long long stride, const float *weight, Normed to, int rows,
+    norm_rows(const __nv_bfloat16 *x_from, long long stride, const float *weight, Normed to, int rows,
               int width, float per_channel, float eps) {
     __shared__ float parts[2][MAX_NORM_THREADS / 32];
     const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
@@ -50,7 +49,7 @@ __global__ void __launch_bounds__(MAX_NORM_THREADS)
         read.load(weight + high);
         read.widen(gain + EIGHT);
     }
-    Eight<Number> read[2];
+    Eight<__nv_bfloat16> read[2];
     int row = blockIdx.x;
     read[0].load(x_from + row * stride + low);
     read[1].load(x_from + row * stride + high);

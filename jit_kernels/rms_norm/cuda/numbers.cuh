@@ -61,16 +61,8 @@ __device__ inline void store(__nv_bfloat16 *to, const float *x) {
                                                 bf16_pair(x[4], x[5]), bf16_pair(x[6], x[7]));
 }
 
-__device__ inline void store(float *to, const float *x) {
-    reinterpret_cast<float4 *>(to)[0] = make_float4(x[0], x[1], x[2], x[3]);
-    reinterpret_cast<float4 *>(to)[1] = make_float4(x[4], x[5], x[6], x[7]);
-}
-
-// A number as the type of the result holds it.
-__device__ inline float rounded(float x, const __nv_bfloat16 *) {
-    return __bfloat162float(__float2bfloat16_rn(x));
-}
-__device__ inline float rounded(float x, const float *) { return x; }
+// A number as bfloat16 holds it.
+__device__ inline float rounded(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }
 
 __device__ inline unsigned e4m3_codes(const float *x, float factor) {
     return e4m3_codes(x[0] * factor, x[1] * factor, x[2] * factor, x[3] * factor);

@@ -11,8 +11,7 @@
 // Threads of a block, and numbers that a lane has side by side.
 constexpr int THREADS = 128, EACH = 8;
 // So many blocks a multiprocessor is given at once: as many as registers allow.
-template <class Number>
-constexpr int BLOCKS = sizeof(Number) == 2 ? 8 : 6;
+constexpr int BLOCKS = 8;
 
 // Where rows go: `page_rows` a page, data parts first, then the scale parts.
 struct Pages {
@@ -37,51 +36,9 @@ struct Place {
     }
 };
 
-// Four numbers side by side as they lie in memory, to be asked for early and looked at late. Not read
+// Eight numbers side by side as they lie in memory, to be asked for early and looked at late. Not read
 // as constants: the kernel before may still be writing them when this one is launched.
-template <class Number>
-struct Four;
-
-template <>
-struct Four<float> {
-    float4 numbers;
-
-    __device__ void load(const float *from) { numbers = *reinterpret_cast<const float4 *>(from); }
-    __device__ void widen(float *x) const {
-        x[0] = numbers.x, x[1] = numbers.y, x[2] = numbers.z, x[3] = numbers.w;
-    }
-};
-
-template <>
-struct Four<__nv_bfloat16> {
-    uint2 pairs;
-
-    __device__ void load(const __nv_bfloat16 *from) {
-        pairs = *reinterpret_cast<const uint2 *>(from);
-    }
-    __device__ void widen(float *x) const {
-        x[0] = __uint_as_float(pairs.x << 16), x[1] = __uint_as_float(pairs.x & 0xffff0000u);
-        x[2] = __uint_as_float(pairs.y << 16), x[3] = __uint_as_float(pairs.y & 0xffff0000u);
-    }
-};
-
-// Eight numbers side by side.
-template <class Number>
 struct Eight {
-    Four<Number> low, high;
-
-    __device__ void load(const Number *from) {
-        low.load(from);
-        high.load(from + 4);
-    }
-    __device__ void widen(float *x) const {
-        low.widen(x);
-        high.widen(x + 4);
-    }
-};
-
-template <>
-struct Eight<__nv_bfloat16> {
     uint4 pairs;
 
     __device__ void load(const __nv_bfloat16 *from) {
@@ -119,13 +76,12 @@ constexpr int PLAIN_LANES = 32 - TURNED / EACH;
 
 // What is asked for of a row: its numbers, where it goes, and four numbers of its rotation, of which
 // the first 16 lanes have the cosines and the others the sines.
-template <class Number>
 struct Row {
-    Eight<Number> low, high;
+    Eight low, high;
     float4 turn;
     long long slot;
 
-    __device__ void load(const Pages &pages, const Number *numbers, const float *rotation) {
+    __device__ void load(const Pages &pages, const __nv_bfloat16 *numbers, const float *rotation) {
         slot = *pages.slots;
         low.load(numbers);
         high.load(numbers + HALF);
@@ -173,8 +129,7 @@ struct Gains {
     }
 };
 
-template <class Number>
-__device__ inline void store_record(const Pages &pages, const Row<Number> &row, const Gains &gains,
+__device__ inline void store_record(const Pages &pages, const Row &row, const Gains &gains,
                                     float eps) {
     const int lane = threadIdx.x % 32;
     const Place place(pages, row.slot);
@@ -213,9 +168,8 @@ __device__ inline void store_record(const Pages &pages, const Row<Number> &row, 
 }
 
 // Ask the L2 cache for a row and its rotation, a line each lane.
-template <class Number>
-__device__ inline void bring_row(const Number *numbers, const float *rotation) {
-    constexpr int LINE = 128, LINES = CHANNELS * sizeof(Number) / LINE;
+__device__ inline void bring_row(const __nv_bfloat16 *numbers, const float *rotation) {
+    constexpr int LINE = 128, LINES = CHANNELS * sizeof(__nv_bfloat16) / LINE;
     const int lane = threadIdx.x % 32, turns = lane - LINES;
     const char *const line = reinterpret_cast<const char *>(numbers) + lane * LINE;
     const char *const turn = reinterpret_cast<const char *>(rotation) + turns * LINE;
@@ -224,9 +178,8 @@ __device__ inline void bring_row(const Number *numbers, const float *rotation) {
 
 // A warp takes every so many-th row, and asks for the next one before it stores one. The next launch
 // may begin when warps have one row left: with many rows its blocks would be in their way.
-template <class Number>
-__global__ void __launch_bounds__(THREADS, BLOCKS<Number>)
-    store_records(Pages pages, const Number *rows, long long stride, const float *weight,
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    store_records(Pages pages, const __nv_bfloat16 *rows, long long stride, const float *weight,
                   const float *rotation, float eps) {
     const int lane = threadIdx.x % 32, warps = gridDim.x * (THREADS / 32);
     int left = pages.rows - (int)(blockIdx.x * (THREADS / 32) + threadIdx.x / 32);
@@ -240,7 +193,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS<Number>)
     rotation += lane * 4;
     await_launch_before();
     let_next_begin_if(left <= warps);
-    Row<Number> row, next;
+    Row row, next;
     if (left > 0) row.load(pages, rows, rotation);
     gains.load(weight);
     __syncthreads();

@@ -1,15 +1,13 @@
 """Blocks of 128 tokens folded by the device."""
 
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
-from jit_kernels.compress_fold import cuda_backend, reference, triton_backend
+from jit_kernels.compress_fold import cuda_backend, reference
 from jit_kernels.compress_pool import BlockPages, EndedBlocks
 from jit_kernels.paged_rows import PageLayout
-from tests.jit_kernels.kernels.sizes import with_large
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
 from tests.testing.compressed_steps import (
     Chunk,
@@ -21,17 +19,12 @@ from tests.testing.compressed_steps import (
     turns,
 )
 
-V4 = (512, 64, "fp8")
-SHAPES = [V4, (22, 4, "bf16"), (34, 8, "fp32")]
-PAGES = {
-    "fp8": PageLayout(page_rows=3, data_bytes=576, scale_bytes=8, page_bytes=2304),
-    "bf16": PageLayout(page_rows=3, data_bytes=44, scale_bytes=0, page_bytes=132),
-    "fp32": PageLayout(page_rows=3, data_bytes=136, scale_bytes=0, page_bytes=408),
-}
-CHUNKS = with_large(
-    [[Chunk(0, 1, 2), Chunk(379, 8, 1, (380, 384)), Chunk(127, 1, 3), Chunk(45, 3, 5)]],
-    [[Chunk(90 * nth, 1 + 3 * nth, nth + 1, (90 * nth + 1,)) for nth in range(99)]],
-)
+WIDTH, TURNED = 512, 64
+PAGES = PageLayout(page_rows=3, data_bytes=576, scale_bytes=8, page_bytes=2304)
+CHUNKS = [
+    [Chunk(0, 1, 2), Chunk(379, 8, 1, (380, 384)), Chunk(127, 1, 3), Chunk(45, 3, 5)],
+    [Chunk(90 * nth, 1 + 3 * nth, nth + 1, (90 * nth + 1,)) for nth in range(99)],
+]
 EXACT = Bounds(atol=1e-5, rtol=1e-5)
 # Steps of few parts: whole blocks of one row, parts of blocks, rings that are read and written.
 FEW = [
@@ -49,27 +42,18 @@ FEW = [
 MORE = [[Chunk(300 * nth + 31 * nth, 150 + 7 * nth, nth + 1) for nth in range(14)]]
 # Chunks over whole blocks, from the middle of one on, and within one.
 LONG = [Chunk(0, 300, 1, (17, 129)), Chunk(141, 260, 2), Chunk(190, 65, 4, (200,))]
-BACKENDS = pytest.mark.parametrize("backend", with_large([triton_backend], [cuda_backend]))
+pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(autouse=True)
-def few_ahead(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the interpreter's short chunks take more than one turn of the loop."""
-    if device.type == "cpu":
-        monkeypatch.setattr(triton_backend, "AHEAD", 3)
-        monkeypatch.setattr(triton_backend, "CHANNELS", 256)
-
-
-def options(shape: tuple[int, int, str], rings: int) -> dict[str, Any]:
+def options(rings: int) -> dict[str, Any]:
     """Return poisoned pages and what else all calls need."""
-    width, _, record_format = shape
-    ape = torch.randn(128, 2 * width)
-    ape[:, :width] = 0
+    ape = torch.randn(128, 2 * WIDTH)
+    ape[:, :WIDTH] = 0
     return {
         "ape": ape,
-        "pages": block_pages(16 * rings, PAGES[record_format], width),
+        "pages": block_pages(16 * rings, PAGES, WIDTH),
         "eps": 1e-6,
-        "record_format": record_format,
+        "record_format": "fp8",
     }
 
 
@@ -79,20 +63,14 @@ def copied(more: dict[str, Any]) -> dict[str, Any]:
     return more | {"pages": BlockPages(own.pages.clone(), own.layout, own.weight)}
 
 
-@BACKENDS
-@pytest.mark.parametrize("chunks", [*CHUNKS, *with_large([], [*FEW, *MORE])], ids=len)
-@pytest.mark.parametrize(
-    ("shape", "span"), [(V4, 2), (V4, 3), (SHAPES[1], 3), (SHAPES[2], 2)], ids=str
-)
-def test_chunks_equal_the_reference(
-    shape: tuple[int, int, str], chunks: list[Chunk], span: int, backend: ModuleType
-) -> None:
-    width, turned, record_format = shape
-    step, rings = some_step(chunks, ratio=128, span=span, turned=turned, page_rows=3)
-    more, state = options(shape, rings), poisoned_state(chunks, rings, span, 3, width)
+@pytest.mark.parametrize("chunks", [*CHUNKS, *FEW, *MORE], ids=len)
+@pytest.mark.parametrize("span", [2, 3])
+def test_chunks_equal_the_reference(chunks: list[Chunk], span: int) -> None:
+    step, rings = some_step(chunks, ratio=128, span=span, turned=TURNED, page_rows=3)
+    more, state = options(rings), poisoned_state(chunks, rings, span, 3, WIDTH)
     # Rows that begin anywhere, and in the middle of aligned ones.
     first = 3 if span == 3 else 4
-    rows = torch.randn(len(step.tokens.row), 2 * width + 8)[:, first : 2 * width + first]
+    rows = torch.randn(len(step.tokens.row), 2 * WIDTH + 8)[:, first : 2 * WIDTH + first]
     where = {
         "tokens": step.tokens,
         "window_from": torch.tensor([chunk.start if chunk.start == 45 else 0 for chunk in chunks]),
@@ -103,50 +81,40 @@ def test_chunks_equal_the_reference(
     want, goal = state.clone(), copied(more)
     reference.fold_chunks(rows, want, **where, **goal)
 
-    backend.fold_chunks(rows, state, **where, **more)
+    cuda_backend.fold_chunks(rows, state, **where, **more)
 
     assert_close(state, want, EXACT)
-    assert_like_pages(more["pages"], goal["pages"], record_format, what="pages")
+    assert_like_pages(more["pages"], goal["pages"], what="pages")
 
 
-@BACKENDS
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_decoding_rows_equal_the_reference(
-    shape: tuple[int, int, str], backend: ModuleType
-) -> None:
-    width, turned, record_format = shape
+def test_decoding_rows_equal_the_reference() -> None:
     chunks = [Chunk(start, 1, nth + 1) for nth, start in enumerate((0, 3, 127, 128, 511, 4096))]
-    more, state = options(shape, 9), poisoned_state(chunks, 9, 2, 3, width)
+    more, state = options(9), poisoned_state(chunks, 9, 2, 3, WIDTH)
     position = torch.tensor([chunk.start for chunk in chunks] + [-1, -1])
     ring = torch.tensor([chunk.ring for chunk in chunks] + [0, 0], dtype=torch.int32)
     slots = torch.where(position % 128 == 127, torch.arange(8) + 3, 0).masked_fill(position < 0, 5)
     where = {
         "position": position,
         "ring": ring,
-        "ended": EndedBlocks(slots, turns(position - 127, turned)),
+        "ended": EndedBlocks(slots, turns(position - 127, TURNED)),
     }
-    rows, want, goal = torch.randn(8, 2 * width), state.clone(), copied(more)
+    rows, want, goal = torch.randn(8, 2 * WIDTH), state.clone(), copied(more)
     reference.fold_tokens(rows, want, **where, **goal)
 
-    backend.fold_tokens(rows, state, **where, **more)
+    cuda_backend.fold_tokens(rows, state, **where, **more)
 
     assert_close(state, want, EXACT)
-    assert_like_pages(more["pages"], goal["pages"], record_format, what="pages")
+    assert_like_pages(more["pages"], goal["pages"], what="pages")
 
 
-@BACKENDS
-@pytest.mark.parametrize("chunks", [CHUNKS[0], *with_large([], [LONG, *FEW])], ids=len)
-@pytest.mark.parametrize("shape", SHAPES[:2], ids=str)
-def test_chunks_give_the_bits_of_their_tokens_one_by_one(
-    shape: tuple[int, int, str], chunks: list[Chunk], backend: ModuleType
-) -> None:
-    width, turned, _ = shape
-    step, rings = some_step(chunks, ratio=128, span=2, turned=turned, page_rows=3)
-    more, state = options(shape, rings), poisoned_state(chunks, rings, 2, 3, width)
-    rows = torch.randn(len(step.tokens.row), 2 * width)
+@pytest.mark.parametrize("chunks", [CHUNKS[0], LONG, *FEW], ids=len)
+def test_chunks_give_the_bits_of_their_tokens_one_by_one(chunks: list[Chunk]) -> None:
+    step, rings = some_step(chunks, ratio=128, span=2, turned=TURNED, page_rows=3)
+    more, state = options(rings), poisoned_state(chunks, rings, 2, 3, WIDTH)
+    rows = torch.randn(len(step.tokens.row), 2 * WIDTH)
     one_by_one, alone = state.clone(), copied(more)
 
-    backend.fold_chunks(
+    cuda_backend.fold_chunks(
         rows,
         state,
         tokens=step.tokens,
@@ -160,12 +128,12 @@ def test_chunks_give_the_bits_of_their_tokens_one_by_one(
     begins = [sum(chunk.length for chunk in chunks[:nth]) for nth in range(len(chunks))]
     for done, some in enumerate(by_token(chunks)):
         part = [chunk for _, chunk in some]
-        one, _ = some_step(part, ratio=128, span=2, turned=turned, page_rows=3)
+        one, _ = some_step(part, ratio=128, span=2, turned=TURNED, page_rows=3)
         slots = torch.zeros(len(part), dtype=torch.int64)
-        rotation, kept = torch.zeros(len(part), 2, turned), one.ended.slots > 0
+        rotation, kept = torch.zeros(len(part), 2, TURNED), one.ended.slots > 0
         slots[one.last[kept]] = one.ended.slots[kept]
         rotation[one.last[kept]] = one.ended.rotation[kept]
-        backend.fold_tokens(
+        cuda_backend.fold_tokens(
             rows[[begins[nth] + done for nth, _ in some]],
             one_by_one,
             position=one.tokens.position,
@@ -178,25 +146,22 @@ def test_chunks_give_the_bits_of_their_tokens_one_by_one(
         assert_same_bits(state[chunk.ring], one_by_one[chunk.ring])
 
 
-@pytest.mark.parametrize("backend", with_large([], [cuda_backend]))
 @pytest.mark.parametrize("start", [0, 77])
 @pytest.mark.parametrize("pieces", [(300, 700), (2_000, 1_000, 1, 127), (6_000, 8_500, 9_000)])
-def test_pieces_of_any_size_have_the_bits_of_the_whole(
-    pieces: tuple[int, ...], start: int, backend: ModuleType
-) -> None:
+def test_pieces_of_any_size_have_the_bits_of_the_whole(pieces: tuple[int, ...], start: int) -> None:
     """Each size of a step may have a kernel of its own."""
     length = sum(pieces)
-    more, ring = options(V4, 2 + length // 2000), [Chunk(start, length, 1)]
-    rows, state = torch.randn(length, 2 * V4[0]), poisoned_state(ring, 2, 2, 3, V4[0])
+    more, ring = options(2 + length // 2000), [Chunk(start, length, 1)]
+    rows, state = torch.randn(length, 2 * WIDTH), poisoned_state(ring, 2, 2, 3, WIDTH)
     in_pieces, alone = state.clone(), copied(more)
 
     def fold(first: int, count: int, banks: torch.Tensor, mine: dict[str, Any]) -> None:
         step, _ = some_step(
-            [Chunk(start + first, count, 1)], ratio=128, span=2, turned=V4[1], page_rows=3
+            [Chunk(start + first, count, 1)], ratio=128, span=2, turned=TURNED, page_rows=3
         )
         block = step.tokens.position[step.last.clamp(min=0)] // 128
         slots = torch.where(step.ended.slots > 0, 3 + block, 0)
-        backend.fold_chunks(
+        cuda_backend.fold_chunks(
             rows[first : first + count],
             banks,
             tokens=step.tokens,

@@ -45,7 +45,6 @@ def test_many_pairs_are_counted_chunk_by_chunk(
     backend: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(triton_backend, "CHUNK", 32)
-    monkeypatch.setattr(triton_backend, "SHARE_CHUNKS", 2)
     monkeypatch.setattr(cuda_backend, "FEW_PAIRS", 0)
     monkeypatch.setattr(cuda_backend, "MAX_CHUNKS", 3)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from jit_kernels.cuda_device import why_no_nvcc
-from jit_kernels.paged_logits import LogitsPlan, reference, triton_backend
+from jit_kernels.paged_logits import LogitsPlan, reference
 from jit_kernels.vendor_library import why_no_deep_gemm
 from tests.jit_kernels.kernels.sizes import with_large
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
@@ -15,7 +15,6 @@ from tests.testing.indexer_keys import key_layout, some_key_pages, some_queries
 
 Op = Callable[..., Tensor]
 BACKENDS = [
-    "triton",
     *([] if why_no_deep_gemm() else ["deep_gemm"]),
     *([] if why_no_deep_gemm() or why_no_nvcc() else ["cuda"]),
 ]
@@ -48,8 +47,6 @@ CASES = with_large(
 
 def op_of(name: str) -> Op:
     """Return a backend's function."""
-    if name == "triton":
-        return triton_backend.paged_logits
     from jit_kernels.paged_logits import cuda_backend, deep_gemm_backend
 
     return (cuda_backend if name == "cuda" else deep_gemm_backend).paged_logits

@@ -26,6 +26,7 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(f"{choose_device.__module__}.why_no_nvcc", lambda: None)
 
 
 @pytest.fixture
@@ -62,6 +63,15 @@ def test_a_gpu_of_another_kind_is_left_alone_and_this_is_said(
 
     assert "A card has" in caplog.text
     with pytest.raises(ConfigError, match="Hopper"):
+        choose_device(ServerConfig(device="cuda"), FITS)
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_without_a_compiler_a_gpu_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{choose_device.__module__}.why_no_nvcc", lambda: "no CUDA compiler")
+
+    assert choose_device(ServerConfig(), FITS) == CPU
+    with pytest.raises(ConfigError, match="no CUDA compiler"):
         choose_device(ServerConfig(device="cuda"), FITS)
 
 
