@@ -21,6 +21,8 @@ from runtime.kv_events_config import parse_kv_events_config
 # what the kernel takes for a limit of memory or a timer.
 LEAST_GRAMMAR_MEMORY, MOST_GRAMMAR_MEMORY = 1 << 26, 1 << 48
 LONGEST_GRAMMAR_S = 86_400.0
+# Fields that mean something else where they are not given.
+_NAMES = ("host", "model_path", "tokenizer_path", "served_model_name")
 # Each row has a line in tables, of up to 16 KiB, and its client an open file.
 MOST_ROWS = 1 << 16
 
@@ -318,10 +320,10 @@ def check(config: ServerConfig) -> None:
 
 
 def _check_sendable(config: ServerConfig) -> None:
-    """Raise ConfigError for what no message between processes holds.
+    """Raise ConfigError for what no message between processes holds, and for names that are empty.
 
-    That is a whole number beyond 64 bits, and text that is no UTF-8: a command line's bytes are
-    surrogates then.
+    The first is a whole number beyond 64 bits, and text that is no UTF-8: a command line's bytes
+    are surrogates then.
     """
     for item in fields(config):
         flag, given = f"--{item.name.replace('_', '-')}", getattr(config, item.name)
@@ -333,6 +335,8 @@ def _check_sendable(config: ServerConfig) -> None:
                 str(value).encode()
             except UnicodeEncodeError as fault:
                 raise ConfigError(f"{flag} is no UTF-8") from fault
+        if given == "" and item.name in _NAMES:
+            raise ConfigError(f"{flag} is empty")
 
 
 def _is_loopback(host: str) -> bool:

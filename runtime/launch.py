@@ -189,7 +189,7 @@ class _Running:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if quitting.done():
-                return _quit()
+                return await self._quit(serving)
             if watching.done() or receiving.done():
                 reason = watching.result() if watching.done() else _failure(receiving)
                 await self._fail(reason, serving)
@@ -238,7 +238,7 @@ class _Running:
         self._web.should_exit = True
         await asyncio.wait([serving, quitting], return_when=asyncio.FIRST_COMPLETED)
         if quitting.done():
-            return _quit()
+            return await self._quit(serving)
         self._manager.close()
         # A thread may still tokenise a huge text for a client that is gone.
         _exit_within(SCHEDULER_EXIT_S + _GOODBYE_S, 0)
@@ -247,17 +247,21 @@ class _Running:
         logger.info("stopped")
         return 0
 
+    async def _quit(self, serving: asyncio.Task[None]) -> int:
+        """Answer all with 503 and be gone soon, whatever still hangs; return who was told twice's
+        exit code.
+        """
+        _exit_within(_QUIT_EXIT_S, 130)
+        await self._manager.drain(0.0)
+        self._web.should_exit = True
+        await asyncio.wait([serving], timeout=_FAULT_REPLIES_S)
+        return 130
+
 
 def _failure(task: asyncio.Task[None]) -> str:
     fault = task.exception()
     logger.error("the message loop failed", exc_info=fault)
     return f"the message loop failed: {fault}"
-
-
-def _quit() -> int:
-    """Return the exit code of who was told twice, and be gone soon, whatever still hangs."""
-    _exit_within(_QUIT_EXIT_S, 130)
-    return 130
 
 
 def _exit_within(seconds: float, code: int) -> None:

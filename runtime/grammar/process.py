@@ -210,7 +210,8 @@ def _warnings_are_errors() -> Iterator[None]:
         printed.seek(0)
         text = printed.read(4 * _MESSAGE_CHARS).decode(errors="replace")
     if "Warning: " in text:
-        raise GrammarError(_without_source(text))
+        # Behind the semicolon stands what the compiler would do instead.
+        raise GrammarError(_without_source(text).partition("; ")[0])
 
 
 def _reason(fault: Exception) -> str:

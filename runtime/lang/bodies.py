@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from runtime.lang.extra import require
 from runtime.lang.loop import LOOP
 
 MAX_THREADS = 16
@@ -52,7 +53,9 @@ class BodyThreads:
         """Run `body` as soon as a thread is free, in a copy of the caller's context.
 
         A thread in which no other body waits is preferred: should this one block, none suffers.
+        Raises ConfigError where greenlet is not installed.
         """
+        require("greenlet")
         new, pool = _New(body, contextvars.copy_context()), self._pool
         with pool.lock:
             thread = min(pool.idle, key=lambda t: t.parked, default=None)

@@ -19,6 +19,7 @@ from runtime.errors import (
     Unavailable,
 )
 from runtime.lang.bodies import wait
+from runtime.lang.extra import require
 from runtime.lang.lines import lines
 from runtime.lang.loop import LOOP
 from runtime.lang.patience import patiently
@@ -57,6 +58,7 @@ class Connection:
         verify: bool = True,
         transport: "httpx.AsyncBaseTransport | None" = None,
     ) -> None:
+        require("httpx")
         self.base_url = base_url.rstrip("/")
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._verify = verify

@@ -77,7 +77,7 @@ def require_compiler(param: str) -> None:
     if find_spec("xgrammar") is None:
         raise GrammarError(
             "structured output needs xgrammar, which this server lacks: "
-            "pip install 'umbra[grammar]'",
+            "pip install -e '.[grammar]' in Umbra's checkout",
             param=param,
         )
 

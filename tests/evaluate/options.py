@@ -101,7 +101,7 @@ def _fault(options: Options) -> str | None:
     if SINKS in options.without and options.model_path is None:
         return f"--without {SINKS} copies the checkpoint: give --model-path"
     if options.url is None and _SCHEMA in options.tasks and not _has_grammar():
-        return f"{_SCHEMA} wants xgrammar: pip install 'umbra[grammar]', or leave it out (--tasks)"
+        return f"{_SCHEMA} wants xgrammar: pip install -e '.[grammar]', or leave it out (--tasks)"
     return None
 
 

@@ -229,13 +229,16 @@ def test_a_checkpoint_that_cannot_be_served_is_said_in_one_line(checkpoint: Path
 def test_a_second_interrupt_quits_at_once(checkpoint: Path) -> None:
     with server(checkpoint, "steady") as up:
         scheduler = up.wait_ready()
-        with up.left_waiting():
+        with up.left_waiting() as replies:
             up.process.send_signal(signal.SIGINT)
             up.wait_log("stopping: 1 requests")
             up.process.send_signal(signal.SIGINT)
             assert up.exit_code() == 130
 
         assert not alive(scheduler)
+        [reply] = replies
+        assert reply.status_code == 503
+        assert "Traceback" not in up.log
 
 
 ENDLESS_TEXTS = """

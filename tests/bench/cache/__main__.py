@@ -43,6 +43,8 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=500)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
+    if not (options.bench / "workload.py").is_file():
+        parser.error(f"--bench {options.bench}: there is no workload.py")
     print_hits(options)
     print_speed(options)
     print_calls(options)

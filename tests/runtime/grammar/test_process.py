@@ -216,7 +216,8 @@ REFUSED: dict[str, tuple[Grammar, str]] = {
     "POSIX class": (Grammar("regex", "[[:alpha:]]+"), "POSIX class [:alpha:]"),
     "huge bound": (schema({"type": "integer", "minimum": 10**400}), "'minimum' must be below 2^63"),
     "huge float": (Grammar("json_schema", '{"minimum": 1e999}'), "number that is too large"),
-    "endless": (schema({"$ref": "#"}), "no token"),
+    "endless": (schema({"$ref": "#"}), "leads to itself alone"),
+    "pattern and length": (schema({"pattern": "a+", "maxLength": 2}), "pattern combined with"),
     "left recursion": (Grammar("ebnf", 'root ::= root "a" | root'), "no token"),
 }
 
@@ -236,6 +237,9 @@ def test_what_cannot_be_served_is_refused_with_its_reason(
     assert reason in answer.message
     assert ".cc:" not in answer.message
     assert "Check failed" not in answer.message
+    # What the compiler would do instead, it does not.
+    assert "ignoring" not in answer.message
+    assert "falling back" not in answer.message
 
 
 DEEP = 3000
