@@ -58,11 +58,11 @@ def text_pattern(pattern: str) -> str:
     """Return `pattern` as it has to be said of text that stands by itself.
 
     Measured: the compiler takes a caret at a set's beginning for the sign that the set excludes,
-    escaped or not, lets `.` be the end of a line, and `\\S` most blanks beyond ASCII's. Raises
-    GrammarError for POSIX classes.
+    escaped or not, lets `.` be the end of a line, and `\\S` most blanks beyond ASCII's; `\\x` takes
+    as many digits as follow. Raises GrammarError for POSIX classes.
     """
     check_pattern(pattern)
-    return "".join(map(_text_part, _parts(pattern)))
+    return "".join(map(_text_part, _parts(_four_digits(pattern))))
 
 
 def json_pattern(pattern: str) -> str:
@@ -117,6 +117,12 @@ def _without_anchors(parts: list[str]) -> list[str]:
         if not ((part == "^" and first) or (part == "$" and last)):
             kept.append(part)
     return ["(?:", *kept, ")"] if "|" in kept else kept
+
+
+def _four_digits(pattern: str) -> str:
+    r"""Return a pattern with `\u00HH` for `\xHH`."""
+    parts = _parts(pattern, sets=False)
+    return "".join(rf"\u00{p[2:]}" if p.startswith(r"\x") and len(p) == 4 else p for p in parts)
 
 
 def _text_part(part: str) -> str:

@@ -181,6 +181,7 @@ def test_text_is_held_to_sets_with_opposites() -> None:
     [
         *(r"[\^]", r"[\^ab]", r"[\x5e-]", r"[\u005E\]]", r"[\^^a]", r"[\^\^]", r"[\^-b]", r"[\^-]"),
         *(".", "a.", r"\.", "[.]", r"[^\^]", r"[a\^]", "[^^]", r"\^"),
+        *(r"\x61b", r"[\x61b]", r"[^\x61b]", r"[\x30-\x39A]", r"\x61\x62", r"[\x5eb]"),
     ],
 )
 def test_text_is_held_to_what_a_pattern_says(pattern: str) -> None:
