@@ -95,6 +95,9 @@ def compile_into(target: Path, command: list[str], inputs: list[str]) -> None:
         if made.returncode:
             said = (made.stderr or made.stdout).decode(errors="replace").strip()
             raise BackendUnavailable(f"{shlex.join(command)} failed on {target.stem}:\n{said}")
+        # Else its name may outlive a loss of power, and its bytes not.
+        with open(scratch, "rb") as library:
+            os.fsync(library.fileno())
         os.replace(scratch, target)
     finally:
         Path(scratch).unlink(missing_ok=True)

@@ -81,7 +81,7 @@ def compile_ahead(
         return []
     try:
         return _Cache(compiler, device, stop, tell).fill(calls)
-    except (_Fault, OSError) as error:
+    except (_Fault, OSError, ValueError) as error:
         return [f"Kernels of DeepGEMM that are missing are compiled one after another: {error}"]
 
 
@@ -109,9 +109,11 @@ class _Cache:
             entries = sorted(Path(scratch, "cache").glob("*.*"))
             faults += self._compile([entry for entry in entries if not self._has(entry.name)])
             if not faults:
-                partial = Path(scratch, "done")
-                partial.write_text("\n".join(entry.name for entry in entries), encoding="utf-8")
-                os.replace(partial, done)
+                with Path(scratch, "done").open("w", encoding="utf-8") as partial:
+                    partial.write("\n".join(entry.name for entry in entries))
+                    partial.flush()
+                    os.fsync(partial.fileno())
+                os.replace(partial.name, done)
         return faults
 
     def _digest(self, text: str) -> str:
@@ -196,14 +198,16 @@ class _Cache:
         try:
             if not self._stop.is_set():
                 self._make(entry)
-        except (_Fault, OSError) as error:
+        except (_Fault, OSError, ValueError) as error:
             return f"{entry.name}: {error}"
         return ""
 
     def _make(self, entry: Path) -> None:
         words = (entry / _COMMAND).read_text("utf-8").splitlines()
         # The folder that DeepGEMM compiled in, which is the entry by now.
-        was = next(word for word in words if word.endswith(f"/{_CUBIN}")).removesuffix(_CUBIN)
+        was = next((word for word in words if word.endswith(f"/{_CUBIN}")), "").removesuffix(_CUBIN)
+        if not was:
+            raise _Fault(f"its command names no {_CUBIN}")
         words = [word.replace(was, f"{entry}/") for word in words]
         self._run([self._compiler, *words], cwd=entry)
         (entry / _COMMAND).unlink()

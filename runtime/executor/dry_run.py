@@ -3,6 +3,7 @@
 Their rows want of sampling whatever takes memory. Nothing they compute means anything.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -140,10 +141,19 @@ class Extent:
         lengths = np.full(rows, length, dtype=np.int64)
         samples = [self._sample(ahead=False) for _ in range(rows)]
         plan = self._plan(Phase.PREFILL, context - lengths, lengths, spec=spec, samples=samples)
-        start, stop = context - length, context - length + min(length, self.logit_rows)
-        targets = np.zeros(stop - start, dtype=np.int32)
-        plan.prompt_logprobs = [PromptLogprobSpan(0, start, stop, targets, _TOP_LOGPROBS, ())]
+        plan.prompt_logprobs = [*self._spans(rows, context - length, length)]
         return plan
+
+    def _spans(self, rows: int, start: int, length: int) -> Iterator[PromptLogprobSpan]:
+        """Yield spans of rows from `start` on: all logits of prompts that a step may have."""
+        left = self.logit_rows
+        for row in range(rows):
+            count = min(left, length)
+            if count == 0:
+                return
+            targets = np.zeros(count, dtype=np.int32)
+            yield PromptLogprobSpan(row, start, start + count, targets, _TOP_LOGPROBS, ())
+            left -= count
 
     def _plan(
         self,

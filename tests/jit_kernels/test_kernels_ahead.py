@@ -173,6 +173,16 @@ def test_a_recorder_that_dies_is_told(cache: Path, monkeypatch: pytest.MonkeyPat
     assert "JSONDecodeError" in fault
 
 
+def test_a_folder_with_a_name_that_is_no_text_is_told(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DG_JIT_CACHE_DIR", os.fsdecode(os.fsencode(cache) + b"\xe9"))
+
+    [fault] = fill(calls(32))
+
+    assert "compiled one after another" in fault
+
+
 def test_servers_that_start_together_compile_once(cache: Path) -> None:
     with ThreadPoolExecutor(2) as threads:
         faults = [*threads.map(fill, [calls(128, 256)] * 2)]
