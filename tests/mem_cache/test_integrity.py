@@ -69,9 +69,17 @@ def _root(name: str, value: int) -> Break:
     return apply
 
 
-def _list(which: str, name: str, value: int) -> Break:
+def _list(which: str, name: str, value: int, kind: int = 0) -> Break:
     def apply(tree: Tree) -> None:
-        getattr(tree.arrays, which)[name][0] = value
+        getattr(tree.arrays, which)[name][kind] = value
+
+    return apply
+
+
+def _lose_a_list(which: str) -> Break:
+    def apply(tree: Tree) -> None:
+        for name in ("oldest", "newest", "length"):
+            getattr(tree.arrays, which)[name][0] = 0
 
     return apply
 
@@ -209,6 +217,10 @@ FAULTS: list[tuple[str, Break]] = [
     (r"list of pages of kind 0: \d+ does not know", _link("page_links", 1, "tail", 1)),
     (r"list of pages of kind 0 does not end with", _list("page_lists", "newest", 1)),
     (r"list of pages of kind 0 of \d has \d items", _list("page_lists", "length", 1)),
+    (r"list of pages of kind 3 does not end with", _list("page_lists", "newest", 1, kind=3)),
+    (r"list of pages of kind 3 of 2 has 0 items", _list("page_lists", "length", 2, kind=3)),
+    (r"list of pages of kind 3 does not end with", _list("page_lists", "oldest", 1, kind=3)),
+    (r"list 0 has pages \[\], not \[.*\]", _lose_a_list("page_lists")),
     (r"list 0 has pages \[.*\], not \[.*\]", _page("kind", "tail", 1)),
     (r"list 0 is not in order of use", _pages_by_age_reversed),
     (r"list of '': \d+ does not know", _link("root_links", 1, "tail", 1)),
@@ -229,6 +241,7 @@ FAULTS: list[tuple[str, Break]] = [
     (r"root 0: heads", _root("heads", 0)),
     (r"pins are miscounted", _point("pins", 6, 1)),
     (r"list of points of kind 0: \d does not know", _link("point_links", 1, "6", 8)),
+    (r"list 0 has points \[\], not \[\d", _lose_a_list("point_lists")),
     (r"list 0 has points", _point("point_kind", 6, 1)),
     (r"list of points 0 is not in order of use", _points_by_age_reversed),
     (r"pool full: unit 1", lambda t: t.rig.full.incref([t.top])),

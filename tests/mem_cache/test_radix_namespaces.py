@@ -74,3 +74,31 @@ def test_a_namespace_keeps_what_is_locked_whatever_its_quota(rig: Rig) -> None:
     assert rig.cache.tokens_by_namespace() == {"a": 8}
     rig.finish(row)
     assert rig.shrink("a", 3)
+
+
+def test_after_a_reset_there_may_be_as_many_namespaces_as_before() -> None:
+    rig = Rig(TreeSpec(page_size=4, swa_page_size=2, window=4), full=100, swa=9, rings=3)
+    rig.complete([1, 2, 3], namespace="before")
+    rig.reset()
+    for number in range(65):
+        rig.complete([1, 2, 3], namespace=f"n{number}")
+
+    assert rig.cache.tokens_by_namespace() == {f"n{number}": 3 for number in range(65)}
+    rig.check()
+
+
+def test_a_match_of_nothing_is_locked_in_its_own_namespace_though_that_was_forgotten(
+    rig: Rig,
+) -> None:
+    rig.complete([1] * 5, namespace="a")
+    rig.shrink("a", 0)
+    match = rig.match([1] * 5, namespace="a")
+    for number in range(64):
+        rig.complete([2] * 5, namespace=f"n{number}")
+        rig.evict_full(rig.full.capacity)
+    assert "a" not in rig.cache.roots
+
+    lock = rig.cache.lock(match)
+
+    assert lock.node == -1 - rig.cache.roots["a"]
+    rig.cache.unlock(lock)

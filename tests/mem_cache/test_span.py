@@ -133,3 +133,12 @@ def test_age_counts_matches_since_the_last_use(rig: Rig) -> None:
 
     assert (young.age, old.age) == (0, 7)
     assert old.points[0].age == 7
+
+
+def test_what_leads_to_a_span_is_as_young_as_the_youngest_behind_it(rig: Rig) -> None:
+    for token in (20, 30):
+        rig.complete([*range(4), *[token] * 4])
+    for _ in range(5):
+        rig.match([*range(4), *[30] * 4, 0])
+
+    assert [span.age for span in _spans(rig)] == [0, 0, 5]

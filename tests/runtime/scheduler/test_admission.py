@@ -52,15 +52,18 @@ def test_requests_of_two_namespaces_do_not_wait_for_each_other() -> None:
     assert len(rig.scheduler.prefills) == 2
 
 
-def test_nobody_waits_for_a_prefix_too_short_to_be_worth_it() -> None:
+@pytest.mark.parametrize(("shared_tokens", "prefills"), [(63, 2), (64, 1)])
+def test_nobody_waits_for_a_prefix_too_short_to_be_worth_it(
+    shared_tokens: int, prefills: int
+) -> None:
     rig = Rig(AMPLE, spec=LARGE, chunk=50)
-    shared = prompt_of(3, 63)
-    rig.send([*shared, *prompt_of(4, 90)], 1)
+    shared = prompt_of(3, shared_tokens)
+    rig.send([*shared, 41, *prompt_of(4, 90)], 1)
     rig.send([*shared, 45, *prompt_of(5, 90)], 1)
 
     rig.scheduler.turn()
 
-    assert len(rig.scheduler.prefills) == 2
+    assert len(rig.scheduler.prefills) == prefills
 
 
 def test_the_request_waited_for_leaves_a_point_where_the_two_part() -> None:
@@ -238,6 +241,27 @@ def test_a_prompt_stays_urgent_when_all_rows_are_taken() -> None:
     rig.scheduler._admission.wake()
     rig.scheduler.turn()
     assert rig.request(maker).urgency == 10
+    rig.run()
+    rig.assert_conserved()
+
+
+def test_a_prompt_is_urgent_no_more_when_who_waited_is_gone_and_all_rows_are_taken() -> None:
+    rig = Rig(AMPLE, spec=LARGE, rows=2, chunk=50)
+    shared = prompt_of(22, 300)
+    maker = rig.send([*shared, 1], 5)
+    rig.scheduler.turn()
+    waiter = rig.send([*shared, 2], 2, priority=10)
+    rig.send(prompt_of(23, 20), 30, priority=10)
+    for _ in range(2):
+        rig.scheduler.turn()
+    assert rig.residency.rows_used == 2
+    assert rig.request(maker).urgency == 10
+
+    rig.abort(waiter)
+    rig.scheduler.turn()
+
+    assert rig.residency.rows_used == 2
+    assert (rig.request(maker).urgency, rig.request(maker).awaited_at) == (0, None)
     rig.run()
     rig.assert_conserved()
 

@@ -294,6 +294,27 @@ def test_rows_that_make_the_context_of_a_step_too_long_are_not_fed_there() -> No
     rig.assert_conserved()
 
 
+def test_as_many_rows_are_fed_as_the_context_of_a_step_has_room_for() -> None:
+    def fed(context: int | None) -> list[int]:
+        """Return the contexts of the rows of the step that feeds the last tokens of two answers."""
+        rig = Rig(AMPLE, overlap=True, chunk=16)
+        talkers = [rig.send(talk, 4) for talk in (TALK, TALK[::-1])]
+        rig.turn_until(lambda: all(rig.tokens(request) for request in talkers))
+        rig.scheduler._planning._planner._context = context
+        rig.send([i * 7 % 41 for i in range(60)], 3)
+        rig.run()
+        rig.assert_conserved()
+        return [n for plan in closings(rig)[:1] for n in (plan.chunk_start + plan.chunk_len)]
+
+    chunk, first, second = fed(None)
+    assert first == second == len(TALK) + 4
+
+    assert fed(chunk + first + second) == [chunk, first, second]
+    assert fed(chunk + first + second - 1) == [chunk, first]
+    assert fed(chunk + first) == [chunk, first]
+    assert fed(chunk + first - 1) == []
+
+
 @pytest.mark.parametrize("chunk", [1, 2, 3, 5])
 def test_steps_that_feed_rows_besides_have_no_more_tokens_than_others(chunk: int) -> None:
     rig = Rig(AMPLE, overlap=True, chunk=chunk, rows=8)

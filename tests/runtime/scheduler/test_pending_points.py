@@ -147,6 +147,22 @@ def test_a_point_left_one_token_early_does_not_serve_yet_another_token_less(leng
     rig.assert_conserved()
 
 
+@pytest.mark.parametrize("prompt", [PROMPT[:21], [*PROMPT[:21], 41, 42]], ids=["again", "longer"])
+def test_who_goes_on_where_a_point_serves_leaves_no_other_there(prompt: list[int]) -> None:
+    rig = Rig(AMPLE)
+    rig.send(PROMPT[:21], 0)
+    rig.run()
+    request = rig.send(prompt, 3)
+    rig.scheduler.turn()
+
+    plan = rig.plans[-1]
+    assert plan.chunk_start.tolist() == [min(21, len(prompt) - 1)]
+    assert len(plan.ring_copies) == 1  # the row's own
+    rig.run()
+    assert rig.tokens(request) == expected_output(prompt, 3, 50)
+    rig.assert_conserved()
+
+
 def test_a_prompt_that_ends_at_such_a_point_replaces_it_by_a_better_one() -> None:
     rig = Rig(AMPLE)
     base = PROMPT[:21]

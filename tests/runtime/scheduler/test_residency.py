@@ -122,6 +122,39 @@ def test_prompts_at_every_boundary_are_exact_cold_and_warm(
     rig.assert_conserved()
 
 
+def test_with_one_ring_a_next_turn_starts_cold_rather_than_never() -> None:
+    spec = TreeSpec(8, 4, 8)
+    rig = Rig(PoolSizes(20, spec.row_swa_pages * 2, 1), spec=spec, rows=2)
+    history = PROMPT[:21]
+    for _ in range(3):
+        request = rig.send(history, 4)
+        rig.run()
+        assert rig.cached(request) == 0
+        assert rig.tokens(request) == expected_output(history, 4, 50)
+        assert rig.residency.cache.points == 1
+        history = [*history, *rig.tokens(request), 41]
+    rig.assert_conserved()
+
+
+def test_a_row_that_starts_from_a_point_waits_for_room_for_both_windows() -> None:
+    rig = Rig(PoolSizes(full_pages=100, swa_pages=5, rings=30), rows=2)
+    rig.send(PROMPT[:23], 0)
+    rig.run()
+    rig.residency.policy = ResumePolicy(prompt_end=False, request_end=False)
+    other = rig.send(PROMPT[30:], 30)
+    rig.turn_until(lambda: bool(rig.tokens(other)))
+    assert rig.residency.cache.points == 1
+    prompt = [*PROMPT[:23], 41, 42]
+    request = rig.send(prompt, 4)
+
+    rig.scheduler.turn()
+
+    assert rig.residency.rows_used == 1
+    rig.run()
+    assert rig.tokens(request) == expected_output(prompt, 4, 50)
+    rig.assert_conserved()
+
+
 def test_a_row_keeps_the_pages_of_one_window_however_long_it_runs() -> None:
     rig = Rig(AMPLE, rows=1, resume=ResumePolicy(prompt_end=False, request_end=False))
     request = rig.send(PROMPT[:3], 40)
@@ -191,6 +224,19 @@ def test_what_a_failed_prompt_computed_last_is_not_published() -> None:
 
     assert rig.outputs(request)[-1].finish == "error"
     assert rig.residency.cache.tokens_by_namespace() == {"": 32}
+    rig.assert_conserved()
+
+
+@pytest.mark.parametrize("new", [0, 1, 2])
+def test_an_end_right_behind_the_prompt_is_an_end_to_learn_from(new: int) -> None:
+    rig = Rig(AMPLE)
+    rig.send(PROMPT[:20], new)
+    rig.run()
+    rig.send([*PROMPT[:20], *expected_output(PROMPT[:20], new, 50), 41], new)
+    rig.run()
+
+    returns = rig.residency.cache.arrays.returns
+    assert (returns["ended"].sum(), returns["returned"].sum()) == (2, 1)
     rig.assert_conserved()
 
 

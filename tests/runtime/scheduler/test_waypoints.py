@@ -177,6 +177,17 @@ def test_waypoints_hold_a_share_of_the_rings_and_the_oldest_go_first() -> None:
     rig.assert_conserved()
 
 
+def test_a_prompt_with_more_waypoints_than_the_share_keeps_its_first_ones() -> None:
+    rig = rig_with(sizes=PoolSizes(600, 900, 96), chunk=64, rows=4)
+    request = rig.send(prompt_of(18, 600), 9)
+    rig.turn_until(lambda: bool(rig.tokens(request)))
+
+    positions = [p.position for p in rig.request(request).waypoints]
+    assert positions == list(range(64, 400, 64))
+    rig.run()
+    rig.assert_conserved()
+
+
 def test_small_pools_and_those_that_reuse_nothing_have_no_waypoints() -> None:
     small = PoolSizes(full_pages=100, swa_pages=100, rings=24)
     for rig in (rig_with(chunk=512, sizes=small, rows=13), rig_with(chunk=512, reuse=False)):
