@@ -47,6 +47,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("DG_JIT_CACHE_DIR", str(tmp_path / "kernels"))
     monkeypatch.delenv("DG_JIT_NVCC_COMPILER", raising=False)
     monkeypatch.syspath_prepend(str(PACKAGE))
+    # On a GPU tests before these may have loaded the real one.
+    monkeypatch.delitem(sys.modules, "deep_gemm", raising=False)
     monkeypatch.setattr(kernels_ahead, "_device_facts", lambda device: ("90", "a device", 132))  # pyright: ignore
     yield tmp_path / "kernels"
     sys.modules.pop("deep_gemm", None)
