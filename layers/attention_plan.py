@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from jit_kernels.sparse_attention import KEY_TILE
-from layers.compression_plan import FoldPlan, PoolingPlan, fold_plan, pooling_plan
+from layers.compression_plan import FoldPlan, PoolingPlan, fold_plan, pad_tile, pooling_plan
 from layers.config import ModelConfig
 from layers.forward_batch import ForwardBatch
 from layers.rope import RopeFrequencies
@@ -116,9 +115,7 @@ def _window_index(tokens: StepTokens, window: int) -> Tensor:
     old = position - start + (row * (window - 1) + window).unsqueeze(1)
     chunk = tokens.index.unsqueeze(1) + back + (1 + tokens.rows * (window - 1))
     index = torch.where(position >= start, chunk, old)
-    index.masked_fill_(position < lowest, 0)
-    spare = -window % KEY_TILE
-    return torch.nn.functional.pad(index, (0, spare)) if spare else index
+    return pad_tile(index.masked_fill_(position < lowest, 0))
 
 
 def window_saves(tokens: StepTokens, tree: TreeSpec) -> SaveList:

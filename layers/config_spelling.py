@@ -23,8 +23,7 @@ def published_spelling(raw: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of `raw` with what only transformers names added under published names.
 
     A field that is there in the published spelling wins; of ropes all do where `rope_scaling` is
-    one. Raises ConfigFault for what has no
-    published equivalent.
+    one. Raises ConfigFault for what has no published equivalent.
     """
     raw = dict(raw)
     if "qk_rope_head_dim" not in raw and "partial_rotary_factor" in raw:

@@ -36,6 +36,8 @@ class Experts:
         count = shards.share(config.n_routed_experts)
         self._shards, self._first = shards, shards.first(config.n_routed_experts)
         self._limit = config.swiglu_limit
+        gate = {"gate": config.n_routed_experts}
+        self._gate = Linear(width, gate, dtype=torch.float32, device=device)
         self._router = Router(config, layer, device)
         self._gate_up = torch.zeros((count, 2 * inner, width), dtype=dtype, device=device)
         self._down = torch.zeros((count, width, inner), dtype=dtype, device=device)
@@ -48,7 +50,7 @@ class Experts:
         x          [T, d] normed input
         input_ids  [T] int64, which layers with a table route by
         """
-        experts, weights = self._router(x, input_ids)
+        experts, weights = self._router(self._gate(x, out_dtype=torch.float32), input_ids)
         routed = moe(x, experts, weights, gate_up=self._gate_up, down=self._down, limit=self._limit)
         hidden = self._shared_in(x, out_dtype=torch.float32)
         hidden = silu_mul(hidden, limit=self._limit, out_dtype=x.dtype)
@@ -57,6 +59,7 @@ class Experts:
 
     def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
         """Yield the weights under their names in files."""
+        yield from self._gate.named_weights(prefix)
         yield from self._router.named_weights(f"{prefix}gate.")
         inner = self._down.shape[2]
         for expert in range(self._down.shape[0]):

@@ -1,7 +1,7 @@
 """Server configuration: one frozen dataclass, and the command line generated from it.
 
 A field's metadata holds its help text and choices. Precedence: default, then command line.
-`resolve` in `runtime.launch` fills what depends on the checkpoint and the machine.
+`resolve` in `runtime.supervision` fills in paths and names.
 """
 
 import argparse

@@ -151,10 +151,23 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     picked  per position, (log-probability, token id) of the asked token ids
     """
 
-    values: list[float | None]
-    ids: list[int]
+    values: list[float | None] = []
+    ids: list[int] = []
     top: list[list[tuple[float, int]]] = []
     picked: list[list[tuple[float, int]]] = []
+
+    def part(self, start: int, stop: int) -> "TokenLogprobs":
+        """Return those of positions [start, stop)."""
+        cut = slice(start, stop)
+        return TokenLogprobs(self.values[cut], self.ids[cut], self.top[cut], self.picked[cut])
+
+    def extend(self, more: "TokenLogprobs | None") -> None:
+        """Append the positions of `more`, in place."""
+        if more is not None:
+            self.values.extend(more.values)
+            self.ids.extend(more.ids)
+            self.top.extend(more.top)
+            self.picked.extend(more.picked)
 
 
 class Output(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -14,7 +14,6 @@ from torch import Tensor
 from jit_kernels.expert_weights import Fp4Experts, Fp8Experts, expanded
 from jit_kernels.grouped_moe import grouped_moe
 from jit_kernels.quant_fp8 import silu_mul_quant
-from jit_kernels.route_topk import route_hashed, route_topk
 from jit_kernels.streamed_moe import streamed_moe
 from jit_kernels.vendor_calls import VendorCalls, vendor_calls
 from layers.config import ModelConfig
@@ -22,6 +21,7 @@ from layers.fused.expert_form import ExpertForm
 from layers.fused.linear import Bf16Linear, Fp8Linear, Fp8Rows, Product
 from layers.fused.side_stream import SideStream
 from layers.parallel import Shards
+from layers.router import Router
 from layers.weight_target import Fp4Target, Fp8Target, TwinTarget, WeightTarget
 
 __all__ = ["ExpertForm", "FusedExperts", "expert_workspace"]
@@ -76,7 +76,9 @@ class FusedExperts:
         self._count = shards.share(config.n_routed_experts)
         self._width, self._inner, self._top_k = width, inner, config.num_experts_per_tok
         self._limit = config.swiglu_limit
-        self._router = _Router(config, layer, device, deterministic)
+        gate = {"gate": config.n_routed_experts}
+        self._gate = Bf16Linear(width, gate, device=device, invariant=deterministic)
+        self._router = Router(config, layer, device)
         self.fp4 = _fp4_experts(config, self._count, device) if form != "fp8" else None
         self.fp8 = _fp8_experts(config, self._count, device) if form != "fp4" else workspace
         self._expands, self._streamed_rows = form == "fp4", _STREAMED_ROWS[form]
@@ -104,7 +106,7 @@ class FusedExperts:
             self._side.join()
             return shared
 
-        experts, weights = self._router(x, input_ids)
+        experts, weights = self._router(self._gate(x), input_ids)
         if self._fixed_rows:
             y = self._streamed_alike(x, experts, weights, joined())
         elif self._sorts(x.shape[0]):
@@ -139,11 +141,12 @@ class FusedExperts:
 
     def products(self) -> Iterator[Product]:
         """Yield what the layer multiplies by."""
-        yield from (self, self._shared_in, self._shared_out, self._router.gate)
+        yield from (self, self._shared_in, self._shared_out, self._gate)
 
     def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor | WeightTarget]]:
         """Yield the weights under their names in files."""
-        yield from self._router.named_weights(prefix)
+        yield from self._gate.named_weights(prefix)
+        yield from self._router.named_weights(f"{prefix}gate.")
         for expert in range(self._count):
             name = f"{prefix}experts.{self._first + expert}."
             for leaf, target in self._targets(expert).items():
@@ -190,40 +193,6 @@ class FusedExperts:
         if not fp8:
             return {**fp4}
         return {leaf: TwinTarget(target, fp8[leaf]) for leaf, target in fp4.items()}
-
-
-class _Router:
-    """Learned routing, or a table from token id to experts; scores are exact sums in float32."""
-
-    def __init__(
-        self, config: ModelConfig, layer: int, device: torch.device, deterministic: bool
-    ) -> None:
-        experts, self._top_k = config.n_routed_experts, config.num_experts_per_tok
-        self._scale = config.routed_scaling_factor
-        self.gate = Bf16Linear(
-            config.hidden_size, {"gate": experts}, device=device, invariant=deterministic
-        )
-        self._bias = self._table = None
-        if layer < config.num_hash_layers:
-            shape = (config.vocab_size, self._top_k)
-            self._table = torch.zeros(shape, dtype=torch.int64, device=device)
-        else:
-            self._bias = torch.zeros(experts, device=device)
-
-    def __call__(self, x: Tensor, input_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (experts [T, k] int64, weights [T, k] float32) for `x` [T, d] bfloat16."""
-        logits = self.gate(x)
-        if self._table is not None:
-            return route_hashed(logits, self._table, input_ids, scale=self._scale)
-        assert self._bias is not None
-        return route_topk(logits, self._bias, top_k=self._top_k, scale=self._scale)
-
-    def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
-        yield from self.gate.named_weights(prefix)
-        if self._bias is not None:
-            yield f"{prefix}gate.bias", self._bias
-        if self._table is not None:
-            yield f"{prefix}gate.tid2eid", self._table
 
 
 def expert_workspace(config: ModelConfig, shards: Shards, device: torch.device) -> Fp8Experts:

@@ -69,13 +69,6 @@ class _Tag:
         return "".join(self.pieces)
 
 
-@dataclass(slots=True)
-class _Invoke:
-    """The tags of one call so far: the invoke itself and its parameters."""
-
-    tags: list[_Tag]
-
-
 class ToolCallBlock:
     """Reads what follows the first `<` and mark of a block.
 
@@ -86,7 +79,8 @@ class ToolCallBlock:
         self._tools = tools
         self._tag = _Tag(closing=False)
         self._settled = False
-        self._invoke: _Invoke | None = None
+        # The tags of one call so far: the invoke itself and its parameters.
+        self._invoke: list[_Tag] | None = None
 
     def text(self, piece: str) -> Iterator[ToolCall | InvalidCall]:
         """Take text without marks; yield the call that it completes."""
@@ -109,7 +103,7 @@ class ToolCallBlock:
         """Yield the call that the answer's end cut off, if there is one."""
         begins = not self._settled and not self._tag.closing and self._tag.text.strip()
         if self._invoke is None and begins and _INVOKE.match(self._tag.text):
-            self._invoke = _Invoke([self._tag])
+            self._invoke = [self._tag]
         if self._invoke is not None:
             yield InvalidCall(_name(self._invoke), "the answer ended inside this call")
 
@@ -125,10 +119,10 @@ class ToolCallBlock:
             if not kind.startswith("parameter"):
                 yield from self._close()
         elif kind.startswith("parameter") and self._invoke is not None:
-            self._invoke.tags.append(tag)
+            self._invoke.append(tag)
         elif kind.startswith("invoke"):
             yield from self._close()
-            self._invoke = _Invoke([tag])
+            self._invoke = [tag]
             if tag.head is not None and tag.head.endswith("/"):
                 yield from self._close()
 
@@ -145,13 +139,13 @@ class ToolCallBlock:
             yield _call(name, invoke, _properties(self._tools[name]))
 
 
-def _name(invoke: _Invoke) -> str | None:
-    found = _INVOKE.match(invoke.tags[0].text)
+def _name(invoke: list[_Tag]) -> str | None:
+    found = _INVOKE.match(invoke[0].text)
     return found[1] if found else None
 
 
-def _call(name: str, invoke: _Invoke, properties: Mapping[str, Any]) -> ToolCall | InvalidCall:
-    head, *rest = invoke.tags
+def _call(name: str, invoke: list[_Tag], properties: Mapping[str, Any]) -> ToolCall | InvalidCall:
+    head, *rest = invoke
     # What stands behind a self-closing invoke, in the same piece or not, is none of its body.
     alone = head.head is not None and head.head.endswith("/")
     body = "" if alone else head.text.partition(">")[2].strip()

@@ -4,7 +4,6 @@ import asyncio
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
-from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from runtime.config import ServerConfig
@@ -216,23 +215,13 @@ class Engine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shutdown()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self.shutdown)
 
     def _do(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:

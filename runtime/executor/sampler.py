@@ -204,12 +204,7 @@ class Sampler:
             targets = np.array([token_ids[row] for row in rows], dtype=np.int64)
             many = top_logprobs(chosen, targets, top, asked)
             for i, row in enumerate(rows):
-                reports[row] = TokenLogprobs(
-                    many.values[i : i + 1],
-                    many.ids[i : i + 1],
-                    many.top[i : i + 1],
-                    many.picked[i : i + 1],
-                )
+                reports[row] = many.part(i, i + 1)
         return reports
 
 

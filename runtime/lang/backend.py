@@ -103,17 +103,9 @@ def backend_or_default(backend: Backend | None) -> Backend:
 
 def flush_cache(backend: Backend | None = None) -> bool:
     """Empty a backend's prefix cache; False where it is busy."""
-    return wait(LOOP.submit(_flush(backend_or_default(backend))))
+    return wait(LOOP.submit(backend_or_default(backend).flush_cache()))
 
 
 def get_server_info(backend: Backend | None = None) -> dict[str, Any]:
     """Return facts about whatever serves the model."""
-    return wait(LOOP.submit(_info(backend_or_default(backend))))
-
-
-async def _flush(backend: Backend) -> bool:
-    return await backend.flush_cache()
-
-
-async def _info(backend: Backend) -> dict[str, Any]:
-    return await backend.server_info()
+    return wait(LOOP.submit(backend_or_default(backend).server_info()))

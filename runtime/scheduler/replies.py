@@ -86,9 +86,7 @@ def _prompt_logprobs(request: Request) -> TokenLogprobs | None:
 def _joined(parts: list[TokenLogprobs]) -> TokenLogprobs:
     if len(parts) == 1:
         return parts[0]
-    return TokenLogprobs(
-        values=[v for p in parts for v in p.values],
-        ids=[i for p in parts for i in p.ids],
-        top=[t for p in parts for t in p.top],
-        picked=[t for p in parts for t in p.picked],
-    )
+    whole = TokenLogprobs()
+    for part in parts:
+        whole.extend(part)
+    return whole

@@ -70,50 +70,6 @@ class Request:
     tail_hash      of the prompt's end, where most prompts of the same length differ
     """
 
-    __slots__ = (
-        "arrival_s",
-        "awaited_at",
-        "background",
-        "cached_tokens",
-        "committed",
-        "common",
-        "constraint",
-        "exact_from",
-        "full_matched",
-        "held",
-        "id",
-        "lock",
-        "logprob_next",
-        "matched",
-        "namespace",
-        "num_pages",
-        "pending_points",
-        "priority",
-        "prompt_logprobs",
-        "prompt_tokens",
-        "published",
-        "replied",
-        "row",
-        "sample",
-        "save_positions",
-        "scheduled",
-        "shared_pages",
-        "status",
-        "stop_ids",
-        "stream",
-        "tail_hash",
-        "target",
-        "times",
-        "tokens",
-        "total",
-        "unsent",
-        "unsent_logprobs",
-        "urgency",
-        "waypoints",
-        "window_from",
-        "write_from",
-    )
-
     def __init__(self, message: Generate, eos_token_ids: tuple[int, ...], arrival_s: float) -> None:
         prompt = unpack_ids(message.input_ids)
         sampling = message.sampling

@@ -163,7 +163,8 @@ class Residency:
         page = self.spec.page_size
         wanted = div_ceil(request.total, page) - match.full_tokens // page + reserve_pages
         lock = self.cache.lock(match)
-        if self.full.free + self.cache.evictable_pages >= wanted and self._make_room(wanted):
+        there = self.full.free + self.cache.evictable_pages
+        if there >= wanted and self.evictions.make_room(wanted):
             return lock
         self.cache.unlock(lock)
         return None
@@ -254,7 +255,7 @@ class Residency:
         """Make the page of `position` the row's, if it is not yet; False if there is none."""
         if position // self.spec.page_size < request.num_pages:
             return True
-        if not self._make_room(1):
+        if not self.evictions.make_room(1):
             return False
         self.table.page_table[request.row, request.num_pages] = self.full.alloc(1)[0]
         request.num_pages += 1
@@ -386,9 +387,6 @@ class Residency:
         for point in (*request.pending_points, *request.waypoints):
             swa.update(point.swa_pages)
             rings[point.ring] += 1
-
-    def _make_room(self, pages: int) -> bool:
-        return self.evictions.make_room(pages)
 
     def _alloc_swa(self, count: int) -> np.ndarray:
         self.evictions.drop_points(swa_pages=count)

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from runtime.errors import BadRequest
-from runtime.messages import Logprobs
+from runtime.messages import Logprobs, TokenLogprobs
 from runtime.server.body import read_body
 from runtime.server.native_plan import NO_PROMPT_LOGPROBS, id_arrays
 from runtime.server.native_schema import check_priority
@@ -26,7 +26,7 @@ from runtime.server.openai import (
 )
 from runtime.server.openai_schema import CompletionBody
 from runtime.server.replies import EventStream, event, json_reply, until_disconnect
-from runtime.server.runs import Answer, PositionLogprobs, gather, labels, merge
+from runtime.server.runs import Answer, gather, labels, merge
 from runtime.server.service import Service
 from runtime.tokenizer.call import GenerateCall
 from runtime.tokenizer.choice import Delta
@@ -168,7 +168,7 @@ class CompletionRoutes:
 def _news(call: GenerateCall, delta: Delta, legacy: LegacyLogprobs) -> dict[str, Any] | None:
     if call.logprobs is None:
         return None
-    positions = PositionLogprobs()
+    positions = TokenLogprobs()
     positions.extend(delta.prompt_logprobs)
     positions.extend(delta.logprobs)
     return legacy.render(positions, top=call.logprobs.top > 0)

@@ -20,7 +20,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from runtime.messages import Histogram, State
-from runtime.tokenizer.observer import Stage
+from runtime.tokenizer.observer import Observer, Stage
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -96,7 +96,7 @@ _DURATIONS = {
 }
 
 
-class Metrics:
+class Metrics(Observer):
     """The observer of the tokenizer manager, and the text of /metrics."""
 
     def __init__(self, model_name: str, *, log_requests: bool = False) -> None:

@@ -13,7 +13,7 @@ from runtime.errors import BadRequest
 from runtime.messages import Logprobs, TokenLogprobs
 from runtime.server.native_plan import NativePlan, plan_native
 from runtime.server.prompt import PromptedBody, Prompts
-from runtime.server.runs import Answer, PositionLogprobs, gather, merge
+from runtime.server.runs import Answer, gather, merge
 from runtime.server.service import Service
 from runtime.server.spelling import LEAST_LOGPROB, Speller
 from runtime.tokenizer.call import GenerateCall
@@ -130,7 +130,7 @@ class _Rows:
         self.top: list[Any] = []
         self.picked: list[Any] = []
 
-    def catch_up(self, positions: PositionLogprobs, speller: Speller | None, *, most: int) -> None:
+    def catch_up(self, positions: TokenLogprobs, speller: Speller | None, *, most: int) -> None:
         """Render the next positions, at most so many."""
         new = slice(len(self.tokens), len(self.tokens) + most)
         values = positions.values[new]

@@ -23,15 +23,10 @@ _UNSUPPORTED = (
 )  # fmt: skip
 
 
-class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`sampling_params` of one prompt; null means the default.
-
-    Unlike in other bodies a name that is not here is refused, as SGLang does: most are misspelt.
-    """
+class SampledBody(msgspec.Struct, frozen=True, kw_only=True):
+    """What `sampling_params` and OpenAI's bodies call alike."""
 
     n: int | None = None
-    max_new_tokens: int | None = None
-    min_new_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -40,7 +35,6 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     logit_bias: dict[TokenId, float] | None = None
-    sampling_seed: int | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
@@ -55,38 +49,58 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stop_regex: Any = None
     custom_params: Any = None
 
+    def make_spec(
+        self,
+        vocab_size: int,
+        defaults: SamplingDefaults,
+        *,
+        response_format: dict[str, Any] | None = None,
+        **others: Any,
+    ) -> SamplingSpec:
+        """Return a checked spec of what is not None, of the rest as `defaults` say.
+
+        others  fields of a spec that bodies call by other names
+        Raises BadSampling, BadRequest.
+        """
+        fields: dict[str, Any] = {name: getattr(self, name) for name in _OF_SPECS} | others
+        fields["grammar"] = asked_grammar(
+            response_format=response_format,
+            json_schema=self.json_schema,
+            regex=self.regex,
+            ebnf=self.ebnf,
+            structural_tag=self.structural_tag,
+        )
+        said = {name: value for name, value in fields.items() if value is not None}
+        for name in {"stop", "stop_token_ids"} & said.keys():
+            said[name] = (said[name],) if isinstance(said[name], str) else tuple(said[name])
+        spec = SamplingSpec(**{**defaults, **said})
+        spec.validate(vocab_size=vocab_size)
+        return spec
+
+
+_OF_SPECS = tuple(name for name in SampledBody.__struct_fields__ if name in SamplingSpec.__slots__)
+
+
+class SamplingParams(SampledBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`sampling_params` of one prompt; null means the default.
+
+    Unlike in other bodies a name that is not here is refused, as SGLang does: most are misspelt.
+    """
+
+    max_new_tokens: int | None = None
+    min_new_tokens: int | None = None
+    sampling_seed: int | None = None
+
     def spec(self, *, vocab_size: int, defaults: SamplingDefaults = OPENAIS) -> SamplingSpec:
         """Return the checked sampling. Raises BadSampling, BadRequest."""
         refuse_unsupported(self, _UNSUPPORTED_SAMPLING)
-        seed = self.seed if self.sampling_seed is None else self.sampling_seed
-        return make_spec(
+        return self.make_spec(
             vocab_size,
             defaults,
-            n=self.n,
             max_new_tokens=self.max_new_tokens,
             default_new_tokens=DEFAULT_NEW_TOKENS,
             min_new_tokens=self.min_new_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            repetition_penalty=self.repetition_penalty,
-            logit_bias=self.logit_bias,
-            seed=seed,
-            stop=stop_strings(self.stop),
-            stop_token_ids=None if self.stop_token_ids is None else tuple(self.stop_token_ids),
-            ignore_eos=self.ignore_eos,
-            skip_special_tokens=self.skip_special_tokens,
-            spaces_between_special_tokens=self.spaces_between_special_tokens,
-            no_stop_trim=self.no_stop_trim,
-            grammar=asked_grammar(
-                json_schema=self.json_schema,
-                regex=self.regex,
-                ebnf=self.ebnf,
-                structural_tag=self.structural_tag,
-            ),
+            seed=self.seed if self.sampling_seed is None else self.sampling_seed,
         )
 
 
@@ -122,24 +136,6 @@ class GenerateBody(msgspec.Struct, frozen=True):
     def refuse_unsupported(self) -> None:
         """Raise BadRequest for a field that would change the answer and is not supported."""
         refuse_unsupported(self, _UNSUPPORTED)
-
-
-def stop_strings(stop: str | list[str] | None) -> tuple[str, ...] | None:
-    """Return `stop` as the tuple a spec holds."""
-    if stop is None:
-        return None
-    return (stop,) if isinstance(stop, str) else tuple(stop)
-
-
-def make_spec(vocab_size: int, defaults: SamplingDefaults, **fields: Any) -> SamplingSpec:
-    """Return a checked spec of the fields that are not None, the others as `defaults` say.
-
-    Raises BadSampling.
-    """
-    said = {name: value for name, value in fields.items() if value is not None}
-    spec = SamplingSpec(**{**defaults, **said})
-    spec.validate(vocab_size=vocab_size)
-    return spec
 
 
 def refuse_unsupported(body: msgspec.Struct, names: tuple[str, ...]) -> None:

@@ -9,12 +9,10 @@ from typing import Any
 
 from runtime.messages import TokenLogprobs
 from runtime.server.openai_schema import CommonBody
-from runtime.server.runs import PositionLogprobs, Tally
+from runtime.server.runs import Tally
 from runtime.server.spelling import LEAST_LOGPROB, Speller
 from runtime.tokenizer.call import GenerateCall
 from runtime.tokenizer.choice import Finish
-
-Positions = TokenLogprobs | PositionLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,7 @@ def usage_fields(body: CommonBody, usage: Usage) -> dict[str, Any]:
     return {"usage": None} if body.include_usage else {}
 
 
-def chat_logprobs(positions: Positions, speller: Speller) -> dict[str, Any]:
+def chat_logprobs(positions: TokenLogprobs, speller: Speller) -> dict[str, Any]:
     """Return `logprobs` of a chat choice."""
     content: list[dict[str, Any]] = []
     for k, (value, token_id) in enumerate(zip(positions.values, positions.ids, strict=True)):
@@ -128,7 +126,7 @@ class LegacyLogprobs:
         # Bytes that are no UTF-8 are characters of the text, too.
         self._decoder = getincrementaldecoder("utf-8")("replace")
 
-    def render(self, positions: Positions, *, top: bool) -> dict[str, Any]:
+    def render(self, positions: TokenLogprobs, *, top: bool) -> dict[str, Any]:
         """Return the next positions; `top` adds the alternatives and the token itself."""
         spell = self._speller.label
         values = [None if v is None else max(v, LEAST_LOGPROB) for v in positions.values]
@@ -140,7 +138,7 @@ class LegacyLogprobs:
         }
 
     def _alternatives(
-        self, values: Sequence[float | None], positions: Positions
+        self, values: Sequence[float | None], positions: TokenLogprobs
     ) -> list[dict[str, float] | None]:
         spell = self._speller.label
         rows: list[dict[str, float] | None] = []

@@ -13,8 +13,7 @@ import msgspec
 from runtime.errors import BadRequest, BadSampling
 from runtime.sampling import SamplingSpec
 from runtime.server.field_hints import field_hint
-from runtime.server.grammars import asked_grammar
-from runtime.server.native_schema import TokenId, make_spec, refuse_unsupported, stop_strings
+from runtime.server.native_schema import SampledBody, refuse_unsupported
 from runtime.server.sampling_defaults import OPENAIS, SamplingDefaults
 
 MAX_LOGPROBS = 20
@@ -54,42 +53,21 @@ class StreamOptions(msgspec.Struct, frozen=True):
     continuous_usage_stats: bool | None = None
 
 
-class CommonBody(msgspec.Struct, frozen=True, kw_only=True):
-    """What both endpoints take; the fields after `stream_options` are extensions."""
+class CommonBody(SampledBody, frozen=True, kw_only=True):
+    """What both endpoints take; fields that OpenAI's API does not have are extensions."""
 
     model: str | None = None
-    n: int | None = None
     max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    stop: str | list[str] | None = None
-    seed: int | None = None
-    logit_bias: dict[TokenId, float] | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    top_k: int | None = None
-    min_p: float | None = None
     min_tokens: int | None = None
-    repetition_penalty: float | None = None
-    stop_token_ids: list[int] | None = None
-    ignore_eos: bool | None = None
-    skip_special_tokens: bool | None = None
-    spaces_between_special_tokens: bool | None = None
-    no_stop_trim: bool | None = None
     cache_salt: str | None = None
     extra_key: str | None = None
     priority: int | None = None
     rid: str | None = None
     return_token_ids: bool | None = None
     response_format: dict[str, Any] | None = None
-    regex: str | None = None
-    ebnf: str | None = None
-    json_schema: str | dict[str, Any] | None = None
-    structural_tag: str | dict[str, Any] | None = None
     structured_outputs: Any = None
-    stop_regex: Any = None
     guided_json: Any = None
     guided_regex: Any = None
     guided_choice: Any = None
@@ -109,7 +87,6 @@ class CommonBody(msgspec.Struct, frozen=True, kw_only=True):
     kv_transfer_params: Any = None
     bootstrap_host: Any = None
     bootstrap_room: Any = None
-    custom_params: Any = None
     return_routed_experts: Any = None
     return_cached_tokens_details: Any = None
     return_prompt_token_ids: Any = None
@@ -141,35 +118,13 @@ class CommonBody(msgspec.Struct, frozen=True, kw_only=True):
             if getattr(self, name) is not None:
                 text = f"{name} is not known here{field_hint(name)}"
                 raise BadRequest(text, param=name, code="not_supported")
-        return make_spec(
+        return self.make_spec(
             vocab_size,
             defaults,
-            n=self.n,
             max_new_tokens=max_tokens,
             default_new_tokens=default_tokens,
             min_new_tokens=self.min_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            repetition_penalty=self.repetition_penalty,
-            logit_bias=self.logit_bias,
-            seed=self.seed,
-            stop=stop_strings(self.stop),
-            stop_token_ids=None if self.stop_token_ids is None else tuple(self.stop_token_ids),
-            ignore_eos=self.ignore_eos,
-            skip_special_tokens=self.skip_special_tokens,
-            spaces_between_special_tokens=self.spaces_between_special_tokens,
-            no_stop_trim=self.no_stop_trim,
-            grammar=asked_grammar(
-                response_format=self.response_format,
-                json_schema=self.json_schema,
-                regex=self.regex,
-                ebnf=self.ebnf,
-                structural_tag=self.structural_tag,
-            ),
+            response_format=self.response_format,
         )
 
 

@@ -29,9 +29,9 @@ _REFUSAL_GRACE_S = 1.0
 _Result = TypeVar("_Result")
 
 
-def json_reply(body: Any, *, status: int = 200) -> Response:
+def json_reply(body: Any) -> Response:
     """Return `body` as a JSON reply; numbers must be finite, for JSON has no others."""
-    return Response(msgspec.json.encode(body), status, media_type="application/json")
+    return Response(msgspec.json.encode(body), media_type="application/json")
 
 
 def event(body: Any, name: str | None = None) -> bytes:

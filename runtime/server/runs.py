@@ -16,25 +16,6 @@ _MAX_RID_CHARS = 256
 
 
 @dataclass(slots=True)
-class PositionLogprobs:
-    """Log-probabilities of consecutive positions, growing; fields as in `TokenLogprobs`."""
-
-    values: list[float | None] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
-    top: list[list[tuple[float, int]]] = field(default_factory=list)
-    picked: list[list[tuple[float, int]]] = field(default_factory=list)
-
-    def extend(self, more: "TokenLogprobs | PositionLogprobs | None") -> None:
-        """Append the positions of `more`."""
-        if more is None:
-            return
-        self.values += more.values
-        self.ids += more.ids
-        self.top += more.top
-        self.picked += more.picked
-
-
-@dataclass(slots=True)
 class Tally:
     """What usage is made of, for one choice.
 
@@ -62,8 +43,8 @@ class Answer(Tally):
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     finish: Finish | None = None
-    prompt_logprobs: PositionLogprobs = field(default_factory=PositionLogprobs)
-    logprobs: PositionLogprobs = field(default_factory=PositionLogprobs)
+    prompt_logprobs: TokenLogprobs = field(default_factory=TokenLogprobs)
+    logprobs: TokenLogprobs = field(default_factory=TokenLogprobs)
 
     def add(self, delta: Delta) -> None:
         """Append news. Raises RequestFailed where the choice failed in the engine."""

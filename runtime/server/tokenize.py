@@ -1,6 +1,5 @@
 """Text to token ids and back, as `/tokenize` and `/detokenize` do it, without HTTP."""
 
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -89,6 +88,4 @@ class TokenIds:
 
     async def _encode(self, text: str, body: TokenizeBody) -> list[int]:
         special = True if body.add_special_tokens is None else body.add_special_tokens
-        manager = self._service.manager
-        work = partial(manager.tokenizer.encode, text, add_special_tokens=special)
-        return await manager.in_thread(work, chars=len(text))
+        return await self._service.manager.tokenize(text, add_special_tokens=special)

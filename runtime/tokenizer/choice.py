@@ -174,8 +174,11 @@ class Choice:
         self._token_ids += item.token_ids[:count]
         self.completion_tokens += count
         if item.logprobs is not None:
-            news = _cut(item.logprobs, 0, count)
-            self._logprobs = _joined(self._logprobs, news) if self._logprobs else news
+            news = item.logprobs.part(0, count)
+            if self._logprobs is None:
+                self._logprobs = news
+            else:
+                self._logprobs.extend(news)
 
 
 def slices(item: Output, tokens: int) -> Iterator[Output]:
@@ -190,25 +193,8 @@ def slices(item: Output, tokens: int) -> Iterator[Output]:
         yield msgspec.structs.replace(
             item,
             token_ids=item.token_ids[start:stop],
-            logprobs=_cut(item.logprobs, start, stop) if item.logprobs else None,
+            logprobs=item.logprobs.part(start, stop) if item.logprobs else None,
             prompt_logprobs=item.prompt_logprobs if start == 0 else None,
             finish=item.finish if last else None,
             matched_stop=item.matched_stop if last else None,
         )
-
-
-def _cut(logprobs: TokenLogprobs, start: int, stop: int) -> TokenLogprobs:
-    """Return the log-probabilities of positions [start, stop)."""
-    part = slice(start, stop)
-    return TokenLogprobs(
-        logprobs.values[part], logprobs.ids[part], logprobs.top[part], logprobs.picked[part]
-    )
-
-
-def _joined(before: TokenLogprobs, after: TokenLogprobs) -> TokenLogprobs:
-    """Append `after` to the lists of `before`, which this module owns."""
-    before.values.extend(after.values)
-    before.ids.extend(after.ids)
-    before.top.extend(after.top)
-    before.picked.extend(after.picked)
-    return before

@@ -40,7 +40,7 @@ from runtime.profile_messages import Profiled, StartProfile, StopProfile
 from runtime.tokenizer.call import GenerateCall, Limits, make_choices, make_requests, pack_prompt
 from runtime.tokenizer.choice import Choice, Finish, slices
 from runtime.tokenizer.measuring import decode_seconds, hear_end, hear_news, hear_tokens
-from runtime.tokenizer.observer import NoObserver, Observer
+from runtime.tokenizer.observer import Observer
 from runtime.tokenizer.questions import Questions
 from runtime.tokenizer.stream import Bundle, Group, ResponseStream, refusal_of
 from runtime.tokenizer.threads import TokeniserThreads
@@ -51,7 +51,7 @@ logger = logging.getLogger("umbra.manager")
 _SLICE_TOKENS = 2048
 _IDS_AT_ONCE = 1 << 16
 _LAST_WORDS_S = 1.0
-_NOBODY = NoObserver()
+_NOBODY = Observer()
 _SHUTS_DOWN = "the server is shutting down"
 Result = TypeVar("Result")
 
@@ -84,7 +84,7 @@ class TokenizerManager:
         self.limits = Limits(ready.context_tokens, ready.vocab_size)
         default = device_sizes(config, "cpu").max_running_requests
         self.rows = int(ready.info.get("max_running_requests", default))
-        self.observer: Observer = NoObserver()
+        self.observer = Observer()
         self.clock = clock
         self.draining = False
         self.dead: str | None = None

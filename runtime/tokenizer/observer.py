@@ -1,6 +1,6 @@
 """What the token stream tells whoever measures it."""
 
-from typing import Literal, Protocol
+from typing import Literal
 
 # tokenize         from the call to its requests' way to the scheduler
 # prefill_waiting  without a row
@@ -10,20 +10,17 @@ from typing import Literal, Protocol
 Stage = Literal["tokenize", "prefill_waiting", "prefill_forward", "decode_forward"]
 
 
-class Observer(Protocol):
-    """Hears of every event that metrics are made of. Durations in seconds."""
+class Observer:
+    """Hears of every event that metrics are made of, and does nothing. Durations in seconds."""
 
     def stage(self, stage: Stage, seconds: float) -> None:
         """Note how long a choice was in a stage that it has behind it."""
-        ...
 
     def first_token(self, seconds: float) -> None:
         """Note the time from a call to the first token of one of its choices."""
-        ...
 
     def inter_token(self, seconds: float, tokens: int) -> None:
         """Note that `tokens` tokens came, each `seconds` after the one before it."""
-        ...
 
     def finished(
         self,
@@ -39,36 +36,6 @@ class Observer(Protocol):
 
         decode_s  from its first token on; None where it was cut off
         """
-        ...
 
     def refused(self, reason: str) -> None:
-        """Note a call that was not admitted: "queue_full", "too_long", "bad_request" ..."""
-        ...
-
-
-class NoObserver:
-    """An observer that does not look."""
-
-    def stage(self, stage: Stage, seconds: float) -> None:
-        """Do nothing."""
-
-    def first_token(self, seconds: float) -> None:
-        """Do nothing."""
-
-    def inter_token(self, seconds: float, tokens: int) -> None:
-        """Do nothing."""
-
-    def finished(
-        self,
-        reason: str,
-        *,
-        seconds: float,
-        decode_s: float | None,
-        prompt_tokens: int,
-        cached_tokens: int,
-        completion_tokens: int,
-    ) -> None:
-        """Do nothing."""
-
-    def refused(self, reason: str) -> None:
-        """Do nothing."""
+        """Note a call that was not admitted: "QueueFull", "PromptTooLong", "BadRequest" ..."""

@@ -8,7 +8,6 @@ needed when a client goes away.
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Protocol
 
 from runtime.errors import (
@@ -200,12 +199,7 @@ class ResponseStream:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def __del__(self) -> None:

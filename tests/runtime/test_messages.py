@@ -65,6 +65,16 @@ def test_messages_from_the_scheduler_survive_the_wire() -> None:
     assert msgspec.msgpack.decode(data, type=FromScheduler) == message
 
 
+def test_parts_of_log_probabilities_joined_are_the_whole() -> None:
+    told = TokenLogprobs([None, -0.5, -1.0], [3, 4, 5], [[], [(-0.5, 4)], [(-1.0, 5)]])
+    joined = told.part(0, 1)
+
+    for more in (told.part(1, 3), None):
+        joined.extend(more)
+
+    assert (joined, told.ids) == (told, [3, 4, 5])
+
+
 def test_a_view_of_the_cache_survives_the_wire() -> None:
     view = small_view()
     data = msgspec.msgpack.encode(view)

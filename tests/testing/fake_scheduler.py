@@ -8,7 +8,6 @@ with private_addresses() as addresses, FakeScheduler(addresses, counting) as fak
 import asyncio
 import threading
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -125,12 +124,7 @@ class FakeScheduler:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
         self._socket.close(linger_s=0.0)

@@ -103,7 +103,7 @@ def test_without_xgrammar_the_refusal_says_what_to_install(
 
     monkeypatch.setattr("runtime.server.grammars.find_spec", find)
 
-    with pytest.raises(GrammarError, match=r"umbra\[grammar\]") as refused:
+    with pytest.raises(GrammarError, match=r"pip install -e .\.\[grammar\]") as refused:
         asked_grammar(response_format={"type": "json_object"})
     assert (refused.value.status, refused.value.param) == (400, "response_format")
     assert asked_grammar(response_format={"type": "text"}) is None

@@ -30,7 +30,7 @@ from runtime.messages import (
 from runtime.profile_messages import StartProfile
 from runtime.tokenizer.choice import Finish
 from runtime.tokenizer.manager import GenerateCall
-from runtime.tokenizer.observer import NoObserver, Stage
+from runtime.tokenizer.observer import Observer, Stage
 from runtime.tokenizer.tokenizer import TextTokenizer
 from tests.runtime.tokenizer.manager_rig import call, collect, run, running
 from tests.testing.fake_scheduler import silent
@@ -276,7 +276,7 @@ def test_a_reply_of_many_tokens_leaves_turns_to_others() -> None:
 
 
 def test_the_observer_hears_of_tokens_and_ends() -> None:
-    class Observed(NoObserver):
+    class Observed(Observer):
         def __init__(self) -> None:
             self.heard: list[object] = []
 

@@ -6,13 +6,13 @@ from runtime.messages import FinishType, Output
 from runtime.tokenizer.choice import Choice, ChoiceText
 from runtime.tokenizer.detokenizer import Detokenizer
 from runtime.tokenizer.measuring import decode_seconds, hear_end, hear_news, hear_tokens
-from runtime.tokenizer.observer import NoObserver, Stage
+from runtime.tokenizer.observer import Observer, Stage
 from tests.runtime.tokenizer.samples import byte_tokenizer
 
 BYTES = byte_tokenizer()
 
 
-class Heard(NoObserver):
+class Heard(Observer):
     """Keeps what it hears."""
 
     def __init__(self) -> None:

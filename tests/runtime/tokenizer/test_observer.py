@@ -1,10 +1,10 @@
-"""An observer that does not look can stand wherever one is asked for."""
+"""An observer that does not look takes every event."""
 
-from runtime.tokenizer.observer import NoObserver, Observer
+from runtime.tokenizer.observer import Observer
 
 
-def test_no_observer_takes_every_event() -> None:
-    observer: Observer = NoObserver()
+def test_an_observer_that_does_not_look_takes_every_event() -> None:
+    observer = Observer()
 
     observer.first_token(0.1)
     observer.inter_token(0.01, 2)
