@@ -12,7 +12,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-import layers.fused.experts as experts_module
+import layers.router as router_module
 from layers.config import ModelConfig
 from layers.fused.expert_form import ExpertForm, expert_bytes
 from layers.fused.network import FusedV4
@@ -94,6 +94,6 @@ def routed() -> Iterator[list[int]]:
 
     with ExitStack() as stack:
         for name in ("route_topk", "route_hashed"):
-            wrapped = counting(getattr(experts_module, name))
-            stack.enter_context(patch.object(experts_module, name, wrapped))
+            wrapped = counting(getattr(router_module, name))
+            stack.enter_context(patch.object(router_module, name, wrapped))
         yield counts
