@@ -59,6 +59,15 @@ def test_stop_tokens_are_forbidden_until_there_are_enough() -> None:
     assert got.forbidden() == []
 
 
+def test_what_filters_nothing_and_what_is_too_cold_to_draw_is_read_as_such() -> None:
+    kept = company(*(state(top_k=top_k) for top_k in (-1, 0, 1, 2, VOCAB - 1, VOCAB, VOCAB + 1)))
+    warmth = company(*(state(temperature=value) for value in (0.0, 0.9e-6, 1e-6, 0.005, 1.0)))
+
+    assert kept.params["top_k"].tolist() == [VOCAB, VOCAB, 1, 2, VOCAB - 1, VOCAB, VOCAB]
+    expected = torch.tensor([0.0, 0.0, 1e-6, 0.005, 1.0])
+    assert torch.equal(warmth.params["temperature"], expected)
+
+
 @pytest.mark.parametrize(
     ("samples", "draws", "filters"),
     [

@@ -81,6 +81,22 @@ def test_the_request_waited_for_leaves_a_point_where_the_two_part() -> None:
     rig.assert_conserved()
 
 
+def test_of_two_prefixes_in_the_making_the_longer_one_is_waited_for() -> None:
+    rig = Rig(AMPLE, spec=LARGE, chunk=150)
+    long = prompt_of(6, 400)
+    rig.send(long, 1)
+    rig.scheduler.turn()
+    other = rig.send([*long[:101], 44, *prompt_of(8, 60)], 1)
+    request = rig.send([*long[:350], 45], 2)
+    rig.scheduler.turn()
+    assert rig.request(other).status is Status.PREFILL
+    assert rig.request(request).status is Status.WAITING
+    rig.run()
+
+    assert rig.cached(request) == 350
+    rig.assert_conserved()
+
+
 def test_nobody_waits_for_a_point_that_was_passed_already() -> None:
     rig = Rig(AMPLE, spec=LARGE, chunk=150)
     shared = prompt_of(6, 101)
@@ -225,6 +241,21 @@ def test_who_waits_for_a_prefix_keeps_a_row_from_those_of_less_priority() -> Non
     assert waiter < other
     waiter, other = first(priority=0)
     assert waiter > other
+
+
+def test_who_waits_for_a_prefix_keeps_one_row_and_no_more() -> None:
+    rig = Rig(AMPLE, spec=LARGE, rows=3, chunk=50)
+    shared = prompt_of(20, 200)
+    rig.send([*shared, 1], 30)
+    rig.scheduler.turn()
+    waiter = rig.send([*shared, 2], 2, priority=1)
+    others = [rig.send(prompt_of(seed, 20), 30) for seed in (21, 26)]
+    rig.scheduler.turn()
+
+    waits = [rig.request(r).status is Status.WAITING for r in (waiter, *others)]
+    assert waits == [True, False, True]
+    rig.run()
+    rig.assert_conserved()
 
 
 def test_a_prompt_stays_urgent_when_all_rows_are_taken() -> None:

@@ -121,7 +121,7 @@ def test_who_does_not_stream_is_sent_the_tokens_there_are_when_aborted(turns: in
     rig.run()
 
     (last,) = rig.outputs(whole)
-    assert last.finish == "abort"
+    assert (last.finish, last.error) == ("abort", "aborted on request")
     assert last.token_ids[: len(there)] == there
     assert last.prompt_tokens == len(PROMPT)
     assert all(item.finish is None for item in rig.outputs(streamed))

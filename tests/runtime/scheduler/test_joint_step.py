@@ -111,6 +111,21 @@ def test_whoever_repeats_a_prompt_that_joined_starts_from_what_it_left() -> None
     rig.assert_conserved()
 
 
+def test_a_prompt_that_a_twin_waits_for_takes_a_step_that_samples_both() -> None:
+    rig = cached(LONG, rows=2)
+    talking(rig)
+    first, twin = rig.send(LONG, 4), rig.send(LONG, 6)
+    rig.run()
+
+    (plan,) = [plan for plan in rig.plans if len(plan.sampled) > len(plan.chunk_len)]
+    assert plan.input_ids.tolist() == LONG[-1:]
+    assert plan.sampled.tolist() == [0, 0]
+    assert rig.cached(twin) == len(LONG)
+    for request, new in ((first, 4), (twin, 6)):
+        assert rig.tokens(request) == expected_output(LONG, new, VOCAB)
+    rig.assert_conserved()
+
+
 def test_chunks_take_their_turns_while_last_tokens_join() -> None:
     rig = cached(LONG, chunk=8)
     talker = talking(rig)

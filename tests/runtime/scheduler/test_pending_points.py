@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from mem_cache.handles import PointKind
 from mem_cache.spec import PoolSizes, TreeSpec
 from runtime.scheduler.pending_points import Claims, PendingPoints
 from runtime.scheduler.residency import ResumePolicy
@@ -78,6 +79,52 @@ def test_a_point_without_room_beside_running_rows_is_given_up(rings: int) -> Non
     rig.run()
     assert rig.tokens(request) == expected_output(PROMPT[:30], 3, 50)
     rig.assert_conserved()
+
+
+def test_a_branch_without_room_beside_running_rows_is_not_kept() -> None:
+    spec = TreeSpec(8, 4, 8)
+    rig = Rig(PoolSizes(20, spec.row_swa_pages, 2), spec=spec, rows=1)
+    rig.send(PROMPT[:21], 0)
+    rig.run()
+    prompt = [*PROMPT[:20], 41, 42]
+    request = rig.send(prompt, 3)
+    rig.run()
+
+    assert rig.cached(request) == 20
+    assert rig.tokens(request) == expected_output(prompt, 3, 50)
+    rig.assert_conserved()
+
+
+def test_points_take_no_pages_that_the_window_of_their_row_will_need() -> None:
+    spec = TreeSpec(8, 4, 8)
+    rig = Rig(PoolSizes(20, spec.row_swa_pages, 9), spec=spec, rows=1, chunk=3)
+    request = rig.send(PROMPT[:20], 3)
+    rig.scheduler._receive(rig.socket.receive(0.0)[0])
+    rig.scheduler._admission.admit(rig.scheduler.prefills, 0)
+    rig.request(request).save_positions |= {1, 2, 3}
+
+    rig.scheduler.turn()
+
+    # The window has one of its two pages yet.
+    assert held(rig) == (2, 2)
+    assert rig.residency.swa.free == 1
+    rig.run()
+    assert rig.tokens(request) == expected_output(PROMPT[:20], 3, 50)
+    rig.assert_conserved()
+
+
+def test_points_are_told_apart_by_what_they_were_left_for() -> None:
+    rig = Rig(AMPLE, resume=ResumePolicy(request_end=False, branch_min_tokens=1))
+    for prompt in (PROMPT[:30], [*PROMPT[:20], 41, 42]):
+        rig.send(prompt, 0)
+        rig.run()
+
+    spans, _ = rig.residency.cache.spans(9)
+    assert sorted((point.position, point.kind) for span in spans for point in span.points) == [
+        (20, PointKind.BRANCH),
+        (22, PointKind.PROMPT_END),
+        (30, PointKind.PROMPT_END),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,15 @@ def test_prompt_values_are_whole_across_chunks_and_cache_hits(
     rig.assert_conserved()
 
 
+def test_a_chunk_that_ends_where_the_values_begin_tells_none() -> None:
+    rig = Rig(AMPLE, chunk=16)
+    rig.send(prompt_of(8, 32), 1, logprobs=Logprobs(16))
+    rig.run()
+
+    told = [[(s.start, s.stop) for s in plan.prompt_logprobs] for plan in prefills(rig)]
+    assert told == [[], [(16, 31)]]
+
+
 @pytest.mark.parametrize("turns", range(1, 8))
 def test_prompt_values_are_whole_after_a_retraction(turns: int) -> None:
     rig = Rig(AMPLE, chunk=7)

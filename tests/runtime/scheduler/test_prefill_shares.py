@@ -149,6 +149,13 @@ def test_rows_of_logits_are_shared_like_tokens() -> None:
     assert shares(old, short, logit_rows=1) == [(1, 1)]
 
 
+def test_the_end_of_a_prompt_has_no_value_to_tell_and_costs_no_row_of_logits() -> None:
+    request = admitted(20, ident=1, logprobs=0)
+
+    assert shares(request, logit_rows=19) == [(1, 20)]
+    assert shares(request, logit_rows=18) == [(1, 18)]
+
+
 def generated(pick: random.Random) -> Iterator[Request]:
     for ident in range(1, pick.randrange(2, 9)):
         length = pick.randrange(1, 300)

@@ -10,6 +10,7 @@ import pytest
 
 from mem_cache.spec import PoolSizes, TreeSpec
 from runtime.messages import Abort, Logprobs
+from runtime.scheduler.residency import ResumePolicy
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
 
@@ -49,6 +50,24 @@ def test_a_request_past_a_tombstone_computes_only_the_tail(
     assert rig.tokens(request) == expected_output(prompt, 4, 50)
     assert rig.cached(request) == shared - REPLAY
     assert rig.runner.computed_tokens - before == REPLAY + 3 + 3 + either_way
+    rig.assert_conserved()
+
+
+def test_points_every_so_many_pages_stand_behind_what_was_replayed() -> None:
+    rig = Rig(AMPLE, spec=SPEC, replay=REPLAY, resume=ResumePolicy(every_pages=2))
+    history = prompt_of(1, 100)
+    rig.send(history, 0)
+    rig.run()
+    positions = rig.residency.cache.arrays.point("position")
+    assert sorted(positions[positions > 0].tolist()) == [16, 32, 48, 64, 80, 96, 100]
+    forget_points(rig)
+
+    prompt = [*history, *prompt_of(2, 30)]
+    request = rig.send(prompt, 0)
+    rig.run()
+
+    assert rig.cached(request) == 100 - REPLAY
+    assert sorted(positions[positions > 0].tolist()) == [112, 128, 130]
     rig.assert_conserved()
 
 

@@ -137,6 +137,21 @@ def test_a_waypoint_that_was_used_stays_when_its_request_ends() -> None:
     rig.assert_conserved()
 
 
+def test_of_all_waypoints_before_it_a_request_starts_at_the_last() -> None:
+    shared = prompt_of(8, 256)
+    rig = rig_with(chunk=512, overlap=True)
+    longer = sharing(shared, 1, 200)
+    for prompt in (sharing(shared, 0, 30), longer):
+        first = rig.send(prompt, 90)
+        rig.turn_until(lambda sent=first: bool(rig.tokens(sent)))
+    rig.residency.cache.evict_swa(rings=AMPLE.rings)
+    request = rig.send([*longer[:400], 45, 46], 5)
+    rig.run()
+
+    assert rig.cached(request) == 384
+    rig.assert_conserved()
+
+
 @both_ways
 def test_whoever_waits_for_a_waypoint_goes_on_when_the_other_is_aborted(overlap: bool) -> None:
     shared = prompt_of(9, 256)
