@@ -143,6 +143,9 @@ def test_check_names_a_unit_with_too_many_or_too_few_references() -> None:
         pool.check(Counter({1: 1}))
     with pytest.raises(IntegrityError, match="unit 3 has 0 references, 2 are accounted for"):
         pool.check(np.array([0, 1, 1, 2]))
+    assert pool.references(0) == 0
+    with pytest.raises(IntegrityError, match="unit 0 has 0 references, 1 are accounted for"):
+        pool.check(Counter({0: 1, 1: 1, 2: 1}))
 
 
 @pytest.mark.parametrize("corrupt", ["repeat", "loss", "used"])

@@ -119,9 +119,12 @@ def _branch_on_itself(tree: Tree) -> None:
     tree.arrays.page("split_low")[bearer] = -bearer
 
 
-def _branch_on_a_bit_far_out(tree: Tree) -> None:
-    bearer = -int(tree.arrays.page("child")[tree.top])
-    tree.arrays.page("split_at")[bearer] = 32 * 4
+def _branch_on_bit(bit: int) -> Break:
+    def apply(tree: Tree) -> None:
+        bearer = -int(tree.arrays.page("child")[tree.top])
+        tree.arrays.page("split_at")[bearer] = bit
+
+    return apply
 
 
 def _points_in_a_circle(tree: Tree) -> None:
@@ -206,7 +209,8 @@ FAULTS: list[tuple[str, Break]] = [
     (r"a page stands below nobody, or twice", _no_leaves_below),
     (r"page \d+ is not found by its tokens", _swap_halves),
     (r"looks at bit \d+ below bit \d+", _branch_on_itself),
-    (r"branch of page \d+ looks at bit 128", _branch_on_a_bit_far_out),
+    (r"branch of page \d+ looks at bit 128", _branch_on_bit(32 * 4)),
+    (r"branch of page \d+ looks at bit 500", _branch_on_bit(500)),
     (r"superseded pages \[\d\] stay without a lock", _page("flags", "short", FLAG_SUPERSEDED)),
     (r"3 locks are counted, 1 are held", _page("locks", "top", 1)),
     (r"2 locks are counted, 2 are held", lambda t: setattr(t.cache, "locks", 2)),

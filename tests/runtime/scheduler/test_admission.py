@@ -276,27 +276,6 @@ def test_a_prompt_stays_urgent_when_all_rows_are_taken() -> None:
     rig.assert_conserved()
 
 
-def test_a_prompt_is_urgent_no_more_when_who_waited_is_gone_and_all_rows_are_taken() -> None:
-    rig = Rig(AMPLE, spec=LARGE, rows=2, chunk=50)
-    shared = prompt_of(22, 300)
-    maker = rig.send([*shared, 1], 5)
-    rig.scheduler.turn()
-    waiter = rig.send([*shared, 2], 2, priority=10)
-    rig.send(prompt_of(23, 20), 30, priority=10)
-    for _ in range(2):
-        rig.scheduler.turn()
-    assert rig.residency.rows_used == 2
-    assert rig.request(maker).urgency == 10
-
-    rig.abort(waiter)
-    rig.scheduler.turn()
-
-    assert rig.residency.rows_used == 2
-    assert (rig.request(maker).urgency, rig.request(maker).awaited_at) == (0, None)
-    rig.run()
-    rig.assert_conserved()
-
-
 def test_whole_prompts_are_compared_only_where_somebody_may_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

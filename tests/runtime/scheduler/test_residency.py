@@ -93,17 +93,6 @@ def test_the_smallest_pools_serve_one_row_at_a_time() -> None:
     rig.assert_conserved()
 
 
-def test_with_one_ring_a_repeated_prompt_starts_cold_rather_than_never() -> None:
-    spec = TreeSpec(8, 4, 8)
-    rig = Rig(PoolSizes(20, spec.row_swa_pages * 2, 1), spec=spec, rows=2)
-    for _ in range(3):
-        request = rig.send(PROMPT[:21], 4)
-        rig.run()
-        assert rig.cached(request) == 0
-        assert rig.tokens(request) == expected_output(PROMPT[:21], 4, 50)
-    rig.assert_conserved()
-
-
 @pytest.mark.parametrize("chunk", [1, 7, -1])
 @pytest.mark.parametrize("length", [1, 4, 7, 8, 9, 16])
 @pytest.mark.parametrize("spec", [TreeSpec(8, 4, 8), TreeSpec(8, 8, 8), TreeSpec(1, 1, 3)])
