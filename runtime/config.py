@@ -265,7 +265,7 @@ def parse_args(argv: list[str]) -> ServerConfig:
 
 def check(config: ServerConfig) -> None:
     """Raise ConfigError where values are out of range or contradict each other."""
-    _check_sendable(config)
+    _check_values(config)
     counts = ("max_running_requests", "max_queued_requests", "decode_log_interval", "max_grammars")
     for name in counts:
         value = getattr(config, name)
@@ -319,7 +319,7 @@ def check(config: ServerConfig) -> None:
         raise ConfigError(f"--host {config.host} is not loopback: give --api-key or --insecure")
 
 
-def _check_sendable(config: ServerConfig) -> None:
+def _check_values(config: ServerConfig) -> None:
     """Raise ConfigError for what no message between processes holds, and for names that are empty.
 
     The first is a whole number beyond 64 bits, and text that is no UTF-8: a command line's bytes

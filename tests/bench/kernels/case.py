@@ -13,8 +13,7 @@ class Limit:
     """The slowest that will do; a field that is None does not count.
 
     copies    times a plain copy of the same bytes, both inside a graph
-    share     of the bandwidth of a large copy, at least; where a plain copy of the same bytes
-              does not reach that share itself, of what that copy reaches
+    share     of the bandwidth of a large copy, at least
     time_us   microseconds
     """
 
@@ -32,16 +31,15 @@ class Limit:
         if self.copies is not None:
             bounds.append(self.copies * copy_us)
         if self.share is not None:
-            copy_reaches_it = floor_us >= self.share * copy_us
-            bounds.append((floor_us if copy_reaches_it else copy_us) / self.share)
+            bounds.append(floor_us / self.share)
         if self.time_us is not None:
             bounds.append(self.time_us)
         return min(bounds)
 
 
 FEW, MANY = 256, 16_384
-# What is routed is little: a copy of its 5 to 26 MB takes 3.2 to 8.4 us, 0.39 to 0.74 of a large
-# one's bandwidth, since of each launch 0.9 us move nothing and memory fills up slowly (one H200).
+# Routing of many tokens misses its share, and so does a plain copy of its 5 to 26 MB: it takes 3.2
+# to 8.4 us, 0.39 to 0.74 of a large one's bandwidth; 0.9 us of a launch move nothing (one H200).
 LIMITS = {FEW: Limit(copies=1.5), MANY: Limit(share=0.8)}
 
 

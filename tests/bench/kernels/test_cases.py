@@ -33,10 +33,6 @@ def test_a_limit_counts_in_copies_in_bandwidth_and_in_time() -> None:
     assert Limit().slowest_us(copy_us=1.0, floor_us=1.0) == math.inf
     assert Limit(copies=1.5).slowest_us(copy_us=2.0, floor_us=0.1) == 3.0
     assert Limit(share=0.8).slowest_us(copy_us=9.0, floor_us=8.0) == 10.0
+    assert Limit(share=0.8).slowest_us(copy_us=16.0, floor_us=8.0) == 10.0
     assert Limit(time_us=15.0).slowest_us(copy_us=99.0, floor_us=99.0) == 15.0
     assert Limit(copies=1.5, share=0.8).slowest_us(copy_us=9.0, floor_us=8.0) == 10.0
-
-
-def test_a_share_that_no_copy_of_the_bytes_reaches_is_one_of_the_copy() -> None:
-    assert Limit(share=0.8).slowest_us(copy_us=10.0, floor_us=8.0) == 10.0
-    assert Limit(share=0.8).slowest_us(copy_us=16.0, floor_us=8.0) == 20.0
