@@ -30,7 +30,8 @@ gate_rows: triton_backend.Gate = select(
 
 
 def grouped_moe(
-    x: torch.Tensor,
+    codes: torch.Tensor,
+    scales: torch.Tensor,
     experts: torch.Tensor,
     weights: torch.Tensor,
     parts: Fp8Experts,
@@ -40,7 +41,7 @@ def grouped_moe(
 ) -> torch.Tensor:
     """Run the chosen experts; see `jit_kernels.grouped_moe.grouped_moe`."""
     return triton_backend.run(
-        x,
+        (codes, scales),
         experts,
         weights,
         parts,

@@ -4,12 +4,13 @@ import torch
 
 from jit_kernels.expert_weights.forms import Fp8Experts
 from jit_kernels.fp8_linear.reference import fp8_linear
-from jit_kernels.quant_fp8.reference import quantise_rows, silu_mul_quant
+from jit_kernels.quant_fp8.reference import silu_mul_quant
 from jit_kernels.streamed_moe.reference import weighted_sum
 
 
 def grouped_moe(
-    x: torch.Tensor,
+    codes: torch.Tensor,
+    scales: torch.Tensor,
     experts: torch.Tensor,
     weights: torch.Tensor,
     parts: Fp8Experts,
@@ -18,8 +19,8 @@ def grouped_moe(
     out_dtype: torch.dtype,
 ) -> torch.Tensor:
     """Run the chosen experts; see `jit_kernels.grouped_moe.grouped_moe`."""
-    outputs = torch.zeros((*experts.shape, x.shape[1]), dtype=torch.float32, device=x.device)
-    codes, scales = quantise_rows(x)
+    shape = (*experts.shape, codes.shape[1])
+    outputs = torch.zeros(shape, dtype=torch.float32, device=codes.device)
     for expert in range(parts.sizes[0]):
         row, choice = torch.nonzero(experts == expert, as_tuple=True)
         if len(row):

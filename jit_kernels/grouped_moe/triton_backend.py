@@ -1,7 +1,7 @@
-"""Routed experts over rounded rows in Triton: sort and round, multiply, gate and round, multiply.
+"""Routed experts over rounded rows in Triton: sort, multiply, gate and round, multiply.
 
-A row is read once and written, rounded, to the places of all its experts. Every launch has the
-size of the worst spread of rows; programs of blocks that are not there end at once.
+A row is read once and written to the places of all its experts. Every launch has the size of the
+worst spread of rows; programs of blocks that are not there end at once.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from jit_kernels.expert_weights.forms import Fp8Experts
 from jit_kernels.grouped_moe.sorted_rows import CHANNELS, SortedRows, block_size
 from jit_kernels.streamed_moe.triton_backend import weighted_sum
 
-_COLUMNS = 1024
+_COLUMNS, _GATE_COLUMNS = 4096, 1024
 _WEIGHT_ROWS, _WARPS, _STAGES = 128, 8, 3
 
 Product = Callable[[SortedRows, torch.Tensor, torch.Tensor, torch.Tensor], None]
@@ -54,16 +54,18 @@ def _store_row(
 
 @triton.jit(do_not_specialize=["head", "tail"])
 def _scatter_kernel(
-    x_ptr: tl.tensor, place_ptr: tl.tensor, codes_ptr: tl.tensor, scales_ptr: tl.tensor,
-    x_stride: tl.tensor, head: tl.tensor, tail: tl.tensor, WIDTH: tl.constexpr,
-    TOP_K: tl.constexpr, COLUMNS: tl.constexpr,
+    x_ptr: tl.tensor, x_scales_ptr: tl.tensor, row_stride: tl.tensor, group_stride: tl.tensor,
+    place_ptr: tl.tensor, codes_ptr: tl.tensor, scales_ptr: tl.tensor, head: tl.tensor,
+    tail: tl.tensor, WIDTH: tl.constexpr, TOP_K: tl.constexpr, COLUMNS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Round one row and write it to the places of its experts."""
+    """Copy one row, codes and scales, to the places of its experts."""
     row = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * COLUMNS
     column = first + tl.arange(0, COLUMNS)
-    x = tl.load(x_ptr + row * x_stride + column, mask=column < WIDTH, other=0.0)
-    codes, scales = _round_groups(x.to(tl.float32), COLUMNS)
+    codes = tl.load(x_ptr + row * WIDTH + column, mask=column < WIDTH, other=0)
+    group = first // 128 + tl.arange(0, COLUMNS // 128)
+    at = x_scales_ptr + row * row_stride + group * group_stride
+    scales = tl.load(at, mask=group * 128 < WIDTH, other=0.0)
     for choice in tl.static_range(TOP_K):
         place = tl.load(place_ptr + row * TOP_K + choice)
         _store_row(
@@ -131,7 +133,8 @@ def _product_kernel(
 
 
 def grouped_moe(
-    x: torch.Tensor,
+    codes: torch.Tensor,
+    scales: torch.Tensor,
     experts: torch.Tensor,
     weights: torch.Tensor,
     parts: Fp8Experts,
@@ -140,8 +143,9 @@ def grouped_moe(
     out_dtype: torch.dtype,
 ) -> torch.Tensor:
     """Run the chosen experts; see `jit_kernels.grouped_moe.grouped_moe`."""
+    rows = (codes, scales)
     return run(
-        x, experts, weights, parts, limit=limit, plus=plus, out_dtype=out_dtype, product=product
+        rows, experts, weights, parts, limit=limit, plus=plus, out_dtype=out_dtype, product=product
     )
 
 
@@ -175,7 +179,7 @@ def multiply_region(
 
 
 def run(
-    x: torch.Tensor,
+    x: tuple[torch.Tensor, torch.Tensor],
     experts: torch.Tensor,
     weights: torch.Tensor,
     parts: Fp8Experts,
@@ -189,29 +193,32 @@ def run(
 ) -> torch.Tensor:
     """Run the chosen experts with this product and, if given, this form of `gate_rows`.
 
+    x      codes and scales
     first  blocks that make up the first region
     """
     count, width, inner = parts.sizes
     if not experts.numel():
-        return x.new_zeros(x.shape, dtype=out_dtype) if plus is None else plus.to(out_dtype)
-    x = x if x.stride(1) == 1 else x.contiguous()
+        return torch.zeros_like(x[0], dtype=out_dtype) if plus is None else plus.to(out_dtype)
+    codes, scales = x[0].contiguous(), x[1]
     top_k = experts.shape[1]
     size = block_size(experts.numel(), count)
     blocks = expert_blocks(experts, count, size)
     places = blocks.slots.shape[0]
     first = min(first, places // size)
     head, tail = first * size, places - first * size
-    rows = SortedRows(*_empty_rows(places, width, x.device), blocks.member, first, size)
+    device = codes.device
+    rows = SortedRows(*_empty_rows(places, width, device), blocks.member, first, size)
     columns = min(_COLUMNS, triton.next_power_of_2(width))
-    _scatter_kernel[(x.shape[0], triton.cdiv(width, columns))](
-        x, blocks.place, rows.codes.view(torch.uint8), rows.scales, x.stride(0), head, tail,
+    _scatter_kernel[(codes.shape[0], triton.cdiv(width, columns))](
+        codes.view(torch.uint8), scales, *scales.stride(), blocks.place,
+        rows.codes.view(torch.uint8), rows.scales, head, tail,
         WIDTH=width, TOP_K=top_k, COLUMNS=columns, num_warps=4,
     )  # fmt: skip
-    products = torch.empty((places, 2 * inner), dtype=torch.bfloat16, device=x.device)
+    products = torch.empty((places, 2 * inner), dtype=torch.bfloat16, device=device)
     product(rows, parts.gate_up, parts.gate_up_scales, products)
-    hidden = SortedRows(*_empty_rows(places, inner, x.device), blocks.member, first, size)
+    hidden = SortedRows(*_empty_rows(places, inner, device), blocks.member, first, size)
     (gate or gate_rows)(products, limit, hidden)
-    outputs = torch.empty((places, width), dtype=torch.bfloat16, device=x.device)
+    outputs = torch.empty((places, width), dtype=torch.bfloat16, device=device)
     product(hidden, parts.down, parts.down_scales, outputs)
     return weighted_sum(outputs, blocks.place, weights, plus, out_dtype, in_order=True)
 
@@ -225,7 +232,7 @@ def gate_rows(products: torch.Tensor, limit: float, hidden: SortedRows) -> None:
     """
     places, inner = hidden.codes.shape
     head = hidden.first * hidden.size
-    columns = min(_COLUMNS, triton.next_power_of_2(inner))
+    columns = min(_GATE_COLUMNS, triton.next_power_of_2(inner))
     _gate_kernel[(places, triton.cdiv(inner, columns))](
         products, hidden.member, hidden.codes.view(torch.uint8), hidden.scales, limit, head,
         places - head, INNER=inner, COLUMNS=columns, num_warps=4,

@@ -5,12 +5,11 @@ so many tiles, one piece a processor. Or, where there are more rows than process
 would be too uneven, all rows lie end to end, each behind a few units for what it costs to begin
 one, and are cut at equal distances; no processor then does more than one begin beyond that.
 
-What things cost, in 64ths of the time that a tile takes, follows from profiles of an H200: adding
-up takes 0.22 us for each part of the row that has most and about 0.03 us for each part there is, a
-tile some 1.5 to 3 us, as estimated from steps of 1 and of 64 rows. So one row of 112 tiles is cut
-into 28 parts, not 112, and 64 rows of 10 tiles into halves, not into 8 and 2. Near the best the
-time hardly changes: the figures need not be exact. More rows than it has threads are left to
-FlashMLA's planner.
+What things cost, in 128ths of the time that a tile takes, some 3 us, was chosen of six triples by
+calls of 1 to 128 rows and 128 to 8,320 keys on an H100: for each part of the row that has most, and
+for each part there is. So one row of 112 tiles is cut into 38 parts, not 112, and 64 rows of 10
+tiles into halves, not into 8 and 2. Near the best the time hardly changes: the figures need not be
+exact. More rows than it has threads are left to FlashMLA's planner.
 """
 
 import ctypes
@@ -31,11 +30,12 @@ if TYPE_CHECKING:
 
 # Tiles for which FlashMLA's own planner takes the beginning of a row.
 BEGIN_TILES = 5
-TILE_COST = 64
+TILE_COST = 128
 PART_COST = 8
+ADD_COST = 3
 # As in `splits/plan_splits.cu`.
 MOST_ROWS = 512
-_CALL = Struct("@PPiiiiii" + "PPii" * MOST_KINDS)
+_CALL = Struct("@PPiiiiiii" + "PPii" * MOST_KINDS)
 
 
 def plan_splits(
@@ -51,7 +51,7 @@ def plan_splits(
     keys = [field for nth in range(MOST_KINDS) for field in _fields(counts[min(nth, kinds - 1)])]
     packed = _CALL.pack(
         *(records.data_ptr(), splits.data_ptr(), rows, processors),
-        *(BEGIN_TILES, TILE_COST, PART_COST, kinds, *keys),
+        *(BEGIN_TILES, TILE_COST, PART_COST, ADD_COST, kinds, *keys),
     )
     error = launched(q.device, _library().plan_splits_call, packed, len(packed))
     if error:

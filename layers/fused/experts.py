@@ -13,7 +13,7 @@ from torch import Tensor
 
 from jit_kernels.expert_weights import Fp4Experts, Fp8Experts, expanded
 from jit_kernels.grouped_moe import grouped_moe
-from jit_kernels.quant_fp8 import silu_mul_quant
+from jit_kernels.quant_fp8 import quantise_rows, silu_mul_quant
 from jit_kernels.streamed_moe import streamed_moe
 from jit_kernels.vendor_calls import VendorCalls, vendor_calls
 from layers.config import ModelConfig
@@ -99,7 +99,8 @@ class FusedExperts:
         input_ids  [T] int64, which layers with a table route by
         """
         with self._side.beside(x.shape[0]):
-            hidden = self._shared_in.of(self._fp8_rows(x))
+            rows = self._fp8_rows(x)
+            hidden = self._shared_in.of(rows)
             shared = self._shared_out(*silu_mul_quant(hidden, limit=self._limit))
 
         def joined() -> Tensor:
@@ -111,7 +112,9 @@ class FusedExperts:
             y = self._streamed_alike(x, experts, weights, joined())
         elif self._sorts(x.shape[0]):
             plus = joined()
-            y = grouped_moe(x, experts, weights, self._expanded(), limit=self._limit, plus=plus)
+            codes, scales = rows.rounded or quantise_rows(x)
+            parts, limit = self._expanded(), self._limit
+            y = grouped_moe(codes, scales, experts, weights, parts, limit=limit, plus=plus)
         else:
             # The shared expert's last product may end beside the first of those chosen.
             streamed = self._streamed
@@ -132,7 +135,8 @@ class FusedExperts:
         x = torch.zeros((rows, self._width), dtype=torch.bfloat16, device=device)
         experts = torch.arange(rows * self._top_k, device=device) % self._count
         experts = experts.view(rows, self._top_k)
-        grouped_moe(x, experts, torch.zeros(experts.shape, device=device), self.fp8, limit=0.0)
+        weights = torch.zeros(experts.shape, device=device)
+        grouped_moe(*quantise_rows(x), experts, weights, self.fp8, limit=0.0)
 
     def calls(self, rows: Iterable[int]) -> list[VendorCalls]:
         """Return what routed rows call a vendor's library for; see `Product`."""

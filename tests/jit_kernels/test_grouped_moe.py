@@ -7,6 +7,7 @@ from jit_kernels.checks import ShapeError
 from jit_kernels.expert_blocks import block_limit, expert_blocks
 from jit_kernels.grouped_moe import grouped_moe
 from jit_kernels.grouped_moe.sorted_rows import SortedRows, block_size, likely_blocks
+from jit_kernels.quant_fp8 import quantise_rows
 from jit_kernels.streamed_moe import streamed_moe
 from tests.jit_kernels.kernels.experts import chosen_experts, fp8_experts
 from tests.testing.compare import Bounds, assert_close
@@ -19,11 +20,15 @@ def test_rounding_rows_changes_little(rows: int, experts: int, top_k: int) -> No
     parts = fp8_experts(experts, 256, 128)
     x, plus = torch.randn(rows, 256).bfloat16(), torch.randn(rows, 256)
     chosen, weights = chosen_experts(rows, experts, top_k)
-    got, want = (
-        op(x, chosen, weights, parts, limit=LIMIT, plus=plus, out_dtype=torch.float32)
-        for op in (grouped_moe, streamed_moe)
+    codes, scales = quantise_rows(x)
+
+    got = grouped_moe(
+        *(codes, scales, chosen, weights, parts), limit=LIMIT, plus=plus, out_dtype=torch.float32
     )
 
+    want = streamed_moe(
+        *(x, chosen, weights, parts), limit=LIMIT, plus=plus, out_dtype=torch.float32
+    )
     assert_close(got, want, Bounds(atol=0.3, cosine=0.998))
 
 
@@ -32,7 +37,7 @@ def test_rows_that_are_codes_already_are_not_changed() -> None:
     x = (torch.randint(-8, 9, (5, 128)) / 4).bfloat16()
     chosen = torch.tensor([[1], [0], [1], [1], [0]])
 
-    got = grouped_moe(x, chosen, torch.ones(5, 1), parts, limit=1e-3)
+    got = grouped_moe(*quantise_rows(x), chosen, torch.ones(5, 1), parts, limit=1e-3)
 
     want = streamed_moe(x, chosen, torch.ones(5, 1), parts, limit=1e-3)
     assert_close(got.float(), want.float(), Bounds(atol=3e-4, rtol=6e-2, cosine=0.999))
@@ -68,12 +73,14 @@ def test_even_and_smooth_spreads_stay_below_the_likely_number_of_blocks(pairs: i
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
-    parts, x = fp8_experts(2, 128, 128), torch.zeros(3, 128).bfloat16()
+    parts, (codes, scales) = fp8_experts(2, 128, 128), quantise_rows(torch.zeros(3, 128))
     experts, weights = torch.zeros(3, 1, dtype=torch.int64), torch.zeros(3, 1)
 
-    with pytest.raises(ShapeError, match=r"x is torch\.float32"):
-        grouped_moe(x.float(), experts, weights, parts, limit=LIMIT)
+    with pytest.raises(ShapeError, match=r"codes is torch\.float32"):
+        grouped_moe(codes.float(), scales, experts, weights, parts, limit=LIMIT)
+    with pytest.raises(ShapeError, match="scales has shape"):
+        grouped_moe(codes, scales[:2], experts, weights, parts, limit=LIMIT)
     with pytest.raises(ShapeError, match="experts has shape"):
-        grouped_moe(x, experts[:2], weights, parts, limit=LIMIT)
+        grouped_moe(codes, scales, experts[:2], weights, parts, limit=LIMIT)
     with pytest.raises(ShapeError, match="plus has shape"):
-        grouped_moe(x, experts, weights, parts, limit=LIMIT, plus=torch.zeros(3, 1))
+        grouped_moe(codes, scales, experts, weights, parts, limit=LIMIT, plus=torch.zeros(3, 1))

@@ -126,8 +126,8 @@ def test_grouped_experts_and_their_weights() -> None:
 
     fp4, fp8 = fp4_experts(), fp8_experts()
     with launches() as found:
-        x = empty(8192, WIDTH)
-        triton_backend.grouped_moe(x, *chosen(8192), fp8, 10.0, None, torch.bfloat16)
+        x = rows_of(8192, WIDTH)
+        triton_backend.grouped_moe(*x, *chosen(8192), fp8, 10.0, None, torch.bfloat16)
         weights.expand_fp4(fp4.gate_up, fp4.gate_up_scales, fp8.gate_up, fp8.gate_up_scales)
         weights.expand_fp4(fp4.down, fp4.down_scales, fp8.down, fp8.down_scales)
 

@@ -81,7 +81,7 @@ def _without_triton(monkeypatch: pytest.MonkeyPatch, folder: str, module: Module
 
 
 def _sorted_run(
-    x: Tensor,
+    x: tuple[Tensor, Tensor],
     experts: Tensor,
     weights: Tensor,
     parts: Any,
@@ -108,7 +108,7 @@ def _sorted_run(
         rows = SortedRows(codes, row_scales, blocks.member, min(first, places // size), size)
         out = torch.empty((places, weight.shape[1]), dtype=torch.bfloat16)
         product(rows, weight, scales, out)
-    return torch.zeros(x.shape, dtype=out_dtype)
+    return torch.zeros_like(x[0], dtype=out_dtype)
 
 
 def _module(seen: list[Seen]) -> ModuleType:

@@ -19,13 +19,14 @@ def planned(
     begin: int,
     tile_cost: int,
     part_cost: int,
+    add_cost: int,
 ) -> tuple[list[Record], list[int]]:
     """Return (records, splits) of rows of so many tiles, at least one each.
 
-    The last four are the constants of the kernel.
+    The last five are the constants of the kernel.
     """
     longest = max(tiles)
-    choices = [(nth + 1) * ceil_div(longest, sizes) for nth in range(sizes)]
+    choices = sorted(ceil_div(longest, pieces + 1) for pieces in range(sizes))
 
     def even_cost(size: int) -> int:
         pieces = [ceil_div(count, size) for count in tiles]
@@ -33,12 +34,13 @@ def planned(
             return 1 << 30
         added = sum(count for count in pieces if count > 1)
         most = max(pieces)
-        return tile_cost * size + (part_cost * most if most > 1 else 0) + added
+        return tile_cost * size + (part_cost * most + add_cost * added if most > 1 else 0)
 
     even = min(choices, key=even_cost)
     apart = min(choices, key=lambda size: tile_cost * size + part_cost * ceil_div(longest, size))
     apart = max(apart, ceil_div(sum(tiles) + begin * len(tiles), processors))
-    end_to_end = tile_cost * apart + part_cost * (ceil_div(longest, apart) + 1) + processors
+    end_to_end = tile_cost * apart + part_cost * (ceil_div(longest, apart) + 1)
+    end_to_end += add_cost * processors
     if even_cost(even) <= end_to_end:
         cuts = [
             (row, piece * count // ceil_div(count, even))

@@ -28,7 +28,7 @@ struct Plans {
     int4 *records;  // [kinds, processors, 2]
     int *splits;    // [kinds, rows + 1]
     int rows, processors;
-    int begin_tiles, tile_cost, part_cost, kinds;
+    int begin_tiles, tile_cost, part_cost, add_cost, kinds;
     Kind kind[MOST_KINDS];
 };
 
@@ -88,7 +88,8 @@ struct Division {
 __device__ Division divide(const Plans &call, const int *tiles, int longest, int total,
                            Choice (*best)[WARPS]) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int size = (threadIdx.x / LANES + 1) * over(longest, SIZES);
+    // Of the sizes that cut the longest row into so many pieces, the smallest.
+    const int size = over(longest, threadIdx.x / LANES + 1);
     int pieces = 0, added = 0;
     for (int row = threadIdx.x % LANES; row < call.rows; row += LANES) {
         const int mine = over(tiles[row], size);
@@ -100,16 +101,16 @@ __device__ Division divide(const Plans &call, const int *tiles, int longest, int
         added += __shfl_xor_sync(ALL, added, step);
     }
     const int most = over(longest, size), read = size * call.tile_cost;
-    const int parts = most * call.part_cost;
-    const int cost = pieces <= call.processors ? read + (most > 1 ? parts : 0) + added : TOO_MANY;
+    const int parts = most * call.part_cost, adds = most > 1 ? parts + added * call.add_cost : 0;
+    const int cost = pieces <= call.processors ? read + adds : TOO_MANY;
     const Choice even = cheapest({cost, size}), apart = cheapest({read + parts, size});
     if (lane == 0) best[0][warp] = even, best[1][warp] = apart;
     __syncthreads();
     const Choice pick = cheapest(best[0][lane % WARPS]);
     const int least = cheapest(best[1][lane % WARPS]).size;
     const int cut = max(least, over(total + call.rows * call.begin_tiles, call.processors));
-    const int end_to_end =
-        cut * call.tile_cost + (over(longest, cut) + 1) * call.part_cost + call.processors;
+    const int begins = (over(longest, cut) + 1) * call.part_cost + call.processors * call.add_cost;
+    const int end_to_end = cut * call.tile_cost + begins;
     return {pick.cost <= end_to_end, pick.size, cut};
 }
 

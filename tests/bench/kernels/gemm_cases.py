@@ -249,11 +249,11 @@ def _streamed_case(backend: str, form: str, rows: int) -> MatrixCase:
 def _moe_case(backend: str, rows: int) -> MatrixCase:
     def make() -> Callable[[], object]:
         run = _function("grouped_moe", backend, "grouped_moe")
-        x = torch.randn(rows, WIDTH, device=DEVICE).bfloat16()
+        codes, scales = fp8_operands(rows, WIDTH)
         chosen, weights = (tensor.to(DEVICE) for tensor in routing(rows))
-        arguments = (x, chosen, weights, experts("fp8"), LIMIT, None, torch.bfloat16)
+        arguments = (codes, scales, chosen, weights, experts("fp8"), LIMIT, None, torch.bfloat16)
         return lambda: run(*arguments)
 
-    moved = _expert_bytes("fp8", rows) + 4 * rows * WIDTH
+    moved = _expert_bytes("fp8", rows) + 3 * rows * WIDTH
     flops = 2 * rows * TOP_K * 3 * INNER * WIDTH
     return MatrixCase("grouped_moe", backend, rows, f"{rows} rows", make, moved, flops)

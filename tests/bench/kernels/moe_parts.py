@@ -2,7 +2,7 @@
 
     python -m tests.bench.kernels.moe_parts 8192      these numbers of rows only
 
-Each launch is captured alone, on what the ones before it left; sorting, rounding, both products,
+Each launch is captured alone, on what the ones before it left; sorting, copying, both products,
 gates, the last sum. Beside each stands the time of its bytes at the bandwidth of a large copy, and
 of its operations at the rate of a large product; rows that only pad blocks count for neither.
 """
@@ -17,12 +17,21 @@ import torch
 from jit_kernels.expert_weights import Fp8Experts
 from jit_kernels.grouped_moe import deep_gemm_backend, triton_backend
 from tests.bench.kernels.bench_gemm import FP8_RATE
-from tests.bench.kernels.gemm_cases import DEVICE, INNER, LIMIT, TOP_K, WIDTH, experts, routing
+from tests.bench.kernels.gemm_cases import (
+    DEVICE,
+    INNER,
+    LIMIT,
+    TOP_K,
+    WIDTH,
+    experts,
+    fp8_operands,
+    routing,
+)
 from tests.bench.kernels.timing import copy_bandwidth, graph_us
 
 Launch = tuple[str, Callable[[], Any]]
-# Names in the order of launches: of rows sorted, rounded, multiplied, gated, multiplied, summed.
-NAMES = ("sort", "round", "gate_up", "gate", "down", "sum")
+# Names in the order of launches: of rows sorted, copied, multiplied, gated, multiplied, summed.
+NAMES = ("sort", "copy", "gate_up", "gate", "down", "sum")
 
 
 class _Recorder:
@@ -59,7 +68,7 @@ def _recorded(found: list[Launch]) -> Iterator[None]:
         replace(module, name, call)
 
     kernel = triton_backend._scatter_kernel  # pyright: ignore[reportPrivateUsage]
-    replace(triton_backend, "_scatter_kernel", _Recorder("round", kernel, found))
+    replace(triton_backend, "_scatter_kernel", _Recorder("copy", kernel, found))
     function(triton_backend, "expert_blocks", "sort")
     function(deep_gemm_backend, "gate_rows", "gate")
     function(triton_backend, "weighted_sum", "sum")
@@ -77,7 +86,7 @@ def _floors(rows: int, bandwidth: float) -> dict[str, float]:
     touched = len(routing(rows)[0].unique())
     moved = {
         "sort": 20 * pairs,
-        "round": 2 * rows * WIDTH + pairs * WIDTH,
+        "copy": (rows + pairs) * WIDTH,
         "gate_up": pairs * (WIDTH + 4 * INNER) + touched * 2 * INNER * WIDTH,
         "gate": pairs * 5 * INNER,
         "down": pairs * (INNER + 2 * WIDTH) + touched * INNER * WIDTH,
@@ -94,11 +103,12 @@ def measure(rows: int, bandwidth: float) -> None:
     """Print the time of every part for this many rows."""
     parts = experts("fp8")
     assert isinstance(parts, Fp8Experts)
-    x = torch.randn(rows, WIDTH, device=DEVICE).bfloat16()
+    rounded = fp8_operands(rows, WIDTH)
     chosen, weights = (tensor.to(DEVICE) for tensor in routing(rows))
+    operands = (*rounded, chosen, weights, parts)
 
     def whole() -> torch.Tensor:
-        return deep_gemm_backend.grouped_moe(x, chosen, weights, parts, LIMIT, None, torch.bfloat16)
+        return deep_gemm_backend.grouped_moe(*operands, LIMIT, None, torch.bfloat16)
 
     whole()
     found: list[Launch] = []

@@ -114,12 +114,12 @@ def test_a_bf16_row_has_the_same_bits_in_any_company() -> None:
 def test_routed_experts_equal_the_reference(rows: int) -> None:
     from jit_kernels.grouped_moe import deep_gemm_backend
 
-    x, parts = torch.randn(rows, 4096).bfloat16(), fp8_experts(32, 4096, 2048)
+    x, parts = quantise_rows(torch.randn(rows, 4096)), fp8_experts(32, 4096, 2048)
     chosen, plus = chosen_experts(rows, 32, 6), torch.randn(rows, 4096)
 
-    got = deep_gemm_backend.grouped_moe(x, *chosen, parts, 1.5, plus, torch.float32)
+    got = deep_gemm_backend.grouped_moe(*x, *chosen, parts, 1.5, plus, torch.float32)
 
-    want = moe_reference.grouped_moe(x, *chosen, parts, 1.5, plus, torch.float32)
+    want = moe_reference.grouped_moe(*x, *chosen, parts, 1.5, plus, torch.float32)
     assert_close(got, want, Bounds(atol=1e-1, rtol=5e-2, cosine=0.9995))
 
 
@@ -131,22 +131,24 @@ def test_a_spread_that_needs_more_blocks_than_likely_comes_out_right(size: int) 
     counts = [size + 1] * 40
     experts = torch.repeat_interleave(torch.arange(40), torch.tensor(counts))[:, None]
     experts = experts[torch.randperm(len(experts))]
-    x, parts = torch.randn(len(experts), 512).bfloat16(), fp8_experts(40, 512, 256)
+    x, parts = quantise_rows(torch.randn(len(experts), 512)), fp8_experts(40, 512, 256)
     weights = torch.rand(len(experts), 1)
 
-    got = deep_gemm_backend.grouped_moe(x, experts, weights, parts, 1.5, None, torch.float32)
+    got = deep_gemm_backend.grouped_moe(*x, experts, weights, parts, 1.5, None, torch.float32)
 
-    want = moe_reference.grouped_moe(x, experts, weights, parts, 1.5, None, torch.float32)
+    want = moe_reference.grouped_moe(*x, experts, weights, parts, 1.5, None, torch.float32)
     assert_close(got, want, Bounds(atol=1e-1, rtol=5e-2, cosine=0.9995))
 
 
 def test_routed_rows_have_the_same_bits_in_any_company() -> None:
     from jit_kernels.grouped_moe import deep_gemm_backend
 
-    x, parts = torch.randn(1250, 512).bfloat16(), fp8_experts(40, 512, 256)
+    (codes, scales), parts = quantise_rows(torch.randn(1250, 512)), fp8_experts(40, 512, 256)
     experts, weights = chosen_experts(1250, 40, 4)
     options = (parts, 1.5, None, torch.float32)
-    whole = deep_gemm_backend.grouped_moe(x, experts, weights, *options)
+    whole = deep_gemm_backend.grouped_moe(codes, scales, experts, weights, *options)
     for rows in (slice(0, 1), slice(3, 20), slice(60, 1000)):
-        part = deep_gemm_backend.grouped_moe(x[rows], experts[rows], weights[rows], *options)
+        part = deep_gemm_backend.grouped_moe(
+            codes[rows], scales[rows], experts[rows], weights[rows], *options
+        )
         assert_same_bits(part, whole[rows], what=f"rows {rows}")

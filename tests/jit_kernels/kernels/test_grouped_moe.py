@@ -5,6 +5,7 @@ import torch
 
 from jit_kernels.grouped_moe import cuda_backend, reference, triton_backend
 from jit_kernels.grouped_moe.sorted_rows import SortedRows
+from jit_kernels.quant_fp8.reference import quantise_rows
 from tests.jit_kernels.kernels.experts import chosen_experts, fp8_experts
 from tests.jit_kernels.kernels.sizes import with_large
 from tests.testing.compare import Bounds, assert_close
@@ -21,18 +22,18 @@ WIDTH, INNER = with_large([(256, 128)], [(4096, 2048)])[-1]
 
 @pytest.mark.parametrize(("rows", "experts", "top_k"), CASES)
 def test_each_row_gets_the_sum_of_its_experts(rows: int, experts: int, top_k: int) -> None:
-    x, parts = torch.randn(rows, WIDTH).bfloat16(), fp8_experts(experts, WIDTH, INNER)
+    x, parts = quantise_rows(torch.randn(rows, WIDTH)), fp8_experts(experts, WIDTH, INNER)
     chosen, plus = chosen_experts(rows, experts, top_k), torch.randn(rows, WIDTH)
 
-    got = triton_backend.grouped_moe(x, *chosen, parts, LIMIT, plus, torch.float32)
+    got = triton_backend.grouped_moe(*x, *chosen, parts, LIMIT, plus, torch.float32)
 
-    want = reference.grouped_moe(x, *chosen, parts, LIMIT, plus, torch.float32)
+    want = reference.grouped_moe(*x, *chosen, parts, LIMIT, plus, torch.float32)
     assert_close(got, want, BOUNDS)
 
 
 @pytest.mark.parametrize("first", [0, 2])
 def test_blocks_in_either_region_and_experts_elsewhere_come_out_alike(first: int) -> None:
-    x, parts = torch.randn(5, WIDTH).bfloat16(), fp8_experts(3, WIDTH, INNER)
+    x, parts = quantise_rows(torch.randn(5, WIDTH)), fp8_experts(3, WIDTH, INNER)
     experts = torch.tensor([[2, 0], [2, 7], [2, 0], [-1, 2], [2, 1]])
 
     got = triton_backend.run(
@@ -47,7 +48,7 @@ def test_blocks_in_either_region_and_experts_elsewhere_come_out_alike(first: int
         first=first,
     )
 
-    want = reference.grouped_moe(x, experts, torch.ones(5, 2), parts, LIMIT, None, torch.float32)
+    want = reference.grouped_moe(*x, experts, torch.ones(5, 2), parts, LIMIT, None, torch.float32)
     assert_close(got, want, BOUNDS)
 
 

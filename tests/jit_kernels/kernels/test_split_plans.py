@@ -43,6 +43,7 @@ def constants() -> dict[str, int]:
         "begin": cuda_splits_backend.BEGIN_TILES,
         "tile_cost": cuda_splits_backend.TILE_COST,
         "part_cost": cuda_splits_backend.PART_COST,
+        "add_cost": cuda_splits_backend.ADD_COST,
     }
 
 
