@@ -21,7 +21,7 @@ from jit_kernels.expert_weights.forms import Fp8Experts
 from jit_kernels.grouped_moe.sorted_rows import CHANNELS, SortedRows, block_size
 from jit_kernels.streamed_moe.triton_backend import weighted_sum
 
-_COLUMNS, _GATE_COLUMNS = 4096, 1024
+_COLUMNS = 1024
 _WEIGHT_ROWS, _WARPS, _STAGES = 128, 8, 3
 
 Product = Callable[[SortedRows, torch.Tensor, torch.Tensor, torch.Tensor], None]
@@ -232,7 +232,7 @@ def gate_rows(products: torch.Tensor, limit: float, hidden: SortedRows) -> None:
     """
     places, inner = hidden.codes.shape
     head = hidden.first * hidden.size
-    columns = min(_GATE_COLUMNS, triton.next_power_of_2(inner))
+    columns = min(_COLUMNS, triton.next_power_of_2(inner))
     _gate_kernel[(places, triton.cdiv(inner, columns))](
         products, hidden.member, hidden.codes.view(torch.uint8), hidden.scales, limit, head,
         places - head, INNER=inner, COLUMNS=columns, num_warps=4,
