@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from jit_kernels.gate_topk import gate_hashed, gate_topk
 from jit_kernels.route_topk import route_hashed, route_topk
 from layers.config import ModelConfig
 
@@ -33,6 +34,22 @@ class Router:
             return route_hashed(logits, self._table, input_ids, scale=self._scale)
         assert self._bias is not None
         return route_topk(logits, self._bias, top_k=self._top_k, scale=self._scale)
+
+    def of(
+        self, x: Tensor, gate: Tensor, input_ids: Tensor, *, invariant: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Return what a call with the gate's logits would.
+
+        x          [T, d] bfloat16
+        gate       [experts, d] bfloat16
+        invariant  a token's bits depend on its own numbers alone
+        """
+        scale = self._scale
+        if self._table is not None:
+            return gate_hashed(x, gate, self._table, input_ids, scale=scale, invariant=invariant)
+        assert self._bias is not None
+        top_k = self._top_k
+        return gate_topk(x, gate, self._bias, top_k=top_k, scale=scale, invariant=invariant)
 
     def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
         """Yield the weights under their names in files."""

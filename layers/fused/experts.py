@@ -107,7 +107,8 @@ class FusedExperts:
             self._side.join()
             return shared
 
-        experts, weights = self._router(self._gate(x), input_ids)
+        gate, alike = self._gate.weight, self._fixed_rows > 0
+        experts, weights = self._router.of(x, gate, input_ids, invariant=alike)
         if self._fixed_rows:
             y = self._streamed_alike(x, experts, weights, joined())
         elif self._sorts(x.shape[0]):

@@ -1,7 +1,9 @@
 """Learned and tabled routing."""
 
+import pytest
 import torch
 
+from jit_kernels.bf16_linear import bf16_linear
 from layers.router import Router
 from tests.testing.tiny_model import CONFIG
 
@@ -32,3 +34,18 @@ def test_later_layers_route_by_score_and_bias() -> None:
     assert set(named) == {"gate.bias"}
     assert experts.tolist() == [[3, 1]] * 2
     assert torch.allclose(weights, torch.full((2, 2), CONFIG.routed_scaling_factor / 2))
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_rows_and_a_gate_give_what_logits_do(layer: int) -> None:
+    router, count = Router(CONFIG, layer, CPU), CONFIG.n_routed_experts
+    for name, weight in router.named_weights("gate."):
+        weight.copy_(torch.randint(count, weight.shape) if "tid2eid" in name else torch.rand(count))
+    x, gate = torch.randn(7, 16).bfloat16(), torch.randn(count, 16).bfloat16()
+    ids = torch.randint(CONFIG.vocab_size, (7,))
+
+    got = router.of(x, gate, ids)
+
+    want = router(bf16_linear(x, gate), ids)
+    assert torch.equal(got[0], want[0])
+    assert torch.equal(got[1], want[1])

@@ -120,26 +120,36 @@ __global__ void __launch_bounds__(WARPS * 32) route_topk(Call call) {
     call.weights[at] = weight * (reciprocal(total + 1e-20f) * call.scale);
 }
 
-// Look up a token's experts and weigh them; GROUP lanes a token, a power of two. The table is there
-// and the ids are older than the launch before: experts are known when the logits are.
+// The expert of a place, by the token's id; one that is none is taken for the last.
+__device__ inline long long look_up(const Call &call, const long long *table, const long long *ids,
+                                    int known, int token, int place) {
+    const unsigned long long id = __ldcg(ids + token);
+    return __ldcg(table + min(id, known - 1ull) * call.top_k + place);
+}
+
+// Weigh a token's experts, which GROUP lanes have, a power of two.
+template <int GROUP>
+__device__ inline void weigh_hashed(const Call &call, int token, int place, long long expert,
+                                    bool live) {
+    const float weight = live ? score(call.logits[token * call.stride + expert]) : 0.0f;
+    float total = weight;
+#pragma unroll
+    for (int step = 1; step < GROUP; step *= 2) total += __shfl_xor_sync(ALL, total, step);
+    if (!live) return;
+    const long long at = (long long)token * call.top_k + place;
+    call.experts[at] = expert;
+    call.weights[at] = weight * (reciprocal(total + 1e-20f) * call.scale);
+}
+
+// Look up a token's experts and weigh them. The table is there and the ids are older than the launch
+// before: experts are known when the logits are.
 template <int GROUP>
 __global__ void __launch_bounds__(WARPS * 32) route_hashed(Call call, const long long *table,
                                                            const long long *ids, int known) {
     const int thread = blockIdx.x * WARPS * 32 + threadIdx.x;
     const int token = thread / GROUP, place = thread % GROUP;
     const bool live = token < call.tokens && place < call.top_k;
-    const long long at = (long long)token * call.top_k + place;
-    long long expert = 0;
-    if (live) {
-        const unsigned long long id = __ldcg(ids + token);
-        expert = __ldcg(table + min(id, known - 1ull) * call.top_k + place);
-    }
+    const long long expert = live ? look_up(call, table, ids, known, token, place) : 0;
     take_turn();
-    const float weight = live ? score(call.logits[token * call.stride + expert]) : 0.0f;
-    float total = weight;
-#pragma unroll
-    for (int step = 1; step < GROUP; step *= 2) total += __shfl_xor_sync(ALL, total, step);
-    if (!live) return;
-    call.experts[at] = expert;
-    call.weights[at] = weight * (reciprocal(total + 1e-20f) * call.scale);
+    weigh_hashed<GROUP>(call, token, place, expert, live);
 }

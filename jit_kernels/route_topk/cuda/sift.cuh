@@ -202,16 +202,10 @@ __device__ inline void weigh_two(const Call &call, int token, int2 counts, Memor
     call.weights[at] = weight * (reciprocal(total + 1e-20f) * call.scale);
 }
 
-// A warp takes TOKENS tokens, one or two.
+// Route TOKENS tokens, one or two, by a warp.
 template <int TOKENS, int EACH, int TOP_K>
-__global__ void __launch_bounds__(WARPS * 32, BLOCKS<EACH>)
-    route_whole(const __grid_constant__ Call call) {
-    __shared__ Memory memories[WARPS];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    Memory &memory = memories[warp];
-    const int token = (blockIdx.x * WARPS + warp) * TOKENS;
-    await_launch_before();
-    if (token >= call.tokens) return;
+__device__ inline void route_tokens(const Call &call, int token, Memory &memory) {
+    const int lane = threadIdx.x % 32;
     float x[TOKENS][EACH], bias[EACH], floors[TOKENS];
 #pragma unroll
     for (int t = 0; t < TOKENS; t++) {
@@ -241,4 +235,13 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS<EACH>)
     }
     const int2 both = {counts[0], TOKENS > 1 ? counts[TOKENS - 1] : 0};
     weigh_two<TOP_K>(call, token, both, memory);
+}
+
+template <int TOKENS, int EACH, int TOP_K>
+__global__ void __launch_bounds__(WARPS * 32, BLOCKS<EACH>)
+    route_whole(const __grid_constant__ Call call) {
+    __shared__ Memory memories[WARPS];
+    const int warp = threadIdx.x / 32, token = (blockIdx.x * WARPS + warp) * TOKENS;
+    await_launch_before();
+    if (token < call.tokens) route_tokens<TOKENS, EACH, TOP_K>(call, token, memories[warp]);
 }
