@@ -316,15 +316,16 @@ class ShadowRadixCache:
         count, self._tree.removed_count = self._tree.removed_count, 0
         if count > len(self.arrays.removed):
             raise IntegrityError(f"{count} pages left since the removed ones were taken")
-        removed = self.arrays.removed[:count].copy()
-        return removed
+        return self.arrays.removed[:count].copy()
 
     def reset(self) -> None:
-        """Forget everything. Raises IntegrityError, and forgets nothing, if anything is locked."""
+        """Forget everything, which is no eviction. Raises IntegrityError if anything is locked."""
         if self.locks:
             raise IntegrityError(f"reset while {self.locks} locks are held")
+        evicted = self.evicted_pages, self.evicted_points
         self.evict_swa(swa_pages=self.swa.capacity + 1)
         self.evict_full(self.full.capacity + 1)
+        self._tree.evicted_pages, self._tree.evicted_points = evicted
         self.roots = {}
         self._free_roots = list(range(len(self.arrays.roots) - 1, -1, -1))
 

@@ -254,7 +254,7 @@ def parse_args(argv: list[str]) -> ServerConfig:
     known, unknown = parser.parse_known_args(argv)
     for word in unknown:
         if word.startswith("-"):
-            near = difflib.get_close_matches(word.split("=")[0], ours, n=1, cutoff=0.5)
+            near = difflib.get_close_matches(word.split("=")[0], ours, n=1, cutoff=0.65)
             hint = f"; did you mean {near[0]}?" if near else ""
             parser.error(f"unknown flag {word}{hint}")
         parser.error(f"unexpected argument {word}")

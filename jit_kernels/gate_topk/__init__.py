@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import torch
 
+from jit_kernels.bf16_linear import bf16_linear
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
-from jit_kernels.cuda_device import why_no_hopper
-from jit_kernels.registry import Backend, select
+from jit_kernels.registry import Backend, chosen, select
+from jit_kernels.route_topk import route_hashed, route_topk
 
 __all__ = ["gate_hashed", "gate_topk"]
 
@@ -14,12 +15,27 @@ _Routing = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 _MODULE = "jit_kernels.gate_topk"
 
 
+def _why_separate() -> str | None:
+    """Return why the bits would not be those of two calls, None if they are."""
+    products = ("mixed", "deep_gemm")
+    for op, backends in (
+        (bf16_linear, products),
+        (route_topk, ("cuda",)),
+        (route_hashed, ("cuda",)),
+    ):
+        found = chosen("cuda").get(op.__name__)
+        if found not in backends:
+            return f"{op.__name__} is left to {found}"
+    return None
+
+
 def _selected(op: str) -> _Routing:
     return select(
         op,
         [
-            Backend("cuda", f"{_MODULE}.cuda_backend:{op}", why_no_hopper, "cuda"),
+            Backend("cuda", f"{_MODULE}.cuda_backend:{op}", _why_separate, "cuda"),
             Backend("separate", f"{_MODULE}.separate_backend:{op}"),
+            Backend("reference", f"{_MODULE}.reference:{op}"),
         ],
     )
 

@@ -217,6 +217,9 @@ def _warnings_are_errors() -> Iterator[None]:
 def _reason(fault: Exception) -> str:
     if isinstance(fault, MemoryError) or "bad_alloc" in str(fault):
         return "the grammar takes too much memory"
+    if isinstance(fault, UnicodeDecodeError):
+        # What the compiler says quotes the grammar byte by byte.
+        return _without_source(fault.object.decode(errors="replace"))
     return _without_source(str(fault)) or type(fault).__name__
 
 

@@ -39,6 +39,8 @@ _KINDS: dict[int, type[RequestError]] = {
     499: Aborted,
     503: Unavailable,
 }
+# By the type that an error says: amid a stream it tells no status.
+_STATUSES = {kind.kind: kind.status for kind in (BadRequest, *_KINDS.values())}
 
 
 class Connection:
@@ -59,7 +61,8 @@ class Connection:
     ) -> None:
         require("httpx")
         self.base_url = base_url.rstrip("/")
-        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        # As bytes: httpx takes text for ASCII, and a key may be any text.
+        self._headers = {} if api_key is None else {b"Authorization": f"Bearer {api_key}".encode()}
         self._verify = verify
         self._transport = transport
         self._client: httpx.AsyncClient | None = None
@@ -75,13 +78,16 @@ class Connection:
         return _json(await self._send("GET", path, None))
 
     async def status(self, path: str) -> int:
-        """POST without a body; return the status. Raises Unavailable."""
+        """POST without a body; return the status: 200, or 400. Raises RequestError for others."""
         import httpx
 
         try:
-            return (await self._open().post(path)).status_code
+            response = await self._open().post(path)
         except httpx.TransportError as fault:
             raise self._gone(fault) from fault
+        if response.status_code not in (200, 400):
+            raise _error(response.status_code, response.text)
+        return response.status_code
 
     async def events(self, path: str, body: Any) -> AsyncGenerator[Any, None]:
         """Yield the JSON of each server-sent event. Raises RequestError."""
@@ -225,19 +231,25 @@ def _seconds(header: str | None) -> int:
 def _event(data: str) -> Any:
     event = json.loads(data)
     if isinstance(event, dict) and event.get("error"):
-        raise _error(500, data)
+        raise _error(None, data)
     return event
 
 
-def _error(status: int, text: str) -> RequestError:
-    """Return the error that a reply says; both dialects write {"error": {"message"}}."""
-    message, param, code = text[:500] or f"status {status}", None, None
+def _error(status: int | None, text: str) -> RequestError:
+    """Return the error that a reply says; both dialects write {"error": {"message"}}.
+
+    status  None: that of the type it says, which is 500 where it says none
+    """
+    message, kind, param, code = text[:500] or f"status {status}", None, None, None
     try:
         told = json.loads(text)["error"]
-        message, param, code = told["message"], told.get("param"), told.get("code")
+        message, kind = told["message"], told.get("type")
+        param, code = told.get("param"), told.get("code")
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
-    kind = _KINDS.get(status, BadRequest if 400 <= status < 500 else RequestFailed)
-    error = kind(str(message))
+    if status is None:
+        status = _STATUSES.get(str(kind), 500)
+    fault = _KINDS.get(status, BadRequest if 400 <= status < 500 else RequestFailed)
+    error = fault(str(message))
     error.param, error.code, error.status = param, code, status
     return error

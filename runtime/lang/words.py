@@ -34,16 +34,20 @@ def gen(
     """Let the model write; with `choices`, let it choose.
 
     name      the variable that keeps the text
+    choices   see `select`; they are a form already, and no temperature goes with them
     dtype     int, float, str or bool, or its name: the text has that form
     sampling  fields of `Sampling`: stop, temperature, top_p, regex, json_schema, n ...
     Raises TypeError for an unknown field, ValueError for a regex that is none, an unknown dtype,
     or a form said twice.
     """
-    if choices is not None:
-        return select(name, choices, choices_method=choices_method or token_length_normalized)
     if isinstance(schema := sampling.get("json_schema"), dict):
         sampling["json_schema"] = json.dumps(schema)
     wish = Sampling.of({"max_tokens": max_tokens, **sampling})
+    if choices is not None:
+        if any(form is not None for form in (dtype, wish.regex, wish.json_schema)):
+            raise ValueError("choices say the form already: leave out dtype, regex and json_schema")
+        method = choices_method or token_length_normalized
+        return select(name, choices, wish.temperature or 0.0, method)
     if dtype is not None:
         wish = _typed(dtype, wish)
     if wish.regex is not None:

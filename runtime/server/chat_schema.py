@@ -130,9 +130,14 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
         check_top(self.top_logprobs, "top_logprobs")
         if self.top_logprobs and not self.logprobs:
             raise BadRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
-        asked = self.max_completion_tokens
-        asked = self.max_tokens if asked is None else asked
-        spec = self.common_spec(vocab_size, defaults, max_tokens=asked, default_tokens=None)
+        limit = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+        spec = self.common_spec(
+            vocab_size,
+            defaults,
+            max_tokens=getattr(self, limit),
+            default_tokens=None,
+            limit_name=limit,
+        )
         if self.forced_tools() is not None and spec.grammar is not None:
             name = next((n for n in _GRAMMARS if getattr(self, n) is not None), "response_format")
             raise BadRequest(

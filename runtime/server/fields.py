@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from runtime.errors import BadRequest
+from runtime.errors import BadRequest, BadSampling
 from runtime.server.field_hints import unknown_field_hint
 
 _Shape = TypeVar("_Shape", bound=msgspec.Struct)
@@ -60,6 +60,25 @@ def refusing_depth(name: str) -> Iterator[None]:
         yield
     except RecursionError as fault:
         raise BadRequest(f"{name}: nested too deeply", param=name) from fault
+
+
+@contextmanager
+def called_here(names: Mapping[str, str]) -> Iterator[None]:
+    """Let a refusal of a sampling field call it, and others, what the client's body calls them.
+
+    names  of fields of a spec -> those of the body
+    """
+    try:
+        yield
+    except BadSampling as fault:
+        param = names.get(fault.param or "")
+        if param is None:
+            raise
+        text = fault.message
+        for name, here in names.items():
+            # What the client gave may spell a name, too, but stands behind.
+            text = text.replace(name, here, 1)
+        raise BadRequest(text, param=param) from fault
 
 
 def _as_list(value: Any) -> Any:

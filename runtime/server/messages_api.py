@@ -13,6 +13,7 @@ from runtime.errors import BadRequest
 from runtime.server.body import read_body
 from runtime.server.chat import ChatPlan, Chats
 from runtime.server.chat_reply import ChoiceReply
+from runtime.server.fields import called_here
 from runtime.server.messages_reply import (
     BlockEvents,
     Event,
@@ -92,7 +93,8 @@ class MessagesRoutes:
         return json_reply({"input_tokens": len(await self._chats.encode(body.prompt()))})
 
     async def _message(self, body: MessagesBody) -> _Message:
-        plan = await self._chats.plan(body.chat())
+        with called_here({"stop": "stop_sequences"}):
+            plan = await self._chats.plan(body.chat())
         if body.max_tokens > 0:
             # More than the context leaves may be asked for: the answer then ends where it is full.
             spec = plan.call.sampling

@@ -7,6 +7,7 @@ import msgspec
 from runtime.errors import BadRequest, BadSampling
 from runtime.sampling import SamplingSpec
 from runtime.server.field_hints import field_hint
+from runtime.server.fields import called_here
 from runtime.server.grammars import asked_grammar
 from runtime.server.sampling_defaults import OPENAIS, SamplingDefaults
 
@@ -94,14 +95,16 @@ class SamplingParams(SampledBody, frozen=True, kw_only=True, forbid_unknown_fiel
     def spec(self, *, vocab_size: int, defaults: SamplingDefaults = OPENAIS) -> SamplingSpec:
         """Return the checked sampling. Raises BadSampling, BadRequest."""
         refuse_unsupported(self, _UNSUPPORTED_SAMPLING)
-        return self.make_spec(
-            vocab_size,
-            defaults,
-            max_new_tokens=self.max_new_tokens,
-            default_new_tokens=DEFAULT_NEW_TOKENS,
-            min_new_tokens=self.min_new_tokens,
-            seed=self.seed if self.sampling_seed is None else self.sampling_seed,
-        )
+        seed_name = "seed" if self.sampling_seed is None else "sampling_seed"
+        with called_here({"seed": seed_name}):
+            return self.make_spec(
+                vocab_size,
+                defaults,
+                max_new_tokens=self.max_new_tokens,
+                default_new_tokens=DEFAULT_NEW_TOKENS,
+                min_new_tokens=self.min_new_tokens,
+                seed=getattr(self, seed_name),
+            )
 
 
 class GenerateBody(msgspec.Struct, frozen=True):

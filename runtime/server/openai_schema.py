@@ -4,8 +4,6 @@ Fields that are not here are ignored, as OpenAI-compatible servers do; a field t
 the answer and is not supported is here, to be refused.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -13,6 +11,7 @@ import msgspec
 from runtime.errors import BadRequest, BadSampling
 from runtime.sampling import SamplingSpec
 from runtime.server.field_hints import field_hint
+from runtime.server.fields import called_here
 from runtime.server.native_schema import SampledBody, refuse_unsupported
 from runtime.server.sampling_defaults import OPENAIS, SamplingDefaults
 
@@ -32,18 +31,6 @@ _OTHER_NAMES = (
     "guided_choice", "guided_grammar", "guided_json", "guided_regex", "structured_outputs",
 )  # fmt: skip
 _UNSUPPORTED_COMPLETION = ("suffix", "prompt_embeds")
-
-
-@contextmanager
-def _named_as_here() -> Iterator[None]:
-    """Let a refusal call `max_new_tokens` and `min_new_tokens` what these bodies call them."""
-    try:
-        yield
-    except BadSampling as fault:
-        if fault.param not in ("max_new_tokens", "min_new_tokens"):
-            raise
-        here = fault.message.replace("_new_tokens", "_tokens")
-        raise BadRequest(here, param=fault.param.replace("_new_tokens", "_tokens")) from fault
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -103,7 +90,6 @@ class CommonBody(SampledBody, frozen=True, kw_only=True):
         options = self.stream_options
         return options is not None and bool(options.continuous_usage_stats)
 
-    @_named_as_here()
     def common_spec(
         self,
         vocab_size: int,
@@ -111,21 +97,26 @@ class CommonBody(SampledBody, frozen=True, kw_only=True):
         *,
         max_tokens: int | None,
         default_tokens: int | None,
+        limit_name: str = "max_tokens",
     ) -> SamplingSpec:
-        """Return the checked sampling. Raises BadSampling, BadRequest."""
+        """Return the checked sampling; `limit_name` is the field that `max_tokens` comes from.
+
+        Raises BadSampling, BadRequest.
+        """
         refuse_unsupported(self, _UNSUPPORTED)
         for name in _OTHER_NAMES:
             if getattr(self, name) is not None:
                 text = f"{name} is not known here{field_hint(name)}"
                 raise BadRequest(text, param=name, code="not_supported")
-        return self.make_spec(
-            vocab_size,
-            defaults,
-            max_new_tokens=max_tokens,
-            default_new_tokens=default_tokens,
-            min_new_tokens=self.min_tokens,
-            response_format=self.response_format,
-        )
+        with called_here({"max_new_tokens": limit_name, "min_new_tokens": "min_tokens"}):
+            return self.make_spec(
+                vocab_size,
+                defaults,
+                max_new_tokens=max_tokens,
+                default_new_tokens=default_tokens,
+                min_new_tokens=self.min_tokens,
+                response_format=self.response_format,
+            )
 
 
 class CompletionBody(CommonBody, frozen=True, kw_only=True):

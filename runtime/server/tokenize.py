@@ -15,7 +15,7 @@ MAX_TOKENS = 1 << 20
 
 
 class TokenizeBody(msgspec.Struct, frozen=True):
-    """`/tokenize`: a text, several, or a chat."""
+    """`/tokenize`: a text, several, or a chat with all that its prompt depends on."""
 
     model: str | None = None
     prompt: str | list[str] | None = None
@@ -25,6 +25,9 @@ class TokenizeBody(msgspec.Struct, frozen=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     tools: list[Tool] | None = None
+    tool_choice: Any = None
+    response_format: dict[str, Any] | None = None
+    thinking: Any = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
 
@@ -57,6 +60,9 @@ class TokenIds:
                     add_generation_prompt=body.add_generation_prompt,
                     continue_final_message=body.continue_final_message,
                     tools=body.tools,
+                    tool_choice=body.tool_choice,
+                    response_format=body.response_format,
+                    thinking=body.thinking,
                     chat_template_kwargs=body.chat_template_kwargs,
                     reasoning_effort=body.reasoning_effort,
                 )

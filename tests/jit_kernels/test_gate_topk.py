@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from jit_kernels import gate_topk as op
 from jit_kernels.bf16_linear import bf16_linear
 from jit_kernels.checks import ShapeError
 from jit_kernels.gate_topk import gate_hashed, gate_topk
@@ -48,3 +49,21 @@ def test_operands_that_do_not_fit_are_refused() -> None:
         gate_hashed(x, weight, table, ids[:1], scale=1.0)
     with pytest.raises(ShapeError, match="contiguous"):
         gate_hashed(x, weight, table.T.contiguous().T, ids, scale=1.0)
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        ({}, None),
+        ({"bf16_linear": "deep_gemm"}, None),
+        ({"bf16_linear": "triton"}, "bf16_linear is left to triton"),
+        ({"route_hashed": "reference"}, "route_hashed is left to reference"),
+    ],
+)
+def test_one_kernel_takes_over_only_what_it_gives_the_bits_of(
+    monkeypatch: pytest.MonkeyPatch, found: dict[str, str], why: str | None
+) -> None:
+    best = {"bf16_linear": "mixed", "route_topk": "cuda", "route_hashed": "cuda", **found}
+    monkeypatch.setattr(op, "chosen", lambda device: best if device == "cuda" else {})
+
+    assert op._why_separate() == why

@@ -248,3 +248,16 @@ def test_reset_forgets_everything_but_refuses_while_something_is_locked(rig: Rig
     assert rig.cache.tree_pages == rig.cache.points == 0
     assert view_pages(rig.cache) == []
     assert rig.full.free == rig.full.capacity
+
+
+def test_a_reset_counts_as_no_eviction(rig: Rig) -> None:
+    rig.complete(list(range(10)), 10)
+    rig.complete([30, 31], 2)
+    rig.cache.evict_full(rig.full.free + 1)
+    counted = rig.cache.evicted_pages, rig.cache.evicted_points
+    assert counted == (1, 1)
+
+    rig.reset()
+
+    assert rig.full.free == rig.full.capacity
+    assert (rig.cache.evicted_pages, rig.cache.evicted_points) == counted

@@ -96,6 +96,18 @@ def test_misuse_exits_with_2_and_says_why(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", ["--version", "--verbose", "--temperature", "--batch-size"])
+def test_a_flag_that_is_like_none_is_not_taken_for_one(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse_args([flag])
+
+    told = capsys.readouterr().err
+    assert f"unknown flag {flag}" in told
+    assert "did you mean" not in told
+
+
 def test_flags_of_other_servers_are_refused_with_what_to_give_instead(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -135,6 +135,13 @@ def test_a_control_token_is_reached_by_its_id_only(start: Callable[[], Process])
     assert process.allowed(Accept(0, dsml)) == {EOS_ID}
 
 
+def test_a_complaint_about_what_is_not_ascii_is_told(start: Callable[[], Process]) -> None:
+    told = start().compile(Grammar("ebnf", "root ::= é"))
+
+    assert isinstance(told, Failed)
+    assert told.message.startswith("EBNF ")
+
+
 def test_free_text_holds_no_control_token(start: Callable[[], Process]) -> None:
     allowed = start().begin(Grammar("regex", r"[\s\S]*"))
 

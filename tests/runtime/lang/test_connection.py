@@ -1,6 +1,7 @@
 """Tests of runtime.lang.connection: errors, patience, streams."""
 
 import asyncio
+import json
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -50,6 +51,22 @@ def test_bodies_and_the_key_are_sent() -> None:
     assert str(seen[0].url) == "http://server/generate"
     assert seen[0].headers["authorization"] == "Bearer key"
     assert seen[0].content == b'{"a":1}'
+
+
+def test_a_key_may_be_any_text() -> None:
+    seen: list[httpx.Request] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, json={})
+
+    async def ask() -> None:
+        transport = httpx.MockTransport(handler)
+        await Connection("http://server", api_key="clé", transport=transport).get("/server_info")
+
+    asyncio.run(ask())
+
+    assert (b"Authorization", "Bearer clé".encode()) in seen[0].headers.raw
 
 
 @pytest.mark.parametrize(
@@ -165,6 +182,30 @@ def test_a_stream_that_breaks_off_or_says_an_error_fails() -> None:
         run(sse("data: 1"), read)
     with pytest.raises(RequestFailed, match="no luck"):
         run(sse('data: {"error": {"message": "no luck"}}', "data: [DONE]"), read)
+
+
+@pytest.mark.parametrize(
+    ("told", "kind", "status"),
+    [
+        ({"type": "service_unavailable"}, Unavailable, 503),
+        ({"type": "aborted", "code": "c"}, Aborted, 499),
+        ({"type": "invalid_request_error"}, BadRequest, 400),
+        ({"type": "authentication_error"}, Unauthorized, 401),
+        ({"type": "internal_error"}, RequestFailed, 500),
+        ({"type": ["of", "another", "server"]}, RequestFailed, 500),
+    ],
+    ids=lambda value: str(value.get("type")) if isinstance(value, dict) else "",
+)
+def test_an_error_amid_a_stream_is_of_the_kind_it_says(
+    told: dict[str, Any], kind: type[RequestError], status: int
+) -> None:
+    event = json.dumps({"error": {"message": "no luck", **told}})
+
+    with pytest.raises(RequestError, match="no luck") as caught:
+        run(sse("data: 1", f"data: {event}", "data: [DONE]"), read)
+
+    assert (type(caught.value), caught.value.status) == (kind, status)
+    assert caught.value.code == told.get("code")
 
 
 def test_only_so_many_requests_are_under_way() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from runtime.errors import NotFound, RequestError, Unauthorized, Unavailable
 from runtime.lang.backend import Backend, Generation
 from runtime.lang.endpoint import Endpoint
 from runtime.lang.loop import LOOP
@@ -133,6 +134,17 @@ def test_choices_are_scored_by_one_request() -> None:
     assert [score.text for score in scores] == ["y", "n"]
     assert (scores[0].unconditional, scores[1].unconditional) == (None, (None,))
     assert meta == {"id": "x"}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(401, Unauthorized), (404, NotFound), (503, Unavailable)]
+)
+def test_who_may_not_flush_or_cannot_is_told(status: int, kind: type[RequestError]) -> None:
+    body = {"error": {"message": "no luck"}}
+    recorded = Recorded(lambda path, _: httpx.Response(status, json=body))
+
+    with recorded.endpoint as endpoint, pytest.raises(kind, match="no luck"):
+        LOOP.submit(endpoint.flush_cache()).result(WAIT_S)
 
 
 @pytest.mark.parametrize(("status", "done"), [(200, True), (400, False)])

@@ -39,6 +39,19 @@ def test_gen_with_choices_is_a_select() -> None:
     assert gen("x", choices=["a", "b"]) == Select("x", ("a", "b"))
 
 
+def test_gen_with_choices_checks_what_else_is_said() -> None:
+    assert gen("x", 8, choices=["a"], temperature=0, stop=".") == Select("x", ("a",))
+
+    with pytest.raises(TypeError):
+        gen("x", choices=["a"], max_tokns=3)
+    with pytest.raises(ValueError, match="temperature"):
+        gen("x", choices=["a"], temperature=0.7)
+    wrongs: list[dict[str, Any]] = [{"dtype": int}, {"regex": "a"}, {"json_schema": {}}]
+    for wrong in wrongs:
+        with pytest.raises(ValueError, match="choices say the form"):
+            gen("x", choices=["a"], **wrong)
+
+
 def test_numbers_stop_before_the_blank_that_follows() -> None:
     said = sampling_of(gen_int("n", stop=".", max_tokens=4))
 

@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from runtime.errors import BadRequest
-from runtime.server.fields import as_body, refusing_depth
+from runtime.errors import BadRequest, BadSampling
+from runtime.server.fields import as_body, called_here, refusing_depth
 from runtime.server.native_schema import GenerateBody
 
 
@@ -72,6 +72,21 @@ def test_a_value_too_deep_to_be_walked_is_told_with_its_name() -> None:
         msgspec.json.encode(deep)
 
     assert told.value.param == "tools"
+
+
+def test_a_sampling_field_is_refused_by_the_name_it_was_sent_under() -> None:
+    names = {"stop": "stop_sequences"}
+
+    with pytest.raises(BadRequest) as told, called_here(names):
+        raise BadSampling("stop", "strings of 1 to 9 characters", "don't stop")
+    with pytest.raises(BadSampling) as kept, called_here(names):
+        raise BadSampling("n", "1", "stop")
+
+    assert told.value.param == "stop_sequences"
+    assert told.value.message == (
+        'stop_sequences must be strings of 1 to 9 characters, got "don\'t stop"'
+    )
+    assert (kept.value.param, kept.value.message) == ("n", "n must be 1, got 'stop'")
 
 
 def test_an_unknown_name_is_an_error_with_the_nearest_known() -> None:

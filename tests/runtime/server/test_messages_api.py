@@ -175,6 +175,14 @@ async def test_a_stop_sequence_is_told_and_cut_off(server: Server) -> None:
 
 
 @served(v4=True)
+async def test_stop_sequences_that_are_refused_are_called_so(server: Server) -> None:
+    reply = await server.post(PATH, {**HI, "stop_sequences": [""]})
+
+    assert reply.status_code == 400
+    assert reply.json()["error"]["message"].startswith("stop_sequences must be strings of")
+
+
+@served(v4=True)
 async def test_more_than_the_context_leaves_may_be_asked_for(server: Server) -> None:
     server.engine.reply = "word " * V4_CONTEXT_TOKENS
 

@@ -42,6 +42,14 @@ def test_every_field_reaches_the_spec() -> None:
     assert not spec.spaces_between_special_tokens
 
 
+@pytest.mark.parametrize("name", ["seed", "sampling_seed"])
+def test_a_refused_seed_is_named_as_it_was_sent(name: str) -> None:
+    with pytest.raises(BadRequest, match=f"^{name} must be between") as refusal:
+        params(name, 1 << 63).spec(vocab_size=10)
+
+    assert refusal.value.param == name
+
+
 @pytest.mark.parametrize("key", [-1, (1 << 61) - 1, 1 << 70])
 def test_a_number_that_is_no_token_id_is_no_key(key: int) -> None:
     body = b'{"text": "x", "sampling_params": {"logit_bias": {"%d": 1}}}' % key

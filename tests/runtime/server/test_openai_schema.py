@@ -104,6 +104,30 @@ async def test_a_refused_length_is_named_as_it_was_sent(
     assert (error["param"], error["message"]) == (param, message)
 
 
+@pytest.mark.parametrize(
+    ("more", "param", "message"),
+    [
+        ({}, "max_completion_tokens", "max_completion_tokens must be between 0 and"),
+        ({"max_tokens": 5}, "max_completion_tokens", "max_completion_tokens must be between 0 and"),
+        (
+            {"max_completion_tokens": 2, "min_tokens": 3},
+            "min_tokens",
+            "min_tokens must be at most max_completion_tokens (2), got 3",
+        ),
+    ],
+)
+@served()
+async def test_the_newer_name_of_a_length_is_told_where_it_was_sent(
+    server: Server, more: dict[str, int], param: str, message: str
+) -> None:
+    body = {"messages": HI, "max_completion_tokens": -1, **more}
+
+    error = (await server.post(CHAT, body)).json()["error"]
+
+    assert error["param"] == param
+    assert error["message"].startswith(message)
+
+
 @pytest.mark.parametrize("shape", [ChatBody, CompletionBody])
 @pytest.mark.parametrize("key", [-1, (1 << 61) - 1, 1 << 70])
 def test_a_number_that_is_no_token_id_is_no_key(shape: type[CommonBody], key: int) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from runtime.messages import unpack_ids
 from runtime.server.tokenize import MAX_CHARS, MAX_TOKENS
 from tests.runtime.server.engine import (
     ASSISTANT,
@@ -14,6 +15,19 @@ from tests.runtime.server.engine import (
     served,
     text_ids,
 )
+
+TOOLS = {"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}
+SCHEMA = {"name": "s", "schema": {"type": "object"}}
+CHATS: dict[str, dict[str, Any]] = {
+    "nothing said": {},
+    "no thinking": {"thinking": {"type": "disabled"}},
+    "no effort": {"reasoning_effort": "none"},
+    "a template argument": {"chat_template_kwargs": {"thinking": False}},
+    "tools": TOOLS,
+    "tools that are not to be called": {**TOOLS, "tool_choice": "none"},
+    "a tool that has to be called": {**TOOLS, "tool_choice": "required"},
+    "a schema": {"response_format": {"type": "json_schema", "json_schema": SCHEMA}},
+}
 
 
 @pytest.mark.parametrize("prefix", ["", "/v1"])
@@ -65,6 +79,18 @@ async def test_a_chat_gives_its_prompt(server: Server) -> None:
     assert closed["tokens"] == [BOS, USER, *text_ids("hi")]
 
 
+@pytest.mark.parametrize("name", CHATS)
+@served(v4=True)
+async def test_a_chat_gives_the_prompt_that_its_answer_has(server: Server, name: str) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], **CHATS[name]}
+    await server.post("/v1/chat/completions", {**body, "max_tokens": 1})
+
+    told = (await server.post("/tokenize", body)).json()["tokens"]
+
+    asked = server.engine.requests[0]
+    assert told == [int(token) for token in unpack_ids(asked.input_ids)]
+
+
 @served()
 async def test_control_tokens_are_shown_when_asked(server: Server) -> None:
     body = {"tokens": [BOS, *text_ids("a")]}
@@ -81,6 +107,7 @@ async def test_control_tokens_are_shown_when_asked(server: Server) -> None:
         ("/tokenize", {}),
         ("/tokenize", {"prompt": "x", "messages": []}),
         ("/tokenize", {"messages": []}),
+        ("/tokenize", {"messages": [{"role": "user", "content": "x"}], "thinking": 5}),
         ("/tokenize", {"prompt": 5}),
         ("/tokenize", {"prompt": ["x"] * 257}),
         ("/detokenize", {}),
