@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from jit_kernels import gate_topk as op
+import jit_kernels.gate_topk as op
 from jit_kernels.bf16_linear import bf16_linear
 from jit_kernels.checks import ShapeError
 from jit_kernels.gate_topk import gate_hashed, gate_topk
