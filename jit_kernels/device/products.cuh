@@ -3,6 +3,8 @@
 // the 16 rows that its warp has.
 #pragma once
 
+#include "barriers.cuh"
+
 // The compiler must neither keep numbers elsewhere when products begin, nor read sums before they
 // are done.
 __device__ inline void pin(float (&sums)[32]) {
@@ -33,6 +35,13 @@ __device__ inline void await_products(Sums &sums) {
     pin(sums);
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
     pin(sums);
+}
+
+// Name an operand: lines of 128 bytes of shared memory, at a multiple of 1024 bytes, that are read one
+// by one. The 16-byte chunks of a line lie at their number xor the line's, modulo 8.
+__device__ inline unsigned long long line_operand(const void *lines) {
+    constexpr unsigned long long swizzled = 1ull << 62, eight_lines = (1024ull >> 4) << 32;
+    return swizzled | eight_lines | (shared_address(lines) & 0x3ffff) >> 4;
 }
 
 // What an instruction that makes a sum calls its numbers, and what these are.

@@ -26,13 +26,6 @@ __device__ inline void copy_tile(void *to, const CUtensorMap *tensor, int first,
         : "memory");
 }
 
-// Name an operand of products: 64 rows of 128 bytes in shared memory, at a multiple of 1024 bytes.
-// The 16-byte chunks of a row lie at their number xor the row's, modulo 8.
-__device__ inline unsigned long long operand(const void *tile) {
-    constexpr unsigned long long swizzled = 1ull << 62, eight_rows = (1024ull >> 4) << 32;
-    return swizzled | eight_rows | (shared_address(tile) & 0x3ffff) >> 4;
-}
-
 // Add the products of the 64 rows of two operands, 32 channels of e4m3 each; the first ones are taken
 // as they are.
 __device__ inline void multiply(float (&sums)[32], unsigned long long rows,

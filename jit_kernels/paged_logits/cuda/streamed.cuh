@@ -260,8 +260,8 @@ __device__ inline void score(const Call &call, Shared &shared, int warp) {
             take_weights(weights, shared.weights[place.passed % SLOTS], quarter);
         }
         const unsigned char *const page = shared.pages[stage];
-        const unsigned long long keys = operand(page);
-        const unsigned long long heads = operand(shared.queries[place.passed % SLOTS]);
+        const unsigned long long keys = line_operand(page);
+        const unsigned long long heads = line_operand(shared.queries[place.passed % SLOTS]);
         await_own_phase(shared.full + stage, i / STAGES % 2);
         open_products(sums);
 #pragma unroll

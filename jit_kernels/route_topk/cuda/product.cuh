@@ -8,6 +8,7 @@
 #include "device/barriers.cuh"
 #include "device/lanes.cuh"
 #include "device/order.cuh"
+#include "device/products.cuh"
 #include "score.cuh"
 
 // A strip of channels is a line of 128 bytes of each token and expert; an instruction of a team's four
@@ -79,13 +80,6 @@ __device__ inline void copy_box_to_all(void *to, const CUtensorMap &tensor, int 
         : "memory");
 }
 
-// Name an operand of products: lines of 128 bytes in shared memory, at a multiple of 1024 bytes.
-// The 16-byte chunks of a line lie at their number xor the line's, modulo 8.
-__device__ inline unsigned long long operand(const void *lines) {
-    constexpr unsigned long long swizzled = 1ull << 62, eight_lines = (1024ull >> 4) << 32;
-    return swizzled | eight_lines | (shared_address(lines) & 0x3ffff) >> 4;
-}
-
 #define FOUR(sums, i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3])
 #define SIXTEEN(sums, i) FOUR(sums, i), FOUR(sums, i + 4), FOUR(sums, i + 8), FOUR(sums, i + 12)
 
@@ -133,8 +127,8 @@ __device__ inline void multiply_strips(int strips, Product<EXPERTS, TEAMS> &shar
     for (int strip = 0; strip < strips; strip++) {
         const int stage = strip % shared.STAGES, turn = strip / shared.STAGES;
         await_phase(&shared.full[stage], turn % 2);
-        const unsigned long long tokens = operand(shared.strips[stage].tokens[warp / 4]);
-        const unsigned long long experts = operand(shared.strips[stage].experts);
+        const unsigned long long tokens = line_operand(shared.strips[stage].tokens[warp / 4]);
+        const unsigned long long experts = line_operand(shared.strips[stage].experts);
         asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
         for (int step = 0; step < CHANNELS / 16; step++) {
@@ -145,7 +139,7 @@ __device__ inline void multiply_strips(int strips, Product<EXPERTS, TEAMS> &shar
                 multiply(sums[g], tokens + 2 * step, experts + g * GROUP + 2 * step);
             }
         }
-        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        close_products();
         asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
         // The strip before is multiplied.
         const int last = (strip + shared.STAGES - 1) % shared.STAGES;
