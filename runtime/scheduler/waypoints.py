@@ -46,17 +46,30 @@ class Waypoints:
         self._claims = Claims(2 * rows * spec.window_pages, 2 * rows)
         self._every_tokens = every_tokens
         self._most = int(SHARE * points.capacity) if every_tokens else 0
-        fits = points.leaves_room(self._claims.with_point(spec.window_pages))
-        if every_tokens and (self._most == 0 or not fits):
+        why_none = self._why_none(rows) if every_tokens else ""
+        if why_none:
             logger.warning(
-                "prompts leave no resume points as they run: beside %d SWA pages and %d rings that "
-                "%d rows may need, the pools have too few, so that prompts which come while "
-                "another runs compute again what they share with it; see --swa-pages and --rings",
-                *(self._claims.swa_pages, self._claims.rings, rows),
+                "prompts leave no resume points as they run: %s, so that prompts which come while "
+                "another runs compute again what they share with it",
+                why_none,
             )
             self._most = 0
         self._held = 0
         self._holders: dict[int, Request] = {}
+
+    def _why_none(self, rows: int) -> str:
+        """Return why there is no room for a waypoint beside so many rows; empty if there is."""
+        if self._most == 0:
+            return (
+                f"they may have a sixteenth of the rings, of which there are "
+                f"{self._points.capacity} (--rings)"
+            )
+        if self._points.leaves_room(self._claims.with_point(self._spec.window_pages)):
+            return ""
+        return (
+            f"beside {self._claims.swa_pages} SWA pages and {self._claims.rings} rings that {rows} "
+            "rows may need, the pools have too few (--swa-pages, --rings)"
+        )
 
     def leave(self, request: Request, start: int, end: int) -> list[Save]:
         """Return the snapshots for the waypoints in (start, end], which the request holds then."""

@@ -292,15 +292,17 @@ def test_random_prompts_that_share_beginnings_read_what_is_theirs(overlap: bool,
 @pytest.mark.parametrize(
     ("sizes", "every", "tells"),
     [
-        (AMPLE, EVERY, False),
-        (PoolSizes(full_pages=600, swa_pages=900, rings=16), EVERY, True),
-        (PoolSizes(full_pages=600, swa_pages=900, rings=16), 0, False),
-        (PoolSizes(full_pages=600, swa_pages=32, rings=320), EVERY, True),
+        (AMPLE, EVERY, ""),
+        (PoolSizes(full_pages=600, swa_pages=900, rings=16), EVERY, "beside 32 SWA pages and 16"),
+        (PoolSizes(full_pages=600, swa_pages=900, rings=16), 0, ""),
+        (PoolSizes(full_pages=600, swa_pages=32, rings=320), EVERY, "beside 32 SWA pages and 16"),
+        (PoolSizes(full_pages=600, swa_pages=900, rings=15), EVERY, "of which there are 15"),
     ],
 )
 def test_pools_without_room_for_any_say_so(
-    sizes: PoolSizes, every: int, tells: bool, caplog: pytest.LogCaptureFixture
+    sizes: PoolSizes, every: int, tells: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig_with(sizes=sizes, every=every, rows=8)
 
-    assert ("prompts leave no resume points" in caplog.text) == tells
+    assert ("prompts leave no resume points" in caplog.text) == bool(tells)
+    assert tells in caplog.text
