@@ -169,8 +169,9 @@ class _Checker:
         nodes = self.pages[a.page("child")[self.pages] != 0]
         tries = tops + list(zip(nodes.tolist(), a.page("child")[nodes].tolist(), strict=True))
         found: list[int] = []
+        bearers: list[int] = []
         for node, trie in tries:
-            for page in self._leaves(trie):
+            for page in self._leaves(trie, bearers):
                 found.append(page)
                 if len(found) % STEP_PAGES == 0:
                     yield
@@ -178,11 +179,12 @@ class _Checker:
                 nearest = core.siblings_nearest(a.pointer, trie, tokens + page * stride)
                 _demand(nearest == page, f"page {page} is not found by its tokens, {nearest} is")
         _demand(sorted(found) == self.pages.tolist(), "a page stands below nobody, or twice")
+        _demand(len(set(bearers)) == len(bearers), "a page bears two branches")
         superseded = self.pages[flags[self.pages] & FLAG_SUPERSEDED != 0]
         free = superseded[a.page("locks")[superseded] == 0]
         _demand(not len(free), f"superseded pages {free.tolist()} stay without a lock")
 
-    def _leaves(self, trie: int) -> Iterator[int]:
+    def _leaves(self, trie: int, bearers: list[int]) -> Iterator[int]:
         """Go through the pages of a trie; a branch deeper down must look at a later bit."""
         a, bits = self.arrays, 32 * self.spec.page_size
         split_at, low, high = a.page("split_at"), a.page("split_low"), a.page("split_high")
@@ -196,6 +198,7 @@ class _Checker:
             at = int(split_at[bearer])
             _demand(at > above, f"branch of page {bearer} looks at bit {at} below bit {above}")
             _demand(at < bits, f"branch of page {bearer} looks at bit {at}")
+            bearers.append(bearer)
             stack.append((int(low[bearer]), at))
             stack.append((int(high[bearer]), at))
 

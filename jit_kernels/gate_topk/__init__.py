@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.bf16_linear import bf16_linear
-from jit_kernels.checks import ShapeError, check_dtype, check_shape
+from jit_kernels.checks import check_dtype, check_shape
 from jit_kernels.registry import Backend, chosen, select
-from jit_kernels.route_topk import route_hashed, route_topk
+from jit_kernels.route_topk import check_choice, check_table, route_hashed, route_topk
 
 __all__ = ["gate_hashed", "gate_topk"]
 
@@ -17,12 +17,8 @@ _MODULE = "jit_kernels.gate_topk"
 
 def _why_separate() -> str | None:
     """Return why the bits would not be those of two calls, None if they are."""
-    products = ("mixed", "deep_gemm")
-    for op, backends in (
-        (bf16_linear, products),
-        (route_topk, ("cuda",)),
-        (route_hashed, ("cuda",)),
-    ):
+    alike = {bf16_linear: ("mixed", "deep_gemm"), route_topk: ("cuda",), route_hashed: ("cuda",)}
+    for op, backends in alike.items():
         found = chosen("cuda").get(op.__name__)
         if found not in backends:
             return f"{op.__name__} is left to {found}"
@@ -62,10 +58,7 @@ def gate_topk(
     Of many tokens "cuda" makes both in one kernel, with the bits of `invariant`. Raises ShapeError.
     """
     _check(x, weight)
-    check_dtype("bias", bias, torch.float32)
-    check_shape("bias", bias, weight.shape[0])
-    if top_k > weight.shape[0]:
-        raise ShapeError(f"top_k is {top_k}, of {weight.shape[0]} experts")
+    check_choice(bias, top_k, weight.shape[0])
     return _gate_topk(x, weight, bias, top_k, scale, invariant)
 
 
@@ -87,11 +80,7 @@ def gate_hashed(
     `invariant`. Raises ShapeError.
     """
     _check(x, weight)
-    check_shape("table", table, None, None)
-    check_shape("token_ids", token_ids, x.shape[0])
-    check_dtype("token_ids", token_ids, torch.int64)
-    if not (table.is_contiguous() and token_ids.is_contiguous()):
-        raise ShapeError("table and token_ids must be contiguous")
+    check_table(table, token_ids, x.shape[0])
     return _gate_hashed(x, weight, table, token_ids, scale, invariant)
 
 

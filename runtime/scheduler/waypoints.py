@@ -127,11 +127,12 @@ class Waypoints:
     def _last_shared(self, holder: Request, match: Match) -> PendingPoint | None:
         """Return the last waypoint that the match has all tokens before, and starts before."""
         page, pages = self._spec.page_size, self._table.page_table[holder.row]
+        reached = min(match.full_tokens, holder.published)
         last: PendingPoint | None = None
         for point in holder.waypoints:
             # They stand at ends of pages, and whoever has the tree's page has all before it.
             index = point.position // page - 1
-            if point.position > match.full_tokens or pages[index] != match.pages[index]:
+            if point.position > reached or pages[index] != match.pages[index]:
                 break
             if point.position > match.start:
                 last = point

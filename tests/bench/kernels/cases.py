@@ -6,7 +6,6 @@ from typing import Any
 import torch
 
 from jit_kernels.expert_blocks import expert_blocks
-from jit_kernels.gate_topk.cuda_backend import LEAST_TOKENS
 from jit_kernels.hyper_connection import mhc_head, mhc_post, mhc_post_pre_norm
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.q_norm_rope import q_norm_rope
@@ -64,11 +63,9 @@ def _all_of(tokens: int) -> Iterator[tuple[str, str, int, Prepare]]:
     yield "q_norm_rope", "H=64 C=512", moved, _heads(tokens)
     moved = tokens * (1024 + 584 + 8 + 512) + 2048
     yield "norm_rope_store", "C=512", moved, _storing(tokens)
-    # More tokens are routed where their logits are made, which is bound by products: `bench_gemm`.
-    if tokens < LEAST_TOKENS:
-        for count in (256, 384):
-            yield "route_topk", f"E={count}", tokens * (4 * count + 72), _routing(tokens, count)
-        yield "route_hashed", "E=256", tokens * (8 + 6 * (32 + 8 + 8 + 4)), _hashed(tokens)
+    for experts in (256, 384):
+        yield "route_topk", f"E={experts}", tokens * (4 * experts + 72), _routing(tokens, experts)
+    yield "route_hashed", "E=256", tokens * (8 + 6 * (32 + 8 + 8 + 4)), _hashed(tokens)
 
 
 def _streams(tokens: int) -> Iterator[tuple[str, str, int, Prepare]]:
