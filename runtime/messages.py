@@ -21,15 +21,17 @@ GrammarKind = Literal["json_object", "json_schema", "regex", "ebnf", "structural
 class Grammar(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an output must be, and from where on.
 
-    text    the schema or structural tag as JSON, the pattern, the EBNF; "" for json_object
-    after   a token id: the output is free, but does not end, up to and with this token
-    barred  a token id that must not come before `after`, either; None: there is none
-    calls   a structural tag as JSON, which the output may follow instead; "": there is none
+    text     the schema or structural tag as JSON, the pattern, the EBNF; "" for json_object
+    after    a token id: the output is free, but does not end, up to and with this token
+    may_end  it may end before `after` has come
+    barred   a token id that must not come before `after`, either; None: there is none
+    calls    a structural tag as JSON, which the output may follow instead; "": there is none
     """
 
     kind: GrammarKind
     text: str = ""
     after: int | None = None
+    may_end: bool = False
     barred: int | None = None
     calls: str = ""
 

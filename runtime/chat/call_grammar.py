@@ -1,4 +1,4 @@
-"""Grammars of tool calls: an answer that is a block of V4 calls and nothing else.
+"""Grammars of tool calls: a block of V4 calls and nothing else.
 
 It is a structural tag of xgrammar. Its own tag for V4 spells the DSML mark as text, which a model
 can also write in ordinary tokens, and such calls are none (`runtime.chat.marks`): here the mark
@@ -27,49 +27,31 @@ _ANNOTATIONS = {"title", "description", "default", "examples"}
 Part = dict[str, Any]
 
 
-def call_grammar(tools: Mapping[str, Any], *, dsml_id: int, parallel: bool) -> str:
+def call_grammar(
+    tools: Mapping[str, Any], *, dsml_id: int, parallel: bool, begun: bool = False
+) -> str:
     """Return the structural tag of a block of calls.
 
-    tools     the parameters' schema of each tool that may be called
+    tools     the parameters' schema of each tool that may be called; None: nothing is held to any
     dsml_id   token id of the DSML mark
     parallel  whether there may be more calls than one
+    begun     whether the block's first mark is there already
     Raises GrammarError, naming the tool, for arguments that no block of calls can be held to, and
     where their schemas are longer than a grammar may be.
     """
     mark, schemas = {"type": "token", "token": dsml_id}, _Schemas()
-    calls = _either([_invoke(name, schema, mark, schemas) for name, schema in tools.items()])
-    return _block({"type": "plus", "content": calls} if parallel else calls, mark)
-
-
-def free_calls(tools: Iterable[str], *, dsml_id: int) -> str:
-    """Return the structural tag of a block of calls whose arguments nothing is held to.
-
-    tools    names of the tools that may be called
-    dsml_id  token id of the DSML mark
-    """
-    mark = {"type": "token", "token": dsml_id}
-    said = {"type": "regex", "pattern": _ANY_TEXT}
-    call = _sequence(
-        _text("<"),
-        mark,
-        _text('invoke name="'),
-        _either([_text(name) for name in tools]),
-        _text('">\n'),
-        {"type": "star", "content": _sequence(said, mark)},
-        said,
-        _text("</"),
-        mark,
-        _text("invoke>\n"),
+    calls = _either(
+        [
+            _invoke(name, [_any_parameters(mark)], mark)
+            if schema is None
+            else _invoke(name, _parameters(name, schema, mark, schemas), mark)
+            for name, schema in tools.items()
+        ]
     )
-    return _block({"type": "plus", "content": call}, mark)
-
-
-def _block(calls: Part, mark: Part) -> str:
     block = _sequence(
-        _text("\n\n<"),
-        mark,
+        *([] if begun else [_text("\n\n<"), mark]),
         _text("tool_calls>\n"),
-        calls,
+        {"type": "plus", "content": calls} if parallel else calls,
         _text("</"),
         mark,
         _text("tool_calls>"),
@@ -91,11 +73,34 @@ class _Schemas:
         text = msgspec.json.encode(schema)
         self._left -= len(text)
         if self._left < 0:
-            raise GrammarError("the tools' schemas are too long to force a call", param="tools")
+            raise GrammarError("the tools' schemas are too long to hold a call to", param="tools")
         return msgspec.Raw(text)
 
 
-def _invoke(name: str, schema: Any, mark: Part, schemas: _Schemas) -> Part:
+def _invoke(name: str, parameters: Iterable[Part], mark: Part) -> Part:
+    return _sequence(
+        _text("<"),
+        mark,
+        _text(f'invoke name="{name}">\n'),
+        *parameters,
+        _text("</"),
+        mark,
+        _text("invoke>\n"),
+    )
+
+
+def _any_parameters(mark: Part) -> Part:
+    """Return the format of parameters of any name and value, which end where they say so.
+
+    A body without them would have no end but one that may stand in it, too: the calls after it
+    could be read as a part of it, and be held to nothing.
+    """
+    said = {"type": "regex", "pattern": f'parameter name="[^"]+{_KIND}(true|false)">{_ANY_TEXT}'}
+    parameter = _sequence(_text("<"), mark, said, _text("</"), mark, _text("parameter>\n"))
+    return {"type": "star", "content": parameter}
+
+
+def _parameters(name: str, schema: Any, mark: Part, schemas: _Schemas) -> list[Part]:
     try:
         properties, required, shared = arguments(schema)
     except GrammarError as fault:
@@ -114,21 +119,12 @@ def _invoke(name: str, schema: Any, mark: Part, schemas: _Schemas) -> Part:
         except RecursionError:
             reason = f"the parameters of tool {name!r} are nested too deeply"
             raise GrammarError(reason, param="tools") from None
-    parameters = [
+    return [
         parameter if key in required else {"type": "optional", "content": parameter}
         for key, value in properties.items()
         for alone in [_by_itself(value, shared, whole)]
         for parameter in [_parameter(key, alone, mark=mark, schemas=schemas)]
     ]
-    return _sequence(
-        _text("<"),
-        mark,
-        _text(f'invoke name="{name}">\n'),
-        *parameters,
-        _text("</"),
-        mark,
-        _text("invoke>\n"),
-    )
 
 
 def _by_itself(schema: Any, shared: dict[str, Any], whole: Any) -> Any:

@@ -12,7 +12,8 @@ class GrammarOutput:
 
     request_id  whose output it is
     after       token after which the grammar begins, None once it has begun
-    free        mask before that: everything but the model's end tokens and what is barred
+    free        mask before that: everything but what is barred, and the model's end tokens unless
+                the output may end before
     accept      tells the grammar's process of a token
     allowed     tokens that may come next, packed; None while that is being found out
     failure     why there can be no more, once there cannot

@@ -100,6 +100,7 @@ class GrammarPool:
         self._failed: list[GrammarOutput] = []
         self._slots = 0
         self._end_ids = frozenset(settings.nursery.eos_token_ids)
+        self._all = _all_but(settings.nursery.vocab_size, [])
         self._free = _all_but(settings.nursery.vocab_size, settings.nursery.eos_token_ids)
 
     @property
@@ -159,9 +160,10 @@ class GrammarPool:
 
     def _before(self, grammar: Grammar) -> np.ndarray:
         """Return the mask of an output whose grammar has not begun."""
+        free = self._all if grammar.may_end else self._free
         if grammar.barred is None:
-            return self._free
-        free = self._free.copy()
+            return free
+        free = free.copy()
         free.view(np.uint8)[grammar.barred // 8] &= ~np.uint8(1 << grammar.barred % 8)
         return free
 

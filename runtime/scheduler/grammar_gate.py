@@ -109,8 +109,12 @@ class GrammarGate:
             self._expected = [other for other in self._expected if other is not request]
 
     def completes(self, request: Request, token: int) -> bool:
-        """Say whether this sampled token ends an output that follows a grammar."""
-        if request.constraint is None or self._grammars is None:
+        """Say whether this sampled token ends an output that follows a grammar.
+
+        One whose grammar has not begun ends, if it may, as any other does.
+        """
+        constraint = request.constraint
+        if constraint is None or constraint.after is not None or self._grammars is None:
             return False
         return token in self._grammars.end_ids
 

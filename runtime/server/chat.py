@@ -16,7 +16,7 @@ from runtime.messages import Grammar, Logprobs
 from runtime.sampling import SamplingSpec
 from runtime.server.chat_reply import ChoiceReply
 from runtime.server.chat_schema import ChatBody, conversation_chars
-from runtime.server.grammars import forced_call, or_calls
+from runtime.server.grammars import forced_call, or_calls, strict_calls
 from runtime.server.native_plan import NO_PROMPT_LOGPROBS
 from runtime.server.native_schema import check_priority
 from runtime.server.openai import (
@@ -139,13 +139,15 @@ class Chats:
         if v4 is None or prompt is None:
             return grammar
         ids = {mark: token_id for token_id, mark in v4.marks.items()}
-        forced = body.forced_tools()
+        parallel, forced = body.parallel_tool_calls is not False, body.forced_tools()
         if forced is not None:
-            grammar = forced_call(
-                forced, dsml_id=ids[DSML], parallel=body.parallel_tool_calls is not False
-            )
-        elif grammar is not None and prompt.tools:
-            grammar = or_calls(grammar, prompt.tools, dsml_id=ids[DSML])
+            grammar = forced_call(forced, dsml_id=ids[DSML], parallel=parallel)
+        elif prompt.tools:
+            held = body.held_tools()
+            if grammar is not None:
+                grammar = or_calls(grammar, held, dsml_id=ids[DSML], parallel=parallel)
+            elif any(schema is not None for schema in held.values()):
+                return strict_calls(held, dsml_id=ids[DSML], parallel=parallel)
         if grammar is None or not prompt.reasoning:
             return grammar
         # A call amid the reasoning would be one that no grammar holds.

@@ -160,6 +160,13 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
             raise BadRequest("tool_choice names no tool that is there", param="tool_choice")
         return tools
 
+    def held_tools(self) -> dict[str, Any]:
+        """Return the parameters' schema of each tool, None where it is not `strict`."""
+        return {
+            tool.function.name: tool.function.parameters or {} if tool.function.strict else None
+            for tool in self.tools or ()
+        }
+
     @property
     def continues(self) -> bool:
         """Whether the last message is the beginning of the answer."""

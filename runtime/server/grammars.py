@@ -3,13 +3,13 @@
 What the grammar itself says is judged where it is compiled, in a process that may die of it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any, cast
 
 import msgspec
 
-from runtime.chat.call_grammar import call_grammar, free_calls
+from runtime.chat.call_grammar import call_grammar
 from runtime.errors import BadRequest, GrammarError
 from runtime.messages import Grammar, GrammarKind
 from runtime.sampling import MAX_GRAMMAR_CHARS
@@ -60,16 +60,37 @@ def forced_call(tools: Mapping[str, Any], *, dsml_id: int, parallel: bool) -> Gr
     BadRequest for one nested too deeply.
     """
     require_compiler("tool_choice")
+    return Grammar("structural_tag", _calls(tools, dsml_id=dsml_id, parallel=parallel))
+
+
+def strict_calls(tools: Mapping[str, Any], *, dsml_id: int, parallel: bool) -> Grammar:
+    """Return the grammar of a free answer whose calls, if there are any, are of these tools.
+
+    It begins with the first call, wherever that is. Raises as `forced_call` does.
+    """
+    require_compiler("tools")
+    text = _calls(tools, dsml_id=dsml_id, parallel=parallel, begun=True)
+    return Grammar("structural_tag", text, after=dsml_id, may_end=True)
+
+
+def or_calls(
+    grammar: Grammar, tools: Mapping[str, Any], *, dsml_id: int, parallel: bool
+) -> Grammar:
+    """Return the grammar of an answer that calls these tools, or follows `grammar`.
+
+    Raises GrammarError for tools that calls cannot be held to, BadRequest for one nested too
+    deeply.
+    """
+    calls = _calls(tools, dsml_id=dsml_id, parallel=parallel)
+    return msgspec.structs.replace(grammar, calls=calls)
+
+
+def _calls(tools: Mapping[str, Any], *, dsml_id: int, parallel: bool, begun: bool = False) -> str:
     with refusing_depth("tools"):
-        text = call_grammar(tools, dsml_id=dsml_id, parallel=parallel)
+        text = call_grammar(tools, dsml_id=dsml_id, parallel=parallel, begun=begun)
     if len(text) > MAX_GRAMMAR_CHARS:
-        raise GrammarError("the tools' schemas are too long to force a call", param="tools")
-    return Grammar("structural_tag", text)
-
-
-def or_calls(grammar: Grammar, tools: Iterable[str], *, dsml_id: int) -> Grammar:
-    """Return the grammar of an answer that calls these tools, or follows `grammar`."""
-    return msgspec.structs.replace(grammar, calls=free_calls(tools, dsml_id=dsml_id))
+        raise GrammarError("the tools' schemas are too long to hold a call to", param="tools")
+    return text
 
 
 def require_compiler(param: str) -> None:

@@ -21,7 +21,12 @@ from openai.types.shared_params import ResponseFormatJSONSchema
 
 from tests.end_to_end.grammar_cases import REGEXES, SCHEMAS, check, params
 from tests.testing.server_process import Json, ServerProcess, running_server
-from tests.testing.stand_in.tokenizer import EOS_ID, THINK_END_ID, train_tokenizer
+from tests.testing.stand_in.tokenizer import (
+    DSML_ID,
+    EOS_ID,
+    THINK_END_ID,
+    train_tokenizer,
+)
 
 HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hello"}]
 CASES = [*SCHEMAS, *REGEXES]
@@ -236,6 +241,28 @@ def test_the_named_tool_is_called(client: openai.OpenAI) -> None:
     [(name, arguments)] = _calls(reply)
     assert name == "weather"
     jsonschema.validate(arguments, ANSWER)
+
+
+def test_a_free_answer_calls_strict_tools_as_their_schemas_say(client: openai.OpenAI) -> None:
+    def ask(seed: int, *, strict: bool, calling: int) -> ChatCompletion:
+        function: Any = {"name": "weather", "parameters": ANSWER, "strict": strict}
+        return client.chat.completions.create(
+            model="default",
+            messages=HI,
+            tools=[{"type": "function", "function": function}],
+            parallel_tool_calls=False,
+            logit_bias=dict.fromkeys(NO_BLANKS, -100) | {str(DSML_ID): calling},
+            max_tokens=300 if strict else 60,
+            seed=seed,
+            reasoning_effort="low" if seed % 2 else "none",
+        )
+
+    for seed in range(2):
+        found = _calls(ask(seed, strict=True, calling=9))
+        assert {name for name, _ in found} == {"weather"}
+        for _, arguments in found:
+            jsonschema.validate(arguments, ANSWER)
+    assert ask(0, strict=False, calling=9).choices[0].message.tool_calls is None
 
 
 def _calls(reply: ChatCompletion) -> list[tuple[str, Any]]:

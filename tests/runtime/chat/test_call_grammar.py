@@ -10,7 +10,7 @@ import pytest
 from xgrammar import CompiledGrammar, GrammarCompiler, GrammarMatcher, TokenizerInfo, VocabType
 
 from runtime.chat.answer_parser import AnswerParser
-from runtime.chat.call_grammar import call_grammar, free_calls
+from runtime.chat.call_grammar import call_grammar
 from runtime.chat.dsml import ToolCall
 from runtime.chat.marks import DSML, marks_by_id
 from runtime.errors import GrammarError
@@ -107,18 +107,54 @@ def test_without_parallel_calls_there_is_one(compiler: GrammarCompiler) -> None:
     assert {len(calls(written(compiled, seed))) for seed in range(15)} == {1}
 
 
-def test_free_calls_are_of_tools_that_are_there(compiler: GrammarCompiler) -> None:
-    matcher = GrammarMatcher(
-        compiler.compile_structural_tag(free_calls(["noop", "weather"], dsml_id=DSML_ID))
+def feed(matcher: GrammarMatcher, text: str) -> bool:
+    """Whether the matcher takes a text in which `|` is the mark."""
+    first, *others = text.split("|")
+    return all(
+        [
+            not first or matcher.accept_string(first),
+            *(
+                matcher.accept_token(DSML_ID) and (not part or matcher.accept_string(part))
+                for part in others
+            ),
+        ]
     )
 
-    assert matcher.accept_string("\n\n<")
-    assert matcher.accept_token(DSML_ID)
-    assert matcher.accept_string("tool_calls>\n<")
-    assert matcher.accept_token(DSML_ID)
+
+FREE: dict[str, Any] = {"noop": None, "weather": None}
+ODD = '<|parameter name="a" string="false">{no JSON</|parameter>\n'
+
+
+def test_free_calls_are_of_tools_that_are_there(compiler: GrammarCompiler) -> None:
+    tag = call_grammar(FREE, dsml_id=DSML_ID, parallel=True)
+    matcher = GrammarMatcher(compiler.compile_structural_tag(tag))
+
+    assert feed(matcher, "\n\n<|tool_calls>\n<|")
     assert not matcher.accept_string('invoke name="other">')
-    assert matcher.accept_string('invoke name="weather">\nany')
+    assert feed(matcher, f'invoke name="weather">\n{ODD}{ODD}')
     assert not matcher.accept_token(EOS_ID)
+    assert feed(matcher, '</|invoke>\n<|invoke name="noop">\n</|invoke>\n</|tool_calls>')
+    assert matcher.accept_token(EOS_ID)
+
+
+def test_a_call_after_a_free_one_is_held_to_its_schema(compiler: GrammarCompiler) -> None:
+    tools = {"weather": TOOLS["weather"], "noop": None}
+    compiled = compiler.compile_structural_tag(call_grammar(tools, dsml_id=DSML_ID, parallel=True))
+    free = f'\n\n<|tool_calls>\n<|invoke name="noop">\n{ODD}</|invoke>\n<|invoke name="'
+
+    assert feed(GrammarMatcher(compiled), free + 'noop">\n' + ODD)
+    assert not feed(GrammarMatcher(compiled), free + 'weather">\n' + ODD)
+    city = '<|parameter name="city" string="true">Oslo</|parameter>\n<|parameter name="'
+    assert feed(GrammarMatcher(compiled), f'{free}weather">\n{city}days" string="false">3</|')
+    assert not feed(GrammarMatcher(compiled), f'{free}weather">\n{city}days" string="false">0')
+
+
+def test_a_block_may_have_begun(compiler: GrammarCompiler) -> None:
+    tag = call_grammar(TOOLS, dsml_id=DSML_ID, parallel=False, begun=True)
+    matcher = GrammarMatcher(compiler.compile_structural_tag(tag))
+
+    assert feed(matcher, 'tool_calls>\n<|invoke name="noop">\n</|invoke>\n</|tool_calls>')
+    assert matcher.accept_token(EOS_ID)
 
 
 def test_the_mark_cannot_be_spelt(compiler: GrammarCompiler) -> None:
@@ -200,7 +236,7 @@ def test_definitions_stand_only_where_they_are_referred_to() -> None:
 
     assert "$defs" not in text
     schema["properties"] = {name: {"$ref": "#/$defs/d0"} for name in plain}
-    with pytest.raises(GrammarError, match="too long to force a call"):
+    with pytest.raises(GrammarError, match="too long to hold a call to"):
         call_grammar({"many": schema}, dsml_id=DSML_ID, parallel=True)
 
 

@@ -353,6 +353,14 @@ def test_free_text_before_a_grammar_may_hold_all_but_end_tokens(rig: Rig) -> Non
     assert rig.pool.end_ids == {1, 3}
 
 
+def test_where_the_output_may_end_before_its_grammar_nothing_is_forbidden(rig: Rig) -> None:
+    output = rig.ready(Grammar("regex", "a", after=9, may_end=True))
+
+    assert output.allowed is not None
+    bits = np.unpackbits(output.allowed.view(np.uint8), bitorder="little")
+    assert np.flatnonzero(bits).tolist() == list(range(40))
+
+
 def test_what_is_barred_is_not_in_the_free_text_and_is_left_to_the_grammar(rig: Rig) -> None:
     barred = rig.ready(Grammar("regex", "a", after=9, barred=12))
     free = rig.ready(Grammar("regex", "a", after=9))

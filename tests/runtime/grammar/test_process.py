@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from runtime.chat.call_grammar import free_calls
+from runtime.chat.call_grammar import call_grammar
 from runtime.chat.marks import DSML, marks_by_id
 from runtime.config import LONGEST_GRAMMAR_S, MOST_GRAMMAR_MEMORY
 from runtime.grammar.nursery_process import NurseryProcess
@@ -173,7 +173,8 @@ def test_an_output_may_be_calls_instead(
 ) -> None:
     process = start()
     [dsml] = [token_id for token_id, mark in marks_by_id(TOKENIZER).items() if mark == DSML]
-    process.begin(msgspec.structs.replace(grammar, calls=free_calls(["f", "g"], dsml_id=dsml)))
+    calls = call_grammar({"f": None, "g": None}, dsml_id=dsml, parallel=True)
+    process.begin(msgspec.structs.replace(grammar, calls=calls))
 
     assert process.write(answer) & {EOS_ID}
     calling = process.allowed(Open(0))

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -124,6 +125,24 @@ def test_the_end_of_the_grammar_ends_the_request_whatever_else_was_asked(
     assert rig.tokens(request_id) == tokens[:4]
     last = rig.outputs(request_id)[-1]
     assert (last.finish, last.matched_stop) == ("stop", tokens[3])
+
+
+def test_before_its_grammar_begins_an_output_ends_as_any_other_does(
+    rig: Rig, grammars: FakeGrammars
+) -> None:
+    grammars.instant = True
+    tokens = expected_output(PROMPT, 6, VOCAB)
+    grammars.end_ids = frozenset({tokens[3], tokens[5]})
+    later = msgspec.structs.replace(A, after=tokens[4], may_end=True)
+
+    ending = rig.send(PROMPT, new=6, grammar=later, stop=(tokens[3],))
+    going_on = rig.send(PROMPT, new=6, grammar=later, ignore_eos=True)
+    rig.run()
+
+    assert rig.tokens(ending) == tokens[:4]
+    assert rig.tokens(going_on) == tokens
+    assert grammars.accepted[going_on] == []
+    assert rig.outputs(going_on)[-1].finish == "stop"
 
 
 def test_an_output_cut_off_says_length(rig: Rig, grammars: FakeGrammars) -> None:

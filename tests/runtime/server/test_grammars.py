@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runtime.chat.call_grammar import free_calls
+from runtime.chat.call_grammar import call_grammar
 from runtime.chat.marks import DSML, THINK_END, marks_by_id
 from runtime.errors import BadRequest, GrammarError
 from runtime.messages import Grammar
@@ -227,9 +227,48 @@ async def test_beside_tools_a_grammar_leaves_room_for_calls(server: Server, kind
 
     found = [request.sampling.grammar for request in server.engine.requests]
     ids = {mark: token_id for token_id, mark in marks_by_id(server.engine.tokenizer).items()}
-    calls = free_calls(["f", "g"], dsml_id=ids[DSML])
+    calls = call_grammar({"f": None, "g": None}, dsml_id=ids[DSML], parallel=True)
     assert [(g.calls, g.after) for g in found if g is not None] == [
         (calls, ids[THINK_END]),
         (calls, None),
         ("", ids[THINK_END]),
     ]
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+@served(v4=True)
+async def test_calls_of_strict_tools_are_held_whatever_else_the_answer_is(
+    server: Server, parallel: bool
+) -> None:
+    strict = {**TOOL, "function": {**TOOL["function"], "strict": True}}
+    body = {**HI, "tools": [strict, OTHER], "parallel_tool_calls": parallel}
+    json_object = {"response_format": {"type": "json_object"}}
+    for more in ({}, {"tool_choice": "auto"}, json_object, {"tool_choice": "none"}):
+        assert (await server.post(CHAT, {**body, **more})).status_code == 200
+    lenient = {**TOOL, "function": {**TOOL["function"], "strict": False}}
+    assert (await server.post(CHAT, {**body, "tools": [lenient, OTHER]})).status_code == 200
+
+    ids = {mark: token_id for token_id, mark in marks_by_id(server.engine.tokenizer).items()}
+    begun, whole = (
+        call_grammar({"f": SCHEMA, "g": None}, dsml_id=ids[DSML], parallel=parallel, begun=begun)
+        for begun in (True, False)
+    )
+    unsaid, auto, other, none, free = [r.sampling.grammar for r in server.engine.requests]
+    assert unsaid == auto
+    assert auto == Grammar("structural_tag", begun, after=ids[DSML], may_end=True)
+    assert other is not None
+    assert (other.kind, other.calls) == ("json_object", whole)
+    assert none is None
+    assert free is None
+
+
+@served(v4=True)
+async def test_a_strict_tool_that_no_call_can_be_held_to_is_refused(server: Server) -> None:
+    function = {"name": "odd", "parameters": {"type": "object", "minProperties": 1}}
+    for strict, status in ((True, 400), (None, 200)):
+        tool = {"type": "function", "function": {**function, "strict": strict}}
+        reply = await server.post(CHAT, {**HI, "tools": [tool]})
+        assert reply.status_code == status
+        if strict:
+            assert reply.json()["error"]["param"] == "tools"
+            assert "'odd'" in reply.json()["error"]["message"]

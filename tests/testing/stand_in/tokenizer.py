@@ -25,6 +25,7 @@ SPECIALS = (
 )
 BOS_ID, EOS_ID = 0, 1
 THINK_END_ID = SPECIALS.index("</think>")
+DSML_ID = SPECIALS.index("｜DSML｜")
 
 TRAINING_TEXT = """\
 A reader opens the same long report every morning and asks one more question about it.
