@@ -40,7 +40,7 @@ BASE = {
     "errors",
     *("flag_hints", "heap"),
     "kv_events_config",
-    *("messages", "open_files", "profile_messages"),
+    *("cache_messages", "messages", "open_files", "profile_messages"),
     "sampling",
     "schema_reference",
     "version",

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from mem_cache.handles import PointKind
 from mem_cache.span import Span
-from runtime.messages import (
+from runtime.cache_messages import (
     CacheView,
     GetCache,
     NamespaceView,

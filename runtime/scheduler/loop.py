@@ -7,17 +7,16 @@ and no global state, so that the same code runs under simulated time and faults.
 import logging
 from collections.abc import Callable, Iterator
 
+from runtime.cache_messages import CacheView, GetCache
 from runtime.executor.step_plan import ModelRunner, Phase
 from runtime.executor.step_profiler import StepProfiler
 from runtime.executor.trace_folder import TraceFolder
 from runtime.ipc import Socket
 from runtime.messages import (
     Abort,
-    CacheView,
     Flush,
     Flushed,
     Generate,
-    GetCache,
     GetState,
     Histogram,
     Outputs,
@@ -277,7 +276,9 @@ class Scheduler:
             if request.output_tokens:
                 self._endings.fail(request, reason)
             else:
-                self._socket.send(Refused(request.id, "grammar", reason))
+                grammar = request.sample.sampling.grammar
+                field = None if grammar is None else grammar.field
+                self._socket.send(Refused(request.id, "grammar", reason, param=field))
                 self._endings.quietly(request, "refused")
         if self._gate.let_in:
             self._admission.wake()

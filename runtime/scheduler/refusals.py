@@ -30,8 +30,10 @@ def refusal_of(
     if prompt + new > limit:
         text = f"{prompt} prompt and {new} new tokens can never fit: the limit is {limit}"
         return Refused(message.request_id, "too_long", text)
-    if message.sampling.grammar is not None and not has_grammars:
-        return Refused(message.request_id, "grammar", "this server has no grammars")
+    grammar = message.sampling.grammar
+    if grammar is not None and not has_grammars:
+        what = "this server has no grammars"
+        return Refused(message.request_id, "grammar", what, param=grammar.field)
     if waiting >= settings.max_queued_requests + free_rows:
         return Refused(message.request_id, "queue_full", "the request queue is full")
     return None

@@ -23,8 +23,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from runtime.cache_messages import CacheView
 from runtime.errors import BadRequest, QueueFull, Unavailable
-from runtime.messages import CacheView
 from runtime.server.replies import json_reply, until_disconnect
 from runtime.server.service import Service
 from runtime.tokenizer.manager import TokenizerManager

@@ -49,7 +49,7 @@ def asked_grammar(
         raise BadRequest(f"an output follows one grammar, got {names}", param=list(asked)[-1])
     for name, grammar in asked.items():
         require_compiler(name)
-        return grammar
+        return msgspec.structs.replace(grammar, field=name)
     return None
 
 
@@ -60,7 +60,8 @@ def forced_call(tools: Mapping[str, Any], *, dsml_id: int, parallel: bool) -> Gr
     BadRequest for one nested too deeply.
     """
     require_compiler("tool_choice")
-    return Grammar("structural_tag", _calls(tools, dsml_id=dsml_id, parallel=parallel))
+    text = _calls(tools, dsml_id=dsml_id, parallel=parallel)
+    return Grammar("structural_tag", text, field="tools")
 
 
 def strict_calls(tools: Mapping[str, Any], *, dsml_id: int, parallel: bool) -> Grammar:
@@ -70,7 +71,7 @@ def strict_calls(tools: Mapping[str, Any], *, dsml_id: int, parallel: bool) -> G
     """
     require_compiler("tools")
     text = _calls(tools, dsml_id=dsml_id, parallel=parallel, begun=True)
-    return Grammar("structural_tag", text, after=dsml_id, may_end=True)
+    return Grammar("structural_tag", text, after=dsml_id, may_end=True, field="tools")
 
 
 def or_calls(

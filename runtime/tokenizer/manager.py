@@ -16,17 +16,16 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from runtime.cache_messages import CacheView, GetCache
 from runtime.config import ServerConfig
 from runtime.device_sizes import device_sizes
 from runtime.errors import Aborted, BadRequest, QueueFull, RequestError, RequestFailed, Unavailable
 from runtime.ipc import ManagerSocket
 from runtime.messages import (
     Abort,
-    CacheView,
     Flush,
     Flushed,
     FromScheduler,
-    GetCache,
     GetState,
     Output,
     Outputs,

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from runtime.cache_messages import CacheView, GetCache
 from runtime.errors import Unavailable
 from runtime.ipc import ManagerSocket
-from runtime.messages import CacheView, Flush, Flushed, GetCache, GetState, State
+from runtime.messages import Flush, Flushed, GetState, State
 from runtime.profile_messages import Profiled, StartProfile, StopProfile
 
 Question = Flush | GetState | GetCache | StartProfile | StopProfile

@@ -132,7 +132,7 @@ def refusal_of(message: Refused) -> RequestError:
         case "bad_request":
             return BadRequest(message.message)
         case "grammar":
-            return GrammarError(message.message)
+            return GrammarError(message.message, param=message.param)
 
 
 class Owner(Protocol):

@@ -287,7 +287,7 @@ def test_a_wrong_grammar_is_told_to_the_openai_client(client: openai.OpenAI) -> 
     with pytest.raises(openai.BadRequestError, match="parenthesis") as refused:
         client.completions.create(model="default", prompt="x", extra_body={"regex": "(("})
 
-    assert refused.value.code == "invalid_grammar"
+    assert (refused.value.code, refused.value.param) == ("invalid_grammar", "regex")
 
 
 def test_what_vllms_clients_send_is_told_what_to_send_here(client: openai.OpenAI) -> None:

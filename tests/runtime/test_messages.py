@@ -8,7 +8,7 @@ from runtime.messages import (
     Abort,
     FromScheduler,
     Generate,
-    GetCache,
+    Grammar,
     Logprobs,
     Output,
     Outputs,
@@ -20,7 +20,6 @@ from runtime.messages import (
     pack_ids,
     unpack_ids,
 )
-from tests.testing.cache_views import small_view
 
 
 @pytest.mark.parametrize(
@@ -46,7 +45,7 @@ def test_unpacked_ids_cannot_be_written() -> None:
         Generate(9, b"", Sampling(0, 1), background=True),
         Abort([1, 2]),
         Stop([3]),
-        GetCache(9, 1000),
+        Generate(3, b"", Sampling(1, 2, grammar=Grammar("regex", "a", 4, True, 5, "b", "regex"))),
     ],
 )
 def test_messages_to_the_scheduler_survive_the_wire(message: ToScheduler) -> None:
@@ -73,14 +72,6 @@ def test_parts_of_log_probabilities_joined_are_the_whole() -> None:
         joined.extend(more)
 
     assert (joined, told.ids) == (told, [3, 4, 5])
-
-
-def test_a_view_of_the_cache_survives_the_wire() -> None:
-    view = small_view()
-    data = msgspec.msgpack.encode(view)
-
-    assert msgspec.msgpack.decode(data, type=FromScheduler) == view
-    assert view.spans[0].points[1].pins == 1
 
 
 def test_a_reason_that_is_none_of_the_known_ones_is_refused() -> None:

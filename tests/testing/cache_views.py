@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from runtime.messages import (
+from runtime.cache_messages import (
     CacheView,
     NamespaceView,
     PointView,

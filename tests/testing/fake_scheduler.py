@@ -12,13 +12,13 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from runtime.cache_messages import GetCache
 from runtime.ipc import Addresses, SchedulerSocket
 from runtime.messages import (
     Flush,
     Flushed,
     FromScheduler,
     Generate,
-    GetCache,
     GetState,
     Output,
     Outputs,

@@ -8,7 +8,7 @@ import pytest
 from mem_cache.radix import ShadowRadixCache
 from mem_cache.span import PointFacts, Span
 from mem_cache.spec import PoolSizes
-from runtime.messages import CacheView, GetCache, PoolView
+from runtime.cache_messages import CacheView, GetCache, PoolView
 from runtime.scheduler.cache_view import MAX_PAGES_OF_A_SPAN, MAX_POINTS, MAX_REQUESTS, cache_view
 from tests.testing.scheduler_rig import Rig
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("either_way")
 SIZES = PoolSizes(full_pages=60, swa_pages=80, rings=30)
 VOCAB = 50
 EOS = 49
-A = Grammar("regex", "a")
+A = Grammar("regex", "a", field="regex")
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
@@ -165,6 +165,7 @@ def test_a_grammar_that_fails_before_anything_is_said_is_refused(
 
     [refusal] = rig.refusals()
     assert (refusal.request_id, refusal.reason, refusal.message) == (bad, "grammar", "it is wrong")
+    assert refusal.param == "regex"
     assert rig.outputs(bad) == []
     assert rig.tokens(fine) == expected_output([7, 7, 7], 3, VOCAB)
     assert grammars.outputs == {}
@@ -227,7 +228,7 @@ def test_a_server_without_grammars_refuses_them() -> None:
 
     rig.run()
 
-    assert [refusal.reason for refusal in rig.refusals()] == ["grammar"]
+    assert [(refusal.reason, refusal.param) for refusal in rig.refusals()] == [("grammar", "regex")]
 
 
 def test_a_prompt_that_is_only_computed_needs_no_grammar(rig: Rig) -> None:

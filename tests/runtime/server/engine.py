@@ -17,15 +17,14 @@ import pytest
 from fastapi import FastAPI
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from runtime.cache_messages import CacheView, GetCache
 from runtime.config import ServerConfig
 from runtime.ipc import ManagerSocket
 from runtime.messages import (
     Abort,
-    CacheView,
     Flush,
     Flushed,
     Generate,
-    GetCache,
     GetState,
     Output,
     Outputs,
@@ -174,7 +173,9 @@ class Engine:
 
     async def _answer(self, request: Generate, *, held: bool) -> None:
         if self.refuse is not None:
-            self._say(Refused(request.request_id, self.refuse, "no room"))
+            grammar = request.sampling.grammar
+            param = None if grammar is None else grammar.field
+            self._say(Refused(request.request_id, self.refuse, "no room", param))
             return
         ids = self.tokenizer.encode(self.reply, add_special_tokens=False).ids
         most = request.sampling.max_new_tokens

@@ -14,8 +14,8 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
+from runtime.cache_messages import CacheView
 from runtime.config import ServerConfig
-from runtime.messages import CacheView
 from runtime.server.cache_page import PAGE
 from tests.runtime.server.engine import Engine, serving
 from tests.testing.browser import complaints, texts_of, wait_for

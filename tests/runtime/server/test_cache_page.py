@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from runtime.cache_messages import NamespaceView, PointView, RequestView, SpanView
 from runtime.config import ServerConfig
-from runtime.messages import NamespaceView, PointView, RequestView, SpanView
 from runtime.server.cache_page import MAX_QUESTIONS, MAX_SPANS
 from tests.runtime.server.engine import Server, served
 from tests.testing.cache_views import small_view, view_of

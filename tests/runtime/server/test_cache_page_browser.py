@@ -10,8 +10,8 @@ from selenium.webdriver import ActionChains, Chrome, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.select import Select
 
+from runtime.cache_messages import NamespaceView, PoolView
 from runtime.config import ServerConfig
-from runtime.messages import NamespaceView, PoolView
 from tests.runtime.server.live import (
     POLL_MS,
     LiveServer,

@@ -5,6 +5,7 @@ from functools import reduce
 from importlib.machinery import ModuleSpec
 from typing import Any
 
+import msgspec
 import pytest
 
 from runtime.chat.call_grammar import call_grammar
@@ -48,7 +49,7 @@ ASKED: dict[str, tuple[dict[str, Any], Grammar]] = {
 def test_each_way_to_ask_is_one_grammar(name: str) -> None:
     fields, grammar = ASKED[name]
 
-    assert asked_grammar(**fields) == grammar
+    assert asked_grammar(**fields) == msgspec.structs.replace(grammar, field=next(iter(fields)))
 
 
 def test_text_and_nothing_ask_for_no_grammar() -> None:
@@ -131,7 +132,9 @@ async def test_the_grammar_reaches_the_scheduler_from_every_endpoint(server: Ser
         assert (await server.post(path, body)).status_code == 200
 
     grammars = [request.sampling.grammar for request in server.engine.requests]
-    assert grammars == [Grammar("json_schema", TEXT)] * 5
+    own = Grammar("json_schema", TEXT, field="json_schema")
+    theirs = Grammar("json_schema", TEXT, field="response_format")
+    assert grammars == [own, own, theirs, theirs, own]
 
 
 @pytest.mark.parametrize("path", [GENERATE, COMPLETIONS])
@@ -155,7 +158,8 @@ async def test_a_grammar_that_does_not_compile_is_a_400(server: Server) -> None:
     reply = await server.post(COMPLETIONS, {"prompt": "x", "regex": "((", "n": 3})
 
     assert reply.status_code == 400
-    assert reply.json()["error"]["code"] == "invalid_grammar"
+    error = reply.json()["error"]
+    assert (error["code"], error["param"]) == ("invalid_grammar", "regex")
 
 
 @served(v4=True)
@@ -166,8 +170,8 @@ async def test_with_reasoning_the_grammar_begins_after_it(server: Server) -> Non
         assert (await server.post(CHAT, body)).status_code == 200
 
     first, second = (request.sampling.grammar for request in server.engine.requests)
-    assert first == Grammar("json_object", after=think_end)
-    assert second == Grammar("json_object")
+    assert first == Grammar("json_object", after=think_end, field="response_format")
+    assert second == Grammar("json_object", field="response_format")
 
 
 @pytest.mark.parametrize(
@@ -255,7 +259,7 @@ async def test_calls_of_strict_tools_are_held_whatever_else_the_answer_is(
     )
     unsaid, auto, other, none, free = [r.sampling.grammar for r in server.engine.requests]
     assert unsaid == auto
-    assert auto == Grammar("structural_tag", begun, after=ids[DSML], may_end=True)
+    assert auto == Grammar("structural_tag", begun, after=ids[DSML], may_end=True, field="tools")
     assert other is not None
     assert (other.kind, other.calls) == ("json_object", whole)
     assert none is None

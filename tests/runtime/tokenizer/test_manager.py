@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from runtime.cache_messages import GetCache
 from runtime.errors import (
     BadRequest,
     BadSampling,
@@ -18,7 +19,6 @@ from runtime.messages import (
     Abort,
     Flush,
     Generate,
-    GetCache,
     GetState,
     Output,
     Outputs,

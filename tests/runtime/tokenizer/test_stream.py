@@ -247,8 +247,9 @@ def test_nothing_more_is_sent_of_a_bundle_that_was_aborted() -> None:
 def test_a_refusal_says_what_the_scheduler_said() -> None:
     full, grammar = (
         refusal_of(Refused(1, "queue_full", "f")),
-        refusal_of(Refused(1, "grammar", "g")),
+        refusal_of(Refused(1, "grammar", "g", "regex")),
     )
 
     assert (type(full), str(full)) == (QueueFull, "f")
     assert (type(grammar), str(grammar)) == (GrammarError, "g")
+    assert grammar.param == "regex"
