@@ -7,6 +7,7 @@ import torch
 
 from jit_kernels.sample import DrawParams
 from layers.staging import stage
+from runtime.executor.masks import forbids, unpack_masks
 from runtime.executor.penalties import has_penalty
 from runtime.executor.step_plan import SampleState
 
@@ -39,6 +40,8 @@ class Company:
     refused: dict[int, str] = field(default_factory=dict)
     constrained: list[int] = field(default_factory=list)
     _unread: DrawParams | None = None
+    _unbegun: tuple[torch.Tensor, torch.Tensor] | None = None
+    _masks_read: bool = False
 
     @classmethod
     def of(cls, samples: list[SampleState], *, vocab_size: int, device: torch.device) -> "Company":
@@ -96,6 +99,28 @@ class Company:
                 filters=bool((drawn & filtered).any()),
             )
         return self._unread
+
+    def unbegun(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return the rows [c] int64 that have masks, and what is allowed [c, V] bool, both staged.
+
+        For a company none of whose grammars has begun: the same ones every time. None: no token of
+        any row is forbidden.
+        """
+        if not self._masks_read:
+            self._masks_read = True
+            rows = [r for r in self.constrained if forbids(self.samples[r], self.vocab_size)]
+            if rows:
+                states = [self.samples[row] for row in rows]
+                allowed = unpack_masks(states, self.vocab_size, self.device)
+                self._unbegun = stage(np.array(rows, dtype=np.int64), self.device), allowed
+        return self._unbegun
+
+    def needs_host(self) -> bool:
+        """Whether the host has a part in sampling the next tokens."""
+        return bool(self.penalised or self.forbidden()) or any(
+            constraint is not None and constraint.begun
+            for constraint in (self.samples[row].constraint for row in self.constrained)
+        )
 
     def forbidden(self) -> list[tuple[int, int]]:
         """Return (row, stop token) where a row has too few tokens to end."""

@@ -49,6 +49,8 @@ def _row_counts(most: int) -> list[int]:
 class _Anything:
     """A grammar that allows every token."""
 
+    begun = True
+
     def __init__(self, vocab: int) -> None:
         self.allowed: np.ndarray | None = np.full(div_ceil(vocab, _MASK_BITS), -1, np.int32)
 

@@ -3,9 +3,20 @@
 import numpy as np
 import torch
 
+from layers.staging import stage
 from runtime.executor.step_plan import SampleState
 
 _WORD_BITS = 32
+
+
+def forbids(state: SampleState, vocab_size: int) -> bool:
+    """Say whether a state's constraint, whose mask must be known, leaves out any token."""
+    allowed = None if state.constraint is None else state.constraint.allowed
+    assert allowed is not None, "sampled before its grammar said what may come next"
+    words, rest = divmod(vocab_size, _WORD_BITS)
+    last = (1 << rest) - 1
+    whole = (allowed[:words] == -1).all() and (not rest or int(allowed[words]) & last == last)
+    return not whole
 
 
 def unpack_masks(states: list[SampleState], vocab_size: int, device: torch.device) -> torch.Tensor:
@@ -19,6 +30,6 @@ def unpack_masks(states: list[SampleState], vocab_size: int, device: torch.devic
         allowed = None if state.constraint is None else state.constraint.allowed
         assert allowed is not None, "sampled before its grammar said what may come next"
         packed[row] = allowed
-    bits = torch.from_numpy(packed).to(device).unsqueeze(-1)
+    bits = stage(packed, device).unsqueeze(-1)
     shifts = torch.arange(_WORD_BITS, dtype=torch.int32, device=device)
     return bits.bitwise_right_shift(shifts).bitwise_and_(1).bool().flatten(1)[:, :vocab_size]

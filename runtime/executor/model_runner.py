@@ -80,7 +80,7 @@ class ForwardedStep:
         plan = self._plan
         count = len(plan.samples)
         ready = [k for k in range(count) if plan.samples[k].is_ready]
-        held = {k: self._hold(k) for k in set(range(count)).difference(ready)}
+        held = {k: self.keep(k) for k in set(range(count)).difference(ready)}
         told = self._sampler.sample(
             self._logits[:count] if not held else self._logits[ready],
             plan.samples if not held else [plan.samples[k] for k in ready],
@@ -91,8 +91,9 @@ class ForwardedStep:
         result.prompt_logprobs = self._prompt_logprobs()
         return result
 
-    def _hold(self, k: int) -> HeldRow:
-        # A copy: a view would keep the logits of the whole step.
+    @torch.inference_mode()
+    def keep(self, k: int) -> HeldRow:
+        """Return what sampled row k is sampled from: a copy, which keeps no other row's logits."""
         logits = self._logits[k].clone()
         return HeldRow(logits, self._plan.samples[k], int(self._plan.positions[k]))
 

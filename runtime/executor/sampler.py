@@ -112,13 +112,13 @@ class Sampler:
         """Draw the tokens that `sample` would, without waiting for the device.
 
         Takes what `sample` takes; `output` may lack tokens that the host has not heard of yet.
-        Raises ValueError where a row has a penalty or a grammar, or a stop token forbidden: those
-        need the host.
+        Raises ValueError where a row has a penalty, a grammar that has begun, or a stop token
+        forbidden: those need the host.
         """
         company = self._company_of(samples)
-        if company.penalised or company.constrained or company.forbidden():
+        if company.needs_host():
             raise ValueError("a row that needs the host cannot be sampled ahead")
-        adjusted = self._adjust(logits, company)
+        adjusted = self._adjust_ahead(logits, company)
         if adjusted is logits and not company.unread().draws:
             return SampledAhead(self, company, likeliest(logits), logits)
         tokens = self._draw(adjusted, company, positions, ahead=True)
@@ -152,6 +152,19 @@ class Sampler:
         reports = self._report(logits, token_ids, failed=failed, company=company)
         return SampledTokens(token_ids, failed, reports)
 
+    def _adjust_ahead(self, logits: torch.Tensor, company: Company) -> torch.Tensor:
+        """Return what `_adjust` does, of a company that needs no host, without waiting for it."""
+        masks = company.unbegun()
+        if masks is None and not company.bias:
+            return logits
+        logits = logits.clone()
+        _add_bias(logits, company)
+        if masks is not None:
+            rows, allowed = masks
+            values = logits.index_select(0, rows).masked_fill_(~allowed, -torch.inf)
+            logits.index_copy_(0, rows, values)
+        return logits
+
     def _adjust(self, logits: torch.Tensor, company: Company) -> torch.Tensor:
         """Return the logits with penalties, biases and forbidden tokens; a copy if any."""
         forbidden = company.forbidden()
@@ -161,9 +174,7 @@ class Sampler:
         if company.penalised:
             states = [company.samples[row] for row in company.penalised]
             self._penalties.apply(logits, company.penalised, states)
-        if company.bias:
-            rows, tokens, values = company.bias
-            logits.index_put_((rows, tokens), values, accumulate=True)
+        _add_bias(logits, company)
         free = logits.clone() if forbidden and company.constrained else logits
         if forbidden:
             at = torch.tensor(forbidden, device=self._device)
@@ -206,6 +217,12 @@ class Sampler:
             for i, row in enumerate(rows):
                 reports[row] = many.part(i, i + 1)
         return reports
+
+
+def _add_bias(logits: torch.Tensor, company: Company) -> None:
+    if company.bias:
+        rows, tokens, values = company.bias
+        logits.index_put_((rows, tokens), values, accumulate=True)
 
 
 def _codes(tokens: torch.Tensor, logits: torch.Tensor, adjusted: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,9 @@ A step is launched without knowing what grammars allow its rows to say: the mask
 when the logits are sampled, which `StepHandle.result` does. A row whose mask is not known even then
 is held: `ModelRunner.sample` samples it later, from the logits it left, and nothing of it is
 computed twice. Where no row needs the host, a step is sampled when it is launched, and the next one
-launched before its result is asked for. Tests and benchmarks pass runners of their own.
+launched before its result is asked for. Should the host learn from the step before it that a row's
+grammar has begun, `StepHandle.keep` takes that row's logits out, to be sampled once more. Tests and
+benchmarks pass runners of their own.
 """
 
 from dataclasses import dataclass, field
@@ -29,6 +31,11 @@ class Constraint(Protocol):
     @property
     def allowed(self) -> np.ndarray | None:
         """[ceil(V / 32)] int32, bit k % 32 of word k // 32 for token k; None while unknown."""
+        ...
+
+    @property
+    def begun(self) -> bool:
+        """Whether `allowed` changes with every token. Before, it is the same until that is so."""
         ...
 
 
@@ -60,11 +67,11 @@ class SampleState:
         """Whether the host has a part in sampling the next token, or in telling about it.
 
         It brings masks, counts what penalties are for, forbids stop tokens, and puts together
-        log-probabilities. Once this is False it stays so.
+        log-probabilities. Once this is False it stays so, unless a grammar begins.
         """
         sampling = self.sampling
         return (
-            self.constraint is not None
+            (self.constraint is not None and self.constraint.begun)
             or self.logprobs is not None
             or len(self.output) < sampling.min_new_tokens
             or sampling.repetition_penalty != 1.0
@@ -179,6 +186,13 @@ class StepHandle(Protocol):
 
     def result(self) -> StepResult:
         """Wait for the logits, sample the rows whose masks are known now, and return it all."""
+        ...
+
+    def keep(self, k: int) -> HeldRow:
+        """Return what sampled row k of a step that sampled ahead is sampled from.
+
+        To be called before the next launch; waits for nothing.
+        """
         ...
 
 

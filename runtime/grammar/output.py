@@ -27,6 +27,11 @@ class GrammarOutput:
     failure: str | None = None
     _first: np.ndarray | None = field(default=None)
 
+    @property
+    def begun(self) -> bool:
+        """Whether the grammar has begun; before, `allowed` is `free` once it is known."""
+        return self.after is None
+
     def take(self, token: int) -> None:
         """Go on with a sampled token that does not end the request."""
         if self.after is None:

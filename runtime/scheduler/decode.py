@@ -66,8 +66,12 @@ class DecodeSet:
 
     @property
     def due(self) -> list[Request]:
-        """The held requests that can be sampled now."""
-        return [r for r in self.requests if r.held is not None and r.is_ready]
+        """The held requests that can be sampled now: the step that left their logits is settled."""
+        return [
+            r
+            for r in self.requests
+            if r.held is not None and r.is_ready and r.committed == r.scheduled
+        ]
 
     def settled(self, step: Step, result: StepResult) -> None:
         """Note the token that each row of a decode step sampled, or hold the row."""
@@ -81,6 +85,10 @@ class DecodeSet:
         """Have a held request go on with the token that was sampled for it."""
         request.held = None
         self._last_token[request.row] = token
+        self._changed = True
+
+    def reconsider(self) -> None:
+        """Look again at who needs the host: somebody's grammar has begun."""
         self._changed = True
 
     @property

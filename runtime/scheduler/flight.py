@@ -8,8 +8,9 @@ one is fed with its tokens (`StepPlan.feed`) before the host knows them. Any oth
 in the turn that launched it, and the next one is planned from what it told. A step samples ahead if
 the host has no part in it between its logits and the tokens that the next one reads:
 
-- no row that is sampled needs the host (`SampleState.needs_host`); that never turns from no to yes,
-  so that a row fed from a step in flight does not need it either;
+- no row that is sampled needs the host (`SampleState.needs_host`). That turns from no to yes only
+  where a grammar begins, which the host hears of when the next step is launched: the row is kept of
+  that one (`keep_begun`), its token dropped, and it sits out until it is sampled with its mask;
 - its logits serve nobody else: no requests that wait with the same prompt, which may be admitted
   meanwhile, and no log-probabilities of prompts.
 
@@ -30,7 +31,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from runtime.executor.step_plan import StepHandle, StepPlan
+from runtime.executor.step_plan import HeldRow, StepHandle, StepPlan
 from runtime.scheduler.request import Request
 
 
@@ -43,6 +44,7 @@ class Step:
     rows        [n] int64 their lines in the request table then
     decoding    how many of them decode; the rest, which come after them, are chunks of prompts
     twins       waiting requests that are sampled from a row's logits, after the rows' own entries
+    kept        what rows whose tokens do not count are sampled from later, by their entries
     handle      once launched
     launched_s  when that was
     """
@@ -52,6 +54,7 @@ class Step:
     rows: np.ndarray
     decoding: int
     twins: list[Request] = field(default_factory=list[Request])
+    kept: dict[int, HeldRow] = field(default_factory=dict[int, HeldRow])
     handle: StepHandle | None = None
     launched_s: float = 0.0
 
@@ -62,6 +65,17 @@ class Step:
             return []
         first = [self.requests[row] for row in self._sampled_rows if row >= self.decoding]
         return [request for request in first if request.has_more]
+
+    def keep_begun(self) -> None:
+        """Keep the rows that need the host now, though they did not when this step was planned.
+
+        To be called of a launched step that samples ahead, once the one before it is settled.
+        """
+        assert self.handle is not None
+        for k, sample in enumerate(self.plan.samples):
+            if sample.needs_host:
+                request = self.requests[int(self.plan.sampled[k])]
+                request.held = self.kept[k] = self.handle.keep(k)
 
     @property
     def entries(self) -> dict[int, int]:

@@ -147,6 +147,8 @@ class Scheduler:
             self._launch(step)
         self._land()
         if step is not None and step.plan.sample_ahead:
+            if self._gate.active:
+                step.keep_begun()
             self._fly(step)
         elif step is not None:
             if flight is not None:

@@ -112,7 +112,7 @@ class Settling:
                 continue  # it ended with the step before: this token is one too many
             taken += 1
             request.committed += 1
-            if k not in result.held:
+            if k not in result.held and k not in step.kept:
                 self._take_token(request, result, k)
         self._stats.decode_step(taken)
 
@@ -135,5 +135,8 @@ class Settling:
             self._endings.finish(request, "length", now_s=self._now_s)
             return False
         if request.constraint is not None:
+            before = request.constraint.begun
             request.constraint.take(token)
+            if request.constraint.begun != before:
+                self._decoding.reconsider()
         return True

@@ -82,6 +82,10 @@ class DeviceStep:
         """Whether its time is over."""
         return time.monotonic() >= self._end_s
 
+    def keep(self, k: int) -> HeldRow:
+        """Raise: no grammar begins here."""
+        raise NotImplementedError(k)
+
     def result(self) -> StepResult:
         """Wait for the end of the pass, and pick tokens."""
         time.sleep(max(0.0, self._end_s - time.monotonic()))

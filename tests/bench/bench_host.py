@@ -34,6 +34,10 @@ class _Done:
     def __init__(self, result: StepResult) -> None:
         self._result = result
 
+    def keep(self, k: int) -> HeldRow:
+        """Raise: no grammar begins here."""
+        raise NotImplementedError(k)
+
     def result(self) -> StepResult:
         return self._result
 

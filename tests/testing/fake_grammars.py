@@ -1,4 +1,4 @@
-"""Grammars whose masks come when a test says so, and allow everything."""
+"""Grammars whose masks come when a test says so, and allow everything unless it says what."""
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from runtime.messages import Grammar
 class FakeGrammars:
     """Stands in for a pool of grammars.
 
+    allowed   what every mask of a grammar allows
     outputs   by request
     compilations  how long compiling took: never anything
     accepted  tokens that each request's grammar was told of
@@ -19,6 +20,7 @@ class FakeGrammars:
 
     def __init__(self, vocab: int, end_ids: frozenset[int] = frozenset()) -> None:
         self.all = np.full(-(-vocab // 32), -1, dtype=np.int32)
+        self.allowed = self.all
         self.outputs: dict[int, GrammarOutput] = {}
         self.accepted: dict[int, list[int]] = {}
         self.end_ids = end_ids
@@ -50,7 +52,7 @@ class FakeGrammars:
         due = list(self.outputs) if self.instant else self._due
         for output in [self.outputs[i] for i in due if i in self.outputs]:
             if output.allowed is None and output.failure is None:
-                output.mask(self.all)
+                output.mask(self.allowed)
         self._due = []
         failed, self._failed = self._failed, []
         return failed

@@ -57,6 +57,29 @@ def expected_output(prompt: list[int], count: int, vocab: int) -> list[int]:
     return out
 
 
+def allowed_token(token: int, vocab: int, mask: np.ndarray | None) -> int:
+    """Return a token if it is allowed, else the next one above that is; None: all are."""
+    if mask is None:
+        return token
+    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
+    return next(t for i in range(vocab) if bits[t := (token + i) % vocab])
+
+
+def ruled_output(
+    prompt: list[int], count: int, vocab: int, *, after: int | None, mask: np.ndarray
+) -> list[int]:
+    """Return the `count` tokens that follow `prompt`, those behind the first `after` by a mask.
+
+    after  None: all of them
+    """
+    out: list[int] = []
+    for _ in range(count):
+        begun = after is None or after in out
+        [token] = expected_output([*prompt, *out], 1, vocab)
+        out.append(allowed_token(token, vocab, mask if begun else None))
+    return out
+
+
 class OrderFault(AssertionError):
     """A step was launched or asked for out of order."""
 
@@ -80,14 +103,20 @@ class _Forwarded:
         self._runner.settle(self)
         return self.drawn or self._sample()
 
+    def keep(self, k: int) -> HeldRow:
+        """Return what row k is sampled from."""
+        if self._runner._last is not self:
+            raise OrderFault("the next step was launched over the logits of a row to keep")
+        return self._row(k)
+
+    def _row(self, k: int) -> HeldRow:
+        plan = self._plan
+        hashes = self._chunks[int(plan.sampled[k])]
+        return HeldRow(hashes[-1], plan.samples[k], int(plan.positions[k]))
+
     def _sample(self) -> StepResult:
         plan = self._plan
-        rows = [
-            HeldRow(self._chunks[int(row)][-1], sample, int(position))
-            for row, sample, position in zip(
-                plan.sampled, plan.samples, plan.positions, strict=True
-            )
-        ]
+        rows = [self._row(k) for k in range(len(plan.samples))]
         result = self._runner.sample([row for row in rows if row.sample.is_ready])
         result.held = {k: row for k, row in enumerate(rows) if not row.sample.is_ready}
         for k in sorted(result.held):
@@ -109,8 +138,8 @@ class _Forwarded:
 class TokenRunner:
     """Pools of hashes; see the module docstring. Unit 0 of each pool is the dummy.
 
-    A row's logits are its last hash. What a grammar allows is known before a token is picked, but
-    changes none.
+    A row's logits are its last hash. What a grammar does not allow is not picked: the next token
+    above that is allowed is.
 
     overlapped  steps that were launched before the one before them was settled
     """
@@ -188,9 +217,14 @@ class TokenRunner:
     def sample(self, rows: list[HeldRow]) -> StepResult:
         """Return the token that follows each row's hash."""
         assert all(row.sample.is_ready for row in rows)
-        tokens = [next_token(row.logits, self.vocab) for row in rows]
+        tokens = [self._pick(row) for row in rows]
         failed = ["logits are not finite" if t in self.fail_tokens else None for t in tokens]
         return StepResult(tokens, failed, [None] * len(tokens), [])
+
+    def _pick(self, row: HeldRow) -> int:
+        constraint = row.sample.constraint
+        mask = None if constraint is None else constraint.allowed
+        return allowed_token(next_token(row.logits, self.vocab), self.vocab, mask)
 
     def _run_row(self, plan: StepPlan, i: int, tokens: np.ndarray) -> np.ndarray:
         start, count = int(plan.chunk_start[i]), len(tokens)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.executor.masks import unpack_masks
+from runtime.executor.masks import forbids, unpack_masks
 from runtime.executor.step_plan import SampleState
 from runtime.messages import Sampling
 
@@ -16,6 +16,7 @@ class Fixed:
     """A constraint that always allows the same."""
 
     allowed: np.ndarray | None
+    begun: bool = True
 
 
 def state(allowed: np.ndarray | None) -> SampleState:
@@ -37,6 +38,19 @@ def test_every_bit_is_its_token(vocab: int) -> None:
     assert (got.numpy() == wanted).all()
 
 
+@pytest.mark.parametrize("vocab", [1, 31, 32, 33, 129])
+def test_what_stands_behind_the_vocabulary_forbids_nothing(vocab: int) -> None:
+    bits = np.zeros(-(-vocab // 32) * 32, dtype=np.uint8)
+    bits[:vocab] = 1
+    everything = np.packbits(bits, bitorder="little").view("<i4")
+    bits[vocab - 1] = 0
+
+    assert not forbids(state(everything), vocab)
+    assert forbids(state(np.packbits(bits, bitorder="little").view("<i4")), vocab)
+
+
 def test_a_mask_that_is_not_known_is_a_fault() -> None:
     with pytest.raises(AssertionError, match="sampled before"):
         unpack_masks([state(None)], 8, torch.device("cpu"))
+    with pytest.raises(AssertionError, match="sampled before"):
+        forbids(state(None), 8)

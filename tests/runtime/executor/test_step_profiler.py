@@ -25,6 +25,10 @@ class Handle:
     forwarded: bool = True
     halfway: bool = True
 
+    def keep(self, k: int) -> HeldRow:
+        """Raise: no grammar begins here."""
+        raise NotImplementedError(k)
+
     def result(self) -> StepResult:
         """Return nothing of note."""
         return StepResult([], [], [], [])

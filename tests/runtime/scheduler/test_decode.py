@@ -123,6 +123,8 @@ def test_a_held_row_sits_out_until_it_is_resumed_with_its_token() -> None:
 
     decoding.settled(step, StepResult([11, 0], [None, None], [None, None], [], {row: held}))
     assert decoding.active == [rig.request(first)]
+    assert decoding.due == []
+    request.committed += 1  # which the rest of settling does
     assert decoding.due == [request]
     between = decoding.plan()
     assert between.plan.input_ids.tolist() == [11]

@@ -43,6 +43,9 @@ class _SlowStep:
     def halfway(self) -> bool:
         return self._phase is Phase.DECODE or self._runner.halfway
 
+    def keep(self, k: int) -> HeldRow:
+        return self._step.keep(k)
+
     def result(self) -> StepResult:
         self._runner.results += 1
         return self._step.result()

@@ -110,6 +110,9 @@ class LongStep:
         self._looks -= 1
         return self._looks < 0
 
+    def keep(self, k: int) -> HeldRow:
+        return self._step.keep(k)
+
     def result(self) -> StepResult:
         return self._step.result()
 

@@ -2,6 +2,7 @@
 
 import random
 
+import numpy as np
 import pytest
 
 from mem_cache.spec import PoolSizes
@@ -10,7 +11,7 @@ from runtime.messages import Flush, Flushed, Grammar, Logprobs, Shutdown, State
 from runtime.scheduler.request import Request, Status
 from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.scheduler_rig import SMALL, Rig
-from tests.testing.token_runner import TokenRunner, expected_output
+from tests.testing.token_runner import TokenRunner, expected_output, ruled_output
 
 AMPLE = PoolSizes(full_pages=200, swa_pages=200, rings=60)
 VOCAB = 50
@@ -179,6 +180,31 @@ def test_rows_that_need_the_host_are_settled_in_their_turn_and_take_along_what_i
     rig.assert_conserved()
 
 
+def test_a_grammar_needs_no_host_before_it_begins() -> None:
+    mask = np.array([0x33333333, 0x33333333], dtype=np.int32)
+    grammars = FakeGrammars(VOCAB)
+    grammars.instant, grammars.allowed = True, mask
+    rig = overlapping(grammars=grammars, rows=4)
+    prompt, other = prompt_of(2, 9), prompt_of(3, 9)
+    free = expected_output(prompt, 12, VOCAB)
+    after = next(token for k, token in enumerate(free) if k > 6 and token not in free[:k])
+    ruled = rig.send(prompt, 20, grammar=Grammar("regex", "a", after=after, may_end=True))
+    never = rig.send(other, 30, grammar=Grammar("regex", "a", after=VOCAB + 1, may_end=True))
+    rig.run()
+
+    wanted = ruled_output(prompt, 20, VOCAB, after=after, mask=mask)
+    assert wanted != expected_output(prompt, 20, VOCAB)
+    assert rig.tokens(ruled) == wanted
+    assert grammars.accepted[ruled] == wanted[wanted.index(after) + 1 : -1]
+    assert rig.tokens(never) == expected_output(other, 30, VOCAB)
+    ahead = [plan.sample_ahead for plan in rig.plans]
+    begins = wanted.index(after)
+    assert ahead[: begins + 2] == [True] * (begins + 2)
+    assert False in ahead
+    assert ahead[-8:] == [True] * 8
+    rig.assert_conserved()
+
+
 def test_a_least_number_of_tokens_holds_up_no_longer_than_it_is_not_reached() -> None:
     prompt = prompt_of(5, 9)
     expected = expected_output(prompt, 30, VOCAB)
@@ -218,6 +244,9 @@ class LateStep:
         self._runner = runner
         self._step = step
         self._ahead = ahead
+
+    def keep(self, k: int) -> HeldRow:
+        return self._step.keep(k)
 
     def result(self) -> StepResult:
         rig = self._runner.rig

@@ -3,16 +3,17 @@
 import random
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from mem_cache.spec import PoolSizes, TreeSpec
 from runtime.messages import FinishType, Grammar, Logprobs
 from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.scheduler_rig import Rig
-from tests.testing.token_runner import expected_output
+from tests.testing.token_runner import expected_output, ruled_output
 
 VOCAB = 50
-A = Grammar("regex", "a")
+MASK = np.array([0x5A5A5A5A, 0x3C3C3C3C], dtype=np.int32)
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,25 @@ class Ask:
     stop: tuple[int, ...]
     min_new: int
     values: bool
-    ruled: bool
+    grammar: Grammar | None
     priority: int
     leaves: int | None
+
+
+def rule(draw: random.Random, said: list[int]) -> Grammar | None:
+    """Return a grammar now and then, half of them for what comes behind a token of the answer."""
+    if draw.random() > 0.25:
+        return None
+    if not said or draw.random() < 0.5:
+        return Grammar("regex", "a")
+    return Grammar("regex", "a", after=draw.choice(said), may_end=True)
+
+
+def answer(ask: Ask, count: int) -> list[int]:
+    """Return the first tokens of the right answer."""
+    if ask.grammar is None:
+        return expected_output(ask.prompt, count, VOCAB)
+    return ruled_output(ask.prompt, count, VOCAB, after=ask.grammar.after, mask=MASK)
 
 
 def script(draw: random.Random, context: int) -> list[Ask]:
@@ -57,7 +74,7 @@ def script(draw: random.Random, context: int) -> list[Ask]:
                 stop,
                 min_new=draw.choice([0, 0, 0, 4]) if new >= 4 else 0,
                 values=draw.random() < 0.1,
-                ruled=draw.random() < 0.15,
+                grammar=rule(draw, said),
                 priority=draw.choice([0, 0, 1]),
                 leaves=draw.randint(0, 20) if draw.random() < 0.2 else None,
             )
@@ -80,7 +97,7 @@ def play(rig: Rig, grammars: FakeGrammars, asks: list[Ask], seed: int) -> list[i
                 stop=ask.stop,
                 min_new=ask.min_new,
                 logprobs=values,
-                grammar=A if ask.ruled else None,
+                grammar=ask.grammar,
                 priority=ask.priority,
             )
             ids.append(request)
@@ -115,6 +132,7 @@ def test_random_scripts_get_the_same_answers_as_without_overlap(seed: int) -> No
     overlapped = 0
     for overlap in (False, True):
         grammars = FakeGrammars(VOCAB)
+        grammars.allowed = MASK
         rig = Rig(
             sizes,
             spec=spec,
@@ -128,7 +146,7 @@ def test_random_scripts_get_the_same_answers_as_without_overlap(seed: int) -> No
         told.append([])
         for request, ask in zip(ids, asks, strict=True):
             tokens = rig.tokens(request)
-            assert tokens == expected_output(ask.prompt, len(tokens), VOCAB)
+            assert tokens == answer(ask, len(tokens))
             news = rig.outputs(request)
             if ask.leaves is None:
                 told[-1].append((tokens, news[-1].finish, news[-1].matched_stop))
