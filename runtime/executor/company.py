@@ -7,7 +7,7 @@ import torch
 
 from jit_kernels.sample import DrawParams
 from layers.staging import stage
-from runtime.executor.masks import forbids, unpack_masks
+from runtime.executor.masks import forbidden_tokens
 from runtime.executor.penalties import has_penalty
 from runtime.executor.step_plan import SampleState
 
@@ -40,7 +40,7 @@ class Company:
     refused: dict[int, str] = field(default_factory=dict)
     constrained: list[int] = field(default_factory=list)
     _unread: DrawParams | None = None
-    _unbegun: tuple[torch.Tensor, torch.Tensor] | None = None
+    _unbegun: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
     _masks_read: bool = False
 
     @classmethod
@@ -100,19 +100,21 @@ class Company:
             )
         return self._unread
 
-    def unbegun(self) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return the rows [c] int64 that have masks, and what is allowed [c, V] bool, both staged.
+    def unbegun(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+        """Return rows and tokens [f] int64 that masks forbid, and -inf, all staged; None: none.
 
-        For a company none of whose grammars has begun: the same ones every time. None: no token of
-        any row is forbidden.
+        For a company none of whose grammars has begun: the same ones every time.
         """
         if not self._masks_read:
             self._masks_read = True
-            rows = [r for r in self.constrained if forbids(self.samples[r], self.vocab_size)]
-            if rows:
-                states = [self.samples[row] for row in rows]
-                allowed = unpack_masks(states, self.vocab_size, self.device)
-                self._unbegun = stage(np.array(rows, dtype=np.int64), self.device), allowed
+            ids = [forbidden_tokens(self.samples[row], self.vocab_size) for row in self.constrained]
+            rows = np.repeat(np.array(self.constrained, dtype=np.int64), [len(i) for i in ids])
+            if len(rows):
+                self._unbegun = (
+                    stage(rows, self.device),
+                    stage(np.concatenate(ids), self.device),
+                    torch.full((), -torch.inf, device=self.device),
+                )
         return self._unbegun
 
     def needs_host(self) -> bool:

@@ -154,15 +154,14 @@ class Sampler:
 
     def _adjust_ahead(self, logits: torch.Tensor, company: Company) -> torch.Tensor:
         """Return what `_adjust` does, of a company that needs no host, without waiting for it."""
-        masks = company.unbegun()
-        if masks is None and not company.bias:
+        forbidden = company.unbegun()
+        if forbidden is None and not company.bias:
             return logits
         logits = logits.clone()
         _add_bias(logits, company)
-        if masks is not None:
-            rows, allowed = masks
-            values = logits.index_select(0, rows).masked_fill_(~allowed, -torch.inf)
-            logits.index_copy_(0, rows, values)
+        if forbidden is not None:
+            rows, tokens, never = forbidden
+            logits.index_put_((rows, tokens), never)
         return logits
 
     def _adjust(self, logits: torch.Tensor, company: Company) -> torch.Tensor:

@@ -381,11 +381,25 @@ def test_a_grammar_that_begins_in_flight_says_the_same_as_without_overlap(exact:
         assert all(token % 2 == 0 for token in ruled)
 
 
+def forbidding(token: int, vocab: int) -> GrammarOutput:
+    """Return an output that may not say one token before its grammar begins."""
+    bits = np.ones(-(-vocab // 32) * 32, dtype=np.uint8)
+    bits[token] = 0
+    free = np.packbits(bits, bitorder="little").view("<i4")
+    output = GrammarOutput(1, vocab, free, accept=lambda token: None)
+    output.mask(free)
+    return output
+
+
 @pytest.mark.gpu
 def test_on_the_gpu_decode_steps_are_launched_without_waiting(fused: FusedRig) -> None:
     tokens, plans = serve(fused.runner(4), (20, 70, 130), 8)
     runner = fused.runner(4)
     prefill, first, *rest = ahead(plans)
+    vocab = fused.config.vocab_size
+    unsaid = next(token for token in range(vocab) if token not in tokens[0])
+    for plan in (prefill, first, *rest):
+        plan.samples[0].constraint = forbidding(unsaid, vocab)
     steps = [runner.launch(prefill), runner.launch(first)]
     slow = torch.randn(8192, 8192, device=DEVICE)
     torch.cuda.set_sync_debug_mode("error")

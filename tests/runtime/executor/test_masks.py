@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.executor.masks import forbids, unpack_masks
+from runtime.executor.masks import forbidden_tokens, unpack_masks
 from runtime.executor.step_plan import SampleState
 from runtime.messages import Sampling
 
@@ -39,18 +39,20 @@ def test_every_bit_is_its_token(vocab: int) -> None:
 
 
 @pytest.mark.parametrize("vocab", [1, 31, 32, 33, 129])
-def test_what_stands_behind_the_vocabulary_forbids_nothing(vocab: int) -> None:
-    bits = np.zeros(-(-vocab // 32) * 32, dtype=np.uint8)
-    bits[:vocab] = 1
-    everything = np.packbits(bits, bitorder="little").view("<i4")
-    bits[vocab - 1] = 0
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.6, 1.0])
+def test_what_is_not_allowed_is_forbidden_within_the_vocabulary(vocab: int, share: float) -> None:
+    wanted = np.random.default_rng(vocab).random(vocab) < share
+    bits = np.zeros(-(-vocab // 32) * 32, dtype=bool)
+    bits[:vocab] = ~wanted
 
-    assert not forbids(state(everything), vocab)
-    assert forbids(state(np.packbits(bits, bitorder="little").view("<i4")), vocab)
+    got = forbidden_tokens(state(np.packbits(bits, bitorder="little").view("<i4")), vocab)
+
+    assert got.dtype == np.int64
+    assert got.tolist() == np.flatnonzero(wanted).tolist()
 
 
 def test_a_mask_that_is_not_known_is_a_fault() -> None:
     with pytest.raises(AssertionError, match="sampled before"):
         unpack_masks([state(None)], 8, torch.device("cpu"))
     with pytest.raises(AssertionError, match="sampled before"):
-        forbids(state(None), 8)
+        forbidden_tokens(state(None), 8)
