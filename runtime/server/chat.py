@@ -134,7 +134,10 @@ class Chats:
     def _grammar(
         self, body: ChatBody, spec: SamplingSpec, prompt: V4Prompt | None
     ) -> Grammar | None:
-        """Return what the answer must be, from the end of its reasoning on. Raises GrammarError."""
+        """Return what the answer must be, from the end of its reasoning on, or what its calls must.
+
+        None: nothing is held to anything. Raises GrammarError.
+        """
         grammar, v4 = spec.grammar, self._service.v4
         if v4 is None or prompt is None:
             return grammar
