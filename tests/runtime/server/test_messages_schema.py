@@ -84,6 +84,12 @@ def test_the_choice_of_tools_is_that_of_a_chat(choice: Any, expected: Any, paral
     assert (body.tool_choice, body.parallel_tool_calls) == (expected, parallel)
 
 
+def test_calls_of_a_strict_tool_are_held_to_its_schema() -> None:
+    body = chat(tools=[{**TOOL, "strict": True}, {**TOOL, "name": "g"}])
+
+    assert body.held_tools() == {"f": TOOL["input_schema"], "g": None}
+
+
 def test_a_schema_for_the_output_is_a_response_format() -> None:
     schema = {"type": "object"}
     form = {"type": "json_schema", "schema": schema}
