@@ -69,7 +69,7 @@ def strict_calls(tools: Mapping[str, Any], *, dsml_id: int, parallel: bool) -> G
 
     It begins with the first call, wherever that is. Raises as `forced_call` does.
     """
-    require_compiler("tools")
+    require_compiler("tools", what="a tool that is strict")
     text = _calls(tools, dsml_id=dsml_id, parallel=parallel, begun=True)
     return Grammar("structural_tag", text, after=dsml_id, may_end=True, field="tools")
 
@@ -94,11 +94,11 @@ def _calls(tools: Mapping[str, Any], *, dsml_id: int, parallel: bool, begun: boo
     return text
 
 
-def require_compiler(param: str) -> None:
+def require_compiler(param: str, *, what: str = "structured output") -> None:
     """Raise GrammarError where the optional dependency of grammars is not installed."""
     if find_spec("xgrammar") is None:
         raise GrammarError(
-            "structured output needs xgrammar, which this server lacks: "
+            f"{what} needs xgrammar, which this server lacks: "
             "pip install -e '.[grammar]' in Umbra's checkout",
             param=param,
         )

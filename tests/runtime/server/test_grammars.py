@@ -13,7 +13,7 @@ from runtime.chat.marks import DSML, THINK_END, marks_by_id
 from runtime.errors import BadRequest, GrammarError
 from runtime.messages import Grammar
 from runtime.sampling import MAX_GRAMMAR_CHARS
-from runtime.server.grammars import asked_grammar, forced_call
+from runtime.server.grammars import asked_grammar, forced_call, strict_calls
 from tests.runtime.chat.conversations import encoder
 from tests.runtime.server.engine import Server, served
 
@@ -110,6 +110,8 @@ def test_without_xgrammar_the_refusal_says_what_to_install(
     assert asked_grammar(response_format={"type": "text"}) is None
     with pytest.raises(GrammarError, match="xgrammar"):
         forced_call({"f": {}}, dsml_id=7, parallel=True)
+    with pytest.raises(GrammarError, match="a tool that is strict needs xgrammar"):
+        strict_calls({"f": {}}, dsml_id=7, parallel=True)
 
 
 def test_tools_that_cannot_be_forced_are_refused() -> None:
