@@ -90,7 +90,7 @@ class SamplingSpec:
             raise GrammarError(
                 f"the {self.grammar.kind} has {len(self.grammar.text)} characters, "
                 f"the most is {MAX_GRAMMAR_CHARS}",
-                param=self.grammar.field or self.grammar.kind,
+                param=self.grammar.field,
             )
 
     def resolve(

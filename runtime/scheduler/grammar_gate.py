@@ -114,7 +114,7 @@ class GrammarGate:
         One whose grammar has not begun ends, if it may, as any other does.
         """
         constraint = request.constraint
-        if constraint is None or constraint.after is not None or self._grammars is None:
+        if constraint is None or not constraint.begun or self._grammars is None:
             return False
         return token in self._grammars.end_ids
 

@@ -83,18 +83,14 @@ class DeviceStep:
         return time.monotonic() >= self._end_s
 
     def keep(self, k: int) -> HeldRow:
-        """Raise: no grammar begins here."""
-        raise NotImplementedError(k)
+        """Return what row k is picked by."""
+        return HeldRow(None, self._plan.samples[k], int(self._plan.positions[k]))
 
     def result(self) -> StepResult:
         """Wait for the end of the pass, and pick tokens."""
         time.sleep(max(0.0, self._end_s - time.monotonic()))
-        plan = self._plan
-        rows = [
-            HeldRow(None, sample, int(position))
-            for sample, position in zip(plan.samples, plan.positions, strict=True)
-        ]
-        count = len(rows)
+        count = len(self._plan.samples)
+        rows = [self.keep(k) for k in range(count)]
         result = StepResult([0] * count, [None] * count, [None] * count, [])
         ready = [k for k, row in enumerate(rows) if row.sample.is_ready]
         told = self._runner.sample([rows[k] for k in ready])

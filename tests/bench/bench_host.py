@@ -31,12 +31,12 @@ ADMISSION_FLOOR_MS = 2.0
 class _Done:
     forwarded = halfway = True
 
-    def __init__(self, result: StepResult) -> None:
+    def __init__(self, rows: list[HeldRow], result: StepResult) -> None:
+        self._rows = rows
         self._result = result
 
     def keep(self, k: int) -> HeldRow:
-        """Raise: no grammar begins here."""
-        raise NotImplementedError(k)
+        return self._rows[k]
 
     def result(self) -> StepResult:
         return self._result
@@ -47,7 +47,8 @@ class NoOpRunner:
 
     def launch(self, plan: StepPlan) -> _Done:
         """Compute nothing."""
-        return _Done(self.sample([HeldRow(None, s, 0) for s in plan.samples]))
+        rows = [HeldRow(None, sample, 0) for sample in plan.samples]
+        return _Done(rows, self.sample(rows))
 
     def sample(self, rows: list[HeldRow]) -> StepResult:
         """Say token 7 for each row."""

@@ -183,6 +183,7 @@ def test_a_grammar_has_a_length_that_it_may_not_exceed() -> None:
     longest = SamplingSpec(grammar=Grammar("ebnf", "x" * MAX_GRAMMAR_CHARS))
     assert resolve(longest).grammar == longest.grammar
 
+    longer = Grammar("ebnf", "x" * (MAX_GRAMMAR_CHARS + 1), field="ebnf")
     with pytest.raises(GrammarError) as refused:
-        resolve(SamplingSpec(grammar=Grammar("ebnf", "x" * (MAX_GRAMMAR_CHARS + 1))))
+        resolve(SamplingSpec(grammar=longer))
     assert refused.value.param == "ebnf"

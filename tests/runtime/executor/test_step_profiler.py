@@ -26,8 +26,8 @@ class Handle:
     halfway: bool = True
 
     def keep(self, k: int) -> HeldRow:
-        """Raise: no grammar begins here."""
-        raise NotImplementedError(k)
+        """Fail: the plans of these steps sample nothing."""
+        raise AssertionError(f"row {k} of none")
 
     def result(self) -> StepResult:
         """Return nothing of note."""
