@@ -1,19 +1,24 @@
-"""Host arrays on their way to a device, without waiting for it.
+"""Host arrays on their way to a device, and tensors on their way back, without waiting for it.
 
 Pinned memory that torch gave out is not given out again before the copies from it are done, so
 that what is staged here may be forgotten at once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
-__all__ = ["stage", "stage_together"]
+__all__ = ["Fetched", "room", "stage", "stage_together"]
 
 # Kernels are specialised on how their pointers are aligned.
 _ALIGNMENT = 64
 _DTYPES = {np.dtype(np.int64): torch.int64, np.dtype(np.int32): torch.int32}
+
+
+def room(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return host memory, of any content, from which copies to `device` need no waiting."""
+    return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
 
 
 def stage(array: np.ndarray, device: torch.device) -> torch.Tensor:
@@ -51,3 +56,28 @@ def stage_together(
         part = wholes[array.dtype][first : first + array.size]
         staged[name] = part if array.ndim == 1 else part.view(array.shape)
     return staged
+
+
+class Fetched:
+    """Tensors on their way to the host, as they were when this was made."""
+
+    def __init__(self, *tensors: torch.Tensor) -> None:
+        """Launch the copies."""
+        self._there = [_on_its_way(tensor) for tensor in tensors]
+        self._arrived: torch.cuda.Event | None = None
+        if any(tensor.is_cuda for tensor in tensors):
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
+
+    def read(self) -> list[torch.Tensor]:
+        """Wait for them, and return them."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._there
+
+
+def _on_its_way(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.is_cuda:
+        return tensor.clone()
+    there = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return there.copy_(tensor, non_blocking=True)

@@ -3,6 +3,6 @@
 import torch
 
 
-def likeliest(logits: torch.Tensor) -> torch.Tensor:
-    """Return ids; see `jit_kernels.likeliest.likeliest`."""
-    return logits.argmax(-1).masked_fill(~logits.isfinite().all(-1), -1)
+def likeliest(logits: torch.Tensor, out: torch.Tensor) -> None:
+    """Write ids; see `jit_kernels.likeliest.likeliest`."""
+    out.copy_(logits.argmax(-1).masked_fill(~logits.isfinite().all(-1), -1))

@@ -4,10 +4,13 @@ import torch
 import triton
 import triton.language as tl
 
+from jit_kernels.triton_launch import prepared
+
 _PART = 4096
 _BLOCK = 1024
 
 
+@prepared
 @triton.jit
 def _part_kernel(
     logits_ptr: tl.tensor, logits_row: tl.tensor, vocab: tl.tensor, best_ptr: tl.tensor,
@@ -33,6 +36,7 @@ def _part_kernel(
     tl.store(id_ptr + at, tl.where(tl.max(strange, 0) > 0, -1, found))
 
 
+@prepared
 @triton.jit
 def _row_kernel(
     best_ptr: tl.tensor, id_ptr: tl.tensor, parts: tl.tensor, vocab: tl.tensor, out_ptr: tl.tensor,
@@ -47,13 +51,12 @@ def _row_kernel(
     tl.store(out_ptr + row, tl.where(strange, -1, found).to(tl.int64))
 
 
-def likeliest(logits: torch.Tensor) -> torch.Tensor:
-    """Return ids; see `jit_kernels.likeliest.likeliest`."""
+def likeliest(logits: torch.Tensor, out: torch.Tensor) -> None:
+    """Write ids; see `jit_kernels.likeliest.likeliest`."""
     rows, vocab = logits.shape
     parts = triton.cdiv(vocab, _PART)
-    out = torch.empty(rows, dtype=torch.int64, device=logits.device)
     if not rows:
-        return out
+        return
     best = torch.empty((rows, parts), dtype=torch.float32, device=logits.device)
     ids = torch.empty((rows, parts), dtype=torch.int32, device=logits.device)
     _part_kernel[(rows, parts)](
@@ -62,4 +65,3 @@ def likeliest(logits: torch.Tensor) -> torch.Tensor:
     _row_kernel[(rows,)](
         best, ids, parts, vocab, out, POWER=triton.next_power_of_2(parts), num_warps=1
     )
-    return out

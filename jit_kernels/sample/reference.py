@@ -10,6 +10,7 @@ of the likeliest has weight 0.
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -22,9 +23,9 @@ CANDIDATES = 1024
 # Logits that `sample_unread` works on at once.
 UNREAD_LOGITS = 1 << 22
 
-_STREAM_STEP = 0x9E3779B97F4A7C15 - (1 << 64)
-_MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
-_MIX_2 = 0x94D049BB133111EB - (1 << 64)
+_STREAM_STEP = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def sample(
@@ -100,13 +101,15 @@ def _draw_part(
 
 
 def uniform(seed: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-    """Return one float64 in [0, 1) for each (seed, position), both [n] int64.
+    """Return one float64 in [0, 1) for each (seed, position), both [n] int64 on the CPU.
 
     The value is the top 53 bits of a 64-bit hash: two rounds of the splitmix64 finaliser, one
-    over the seed and one over the counter, in wrapping int64 arithmetic.
+    over the seed and one over the counter, in wrapping arithmetic. In numpy, whose operations on
+    few numbers take a fifth of the time.
     """
-    bits = _mix(_mix(seed + _STREAM_STEP) + position * _STREAM_STEP)
-    return _shift_right(bits, 11).to(torch.float64) * 2.0**-53
+    seeds, positions = (part.numpy().view(np.uint64) for part in (seed, position))
+    bits = _mix(_mix(seeds + _STREAM_STEP) + positions * _STREAM_STEP)
+    return torch.from_numpy((bits >> np.uint64(11)) * 2.0**-53)
 
 
 def token_weights(logits: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
@@ -192,16 +195,11 @@ def _draw(weights: torch.Tensor, chance: torch.Tensor) -> torch.Tensor:
     return token.clamp_max_(vocab - 1)
 
 
-def _mix(bits: torch.Tensor) -> torch.Tensor:
-    """Return the splitmix64 finaliser of [n] int64.
+def _mix(bits: np.ndarray) -> np.ndarray:
+    """Return the splitmix64 finaliser of [n] uint64.
 
     Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
     """
-    bits = (bits ^ _shift_right(bits, 30)) * _MIX_1
-    bits = (bits ^ _shift_right(bits, 27)) * _MIX_2
-    return bits ^ _shift_right(bits, 31)
-
-
-def _shift_right(bits: torch.Tensor, count: int) -> torch.Tensor:
-    """Shift int64 right without copying the sign."""
-    return (bits >> count) & ((1 << (64 - count)) - 1)
+    bits = (bits ^ (bits >> np.uint64(30))) * _MIX_1
+    bits = (bits ^ (bits >> np.uint64(27))) * _MIX_2
+    return bits ^ (bits >> np.uint64(31))

@@ -7,7 +7,7 @@ import torch
 
 from jit_kernels.sample import DrawParams
 from layers.staging import stage
-from runtime.executor.masks import forbidden_tokens
+from runtime.executor.masks import Masks
 from runtime.executor.penalties import has_penalty
 from runtime.executor.step_plan import SampleState
 
@@ -40,8 +40,7 @@ class Company:
     refused: dict[int, str] = field(default_factory=dict)
     constrained: list[int] = field(default_factory=list)
     _unread: DrawParams | None = None
-    _unbegun: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
-    _masks_read: bool = False
+    _masks: Masks | None = None
 
     @classmethod
     def of(cls, samples: list[SampleState], *, vocab_size: int, device: torch.device) -> "Company":
@@ -83,6 +82,11 @@ class Company:
             a is b for a, b in zip(samples, self.samples, strict=True)
         )
 
+    @property
+    def draws(self) -> bool:
+        """Whether any row has a temperature."""
+        return self.unread().draws
+
     def unread(self) -> DrawParams:
         """Return the parameters of the sample op on the device, the same ones every time."""
         if self._unread is None:
@@ -100,29 +104,16 @@ class Company:
             )
         return self._unread
 
-    def unbegun(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-        """Return rows and tokens [f] int64 that masks forbid, and -inf, all staged; None: none.
+    def masks(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return constrained rows and their masks as `mask_logits` takes them.
 
-        For a company none of whose grammars has begun: the same ones every time.
+        None: no mask forbids a token.
         """
-        if not self._masks_read:
-            self._masks_read = True
-            ids = [forbidden_tokens(self.samples[row], self.vocab_size) for row in self.constrained]
-            rows = np.repeat(np.array(self.constrained, dtype=np.int64), [len(i) for i in ids])
-            if len(rows):
-                self._unbegun = (
-                    stage(rows, self.device),
-                    stage(np.concatenate(ids), self.device),
-                    torch.full((), -torch.inf, device=self.device),
-                )
-        return self._unbegun
-
-    def needs_host(self) -> bool:
-        """Whether the host has a part in sampling the next tokens."""
-        return bool(self.penalised or self.forbidden()) or any(
-            constraint is not None and constraint.begun
-            for constraint in (self.samples[row].constraint for row in self.constrained)
-        )
+        if not self.constrained:
+            return None
+        if self._masks is None:
+            self._masks = Masks(self.constrained, self.vocab_size, self.device)
+        return self._masks.of([self.samples[row] for row in self.constrained])
 
     def forbidden(self) -> list[tuple[int, int]]:
         """Return (row, stop token) where a row has too few tokens to end."""

@@ -297,4 +297,4 @@ class CudaLoader:
 
 def _run(runner: CudaModelRunner, extent: Extent, spec: PoolSpec) -> None:
     for plan in extent.steps(spec):
-        runner.launch(plan).result()
+        runner.run(plan)

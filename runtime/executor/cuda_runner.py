@@ -3,8 +3,8 @@
 What a small prefill step does between attentions may be graphs, too, but that is the network's
 business. One that has only last tokens of prompts to compute decodes them (`last_tokens`).
 
-To launch a step, the host does not wait for the device. A step that is sampled ahead leaves
-its tokens there for the step after it, and the host hears of them when it asks for the result.
+To launch a step, and to have it sampled, the host does not wait for the device. The tokens stay
+there for the step after it, and the host hears of them when it asks for the result.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from jit_kernels.likeliest import likeliest
 from jit_kernels.vendor_calls import VendorCalls
 from layers.forward_batch import FedTokens, ForwardBatch
 from layers.fused.decode_step import DecodeRows
@@ -22,7 +23,7 @@ from runtime.executor.decode_buffers import DecodeBuffers
 from runtime.executor.decode_graphs import Capture, DecodeGraphs
 from runtime.executor.last_tokens import as_decode, run_saves
 from runtime.executor.model_runner import ForwardedStep, run_copies, sample_held
-from runtime.executor.sampler import SampledAhead, Sampler
+from runtime.executor.sampler import Sampler
 from runtime.executor.step_plan import HeldRow, Phase, StepPlan, StepResult
 
 __all__ = ["CudaModelRunner", "CudaStep", "FusedNetwork"]
@@ -79,22 +80,23 @@ class CudaStep(ForwardedStep):
         logits: Tensor,
         sampler: Sampler,
         *,
+        keep: Callable[[Tensor], None],
+        likely: Tensor | None = None,
         half: torch.cuda.Event | None = None,
     ) -> None:
-        """Note where in the device's work the logits are there; sample, if it is ahead.
+        """Note where in the device's work the logits are there.
 
-        half  recorded in the middle of the step; None: the next step is planned at once
+        keep    takes the tokens that are sampled, [s] int64 on the device, for the step after it
+        likely  [s] int64 the likeliest tokens, if the step looked for them
+        half    recorded in the middle of the step; None: the next step is planned at once
         """
         super().__init__(plan, logits, sampler)
+        self._likely = likely
         self._half = half
+        self._keep = keep
         self._event = torch.cuda.Event() if logits.is_cuda else None
         if self._event is not None:
             self._event.record()
-        self._told = False
-        self.ahead: SampledAhead | None = None
-        if plan.sample_ahead:
-            count = len(plan.samples)
-            self.ahead = sampler.sample_ahead(logits[:count], plan.samples, plan.positions)
 
     @property
     def forwarded(self) -> bool:
@@ -106,19 +108,13 @@ class CudaStep(ForwardedStep):
         """Whether half of the forward pass is over."""
         return self._half is None or self._half.query()
 
-    def own_logits(self) -> None:
-        """Copy the logits, if they are still to be read, out of memory that graphs write again."""
-        if self.ahead is None and not self._told:
-            self._logits = self._logits.clone()
-
     @torch.inference_mode()
-    def result(self) -> StepResult:
-        """Wait for the tokens; sample the rows that were not sampled ahead."""
-        self._told = True
-        if self.ahead is None:
-            return super().result()
-        told = self.ahead.settle()
-        return StepResult(told.token_ids, told.failed, told.logprobs, self._prompt_logprobs())
+    def sample(self) -> dict[int, HeldRow]:
+        """Have the rows sampled, and their tokens kept for the step after this one."""
+        held = super().sample()
+        assert self._sampled is not None
+        self._keep(self._sampled.tokens)
+        return held
 
 
 class CudaModelRunner:
@@ -132,7 +128,7 @@ class CudaModelRunner:
         self._sampler = sampler
         self._buffers = buffers
         self._graphs: DecodeGraphs | None = None
-        self._unread: CudaStep | None = None
+        self._unsampled = False
 
     @property
     def has_graphs(self) -> bool:
@@ -146,14 +142,13 @@ class CudaModelRunner:
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> CudaStep:
-        """Launch the plan's copies, its forward pass, and its sampling where it is ahead.
+        """Launch the plan's copies and its forward pass.
 
-        Raises ValueError for a row that is fed by a step that was not sampled ahead, or that is
-        more than the token it is fed with.
+        Raises ValueError over the logits of a step that was not sampled, and for a row that is fed
+        with more than a token, or by a row that the step before did not sample.
         """
-        if self._unread is not None:
-            self._unread.own_logits()
-            self._unread = None
+        if self._unsampled:
+            raise ValueError("the step before was not sampled")
         run_copies(plan, self._pools)
         decode = plan if plan.phase is Phase.DECODE else as_decode(plan)
         if decode is None:
@@ -162,8 +157,14 @@ class CudaModelRunner:
             step = self._launch_decode(decode)
             if decode is not plan:
                 run_saves(plan, decode, self._pools)
-        self._buffers.keep_sampled(None if step.ahead is None else step.ahead.tokens)
+        self._unsampled = True
         return step
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Launch a step, have it sampled, and wait for it."""
+        step = self.launch(plan)
+        step.sample()
+        return step.result()
 
     def sample(self, rows: list[HeldRow]) -> StepResult:
         """Sample rows that steps have held, and whose masks are known now."""
@@ -177,18 +178,25 @@ class CudaModelRunner:
             fed=self._buffers.fed_tokens(plan),
             halfway=None if half is None else half.record,
         )
-        return CudaStep(plan, logits, self._sampler, half=half)
+        return CudaStep(plan, logits, self._sampler, keep=self._keep, half=half)
 
     def _launch_decode(self, plan: StepPlan) -> CudaStep:
         count = len(plan.input_ids)
         self._buffers.fill(plan)
         size = None if self._graphs is None else self._graphs.size_for(count)
         if self._graphs is None or size is None:
-            return CudaStep(plan, self._decode(count), self._sampler)
-        step = CudaStep(plan, self._graphs.replay(size)[:count], self._sampler)
-        self._unread = step
-        return step
+            logits = self._decode(count)
+        else:
+            logits = self._graphs.replay(size)[:count]
+        likely = self._buffers.likely[:count]
+        return CudaStep(plan, logits, self._sampler, keep=self._keep, likely=likely)
+
+    def _keep(self, tokens: Tensor) -> None:
+        self._unsampled = False
+        self._buffers.keep_sampled(tokens)
 
     def _decode(self, count: int) -> Tensor:
-        """Launch a step of the first `count` rows of the buffers."""
-        return self._network.decode(self._buffers.first(count), self._pools)
+        """Launch a step of the first `count` rows of the buffers, and find its likeliest tokens."""
+        logits = self._network.decode(self._buffers.first(count), self._pools)
+        likeliest(logits, out=self._buffers.likely[:count])
+        return logits

@@ -50,6 +50,8 @@ class _HostSet:
 class DecodeBuffers:
     """Inputs of decode steps of up to `rows` rows, at the same addresses in every step.
 
+    likely  [rows] int64 the likeliest tokens of the last one
+
     The token of a row is read through an index: from those that the step before sampled, which
     never leave the device, or from those that the host knows.
     """
@@ -66,6 +68,7 @@ class DecodeBuffers:
             _HostSet(rows, window_pages, pages=pages, pinned=pinned) for _ in range(_SETS)
         ]
         self._turn = 0
+        self.likely = torch.zeros(rows, dtype=torch.int64, device=device)
         sampled = rows * _WORD
         flat = torch.zeros(
             sampled + _head_bytes(rows, window_pages), dtype=torch.uint8, device=device
@@ -113,8 +116,8 @@ class DecodeBuffers:
     def fill(self, plan: StepPlan) -> None:
         """Copy a decode step's inputs to the device; rows past its own are padding.
 
-        Raises ValueError for more rows than there are, and for rows that are fed by a step that
-        was not sampled ahead.
+        Raises ValueError for more rows than there are, and for rows that are fed by none of those
+        that the step before sampled.
         """
         count = len(plan.input_ids)
         if count > self.rows:
@@ -149,8 +152,8 @@ class DecodeBuffers:
     def fed_tokens(self, plan: StepPlan) -> FedTokens | None:
         """Return which tokens of a prefill step the step before sampled; None: none of them.
 
-        Raises ValueError for rows that are fed by a step that was not sampled ahead, and for those
-        of more than one token.
+        Raises ValueError for rows that are fed by none of those that the step before sampled, and
+        for those of more than one token.
         """
         if plan.feed is None:
             return None
@@ -164,16 +167,14 @@ class DecodeBuffers:
         )
         return FedTokens(places, self._sampled.index_select(0, entries))
 
-    def keep_sampled(self, tokens: torch.Tensor | None) -> None:
-        """Keep the tokens of a step, [s] int64 on the device, for the step after it; None: none."""
-        self._fed_by = 0
-        if tokens is not None:
-            self._fed_by = min(len(tokens), self.rows)
-            self._sampled[: self._fed_by].copy_(tokens[: self._fed_by])
+    def keep_sampled(self, tokens: torch.Tensor) -> None:
+        """Keep the tokens of a step, [s] int64 on the device, for the step after it."""
+        self._fed_by = min(len(tokens), self.rows)
+        self._sampled[: self._fed_by].copy_(tokens[: self._fed_by])
 
     def _check_fed(self, feed: np.ndarray) -> None:
         if feed.max(initial=-1) >= self._fed_by:
-            raise ValueError(f"row {feed.max()} was not sampled ahead, of {self._fed_by}")
+            raise ValueError(f"row {feed.max()} of {self._fed_by} that were sampled is fed from")
 
 
 def _head_bytes(rows: int, window_pages: int) -> int:

@@ -46,13 +46,12 @@ def _row_counts(most: int) -> list[int]:
     return sorted({count for end in ends for count in (end, end + 1) if count < most} | {most})
 
 
-class _Anything:
-    """A grammar that allows every token."""
-
-    begun = True
+class _Even:
+    """A grammar that allows every other token."""
 
     def __init__(self, vocab: int) -> None:
-        self.allowed: np.ndarray | None = np.full(div_ceil(vocab, _MASK_BITS), -1, np.int32)
+        words = div_ceil(vocab, _MASK_BITS)
+        self.allowed: np.ndarray | None = np.full(words, 0x55555555, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +87,7 @@ class Extent:
         return [
             self._prefill(1, spec),
             self._prefill(shared, spec),
-            self.decode(spec, ahead=False),
-            self.decode(spec, ahead=True),
+            self.decode(spec),
         ]
 
     def warm_ups(self, spec: PoolSpec) -> list[StepPlan]:
@@ -106,7 +104,7 @@ class Extent:
                 zero,
                 np.full(1, length, dtype=np.int64),
                 spec=spec,
-                samples=[self._sample(ahead=True)],
+                samples=[self._sample()],
             )
             for length in _lengths(longest)
         ]
@@ -117,7 +115,7 @@ class Extent:
         tiles = range(_ROW_TILE, self.rows, _ROW_TILE)
         return [
             *(replace(self, chunk=rows)._prefill(rows, spec) for rows in few),
-            *(replace(self, rows=rows).decode(spec, ahead=True) for rows in (1, *tiles)),
+            *(replace(self, rows=rows).decode(spec) for rows in (1, *tiles)),
         ]
 
     def product_rows(self) -> list[int]:
@@ -128,20 +126,18 @@ class Extent:
         """Return all kinds of numbers of rows whose logits a step may compute."""
         return _row_counts(self.rows + min(self.logit_rows, self.chunk))
 
-    def decode(self, spec: PoolSpec, *, ahead: bool) -> StepPlan:
+    def decode(self, spec: PoolSpec) -> StepPlan:
         """Return a decode step of all rows, each at the end of the longest context."""
         start = np.full(self.rows, self.context - 1, dtype=np.int64)
-        samples = [self._sample(ahead=ahead) for _ in range(self.rows)]
-        plan = self._plan(Phase.DECODE, start, np.ones_like(start), spec=spec, samples=samples)
-        plan.sample_ahead = ahead
-        return plan
+        samples = [self._sample() for _ in range(self.rows)]
+        return self._plan(Phase.DECODE, start, np.ones_like(start), spec=spec, samples=samples)
 
     def _prefill(self, rows: int, spec: PoolSpec) -> StepPlan:
         """Return a prefill step of `rows` rows that share out the chunk and the context."""
         context = min(self.context, self.step_context // rows)
         length = min(max(1, self.chunk // rows), context)
         lengths = np.full(rows, length, dtype=np.int64)
-        samples = [self._sample(ahead=False) for _ in range(rows)]
+        samples = [self._sample() for _ in range(rows)]
         plan = self._plan(Phase.PREFILL, context - lengths, lengths, spec=spec, samples=samples)
         plan.prompt_logprobs = [*self._spans(rows, context - length, length)]
         return plan
@@ -198,22 +194,21 @@ class Extent:
             prompt_logprobs=[],
         )
 
-    def _sample(self, *, ahead: bool) -> SampleState:
-        """Return a row that wants everything; `ahead`: everything that needs no host."""
+    def _sample(self) -> SampleState:
+        """Return a row that wants everything."""
         sampling = Sampling(
             max_new_tokens=2,
             seed=0,
             temperature=1.0,
             top_p=0.9,
             logit_bias={0: 1.0},
-            repetition_penalty=1.0 if ahead else 1.1,
-            min_new_tokens=0 if ahead else 1,
+            repetition_penalty=1.1,
+            min_new_tokens=1,
         )
-        state = SampleState(
+        return SampleState(
             sampling,
             Logprobs(0, _TOP_LOGPROBS),
             prompt=np.zeros(1, dtype=np.int32),
             stop_ids=(0,),
+            constraint=_Even(self.vocab),
         )
-        state.constraint = None if ahead else _Anything(self.vocab)
-        return state

@@ -5,49 +5,71 @@ import math
 import numpy as np
 import torch
 
+from layers.staging import Fetched, stage
 from runtime.messages import TokenLogprobs
 
 _SCALE = 2.0**35
-_TILE_ELEMENTS = 1 << 21
+_TILE_ELEMENTS = 1 << 22
+
+
+class TopLogprobs:
+    """Log-probabilities of some rows, on their way to the host.
+
+    Of each row: the log-softmax at its target, at its best tokens, and at asked ones.
+    """
+
+    def __init__(
+        self, logits: torch.Tensor, targets: torch.Tensor, top: int, token_ids: tuple[int, ...]
+    ) -> None:
+        """Launch what finds them; nothing waits for the device.
+
+        logits     [r, V] float32, not changed; read in tiles of rows, so that the extra memory
+                   stays below 200 MB whatever r is
+        targets    [r] int64 token ids in [0, V), on the device of the logits: the row's own token
+        top        best tokens per row (at most V are given), ties to the lower id; 0 for none
+        token_ids  tokens in [0, V) reported at every row, in this order
+
+        The normaliser of a row is summed exactly and rounded once, so a row's values have the same
+        bits in any company. A row with a NaN or infinite logit has None for its value and empty
+        lists: neither could be sent as JSON.
+        """
+        rows, vocab = logits.shape
+        self._top = top = min(top, vocab)
+        self._token_ids = token_ids
+        step = max(1, _TILE_ELEMENTS // vocab)
+        picks = stage(np.array(token_ids, dtype=np.int64), logits.device)
+        values = [logits.new_empty((0, 1 + top + len(token_ids)))]
+        best = [targets.new_empty((0, top))]
+        for start in range(0, rows, step):
+            tile, own = logits[start : start + step], targets[start : start + step, None]
+            best.append(_best_ids(tile, top))
+            asked = picks.expand(tile.shape[0], -1)
+            values.append(_log_softmax_at(tile, torch.cat((own, best[-1], asked), dim=1)))
+        self._fetched = Fetched(torch.cat(values), torch.cat(best), targets)
+
+    def settle(self) -> TokenLogprobs:
+        """Wait for them; lay out rows of (target, best, asked) values as a message."""
+        values, best, targets = (tensor.tolist() for tensor in self._fetched.read())
+        own: list[float | None] = []
+        top: list[list[tuple[float, int]]] = []
+        picked: list[list[tuple[float, int]]] = []
+        for row, ids in zip(values, best, strict=True):
+            finite = not math.isnan(row[0])
+            own.append(row[0] if finite else None)
+            if self._top:
+                top.append(list(zip(row[1:], ids, strict=False)) if finite else [])
+            if self._token_ids:
+                pairs = zip(row[1 + len(ids) :], self._token_ids, strict=True)
+                picked.append(list(pairs) if finite else [])
+        return TokenLogprobs(own, targets, top, picked)
 
 
 def top_logprobs(
     logits: torch.Tensor, targets: np.ndarray, top: int, token_ids: tuple[int, ...]
 ) -> TokenLogprobs:
-    """Report the log-softmax of each row at its target, at its best tokens, and at asked ones.
-
-    logits     [r, V] float32, not changed; read in tiles of rows, so that the extra memory
-               stays below 100 MB whatever r is
-    targets    [r] token ids in [0, V): the row's own token
-    top        best tokens per row (at most V are given), ties to the lower id; 0 for none
-    token_ids  tokens in [0, V) reported at every row, in this order
-
-    The normaliser of a row is summed exactly and rounded once, so a row's values have the same
-    bits in any company. A row with a NaN or infinite logit has None for its value and empty
-    lists: neither could be sent as JSON.
-    """
-    rows, vocab = logits.shape
-    top = min(top, vocab)
-    step = max(1, _TILE_ELEMENTS // vocab)
-    columns = torch.from_numpy(np.asarray(targets, dtype=np.int64)).to(logits.device)
-    picks = torch.tensor(token_ids, dtype=torch.int64, device=logits.device)
-    values: list[torch.Tensor] = []
-    best: list[torch.Tensor] = []
-    for start in range(0, rows, step):
-        tile = logits[start : start + step]
-        best.append(_best_ids(tile, top))
-        wanted = torch.cat(
-            (columns[start : start + step, None], best[-1], picks.expand(tile.shape[0], -1)), dim=1
-        )
-        values.append(_log_softmax_at(tile, wanted))
-    if not rows:
-        return TokenLogprobs([], [])
-    return _assemble(
-        torch.cat(values).tolist(),
-        np.asarray(targets).tolist(),
-        best=torch.cat(best).tolist() if top else None,
-        token_ids=token_ids,
-    )
+    """Report what `TopLogprobs` finds, of targets [r] that the host knows."""
+    own = stage(np.asarray(targets, dtype=np.int64), logits.device)
+    return TopLogprobs(logits, own, top, token_ids).settle()
 
 
 def _log_softmax_at(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
@@ -77,25 +99,3 @@ def _best_ids(logits: torch.Tensor, top: int) -> torch.Tensor:
     down = torch.arange(logits.shape[1] - 1, -1, -1, device=logits.device)
     keys = (ordered.long() << 32) | down
     return logits.shape[1] - 1 - (keys.topk(top, -1).values & 0xFFFFFFFF)
-
-
-def _assemble(
-    values: list[list[float]],
-    targets: list[int],
-    *,
-    best: list[list[int]] | None,
-    token_ids: tuple[int, ...],
-) -> TokenLogprobs:
-    """Lay out rows of (target, best, asked) values as a message."""
-    own: list[float | None] = []
-    top: list[list[tuple[float, int]]] = []
-    picked: list[list[tuple[float, int]]] = []
-    for index, row in enumerate(values):
-        finite = not math.isnan(row[0])
-        own.append(row[0] if finite else None)
-        ids = best[index] if best is not None else []
-        if best is not None:
-            top.append(list(zip(row[1:], ids, strict=False)) if finite else [])
-        if token_ids:
-            picked.append(list(zip(row[1 + len(ids) :], token_ids, strict=True)) if finite else [])
-    return TokenLogprobs(own, targets, top, picked)

@@ -7,7 +7,7 @@ from layers.deepseek_v4 import DeepseekV4
 from mem_cache.pools import KvPools
 from runtime.executor.batch_builder import build_batch
 from runtime.executor.logprobs import top_logprobs
-from runtime.executor.sampler import SampledTokens, Sampler
+from runtime.executor.sampler import SampledAhead, Sampler
 from runtime.executor.step_plan import HeldRow, StepPlan, StepResult
 from runtime.messages import TokenLogprobs
 
@@ -29,7 +29,7 @@ def sample_held(rows: list[HeldRow], sampler: Sampler) -> StepResult:
 
 
 class CpuModelRunner:
-    """Runs a step's forward pass inside `launch`, and its sampling when the result is asked for.
+    """Runs a step's forward pass inside `launch`, and its sampling inside `sample`.
 
     No step is in flight when the next one is launched, so that none can be fed from one.
     """
@@ -42,8 +42,8 @@ class CpuModelRunner:
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> "ForwardedStep":
         """Run the plan's copies and its forward pass. Raises ValueError for one that is fed."""
-        if plan.feed is not None or plan.sample_ahead:
-            raise ValueError("on the CPU no step is sampled ahead, or fed from one that is")
+        if plan.feed is not None:
+            raise ValueError("on the CPU no step is fed by the one before it")
         run_copies(plan, self._pools)
         logits = self._model.forward(build_batch(plan), self._pools)
         return ForwardedStep(plan, logits, self._sampler)
@@ -63,6 +63,8 @@ class ForwardedStep:
         self._plan = plan
         self._logits = logits
         self._sampler = sampler
+        self._likely: torch.Tensor | None = None
+        self._sampled: SampledAhead | None = None
 
     @property
     def forwarded(self) -> bool:
@@ -75,27 +77,30 @@ class ForwardedStep:
         return True
 
     @torch.inference_mode()
-    def result(self) -> StepResult:
-        """Sample the rows whose masks are known, and hold the others."""
+    def sample(self) -> dict[int, HeldRow]:
+        """Sample the rows; a held one is sampled without its mask, which serves nobody."""
         plan = self._plan
-        count = len(plan.samples)
-        ready = [k for k in range(count) if plan.samples[k].is_ready]
-        held = {k: self.keep(k) for k in set(range(count)).difference(ready)}
-        told = self._sampler.sample(
-            self._logits[:count] if not held else self._logits[ready],
-            plan.samples if not held else [plan.samples[k] for k in ready],
-            plan.positions if not held else plan.positions[ready],
+        logits = self._logits[: len(plan.samples)]
+        self._sampled = self._sampler.sample_ahead(
+            logits, plan.samples, plan.positions, likely=self._likely
         )
-        result = _spread(told, ready, count)
-        result.held = held
-        result.prompt_logprobs = self._prompt_logprobs()
-        return result
+        # Copies of single rows, which keep no other row's logits.
+        return {
+            k: HeldRow(logits[k].clone(), sample, int(plan.positions[k]))
+            for k, sample in enumerate(plan.samples)
+            if not sample.is_ready
+        }
 
     @torch.inference_mode()
-    def keep(self, k: int) -> HeldRow:
-        """Return what sampled row k is sampled from: a copy, which keeps no other row's logits."""
-        logits = self._logits[k].clone()
-        return HeldRow(logits, self._plan.samples[k], int(self._plan.positions[k]))
+    def result(self) -> StepResult:
+        """Wait for the tokens, and for log-probabilities of prompts where they are wanted.
+
+        Raises ValueError for a step that was not sampled.
+        """
+        if self._sampled is None:
+            raise ValueError("the result of a step that was not sampled")
+        told = self._sampled.settle()
+        return StepResult(told.token_ids, told.failed, told.logprobs, self._prompt_logprobs())
 
     def _prompt_logprobs(self) -> list[TokenLogprobs]:
         parts: list[TokenLogprobs] = []
@@ -106,15 +111,3 @@ class ForwardedStep:
             parts.append(top_logprobs(logits, span.targets, span.top, span.token_ids))
             first = last
         return parts
-
-
-def _spread(told: SampledTokens, rows: list[int], count: int) -> StepResult:
-    """Return what was told of `rows` as the result of `count` rows, of which the rest are held."""
-    if len(rows) == count:
-        return StepResult(told.token_ids, told.failed, told.logprobs, [])
-    result = StepResult([0] * count, [None] * count, [None] * count, [])
-    for k, row in enumerate(rows):
-        result.token_ids[row] = told.token_ids[k]
-        result.failed[row] = told.failed[k]
-        result.logprobs[row] = told.logprobs[k]
-    return result

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from layers.staging import stage
 from runtime.executor.step_plan import SampleState
 from runtime.messages import Sampling
 
@@ -47,6 +48,7 @@ class Penalties:
         self._free: list[int] = []
         self._counts = torch.zeros((0, vocab_size), dtype=torch.float32, device=device)
         self._in_prompt = torch.zeros((0, vocab_size), dtype=torch.bool, device=device)
+        self._staged: tuple[object, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] | None = None
 
     def apply(self, logits: torch.Tensor, rows: list[int], samples: list[SampleState]) -> None:
         """Penalise `rows` of `logits` [s, V] float32 in place; samples[i] belongs to rows[i].
@@ -55,19 +57,7 @@ class Penalties:
         positive, else multiplied. Then a token of the output loses presence_penalty once, and
         frequency_penalty as often as it is there.
         """
-        lines = torch.tensor(self._update(samples), device=self._device)
-        where = torch.tensor(rows, device=self._device)
-        factors = torch.tensor(
-            [
-                [
-                    s.sampling.repetition_penalty,
-                    s.sampling.presence_penalty,
-                    s.sampling.frequency_penalty,
-                ]
-                for s in samples
-            ],
-            dtype=torch.float32,
-        ).to(self._device)
+        lines, where, factors = self._staged_of(self._update(samples), rows, samples)
         repetition, presence, frequency = factors.split(1, dim=1)
         counts = self._counts.index_select(0, lines)
         in_output = counts > 0
@@ -78,6 +68,19 @@ class Penalties:
         values -= counts.mul_(frequency)
         values -= in_output * presence
         logits.index_copy_(0, where, values)
+
+    def _staged_of(
+        self, lines: list[int], rows: list[int], samples: list[SampleState]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return lines, rows and penalties [p, 3] on the device; staged anew if they changed."""
+        settings = [s.sampling for s in samples]
+        wishes = [(s.repetition_penalty, s.presence_penalty, s.frequency_penalty) for s in settings]
+        key = (lines, [*rows], wishes)
+        if self._staged is None or self._staged[0] != key:
+            both = stage(np.array([lines, rows], dtype=np.int64), self._device)
+            factors = stage(np.array(wishes, dtype=np.float32), self._device)
+            self._staged = key, (both[0], both[1], factors)
+        return self._staged[1]
 
     def _update(self, samples: list[SampleState]) -> list[int]:
         """Bring the samples' lines up to date and return their indices."""
@@ -98,9 +101,9 @@ class Penalties:
             self._lines[id(state.output)] = line
             indices.append(line.index)
         if new_tokens:
-            at = torch.tensor([new_lines, new_tokens], device=self._device)
+            at = np.array(new_lines, dtype=np.int64) * self._vocab + new_tokens
             ones = torch.ones(len(new_tokens), device=self._device)
-            self._counts.index_put_((at[0], at[1]), ones, accumulate=True)
+            self._counts.view(-1).index_add_(0, stage(at, self._device), ones)
         return indices
 
     def _start(self, state: SampleState, line: _Line | None, spare: list[int]) -> _Line:
@@ -115,11 +118,11 @@ class Penalties:
             self._grow()
             index = self._free.pop()
         counts = np.bincount(state.output, minlength=self._vocab).astype(np.float32)
-        self._counts[index] = torch.from_numpy(counts).to(self._device)
+        self._counts[index] = stage(counts, self._device)
         self._in_prompt[index] = False
         if state.sampling.repetition_penalty != 1.0:
-            prompt = torch.from_numpy(np.unique(state.prompt).astype(np.int64))
-            self._in_prompt[index, prompt.to(self._device)] = True
+            prompt = stage(np.unique(state.prompt).astype(np.int64), self._device)
+            self._in_prompt[index].index_fill_(0, prompt, True)
         return _Line(state.output, index, len(state.output))
 
     def _grow(self) -> None:

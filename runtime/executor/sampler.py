@@ -1,26 +1,24 @@
 """From a step's logits to its tokens: penalties, biases, the draw, log-probabilities."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from jit_kernels.likeliest import NOT_FINITE, likeliest
+from jit_kernels.mask_logits import mask_logits
 from jit_kernels.sample import sample, sample_unread
 from jit_kernels.sample.reference import uniform
-from layers.staging import stage
+from layers.staging import Fetched, stage
 from runtime.executor.company import Company
-from runtime.executor.logprobs import top_logprobs
-from runtime.executor.masks import unpack_masks
+from runtime.executor.logprobs import TopLogprobs
 from runtime.executor.penalties import Penalties
 from runtime.executor.step_plan import SampleState
 from runtime.messages import TokenLogprobs
 
-_ALL_FORBIDDEN = -2
-_REASONS = {
-    NOT_FINITE: "logits are not finite",
-    _ALL_FORBIDDEN: "logit_bias, grammar and forbidden stop tokens leave no token to sample",
-}
+_NOT_FINITE = "logits are not finite"
+_ALL_FORBIDDEN = "logit_bias, grammar and forbidden stop tokens leave no token to sample"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,33 +36,48 @@ class SampledTokens:
 
 
 class SampledAhead:
-    """Tokens that were drawn on the device, of which the host hears when it asks.
+    """Tokens that are drawn on the device, of which the host hears when it asks.
 
-    tokens  [s] int64 on the device, 0 where a row failed
+    tokens  [s] int64 on the device, any id of the vocabulary where a row failed
     """
 
     def __init__(
-        self, sampler: "Sampler", company: Company, codes: torch.Tensor, logits: torch.Tensor
+        self,
+        company: Company,
+        tokens: torch.Tensor,
+        *,
+        codes: torch.Tensor,
+        scores: torch.Tensor | None,
+        reports: list[tuple[list[int], TopLogprobs]],
     ) -> None:
-        """Let the codes travel; the logits are kept, as a copy, only where they are reported."""
-        self.tokens = codes.clamp(min=0)
-        self._sampler = sampler
-        self._company = company
-        self._arrived: torch.cuda.Event | None = None
-        self._codes = codes
-        if codes.is_cuda:
-            self._codes = torch.empty(codes.shape, dtype=codes.dtype, pin_memory=True)
-            self._codes.copy_(codes, non_blocking=True)
-            self._arrived = torch.cuda.Event()
-            self._arrived.record()
-        self._logits = logits.clone() if company.reporting else logits.new_empty((0, 0))
+        """Let travel what the host is to hear of.
 
-    @torch.inference_mode()
+        codes    [s] int64 each row's likeliest token, NOT_FINITE where its logits are not
+        scores   [s] float32 what each token was drawn with; None: the tokens are the likeliest
+        reports  rows, and the log-probabilities that these ask for
+        """
+        self.tokens = tokens
+        self._company = company
+        self._reports = reports
+        self._fetched = Fetched(codes) if scores is None else Fetched(codes, tokens, scores)
+
     def settle(self) -> SampledTokens:
         """Wait for the tokens and return them, with the log-probabilities that were asked for."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        return self._sampler.tell(self._codes.tolist(), self._logits, self._company)
+        codes, *drawn = (part.tolist() for part in self._fetched.read())
+        failed = [_NOT_FINITE if code == NOT_FINITE else None for code in codes]
+        tokens, scores = drawn or (codes, ())
+        for row, score in enumerate(scores):
+            if failed[row] is None and not math.isfinite(score):
+                failed[row] = _ALL_FORBIDDEN
+        for row, reason in self._company.refused.items():
+            failed[row] = failed[row] or reason
+        logprobs: list[TokenLogprobs | None] = [None] * len(tokens)
+        for rows, report in self._reports:
+            many = report.settle()
+            for i, row in enumerate(rows):
+                logprobs[row] = many.part(i, i + 1) if failed[row] is None else None
+        pairs = zip(tokens, failed, strict=True)
+        return SampledTokens([t if why is None else 0 for t, why in pairs], failed, logprobs)
 
 
 class Sampler:
@@ -92,44 +105,41 @@ class Sampler:
     def sample(
         self, logits: torch.Tensor, samples: list[SampleState], positions: np.ndarray
     ) -> SampledTokens:
-        """Sample one token per row and report the log-probabilities that rows ask for.
-
-        logits     [s, V] float32, not changed
-        samples    s states; `output` must hold every token before the one sampled now, and
-                   `sampling`, `logprobs`, `stop_ids` must stay as they were at the first call
-        positions  [s] int64 position the sampled token will have
-        """
-        if not samples:
-            return SampledTokens([], [], [])
-        company = self._company_of(samples)
-        adjusted = self._adjust(logits, company)
-        tokens = self._draw(adjusted, company, positions)
-        return self.tell(_codes(tokens, logits, adjusted).tolist(), logits, company)
+        """Sample as `sample_ahead` does, and wait for the tokens."""
+        return self.sample_ahead(logits, samples, positions).settle()
 
     def sample_ahead(
-        self, logits: torch.Tensor, samples: list[SampleState], positions: np.ndarray
+        self,
+        logits: torch.Tensor,
+        samples: list[SampleState],
+        positions: np.ndarray,
+        *,
+        likely: torch.Tensor | None = None,
     ) -> SampledAhead:
-        """Draw the tokens that `sample` would, without waiting for the device.
+        """Sample one token per row, without waiting for the device.
 
-        Takes what `sample` takes; `output` may lack tokens that the host has not heard of yet.
-        Raises ValueError where a row has a penalty, a grammar that has begun, or a stop token
-        forbidden: those need the host.
+        logits     [s, V] float32, not changed
+        samples    s states; `output` must hold every token before the one sampled now, where the
+                   row reads it, and `sampling`, `logprobs`, `stop_ids` must stay as they were at
+                   the first call. One whose mask is not known is sampled as if it had none
+        positions  [s] int64 position the sampled token will have
+        likely     [s] int64 `likeliest` of the logits, if it is known; not changed
         """
         company = self._company_of(samples)
-        if company.needs_host():
-            raise ValueError("a row that needs the host cannot be sampled ahead")
-        adjusted = self._adjust_ahead(logits, company)
-        if adjusted is logits and not company.unread().draws:
-            return SampledAhead(self, company, likeliest(logits), logits)
-        tokens = self._draw(adjusted, company, positions, ahead=True)
-        return SampledAhead(self, company, _codes(tokens, logits, adjusted), logits)
+        adjusted = self._adjust(logits, company)
+        codes, scores = likeliest(logits) if likely is None else likely, None
+        if adjusted is logits and not company.draws:
+            tokens = codes.clamp(min=0)
+        else:
+            tokens = self._draw(adjusted, company, positions)
+            scores = adjusted.gather(1, tokens[:, None])[:, 0]
+        reports = self._report(logits, tokens, company)
+        return SampledAhead(company, tokens, codes=codes, scores=scores, reports=reports)
 
-    def _draw(
-        self, logits: torch.Tensor, company: Company, positions: np.ndarray, *, ahead: bool = False
-    ) -> torch.Tensor:
-        """Return the tokens; nothing of a device is read, and nothing at all if `ahead`."""
+    def _draw(self, logits: torch.Tensor, company: Company, positions: np.ndarray) -> torch.Tensor:
+        """Return the tokens; on a device, nothing of it is read."""
         position = torch.from_numpy(positions.astype(np.int64))
-        if not ahead and not logits.is_cuda:
+        if not logits.is_cuda:
             return sample(logits, position=position, **company.params)
         params, chance = company.unread(), None
         if params.draws:
@@ -141,94 +151,47 @@ class Sampler:
             self._company = Company.of(samples, vocab_size=self._vocab, device=self._device)
         return self._company
 
-    def tell(self, codes: list[int], logits: torch.Tensor, company: Company) -> SampledTokens:
-        """Return what was sampled: a token, or why there is none, where a code is below 0."""
-        failed = [None if code >= 0 else _REASONS[code] for code in codes]
-        for row, reason in company.refused.items():
-            failed[row] = failed[row] or reason
-        token_ids = [
-            code if reason is None else 0 for code, reason in zip(codes, failed, strict=True)
-        ]
-        reports = self._report(logits, token_ids, failed=failed, company=company)
-        return SampledTokens(token_ids, failed, reports)
-
-    def _adjust_ahead(self, logits: torch.Tensor, company: Company) -> torch.Tensor:
-        """Return what `_adjust` does, of a company that needs no host, without waiting for it."""
-        forbidden = company.unbegun()
-        if forbidden is None and not company.bias:
-            return logits
-        logits = logits.clone()
-        _add_bias(logits, company)
-        if forbidden is not None:
-            rows, tokens, never = forbidden
-            logits.index_put_((rows, tokens), never)
-        return logits
-
     def _adjust(self, logits: torch.Tensor, company: Company) -> torch.Tensor:
         """Return the logits with penalties, biases and forbidden tokens; a copy if any."""
-        forbidden = company.forbidden()
-        if not (forbidden or company.penalised or company.bias or company.constrained):
+        forbidden, masks = company.forbidden(), company.masks()
+        if not (forbidden or company.penalised or company.bias or masks):
             return logits
         logits = logits.clone()
         if company.penalised:
             states = [company.samples[row] for row in company.penalised]
             self._penalties.apply(logits, company.penalised, states)
-        _add_bias(logits, company)
-        free = logits.clone() if forbidden and company.constrained else logits
+        if company.bias:
+            rows, tokens, values = company.bias
+            logits.index_put_((rows, tokens), values, accumulate=True)
+        if masks:
+            mask_logits(logits, *masks)
         if forbidden:
-            at = torch.tensor(forbidden, device=self._device)
-            logits[at[:, 0], at[:, 1]] = -torch.inf
-        if company.constrained:
-            self._constrain(logits, free, company)
+            self._forbid(logits, forbidden, company)
         return logits
 
-    def _constrain(self, logits: torch.Tensor, free: torch.Tensor, company: Company) -> None:
-        """Forbid, in place, what grammars do not allow; `free` has no stop token forbidden yet."""
-        rows = torch.tensor(company.constrained, device=self._device)
-        states = [company.samples[row] for row in company.constrained]
-        allowed = unpack_masks(states, self._vocab, self._device)
-        values = logits.index_select(0, rows).masked_fill_(~allowed, -torch.inf)
-        if free is not logits:
-            stuck = values.amax(-1, keepdim=True) == -torch.inf
-            ending = free.index_select(0, rows).masked_fill_(~allowed, -torch.inf)
-            values = torch.where(stuck, ending, values)
-        logits.index_copy_(0, rows, values)
+    def _forbid(self, logits: torch.Tensor, stops: list[tuple[int, int]], company: Company) -> None:
+        """Forbid stop tokens, as (row, token), in place.
+
+        A row with a grammar to which nothing but these is left keeps them.
+        """
+        constrained = set(company.constrained)
+        pairs = [(row, token, row in constrained) for row, token in stops]
+        rows, tokens, ruled = stage(np.array(pairs, dtype=np.int64).T, self._device)
+        before = logits[rows, tokens]
+        logits.index_put_((rows, tokens), torch.full_like(before, -torch.inf))
+        if any(ruled for *_, ruled in pairs):
+            stuck = (logits.amax(-1)[rows] == -torch.inf) & ruled.bool()
+            logits.index_put_((rows, tokens), torch.where(stuck, before, -torch.inf))
 
     def _report(
-        self,
-        logits: torch.Tensor,
-        token_ids: list[int],
-        *,
-        failed: list[str | None],
-        company: Company,
-    ) -> list[TokenLogprobs | None]:
-        """Return each row's log-probabilities; rows with equal wishes are computed together."""
-        reports: list[TokenLogprobs | None] = [None] * len(token_ids)
-        for (top, asked), wanting in company.reporting.items():
-            rows = [row for row in wanting if failed[row] is None]
-            if not rows:
-                continue
-            chosen = logits
-            if len(rows) < len(token_ids):
-                chosen = logits.index_select(0, torch.tensor(rows, device=self._device))
-            targets = np.array([token_ids[row] for row in rows], dtype=np.int64)
-            many = top_logprobs(chosen, targets, top, asked)
-            for i, row in enumerate(rows):
-                reports[row] = many.part(i, i + 1)
+        self, logits: torch.Tensor, tokens: torch.Tensor, company: Company
+    ) -> list[tuple[list[int], TopLogprobs]]:
+        """Launch each row's log-probabilities; rows with equal wishes are computed together."""
+        reports: list[tuple[list[int], TopLogprobs]] = []
+        for (top, asked), rows in company.reporting.items():
+            chosen, own = logits, tokens
+            if len(rows) < len(tokens):
+                at = stage(np.array(rows, dtype=np.int64), self._device)
+                chosen, own = logits.index_select(0, at), tokens.index_select(0, at)
+            reports.append((rows, TopLogprobs(chosen, own, top, asked)))
         return reports
-
-
-def _add_bias(logits: torch.Tensor, company: Company) -> None:
-    if company.bias:
-        rows, tokens, values = company.bias
-        logits.index_put_((rows, tokens), values, accumulate=True)
-
-
-def _codes(tokens: torch.Tensor, logits: torch.Tensor, adjusted: torch.Tensor) -> torch.Tensor:
-    """Return the tokens, or why a row has none, on the logits' device."""
-    finite = likeliest(logits) != NOT_FINITE
-    codes = tokens.masked_fill(~finite, NOT_FINITE)
-    if adjusted is not logits:
-        stuck = finite & ~adjusted.amax(-1).isfinite()
-        codes = codes.masked_fill(stuck, _ALL_FORBIDDEN)
-    return codes

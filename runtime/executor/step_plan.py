@@ -1,12 +1,11 @@
 """What the scheduler asks of a model runner, and what comes back: host data only.
 
-A step is launched without knowing what grammars allow its rows to say: the masks are needed only
-when the logits are sampled, which `StepHandle.result` does. A row whose mask is not known even then
-is held: `ModelRunner.sample` samples it later, from the logits it left, and nothing of it is
-computed twice. Where no row needs the host, a step is sampled when it is launched, and the next one
-launched before its result is asked for. Should the host learn from the step before it that a row's
-grammar has begun, `StepHandle.keep` takes that row's logits out, to be sampled once more. Tests and
-benchmarks pass runners of their own.
+A step is launched without knowing what its rows may say: that is needed only when its logits are
+sampled, which `StepHandle.sample` has the device do. A row whose mask is not known even then is
+held: `ModelRunner.sample` samples it later, from the logits it left, and nothing of it is computed
+twice. Neither call waits for the device, so that the step after it can be launched, fed with tokens
+that the host has not heard of, before `StepHandle.result` waits for them. Tests and benchmarks pass
+runners of their own.
 """
 
 from dataclasses import dataclass, field
@@ -31,11 +30,6 @@ class Constraint(Protocol):
     @property
     def allowed(self) -> np.ndarray | None:
         """[ceil(V / 32)] int32, bit k % 32 of word k // 32 for token k; None while unknown."""
-        ...
-
-    @property
-    def begun(self) -> bool:
-        """Whether `allowed` changes with every token. Before, it is the same until that is so."""
         ...
 
 
@@ -63,16 +57,15 @@ class SampleState:
         return self.constraint is None or self.constraint.allowed is not None
 
     @property
-    def needs_host(self) -> bool:
-        """Whether the host has a part in sampling the next token, or in telling about it.
+    def reads_output(self) -> bool:
+        """Whether the next token can be sampled only when the host knows all that come before it.
 
-        It brings masks, counts what penalties are for, forbids stop tokens, and puts together
-        log-probabilities. Once this is False it stays so, unless a grammar begins.
+        It brings masks, counts what penalties are for, and forbids stop tokens. Once this is False
+        it stays so.
         """
         sampling = self.sampling
         return (
-            (self.constraint is not None and self.constraint.begun)
-            or self.logprobs is not None
+            self.constraint is not None
             or len(self.output) < sampling.min_new_tokens
             or sampling.repetition_penalty != 1.0
             or bool(sampling.presence_penalty or sampling.frequency_penalty)
@@ -108,12 +101,9 @@ class StepPlan:
     samples       s sampling states, one per entry of `sampled`
     positions     [s] int64 position the sampled token will have
     feed          [n] int64 or None. The input id of row i is the token that entry feed[i] of
-                  `sampled` got in the step launched just before, which sampled ahead and is not
-                  settled yet; any token if that row failed. -1: it is input_ids of that row. A row
-                  that is fed is one token, whose input id is 0. None: no row is
-    sample_ahead  the step samples in `launch`, without the host, and the next one may be launched
-                  before its result is asked for. Only where no sampled row needs the host
-                  (`SampleState.needs_host`) and no log-probabilities of prompts are wanted
+                  `sampled` got in the step launched just before; any token if that row failed.
+                  -1: it is input_ids of that row. A row that is fed is one token, whose input id
+                  is 0. None: no row is
     """
 
     phase: Phase
@@ -137,7 +127,6 @@ class StepPlan:
     positions: np.ndarray
     prompt_logprobs: list[PromptLogprobSpan]
     feed: np.ndarray | None = None
-    sample_ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,18 +146,18 @@ class HeldRow:
 class StepResult:
     """What a step produced.
 
-    token_ids        one per sampled row; 0 for one that failed or is held
+    token_ids        one per sampled row; 0 for one that failed
     failed           per sampled row, why it has no usable token ("logits are not finite"), or None
     logprobs         per sampled row that asked, its token's log-probabilities; else None
     prompt_logprobs  one per span of the plan, in its order: values at positions start+1 .. stop
-    held             rows that could not be sampled yet, by their index in `sampled`
+
+    What is said of a row that is held means nothing.
     """
 
     token_ids: list[int]
     failed: list[str | None]
     logprobs: list[TokenLogprobs | None]
     prompt_logprobs: list[TokenLogprobs]
-    held: dict[int, HeldRow] = field(default_factory=dict[int, HeldRow])
 
 
 class StepHandle(Protocol):
@@ -176,7 +165,7 @@ class StepHandle(Protocol):
 
     @property
     def forwarded(self) -> bool:
-        """Whether the forward pass is over: from then on, waiting for masks holds up the step."""
+        """Whether the forward pass is over: from then on, waiting for masks leaves it idle."""
         ...
 
     @property
@@ -184,15 +173,16 @@ class StepHandle(Protocol):
         """Whether it is time to plan the next step, which begins when this one is over."""
         ...
 
-    def result(self) -> StepResult:
-        """Wait for the logits, sample the rows whose masks are known now, and return it all."""
+    def sample(self) -> dict[int, HeldRow]:
+        """Have the device sample the rows; return those held, by their index in `sampled`.
+
+        Waits for nothing. To be called once, before the next launch, and when the host knows all
+        tokens that come before (`SampleState.reads_output`).
+        """
         ...
 
-    def keep(self, k: int) -> HeldRow:
-        """Return what sampled row k of a step that sampled ahead is sampled from.
-
-        To be called before the next launch; waits for nothing.
-        """
+    def result(self) -> StepResult:
+        """Wait for the tokens of a step that was sampled, and return them."""
         ...
 
 

@@ -2,8 +2,8 @@
 
 A trace is torch's, in Chrome's format: https://ui.perfetto.dev draws it, and
 `python -m tests.bench.serving.gaps` reads it. Each launch of a step stands in a range of its own,
-so that what the device did is known by step: a kernel's correlation id is that of the call which
-launched it, and the call lies in the range.
+and so does its sampling, so that what the device did is known by step: a kernel's correlation id is
+that of the call which launched it, and the call lies in the range.
 
 The profiler of torch wants to be started and stopped by one thread, the scheduler's; serving waits
 meanwhile, and at the end for the device. Files are written by a thread of their own. Where a
@@ -24,18 +24,46 @@ from runtime.executor.step_plan import HeldRow, ModelRunner, StepHandle, StepPla
 from runtime.executor.trace_folder import TraceFolder, write_trace
 from runtime.profile_messages import MAX_PROFILE_STEPS, Profiled, StartProfile, StopProfile
 
-__all__ = ["StepProfiler", "range_name"]
+__all__ = ["SAMPLING", "StepProfiler", "range_name"]
 
 logger = logging.getLogger("umbra.profiler")
 
 # Seconds that the end of serving waits for a file that is being written.
 LAST_FILE_S = 10.0
+# The range of the sampling of the step that was launched last.
+SAMPLING = "sampling"
 
 
 def range_name(plan: StepPlan) -> str:
     """Return the name of a step's range in a trace, such as "step decode 64 rows 64 tokens"."""
     rows, tokens = len(plan.chunk_start), len(plan.input_ids)
     return f"step {plan.phase.value} {rows} rows {tokens} tokens"
+
+
+class _TracedStep:
+    """A step whose sampling stands in a range of its own."""
+
+    def __init__(self, handle: StepHandle) -> None:
+        self._handle = handle
+
+    @property
+    def forwarded(self) -> bool:
+        """Whether the forward pass is over."""
+        return self._handle.forwarded
+
+    @property
+    def halfway(self) -> bool:
+        """Whether it is time to plan the next step."""
+        return self._handle.halfway
+
+    def sample(self) -> dict[int, HeldRow]:
+        """Have the rows sampled, in the range."""
+        with record_function(SAMPLING):
+            return self._handle.sample()
+
+    def result(self) -> StepResult:
+        """Wait for the tokens."""
+        return self._handle.result()
 
 
 class _Refused(Exception):
@@ -94,7 +122,7 @@ class StepProfiler:
             handle = self.runner.launch(plan)
         if self._launched >= recording.last:
             self._end(recording)
-        return handle
+        return _TracedStep(handle)
 
     def sample(self, rows: list[HeldRow]) -> StepResult:
         """Sample rows that steps have held, and whose masks are known now."""

@@ -39,7 +39,7 @@ class WarmUp:
         """Run products and steps; captures are their owners' business."""
         network.rehearse(self.extent.product_rows(), head_rows=self.extent.head_rows())
         for plan in self.plans():
-            runner.launch(plan).result()
+            runner.run(plan)
 
     def vendor_calls(self, network: FusedNetwork) -> list[VendorCalls]:
         """Return what `run` and the captures call vendors' libraries for."""

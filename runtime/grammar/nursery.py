@@ -22,8 +22,10 @@ from runtime.grammar.utf8 import Utf8Guard
 from runtime.grammar.vocabulary import load_token_bytes
 from runtime.grammar.wire import Channel, Compiled, Failed, FromGrammar
 
-# Read by numeric libraries when they are loaded: threads of theirs would not survive a fork.
+# Read by numeric libraries when they are loaded: threads of theirs would not survive a fork. And by
+# the C library: what its threads allocate counts to the memory that a grammar may take.
 ENVIRONMENT = {
+    "MALLOC_ARENA_MAX": "1",
     "MKL_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",

@@ -98,6 +98,7 @@ class GrammarPool:
         self._where: dict[GrammarOutput, tuple[_Place, int]] = {}
         self._failures: OrderedDict[bytes, tuple[float, str]] = OrderedDict()
         self._failed: list[GrammarOutput] = []
+        self._told: set[_Place] = set()
         self._slots = 0
         self._end_ids = frozenset(settings.nursery.eos_token_ids)
         self._all = _all_but(settings.nursery.vocab_size, [])
@@ -137,10 +138,18 @@ class GrammarPool:
         self._send(place, Close(slot))
         self._seat()
 
+    def flush(self) -> None:
+        """Send the tokens that outputs have taken."""
+        told, self._told = self._told, set()
+        for place in told:
+            if self._places.get(place.key) is place:
+                self._send(place)
+
     def poll(self, timeout_s: float = 0.0) -> list[GrammarOutput]:
         """Take in what the processes said, waiting for a first word so long; return outputs that
         have failed since the last call. They are to be closed.
         """
+        self.flush()
         for key, _ in self._selector.select(timeout_s):
             if key.data is None:
                 self._hear_nursery()
@@ -249,11 +258,12 @@ class GrammarPool:
     # --- messages
 
     def _accept(self, place: _Place, slot: int, token: int) -> None:
-        self._send(place, Accept(slot, token))
+        place.channel.keep(Accept(slot, token))
+        self._told.add(place)
 
-    def _send(self, place: _Place, message: ToGrammar) -> None:
+    def _send(self, place: _Place, *messages: ToGrammar) -> None:
         try:
-            place.channel.send(message)
+            place.channel.send(*messages)
         except OSError:
             # Its socket is readable, too, and says what happened.
             return
@@ -264,7 +274,8 @@ class GrammarPool:
         events = selectors.EVENT_READ
         if place.channel.unsent:
             events |= selectors.EVENT_WRITE
-        self._selector.modify(place.channel, events, place)
+        if self._selector.get_key(place.channel).events != events:
+            self._selector.modify(place.channel, events, place)
 
     def _hear(self, place: _Place) -> None:
         if self._places.get(place.key) is not place:

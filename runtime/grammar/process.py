@@ -7,6 +7,7 @@ it is; memory is limited by the kernel as well. Whoever asked sees the socket cl
 """
 
 import contextlib
+import functools
 import os
 import resource
 import signal
@@ -30,6 +31,7 @@ from runtime.grammar.wire import (
     Compile,
     Compiled,
     Failed,
+    FromGrammar,
     Mask,
     Open,
     ToGrammar,
@@ -37,13 +39,17 @@ from runtime.grammar.wire import (
 from runtime.messages import Grammar
 
 if TYPE_CHECKING:
-    from xgrammar import CompiledGrammar, GrammarCompiler, GrammarMatcher
+    from xgrammar import BatchGrammarMatcher, CompiledGrammar, GrammarCompiler, GrammarMatcher
     from xgrammar import Grammar as Rules
 
 # Bounds runs of blanks between JSON's parts: a model that prefers them would write nothing else.
 MAX_BLANKS = 32
 _WORD_BITS = 32
 _MESSAGE_CHARS = 400
+# Masks that are asked for at once are made by several threads, unless they are few.
+_THREADS = min(8, os.cpu_count() or 1)
+_STACK_BYTES = 16 << 20
+_FEW = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,59 +81,77 @@ class GrammarProcess:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         with contextlib.suppress(EOFError, OSError):
             while True:
-                for message in self._channel.receive():
-                    try:
-                        with self._timed(message):
-                            reply = self._handle(message)
-                    except (GrammarError, RuntimeError, ValueError, MemoryError) as fault:
-                        self._channel.send(Failed(_reason(fault)))
-                        return
-                    # Sent with the timer off: it blocks for as long as nobody reads.
-                    if reply is not None:
-                        self._channel.send(reply)
+                messages = self._channel.receive()
+                try:
+                    with self._timed(messages):
+                        replies = self._handle(messages)
+                except (GrammarError, RuntimeError, ValueError, MemoryError) as fault:
+                    self._channel.send(Failed(_reason(fault)))
+                    return
+                # Sent with the timer off: it blocks for as long as nobody reads.
+                for first in range(0, len(replies), _FEW):
+                    self._channel.send(*replies[first : first + _FEW])
 
     @contextlib.contextmanager
-    def _timed(self, message: ToGrammar) -> Iterator[None]:
-        """Let the kernel end this process should the block take too long."""
-        if isinstance(message, Compile):
-            self._limit_s = message.limit_s
-        signal.setitimer(signal.ITIMER_REAL, self._limit_s)
+    def _timed(self, messages: list[ToGrammar]) -> Iterator[None]:
+        """Let the kernel end this process should the block take too long for what it was asked."""
+        for message in messages:
+            if isinstance(message, Compile):
+                self._limit_s = message.limit_s
+        signal.setitimer(signal.ITIMER_REAL, self._limit_s * len(messages))
         try:
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
-    def _handle(self, message: ToGrammar) -> Compiled | Mask | None:
+    def _handle(self, messages: list[ToGrammar]) -> list[FromGrammar]:
+        """Return the answers; the masks that all ask for are made together."""
         from xgrammar import GrammarMatcher
 
-        match message:
-            case Compile():
-                _limit_memory(message.memory_bytes)
-                with _warnings_are_errors():
-                    self._compiled = _compile(self._tools.compiler, message.grammar)
-                return Compiled()
-            case Open(slot):
-                assert self._compiled is not None
-                self._matchers[slot], self._utf8[slot] = GrammarMatcher(self._compiled), START
-                return self._mask(slot)
-            case Accept(slot, token):
-                state = self._tools.guard.follow(self._utf8[slot], token)
-                if state is None or not self._matchers[slot].accept_token(token):
-                    raise GrammarError(f"token {token} does not follow the grammar")
-                self._utf8[slot] = state
-                return self._mask(slot)
-            case Close(slot):
-                self._matchers.pop(slot, None)
-                self._utf8.pop(slot, None)
-                return None
+        replies: list[FromGrammar] = []
+        asking: dict[int, GrammarMatcher] = {}
+        for message in messages:
+            match message:
+                case Compile():
+                    _limit_memory(message.memory_bytes)
+                    with _warnings_are_errors():
+                        self._compiled = _compile(self._tools.compiler, message.grammar)
+                    replies.append(Compiled())
+                case Open(slot):
+                    assert self._compiled is not None
+                    self._utf8[slot] = START
+                    asking[slot] = self._matchers[slot] = GrammarMatcher(self._compiled)
+                case Accept(slot, token):
+                    state = self._tools.guard.follow(self._utf8[slot], token)
+                    if state is None or not self._matchers[slot].accept_token(token):
+                        raise GrammarError(f"token {token} does not follow the grammar")
+                    self._utf8[slot] = state
+                    asking[slot] = self._matchers[slot]
+                case Close(slot):
+                    for table in (self._matchers, self._utf8, asking):
+                        table.pop(slot, None)
+        return [*replies, *self._masks(asking)]
 
-    def _mask(self, slot: int) -> Mask:
-        bits = np.zeros((1, self._words), dtype=np.int32)
-        self._matchers[slot].fill_next_token_bitmask(bits)
-        bits &= self._tools.guard.masks[self._utf8[slot]]
-        if not bits.any():
+    def _masks(self, asking: dict[int, "GrammarMatcher"]) -> list[Mask]:
+        """Return the masks of these slots."""
+        bits = np.zeros((len(asking), self._words), dtype=np.int32)
+        if len(asking) < _FEW:
+            for line, matcher in enumerate(asking.values()):
+                matcher.fill_next_token_bitmask(bits, line)
+        else:
+            self._together.batch_fill_next_token_bitmask([*asking.values()], bits)
+        bits &= self._tools.guard.masks[[self._utf8[slot] for slot in asking]]
+        if not bits.any(axis=1).all():
             raise GrammarError("no token of this model can go on with the grammar")
-        return Mask(slot, bits.tobytes())
+        return [Mask(slot, line.tobytes()) for line, slot in zip(bits, asking, strict=True)]
+
+    @functools.cached_property
+    def _together(self) -> "BatchGrammarMatcher":
+        from xgrammar import BatchGrammarMatcher
+
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        return BatchGrammarMatcher(max_threads=_THREADS)
 
 
 def _compile(compiler: "GrammarCompiler", grammar: Grammar) -> "CompiledGrammar":
@@ -185,11 +209,14 @@ def _json(value: object) -> str:
 
 
 def _limit_memory(more_bytes: int) -> None:
-    """Let the kernel refuse memory beyond what the process has and `more_bytes`; no core file."""
+    """Let the kernel refuse memory beyond what the process has and `more_bytes`; no core file.
+
+    Threads' stacks come on top, once there are threads.
+    """
     with open("/proc/self/statm", encoding="ascii") as facts:
         pages = int(facts.read().split()[0])
     limit = pages * resource.getpagesize() + more_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit + _THREADS * _STACK_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 

@@ -38,13 +38,13 @@ _STEPS: dict[int, tuple[tuple[int, int, int], ...]] = {
 class Utf8Guard:
     """What each token does to a text that may end inside a character.
 
-    masks  by state: [ceil(V / 32)] int32, the tokens that leave the text well-formed so far
+    masks  [states, ceil(V / 32)] int32, the tokens that leave the text well-formed so far
     """
 
     def __init__(self, vocabulary: list[bytes]) -> None:
         """`vocabulary` as `token_bytes` returns it; control tokens stand between characters."""
         self._vocabulary = vocabulary
-        self.masks = [self._mask(state) for state in range(len(_STEPS))]
+        self.masks = np.stack([self._mask(state) for state in range(len(_STEPS))])
 
     def follow(self, state: int, token: int) -> int | None:
         """Return the state after a token, None where the bytes are no text."""

@@ -11,7 +11,8 @@ import msgspec
 from runtime.messages import Grammar
 
 _HEADER_BYTES = 4
-_READ_BYTES = 1 << 16
+# More than such a socket holds.
+_READ_BYTES = 1 << 18
 
 Incoming = TypeVar("Incoming")
 
@@ -94,10 +95,15 @@ class Channel(Generic[Incoming]):
         """Close the socket; the process at the other end will notice and go."""
         self._socket.close()
 
-    def send(self, message: "ToGrammar | FromGrammar") -> None:
+    def keep(self, *messages: "ToGrammar | FromGrammar") -> None:
+        """Keep messages for the next `flush`."""
+        for message in messages:
+            data = msgspec.msgpack.encode(message)
+            self._unsent += len(data).to_bytes(_HEADER_BYTES, "little") + data
+
+    def send(self, *messages: "ToGrammar | FromGrammar") -> None:
         """Send, or keep what does not fit for `flush`. Raises OSError when nobody listens."""
-        data = msgspec.msgpack.encode(message)
-        self._unsent += len(data).to_bytes(_HEADER_BYTES, "little") + data
+        self.keep(*messages)
         self.flush()
 
     def flush(self) -> None:
@@ -124,10 +130,14 @@ class Channel(Generic[Incoming]):
             raise EOFError
         self._received += data
         messages: list[Incoming] = []
-        while len(self._received) >= _HEADER_BYTES:
-            end = _HEADER_BYTES + int.from_bytes(self._received[:_HEADER_BYTES], "little")
-            if len(self._received) < end:
-                break
-            messages.append(self._decoder.decode(self._received[_HEADER_BYTES:end]))
-            del self._received[:end]
+        at = 0
+        with memoryview(self._received) as received:
+            while len(received) - at >= _HEADER_BYTES:
+                start = at + _HEADER_BYTES
+                end = start + int.from_bytes(received[at:start], "little")
+                if len(received) < end:
+                    break
+                messages.append(self._decoder.decode(received[start:end]))
+                at = end
+        del self._received[:at]
         return messages

@@ -7,14 +7,14 @@ import numpy as np
 from mem_cache.spec import div_ceil
 from runtime.executor.step_plan import Phase, SampleState, StepPlan, StepResult
 from runtime.scheduler.flight import Step
-from runtime.scheduler.request import Request
+from runtime.scheduler.request import Request, Status
 from runtime.scheduler.residency import Residency
 
 
 class DecodeSet:
     """Requests that decode, in a fixed order of rows, with their arrays kept between steps.
 
-    overlap   steps may sample ahead
+    overlap   steps may be in flight when the next one is launched
     requests  those whose first token is settled
     joining   those that join with the step in flight, which computes their prompt's end: the next
               step takes them along
@@ -30,7 +30,7 @@ class DecodeSet:
         self._last_token = np.zeros(residency.table.page_table.shape[0], dtype=np.int32)
         self._rows = self._each = self._limit = np.zeros(0, dtype=np.int64)
         self._samples: list[SampleState] = []
-        self._hosted: list[SampleState] = []
+        self._reading: list[SampleState] = []
         self._changed = False
 
     def __len__(self) -> int:
@@ -73,11 +73,16 @@ class DecodeSet:
             if r.held is not None and r.is_ready and r.committed == r.scheduled
         ]
 
+    def hold(self, step: Step) -> None:
+        """Have rows of a sampled step sit out until they are sampled with their masks."""
+        for k, row in step.held.items():
+            request = step.requests[k]
+            if request.status is Status.DECODE:
+                request.held = row
+                self._changed = True
+
     def settled(self, step: Step, result: StepResult) -> None:
-        """Note the token that each row of a decode step sampled, or hold the row."""
-        for k, row in result.held.items():
-            step.requests[k].held = row
-            self._changed = True
+        """Note the token that each row of a decode step sampled."""
         # Also that of a row that somebody else has by now: it is set anew before it is read.
         self._last_token[step.rows] = result.token_ids
 
@@ -87,17 +92,12 @@ class DecodeSet:
         self._last_token[request.row] = token
         self._changed = True
 
-    def reconsider(self) -> None:
-        """Look again at who needs the host: somebody's grammar has begun."""
-        self._changed = True
-
     @property
-    def samples_ahead(self) -> bool:
-        """Whether the next step will sample ahead."""
-        self._refresh()
-        if self._overlap and self._hosted:
-            self._hosted = [sample for sample in self._hosted if sample.needs_host]
-        return self._overlap and not self._hosted
+    def _reads(self) -> bool:
+        """Whether some row of the next step reads its output."""
+        if self._reading:
+            self._reading = [sample for sample in self._reading if sample.reads_output]
+        return bool(self._reading)
 
     def needs_page(self) -> list[Request]:
         """Return the rows whose next position opens a new full page."""
@@ -119,7 +119,7 @@ class DecodeSet:
             self._each = np.arange(len(self._rows))
             self._limit = np.array([len(r.tokens) for r in self._active], dtype=np.int64)
             self._samples = [r.sample for r in self._active]
-            self._hosted = self._samples
+            self._reading = self._samples
             self._changed = False
 
     def plan(self) -> Step:
@@ -133,11 +133,11 @@ class DecodeSet:
             sampled=each,
             samples=self._samples,
             positions=start + 1,
-            sample_ahead=self.samples_ahead,
         )
         self._scheduled(self._active, self._rows)
         self._changed |= bool((plan.positions >= self._limit).any())
-        return Step(plan, self._active, self._rows, len(self._active))
+        rows, count = self._rows, len(self._active)
+        return Step(plan, self._active, rows, count, flies=self._overlap, reads=self._reads)
 
     @property
     def closing(self) -> list[Request]:

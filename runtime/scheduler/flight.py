@@ -3,16 +3,18 @@
     turn     plan N+1    launch N+1    settle N    reply
     device   ...   step N   ][   step N+1   ...                without a pause between the two
 
-A step is left in flight when its turn ends if it sampled ahead (`StepPlan.sample_ahead`): the next
-one is fed with its tokens (`StepPlan.feed`) before the host knows them. Any other step is settled
-in the turn that launched it, and the next one is planned from what it told. A step samples ahead if
-the host has no part in it between its logits and the tokens that the next one reads:
+A step is left in flight when its turn ends, sampled but not settled: the next one is fed with its
+tokens (`StepPlan.feed`) before the host knows them. It is sampled when it is launched, unless what
+its rows may say hangs on tokens that the host must hear of first (`SampleState.reads_output`): then
+it is sampled when the step before it is settled, and the masks that come of that are there, which
+has the whole forward pass to happen in:
 
-- no row that is sampled needs the host (`SampleState.needs_host`). That turns from no to yes only
-  where a grammar begins, which the host hears of when the next step is launched: the row is kept of
-  that one (`keep_begun`), its token dropped, and it sits out until it is sampled with its mask;
-- its logits serve nobody else: no requests that wait with the same prompt, which may be admitted
-  meanwhile, and no log-probabilities of prompts.
+    turn     plan N+1    launch N+1    settle N    masks    sample N+1    reply
+    device   ...   step N   ][   step N+1   ...                       ][ tokens
+
+A row whose mask is later than the logits is held: it sits out, and is sampled from them later. Only
+a step whose logits serve somebody else besides is settled in the turn that launched it: requests
+that wait with the same prompt, which may be admitted meanwhile, or log-probabilities of prompts.
 
 A prefill step may take long. The next one is planned no sooner than the device is halfway through
 it (`StepHandle.halfway`), so that whoever comes until then takes part; half of a step takes longer
@@ -44,7 +46,9 @@ class Step:
     rows        [n] int64 their lines in the request table then
     decoding    how many of them decode; the rest, which come after them, are chunks of prompts
     twins       waiting requests that are sampled from a row's logits, after the rows' own entries
-    kept        what rows whose tokens do not count are sampled from later, by their entries
+    flies       the next step may be launched before this one is settled
+    reads       some row reads its output: the step before is settled before this one is sampled
+    held        what rows are sampled from later, by their entries
     handle      once launched
     launched_s  when that was
     """
@@ -54,7 +58,9 @@ class Step:
     rows: np.ndarray
     decoding: int
     twins: list[Request] = field(default_factory=list[Request])
-    kept: dict[int, HeldRow] = field(default_factory=dict[int, HeldRow])
+    flies: bool = False
+    reads: bool = False
+    held: dict[int, HeldRow] = field(default_factory=dict[int, HeldRow])
     handle: StepHandle | None = None
     launched_s: float = 0.0
 
@@ -66,16 +72,10 @@ class Step:
         first = [self.requests[row] for row in self._sampled_rows if row >= self.decoding]
         return [request for request in first if request.has_more]
 
-    def keep_begun(self) -> None:
-        """Keep the rows that need the host now, though they did not when this step was planned.
-
-        To be called of a launched step that samples ahead, once the one before it is settled.
-        """
+    def sample(self) -> None:
+        """Have a launched step sampled; rows that decode and lack a mask are held."""
         assert self.handle is not None
-        for k, sample in enumerate(self.plan.samples):
-            if sample.needs_host:
-                request = self.requests[int(self.plan.sampled[k])]
-                request.held = self.kept[k] = self.handle.keep(k)
+        self.held = self.handle.sample()
 
     @property
     def entries(self) -> dict[int, int]:

@@ -18,7 +18,7 @@ from runtime.grammar.output import GrammarOutput
 from runtime.messages import Grammar
 from runtime.scheduler.decode import DecodeSet
 from runtime.scheduler.queue import WaitingQueue
-from runtime.scheduler.request import Request
+from runtime.scheduler.request import Request, Status
 
 # How often the forward pass is asked whether it is over, while masks are awaited.
 LOOK_S = 0.0005
@@ -50,6 +50,10 @@ class Grammars(Protocol):
 
     def close(self, output: GrammarOutput) -> None:
         """Forget an output."""
+        ...
+
+    def flush(self) -> None:
+        """Send the tokens that outputs have taken; `poll` does, too."""
         ...
 
     def poll(self, timeout_s: float = 0.0) -> list[GrammarOutput]:
@@ -118,6 +122,11 @@ class GrammarGate:
             return False
         return token in self._grammars.end_ids
 
+    def tell(self) -> None:
+        """Have the masks made that tokens just settled ask for."""
+        if self._grammars is not None and self._grammars.active:
+            self._grammars.flush()
+
     def hear(self, *, at_work: bool) -> list[GrammarOutput]:
         """Take in masks between two steps; return outputs that have failed.
 
@@ -138,7 +147,7 @@ class GrammarGate:
         Outputs that fail meanwhile are told by the next `hear`: their rows are in the step.
         """
         assert self._grammars is not None
-        late = [r for r in requests if not r.is_ready]
+        late = [r for r in requests if not r.is_ready and r.status is Status.DECODE]
         while late:
             # Asked before the poll: what has come by the end of the pass is in time.
             over = step.forwarded

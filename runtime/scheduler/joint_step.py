@@ -26,11 +26,13 @@ def joint_step(decode: Step, last: Step) -> Step:
 
     last  a prefill step of one token a row, all of them sampled, planned after `decode`
 
-    Both sample ahead. It is a prefill step, for there are resume points to save.
+    It is a prefill step, for there are resume points to save.
     """
     plan = replace(_concatenated(decode.plan, last.plan), phase=Phase.PREFILL)
     rows = np.concatenate((decode.rows, last.rows))
-    return Step(plan, [*decode.requests, *last.requests], rows, len(decode.requests))
+    requests = [*decode.requests, *last.requests]
+    flies, reads = decode.flies and last.flies, decode.reads or last.reads
+    return Step(plan, requests, rows, len(decode.requests), flies=flies, reads=reads)
 
 
 def with_closing(prefill: Step, closing: StepPlan) -> Step:

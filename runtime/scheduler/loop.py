@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from runtime.cache_messages import CacheView, GetCache
-from runtime.executor.step_plan import ModelRunner, Phase
+from runtime.executor.step_plan import ModelRunner
 from runtime.executor.step_profiler import StepProfiler
 from runtime.executor.trace_folder import TraceFolder
 from runtime.ipc import Socket
@@ -84,6 +84,7 @@ class Scheduler:
             prefills=self.prefills,
             decoding=self.decoding,
             planner=_planner(settings, residency, self.waiting),
+            overlap=settings.overlap,
             land=self._land,
             retract=self._retract,
         )
@@ -146,14 +147,15 @@ class Scheduler:
         if step is not None:
             self._launch(step)
         self._land()
-        if step is not None and step.plan.sample_ahead:
-            if self._gate.active:
-                step.keep_begun()
-            self._fly(step)
-        elif step is not None:
-            if flight is not None:
+        if step is not None:
+            if flight is not None and (step.reads or not step.flies):
                 self._reply()  # what is known need not wait for this step
-            self._settle(step)
+            if step.reads:
+                self._sample(step)
+            if step.flies:
+                self._fly(step)
+            else:
+                self._settle(step)
         self._reply()
         if step is not None or flight is not None:
             self._watch.stepped([*self.prefills, *self.decoding.requests])
@@ -181,8 +183,20 @@ class Scheduler:
     def _launch(self, step: Step) -> None:
         self.step_started_s = step.launched_s = self._clock()
         step.handle = self._runner.launch(step.plan)
+        if not step.reads:
+            step.sample()
         self.step_started_s = None
         self.residency.copies_launched()
+
+    def _sample(self, step: Step) -> None:
+        """Sample a launched step whose rows read their outputs; all of these are known."""
+        assert step.handle is not None
+        self.step_started_s = self._began_s(step)
+        if step.decoding and self._gate.active:
+            self._gate.gather(step.requests[: step.decoding], step.handle)
+        step.sample()
+        self.decoding.hold(step)
+        self.step_started_s = None
 
     def _fly(self, step: Step | None) -> None:
         self._flight = step
@@ -200,8 +214,6 @@ class Scheduler:
         """Wait for a step, and take in what it produced."""
         assert step.handle is not None
         self.step_started_s = started = self._began_s(step)
-        if not step.plan.sample_ahead and step.plan.phase is Phase.DECODE and self._gate.active:
-            self._gate.gather(step.requests, step.handle)
         result = step.handle.result()
         self.turned_s = self._settled_s = self._clock()
         self.step_started_s = None

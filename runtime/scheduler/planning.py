@@ -16,6 +16,7 @@ __all__ = ["Planning"]
 class Planning:
     """Chooses among what is admitted; `prefills` and `decoding` are the scheduler's own.
 
+    overlap  steps may be in flight when the next one is launched
     land     settles the step in flight, which may end somebody; False: there is none
     retract  puts a running request back into the queue
     """
@@ -27,6 +28,7 @@ class Planning:
         prefills: list[Request],
         decoding: DecodeSet,
         planner: PrefillPlanner,
+        overlap: bool,
         land: Callable[[], bool],
         retract: Callable[[Request], None],
     ) -> None:
@@ -34,6 +36,7 @@ class Planning:
         self._prefills = prefills
         self._decoding = decoding
         self._planner = planner
+        self._overlap = overlap
         self._land = land
         self._retract = retract
         self._last_phase = Phase.DECODE
@@ -70,7 +73,7 @@ class Planning:
     @property
     def _last_tokens(self) -> list[Request]:
         """The prompts whose last token the next decode step takes along, if there is one."""
-        if not self._decoding.active or not self._decoding.samples_ahead:
+        if not self._overlap or not self._decoding.active:
             return []
         return [r for r in self._to_compute if self._planner.is_last_token(r)]
 

@@ -33,7 +33,7 @@ class PrefillPlanner:
                   limit
     samples       rows that a step may sample, those that have none of their own left out first.
                   None: no limit
-    overlap       steps may sample ahead
+    overlap       steps may be in flight when the next one is launched
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class PrefillPlanner:
 
     def is_last_token(self, request: Request) -> bool:
         """Whether all that is left of a prompt is a token that a decode step can take along."""
-        state, at = request.sample, request.scheduled
+        at = request.scheduled
         return (
             0 < at == request.target - 1
             and request.window_from == 0
             and request.write_from <= at
-            and state.sampling.max_new_tokens > 0
-            and not state.needs_host
+            and request.logprob_next is None
+            and request.sample.sampling.max_new_tokens > 0
             and not self._waiting.twins(request)
         )
 
@@ -140,7 +140,6 @@ class PrefillPlanner:
         samples = [requests[i].sample for i in sampled] + [twin.sample for twin in twins]
         sampled += twins.values()
         spans = [s for i, c in enumerate(chunks) if (s := _span(i, c)) is not None]
-        ahead = self._overlap and not (twins or spans or any(s.needs_host for s in samples))
         copies = self._residency.take_copies()
         plan = StepPlan(
             phase=Phase.PREFILL,
@@ -163,9 +162,10 @@ class PrefillPlanner:
             samples=samples,
             positions=np.array([chunks[i].end for i in sampled], dtype=np.int64),
             prompt_logprobs=spans,
-            sample_ahead=ahead,
         )
-        return Step(plan, requests, rows, 0, list(twins))
+        flies = self._overlap and not (twins or spans)
+        reads = any(sample.reads_output for sample in samples)
+        return Step(plan, requests, rows, 0, list(twins), flies=flies, reads=reads)
 
 
 def _span(row: int, chunk: _Chunk) -> PromptLogprobSpan | None:

@@ -62,8 +62,7 @@ class Request:
     waypoints      resume points that enter the tree only if somebody can start there (`Waypoints`)
     background     nobody waits for it: prefilled for what may come
     constraint     where the output must follow a grammar; it outlives the row
-    held           the logits of the last token, while what may be sampled from them is not known;
-                   all tokens are committed then
+    held           the logits of the last token, while what may be sampled from them is not known
     awaited_at     where the first of those that wait for this prefill will start, if any does
     urgency        the highest priority of it and of those that wait for it
     logprob_next   next prompt position whose logits are wanted, None when there is none left

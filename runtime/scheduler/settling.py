@@ -48,6 +48,7 @@ class Settling:
             self._decode(step, result)
         if step.decoding < len(step.requests):
             self._prefill(step, result, elapsed_s)
+        self._gate.tell()
 
     def held(self, requests: list[Request], result: StepResult, *, now_s: float) -> None:
         """Have held requests go on with the tokens that were sampled for them."""
@@ -55,6 +56,7 @@ class Settling:
         for k, request in enumerate(requests):
             self._decoding.resume(request, result.token_ids[k])
             self._take_token(request, result, k)
+        self._gate.tell()
 
     def _prefill(self, step: Step, result: StepResult, elapsed_s: float) -> None:
         requests, plan = step.requests[step.decoding :], step.plan
@@ -112,7 +114,7 @@ class Settling:
                 continue  # it ended with the step before: this token is one too many
             taken += 1
             request.committed += 1
-            if k not in result.held and k not in step.kept:
+            if k not in step.held:
                 self._take_token(request, result, k)
         self._stats.decode_step(taken)
 
@@ -135,8 +137,5 @@ class Settling:
             self._endings.finish(request, "length", now_s=self._now_s)
             return False
         if request.constraint is not None:
-            before = request.constraint.begun
             request.constraint.take(token)
-            if request.constraint.begun != before:
-                self._decoding.reconsider()
         return True

@@ -1,6 +1,7 @@
 """Free requests beside requests that follow a grammar: what each get of a step.
 
     python -m tests.bench.bench_grammar [--free 8] [--ruled 8] [--grammars 4] [--forward-ms 10]
+                                        [--disable-overlap]
 
 The scheduler and the grammars' processes are the real ones; the forward pass is a wait during
 which the host is free, as it is beside a device. Prints, with and without the ruled requests, the
@@ -38,15 +39,17 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz" * 3 + 'ABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 class DeviceRunner:
-    """Takes so long for a forward pass, and picks some token that is allowed."""
+    """Takes so long for a forward pass, one after the other, and picks a token that is allowed."""
 
     def __init__(self, forward_s: float, eos_id: int) -> None:
         self._forward_s = forward_s
         self._eos_id = eos_id
+        self._free_s = 0.0
 
     def launch(self, plan: StepPlan) -> "DeviceStep":
-        """Start a pass."""
-        return DeviceStep(self, plan, time.monotonic() + self._forward_s)
+        """Start a pass when the one before it is over."""
+        self._free_s = max(self._free_s, time.monotonic()) + self._forward_s
+        return DeviceStep(self, plan, self._free_s)
 
     def sample(self, rows: list[HeldRow]) -> StepResult:
         """Pick a token for each row."""
@@ -76,28 +79,29 @@ class DeviceStep:
         self._runner = runner
         self._plan = plan
         self._end_s = end_s
+        self._told = StepResult([], [], [], [])
 
     @property
     def forwarded(self) -> bool:
         """Whether its time is over."""
         return time.monotonic() >= self._end_s
 
-    def keep(self, k: int) -> HeldRow:
-        """Return what row k is picked by."""
-        return HeldRow(None, self._plan.samples[k], int(self._plan.positions[k]))
+    def sample(self) -> dict[int, HeldRow]:
+        """Pick tokens, 0 where there is no mask."""
+        pairs = zip(self._plan.samples, self._plan.positions.tolist(), strict=True)
+        rows = [HeldRow(None, sample, position) for sample, position in pairs]
+        ready = [k for k, row in enumerate(rows) if row.sample.is_ready]
+        picked = self._runner.sample([rows[k] for k in ready]).token_ids
+        tokens, none = [0] * len(rows), [None] * len(rows)
+        for k, token in zip(ready, picked, strict=True):
+            tokens[k] = token
+        self._told = StepResult(tokens, [*none], [*none], [])
+        return {k: row for k, row in enumerate(rows) if not row.sample.is_ready}
 
     def result(self) -> StepResult:
-        """Wait for the end of the pass, and pick tokens."""
+        """Wait for the end of the pass."""
         time.sleep(max(0.0, self._end_s - time.monotonic()))
-        count = len(self._plan.samples)
-        rows = [self.keep(k) for k in range(count)]
-        result = StepResult([0] * count, [None] * count, [None] * count, [])
-        ready = [k for k, row in enumerate(rows) if row.sample.is_ready]
-        told = self._runner.sample([rows[k] for k in ready])
-        for k, token in zip(ready, told.token_ids, strict=True):
-            result.token_ids[k] = token
-        result.held = {k: row for k, row in enumerate(rows) if not row.sample.is_ready}
-        return result
+        return self._told
 
 
 class TimedPool(GrammarPool):
@@ -172,7 +176,13 @@ def timed_pool(vocab: int) -> Iterator[tuple[TimedPool, int]]:
 
 
 def make_scheduler(
-    rows: int, runner: DeviceRunner, socket: EncodingSocket, *, pool: GrammarPool, eos_id: int
+    rows: int,
+    runner: DeviceRunner,
+    socket: EncodingSocket,
+    *,
+    pool: GrammarPool,
+    eos_id: int,
+    overlap: bool,
 ) -> Scheduler:
     """Return a scheduler with room for every row."""
     spec = TreeSpec()
@@ -186,7 +196,7 @@ def make_scheduler(
         table=RequestTable(spec, rows=rows, max_pages=pages),
     )
     settings = SchedulerSettings(
-        context_tokens=CONTEXT_TOKENS, eos_token_ids=(eos_id,), idle_poll_s=0.0
+        context_tokens=CONTEXT_TOKENS, eos_token_ids=(eos_id,), idle_poll_s=0.0, overlap=overlap
     )
     return Scheduler(
         settings, residency, runner=runner, socket=socket, clock=time.monotonic, grammars=pool
@@ -229,12 +239,16 @@ def main() -> None:
     parser.add_argument("--forward-ms", type=float, default=10.0)
     parser.add_argument("--vocab", type=int, default=129280)
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--disable-overlap", action="store_true", help="settle step by step")
     args = parser.parse_args()
     with timed_pool(args.vocab) as (pool, eos_id):
         for ruled in (0, args.ruled):
             runner, socket = DeviceRunner(args.forward_ms / 1e3, eos_id), EncodingSocket()
             rows = args.free + ruled
-            scheduler = make_scheduler(rows, runner, socket, pool=pool, eos_id=eos_id)
+            overlap = not args.disable_overlap
+            scheduler = make_scheduler(
+                rows, runner, socket, pool=pool, eos_id=eos_id, overlap=overlap
+            )
             for k in range(ruled):
                 send(socket, k, schema(k % args.grammars))
             for k in range(args.free):

@@ -31,12 +31,11 @@ ADMISSION_FLOOR_MS = 2.0
 class _Done:
     forwarded = halfway = True
 
-    def __init__(self, rows: list[HeldRow], result: StepResult) -> None:
-        self._rows = rows
+    def __init__(self, result: StepResult) -> None:
         self._result = result
 
-    def keep(self, k: int) -> HeldRow:
-        return self._rows[k]
+    def sample(self) -> dict[int, HeldRow]:
+        return {}
 
     def result(self) -> StepResult:
         return self._result
@@ -48,7 +47,7 @@ class NoOpRunner:
     def launch(self, plan: StepPlan) -> _Done:
         """Compute nothing."""
         rows = [HeldRow(None, sample, 0) for sample in plan.samples]
-        return _Done(rows, self.sample(rows))
+        return _Done(self.sample(rows))
 
     def sample(self, rows: list[HeldRow]) -> StepResult:
         """Say token 7 for each row."""

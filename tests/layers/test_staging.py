@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from layers.staging import stage, stage_together
+from layers.staging import Fetched, room, stage, stage_together
 
 CPU = torch.device("cpu")
 
@@ -45,6 +45,32 @@ def test_an_array_that_is_not_contiguous_arrives_as_it_reads() -> None:
     array = np.arange(12).reshape(3, 4)[:, ::2]
 
     assert stage(array, CPU).tolist() == array.tolist()
+
+
+@pytest.mark.gpu
+def test_on_the_gpu_tensors_come_back_as_they_were_without_being_waited_for() -> None:
+    device = torch.device("cuda")
+    numbers = torch.arange(5, device=device)
+    host = room((2, 3), torch.int32, device)
+    host.fill_(7)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        there = host.to(device, non_blocking=True)
+        fetched = Fetched(numbers, there.sum(1))
+        numbers.zero_()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+    assert [part.tolist() for part in fetched.read()] == [[0, 1, 2, 3, 4], [21, 21]]
+
+
+def test_what_is_fetched_is_as_it_was_when_that_began() -> None:
+    numbers = torch.arange(3)
+    fetched = Fetched(numbers, numbers + 1)
+    numbers.zero_()
+
+    assert [part.tolist() for part in fetched.read()] == [[0, 1, 2], [1, 2, 3]]
+    assert [part.tolist() for part in fetched.read()] == [[0, 1, 2], [1, 2, 3]]
 
 
 @pytest.mark.gpu

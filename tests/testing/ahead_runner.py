@@ -1,40 +1,38 @@
-"""The reference network on the CPU as a device runs it: sampled in `launch`, fed from there."""
+"""The reference network on the CPU as a device runs it: steps are fed with what was drawn."""
 
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from runtime.executor.model_runner import CpuModelRunner, ForwardedStep
-from runtime.executor.step_plan import StepPlan, StepResult
+from runtime.executor.step_plan import HeldRow, StepPlan
 
 
 class DrawnStep(ForwardedStep):
-    """A step that was sampled when it was launched."""
+    """A step whose tokens feed the next one."""
 
-    drawn: StepResult
-
-    def result(self) -> StepResult:
-        """Return what was drawn."""
-        return self.drawn
+    def sample(self) -> dict[int, HeldRow]:
+        """Sample, and keep the tokens."""
+        held = super().sample()
+        assert self._sampled is not None
+        self.tokens = self._sampled.tokens
+        return held
 
 
 class AheadRunner(CpuModelRunner):
-    """Samples ahead where the plan says so, and feeds the next step with what it drew."""
+    """Feeds the next step with what the last one drew."""
 
-    _drawn: StepResult | None = None
+    _last: DrawnStep | None = None
 
-    def launch(self, plan: StepPlan) -> ForwardedStep:
+    def launch(self, plan: StepPlan) -> DrawnStep:
         """Run the step on the tokens it is fed with."""
         ids = plan.input_ids
         if plan.feed is not None:
-            assert self._drawn is not None
+            assert self._last is not None
             fed, ids = plan.feed >= 0, ids.copy()
-            drawn = np.array(self._drawn.token_ids)[plan.feed[fed]]
-            ids[np.cumsum(plan.chunk_len)[fed] - 1] = drawn
-        self._drawn = None
-        step = super().launch(replace(plan, input_ids=ids, feed=None, sample_ahead=False))
-        if not plan.sample_ahead:
-            return step
-        done = DrawnStep(plan, step._logits, self._sampler)
-        done.drawn = self._drawn = step.result()
-        return done
+            drawn = self._last.tokens[torch.from_numpy(plan.feed[fed])]
+            ids[np.cumsum(plan.chunk_len)[fed] - 1] = drawn.numpy()
+        step = super().launch(replace(plan, input_ids=ids, feed=None))
+        self._last = DrawnStep(plan, step._logits, self._sampler)
+        return self._last

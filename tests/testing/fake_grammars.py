@@ -46,6 +46,9 @@ class FakeGrammars:
         """Forget an output."""
         del self.outputs[output.request_id]
 
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
     def poll(self, timeout_s: float = 0.0) -> list[GrammarOutput]:
         """Bring the masks that are due; return the outputs that failed."""
         self.waits.append(timeout_s)

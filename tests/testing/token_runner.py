@@ -85,7 +85,7 @@ class OrderFault(AssertionError):
 
 
 class _Forwarded:
-    """A step whose hashes are stored; `result` picks the tokens, unless that was done ahead."""
+    """A step whose hashes are stored; `sample` picks the tokens."""
 
     forwarded = halfway = True
 
@@ -94,36 +94,22 @@ class _Forwarded:
         self._plan = plan
         self._chunks = chunks
         self.drawn: StepResult | None = None
-        if plan.sample_ahead:
-            if plan.prompt_logprobs or any(sample.needs_host for sample in plan.samples):
-                raise OrderFault("a step that needs the host samples ahead")
-            self.drawn = self._sample()
 
-    def result(self) -> StepResult:
-        self._runner.settle(self)
-        return self.drawn or self._sample()
-
-    def keep(self, k: int) -> HeldRow:
-        """Return what row k is sampled from."""
-        if self._runner._last is not self:
-            raise OrderFault("the next step was launched over the logits of a row to keep")
-        return self._row(k)
-
-    def _row(self, k: int) -> HeldRow:
-        plan = self._plan
-        hashes = self._chunks[int(plan.sampled[k])]
-        return HeldRow(hashes[-1], plan.samples[k], int(plan.positions[k]))
-
-    def _sample(self) -> StepResult:
-        plan = self._plan
+    def sample(self) -> dict[int, HeldRow]:
+        """Pick the token of each row that is ready; 0 for the others."""
+        plan, open_steps = self._plan, self._runner.open_steps
+        if self.drawn is not None or open_steps[-1] is not self:
+            raise OrderFault("a step is sampled again, or over the logits of the next one")
+        if len(open_steps) > 1 and any(sample.reads_output for sample in plan.samples):
+            raise OrderFault("a row that reads its output is sampled before that is known")
         rows = [self._row(k) for k in range(len(plan.samples))]
-        result = self._runner.sample([row for row in rows if row.sample.is_ready])
-        result.held = {k: row for k, row in enumerate(rows) if not row.sample.is_ready}
-        for k in sorted(result.held):
-            result.token_ids.insert(k, 0)
-            result.failed.insert(k, None)
-            result.logprobs.insert(k, None)
-        result.prompt_logprobs = [
+        held = {k: row for k, row in enumerate(rows) if not row.sample.is_ready}
+        self.drawn = self._runner.sample([row for row in rows if row.sample.is_ready])
+        for k in held:
+            self.drawn.token_ids.insert(k, 0)
+            self.drawn.failed.insert(k, "held")
+            self.drawn.logprobs.insert(k, None)
+        self.drawn.prompt_logprobs = [
             TokenLogprobs(
                 values=[
                     float(self._chunks[s.row][p] % np.uint64(97)) for p in range(s.start, s.stop)
@@ -132,7 +118,19 @@ class _Forwarded:
             )
             for s in plan.prompt_logprobs
         ]
-        return result
+        return held
+
+    def result(self) -> StepResult:
+        """Return what was picked."""
+        self._runner.settle(self)
+        if self.drawn is None:
+            raise OrderFault("the result of a step that was not sampled")
+        return self.drawn
+
+    def _row(self, k: int) -> HeldRow:
+        plan = self._plan
+        hashes = self._chunks[int(plan.sampled[k])]
+        return HeldRow(hashes[-1], plan.samples[k], int(plan.positions[k]))
 
 
 class TokenRunner:
@@ -141,7 +139,7 @@ class TokenRunner:
     A row's logits are its last hash. What a grammar does not allow is not picked: the next token
     above that is allowed is.
 
-    overlapped  steps that were launched before the one before them was settled
+    in_flight  of each step launched, how many before it were not settled then: 0 or 1
     """
 
     def __init__(
@@ -158,17 +156,17 @@ class TokenRunner:
         self.banks = np.full((sizes.rings + 1, BANKS), POISON)
         self.computed_tokens = 0
         self.steps = 0
-        self.overlapped = 0
+        self.in_flight: list[int] = []
         self.fail_tokens: set[int] = set()
-        self._open: list[_Forwarded] = []
+        self.open_steps: list[_Forwarded] = []
         self._last: _Forwarded | None = None
 
     def launch(self, plan: StepPlan) -> _Forwarded:
         """Run the copies, check all reads, and store."""
         self.steps += 1
-        if len(self._open) > 1 or any(step.drawn is None for step in self._open):
-            raise OrderFault("a step is launched before one that the host takes part in is settled")
-        self.overlapped += len(self._open)
+        if len(self.open_steps) > 1 or any(step.drawn is None for step in self.open_steps):
+            raise OrderFault("a step is launched before the one before it is sampled")
+        self.in_flight.append(len(self.open_steps))
         input_ids = self._fed(plan)
         for source, destination in plan.page_copies:
             self.full[destination] = self.full[source]
@@ -189,21 +187,26 @@ class TokenRunner:
             self._save(plan, k, chunks[int(plan.save_row[k])], before)
         self.computed_tokens += len(plan.input_ids)
         self._last = _Forwarded(self, plan, chunks)
-        self._open.append(self._last)
+        self.open_steps.append(self._last)
         return self._last
+
+    @property
+    def overlapped(self) -> int:
+        """How many steps were launched before the one before them was settled."""
+        return sum(self.in_flight)
 
     def settle(self, step: _Forwarded) -> None:
         """Note that the host asks for the result of a step."""
-        if self._open[0] is not step:
+        if self.open_steps[0] is not step:
             raise OrderFault("a result is asked for out of order, or again")
-        del self._open[0]
+        del self.open_steps[0]
 
     def _fed(self, plan: StepPlan) -> np.ndarray:
         """Return the input ids, with those that the step before drew."""
         if plan.feed is None:
             return plan.input_ids
         if self._last is None or self._last.drawn is None:
-            raise OrderFault("a row is fed from a step that did not sample ahead")
+            raise OrderFault("a row is fed from a step that was not sampled")
         fed = plan.feed >= 0
         if (plan.chunk_len[fed] != 1).any():
             raise OrderFault("a chunk is fed")

@@ -50,6 +50,22 @@ def written(folder: Path, events: list[Event], *, packed: bool = True) -> Path:
     return path
 
 
+def test_kernels_of_the_sampling_belong_to_the_step_that_was_launched_last(tmp_path: Path) -> None:
+    sampling = [
+        event("user_annotation", "sampling", 11, 4),
+        event("cuda_runtime", "cudaLaunchKernel", 13, 1, 6),
+        event("cuda_runtime", "cudaLaunchKernel", 17, 1, 7),
+        event("gpu_user_annotation", "sampling", 150, 10),
+        event("kernel", "draw", 152, 2, 6),
+        event("kernel", "between", 154, 1, 7),
+    ]
+    trace = read_trace(written(tmp_path, [*EVENTS, *sampling]))
+
+    assert len(trace.steps) == 3
+    names = [[span.name for span in step.spans] for step in trace.steps[:2]]
+    assert names == [["Memcpy HtoD", "first", "second", "draw", "Memcpy DtoH"], ["first", "second"]]
+
+
 @pytest.mark.parametrize("packed", [True, False])
 def test_kernels_belong_to_the_step_that_launched_them(tmp_path: Path, packed: bool) -> None:
     trace = read_trace(written(tmp_path, EVENTS, packed=packed))

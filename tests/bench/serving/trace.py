@@ -15,7 +15,8 @@ __all__ = ["Step", "Trace", "TraceFault", "idle_us", "merged", "read_trace"]
 
 Event = dict[str, Any]
 
-# As `runtime.executor.step_profiler.range_name` writes them.
+# As `runtime.executor.step_profiler` writes them.
+_SAMPLING = "sampling"
 _RANGE = re.compile(r"step (?P<phase>prefill|decode) (?P<rows>\d+) rows \d+ tokens")
 _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
@@ -76,6 +77,7 @@ def read_trace(path: Path) -> Trace:
     events.sort(key=lambda event: float(event["ts"]))
     calls = [event for event in events if event.get("cat") in _LAUNCHES]
     steps = [step for event in events if (step := _range_step(event)) is not None]
+    sampling = [_step(e, "") for e in events if _is_range(e) and e["name"] == _SAMPLING]
     graphs = [_step(e, "decode") for e in calls if str(e["name"]).startswith(_GRAPH_LAUNCHES)]
     launched = {
         event["args"]["correlation"]: float(event["ts"])
@@ -85,20 +87,23 @@ def read_trace(path: Path) -> Trace:
     found_by: Literal["ranges", "graphs"] = "ranges" if steps else "graphs"
     steps = steps or graphs
     spans: list[Span] = []
-    starts = [step.host_start_us for step in steps]
     for event in events:
         if event.get("cat") in _DEVICE:
             spans.append(_span(event))
             at = launched.get(event.get("args", {}).get("correlation"))
-            step = None if at is None else _step_at(at, starts, steps)
+            step = None if at is None else _at(at, steps) or _sampled_at(at, sampling, steps)
             if step is not None:
                 step.spans.append(spans[-1])
     return Trace(spans, steps, found_by)
 
 
-def _range_step(event: Event) -> Step | None:
+def _is_range(event: Event) -> bool:
     # The same range comes again as the device saw it, with "gpu_user_annotation".
-    found = _RANGE.fullmatch(str(event["name"])) if event.get("cat") == "user_annotation" else None
+    return event.get("cat") == "user_annotation"
+
+
+def _range_step(event: Event) -> Step | None:
+    found = _RANGE.fullmatch(str(event["name"])) if _is_range(event) else None
     return None if found is None else _step(event, found["phase"])
 
 
@@ -112,12 +117,21 @@ def _span(event: Event) -> Span:
     return Span(str(event["name"]), start, start + float(event.get("dur", 0)))
 
 
-def _step_at(time_us: float, starts: Sequence[float], steps: Sequence[Step]) -> Step | None:
-    """Return the step that was being launched then."""
-    index = bisect.bisect_right(starts, time_us) - 1
-    if index < 0 or time_us > steps[index].host_end_us:
-        return None
-    return steps[index]
+def _at(time_us: float, ranges: Sequence[Step]) -> Step | None:
+    """Return the range that the time is in."""
+    found = _begun(time_us, ranges)
+    return found if found is not None and time_us <= found.host_end_us else None
+
+
+def _begun(time_us: float, ranges: Sequence[Step]) -> Step | None:
+    """Return the last range that had begun then."""
+    index = bisect.bisect_right(ranges, time_us, key=lambda step: step.host_start_us) - 1
+    return ranges[index] if index >= 0 else None
+
+
+def _sampled_at(time_us: float, sampling: Sequence[Step], steps: Sequence[Step]) -> Step | None:
+    """Return the step that was being sampled then: the one that was launched last."""
+    return None if _at(time_us, sampling) is None else _begun(time_us, steps)
 
 
 def merged(spans: Iterable[Span]) -> list[tuple[float, float]]:

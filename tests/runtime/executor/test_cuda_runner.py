@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -16,7 +15,7 @@ from layers.forward_batch import ForwardBatch
 from mem_cache.pools import KvPools
 from mem_cache.spec import TreeSpec
 from runtime.executor.cuda_runner import CudaModelRunner, CudaStep
-from runtime.executor.step_plan import Phase, SampleState, StepPlan
+from runtime.executor.step_plan import Phase, StepPlan
 from runtime.grammar.output import GrammarOutput
 from tests.testing.fused_rig import DEVICE, ROWS, SIZES, FusedRig, new_capture
 from tests.testing.scheduler_rig import Rig
@@ -42,6 +41,13 @@ def serve(
     return [rig.tokens(request) for request in asked], rig.plans
 
 
+def launch(runner: CudaModelRunner, plan: StepPlan) -> CudaStep:
+    """Return a step that was launched and sampled."""
+    step = runner.launch(plan)
+    assert not step.sample()
+    return step
+
+
 def copied(plans: list[StepPlan]) -> list[StepPlan]:
     """Return the plans with fresh samplings, which have said nothing yet."""
     made: list[StepPlan] = []
@@ -55,7 +61,6 @@ def ahead(plans: list[StepPlan]) -> list[StepPlan]:
     """Return the plans as they are when each is launched before the one before it is settled."""
     made = copied(plans)
     for plan in made:
-        plan.sample_ahead = True
         if plan.phase is Phase.DECODE:
             plan.feed = np.arange(len(plan.input_ids))
             plan.input_ids = np.zeros_like(plan.input_ids)
@@ -145,11 +150,11 @@ def test_a_chunk_cannot_be_fed(fused: FusedRig) -> None:
     first, chunks = ahead([plans[1], plans[0]])
     runner = fused.runner()
     first.feed, first.input_ids = None, plans[1].input_ids
-    runner.launch(first)
+    launch(runner, first)
     chunks.feed = np.zeros(2, dtype=np.int64)
 
     with pytest.raises(ValueError, match="more than one token"):
-        runner.launch(chunks)
+        launch(runner, chunks)
 
 
 def test_one_graph_is_replayed_at_three_lengths(fused: FusedRig) -> None:
@@ -159,7 +164,7 @@ def test_one_graph_is_replayed_at_three_lengths(fused: FusedRig) -> None:
     for length in (5, 254, 520 if DEVICE.type == "cuda" else 300):
         _, plans = serve(fused.runner(), (length, length + 1), 4)
         for plan in plans:
-            one, other = (runner.launch(copied([plan])[0]) for runner in (replayed, plain))
+            one, other = (launch(runner, copied([plan])[0]) for runner in (replayed, plain))
             torch.testing.assert_close(one._logits, other._logits, rtol=0.02, atol=0.02)
             assert one.result().token_ids == other.result().token_ids
 
@@ -171,7 +176,7 @@ def test_steps_fed_from_the_one_before_give_the_same_tokens(
     tokens, plans = serve(fused.runner(*graphs), (20, 70, 130), 6)
     runner = fused.runner(*graphs)
 
-    steps = [runner.launch(plan) for plan in ahead(plans)]
+    steps = [launch(runner, plan) for plan in ahead(plans)]
     told = [step.result() for step in steps]
 
     assert len(plans) == 6
@@ -186,34 +191,27 @@ def test_a_row_may_be_fed_beside_one_that_is_not(fused: FusedRig) -> None:
     second.feed, second.input_ids = np.array([-1, 1]), plans[1].input_ids
     third.feed = np.array([1, 0])
 
-    runner.launch(first)
-    told = [runner.launch(second).result().token_ids]
+    launch(runner, first)
+    told = [launch(runner, second).result().token_ids]
     # Each row takes the other's token: not what it said, but what it was fed with is another.
-    swapped = runner.launch(third)._logits.argmax(-1).tolist()
+    swapped = launch(runner, third)._logits.argmax(-1).tolist()
 
     assert told == [[row[1] for row in tokens]]
     assert swapped != [row[2] for row in tokens]
 
 
-def test_a_step_is_not_fed_by_one_that_was_not_sampled_ahead(fused: FusedRig) -> None:
+def test_no_step_is_launched_over_the_logits_of_one_that_was_not_sampled(fused: FusedRig) -> None:
     _, plans = serve(fused.runner(), (20,), 3)
     runner = fused.runner()
     first, second, _ = ahead(plans)
-    first.sample_ahead = False
-    runner.launch(first)
+    step = runner.launch(first)
 
-    with pytest.raises(ValueError, match="not sampled ahead"):
+    with pytest.raises(ValueError, match="was not sampled"):
         runner.launch(second)
-
-
-def test_logits_that_are_read_late_outlive_the_next_replay(fused: FusedRig) -> None:
-    tokens, plans = serve(fused.runner(2), (20, 70), 4)
-    runner = fused.runner(2)
-
-    steps: list[CudaStep] = [runner.launch(plan) for plan in copied(plans)]
-
-    told = [step.result().token_ids for step in steps]
-    assert [list(row) for row in zip(*told, strict=True)] == tokens
+    with pytest.raises(ValueError, match="was not sampled"):
+        step.result()
+    step.sample()
+    launch(runner, second)
 
 
 def test_a_row_whose_logits_are_not_finite_fails_alone_also_when_it_feeds(
@@ -229,29 +227,11 @@ def test_a_row_whose_logits_are_not_finite_fails_alone_also_when_it_feeds(
         return logits
 
     monkeypatch.setattr(fused.network, "prefill", broken)
-    first, second, _ = (runner.launch(plan) for plan in ahead(plans))
+    first, second, _ = (launch(runner, plan) for plan in ahead(plans))
 
     assert first.result().failed == ["logits are not finite", None]
     assert first.result().token_ids == [0, tokens[1][0]]
     assert second.result().token_ids[1] == tokens[1][1]
-
-
-def test_drawn_tokens_do_not_depend_on_when_they_are_drawn(fused: FusedRig) -> None:
-    _, plans = serve(fused.runner(), (20, 70), 2)
-    told: list[list[int]] = []
-    for early in (False, True):
-        plan = copied(plans)[0]
-        plan.sample_ahead = early
-        for seed, sample in enumerate(plan.samples):
-            plan.samples[seed] = _drawing(sample, seed)
-        told.append(fused.runner().launch(plan).result().token_ids)
-
-    assert told[0] == told[1]
-
-
-def _drawing(sample: SampleState, seed: int) -> SampleState:
-    sampling = msgspec.structs.replace(sample.sampling, temperature=1.5, top_p=0.8, seed=seed)
-    return dataclasses.replace(sample, sampling=sampling)
 
 
 def test_a_scheduler_that_overlaps_steps_says_the_same(exact: FusedRig) -> None:
@@ -306,7 +286,7 @@ def test_on_the_gpu_decode_steps_are_launched_without_waiting(fused: FusedRig) -
     unsaid = next(token for token in range(vocab) if token not in tokens[0])
     for plan in (prefill, first, *rest):
         plan.samples[0].constraint = forbidding(unsaid, vocab)
-    steps = [runner.launch(prefill), runner.launch(first)]
+    steps = [launch(runner, prefill), launch(runner, first)]
     slow = torch.randn(8192, 8192, device=DEVICE)
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -314,11 +294,11 @@ def test_on_the_gpu_decode_steps_are_launched_without_waiting(fused: FusedRig) -
         for _ in range(32):
             slow = slow @ slow * 1e-4
         # With the one before them, as many steps as the buffers stage at once.
-        steps += [runner.launch(plan) for plan in rest[:2]]
+        steps += [launch(runner, plan) for plan in rest[:2]]
         in_flight = not steps[-1].forwarded
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    steps += [runner.launch(plan) for plan in rest[2:]]
+    steps += [launch(runner, plan) for plan in rest[2:]]
 
     told = [step.result().token_ids for step in steps]
     assert in_flight
@@ -334,9 +314,9 @@ def test_on_the_gpu_a_prefill_step_is_halfway_when_the_device_is(fused: FusedRig
     slow = torch.randn(8192, 8192, device=DEVICE)
     for _ in range(32):
         slow = slow @ slow * 1e-4
-    step = runner.launch(prefill)
+    step = launch(runner, prefill)
     early = not step.halfway
-    after = runner.launch(decode)
+    after = launch(runner, decode)
 
     assert after.halfway  # whoever comes later waits for a token's time at most
     step.result()

@@ -106,13 +106,13 @@ def test_more_tokens_than_rows_may_be_kept() -> None:
     assert made.first(1).input_ids.tolist() == [115]
 
 
-def test_a_row_is_not_fed_by_what_was_not_sampled_ahead() -> None:
+def test_a_row_is_not_fed_by_what_was_not_sampled() -> None:
     made = buffers()
     step = plan(2)
     step.feed = np.array([-1, 1])
-    for kept in (None, torch.tensor([70], device=DEVICE)):
+    for kept in (torch.empty(0, dtype=torch.int64, device=DEVICE), torch.tensor([70])):
         made.keep_sampled(kept)
-        with pytest.raises(ValueError, match="not sampled ahead"):
+        with pytest.raises(ValueError, match=f"row 1 of {len(kept)} that were sampled"):
             made.fill(step)
 
 

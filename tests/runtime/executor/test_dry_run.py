@@ -17,16 +17,15 @@ EXTENT = Extent(rows=5, chunk=100, context=4000, logit_rows=30, vocab=97)
 
 
 def test_steps_are_as_large_as_may_be() -> None:
-    alone, together, decode, ahead = EXTENT.steps(SPEC)
+    alone, together, decode = EXTENT.steps(SPEC)
 
     assert (alone.chunk_len.tolist(), alone.chunk_start.tolist()) == ([100], [3900])
     assert together.chunk_len.tolist() == [20] * 5
     assert together.chunk_start.tolist() == [3980] * 5
-    assert decode.chunk_start.tolist() == ahead.chunk_start.tolist() == [3999] * 5
-    assert [plan.phase for plan in (decode, ahead)] == [Phase.DECODE] * 2
+    assert decode.chunk_start.tolist() == [3999] * 5
+    assert decode.phase is Phase.DECODE
     for plan in (alone, together):
         assert sum(span.stop - span.start for span in plan.prompt_logprobs) == 30
-    assert (decode.sample_ahead, ahead.sample_ahead) == (False, True)
 
 
 def test_rows_share_the_context_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,13 +67,16 @@ def test_units_lie_in_the_pools_and_no_two_rows_write_to_one() -> None:
 
 
 def test_rows_want_whatever_takes_memory() -> None:
-    *_, decode, ahead = EXTENT.steps(SPEC)
+    *_, decode = EXTENT.steps(SPEC)
 
-    assert all(sample.needs_host and sample.is_ready for sample in decode.samples)
-    for sample in (*decode.samples, *ahead.samples):
+    for sample in decode.samples:
+        assert sample.is_ready
+        assert sample.logprobs is not None
+        assert sample.constraint is not None
+        assert sample.sampling.min_new_tokens > len(sample.output)
+        assert sample.sampling.repetition_penalty != 1
         assert sample.sampling.top_p < 1
         assert sample.sampling.logit_bias
-    assert all(sample.constraint is None for sample in ahead.samples)
 
 
 @pytest.mark.parametrize("longest", [1, 5, 64, 100, 4096, 16384])

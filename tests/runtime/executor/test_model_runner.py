@@ -143,7 +143,9 @@ def test_copies_run_before_the_forward_pass(
         return forward(*given)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(model, "forward", counting)
-    result = CpuModelRunner(model, pools, Sampler(CONFIG.vocab_size, CPU)).launch(plan).result()
+    step = CpuModelRunner(model, pools, Sampler(CONFIG.vocab_size, CPU)).launch(plan)
+    step.sample()
+    result = step.result()
 
     assert counted == [3]
     assert dict(calls) == {
@@ -228,12 +230,13 @@ def test_a_step_holds_rows_without_a_mask_and_keeps_only_their_logits(
     pools = KvPools(pool_spec(CONFIG, "fp32"), SIZES, CPU)
     runner = CpuModelRunner(model, pools, Sampler(CONFIG.vocab_size, CPU))
 
-    result = runner.launch(plan).result()
+    step = runner.launch(plan)
+    held = step.sample()
+    result = step.result()
 
-    assert list(result.held) == [1]
-    assert (result.token_ids[1], result.failed[1], result.logprobs[1]) == (0, None, None)
+    assert list(held) == [1]
     assert result.token_ids[0] == plan.samples[0].output[0]
-    [row] = result.held.values()
+    [row] = held.values()
     assert row.logits.untyped_storage().nbytes() == 4 * CONFIG.vocab_size
     output.mask(np.full(-(-CONFIG.vocab_size // 32), -1, np.int32))
     assert runner.sample([row]).token_ids == [int(row.logits.argmax())]

@@ -1,13 +1,9 @@
-"""Tokens drawn before the host asks are those it would have drawn; who needs it is refused."""
-
-from typing import Any
+"""Tokens drawn before the host asks are those it would have drawn."""
 
 import numpy as np
 import pytest
 import torch
 
-from runtime.executor.company import Company
-from runtime.executor.penalties import has_penalty
 from runtime.executor.sampler import Sampler
 from runtime.executor.step_plan import SampleState
 from tests.runtime.executor.test_sampler import (
@@ -22,18 +18,21 @@ from tests.runtime.executor.test_sampler import (
 )
 
 
-def _no_host() -> list[SampleState]:
-    """States that between them want everything that needs no host."""
+def _wishes() -> list[SampleState]:
+    """States that between them want everything, grammars too."""
     return [
-        state
-        for state in _every_wish()
-        if not (state.sampling.min_new_tokens or has_penalty(state.sampling))
+        *_every_wish(),
+        _constrained(9, 11),
+        _constrained(*range(3, VOCAB), temperature=2.0),
+        _constrained(5, 6, 7, temperature=1.0, logit_bias={6: 3.0}),
+        _constrained(*range(VOCAB), temperature=1.5, seed=3),
+        _constrained(4, 90, repetition_penalty=1.3, output=(90,), min_new_tokens=3, stop_ids=(4,)),
     ]
 
 
 @pytest.mark.parametrize("poisoned", [(), (0, 2)])
 def test_rows_sampled_ahead_get_the_same_tokens_and_values(poisoned: tuple[int, ...]) -> None:
-    states = _no_host()
+    states = _wishes()
     logits = _logits(len(states))
     for row in poisoned:
         logits[row, 5] = torch.nan
@@ -45,12 +44,13 @@ def test_rows_sampled_ahead_get_the_same_tokens_and_values(poisoned: tuple[int, 
     told = ahead.settle()
 
     assert told == _sample(kept, states)
-    assert ahead.tokens.tolist() == told.token_ids
+    fine = [k for k, reason in enumerate(told.failed) if reason is None]
+    assert [ahead.tokens.tolist()[k] for k in fine] == [told.token_ids[k] for k in fine]
     assert [row for row, reason in enumerate(told.failed) if reason] == list(poisoned)
 
 
 def test_a_steady_company_is_sampled_ahead_step_after_step() -> None:
-    states, sampler = _no_host(), Sampler(VOCAB, CPU)
+    states, sampler = _wishes(), Sampler(VOCAB, CPU)
     for step in range(4):
         logits, first = _logits(len(states), seed=step), 50 + step
         positions = np.arange(first, first + len(states))
@@ -61,7 +61,7 @@ def test_a_steady_company_is_sampled_ahead_step_after_step() -> None:
 
 
 def test_a_result_asked_for_late_is_that_of_its_own_company() -> None:
-    sampler, first, second = Sampler(VOCAB, CPU), _no_host(), [_state(temperature=1.0)]
+    sampler, first, second = Sampler(VOCAB, CPU), _wishes(), [_state(temperature=1.0)]
     logits = _logits(len(first))
 
     early = sampler.sample_ahead(logits, first, np.arange(50, 50 + len(first)))
@@ -71,69 +71,45 @@ def test_a_result_asked_for_late_is_that_of_its_own_company() -> None:
     assert early.settle() == _sample(logits, first)
 
 
-@pytest.mark.parametrize(
-    "state",
-    [
-        _state(repetition_penalty=1.1),
-        _state(frequency_penalty=0.5),
-        _state(min_new_tokens=2, stop_ids=(0,), output=(9,)),
-        _constrained(9),
-    ],
-)
-def test_a_row_that_needs_the_host_is_not_sampled_ahead(state: SampleState) -> None:
-    with pytest.raises(ValueError, match="needs the host"):
-        Sampler(VOCAB, CPU).sample_ahead(_logits(1), [state], np.array([50]))
+def test_what_outputs_say_meanwhile_changes_nothing_of_what_was_sampled() -> None:
+    state = _state(repetition_penalty=2.0, min_new_tokens=2, stop_ids=(0,), output=(9,))
+    logits = _logits(1)
+    wanted = _sample(logits, [state])
+    ahead = Sampler(VOCAB, CPU).sample_ahead(logits, [state], np.array([50]))
+    state.output += wanted.token_ids
+
+    assert ahead.settle() == wanted
 
 
-def _unbegun(*tokens: int, **given: Any) -> SampleState:
-    """A state that may say these tokens alone, until its grammar begins."""
-    state = _constrained(*tokens, **given)
-    assert isinstance(state.constraint, Fixed)
-    state.constraint.begun = False
-    return state
+def test_a_row_whose_mask_is_not_known_is_sampled_without_one() -> None:
+    late, ruled = _constrained(9), _constrained(9)
+    assert isinstance(late.constraint, Fixed)
+    late.constraint.allowed = None
+    logits = _logits(2)
+
+    told = Sampler(VOCAB, CPU).sample_ahead(logits, [late, ruled], np.array([50, 50])).settle()
+
+    assert told.token_ids == [int(logits[0].argmax()), 9]
 
 
-def test_a_grammar_that_has_not_begun_forbids_ahead_what_it_forbids_later() -> None:
-    states = [
-        *_no_host(),
-        _unbegun(9, 11),
-        _unbegun(*range(3, VOCAB), temperature=2.0),
-        _unbegun(5, 6, 7, temperature=1.0, logit_bias={6: 3.0}),
-        _unbegun(*range(VOCAB), temperature=1.5, seed=3),
-    ]
-    sampler, first = Sampler(VOCAB, CPU), 50
+@pytest.mark.gpu
+def test_on_the_gpu_a_company_with_every_wish_is_sampled_without_waiting() -> None:
+    device = torch.device("cuda")
+    states, sampler = _wishes(), Sampler(VOCAB, device)
     for step in range(4):
-        logits = _logits(len(states), seed=step)
+        logits, first = _logits(len(states), seed=step), 50 + step
+        there = logits.to(device)
+        wanted = Sampler(VOCAB, device).sample(there, states, np.arange(first, first + len(states)))
         positions = np.arange(first, first + len(states))
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            ahead = sampler.sample_ahead(there, states, positions)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
 
-        told = sampler.sample_ahead(logits, states, positions).settle()
+        told = ahead.settle()
 
-        assert told == _sample(logits, states)
-        assert told.token_ids[-4] in (9, 11)
-
-
-def test_masks_that_forbid_nothing_leave_the_logits_as_they_are() -> None:
-    states = [_unbegun(*range(VOCAB)), _state()]
-    company = Company.of(states, vocab_size=VOCAB, device=CPU)
-
-    assert company.constrained == [0]
-    assert company.unbegun() is None
-    assert not company.needs_host()
-
-
-def test_a_grammar_that_begins_needs_the_host_from_then_on() -> None:
-    state, sampler = _unbegun(9), Sampler(VOCAB, CPU)
-    sampler.sample_ahead(_logits(1), [state], np.array([50]))
-    assert isinstance(state.constraint, Fixed)
-    state.constraint.begun = True
-
-    with pytest.raises(ValueError, match="needs the host"):
-        sampler.sample_ahead(_logits(1), [state], np.array([51]))
-
-
-def test_a_row_that_may_stop_by_now_is_sampled_ahead() -> None:
-    state = _state(min_new_tokens=1, stop_ids=(0,), output=(9,))
-
-    told = Sampler(VOCAB, CPU).sample_ahead(_logits(1), [state], np.array([50])).settle()
-
-    assert told == _sample(_logits(1), [state])
+        assert told == wanted
+        assert told.token_ids == _sample(logits, states, first=first).token_ids
+        for state, token in zip(states, told.token_ids, strict=True):
+            state.output.append(token)

@@ -345,9 +345,9 @@ def test_a_grammar_that_allows_nothing_fails_its_row_alone() -> None:
 
 def test_without_a_grammar_no_mask_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> None:
-        raise AssertionError("a mask was unpacked")
+        raise AssertionError("a mask was applied")
 
-    monkeypatch.setattr("runtime.executor.sampler.unpack_masks", never)
+    monkeypatch.setattr("runtime.executor.sampler.mask_logits", never)
 
     got = _sample(_logits(10), _every_wish())
 

@@ -25,9 +25,10 @@ class Handle:
     forwarded: bool = True
     halfway: bool = True
 
-    def keep(self, k: int) -> HeldRow:
-        """Fail: the plans of these steps sample nothing."""
-        raise AssertionError(f"row {k} of none")
+    def sample(self) -> dict[int, HeldRow]:
+        """Add two matrices; hold nobody."""
+        torch.add(torch.ones(4, 4), torch.ones(4, 4))
+        return {}
 
     def result(self) -> StepResult:
         """Return nothing of note."""

@@ -173,6 +173,7 @@ def test_an_output_is_compiled_opened_and_gets_its_masks(rig: Rig) -> None:
     assert output.allowed.tolist() == FIRST.tolist()
 
     output.take(7)
+    rig.pool.flush()
     assert process.listen()[-1] == Accept(1, 7)
     process.mask(1, SECOND)
     rig.pool.poll()

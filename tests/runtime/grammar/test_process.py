@@ -40,6 +40,13 @@ WORD_TAG = {
 }
 
 
+def ids_of(mask: FromGrammar) -> set[int]:
+    """Return the ids that a mask allows."""
+    assert isinstance(mask, Mask), mask
+    bits = np.unpackbits(np.frombuffer(mask.bits, dtype=np.uint8), bitorder="little")
+    return set(np.flatnonzero(bits).tolist())
+
+
 class Process:
     """A grammar's process and what it said last."""
 
@@ -62,10 +69,7 @@ class Process:
 
     def allowed(self, message: Open | Accept) -> set[int]:
         """Return the ids that the answer allows."""
-        mask = self.ask(message)
-        assert isinstance(mask, Mask), mask
-        bits = np.unpackbits(np.frombuffer(mask.bits, dtype=np.uint8), bitorder="little")
-        return set(np.flatnonzero(bits).tolist())
+        return ids_of(self.ask(message))
 
     def begin(self, grammar: Grammar) -> set[int]:
         """Compile, open slot 0, and return what may come first."""

@@ -32,7 +32,6 @@ def test_a_step_feeds_each_row_its_last_token_at_its_own_position(either_way: bo
     for step, plan in enumerate(decodes(rig)):
         known = [0, 0] if either_way else [out[step] for out in expected]
         assert plan.input_ids.tolist() == known
-        assert plan.sample_ahead is either_way
         if either_way:
             assert plan.feed is not None
             assert plan.feed.tolist() == [0, 1]
@@ -121,7 +120,9 @@ def test_a_held_row_sits_out_until_it_is_resumed_with_its_token() -> None:
     plan, row = step.plan, step.requests.index(request)
     held = HeldRow(None, request.sample, int(plan.positions[row]))
 
-    decoding.settled(step, StepResult([11, 0], [None, None], [None, None], [], {row: held}))
+    step.held = {row: held}
+    decoding.hold(step)
+    decoding.settled(step, StepResult([11, 0], [None, None], [None, None], []))
     assert decoding.active == [rig.request(first)]
     assert decoding.due == []
     request.committed += 1  # which the rest of settling does

@@ -1,4 +1,4 @@
-"""Which steps sample ahead, and whom the next one takes along before they are settled."""
+"""Which steps are in flight, and whom the next one takes along before they are settled."""
 
 import msgspec
 import numpy as np
@@ -18,31 +18,30 @@ def state_of(sampling: Sampling, logprobs: Logprobs | None = None) -> SampleStat
     return SampleState(sampling, logprobs, np.zeros(3, np.int32), stop_ids=(1,))
 
 
-def test_what_a_device_can_do_alone_needs_no_host() -> None:
+def test_what_a_device_can_do_alone_reads_no_output() -> None:
     sampling = Sampling(20, 0, temperature=0.7, top_p=0.9, top_k=5, min_p=0.1, logit_bias={3: 1.0})
-    assert not state_of(sampling).needs_host
+    assert not state_of(sampling, Logprobs(5, 3)).reads_output
 
 
 @pytest.mark.parametrize("field", ["presence_penalty", "frequency_penalty", "repetition_penalty"])
-def test_a_penalty_needs_the_host(field: str) -> None:
+def test_a_penalty_reads_the_output(field: str) -> None:
     sampling = msgspec.structs.replace(Sampling(20, 0), **{field: 0.5})
-    assert state_of(sampling).needs_host
+    assert state_of(sampling).reads_output
 
 
-def test_log_probabilities_and_grammars_need_the_host() -> None:
+def test_a_grammar_reads_the_output() -> None:
     mask = np.full(2, -1, np.int32)
     ruled = state_of(Sampling(20, 0))
     ruled.constraint = GrammarOutput(1, None, mask, accept=lambda token: None, allowed=mask)
 
-    assert ruled.needs_host
-    assert state_of(Sampling(20, 0), Logprobs(5)).needs_host
+    assert ruled.reads_output
 
 
-def test_the_host_is_needed_until_the_least_number_of_tokens_is_settled() -> None:
+def test_the_output_is_read_until_it_has_the_least_number_of_tokens() -> None:
     state = state_of(Sampling(20, 0, min_new_tokens=2))
     needed: list[bool] = []
     for token in range(4):
-        needed.append(state.needs_host)
+        needed.append(state.reads_output)
         state.output.append(token)
 
     assert needed == [True, True, False, False]
@@ -74,22 +73,21 @@ def test_a_step_with_twins_or_prompt_values_is_settled_in_its_turn() -> None:
     requests = [rig.send(PROMPT, 5), rig.send(PROMPT, 5)]
     rig.scheduler.turn()
 
-    assert not rig.plans[-1].sample_ahead
     assert rig.scheduler._flight is None
     assert [len(rig.tokens(r)) for r in requests] == [1, 1]
 
     told = rig.send([7] * 9, 0, logprobs=Logprobs(0))
     rig.turn_until(lambda: rig.outputs(told) != [])
-    (plan,) = [plan for plan in rig.plans if plan.prompt_logprobs]
-    assert not plan.sample_ahead
+    assert rig.plans[-1].prompt_logprobs
+    assert rig.scheduler._flight is None
     rig.run()
     rig.assert_conserved()
 
 
-def test_without_overlap_no_step_samples_ahead() -> None:
+def test_without_overlap_no_step_is_in_flight() -> None:
     rig = Rig(AMPLE, overlap=False)
     rig.send(PROMPT, 5)
     rig.run()
 
-    assert not any(plan.sample_ahead or plan.feed is not None for plan in rig.plans)
+    assert not any(plan.feed is not None for plan in rig.plans)
     assert rig.runner.overlapped == 0

@@ -43,8 +43,8 @@ class _SlowStep:
     def halfway(self) -> bool:
         return self._phase is Phase.DECODE or self._runner.halfway
 
-    def keep(self, k: int) -> HeldRow:
-        return self._step.keep(k)
+    def sample(self) -> dict[int, HeldRow]:
+        return self._step.sample()
 
     def result(self) -> StepResult:
         self._runner.results += 1

@@ -110,8 +110,8 @@ class LongStep:
         self._looks -= 1
         return self._looks < 0
 
-    def keep(self, k: int) -> HeldRow:
-        return self._step.keep(k)
+    def sample(self) -> dict[int, HeldRow]:
+        return self._step.sample()
 
     def result(self) -> StepResult:
         return self._step.result()

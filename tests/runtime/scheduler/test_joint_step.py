@@ -57,7 +57,6 @@ def test_cached_prompts_join_the_rows_that_decode() -> None:
     assert plan.feed is not None
     assert plan.feed.tolist() == [0, -1, -1]
     assert plan.sampled.tolist() == [0, 1, 2]
-    assert plan.sample_ahead
     rig.scheduler.turn()
     assert rig.plans[-1].phase is Phase.DECODE
     assert rig.plans[-1].feed is not None
@@ -193,13 +192,16 @@ def test_who_leaves_while_a_joint_step_is_in_flight_harms_nobody() -> None:
 @pytest.mark.parametrize(
     ("options", "joined"),
     [
-        ({"logprobs": Logprobs(len(LONG) - 1)}, False),
-        ({"min_new": 2}, False),
+        ({"logprobs": Logprobs(len(LONG) - 3)}, False),
+        ({"logprobs": Logprobs(len(LONG) - 1)}, True),
+        ({"min_new": 2}, True),
         ({"new": 0}, False),
         ({}, True),
     ],
 )
-def test_only_what_the_device_samples_alone_joins(options: dict[str, object], joined: bool) -> None:
+def test_only_prompts_that_want_a_token_and_nothing_of_themselves_joins(
+    options: dict[str, object], joined: bool
+) -> None:
     rig = cached(LONG)
     talker = talking(rig)
     fields = {"new": 4, **options}
@@ -213,13 +215,13 @@ def test_only_what_the_device_samples_alone_joins(options: dict[str, object], jo
     rig.assert_conserved()
 
 
-def test_nobody_joins_rows_that_the_host_samples() -> None:
+def test_rows_that_read_their_output_are_joined_as_others_are() -> None:
     rig = cached(LONG)
-    talker = talking(rig, logprobs=Logprobs(len(TALK)))
+    talker = talking(rig, logprobs=Logprobs(len(TALK)), min_new=60)
     request = rig.send(LONG, 4)
     rig.run()
 
-    assert not joint(rig)
+    assert joint(rig)
     assert rig.tokens(request) == expected_output(LONG, 4, VOCAB)
     assert rig.tokens(talker) == expected_output(TALK, 60, VOCAB)
 

@@ -1,0 +1,53 @@
+"""Masks that many outputs of one grammar ask for at once: the same ones, made side by side."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from runtime.grammar.nursery_process import NurseryProcess
+from runtime.grammar.wire import Accept, Close, Compiled, FromGrammar, Mask, Open
+from runtime.messages import Grammar
+from tests.runtime.grammar.test_process import Process, ids_of
+
+
+@pytest.fixture
+def pair(nursery: NurseryProcess) -> Iterator[tuple[Process, Process]]:
+    """Two processes that end with the test."""
+    pair = Process(nursery), Process(nursery)
+    yield pair
+    for process in pair:
+        process.channel.close()
+
+
+def masks(process: Process, count: int) -> dict[int, set[int]]:
+    """Return the ids that the next answers allow, by slot."""
+    got: list[FromGrammar] = []
+    while len(got) < count:
+        got += process.channel.receive()
+    return {mask.slot: ids_of(mask) for mask in got if isinstance(mask, Mask)}
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_they_are_those_asked_for_one_by_one(pair: tuple[Process, Process], count: int) -> None:
+    alone, process = pair
+    grammar = Grammar("regex", "[a-c]{4,9}|[xy][bc]{4,}")
+    assert alone.compile(grammar) == process.compile(grammar) == Compiled()
+
+    process.channel.send(*(Open(slot) for slot in range(count)))
+    told = masks(process, count)
+    assert [alone.allowed(Open(slot)) for slot in range(count)] == [*told.values()]
+    for step in range(3):
+        tokens = {slot: sorted(told[slot])[(slot + step) % len(told[slot])] for slot in told}
+        process.channel.send(*(Accept(slot, token) for slot, token in tokens.items()))
+        told = masks(process, count)
+        assert [alone.allowed(Accept(*item)) for item in tokens.items()] == [*told.values()]
+    assert len({frozenset(allowed) for allowed in told.values()}) > 1
+
+
+def test_an_output_that_is_closed_at_once_is_not_answered(pair: tuple[Process, Process]) -> None:
+    process, _ = pair
+    assert process.compile(Grammar("regex", "xy")) == Compiled()
+
+    process.channel.send(Open(1), Open(2), Close(1))
+
+    assert [*masks(process, 1)] == [2]

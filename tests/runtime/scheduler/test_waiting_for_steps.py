@@ -1,0 +1,76 @@
+"""What is known, told and counted while a step is waited for."""
+
+from runtime.executor.step_plan import HeldRow, StepHandle, StepPlan, StepResult
+from runtime.messages import State
+from tests.runtime.scheduler.test_overlap import AMPLE, VOCAB, overlapping, prompt_of
+from tests.testing.scheduler_rig import SMALL, Rig
+from tests.testing.token_runner import TokenRunner
+
+
+class LateRunner:
+    """Notes what is known when a result is waited for, and sent when outputs are read."""
+
+    def __init__(self, runner: TokenRunner) -> None:
+        self._runner = runner
+        self.rig: Rig
+        self.seen: list[State] = []
+        self.sent: list[tuple[int, int]] = []
+
+    def launch(self, plan: StepPlan) -> StepHandle:
+        """Start a step."""
+        reads = any(sample.reads_output for sample in plan.samples)
+        return LateStep(self, self._runner.launch(plan), reads)
+
+    def sample(self, rows: list[HeldRow]) -> StepResult:
+        """Sample held rows."""
+        return self._runner.sample(rows)
+
+
+class LateStep:
+    """One of its steps."""
+
+    forwarded = halfway = True
+
+    def __init__(self, runner: LateRunner, step: StepHandle, reads: bool) -> None:
+        self._runner = runner
+        self._step = step
+        self._reads = reads
+
+    def sample(self) -> dict[int, HeldRow]:
+        rig = self._runner.rig
+        if self._reads and 1 in rig.scheduler._requests:
+            self._runner.sent.append((len(rig.tokens(1)), rig.request(1).output_tokens))
+        return self._step.sample()
+
+    def result(self) -> StepResult:
+        self._runner.seen.append(self._runner.rig.scheduler.state())
+        return self._step.result()
+
+
+def late_rig() -> tuple[Rig, LateRunner]:
+    runner = LateRunner(TokenRunner(SMALL, AMPLE, vocab=VOCAB))
+    rig = runner.rig = overlapping(runner=runner)
+    return rig, runner
+
+
+def test_the_step_has_an_age_while_it_is_waited_for_and_else_the_loop_has() -> None:
+    rig, runner = late_rig()
+    rig.send(prompt_of(1, 6), 9)
+    while rig.busy:
+        rig.scheduler.turn()
+        state = rig.scheduler.state()
+        assert (state.step_age_s, state.loop_age_s > 0) == (0.0, True)
+
+    assert len(runner.seen) == 9
+    assert all(state.step_age_s > 0 and state.loop_age_s == 0.0 for state in runner.seen)
+
+
+def test_tokens_that_are_known_are_sent_before_a_step_that_reads_them_is_sampled() -> None:
+    rig, runner = late_rig()
+    free = rig.send(prompt_of(1, 6), 30)
+    rig.turn_until(lambda: len(rig.tokens(free)) == 5)
+    rig.send(prompt_of(2, 6), 4, min_new=4)
+    rig.run()
+
+    assert len(runner.sent) >= 4
+    assert all(sent == known for sent, known in runner.sent)
