@@ -112,7 +112,7 @@ def test_a_turn_continues_what_was_decoded(pair: Pair, turn: int) -> None:
 
     second = pair.ask([*history, *TAIL])
 
-    assert second.cached == len(history) - 1, "the last token was sampled, but never fed"
+    assert second.cached == len(history), "the last token was fed with the step after it"
 
 
 def test_a_repeated_prompt_computes_one_token(pair: Pair) -> None:
