@@ -149,7 +149,6 @@ class GrammarPool:
         """Take in what the processes said, waiting for a first word so long; return outputs that
         have failed since the last call. They are to be closed.
         """
-        self.flush()
         for key, _ in self._selector.select(timeout_s):
             if key.data is None:
                 self._hear_nursery()

@@ -7,7 +7,7 @@ import numpy as np
 from mem_cache.spec import div_ceil
 from runtime.executor.step_plan import Phase, SampleState, StepPlan, StepResult
 from runtime.scheduler.flight import Step
-from runtime.scheduler.request import Request, Status
+from runtime.scheduler.request import Request
 from runtime.scheduler.residency import Residency
 
 
@@ -76,10 +76,8 @@ class DecodeSet:
     def hold(self, step: Step) -> None:
         """Have rows of a sampled step sit out until they are sampled with their masks."""
         for k, row in step.held.items():
-            request = step.requests[k]
-            if request.status is Status.DECODE:
-                request.held = row
-                self._changed = True
+            step.requests[k].held = row
+            self._changed = True
 
     def settled(self, step: Step, result: StepResult) -> None:
         """Note the token that each row of a decode step sampled."""

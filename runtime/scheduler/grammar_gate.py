@@ -18,7 +18,7 @@ from runtime.grammar.output import GrammarOutput
 from runtime.messages import Grammar
 from runtime.scheduler.decode import DecodeSet
 from runtime.scheduler.queue import WaitingQueue
-from runtime.scheduler.request import Request, Status
+from runtime.scheduler.request import Request
 
 # How often the forward pass is asked whether it is over, while masks are awaited.
 LOOK_S = 0.0005
@@ -53,7 +53,7 @@ class Grammars(Protocol):
         ...
 
     def flush(self) -> None:
-        """Send the tokens that outputs have taken; `poll` does, too."""
+        """Send the tokens that outputs have taken."""
         ...
 
     def poll(self, timeout_s: float = 0.0) -> list[GrammarOutput]:
@@ -147,7 +147,7 @@ class GrammarGate:
         Outputs that fail meanwhile are told by the next `hear`: their rows are in the step.
         """
         assert self._grammars is not None
-        late = [r for r in requests if not r.is_ready and r.status is Status.DECODE]
+        late = [r for r in requests if not r.is_ready]
         while late:
             # Asked before the poll: what has come by the end of the pass is in time.
             over = step.forwarded

@@ -30,9 +30,8 @@ def joint_step(decode: Step, last: Step) -> Step:
     """
     plan = replace(_concatenated(decode.plan, last.plan), phase=Phase.PREFILL)
     rows = np.concatenate((decode.rows, last.rows))
-    requests = [*decode.requests, *last.requests]
-    flies, reads = decode.flies and last.flies, decode.reads or last.reads
-    return Step(plan, requests, rows, len(decode.requests), flies=flies, reads=reads)
+    requests, reads = [*decode.requests, *last.requests], decode.reads or last.reads
+    return Step(plan, requests, rows, len(decode.requests), flies=decode.flies, reads=reads)
 
 
 def with_closing(prefill: Step, closing: StepPlan) -> Step:

@@ -70,7 +70,6 @@ class PrefillPlanner:
             0 < at == request.target - 1
             and request.window_from == 0
             and request.write_from <= at
-            and request.logprob_next is None
             and request.sample.sampling.max_new_tokens > 0
             and not self._waiting.twins(request)
         )

@@ -16,6 +16,7 @@ class FakeGrammars:
     accepted  tokens that each request's grammar was told of
     instant   every poll brings every mask
     waits     the timeouts of all polls
+    untold    tokens that were not sent yet when masks were polled for
     """
 
     def __init__(self, vocab: int, end_ids: frozenset[int] = frozenset()) -> None:
@@ -27,6 +28,8 @@ class FakeGrammars:
         self.compilations = Durations()
         self.instant = False
         self.waits: list[float] = []
+        self.untold: list[int] = []
+        self._kept: list[int] = []
         self._due: list[int] = []
         self._failed: list[GrammarOutput] = []
 
@@ -38,7 +41,12 @@ class FakeGrammars:
     def open(self, request_id: int, grammar: Grammar) -> GrammarOutput:
         """Return a new output."""
         told: list[int] = []
-        output = GrammarOutput(request_id, grammar.after, self.all, accept=told.append)
+
+        def accept(token: int) -> None:
+            told.append(token)
+            self._kept.append(token)
+
+        output = GrammarOutput(request_id, grammar.after, self.all, accept=accept)
         self.outputs[request_id], self.accepted[request_id] = output, told
         return output
 
@@ -47,11 +55,13 @@ class FakeGrammars:
         del self.outputs[output.request_id]
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Send what was kept."""
+        self._kept.clear()
 
     def poll(self, timeout_s: float = 0.0) -> list[GrammarOutput]:
         """Bring the masks that are due; return the outputs that failed."""
         self.waits.append(timeout_s)
+        self.untold += self._kept
         due = list(self.outputs) if self.instant else self._due
         for output in [self.outputs[i] for i in due if i in self.outputs]:
             if output.allowed is None and output.failure is None:

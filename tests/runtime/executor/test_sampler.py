@@ -336,6 +336,16 @@ def test_min_new_tokens_holds_the_end_back_only_while_something_else_is_allowed(
     assert only.failed == [None, None]
 
 
+def test_the_end_that_a_grammar_is_left_is_not_anothers() -> None:
+    ruled = _constrained(3, min_new_tokens=2, stop_ids=(3,))
+    stuck = _state(min_new_tokens=2, stop_ids=tuple(range(VOCAB)))
+
+    got = _sample(_logits(2), [ruled, stuck])
+
+    assert got.token_ids[0] == 3
+    assert [reason is None for reason in got.failed] == [True, False]
+
+
 def test_a_grammar_that_allows_nothing_fails_its_row_alone() -> None:
     got = _sample(_logits(2), [_constrained(), _state()])
 

@@ -76,8 +76,10 @@ def test_a_step_with_twins_or_prompt_values_is_settled_in_its_turn() -> None:
     assert rig.scheduler._flight is None
     assert [len(rig.tokens(r)) for r in requests] == [1, 1]
 
-    told = rig.send([7] * 9, 0, logprobs=Logprobs(0))
-    rig.turn_until(lambda: rig.outputs(told) != [])
+    rig.run()
+    rig.scheduler.turn()
+    rig.send([7] * 9, 5, logprobs=Logprobs(0))
+    rig.scheduler.turn()
     assert rig.plans[-1].prompt_logprobs
     assert rig.scheduler._flight is None
     rig.run()

@@ -59,6 +59,7 @@ def test_a_row_whose_mask_is_late_is_computed_once_and_sampled_when_it_comes(
     assert rig.tokens(slow) == expected_output(PROMPT, 4, VOCAB)
     assert rig.tokens(free) == expected_output([7, 7, 7], 30, VOCAB)
     assert rig.runner.computed_tokens == len(PROMPT) + 3 + 3 + 29 + either_way
+    assert grammars.untold == []
     rig.assert_conserved()
 
 
