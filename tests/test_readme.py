@@ -76,7 +76,45 @@ def _summary(path: Path) -> str:
     return text
 
 
-GENERATED = {"flags": flags_table, "tree": file_tree}
+# What to read in a day, in this order: its files, what it says, and where that is done otherwise.
+READING = (
+    ("mem_cache", ".py .c .h", "the tree, its pools, their lifetimes", ""),
+    (
+        *("runtime/scheduler", ".py", "who computes what in a step, and what is kept of it"),
+        "`grammar/`: what outputs may say",
+    ),
+    ("runtime/executor", ".py", "from the plan of a step to its tokens", ""),
+    (
+        *("layers", ".py", "the network in torch, after `layers/NETWORK.md`"),
+        "`layers/fused/`: the same on a GPU",
+    ),
+    (
+        *("jit_kernels", "reference.py", "each op in torch, which all else is judged by"),
+        "its other files: Triton, CUDA, vendors",
+    ),
+    (
+        *("runtime/tokenizer", ".py", "from a request to the scheduler, and back to text"),
+        "`server/`, `chat/`, `engine/`, `lang/`: who asks",
+    ),
+)
+
+
+def reading_table() -> str:
+    """Return a markdown table of what to read first, with how long it is."""
+    rows = ["| read | lines | it says | besides |", "|---|---|---|---|"]
+    for name, ends, text, besides in READING:
+        files = [
+            path for path in (ROOT / name).rglob("*.*") if path.name.endswith((*ends.split(),))
+        ]
+        lines = sum(
+            len(path.read_text("utf-8").splitlines()) for path in files if "fused" not in path.parts
+        )
+        shown = f"`{name}`" if ends.startswith(".") else f"`{ends}` in `{name}`"
+        rows.append(f"| {shown} | {round(lines, -2):,} | {text} | {besides} |")
+    return "\n".join(rows)
+
+
+GENERATED = {"flags": flags_table, "tree": file_tree, "reading": reading_table}
 
 
 def _between(name: str, text: str) -> re.Match[str]:
