@@ -7,6 +7,8 @@ import torch
 
 from jit_kernels.expert_blocks import expert_blocks
 from jit_kernels.hyper_connection import mhc_head, mhc_post, mhc_post_pre_norm
+from jit_kernels.likeliest import likeliest
+from jit_kernels.mask_logits import mask_logits
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.q_norm_rope import q_norm_rope
 from jit_kernels.quant_fp8 import norm_quant, quantise_rows, silu_mul_quant
@@ -54,6 +56,11 @@ def cases(tokens: tuple[int, ...] = (FEW, MANY)) -> Iterator[Case]:
     for rows, top_p in DRAWS:
         shape = f"T={rows} V={VOCAB} p={top_p:g}"
         yield Case("sample_unread", shape, rows * (4 * VOCAB + 8), _draw(rows, top_p), Limit())
+    for rows in (1, 64):
+        shape = f"T={rows} V={VOCAB}"
+        yield Case("likeliest", shape, rows * (4 * VOCAB + 8), _likeliest(rows), Limit())
+        # Most tokens are left out, as amid the keys of an object.
+        yield Case("mask_logits", shape, rows * (4 * VOCAB + VOCAB // 8), _masked(rows), Limit())
 
 
 def _all_of(tokens: int) -> Iterator[tuple[str, str, int, Prepare]]:
@@ -191,5 +198,23 @@ def _draw(rows: int, top_p: float) -> Prepare:
         ones, zeros = torch.ones(rows), torch.zeros(rows)
         params = DrawParams(ones, all_kept, ones * top_p, zeros, draws=True, filters=top_p < 1)
         return lambda: sample_unread(logits, params, chance)
+
+    return prepare
+
+
+def _likeliest(rows: int) -> Prepare:
+    def prepare() -> Callable[[], Any]:
+        logits, out = torch.randn(rows, VOCAB), torch.zeros(rows, dtype=torch.int64)
+        return lambda: likeliest(logits, out=out)
+
+    return prepare
+
+
+def _masked(rows: int) -> Prepare:
+    def prepare() -> Callable[[], Any]:
+        logits, every = torch.randn(rows, VOCAB), torch.arange(rows)
+        masks = torch.zeros((rows, VOCAB // 32), dtype=torch.int32)
+        masks[:, ::100] = 1
+        return lambda: mask_logits(logits, every, masks)
 
     return prepare

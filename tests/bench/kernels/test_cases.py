@@ -6,7 +6,7 @@ from tests.bench.kernels.case import Limit
 from tests.bench.kernels.cases import cases
 
 # Of sizes of their own, whatever the tokens.
-FIXED = ("sample_unread", "select_topk")
+FIXED = ("likeliest", "mask_logits", "sample_unread", "select_topk")
 
 
 def test_every_case_of_a_batch_runs() -> None:
