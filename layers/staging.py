@@ -17,8 +17,9 @@ _DTYPES = {np.dtype(np.int64): torch.int64, np.dtype(np.int32): torch.int32}
 
 
 def room(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return host memory, of any content, from which copies to `device` need no waiting."""
-    return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
+    """Return host memory, of any content; copies between it and `device` need no waiting."""
+    pinned = device.type == "cuda"
+    return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=pinned)
 
 
 def stage(array: np.ndarray, device: torch.device) -> torch.Tensor:
@@ -41,8 +42,7 @@ def stage_together(
     for name, array in arrays.items():
         starts[name] = offset
         offset += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
-    pinned = device.type == "cuda"
-    packed = torch.empty(offset, dtype=torch.uint8, device="cpu", pin_memory=pinned)
+    packed = room((offset,), torch.uint8, device)
     raw = packed.numpy()
     rooms = {dtype: raw.view(dtype) for dtype in _DTYPES}
     for name, array in arrays.items():
@@ -79,5 +79,4 @@ class Fetched:
 def _on_its_way(tensor: torch.Tensor) -> torch.Tensor:
     if not tensor.is_cuda:
         return tensor.clone()
-    there = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    return there.copy_(tensor, non_blocking=True)
+    return room(tensor.shape, tensor.dtype, tensor.device).copy_(tensor, non_blocking=True)

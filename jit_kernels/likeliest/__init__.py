@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from jit_kernels.checks import check_dtype, check_shape
+from jit_kernels.checks import check_dense, check_dtype, check_shape
 from jit_kernels.cuda_device import why_no_triton
 from jit_kernels.registry import Backend, select
 
@@ -34,6 +34,6 @@ def likeliest(logits: torch.Tensor, *, out: torch.Tensor | None = None) -> torch
     if out is None:
         out = torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device)
     check_shape("out", out, logits.shape[0])
-    check_dtype("out", out, torch.int64)
+    check_dense("out", out, torch.int64)
     _likeliest(logits, out)
     return out

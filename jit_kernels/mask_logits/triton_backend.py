@@ -30,6 +30,6 @@ def mask_logits(logits: torch.Tensor, rows: torch.Tensor, masks: torch.Tensor) -
     if not count:
         return
     _mask_kernel[(count, triton.cdiv(vocab, _BLOCK))](
-        logits, logits.stride(0), vocab, rows, masks.contiguous(), masks.shape[1],
+        logits, logits.stride(0), vocab, rows, masks, masks.shape[1],
         BLOCK=_BLOCK, num_warps=4,
     )  # fmt: skip

@@ -86,12 +86,10 @@ class CudaStep(ForwardedStep):
     ) -> None:
         """Note where in the device's work the logits are there.
 
-        keep    takes the tokens that are sampled, [s] int64 on the device, for the step after it
-        likely  [s] int64 the likeliest tokens, if the step looked for them
-        half    recorded in the middle of the step; None: the next step is planned at once
+        keep  takes the tokens that are sampled, [s] int64 on the device, for the step after it
+        half  recorded in the middle of the step; None: the next step is planned at once
         """
-        super().__init__(plan, logits, sampler)
-        self._likely = likely
+        super().__init__(plan, logits, sampler, likely=likely)
         self._half = half
         self._keep = keep
         self._event = torch.cuda.Event() if logits.is_cuda else None

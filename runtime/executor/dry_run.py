@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from jit_kernels.mask_logits import WORD_BITS
 from mem_cache.spec import PoolSizes, PoolSpec, div_ceil
 from runtime.executor.step_plan import Phase, PromptLogprobSpan, SampleState, StepPlan
 from runtime.messages import Logprobs, Sampling
@@ -17,7 +18,6 @@ __all__ = ["STEP_CONTEXT_TOKENS", "Extent"]
 # Tokens before and in the chunks of one prefill step; a longer row runs alone.
 STEP_CONTEXT_TOKENS = 1 << 20
 _TOP_LOGPROBS = 20
-_MASK_BITS = 32
 # Rows that matrix products take at a time.
 _TILE = 64
 # Fewer rows than that make tiles of their own.
@@ -50,7 +50,7 @@ class _Even:
     """A grammar that allows every other token."""
 
     def __init__(self, vocab: int) -> None:
-        words = div_ceil(vocab, _MASK_BITS)
+        words = div_ceil(vocab, WORD_BITS)
         self.allowed: np.ndarray | None = np.full(words, 0x55555555, np.int32)
 
 

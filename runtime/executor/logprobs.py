@@ -9,6 +9,7 @@ from layers.staging import Fetched, stage
 from runtime.messages import TokenLogprobs
 
 _SCALE = 2.0**35
+# Each tile is some forty launches: 64 rows of V4 in two tiles take the host 1.6 ms, in four 2.9.
 _TILE_ELEMENTS = 1 << 22
 
 

@@ -57,13 +57,21 @@ class ForwardedStep:
     """A step whose logits are there, or will be before anything that is launched after them.
 
     logits  [sampled rows, then prompt positions, V] float32
+    likely  [sampled rows] int64 their likeliest tokens, if the step looked for them
     """
 
-    def __init__(self, plan: StepPlan, logits: torch.Tensor, sampler: Sampler) -> None:
+    def __init__(
+        self,
+        plan: StepPlan,
+        logits: torch.Tensor,
+        sampler: Sampler,
+        *,
+        likely: torch.Tensor | None = None,
+    ) -> None:
         self._plan = plan
         self._logits = logits
         self._sampler = sampler
-        self._likely: torch.Tensor | None = None
+        self._likely = likely
         self._sampled: SampledAhead | None = None
 
     @property

@@ -21,6 +21,16 @@ def test_a_row_with_what_is_no_number_has_no_token(strange: float, device: torch
     assert likeliest(logits).tolist() == [3, NOT_FINITE, 3]
 
 
-def test_logits_of_another_type_are_refused(device: torch.device) -> None:
+def test_ids_are_written_where_they_are_wanted(device: torch.device) -> None:
+    room = torch.full((4,), 9)
+
+    assert likeliest(torch.arange(12.0).view(3, 4), out=room[:3]) is not None
+    assert room.tolist() == [3, 3, 3, 9]
+
+
+def test_what_does_not_fit_is_refused(device: torch.device) -> None:
     with pytest.raises(ShapeError, match="logits"):
         likeliest(torch.zeros((1, 4), dtype=torch.bfloat16))
+    for out in (torch.zeros(3, dtype=torch.int64), torch.zeros(2), torch.arange(4)[::2]):
+        with pytest.raises(ShapeError, match="out"):
+            likeliest(torch.zeros((2, 4)), out=out)

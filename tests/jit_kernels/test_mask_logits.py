@@ -9,13 +9,13 @@ from jit_kernels.mask_logits import mask_logits
 
 
 @pytest.mark.parametrize("vocab", [1, 31, 32, 33, 129])
-def test_a_token_is_left_out_where_its_bit_is_not_set(vocab: int) -> None:
+def test_a_token_is_left_out_where_its_bit_is_not_set(vocab: int, device: torch.device) -> None:
     rng = np.random.default_rng(vocab)
     logits = torch.randn(4, vocab)
     before = logits.clone()
     masks = rng.integers(-(2**31), 2**31, (2, -(-vocab // 32)), dtype=np.int32)
 
-    mask_logits(logits, torch.tensor([3, 1]), torch.from_numpy(masks))
+    mask_logits(logits, torch.tensor([3, 1]), torch.from_numpy(masks).to(device))
 
     for row, line in ((3, masks[0]), (1, masks[1])):
         for token in range(vocab):
@@ -32,6 +32,8 @@ def test_a_token_is_left_out_where_its_bit_is_not_set(vocab: int) -> None:
         (torch.zeros(1, dtype=torch.int64), torch.zeros((1, 2), dtype=torch.int64)),
         (torch.zeros(1, dtype=torch.int64), torch.zeros((1, 1), dtype=torch.int32)),
         (torch.zeros(2, dtype=torch.int64), torch.zeros((1, 2), dtype=torch.int32)),
+        (torch.arange(4)[::2], torch.zeros((2, 2), dtype=torch.int32)),
+        (torch.zeros(2, dtype=torch.int64), torch.zeros((2, 2), dtype=torch.int32).T),
     ],
 )
 def test_what_does_not_fit_is_refused(rows: torch.Tensor, masks: torch.Tensor) -> None:

@@ -44,6 +44,9 @@ def test_rows_sampled_ahead_get_the_same_tokens_and_values(poisoned: tuple[int, 
     told = ahead.settle()
 
     assert told == _sample(kept, states)
+    assert all(
+        0 <= token < VOCAB for token in ahead.tokens.tolist()
+    )  # they are fed, whatever failed
     fine = [k for k, reason in enumerate(told.failed) if reason is None]
     assert [ahead.tokens.tolist()[k] for k in fine] == [told.token_ids[k] for k in fine]
     assert [row for row, reason in enumerate(told.failed) if reason] == list(poisoned)
