@@ -1,4 +1,4 @@
-"""README's programs and commands run as they stand, on the default model, and it answers well."""
+"""The documents' programs and commands run as they stand, and the default model answers well."""
 
 import ast
 import json
@@ -16,28 +16,26 @@ import httpx
 import jsonschema
 import pytest
 
+from tests.testing.documents import documents, program, text_of
 from tests.testing.scripts import script_environment
-from tests.testing.server_process import ROOT, ServerProcess, running_server
+from tests.testing.server_process import ServerProcess, running_server
 
 URL = "http://127.0.0.1:30000"
-README = (ROOT / "README.md").read_text("utf-8")
-EXAMPLES = ("Multi-turn chat", "Tree of thoughts", "Batch extraction", "Tool use", "Routing")
+SERVER = "runtime/server/README.md"
+LANG = "runtime/lang/README.md"
+EXAMPLES = {
+    SERVER: ("Multi-turn chat", "Tool use"),
+    LANG: ("Tree of thoughts", "Batch extraction", "Routing"),
+}
+# Where each Python block is: by heading, and how many there are.
+PROGRAMS = {
+    "README.md": {"Talk to it": 1},
+    "runtime/README.md": {"In a script": 1},
+    SERVER: {"Anthropic's clients": 1, **dict.fromkeys(EXAMPLES[SERVER], 1)},
+    LANG: {"Programs": 1, **dict.fromkeys(EXAMPLES[LANG], 1)},
+}
 
 Json = dict[str, Any]
-
-
-def section(heading: str) -> str:
-    """Return what stands below a heading, down to the next one."""
-    found = re.search(rf"^##+ {heading}\n(.*?)(?=^##|\Z)", README, re.MULTILINE | re.DOTALL)
-    assert found, f"README.md has no section {heading}"
-    return found[1]
-
-
-def program(heading: str) -> str:
-    """Return the first Python block of a section."""
-    found = re.search(r"```python\n(.*?)```", section(heading), re.DOTALL)
-    assert found, f"the section {heading} has no program"
-    return found[1]
 
 
 class Recorder(ThreadingHTTPServer):
@@ -121,19 +119,35 @@ def run(recorder: Recorder, tmp_path: Path) -> Runner:
     return Runner(recorder.url, tmp_path)
 
 
-def test_every_example_is_run_here_and_is_short() -> None:
-    found = re.search(r"^## Examples\n(.*?)^## ", README, re.MULTILINE | re.DOTALL)
-    assert found
-    lines = {name: sum(map(bool, program(name).splitlines())) for name in EXAMPLES}
+def test_every_python_block_is_a_program_that_a_test_runs() -> None:
+    """Here, but for the marked ones: test_engine.py and test_lang.py run those."""
+    found: dict[str, dict[str, int]] = {}
+    for document in documents():
+        heading = ""
+        for line in text_of(document).splitlines():
+            heading = line.lstrip("# ") if re.match(r"##+ ", line) else heading
+            if line.startswith("```python"):
+                counts = found.setdefault(document, {})
+                counts[heading] = counts.get(heading, 0) + 1
 
-    assert re.findall(r"^### (.*)$", found[1], re.MULTILINE) == list(EXAMPLES)
+    assert found == PROGRAMS
+
+
+@pytest.mark.parametrize("document", EXAMPLES)
+def test_every_example_is_run_here_and_is_short(document: str) -> None:
+    found = re.search(r"^## Examples\n(.*?)^## ", text_of(document), re.MULTILINE | re.DOTALL)
+    assert found
+    names = EXAMPLES[document]
+    lines = {name: sum(map(bool, program(document, name).splitlines())) for name in names}
+
+    assert tuple(re.findall(r"^### (.*)$", found[1], re.MULTILINE)) == names
     assert all(15 <= count <= 30 for count in lines.values()), lines
 
 
 def test_each_turn_of_the_chat_finds_the_turns_before_it_in_the_cache(
     run: Runner, recorder: Recorder
 ) -> None:
-    said = run(program("Multi-turn chat")).stdout
+    said = run(program(SERVER, "Multi-turn chat")).stdout
     told = re.findall(r"^\[(\d+) of (\d+) prompt", said, re.M)
     cached, prompts = zip(*((int(part), int(whole)) for part, whole in told), strict=True)
 
@@ -151,7 +165,7 @@ def test_each_turn_of_the_chat_finds_the_turns_before_it_in_the_cache(
 def test_the_tree_of_thoughts_judges_each_thought_in_one_round_trip_and_goes_on_from_the_best(
     run: Runner, recorder: Recorder
 ) -> None:
-    said = run(program("Tree of thoughts")).stdout
+    said = run(program(LANG, "Tree of thoughts")).stdout
 
     bodies = {path: [b for p, b in recorder.calls if p == path] for path, _ in recorder.calls}
     shared = [b for b in bodies["/generate"] if b["sampling_params"].get("max_new_tokens") == 0]
@@ -167,7 +181,7 @@ def test_the_tree_of_thoughts_judges_each_thought_in_one_round_trip_and_goes_on_
 
 
 def test_each_extracted_line_is_an_order_of_the_schema(run: Runner, recorder: Recorder) -> None:
-    text = program("Batch extraction")
+    text = program(LANG, "Batch extraction")
     found = re.search(r"^ORDER = (\{.*?^\})$", text, re.MULTILINE | re.DOTALL)
     assert found
     schema = ast.literal_eval(found[1])
@@ -203,7 +217,7 @@ def check_results(said: str, recorder: Recorder) -> None:
 def test_the_tool_that_was_called_is_run_and_its_result_sent(
     run: Runner, recorder: Recorder
 ) -> None:
-    said = run(program("Tool use")).stdout
+    said = run(program(SERVER, "Tool use")).stdout
 
     assert said == 'get_weather({"city": "Oslo"}) = {"sky": "rainy"}\nIt is rainy in Oslo.\n'
     assert len(recorder.calls) == 2
@@ -224,7 +238,7 @@ def test_the_tool_loop_ends_with_a_model_that_calls_whenever_it_may(
         return httpx.Response(200, json={**head, "choices": [choice]})
 
     recorder.answer = answer
-    said = run(program("Tool use")).stdout
+    said = run(program(SERVER, "Tool use")).stdout
 
     assert [body["tool_choice"] for _, body in recorder.calls][-1] == "none"
     assert len(recorder.calls) == 4
@@ -233,7 +247,7 @@ def test_the_tool_loop_ends_with_a_model_that_calls_whenever_it_may(
 
 
 def test_every_mail_finds_its_route_and_every_route_does_its_work(run: Runner) -> None:
-    said = run(program("Routing")).stdout
+    said = run(program(LANG, "Routing")).stdout
 
     assert re.findall(r"^.*\. \((\w+)\) (.*)$", said, re.MULTILINE) == [
         ("weather", 'Noted: {"city":"Oslo","sky":"rainy","degrees":7}'),
@@ -243,25 +257,37 @@ def test_every_mail_finds_its_route_and_every_route_does_its_work(run: Runner) -
 
 
 def test_the_first_programs_of_the_official_clients_run(run: Runner, recorder: Recorder) -> None:
-    said = run(program("Talk to it") + program("Anthropic's clients")).stdout
+    programs = program("README.md", "Talk to it") + program(SERVER, "Anthropic's clients")
+    said = run(programs).stdout
 
     assert said == "12 + 30 = 42Hello! How can I help you?\n"
     assert [path for path, _ in recorder.calls] == ["/v1/chat/completions", "/v1/messages"]
 
 
-# What the replies to README's curl commands say, in order.
-ANSWERS = (
-    r"^HTTP/1\.1 200",
-    r'"content":"Hello! How can I help you\?"',
-    r'"text":"12 \+ 30 = 42"',
-    r'"text":"(red|blue) (fox|bear)"',
-)
+# What the replies to the curl commands of each document say, in order.
+ANSWERS = {
+    "README.md": (
+        r"^HTTP/1\.1 200",
+        r'"content":"Hello! How can I help you\?"',
+        r'"text":"12 \+ 30 = 42"',
+    ),
+    SERVER: (r'"text":"(red|blue) (fox|bear)"',),
+}
+
+
+def commands_of(document: str) -> list[str]:
+    """Return the curl commands of a document, each with the lines that continue it."""
+    return re.findall(r"^curl (?:.*\\\n)*.*$", text_of(document), re.MULTILINE)
+
+
+def test_every_document_with_a_curl_command_is_run_here() -> None:
+    assert {name for name in documents() if commands_of(name)} == set(ANSWERS)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-def test_the_curl_commands_are_answered(server: ServerProcess) -> None:
-    commands = re.findall(r"^curl (?:.*\\\n)*.*$", README, re.MULTILINE)
-    for command, answer in zip(commands, ANSWERS, strict=True):
+@pytest.mark.parametrize("document", ANSWERS)
+def test_the_curl_commands_are_answered(server: ServerProcess, document: str) -> None:
+    for command, answer in zip(commands_of(document), ANSWERS[document], strict=True):
         done = subprocess.run(
             ["bash", "-c", command.replace(URL, server.url).replace("curl", "curl -sSf", 1)],
             capture_output=True,

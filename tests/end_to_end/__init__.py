@@ -1,1 +1,1 @@
-"""end to end tests."""
+"""Tests through real processes and sockets: a server, an engine, a client."""

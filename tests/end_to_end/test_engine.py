@@ -1,7 +1,6 @@
 """The engine on a real network: what a server says, it says; programs run on it as over HTTP."""
 
 import asyncio
-import re
 import subprocess
 import sys
 import time
@@ -20,8 +19,9 @@ from runtime.lang.program import Program, function
 from runtime.lang.state import State
 from runtime.lang.words import assistant, gen, select, system, user
 from tests.end_to_end.tiny_model import tiny_model_flags
+from tests.testing.documents import marked_program
 from tests.testing.scripts import script_environment
-from tests.testing.server_process import ROOT, Json, ServerProcess, running_server
+from tests.testing.server_process import Json, ServerProcess, running_server
 from tests.testing.stand_in.tokenizer import write_tokenizer
 
 GREEDY: dict[str, Any] = {"temperature": 0}
@@ -274,11 +274,9 @@ def test_everything_at_once_gives_what_it_gives_alone(engine: Engine) -> None:
 
 
 def test_the_script_in_the_readme_runs_as_it_stands(tmp_path: Path) -> None:
-    text = (ROOT / "README.md").read_text("utf-8")
-    found = re.search(r"<!-- script -->\n```python\n(.*?)```", text, re.DOTALL)
-    assert found
+    text = marked_program("runtime/README.md", "script")
     script = tmp_path / "script.py"
-    script.write_text(found[1], "utf-8")
+    script.write_text(text, "utf-8")
 
     done = subprocess.run(
         [sys.executable, script],
@@ -288,7 +286,7 @@ def test_the_script_in_the_readme_runs_as_it_stands(tmp_path: Path) -> None:
         timeout=200,
     )
 
-    assert len([line for line in found[1].splitlines() if line.strip()]) == 8
+    assert len([line for line in text.splitlines() if line.strip()]) == 8
     assert done.returncode == 0, done.stderr
     assert "12 + 30 = 42 {'type': 'stop', 'matched': 1}" in done.stdout
     assert "Your sister lives in Oslo." in done.stdout

@@ -21,8 +21,9 @@ from runtime.lang.state import AsyncState, State
 from runtime.lang.words import assistant, gen, select, system, user
 from tests.end_to_end.pools import assert_all_free, read_state, wait_idle
 from tests.end_to_end.tiny_model import tiny_model_flags
+from tests.testing.documents import marked_program
 from tests.testing.scripts import script_environment
-from tests.testing.server_process import ROOT, ServerProcess, running_server
+from tests.testing.server_process import ServerProcess, running_server
 from tests.testing.stand_in.tokenizer import write_tokenizer
 
 NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -373,12 +374,10 @@ def test_a_cancelled_or_dropped_program_ends_its_requests(
 
 
 def test_the_program_in_the_readme_runs_as_it_stands(server: ServerProcess, tmp_path: Path) -> None:
-    text = (ROOT / "README.md").read_text("utf-8")
-    found = re.search(r"<!-- program -->\n```python\n(.*?)```", text, re.DOTALL)
-    assert found
-    lines = [line for line in found[1].splitlines() if line.strip()]
+    text = marked_program("runtime/lang/README.md", "program")
+    lines = [line for line in text.splitlines() if line.strip()]
     script = tmp_path / "program.py"
-    script.write_text(found[1].replace("http://127.0.0.1:30000", server.url), "utf-8")
+    script.write_text(text.replace("http://127.0.0.1:30000", server.url), "utf-8")
 
     done = subprocess.run(
         [sys.executable, script],

@@ -1,1 +1,1 @@
-"""jit kernels tests."""
+"""Tests of the ops: every backend against the reference."""

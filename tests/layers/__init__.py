@@ -1,1 +1,1 @@
-"""layers tests."""
+"""Tests of the network."""

@@ -1,1 +1,1 @@
-"""mem cache tests."""
+"""Tests of the cache: tree, pools, policy."""

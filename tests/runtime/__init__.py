@@ -1,1 +1,1 @@
-"""runtime tests."""
+"""Tests of the processes: scheduler, executor, server, language."""
