@@ -15,6 +15,7 @@ import pytest
 
 from runtime.config import ServerConfig
 from runtime.flag_hints import HINTS
+from tests.bench.serving.measured import measured_table
 from tests.testing.documents import ROOT, documents, marked_part, text_of
 
 PACKAGES = ("runtime", "layers", "mem_cache", "jit_kernels", "tests")
@@ -24,6 +25,7 @@ READMES = (
     "runtime/lang/README.md",
     "runtime/server/README.md",
 )
+MOST_LINES = 260  # of the top one
 TREE_WIDTH = 100
 TEXT_COLUMN = 34
 
@@ -93,12 +95,12 @@ def _summary(path: Path) -> str:
     return text
 
 
-# What to read in a day, in this order: its files, what it says, and where that is done otherwise.
+# What to read in a day, in this order: a package, its files, its content, and what can wait.
 READING = (
-    ("mem_cache", ".py .c .h", "the tree, its pools, their lifetimes", ""),
+    ("mem_cache", ".py .c .h", "the tree, the pools, their lifetimes", ""),
     (
-        *("runtime/scheduler", ".py", "who computes what in a step, and what is kept of it"),
-        "`grammar/`: what outputs may say",
+        *("runtime/scheduler", ".py", "which request computes what in a step; what stays cached"),
+        "`runtime/grammar/`: structured output",
     ),
     ("runtime/executor", ".py", "from the plan of a step to its tokens", ""),
     (
@@ -106,19 +108,19 @@ READING = (
         "`layers/fused/`: the same on a GPU",
     ),
     (
-        *("jit_kernels", "reference.py", "each op in torch, which all else is judged by"),
-        "its other files: Triton, CUDA, vendors",
+        *("jit_kernels", "reference.py", "each operation in torch, the reference of all backends"),
+        "the other files: C, Triton, CUDA, vendors",
     ),
     (
         *("runtime/tokenizer", ".py", "from a request to the scheduler, and back to text"),
-        "`server/`, `chat/`, `engine/`, `lang/`: who asks",
+        "`server/`, `chat/`, `engine/`, `lang/`: the callers",
     ),
 )
 
 
 def reading_table() -> str:
     """Return a markdown table of what to read first, with how long it is."""
-    rows = ["| read | lines | it says | besides |", "|---|---|---|---|"]
+    rows = ["| read | lines | content | later |", "|---|---|---|---|"]
     for name, ends, text, besides in READING:
         files = [
             path for path in (ROOT / name).rglob("*.*") if path.name.endswith((*ends.split(),))
@@ -137,6 +139,7 @@ def _tree_of(readme: str) -> Callable[[], str]:
 
 GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     **{(readme, "tree"): _tree_of(readme) for readme in READMES},
+    ("README.md", "measured"): measured_table,
     ("runtime/README.md", "flags"): flags_table,
     ("runtime/README.md", "reading"): reading_table,
 }
@@ -153,6 +156,10 @@ def test_every_readme_is_checked_here() -> None:
     found = {path for path in documents() if path.endswith("README.md")}
 
     assert found == {*READMES, "tests/bench/README.md"}
+
+
+def test_the_top_one_stays_short() -> None:
+    assert len(text_of("README.md").splitlines()) <= MOST_LINES
 
 
 def test_every_source_file_has_one_row_in_the_trees() -> None:
@@ -251,6 +258,24 @@ def test_every_flag_of_the_server_they_mention_exists() -> None:
         faults += [f"{document}: there is no --{flag}" for flag in sorted(used - known)]
 
     assert not faults, "\n".join(faults)
+
+
+def test_every_backend_they_force_exists() -> None:
+    """`KERNEL_<OP>=name`, and a bare `KERNEL_<OP>`: the op is selected, with such a backend."""
+    source = "\n".join(
+        path.read_text("utf-8") for path in (ROOT / "jit_kernels").glob("*/__init__.py")
+    )
+    named = [
+        (document, *found)
+        for document in READMES
+        for found in re.findall(r"KERNEL_([A-Z]\w*)(?:=(\w+))?", text_of(document))
+    ]
+
+    assert named
+    for document, op, backend in named:
+        stem = op.lower().removesuffix("_invariant")
+        assert re.search(rf'"{stem}"', source), f"{document}: no op {op}"
+        assert not backend or f'Backend("{backend}"' in source, f"{document}: no {backend}"
 
 
 def test_their_python_examples_can_be_read() -> None:

@@ -16,7 +16,7 @@ import httpx
 import jsonschema
 import pytest
 
-from tests.testing.documents import documents, program, text_of
+from tests.testing.documents import documents, program, section, text_of
 from tests.testing.scripts import script_environment
 from tests.testing.server_process import ServerProcess, running_server
 
@@ -34,6 +34,7 @@ PROGRAMS = {
     SERVER: {"Anthropic's clients": 1, **dict.fromkeys(EXAMPLES[SERVER], 1)},
     LANG: {"Programs": 1, **dict.fromkeys(EXAMPLES[LANG], 1)},
 }
+ENDPOINT_TABLES = {"README.md": "What it serves", SERVER: "Endpoints"}
 
 Json = dict[str, Any]
 
@@ -262,6 +263,28 @@ def test_the_first_programs_of_the_official_clients_run(run: Runner, recorder: R
 
     assert said == "12 + 30 = 42Hello! How can I help you?\n"
     assert [path for path, _ in recorder.calls] == ["/v1/chat/completions", "/v1/messages"]
+
+
+def test_every_path_of_a_running_server_is_in_the_table_of_endpoints(
+    server: ServerProcess,
+) -> None:
+    served = set(httpx.get(f"{server.url}/openapi.json").json()["paths"])
+    aliases = {path for path in served if path.startswith(("/v1/tok", "/v1/detok", "/get_"))}
+    tables = {name: section(name, heading) for name, heading in ENDPOINT_TABLES.items()}
+
+    for document, text in tables.items():
+        rows = re.findall(r"^\| (`/.*?) \|", text, re.MULTILINE)
+        named = {path for row in rows for path in re.findall(r"`(/[^`?]*)", row)}
+        named = {path.replace("NAME", "{name}") for path in named}
+        assert named <= served | {"/docs", "/openapi.json"}, document
+    assert served - aliases <= named | {"/docs", "/openapi.json"}
+
+
+def test_every_metric_they_mention_is_exported(server: ServerProcess) -> None:
+    exported = set(re.findall(r"^# TYPE (\S+)", httpx.get(f"{server.url}/metrics").text, re.M))
+    for document in documents():
+        for name in re.findall(r"`((?:sglang|umbra):\w+)`", text_of(document)):
+            assert name in exported, f"{document}: there is no {name}"
 
 
 # What the replies to the curl commands of each document say, in order.
