@@ -1,1 +1,1 @@
-"""How well the default model answers, asked through a real server."""
+"""Accuracy of the default model, measured through a real server."""
