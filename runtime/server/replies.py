@@ -21,7 +21,9 @@ DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
 # For the native dialect, whose clients parse every line that is not empty as an event.
 NATIVE_KEEP_ALIVE = b"\n"
-KEEP_ALIVE_S = 15.0
+# Proxies and clients close a connection that is silent for 20 to 60 s. A reply that is not streamed
+# sends nothing before it is complete: after the first byte its status could not change any more.
+KEEP_ALIVE_S = 5.0
 # A refusal (too long, queue full) comes back from the scheduler at once: worth waiting for, since
 # after the headers it could no longer be a status.
 _REFUSAL_GRACE_S = 1.0

@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import selectors
 from collections.abc import AsyncGenerator
+from contextlib import closing
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -164,6 +167,46 @@ def test_a_silent_stream_says_that_it_lives() -> None:
         assert connection.text.startswith("data: 1\n\n: keep-alive\n\n")
 
     asyncio.run(scenario())
+
+
+class Clock(selectors.DefaultSelector):
+    """A clock that jumps where a loop would sleep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Return what is ready, without waiting."""
+        ready = super().select(0)
+        self.now += 0.0 if ready else timeout or 0.0
+        return ready
+
+
+@pytest.mark.parametrize("first", [None, b"data: 1\n\n"])
+def test_no_stream_is_silent_for_longer_than_five_seconds(first: bytes | None) -> None:
+    clock, connection, times = Clock(), Connection(), list[float]()
+    loop = asyncio.SelectorEventLoop(clock)
+    loop.time = lambda: clock.now
+
+    async def send(message: Any) -> None:
+        times.append(clock.now)
+        await connection.send(message)
+        if len(times) > 6:
+            connection.leave.set()
+
+    async def scenario() -> None:
+        stream = EventStream(stream_of(first, None))
+        await connection.receive()
+        await stream(connection.scope, connection.receive, send)
+
+    with closing(loop):
+        loop.run_until_complete(scenario())
+
+    assert len(times) > 6
+    silences = [then - before for before, then in pairwise([0.0, *times])]
+    assert max(silences) <= 5.01
+    assert connection.text.count(": keep-alive\n\n") >= 5
 
 
 def test_a_silent_native_stream_sends_only_what_clients_that_parse_each_line_skip() -> None:
