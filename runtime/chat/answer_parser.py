@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from runtime.chat.dsml import InvalidCall, ToolCall, ToolCallBlock
+from runtime.chat.call_writer import CallPiece, InvalidCall
+from runtime.chat.dsml import CallPart, ToolCallBlock
 from runtime.chat.marks import DSML, SPELLING, THINK, THINK_END
 
 _MARK = re.compile(f"([{THINK}{THINK_END}{DSML}])")
@@ -26,16 +27,16 @@ class Text:
     text: str
 
 
-Part = Text | ToolCall | InvalidCall
+Part = Text | CallPart
 
 
 class AnswerParser:
     """Parses one answer.
 
     reasoning  whether it begins inside the reasoning
-    tools      schema of the parameters by tool name; None: calls are not looked for, and one
-               that the model writes nevertheless is content
-    parallel   False: only the first call counts
+    tools      schema of the parameters by tool name, empty where no call may be made; None: calls
+               are not looked for, and one that the model writes nevertheless is content
+    parallel   False: the first whole call is the last one
     separate   False: reasoning is content, with its end spelled out
     """
 
@@ -55,15 +56,16 @@ class AnswerParser:
         self._held = ""
         self._skipping = False
         self._calls = 0
+        self._refused = False
 
     def push(self, text: str) -> list[Part]:
-        """Return what `text` settles; neighbouring pieces of one channel come as one."""
+        """Return what `text` settles; neighbouring pieces of one channel or call come as one."""
         return _joined(part for run in _MARK.split(text) if run for part in self._run(run))
 
     def finish(self) -> list[Part]:
         """Return what was held back; to be called once, at the answer's end."""
         if self._block is not None:
-            return list(self._block.finish())
+            return list(self._counted(self._block.finish()))
         return _joined(self._release())
 
     def _run(self, run: str) -> Iterator[Part]:
@@ -114,14 +116,20 @@ class AnswerParser:
             self._held, self._reasoning = "", False
             self._block = ToolCallBlock(self._tools)
 
-    def _counted(self, calls: Iterable[ToolCall | InvalidCall]) -> Iterator[Part]:
-        for call in calls:
-            if isinstance(call, ToolCall):
-                self._calls += 1
-                if self._calls > 1 and not self._parallel:
-                    yield InvalidCall(call.name, "parallel_tool_calls is false")
-                    continue
-            yield call
+    def _counted(self, calls: Iterable[CallPart]) -> Iterator[Part]:
+        """Leave out the calls after a first whole one, where there must be no more than that."""
+        for part in calls:
+            if isinstance(part, InvalidCall):
+                if not (part.begun and self._refused):
+                    yield part
+                continue
+            if part.name is not None:
+                self._refused = self._calls > 0 and not self._parallel
+                if self._refused:
+                    yield InvalidCall(part.name, "parallel_tool_calls is false")
+            self._calls += part.ended
+            if not self._refused:
+                yield part
 
     def _release(self) -> Iterator[Part]:
         held, self._held = self._held, ""
@@ -138,6 +146,8 @@ def _joined(parts: Iterable[Part]) -> list[Part]:
         last = joined[-1] if joined else None
         if isinstance(part, Text) and isinstance(last, Text) and part.channel == last.channel:
             joined[-1] = Text(part.channel, last.text + part.text)
+        elif isinstance(part, CallPiece) and part.name is None and isinstance(last, CallPiece):
+            joined[-1] = CallPiece(last.name, last.arguments + part.arguments, part.ended)
         else:
             joined.append(part)
     return joined

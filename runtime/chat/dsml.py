@@ -1,71 +1,47 @@
-"""The tool-call block of a V4 answer: from marked text to calls, one at a time.
+"""The tool-call block of a V4 answer: from marked text to pieces of calls, as they come.
 
-A call is told when it is whole, its closing tag included, and not before: what has been told
-cannot be taken back, half an argument is no JSON, and half a command that was closed to become
-JSON may be run. Whatever the model wrote, `arguments` is one valid JSON object.
+A call begins when the names of its tool and of its first parameter are known, or with its end. The
+pieces of its arguments are final (`runtime.chat.call_writer`), and the arguments of a whole call
+are one valid JSON object, whatever the model wrote. A call may still turn out invalid after it has
+begun: the answer ends inside it, or a later parameter has no name. It is then reported as invalid,
+and its arguments stay incomplete.
 
-Beyond the published form it reads what models were seen to write: the wrapper missing or
+Beyond the published form this reads what models were seen to write: the wrapper missing or
 misspelt, a self-closing invoke, a JSON object as the body, a parameter without `string=`, a
 closing tag left out before the next tag, arguments inside one more object.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Literal
 
-import msgspec
-
-from runtime.chat.call_arguments import arguments
+from runtime.chat.call_writer import CallPiece, CallWriter, InvalidCall
+from runtime.chat.dsml_heads import invoked_name, is_head, parameter_of
 from runtime.chat.marks import DSML, SPELLING
-from runtime.errors import GrammarError
 
-_INVOKE = re.compile(r'\s*invoke\s+name\s*=\s*"([^"]*)"')
-_PARAMETER = re.compile(r'\s*parameter name="(.*?)" string="(true|false)">(.*)', re.DOTALL)
-_LOOSE_PARAMETER = re.compile(r'\s*parameter\s+name\s*=\s*"([^"]*)"([^>]*)>(.*)', re.DOTALL)
-_LOOSE_KIND = re.compile(r'string\s*=\s*"?(true|false)')
-_WRAPPERS = ("arguments", "input", "parameters")
+CallPart = CallPiece | InvalidCall
 
-
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """A whole call; `arguments` is a JSON object as text."""
-
-    name: str
-    arguments: str
-
-
-@dataclass(frozen=True, slots=True)
-class InvalidCall:
-    """A call that cannot be handed to anyone: what of it can be told, and why."""
-
-    name: str | None
-    error: str
+_BEFORE_MARK = re.compile(r"(?:</?)?\Z")
+_CUT_OFF = "the answer ended inside this call"
 
 
 @dataclass(slots=True)
 class _Tag:
-    """A tag and the text after it, growing.
+    """The tag that is being read.
 
-    head  the tag itself, up to its first ">", once that is there
+    pieces    the text of its head so far
+    complete  whether that is the whole head, up to its ">" or to the next tag
+    contents  what the text behind the head is
     """
 
     closing: bool
-    pieces: list[str] = field(default_factory=list)
-    head: str | None = None
-
-    def add(self, text: str) -> None:
-        self.pieces.append(text)
-        if self.head is None and ">" in text:
-            self.head = "".join(self.pieces).partition(">")[0].strip()
-
-    def ends_with(self, end: str) -> bool:
-        """Look at the last characters only: a tag may hold megabytes."""
-        return "".join(self.pieces[-len(end) :]).endswith(end)
+    pieces: list[str] = field(default_factory=list[str])
+    complete: bool = False
+    contents: Literal["value", "body", "nothing"] = "nothing"
 
     @property
-    def text(self) -> str:
+    def head(self) -> str:
         return "".join(self.pieces)
 
 
@@ -78,154 +54,123 @@ class ToolCallBlock:
     def __init__(self, tools: Mapping[str, Any]) -> None:
         self._tools = tools
         self._tag = _Tag(closing=False)
-        self._settled = False
-        # The tags of one call so far: the invoke itself and its parameters.
-        self._invoke: list[_Tag] | None = None
+        # "<" or "</", which begins a tag if a mark follows.
+        self._held = ""
+        self._call: CallWriter | None = None
+        self._body: list[str] = []
+        self._any_calls = False
 
-    def text(self, piece: str) -> Iterator[ToolCall | InvalidCall]:
-        """Take text without marks; yield the call that it completes."""
-        self._tag.add(piece)
-        head = self._tag.head
-        if head is not None and not self._settled and (self._tag.closing or head.endswith("/")):
-            yield from self._settle()
+    def text(self, piece: str) -> Iterator[CallPart]:
+        """Take text without marks; yield what it settles."""
+        whole = self._held + piece
+        found = _BEFORE_MARK.search(whole)
+        cut = found.start() if found else len(whole)
+        self._held = whole[cut:]
+        if cut:
+            yield from self._read(whole[:cut])
 
-    def mark(self) -> Iterator[ToolCall | InvalidCall]:
-        """Take a DSML token, which begins the next tag; yield the call that this completes."""
-        closing = self._tag.ends_with("</")
-        if not closing and not self._tag.ends_with("<"):
-            self._tag.add(SPELLING[DSML])
+    def mark(self) -> Iterator[CallPart]:
+        """Take a DSML token, which begins the next tag or is text; yield what it settles."""
+        held, self._held = self._held, ""
+        if not held:
+            yield from self._read(SPELLING[DSML])
             return
-        self._tag.pieces = [self._tag.text[: -2 if closing else -1]]
-        yield from self._settle()
-        self._tag, self._settled = _Tag(closing), False
+        yield from self._end_tag()
+        self._tag = _Tag(closing=held == "</")
 
     def finish(self) -> Iterator[InvalidCall]:
         """Yield the call that the answer's end cut off, if there is one."""
-        begins = not self._settled and not self._tag.closing and self._tag.text.strip()
-        if self._invoke is None and begins and _INVOKE.match(self._tag.text):
-            self._invoke = [self._tag]
-        if self._invoke is not None:
-            yield InvalidCall(_name(self._invoke), "the answer ended inside this call")
-
-    def _settle(self) -> Iterator[ToolCall | InvalidCall]:
-        """Make of the current tag what it is."""
-        if self._settled:
-            return
-        self._settled = True
         tag = self._tag
-        kind = tag.text.lstrip()
+        begins = not tag.complete and not tag.closing
+        named = invoked_name(tag.head) if begins else None
+        if self._call is not None:
+            yield self._call.invalid(_CUT_OFF)
+        elif named is not None:
+            yield InvalidCall(named, _CUT_OFF)
+        elif not self._any_calls or (begins and "invoke".startswith(tag.head.strip()[:6])):
+            yield InvalidCall(None, "the answer ended before this call named a tool")
+
+    def _read(self, text: str) -> Iterator[CallPart]:
+        tag = self._tag
+        if tag.complete:
+            yield from self._contents(text)
+            return
+        tag.pieces.append(text)
+        if ">" not in text:
+            return
+        whole = tag.head
+        end = whole.find(">", len(whole) - len(text))
+        while end >= 0:
+            head = whole[: end + 1]
+            if tag.closing or is_head(head, self._declared):
+                tag.pieces = [head]
+                yield from self._settle()
+                if rest := whole[end + 1 :]:
+                    yield from self._contents(rest)
+                return
+            end = whole.find(">", end + 1)
+
+    @property
+    def _declared(self) -> Mapping[str, Any]:
+        """The parameters of the open call by their names."""
+        return {} if self._call is None else self._call.parameters.named
+
+    def _contents(self, text: str) -> Iterator[CallPart]:
+        """Take text behind a tag's head."""
+        if self._tag.contents == "value" and self._call is not None:
+            yield from self._call.add(text)
+        elif self._tag.contents == "body":
+            self._body.append(text)
+
+    def _end_tag(self) -> Iterator[CallPart]:
+        """End the current tag, since the next one begins; its head may have been left open."""
+        if not self._tag.complete:
+            yield from self._settle()
+        if self._tag.contents == "value" and self._call is not None:
+            yield from self._call.close_value()
+
+    def _settle(self) -> Iterator[CallPart]:
+        """Do what the current tag says, now that its head is known."""
+        tag = self._tag
+        tag.complete = True
+        kind = tag.head.lstrip()
         if tag.closing:
             # The block's own end closes a call as well.
             if not kind.startswith("parameter"):
                 yield from self._close()
-        elif kind.startswith("parameter") and self._invoke is not None:
-            self._invoke.append(tag)
+        elif kind.startswith("parameter") and self._call is not None:
+            yield from self._open_parameter(self._call)
         elif kind.startswith("invoke"):
             yield from self._close()
-            self._invoke = [tag]
-            if tag.head is not None and tag.head.endswith("/"):
-                yield from self._close()
+            yield from self._invoke()
 
-    def _close(self) -> Iterator[ToolCall | InvalidCall]:
-        invoke, self._invoke = self._invoke, None
-        if invoke is None:
-            return
-        name = _name(invoke)
+    def _invoke(self) -> Iterator[CallPart]:
+        tag, self._any_calls, self._body = self._tag, True, []
+        name = invoked_name(tag.head)
         if name is None:
             yield InvalidCall(None, "the call names no tool")
+        elif not self._tools:
+            yield InvalidCall(name, "the request lets no tool be called")
         elif name not in self._tools:
             yield InvalidCall(name, "there is no such tool")
         else:
-            yield _call(name, invoke, _properties(self._tools[name]))
+            self._call = CallWriter(name, self._tools[name])
+            if tag.head.endswith("/>"):
+                # What stands behind it is none of its body.
+                yield from self._close()
+            else:
+                tag.contents = "body"
 
+    def _open_parameter(self, call: CallWriter) -> Iterator[CallPart]:
+        found = parameter_of(self._tag.head)
+        if found is None:
+            self._call = None
+            yield call.invalid("a parameter has no name")
+            return
+        self._tag.contents = "value"
+        yield from call.open(found.name, is_text=found.is_text)
 
-def _name(invoke: list[_Tag]) -> str | None:
-    found = _INVOKE.match(invoke[0].text)
-    return found[1] if found else None
-
-
-def _call(name: str, invoke: list[_Tag], properties: Mapping[str, Any]) -> ToolCall | InvalidCall:
-    head, *rest = invoke
-    # What stands behind a self-closing invoke, in the same piece or not, is none of its body.
-    alone = head.head is not None and head.head.endswith("/")
-    body = "" if alone else head.text.partition(">")[2].strip()
-    if body and not rest:
-        unwrapped = _unwrapped(body, properties)
-        if unwrapped is None:
-            return InvalidCall(name, "the call's body is no JSON object")
-        return ToolCall(name, unwrapped)
-    values: dict[str, str] = {}
-    for tag in rest:
-        parameter = _parameter(tag.text, properties)
-        if parameter is None:
-            return InvalidCall(name, "a parameter has no name")
-        values[parameter[0]] = parameter[1]
-    [only] = values if len(values) == 1 else [None]
-    if only in _WRAPPERS and only not in properties:
-        inner = _decoded(values[only])
-        unwrapped = _unwrapped(inner if isinstance(inner, str) else values[only], properties)
-        if unwrapped is not None:
-            return ToolCall(name, unwrapped)
-    written = (f"{_quoted(key)}: {value}" for key, value in values.items())
-    return ToolCall(name, "{" + ", ".join(written) + "}")
-
-
-def _parameter(text: str, properties: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return a parameter's name and its value as JSON."""
-    found = _PARAMETER.match(text)
-    if found:
-        name, kind, value = found.groups()
-    else:
-        loose = _LOOSE_PARAMETER.match(text)
-        if loose is None:
-            return None
-        name, attributes, value = loose.groups()
-        told = _LOOSE_KIND.search(attributes)
-        kind = told[1] if told else _kind(properties.get(name))
-    if kind == "true" or not _is_json(value):
-        return name, _quoted(value)
-    return name, value.strip()
-
-
-def _kind(schema: Any) -> str:
-    """Return what `string=` would say of a parameter with this schema."""
-    declared = schema.get("type") if isinstance(schema, dict) else None
-    return "true" if declared in ("string", ["string"]) else "false"
-
-
-def _unwrapped(text: str, properties: Mapping[str, Any]) -> str | None:
-    """Return a JSON object as text, taken out of `{"arguments": ...}`; None if it is none."""
-    decoded = _decoded(text)
-    if not isinstance(decoded, dict):
-        return None
-    value = cast(dict[str, Any], decoded)
-    [only] = value if len(value) == 1 else [None]
-    if only in _WRAPPERS and only not in properties and isinstance(value[only], dict):
-        return json.dumps(value[only], ensure_ascii=False)
-    return text.strip()
-
-
-def _properties(schema: Any) -> Mapping[str, Any]:
-    """Return what a schema says of each argument, as a forced call is held to it."""
-    try:
-        return arguments(schema).properties
-    except GrammarError:
-        found = schema.get("properties") if isinstance(schema, dict) else None
-        return found if isinstance(found, dict) else {}
-
-
-def _is_json(text: str) -> bool:
-    try:
-        msgspec.json.decode(text.encode())
-    # Numbers beyond a double, or nested too deeply, would fail in the client as well.
-    except (msgspec.DecodeError, RecursionError):
-        return False
-    return True
-
-
-def _decoded(text: str) -> Any:
-    return msgspec.json.decode(text.encode()) if _is_json(text) else None
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    def _close(self) -> Iterator[CallPart]:
+        call, self._call = self._call, None
+        if call is not None:
+            yield from call.close("".join(self._body))

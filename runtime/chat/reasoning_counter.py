@@ -6,17 +6,15 @@ from runtime.chat.marks import DSML, THINK, THINK_END
 
 
 class ReasoningCounter:
-    """Counts the tokens between the marks, the marks themselves left out.
+    """Counts the tokens between the marks, the marks themselves left out; a call ends them, too.
 
     marks      mark of each token id that has one
     reasoning  whether the answer begins inside the reasoning
-    calls      whether a tool call ends the reasoning
     tokens     so far
     """
 
-    def __init__(self, marks: Mapping[int, str], *, reasoning: bool, calls: bool) -> None:
+    def __init__(self, marks: Mapping[int, str], *, reasoning: bool) -> None:
         self._marks = marks
-        self._ends = {THINK_END, DSML} if calls else {THINK_END}
         self._reasoning = reasoning
         self.tokens = 0
 
@@ -26,7 +24,7 @@ class ReasoningCounter:
             mark = self._marks.get(token_id)
             if mark is None:
                 self.tokens += self._reasoning
-            elif mark in self._ends:
+            elif mark in (THINK_END, DSML):
                 self._reasoning = False
             elif mark == THINK:
                 self._reasoning = True

@@ -47,25 +47,31 @@ class ChatPlan:
     prompt: V4Prompt | None
     conversation: dict[str, Any]
 
-    def reply(self) -> ChoiceReply:
-        """Return an empty reply of one choice."""
+    def reply(self, *, call_prefix: str = "call_") -> ChoiceReply:
+        """Return an empty reply of one choice; ids of its calls begin with `call_prefix`.
+
+        V4's markup of a call is never content, also where the request lets no tool be called.
+        """
         body, prompt = self.body, self.prompt
         parser = AnswerParser(
             reasoning=prompt is not None and prompt.reasoning,
-            tools=prompt.tools if prompt is not None else None,
+            tools=None if prompt is None else prompt.tools or {},
             parallel=body.parallel_tool_calls is not False,
             separate=body.separate_reasoning is not False,
         )
-        return ChoiceReply(parser, hold_reasoning=body.stream_reasoning is False)
+        return ChoiceReply(
+            parser,
+            hold_reasoning=body.stream_reasoning is False,
+            hold_calls=not body.stream,
+            call_prefix=call_prefix,
+        )
 
     def counter(self) -> ReasoningCounter | None:
         """Return a counter for one choice, where there is reasoning."""
         prompt = self.prompt
         if prompt is None or not prompt.thinking:
             return None
-        return ReasoningCounter(
-            self.call.marks, reasoning=prompt.reasoning, calls=prompt.tools is not None
-        )
+        return ReasoningCounter(self.call.marks, reasoning=prompt.reasoning)
 
 
 class Chats:
@@ -153,9 +159,8 @@ class Chats:
                 return strict_calls(held, dsml_id=ids[DSML], parallel=parallel)
         if grammar is None or not prompt.reasoning:
             return grammar
-        # A call amid the reasoning would be one that no grammar holds.
-        barred = None if prompt.tools is None else ids[DSML]
-        return msgspec.structs.replace(grammar, after=ids[THINK_END], barred=barred)
+        # A call amid the reasoning would end it, and no grammar holds that call.
+        return msgspec.structs.replace(grammar, after=ids[THINK_END], barred=ids[DSML])
 
     async def gather(self, plan: ChatPlan) -> dict[str, Any]:
         """Return the whole answer. Raises RequestError."""

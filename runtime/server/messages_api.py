@@ -28,6 +28,8 @@ from runtime.server.service import Service
 from runtime.tokenizer.choice import Finish
 
 PING = event({"type": "ping"}, "ping")
+# Some clients and gateways tell by it whose id it is.
+CALL_PREFIX = "toolu_"
 
 _Body = TypeVar("_Body", bound=CountBody)
 _UNKNOWN_TYPE = re.compile(r"(.+)\.type: Invalid (?:enum )?value ('.*')", re.DOTALL)
@@ -65,7 +67,7 @@ class _Message:
         answer would be another one.
         """
         within = tally.completion_tokens < self.body.max_tokens
-        fields = stop_fields(finish, calls=bool(reply.tool_calls), within_limit=within)
+        fields = stop_fields(finish, calls=reply.calls_tools, within_limit=within)
         if reply.invalid_calls:
             fields["invalid_tool_calls"] = reply.invalid_calls
         return fields
@@ -106,7 +108,7 @@ class MessagesRoutes:
     async def _gather(self, message: _Message) -> dict[str, Any]:
         plan, blocks = message.plan, message.blocks()
         [[answer]] = await gather(self._service.manager, [plan.call])
-        reply, counter = plan.reply(), plan.counter()
+        reply, counter = plan.reply(call_prefix=CALL_PREFIX), plan.counter()
         deltas = reply.feed(answer.text, ended=True)
         if counter is not None:
             counter.count(answer.token_ids)
@@ -117,7 +119,7 @@ class MessagesRoutes:
 
     async def _stream(self, message: _Message) -> AsyncGenerator[Event, None]:
         plan, blocks, tally = message.plan, message.blocks(), Tally()
-        reply, counter = plan.reply(), plan.counter()
+        reply, counter = plan.reply(call_prefix=CALL_PREFIX), plan.counter()
         begun = False
         merged = merge(self._service.manager, [plan.call])
         try:

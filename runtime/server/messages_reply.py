@@ -66,11 +66,15 @@ class BlockEvents:
             yield self._delta({"type": _DELTAS[kind], kind: text})
 
     def _call(self, call: dict[str, Any]) -> Iterator[Event]:
-        yield from self.end()
-        name, arguments = call["function"]["name"], call["function"]["arguments"]
-        yield self._start({"type": "tool_use", "id": call["id"], "name": name, "input": {}})
-        yield self._delta({"type": "input_json_delta", "partial_json": arguments})
-        yield from self.end()
+        """Yield the events of a call's next piece; its first one has its id."""
+        said = call["function"]
+        if "id" in call:
+            yield from self.end()
+            yield self._start(
+                {"type": "tool_use", "id": call["id"], "name": said["name"], "input": {}}
+            )
+        if said["arguments"]:
+            yield self._delta({"type": "input_json_delta", "partial_json": said["arguments"]})
 
     def _start(self, block: dict[str, Any]) -> Event:
         self._index += 1
@@ -90,7 +94,9 @@ def assembled(events: Iterable[Event]) -> list[dict[str, Any]]:
         elif event["type"] == "content_block_delta":
             delta, block = event["delta"], blocks[-1]
             if delta["type"] == "input_json_delta":
-                block["input"] = msgspec.Raw(delta["partial_json"].encode())
+                before = block["input"]
+                written = bytes(before) if isinstance(before, msgspec.Raw) else b""
+                block["input"] = msgspec.Raw(written + delta["partial_json"].encode())
             else:
                 name = delta["type"].removesuffix("_delta")
                 block[name] += delta[name]

@@ -77,7 +77,14 @@ _CALL = {
     "type": named("function"),
     "function": record(name=STRING, arguments=STRING),
 }
-_INVALID_CALLS = array(record(name=_nullable(STRING), error=STRING))
+# The first piece of a call says whose it is, and all of them add to its arguments.
+_CALL_PIECE = record(
+    index=INTEGER,
+    function=record(arguments=STRING, optional={"name": STRING}),
+    optional={"id": STRING, "type": named("function")},
+)
+# With the id of a call that a stream has begun.
+_INVALID_CALLS = array(record(name=_nullable(STRING), error=STRING, optional={"id": STRING}))
 _IDS = {"token_ids": array(INTEGER)}
 
 
@@ -124,7 +131,7 @@ CHAT_CHUNK = _envelope(
                 "role": named("assistant"),
                 "content": STRING,
                 "reasoning_content": STRING,
-                "tool_calls": array(record(index=INTEGER, **_CALL)),
+                "tool_calls": array(_CALL_PIECE),
                 "invalid_tool_calls": _INVALID_CALLS,
             }
         ),

@@ -10,10 +10,11 @@ from functools import cache
 from random import Random
 from typing import Any
 
+from jsonschema import Draft202012Validator
 from tokenizers import Tokenizer
 
 from runtime.chat.answer_parser import AnswerParser, Part, Text
-from runtime.chat.dsml import InvalidCall, ToolCall
+from runtime.chat.call_writer import CallPiece, InvalidCall
 from runtime.chat.v4_encoder import V4Encoder, V4Prompt
 from runtime.tokenizer.detokenizer import Detokenizer
 from tests.testing.stand_in.tokenizer import EOS_ID, SPECIALS, train_tokenizer
@@ -29,7 +30,11 @@ _PIECES = (
 _NAMES = ("f", "look_up", "Write-File", "g2")
 _KEYS = ("x", "s", "path", "a b", 'q"uote', "über", "名", "arguments")
 _EFFORTS = (None, None, "minimal", "low", "medium", "high", "xhigh", "max")
-_KINDS = ("string", "integer", "number", "boolean", "object", "array")
+_SCHEMAS: tuple[Json, ...] = (
+    {"type": "string"}, {"type": "integer"}, {"type": "number"}, {"type": "boolean"},
+    {"type": "object"}, {"type": "array"}, {"type": ["string", "null"]}, {},
+    {"anyOf": [{"type": "string"}, {"type": "array"}]},
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -78,11 +83,19 @@ def value(random: Random, depth: int = 0) -> Any:
             return {key: value(random, depth + 1) for key in random.sample(_KEYS, 2)}
 
 
+def fitting_value(random: Random, schema: Json) -> Any:
+    """Return a JSON value that a schema of `tools` allows."""
+    while True:
+        found = value(random)
+        if Draft202012Validator(schema).is_valid(found):
+            return found
+
+
 def tools(random: Random) -> list[Json]:
-    """Return one to three tool definitions that take whatever `answer` passes."""
+    """Return one to three tool definitions."""
     made: list[Json] = []
     for name in random.sample(_NAMES, random.randint(1, 3)):
-        properties: Json = {key: {"type": random.choice(_KINDS)} for key in _KEYS}
+        properties: Json = {key: random.choice(_SCHEMAS) for key in _KEYS}
         function: Json = {"name": name, "parameters": {"type": "object", "properties": properties}}
         if random.random() < 0.5:
             function["description"] = text(random)
@@ -91,15 +104,17 @@ def tools(random: Random) -> list[Json]:
 
 
 def answer(random: Random, offered: list[Json], *, thinking: bool) -> Answer:
-    """Return an answer; it calls only what is offered."""
+    """Return an answer; it calls only what is offered, with what that takes."""
     made = Answer(content=text(random))
     if thinking:
         made.reasoning = text(random)
     if offered and random.random() < 0.6:
         for _ in range(random.randint(1, 3)):
+            function = random.choice(offered)["function"]
+            known = function["parameters"]["properties"]
             keys = random.sample(_KEYS, random.randint(0, 3))
-            arguments = {key: value(random) for key in keys}
-            made.calls.append((random.choice(offered)["function"]["name"], arguments))
+            arguments = {key: fitting_value(random, known[key]) for key in keys}
+            made.calls.append((function["name"], arguments))
     return made
 
 
@@ -179,16 +194,21 @@ def parser(prompt: V4Prompt) -> AnswerParser:
 
 
 def collected(parts: list[Part]) -> tuple[Answer, list[InvalidCall]]:
-    """Return the answer that parts make, arguments decoded, and what is invalid."""
-    found, invalid = Answer(), list[InvalidCall]()
+    """Return the answer that parts make, arguments of whole calls decoded, and what is invalid."""
+    found, invalid, written = Answer(), list[InvalidCall](), ["", ""]
     for part in parts:
         match part:
             case Text("reasoning", more):
                 found.reasoning += more
             case Text(_, more):
                 found.content += more
-            case ToolCall(name, arguments):
-                found.calls.append((name, json.loads(arguments, parse_constant=_refuse)))
+            case CallPiece(name, arguments, ended):
+                written = (
+                    [written[0], written[1] + arguments] if name is None else [name, arguments]
+                )
+                if ended:
+                    decoded = json.loads(written[1], parse_constant=_refuse)
+                    found.calls.append((written[0], decoded))
             case InvalidCall():
                 invalid.append(part)
     return found, invalid

@@ -3,11 +3,11 @@
 import pytest
 
 from runtime.chat.answer_parser import AnswerParser, Part, Text
-from runtime.chat.dsml import InvalidCall, ToolCall
+from runtime.chat.call_writer import CallPiece, InvalidCall
 from runtime.chat.marks import DSML, THINK, THINK_END
 
 BLOCK = '\n\n<@tool_calls>\n<@invoke name="f">\n</@invoke>\n</@tool_calls>'
-CALL = ToolCall("f", "{}")
+CALL = CallPiece("f", "{}", ended=True)
 
 
 def parsed(
@@ -93,6 +93,23 @@ def test_one_call_at_a_time_leaves_out_the_others() -> None:
     parts = parsed(")" + BLOCK + BLOCK, parallel=False)
 
     assert parts == [CALL, InvalidCall("f", "parallel_tool_calls is false")]
+
+
+NAMELESS = '<@invoke name="f"><@parameter name="s" string="true">a<@parameter></@invoke>'
+
+
+def test_a_call_that_is_left_out_is_told_once() -> None:
+    call, *invalid = parsed(")" + BLOCK + NAMELESS, parallel=False)
+
+    assert (call, invalid) == (CALL, [InvalidCall("f", "parallel_tool_calls is false")])
+
+
+def test_a_call_that_broke_off_leaves_room_for_another_one() -> None:
+    begun, invalid, call = parsed(")" + NAMELESS + BLOCK, parallel=False)
+
+    assert begun == CallPiece("f", '{"s": "a"')
+    assert invalid == InvalidCall("f", "a parameter has no name", begun=True)
+    assert call == CALL
 
 
 def test_text_goes_out_as_soon_as_it_cannot_be_markup() -> None:

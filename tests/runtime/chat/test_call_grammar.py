@@ -11,7 +11,7 @@ from xgrammar import CompiledGrammar, GrammarCompiler, GrammarMatcher, Tokenizer
 
 from runtime.chat.answer_parser import AnswerParser
 from runtime.chat.call_grammar import call_grammar
-from runtime.chat.dsml import ToolCall
+from runtime.chat.call_writer import CallPiece
 from runtime.chat.marks import DSML, marks_by_id
 from runtime.errors import GrammarError
 from runtime.grammar.vocabulary import token_bytes
@@ -73,12 +73,12 @@ def written(compiled: CompiledGrammar, seed: int) -> list[int]:
     raise AssertionError("no end in sight")
 
 
-def calls(tokens: list[int]) -> list[ToolCall]:
+def calls(tokens: list[int]) -> list[CallPiece]:
     """Return what the parser makes of an answer, which must be calls alone."""
     detokenizer = Detokenizer(TOKENIZER, frozenset(), MARKS)
     parser = AnswerParser(reasoning=False, tools=TOOLS)
     parts = parser.push(detokenizer.push(tokens) + detokenizer.finish()) + parser.finish()
-    found = [part for part in parts if isinstance(part, ToolCall)]
+    found = [part for part in parts if isinstance(part, CallPiece)]
     assert len(found) == len(parts), parts
     return found
 
@@ -93,6 +93,7 @@ def test_every_output_is_valid_calls(compiler: GrammarCompiler) -> None:
         found = calls(written(compiled, seed))
         counts.add(len(found))
         for call in found:
+            assert call.name is not None
             names.add(call.name)
             jsonschema.validate(json.loads(call.arguments), TOOLS[call.name] or {"type": "object"})
 

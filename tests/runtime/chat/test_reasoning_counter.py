@@ -19,7 +19,7 @@ MARKS = {1: THINK, 2: THINK_END, 3: DSML}
     ],
 )
 def test_tokens_inside_the_reasoning_count(ids: list[int], expected: int) -> None:
-    counter = ReasoningCounter(MARKS, reasoning=True, calls=True)
+    counter = ReasoningCounter(MARKS, reasoning=True)
     for token_id in ids:
         counter.count([token_id])
 
@@ -27,14 +27,7 @@ def test_tokens_inside_the_reasoning_count(ids: list[int], expected: int) -> Non
 
 
 def test_an_answer_that_does_not_begin_with_reasoning_has_none_before_its_mark() -> None:
-    counter = ReasoningCounter(MARKS, reasoning=False, calls=True)
+    counter = ReasoningCounter(MARKS, reasoning=False)
     counter.count([9, 9, 1, 9])
 
     assert counter.tokens == 1
-
-
-def test_without_calls_markup_is_reasoning_too() -> None:
-    counter = ReasoningCounter(MARKS, reasoning=True, calls=False)
-    counter.count([9, 3, 9])
-
-    assert counter.tokens == 2

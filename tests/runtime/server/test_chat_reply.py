@@ -13,9 +13,9 @@ INVOKE = '<@invoke name="{}"></@invoke>'
 STOP, LENGTH = Finish("stop", matched=1), Finish("length")
 
 
-def reply(*, hold_reasoning: bool = False) -> ChoiceReply:
+def reply(*, hold_reasoning: bool = False, hold_calls: bool = False) -> ChoiceReply:
     parser = AnswerParser(reasoning=True, tools={"f": None})
-    return ChoiceReply(parser, hold_reasoning=hold_reasoning)
+    return ChoiceReply(parser, hold_reasoning=hold_reasoning, hold_calls=hold_calls)
 
 
 def fed(told: ChoiceReply, *pieces: str) -> list[dict[str, Any]]:
@@ -48,7 +48,54 @@ def test_held_reasoning_comes_whole_with_what_follows_it() -> None:
     assert fed(reply(hold_reasoning=True), "r", "s") == [{"reasoning_content": "rs"}]
 
 
-def test_calls_come_whole_and_numbered() -> None:
+PARAMETER = '<@parameter name="s" string="true">'
+
+
+def test_a_call_comes_in_pieces_or_is_held_until_it_is_whole() -> None:
+    pieces = [")", '<@invoke name="f">', PARAMETER, 'a"', "b</", "@parameter>", "</@invoke>"]
+
+    told, held = reply(), reply(hold_calls=True)
+    deltas, whole = fed(told, *pieces), fed(held, *pieces)
+
+    calls = [delta["tool_calls"][0] for delta in deltas]
+    assert [sorted(call) for call in calls] == [
+        ["function", "id", "index", "type"], *[["function", "index"]] * (len(calls) - 1),
+    ]  # fmt: skip
+    assert calls[0]["function"] == {"name": "f", "arguments": '{"s": "'}
+    said = [call["function"]["arguments"] for call in calls]
+    assert said == ['{"s": "', 'a\\"', "b", '"', "}"]
+    [call] = held.tool_calls
+    assert [{"tool_calls": [call]}] == whole
+    assert call["function"] == {"name": "f", "arguments": "".join(said)}
+    assert told.message()["tool_calls"][0]["function"] == call["function"]
+
+
+@pytest.mark.parametrize("hold_calls", [False, True])
+def test_a_call_that_breaks_off_is_none_of_the_message_and_known_by_its_id(
+    hold_calls: bool,
+) -> None:
+    told = reply(hold_calls=hold_calls)
+
+    deltas = fed(told, ")" + INVOKE.format("f"), '<@invoke name="f">' + PARAMETER, "a")
+
+    [call] = told.message()["tool_calls"]
+    [invalid] = told.message()["invalid_tool_calls"]
+    assert ("id" in invalid) == (not hold_calls)
+    assert deltas[-1] == {"invalid_tool_calls": [invalid]}
+    begun = [d["tool_calls"][0]["id"] for d in deltas if "id" in d.get("tool_calls", [{}])[0]]
+    assert begun == [call["id"], *([] if hold_calls else [invalid["id"]])]
+    assert told.finish_fields(STOP)["finish_reason"] == "stop"
+    assert told.finish_fields(LENGTH)["finish_reason"] == "length"
+
+
+def test_ids_of_calls_begin_as_asked() -> None:
+    told = ChoiceReply(AnswerParser(reasoning=False, tools={"f": None}), call_prefix="toolu_")
+    fed(told, INVOKE.format("f"))
+
+    assert told.tool_calls[0]["id"].startswith("toolu_")
+
+
+def test_calls_that_come_at_once_are_whole_and_numbered() -> None:
     told = reply()
 
     deltas = fed(told, "r)", INVOKE.format("f"), INVOKE.format("f"))

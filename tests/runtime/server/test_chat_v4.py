@@ -30,6 +30,19 @@ INVOKE = (
 CALLS = f"why</think>so\n\n<｜DSML｜tool_calls>\n{INVOKE}{INVOKE}</｜DSML｜tool_calls>"
 
 
+def calls_of(deltas: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the calls of a stream as a client puts them together."""
+    calls: list[dict[str, Any]] = []
+    for delta in deltas:
+        for piece in delta.get("tool_calls", []):
+            if "id" in piece:
+                calls.append({**piece, "function": dict(piece["function"])})
+            else:
+                assert piece["index"] == calls[-1]["index"]
+                calls[-1]["function"]["arguments"] += piece["function"]["arguments"]
+    return calls
+
+
 @served(v4=True)
 async def test_reasoning_is_told_apart_and_counted(server: Server) -> None:
     server.engine.reply = "why</think>hello"
@@ -81,15 +94,38 @@ async def test_one_call_at_a_time_can_be_asked_for(server: Server) -> None:
     assert len(message["invalid_tool_calls"]) == 1
 
 
-@pytest.mark.parametrize("fields", [{}, {"tools": TOOLS["tools"], "tool_choice": "none"}])
+PAST: list[dict[str, Any]] = [
+    {"role": "user", "content": "hi"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f"}}],
+    },
+    {"role": "tool", "tool_call_id": "1", "content": "done"},
+]
+
+
+@pytest.mark.parametrize("messages", [HI["messages"], PAST], ids=["new", "after calls"])
+@pytest.mark.parametrize("fields", [{}, {**TOOLS, "tool_choice": "none"}], ids=["no", "none"])
 @served(v4=True)
-async def test_without_tools_a_call_is_content(server: Server, fields: dict[str, Any]) -> None:
+async def test_a_call_that_no_tool_is_offered_for_is_invalid_and_no_content(
+    server: Server, fields: dict[str, Any], messages: list[dict[str, Any]]
+) -> None:
     server.engine.reply = CALLS
+    body = {**HI, **fields, "messages": messages}
 
-    choice = (await server.post(PATH, {**HI, **fields})).json()["choices"][0]
+    choice = (await server.post(PATH, body)).json()["choices"][0]
+    *chunks, _ = await server.events(PATH, body)
 
-    assert choice["message"]["content"] == CALLS.removeprefix("why</think>")
+    assert choice["message"]["content"] == "so"
     assert choice["finish_reason"] == "stop"
+    invalid = choice["message"]["invalid_tool_calls"]
+    error = "the request lets no tool be called"
+    assert invalid == [{"name": "f", "error": error}] * 2
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert "".join(delta.get("content", "") for delta in deltas) == "so"
+    assert not any("tool_calls" in delta for delta in deltas)
+    assert [d["invalid_tool_calls"] for d in deltas if "invalid_tool_calls" in d] == [invalid]
 
 
 @served(v4=True)
@@ -119,7 +155,7 @@ async def test_a_stream_tells_the_same(server: Server, step: int) -> None:
         assert deltas[0] == {"role": "assistant", "content": ""}
         assert "".join(delta.get("reasoning_content", "") for delta in deltas) == "why"
         assert "".join(delta.get("content", "") for delta in deltas) == "so"
-        calls = [call for delta in deltas for call in delta.get("tool_calls", [])]
+        calls = calls_of(deltas)
         assert [call["index"] for call in calls] == [0, 1]
         assert [json.loads(call["function"]["arguments"]) for call in calls] == [{"s": "a"}] * 2
         assert [c["finish_reason"] for c in mine if c["finish_reason"]] == ["tool_calls"]
@@ -148,9 +184,9 @@ async def test_token_ids_are_told_when_asked(server: Server, step: int) -> None:
 
 
 @served(v4=True)
-async def test_a_call_cut_by_the_length_is_not_told(server: Server) -> None:
+async def test_a_call_cut_by_the_length_stays_incomplete(server: Server) -> None:
     server.engine.reply = CALLS
-    most = len(server.engine.tokenizer.encode(CALLS.rpartition("a</")[0]).ids)
+    most = len(server.engine.tokenizer.encode(CALLS.rpartition("</｜DSML｜parameter")[0]).ids)
     body = {**HI, **TOOLS, "max_tokens": most}
 
     choice = (await server.post(PATH, body)).json()["choices"][0]
@@ -158,11 +194,83 @@ async def test_a_call_cut_by_the_length_is_not_told(server: Server) -> None:
 
     assert choice["finish_reason"] == "length"
     assert len(choice["message"]["tool_calls"]) == 1
-    assert [call["name"] for call in choice["message"]["invalid_tool_calls"]] == ["f"]
+    [invalid] = choice["message"]["invalid_tool_calls"]
+    assert invalid["name"] == "f"
     streamed = [c["choices"][0] for c in chunks]
     assert [c["finish_reason"] for c in streamed if c["finish_reason"]] == ["length"]
-    calls = [call for c in streamed for call in c["delta"].get("tool_calls", [])]
-    assert [json.loads(call["function"]["arguments"]) for call in calls] == [{"s": "a"}]
+    deltas = [c["delta"] for c in streamed]
+    whole, cut = calls_of(deltas)
+    assert whole["function"]["arguments"] == '{"s": "a"}'
+    assert cut["function"]["arguments"] == '{"s": "a'
+    told = [d["invalid_tool_calls"] for d in deltas if "invalid_tool_calls" in d]
+    assert told == [[{"id": cut["id"], **invalid}]]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@served(v4=True)
+async def test_an_answer_cut_before_a_call_has_a_name_says_so(server: Server, stream: bool) -> None:
+    server.engine.reply = CALLS
+    begun = CALLS.partition('voke name="f"')[0]
+    first = len(server.engine.tokenizer.encode(CALLS.partition("tool_calls>")[0]).ids)
+
+    for most in range(first, len(server.engine.tokenizer.encode(begun).ids) + 1):
+        body = {**HI, **TOOLS, "max_tokens": most}
+        if stream:
+            *chunks, _ = await server.events(PATH, body)
+            told = chunks[-2]["choices"][0]["delta"]
+            finish = chunks[-1]["choices"][0]["finish_reason"]
+        else:
+            choice = (await server.post(PATH, body)).json()["choices"][0]
+            told, finish = choice["message"], choice["finish_reason"]
+            assert told["content"] == "so"
+        [invalid] = told["invalid_tool_calls"]
+        assert (invalid["name"], finish) == (None, "length")
+        assert "named a tool" in invalid["error"]
+
+
+@served(v4=True)
+async def test_a_call_that_just_ends_is_not_to_be_made(server: Server) -> None:
+    """The first call is whole, the second one ends without its closing tag."""
+    server.engine.reply = CALLS.rpartition("</｜DSML｜invoke")[0]
+
+    choice = (await server.post(PATH, {**HI, **TOOLS})).json()["choices"][0]
+    *chunks, _ = await server.events(PATH, {**HI, **TOOLS})
+
+    _, cut = calls_of([chunk["choices"][0]["delta"] for chunk in chunks])
+    assert cut["function"]["arguments"] == '{"s": "a"'
+    assert choice["finish_reason"] == chunks[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+@served(v4=True)
+async def test_a_value_that_was_read_otherwise_costs_the_next_turn_only_what_follows_it(
+    server: Server,
+) -> None:
+    """History spells the value as the client has it, not as the model wrote it."""
+    server.engine.reply = CALLS.replace('string="true">a', 'string="false">12345')
+    body = {**HI, **TOOLS}
+    message = (await server.post(PATH, body)).json()["choices"][0]["message"]
+    calls = message["tool_calls"]
+    assert [c["function"]["arguments"] for c in calls] == ['{"s": "12345"}'] * 2
+    results = [{"role": "tool", "tool_call_id": c["id"], "content": "r"} for c in calls]
+
+    await server.post(PATH, {**body, "messages": [*HI["messages"], message, *results]})
+
+    first, then = ([int(i) for i in unpack_ids(r.input_ids)] for r in server.engine.requests)
+    written = server.engine.tokenizer.encode(CALLS.partition('true">a')[0]).ids
+    assert then[: len(first) + len(written)] == first + written
+
+
+@served(v4=True)
+async def test_a_calls_name_and_its_arguments_come_while_they_are_written(server: Server) -> None:
+    server.engine.reply = CALLS.replace(">a</", f">{'a word ' * 20}</")
+
+    *chunks, _ = await server.events(PATH, {**HI, **TOOLS})
+
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    pieces = [d["tool_calls"][0] for d in deltas if "tool_calls" in d]
+    assert pieces[0]["function"] == {"name": "f", "arguments": '{"s": "'}
+    assert len(pieces) > 20
+    assert {len(call["function"]) for call in pieces if "id" not in call} == {1}
 
 
 @served(v4=True)

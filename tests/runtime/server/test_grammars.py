@@ -172,7 +172,8 @@ async def test_with_reasoning_the_grammar_begins_after_it(server: Server) -> Non
         assert (await server.post(CHAT, body)).status_code == 200
 
     first, second = (request.sampling.grammar for request in server.engine.requests)
-    assert first == Grammar("json_object", after=think_end, field="response_format")
+    dsml = next(i for i, m in marks_by_id(server.engine.tokenizer).items() if m == DSML)
+    assert first == Grammar("json_object", after=think_end, barred=dsml, field="response_format")
     assert second == Grammar("json_object", field="response_format")
 
 

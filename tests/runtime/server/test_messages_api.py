@@ -92,7 +92,9 @@ async def test_calls_are_blocks_with_their_input(server: Server) -> None:
         "thinking", "text", "tool_use", "tool_use",
     ]  # fmt: skip
     assert [b["input"] for b in reply["content"][2:]] == [{"s": "a"}] * 2
-    assert len({b["id"] for b in reply["content"][2:]}) == 2
+    ids = {b["id"] for b in reply["content"][2:]}
+    assert len(ids) == 2
+    assert all(name.startswith("toolu_") for name in ids)
 
 
 @pytest.mark.parametrize("step", [1, 3, 1000])
@@ -142,7 +144,59 @@ async def test_a_call_that_was_cut_off_is_told_apart(server: Server) -> None:
     assert [b["type"] for b in reply["content"]].count("tool_use") == 1
     invalid = reply["invalid_tool_calls"]
     assert [call["name"] for call in invalid] == ["f"]
-    assert end["delta"]["invalid_tool_calls"] == invalid
+    [told] = end["delta"]["invalid_tool_calls"]
+    assert told.pop("id").startswith("toolu_")
+    assert [told] == invalid
+
+
+@served(v4=True)
+async def test_an_input_comes_while_it_is_written(server: Server) -> None:
+    server.engine.reply = CALLS.replace(">a</", f">{'a word ' * 20}</")
+
+    told = await events(server, {**HI, **TOOLS})
+
+    starts = [k for k, e in enumerate(told) if e.get("content_block", {}).get("type") == "tool_use"]
+    ends = [k for k, e in enumerate(told) if e["type"] == "content_block_stop"]
+    for start, end in zip(starts, ends[-2:], strict=True):
+        assert told[start]["content_block"]["id"].startswith("toolu_")
+        assert {e["delta"]["type"] for e in told[start + 1 : end]} == {"input_json_delta"}
+        assert end - start > 20
+
+
+@pytest.mark.parametrize("fields", [{}, {**TOOLS, "tool_choice": {"type": "none"}}])
+@served(v4=True)
+async def test_a_call_that_no_tool_is_offered_for_is_invalid_and_no_text(
+    server: Server, fields: Json
+) -> None:
+    server.engine.reply = CALLS
+    use = {"type": "tool_use", "id": "any_id", "name": "f", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "any_id", "content": "r"}
+    turns = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    body = {**HI, **fields, "messages": HI["messages"] + turns}
+
+    reply = (await server.post(PATH, body)).json()
+    told = await events(server, body)
+
+    assert [b.get("text") for b in reply["content"]] == [None, "so"]
+    assert reply["stop_reason"] == "end_turn"
+    assert [call["name"] for call in reply["invalid_tool_calls"]] == ["f", "f"]
+    blocks = [e["content_block"]["type"] for e in told if "content_block" in e]
+    assert blocks == ["thinking", "text"]
+    assert "".join(_texts([e for e in told if "index" in e], 1)) == "so"
+    assert told[-2]["delta"]["invalid_tool_calls"] == reply["invalid_tool_calls"]
+
+
+@served(v4=True)
+async def test_an_answer_cut_before_a_call_has_a_name_says_so(server: Server) -> None:
+    server.engine.reply = CALLS
+    body = {**HI, **TOOLS, "max_tokens": tokens(server, CALLS.partition("voke")[0])}
+
+    reply = (await server.post(PATH, body)).json()
+    end = (await events(server, body))[-2]
+
+    [invalid] = reply["invalid_tool_calls"]
+    assert (invalid["name"], reply["stop_reason"]) == (None, "max_tokens")
+    assert end["delta"]["invalid_tool_calls"] == [invalid]
 
 
 @served(v4=True)

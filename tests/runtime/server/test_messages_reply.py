@@ -54,6 +54,23 @@ def test_the_whole_content_is_what_the_events_make() -> None:
     ]
 
 
+def test_the_pieces_of_a_call_fill_one_block() -> None:
+    blocks = BlockEvents("sig", omit_thinking=False)
+    pieces: list[dict[str, Any]] = [
+        {"tool_calls": [{"id": "1", "function": {"name": "f", "arguments": ""}}]},
+        {"tool_calls": [{"function": {"arguments": '{"x": '}}]},
+        {"tool_calls": [{"function": {"arguments": "1}"}}]},
+    ]
+
+    told = [*blocks.add(pieces), *blocks.end()]
+
+    assert [e["type"].removeprefix("content_block_") for e in told] == [
+        "start", "delta", "delta", "stop",
+    ]  # fmt: skip
+    [block] = msgspec.json.decode(msgspec.json.encode(assembled(told)))
+    assert block == {"type": "tool_use", "id": "1", "name": "f", "input": {"x": 1}}
+
+
 def test_omitted_thinking_is_in_its_signature() -> None:
     [thinking, *_] = assembled(events(omit_thinking=True))
 
