@@ -7,7 +7,9 @@ another request.
 import asyncio
 
 import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from runtime.server.chunked_body import offer_chunked_body
 
 __all__ = ["REQUEST_S", "TimedProtocol"]
 
@@ -35,6 +37,13 @@ class TimedProtocol(H11Protocol):
             self._await_request()
         else:
             self._await_nothing()
+
+    def handle_events(self) -> None:
+        """Begin the requests that are there; the task of each starts after this."""
+        super().handle_events()
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None:
+            offer_chunked_body(cycle)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no longer."""

@@ -5,8 +5,10 @@ request it came from.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from runtime.errors import Aborted, RequestError
+from runtime.server.chunked_body import chunked_body
 from runtime.server.errors import dialect_of, error_event, error_response
 
 DONE = b"data: [DONE]\n\n"
@@ -94,14 +97,14 @@ class EventStream(Response):
         self._keep_alive = keep_alive
         self._done = done
         self._keep_alive_s = keep_alive_s
-        self._started = False
+        self._write: Callable[[bytes], Awaitable[None]] | None = None
         self._sending = False
         self._last_sent = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send everything, or stop when the client has left."""
         pump = asyncio.ensure_future(self._pump(scope, receive, send))
-        watch = asyncio.ensure_future(self._watch(receive, send))
+        watch = asyncio.ensure_future(self._watch(receive))
         try:
             await asyncio.wait({pump, watch}, return_when=asyncio.FIRST_COMPLETED)
             if pump.done():
@@ -113,57 +116,65 @@ class EventStream(Response):
         dialect = dialect_of(scope)
         async with aclosing(self._events) as events:
             try:
-                first = await self._first(events, send)
-                while first is not None:
-                    await self._send(send, first)
-                    first = await anext(events, None)
+                first = await self._first(events, scope, send)
+                if first is not None:
+                    await self._send(first)
+                    async for data in events:
+                        await self._send(data)
             except RequestError as error:
-                if not self._started:
+                if self._write is None:
                     await error_response(error, dialect)(scope, receive, send)
                     return
-                await self._send(send, error_event(error, dialect))
+                await self._send(error_event(error, dialect))
             if self._done:
-                await self._send(send, self._done)
+                await self._send(self._done)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _first(self, events: AsyncGenerator[bytes, None], send: Send) -> bytes | None:
+    async def _first(
+        self, events: AsyncGenerator[bytes, None], scope: Scope, send: Send
+    ) -> bytes | None:
         """Start the reply with the first event, or without it when that takes its time."""
         first = asyncio.ensure_future(anext(events, None))
         try:
             await asyncio.wait({first}, timeout=_REFUSAL_GRACE_S)
             if first.done():
                 first.result()
-            await self._start(send)
+            await self._start(scope, send)
             return await first
         finally:
             await _cancel(first)
 
-    async def _start(self, send: Send) -> None:
-        self._started = True
-        self._last_sent = asyncio.get_running_loop().time()
+    async def _start(self, scope: Scope, send: Send) -> None:
         headers = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await send(headers)
+        body = chunked_body(scope)
+        self._write = partial(_send_body, send) if body is None else body.send
+        self._last_sent = time.monotonic()
 
-    async def _send(self, send: Send, data: bytes) -> None:
+    async def _send(self, data: bytes) -> None:
+        assert self._write is not None, "the reply has not begun"
         self._sending = True
-        await send({"type": "http.response.body", "body": data, "more_body": True})
+        await self._write(data)
         self._sending = False
-        self._last_sent = asyncio.get_running_loop().time()
+        self._last_sent = time.monotonic()
 
-    async def _watch(self, receive: Receive, send: Send) -> None:
+    async def _watch(self, receive: Receive) -> None:
         """Return when the client has left; until then break silences."""
-        now = asyncio.get_running_loop().time
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
             while not gone.done():
-                silent_s = now() - self._last_sent if self._started else 0.0
+                silent_s = time.monotonic() - self._last_sent if self._write is not None else 0.0
                 wait_s = max(self._keep_alive_s - silent_s, 0.0)
                 if wait_s == 0.0 and not self._sending:
-                    await self._send(send, self._keep_alive)
+                    await self._send(self._keep_alive)
                     continue
                 await asyncio.wait({gone}, timeout=wait_s or self._keep_alive_s)
         finally:
             await _cancel(gone)
+
+
+async def _send_body(send: Send, data: bytes) -> None:
+    await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -1,0 +1,50 @@
+"""Chunks of a streamed reply, written to the connection without the layers of ASGI.
+
+Each middleware wraps `send`, and h11 builds and checks an object for each chunk. For an event of
+one token that costs more than everything else the event needs.
+"""
+
+from typing import Any
+
+from starlette.types import Scope
+from uvicorn.protocols.http.h11_impl import RequestResponseCycle
+
+__all__ = ["ChunkedBody", "chunked_body", "offer_chunked_body"]
+
+_EXTENSION = "umbra.chunked_body"
+
+
+class ChunkedBody:
+    """Writes chunks of one reply.
+
+    `http.response.start`, without a length, and the last `http.response.body` go through ASGI's
+    `send`. Chunks between them need no state of h11, which therefore does not miss them.
+    """
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._flow = cycle.flow
+        self._transport = cycle.transport
+
+    async def send(self, data: bytes) -> None:
+        """Write one chunk; wait first while the client reads slower than it is written to.
+
+        Does nothing for empty data, which would end the reply, and once the client has left.
+        """
+        if self._flow.write_paused and not self._cycle.disconnected:
+            await self._flow.drain()
+        if data and not self._cycle.disconnected:
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+
+def offer_chunked_body(cycle: RequestResponseCycle) -> None:
+    """Let the handler of a request find the body of its reply, where that will be chunked."""
+    scope: dict[str, Any] = cycle.scope  # pyright: ignore[reportAssignmentType]
+    if scope["http_version"] == "1.1" and scope["method"] != "HEAD":
+        scope.setdefault("extensions", {})[_EXTENSION] = ChunkedBody(cycle)
+
+
+def chunked_body(scope: Scope) -> ChunkedBody | None:
+    """Return the body of the reply to a request; None where it must go through `send`."""
+    body = scope.get("extensions", {}).get(_EXTENSION)
+    return body if isinstance(body, ChunkedBody) else None
