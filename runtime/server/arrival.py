@@ -7,7 +7,7 @@ another request.
 import asyncio
 
 import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from runtime.server.chunked_body import offer_chunked_body
 
@@ -41,9 +41,7 @@ class TimedProtocol(H11Protocol):
     def handle_events(self) -> None:
         """Begin the requests that are there; the task of each starts after this."""
         super().handle_events()
-        cycle: RequestResponseCycle | None = self.cycle
-        if cycle is not None:
-            offer_chunked_body(cycle)
+        offer_chunked_body(self.cycle)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no longer."""

@@ -37,8 +37,13 @@ class ChunkedBody:
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
-def offer_chunked_body(cycle: RequestResponseCycle) -> None:
-    """Let the handler of a request find the body of its reply, where that will be chunked."""
+def offer_chunked_body(cycle: RequestResponseCycle | None) -> None:
+    """Let the handler of a request find the body of its reply, where that will be chunked.
+
+    cycle  of the latest request of a connection; None: there was none yet
+    """
+    if cycle is None:
+        return
     scope: dict[str, Any] = cycle.scope  # pyright: ignore[reportAssignmentType]
     if scope["http_version"] == "1.1" and scope["method"] != "HEAD":
         scope.setdefault("extensions", {})[_EXTENSION] = ChunkedBody(cycle)

@@ -9,6 +9,8 @@ import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
+import msgspec
+
 from runtime.errors import BadRequest
 from runtime.messages import Logprobs, TokenLogprobs
 from runtime.server.native_plan import NativePlan, plan_native
@@ -17,7 +19,7 @@ from runtime.server.runs import Answer, gather, merge
 from runtime.server.service import Service
 from runtime.server.spelling import LEAST_LOGPROB, Speller
 from runtime.tokenizer.call import GenerateCall
-from runtime.tokenizer.choice import Finish
+from runtime.tokenizer.choice import Delta, Finish
 
 # Rows of log-probabilities that are rendered before others have a turn.
 SLICE_ROWS = 1 << 14
@@ -63,15 +65,20 @@ class Generations:
             return None
         return max(1, self._service.config.max_queued_requests // plan.calls[0].sampling.n)
 
-    async def stream(self, plan: NativePlan) -> AsyncGenerator[dict[str, Any], None]:
-        """Yield each answer so far; closing the generator ends the calls. Raises RequestError."""
-        shown = [Shown(Answer(), name) for name in plan.ids]
+    async def stream(
+        self, plan: NativePlan, *, as_json: bool = False
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield each answer so far; closing the generator ends the calls. Raises RequestError.
+
+        as_json  text and ids are `msgspec.Raw`, of which only what is new is encoded each time
+        """
+        shown = [Shown(Answer(), name, as_json=as_json) for name in plan.ids]
         with self._service.batches.named(plan.rid, plan.calls):
             merged = merge(self._service.manager, plan.calls, at_once=self._room(plan))
             try:
                 async for number, delta in merged:
                     place = plan.position(number, delta.index)
-                    shown[place].answer.add(delta)
+                    shown[place].add(delta)
                     if not self._service.trusted:
                         _check_repeated(plan.calls[number].logprobs, delta.prompt_logprobs)
                     chunk = await self._reply(plan, plan.calls[number], shown[place])
@@ -97,18 +104,43 @@ class Generations:
             _add_logprobs(meta, shown, call.logprobs)
         if answer.finish is not None:
             meta["e2e_latency"] = time.monotonic() - plan.started_s
-        # Lists of its own: who reads in this process may keep a chunk while the answer grows.
-        return {"text": answer.text, "output_ids": list(answer.token_ids), "meta_info": meta}
+        return {"text": shown.text(), "output_ids": shown.token_ids(), "meta_info": meta}
 
 
 class Shown:
-    """An answer with its name and the rows of its log-probabilities that are rendered already."""
+    """An answer with its name and what is rendered of it already.
 
-    def __init__(self, answer: Answer, name: str) -> None:
+    as_json        keep text and ids as JSON, too
+    input, output  rows of log-probabilities
+    """
+
+    def __init__(self, answer: Answer, name: str, *, as_json: bool = False) -> None:
         self.answer = answer
         self.name = name
         self.input = _Rows()
         self.output = _Rows()
+        self._as_json = as_json
+        self._text = bytearray()
+        self._ids = bytearray()
+
+    def add(self, delta: Delta) -> None:
+        """Append news. Raises RequestFailed where the choice failed in the engine."""
+        self.answer.add(delta)
+        if not self._as_json:
+            return
+        # Escapes stand for single characters, so that JSON of a text is that of its pieces.
+        self._text += msgspec.json.encode(delta.text)[1:-1]
+        if delta.token_ids:
+            self._ids += b"," if self._ids else b""
+            self._ids += msgspec.json.encode(delta.token_ids)[1:-1]
+
+    def text(self) -> str | msgspec.Raw:
+        """Return the text so far."""
+        return msgspec.Raw(b'"%b"' % self._text) if self._as_json else self.answer.text
+
+    def token_ids(self) -> list[int] | msgspec.Raw:
+        """Return the ids so far, which the caller may keep."""
+        return msgspec.Raw(b"[%b]" % self._ids) if self._as_json else list(self.answer.token_ids)
 
     async def catch_up(self, asked: Logprobs, speller: Speller | None) -> None:
         """Render what came since the last time; others have turns meanwhile."""

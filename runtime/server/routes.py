@@ -38,7 +38,7 @@ class ModelRoutes:
         body = await read_body(request, PromptedBody)
         plan = await self._generations.plan(body)
         if body.stream:
-            chunks = self._generations.stream(plan)
+            chunks = self._generations.stream(plan, as_json=True)
             return EventStream(events(chunks), keep_alive=NATIVE_KEEP_ALIVE)
         return json_reply(await until_disconnect(request, self._generations.gather(plan)))
 

@@ -66,7 +66,8 @@ class Detokenizer:
             return ""
         self._held += shown
         try:
-            piece = self._stream.step(backend, shown)
+            # A list is taken for an id first, and the failure of that is half of what a step costs.
+            piece = self._stream.step(backend, shown[0] if len(shown) == 1 else shown)
         # tokenizers raises bare Exception where the text changed under the stream (see above).
         except Exception:
             return self.finish()

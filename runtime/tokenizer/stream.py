@@ -182,7 +182,8 @@ class ResponseStream:
         return self
 
     async def __anext__(self) -> Delta:
-        await self.start()
+        if self._call is not None:
+            await self.start()
         if self._group.left:
             raise StopAsyncIteration
         try:
