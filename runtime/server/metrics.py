@@ -211,7 +211,7 @@ def fullest_pool(gauges: dict[str, float]) -> float:
 
 
 def _histogram(name: str, text: str, seen: Histogram, *, labels: dict[str, str]) -> Metric:
-    bounds = [*map(str, seen.bounds), "+Inf"]
+    bounds = [*(str(float(bound)) for bound in seen.bounds), "+Inf"]
     buckets = list(zip(bounds, accumulate(seen.counts), strict=True))
     family = HistogramMetricFamily(name, text, labels=list(labels))
     family.add_metric(list(labels.values()), buckets, seen.sum_s)

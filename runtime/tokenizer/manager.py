@@ -330,14 +330,11 @@ class TokenizerManager:
     async def _receive(self, message: FromScheduler) -> None:
         match message:
             case Outputs():
-                now_s = self.clock()
                 for item in message.items:
-                    if len(item.token_ids) <= _SLICE_TOKENS:
-                        self._deliver(item, now_s)
-                        continue
                     for part in slices(item, _SLICE_TOKENS):
-                        self._deliver(part, now_s)
-                        await asyncio.sleep(0)
+                        self._deliver(part)
+                        if part is not item:
+                            await asyncio.sleep(0)
             case Refused():
                 self._refused(message)
             case State():
@@ -348,11 +345,11 @@ class TokenizerManager:
             case Ready():
                 logger.warning("ignored a second Ready message")
 
-    def _deliver(self, item: Output, now_s: float) -> None:
+    def _deliver(self, item: Output) -> None:
         group, choice = self._running.get(item.request_id, (None, None))
         if group is None or choice is None:
             return  # it was aborted while this was under way
-        observer, before = self._observer_of(group), choice.completion_tokens
+        observer, now_s, before = self._observer_of(group), self.clock(), choice.completion_tokens
         hear_news(observer, choice, item, now_s=now_s)
         choice.feed(item)
         count = choice.completion_tokens - before

@@ -19,6 +19,16 @@ def test_a_duration_is_counted_where_it_belongs() -> None:
     assert told.sum_s == pytest.approx(1e4 + 0.0300025)
 
 
+def test_several_durations_are_counted_at_once_by_bounds_of_their_own() -> None:
+    durations = Durations((1.0, 2.0))
+
+    durations.observe(1.5, 3)
+    durations.observe(4.0)
+
+    told = durations.told()
+    assert (told.bounds, told.counts, told.sum_s) == ([1.0, 2.0], [0, 3, 1], 8.5)
+
+
 def test_what_was_told_changes_no_more() -> None:
     durations = Durations()
     before = durations.told()

@@ -1,1 +1,1 @@
-"""The API process under load: its server with a scheduler stand-in, and clients that read streams."""
+"""The API process under load: a real server with a scheduler stand-in, and its clients."""

@@ -126,10 +126,14 @@ def test_gaps_count_once_per_token() -> None:
     metrics = Metrics("m")
 
     metrics.inter_token(0.01, 3)
+    metrics.inter_token(3.0, 1)
 
     told = samples(metrics.render(None))
-    assert told["sglang:inter_token_latency_seconds_count"] == 3
-    assert told["sglang:inter_token_latency_seconds_sum"] == pytest.approx(0.03)
+    gap = "sglang:inter_token_latency_seconds"
+    assert told[f"{gap}_count"] == 4
+    assert told[f"{gap}_sum"] == pytest.approx(3.03)
+    buckets = {k: told[f"{gap}_bucket{{le={k}}}"] for k in ("0.008", "0.01", "2.0", "+Inf")}
+    assert buckets == {"0.008": 0, "0.01": 3, "2.0": 3, "+Inf": 4}
 
 
 @pytest.mark.parametrize(("decode_s", "tokens"), [(None, 9), (0.0, 1), (0.0, 0)])

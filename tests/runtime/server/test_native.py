@@ -34,6 +34,28 @@ async def test_one_prompt_gives_one_answer(server: Server) -> None:
     }
 
 
+@pytest.mark.parametrize("step", [1, 3, 100])
+@pytest.mark.parametrize("reply", ['"\\" \n\t\x00\x7f </a>', "é世界🙂\u2028", "", "no more"])
+@served()
+async def test_the_events_of_a_stream_say_what_was_said_so_far(
+    server: Server, reply: str, step: int
+) -> None:
+    server.engine.reply, server.engine.step = reply, step
+
+    *events, done = await server.events("/generate", {"text": ["a", "b"]})
+
+    assert done == "[DONE]"
+    whole = (await server.post("/generate", {"text": "a"})).json()
+    for index in (0, 1):
+        own = [event for event in events if event["index"] == index]
+        assert own[-1]["text"] == whole["text"] == reply
+        assert own[-1]["output_ids"] == whole["output_ids"]
+        for before, after in itertools.pairwise(own):
+            assert after["text"].startswith(before["text"])
+            assert after["output_ids"][: len(before["output_ids"])] == before["output_ids"]
+            assert len(after["output_ids"]) == after["meta_info"]["completion_tokens"]
+
+
 @served()
 async def test_put_and_token_ids_work_too(server: Server) -> None:
     body = {"input_ids": text_ids("hi"), "sampling_params": GREEDY}
