@@ -27,7 +27,7 @@ from typing import get_args
 from tests.bench.api.reader import Dialect, Reader, Seen, Wanted, read
 from tests.bench.api.server import Report, running
 
-CPU_FLOOR_US, RATE_FLOOR, PROMPT_FLOOR_US = 250.0, 10_000.0, 3_000.0
+CPU_FLOOR_US, RATE_FLOOR, PROMPT_FLOOR_US = 150.0, 10_000.0, 3_000.0
 PROMPT_TOKENS = 8_000
 _BEHIND_MS = 2.0
 _WARM_TOKENS = 16
