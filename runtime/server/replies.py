@@ -5,7 +5,6 @@ request it came from.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from functools import partial
@@ -98,11 +97,13 @@ class EventStream(Response):
         self._done = done
         self._keep_alive_s = keep_alive_s
         self._write: Callable[[bytes], Awaitable[None]] | None = None
+        self._clock: Callable[[], float] = float
         self._sending = False
         self._last_sent = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send everything, or stop when the client has left."""
+        self._clock = asyncio.get_running_loop().time
         pump = asyncio.ensure_future(self._pump(scope, receive, send))
         watch = asyncio.ensure_future(self._watch(receive))
         try:
@@ -149,21 +150,21 @@ class EventStream(Response):
         await send(headers)
         body = chunked_body(scope)
         self._write = partial(_send_body, send) if body is None else body.send
-        self._last_sent = time.monotonic()
+        self._last_sent = self._clock()
 
     async def _send(self, data: bytes) -> None:
         assert self._write is not None, "the reply has not begun"
         self._sending = True
         await self._write(data)
         self._sending = False
-        self._last_sent = time.monotonic()
+        self._last_sent = self._clock()
 
     async def _watch(self, receive: Receive) -> None:
         """Return when the client has left; until then break silences."""
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
             while not gone.done():
-                silent_s = time.monotonic() - self._last_sent if self._write is not None else 0.0
+                silent_s = self._clock() - self._last_sent if self._write is not None else 0.0
                 wait_s = max(self._keep_alive_s - silent_s, 0.0)
                 if wait_s == 0.0 and not self._sending:
                     await self._send(self._keep_alive)
