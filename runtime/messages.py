@@ -151,8 +151,8 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     top: list[list[tuple[float, int]]] = []
     picked: list[list[tuple[float, int]]] = []
 
-    def part(self, start: int, stop: int) -> "TokenLogprobs":
-        """Return those of positions [start, stop)."""
+    def part(self, start: int, stop: int | None) -> "TokenLogprobs":
+        """Return those of positions [start, stop); None: up to the last."""
         cut = slice(start, stop)
         return TokenLogprobs(self.values[cut], self.ids[cut], self.top[cut], self.picked[cut])
 

@@ -5,18 +5,14 @@ pieces are. Nothing is trimmed but what the format itself puts before a block of
 turn's prompt is rendered from these parts, and only then spells the same tokens again.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from runtime.chat.call_writer import CallPiece, InvalidCall
+from runtime.chat.channels import AnswerChannels, Run
 from runtime.chat.dsml import CallPart, ToolCallBlock
-from runtime.chat.marks import DSML, SPELLING, THINK, THINK_END
-
-_MARK = re.compile(f"([{THINK}{THINK_END}{DSML}])")
-# What may turn out to be the beginning of a block: `\n\n<` before its mark.
-_OPENING = re.compile(r"\n{0,2}(?:</?)?\Z")
+from runtime.chat.marks import DSML
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +34,7 @@ class AnswerParser:
                are not looked for, and one that the model writes nevertheless is content
     parallel   False: the first whole call is the last one
     separate   False: reasoning is content, with its end spelled out
+    channels   what tells the channels of the answer apart; the parser's own
     """
 
     def __init__(
@@ -48,73 +45,42 @@ class AnswerParser:
         parallel: bool = True,
         separate: bool = True,
     ) -> None:
-        self._reasoning = reasoning
         self._tools = tools
         self._parallel = parallel
-        self._separate = separate
         self._block: ToolCallBlock | None = None
-        self._held = ""
-        self._skipping = False
         self._calls = 0
         self._refused = False
+        self.channels = AnswerChannels(
+            reasoning=reasoning, calls=tools is not None, separate=separate
+        )
 
     def push(self, text: str) -> list[Part]:
         """Return what `text` settles; neighbouring pieces of one channel or call come as one."""
-        return _joined(part for run in _MARK.split(text) if run for part in self._run(run))
+        return self._parts(self.channels.push(text))
 
     def finish(self) -> list[Part]:
         """Return what was held back; to be called once, at the answer's end."""
         if self._block is not None:
             return list(self._counted(self._block.finish()))
-        return _joined(self._release())
+        return self._parts(self.channels.finish())
 
-    def _run(self, run: str) -> Iterator[Part]:
-        if run == DSML:
-            yield from self._dsml()
-        elif self._block is not None:
-            # Thinking has no place in a block: these marks are dropped there.
-            if run not in SPELLING:
-                yield from self._counted(self._block.text(run))
-        elif run in SPELLING:
-            yield from self._think(opens=run == THINK)
-        else:
-            yield from self._text(run)
+    def _parts(self, runs: Iterable[Run]) -> list[Part]:
+        parts: list[Part] = []
+        for run in runs:
+            if run.channel == "call":
+                parts += self._counted(self._call(run.text))
+            elif run.channel is not None:
+                parts.append(Text(run.channel, run.shown))
+        return _joined(parts)
 
-    def _text(self, run: str) -> Iterator[Part]:
-        if self._skipping:
-            _, end, run = run.partition(">")
-            self._skipping = not end
-        if self._tools is None:
-            yield from self._say(run)
-            return
-        whole = self._held + run
-        found = _OPENING.search(whole)
-        cut = found.start() if found else len(whole)
-        self._held = whole[cut:]
-        yield from self._say(whole[:cut])
-
-    def _think(self, *, opens: bool) -> Iterator[Part]:
-        """Change the channel; a mark that changes nothing is dropped."""
-        if opens == self._reasoning:
-            return
-        yield from self._release()
-        self._reasoning = opens
-        if not self._separate:
-            yield Text("content", SPELLING[THINK if opens else THINK_END])
-
-    def _dsml(self) -> Iterator[Part]:
-        if self._tools is None:
-            yield from self._say(SPELLING[DSML])
-        elif self._block is not None:
-            yield from self._counted(self._block.mark())
-        elif self._held.endswith("</"):
-            # A closing tag of nothing: dropped up to its end.
-            self._held = self._held[:-2]
-            yield from self._release()
-            self._skipping = True
-        elif self._held.endswith("<"):
-            self._held, self._reasoning = "", False
+    def _call(self, text: str) -> Iterator[CallPart]:
+        if self._block is None:
+            assert self._tools is not None, "calls are looked for where there are tools"
             self._block = ToolCallBlock(self._tools)
+        elif text == DSML:
+            yield from self._block.mark()
+        else:
+            yield from self._block.text(text)
 
     def _counted(self, calls: Iterable[CallPart]) -> Iterator[Part]:
         """Leave out the calls after a first whole one, where there must be no more than that."""
@@ -130,14 +96,6 @@ class AnswerParser:
             self._calls += part.ended
             if not self._refused:
                 yield part
-
-    def _release(self) -> Iterator[Part]:
-        held, self._held = self._held, ""
-        yield from self._say(held)
-
-    def _say(self, text: str) -> Iterator[Part]:
-        if text:
-            yield Text("reasoning" if self._reasoning and self._separate else "content", text)
 
 
 def _joined(parts: Iterable[Part]) -> list[Part]:

@@ -1,6 +1,6 @@
 """Chats in OpenAI's dialect: what `/v1/chat/completions` says, without HTTP."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -39,6 +39,7 @@ class ChatPlan:
 
     prompt        of a checkpoint with V4's format
     conversation  what it was encoded from
+    parser        makes the parser of one choice
     """
 
     body: ChatBody
@@ -46,23 +47,14 @@ class ChatPlan:
     call: GenerateCall
     prompt: V4Prompt | None
     conversation: dict[str, Any]
+    parser: Callable[[], AnswerParser]
 
     def reply(self, *, call_prefix: str = "call_") -> ChoiceReply:
-        """Return an empty reply of one choice; ids of its calls begin with `call_prefix`.
-
-        V4's markup of a call is never content, also where the request lets no tool be called.
-        """
-        body, prompt = self.body, self.prompt
-        parser = AnswerParser(
-            reasoning=prompt is not None and prompt.reasoning,
-            tools=None if prompt is None else prompt.tools or {},
-            parallel=body.parallel_tool_calls is not False,
-            separate=body.separate_reasoning is not False,
-        )
+        """Return an empty reply of one choice; ids of its calls begin with `call_prefix`."""
         return ChoiceReply(
-            parser,
-            hold_reasoning=body.stream_reasoning is False,
-            hold_calls=not body.stream,
+            self.parser(),
+            hold_reasoning=self.body.stream_reasoning is False,
+            hold_calls=not self.body.stream,
             call_prefix=call_prefix,
         )
 
@@ -121,6 +113,14 @@ class Chats:
         if service.v4 is not None:
             conversation = body.conversation()
             prompt = await self._encode_v4(conversation)
+        parser = partial(
+            AnswerParser,
+            reasoning=prompt is not None and prompt.reasoning,
+            # V4's markup of a call is never content, also where the request lets no tool be called.
+            tools=None if prompt is None else prompt.tools or {},
+            parallel=body.parallel_tool_calls is not False,
+            separate=body.separate_reasoning is not False,
+        )
         call = GenerateCall(
             sampling=replace(spec, grammar=self._grammar(body, spec, prompt)),
             input_ids=await self._encode_template(body) if prompt is None else prompt.token_ids,
@@ -132,10 +132,11 @@ class Chats:
             stream=bool(body.stream),
             rid=labels(body.rid, 1)[0],
             marks={} if service.v4 is None else service.v4.marks,
+            channels=lambda: parser().channels,
         )
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         envelope = Envelope.make("chatcmpl", kind, body, service.model_name)
-        return ChatPlan(body, envelope, call, prompt, conversation)
+        return ChatPlan(body, envelope, call, prompt, conversation, parser)
 
     def _grammar(
         self, body: ChatBody, spec: SamplingSpec, prompt: V4Prompt | None
@@ -175,11 +176,14 @@ class Chats:
             counter.count(answer.token_ids)
             answer.reasoning_tokens = counter.tokens
         self.prepare_next(plan, reply, answer.finish)
-        asked = plan.call.logprobs is not None
+        logprobs = None
+        if plan.call.logprobs is not None:
+            speller = self._service.speller
+            logprobs = chat_logprobs(answer.logprobs, answer.channels, speller)
         return {
             "index": index,
             "message": reply.message(),
-            "logprobs": chat_logprobs(answer.logprobs, self._service.speller) if asked else None,
+            "logprobs": logprobs,
             **token_id_fields(plan.body, answer.token_ids),
             **reply.finish_fields(answer.finish),
         }
@@ -218,8 +222,9 @@ class Chats:
         """Return the chunks of a delta; what is told of its tokens goes with the first of them."""
         parts = reply.feed(delta.text, ended=delta.finish is not None)
         tokens = token_id_fields(body, delta.token_ids)
-        if delta.logprobs is not None:
-            tokens["logprobs"] = chat_logprobs(delta.logprobs, self._service.speller)
+        if delta.logprobs is not None and any(delta.channels):
+            speller = self._service.speller
+            tokens["logprobs"] = chat_logprobs(delta.logprobs, delta.channels, speller)
         if tokens and not parts:
             parts = [{"content": ""}]
         chunks = [_chunk(delta.index, part) for part in parts]

@@ -12,7 +12,10 @@ from runtime.server.openai_schema import CommonBody
 from runtime.server.runs import Tally
 from runtime.server.spelling import LEAST_LOGPROB, Speller
 from runtime.tokenizer.call import GenerateCall
+from runtime.tokenizer.channel_text import TokenChannel
 from runtime.tokenizer.choice import Finish
+
+_LOGPROBS_FIELDS = {"content": "content", "reasoning": "reasoning_content"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +95,25 @@ def usage_fields(body: CommonBody, usage: Usage) -> dict[str, Any]:
     return {"usage": None} if body.include_usage else {}
 
 
-def chat_logprobs(positions: TokenLogprobs, speller: Speller) -> dict[str, Any]:
-    """Return `logprobs` of a chat choice."""
-    content: list[dict[str, Any]] = []
-    for k, (value, token_id) in enumerate(zip(positions.values, positions.ids, strict=True)):
+def chat_logprobs(
+    positions: TokenLogprobs, channels: Iterable[TokenChannel], speller: Speller
+) -> dict[str, Any]:
+    """Return `logprobs` of a chat choice.
+
+    channels  of `positions`; the last ones may be missing
+    A token that no channel shows, a mark or the markup of a call, is left out. Those of the
+    reasoning have DeepSeek's field, which is there only with them.
+    """
+    told: dict[str, Any] = {"content": [], "refusal": None}
+    tokens = zip(channels, positions.values, positions.ids, strict=False)
+    for k, (channel, value, token_id) in enumerate(tokens):
+        if channel is None:
+            continue
         top = positions.top[k] if positions.top else []
         entry = _chat_entry(value, token_id, speller)
         entry["top_logprobs"] = [_chat_entry(v, i, speller) for v, i in top]
-        content.append(entry)
-    return {"content": content, "refusal": None}
+        told.setdefault(_LOGPROBS_FIELDS[channel], []).append(entry)
+    return told
 
 
 def _chat_entry(value: float | None, token_id: int, speller: Speller) -> dict[str, Any]:

@@ -69,8 +69,9 @@ _FINISH = named("stop", "length", "tool_calls", "abort")
 _UNFINISHED = named("stop", "length", "tool_calls", "abort", None)
 _MATCHED = either(STRING, INTEGER, NULL)
 _TOKEN = {"token": STRING, "logprob": NUMBER, "bytes": array(INTEGER)}
+_CHAT_TOKENS = array(record(**_TOKEN, top_logprobs=array(record(**_TOKEN))))
 _CHAT_LOGPROBS = record(
-    content=array(record(**_TOKEN, top_logprobs=array(record(**_TOKEN)))), refusal=NULL
+    content=_CHAT_TOKENS, refusal=NULL, optional={"reasoning_content": _CHAT_TOKENS}
 )
 _CALL = {
     "id": STRING,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from runtime.errors import Aborted, BadRequest, RequestFailed
 from runtime.messages import TokenLogprobs
 from runtime.tokenizer.call import GenerateCall
+from runtime.tokenizer.channel_text import TokenChannel
 from runtime.tokenizer.choice import Delta, Finish
 from runtime.tokenizer.manager import TokenizerManager
 from runtime.tokenizer.stream import Bundle
@@ -45,6 +46,7 @@ class Answer(Tally):
     finish: Finish | None = None
     prompt_logprobs: TokenLogprobs = field(default_factory=TokenLogprobs)
     logprobs: TokenLogprobs = field(default_factory=TokenLogprobs)
+    channels: list[TokenChannel] = field(default_factory=list[TokenChannel])
 
     def add(self, delta: Delta) -> None:
         """Append news. Raises RequestFailed where the choice failed in the engine."""
@@ -52,6 +54,7 @@ class Answer(Tally):
         self.token_ids += delta.token_ids
         self.prompt_logprobs.extend(delta.prompt_logprobs)
         self.logprobs.extend(delta.logprobs)
+        self.channels += delta.channels
         self.finish = delta.finish or self.finish
         self.count(delta)
 

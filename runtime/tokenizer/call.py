@@ -1,6 +1,6 @@
 """One call as the server layer hands it over, and its translation into scheduler requests."""
 
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,8 @@ import numpy.typing as npt
 from runtime.errors import BadRequest, PromptTooLong
 from runtime.messages import Generate, Logprobs, pack_ids
 from runtime.sampling import SamplingSpec
-from runtime.tokenizer.choice import Choice, ChoiceText
+from runtime.tokenizer.channel_text import Channels, ChannelText
+from runtime.tokenizer.choice import Choice, ChoiceText, TokenText
 from runtime.tokenizer.detokenizer import Detokenizer
 from runtime.tokenizer.stop_strings import StopTable
 from runtime.tokenizer.tokenizer import TextTokenizer
@@ -29,6 +30,9 @@ class GenerateCall:
     rid       the client's label: names the call for `abort`, and never leaves this process
     stream    False: the scheduler may keep the tokens until the end
     marks     text that stands for a token id in the answer instead of its own
+    channels  makes what splits the answer of one choice into channels: stop strings are then
+              searched in the content only, and log-probabilities come with their channel. None:
+              the text is not split
     measured  False: no client's request, left out of what the observer hears and of the counts
     """
 
@@ -41,6 +45,7 @@ class GenerateCall:
     stream: bool = True
     rid: str | None = None
     marks: Mapping[int, str] = field(default_factory=dict[int, str])
+    channels: Callable[[], Channels] | None = None
     measured: bool = True
 
 
@@ -157,14 +162,24 @@ def make_choices(
     hidden = tokenizer.special_ids if spec.skip_special_tokens else frozenset[int]()
     choices: list[Choice] = []
     for index, request in enumerate(requests):
-        text = ChoiceText(
-            Detokenizer(tokenizer.backend, hidden, call.marks),
-            stops,
-            min_new_tokens=spec.min_new_tokens,
-            trim=not spec.no_stop_trim,
-        )
+        text = _token_text(call, Detokenizer(tokenizer.backend, hidden, call.marks), stops)
         choice = Choice(index, request.request_id, text, trim=not spec.no_stop_trim)
         choice.streams = request.stream
         choice.prompt_tokens = len(request.input_ids) // 4
         choices.append(choice)
     return choices
+
+
+def _token_text(call: GenerateCall, detokenizer: Detokenizer, stops: StopTable | None) -> TokenText:
+    """Return what turns the tokens of one choice to text; channels only where they matter."""
+    least, trim = call.sampling.min_new_tokens, not call.sampling.no_stop_trim
+    if call.channels is None or (stops is None and call.logprobs is None):
+        return ChoiceText(detokenizer, stops, min_new_tokens=least, trim=trim)
+    return ChannelText(
+        detokenizer,
+        call.channels(),
+        stops,
+        min_new_tokens=least,
+        trim=trim,
+        marks=call.marks.keys(),
+    )

@@ -1,12 +1,13 @@
 """One choice of a generation: what the scheduler said of it, as text that a client may see."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
 import msgspec
 
 from runtime.messages import Output, TokenLogprobs
+from runtime.tokenizer.channel_text import TokenChannel
 from runtime.tokenizer.detokenizer import Detokenizer
 from runtime.tokenizer.stop_strings import StopMatcher, StopTable
 
@@ -31,9 +32,12 @@ class Delta:
     index              choice, 0 .. n-1
     text               new text, stop strings cut off; held back while it may be the beginning of
                        a stop string or of a character
-    token_ids          new tokens, whether or not their text is out
+    token_ids          new tokens, whether or not their text is out; where the call has channels
+                       and they matter, a token comes with its text
     completion_tokens  so far, a matched stop token included
     logprobs           of `token_ids`
+    channels           of `token_ids`, but for a stop token that is not spelled; empty where the
+                       call has none
     """
 
     index: int
@@ -45,10 +49,33 @@ class Delta:
     completion_tokens: int
     prompt_logprobs: TokenLogprobs | None = None
     logprobs: TokenLogprobs | None = None
+    channels: list[TokenChannel] = field(default_factory=list[TokenChannel])
+
+
+class TokenText(Protocol):
+    """Tokens of one choice to text.
+
+    matched   the stop string that ended the text, once there is one
+    channels  of the tokens given out, if they are known; to be emptied by the reader
+    """
+
+    matched: str | None
+    channels: list[TokenChannel]
+
+    def push(self, token_ids: list[int]) -> tuple[str, int]:
+        """Return new text and how many tokens are given out, the oldest first.
+
+        After a match the others do not belong to the text.
+        """
+        ...
+
+    def finish(self) -> tuple[str, int]:
+        """Return what was held back, likewise; it may complete a stop string."""
+        ...
 
 
 class ChoiceText:
-    """Tokens of one choice to text, up to a stop string.
+    """Tokens of one choice to text, up to a stop string anywhere in it.
 
     min_new_tokens  a stop string complete before the token of this number does not count
     trim            leave the matched stop string out of the text
@@ -64,6 +91,7 @@ class ChoiceText:
         self._trim = trim
         self._tokens = 0
         self.matched: str | None = None
+        self.channels: list[TokenChannel] = []
 
     def push(self, token_ids: list[int]) -> tuple[str, int]:
         """Return new text and how many of `token_ids` belong to it: all, or up to a stop string."""
@@ -77,13 +105,16 @@ class ChoiceText:
                 return "".join(pieces), used
         return "".join(pieces), len(token_ids)
 
-    def finish(self) -> str:
-        """Return the text still held back; the last characters may complete a stop string."""
+    def finish(self) -> tuple[str, int]:
+        """Return the text still held back; no token is.
+
+        The last characters may complete a stop string.
+        """
         text = self._detokenizer.finish()
         if self._matcher is None:
-            return text
+            return text, 0
         text = self._search(self._matcher, text)
-        return text if self.matched is not None else text + self._matcher.finish()
+        return text if self.matched is not None else text + self._matcher.finish(), 0
 
     def _search(self, matcher: StopMatcher, piece: str) -> str:
         found = matcher.push(piece, armed=self._tokens >= self._min_new_tokens)
@@ -103,7 +134,7 @@ class Choice:
     last_token_s  clock reading, None before there is a token
     """
 
-    def __init__(self, index: int, request_id: int, text: ChoiceText, *, trim: bool) -> None:
+    def __init__(self, index: int, request_id: int, text: TokenText, *, trim: bool) -> None:
         self.index = index
         self.request_id = request_id
         self.streams = True
@@ -117,7 +148,9 @@ class Choice:
         self._trim = trim
         self._fresh = False
         self._pieces: list[str] = []
+        # Tokens from the last Delta on, and how many of them are given out with the next one.
         self._token_ids: list[int] = []
+        self._ready = 0
         self._prompt_logprobs: TokenLogprobs | None = None
         self._logprobs: TokenLogprobs | None = None
 
@@ -130,14 +163,11 @@ class Choice:
         spoken = item.token_ids
         if self._trim and item.matched_stop is not None and spoken[-1:] == [item.matched_stop]:
             spoken = spoken[:-1]
-        text, used = self._text.push(spoken)
-        self._pieces.append(text)
+        self._add_tokens(item)
+        self._give(*self._text.push(spoken))
         if self._text.matched is not None:
-            self._take_tokens(item, used)
             self.finish = Finish("stop", matched=self._text.matched)
-            return
-        self._take_tokens(item, len(item.token_ids))
-        if item.finish is not None:
+        elif item.finish is not None:
             self._end(Finish(item.finish, matched=item.matched_stop, message=item.error))
 
     def cut(self, finish: Finish) -> None:
@@ -149,32 +179,45 @@ class Choice:
         """Return the news since the last call, or None."""
         if not self._fresh:
             return None
+        token_ids, logprobs, ready = self._token_ids, self._logprobs, self._ready
+        self._token_ids, self._logprobs, self._ready = [], None, 0
+        if ready < len(token_ids):
+            token_ids, self._token_ids = token_ids[:ready], token_ids[ready:]
+            if logprobs is not None:
+                logprobs, self._logprobs = logprobs.part(0, ready), logprobs.part(ready, None)
+        channels, self._text.channels = self._text.channels, []
         delta = Delta(
             index=self.index,
             text="".join(self._pieces),
-            token_ids=self._token_ids,
+            token_ids=token_ids,
             finish=self.finish,
             prompt_tokens=self.prompt_tokens,
             cached_tokens=self.cached_tokens,
             completion_tokens=self.completion_tokens,
             prompt_logprobs=self._prompt_logprobs,
-            logprobs=self._logprobs,
+            logprobs=logprobs,
+            channels=channels,
         )
-        self._fresh, self._pieces, self._token_ids = False, [], []
-        self._prompt_logprobs = self._logprobs = None
+        self._fresh, self._pieces, self._prompt_logprobs = False, [], None
         return delta
 
     def _end(self, finish: Finish) -> None:
-        self._pieces.append(self._text.finish())
+        self._give(*self._text.finish())
         if self._text.matched is not None:
             finish = Finish("stop", matched=self._text.matched)
+        else:
+            self._give("", len(self._token_ids) - self._ready)
         self.finish = finish
 
-    def _take_tokens(self, item: Output, count: int) -> None:
-        self._token_ids += item.token_ids[:count]
-        self.completion_tokens += count
+    def _give(self, text: str, tokens: int) -> None:
+        self._pieces.append(text)
+        self._ready += tokens
+        self.completion_tokens += tokens
+
+    def _add_tokens(self, item: Output) -> None:
+        self._token_ids += item.token_ids
         if item.logprobs is not None:
-            news = item.logprobs.part(0, count)
+            news = item.logprobs.part(0, None)
             if self._logprobs is None:
                 self._logprobs = news
             else:

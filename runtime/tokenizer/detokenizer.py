@@ -37,6 +37,11 @@ class Detokenizer:
         self._stream = DecodeStream(skip_special_tokens=False)
         self._held: list[int] = []
 
+    @property
+    def held_tokens(self) -> int:
+        """How many tokens are held back: parts of a character that is not complete."""
+        return len(self._held)
+
     def push(self, token_ids: list[int]) -> str:
         """Return the text that `token_ids` complete."""
         if self._marks and not self._marks.keys().isdisjoint(token_ids):

@@ -89,6 +89,11 @@ class StopMatcher:
         self._state = 0
         self._held = ""
 
+    @property
+    def held_chars(self) -> int:
+        """How many characters are held back."""
+        return len(self._held)
+
     def push(self, piece: str, *, armed: bool = True) -> str | StopMatch:
         """Return the text that is safe to give out, or the match that ends it.
 

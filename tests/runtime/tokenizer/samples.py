@@ -11,7 +11,7 @@ VOCAB = 300
 MERGED_TEXT = "世界"
 
 
-def _spelling_of_bytes() -> dict[int, str]:
+def spelling_of_bytes() -> dict[int, str]:
     """Return byte -> character of the byte-level alphabet: printable bytes stand for themselves."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
@@ -21,7 +21,7 @@ def _spelling_of_bytes() -> dict[int, str]:
 
 def byte_tokenizer() -> Tokenizer:
     """Return a tokenizer whose id of a byte is the byte; 256 special, 257 and 258 added."""
-    vocab = {character: byte for byte, character in _spelling_of_bytes().items()}
+    vocab = {character: byte for byte, character in spelling_of_bytes().items()}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
