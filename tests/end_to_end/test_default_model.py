@@ -146,6 +146,27 @@ def test_it_thinks_and_then_answers(server: ServerProcess) -> None:
     assert message["content"] == "Tom lives in Rome."
 
 
+def test_stop_strings_and_log_probabilities_are_of_what_is_shown(server: ServerProcess) -> None:
+    tools: list[Json] = [{"type": "function", "function": WEATHER}]
+    call = ask(server, [user("What is the weather in Oslo?")], tools=tools, stop=["\n\n", "get"])[
+        "choices"
+    ][0]
+    asked: Json = {"reasoning_effort": None, "logprobs": True, "max_tokens": 200}
+    whole = ask(server, [user("Hello")], **asked)["choices"][0]
+    message = whole["message"]
+    thought = next(
+        word for word in message["reasoning_content"].split() if word not in message["content"]
+    )
+    stopped = ask(server, [user("Hello")], **asked, stop=[thought])["choices"][0]
+
+    assert call["finish_reason"] == "tool_calls"
+    assert call["message"]["tool_calls"][0]["function"]["name"] == "get_weather"
+    assert stopped == whole
+    for field in ("content", "reasoning_content"):
+        entries = whole["logprobs"][field]
+        assert bytes(byte for e in entries for byte in e["bytes"]).decode() == message[field]
+
+
 @pytest.mark.parametrize(
     "said", ["Hello", "Tell me a story.", "What is 3 * 4?", "Who are you?", "Count: fox, hen, owl"]
 )

@@ -1,9 +1,10 @@
 """Tests of runtime.server.openai."""
 
 from runtime.messages import TokenLogprobs
-from runtime.server.openai import LegacyLogprobs, finish_fields, usage_report
+from runtime.server.openai import LegacyLogprobs, chat_logprobs, finish_fields, usage_report
 from runtime.server.runs import Tally
 from runtime.server.spelling import Speller
+from runtime.tokenizer.channel_text import TokenChannel
 from runtime.tokenizer.choice import Finish
 from runtime.tokenizer.tokenizer import TextTokenizer
 from tests.runtime.server.engine import byte_tokenizer, text_ids
@@ -25,6 +26,22 @@ def test_the_finish_keeps_what_matched() -> None:
     stop = finish_fields(Finish("stop", matched="x"))
     assert stop == {"finish_reason": "stop", "matched_stop": "x"}
     assert finish_fields(Finish("abort"))["finish_reason"] == "abort"
+
+
+def test_log_probabilities_of_a_chat_are_told_by_channel() -> None:
+    speller = Speller(TextTokenizer(byte_tokenizer(), {}))
+    ids = text_ids("abcd")
+    tops = [[(-0.5, token_id)] for token_id in ids]
+    channels: list[TokenChannel] = ["reasoning", None, "content"]
+
+    told = chat_logprobs(TokenLogprobs([-1.0, -2.0, -3.0, -4.0], ids, tops), channels, speller)
+
+    for field, text, value in (("reasoning_content", "a", -1.0), ("content", "c", -3.0)):
+        shown = {"token": text, "bytes": list(text.encode())}
+        assert told[field] == [
+            {**shown, "logprob": value, "top_logprobs": [{**shown, "logprob": -0.5}]}
+        ]
+    assert chat_logprobs(TokenLogprobs(), [], speller) == {"content": [], "refusal": None}
 
 
 def test_offsets_go_on_from_piece_to_piece_and_count_characters() -> None:

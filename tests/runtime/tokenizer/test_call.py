@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from runtime.errors import BadRequest, PromptTooLong
-from runtime.messages import Logprobs, unpack_ids
+from runtime.messages import Logprobs, Output, unpack_ids
 from runtime.sampling import SamplingSpec
 from runtime.tokenizer.call import GenerateCall, Limits, make_choices, make_requests, pack_prompt
+from runtime.tokenizer.channel_text import Run
 from runtime.tokenizer.tokenizer import TextTokenizer
 from tests.runtime.tokenizer.samples import VOCAB, byte_tokenizer, write_checkpoint
 
@@ -165,3 +166,45 @@ def test_choices_follow_their_requests(tokenizer: TextTokenizer) -> None:
     choices = make_choices(call, requests, tokenizer)
 
     assert [(c.index, c.request_id, c.prompt_tokens) for c in choices] == [(0, 7, 3), (1, 8, 3)]
+
+
+@pytest.mark.parametrize(
+    ("stop", "logprobs", "split"),
+    [((), None, False), (("b",), None, True), ((), Logprobs(99), True)],
+)
+def test_text_is_split_into_channels_only_where_they_matter(
+    tokenizer: TextTokenizer, stop: tuple[str, ...], logprobs: Logprobs | None, split: bool
+) -> None:
+    made: list[Nothing] = []
+
+    def channels() -> Nothing:
+        made.append(Nothing())
+        return made[-1]
+
+    call = GenerateCall(
+        SamplingSpec(n=2, stop=stop), input_ids=[1], logprobs=logprobs, channels=channels
+    )
+    requests = make_requests(
+        call, pack_prompt(call, tokenizer, LIMITS), LIMITS, seed=0, ids=itertools.count()
+    )
+
+    for choice in make_choices(call, requests, tokenizer):
+        choice.feed(Output(choice.request_id, token_ids=[0x61, 0x62]))
+        assert choice.finish is None
+        delta = choice.take()
+        assert delta is not None
+        assert delta.channels == ([None, None] if split else [])
+
+    assert len(made) == (2 if split else 0)
+
+
+class Nothing:
+    """Channels of a text that nobody is shown."""
+
+    def push(self, text: str) -> list[Run]:
+        """Return all of it."""
+        return [(None, text, "")]
+
+    def finish(self) -> list[Run]:
+        """Return nothing."""
+        return []
