@@ -100,7 +100,13 @@ def test_the_next_turn_reuses_the_last_one(client: openai.OpenAI, model: str) ->
 
 def test_chat_logprobs_are_logarithms_of_probabilities(client: openai.OpenAI, model: str) -> None:
     reply = client.chat.completions.create(
-        model=model, messages=MESSAGES, max_tokens=5, temperature=0, logprobs=True, top_logprobs=4
+        model=model,
+        messages=MESSAGES,
+        max_tokens=5,
+        temperature=0,
+        logprobs=True,
+        top_logprobs=4,
+        reasoning_effort="none",
     )
 
     assert reply.choices[0].logprobs is not None
