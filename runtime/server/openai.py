@@ -101,10 +101,10 @@ def chat_logprobs(
     """Return `logprobs` of a chat choice.
 
     channels  of `positions`; the last ones may be missing
-    A token that no channel shows, a mark or the markup of a call, is left out. Those of the
-    reasoning have DeepSeek's field, which is there only with them.
+    Tokens without a channel, such as marks and the markup of calls, are left out. The tokens of the
+    reasoning are in `reasoning_content`, as in DeepSeek's API; without any there is no such field.
     """
-    told: dict[str, Any] = {"content": [], "refusal": None}
+    fields: dict[str, Any] = {"content": [], "refusal": None}
     tokens = zip(channels, positions.values, positions.ids, strict=False)
     for k, (channel, value, token_id) in enumerate(tokens):
         if channel is None:
@@ -112,8 +112,8 @@ def chat_logprobs(
         top = positions.top[k] if positions.top else []
         entry = _chat_entry(value, token_id, speller)
         entry["top_logprobs"] = [_chat_entry(v, i, speller) for v, i in top]
-        told.setdefault(_LOGPROBS_FIELDS[channel], []).append(entry)
-    return told
+        fields.setdefault(_LOGPROBS_FIELDS[channel], []).append(entry)
+    return fields
 
 
 def _chat_entry(value: float | None, token_id: int, speller: Speller) -> dict[str, Any]:

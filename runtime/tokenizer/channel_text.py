@@ -13,8 +13,9 @@ from typing import Literal, Protocol
 from runtime.tokenizer.detokenizer import Detokenizer
 from runtime.tokenizer.stop_strings import StopMatch, StopMatcher, StopTable
 
+Channel = Literal["reasoning", "content", "call"] | None
 # A channel, the text that was generated, and the text that is shown in the channel for it.
-Run = tuple[Literal["reasoning", "content", "call"] | None, str, str]
+Run = tuple[Channel, str, str]
 TokenChannel = Literal["reasoning", "content"] | None
 
 
@@ -131,26 +132,21 @@ class ChannelText:
 
     def _settle(self, runs: Sequence[Run]) -> str:
         """Return the text that may go out after `runs`, up to a stop string."""
-        pieces: list[str] = []
-        for run in runs:
-            for part in self._split(run):
-                pieces.append(self._add(part))
-                if self.matched is not None:
-                    return "".join(pieces)
-        return "".join(pieces)
+        out = ""
+        for channel, text, shown in runs:
+            at = (self._armed_at or 0) - self._settled
+            if 0 < at < len(text) and text == shown:
+                # Stop strings begin to count within this run.
+                out += self._add(channel, text[:at], text[:at])
+                text = shown = text[at:]
+            out += self._add(channel, text, shown)
+            if self.matched is not None:
+                break
+        return out
 
-    def _split(self, run: Run) -> Sequence[Run]:
-        """Split a run where stop strings begin to count."""
-        channel, text, shown = run
-        at = (self._armed_at or 0) - self._settled
-        if not 0 < at < len(text) or text != shown:
-            return [run]
-        return [(channel, text[:at], text[:at]), (channel, text[at:], text[at:])]
-
-    def _add(self, run: Run) -> str:
-        channel, text, shown = run
+    def _add(self, channel: Channel, text: str, shown: str) -> str:
         armed = self._armed_at is not None and self._settled >= self._armed_at
-        self._runs.append(run)
+        self._runs.append((channel, text, shown))
         self._settled += len(text)
         matcher = self._matcher
         if matcher is None:
@@ -166,6 +162,8 @@ class ChannelText:
     def _emit(self, kept: int) -> str:
         """Return the runs but for the last `kept` characters of content."""
         cut = len(self._runs)
+        if kept == 0 and cut == 1:
+            return self._pass(*self._runs.pop())
         while kept > 0:
             cut -= 1
             channel, text, shown = self._runs[cut]
@@ -177,16 +175,15 @@ class ChannelText:
                 head, tail = text[:-kept], text[-kept:]
                 self._runs[cut : cut + 1] = [(channel, head, head), (channel, tail, tail)]
                 cut += 1
-        pieces = [self._pass(run) for run in self._runs[:cut]]
+        pieces = [self._pass(*run) for run in self._runs[:cut]]
         del self._runs[:cut]
         return "".join(pieces)
 
-    def _pass(self, run: Run) -> str:
+    def _pass(self, channel: Channel, text: str, _: str = "") -> str:
         """Return the text of a run that goes out; its tokens are those of its channel."""
-        channel, text, _ = run
         start, self._out = self._out, self._out + len(text)
         self._text = self._text[len(text) :]
-        if channel in ("reasoning", "content"):
+        if channel == "content" or channel == "reasoning":
             for token in self._tokens:
                 if token.start >= self._out:
                     break
@@ -205,7 +202,7 @@ class ChannelText:
         else:
             text = self._text[: self._tokens[used - 1].end - self._out]
             for run in self._runs:
-                self._pass(run)
+                self._pass(*run)
         self._give(used)
         return text
 
@@ -217,18 +214,18 @@ class ChannelText:
             if left <= 0:
                 break
             if channel != "content" or len(shown) <= left:
-                pieces.append(self._pass((channel, text, shown)))
+                pieces.append(self._pass(channel, text))
             else:
-                self._pass((channel, text[:left], shown))
+                self._pass(channel, text[:left])
                 pieces.append(shown[:left])
             left -= len(shown) if channel == "content" else 0
         return "".join(pieces)
 
     def _release(self) -> None:
         """Give out the tokens whose text has gone out."""
-        while self._tokens and self._tokens[0].end <= self._out:
-            self._give(1)
+        tokens = self._tokens
+        while tokens and tokens[0].end <= self._out:
+            self.channels.append(tokens.popleft().channel)
 
     def _give(self, count: int) -> None:
-        for _ in range(count):
-            self.channels.append(self._tokens.popleft().channel)
+        self.channels += [self._tokens.popleft().channel for _ in range(count)]

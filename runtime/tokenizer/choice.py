@@ -164,7 +164,8 @@ class Choice:
         if self._trim and item.matched_stop is not None and spoken[-1:] == [item.matched_stop]:
             spoken = spoken[:-1]
         self._add_tokens(item)
-        self._give(*self._text.push(spoken))
+        text, tokens = self._text.push(spoken)
+        self._give(text, tokens)
         if self._text.matched is not None:
             self.finish = Finish("stop", matched=self._text.matched)
         elif item.finish is not None:
@@ -202,7 +203,8 @@ class Choice:
         return delta
 
     def _end(self, finish: Finish) -> None:
-        self._give(*self._text.finish())
+        text, tokens = self._text.finish()
+        self._give(text, tokens)
         if self._text.matched is not None:
             finish = Finish("stop", matched=self._text.matched)
         else:

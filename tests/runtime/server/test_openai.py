@@ -28,17 +28,17 @@ def test_the_finish_keeps_what_matched() -> None:
     assert finish_fields(Finish("abort"))["finish_reason"] == "abort"
 
 
-def test_log_probabilities_of_a_chat_are_told_by_channel() -> None:
+def test_log_probabilities_of_a_chat_are_split_by_channel() -> None:
     speller = Speller(TextTokenizer(byte_tokenizer(), {}))
     ids = text_ids("abcd")
     tops = [[(-0.5, token_id)] for token_id in ids]
     channels: list[TokenChannel] = ["reasoning", None, "content"]
 
-    told = chat_logprobs(TokenLogprobs([-1.0, -2.0, -3.0, -4.0], ids, tops), channels, speller)
+    logprobs = chat_logprobs(TokenLogprobs([-1.0, -2.0, -3.0, -4.0], ids, tops), channels, speller)
 
     for field, text, value in (("reasoning_content", "a", -1.0), ("content", "c", -3.0)):
         shown = {"token": text, "bytes": list(text.encode())}
-        assert told[field] == [
+        assert logprobs[field] == [
             {**shown, "logprob": value, "top_logprobs": [{**shown, "logprob": -0.5}]}
         ]
     assert chat_logprobs(TokenLogprobs(), [], speller) == {"content": [], "refusal": None}

@@ -25,8 +25,8 @@ WORDS = ("small", "a ", "word", "\n", "\n\n", "<", "</", ">", "stop", "é", "你
 STOPS = ("small", "\n\n", "\n", "<", "\n<", "stop", "</", "d\n\n", "好", "éa", "tool", "invoke")
 
 
-class Told:
-    """One answer as a client knows it, of either dialect, streamed or not."""
+class Answer:
+    """One answer as a client sees it, of either dialect, streamed or not."""
 
     def __init__(self) -> None:
         self.reasoning = ""
@@ -51,44 +51,44 @@ class Told:
             self.finish, self.stop = choice["finish_reason"], choice["matched_stop"]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Told) and vars(self) == vars(other)
+        return isinstance(other, Answer) and vars(self) == vars(other)
 
     def __repr__(self) -> str:
         return repr(vars(self))
 
 
-async def gathered(server: Server, body: Json) -> tuple[list[Told], int]:
+async def gathered(server: Server, body: Json) -> tuple[list[Answer], int]:
     """Return the choices of a chat, and its completion tokens."""
     reply = await server.post(CHAT, body)
     assert reply.status_code == 200, reply.text
-    told: list[Told] = []
+    answers: list[Answer] = []
     for choice in reply.json()["choices"]:
-        told.append(Told())
-        told[-1].take(choice["message"])
-        told[-1].end(choice)
-    return told, reply.json()["usage"]["completion_tokens"]
+        answers.append(Answer())
+        answers[-1].take(choice["message"])
+        answers[-1].end(choice)
+    return answers, reply.json()["usage"]["completion_tokens"]
 
 
-async def streamed(server: Server, body: Json) -> tuple[list[Told], int]:
+async def streamed(server: Server, body: Json) -> tuple[list[Answer], int]:
     """Return the same of a stream."""
     options = {"stream_options": {"include_usage": True}}
     *chunks, usage, _ = await server.events(CHAT, {**body, **options})
-    told = [Told() for _ in range(body.get("n", 1))]
+    answers = [Answer() for _ in range(body.get("n", 1))]
     for chunk in chunks:
         [choice] = chunk["choices"]
-        told[choice["index"]].take(choice["delta"])
-        told[choice["index"]].end(choice)
-    return told, usage["usage"]["completion_tokens"]
+        answers[choice["index"]].take(choice["delta"])
+        answers[choice["index"]].end(choice)
+    return answers, usage["usage"]["completion_tokens"]
 
 
-async def anthropic(server: Server, body: Json, *, stream: bool) -> tuple[Told, int]:
+async def anthropic(server: Server, body: Json, *, stream: bool) -> tuple[Answer, int]:
     """Return the answer to the same chat from `/v1/messages`."""
     asked = {"model": "default", "max_tokens": 2000, "messages": HI["messages"], "stream": stream}
     if "tools" in body:
         asked["tools"] = [{"name": "f", "input_schema": SCHEMA}]
     reply = await server.post(MESSAGES, {**asked, "stop_sequences": body.get("stop")})
     assert reply.status_code == 200, reply.text
-    told, blocks = Told(), list[Json]()
+    answer, blocks = Answer(), list[Json]()
     if not stream:
         whole = reply.json()
         blocks, last, usage = whole["content"], whole, whole["usage"]
@@ -105,14 +105,14 @@ async def anthropic(server: Server, body: Json, *, stream: bool) -> tuple[Told, 
     for block in blocks:
         match block["type"]:
             case "thinking":
-                told.reasoning += block["thinking"]
+                answer.reasoning += block["thinking"]
             case "text":
-                told.content += block["text"]
+                answer.content += block["text"]
             case _:
                 value = block["input"]
-                told.calls.append(json.loads(value) if isinstance(value, str) else value)
-    told.finish, told.stop = last["stop_reason"], last["stop_sequence"]
-    return told, usage["output_tokens"]
+                answer.calls.append(json.loads(value) if isinstance(value, str) else value)
+    answer.finish, answer.stop = last["stop_reason"], last["stop_sequence"]
+    return answer, usage["output_tokens"]
 
 
 def _extend(block: Json, delta: Json) -> None:
@@ -138,9 +138,15 @@ def tokens_up_to(server: Server, text: str) -> int:
     return next(k for k, said in enumerate(texts) if said.startswith(text))
 
 
-def spelled(entries: list[Json]) -> str:
-    """Return the text of the tokens of log-probabilities."""
-    return bytes(byte for entry in entries for byte in entry["bytes"]).decode()
+def bytes_of(entries: list[Json]) -> bytes:
+    """Return the bytes of the tokens of log-probabilities."""
+    return bytes(byte for entry in entries for byte in entry["bytes"])
+
+
+def cover(entries: list[Json], text: str) -> bool:
+    """Say whether the tokens of log-probabilities are those of `text`; the last may go on."""
+    data = text.encode()
+    return bytes_of(entries).startswith(data) and len(bytes_of(entries[:-1])) < max(len(data), 1)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -156,29 +162,29 @@ async def test_a_stop_string_is_searched_in_the_content_alone(server: Server, se
     body = {**HI, **TOOLS, "stop": stops, "n": 2, "logprobs": True}
     found = cut(content, stops)
 
-    (told, twin), tokens = await gathered(server, body)
+    (answer, twin), tokens = await gathered(server, body)
 
-    assert told == twin
-    assert told.reasoning == reasoning
+    assert answer == twin
+    assert answer.reasoning == reasoning
     if found is None:
-        assert told.content == content
-        assert len(told.calls) == (seed % 4 > 0)
-        assert isinstance(told.stop, int)
+        assert answer.content == content
+        assert len(answer.calls) == (seed % 4 > 0)
+        assert isinstance(answer.stop, int)
     else:
-        assert (told.content, told.stop, told.calls) == (*found, [])
-        assert told.finish == "stop"
+        assert (answer.content, answer.stop, answer.calls) == (*found, [])
+        assert answer.finish == "stop"
         upto = f"{reasoning}</think>{''.join(found)}"
         assert tokens == 2 * tokens_up_to(server, upto)
-    assert spelled(told.logprobs["reasoning_content"]) == reasoning
-    assert spelled(told.logprobs["content"]).startswith(told.content)
+    assert bytes_of(answer.logprobs["reasoning_content"]) == reasoning.encode()
+    assert cover(answer.logprobs["content"], answer.content)
 
-    assert await streamed(server, body) == ([told, told], tokens)
+    assert await streamed(server, body) == ([answer, answer], tokens)
     for stream in (False, True):
         message, output_tokens = await anthropic(server, body, stream=stream)
-        assert (message.reasoning, message.content) == (told.reasoning, told.content)
-        assert message.calls == told.calls
+        assert (message.reasoning, message.content) == (answer.reasoning, answer.content)
+        assert message.calls == answer.calls
         assert output_tokens == tokens / 2
-        ends = "tool_use" if told.calls else "end_turn"
+        ends = "tool_use" if answer.calls else "end_turn"
         assert message.finish == (ends if found is None else "stop_sequence")
         assert message.stop == (None if found is None else found[1])
 
@@ -190,16 +196,16 @@ async def test_what_is_no_content_is_no_stop_string(server: Server, step: int) -
     stops = ["\n\n", "\n", "small", "f", "invoke", "｜DSML｜", "</think>", "so\n\n<", "why fso"]
     body = {**HI, **TOOLS, "stop": stops}
 
-    [told], _ = await gathered(server, body)
+    [answer], _ = await gathered(server, body)
 
-    assert (told.content, told.reasoning) == ("so", "a small\n\nwhy f")
-    assert told.calls == [{"s": "a small\n\nword"}]
-    assert told.finish == "tool_calls"
+    assert (answer.content, answer.reasoning) == ("so", "a small\n\nwhy f")
+    assert answer.calls == [{"s": "a small\n\nword"}]
+    assert answer.finish == "tool_calls"
     assert not server.engine.stopped
-    assert (await streamed(server, body))[0] == [told]
+    assert (await streamed(server, body))[0] == [answer]
     for stream in (False, True):
         message, _ = await anthropic(server, body, stream=stream)
-        assert (message.content, message.calls) == (told.content, told.calls)
+        assert (message.content, message.calls) == (answer.content, answer.calls)
         assert (message.finish, message.stop) == ("tool_use", None)
 
 
@@ -211,12 +217,12 @@ async def test_reasoning_that_is_content_is_searched_with_its_end(
     server.engine.reply = "why</think>hello"
     body = {**HI, "separate_reasoning": False, "stop": stop, "logprobs": True}
 
-    [told], _ = await gathered(server, body)
+    [answer], _ = await gathered(server, body)
 
-    assert (told.content, told.stop) == ("why</think>hello".partition(stop)[0], stop)
-    assert told.logprobs["reasoning_content"] == []
-    assert spelled(told.logprobs["content"]).startswith(told.content)
-    assert (await streamed(server, body))[0] == [told]
+    assert (answer.content, answer.stop) == ("why</think>hello".partition(stop)[0], stop)
+    assert answer.logprobs["reasoning_content"] == []
+    assert cover(answer.logprobs["content"], answer.content)
+    assert (await streamed(server, body))[0] == [answer]
 
 
 @served(v4=True)
@@ -236,11 +242,11 @@ async def test_a_stop_string_can_stay_in_the_content(server: Server) -> None:
     server.engine.reply = "so</think>and so\n\non"
     body = {**HI, **TOOLS, "stop": ["so", "so\n\n"], "no_stop_trim": True, "logprobs": True}
 
-    [told], _ = await gathered(server, body)
+    [answer], _ = await gathered(server, body)
 
-    assert (told.content, told.reasoning, told.stop) == ("and so", "so", "so")
-    assert spelled(told.logprobs["content"]) == "and so"
-    assert (await streamed(server, body))[0] == [told]
+    assert (answer.content, answer.reasoning, answer.stop) == ("and so", "so", "so")
+    assert bytes_of(answer.logprobs["content"]) == b"and so"
+    assert (await streamed(server, body))[0] == [answer]
 
 
 @served(v4=True)
@@ -279,14 +285,16 @@ async def test_log_probabilities_have_the_channel_of_their_text(server: Server) 
         for top in (0, 2):
             body = {**HI, **TOOLS, "logprobs": True, "top_logprobs": top, "n": 2}
 
-            told, _ = await gathered(server, body)
+            answers, _ = await gathered(server, body)
 
-            for choice in told:
-                assert spelled(choice.logprobs["content"]) == choice.content == "so 你好"
-                assert spelled(choice.logprobs["reasoning_content"]) == choice.reasoning == "why é"
+            for choice in answers:
+                assert (choice.content, choice.reasoning) == ("so 你好", "why é")
+                content, reasoning = choice.logprobs.values()
+                assert bytes_of(content) == choice.content.encode()
+                assert bytes_of(reasoning) == choice.reasoning.encode()
                 for entries in choice.logprobs.values():
                     assert {len(entry["top_logprobs"]) for entry in entries} == {top}
-            assert (await streamed(server, body))[0] == told
+            assert (await streamed(server, body))[0] == answers
 
 
 @served(v4=True)
@@ -296,19 +304,20 @@ async def test_without_reasoning_the_layout_is_openais(server: Server) -> None:
     choice = (await server.post(CHAT, body)).json()["choices"][0]
 
     assert choice["logprobs"].keys() == {"content", "refusal"}
-    assert spelled(choice["logprobs"]["content"]) == choice["message"]["content"] == "hello"
+    assert choice["message"]["content"] == "hello"
+    assert bytes_of(choice["logprobs"]["content"]) == b"hello"
 
 
 @served(v4=True)
-async def test_an_answer_that_goes_on_is_searched_from_where_it_goes_on(server: Server) -> None:
+async def test_of_a_continued_answer_only_the_new_text_is_searched(server: Server) -> None:
     server.engine.reply = "to be continued, to be ended"
     begun = [*HI["messages"], {"role": "assistant", "content": "to be", "prefix": True}]
     body = {"messages": begun, "stop": "to be e", "reasoning_effort": "none", "logprobs": True}
 
-    [told], _ = await gathered(server, body)
+    [answer], _ = await gathered(server, body)
 
-    assert (told.content, told.stop) == ("to be continued, ", "to be e")
-    assert (await streamed(server, body))[0] == [told]
+    assert (answer.content, answer.stop) == ("to be continued, ", "to be e")
+    assert (await streamed(server, body))[0] == [answer]
 
 
 @served()
@@ -317,11 +326,11 @@ async def test_with_a_template_all_text_is_content(server: Server) -> None:
     for stop in ("</think>", "\n\n", "｜DSML"):
         body = {**HI, "stop": stop, "logprobs": True}
 
-        [told], _ = await gathered(server, body)
+        [answer], _ = await gathered(server, body)
 
-        assert (told.content, told.stop) == (server.engine.reply.partition(stop)[0], stop)
-        assert spelled(told.logprobs["content"]) == told.content
-        assert (await streamed(server, body))[0] == [told]
+        assert (answer.content, answer.stop) == (server.engine.reply.partition(stop)[0], stop)
+        assert bytes_of(answer.logprobs["content"]) == answer.content.encode()
+        assert (await streamed(server, body))[0] == [answer]
 
 
 @pytest.mark.parametrize("path", ["/generate", "/v1/completions"])
@@ -344,11 +353,11 @@ async def test_a_stop_string_is_not_in_the_next_turns_prompt(server: Server) -> 
     page = "the same page again. " * 40
     server.engine.reply = f"why END</think>{page}END"
 
-    [told], _ = await gathered(server, {**HI, "stop": "END"})
+    [answer], _ = await gathered(server, {**HI, "stop": "END"})
     while len(server.engine.requests) < 2:
         await asyncio.sleep(0)
 
-    assert (told.content, told.stop) == (page, "END")
+    assert (answer.content, answer.stop) == (page, "END")
     ids = unpack_ids(server.engine.requests[1].input_ids).tolist()
     text = server.engine.tokenizer.decode(ids, skip_special_tokens=False)
     assert page in text

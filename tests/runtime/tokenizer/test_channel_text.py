@@ -107,9 +107,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Shown:
-    """One character that a client sees, or a mark.
+    """One character of the answer, and what a client sees of it.
 
-    end    how many tokens there must be for the character to be complete
+    token  number of the token that completes it
     group  a stop string lies within one group
     """
 
@@ -207,19 +207,15 @@ def _said(found: list[Shown], channel: str) -> str:
 
 
 def _channels(case: Case, found: list[Shown]) -> list[TokenChannel]:
-    told: list[TokenChannel] = [None] * len(case.ids)
+    channels: list[TokenChannel] = [None] * len(case.ids)
     for c in found:
-        if c.channel is not None and told[c.token] != "content":
-            told[c.token] = c.channel
-    for number in reversed(range(len(case.ids) - 1)):
+        if c.channel is not None and channels[c.token] != "content":
+            channels[c.token] = c.channel
+    for number, token_id in enumerate(case.ids):
         # The first byte of "é": a part of the character that the next token completes.
-        if case.ids[number] == 0xC3:
-            told[number] = _first_channel(found, number + 1)
-    return told
-
-
-def _first_channel(found: list[Shown], token: int) -> TokenChannel:
-    return next((c.channel for c in found if c.token == token), None)
+        if token_id == 0xC3:
+            channels[number] = next((c.channel for c in found if c.token == number + 1), None)
+    return channels
 
 
 def read(case: Case, size: int) -> list[Delta]:
@@ -274,10 +270,10 @@ def test_it_agrees_with_a_search_in_the_whole_answer(case: Case, size: int) -> N
     ids = [token_id for delta in deltas for token_id in delta.token_ids]
     assert ids == [*case.ids[: want.tokens], *([EOS] if want.matched is None else [])]
     assert deltas[-1].completion_tokens == len(ids)
-    told = [channel for delta in deltas for channel in delta.channels]
+    given = [channel for delta in deltas for channel in delta.channels]
     # An untrimmed stop token has a channel, which is none: here it is hidden.
-    assert told == [*want.channels, None][: len(told)]
-    assert len(told) >= len(want.channels)
+    assert given == [*want.channels, None][: len(given)]
+    assert len(given) >= len(want.channels)
     for delta in deltas:
         assert delta.logprobs is None or delta.logprobs.ids == [
             i for i in delta.token_ids if i != EOS
