@@ -8,6 +8,7 @@ All positions are characters of the generated text, marks included.
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal, Protocol
 
 from runtime.tokenizer.detokenizer import Detokenizer
@@ -54,8 +55,8 @@ class ChannelText:
     trim            leave the matched stop string out of the text
     marks           ids of tokens that have one character of text, whatever they complete
     matched         the stop string that ended the text, once there is one
-    channels        of the tokens given out; to be emptied by the reader. A token with text in
-                    several channels counts as content. None: a client sees nothing of it
+    channels        of the tokens given out; to be emptied by the reader. A token has the channel
+                    that shows any of its text; None: a client sees nothing of it
     """
 
     def __init__(
@@ -187,7 +188,7 @@ class ChannelText:
             for token in self._tokens:
                 if token.start >= self._out:
                     break
-                if token.end > start and token.channel != "content":
+                if token.end > start:
                     token.channel = channel
         return text
 
@@ -200,7 +201,8 @@ class ChannelText:
         if self._trim:
             text = self._before(len(found.rest))
         else:
-            text = self._text[: self._tokens[used - 1].end - self._out]
+            end = max(token.end for token in islice(self._tokens, used))
+            text = self._text[: end - self._out]
             for run in self._runs:
                 self._pass(*run)
         self._give(used)

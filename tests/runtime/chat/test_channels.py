@@ -87,6 +87,15 @@ def test_what_is_shown_is_what_the_parser_says(
                 ("content", "b", "b"),
             ],
         ),
+        (
+            "</@x)c>",
+            [
+                (None, "</" + DSML, ""),
+                (None, "x", ""),
+                (None, THINK_END, ""),
+                ("content", "c>", "c>"),
+            ],
+        ),
     ],
 )
 def test_an_answer_has_these_runs(text: str, runs: list[Run]) -> None:

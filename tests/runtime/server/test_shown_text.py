@@ -76,6 +76,7 @@ async def streamed(server: Server, body: Json) -> tuple[list[Answer], int]:
     answers = [Answer() for _ in range(body.get("n", 1))]
     for chunk in chunks:
         [choice] = chunk["choices"]
+        assert choice["logprobs"] is None or any(choice["logprobs"].values())
         answers[choice["index"]].take(choice["delta"])
         answers[choice["index"]].end(choice)
     return answers, usage["usage"]["completion_tokens"]

@@ -6,6 +6,7 @@ The expected values are found in the whole answer, character by character, and n
 from dataclasses import dataclass, replace
 from functools import cache
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
@@ -209,7 +210,7 @@ def _said(found: list[Shown], channel: str) -> str:
 def _channels(case: Case, found: list[Shown]) -> list[TokenChannel]:
     channels: list[TokenChannel] = [None] * len(case.ids)
     for c in found:
-        if c.channel is not None and channels[c.token] != "content":
+        if c.channel is not None:
             channels[c.token] = c.channel
     for number, token_id in enumerate(case.ids):
         # The first byte of "é": a part of the character that the next token completes.
@@ -278,3 +279,49 @@ def test_it_agrees_with_a_search_in_the_whole_answer(case: Case, size: int) -> N
         assert delta.logprobs is None or delta.logprobs.ids == [
             i for i in delta.token_ids if i != EOS
         ]
+
+
+@pytest.mark.parametrize(
+    ("ids", "channels"),
+    [
+        # The mark ends a character that is not complete; the character is not the mark's.
+        ([0xC3, BY_SIGN["("], 97, BY_SIGN[")"]], ["content", None, "reasoning", None]),
+        # A hidden token, amid a character and outside of one.
+        ([97, EOS, 0xC3, EOS, 0xA9], ["content", None, "content", None, "content"]),
+        # Text and the beginning of markup in one token.
+        ([98, FIRST_WORD + WORDS.index("a\n\n"), 60, DSML_ID], ["content", "content", None, None]),
+    ],
+)
+def test_tokens_have_the_channel_that_shows_their_text(
+    ids: list[int], channels: list[TokenChannel]
+) -> None:
+    case = Case(ids, (), reasoning=False, calls=True, separate=True, least=0, trim=True)
+
+    for size in (1, 100):
+        given = [channel for delta in read(case, size) for channel in delta.channels]
+        assert given == channels
+
+
+def test_a_stop_string_does_not_continue_across_reasoning() -> None:
+    case = Case(
+        token_ids("a(r)b", [0]), ("ab",),
+        reasoning=False, calls=True, separate=True, least=0, trim=True,
+    )  # fmt: skip
+
+    deltas = read(case, 1)
+
+    assert deltas[-1].finish == Finish("stop", matched=EOS)
+    assert [delta.text for delta in deltas] == ["", "", f"a{THINK}r", THINK_END, "b", ""]
+
+
+@pytest.mark.parametrize("trim", [True, False])
+def test_what_is_left_at_the_end_may_complete_a_stop_string(trim: bool) -> None:
+    ends = {"\ufffd": [97, 0xC3], "\n\n": token_ids("a\n\n", [0]), "\n": token_ids("a\n\n", [0])}
+    for stop, ids in ends.items():
+        case = Case(ids, (stop,), reasoning=False, calls=True, separate=True, least=0, trim=trim)
+
+        deltas = read(case, 1)
+
+        assert deltas[-1].finish == Finish("stop", matched=stop)
+        assert "".join(delta.text for delta in deltas) == ("a" if trim else f"a{stop}")
+        assert [token_id for delta in deltas for token_id in delta.token_ids][:2] == ids[:2]
