@@ -230,4 +230,4 @@ class ChannelText:
             self.channels.append(tokens.popleft().channel)
 
     def _give(self, count: int) -> None:
-        self.channels += [self._tokens.popleft().channel for _ in range(count)]
+        self.channels.extend(self._tokens.popleft().channel for _ in range(count))

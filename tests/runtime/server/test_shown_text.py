@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -31,7 +32,7 @@ class Answer:
     def __init__(self) -> None:
         self.reasoning = ""
         self.content = ""
-        self.calls: list[Any] = []
+        self.arguments: list[str] = []
         self.finish: str | None = None
         self.stop: Any = None
         self.logprobs: dict[str, list[Json]] = {"content": [], "reasoning_content": []}
@@ -40,8 +41,10 @@ class Answer:
         """Take a message or a delta of a chat."""
         self.reasoning += message.get("reasoning_content") or ""
         self.content += message.get("content") or ""
-        calls = message.get("tool_calls") or []
-        self.calls += [json.loads(call["function"]["arguments"]) for call in calls]
+        for call in message.get("tool_calls") or []:
+            if "id" in call:
+                self.arguments.append("")
+            self.arguments[-1] += call["function"]["arguments"]
 
     def end(self, choice: Json) -> None:
         """Take what is beside the message of a choice."""
@@ -49,6 +52,11 @@ class Answer:
             entries += (choice["logprobs"] or {}).get(name, [])
         if choice["finish_reason"] is not None:
             self.finish, self.stop = choice["finish_reason"], choice["matched_stop"]
+
+    @property
+    def calls(self) -> list[Any]:
+        """The arguments of the calls."""
+        return [json.loads(arguments) for arguments in self.arguments]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Answer) and vars(self) == vars(other)
@@ -111,7 +119,7 @@ async def anthropic(server: Server, body: Json, *, stream: bool) -> tuple[Answer
                 answer.content += block["text"]
             case _:
                 value = block["input"]
-                answer.calls.append(json.loads(value) if isinstance(value, str) else value)
+                answer.arguments.append(value if isinstance(value, str) else json.dumps(value))
     answer.finish, answer.stop = last["stop_reason"], last["stop_sequence"]
     return answer, usage["output_tokens"]
 
@@ -122,7 +130,7 @@ def _extend(block: Json, delta: Json) -> None:
     block["input"] += delta.get("partial_json", "")
 
 
-def cut(content: str, stops: list[str]) -> tuple[str, str] | None:
+def cut(content: str, stops: Sequence[str]) -> tuple[str, str] | None:
     """Return `content` before the first stop string to be complete, and that string."""
     found = [(content.find(s) + len(s), -len(s), s) for s in stops if s in content]
     if not found:
