@@ -2,23 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlsplit
 
-from runtime.errors import (
-    Aborted,
-    BadRequest,
-    NotFound,
-    QueueFull,
-    RequestError,
-    RequestFailed,
-    Unauthorized,
-    Unavailable,
-)
+from runtime.errors import BadRequest, RequestFailed, Unavailable
+from runtime.lang.address import checked_url, header_value, is_local, shown_url
 from runtime.lang.bodies import wait
 from runtime.lang.extra import require
+from runtime.lang.http_errors import error_of, refusal
 from runtime.lang.lines import lines
 from runtime.lang.loop import LOOP
 from runtime.lang.patience import patiently
@@ -30,24 +22,18 @@ if TYPE_CHECKING:
 MAX_REQUESTS = 128
 CONNECT_S = 10.0
 
-_LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
-_KINDS: dict[int, type[RequestError]] = {
-    401: Unauthorized,
-    403: Unauthorized,
-    404: NotFound,
-    429: QueueFull,
-    499: Aborted,
-    503: Unavailable,
-}
-# By the type that an error says: amid a stream it tells no status.
-_STATUSES = {kind.kind: kind.status for kind in (BadRequest, *_KINDS.values())}
+# Shorter keys are placeholders, such as "EMPTY", and may be part of any text.
+MIN_SECRET_CHARS = 8
 
 
 class Connection:
     """A pool of connections to one server; its coroutines belong to one event loop.
 
-    Cancelling a request closes its connection, by which the server knows to end it.
+    Cancelling a request closes its connection, by which the server knows to end it. Redirects are
+    not followed, and the key is not part of any error. Proxies of the environment are used, except
+    for this machine.
 
+    headers    further ones that every request has
     transport  what carries requests, for tests and Unix sockets; None: TCP
     """
 
@@ -57,12 +43,16 @@ class Connection:
         *,
         api_key: str | None = None,
         verify: bool = True,
+        headers: Mapping[str, str] | None = None,
         transport: "httpx.AsyncBaseTransport | None" = None,
     ) -> None:
+        """Keep where the server is. Raises ValueError for a URL or a key that cannot be one."""
         require("httpx")
-        self.base_url = base_url.rstrip("/")
-        # As bytes: httpx takes text for ASCII, and a key may be any text.
-        self._headers = {} if api_key is None else {b"Authorization": f"Bearer {api_key}".encode()}
+        self.base_url = checked_url(base_url)
+        self._secret = api_key or ""
+        self._headers = {n.encode(): header_value(n, v) for n, v in (headers or {}).items()}
+        if api_key:
+            self._headers[b"Authorization"] = b"Bearer " + header_value("api_key", api_key)
         self._verify = verify
         self._transport = transport
         self._client: httpx.AsyncClient | None = None
@@ -71,11 +61,11 @@ class Connection:
     async def post(self, path: str, body: Any) -> Any:
         """Return the JSON reply to a JSON body. Raises RequestError."""
         async with self._slots:
-            return _json(await self._send("POST", path, body))
+            return self._json(await self._send("POST", path, body))
 
     async def get(self, path: str) -> Any:
         """Return the JSON at `path`. Raises RequestError."""
-        return _json(await self._send("GET", path, None))
+        return self._json(await self._send("GET", path, None))
 
     async def status(self, path: str) -> int:
         """POST without a body; return the status: 200, or 400. Raises RequestError for others."""
@@ -84,9 +74,9 @@ class Connection:
         try:
             response = await self._open().post(path)
         except httpx.TransportError as fault:
-            raise self._gone(fault) from fault
+            raise self._gone(fault) from None
         if response.status_code not in (200, 400):
-            raise _error(response.status_code, response.text)
+            raise refusal(response, self._hidden(response.text))
         return response.status_code
 
     async def events(self, path: str, body: Any) -> AsyncGenerator[Any, None]:
@@ -102,11 +92,11 @@ class Connection:
                             if line == "data: [DONE]":
                                 return
                             if line.startswith("data:"):
-                                yield _event(line.removeprefix("data:"))
+                                yield self._event(line.removeprefix("data:"))
                 finally:
                     await response.aclose()
             except httpx.TransportError as fault:
-                raise self._gone(fault) from fault
+                raise self._gone(fault) from None
         raise RequestFailed("the stream broke off")
 
     async def aclose(self) -> None:
@@ -119,7 +109,6 @@ class Connection:
         import httpx
 
         if self._client is None:
-            local = urlsplit(self.base_url).hostname in _LOCAL
             self._client = httpx.AsyncClient(
                 base_url=self.base_url,
                 headers=self._headers,
@@ -128,7 +117,7 @@ class Connection:
                 # A reply takes as long as it takes; that a server is not there shows at once.
                 timeout=httpx.Timeout(None, connect=CONNECT_S),
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=MAX_REQUESTS),
-                trust_env=not local,
+                trust_env=not is_local(self.base_url),
             )
         return self._client
 
@@ -149,11 +138,8 @@ class Connection:
             await response.aread()
             await response.aclose()
         except httpx.TransportError as fault:
-            raise self._gone(fault) from fault
-        error = _error(response.status_code, response.text)
-        if isinstance(error, QueueFull):
-            error.retry_after_s = _seconds(response.headers.get("retry-after"))
-        raise error
+            raise self._gone(fault) from None
+        raise refusal(response, self._hidden(response.text))
 
     async def _ask(self, method: str, path: str, body: Any, *, stream: bool) -> "httpx.Response":
         """Return the reply, whatever it says. Raises httpx.TransportError, BadRequest.
@@ -176,7 +162,30 @@ class Connection:
         return await client.send(client.build_request(method, path, json=body), stream=stream)
 
     def _gone(self, fault: Exception) -> Unavailable:
-        return Unavailable(f"{self.base_url} does not answer: {str(fault) or type(fault).__name__}")
+        why = self._hidden(str(fault)) or type(fault).__name__
+        return Unavailable(f"{shown_url(self.base_url)} does not answer: {why}")
+
+    def _json(self, response: "httpx.Response") -> Any:
+        try:
+            return response.json()
+        except ValueError:
+            text = self._hidden(response.text)[:200]
+            raise RequestFailed(f"the reply is no JSON: {text!r}") from None
+
+    def _event(self, data: str) -> Any:
+        try:
+            event = json.loads(data)
+        except ValueError:
+            text = self._hidden(data)[:200]
+            raise RequestFailed(f"an event of the stream is no JSON: {text!r}") from None
+        if isinstance(event, dict) and event.get("error"):
+            raise error_of(None, self._hidden(data))
+        return event
+
+    def _hidden(self, text: str) -> str:
+        """Return a text in which the key is not shown, if a server repeats it."""
+        is_secret = len(self._secret) >= MIN_SECRET_CHARS
+        return text.replace(self._secret, "***") if is_secret else text
 
 
 class _Way:
@@ -215,41 +224,3 @@ class HttpBackend:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _json(response: "httpx.Response") -> Any:
-    try:
-        return response.json()
-    except ValueError as fault:
-        raise RequestFailed(f"the reply is no JSON: {response.text[:200]!r}") from fault
-
-
-def _seconds(header: str | None) -> int:
-    return int(header) if header is not None and header.isdecimal() else 0
-
-
-def _event(data: str) -> Any:
-    event = json.loads(data)
-    if isinstance(event, dict) and event.get("error"):
-        raise _error(None, data)
-    return event
-
-
-def _error(status: int | None, text: str) -> RequestError:
-    """Return the error that a reply says; both dialects write {"error": {"message"}}.
-
-    status  None: that of the type it says, which is 500 where it says none
-    """
-    message, kind, param, code = text[:500] or f"status {status}", None, None, None
-    try:
-        told = json.loads(text)["error"]
-        message, kind = told["message"], told.get("type")
-        param, code = told.get("param"), told.get("code")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        pass
-    if status is None:
-        status = _STATUSES.get(str(kind), 500)
-    fault = _KINDS.get(status, BadRequest if 400 <= status < 500 else RequestFailed)
-    error = fault(str(message))
-    error.param, error.code, error.status = param, code, status
-    return error

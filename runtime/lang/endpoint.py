@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 from runtime.lang.backend import Generation, Piece
 from runtime.lang.choices import ChoiceScore
 from runtime.lang.connection import Connection, HttpBackend
-from runtime.lang.native import choice_score, generate_fields, generation, prompt_fields
+from runtime.lang.native import (
+    check_reply,
+    generate_fields,
+    generation,
+    prompt_fields,
+    score,
+)
 from runtime.lang.prompt import Prompt
 from runtime.lang.sampling import Sampling
 
@@ -43,6 +49,7 @@ class Endpoint(HttpBackend):
         seen, reply = 0, None
         async with aclosing(self.connection.events("/generate", body)) as events:
             async for reply in events:
+                check_reply(reply, "text")
                 text = reply["text"]
                 yield Piece(text[seen:])
                 seen = max(seen, len(text))
@@ -55,8 +62,7 @@ class Endpoint(HttpBackend):
         """Score all choices with one request."""
         body = {**prompt_fields(prompt), "choices": choices, "unconditional": unconditional}
         reply = await self.connection.post("/score", body)
-        rows = zip(choices, reply["choices"], strict=True)
-        return [choice_score(text, row) for text, row in rows], reply["meta_info"]
+        return score(choices, reply)
 
     async def cache_prefix(self, prompt: Prompt) -> None:
         """Compute a prompt and nothing after it."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from runtime.lang.backend import Generation, Piece
 from runtime.lang.choices import ChoiceScore
 from runtime.lang.connection import MAX_REQUESTS
-from runtime.lang.native import choice_score, generate_fields, generation, prompt_fields
+from runtime.lang.native import generate_fields, generation, prompt_fields, score
 from runtime.lang.patience import patiently
 from runtime.lang.prompt import Prompt
 from runtime.lang.sampling import Sampling
@@ -60,8 +60,7 @@ class Local:
         fields |= {"choices": choices, "unconditional": unconditional}
         async with self._slots:
             reply = await patiently(lambda: self.engine.async_score(**fields))
-        rows = zip(choices, reply["choices"], strict=True)
-        return [choice_score(text, row) for text, row in rows], reply["meta_info"]
+        return score(choices, reply)
 
     async def cache_prefix(self, prompt: Prompt) -> None:
         """Compute a prompt and nothing after it."""

@@ -5,7 +5,7 @@ A server and an engine in this process are asked alike, and answer alike.
 
 from typing import Any
 
-from runtime.errors import Aborted
+from runtime.errors import Aborted, RequestFailed
 from runtime.lang.backend import Generation
 from runtime.lang.choices import ChoiceScore
 from runtime.lang.prompt import Prompt, Written
@@ -38,7 +38,11 @@ def generate_fields(prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
 
 
 def generation(reply: dict[str, Any]) -> Generation:
-    """Return what a reply of `/generate` says was written. Raises Aborted where it was cut off."""
+    """Return what a reply of `/generate` says was written. Raises Aborted where it was cut off.
+
+    Raises RequestFailed for a reply of another form.
+    """
+    check_reply(reply, "text", "meta_info", "output_ids")
     meta, ids = reply["meta_info"], reply["output_ids"]
     finish: dict[str, Any] = meta.get("finish_reason") or {}
     if finish.get("type") == "abort":
@@ -49,6 +53,23 @@ def generation(reply: dict[str, Any]) -> Generation:
     if ids and matched == ids[-1]:
         ids = ids[:-1]
     return Generation(reply["text"], tuple(ids), meta)
+
+
+def score(choices: tuple[str, ...], reply: Any) -> tuple[list[ChoiceScore], dict[str, Any]]:
+    """Return the scores in a reply of `/score`, and its facts.
+
+    Raises RequestFailed for a reply of another form.
+    """
+    check_reply(reply, "choices", "meta_info")
+    rows = zip(choices, reply["choices"], strict=True)
+    return [choice_score(text, row) for text, row in rows], reply["meta_info"]
+
+
+def check_reply(reply: Any, *names: str) -> None:
+    """Raise RequestFailed for a reply that lacks one of these fields."""
+    missing = [name for name in names if not isinstance(reply, dict) or name not in reply]
+    if missing:
+        raise RequestFailed(f"the reply has no {missing[0]}: {str(reply)[:200]}")
 
 
 def choice_score(text: str, row: dict[str, Any]) -> ChoiceScore:

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from runtime.errors import Aborted, BadRequest, RequestFailed
+from runtime.lang.address import checked_url, origin
 from runtime.lang.backend import Generation, Piece
 from runtime.lang.choices import ChoiceScore
 from runtime.lang.connection import Connection, HttpBackend
@@ -32,25 +33,48 @@ class OpenAI(HttpBackend):
     Sampling is sent under OpenAI's names, and what OpenAI has no name for as it is: servers know
     some extensions, and refuse others.
 
-    base_url    of the API, "/v1" included
-    api_key     default: $OPENAI_API_KEY, for OpenAI's own server only
-    extra_body  fields that every generation sends besides, say {"reasoning_effort": "none"}
+    base_url      of the API, "/v1" included; default: $OPENAI_BASE_URL, or else OpenAI's own server
+    api_key       default: $OPENAI_API_KEY
+    organization  default: $OPENAI_ORG_ID
+    project       default: $OPENAI_PROJECT_ID
+    extra_body    fields that every generation sends besides, say {"reasoning_effort": "none"}
+
+    A key, an organization and a project of the environment are sent only to the server of
+    $OPENAI_BASE_URL and to OpenAI's own. An empty variable is as none.
     """
 
     def __init__(
         self,
         model_name: str,
         *,
-        base_url: str = DEFAULT_URL,
+        base_url: str | None = None,
         api_key: str | None = None,
+        organization: str | None = None,
+        project: str | None = None,
         extra_body: Mapping[str, Any] | None = None,
         transport: "httpx.AsyncBaseTransport | None" = None,
     ) -> None:
+        configured = os.environ.get("OPENAI_BASE_URL", "").strip() or DEFAULT_URL
+        if base_url is None:
+            url, is_known = checked_url(configured, "OPENAI_BASE_URL"), True
+        else:
+            url = checked_url(base_url)
+            is_known = url in (DEFAULT_URL, configured.rstrip("/"))
+        environment = os.environ if is_known else {}
+        named = {
+            "OpenAI-Organization": organization or environment.get("OPENAI_ORG_ID"),
+            "OpenAI-Project": project or environment.get("OPENAI_PROJECT_ID"),
+        }
+        connection = Connection(
+            url,
+            api_key=api_key or environment.get("OPENAI_API_KEY"),
+            headers={name: value for name, value in named.items() if value},
+            transport=transport,
+        )
+        super().__init__(connection)
         # OpenAI's own server refuses the older name, others may not know the newer one.
-        self._limit = "max_completion_tokens" if base_url == DEFAULT_URL else "max_tokens"
-        if api_key is None and base_url == DEFAULT_URL:
-            api_key = os.environ.get("OPENAI_API_KEY")
-        super().__init__(Connection(base_url, api_key=api_key, transport=transport))
+        is_openai = origin(url) == origin(DEFAULT_URL)
+        self._limit = "max_completion_tokens" if is_openai else "max_tokens"
         self._model = model_name
         self._extra = dict(extra_body or {})
 
@@ -58,7 +82,7 @@ class OpenAI(HttpBackend):
         """Continue a prompt with one request."""
         path, body = self._request(prompt, sampling)
         reply = await self.connection.post(path, body)
-        return [_generation(choice, reply) for choice in reply["choices"]]
+        return [_generation(choice, reply) for choice in _choices(reply)]
 
     async def stream(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece, None]:
         """Continue a prompt with one request, piece by piece."""
@@ -69,7 +93,7 @@ class OpenAI(HttpBackend):
         async with aclosing(self.connection.events(path, body)) as events:
             async for chunk in events:
                 usage = chunk.get("usage") or usage
-                for choice in chunk["choices"]:
+                for choice in _choices(chunk):
                     new = _text(choice, "delta")
                     text += new
                     finish = choice.get("finish_reason") or finish
@@ -96,7 +120,7 @@ class OpenAI(HttpBackend):
             "temperature": 0,
         }
         reply = await self.connection.post("/completions", body)
-        rows = [c["logprobs"] for c in sorted(reply["choices"], key=lambda c: c["index"])]
+        rows = [c["logprobs"] for c in sorted(_choices(reply), key=lambda c: c["index"])]
         start = min(_boundary(row, len(text)) for row in rows)
         scores = [_score(c, row, start) for c, row in zip(choices, rows, strict=True)]
         return scores, {"usage": reply.get("usage")}
@@ -129,6 +153,14 @@ class OpenAI(HttpBackend):
         body[self._limit] = body.pop("max_tokens")
         messages = [{"role": turn.role, "content": turn.content} for turn in prompt.turns]
         return "/chat/completions", {**body, "messages": messages}
+
+
+def _choices(reply: Any) -> list[dict[str, Any]]:
+    """Return the choices of a reply. Raises RequestFailed where it has none."""
+    choices = reply.get("choices") if isinstance(reply, dict) else None
+    if not isinstance(choices, list):
+        raise RequestFailed(f"the reply has no choices: {str(reply)[:200]}")
+    return choices
 
 
 def _text(choice: dict[str, Any], message: str) -> str:

@@ -278,3 +278,95 @@ def test_a_request_that_a_new_connection_drops_is_not_sent_again() -> None:
         asyncio.run(server.serve(lambda connection: connection.post("/generate", {})))
 
     assert server.seen == 1
+
+
+KEY = "sk-secret-of-the-test"
+
+
+async def last_error(handler: Handler, base_url: str = "http://server") -> RequestError:
+    """Return the error of a request that is sent with a key."""
+    transport = httpx.MockTransport(handler)
+    connection = Connection(base_url, api_key=KEY, transport=transport)
+    with pytest.raises(RequestError) as caught:
+        await connection.post("/x", {})
+    with pytest.raises(RequestError):
+        await connection.status("/x")
+    return caught.value
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("location", ["http://elsewhere/x", "/y"])
+def test_a_redirect_is_an_error_and_nothing_is_sent_there(status: int, location: str) -> None:
+    sent: list[httpx.Request] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        sent.append(request)
+        return httpx.Response(status, headers={"Location": location})
+
+    error = asyncio.run(last_error(handler))
+
+    assert f"redirects to {location}" in str(error)
+    assert {str(request.url) for request in sent} == {"http://server/x"}
+
+
+def test_the_key_is_in_no_error() -> None:
+    def echoing(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(401, json={"error": {"message": f"no such key: {KEY}"}})
+
+    def plain(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(500, text=f"headers: Bearer {KEY}")
+
+    def gone(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError(f"cannot send {KEY}")
+
+    for handler in (echoing, plain, gone):
+        error = asyncio.run(last_error(handler, "http://me:password@server/v1?a=b"))
+        assert "***" in str(error)
+        assert KEY not in str(error)
+        assert "password" not in str(error)
+        assert error.__cause__ is None
+    assert KEY not in repr(vars(Connection("http://server"))) + repr(
+        Connection("http://server", api_key=KEY)
+    )
+
+
+def test_the_key_is_in_no_reply_that_is_shown() -> None:
+    async def event(connection: Connection) -> None:
+        async for _ in connection.events("/x", {}):
+            pass
+
+    for text, work in ((f"<{KEY}>", lambda c: c.post("/x", {})), (f"data: {KEY}\n\n", event)):
+
+        async def scenario(text: str = text, work: Any = work) -> None:
+            transport = httpx.MockTransport(lambda _: httpx.Response(200, text=text))
+            await work(Connection("http://server", api_key=KEY, transport=transport))
+
+        with pytest.raises(RequestFailed, match=r"no JSON: '.*\*\*\*"):
+            asyncio.run(scenario())
+
+
+def test_a_short_key_is_a_placeholder_and_hides_nothing() -> None:
+    error = httpx.Response(400, json={"error": {"message": "a key of the body is unknown"}})
+
+    with pytest.raises(BadRequest, match="a key of the body"):
+        run(lambda _: error, lambda c: c.post("/x", {}))
+
+
+@pytest.mark.parametrize("base_url", ["http://127.0.0.1:30000", "http://api.example/v1"])
+def test_proxies_are_used_except_for_this_machine(
+    base_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy:3128")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    made: list[dict[str, Any]] = []
+
+    class Client(httpx.AsyncClient):
+        def __init__(self, **options: Any) -> None:
+            made.append(options)
+            super().__init__(**options)
+
+    monkeypatch.setattr("httpx.AsyncClient", Client)
+    Connection(base_url)._open()
+
+    assert [options["trust_env"] for options in made] == ["127.0.0.1" not in base_url]

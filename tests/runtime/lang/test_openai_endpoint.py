@@ -104,24 +104,120 @@ def test_plain_text_goes_to_completions() -> None:
     )
 
 
-def test_a_key_of_the_environment_goes_to_openai_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    seen: list[tuple[str | None, Any]] = []
+VARIABLES = {
+    "OPENAI_BASE_URL": "http://env:1/v1/",
+    "OPENAI_API_KEY": "env-key",
+    "OPENAI_ORG_ID": "env-org",
+    "OPENAI_PROJECT_ID": "env-project",
+}
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Sets some of the variables, given by their ends, and no others."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+    def set_some(ends: str) -> None:
+        for name, value in VARIABLES.items():
+            if name.removeprefix("OPENAI_") in ends.split():
+                monkeypatch.setenv(name, value)
+
+    return set_some
+
+
+def sent_by(**arguments: Any) -> httpx.Request:
+    """Return the request of a model that is made with these arguments."""
+    seen: list[httpx.Request] = []
 
     def handler(request: httpx.Request) -> httpx.Response:
-        seen.append((request.headers.get("authorization"), json.loads(request.content)))
+        seen.append(request)
         return httpx.Response(200, json=chat_reply("hello"))
 
-    transport = httpx.MockTransport(handler)
-    for model in (
-        OpenAI("m", transport=transport),
-        OpenAI("m", base_url="http://server/v1", transport=transport),
-    ):
-        LOOP.submit(model.generate(CHAT, Sampling(max_tokens=3))).result(WAIT_S)
+    model = OpenAI("m", transport=httpx.MockTransport(handler), **arguments)
+    LOOP.submit(model.generate(CHAT, Sampling(max_tokens=3))).result(WAIT_S)
+    return seen[0]
 
-    assert [key for key, _ in seen] == ["Bearer secret", None]
-    assert [body.get("max_completion_tokens") for _, body in seen] == [3, None]
-    assert [body.get("max_tokens") for _, body in seen] == [None, 3]
+
+DEFAULT = "https://api.openai.com"
+OTHER = "http://other:2/v1"
+
+
+@pytest.mark.parametrize(
+    ("ends", "arguments", "server", "key"),
+    [
+        ("", {}, DEFAULT, None),
+        ("API_KEY", {}, DEFAULT, "env-key"),
+        ("BASE_URL", {}, "http://env:1", None),
+        ("BASE_URL API_KEY", {}, "http://env:1", "env-key"),
+        ("BASE_URL API_KEY", {"api_key": "mine"}, "http://env:1", "mine"),
+        ("BASE_URL API_KEY", {"base_url": OTHER}, "http://other:2", None),
+        ("BASE_URL API_KEY", {"base_url": OTHER, "api_key": "mine"}, "http://other:2", "mine"),
+        (
+            "BASE_URL API_KEY",
+            {"base_url": "http://env:1/v1"},
+            "http://env:1",
+            "env-key",
+        ),
+        ("API_KEY", {"base_url": OTHER}, "http://other:2", None),
+        ("API_KEY", {"base_url": DEFAULT + "/v1/"}, DEFAULT, "env-key"),
+        ("API_KEY", {"api_key": ""}, DEFAULT, "env-key"),
+    ],
+)
+def test_an_argument_comes_before_the_environment_and_that_before_the_default(
+    environment: Callable[[str], None],
+    ends: str,
+    arguments: dict[str, Any],
+    server: str,
+    key: str | None,
+) -> None:
+    environment(ends)
+
+    request = sent_by(**arguments)
+
+    assert str(request.url) == server + "/v1/chat/completions"
+    assert request.headers.get("authorization") == (None if key is None else f"Bearer {key}")
+    body = json.loads(request.content)
+    limits = [body.get("max_completion_tokens"), body.get("max_tokens")]
+    assert limits == ([3, None] if server == DEFAULT else [None, 3])
+
+
+def test_organization_and_project_go_where_the_key_does(
+    environment: Callable[[str], None],
+) -> None:
+    environment("API_KEY ORG_ID PROJECT_ID")
+    for arguments, expected in (
+        ({}, ("env-org", "env-project")),
+        ({"organization": "mine"}, ("mine", "env-project")),
+        ({"base_url": OTHER}, (None, None)),
+        ({"base_url": OTHER, "project": "mine"}, (None, "mine")),
+    ):
+        headers = sent_by(**arguments).headers
+        assert (headers.get("openai-organization"), headers.get("openai-project")) == expected
+
+
+def test_a_variable_that_is_wrong_is_named_where_it_is_used(
+    environment: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment("")
+    monkeypatch.setenv("OPENAI_BASE_URL", "localhost:30000")
+    with pytest.raises(ValueError, match="OPENAI_BASE_URL must be http"):
+        OpenAI("m")
+    with pytest.raises(ValueError, match="base_url must be http"):
+        OpenAI("m", base_url="server")
+    assert sent_by(base_url=OTHER).url.host == "other"
+    monkeypatch.setenv("OPENAI_BASE_URL", " ")
+    assert sent_by().url.host == "api.openai.com"
+
+
+@pytest.mark.parametrize("reply", [{}, {"choices": None}, [], "text"])
+def test_a_reply_without_choices_fails(reply: Any) -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json=reply)
+
+    model = OpenAI("m", base_url=OTHER, transport=httpx.MockTransport(handler))
+    with pytest.raises(RequestFailed, match="the reply has no choices"):
+        LOOP.submit(model.generate(CHAT, Sampling())).result(WAIT_S)
 
 
 def test_a_schema_is_sent_as_openai_names_it() -> None:
