@@ -12,6 +12,7 @@ from tqdm import tqdm
 from runtime.errors import RequestError
 from runtime.lang.backend import Backend
 from runtime.lang.bodies import wait, wait_over
+from runtime.lang.failures import named, shorten
 from runtime.lang.loop import LOOP
 from runtime.lang.running import Call, start
 from runtime.lang.sampling import Sampling
@@ -23,26 +24,41 @@ AT_ONCE = 1024
 
 
 class Batch:
-    """The runs of one function, each with its sampling, at most `at_once` of them at a time."""
+    """The runs of one function, each with its sampling, at most `at_once` of them at a time.
+
+    raise_errors  end the batch when a program fails; False: leave the failure in its state
+    lazy          the states are read one by one: those before the one that failed are finished
+    """
 
     def __init__(
-        self, calls: Sequence[tuple[Call, Sampling]], backend: Backend, *, at_once: int
+        self,
+        calls: Sequence[tuple[Call, Sampling]],
+        backend: Backend,
+        *,
+        at_once: int,
+        raise_errors: bool = True,
+        lazy: bool = False,
     ) -> None:
         self._calls = calls
         self._backend = backend
         self._at_once = at_once
+        self._raise_errors = raise_errors
+        self._lazy = lazy
         self._context = contextvars.copy_context()
         self._lock = threading.RLock()
         self._states: list[State | None] = [None] * len(calls)
         self._over: list[Future[None]] = [Future() for _ in calls]
         self._started = 0
-        self._closed = False
+        # Programs from here on are not wanted any more.
+        self._end = len(calls)
+        self._failure: tuple[int, BaseException] | None = None
         self._bar: Any = None
 
     def results(self, *, progress: bool) -> Iterator[State]:
         """Yield the states in order, each when its program is over.
 
-        What went wrong in one stays in its state. Closing the iterator ends what still runs.
+        Raises the first failure once every other program has ended. Closing the iterator ends
+        what still runs.
         """
         self._bar = tqdm(total=len(self._calls), disable=not progress)
         try:
@@ -52,12 +68,14 @@ class Batch:
                 self._start_next()
             for index, over in enumerate(self._over):
                 wait_over(over)
+                self._check(index)
                 state = self._states[index]
                 assert state is not None
                 self._states[index] = None
                 yield state
         finally:
-            self._close()
+            self._end_from(0)
+            self._bar.close()
 
     def _cache_prefix(self) -> None:
         prefix = common_prefix([call for call, _ in self._calls], self._backend)
@@ -70,7 +88,7 @@ class Batch:
     def _start_next(self) -> None:
         with self._lock:
             index = self._started
-            if self._closed or index == len(self._calls):
+            if index >= self._end:
                 return
             self._started += 1
         self._context.copy().run(self._start, index)
@@ -80,29 +98,49 @@ class Batch:
         state = start(call, self._backend, sampling, streams=False)
         with self._lock:
             self._states[index] = state
-            closed = self._closed
-        if closed:  # meanwhile, and nobody has ended this one
+            is_unwanted = index >= self._end
+        if is_unwanted:  # since it was started
             state.cancel()
-        executor, over, ended = state.executor, self._over[index], state.ended
-        assert ended is not None
-
-        def settle() -> None:
-            executor.settled().add_done_callback(finish)
-
-        def finish(_: "Future[None]") -> None:
-            with self._lock:
-                if not self._closed:
-                    self._bar.update()
-            over.set_result(None)
-            self._start_next()
-
+        assert state.outcome is not None
         # Not from here: programs that end at once would stand in each other's calls.
-        ended.add_done_callback(lambda _: LOOP.call(settle))
+        state.outcome.add_done_callback(lambda outcome: LOOP.call(self._finish, index, outcome))
 
-    def _close(self) -> None:
+    def _finish(self, index: int, outcome: "Future[None]") -> None:
+        error = outcome.exception() if self._raise_errors else None
         with self._lock:
-            self._closed = True
-            self._bar.close()
-        for state, over in zip(self._states, self._over, strict=True):
-            if state is not None and not over.done():
+            is_wanted = index < self._end
+            if is_wanted and error is None:
+                self._bar.update()
+            elif is_wanted and error is not None:
+                self._failure = index, error
+        if is_wanted and error is not None:
+            self._end_from(index if self._lazy else 0)
+        self._over[index].set_result(None)
+        self._start_next()
+
+    def _end_from(self, index: int) -> None:
+        """Start none of the programs from `index` on, and end those that run."""
+        with self._lock:
+            self._end = min(self._end, index)
+            states = self._states[index:]
+            over = self._over[index:]
+        for state, promise in zip(states, over, strict=True):
+            if state is not None and not promise.done():
                 state.cancel()
+
+    def _check(self, index: int) -> None:
+        """Raise the failure that ends the batch at `index`, if there is one."""
+        with self._lock:
+            failure, started = self._failure, self._over[: self._started]
+        if failure is None or (self._lazy and index < failure[0]):
+            return
+        for over in started:
+            wait_over(over)
+        failed, error = failure
+        where = f"batch[{failed}]"
+        if isinstance(error, RequestError):
+            error = named(error, where)
+            shorten(error)
+            raise error from None
+        error.add_note(f"in {where}")
+        raise error

@@ -1,12 +1,11 @@
-"""Walks what one program says, in order: one worker a state, in the shared event loop.
+"""Executes what one program says, in order: one worker a state, in the shared event loop.
 
-Saying never waits and never raises; a failure ends the walk, and comes out wherever something is
-read that it kept from being there.
+Saying never waits and never raises. A failure ends the worker; it is raised where something is
+read that is missing because of it, or else at the end of the run (see `runtime.lang.group`).
 """
 
 import asyncio
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
@@ -16,20 +15,16 @@ from typing import Any
 
 from runtime.errors import Aborted, RequestFailed
 from runtime.lang.backend import Backend, Generation
+from runtime.lang.failures import bare, label, labelled
+from runtime.lang.family import Member
+from runtime.lang.group import Group
 from runtime.lang.ir import Begin, End, Expr, Gen, Mark, Select, Text, leaves
 from runtime.lang.loop import LOOP
 from runtime.lang.prompt import Prompt, Transcript
 from runtime.lang.sampling import Sampling
 from runtime.lang.text_log import TextLog
-from runtime.lang.waiting import arrival
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """What a variable holds, and what the backend told besides."""
-
-    value: Any
-    meta_info: Any = None
+from runtime.lang.variables import Value, Variables, all_over, all_values
+from runtime.lang.waiting import over
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,58 +43,39 @@ class Snapshot:
     pieces: list[tuple[str | None, str]] = field(default_factory=list[tuple[str | None, str]])
 
 
-class _Member:
-    """An executor's place in its family: what ends one ends all below it.
-
-    It outlives its executor while any below it lives. References go up; those down are weak, so
-    that what is dropped leaves no trace.
-
-    error  what ended this one and all below it, if anything did
-    """
-
-    __slots__ = ("__weakref__", "below", "error", "executor", "parent")
-
-    def __init__(self, executor: "Executor") -> None:
-        self.executor = weakref.ref(executor)
-        self.parent: _Member | None = None
-        self.below: set[weakref.ref[_Member]] = set()
-        self.error: BaseException | None = None
-
-    def stand_below(self, parent: "_Member") -> None:
-        """Join the family of `parent`."""
-        self.parent = parent
-        parent.below.add(weakref.ref(self, parent.below.discard))
-
-    def living_parent(self) -> "_Member | None":
-        """Return the next one above whose executor lives."""
-        parent = self.parent
-        while parent is not None and parent.executor() is None:
-            parent = parent.parent
-        return parent
-
-
 class Executor:
     """The worker of one state.
 
     backend    runs the generations
     sampling   what generations leave open
     streams    publish generations piece by piece
+    group      the executors of the same run
     variables  what was promised under each name, the latest
     log        the text so far
     body       the promise of what the body that writes here returns, if it runs in the background
     stop_body  ends such a body where it waits, if that takes more than failing what it reads
     """
 
-    def __init__(self, backend: Backend, sampling: Sampling, *, streams: bool = False) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        sampling: Sampling,
+        *,
+        streams: bool = False,
+        group: Group | None = None,
+    ) -> None:
         self.backend = backend
         self.sampling = sampling
         self.streams = streams
-        self.variables: dict[str, Future[Value]] = {}
+        self.group = group or Group()
+        self.variables = Variables()
         self.log = TextLog()
         self.failure: BaseException | None = None
         self.body: Future[Any] | None = None
         self.stop_body: Callable[[], Any] | None = None
-        self._member = _Member(self)
+        self._member = Member(self)
+        # A join waits for this executor, and fails where it fails.
+        self._is_joined = False
         # A program that another's body runs: where all it said is there, that stays readable.
         self._is_nested = False
         self._transcript = Transcript()
@@ -122,9 +98,9 @@ class Executor:
                 case Text():
                     self._append(lambda text=leaf.text: self._say(text), wake=False)
                 case Gen():
-                    self._define(leaf.name, lambda gen=leaf: self._generate(gen))
+                    self._request(leaf, lambda gen=leaf: self._generate(gen))
                 case Select():
-                    self._define(leaf.name, lambda select=leaf: self._select(select))
+                    self._request(leaf, lambda select=leaf: self._select(select))
                 case Begin():
                     self._append(lambda role=leaf.role: self._turn(role, opens=True), wake=False)
                 case End():
@@ -171,9 +147,12 @@ class Executor:
         ready: Future[Snapshot] = self._append(lambda: self._snapshot(commit=count > 1))
         children: list[Executor] = []
         for _ in range(count):
-            child = Executor(self.backend, self.sampling, streams=self.streams)
-            child.variables = dict(self.variables)
-            child._append(lambda child=child: child._adopt(ready, keep))
+            child = Executor(self.backend, self.sampling, streams=self.streams, group=self.group)
+            child.variables = self.variables.fork()
+            if self.failure is None:
+                child._append(lambda child=child: child._adopt(ready, keep))
+            else:
+                child.failure, child._member.inherits_error = self.failure, True
             child._join(self._member)
             children.append(child)
         return children
@@ -186,42 +165,58 @@ class Executor:
     def gather(self, children: "Sequence[Executor]", keep: object) -> None:
         """Define each variable that `children` have beyond this state's, as a list over them.
 
+        What is said here afterwards waits until all that was said in `children` is there, and
+        fails if it fails.
+
         keep  what must live until then
         """
-        mine = set(self.variables)
-        names = {name: None for child in children for name in child.variables if name not in mine}
-        for name in names:
-            sources = [child.read(name) for child in children if name in child.variables]
-            self._define(name, lambda sources=sources: _all(sources, keep))
+        everything = [child._hand_over() for child in children]
+        gathered = self.variables.gather([child.variables for child in children])
+        for name, sources in gathered.items():
+            self._define(name, lambda sources=sources: all_values(sources, keep))
+            self.variables.set_gathered(name, self.variables[name])
+        self._append(lambda: all_over(everything, keep))
+
+    def mark_read(self, error: BaseException, name: str | None = None) -> None:
+        """Note that a failure was raised to a reader, of variable `name` if it was one."""
+        member = self._member.origin()
+        self.group.drop_failure(member, error)
+        if name is not None and self.variables.is_inherited(name):
+            while (member := member.parent) is not None:
+                self.group.drop_failure(member, error)
 
     def cancel(self, error: BaseException | None = None) -> None:
         """End what is under way, here, in forks and in programs the body runs, and what follows.
 
         What was not there yet raises Aborted when it is read, or the error that ended the body.
         """
-        family = [self._member]
-        for member in family:  # which grows: forks may stand in a longer line than calls can
-            # First the error, then a look below: who joins does it the other way round.
-            member.error = member.error or error or _cancelled()
-            family += [below for ref in list(member.below) if (below := ref()) is not None]
-        for member in reversed(family):
-            if (executor := member.executor()) is not None:
-                LOOP.call(executor._cancel, member.error)
+        for worker, why in self._member.cancel(error or _cancelled()):
+            LOOP.call(worker.stop, why)
 
     def abandon(self) -> None:
-        """End what is under way, since nobody can read it any more.
+        """End what is under way since nobody can read it any more.
 
-        Forks live on, if somebody holds them, unless only the body does.
+        In a run that goes on, a fork is finished nevertheless: its failure would be the run's.
+        Forks that somebody holds live on, unless a body that has not ended made them.
         """
         if self.body is not None and not self.body.done():
             self.cancel()
-        else:
-            LOOP.call(self._cancel)
+        elif self.body is not None:
+            for worker in (self, *self.group.close()):
+                LOOP.call(worker.stop)
+        elif not self.group.keeps(self):
+            LOOP.call(self.stop)
 
-    def _join(self, parent: _Member) -> None:
+    def _join(self, parent: Member) -> None:
         self._member.stand_below(parent)
         if parent.error is not None:
             self.cancel(parent.error)
+
+    def _hand_over(self) -> "Future[None]":
+        """Return the promise of all that was said; whoever waits for it takes over a failure."""
+        self._is_joined = True
+        self.group.drop_failure(self._member)
+        return self.settled()
 
     # --- the queue
 
@@ -229,8 +224,16 @@ class Executor:
     def _is_idle(self) -> bool:
         return not self._awake and not self._steps
 
+    def _request(self, leaf: Gen | Select, work: Callable[[], Coroutine[Any, Any, Value]]) -> None:
+        kind = "gen" if isinstance(leaf, Gen) else "select"
+        self._define(leaf.name, lambda: labelled(work(), label(kind, leaf.name)))
+
     def _define(self, name: str | None, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        self._is_joined = False
         promise = self._append(work)
+        if promise.done() and (error := promise.exception()) is not None:
+            # A program that goes on after a failure, which it may have read, loses this as well.
+            self.group.add_failure(self._member.origin(), error)
         if name is not None:
             self.variables[name] = promise
             self.log.wake()
@@ -256,6 +259,7 @@ class Executor:
             if self._awake or not self._steps:
                 return
             self._awake = True
+            self.group.begin_work()
         LOOP.call(self._start)
 
     # --- in the event loop
@@ -279,26 +283,33 @@ class Executor:
             self._walk = None
         error = self._why or _cancelled() if walk.cancelled() else walk.exception()
         if error is not None:
-            self._fail(error)
+            self._fail(bare(error), is_cancelled=walk.cancelled())
+        self.group.end_work()
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException, *, is_cancelled: bool) -> None:
         with self._lock:
             self.failure = error
             broken = [step for step in (self._current, *self._steps) if step is not None]
             self._current = None
             self._steps.clear()
+        # A fork that the program cancels is not a failure of the program. This comes before the
+        # promises: what is read afterwards is read.
+        is_ours = self._member.parent is None or not is_cancelled
+        if is_ours and not (self._is_joined or self._member.inherits_error):
+            self.group.add_failure(self._member, error)
         for step in broken:
             step.promise.set_exception(error)
         self.log.wake()
 
-    def _cancel(self, error: BaseException | None = None) -> None:
+    def stop(self, error: BaseException | None = None) -> None:
+        """End what is under way here; what was not there yet raises `error`, or Aborted."""
         if self.stop_body is not None:
             self.stop_body()
         if self._walk is not None and not self._walk.done():
             self._why = self._why or error
             self._walk.cancel()
         elif self.failure is None and not (self._is_nested and self._is_idle):
-            self._fail(error or _cancelled())
+            self._fail(error or _cancelled(), is_cancelled=True)
 
     # --- the steps
 
@@ -356,12 +367,14 @@ class Executor:
     async def _snapshot(self, *, commit: bool) -> Snapshot:
         shared = self._transcript.settled()
         if commit and shared:
-            await self.backend.cache_prefix(shared)
+            await labelled(self.backend.cache_prefix(shared), "fork")
         return Snapshot(self._transcript.copy(), list(self.log.pieces))
 
     async def _adopt(self, ready: "Future[Snapshot]", keep: object) -> None:
-        snapshot = await arrival(ready)
+        await over(ready)
         del keep
+        self._member.inherits_error = ready.exception() is not None
+        snapshot = ready.result()
         self._transcript = snapshot.transcript.copy()
         self.log.pieces[:] = snapshot.pieces
         self.log.wake()
@@ -369,9 +382,3 @@ class Executor:
 
 def _cancelled() -> Aborted:
     return Aborted("the program was cancelled")
-
-
-async def _all(sources: "list[Future[Value]]", keep: object) -> Value:
-    values = [await arrival(source) for source in sources]
-    del keep
-    return Value([v.value for v in values], [v.meta_info for v in values])

@@ -4,8 +4,10 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, overload
 
+from runtime.errors import RequestError
 from runtime.lang.backend import Backend, backend_or_default
 from runtime.lang.batch import AT_ONCE, Batch
+from runtime.lang.failures import shorten
 from runtime.lang.running import Call, run_async, run_here, start
 from runtime.lang.sampling import ACCEPTED, Sampling
 from runtime.lang.state import State
@@ -36,16 +38,23 @@ class Program:
     def run(
         self, *arguments: Any, backend: Backend | None = None, stream: bool = False, **keywords: Any
     ) -> State:
-        """Run the program and return its state.
+        """Run the program to its end and return its state.
 
-        The function runs to its end in the calling thread; with `stream` it goes on in the
-        background. Raises what the function raises, and TypeError for arguments that do not fit.
+        The function runs in the calling thread. With `stream` this returns at once, the program
+        goes on in the background, and reading its state raises what goes wrong. Raises what the
+        function raises, the first failure of what it says that it does not read itself, and
+        TypeError for arguments that do not fit. A program that another one's function runs may
+        still work when this returns: the other one ends when both have, with the failure of either.
         """
         call, sampling = self._call(arguments, keywords)
         chosen = backend_or_default(backend)
         if stream:
             return start(call, chosen, sampling, streams=True)
-        return run_here(call, chosen, sampling)
+        try:
+            return run_here(call, chosen, sampling)
+        except RequestError as error:
+            shorten(error)
+            raise
 
     __call__ = run
 
@@ -59,7 +68,11 @@ class Program:
         Being cancelled ends its requests. Raises like `run`.
         """
         call, sampling = self._call(arguments, keywords)
-        return await run_async(call, backend_or_default(backend), sampling)
+        try:
+            return await run_async(call, backend_or_default(backend), sampling)
+        except RequestError as error:
+            shorten(error)
+            raise
 
     @overload
     def run_batch(
@@ -69,6 +82,7 @@ class Program:
         generator_style: Literal[False] = False,
         num_threads: int | Literal["auto"] = "auto",
         progress_bar: bool = False,
+        raise_errors: bool = True,
         backend: Backend | None = None,
         **sampling: Any,
     ) -> list[State]:
@@ -83,6 +97,7 @@ class Program:
         generator_style: bool,
         num_threads: int | Literal["auto"] = "auto",
         progress_bar: bool = False,
+        raise_errors: bool = True,
         backend: Backend | None = None,
         **sampling: Any,
     ) -> list[State] | Iterator[State]:
@@ -96,16 +111,20 @@ class Program:
         generator_style: bool = False,
         num_threads: int | Literal["auto"] = "auto",
         progress_bar: bool = False,
+        raise_errors: bool = True,
         backend: Backend | None = None,
         **sampling: Any,
     ) -> list[State] | Iterator[State]:
         """Run the program once per entry of `batch`: keyword arguments, or a tuple of others.
 
-        What all of them begin with is computed once, first. What goes wrong in one program, in
-        its function as well, is raised where its state is read.
+        What all of them begin with is computed once, first. The first program that fails ends the
+        others, and its failure is raised when all have ended; it names the entry. An iterator
+        yields the states of the entries before it first.
 
         num_threads      how many programs may run at once; they need no threads of their own
         generator_style  return an iterator that yields states, in order, as they finish
+        raise_errors     False: run all programs and return all states; reading the state of one
+                         that failed raises its failure, and its `error()` returns it
         """
         calls = [
             self._call((), entry) if isinstance(entry, Mapping) else self._call(tuple(entry), {})
@@ -119,6 +138,8 @@ class Program:
             [(call, own.over(shared)) for call, own in calls],
             backend_or_default(backend),
             at_once=at_once,
+            raise_errors=raise_errors,
+            lazy=generator_style,
         )
         results = runs.results(progress=progress_bar)
         return results if generator_style else list(results)

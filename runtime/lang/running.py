@@ -13,6 +13,7 @@ from runtime.errors import Aborted
 from runtime.lang.backend import Backend
 from runtime.lang.bodies import THREADS, wait
 from runtime.lang.executor import Executor
+from runtime.lang.group import Group
 from runtime.lang.loop import LOOP
 from runtime.lang.sampling import Sampling
 from runtime.lang.state import AsyncState, State
@@ -71,33 +72,88 @@ def enroll(executor: Executor) -> None:
         body.executor.take_in(executor)
 
 
-def _enrolled(backend: Backend, sampling: Sampling, *, streams: bool = False) -> Executor:
-    executor = Executor(backend, sampling, streams=streams)
+def _enrolled(
+    backend: Backend, sampling: Sampling, *, streams: bool = False, group: Group | None = None
+) -> Executor:
+    executor = Executor(backend, sampling, streams=streams, group=group)
     enroll(executor)
     return executor
 
 
 def run_here(call: Call, backend: Backend, sampling: Sampling) -> State:
-    """Run a body to its end in the calling thread; an async one in the event loop.
+    """Run a program to its end: a plain body in the calling thread, an async one in the event loop.
 
-    Raises what the body raises; what it had under way is ended then.
+    Raises what the body raises, which ends everything it had under way, or else the first failure
+    of what it said that it did not read itself. Inside the body of another program a plain one
+    returns as soon as its body has: the rest of it goes on, and belongs to the other program's run.
     """
+    if call.is_async:
+        return _wait_for(start(call, backend, sampling, streams=False))
+    outer = _body.get()
+    if outer is not None and outer.executor is not None:
+        executor = _enrolled(backend, sampling, group=outer.executor.group)
+        return _run_body(call, State(executor))
+    executor = _enrolled(backend, sampling)
     ended: Future[Any] = Future()
-    state = State(_enrolled(backend, sampling), ended=None)
+    outcome = _outcome(executor, ended)
     try:
-        if call.is_async:
-            state = start(call, backend, sampling, streams=False)
-            assert state.ended is not None
-            wait(state.ended)
-            return state
+        state = _run_body(call, State(executor))
+    finally:
+        ended.set_result(None)
+    state.outcome = outcome
+    return _wait_for(state)
+
+
+def _run_body(call: Call, state: State) -> State:
+    """Run a body in this thread, and keep what it returns in its state."""
+    ended: Future[Any] = Future()
+    try:
         with _inside(state.executor):
-            returned = call(state)
-        ended.set_result(returned)
+            ended.set_result(call(state))
     except BaseException:
         state.cancel()
         raise
     state.ended = ended
     return state
+
+
+def _wait_for(state: State) -> State:
+    """Return a state once its run is over. Raises what the run fails with."""
+    assert state.outcome is not None
+    try:
+        wait(state.outcome)
+    except BaseException:
+        state.cancel()
+        raise
+    return state
+
+
+def _outcome(executor: Executor, ended: "Future[Any]") -> "Future[None]":
+    """Begin a run; return the promise that it is over, once its body has `ended`.
+
+    It is over when nothing works any more that belongs to it. Its failure is the body's, or else
+    the first that nothing has read.
+    """
+    outcome: Future[None] = Future()
+    group = executor.group
+    group.open()
+
+    def settle(_: "Future[Any]") -> None:
+        executor.settled().add_done_callback(rest)
+
+    def rest(_: "Future[None]") -> None:
+        group.idle().add_done_callback(finish)
+
+    def finish(_: "Future[None]") -> None:
+        group.close()
+        error = ended.exception() or group.failure()
+        if error is None:
+            outcome.set_result(None)
+        else:
+            outcome.set_exception(error)
+
+    ended.add_done_callback(settle)
+    return outcome
 
 
 def start(call: Call, backend: Backend, sampling: Sampling, *, streams: bool) -> State:
@@ -106,44 +162,46 @@ def start(call: Call, backend: Backend, sampling: Sampling, *, streams: bool) ->
     ended: Future[Any] = Future()
     ended.add_done_callback(lambda _: executor.log.wake())
     executor.body = ended
+    outcome = _outcome(executor, ended)
     if call.is_async:
         _start_async(call, executor, ended)
     else:
         body = State(executor, owns=False)
         THREADS.start(lambda: finish(call, body, ended))
-    return State(executor, ended=ended)
+    return State(executor, ended=ended, outcome=outcome)
 
 
 async def run_async(call: Call, backend: Backend, sampling: Sampling) -> State:
-    """Run a body to its end from any event loop, and wait for all it said.
+    """Run a program to its end without blocking the caller's event loop.
 
-    An async body runs in the caller's loop. Raises what the body raises; being cancelled ends
-    what it has under way.
+    An async body runs in the caller's loop. Raises like `run_here`; being cancelled ends what the
+    program has under way.
     """
-    state = State(_enrolled(backend, sampling), ended=None)
+    if call.is_async:
+        state = await _await_body(call, _enrolled(backend, sampling))
+    else:
+        state = start(call, backend, sampling, streams=False)
+    assert state.outcome is not None
     try:
-        if call.is_async:
-            ended: Future[Any] = Future()
-            with _inside(state.executor):
-                returned = await call(AsyncState(state.executor, owns=False))
-            ended.set_result(returned)
-            state.ended = ended
-        else:
-            state = start(call, backend, sampling, streams=False)
-            assert state.ended is not None
-            await arrival(state.ended)
-        await _over(state.executor.settled())
+        await arrival(state.outcome)
     except BaseException:
         state.cancel()
         raise
     return state
 
 
-async def _over(promise: "Future[None]") -> None:
-    """Wait until a promise is kept or broken; which of them is left to who reads it."""
-    over: Future[None] = Future()
-    promise.add_done_callback(lambda _: over.set_result(None))
-    await arrival(over)
+async def _await_body(call: Call, executor: Executor) -> State:
+    """Run an async body in the caller's event loop. Raises what it raises."""
+    ended: Future[Any] = Future()
+    state = State(executor, ended=ended, outcome=_outcome(executor, ended))
+    try:
+        with _inside(executor):
+            ended.set_result(await call(AsyncState(executor, owns=False)))
+    except BaseException as error:
+        state.cancel()
+        ended.set_exception(error)
+        raise
+    return state
 
 
 def _start_async(call: Call, executor: Executor, ended: "Future[Any]") -> None:

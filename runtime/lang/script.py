@@ -4,10 +4,11 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar, overload
 
-from runtime.lang.executor import Executor, Value
+from runtime.lang.executor import Executor
 from runtime.lang.ir import Begin, End, Expr, Mark, Said, as_expr
+from runtime.lang.variables import Value
 
 AnyScript = TypeVar("AnyScript", bound="Script")
 
@@ -65,20 +66,28 @@ class Script:
         finally:
             self.executor.say(Mark(name, opens=False))
 
-    def fork(self: AnyScript, size: int = 1) -> "Forks[AnyScript]":
+    def fork(
+        self: AnyScript, size: int = 1, position_ids_offset: object = None
+    ) -> "Forks[AnyScript]":
         """Return `size` states that go on from here, each by itself.
 
-        What is said so far is computed once. Raises ValueError below one.
+        What is said so far is computed once. Raises ValueError below one, and for
+        `position_ids_offset`, an argument of SGLang's that must be left out.
         """
         if size < 1:
             raise ValueError(f"a fork has at least one state, not {size}")
+        if position_ids_offset is not None:
+            raise ValueError("position_ids_offset is not supported: forks continue at the same one")
         return Forks(self, [type(self)(e) for e in self.executor.fork(size, self)])
 
     @contextmanager
     def copy(self: AnyScript) -> Iterator[AnyScript]:
-        """Go on from here in a state of its own for the length of the block."""
-        [copy] = self.fork(1).states
-        yield copy
+        """Go on from here in a state of its own for the length of the block, then join it."""
+        forks = self.fork(1)
+        try:
+            yield forks[0]
+        finally:
+            forks.join()
 
     def cancel(self) -> None:
         """End what is under way here and in forks, and whatever would follow.
@@ -109,10 +118,10 @@ class Turn:
         self._script.executor.say(End(self._role))
 
 
-class Forks(Generic[AnyScript]):
-    """States that a fork made.
+class Forks(Sequence[AnyScript]):
+    """The states that a fork made, in order.
 
-    states  in order
+    states  as a list
     """
 
     def __init__(self, parent: AnyScript, states: list[AnyScript]) -> None:
@@ -122,18 +131,39 @@ class Forks(Generic[AnyScript]):
     def __len__(self) -> int:
         return len(self.states)
 
-    def __getitem__(self, index: int) -> AnyScript:
+    @overload
+    def __getitem__(self, index: int) -> AnyScript: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Forks[AnyScript]": ...
+
+    def __getitem__(self, index: Any) -> "AnyScript | Forks[AnyScript]":
+        """Return one state, or several of them as forks of the same parent.
+
+        Raises IndexError, and TypeError for a variable's name: each state has its own variables.
+        """
+        if isinstance(index, slice):
+            return Forks(self._parent, self.states[index])
+        if isinstance(index, str):
+            raise TypeError(f"forks have no variables, each one has: forks[0][{index!r}]")
         return self.states[index]
 
-    def __iter__(self) -> Iterator[AnyScript]:
-        return iter(self.states)
+    def __setitem__(self, index: int | slice, value: object) -> None:
+        """Accept the result of `forks[index] += ...`, which has changed the states already.
+
+        Raises TypeError for anything else: a state cannot be replaced.
+        """
+        states = self.states[index] if isinstance(index, slice) else [self.states[index]]
+        given = value.states if isinstance(value, Forks) else [value]
+        if len(given) != len(states) or any(a is not b for a, b in zip(given, states, strict=True)):
+            raise TypeError("a fork cannot be replaced: say something in it by forks[0] += ...")
 
     def __iadd__(
         self, said: "str | Expr | Sequence[str | Expr] | Callable[[int], str | Expr]"
     ) -> "Forks[AnyScript]":
         """Say the same in each, the entry of a list, or what a function gives for its index.
 
-        Raises ValueError for a list of another length.
+        Raises ValueError for a list of another length, before anything is said.
         """
         each: Sequence[str | Expr]
         if isinstance(said, str | Expr):
@@ -142,14 +172,17 @@ class Forks(Generic[AnyScript]):
             each = [said(index) for index in range(len(self.states))]
         else:
             each = said
-        for state, own in zip(self.states, each, strict=True):
-            state.executor.say(as_expr(own))
+        if len(each) != len(self.states):
+            raise ValueError(f"{len(self.states)} forks need as many texts, not {len(each)}")
+        for state, expr in zip(self.states, [as_expr(own) for own in each], strict=True):
+            state.executor.say(expr)
         return self
 
     def join(self, mode: str = "gather_variable") -> None:
         """Define each new variable of these states, as a list over them, in the parent.
 
-        Raises ValueError for any other mode: text of states is not joined.
+        What is said in the parent afterwards waits until all that was said in these states is
+        there. Raises ValueError for any other mode: text of states is not joined.
         """
         if mode != "gather_variable":
             raise ValueError(f"join knows only the mode gather_variable, not {mode!r}")

@@ -2,26 +2,40 @@
 
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 from runtime.lang.bodies import wait, wait_over
-from runtime.lang.executor import Executor, Value
+from runtime.lang.executor import Executor
+from runtime.lang.failures import bare
 from runtime.lang.script import Script
 from runtime.lang.text_log import Follower
-from runtime.lang.waiting import arrival
+from runtime.lang.variables import Value
+from runtime.lang.waiting import arrival, over
+
+Result = TypeVar("Result")
 
 
 class Readable(Script):
     """What both kinds of states know of the body that writes to them.
 
-    ended  the promise of what the body returns, in the state its caller holds; None elsewhere
+    Of the state that its caller holds:
+
+    ended    the promise of what the body returns; None elsewhere
+    outcome  the promise that the run is over: its body, all that was said, its forks and the
+             programs it ran; None elsewhere. It fails with what the run fails with
     """
 
     def __init__(
-        self, executor: Executor, *, owns: bool = True, ended: "Future[Any] | None" = None
+        self,
+        executor: Executor,
+        *,
+        owns: bool = True,
+        ended: "Future[Any] | None" = None,
+        outcome: "Future[None] | None" = None,
     ) -> None:
         super().__init__(executor, owns=owns)
         self.ended = ended
+        self.outcome = outcome
 
     def unnamed(self, name: str | None) -> "Future[None] | None":
         """Return what to wait for while the body has yet to define `name`; None: nothing."""
@@ -38,30 +52,34 @@ class Readable(Script):
 
     def follow(self, name: str | None) -> "tuple[Follower, Future[Any]]":
         """Return a reader of text, and the promise that there will be no more."""
-        over: Future[Any] = self.promise(name) if name is not None else self._everything()
-        over.add_done_callback(lambda _: self.executor.log.wake())
-        return self.executor.log.follow(name), over
+        end: Future[Any] = self.promise(name) if name is not None else self._everything()
+        end.add_done_callback(lambda _: self.executor.log.wake())
+        return self.executor.log.follow(name), end
 
     def _everything(self) -> "Future[None]":
-        """Return the promise that the body is over and all it said is walked."""
-        if self.ended is None:
+        """Return the promise that the run is over, and so is all that was said here afterwards."""
+        outcome = self.outcome
+        if outcome is None:
             return self.executor.settled()
-        over: Future[None] = Future()
+        everything: Future[None] = Future()
 
-        def settle(ended: "Future[Any]") -> None:
-            if (error := ended.exception()) is not None:
-                over.set_exception(error)
+        def pass_on(promise: "Future[None]") -> None:
+            if (error := promise.exception()) is not None:
+                everything.set_exception(error)
+            elif promise is outcome:
+                self.executor.settled().add_done_callback(pass_on)
             else:
-                self.executor.settled().add_done_callback(finish)
+                everything.set_result(None)
 
-        def finish(settled: "Future[None]") -> None:
-            if (error := settled.exception()) is not None:
-                over.set_exception(error)
-            else:
-                over.set_result(None)
+        outcome.add_done_callback(pass_on)
+        return everything
 
-        self.ended.add_done_callback(settle)
-        return over
+    def _read(self, promise: "Future[Result]", name: str | None = None) -> "Result":
+        """Return the result of a promise that is done. Raises its failure, which is read then."""
+        if (error := promise.exception()) is not None:
+            self.executor.mark_read(error, name)
+            raise bare(error)
+        return promise.result()
 
     async def text_async_iter(self, var_name: str | None = None) -> AsyncIterator[str]:
         """Yield the text, or one variable's, as it grows, in any event loop.
@@ -70,13 +88,13 @@ class Readable(Script):
         """
         while (defined := self.unnamed(var_name)) is not None:
             await arrival(defined)
-        follower, over = self.follow(var_name)
+        follower, end = self.follow(var_name)
         while True:
-            news, ends = self.executor.log.news, over.done()
+            news, ends = self.executor.log.news, end.done()
             for piece in follower.take():
                 yield piece
             if ends:
-                over.result()
+                self._read(end, var_name)
                 return
             await arrival(news)
 
@@ -107,15 +125,17 @@ class State(Readable):
 
     def sync(self) -> None:
         """Wait until everything said so far is there. Raises what went wrong."""
-        error = self.error()
-        if error is not None:
-            raise error
+        everything = self._everything()
+        wait_over(everything)
+        self._read(everything)
 
     def error(self) -> BaseException | None:
         """Wait like `sync`; return what went wrong instead of raising it."""
         everything = self._everything()
         wait_over(everything)
-        return everything.exception()
+        if (error := everything.exception()) is not None:
+            self.executor.mark_read(error)
+        return error
 
     @property
     def ret_value(self) -> Any:
@@ -129,19 +149,21 @@ class State(Readable):
         """
         while (defined := self.unnamed(var_name)) is not None:
             wait(defined)
-        follower, over = self.follow(var_name)
+        follower, end = self.follow(var_name)
         while True:
-            news, ends = self.executor.log.news, over.done()
+            news, ends = self.executor.log.news, end.done()
             yield from follower.take()
             if ends:
-                over.result()
+                self._read(end, var_name)
                 return
             wait(news)
 
     def _value(self, name: str) -> Value:
         while (defined := self.unnamed(name)) is not None:
             wait(defined)
-        return wait(self.promise(name))
+        promise = self.promise(name)
+        wait_over(promise)
+        return self._read(promise, name)
 
 
 class AsyncState(Readable):
@@ -152,11 +174,11 @@ class AsyncState(Readable):
 
     async def get_var(self, name: str) -> Any:
         """Return a variable once it is there. Raises KeyError for an unknown name."""
-        return (await arrival(self.promise(name))).value
+        return (await self._value(name)).value
 
     async def get_meta_info(self, name: str) -> Any:
         """Return what the backend told about a variable."""
-        return (await arrival(self.promise(name))).meta_info
+        return (await self._value(name)).meta_info
 
     async def text(self) -> str:
         """Return everything said so far."""
@@ -170,4 +192,11 @@ class AsyncState(Readable):
 
     async def sync(self) -> None:
         """Wait until everything said so far is there. Raises what went wrong."""
-        await arrival(self.executor.settled())
+        everything = self._everything()
+        await over(everything)
+        self._read(everything)
+
+    async def _value(self, name: str) -> Value:
+        promise = self.promise(name)
+        await over(promise)
+        return self._read(promise, name)

@@ -13,6 +13,12 @@ async def arrival(future: "Future[Result]") -> Result:
 
     Raises what the future raises.
     """
+    await over(future)
+    return future.result()
+
+
+async def over(future: "Future[Any]") -> None:
+    """Wait until a future is done, failed or not; cancelling the wait leaves it alone."""
     if not future.done():
         loop = asyncio.get_running_loop()
         come = loop.create_future()
@@ -27,4 +33,3 @@ async def arrival(future: "Future[Result]") -> Result:
 
         future.add_done_callback(hear)
         await come
-    return future.result()

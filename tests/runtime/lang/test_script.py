@@ -74,8 +74,112 @@ def test_forks_say_the_same_their_own_or_what_their_index_gives() -> None:
     assert [fork.text() for fork in forks] == ["ab00", "ac11"]
     assert state["x"] == ["0", "1"]
     assert (len(forks), forks[1]["x"]) == (2, "1")
-    with pytest.raises(ValueError, match="argument 2"):
+    with pytest.raises(ValueError, match="2 forks need as many texts, not 1"):
         forks += ["a"]
+    assert [fork.text() for fork in forks] == ["ab00", "ac11"], "nothing was said"
+
+
+def test_a_fork_is_changed_by_its_number_and_never_replaced() -> None:
+    state = state_of(FakeBackend())
+    forks = state.fork(3)
+    forks[0] += "a" + gen("x")
+    forks[-1] += "b"
+    forks[1:] += "c"
+    forks[1] += user("no")
+
+    assert [fork.text() for fork in (forks[0], forks[2])] == ["a<1>", "bc"]
+    for replace in (
+        lambda: forks.__setitem__(0, "text"),
+        lambda: forks.__setitem__(0, forks[1]),
+        lambda: forks.__setitem__(slice(0, 2), forks[0]),
+        lambda: forks.__setitem__(slice(0, 2), forks[1:]),
+        lambda: forks.__setitem__(0, None),
+    ):
+        with pytest.raises(TypeError, match="cannot be replaced"):
+            replace()
+    with pytest.raises(TypeError, match=r"forks\[0\]\['x'\]"):
+        forks.__getitem__("x")  # pyright: ignore[reportArgumentType, reportCallIssue]
+    with pytest.raises(IndexError):
+        forks[3] += "d"
+    assert list(forks) == forks.states
+
+
+def test_an_argument_of_sglangs_that_changes_positions_is_refused() -> None:
+    state = state_of(FakeBackend())
+
+    assert len(state.fork(2, position_ids_offset=None)) == 2
+    with pytest.raises(ValueError, match="position_ids_offset is not supported"):
+        state.fork(2, [0, 1])
+
+
+def test_a_copy_is_joined_where_its_block_ends() -> None:
+    backend = FakeBackend()
+    state = state_of(backend)
+    with state.copy() as copy:
+        copy += "b" + gen("x")
+        del copy
+    state += "a"
+
+    assert (state.text(), state["x"]) == ("a", ["<1>"])
+
+
+def test_every_join_waits_for_all_that_its_forks_say() -> None:
+    backend = FakeBackend()
+    backend.hold()
+    state = state_of(backend)
+    for _ in range(3):
+        forks = state.fork(2)
+        forks[0] += "a" + gen("x")
+        forks[1] += gen() + "b"
+        forks.join()
+    del forks
+    gc.collect()
+    backend.release()
+    state.sync()
+
+    assert len(backend.prompts) == 6
+    assert backend.cancelled == 0
+
+
+def test_a_later_join_defines_anew_what_an_earlier_one_has_defined() -> None:
+    state = state_of(FakeBackend())
+    state += gen("own")
+    for k in range(3):
+        forks = state.fork(2)
+        forks += f"{k}" * (k + 1) + gen("x") + gen("own")
+        forks.join()
+    forks = state.fork(1)
+    forks += gen("y")
+    forks.join()
+
+    assert state["x"] == ["<6>", "<6>"]
+    assert (state["own"], state["y"]) == ("<0>", ["<3>"])
+
+
+def test_a_second_join_of_the_same_forks_gives_what_they_say_now() -> None:
+    state = state_of(FakeBackend())
+    forks = state.fork(2)
+    forks += gen("x")
+    forks.join()
+    forks[1] += gen("x") + gen("y")
+    forks.join()
+
+    assert (state["x"], state["y"]) == (["<0>", "<3>"], ["<6>"])
+
+
+def test_forks_of_a_joined_fork_may_be_joined_first_or_last() -> None:
+    for inner_first in (True, False):
+        state = state_of(FakeBackend())
+        outer = state.fork(1)
+        inner = outer[0].fork(2)
+        inner += gen("x")
+        for forks in (inner, outer) if inner_first else (outer, inner):
+            forks.join()
+        state.sync()
+        outer[0].sync()
+
+        assert outer[0]["x"] == ["<0>", "<0>"]
+        assert ("x" in state) == inner_first
 
 
 def test_a_join_gathers_only_what_is_new_and_knows_one_mode() -> None:
