@@ -56,10 +56,11 @@ class Member:
         Returns their executors, lowest first, each with its error: a member that was cancelled
         before keeps its own.
         """
-        family = [self]
+        family, found = [self], list[tuple[Worker, BaseException]]()
         for member in family:  # it grows: a recursion would be too deep for a long line of forks
             # First the error, then the members below: one that joins does it in reverse order.
-            member.error = member.error or error
+            member.error = why = member.error or error
             family += [below for ref in list(member.below) if (below := ref()) is not None]
-        found = ((member.executor(), member.error) for member in reversed(family))
-        return [(executor, why) for executor, why in found if executor is not None]
+            if (executor := member.executor()) is not None:
+                found.append((executor, why))
+        return found[::-1]

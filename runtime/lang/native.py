@@ -69,7 +69,7 @@ def check_reply(reply: Any, *names: str) -> None:
     """Raise RequestFailed for a reply that lacks one of these fields."""
     missing = [name for name in names if not isinstance(reply, dict) or name not in reply]
     if missing:
-        raise RequestFailed(f"the reply has no {missing[0]}: {str(reply)[:200]}")
+        raise RequestFailed(f"the reply has no {missing[0]}: {reply!s:.200}")
 
 
 def choice_score(text: str, row: dict[str, Any]) -> ChoiceScore:

@@ -60,7 +60,7 @@ class OpenAI(HttpBackend):
         else:
             url = checked_url(base_url)
             is_known = url in (DEFAULT_URL, configured.rstrip("/"))
-        environment = os.environ if is_known else {}
+        environment: Mapping[str, str] = os.environ if is_known else {}
         named = {
             "OpenAI-Organization": organization or environment.get("OPENAI_ORG_ID"),
             "OpenAI-Project": project or environment.get("OPENAI_PROJECT_ID"),
@@ -159,7 +159,7 @@ def _choices(reply: Any) -> list[dict[str, Any]]:
     """Return the choices of a reply. Raises RequestFailed where it has none."""
     choices = reply.get("choices") if isinstance(reply, dict) else None
     if not isinstance(choices, list):
-        raise RequestFailed(f"the reply has no choices: {str(reply)[:200]}")
+        raise RequestFailed(f"the reply has no choices: {reply!s:.200}")
     return choices
 
 

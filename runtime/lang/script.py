@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 from runtime.lang.executor import Executor
 from runtime.lang.ir import Begin, End, Expr, Mark, Said, as_expr
@@ -154,7 +154,7 @@ class Forks(Sequence[AnyScript]):
         Raises TypeError for anything else: a state cannot be replaced.
         """
         states = self.states[index] if isinstance(index, slice) else [self.states[index]]
-        given = value.states if isinstance(value, Forks) else [value]
+        given: list[Any] = cast(Forks[Any], value).states if isinstance(value, Forks) else [value]
         if len(given) != len(states) or any(a is not b for a, b in zip(given, states, strict=True)):
             raise TypeError("a fork cannot be replaced: say something in it by forks[0] += ...")
 

@@ -13,11 +13,14 @@ import pytest
 
 from runtime.engine.engine import Engine
 from runtime.errors import Aborted, BadRequest
+from runtime.lang.backend import Backend
 from runtime.lang.endpoint import Endpoint
 from runtime.lang.local import Local
+from runtime.lang.openai_endpoint import OpenAI
 from runtime.lang.program import Program, function
 from runtime.lang.state import State
 from runtime.lang.words import assistant, gen, select, system, user
+from tests.end_to_end.pools import wait_idle
 from tests.end_to_end.tiny_model import tiny_model_flags
 from tests.testing.documents import marked_program
 from tests.testing.scripts import script_environment
@@ -245,12 +248,62 @@ def test_a_program_that_is_cancelled_ends_its_requests(engine: Engine) -> None:
     assert engine.flush_cache()
 
 
-def test_what_is_refused_is_raised_where_it_is_read(engine: Engine) -> None:
-    @function
-    def mixed(s: State) -> None:
-        s += "x" + gen("x", max_tokens=2, temperature=-1)
+@pytest.fixture
+def backends(
+    server: ServerProcess, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[Backend]]:
+    """All three; OpenAI's client finds the server in the environment."""
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
+    with Endpoint(server.url) as endpoint, OpenAI(server.model()) as openai:
+        yield [endpoint, Local(engine), openai]
 
-    assert isinstance(mixed.run(backend=Local(engine)).error(), BadRequest)
+
+@function
+def agent(s: State, steps: int) -> list[str]:
+    """Throw away what each step's fork says, and go on in two by number."""
+    for step in range(steps):
+        s += f"Step {step}:"
+        ss = s.fork(1)
+        ss[0] += gen("thought", max_tokens=12, ignore_eos=True)
+        ss.join()
+    forks = s.fork(2)
+    forks[0] += " left" + gen("end", max_tokens=4, ignore_eos=True)
+    forks[-1] += " right" + gen("end", max_tokens=4, ignore_eos=True)
+    forks.join()
+    return [*s["thought"], *s["end"]]
+
+
+def test_joined_forks_do_all_their_work_on_every_backend(
+    server: ServerProcess, engine: Engine, backends: list[Backend]
+) -> None:
+    def generated() -> float:
+        return wait_idle(server)["generation_tokens"] + counters(engine)["generation_tokens"]
+
+    results: list[list[str]] = []
+    for backend in backends:
+        before = generated()
+        results.append(agent.run(4, backend=backend, **GREEDY).ret_value)
+        assert generated() - before == 4 * 12 + 2 * 4
+
+    assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": -1}, {"top_p": 7}, {"max_tokens": -3}])
+def test_a_refusal_names_the_generation_on_every_backend(
+    backends: list[Backend], sampling: Json
+) -> None:
+    @function
+    def ask(s: State, k: int) -> None:
+        s += f"Step {k}:" + gen("answer", **(sampling if k else {"max_tokens": 2}))
+
+    reason = rf'gen\("answer"\): .*{next(iter(sampling)).removeprefix("max_")}'
+    for backend in backends:
+        with pytest.raises(BadRequest, match=f"^{reason}"):
+            ask.run(1, backend=backend)
+        with pytest.raises(BadRequest, match=rf"^batch\[1\]: {reason}"):
+            ask.run_batch([{"k": 0}, {"k": 1}], backend=backend)
+        with pytest.raises(BadRequest, match=f"^{reason}"):
+            list(ask.stream(1, backend=backend).text_iter())
 
 
 def test_everything_at_once_gives_what_it_gives_alone(engine: Engine) -> None:

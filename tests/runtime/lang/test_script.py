@@ -100,7 +100,7 @@ def test_a_fork_is_changed_by_its_number_and_never_replaced() -> None:
     with pytest.raises(TypeError, match=r"forks\[0\]\['x'\]"):
         forks.__getitem__("x")  # pyright: ignore[reportArgumentType, reportCallIssue]
     with pytest.raises(IndexError):
-        forks[3] += "d"
+        forks.__getitem__(3)
     assert list(forks) == forks.states
 
 
