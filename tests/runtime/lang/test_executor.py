@@ -318,6 +318,27 @@ def test_a_program_taken_in_ends_and_keeps_what_it_had() -> None:
         late.read("z").result(WAIT_S)
 
 
+def test_what_is_said_in_a_fork_of_what_failed_is_lost_at_once() -> None:
+    backend = FakeBackend()
+    backend.error = BadRequest("no")
+    parent = Executor(backend, Sampling())
+    parent.say(Gen("x"))
+    error = parent.read("x").exception(WAIT_S)
+    assert parent.group.failure() is error
+    assert error is not None
+    parent.mark_read(error)
+    assert parent.group.failure() is None
+    go_on = threading.Event()
+    LOOP.call(go_on.wait, WAIT_S)
+    try:
+        [child] = parent.fork(1, None)
+        assert parent.group.failure() is None
+        child.say(Gen("y"))
+        assert parent.group.failure() is error
+    finally:
+        go_on.set()
+
+
 def settle(executors: "list[Executor]") -> None:
     for executor in executors:
         executor.settled().result(WAIT_S)

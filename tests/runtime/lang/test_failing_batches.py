@@ -1,6 +1,7 @@
 """What a batch fails with, and what becomes of its other programs."""
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -73,23 +74,28 @@ def test_a_batch_may_keep_failures_in_its_states(backend: Backend) -> None:
 
 
 def test_a_failure_ends_the_rest_of_the_batch_before_it_is_raised() -> None:
-    backend = FakeBackend()
+    backend, ended = FakeBackend(), list[int]()
     backend.hold()
 
     @function
     def ask(s: State, k: int) -> None:
-        if k == 2:
+        if k == 0:
             for _ in range(3):
                 assert backend.asked.acquire(timeout=WAIT_S)
             raise ZeroDivisionError("mine")
         s += gen("x")
-        s.sync()
+        try:
+            s.sync()
+        finally:
+            time.sleep(0.05)
+            ended.append(k)
 
     with pytest.raises(ZeroDivisionError, match="mine") as caught:
         ask.run_batch([{"k": k} for k in range(4)], backend=backend)
 
-    assert caught.value.__notes__ == ["in batch[2]"]
+    assert caught.value.__notes__ == ["in batch[0]"]
     assert (backend.cancelled, backend.running) == (3, 0)
+    assert sorted(ended) == [1, 2, 3]
 
 
 def test_a_lazy_batch_finishes_the_entries_before_the_failure() -> None:

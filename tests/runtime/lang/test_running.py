@@ -189,6 +189,48 @@ def test_a_dropped_program_takes_its_forks_along() -> None:
     assert backend.cancelled == 2
 
 
+def test_a_program_whose_body_is_over_takes_along_the_forks_that_nobody_holds() -> None:
+    backend = FakeBackend()
+    backend.hold()
+
+    def hasty(s: State) -> State:
+        forks = s.fork(1)
+        kept = s.fork(1)
+        forks += gen("y")
+        return kept[0]
+
+    state = start(Call(hasty), backend, NOTHING, streams=False)
+    kept = state.ret_value
+    kept += "a" + gen("z")
+    for _ in range(2):
+        assert backend.asked.acquire(timeout=WAIT_S)
+
+    del state
+    gc.collect()
+
+    assert backend.ended.acquire(timeout=WAIT_S)
+    assert backend.cancelled == 1
+    backend.release()
+    assert kept["z"] == "<1>"
+
+
+def test_what_is_said_after_a_run_ends_with_whoever_holds_it() -> None:
+    backend = FakeBackend()
+    state = run_here(Call(ask), backend, NOTHING)
+    backend.hold()
+    forks = state.fork(1)
+    forks += gen("y")
+    for _ in range(2):
+        assert backend.asked.acquire(timeout=WAIT_S)
+
+    del forks
+    gc.collect()
+
+    for _ in range(2):
+        assert backend.ended.acquire(timeout=WAIT_S)
+    assert backend.cancelled == 1
+
+
 def test_an_exit_inside_a_body_ends_nothing_else() -> None:
     def leave(s: State) -> None:
         raise SystemExit(3)

@@ -141,6 +141,23 @@ def test_every_join_waits_for_all_that_its_forks_say() -> None:
     assert backend.cancelled == 0
 
 
+def test_a_join_without_variables_waits_all_the_same() -> None:
+    backend = FakeBackend()
+    backend.hold()
+    state = state_of(backend)
+    forks = state.fork(1)
+    forks += "a" + gen()
+    forks.join()
+    del forks
+    state += "b" + gen("x")
+    gc.collect()
+    assert backend.asked.acquire(timeout=WAIT_S)
+    backend.release()
+
+    assert state["x"] == "<1>"
+    assert (backend.prompts, backend.cancelled) == (["a", "b"], 0)
+
+
 def test_a_later_join_defines_anew_what_an_earlier_one_has_defined() -> None:
     state = state_of(FakeBackend())
     state += gen("own")

@@ -37,6 +37,9 @@ def test_what_a_join_defined_may_be_defined_by_the_next_but_not_by_inheriting() 
     parent.set_gathered("x", kept([1]))
     child = parent.fork()
     assert parent.gather([child]) == {}
+    lower = child.fork()
+    lower["x"] = kept(1)
+    assert list(child.gather([lower])) == ["x"]
     child["x"] = kept(2)
     assert list(parent.gather([child])) == ["x"]
     grandchild = child.fork()
