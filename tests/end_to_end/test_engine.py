@@ -294,7 +294,8 @@ def test_a_refusal_names_the_generation_on_every_backend(
 ) -> None:
     @function
     def ask(s: State, k: int) -> None:
-        s += f"Step {k}:" + gen("answer", **(sampling if k else {"max_tokens": 2}))
+        chosen: dict[str, Any] = sampling if k else {"max_tokens": 2}
+        s += f"Step {k}:" + gen("answer", **chosen)
 
     reason = rf'gen\("answer"\): .*{next(iter(sampling)).removeprefix("max_")}'
     for backend in backends:

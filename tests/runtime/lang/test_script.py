@@ -127,12 +127,15 @@ def test_every_join_waits_for_all_that_its_forks_say() -> None:
     backend = FakeBackend()
     backend.hold()
     state = state_of(backend)
-    for _ in range(3):
+
+    def branch() -> None:
         forks = state.fork(2)
         forks[0] += "a" + gen("x")
         forks[1] += gen() + "b"
         forks.join()
-    del forks
+
+    for _ in range(3):
+        branch()
     gc.collect()
     backend.release()
     state.sync()
