@@ -1,33 +1,35 @@
-"""What stands against vendor libraries is said, not found out by a failing import."""
+"""Vendors' libraries: the releases that tests run with are those that are installed for users."""
 
-import importlib.util
+import re
+import tomllib
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import pytest
-import torch
 
-from jit_kernels.vendor_library import why_no_deep_gemm
-
-
-def test_without_a_cuda_device_that_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-
-    assert why_no_deep_gemm.__wrapped__() == "no CUDA device"
+ROOT = Path(__file__).resolve().parents[2]
+_PIN = re.compile(r"([a-z-]+)==([\w.]+)")
 
 
-def test_another_chip_and_a_missing_package_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Blackwell")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (10, 0))
-    assert "this is Blackwell" in str(why_no_deep_gemm.__wrapped__())
+def pins() -> dict[str, str]:
+    """Return the release of each distribution that the extra `cuda` and its comment name."""
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    extras: dict[str, list[str]] = tomllib.loads(text)["project"]["optional-dependencies"]
+    beside = re.search(r"pip install --no-deps (\S+)`", text)
+    assert beside is not None
+    found = (_PIN.match(spec) for spec in [*extras["cuda"], beside[1]])
+    return {pin[1]: pin[2] for pin in found if pin is not None}
 
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    assert why_no_deep_gemm.__wrapped__() == "deep_gemm is not installed"
+
+def test_every_release_of_the_extra_for_gpus_is_pinned() -> None:
+    assert set(pins()) == {"sgl-deep-gemm", "sgl-flash-mla", "torch", "triton"}
 
 
-def test_hopper_with_the_package_has_nothing_against_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
-
-    assert why_no_deep_gemm.__wrapped__() is None
+@pytest.mark.gpu
+def test_on_the_gpu_tests_run_with_the_releases_that_are_pinned() -> None:
+    for name, wanted in pins().items():
+        try:
+            # A build for one CUDA release adds "+cu130".
+            assert version(name).split("+")[0] == wanted, name
+        except PackageNotFoundError:
+            pytest.skip(f"{name} is not installed")
