@@ -34,6 +34,7 @@ class SamplingSpec:
     default_new_tokens      used, and cut to what the context leaves, when nothing was asked;
                             None: all that the context leaves
     temperature             below 1e-5: greedy
+    top_p                   0: greedy, as the likeliest token is kept in any case
     top_k                   -1 or 0 keeps all
     seed                    None: the server's
     stop                    strings that end the request; cut off the text unless `no_stop_trim`
@@ -75,8 +76,6 @@ class SamplingSpec:
         _check_lengths(self)
         _check_number("temperature", self.temperature, 0.0, 100.0)
         _check_number("top_p", self.top_p, 0.0, 1.0)
-        if self.top_p == 0.0:
-            raise BadSampling("top_p", "above 0 and at most 1", self.top_p)
         _check_int("top_k", self.top_k, -1, MAX_NEW_TOKENS)
         _check_number("min_p", self.min_p, 0.0, 1.0)
         _check_number("presence_penalty", self.presence_penalty, -2.0, 2.0)
@@ -104,7 +103,7 @@ class SamplingSpec:
         """
         self.validate(vocab_size=vocab_size)
         new_tokens = self._new_tokens(prompt_tokens, context_tokens)
-        greedy = self.temperature < GREEDY_BELOW
+        greedy = self.temperature < GREEDY_BELOW or self.top_p == 0.0
         everything = self.top_k <= 0 or self.top_k >= vocab_size
         return Sampling(
             max_new_tokens=new_tokens,

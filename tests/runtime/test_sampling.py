@@ -30,7 +30,7 @@ def resolve(spec: SamplingSpec, *, prompt: int = 10, context: int = 50, index: i
         ("temperature", math.nan),
         ("temperature", math.inf),
         ("temperature", 1e300),
-        ("top_p", 0.0),
+        ("top_p", -0.01),
         ("top_p", 1.01),
         ("top_p", math.nan),
         ("top_k", -2),
@@ -70,11 +70,22 @@ def test_a_value_out_of_range_is_refused_by_name(field: str, value: Any) -> None
     [
         ("n", 64),
         ("max_new_tokens", 0),
+        ("n", 1),
         ("temperature", 0.0),
+        ("temperature", 100.0),
+        ("top_p", 0.0),
         ("top_p", 1.0),
+        ("top_k", -1),
         ("top_k", 0),
         ("top_k", VOCAB + 5),
+        ("min_p", 0.0),
         ("min_p", 1.0),
+        ("presence_penalty", -2.0),
+        ("presence_penalty", 2.0),
+        ("frequency_penalty", -2.0),
+        ("frequency_penalty", 2.0),
+        ("repetition_penalty", 0.01),
+        ("repetition_penalty", 100.0),
         ("seed", -(1 << 63)),
         ("stop", ("x" * 256,) * 16),
         ("logit_bias", {0: -100.0, VOCAB - 1: 100.0}),
@@ -122,6 +133,13 @@ def test_a_number_that_is_refused_is_shown_as_it_is(value: float) -> None:
 def test_a_tiny_temperature_is_greedy() -> None:
     assert resolve(SamplingSpec(temperature=9e-6)).temperature == 0.0
     assert resolve(SamplingSpec(temperature=1e-5)).temperature == 1e-5
+
+
+@pytest.mark.parametrize("top_p", [0, 0.0, -0.0])
+def test_top_p_of_zero_is_greedy_at_any_temperature(top_p: float) -> None:
+    assert resolve(SamplingSpec(top_p=top_p)).temperature == 0.0
+    assert resolve(SamplingSpec(top_p=top_p, temperature=100.0)).temperature == 0.0
+    assert resolve(SamplingSpec(top_p=1e-9)).temperature == 1.0
 
 
 def test_top_k_of_zero_or_of_everything_keeps_all() -> None:

@@ -11,6 +11,7 @@ from runtime.executor.logprobs import top_logprobs
 from runtime.executor.sampler import SampledTokens, Sampler
 from runtime.executor.step_plan import SampleState
 from runtime.messages import Logprobs, Sampling
+from runtime.sampling import SamplingSpec
 
 VOCAB = 129
 CPU = torch.device("cpu")
@@ -99,6 +100,28 @@ def test_a_tiny_temperature_is_greedy() -> None:
     got = _sample(logits, [_state(temperature=1e-9)] * 30)
 
     assert got.token_ids == [40] * 30
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("only_likeliest", [{"top_p": 0.0}, {"top_p": 1e-9}, {"top_k": 1}])
+def test_filters_that_keep_one_token_are_greedy_beside_rows_that_draw(
+    device: str, only_likeliest: dict[str, Any]
+) -> None:
+    logits = _logits(40).to(device)
+    logits[:, 5] = logits[:, 60] = logits.amax() + 1  # the lower id wins
+    logits[20:] = _logits(20, seed=1).to(device)
+    spec = SamplingSpec(temperature=2.0, **only_likeliest)
+    asked = spec.resolve(3, 200, VOCAB, seed=3, index=0)
+    states = [
+        SampleState(asked, None, np.zeros(3, np.int32), (), []) if row % 2 else _state(top_k=1)
+        for row in range(38)
+    ]
+    states += [_state(temperature=1.0)] * 2
+    positions = np.arange(40, dtype=np.int64)
+
+    got = Sampler(VOCAB, torch.device(device)).sample(logits, states, positions)
+
+    assert got.token_ids[:38] == [5] * 20 + logits[20:38].argmax(-1).tolist()
 
 
 def test_bias_moves_the_choice_of_its_row_only() -> None:
