@@ -22,7 +22,7 @@ from jit_kernels.cuda_library import compile_all
 from jit_kernels.kernels_ahead import compile_ahead, name_folder
 from jit_kernels.vendor_calls import VendorCalls
 from layers.config import ModelConfig
-from layers.fused.expert_form import ExpertForm, expert_form
+from layers.fused.expert_form import ExpertForm, expert_bytes, expert_form
 from layers.fused.network import FusedV4
 from layers.fused.prefill_pieces import PIECE_SIZES
 from mem_cache.pools import KvPools
@@ -33,10 +33,26 @@ from runtime.errors import ConfigError
 from runtime.executor.cuda_runner import CudaModelRunner, FusedNetwork
 from runtime.executor.decode_buffers import DecodeBuffers
 from runtime.executor.decode_graphs import Capture, CudaCapture, graph_sizes
-from runtime.executor.device_memory import CudaMemory, DeviceMemory, MemoryUse, fitting
+from runtime.executor.device_memory import (
+    ACTIVATIONS,
+    GRAPHS,
+    OTHERS,
+    POOLS,
+    WEIGHTS,
+    Advice,
+    CudaMemory,
+    DeviceMemory,
+    MemoryParts,
+    MemoryUse,
+)
 from runtime.executor.dry_run import Extent
 from runtime.executor.loaded_model import LoadedModel, fill_weights
-from runtime.executor.memory_budget import context_limit, context_tokens, pool_sizes
+from runtime.executor.memory_budget import (
+    context_limit,
+    context_tokens,
+    pool_shares,
+    pool_sizes,
+)
 from runtime.executor.sampler import Sampler
 from runtime.executor.warm_up import WarmUp
 
@@ -47,6 +63,7 @@ logger = logging.getLogger("umbra.scheduler")
 # Experts may take so much of the limit as fp4 and as fp8; beyond it they are kept as fp4 alone.
 BOTH_FORMS_SHARE = 0.6
 _FLOAT_BYTES = 4
+_GIB = 1 << 30
 
 
 class CompileAhead(Protocol):
@@ -129,9 +146,10 @@ class CudaLoader:
         """Load weights, measure, make pools, capture graphs."""
         memory, config = self._place.memory, self._config
         limit = int(config.mem_fraction_static * memory.total)
-        others = memory.used()
-        with fitting("the weights", "--experts fp4 takes least; else a smaller model is needed"):
-            form = self._expert_form(limit)
+        others, form = memory.used(), self._expert_form(limit)
+        advice = _advice(self._model, form)
+        parts = MemoryParts(memory.total, advice, others=others)
+        with parts.fitting(WEIGHTS):
             network = FusedV4(
                 self._model,
                 self._place.device,
@@ -141,17 +159,20 @@ class CudaLoader:
             warm_up = self._warm_up(logit_rows)
             with self._compiled_beside(warm_up.vendor_calls(network)):
                 fill_weights(network, config, folder)
+        parts.note(WEIGHTS, memory.used() - others)
         extent = warm_up.extent
-        use = self._measure(network, warm_up, others=others, limit=limit)
-        budget = use.pool_budget(self._given.kv_cache_bytes)
+        use = self._measure(network, warm_up, parts, others=others, limit=limit)
+        budget = use.pool_budget(self._given.kv_cache_bytes, advice)
         given = dataclasses.replace(self._given, kv_cache_bytes=budget)
         sizes = pool_sizes(config, self._spec, given)
         context = context_tokens(config, self._model, self._spec, sizes)
-        runner, pools = self._runner(network, sizes, context)
+        with parts.fitting(POOLS, sum(pool_shares(self._spec, sizes).values())):
+            runner, pools = self._runner(network, sizes, context)
+        parts.note(POOLS, pools.bytes)
         if self._graph_sizes:
             listed = ", ".join(map(str, self._graph_sizes))
             logger.info("Capture decode steps of %s rows as CUDA graphs", listed)
-        with fitting("the CUDA graphs", "lower --mem-fraction-static, or --disable-cuda-graph"):
+        with parts.fitting(GRAPHS):
             runner.capture(self._graph_sizes, self._place.capture())
         logger.info("Memory in %s", use.told(pools.bytes))
         return LoadedModel(
@@ -210,12 +231,19 @@ class CudaLoader:
         return WarmUp(extent, self._spec, self._graph_sizes, pieces)
 
     def _measure(
-        self, network: FusedNetwork, warm_up: WarmUp, *, others: int, limit: int
+        self,
+        network: FusedNetwork,
+        warm_up: WarmUp,
+        parts: MemoryParts,
+        *,
+        others: int,
+        limit: int,
     ) -> MemoryUse:
         """Run the largest steps, and say what everything but the pools takes."""
         memory = self._place.memory
-        activations, graphs = self._measure_steps(network, warm_up)
-        pieces = self._capture_pieces(network, warm_up.pieces)
+        activations, graphs = self._measure_steps(network, warm_up, parts)
+        with parts.fitting(GRAPHS):
+            pieces = self._capture_pieces(network, warm_up.pieces)
         # What was made for the measurement is gone by now; the pieces stay.
         weights = memory.used() - others - pieces
         return MemoryUse(
@@ -227,11 +255,12 @@ class CudaLoader:
             graphs=graphs + pieces,
         )
 
-    def _measure_steps(self, network: FusedNetwork, warm_up: WarmUp) -> tuple[int, int]:
+    def _measure_steps(
+        self, network: FusedNetwork, warm_up: WarmUp, parts: MemoryParts
+    ) -> tuple[int, int]:
         """Return the bytes of activations and of graphs."""
         extent = warm_up.extent
-        advice = "lower --chunked-prefill-size, --max-running-requests or --context-length"
-        with fitting("the activations", advice):
+        with parts.fitting(ACTIVATIONS):
             runner, pools = self._runner(network, extent.pools(self._spec), extent.context)
             # Whatever memory held before, a step may not stumble over it.
             for tensor in pools.tensors().values():
@@ -239,7 +268,7 @@ class CudaLoader:
             # Once to compile, tune and load what is at first use.
             self._run(warm_up, network, runner)
             activations = self._place.memory.peak_of(lambda: _run(runner, extent, self._spec))
-        with fitting("the CUDA graphs", "give fewer --cuda-graph-bs, or --disable-cuda-graph"):
+        with parts.fitting(GRAPHS):
             return activations, self._graph_bytes(runner)
 
     def _capture_pieces(self, network: FusedNetwork, sizes: Sequence[int]) -> int:
@@ -249,8 +278,7 @@ class CudaLoader:
         listed = ", ".join(map(str, sizes))
         logger.info("Capture parts of prefill steps of %s tokens as CUDA graphs", listed)
         before = self._place.memory.used()
-        with fitting("the CUDA graphs", "lower --mem-fraction-static, or --disable-cuda-graph"):
-            network.capture_prefill(sizes, self._place.capture())
+        network.capture_prefill(sizes, self._place.capture())
         return self._place.memory.used() - before
 
     def _run(self, warm_up: WarmUp, network: FusedNetwork, runner: CudaModelRunner) -> None:
@@ -282,10 +310,7 @@ class CudaLoader:
         self, network: FusedNetwork, sizes: PoolSizes, context: int
     ) -> tuple[CudaModelRunner, KvPools]:
         device, tree = self._place.device, self._spec.tree
-        with fitting(
-            "the KV pools", "lower --mem-fraction-static, --kv-cache-bytes or a pool's own flag"
-        ):
-            pools = KvPools(self._spec, sizes, device)
+        pools = KvPools(self._spec, sizes, device)
         buffers = DecodeBuffers(
             self._given.max_running_requests,
             pages=div_ceil(context, tree.page_size),
@@ -293,6 +318,21 @@ class CudaLoader:
             device=device,
         )
         return CudaModelRunner(network, pools, self._sampler, buffers), pools
+
+
+def _advice(model: ModelConfig, form: ExpertForm) -> Advice:
+    """Return what makes each part of the device's memory smaller."""
+    fewer = "use a smaller model, or a device with more memory"
+    now, then = expert_bytes(model, form) / _GIB, expert_bytes(model, "fp4") / _GIB
+    if then < now and model.expert_dtype == "fp4":
+        fewer = f"give --experts fp4, which needs {then:.2f} GiB for experts instead of {now:.2f}"
+    return {
+        WEIGHTS: fewer,
+        ACTIVATIONS: "lower --chunked-prefill-size, --max-running-requests or --context-length",
+        GRAPHS: "give fewer --cuda-graph-bs, or --disable-cuda-graph",
+        POOLS: "lower --mem-fraction-static, --kv-cache-bytes or the flag of a pool",
+        OTHERS: "end the other processes on the device",
+    }
 
 
 def _run(runner: CudaModelRunner, extent: Extent, spec: PoolSpec) -> None:

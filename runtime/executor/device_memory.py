@@ -2,7 +2,7 @@
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,8 +10,21 @@ import torch
 
 from runtime.errors import ConfigError
 
-__all__ = ["CudaMemory", "DeviceMemory", "MemoryUse", "fitting"]
+__all__ = [
+    "ACTIVATIONS",
+    "GRAPHS",
+    "OTHERS",
+    "POOLS",
+    "WEIGHTS",
+    "Advice",
+    "CudaMemory",
+    "DeviceMemory",
+    "MemoryParts",
+    "MemoryUse",
+]
 
+WEIGHTS, ACTIVATIONS, GRAPHS = "weights", "activations", "CUDA graphs"
+POOLS, OTHERS = "KV pools", "others"
 _GIB = 1 << 30
 
 
@@ -64,6 +77,10 @@ class CudaMemory:
         return torch.cuda.max_memory_reserved(self._device) - before
 
 
+# What makes a part smaller, by the part's name.
+Advice = Mapping[str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
     """Bytes of a device, by what they are for.
@@ -97,35 +114,41 @@ class MemoryUse:
     def _taken(self) -> int:
         return self.others + self.weights + self.activations + self.graphs
 
-    def pool_budget(self, wanted: int | None) -> int:
+    def pool_budget(self, wanted: int | None, advice: Advice) -> int:
         """Return the bytes for pools: `wanted` by flag, or all that are left.
 
-        Raises ConfigError, naming the flags that help, where that does not fit.
+        Raises ConfigError, with the advice on the largest part first, where that does not fit.
         """
         if wanted is not None and wanted > self.room:
             raise ConfigError(
                 f"--kv-cache-bytes {wanted} is more than the {max(0, self.room)} bytes that the "
-                f"device has left ({self.told()}): lower it, or {_LESS}"
+                f"device has left ({self.told()}): lower it, or {self._less(advice)}"
             )
         if wanted is None and self.left <= 0:
             raise ConfigError(
                 f"nothing is left for the KV pools ({self.told()}): raise --mem-fraction-static, "
-                f"or {_LESS}"
+                f"or {self._less(advice)}"
             )
         return self.left if wanted is None else wanted
 
+    def _less(self, advice: Advice) -> str:
+        sizes = self._parts()
+        ordered = sorted(sizes.keys() & advice.keys(), key=lambda name: -sizes[name])
+        return ", or ".join(f"for less {name} {advice[name]}" for name in ordered if sizes[name])
+
+    def _parts(self) -> dict[str, int]:
+        return {
+            WEIGHTS: self.weights,
+            ACTIVATIONS: self.activations,
+            GRAPHS: self.graphs,
+            OTHERS: self.others,
+        }
+
     def told(self, pools: int | None = None) -> str:
         """Return one line with every part, in GiB."""
-        parts = {
-            "weights": self.weights,
-            "activations": self.activations,
-            "CUDA graphs": self.graphs,
-            **({} if pools is None else {"KV pools": pools}),
-            "others": self.others,
-        }
-        listed = ", ".join(f"{name} {size / _GIB:.2f}" for name, size in parts.items())
+        parts = self._parts() if pools is None else {**self._parts(), POOLS: pools}
         limit, total = self.limit / _GIB, self.total / _GIB
-        return f"GiB: {listed}; limit {limit:.2f} of {total:.2f}"
+        return f"GiB: {_listed(parts)}; limit {limit:.2f} of {total:.2f}"
 
     def facts(self) -> dict[str, int]:
         """Return what /server_info tells."""
@@ -137,16 +160,52 @@ class MemoryUse:
         }
 
 
-_LESS = (
-    "take less: --chunked-prefill-size, --max-running-requests and --context-length bound "
-    "activations, --cuda-graph-bs graphs, --experts fp4 weights"
-)
+class MemoryParts:
+    """What of a device's memory is taken while a model is loaded, and by what."""
+
+    def __init__(self, total: int, advice: Advice, *, others: int) -> None:
+        """Begin with `others` of the device's `total` bytes in use."""
+        self._total, self._advice = total, advice
+        self._taken = {OTHERS: others}
+
+    def note(self, name: str, size: int) -> None:
+        """Take down that part `name` has `size` bytes."""
+        self._taken[name] = size
+
+    @contextlib.contextmanager
+    def fitting(self, name: str, size: int | None = None) -> Iterator[None]:
+        """Raise ConfigError where the device has not the memory for part `name`.
+
+        The error names the largest part, which need not be the one that found no room.
+
+        size  bytes of the part; None: not known
+        """
+        try:
+            yield
+        except RuntimeError as fault:
+            if not _is_out_of_memory(fault):
+                raise
+            raise ConfigError(self._shortage(name, size)) from fault
+
+    def _shortage(self, name: str, size: int | None) -> str:
+        taken = {part: held for part, held in self._taken.items() if part != name}
+        left = max(0, self._total - sum(taken.values()))
+        wanted = f"more than the {left / _GIB:.2f} left" if size is None else f"{size / _GIB:.2f}"
+        sizes = taken | {name: left if size is None else size}
+        largest = max(sizes, key=sizes.__getitem__)
+        advice = [self._advice[part] for part in dict.fromkeys((largest, name))]
+        return (
+            f"out of device memory: most of it is for {largest} (GiB: {_listed(taken)}, {name} "
+            f"{wanted}; device {self._total / _GIB:.2f}): {', or '.join(advice)}"
+        )
 
 
-@contextlib.contextmanager
-def fitting(what: str, advice: str) -> Iterator[None]:
-    """Raise ConfigError where the device has not the memory for `what`."""
-    try:
-        yield
-    except torch.OutOfMemoryError as fault:
-        raise ConfigError(f"{what} take more memory than the device has: {advice}") from fault
+def _is_out_of_memory(fault: RuntimeError) -> bool:
+    """Whether torch, a library or the driver found no memory: only torch has an error for it."""
+    if isinstance(fault, torch.OutOfMemoryError):
+        return True
+    return any(mark in str(fault) for mark in ("out of memory", "OUT_OF_MEMORY", "ALLOC_FAILED"))
+
+
+def _listed(parts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {size / _GIB:.2f}" for name, size in parts.items())

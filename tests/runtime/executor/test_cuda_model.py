@@ -3,12 +3,16 @@
 On a CUDA device where there is one, else on the CPU, whose memory is made up.
 """
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from layers.config import load_config, pool_spec
+from mem_cache.pools import KvPools
+from mem_cache.spec import PoolSizes, PoolSpec
 from runtime.config import ServerConfig
 from runtime.device_sizes import device_sizes
 from runtime.errors import ConfigError
@@ -41,9 +45,9 @@ def load(folder: Path, memory: FakeMemory | None = None, **flags: object) -> Loa
 
 
 def test_pools_get_what_the_limit_leaves_after_all_else(folder: Path) -> None:
-    # Before weights; around each of three captures; after all of it.
+    # Before weights, with them; around each of three captures; after all of it.
     pieces = 1 << 21
-    seen = (3 * GIB, *(0, GIB), *(0, GIB + (1 << 20)), *(0, pieces), 7 * GIB + pieces)
+    seen = (3 * GIB, 7 * GIB, *(0, GIB), *(0, GIB + (1 << 20)), *(0, pieces), 7 * GIB + pieces)
     memory = FakeMemory(20 * GIB, peak=2 * GIB, seen=seen)
 
     loaded = load(folder, memory, mem_fraction_static=0.9)
@@ -87,6 +91,74 @@ def test_a_server_that_does_not_fit_says_so(folder: Path) -> None:
         load(folder, FakeMemory(1 << 22), mem_fraction_static=0.01)
 
 
+class FullMemory(FakeMemory):
+    """Memory in which weights lie already, and that has no room for a step."""
+
+    def peak_of(self, run: Callable[[], None]) -> int:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+@pytest.mark.parametrize(
+    ("experts", "told"),
+    [("both", "give --experts fp4, which needs .* instead of"), ("fp4", "use a smaller model")],
+)
+def test_weights_that_leave_no_room_for_a_step_are_named(
+    folder: Path, experts: str, told: str
+) -> None:
+    memory = FullMemory(20 * GIB, seen=(GIB, 19 * GIB))
+
+    with pytest.raises(ConfigError, match=f"most of it is for weights .*: {told}") as raised:
+        load(folder, memory, experts=experts)
+
+    text = str(raised.value)
+    assert "others 1.00, weights 18.00, activations more than the 1.00 left; device 20.00" in text
+    assert "lower --chunked-prefill-size" in text
+
+
+def test_steps_that_are_too_large_beside_few_weights_are_named(folder: Path) -> None:
+    memory = FullMemory(20 * GIB, seen=(GIB, 2 * GIB))
+
+    with pytest.raises(ConfigError, match=r"most of it is for activations .*: lower --chunk"):
+        load(folder, memory, experts="fp4")
+
+
+def refuse_large_pools(spec: PoolSpec, sizes: PoolSizes, device: torch.device) -> KvPools:
+    if sizes.full_pages > 1000:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    return KvPools(spec, sizes, device)
+
+
+def test_pools_that_do_not_fit_are_named_with_their_size(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.executor.cuda_model.KvPools", refuse_large_pools)
+    memory = FakeMemory(20 * GIB, seen=(GIB, 12 * GIB))
+
+    with pytest.raises(ConfigError, match=r"most of it is for KV pools .*: lower --mem-fr") as told:
+        load(folder, memory, full_pages=1 << 30, disable_cuda_graph=True)
+
+    found = re.search(r"weights 11.00, KV pools (\d+).\d\d; device 20.00", str(told.value))
+    assert found is not None
+    assert int(found[1]) > 20
+
+
+def test_graphs_without_room_beside_the_pools_say_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def capture(self: CudaModelRunner, *_: object) -> None:
+        if self._pools.bytes > GIB // 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(CudaModelRunner, "capture", capture)
+    memory = FakeMemory(GIB, seen=(0,))
+
+    with pytest.raises(ConfigError, match="most of it is for KV pools") as told:
+        load(folder, memory, kv_cache_bytes=GIB // 2 + GIB // 8)
+
+    assert "CUDA graphs more than the 0." in str(told.value)
+    assert "give fewer --cuda-graph-bs" in str(told.value)
+
+
 def test_graphs_for_more_rows_than_may_run_are_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match="--cuda-graph-bs has no size up to"):
         load(folder, FakeMemory(GIB), cuda_graph_bs=(4, 8))
@@ -119,5 +191,5 @@ def test_on_the_gpu_a_server_takes_no_more_than_its_limit(folder: Path) -> None:
 def test_on_the_gpu_what_does_not_fit_is_told_before_serving(folder: Path) -> None:
     with pytest.raises(ConfigError, match="--kv-cache-bytes"):
         load(folder, kv_cache_bytes=1 << 42)
-    with pytest.raises(ConfigError, match="the KV pools take more memory"):
+    with pytest.raises(ConfigError, match="most of it is for KV pools"):
         load(folder, full_pages=1 << 30)
