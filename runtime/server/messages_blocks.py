@@ -22,6 +22,12 @@ class ThinkingBlock(msgspec.Struct, frozen=True, tag_field="type", tag="thinking
     signature: str | None = None
 
 
+class RedactedThinkingBlock(msgspec.Struct, frozen=True, tag_field="type", tag="redacted_thinking"):
+    """Thinking that only the server it comes from can read; it is left out of the prompt."""
+
+    data: str
+
+
 class ToolUseBlock(msgspec.Struct, frozen=True, tag_field="type", tag="tool_use"):
     """A call of a tool."""
 
@@ -41,7 +47,7 @@ class ToolResultBlock(msgspec.Struct, frozen=True, tag_field="type", tag="tool_r
     is_error: bool | None = None
 
 
-Block = TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock
+Block = TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock
 
 
 class Message(msgspec.Struct, frozen=True):

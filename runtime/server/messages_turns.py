@@ -14,6 +14,7 @@ from runtime.errors import BadRequest
 from runtime.server.chat_schema import ChatMessage, ContentPart, FunctionCall, MessageToolCall
 from runtime.server.messages_blocks import (
     Message,
+    RedactedThinkingBlock,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
@@ -133,6 +134,8 @@ def _answered(run: Iterable[tuple[int, Message]]) -> ChatMessage:
                     texts.append(text)
                 case ToolUseBlock(call_id, name, arguments):
                     calls.append(MessageToolCall(call_id, FunctionCall(name, arguments)))
+                case RedactedThinkingBlock():
+                    pass
                 case ToolResultBlock():
                     raise _misplaced(message, f"messages[{number}].content[{k}]")
     return ChatMessage(

@@ -33,7 +33,7 @@ def test_blocks_are_told_apart_by_their_type_and_cache_control_is_ignored() -> N
     [
         {"type": "image", "source": {"type": "url", "url": "http://x"}},
         {"type": "document", "source": {"type": "text", "data": "x"}},
-        {"type": "redacted_thinking", "data": "x"},
+        {"type": "redacted_thinking"},
         {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "image"}]},
         {"type": "text"},
         {"text": "x"},
