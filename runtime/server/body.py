@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from runtime.errors import Aborted, BadRequest, QueueFull
 from runtime.server.errors import BodyTooLarge
+from runtime.server.field_hints import hints_of
 from runtime.server.fields import field_error
 from runtime.server.loop_turns import own_turn
 
@@ -87,9 +88,16 @@ def decode(body: bytes, shape: type[_Shape]) -> _Shape:
     if many and _count_parts(body) > MAX_PARTS:
         raise BadRequest(f"the body has more than {MAX_PARTS} arrays, objects and strings")
     try:
-        return msgspec.json.decode(body, type=shape)
-    except msgspec.ValidationError as fault:
-        raise field_error(str(fault)) from fault
+        hints = hints_of(shape)
+        try:
+            decoded = msgspec.json.decode(body, type=shape)
+        except msgspec.ValidationError as fault:
+            # What is missing may be there under another server's name.
+            if "missing required field" in str(fault):
+                hints.refuse_any(body)
+            raise field_error(str(fault), hints) from fault
+        hints.refuse_any(body)
+        return decoded
     except msgspec.DecodeError as fault:
         # A string cut off inside a surrogate pair reads as truncated, too.
         raise BadRequest(f"the body is not valid JSON: {fault}") from fault

@@ -1,24 +1,22 @@
 """The body of `/v1/chat/completions`, and what of it we refuse."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from runtime.chat_template import Message
 from runtime.errors import BadRequest
 from runtime.sampling import SamplingSpec
+from runtime.server.field_hints import FieldHints
 from runtime.server.fields import refusing_depth
-from runtime.server.native_schema import refuse_unsupported
+from runtime.server.grammars import openai_format
+from runtime.server.known_elsewhere import CHAT
 from runtime.server.openai_schema import CommonBody, check_top
 from runtime.server.sampling_defaults import OPENAIS, SamplingDefaults
 
 MAX_MESSAGES = 10_000
 
-_UNSUPPORTED = (
-    "functions", "function_call", "audio", "web_search_options", "chat_template", "task",
-    "input_ids", "documents", "echo", "thinking_token_budget", "reasoning",
-)  # fmt: skip
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _V4_ROLES = {**_ROLES, "tool": "tool", "latest_reminder": "latest_reminder"}
 _GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
@@ -45,7 +43,7 @@ class MessageToolCall(msgspec.Struct, frozen=True):
 
     id: str
     function: FunctionCall
-    type: str = "function"
+    type: Literal["function"] = "function"
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
@@ -76,7 +74,7 @@ class Tool(msgspec.Struct, frozen=True):
     """One entry of `tools`."""
 
     function: ToolFunction
-    type: str = "function"
+    type: Literal["function"] = "function"
 
 
 class NamedFunction(msgspec.Struct, frozen=True):
@@ -95,14 +93,16 @@ class NamedTool(msgspec.Struct, frozen=True):
 class ChatBody(CommonBody, frozen=True, kw_only=True):
     """`/v1/chat/completions`."""
 
+    elsewhere: ClassVar[FieldHints] = CHAT
+
     messages: list[ChatMessage]
-    max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     thinking: Any = None
+    enable_thinking: bool | None = None
     reasoning_effort: str | None = None
     separate_reasoning: bool | None = None
     stream_reasoning: bool | None = None
@@ -110,34 +110,15 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
     tools: list[Tool] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
-    functions: Any = None
-    function_call: Any = None
-    audio: Any = None
-    web_search_options: Any = None
-    chat_template: Any = None
-    task: Any = None
-    input_ids: Any = None
-    documents: Any = None
-    echo: Any = None
-    thinking_token_budget: Any = None
-    reasoning: Any = None
 
     def spec(self, *, vocab_size: int, defaults: SamplingDefaults = OPENAIS) -> SamplingSpec:
         """Return the checked sampling. Raises BadSampling, BadRequest."""
-        refuse_unsupported(self, _UNSUPPORTED)
         if self.modalities not in (None, [], ["text"]):
             raise BadRequest("only the modality text is supported", param="modalities")
         check_top(self.top_logprobs, "top_logprobs")
         if self.top_logprobs and not self.logprobs:
             raise BadRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
-        limit = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
-        spec = self.common_spec(
-            vocab_size,
-            defaults,
-            max_tokens=getattr(self, limit),
-            default_tokens=None,
-            limit_name=limit,
-        )
+        spec = self.common_spec(vocab_size, defaults, default_tokens=None)
         if self.forced_tools() is not None and spec.grammar is not None:
             name = next((n for n in _GRAMMARS if getattr(self, n) is not None), "response_format")
             raise BadRequest(
@@ -207,13 +188,14 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
                 param="tools",
             )
         if self.tools and (may_call or not self.continues):
-            body["tools"] = [_v4_tool(tool, k) for k, tool in enumerate(self.tools)]
+            body["tools"] = [_v4_tool(tool) for tool in self.tools]
             # A call that must be made is forced by a grammar; the prompt is that of a free choice.
             if self.tool_choice is not None:
                 forced = self.forced_tools() is not None
                 body["tool_choice"] = "auto" if forced else self.tool_choice
-        if (self.response_format or {}).get("type") == "json_schema":
-            body["response_format"] = self.response_format
+        form = openai_format(self.response_format)
+        if form is not None and form.get("type") == "json_schema":
+            body["response_format"] = form
         return body
 
     def variables(self) -> dict[str, Any]:
@@ -223,6 +205,8 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
         be handed arbitrary data.
         """
         asked = dict(self.chat_template_kwargs or {})
+        if self.enable_thinking is not None:
+            asked["enable_thinking"] = self.enable_thinking
         if isinstance(self.thinking, dict):
             kind = self.thinking.get("type")
             if kind not in ("enabled", "disabled"):
@@ -240,6 +224,9 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
                     f"{', '.join(_TEMPLATE_NAMES)}, each true, false or a word",
                     param="chat_template_kwargs",
                 )
+        if {True, False} <= {asked.get("thinking"), asked.get("enable_thinking")}:
+            text = "thinking and enable_thinking contradict each other: give one of them"
+            raise BadRequest(text, param="enable_thinking")
         return asked
 
     def _thinking(self) -> dict[str, Any]:
@@ -344,9 +331,7 @@ def _v4_call(call: MessageToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": function}
 
 
-def _v4_tool(tool: Tool, number: int) -> dict[str, Any]:
-    if tool.type != "function":
-        raise BadRequest(f"tools[{number}] must be of type function", param="tools")
+def _v4_tool(tool: Tool) -> dict[str, Any]:
     with refusing_depth("tools"):
         function = msgspec.to_builtins(tool.function)
     parameters = tool.function.parameters

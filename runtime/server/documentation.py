@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 import runtime.server.reply_schemas as replies
-from runtime.server.field_hints import field_hint
+from runtime.server.field_hints import hints_of
 
 Schema = dict[str, Any]
 
@@ -79,19 +79,13 @@ def _error(path: str) -> Schema:
 def request_schema(body: type[msgspec.Struct]) -> Schema:
     """Return the JSON schema of a body without references: the document has no place for them.
 
-    A field that is there to be refused says so.
+    Fields of other servers that are refused are there, and say so.
     """
     [schema], components = msgspec.json.schema_components([body], ref_template="{name}")
-    whole = _inlined(schema, components)
-    for name, field in whole["properties"].items():
-        if hint := _refusal(name, field):
-            field["description"] = f"Not supported{hint}."
+    whole, hints = _inlined(schema, components), hints_of(body)
+    for name in hints.names:
+        whole["properties"][name] = {"description": f"Not supported{hints.text(name)}."}
     return whole
-
-
-def _refusal(name: str, field: Schema) -> str:
-    """Return the hint on a field whose values are not even looked at, "" on another."""
-    return "" if {"type", "anyOf", "properties"} & field.keys() else field_hint(name)
 
 
 def _inlined(node: Any, components: dict[str, Any]) -> Any:

@@ -64,7 +64,10 @@ def error_body(error: RequestError, dialect: Dialect) -> dict[str, Any]:
         default = "invalid_request_error" if error.status < 500 else "api_error"
         kind = _ANTHROPIC_KINDS.get(error.status, default)
         details = {} if error.code is None else {"details": {"error_code": error.code}}
-        return {"type": "error", "error": {"type": kind, "message": error.message, **details}}
+        # These bodies have no place of their own for the field.
+        named = error.param is None or error.param in error.message
+        message = error.message if named else f"{error.param}: {error.message}"
+        return {"type": "error", "error": {"type": kind, "message": message, **details}}
     return {
         "error": {
             "message": error.message,

@@ -1,78 +1,76 @@
-"""Body fields of other servers that are not here: what says the same, or why nothing does."""
+"""Body fields of other servers' dialects: what to give instead, or why nothing does the same.
 
-import re
+A body class lists the fields that it does not have but clients know from elsewhere. A request that
+gives one is refused with its hint, unless the value asks for what is done anyway. A field that no
+list has is ignored, as OpenAI-compatible servers do.
+"""
 
-_HINTS = {
-    # OpenAI's
-    "suffix": "there is no filling in between; put what comes first into prompt",
-    "prompt_embeds": "send text or token ids",
-    "functions": "use tools",
-    "function_call": "use tool_choice",
-    "audio": "V4 reads and writes text only",
-    "web_search_options": "nothing is searched; give the model a tool",
-    "reasoning": "use reasoning_effort",
-    # SGLang's
-    "input_embeds": "send text or token ids",
-    "image_data": "V4 reads text only",
-    "audio_data": "V4 reads text only",
-    "video_data": "V4 reads text only",
-    "lora_path": "there are no adapters",
-    "session_params": "send the whole prompt: what was there before is found in the cache",
-    "custom_logit_processor": "code of a client is never run; use logit_bias",
-    "custom_params": "they are for custom_logit_processor, and code of a client is never run",
-    "return_hidden_states": "hidden states do not leave the engine",
-    "stop_regex": "use stop, or regex for the whole answer",
-    "return_routed_experts": "hidden states do not leave the engine",
-    "return_cached_tokens_details": "usage tells cached_tokens; the cache is one memory",
-    "return_meta_info": "use /generate, or usage and logprobs",
-    "return_prompt_token_ids": "use /tokenize, with messages for a chat",
-    "input_ids": "use /v1/completions or /generate",
-    "task": "ask in a message",
-    "bootstrap_host": "prefill and decode run in one server",
-    "bootstrap_room": "prefill and decode run in one server",
-    "stream_interval": "every step's tokens are streamed",
-    "chat_template": "chats are written in V4's own format, or by the checkpoint's template",
-    "profile_by_stage": "the range of each step in the trace tells its phase",
-    "profile_stages": "the range of each step in the trace tells its phase",
-    "merge_profiles": "one device computes: there is one trace",
-    "profile_prefix": "give output_dir",
-    # vLLM's
-    "documents": "put them into a message",
-    "echo": "use /v1/completions",
-    "thinking_token_budget": "V4 knows no budget; use reasoning_effort",
-    "guided_choice": "use regex",
-    "guided_grammar": "use ebnf",
-    "guided_json": "use json_schema, or response_format",
-    "guided_regex": "use regex",
-    "structured_outputs": "use response_format, json_schema, regex or ebnf",
-    "use_beam_search": "use n, or the language's select",
-    "length_penalty": "there is no beam search",
-    "logits_processors": "code of a client is never run; use logit_bias",
-    "bad_words": "use logit_bias",
-    "allowed_token_ids": "use logit_bias, or regex",
-    "prompt_logprobs": "use echo with logprobs, or logprob_start_len of /generate",
-    "truncate_prompt_tokens": "a prompt that is too long is refused, never cut",
-    "include_stop_str_in_output": "use no_stop_trim",
-    "kv_transfer_params": "prefill and decode run in one server",
-    # Names that belong to another dialect
-    "max_tokens": "use max_new_tokens",
-    "max_completion_tokens": "use max_new_tokens",
-    "min_tokens": "use min_new_tokens",
-    "response_format": "use json_schema, regex or ebnf",
-    "logprobs": "use return_logprob and top_logprobs_num beside sampling_params",
-    "stream": "it stands beside sampling_params",
-    "best_of": "use n",
-}
-_UNKNOWN = re.compile(r"contains unknown field `([^`]{1,80})`")
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import msgspec
+
+from runtime.errors import BadRequest
+
+# Values that ask for nothing, unless a hint says otherwise. False equals 0 here, and True 1.
+OFF: tuple[Any, ...] = (False, "", [], {})
 
 
-def field_hint(name: str) -> str:
-    """Return `: hint` for a field that is not here, "" where there is nothing to say."""
-    hint = _HINTS.get(name)
-    return f": {hint}" if hint else ""
+@dataclass(frozen=True, slots=True)
+class FieldHint:
+    """What to answer to a group of fields.
+
+    names  separated by blanks; `a.b` is field b of the object, or of each object, in a
+    text   what to give instead, or why nothing does the same
+    same   values that ask for what is done anyway; null always does
+    """
+
+    names: str
+    text: str
+    same: tuple[Any, ...] = OFF
 
 
-def unknown_field_hint(complaint: str) -> str:
-    """Return the same for the field that msgspec complains about, "" for any other complaint."""
-    found = _UNKNOWN.search(complaint)
-    return field_hint(found[1]) if found else ""
+class FieldHints:
+    """The hints on one body. Where two groups name a field, the later one counts.
+
+    names  the fields of the body itself, without those of objects in it
+    """
+
+    def __init__(self, *groups: Iterable[FieldHint]) -> None:
+        self._hints = {name: hint for group in groups for hint in group for name in _names(hint)}
+        self.names = tuple(name for name in self._hints if "." not in name)
+
+    def text(self, name: str) -> str:
+        """Return `: hint` for a field, "" where there is nothing to say."""
+        hint = self._hints.get(name)
+        return "" if hint is None else f": {hint.text}"
+
+    def refuse(self, name: str, value: Any) -> None:
+        """Raise BadRequest where `value` asks for something that field `name` means elsewhere."""
+        hint = self._hints[name]
+        if value is not None and value not in hint.same:
+            text = f"{name} is not supported: {hint.text}"
+            raise BadRequest(text, param=name, code="not_supported")
+
+    def refuse_any(self, body: bytes) -> None:
+        """Raise BadRequest for the first field of a JSON object that asks for something."""
+        given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        for name, value in given.items():
+            if name in self._hints and "." not in name:
+                self.refuse(name, msgspec.json.decode(value))
+
+
+class HintedBody(msgspec.Struct, frozen=True):
+    """A body that knows fields of other servers."""
+
+    elsewhere: ClassVar[FieldHints] = FieldHints()
+
+
+def hints_of(shape: type[msgspec.Struct]) -> FieldHints:
+    """Return the hints on a body; none for a class that is no HintedBody."""
+    return shape.elsewhere if issubclass(shape, HintedBody) else HintedBody.elsewhere
+
+
+def _names(hint: FieldHint) -> list[str]:
+    return hint.names.split()

@@ -8,10 +8,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from runtime.errors import BadRequest, BadSampling
-from runtime.server.field_hints import unknown_field_hint
+from runtime.errors import BadRequest, BadSampling, GrammarError
+from runtime.server.field_hints import FieldHints, hints_of
 
 _Shape = TypeVar("_Shape", bound=msgspec.Struct)
+_INDEX = re.compile(r"\[\d+\]")
+_FIELD = re.compile(r"(?:contains unknown|missing required) field `([^`]{1,80})`")
 _WHERE = re.compile(r"^(?P<what>.*?) - at (?:`key` in )?`\$\.(?P<path>.+)`$", re.DOTALL)
 
 
@@ -21,17 +23,19 @@ def as_body(values: Mapping[str, Any], shape: type[_Shape]) -> _Shape:
     Arrays count as lists, and keys of a mapping may be digits, as in JSON. Raises TypeError for a
     name that `shape` does not have, BadRequest (naming the field) for a value that does not fit.
     """
-    known = shape.__struct_fields__
-    for name in values:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f": did you mean {near[0]}?" if near else ""
-            raise TypeError(f"unexpected argument {name!r}{hint}")
+    known, hints = shape.__struct_fields__, hints_of(shape)
+    for name in values.keys() - set(known):
+        if hints.text(name):
+            hints.refuse(name, values[name])
+            continue
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f": did you mean {near[0]}?" if near else ""
+        raise TypeError(f"unexpected argument {name!r}{hint}")
     try:
         plain = msgspec.msgpack.decode(msgspec.msgpack.encode(values, enc_hook=_as_list))
         return msgspec.convert(plain, shape, str_keys=True)
     except msgspec.ValidationError as fault:
-        raise field_error(str(fault)) from fault
+        raise field_error(str(fault), hints) from fault
     except UnicodeEncodeError as fault:
         raise BadRequest(f"text with a lone surrogate is no text: {fault}") from fault
     except RecursionError as fault:
@@ -40,13 +44,14 @@ def as_body(values: Mapping[str, Any], shape: type[_Shape]) -> _Shape:
         raise BadRequest(f"the values are no request: {fault}") from fault
 
 
-def field_error(text: str) -> BadRequest:
-    """Return msgspec's complaint `text` as an error that names the field."""
+def field_error(text: str, hints: FieldHints) -> BadRequest:
+    """Return msgspec's complaint `text` as an error that names the field, with a hint on it."""
     found = _WHERE.match(text)
     if found is None:
         return BadRequest(f"the body is not a request: {text}")
     path = found["path"]
-    what = found["what"] + unknown_field_hint(found["what"])
+    place, field = _INDEX.sub("", path), _FIELD.search(found["what"])
+    what = found["what"] + hints.text(place if field is None else f"{place}.{field[1]}")
     return BadRequest(f"{path}: {what}", param=re.split(r"[.\[]", path, maxsplit=1)[0])
 
 
@@ -64,7 +69,7 @@ def refusing_depth(name: str) -> Iterator[None]:
 
 @contextmanager
 def called_here(names: Mapping[str, str]) -> Iterator[None]:
-    """Let a refusal of a sampling field call it, and others, what the client's body calls them.
+    """Let a refusal of a sampling field or a grammar use the names of the client's body.
 
     names  of fields of a spec -> those of the body
     """
@@ -79,6 +84,10 @@ def called_here(names: Mapping[str, str]) -> Iterator[None]:
             # What the client gave may spell a name, too, but stands behind.
             text = text.replace(name, here, 1)
         raise BadRequest(text, param=param) from fault
+    except GrammarError as fault:
+        raise GrammarError(
+            fault.message, param=names.get(fault.param or "", fault.param)
+        ) from fault
 
 
 def _as_list(value: Any) -> Any:

@@ -16,6 +16,8 @@ from runtime.sampling import MAX_GRAMMAR_CHARS
 from runtime.server.fields import refusing_depth
 
 _FORMATS = ("text", "json_object", "json_schema", "structural_tag")
+# Fields of a format that say what the output must be, here or on other servers.
+_OF_FORMATS = ("schema", "json_schema", "value", "grammar", "regex", "pattern")
 
 
 def asked_grammar(
@@ -104,19 +106,43 @@ def require_compiler(param: str, *, what: str = "structured output") -> None:
         )
 
 
+def openai_format(response_format: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return `response_format` in OpenAI's form.
+
+    Other servers take `schema` beside the type json_object or json_schema; it means a json_schema.
+    Raises BadRequest for a field that would change the output and is not supported.
+    """
+    form = response_format or {}
+    kind = form.get("type", "text")
+    given = {name for name in _OF_FORMATS if form.get(name) is not None}
+    if kind == "structural_tag" or not given:
+        return response_format
+    if kind == "json_object" and given == {"schema"} and form["schema"] == {}:
+        return {"type": "json_object"}
+    if kind in ("json_object", "json_schema") and given == {"schema"}:
+        return {"type": "json_schema", "json_schema": {"name": "answer", "schema": form["schema"]}}
+    if kind == "json_schema" and given == {"json_schema"}:
+        return response_format
+    expected = 'give {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}'
+    listed = " and ".join(sorted(given))
+    text = f"response_format of type {str(kind)[:80]} has {listed}: {expected}, or regex or ebnf"
+    raise BadRequest(text, param="response_format")
+
+
 def _of_format(response_format: dict[str, Any] | None) -> Grammar | None:
-    if response_format is None:
+    form = openai_format(response_format)
+    if form is None:
         return None
-    kind = response_format.get("type", "text")
+    kind = form.get("type", "text")
     match kind:
         case "text":
             return None
         case "json_object":
             return Grammar("json_object")
         case "json_schema":
-            return Grammar("json_schema", _json(_schema(response_format), "response_format"))
+            return Grammar("json_schema", _json(_schema(form), "response_format"))
         case "structural_tag":
-            return Grammar("structural_tag", _json(response_format, "response_format"))
+            return Grammar("structural_tag", _json(form, "response_format"))
         case _:
             raise BadRequest(
                 f"response_format.type must be one of {', '.join(_FORMATS)}, "

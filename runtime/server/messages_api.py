@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -95,13 +96,17 @@ class MessagesRoutes:
         return json_reply({"input_tokens": len(await self._chats.encode(body.prompt()))})
 
     async def _message(self, body: MessagesBody) -> _Message:
-        with called_here({"stop": "stop_sequences"}):
+        with called_here({"stop": "stop_sequences", "response_format": body.format_name}):
             plan = await self._chats.plan(body.chat())
+        spec = plan.call.sampling
         if body.max_tokens > 0:
             # More than the context leaves may be asked for: the answer then ends where it is full.
-            spec = plan.call.sampling
             spec = replace(spec, max_new_tokens=None, default_new_tokens=body.max_tokens)
-            plan = replace(plan, call=replace(plan.call, sampling=spec))
+        if spec.grammar is not None and spec.grammar.field == "response_format":
+            # It is compiled, and may be refused, when the request has long been taken.
+            grammar = msgspec.structs.replace(spec.grammar, field=body.format_name)
+            spec = replace(spec, grammar=grammar)
+        plan = replace(plan, call=replace(plan.call, sampling=spec))
         name = body.rid or f"msg_{uuid.uuid4().hex}"
         return _Message(body, plan, name, self._service.model_name)
 

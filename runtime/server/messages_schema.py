@@ -1,22 +1,19 @@
-"""The bodies of `/v1/messages` and `/v1/messages/count_tokens`: Anthropic's requests as chats.
+"""The bodies of `/v1/messages` and `/v1/messages/count_tokens`: Anthropic's requests as chats."""
 
-Fields that are not here are ignored, as they are in chat. A field that would change the answer and
-is not supported is here, to be refused.
-"""
-
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from runtime.errors import BadRequest, BadSampling
 from runtime.server.chat_schema import ChatBody, Tool, ToolFunction
+from runtime.server.field_hints import FieldHints, HintedBody
+from runtime.server.known_elsewhere import MESSAGES
 from runtime.server.messages_blocks import Message, TextBlock
 from runtime.server.messages_turns import chat_messages
-from runtime.server.native_schema import TokenId, refuse_unsupported
+from runtime.server.native_schema import TokenId
 
 LEAST_THINKING_TOKENS = 1024
 
-_UNSUPPORTED = ("compaction", "container", "mcp_servers", "output_format")
 # What chat takes besides, under the same name: for clients that send more than Anthropic's API has.
 _EXTENSIONS = (
     "seed", "min_p", "min_tokens", "ignore_eos", "logit_bias", "cache_salt", "extra_key",
@@ -86,6 +83,7 @@ class OutputConfig(msgspec.Struct, frozen=True):
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
+    task_budget: Any = None
 
 
 class ContextEdit(msgspec.Struct, frozen=True):
@@ -100,8 +98,13 @@ class ContextManagement(msgspec.Struct, frozen=True):
     edits: list[ContextEdit] | None = None
 
 
-class CountBody(msgspec.Struct, frozen=True, kw_only=True):
-    """`/v1/messages/count_tokens`, and what of `/v1/messages` becomes the prompt."""
+class CountBody(HintedBody, frozen=True, kw_only=True):
+    """`/v1/messages/count_tokens`, and what of `/v1/messages` becomes the prompt.
+
+    output_format  the earlier name of `output_config.format`
+    """
+
+    elsewhere: ClassVar[FieldHints] = MESSAGES
 
     model: str
     messages: list[Message]
@@ -111,15 +114,11 @@ class CountBody(msgspec.Struct, frozen=True, kw_only=True):
     thinking: ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled | None = None
     output_config: OutputConfig | None = None
     context_management: ContextManagement | None = None
-    compaction: Any = None
-    container: Any = None
-    mcp_servers: Any = None
-    output_format: Any = None
+    output_format: OutputFormat | None = None
     thread: Any = None
 
     def prompt(self) -> ChatBody:
         """Return the chat whose prompt this is. Raises BadRequest."""
-        refuse_unsupported(self, _UNSUPPORTED)
         if self.thread:
             # By this code clients know that they have to send what was said before themselves.
             raise BadRequest(
@@ -131,6 +130,7 @@ class CountBody(msgspec.Struct, frozen=True, kw_only=True):
         choice = self.tool_choice
         one_call = not isinstance(choice, ChooseNone | None) and choice.disable_parallel_tool_use
         output = self.output_config or OutputConfig()
+        self.elsewhere.refuse("output_config.task_budget", output.task_budget)
         return ChatBody(
             model=self.model,
             messages=chat_messages(self.system, self.messages),
@@ -139,8 +139,23 @@ class CountBody(msgspec.Struct, frozen=True, kw_only=True):
             parallel_tool_calls=False if one_call else None,
             thinking=self._thinking(),
             reasoning_effort=output.effort,
-            response_format=_response_format(output.format),
+            response_format=self._response_format(),
         )
+
+    @property
+    def format_name(self) -> str:
+        """The field that says what the answer must be."""
+        return "output_config.format" if self.output_format is None else "output_format"
+
+    def _response_format(self) -> dict[str, Any] | None:
+        newer = None if self.output_config is None else self.output_config.format
+        if self.output_format is not None and newer is not None:
+            text = "output_format is the earlier name of output_config.format: give one of them"
+            raise BadRequest(text, param="output_format")
+        form = newer or self.output_format
+        if form is None:
+            return None
+        return {"type": "json_schema", "json_schema": {"name": "answer", "schema": form.schema}}
 
     def _thinking(self) -> dict[str, str] | None:
         match self.thinking:
@@ -219,9 +234,3 @@ def _tool(tool: ClientTool) -> Tool:
     # Source: deepseek-recipe describes a tool that has no description with nothing.
     described = tool.description or ""
     return Tool(ToolFunction(tool.name, described, tool.input_schema, tool.strict))
-
-
-def _response_format(form: OutputFormat | None) -> dict[str, Any] | None:
-    if form is None:
-        return None
-    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": form.schema}}

@@ -51,7 +51,6 @@ class NativePlan:
 
 def plan_native(service: Service, body: GenerateBody) -> NativePlan:
     """Return the calls that `body` asks for. Raises BadRequest."""
-    body.refuse_unsupported()
     prompts, batch = _prompts(service, body)
     count = len(prompts)
     service.check_prompts(count)

@@ -1,14 +1,15 @@
 """The body of the native `/generate`, as SGLang's clients send it."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from runtime.errors import BadRequest, BadSampling
+from runtime.errors import BadSampling
 from runtime.sampling import SamplingSpec
-from runtime.server.field_hints import field_hint
+from runtime.server.field_hints import FieldHints, HintedBody
 from runtime.server.fields import called_here
 from runtime.server.grammars import asked_grammar
+from runtime.server.known_elsewhere import GENERATE, SAMPLING
 from runtime.server.sampling_defaults import OPENAIS, SamplingDefaults
 
 DEFAULT_NEW_TOKENS = 128
@@ -16,15 +17,11 @@ DEFAULT_NEW_TOKENS = 128
 # dict of many of them takes seconds to make.
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 
-_UNSUPPORTED_SAMPLING = ("stop_regex", "custom_params")
-_UNSUPPORTED = (
-    "input_embeds", "image_data", "audio_data", "video_data", "lora_path", "session_params",
-    "custom_logit_processor", "return_hidden_states", "return_routed_experts",
-    "return_prompt_token_ids", "bootstrap_host", "bootstrap_room",
-)  # fmt: skip
+# SGLang's, which its clients send as null, too.
+_UNSUPPORTED = ("stop_regex", "custom_params", "stream_interval", "beam_width")
 
 
-class SampledBody(msgspec.Struct, frozen=True, kw_only=True):
+class SampledBody(HintedBody, frozen=True, kw_only=True):
     """What `sampling_params` and OpenAI's bodies call alike."""
 
     n: int | None = None
@@ -47,8 +44,6 @@ class SampledBody(msgspec.Struct, frozen=True, kw_only=True):
     regex: str | None = None
     ebnf: str | None = None
     structural_tag: str | dict[str, Any] | None = None
-    stop_regex: Any = None
-    custom_params: Any = None
 
     def make_spec(
         self,
@@ -88,13 +83,20 @@ class SamplingParams(SampledBody, frozen=True, kw_only=True, forbid_unknown_fiel
     Unlike in other bodies a name that is not here is refused, as SGLang does: most are misspelt.
     """
 
+    elsewhere: ClassVar[FieldHints] = SAMPLING
+
     max_new_tokens: int | None = None
     min_new_tokens: int | None = None
     sampling_seed: int | None = None
+    stop_regex: Any = None
+    custom_params: Any = None
+    stream_interval: Any = None
+    beam_width: Any = None
 
     def spec(self, *, vocab_size: int, defaults: SamplingDefaults = OPENAIS) -> SamplingSpec:
         """Return the checked sampling. Raises BadSampling, BadRequest."""
-        refuse_unsupported(self, _UNSUPPORTED_SAMPLING)
+        for name in _UNSUPPORTED:
+            self.elsewhere.refuse(name, getattr(self, name))
         seed_name = "seed" if self.sampling_seed is None else "sampling_seed"
         with called_here({"seed": seed_name}):
             return self.make_spec(
@@ -107,8 +109,10 @@ class SamplingParams(SampledBody, frozen=True, kw_only=True, forbid_unknown_fiel
             )
 
 
-class GenerateBody(msgspec.Struct, frozen=True):
+class GenerateBody(HintedBody, frozen=True):
     """`/generate`: one prompt or a batch; lists give one value per prompt."""
+
+    elsewhere: ClassVar[FieldHints] = GENERATE
 
     text: str | list[str] | None = None
     input_ids: list[int | list[int]] | None = None
@@ -123,30 +127,6 @@ class GenerateBody(msgspec.Struct, frozen=True):
     priority: int | None = None
     cache_salt: str | list[str] | None = None
     extra_key: str | list[str] | None = None
-    input_embeds: Any = None
-    image_data: Any = None
-    audio_data: Any = None
-    video_data: Any = None
-    lora_path: Any = None
-    session_params: Any = None
-    custom_logit_processor: Any = None
-    return_hidden_states: Any = None
-    return_routed_experts: Any = None
-    return_prompt_token_ids: Any = None
-    bootstrap_host: Any = None
-    bootstrap_room: Any = None
-
-    def refuse_unsupported(self) -> None:
-        """Raise BadRequest for a field that would change the answer and is not supported."""
-        refuse_unsupported(self, _UNSUPPORTED)
-
-
-def refuse_unsupported(body: msgspec.Struct, names: tuple[str, ...]) -> None:
-    """Raise BadRequest for the first of these fields that asks for something."""
-    for name in names:
-        if getattr(body, name):
-            text = f"{name} is not supported{field_hint(name)}"
-            raise BadRequest(text, param=name, code="not_supported")
 
 
 def check_priority(priority: int | None) -> int:

@@ -4,7 +4,7 @@ Traces are written where the operator said at the start (`--profile-dir`), or no
 `runtime.executor.step_profiler`.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from starlette.requests import Request
@@ -13,17 +13,17 @@ from starlette.responses import Response
 from runtime.errors import BadRequest
 from runtime.profile_messages import MAX_PROFILE_STEPS, Profiled, StartProfile
 from runtime.server.body import read_body
-from runtime.server.native_schema import refuse_unsupported
+from runtime.server.field_hints import FieldHints, HintedBody
+from runtime.server.known_elsewhere import PROFILE
 from runtime.server.replies import json_reply
 from runtime.server.service import Service
 
-_UNSUPPORTED = ("profile_by_stage", "profile_stages", "merge_profiles", "profile_prefix")
 _Steps = Annotated[int, msgspec.Meta(ge=1, le=MAX_PROFILE_STEPS)]
 _Step = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62))]
 _Folder = Annotated[str, msgspec.Meta(max_length=1000)]
 
 
-class ProfileBody(msgspec.Struct, frozen=True):
+class ProfileBody(HintedBody, frozen=True):
     """`/start_profile`; every field may be left out.
 
     output_dir  a folder below that of `--profile-dir`
@@ -31,16 +31,14 @@ class ProfileBody(msgspec.Struct, frozen=True):
     activities  by default both, as far as they are there
     """
 
+    elsewhere: ClassVar[FieldHints] = PROFILE
+
     output_dir: _Folder | None = None
     start_step: _Step | None = None
     num_steps: _Steps | None = None
     activities: list[Literal["CPU", "GPU"]] | None = None
     with_stack: bool | None = None
     record_shapes: bool | None = None
-    profile_by_stage: Any = None
-    profile_stages: Any = None
-    merge_profiles: Any = None
-    profile_prefix: Any = None
 
 
 class ProfileRoutes:
@@ -52,7 +50,6 @@ class ProfileRoutes:
     async def start(self, request: Request) -> Response:
         """Trace steps into a file, whose name is told. Raises BadRequest where it is refused."""
         body = await read_body(request, ProfileBody)
-        refuse_unsupported(body, _UNSUPPORTED)
         wanted = body.activities or ["CPU", "GPU"]
         question = StartProfile(
             0,

@@ -1,12 +1,14 @@
 """Text to token ids and back, as `/tokenize` and `/detokenize` do it, without HTTP."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from runtime.errors import BadRequest
 from runtime.server.chat import Chats
 from runtime.server.chat_schema import ChatBody, ChatMessage, Tool
+from runtime.server.field_hints import FieldHints, HintedBody
+from runtime.server.known_elsewhere import TOKENIZE
 from runtime.server.service import Service
 
 # A text takes a hundred times its size in memory while it is tokenised.
@@ -14,8 +16,10 @@ MAX_CHARS = 1 << 22
 MAX_TOKENS = 1 << 20
 
 
-class TokenizeBody(msgspec.Struct, frozen=True):
+class TokenizeBody(HintedBody, frozen=True):
     """`/tokenize`: a text, several, or a chat with all that its prompt depends on."""
+
+    elsewhere: ClassVar[FieldHints] = TOKENIZE
 
     model: str | None = None
     prompt: str | list[str] | None = None
@@ -28,6 +32,7 @@ class TokenizeBody(msgspec.Struct, frozen=True):
     tool_choice: Any = None
     response_format: dict[str, Any] | None = None
     thinking: Any = None
+    enable_thinking: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
 
@@ -63,6 +68,7 @@ class TokenIds:
                     tool_choice=body.tool_choice,
                     response_format=body.response_format,
                     thinking=body.thinking,
+                    enable_thinking=body.enable_thinking,
                     chat_template_kwargs=body.chat_template_kwargs,
                     reasoning_effort=body.reasoning_effort,
                 )

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from runtime.errors import BadRequest
+from runtime.messages import unpack_ids
 from runtime.server.chat_schema import ChatBody, conversation_chars
 from tests.runtime.chat.conversations import Json, conversation, encoder
 from tests.runtime.server.engine import Server, served
@@ -97,6 +98,94 @@ def test_a_schema_without_its_type_is_an_objects() -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "thinks"),
+    [
+        ({"enable_thinking": True}, True),
+        ({"enable_thinking": False}, False),
+        ({"enable_thinking": None}, None),
+        ({"enable_thinking": True, "thinking": True}, True),
+        ({"enable_thinking": True, "thinking": {"type": "enabled"}}, True),
+        ({"enable_thinking": True, "chat_template_kwargs": {"enable_thinking": False}}, True),
+        ({"enable_thinking": True, "reasoning_effort": "none"}, True),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, False),
+        ({"chat_template_kwargs": {"thinking": False, "enable_thinking": False}}, False),
+    ],
+)
+def test_thinking_can_be_switched_under_each_of_its_names(
+    fields: Json, thinks: bool | None
+) -> None:
+    kinds: dict[bool | None, Json | None] = {
+        True: {"type": "enabled"}, False: {"type": "disabled"}, None: None
+    }  # fmt: skip
+
+    assert body(**fields).conversation().get("thinking") == kinds[thinks]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"enable_thinking": True, "thinking": False},
+        {"enable_thinking": False, "thinking": {"type": "enabled"}},
+        {"enable_thinking": False, "chat_template_kwargs": {"thinking": True}},
+        {"chat_template_kwargs": {"thinking": True, "enable_thinking": False}},
+    ],
+)
+def test_switches_that_contradict_each_other_are_refused(fields: Json) -> None:
+    with pytest.raises(BadRequest, match="contradict") as refused:
+        body(**fields).conversation()
+
+    assert refused.value.param == "enable_thinking"
+
+
+CUSTOM: Json = {"type": "custom", "custom": {"name": "f", "format": {"type": "text"}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "text"),
+    [
+        (CHAT, {"tools": [TOOL, CUSTOM]}, "tools[1].type: Invalid enum value 'custom': tools of"),
+        (CHAT, {"tools": [{"type": "web_search"}]}, "tools[0].type: Invalid enum value 'web_s"),
+        (CHAT, {"tools": [{**TOOL, "type": "custom"}]}, "tools[0].type: Invalid enum value 'cus"),
+        (
+            CHAT,
+            {"tools": [{"type": "function", "name": "f", "parameters": {}}]},
+            'tools[0]: Object missing required field `function`: a tool is {"type": "function"',
+        ),
+        (
+            CHAT,
+            {"messages": [{"role": "assistant", "tool_calls": [{"id": "1", **CUSTOM}]}]},
+            "messages[0].tool_calls[0].type: Invalid enum value 'custom': tools of type function",
+        ),
+        ("/tokenize", {"tools": [CUSTOM]}, "tools[0].type: Invalid enum value 'custom': tools of"),
+    ],
+)
+@served(v4=True)
+async def test_tools_that_are_no_functions_are_refused_with_their_place(
+    server: Server, path: str, fields: Json, text: str
+) -> None:
+    reply = await server.post(path, {"messages": [HI], **fields})
+
+    assert reply.status_code == 400
+    assert reply.json()["error"]["message"].startswith(text)
+    assert not server.engine.requests
+
+
+@served(v4=True)
+async def test_thinking_can_be_switched_off_beside_the_messages(server: Server) -> None:
+    ids: list[Any] = []
+    for fields in ({"enable_thinking": False}, {"enable_thinking": True}, {}):
+        asked = {"messages": [HI], **fields}
+        assert (await server.post(CHAT, {**asked, "max_tokens": 2})).status_code == 200
+        ids.append((await server.post("/tokenize", asked)).json()["tokens"])
+        assert ids[-1] == unpack_ids(server.engine.requests[-1].input_ids).tolist()
+
+    assert ids[0] != ids[1]
+    refused = await server.post(CHAT, {"messages": [HI], "enable_thinking": "no"})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "enable_thinking"
+
+
+@pytest.mark.parametrize(
     ("param", "fields"),
     [
         ("messages", {"messages": []}),
@@ -110,7 +199,6 @@ def test_a_schema_without_its_type_is_an_objects() -> None:
         ("reasoning_effort", {"reasoning_effort": "enormous"}),
         ("chat_template_kwargs", {"chat_template_kwargs": {"documents": "x"}}),
         ("add_generation_prompt", {"add_generation_prompt": False}),
-        ("tools", {"tools": [{**TOOL, "type": "custom"}]}),
     ],
 )
 def test_what_v4_cannot_say_is_refused(param: str, fields: Json) -> None:

@@ -38,6 +38,26 @@ ASKED: dict[str, tuple[dict[str, Any], Grammar]] = {
     ),
     "json_object": ({"response_format": {"type": "json_object"}}, Grammar("json_object")),
     "json_schema": ({"response_format": FORMAT}, Grammar("json_schema", TEXT)),
+    "json_schema as text-generation servers have it": (
+        {"response_format": {"type": "json_object", "schema": SCHEMA}},
+        Grammar("json_schema", TEXT),
+    ),
+    "json_schema without a wrapper": (
+        {"response_format": {"type": "json_schema", "name": "n", "schema": SCHEMA}},
+        Grammar("json_schema", TEXT),
+    ),
+    "any schema of an object": (
+        {"response_format": {"type": "json_object", "schema": {}}},
+        Grammar("json_object"),
+    ),
+    "any schema": (
+        {"response_format": {"type": "json_schema", "schema": {}}},
+        Grammar("json_schema", "{}"),
+    ),
+    "no schema": (
+        {"response_format": {"type": "json_object", "schema": None}},
+        Grammar("json_object"),
+    ),
     "structural_tag": (
         {"response_format": TAG},
         Grammar("structural_tag", json.dumps(TAG, separators=(",", ":"))),
@@ -50,6 +70,51 @@ def test_each_way_to_ask_is_one_grammar(name: str) -> None:
     fields, grammar = ASKED[name]
 
     assert asked_grammar(**fields) == msgspec.structs.replace(grammar, field=next(iter(fields)))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"type": "text", "schema": SCHEMA},
+        {"type": "text", "json_schema": {"schema": SCHEMA}},
+        {"schema": SCHEMA},
+        {"type": "json_object", "json_schema": {"schema": SCHEMA}},
+        {"type": "json_object", "value": SCHEMA},
+        {"type": "json_object", "schema": SCHEMA, "json_schema": {"schema": SCHEMA}},
+        {"type": "json_schema", "schema": SCHEMA, "json_schema": {"schema": SCHEMA}},
+        {"type": "json_schema", "value": SCHEMA},
+        {"type": "json_schema", "schema": "{}"},
+        {"type": "json_object", "schema": [SCHEMA]},
+        {"type": "regex", "value": "a+"},
+        {"type": "grammar", "grammar": 'root ::= "a"'},
+        {"type": "json"},
+    ],
+)
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@served(v4=True)
+async def test_a_format_that_says_more_than_is_followed_is_refused(
+    server: Server, path: str, form: dict[str, Any]
+) -> None:
+    reply = await server.post(path, {**HI, "prompt": "x", "response_format": form})
+
+    assert reply.status_code == 400
+    error = reply.json()["error"]
+    assert (error["param"], "response_format" in error["message"]) == ("response_format", True)
+    assert not server.engine.requests
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@served(v4=True)
+async def test_a_schema_beside_the_type_is_shown_to_the_model_as_openais_is(
+    server: Server, stream: bool
+) -> None:
+    for form in (FORMAT, {"type": "json_object", "schema": SCHEMA}):
+        body = {**HI, "max_tokens": 3, "response_format": form, "stream": stream}
+        assert (await server.post(CHAT, body)).status_code == 200
+
+    first, second = server.engine.requests
+    assert first.input_ids == second.input_ids
+    assert first.sampling.grammar == second.sampling.grammar
 
 
 def test_text_and_nothing_ask_for_no_grammar() -> None:

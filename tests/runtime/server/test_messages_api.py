@@ -294,6 +294,17 @@ async def test_a_template_answers_too(server: Server) -> None:
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0]"),
         ({"thinking": {"type": "between_tools"}}, "thinking: the type 'between_tools'"),
         ({"container": "c"}, "container"),
+        ({"output_format": {"type": "json_object"}}, "output_format: the type 'json_object'"),
+        ({"output_format": {"type": "json_schema"}}, "output_format: Object missing required"),
+        ({"output_format": {"type": "json_schema", "schema": []}}, "output_format.schema"),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "redacted_thinking", "data": "x"}]}
+                ]
+            },
+            "messages[0].content[0]: a message of role user has no such block",
+        ),
     ],
 )
 @served(v4=True)
@@ -305,6 +316,68 @@ async def test_a_refusal_names_its_field(server: Server, fields: Json, named: st
     assert reply.json()["error"]["type"] == "invalid_request_error"
     assert named in reply.json()["error"]["message"]
     assert not server.engine.requests
+
+
+FORM: Json = {"type": "json_schema", "schema": {"type": "object"}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [("output_format", {"output_format": FORM}),
+     ("output_config.format", {"output_config": {"format": FORM}})],
+)  # fmt: skip
+@served(v4=True)
+async def test_a_format_is_followed_and_a_refusal_of_it_names_it(
+    server: Server, name: str, fields: Json, stream: bool
+) -> None:
+    body = {**HI, **fields, "stream": stream, "max_tokens": 9}
+
+    assert (await server.post(PATH, body)).status_code == 200
+
+    grammar = server.engine.requests[-1].sampling.grammar
+    assert grammar is not None
+    assert (grammar.kind, json.loads(grammar.text)) == ("json_schema", FORM["schema"])
+    server.engine.refuse = "grammar"
+    refused = await server.post(PATH, body)
+    assert f'"message":"{name}: ' in refused.text
+    assert "invalid_request_error" in refused.text
+
+
+@served(v4=True)
+async def test_a_format_without_a_compiler_is_refused_by_its_name(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.server.grammars.find_spec", lambda _: None)
+    for name, fields in (
+        ("output_format", {"output_format": FORM}),
+        ("output_config.format", {"output_config": {"format": FORM}}),
+    ):
+        reply = await server.post(PATH, {**HI, **fields})
+
+        assert reply.status_code == 400
+        assert reply.json()["error"]["message"].startswith(f"{name}: structured output needs")
+    assert not server.engine.requests
+
+
+@pytest.mark.parametrize("path", [PATH, COUNT])
+@served(v4=True)
+async def test_thinking_that_cannot_be_read_is_left_out_of_the_prompt(
+    server: Server, path: str
+) -> None:
+    hidden: Json = {"type": "redacted_thinking", "data": "c2VjcmV0"}
+    said: Json = {"type": "text", "text": "so"}
+    more: Json = {"role": "user", "content": "and?"}
+    replies: list[Json] = []
+    for blocks in ([said], [hidden, said], [hidden, hidden, said, hidden]):
+        messages = [*HI["messages"], {"role": "assistant", "content": blocks}, more]
+        reply = await server.post(path, {**HI, "max_tokens": 5, "messages": messages})
+        assert reply.status_code == 200, reply.text
+        replies.append(reply.json())
+
+    usage = [reply.get("usage", reply)["input_tokens"] for reply in replies]
+    assert len(set(usage)) == 1
+    assert len({request.input_ids for request in server.engine.requests}) == (path == PATH)
 
 
 @served(v4=True)
@@ -368,6 +441,8 @@ async def test_the_document_tells_the_types_of_blocks(server: Server) -> None:
     body = document["paths"][PATH]["post"]["requestBody"]["content"]["application/json"]["schema"]
     content = body["properties"]["messages"]["items"]["properties"]["content"]["anyOf"]
     kinds = [block["properties"]["type"]["enum"] for block in content[1]["items"]["anyOf"]]
-    assert kinds == [["text"], ["thinking"], ["tool_use"], ["tool_result"]]
+    assert kinds == [
+        ["text"], ["thinking"], ["redacted_thinking"], ["tool_use"], ["tool_result"]
+    ]  # fmt: skip
     assert {"model", "messages", "max_tokens"} == set(body["required"])
     assert "discriminator" not in json.dumps(body)

@@ -117,17 +117,29 @@ def test_tools_keep_their_order_and_schema() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"container": "c"},
-        {"mcp_servers": [{"type": "url"}]},
-        {"compaction": {"type": "auto"}},
         {"thread": {"type": "create"}},
-        {"output_format": {"type": "json_schema"}},
         {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
     ],
 )
 def test_what_would_change_the_answer_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(BadRequest, match=next(iter(fields))):
         chat(**fields)
+
+
+def test_the_earlier_name_of_the_format_means_the_same() -> None:
+    form = {"type": "json_schema", "schema": {"type": "object"}}
+
+    newer, earlier = chat(output_config={"format": form}), chat(output_format=form)
+
+    assert newer.response_format == earlier.response_format
+    assert chat(output_format=None).response_format is None
+    with pytest.raises(BadRequest, match=r"output_format is the earlier name of output_config"):
+        chat(output_format=form, output_config={"format": form})
+
+
+def test_a_budget_of_the_whole_task_is_refused() -> None:
+    with pytest.raises(BadRequest, match=r"output_config.task_budget is not supported: V4"):
+        chat(output_config={"task_budget": {"type": "tokens", "total": 20000}})
 
 
 def test_clearing_old_thinking_is_what_the_format_does_anyway() -> None:

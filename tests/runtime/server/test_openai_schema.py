@@ -42,10 +42,13 @@ REFUSED_CHAT: dict[str, dict[str, Any]] = {
     "21 top_logprobs": {"logprobs": True, "top_logprobs": 21},
     "logprobs of a number": {"logprobs": 5},
     "n of 65": {"n": 65},
+    "best_of": {"best_of": 2},
+    "best_of beside n": {"n": 2, "best_of": 3},
 }
 REFUSED_COMPLETION: dict[str, dict[str, Any]] = {
     "suffix": {"suffix": "x"},
     "best_of": {"best_of": 2},
+    "best_of of none": {"best_of": 0},
     "best_of beside n": {"n": 2, "best_of": 3},
     "21 logprobs": {"logprobs": 21},
     "negative logprobs": {"logprobs": -1},
@@ -116,13 +119,14 @@ async def test_a_refused_length_is_named_as_it_was_sent(
         ),
     ],
 )
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 @served()
 async def test_the_newer_name_of_a_length_is_told_where_it_was_sent(
-    server: Server, more: dict[str, int], param: str, message: str
+    server: Server, path: str, more: dict[str, int], param: str, message: str
 ) -> None:
-    body = {"messages": HI, "max_completion_tokens": -1, **more}
+    body = {"messages": HI, "prompt": "x", "max_completion_tokens": -1, **more}
 
-    error = (await server.post(CHAT, body)).json()["error"]
+    error = (await server.post(path, body)).json()["error"]
 
     assert error["param"] == param
     assert error["message"].startswith(message)
@@ -142,12 +146,38 @@ async def test_harmless_and_null_fields_are_taken(server: Server) -> None:
     names = ("n", "stop", "temperature", "seed", "stream", "logit_bias", "tools", "stream_options")
     nulls: dict[str, Any] = dict.fromkeys(names)
     off: dict[str, Any] = {"tools": [], "tool_choice": "none", "modalities": ["text"], "suffix": ""}
-    off |= {"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": False}}
+    off |= {"reasoning_effort": "none", "best_of": 1}
 
     for more in (HARMLESS, nulls, off):
         for path in (CHAT, COMPLETIONS):
             reply = await server.post(path, {"messages": HI, "prompt": "x", **more})
             assert reply.status_code == 200, reply.text
+    template = {"chat_template_kwargs": {"enable_thinking": False}, "enable_thinking": False}
+    assert (await server.post(CHAT, {"messages": HI, **template})).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@served()
+async def test_the_newer_name_of_a_length_counts(server: Server, path: str, stream: bool) -> None:
+    for asked, tokens in (
+        ({"max_completion_tokens": 3}, 3),
+        ({"max_completion_tokens": 3, "max_tokens": 7}, 3),
+        ({"max_tokens": 7, "max_completion_tokens": None}, 7),
+    ):
+        body = {"messages": HI, "prompt": "x", "stream": stream, **asked}
+
+        assert (await server.post(path, body)).status_code == 200
+        assert server.engine.requests[-1].sampling.max_new_tokens == tokens
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@served()
+async def test_best_of_as_many_as_are_returned_is_n(server: Server, path: str) -> None:
+    reply = await server.post(path, {"messages": HI, "prompt": "x", "n": 2, "best_of": 2})
+
+    assert reply.status_code == 200
+    assert len(reply.json()["choices"]) == 2
 
 
 @served()
