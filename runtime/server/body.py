@@ -20,6 +20,7 @@ from runtime.server.errors import BodyTooLarge
 from runtime.server.field_hints import hints_of
 from runtime.server.fields import field_error
 from runtime.server.loop_turns import own_turn
+from runtime.server.whole_numbers import as_shape, is_of_float
 
 MAX_BODY_BYTES = 32 << 20
 # Each costs half a microsecond; 10,000 messages with calls and a thousand tools have fewer.
@@ -90,7 +91,7 @@ def decode(body: bytes, shape: type[_Shape]) -> _Shape:
     try:
         hints = hints_of(shape)
         try:
-            decoded = msgspec.json.decode(body, type=shape)
+            decoded = _decode(body, shape)
         except msgspec.ValidationError as fault:
             # What is missing may be there under another server's name.
             if "missing required field" in str(fault):
@@ -105,6 +106,15 @@ def decode(body: bytes, shape: type[_Shape]) -> _Shape:
         raise BadRequest("the body is nested too deeply") from fault
     except (ValueError, OverflowError) as fault:
         raise BadRequest(f"the body cannot be read: {fault}") from fault
+
+
+def _decode(body: bytes, shape: type[_Shape]) -> _Shape:
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except msgspec.ValidationError as fault:
+        if not is_of_float(fault):
+            raise
+    return as_shape(msgspec.json.decode(body), shape)
 
 
 def _most_parts(body: bytes) -> int:

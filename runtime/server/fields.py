@@ -10,6 +10,7 @@ import msgspec
 
 from runtime.errors import BadRequest, BadSampling, GrammarError
 from runtime.server.field_hints import FieldHints, hints_of
+from runtime.server.whole_numbers import as_shape
 
 _Shape = TypeVar("_Shape", bound=msgspec.Struct)
 _INDEX = re.compile(r"\[\d+\]")
@@ -33,7 +34,7 @@ def as_body(values: Mapping[str, Any], shape: type[_Shape]) -> _Shape:
         raise TypeError(f"unexpected argument {name!r}{hint}")
     try:
         plain = msgspec.msgpack.decode(msgspec.msgpack.encode(values, enc_hook=_as_list))
-        return msgspec.convert(plain, shape, str_keys=True)
+        return as_shape(plain, shape)
     except msgspec.ValidationError as fault:
         raise field_error(str(fault), hints) from fault
     except UnicodeEncodeError as fault:
