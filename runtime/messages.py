@@ -91,6 +91,8 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
     priority    higher goes first
     stream      False: one reply when finished, carrying all the tokens
     background  no client's: prefilled for what may come, and counted apart
+    boundaries  positions inside the prompt where other prompts are likely to part from it: behind
+                system prompt and tools, and before the last turn
     """
 
     request_id: int
@@ -101,6 +103,7 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
     priority: int = 0
     stream: bool = True
     background: bool = False
+    boundaries: tuple[int, ...] = ()
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):

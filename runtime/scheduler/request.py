@@ -59,6 +59,7 @@ class Request:
     published      tokens the tree has from this request, or had before
     exact_from     window and ring are exact from here on; before it a replay has not got there
     save_positions positions at which a resume point is wanted once prefill passes them
+    boundaries     positions inside the prompt where other prompts are likely to part from it
     waypoints      resume points that enter the tree only if somebody can start there (`Waypoints`)
     background     nobody waits for it: prefilled for what may come
     constraint     where the output must follow a grammar; it outlives the row
@@ -107,6 +108,7 @@ class Request:
         self.window_from = self.write_from = self.exact_from = 0
         self.save_positions: set[int] = set()
         self.pending_points: list[PendingPoint] = []
+        self.boundaries = message.boundaries
         self.waypoints: list[PendingPoint] = []
         self.common: dict[int, int] = {}
         self.cached_tokens: int | None = None

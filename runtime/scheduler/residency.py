@@ -223,9 +223,11 @@ class Residency:
             wanted.add(request.target)
         if match.full_tokens - match.start >= self.policy.branch_min_tokens:
             wanted.add(match.full_tokens)
+        known, least = max(match.start, match.full_tokens), self.policy.branch_min_tokens
+        wanted.update(p for p in request.boundaries if p >= max(known + 1, match.start + least))
         if self.policy.every_pages:
             step = self.policy.every_pages * self.spec.page_size
-            first = (max(match.start, match.full_tokens) // step + 1) * step
+            first = (known // step + 1) * step
             wanted.update(range(first, request.target, step))
         return wanted
 

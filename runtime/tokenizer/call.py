@@ -108,18 +108,42 @@ def pack_prompt(call: GenerateCall, tokenizer: TextTokenizer, limits: Limits) ->
     return pack_ids(array)
 
 
+def turn_boundaries(prompt: bytes, turn_id: int | None) -> tuple[int, ...]:
+    """Return where other prompts are likely to part from one.
+
+    That is behind the token that begins the first turn of a user, where system prompt and tools
+    have ended, and behind the one that begins the last.
+
+
+    prompt   little-endian int32
+    turn_id  that token; None: the format of the turns is not known
+    """
+    if turn_id is None:
+        return ()
+    starts = np.flatnonzero(np.frombuffer(prompt, "<i4") == turn_id)
+    return tuple(sorted({int(starts[0]) + 1, int(starts[-1]) + 1})) if len(starts) else ()
+
+
 def make_requests(
-    call: GenerateCall, prompt: bytes, limits: Limits, *, seed: int, ids: Iterator[int]
+    call: GenerateCall,
+    prompt: bytes,
+    limits: Limits,
+    *,
+    seed: int,
+    ids: Iterator[int],
+    turn_id: int | None = None,
 ) -> list[Generate]:
     """Return one scheduler request per choice.
 
     prompt  little-endian int32
     seed    used where the call brings none
     ids     request ids, never used before
+    turn_id  see `turn_boundaries`
     Raises BadSampling or PromptTooLong, BadRequest for too many log-probabilities.
     """
     spec = call.sampling
     _check_logprobs(call, len(prompt) // 4)
+    boundaries = turn_boundaries(prompt, turn_id)
     return [
         Generate(
             request_id=next(ids),
@@ -133,6 +157,7 @@ def make_requests(
             # Stop strings are found on this side, so that tokens must come as they are made.
             stream=call.stream or bool(spec.stop),
             background=not call.measured,
+            boundaries=boundaries,
         )
         for index in range(spec.n)
     ]

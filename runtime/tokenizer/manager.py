@@ -309,8 +309,10 @@ class TokenizerManager:
         self._arriving += count
 
     def _send(self, call: GenerateCall, group: Group, prompt: bytes) -> None:
-        seed = next(self._seeds)
-        requests = make_requests(call, prompt, self.limits, seed=seed, ids=self._ids)
+        seed, turn_id = next(self._seeds), self.tokenizer.turn_id
+        requests = make_requests(
+            call, prompt, self.limits, seed=seed, ids=self._ids, turn_id=turn_id
+        )
         group.choices = make_choices(call, requests, self.tokenizer)
         for request, choice in zip(requests, group.choices, strict=True):
             self._running[request.request_id] = (group, choice)

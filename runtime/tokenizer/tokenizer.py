@@ -8,6 +8,8 @@ from tokenizers import Tokenizer
 
 from runtime.errors import BadRequest, ConfigError
 
+# What begins a user's turn in V4's chat format, `runtime.chat.marks.USER`.
+USER_TURN = "<｜User｜>"
 _NO_TOKENIZER = "this checkpoint has no tokenizer.json: send token ids instead of text"
 
 
@@ -17,6 +19,7 @@ class TextTokenizer:
     chat_template   Jinja text of tokenizer_config.json, if it brings one
     bos_token, eos_token   their spelling, if the checkpoint names them
     special_ids     ids that `skip_special_tokens` leaves out of the text
+    turn_id         id that begins a user's turn, where the tokenizer knows V4's chat format
     """
 
     def __init__(self, backend: Tokenizer | None, facts: dict[str, Any]) -> None:
@@ -28,6 +31,7 @@ class TextTokenizer:
         self._post_process = facts.get("add_bos_token") is not False
         added = backend.get_added_tokens_decoder() if backend else {}
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
+        self.turn_id = next((i for i, token in added.items() if token.content == USER_TURN), None)
 
     @classmethod
     def load(cls, folder: Path | str) -> "TextTokenizer":

@@ -9,6 +9,13 @@ from tokenizers import Tokenizer
 
 from runtime.chat.v4_encoder import V4Encoder
 from runtime.default_model.folder import CHECKPOINT
+from runtime.lang.endpoint import Endpoint
+from runtime.lang.program import function
+from runtime.lang.state import State
+from runtime.lang.words import assistant as assistant_turn
+from runtime.lang.words import gen
+from runtime.lang.words import system as system_turn
+from runtime.lang.words import user as user_turn
 from tests.testing.server_process import Json, ServerProcess, running_server
 
 TALK: Json = {"reasoning_effort": "none", "max_tokens": 64}
@@ -175,3 +182,44 @@ def test_it_stops_by_itself(server: ServerProcess, said: str) -> None:
 
     assert reply["choices"][0]["finish_reason"] == "stop"
     assert reply["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize("rules", [15, 40])
+def test_chats_with_one_system_prompt_share_it_from_the_second_on(
+    server: ServerProcess, rules: int
+) -> None:
+    said = " ".join(f"Rule {k} of {rules} is to answer briefly." for k in range(rules))
+    system = {"role": "system", "content": said}
+    questions = ["What is 12 + 30?", "Where is Oslo?", "Name a colour."]
+    history = [system, user(STATED * 5), {"role": "assistant", "content": TALKED[0][1]}]
+    cold = [
+        ask(server, [system, user(q)], cache_salt=f"{rules}-{k}") for k, q in enumerate(questions)
+    ]
+
+    warm = [ask(server, [system, user(q)], cache_salt=f"{rules}") for q in questions]
+    longer = [ask(server, [*history, user(q)], cache_salt=f"{rules}") for q in questions]
+
+    assert [r["choices"] for r in warm] == [r["choices"] for r in cold]
+    prompts = [r["usage"]["prompt_tokens"] for r in warm]
+    cached = [r["usage"]["prompt_tokens_details"]["cached_tokens"] for r in warm + longer]
+    assert cached[0] == 0
+    assert all(p - 12 <= c < p for p, c in zip(prompts[1:], cached[1:3], strict=True))
+    # Behind the history the second chat resumes there as well, without a word more of it.
+    assert cached[1] <= cached[3] < cached[4] == cached[5]
+
+
+def test_programs_with_one_system_prompt_share_it_from_the_second_on(
+    server: ServerProcess,
+) -> None:
+    @function
+    def answer(s: State, question: str) -> None:
+        s += system_turn("Answer in one word, as briefly as you can. " * 20)
+        s += user_turn(question)
+        s += assistant_turn(gen("answer", max_tokens=4))
+
+    with Endpoint(server.url) as endpoint:
+        states = [answer.run(q, backend=endpoint) for q in ("Oslo?", "A colour?", "A pear?")]
+
+    infos = [state.get_meta_info("answer") for state in states]
+    assert infos[0]["cached_tokens"] == 0
+    assert all(m["prompt_tokens"] - m["cached_tokens"] < 16 for m in infos[1:])

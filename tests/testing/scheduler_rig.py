@@ -151,6 +151,7 @@ class Rig:
         grammar: Grammar | None = None,
         ignore_eos: bool = False,
         background: bool = False,
+        boundaries: tuple[int, ...] = (),
     ) -> int:
         """Queue a request and return its id."""
         self._next_id += 1
@@ -173,6 +174,7 @@ class Rig:
                 priority=priority,
                 stream=stream,
                 background=background,
+                boundaries=boundaries,
             )
         )
         return self._next_id

@@ -245,3 +245,37 @@ def test_a_request_that_cannot_start_yet_evicts_nothing() -> None:
     assert rig.residency.cache.evicted_pages == 0
     rig.run()
     rig.assert_conserved()
+
+
+@pytest.mark.parametrize("chunk", [5, 8, 100])
+@pytest.mark.parametrize("boundary", [9, 16, 30, 42])
+def test_prompts_that_part_at_a_boundary_for_the_first_time_resume_there(
+    chunk: int, boundary: int
+) -> None:
+    rig = Rig(AMPLE, chunk=chunk, resume=ResumePolicy(branch_min_tokens=8, waypoint_tokens=0))
+    rig.send(PROMPT[:44], 2, boundaries=(boundary,))
+    rig.run()
+
+    prompt = [*PROMPT[:boundary], 47, 48]
+    request = rig.send(prompt, 4)
+    rig.run()
+
+    assert rig.cached(request) == boundary
+    assert rig.tokens(request) == expected_output(prompt, 4, 50)
+    rig.assert_conserved()
+
+
+@pytest.mark.parametrize("boundary", [1, 7, 20, 27])
+def test_a_boundary_that_saves_next_to_nothing_has_no_point(boundary: int) -> None:
+    points: list[int] = []
+    for boundaries in ((), (boundary,)):
+        rig = Rig(AMPLE, chunk=100, resume=ResumePolicy(branch_min_tokens=8, waypoint_tokens=0))
+        rig.send(PROMPT[:20], 2)
+        rig.run()
+        before = rig.residency.cache.points
+        rig.send(PROMPT[:44], 2, boundaries=boundaries)
+        rig.run()
+        points.append(rig.residency.cache.points - before)
+        rig.assert_conserved()
+
+    assert points[0] == points[1]

@@ -8,9 +8,16 @@ import numpy as np
 import pytest
 
 from runtime.errors import BadRequest, PromptTooLong
-from runtime.messages import Logprobs, Output, unpack_ids
+from runtime.messages import Logprobs, Output, pack_ids, unpack_ids
 from runtime.sampling import SamplingSpec
-from runtime.tokenizer.call import GenerateCall, Limits, make_choices, make_requests, pack_prompt
+from runtime.tokenizer.call import (
+    GenerateCall,
+    Limits,
+    make_choices,
+    make_requests,
+    pack_prompt,
+    turn_boundaries,
+)
 from runtime.tokenizer.channel_text import Run
 from runtime.tokenizer.tokenizer import TextTokenizer
 from tests.runtime.tokenizer.samples import VOCAB, byte_tokenizer, write_checkpoint
@@ -208,3 +215,23 @@ class Nothing:
     def finish(self) -> list[Run]:
         """Return nothing."""
         return []
+
+
+@pytest.mark.parametrize(
+    ("ids", "turn_id", "boundaries"),
+    [
+        ([0, 5, 6, 9, 7], 9, (4,)),
+        ([0, 5, 9, 7, 8, 9, 7, 7, 9, 3], 9, (3, 9)),
+        ([9, 9], 9, (1, 2)),
+        ([0, 5, 6], 9, ()),
+        ([0, 9, 6], None, ()),
+    ],
+)
+def test_prompts_are_likely_to_part_behind_the_marks_of_the_first_and_the_last_turn(
+    ids: list[int], turn_id: int | None, boundaries: tuple[int, ...]
+) -> None:
+    assert turn_boundaries(pack_ids(np.array(ids)), turn_id) == boundaries
+    call = GenerateCall(SamplingSpec(n=2), input_ids=ids)
+    prompt = pack_prompt(call, NO_TEXT, LIMITS)
+    requests = make_requests(call, prompt, LIMITS, seed=0, ids=itertools.count(), turn_id=turn_id)
+    assert [request.boundaries for request in requests] == [boundaries] * 2

@@ -6,8 +6,10 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
+from runtime.chat.marks import USER
+from runtime.default_model.folder import CHECKPOINT
 from runtime.errors import BadRequest, ConfigError
-from runtime.tokenizer.tokenizer import TextTokenizer
+from runtime.tokenizer.tokenizer import USER_TURN, TextTokenizer
 from tests.runtime.tokenizer.samples import EOS, MERGED, THINK, byte_tokenizer, write_checkpoint
 
 
@@ -87,3 +89,13 @@ def test_a_broken_file_is_a_config_error_that_names_it(
 
     with pytest.raises(ConfigError, match=name):
         TextTokenizer.load(tmp_path)
+
+
+def test_the_token_that_begins_a_turn_is_known_where_the_format_is(tmp_path: Path) -> None:
+    served = TextTokenizer.load(CHECKPOINT)
+
+    assert USER_TURN == USER
+    assert served.turn_id is not None
+    assert served.turn_id == served.token_id(USER)
+    assert TextTokenizer.load(write_checkpoint(tmp_path, byte_tokenizer())).turn_id is None
+    assert TextTokenizer(None, {}).turn_id is None
