@@ -37,7 +37,7 @@ def test_a_name_that_looks_like_the_end_of_a_head_is_known_by_its_tool() -> None
     assert head_of(head, "p") == 'parameter name="p">'
 
 
-@pytest.mark.parametrize("head", ["parameter>", "parameter nome=>", 'parameter name="s>'])
+@pytest.mark.parametrize("head", ["parameter>", "parameter title=>", 'parameter name="s>'])
 def test_a_parameter_may_have_no_name(head: str) -> None:
     assert parameter_of(head) is None
 
@@ -54,7 +54,7 @@ def test_the_end_of_a_name_is_not_looked_for_without_end() -> None:
         (' invoke  name = "f" />', "f"),
         ('invoke name="a>b">', "a>b"),
         ("invoke>", None),
-        ('invoke nome="f">', None),
+        ('invoke title="f">', None),
     ],
 )
 def test_an_invokes_head_is_read(head: str, name: str | None) -> None:
