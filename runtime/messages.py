@@ -16,6 +16,9 @@ from runtime.profile_messages import Profiled, StartProfile, StopProfile
 FinishType = Literal["stop", "length", "abort", "error"]
 
 
+# In a structural tag of ours: where in the request a part comes from, for what is wrong with it.
+PLACE = "place"
+
 GrammarKind = Literal["json_object", "json_schema", "regex", "ebnf", "structural_tag"]
 
 

@@ -12,11 +12,13 @@ import msgspec
 
 from runtime.chat.call_arguments import SHARED, arguments
 from runtime.errors import GrammarError
+from runtime.messages import PLACE
 from runtime.sampling import MAX_GRAMMAR_CHARS
 
 _ANY_TEXT = r"[\s\S]*"
 # What follows the name in a parameter's tag.
 _KIND = '" string="'
+_MOST_FORCED = 16
 # What a plain string may be held to; with anything else it is written as JSON.
 _PLAIN = {"type", "enum", "const", "pattern", "minLength", "maxLength"}
 # Where a schema by itself keeps that of all arguments, which its references lead through.
@@ -27,14 +29,32 @@ _ANNOTATIONS = {"title", "description", "default", "examples"}
 Part = dict[str, Any]
 
 
+def most_forced_calls(tools: Mapping[str, Any]) -> int:
+    """Return how many calls of these tools an answer that has to call some may make.
+
+    Without a bound a model that finds one more call likelier than the end repeats it for ever.
+    Calls without arguments only repeat each other: where no tool has any, one of each is enough.
+    """
+    if any(_has_arguments(schema) for schema in tools.values()):
+        return _MOST_FORCED
+    return min(len(tools), _MOST_FORCED)
+
+
+def _has_arguments(schema: Any) -> bool:
+    try:
+        return bool(arguments(schema).properties)
+    except GrammarError:
+        return True  # for `call_grammar` to refuse
+
+
 def call_grammar(
-    tools: Mapping[str, Any], *, dsml_id: int, parallel: bool, begun: bool = False
+    tools: Mapping[str, Any], *, dsml_id: int, most: int | None = None, begun: bool = False
 ) -> str:
     """Return the structural tag of a block of calls.
 
     tools     the parameters' schema of each tool that may be called; None: nothing is held to any
     dsml_id   token id of the DSML mark
-    parallel  whether there may be more calls than one
+    most      how many calls there may be, None: any number
     begun     whether the block's first mark is there already
     Raises GrammarError, naming the tool, for arguments that no block of calls can be held to, and
     where their schemas are longer than a grammar may be.
@@ -51,7 +71,7 @@ def call_grammar(
     block = _sequence(
         *([] if begun else [_text("\n\n<"), mark]),
         _text("tool_calls>\n"),
-        {"type": "plus", "content": calls} if parallel else calls,
+        _some(calls, most),
         _text("</"),
         mark,
         _text("tool_calls>"),
@@ -123,7 +143,7 @@ def _parameters(name: str, schema: Any, mark: Part, schemas: _Schemas) -> list[P
         parameter if key in required else {"type": "optional", "content": parameter}
         for key, value in properties.items()
         for alone in [_by_itself(value, shared, whole)]
-        for parameter in [_parameter(key, alone, mark=mark, schemas=schemas)]
+        for parameter in [_parameter(name, key, alone, mark=mark, schemas=schemas)]
     ]
 
 
@@ -179,13 +199,14 @@ def _moved(part: Any) -> Any:
     return rules
 
 
-def _parameter(name: str, schema: Any, *, mark: Part, schemas: _Schemas) -> Part:
+def _parameter(tool: str, name: str, schema: Any, *, mark: Part, schemas: _Schemas) -> Part:
     plain = _plain_string(schema)
     if plain is not None:
         kind, value = "true", plain
     else:
         value: Part = {"type": "json_schema", "json_schema": schemas.write(schema)}
         kind = "false"
+    value = {**value, PLACE: f"the parameter {name!r} of tool {tool!r}"}
     return _sequence(
         _text("<"),
         mark,
@@ -209,7 +230,7 @@ def _plain_string(schema: Any) -> Part | None:
         return None
     limits = {"minLength", "maxLength"} & rules.keys()
     held = rules.keys() & {"const", "enum", "pattern"}
-    if len(held) + bool(limits) > 1 or not all(isinstance(rules[name], int) for name in limits):
+    if len(held) + bool(limits) > 1 or not _are_counts(rules):
         return None
     choices: Any = [rules["const"]] if "const" in rules else rules.get("enum")
     if choices is not None:
@@ -226,8 +247,22 @@ def _plain_string(schema: Any) -> Part | None:
     return {"type": "regex", "pattern": _ANY_TEXT}
 
 
+def _are_counts(rules: dict[str, Any]) -> bool:
+    """Whether the limits of a string's length are counts, and leave room between them."""
+    least, most = rules.get("minLength", 0), rules.get("maxLength")
+    counts = [least] if most is None else [least, most]
+    return all(type(count) is int and count >= 0 for count in counts) and counts == sorted(counts)
+
+
 def _sequence(*parts: Part) -> Part:
     return {"type": "sequence", "elements": list(parts)}
+
+
+def _some(part: Part, most: int | None) -> Part:
+    """Return the format of one or more of a part."""
+    if most is None:
+        return {"type": "plus", "content": part}
+    return part if most == 1 else {"type": "repeat", "min": 1, "max": most, "content": part}
 
 
 def _either(parts: list[Part]) -> Part:

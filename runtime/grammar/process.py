@@ -21,8 +21,10 @@ import msgspec
 import numpy as np
 
 from runtime.errors import GrammarError
-from runtime.grammar.patterns import text_pattern
-from runtime.grammar.schema import prepare_schema, prepare_tag
+from runtime.grammar.ebnf import Rules
+from runtime.grammar.patterns import text_rule
+from runtime.grammar.schema_rules import schema_text
+from runtime.grammar.structural_tags import prepare_tag
 from runtime.grammar.utf8 import START, Utf8Guard
 from runtime.grammar.wire import (
     Accept,
@@ -40,10 +42,8 @@ from runtime.messages import Grammar
 
 if TYPE_CHECKING:
     from xgrammar import BatchGrammarMatcher, CompiledGrammar, GrammarCompiler, GrammarMatcher
-    from xgrammar import Grammar as Rules
+    from xgrammar import Grammar as CompilersGrammar
 
-# Bounds runs of blanks between JSON's parts: a model that prefers them would write nothing else.
-MAX_BLANKS = 32
 _WORD_BITS = 32
 _MESSAGE_CHARS = 400
 # Masks that are asked for at once are made by several threads, unless they are few.
@@ -115,7 +115,7 @@ class GrammarProcess:
                 case Compile():
                     _limit_memory(message.memory_bytes)
                     with _warnings_are_errors():
-                        self._compiled = _compile(self._tools.compiler, message.grammar)
+                        self._compiled = compile_grammar(self._tools.compiler, message.grammar)
                     replies.append(Compiled())
                 case Open(slot):
                     assert self._compiled is not None
@@ -154,38 +154,37 @@ class GrammarProcess:
         return BatchGrammarMatcher(max_threads=_THREADS)
 
 
-def _compile(compiler: "GrammarCompiler", grammar: Grammar) -> "CompiledGrammar":
-    """Raise GrammarError or RuntimeError for a grammar that is wrong."""
+def compile_grammar(compiler: "GrammarCompiler", grammar: Grammar) -> "CompiledGrammar":
+    """Return a grammar compiled. Raises GrammarError or RuntimeError for one that is wrong."""
     if grammar.kind == "structural_tag" and not grammar.calls:
         # The compiler alone knows tokens by their spelling, which a tag may name.
         return compiler.compile_structural_tag(_tag(grammar.text))
-    from xgrammar import Grammar as Rules
+    from xgrammar import Grammar as CompilersGrammar
 
     rules = _rules(grammar)
     if grammar.calls:
-        rules = Rules.union(rules, Rules.from_structural_tag(_tag(grammar.calls)))
+        calls = CompilersGrammar.from_structural_tag(_tag(grammar.calls))
+        rules = CompilersGrammar.union(rules, calls)
     return compiler.compile_grammar(rules)
 
 
-def _rules(grammar: Grammar) -> "Rules":
+def _rules(grammar: Grammar) -> "CompilersGrammar":
     """Return what a grammar says, its calls left out."""
-    from xgrammar import Grammar as Rules
+    from xgrammar import Grammar as CompilersGrammar
 
     match grammar.kind:
         case "json_object":
-            return Rules.from_json_schema(
-                '{"type": "object"}', strict_mode=False, max_whitespace_cnt=MAX_BLANKS
-            )
+            return CompilersGrammar.from_ebnf(schema_text({"type": "object"}))
         case "json_schema":
-            schema = _decoded(grammar.text)
-            prepare_schema(schema)
-            return Rules.from_json_schema(_json(schema), max_whitespace_cnt=MAX_BLANKS)
+            return CompilersGrammar.from_ebnf(schema_text(_decoded(grammar.text)))
         case "regex":
-            return Rules.from_regex(text_pattern(grammar.text))
+            rules = Rules()
+            root = rules.add("text", text_rule(rules, grammar.text))
+            return CompilersGrammar.from_ebnf(rules.text(root))
         case "ebnf":
-            return Rules.from_ebnf(grammar.text)
+            return CompilersGrammar.from_ebnf(grammar.text)
         case "structural_tag":
-            return Rules.from_structural_tag(_tag(grammar.text))
+            return CompilersGrammar.from_structural_tag(_tag(grammar.text))
 
 
 def _tag(text: str) -> str:

@@ -151,7 +151,9 @@ class Chats:
         ids = {mark: token_id for token_id, mark in v4.marks.items()}
         parallel, forced = body.parallel_tool_calls is not False, body.forced_tools()
         if forced is not None:
-            grammar = forced_call(forced, dsml_id=ids[DSML], parallel=parallel)
+            # Of a tool that is named one call is made; "required" may need several.
+            several = parallel and body.tool_choice == "required"
+            grammar = forced_call(forced, dsml_id=ids[DSML], parallel=several)
         elif prompt.tools:
             held = body.held_tools()
             if grammar is not None:

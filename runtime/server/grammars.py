@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
-from runtime.chat.call_grammar import call_grammar
+from runtime.chat.call_grammar import call_grammar, most_forced_calls
 from runtime.errors import BadRequest, GrammarError
 from runtime.messages import Grammar, GrammarKind
 from runtime.sampling import MAX_GRAMMAR_CHARS
@@ -58,11 +58,12 @@ def asked_grammar(
 def forced_call(tools: Mapping[str, Any], *, dsml_id: int, parallel: bool) -> Grammar:
     """Return the grammar of an answer that calls one of these tools; see `call_grammar`.
 
+    parallel  whether there may be more calls than one, up to `most_forced_calls`
     Raises GrammarError for a tool that cannot be forced, or where no grammar can be served,
     BadRequest for one nested too deeply.
     """
     require_compiler("tool_choice")
-    text = _calls(tools, dsml_id=dsml_id, parallel=parallel)
+    text = _calls(tools, dsml_id=dsml_id, most=most_forced_calls(tools) if parallel else 1)
     return Grammar("structural_tag", text, field="tools")
 
 
@@ -72,7 +73,7 @@ def strict_calls(tools: Mapping[str, Any], *, dsml_id: int, parallel: bool) -> G
     It begins with the first call, wherever that is. Raises as `forced_call` does.
     """
     require_compiler("tools", what="a tool that is strict")
-    text = _calls(tools, dsml_id=dsml_id, parallel=parallel, begun=True)
+    text = _calls(tools, dsml_id=dsml_id, most=None if parallel else 1, begun=True)
     return Grammar("structural_tag", text, after=dsml_id, may_end=True, field="tools")
 
 
@@ -84,13 +85,13 @@ def or_calls(
     Raises GrammarError for tools that calls cannot be held to, BadRequest for one nested too
     deeply.
     """
-    calls = _calls(tools, dsml_id=dsml_id, parallel=parallel)
+    calls = _calls(tools, dsml_id=dsml_id, most=None if parallel else 1)
     return msgspec.structs.replace(grammar, calls=calls)
 
 
-def _calls(tools: Mapping[str, Any], *, dsml_id: int, parallel: bool, begun: bool = False) -> str:
+def _calls(tools: Mapping[str, Any], *, dsml_id: int, most: int | None, begun: bool = False) -> str:
     with refusing_depth("tools"):
-        text = call_grammar(tools, dsml_id=dsml_id, parallel=parallel, begun=begun)
+        text = call_grammar(tools, dsml_id=dsml_id, most=most, begun=begun)
     if len(text) > MAX_GRAMMAR_CHARS:
         raise GrammarError("the tools' schemas are too long to hold a call to", param="tools")
     return text

@@ -64,6 +64,9 @@ SCHEMAS: dict[str, Json] = {
         "items": False,
         "minItems": 3,
     },
+    "long string": _object(text={"type": "string", "minLength": 130, "maxLength": 300}),
+    "long pattern": _object(id={"type": "string", "pattern": "^x?[a-zé]{129,260}$"}),
+    "many items": {"type": "array", "items": _DIGIT, "maxItems": 500},
     "optional": _object(a=_DIGIT, b=_WORD) | {"required": ["b"]},
     "choice": {"anyOf": [_object(a=_DIGIT), {"type": "array", "items": _WORD, "maxItems": 2}]},
     "types": _object(x={"type": ["integer", "null", "boolean"], "minimum": 3, "maximum": 8}),
@@ -71,6 +74,7 @@ SCHEMAS: dict[str, Json] = {
     "recursive tree": _TREE,
 }
 REGEXES: dict[str, str] = {
+    "long": r"[a-z]{129,300}!",
     "phone": r"\+[0-9]{2} [0-9]{3}-[0-9]{4}",
     "words": r"(yes|no|vielleicht)( and (yes|no)){0,2}",
     "letters": r"[à-ü]{3}[^a-z\s]{2}",

@@ -35,6 +35,8 @@ NO_BLANKS = {
     str(token_id): -100.0 for text, token_id in train_tokenizer().get_vocab().items()
     if re.fullmatch("[ĠĊĉč]+", text)
 }  # fmt: skip
+# After a call `<` and the mark begin another one, `</` ends them all.
+ONE_MORE_CALL = {str(train_tokenizer().encode("<").ids[0]): 20, str(DSML_ID): 20}
 ANSWER: Json = {
     "type": "object",
     "properties": {
@@ -243,6 +245,53 @@ def test_the_named_tool_is_called(client: openai.OpenAI) -> None:
     jsonschema.validate(arguments, ANSWER)
 
 
+@pytest.mark.parametrize("parameters", [None, {}, {"type": "object", "properties": {}}])
+def test_a_named_tool_without_parameters_is_called_once(
+    client: openai.OpenAI, parameters: dict[str, object] | None
+) -> None:
+    function: Any = {"name": "stop"} | ({} if parameters is None else {"parameters": parameters})
+    reply = client.chat.completions.create(
+        model="default",
+        messages=HI,
+        tools=[{"type": "function", "function": function}],
+        tool_choice={"type": "function", "function": {"name": "stop"}},
+        max_tokens=400,
+        reasoning_effort="none",
+    )
+
+    assert _calls(reply) == [("stop", {})]
+
+
+def test_required_calls_without_parameters_do_not_repeat_each_other(client: openai.OpenAI) -> None:
+    """One of each is enough, however likely one more is."""
+    reply = client.chat.completions.create(
+        model="default",
+        messages=HI,
+        tools=[{"type": "function", "function": {"name": name}} for name in ("stop", "go")],
+        tool_choice="required",
+        logit_bias=ONE_MORE_CALL,
+        max_tokens=600,
+        reasoning_effort="none",
+    )
+
+    assert len(_calls(reply)) == 2
+
+
+def test_required_calls_come_to_an_end(client: openai.OpenAI) -> None:
+    flag: Json = {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}
+    reply = client.chat.completions.create(
+        model="default",
+        messages=HI,
+        tools=[{"type": "function", "function": {"name": "set", "parameters": flag}}],
+        tool_choice="required",
+        logit_bias=ONE_MORE_CALL,
+        max_tokens=3000,
+        reasoning_effort="none",
+    )
+
+    assert len(_calls(reply)) == 16
+
+
 def test_a_free_answer_calls_strict_tools_as_their_schemas_say(client: openai.OpenAI) -> None:
     def ask(seed: int, *, strict: bool, calling: int) -> ChatCompletion:
         function: Any = {"name": "weather", "parameters": ANSWER, "strict": strict}
@@ -295,3 +344,41 @@ def test_what_vllms_clients_send_is_told_what_to_send_here(client: openai.OpenAI
         client.completions.create(model="default", prompt="x", extra_body={"guided_regex": "a"})
 
     assert refused.value.param == "guided_regex"
+
+
+LOOK_AHEAD: Json = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(?=b)"}}}
+REFUSED: dict[str, tuple[str, Json]] = {
+    "response_format": (
+        "/v1/chat/completions",
+        {
+            "messages": HI,
+            "response_format": {"type": "json_schema", "json_schema": {"schema": LOOK_AHEAD}},
+        },
+    ),
+    "json_schema": (
+        "/v1/completions",
+        {"prompt": "Once", "json_schema": LOOK_AHEAD},
+    ),
+    "tools": (
+        "/v1/chat/completions",
+        {
+            "messages": HI,
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": LOOK_AHEAD}}],
+            "tool_choice": "required",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("param", REFUSED)
+def test_a_refusal_names_the_keyword_and_where_it_stands(server: ServerProcess, param: str) -> None:
+    route, body = REFUSED[param]
+    reply = server.post(route, {"model": "default", **body})
+
+    assert reply.status_code == 400
+    error = reply.json()["error"]
+    assert error["param"] == param
+    where = "the parameter 'a' of tool 'f': " if param == "tools" else "#/properties/a: "
+    assert error["message"].startswith(where)
+    assert "'pattern'" in error["message"] or param == "tools"
+    assert "'(?=', a look-ahead" in error["message"]

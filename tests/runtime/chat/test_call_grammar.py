@@ -10,10 +10,11 @@ import pytest
 from xgrammar import CompiledGrammar, GrammarCompiler, GrammarMatcher, TokenizerInfo, VocabType
 
 from runtime.chat.answer_parser import AnswerParser
-from runtime.chat.call_grammar import call_grammar
+from runtime.chat.call_grammar import call_grammar, most_forced_calls
 from runtime.chat.call_writer import CallPiece
 from runtime.chat.marks import DSML, marks_by_id
 from runtime.errors import GrammarError
+from runtime.grammar.structural_tags import prepare_tag
 from runtime.grammar.vocabulary import token_bytes
 from runtime.tokenizer.detokenizer import Detokenizer
 from tests.testing.stand_in.tokenizer import EOS_ID, VOCAB_SIZE, train_tokenizer
@@ -56,6 +57,13 @@ def compiler() -> GrammarCompiler:
     return GrammarCompiler(info, max_threads=1)
 
 
+def compiled_tag(compiler: GrammarCompiler, tag: str) -> CompiledGrammar:
+    """Return a tag compiled as a grammar's process compiles it."""
+    decoded = json.loads(tag)
+    prepare_tag(decoded)
+    return compiler.compile_structural_tag(json.dumps(decoded))
+
+
 def written(compiled: CompiledGrammar, seed: int) -> list[int]:
     """Return a random output, ended as soon as it may."""
     matcher, pick = GrammarMatcher(compiled), random.Random(seed)
@@ -84,8 +92,8 @@ def calls(tokens: list[int]) -> list[CallPiece]:
 
 
 def test_every_output_is_valid_calls(compiler: GrammarCompiler) -> None:
-    tag = call_grammar(TOOLS, dsml_id=DSML_ID, parallel=True)
-    compiled = compiler.compile_structural_tag(tag)
+    tag = call_grammar(TOOLS, dsml_id=DSML_ID)
+    compiled = compiled_tag(compiler, tag)
 
     names: set[str] = set()
     counts: set[int] = set()
@@ -102,8 +110,8 @@ def test_every_output_is_valid_calls(compiler: GrammarCompiler) -> None:
 
 
 def test_without_parallel_calls_there_is_one(compiler: GrammarCompiler) -> None:
-    tag = call_grammar(TOOLS, dsml_id=DSML_ID, parallel=False)
-    compiled = compiler.compile_structural_tag(tag)
+    tag = call_grammar(TOOLS, dsml_id=DSML_ID, most=1)
+    compiled = compiled_tag(compiler, tag)
 
     assert {len(calls(written(compiled, seed))) for seed in range(15)} == {1}
 
@@ -127,8 +135,8 @@ ODD = '<|parameter name="a" string="false">{no JSON</|parameter>\n'
 
 
 def test_free_calls_are_of_tools_that_are_there(compiler: GrammarCompiler) -> None:
-    tag = call_grammar(FREE, dsml_id=DSML_ID, parallel=True)
-    matcher = GrammarMatcher(compiler.compile_structural_tag(tag))
+    tag = call_grammar(FREE, dsml_id=DSML_ID)
+    matcher = GrammarMatcher(compiled_tag(compiler, tag))
 
     assert feed(matcher, "\n\n<|tool_calls>\n<|")
     assert not matcher.accept_string('invoke name="other">')
@@ -140,7 +148,7 @@ def test_free_calls_are_of_tools_that_are_there(compiler: GrammarCompiler) -> No
 
 def test_a_call_after_a_free_one_is_held_to_its_schema(compiler: GrammarCompiler) -> None:
     tools = {"weather": TOOLS["weather"], "noop": None}
-    compiled = compiler.compile_structural_tag(call_grammar(tools, dsml_id=DSML_ID, parallel=True))
+    compiled = compiled_tag(compiler, call_grammar(tools, dsml_id=DSML_ID))
     free = f'\n\n<|tool_calls>\n<|invoke name="noop">\n{ODD}</|invoke>\n<|invoke name="'
 
     assert feed(GrammarMatcher(compiled), free + 'noop">\n' + ODD)
@@ -151,15 +159,15 @@ def test_a_call_after_a_free_one_is_held_to_its_schema(compiler: GrammarCompiler
 
 
 def test_a_block_may_have_begun(compiler: GrammarCompiler) -> None:
-    tag = call_grammar(TOOLS, dsml_id=DSML_ID, parallel=False, begun=True)
-    matcher = GrammarMatcher(compiler.compile_structural_tag(tag))
+    tag = call_grammar(TOOLS, dsml_id=DSML_ID, most=1, begun=True)
+    matcher = GrammarMatcher(compiled_tag(compiler, tag))
 
     assert feed(matcher, 'tool_calls>\n<|invoke name="noop">\n</|invoke>\n</|tool_calls>')
     assert matcher.accept_token(EOS_ID)
 
 
 def test_the_mark_cannot_be_spelt(compiler: GrammarCompiler) -> None:
-    compiled = compiler.compile_structural_tag(call_grammar(TOOLS, dsml_id=DSML_ID, parallel=False))
+    compiled = compiled_tag(compiler, call_grammar(TOOLS, dsml_id=DSML_ID, most=1))
     matcher = GrammarMatcher(compiled)
 
     assert matcher.accept_string("\n\n<")
@@ -169,9 +177,7 @@ def test_the_mark_cannot_be_spelt(compiler: GrammarCompiler) -> None:
 
 def test_a_string_may_hold_closing_tags_of_its_own(compiler: GrammarCompiler) -> None:
     tools = {"write": {"properties": {"html": {"type": "string"}}, "required": ["html"]}}
-    matcher = GrammarMatcher(
-        compiler.compile_structural_tag(call_grammar(tools, dsml_id=DSML_ID, parallel=False))
-    )
+    matcher = GrammarMatcher(compiled_tag(compiler, call_grammar(tools, dsml_id=DSML_ID, most=1)))
 
     for text in (
         "\n\n<", None, "tool_calls>\n<", None, 'invoke name="write">\n<', None,
@@ -211,8 +217,8 @@ LIST: dict[str, Any] = {
 def test_references_lead_from_the_root_of_all_arguments(
     compiler: GrammarCompiler, schema: dict[str, Any], right: str, wrong: str
 ) -> None:
-    tag = call_grammar({"f": schema}, dsml_id=DSML_ID, parallel=False)
-    compiled = compiler.compile_structural_tag(tag)
+    tag = call_grammar({"f": schema}, dsml_id=DSML_ID, most=1)
+    compiled = compiled_tag(compiler, tag)
 
     def takes(value: str) -> bool:
         matcher = GrammarMatcher(compiled)
@@ -233,19 +239,19 @@ def test_definitions_stand_only_where_they_are_referred_to() -> None:
     plain = {f"n{i}": {"type": "integer"} for i in range(300)}
     schema = {"type": "object", "properties": plain, "$defs": shared}
 
-    text = call_grammar({"many": schema}, dsml_id=DSML_ID, parallel=True)
+    text = call_grammar({"many": schema}, dsml_id=DSML_ID)
 
     assert "$defs" not in text
     schema["properties"] = {name: {"$ref": "#/$defs/d0"} for name in plain}
     with pytest.raises(GrammarError, match="too long to hold a call to"):
-        call_grammar({"many": schema}, dsml_id=DSML_ID, parallel=True)
+        call_grammar({"many": schema}, dsml_id=DSML_ID)
 
 
 def test_a_parameter_whose_name_would_end_early_is_refused() -> None:
     tools = {"say": {"properties": {'tone" string="true">': {"type": "string"}}}}
 
     with pytest.raises(GrammarError, match=r"'say'.* ends a name") as refusal:
-        call_grammar(tools, dsml_id=DSML_ID, parallel=False)
+        call_grammar(tools, dsml_id=DSML_ID, most=1)
     assert refusal.value.param == "tools"
 
 
@@ -257,19 +263,73 @@ def test_a_parameter_whose_name_would_end_early_is_refused() -> None:
         {"enum": ["kind", "stern"], "pattern": "^k"},
         {"enum": ["kind", "stern"], "const": "kind"},
         {"minLength": 2.0},
+        {"maxLength": True},
+        {"minLength": -1},
+        {"minLength": 3, "maxLength": 2},
     ],
 )
 def test_a_string_of_which_more_is_said_is_held_as_json(more: dict[str, Any]) -> None:
     schema = {"type": "string", **more}
     tools = {"say": {"type": "object", "properties": {"tone": schema}, "required": ["tone"]}}
 
-    tag = call_grammar(tools, dsml_id=DSML_ID, parallel=False)
+    tag = call_grammar(tools, dsml_id=DSML_ID, most=1)
 
-    assert json.dumps({"type": "json_schema", "json_schema": schema}) in json.dumps(json.loads(tag))
+    held = {"type": "json_schema", "json_schema": schema}
+    held["place"] = "the parameter 'tone' of tool 'say'"
+    assert json.dumps(held) in json.dumps(json.loads(tag))
 
 
 def test_an_empty_pattern_holds_a_string_to_nothing() -> None:
     def tag(schema: dict[str, Any]) -> str:
-        return call_grammar({"say": {"properties": {"it": schema}}}, dsml_id=DSML_ID, parallel=True)
+        return call_grammar({"say": {"properties": {"it": schema}}}, dsml_id=DSML_ID)
 
     assert tag({"type": "string", "pattern": ""}) == tag({"type": "string"})
+
+
+@pytest.mark.parametrize("bound", [128, 129, 1000])
+def test_a_plain_string_holds_its_bounds(compiler: GrammarCompiler, bound: int) -> None:
+    rules = {"type": "string", "maxLength": bound}
+    tools = {"say": {"properties": {"it": rules}, "required": ["it"]}}
+    compiled = compiled_tag(compiler, call_grammar(tools, dsml_id=DSML_ID, most=1))
+    head = '\n\n<|tool_calls>\n<|invoke name="say">\n<|parameter name="it" string="true">'
+
+    assert feed(GrammarMatcher(compiled), head + '"\n' * (bound // 2) + "</|")
+    assert not feed(GrammarMatcher(compiled), head + "a" * (bound + 1) + "</|")
+
+
+@pytest.mark.parametrize(
+    ("tools", "most"),
+    [
+        ({"f": {}}, 1),
+        ({"f": {}, "g": {"type": "object", "properties": {}}}, 2),
+        ({"f": {}, "g": {"properties": {"a": True}}}, 16),
+        ({"f": {"required": ["a"]}}, 16),
+        ({f"f{k}": {} for k in range(40)}, 16),
+        ({"f": {"anyOf": []}}, 16),
+    ],
+)
+def test_forced_calls_are_bounded_and_do_not_only_repeat_each_other(
+    tools: dict[str, Any], most: int
+) -> None:
+    assert most_forced_calls(tools) == most
+
+
+def test_an_answer_may_have_several_calls_up_to_a_number(compiler: GrammarCompiler) -> None:
+    tag = call_grammar({"noop": {}}, dsml_id=DSML_ID, most=3)
+    compiled = compiled_tag(compiler, tag)
+    call = '<|invoke name="noop">\n</|invoke>\n'
+
+    def ends(count: int) -> bool:
+        matcher = GrammarMatcher(compiled)
+        text = f"\n\n<|tool_calls>\n{call * count}</|tool_calls>"
+        return feed(matcher, text) and matcher.accept_token(EOS_ID)
+
+    assert [count for count in range(6) if ends(count)] == [1, 2, 3]
+
+
+def test_what_is_wrong_with_a_parameter_is_said_with_its_name() -> None:
+    schema = {"type": "array", "items": {"not": {}}}
+    tag = json.loads(call_grammar({"f": {"properties": {"a": schema}}}, dsml_id=DSML_ID))
+
+    with pytest.raises(GrammarError, match=r"^the parameter 'a' of tool 'f': #/items: .*'not'"):
+        prepare_tag(tag)

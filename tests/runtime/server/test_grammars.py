@@ -279,7 +279,8 @@ async def test_a_forced_call_is_a_grammar_over_the_prompt_of_a_free_one(
     dsml = next(i for i, m in marks_by_id(server.engine.tokenizer).items() if m == DSML)
     schemas: dict[str, Any] = {"f": SCHEMA, "g": {}}
     tools = {name: schemas[name] for name in names}
-    assert forced.sampling.grammar == forced_call(tools, dsml_id=dsml, parallel=parallel)
+    several = parallel and choice == "required"
+    assert forced.sampling.grammar == forced_call(tools, dsml_id=dsml, parallel=several)
     assert free.sampling.grammar is None
     assert forced.input_ids == free.input_ids
     assert encoder().marks[dsml] == DSML
@@ -299,7 +300,7 @@ async def test_beside_tools_a_grammar_leaves_room_for_calls(server: Server, kind
 
     found = [request.sampling.grammar for request in server.engine.requests]
     ids = {mark: token_id for token_id, mark in marks_by_id(server.engine.tokenizer).items()}
-    calls = call_grammar({"f": None, "g": None}, dsml_id=ids[DSML], parallel=True)
+    calls = call_grammar({"f": None, "g": None}, dsml_id=ids[DSML])
     assert [(g.calls, g.after) for g in found if g is not None] == [
         (calls, ids[THINK_END]),
         (calls, None),
@@ -321,8 +322,9 @@ async def test_calls_of_strict_tools_are_held_whatever_else_the_answer_is(
     assert (await server.post(CHAT, {**body, "tools": [lenient, OTHER]})).status_code == 200
 
     ids = {mark: token_id for token_id, mark in marks_by_id(server.engine.tokenizer).items()}
+    most = None if parallel else 1
     begun, whole = (
-        call_grammar({"f": SCHEMA, "g": None}, dsml_id=ids[DSML], parallel=parallel, begun=begun)
+        call_grammar({"f": SCHEMA, "g": None}, dsml_id=ids[DSML], most=most, begun=begun)
         for begun in (True, False)
     )
     unsaid, auto, other, none, free = [r.sampling.grammar for r in server.engine.requests]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from runtime.errors import GrammarError
-from runtime.grammar.objects import prepare_keys
+from runtime.grammar.keys import prepare_keys
 
 NUMBER = {"type": "number"}
 
