@@ -31,7 +31,7 @@ def test_a_value_is_written_as_json_has_it(value: Any) -> None:
 
 def test_all_that_are_named_may_be_written_and_no_others() -> None:
     names = ["", "a", "aa", "ab", "abba", "b", "ba", "alpha", "alphabet", "é", "éa", 'a"', "a\\"]
-    others = ["abb", "aaa", "alph", "alphabets", "bb", "e", "\\"]
+    others = ["abb", "aaa", "alpine", "alphabets", "bb", "e", "\\"]
     texts = [json.dumps(name, ensure_ascii=False) for name in names + others]
 
     assert taken(names, texts) == texts[: len(names)]
