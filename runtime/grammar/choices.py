@@ -13,10 +13,10 @@ BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipl
 OF_TYPE = {
     "string": ("pattern", "format", "minLength", "maxLength"),
     "number": BOUNDS,
-    "array": ("items", "prefixItems", "minItems", "maxItems"),
+    "array": ("items", "prefixItems", "additionalItems", "minItems", "maxItems"),
     "object": (
         "properties", "patternProperties", "propertyNames", "required", "additionalProperties",
-        "minProperties", "maxProperties",
+        "unevaluatedProperties", "minProperties", "maxProperties",
     ),
 }  # fmt: skip
 _SAID = frozenset((*CHOICES, "type", "enum", "const"))

@@ -6,12 +6,11 @@ from runtime.grammar.ebnf import EMPTY, Rules, characters, complement, literal, 
 from runtime.grammar.literals import string_spelling
 from runtime.grammar.numbers import any_number
 from runtime.grammar.regex_classes import ESCAPED
+from runtime.grammar.repetition import repeat
 
 # Bounds runs of blanks between JSON's parts: a model that prefers them would write nothing else.
 MAX_BLANKS = 32
 _BLANK = r"[ \n\r\t]"
-# What may follow blanks: with that known, tokens of words with a blank in front are ruled out.
-_BEHIND_BLANKS = r'(=["{}\[\],:0-9tfn\-])'
 _PLAIN_RANGES = complement(ESCAPED)
 _PLAIN = characters(_PLAIN_RANGES)
 _HEX = "[0-9a-fA-F]"
@@ -74,11 +73,7 @@ class JsonRules:
         return self._made[name]
 
     def _make_blanks(self) -> str:
-        name = ""
-        for _ in range(MAX_BLANKS):
-            body = f"({EMPTY} | {_BLANK} {name})".replace(" )", ")")
-            name = self._rules.add("blanks", f"{body} {_BEHIND_BLANKS}")
-        return name
+        return self._rules.add("blanks", repeat(self._rules, (_BLANK,), 0, MAX_BLANKS))
 
     def _make_string(self) -> str:
         escape = self._rules.add("escape", f'(["\\\\/bfnrt] | "u" {_CODE})')

@@ -59,6 +59,9 @@ class _SchemaRules:
                 body = self._body(part)
             except GrammarError as fault:
                 raise GrammarError(f"{self._schema.path(part)}: {fault.message}") from None
+            except RecursionError:
+                reason = "a name or a value is too long, or nested too deeply"
+                raise GrammarError(f"{self._schema.path(part)}: {reason}") from None
             self._rules.define(self._names[id(part)], body)
         return self._rules.text(root)
 

@@ -132,7 +132,10 @@ class Instances:
 
     def _character(self, ranges: Ranges) -> str:
         low, high = self._pick.choice(ranges)
-        return chr(self._pick.choice([low, high, self._pick.randint(low, high)]))
+        code = self._pick.choice([low, high, self._pick.randint(low, high)])
+        if 0xD800 <= code < 0xE000:
+            raise NoInstance  # Half of a character.
+        return chr(code)
 
     def _number(self, rules: dict[str, Any], kind: str) -> float:
         low = max((rules[n] for n in ("minimum", "exclusiveMinimum") if n in rules), default=None)

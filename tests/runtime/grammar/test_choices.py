@@ -45,6 +45,7 @@ def test_a_type_that_the_chosen_have_may_stand_beside_them(rules: dict[str, Any]
         ({"type": "string", "$ref": "#/$defs/none"}, "type"),
         ({"type": "string", "allOf": [{"enum": ["a", 3]}]}, "type"),
         ({"enum": ["a"], "anyOf": [{"type": "null"}]}, "enum"),
+        ({"unevaluatedProperties": False, "anyOf": [{"type": "object"}]}, "unevaluatedProperties"),
         ({"const": "a", "$ref": "#/$defs/name"}, "const"),
         ({"allOf": [{"type": "null"}], "$ref": "#/$defs/name"}, "allOf"),
     ],

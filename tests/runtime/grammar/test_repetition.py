@@ -61,6 +61,15 @@ def test_rules_grow_with_the_logarithm_of_a_count() -> None:
     assert lines(100_000) < 2 * lines(1000) + 150
 
 
+def test_many_characters_have_a_second_reading_half_a_block_behind() -> None:
+    def readings(unit: tuple[str, ...], most: int) -> int:
+        return repeat(Rules(), unit, 0, most).count("|") + 1
+
+    assert readings(LETTER, 95) == 1
+    assert readings(LETTER, 96) == 2
+    assert readings(WORD, 96) == 1
+
+
 def test_what_is_repeated_twice_is_written_once() -> None:
     rules = Rules()
     once = repeat(rules, LETTER, 3, 1000)

@@ -216,6 +216,8 @@ def test_a_named_property_has_no_other_spelling() -> None:
             "a choice in the schema keyword 'propertyNames'",
         ),
         ({"enum": ["\ud83d"]}, "half of a character"),
+        ({"properties": {"a" * 5000: {}}, "additionalProperties": True}, "#: a name or a value"),
+        ({"enum": ["a" * n for n in range(1500)]}, "#: a name or a value is too long"),
     ],
 )
 def test_what_cannot_be_enforced_is_refused_by_path_and_keyword(schema: Any, reason: str) -> None:
