@@ -72,6 +72,7 @@ class Rig:
 
     runner   what runs the steps instead of a token runner
     overlap  whether a step is launched before the one before it is settled
+    adjust   changes settings that have no argument here
     plans    of all steps so far
     """
 
@@ -95,6 +96,7 @@ class Rig:
         runner: ModelRunner | None = None,
         grammars: Grammars | None = None,
         overlap: bool | None = None,
+        adjust: Callable[[SchedulerSettings], SchedulerSettings] = lambda settings: settings,
     ) -> None:
         context = min(context or 10**9, sizes.full_pages * spec.page_size)
         self.spec, self.sizes = spec, sizes
@@ -114,17 +116,18 @@ class Rig:
         recorder = Recorder(runner or self.runner)
         self.plans = recorder.plans
         self.socket = MemorySocket()
+        settings = SchedulerSettings(
+            context_tokens=context,
+            eos_token_ids=eos,
+            chunked_prefill_size=chunk,
+            schedule_policy="fcfs" if policy == "fcfs" else "lpm",
+            check_every_step=True,
+            max_queued_requests=max_queued,
+            max_logit_rows=logit_rows,
+            overlap=OVERLAP if overlap is None else overlap,
+        )
         self.scheduler = Scheduler(
-            SchedulerSettings(
-                context_tokens=context,
-                eos_token_ids=eos,
-                chunked_prefill_size=chunk,
-                schedule_policy="fcfs" if policy == "fcfs" else "lpm",
-                check_every_step=True,
-                max_queued_requests=max_queued,
-                max_logit_rows=logit_rows,
-                overlap=OVERLAP if overlap is None else overlap,
-            ),
+            adjust(settings),
             self.residency,
             runner=recorder,
             socket=self.socket,
