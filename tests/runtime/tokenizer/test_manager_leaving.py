@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from runtime.errors import (
+    Aborted,
     Unavailable,
 )
 from runtime.messages import (
@@ -98,6 +99,24 @@ def test_leaving_before_the_prompt_is_tokenised_sends_nothing() -> None:
             await manager.state()
             assert not fake.of(Generate)
             assert not fake.of(Abort)
+
+    run(test)
+
+
+def test_a_stream_closed_by_another_task_while_its_prompt_is_tokenised_sends_nothing() -> None:
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            stream = manager.generate(call("long " * 50, rid="a"))
+            starting = asyncio.create_task(stream.start())
+            await asyncio.sleep(0)
+            assert manager.in_flight == 1
+            await stream.aclose()
+
+            with pytest.raises(Aborted, match="closed before it was sent"):
+                await starting
+            await manager.state()
+            assert not fake.of(Generate)
+            assert manager.in_flight == 0
 
     run(test)
 
