@@ -42,6 +42,21 @@ def test_running_out_of_pages_retracts_and_everybody_still_finishes() -> None:
     rig.assert_conserved()
 
 
+def test_a_request_that_retracts_itself_with_nothing_else_running_is_admitted_again() -> None:
+    rig = Rig(PoolSizes(full_pages=3, swa_pages=60, rings=30), rows=3)
+    prompt = prompt_of(1, 10)
+    # The second copies the first one's last page, and its lock keeps the original: it lacks a page
+    # until it lets go of that. The third waits meanwhile, so that the last admission was in vain.
+    prompts, counts = [prompt, prompt, [*prompt, 11]], [2, 10, 2]
+    requests = [rig.send(p, count) for p, count in zip(prompts, counts, strict=True)]
+    rig.run(turns=200)
+
+    assert rig.scheduler.stats.counters["retracted_requests"] == 1
+    for p, count, request in zip(prompts, counts, requests, strict=True):
+        assert rig.tokens(request) == expected_output(p, count, 50)
+    rig.assert_conserved()
+
+
 def test_a_retraction_and_its_return_are_no_turns_to_learn_from() -> None:
     rig = Rig(PoolSizes(9, 80, 20), rows=3)
     for i in range(3):
