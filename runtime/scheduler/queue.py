@@ -22,6 +22,8 @@ class WaitingQueue:
         self._patience_s = patience_s
         self._ranked = ranked
         self._requests: dict[int, Request] = {}
+        # The same, by what twins have in common: a look-up costs nothing however long the queue is.
+        self._alike: dict[tuple[int, int, str], dict[int, Request]] = {}
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -35,14 +37,25 @@ class WaitingQueue:
     def add(self, request: Request) -> None:
         """Put a request into the queue; it keeps its arrival time."""
         self._requests[request.id] = request
+        self._alike.setdefault(_prompt_key(request), {})[request.id] = request
 
     def remove(self, request_id: int) -> Request | None:
         """Take a request out and return it, or None if it is not here."""
-        return self._requests.pop(request_id, None)
+        request = self._requests.pop(request_id, None)
+        if request is not None:
+            key = _prompt_key(request)
+            del self._alike[key][request_id]
+            if not self._alike[key]:
+                del self._alike[key]
+        return request
 
     def twins(self, request: Request) -> list[Request]:
-        """Return the waiting requests with the same prompt that have sampled nothing yet."""
-        return [other for other in self._requests.values() if other.is_twin_of(request)]
+        """Return the waiting requests with the same prompt that have sampled nothing yet.
+
+        In the order in which they came into the queue.
+        """
+        alike = self._alike.get(_prompt_key(request), {})
+        return [other for other in alike.values() if other.is_twin_of(request)]
 
     def candidates(self) -> list[Request]:
         """Return the requests to consider in this round: highest priority and oldest first.
@@ -65,3 +78,8 @@ class WaitingQueue:
             return (-request.priority, 0 if overdue else 1, by_match, request.arrival_s, request.id)
 
         return [request for request, _ in sorted(ranked, key=key)]
+
+
+def _prompt_key(request: Request) -> tuple[int, int, str]:
+    """Return what stays the same of a request and is equal for all with the same prompt."""
+    return request.prompt_tokens, request.tail_hash, request.namespace

@@ -1,10 +1,11 @@
 """Who is first: priority, then patience, then the longest match, then arrival."""
 
+import random
 from typing import Literal
 
 import pytest
 
-from runtime.messages import Generate, Sampling, pack_ids
+from runtime.messages import Generate, Logprobs, Sampling, pack_ids
 from runtime.scheduler.queue import WaitingQueue
 from runtime.scheduler.request import Request
 
@@ -70,3 +71,44 @@ def test_a_request_that_comes_back_keeps_its_place(arrived_first: int) -> None:
 
     assert order(queue, {}, 1.0) == [first.id, second.id]
     assert len(queue) == 2
+
+
+def random_request(draw: random.Random, request_id: int) -> Request:
+    """Return a request with one of few prompts; some have sampled, or want what no twin can."""
+    # The long ones differ before their tails only.
+    head = draw.choice([[], [1], [2], [1] * 301, [2, *[1] * 300]])
+    prompt = [*head, *draw.choices([1, 2], k=2)]
+    message = Generate(
+        request_id,
+        pack_ids(prompt),
+        Sampling(max_new_tokens=draw.choice([0, 2, 2]), seed=0),
+        namespace=draw.choice(["", "", "b"]),
+        logprobs=draw.choice([None, None, Logprobs(0), Logprobs(1 << 20)]),
+    )
+    request = Request(message, (), 0.0)
+    request.target = request.total
+    if draw.random() < 0.2 and request.sample.sampling.max_new_tokens:
+        request.append(1)
+    return request
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_twins_are_those_that_a_scan_of_the_queue_finds_in_its_order(seed: int) -> None:
+    draw = random.Random(seed)
+    queue, removed, found = WaitingQueue("lpm"), list[Request](), 0
+    for request_id in range(150):
+        queue.add(random_request(draw, request_id))
+        if draw.random() < 0.5:
+            removed.append(draw.choice(list(queue)))
+            assert queue.remove(removed[-1].id) is removed[-1]
+        if removed and draw.random() < 0.3:
+            queue.add(removed.pop(draw.randrange(len(removed))))
+        request = random_request(draw, 1000 + request_id)
+        twins = queue.twins(request)
+        assert twins == [other for other in queue if other.is_twin_of(request)]
+        found += len(twins)
+
+    assert found > 20
+    for request in list(queue):
+        queue.remove(request.id)
+    assert not queue._alike
