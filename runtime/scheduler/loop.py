@@ -296,8 +296,7 @@ class Scheduler:
                 self._endings.quietly(request, "refused")
         if self._gate.let_in:
             self._admission.wake()
-        due = self.decoding.due
-        if due:
+        if due := self.decoding.due:
             result = self._runner.sample([r.held for r in due if r.held is not None])
             self.turned_s = self._clock()
             self._settling.held(due, result, now_s=self.turned_s)
@@ -305,8 +304,7 @@ class Scheduler:
     def _still_there(self, request_ids: list[int]) -> Iterator[Request]:
         """Yield those that can be ended; unknown ids are of those that have ended."""
         for request_id in request_ids:
-            request = self._at_rest(request_id)
-            if request is not None:
+            if (request := self._at_rest(request_id)) is not None:
                 yield request
 
     def _at_rest(self, request_id: int) -> Request | None:
@@ -315,11 +313,7 @@ class Scheduler:
         A prompt ends between two chunks, so that what was computed of it can be gone on from.
         """
         request = self._requests.get(request_id)
-        if (
-            request is not None
-            and request.status is Status.PREFILL
-            and request.scheduled > request.committed
-        ):
+        if request is not None and request.has_chunk_in_flight:
             self._land()
             return self._requests.get(request_id)
         return request

@@ -153,6 +153,11 @@ class Request:
         """Whether the next token can be sampled: what its grammar allows is known."""
         return self.sample.is_ready
 
+    @property
+    def has_chunk_in_flight(self) -> bool:
+        """Whether the step in flight computes a part of its prompt."""
+        return self.status is Status.PREFILL and self.scheduled > self.committed
+
     def constrain(self, constraint: GrammarOutput) -> None:
         """Have the output follow a grammar from now on."""
         self.constraint = self.sample.constraint = constraint
