@@ -147,16 +147,10 @@ class Scheduler:
         if step is not None:
             self._launch(step)
         self._land()
-        if step is not None:
-            if flight is not None and (step.reads or not step.flies):
-                self._reply()  # what is known need not wait for this step
-            if step.reads:
-                self._sample(step)
-            if step.flies:
-                self._fly(step)
-            else:
-                self._settle(step)
-        self._reply()
+        if step is None:
+            self._reply()
+        else:
+            self._sample_and_settle(step, news=flight is not None)
         if step is not None or flight is not None:
             self._watch.stepped([*self.prefills, *self.decoding.requests])
         elif not self._requests:
@@ -197,6 +191,25 @@ class Scheduler:
         step.sample()
         self.decoding.hold(step)
         self.step_started_s = None
+
+    def _sample_and_settle(self, step: Step, *, news: bool) -> None:
+        """Sample a launched step if need be; leave it in flight, or settle it; reply.
+
+        news  the step before was settled in this turn; its tokens need not wait for this one
+        """
+        early = news and (step.reads or not step.flies)
+        if early:
+            self._reply()
+        if step.reads:
+            self._sample(step)
+        if step.flies:
+            self._fly(step)
+        else:
+            self._settle(step)
+        if early and step.flies:
+            self.stats.set_compiling(self._gate.queued)  # nothing else has changed since
+        else:
+            self._reply()
 
     def _fly(self, step: Step | None) -> None:
         self._flight = step

@@ -159,6 +159,10 @@ class Stats:
             "gen_throughput": self._gen_throughput,
         }
 
+    def set_compiling(self, requests: int) -> None:
+        """Replace the gauge of requests that wait for their grammar."""
+        self.gauges["compiling"] = requests
+
     def _leave_out_idle_time(self, now: float, *, idle: bool) -> None:
         """Have the throughput be of the time in which something runs, and nothing while none."""
         if self._idle_since is not None:

@@ -1,12 +1,14 @@
 """Counters, gauges and log lines say what happened."""
 
 import logging
+import random
 import re
 
 import pytest
 
 from mem_cache.spec import PoolSizes
-from runtime.messages import GetState, Grammar, State
+from runtime.grammar.output import GrammarOutput
+from runtime.messages import GetState, Grammar, Logprobs, State
 from runtime.scheduler.stats import COUNTERS, Stats
 from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.scheduler_rig import Rig
@@ -127,6 +129,39 @@ def test_gauges_follow_the_pools() -> None:
     assert gauges["rings_evictable"] == gauges["resume_points"]
     assert gauges["swa_pages_evictable"] + gauges["swa_pages_free"] == 60
     assert gauges["full_usage"] == gauges["swa_usage"] == gauges["ring_usage"] == 0
+
+
+class LateGrammars(FakeGrammars):
+    """Grammars whose masks come at any poll."""
+
+    draw = random.Random(3)
+
+    def poll(self, timeout_s: float = 0.0) -> list[GrammarOutput]:
+        """Bring all masks, or none."""
+        self.instant = self.draw.random() < 0.3
+        return super().poll(timeout_s)
+
+
+def test_after_each_turn_the_gauges_are_those_that_an_update_would_make() -> None:
+    draw = random.Random(1)
+    sizes = PoolSizes(full_pages=14, swa_pages=60, rings=20)
+    rig = Rig(sizes, rows=3, grammars=LateGrammars(50), overlap=True)
+    scheduler = rig.scheduler
+    for _ in range(400):
+        if len(scheduler.waiting) < 4:
+            prompt = draw.choices(range(50), k=draw.randint(1, 20))
+            grammar = Grammar("regex", "x") if draw.random() < 0.5 else None
+            values = Logprobs(0) if draw.random() < 0.2 else None
+            rig.send(prompt, draw.randint(0, 12), grammar=grammar, logprobs=values, min_new=9)
+        scheduler.turn()
+        seen = scheduler.stats.gauges
+
+        scheduler.stats.update(
+            running=len(scheduler.prefills) + len(scheduler.decoding),
+            waiting=len(scheduler.waiting),
+            compiling=sum(not request.is_ready for request in scheduler.waiting),
+        )
+        assert seen == scheduler.stats.gauges
 
 
 def test_pages_that_a_running_request_has_locked_are_not_evictable() -> None:
