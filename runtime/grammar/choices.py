@@ -42,16 +42,13 @@ def check_choice(rules: dict[str, Any], root: object) -> None:
         )
 
 
-def say_any(rules: dict[str, Any], root: object) -> None:
-    """Say `oneOf` as `anyOf`, in place, where no value fits two of its schemas.
-
-    The compiler cannot tell so much behind references.
-    """
+def shares_no_value(rules: dict[str, Any], root: object) -> bool:
+    """Whether a schema has `oneOf`, and no value fits two of its schemas: it says `anyOf` then."""
     parts = rules.get("oneOf")
-    if isinstance(parts, list) and "anyOf" not in rules:
-        told = [_followed(part, root) for part in cast(list[object], parts)]
-        if all(_are_apart(a, b, root) for a, b in itertools.combinations(told, 2)):
-            rules["anyOf"] = rules.pop("oneOf")
+    if not isinstance(parts, list):
+        return False
+    told = [_followed(part, root) for part in cast(list[object], parts)]
+    return all(_are_apart(a, b, root) for a, b in itertools.combinations(told, 2))
 
 
 def _followed(part: object, root: object) -> dict[str, Any]:

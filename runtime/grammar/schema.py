@@ -9,7 +9,13 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from runtime.errors import GrammarError
-from runtime.grammar.choices import CHOICES, check_choice, implied_types, is_bare, say_any
+from runtime.grammar.choices import (
+    CHOICES,
+    check_choice,
+    implied_types,
+    is_bare,
+    shares_no_value,
+)
 from runtime.grammar.finite import without_end
 from runtime.grammar.keys import prepare_keys
 from runtime.grammar.keyword_forms import check_forms
@@ -46,12 +52,7 @@ class PreparedSchema:
             raise GrammarError("a JSON schema is an object or a boolean")
         if schema is False:
             raise GrammarError("#: the schema false cannot accept any value")
-        for rules, path in _parts(self.root):
-            with _at(path):
-                check_forms(rules)
-                _check_references(rules, self.root)
-                check_choice(rules, self.root)
-                say_any(rules, self.root)
+        self._check_choices()
         parts: list[dict[str, Any]] = []
         for rules, path in _parts(self.root):
             with _at(path):
@@ -73,8 +74,28 @@ class PreparedSchema:
         """Return the path of a part."""
         return self._paths.get(id(rules), "#")
 
-    @staticmethod
-    def _prepare(rules: dict[str, Any]) -> None:
+    def _check_choices(self) -> None:
+        """Check forms, references and choices; then say `oneOf` as `anyOf` where it can be.
+
+        Not before all are checked: references may lead through `oneOf`.
+        """
+        told_apart: list[dict[str, Any]] = []
+        for rules, path in _parts(self.root):
+            with _at(path):
+                check_forms(rules)
+                _check_references(rules, self.root)
+                check_choice(rules, self.root)
+                _check_identifier(rules, path)
+            if shares_no_value(rules, self.root):
+                told_apart.append(rules)
+        for rules in told_apart:
+            rules["anyOf"] = rules.pop("oneOf")
+
+    def _prepare(self, rules: dict[str, Any]) -> None:
+        if "$ref" in rules and is_missing(rules["$ref"], self.root):
+            # What is still `oneOf` is refused.
+            rules["$ref"] = rules["$ref"].replace("/oneOf/", "/anyOf/")
+            _check_references(rules, self.root)
         for name in _NOT_ENFORCED:
             if name in rules:
                 raise GrammarError(f"the schema keyword {name!r} cannot be enforced")
@@ -115,6 +136,15 @@ def _check_references(rules: dict[str, Any], root: object) -> None:
     if is_circle(rules, root):
         name = next(name for name in CHOICES if name in rules)
         raise GrammarError(f"the schema keyword {name!r} leads back to itself alone")
+
+
+def _check_identifier(rules: dict[str, Any], path: str) -> None:
+    """Refuse a part that has an address of its own, from which references inside it begin."""
+    address = rules.get("$id")
+    if path == "#" or not isinstance(address, str) or address.startswith("#"):
+        return
+    if any("$ref" in inner for inner, _ in _parts(rules)):
+        raise GrammarError("the schema keyword '$id' cannot be enforced around references")
 
 
 def _say_type(rules: dict[str, Any]) -> None:

@@ -57,12 +57,20 @@ def test_names_of_properties_and_values_are_no_keywords() -> None:
     )
 
 
+def test_an_address_is_no_matter_where_no_reference_is_inside() -> None:
+    PreparedSchema({"$id": "urn:a", "items": {"$ref": "#/$defs/b"}, "$defs": {"b": {"$id": "b"}}})
+
+
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
         ([], "an object or a boolean"),
         (False, "#: the schema false cannot accept any value"),
         ({"$ref": "#/$defs/x"}, "#: Cannot find"),
+        (
+            {"$ref": "#/$defs/a", "$defs": {"a": {"$id": "urn:a", "items": {"$ref": "#"}}}},
+            "#/$defs/a: the schema keyword '$id'",
+        ),
         ({"allOf": [{}, {}]}, "#: the schema keyword 'allOf' with several schemas"),
         ({"items": {"oneOf": [{}, {}]}}, "#/items: the schema keyword 'oneOf'"),
         ({"items": {"type": "float"}}, "#/items: Unsupported type 'float'"),

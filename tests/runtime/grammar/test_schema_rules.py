@@ -146,6 +146,19 @@ def test_a_length_beside_a_pattern(
         ({"type": "object", "propertyNames": False}, [{}], [{"a": 1}]),
         ({"anyOf": [False, {"type": "null"}, {"const": 3}]}, [None, 3], [1]),
         ({"oneOf": [{"type": "null"}, {"type": "integer"}]}, [None, 3], ["a"]),
+        (
+            {
+                "items": {"$ref": "#/$defs/a/oneOf/1"},
+                "$defs": {"a": {"oneOf": [{"type": "integer"}, {"type": "null"}]}},
+            },
+            [[None]],
+            [["a"]],
+        ),
+        (
+            {"oneOf": [{"type": "array", "items": {"$ref": "#/oneOf/1"}}, {"type": "null"}]},
+            [[None], None],
+            [[1]],
+        ),
         ({"allOf": [{"enum": ["a", 1]}]}, ["a", 1], ["b"]),
         (
             {"$ref": "#/$defs/t", "$defs": {"t": {"items": {"$ref": "#/$defs/t"}}}},
