@@ -18,8 +18,9 @@ _MOST_DIGITS = 100
 _EXACT_DIGITS = 15
 _USUAL_DECIMALS = 6
 _MOST_STEP = 100
-# Multiples with a bound on one side end there on the other.
-_MOST_MULTIPLE = 10**18
+# Multiples without a bound on a side end there: a validator may divide floats, which have no gaps
+# up to the first. The other is for those that begin beyond it.
+_MOST_MULTIPLE, _MOST_LARGE_MULTIPLE = 1 << 53, 10**18
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,6 @@ def integer_in(rules: Rules, span: Range, step: int | None) -> str:
         return _signed(rules, span, _plain_integer)
     if step > _MOST_STEP:
         raise GrammarError(f"the schema keyword 'multipleOf' cannot be enforced above {_MOST_STEP}")
-    if span == Range():
-        return rules.add("multiple", f'("0" | "-"? {_multiples(rules, step)})')
     return _signed(rules, span, lambda rules, part: _multiples_between(rules, step, part))
 
 
@@ -296,28 +295,21 @@ def _places(value: Decimal) -> int:
     return max(0, -exponent) if isinstance(exponent, int) else 0
 
 
-def _multiples(rules: Rules, step: int) -> str:
-    """Return the rule of multiples of `step` above 0."""
-    names = [rules.reserve("rest") for _ in range(step)]
-    for rest, name in enumerate(names):
-        steps = _by_rest(range(10), rest, step)
-        choices = [f"{_set(digits)} {names[after]}" for after, digits in steps.items()]
-        rules.define(name, either(([EMPTY] if rest == 0 else []) + choices))
-    starts = _by_rest(range(1, 10), 0, step)
-    return rules.add("multiple", either(f"{_set(d)} {names[r]}" for r, d in starts.items()))
-
-
 def _multiples_between(rules: Rules, step: int, span: Range) -> str | None:
     """Return the expression of multiples of `step` in a range that begins at 0 or above."""
     assert span.low is not None
     low = str(int(span.low.value) + (not span.low.inside))
-    high = str(_MOST_MULTIPLE if span.high is None else int(span.high.value))
+    high = str(_open_end(int(low)) if span.high is None else int(span.high.value))
     choices = [
         _multiples_of_length(rules, step, length, low, high)
         for length in range(len(low), len(high) + 1)
     ]
     written = [choice for choice in choices if choice is not None]
     return either(written) if written else None
+
+
+def _open_end(low: int) -> int:
+    return _MOST_MULTIPLE if low < _MOST_MULTIPLE else _MOST_LARGE_MULTIPLE
 
 
 def _multiples_of_length(rules: Rules, step: int, length: int, low: str, high: str) -> str | None:
@@ -351,10 +343,3 @@ def _multiples_of_length(rules: Rules, step: int, length: int, low: str, high: s
         return known[key]
 
     return written(length, length == len(low), length == len(high), 0)
-
-
-def _by_rest(digits: range, rest: int, step: int) -> dict[int, list[int]]:
-    sets: dict[int, list[int]] = {}
-    for digit in digits:
-        sets.setdefault((rest * 10 + digit) % step, []).append(digit)
-    return sets

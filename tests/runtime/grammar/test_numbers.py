@@ -81,6 +81,9 @@ def test_multiples_without_bounds(step: int) -> None:
     assert [n for n in range(-200, 201) if takes(grammar, str(n))] == [
         *range(-200 // step * step + (-200 % step and step), 201, step)
     ]
+    # A float has no integer beyond 2^53 for certain, and Python reads 4,300 digits at most.
+    assert all(takes(grammar, "6" + "0" * zeros) for zeros in (1, 14, 15))
+    assert not any(takes(grammar, "6" + "0" * zeros) for zeros in (16, 5000))
 
 
 def test_bounds_of_integers_need_not_be_integers() -> None:
