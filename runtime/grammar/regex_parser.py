@@ -226,6 +226,9 @@ class _Parser:
         self._at += 1
         excludes = self._peek() == "^"
         self._at += excludes
+        if self._peek() == "]" and "]" in self._text[self._at + 1 :]:
+            # To Python the first bracket is a member, and the second one ends the set.
+            raise self._refuse(self._text[start : self._at + 1], "a set that has two readings")
         members = _Members()
         while self._peek() != "]":
             self._member(members, start)

@@ -19,6 +19,7 @@ def test_parts_of_a_pattern() -> None:
     assert parse("(?<name>a)", spelt=False) == parse("(?P<name>a)", spelt=False) == characters("a")
     assert parse("^^a$$|^b$", spelt=False) == Characters(((0x61, 0x62),))
     assert parse(r"a{x", spelt=False) == parse(r"a\{x", spelt=False)
+    assert parse("x[^]*", spelt=False) == parse(r"x[\s\S]*", spelt=False)
     assert parse("]}", spelt=False) == parse(r"\]\}", spelt=False)
 
 
@@ -34,6 +35,7 @@ def test_parts_of_a_pattern() -> None:
         ),
         *(("(^a)", "'^'"), ("a$b", "'$'"), (r"\b", r"\\b"), (r"\k<n>", r"\\k"), (r"\07", "octal")),
         *(("[[:alpha:]]", "POSIX class [:alpha:]"), ("[b-a]", "b-a"), (r"\ud83d\ude00", "half")),
+        *(("[]a]", "two readings"), ("[^]a]", "two readings"), ("[^a][^][a]", "'[^]'")),
         (r"\_", "an escape"),
     ],
 )
