@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 from tests.runtime.grammar.instances import Instances
-from tests.runtime.grammar.judge import Judge
+from tests.runtime.grammar.judge import Judge, TooSlow, validator_limit
 from tests.runtime.grammar.random_schemas import MOST, RandomSchemas
 
 SEEDS = 60
@@ -35,6 +35,13 @@ def test_schemas_are_of_every_kind() -> None:
         "format", "propertyNames", "{0,", "名", str(MOST),
     ):  # fmt: skip
         assert keyword in text, keyword
+
+
+def test_a_validator_is_not_waited_for_without_end() -> None:
+    validator = jsonschema.Draft202012Validator({"pattern": "^(a{2,9})*$"})
+
+    with pytest.raises(TooSlow), validator_limit(0.2):
+        validator.is_valid("a" * 500 + "b")
 
 
 def test_values_that_are_made_fit_mostly_and_those_near_them_seldom() -> None:
