@@ -84,12 +84,20 @@ def _always_there(rules: dict[str, Any]) -> dict[str, object]:
 
 
 def _differ(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    if "type" in a and "type" in b and not _types(a) & _types(b):
+    first, second = _possible_types(a), _possible_types(b)
+    if first and second and not first & second:
         return True
     values, others = _values(a), _values(b)
     return bool(values and others) and not any(
         v == w and types_of(v) == types_of(w) for v, w in itertools.product(values, others)
     )
+
+
+def _possible_types(rules: dict[str, Any]) -> set[str]:
+    """Return the types that a schema names, or those of the values that it names."""
+    if "type" in rules:
+        return _types(rules)
+    return {kind for value in _values(rules) for kind in types_of(value)}
 
 
 def _values(rules: dict[str, Any]) -> list[object]:

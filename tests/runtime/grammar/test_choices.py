@@ -72,6 +72,7 @@ KINDS = {"$defs": {"a": kind("a"), "b": kind("b"), "ab": kind("a"), "c": {"$ref"
         [kind("a", n={}), kind("b", n={}), kind(1), kind(True)],
         [{"type": "integer"}, {"type": ["string", "null"]}],
         [{"enum": ["a", "b"]}, {"const": "c"}],
+        [{"const": 2.5}, {"type": "integer"}, {"enum": ["a", None]}, {"type": "boolean"}],
     ],
 )
 def test_one_of_schemas_that_share_no_value_is_known(parts: list[Any]) -> None:
@@ -87,6 +88,8 @@ def test_one_of_schemas_that_share_no_value_is_known(parts: list[Any]) -> None:
         [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/none"}],
         [{"type": "integer"}, {"type": "number"}],
         [{"enum": ["a", "b"]}, {"enum": ["b"]}],
+        [{"const": 2.0}, {"type": "integer"}],
+        [{"const": 2.5}, {"type": "number"}],
         [kind("a"), {**kind("b"), "required": []}],
         [kind("a"), {"properties": {"kind": {"const": "b"}}, "required": ["kind"]}],
         [True, {"type": "null"}],
