@@ -123,7 +123,9 @@ def _signed(rules: Rules, span: Range, write: Callable[[Rules, Range], str | Non
         if written is not None:
             choices.append(sequence((sign, written)))
     if not choices:
-        raise GrammarError("no number fits 'minimum', 'maximum' and their like")
+        raise GrammarError(
+            "no number fits 'minimum', 'maximum' and their like, or none with few enough digits"
+        )
     return rules.add("range", either(choices))
 
 
