@@ -61,6 +61,8 @@ class Range:
 
 def decimal_of(value: float) -> Decimal:
     """Return a number of JSON as a decimal: a float as it is written, a large one as it is."""
+    if not value:
+        return Decimal(0)  # Zero has a sign in JSON.
     return (
         Decimal(value) if isinstance(value, int) or abs(value) >= 1 << 53 else Decimal(repr(value))
     )

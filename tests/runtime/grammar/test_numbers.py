@@ -12,7 +12,7 @@ import xgrammar
 from runtime.errors import GrammarError
 from runtime.grammar.ebnf import Rules
 from runtime.grammar.numbers import Bound, Range, decimal_of, integer_in, number_in
-from tests.runtime.grammar.matching import END, compiled_rules, takes
+from tests.runtime.grammar.matching import END, compiled_rules, taken, takes
 
 
 def span(low: float | None, high: float | None, *, inside: bool = True) -> Range:
@@ -150,6 +150,11 @@ def test_where_there_is_no_integer_it_is_said(
         integers(span(low, high), step)
 
 
+def test_a_zero_below_zero_is_a_bound_as_zero_is() -> None:
+    assert taken({"type": "number", "maximum": -0.0}, [-1, 0, 0.5]) == [-1, 0]
+    assert taken({"type": "integer", "minimum": -0.0, "maximum": 1}, [-1, 0, 1]) == [0, 1]
+
+
 def test_an_empty_range_of_numbers_is_said() -> None:
     with pytest.raises(GrammarError, match="no number fits"):
         numbers(span(1, 1, inside=False))
@@ -163,4 +168,5 @@ def test_a_large_step_is_refused_by_name() -> None:
 def test_floats_are_meant_as_they_are_written_and_large_ones_as_they_are() -> None:
     assert decimal_of(0.1) == Decimal("0.1")
     assert decimal_of(7) == 7
+    assert str(decimal_of(-0.0)) == "0"
     assert decimal_of(9.887500697198107e17) == int(9.887500697198107e17)
