@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 from tests.runtime.grammar.instances import Instances
-from tests.runtime.grammar.judge import Judge, TooSlow, validator_limit
+from tests.runtime.grammar.judge import Judge, TooSlow, closed, validator_limit
 from tests.runtime.grammar.random_schemas import MOST, RandomSchemas
 
 SEEDS = 60
@@ -35,6 +35,17 @@ def test_schemas_are_of_every_kind() -> None:
         "format", "propertyNames", "{0,", "名", str(MOST),
     ):  # fmt: skip
         assert keyword in text, keyword
+
+
+def test_values_that_must_be_let_through_have_no_parts_that_no_schema_names() -> None:
+    schema = {"anyOf": [{"properties": {"a": {}}}, {"prefixItems": [{"const": {"properties": 1}}]}]}
+
+    assert closed(schema) == {
+        "anyOf": [
+            {"properties": {"a": {}}, "additionalProperties": False},
+            {"prefixItems": [{"const": {"properties": 1}}], "items": False},
+        ]
+    }
 
 
 def test_a_validator_is_not_waited_for_without_end() -> None:
