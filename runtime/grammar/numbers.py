@@ -19,8 +19,8 @@ _EXACT_DIGITS = 15
 _USUAL_DECIMALS = 6
 _MOST_STEP = 100
 # Multiples without a bound on a side end there: a validator may divide floats, which have no gaps
-# up to the first. The other is for those that begin beyond it.
-_MOST_MULTIPLE, _MOST_LARGE_MULTIPLE = 1 << 53, 10**18
+# up to the first. The other is for those that begin beyond it, and the end of all.
+_MOST_MULTIPLE, _MOST_LARGE_MULTIPLE = 1 << 53, 10**19
 
 
 @dataclass(frozen=True)
@@ -303,7 +303,7 @@ def _multiples_between(rules: Rules, step: int, span: Range) -> str | None:
     """Return the expression of multiples of `step` in a range that begins at 0 or above."""
     assert span.low is not None
     low = str(int(span.low.value) + (not span.low.inside))
-    high = str(_open_end(int(low)) if span.high is None else int(span.high.value))
+    high = str(_last_multiple(int(low), span.high))
     choices = [
         _multiples_of_length(rules, step, length, low, high)
         for length in range(len(low), len(high) + 1)
@@ -312,7 +312,9 @@ def _multiples_between(rules: Rules, step: int, span: Range) -> str | None:
     return either(written) if written else None
 
 
-def _open_end(low: int) -> int:
+def _last_multiple(low: int, high: Bound | None) -> int:
+    if high is not None:
+        return min(_MOST_LARGE_MULTIPLE, int(high.value))
     return _MOST_MULTIPLE if low < _MOST_MULTIPLE else _MOST_LARGE_MULTIPLE
 
 

@@ -86,6 +86,15 @@ def test_multiples_without_bounds(step: int) -> None:
     assert not any(takes(grammar, "6" + "0" * zeros) for zeros in (16, 5000))
 
 
+def test_multiples_within_bounds_of_many_digits_end_early() -> None:
+    grammar = integers(span(-(10**300), 10**300), 97)
+
+    assert all(takes(grammar, str(97 * 10**zeros)) for zeros in (0, 17))
+    assert not any(takes(grammar, str(97 * 10**zeros)) for zeros in (20, 290))
+    with pytest.raises(GrammarError, match="none with few enough digits"):
+        integers(span(10**30, 10**40), 97)
+
+
 def test_bounds_of_integers_need_not_be_integers() -> None:
     assert [n for n in range(-5, 6) if takes(integers(span(-2.5, 3.5)), str(n))] == [*range(-2, 4)]
     outside = integers(span(-2, 3, inside=False))
