@@ -143,7 +143,8 @@ class Instances:
         first: float = low if low is not None else (high if high is not None else 0) - 100
         last: float = high if high is not None else first + 200
         value = self._pick.choice([first, last, self._pick.uniform(first, last)])
-        if kind == "integer" or self._pick.random() < 0.3:
+        # Multiples are written as integers.
+        if kind == "integer" or "multipleOf" in rules or self._pick.random() < 0.3:
             step = rules.get("multipleOf", 1)
             return int(value // step * step) + self._pick.choice([0, 1, -1]) * int(step)
         if abs(value) > 10**9:
