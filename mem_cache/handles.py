@@ -10,21 +10,28 @@ import numpy as np
 
 
 class PointKind(IntEnum):
-    """Why a resume point was left; once a request went on from it, BRANCH is SHARED and REQUEST_END
-    is PASSED.
+    """Why a resume point was left.
+
+    Once a request started from it, BRANCH, BOUNDARY and WAYPOINT become SHARED, and REQUEST_END
+    becomes PASSED.
 
     PROMPT_END   at the end of a prompt: for the same prompt again, or its edited answer
     BRANCH       where a sequence parts from others, or a full match had no point
-    SHARED       a branch that was used since
+    SHARED       a point inside prompts that was used since
     PASSED       the end of a request whose next turn came
-    REQUEST_END  and, above it, REQUEST_END + turns: the end of a request
+    BOUNDARY     where other prompts are likely to part from this one: at the begin of its last
+                 page, of its first and of its last user turn
+    WAYPOINT     elsewhere in a prompt, where none has parted from it yet
+    REQUEST_END  the end of a request; the kind of its page is added to it
     """
 
     PROMPT_END = 0
     BRANCH = 1
     SHARED = 2
     PASSED = 3
-    REQUEST_END = 4
+    BOUNDARY = 4
+    WAYPOINT = 5
+    REQUEST_END = 6
 
 
 class Point(NamedTuple):
@@ -54,7 +61,8 @@ class Match(NamedTuple):
     point        the resume point to start from, or None: then a replay, or nothing to reuse
     start        the first position to compute: S with a point, else where a replay to F begins
     turns        that the conversation will have had at the end of this request
-    tick         the time, in matches
+    tick         the time at which it counts as a request, in requests
+    point_evicted  whether a resume point between `start` and F was evicted, and is missing now
     """
 
     full_tokens: int
@@ -65,6 +73,7 @@ class Match(NamedTuple):
     start: int
     turns: int
     tick: int
+    point_evicted: bool = False
 
 
 class Lock:

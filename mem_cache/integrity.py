@@ -13,7 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from mem_cache.allocator import PageAllocator
-from mem_cache.core.binding import FLAG_FORKED, FLAG_SUPERSEDED, address, library
+from mem_cache.core.binding import (
+    FLAG_FORKED,
+    FLAG_SUPERSEDED,
+    SAVE_CLASSES,
+    address,
+    library,
+)
 from mem_cache.errors import IntegrityError
 from mem_cache.spec import TreeSpec
 from mem_cache.tree_arrays import TreeArrays
@@ -85,7 +91,8 @@ class _Checker:
             ("resume point", points, 0, rings),
             ("SWA page", (a.windows,), 0, swa_pages),
             ("kind of page", (a.kind,), 0, len(a.page_lists) - 1),
-            ("kind of point", (a.point_kind,), 0, len(a.point_lists) - 1),
+            ("kind of point", (a.point_kind,), 0, len(a.uses) - 1),
+            ("class of point", (a.point_saves,), 0, SAVE_CLASSES - 1),
         ):
             for array in arrays:
                 low, high = int(array.min()), int(array.max())
@@ -295,9 +302,13 @@ class _Checker:
         alive = np.flatnonzero(position)
         _demand(int(pins[alive].sum()) == a.tree.pins_held, "pins are miscounted")
         free = alive[pins[alive] == 0]
-        for index in _used(a.point_lists, a.point_kind[free]):
-            wanted = free[a.point_kind[free] == index].tolist()
-            name = f"list of points of kind {index}"
+        by_kind = np.bincount(a.point_kind[alive], minlength=len(a.uses))
+        counted = bool((by_kind == a.uses["points"]).all())
+        _demand(counted, f"points of each kind are {by_kind.tolist()}, not as counted")
+        place = a.point_kind.astype(np.int64) * SAVE_CLASSES + a.point_saves
+        for index in _used(a.point_lists, place[free]):
+            wanted = free[place[free] == index].tolist()
+            name = f"list of points {index}"
             listed = _walk(name, a.point_lists[index], a.point_links())
             _demand(sorted(listed) == wanted, f"list {index} has points {listed}, not {wanted}")
             ages = a.point_stamp[listed]

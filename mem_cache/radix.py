@@ -23,17 +23,16 @@ import numpy as np
 
 from mem_cache.allocator import PageAllocator
 from mem_cache.core.binding import (
-    FAULT_FREE_UNIT,
-    FAULT_IN_TREE,
-    FAULT_NO_UNIT,
     CInsertion,
     CMatch,
     address,
+    insertion_fault,
     library,
 )
 from mem_cache.errors import IntegrityError
 from mem_cache.handles import Insertion, Lock, Match, Point, PointKind
 from mem_cache.integrity import check_in_steps
+from mem_cache.namespaces import Namespaces
 from mem_cache.policy import PAGE_KINDS, POINT_KINDS, EvictionPolicy, Lru
 from mem_cache.span import Span, list_spans
 from mem_cache.spec import TreeSpec, div_ceil
@@ -67,7 +66,6 @@ class ShadowRadixCache:
         self.spec = spec
         self.full, self.swa, self.rings = full, swa, rings
         self.policy: EvictionPolicy = policy or Lru()
-        self.roots: dict[str, int] = {}
         self.locks = 0
         self._replay = -1 if replay_tokens is None else replay_tokens
         self._log_removed = log_removed
@@ -89,17 +87,23 @@ class ShadowRadixCache:
             page_kinds=PAGE_KINDS,
             point_kinds=POINT_KINDS,
             end_kind=PointKind.REQUEST_END,
+            replay=self._replay,
         )
-        self.arrays.kind_after_use[PointKind.BRANCH] = PointKind.SHARED
+        for kind in (PointKind.BRANCH, PointKind.BOUNDARY, PointKind.WAYPOINT):
+            self.arrays.kind_after_use[kind] = PointKind.SHARED
         self.arrays.kind_after_use[PointKind.REQUEST_END :] = PointKind.PASSED
         self._tree = self.arrays.tree
         self._tree.log_removed = self._log_removed
         self._pointer = self.arrays.pointer
-        self._free_roots = list(range(len(self.arrays.roots) - 1, -1, -1))
+        self._names = Namespaces(self.arrays)
         self._policy_due = 0
-        self.roots = {}
 
     # --- sizes and counters
+
+    @property
+    def roots(self) -> dict[str, int]:
+        """Index of each namespace's root."""
+        return self._names.roots
 
     @property
     def tree_pages(self) -> int:
@@ -126,15 +130,25 @@ class ShadowRadixCache:
         """Resume points evicted so far, by themselves or with their page."""
         return self._tree.evicted_points
 
+    @property
+    def returned_pages(self) -> int:
+        """Whole pages of prompts computed again so far that were evicted before."""
+        return self._tree.returned_pages
+
     def tokens_by_namespace(self) -> dict[str, int]:
         """Count the tokens that each namespace holds, where it holds any."""
-        held = self.arrays.roots["tokens"]
-        return {name: int(held[root]) for name, root in self.roots.items() if held[root]}
+        return self._names.tokens()
 
     # --- one request
 
     def match(self, tokens: np.ndarray, *, limit: int | None = None, namespace: str = "") -> Match:
-        """Find the longest run of `tokens` that any path has; change nothing but recency.
+        """Do what `peek` does, and count it as a request (`use`)."""
+        match = self.peek(tokens, limit=limit, namespace=namespace)
+        self.use(match)
+        return match
+
+    def peek(self, tokens: np.ndarray, *, limit: int | None = None, namespace: str = "") -> Match:
+        """Find the longest run of `tokens` that any path has; change nothing.
 
         tokens  [n] int32
         limit   the run is cut to it; n - 1 unless given, so that one token is left to compute
@@ -145,8 +159,7 @@ class ShadowRadixCache:
         root = self.roots.get(namespace)
         if root is None or not limit:
             node = 0 if root is None else -1 - root
-            return Match(0, self._path[:0].copy(), node, namespace, None, 0, 1, self._tree.tick)
-        self._follow_policy()
+            return Match(0, self._path[:0].copy(), node, namespace, None, 0, 1, self._tree.tick + 1)
         # One token more is compared: the resume point behind it serves the limit as well.
         self._core.tree_match(
             self._pointer,
@@ -154,7 +167,6 @@ class ShadowRadixCache:
             address(tokens),
             min(length, limit + 1),
             limit,
-            self._replay,
             self._path_address,
             self._match_address,
         )
@@ -167,8 +179,27 @@ class ShadowRadixCache:
             start = max(0, full - self._replay)
         pages = self._path[: found.pages].copy()
         return Match(
-            full, pages, found.holder, namespace, point, start, found.turns, self._tree.tick
+            full_tokens=full,
+            pages=pages,
+            node=found.holder,
+            namespace=namespace,
+            point=point,
+            start=start,
+            turns=found.turns,
+            tick=self._tree.tick + 1,
+            point_evicted=bool(found.point_evicted),
         )
+
+    def use(self, match: Match) -> None:
+        """Count a request that starts as matched: the clock advances, and what it uses is newest.
+
+        Nothing may have left the tree since `peek`, unless a lock protects what was matched.
+        """
+        if not match.node:
+            return
+        self._follow_policy()
+        ring = 0 if match.point is None else match.point.ring
+        self._core.tree_use(self._pointer, match.node, ring, match.turns)
 
     def _point(self, ring: int) -> Point:
         arrays = self.arrays
@@ -182,7 +213,7 @@ class ShadowRadixCache:
 
         Raises IntegrityError if the tree has let go of it since the match.
         """
-        node = match.node if match.node > 0 else self._root(match.namespace)
+        node = match.node if match.node > 0 else self._names.node(match.namespace)
         ring, position = (0, 0) if match.point is None else (match.point.ring, match.point.position)
         if self._core.tree_hold(self._pointer, node, ring, position) < 0:
             raise IntegrityError(
@@ -236,13 +267,13 @@ class ShadowRadixCache:
             raise IntegrityError(f"{length} tokens cannot have {len(ids)} pages")
         job = self._insertion
         job.tokens, job.pages, job.length = address(tokens), address(ids), length
-        job.from_node = self._root(namespace) if lock is None else lock.node
+        job.from_node = self._names.node(namespace) if lock is None else lock.node
         job.locked, job.ended = lock is not None, ended
         job.turns, job.since = (1, self._tree.tick) if lock is None else (lock.turns, lock.tick)
         job.output_from = length if output_from is None else output_from
         fault = self._core.tree_insert(self._pointer, self._insertion_address)
         if fault < 0:
-            raise self._insert_fault(fault)
+            raise insertion_fault(fault, self.full.name, self.full.pool)
         if lock is not None:
             lock.node, lock.turns = job.node, job.turns
         return Insertion(
@@ -326,8 +357,8 @@ class ShadowRadixCache:
         self.evict_swa(swa_pages=self.swa.capacity + 1)
         self.evict_full(self.full.capacity + 1)
         self._tree.evicted_pages, self._tree.evicted_points = evicted
-        self.roots = {}
-        self._free_roots = list(range(len(self.arrays.roots) - 1, -1, -1))
+        self.arrays.evicted[:] = 0
+        self._names.clear()
 
     def check(self, *, full: Counter[int], swa: Counter[int], rings: Counter[int]) -> None:
         """Verify every invariant of tree, lists, locks and pools; for tests and idle times.
@@ -357,28 +388,7 @@ class ShadowRadixCache:
         """
         return list_spans(self.arrays, self.roots, limit)
 
-    # --- namespaces and policy
-
-    def _root(self, namespace: str) -> int:
-        """Return the top of a namespace as a node; make it if there is none."""
-        root = self.roots.get(namespace)
-        if root is None:
-            if not self._free_roots:
-                self._find_free_roots()
-            root = self.roots[namespace] = self._free_roots.pop()
-        return -1 - root
-
-    def _find_free_roots(self) -> None:
-        """Forget namespaces that hold nothing; make room for more if that are few."""
-        roots = self.arrays.roots
-        unused = (roots["pages"] == 0) & (roots["locks"] == 0)
-        self.roots = {name: root for name, root in self.roots.items() if not unused[root]}
-        self._free_roots = np.flatnonzero(unused)[::-1].tolist()
-        if len(self._free_roots) * 2 < len(roots):
-            self._free_roots = (
-                list(range(2 * len(roots) - 1, len(roots) - 1, -1)) + self._free_roots
-            )
-            self.arrays.add_roots()
+    # --- policy
 
     def _follow_policy(self) -> None:
         if self._tree.tick < self._policy_due:
@@ -386,14 +396,4 @@ class ShadowRadixCache:
         self._policy_due = self._tree.tick + POLICY_TICKS
         arrays = self.arrays
         arrays.page_favour[:] = self.policy.page_favour(arrays.returns)
-        arrays.point_favour[:] = self.policy.point_favour(arrays.returns)
-
-    def _insert_fault(self, fault: int) -> IntegrityError:
-        page = self.full.pool.culprit
-        if fault == FAULT_NO_UNIT:
-            return IntegrityError(f"pool {self.full.name}: no page {page} of {self.full.capacity}")
-        if fault == FAULT_FREE_UNIT:
-            return IntegrityError(f"pool {self.full.name}: reference to free unit {page}")
-        if fault == FAULT_IN_TREE:
-            return IntegrityError(f"page {page} is in the tree already, for other tokens")
-        return IntegrityError("insert below a node that left the tree")
+        arrays.point_favour[:] = self.policy.point_favour(arrays.returns, arrays.uses)

@@ -11,7 +11,9 @@ from mem_cache.core.binding import (
     POINT_WORDS,
     RETURNS,
     ROOT,
+    SAVE_CLASSES,
     TRACE,
+    USES,
     CLinks,
     CTree,
     address,
@@ -38,6 +40,7 @@ class TreeArrays:
         page_kinds: int,
         point_kinds: int,
         end_kind: int,
+        replay: int,
     ) -> None:
         pages, points = full.capacity + 1, rings.capacity + 1
         self.tokens = np.zeros((pages, spec.page_size), np.int32)
@@ -47,22 +50,27 @@ class TreeArrays:
         self.trail = np.zeros(pages, np.uint64)
         # One entry for each page that may be an end, and as many for ends that were evicted.
         self.traces = np.zeros(1 << pages.bit_length(), TRACE)
+        self.evicted = np.zeros(len(self.traces), np.uint32)
         self.windows = np.zeros((points, spec.window_pages), np.int32)
         self.point_stamp = np.zeros(points, np.int64)
         self.exact, self.point_kind = (np.zeros(points, np.uint8) for _ in range(2))
+        self.point_saves = np.zeros(points, np.uint8)
         self.point_words = {name: np.zeros(points, np.int32) for name in POINT_WORDS}
         self.buckets = np.zeros(1 << (2 * points).bit_length(), np.int32)
-        self.page_lists, self.point_lists = np.zeros(page_kinds, LIST), np.zeros(point_kinds, LIST)
+        self.page_lists = np.zeros(page_kinds, LIST)
+        self.point_lists = np.zeros(point_kinds * SAVE_CLASSES, LIST)
         self.page_favour = np.zeros(page_kinds, np.int64)
-        self.point_favour = np.zeros(point_kinds, np.int64)
+        self.point_favour = np.zeros((point_kinds, SAVE_CLASSES), np.int64)
         self.kind_after_use = np.arange(point_kinds, dtype=np.uint8)
         self.returns = np.zeros(page_kinds, RETURNS)
+        self.uses = np.zeros(point_kinds, USES)
         self.roots = np.zeros(_FIRST_ROOTS, ROOT)
         self.removed = np.zeros(pages, np.int32)
         self._scratch = np.zeros(spec.page_size, np.int32)
         self._links = [np.zeros(n, np.int32) for n in (pages, pages, pages, pages, points, points)]
         self._pools = (full, swa, rings)
         self.tree = self._fill(spec, page_kinds, point_kinds, end_kind)
+        self.tree.replay = replay
         self.pointer = ctypes.addressof(self.tree)
 
     def page(self, name: str) -> np.ndarray:
@@ -99,8 +107,9 @@ class TreeArrays:
             for name in (
                 *("roots", "tokens", "stamp", "kind", "turns", "flags", "trail", "page_lists"),
                 *("page_favour", "returns", "traces", "windows", "point_stamp", "exact"),
-                *("point_kind", "buckets", "point_lists", "point_favour", "removed"),
-                "kind_after_use",
+                *("point_kind", "point_saves", "buckets", "point_lists", "point_favour"),
+                "removed",
+                *("kind_after_use", "uses", "evicted"),
             )
         }
         arrays |= {**self.words, **self.point_words, "scratch": self._scratch}

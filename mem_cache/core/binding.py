@@ -12,6 +12,8 @@ from mem_cache.errors import IntegrityError
 
 FAULT_NO_UNIT, FAULT_FREE_UNIT, FAULT_IN_TREE = -1, -2, -4
 FLAG_SUPERSEDED, FLAG_FORKED = 1, 2
+# As in `core.h`.
+TURN_CLASSES, LENGTH_CLASSES, SAVE_CLASSES = 8, 5, 8
 
 # The int32 arrays by page id and by ring, in the order of the struct.
 PAGE_WORDS = (
@@ -45,7 +47,10 @@ class CTree(Structure):
     _fields_ = (
         *(
             (name, c_int32)
-            for name in ("page_size", "window_pages", "page_kinds", "point_kinds", "end_kind")
+            for name in (
+                *("page_size", "window_pages", "page_kinds", "point_kinds", "end_kind"),
+                "replay",
+            )
         ),
         ("tick", c_int64),
         *((name, POINTER(CPool)) for name in ("full", "swa", "rings")),
@@ -61,17 +66,19 @@ class CTree(Structure):
         ("root_links", CLinks),
         *((name, c_void_p) for name in ("page_lists", "page_favour", "returns", "traces")),
         ("trace_mask", c_int64),
+        ("evicted", c_void_p),
         *(
             (name, c_void_p)
             for name in (
                 *POINT_WORDS,
-                *("windows", "point_stamp", "exact", "point_kind", "buckets"),
+                *("windows", "point_stamp", "exact", "point_kind", "point_saves", "buckets"),
             )
         ),
         ("bucket_mask", c_int64),
         ("point_links", CLinks),
         ("point_lists", c_void_p),
         ("point_favour", c_void_p),
+        ("uses", c_void_p),
         ("kind_after_use", c_void_p),
         *(
             (name, c_int64)
@@ -82,6 +89,7 @@ class CTree(Structure):
                 "pins_held",
                 "evicted_pages",
                 "evicted_points",
+                "returned_pages",
             )
         ),
         ("removed", c_void_p),
@@ -96,7 +104,10 @@ class CMatch(Structure):
 
     _fields_ = tuple(
         (name, c_int32)
-        for name in ("full_tokens", "pages", "holder", "point", "resume_tokens", "turns")
+        for name in (
+            *("full_tokens", "pages", "holder", "point", "resume_tokens", "turns"),
+            "point_evicted",
+        )
     )
 
 
@@ -133,7 +144,8 @@ ROOT = np.dtype(
     ]
 )
 RETURNS = np.dtype([(name, "i8") for name in ("ended", "returned", "waited")])
-TRACE = np.dtype([("tick", "i8"), ("trail", "u4"), ("turns", "u1")], align=True)
+USES = np.dtype([(name, "i8") for name in ("points", "lived", "used")])
+TRACE = np.dtype([("tick", "i8"), ("trail", "u4"), ("turns", "u1"), ("kind", "u1")], align=True)
 
 addressof, from_buffer = ctypes.addressof, ctypes.c_char.from_buffer
 
@@ -147,7 +159,8 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "point_find": (_I, (_P, _I, _I)),
     "points_evict": (_I, (_P, _L, _L)),
     "siblings_nearest": (_I, (_P, _I, _P)),
-    "tree_match": (None, (_P, _I, _P, _I, _I, _I, _P, _P)),
+    "tree_match": (None, (_P, _I, _P, _I, _I, _P, _P)),
+    "tree_use": (None, (_P, _I, _I, _I)),
     "tree_insert": (_I, (_P, _P)),
     "tree_hold": (_I, (_P, _I, _I, _I)),
     "tree_unpin": (_I, (_P, _I)),
@@ -169,13 +182,25 @@ def library() -> ctypes.CDLL:
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(core, name)
         function.restype, function.argtypes = result, arguments
-    sizes = (c_int64 * 7)()
+    sizes = (c_int64 * 8)()
     core.struct_sizes(sizes)
     mine = [ctypes.sizeof(struct) for struct in (CPool, CTree, CMatch, CInsertion)]
-    mine += [array.itemsize for array in (ROOT, RETURNS, TRACE)]
+    mine += [array.itemsize for array in (ROOT, RETURNS, TRACE, USES)]
     if list(sizes) != mine:
         raise IntegrityError(f"core.h and its mirror differ: {list(sizes)} and {mine} bytes")
     return core
+
+
+def insertion_fault(fault: int, name: str, pool: CPool) -> IntegrityError:
+    """Return the error for what `tree_insert` returned; the pool is that of full pages."""
+    page = pool.culprit
+    if fault == FAULT_NO_UNIT:
+        return IntegrityError(f"pool {name}: no page {page} of {pool.capacity}")
+    if fault == FAULT_FREE_UNIT:
+        return IntegrityError(f"pool {name}: reference to free unit {page}")
+    if fault == FAULT_IN_TREE:
+        return IntegrityError(f"page {page} is in the tree already, for other tokens")
+    return IntegrityError("insert below a node that left the tree")
 
 
 def address(array: np.ndarray) -> int:

@@ -59,18 +59,26 @@ typedef struct {
     List leaves; /* those that may be evicted, oldest first */
 } Root;
 
-/* What became of the requests that ended after so many turns. */
+/* What became of the requests of one kind that ended: after so many turns, with so many tokens. */
 typedef struct {
     int64_t ended;
     int64_t returned; /* that the next turn came back to, evicted meanwhile or not */
     int64_t waited;   /* ticks until then, added up */
 } Returns;
 
+/* How long points of one kind were in the tree, and how often a request started from one. */
+typedef struct {
+    int64_t points; /* in the tree now */
+    int64_t lived;  /* ticks in the tree, summed over all points */
+    int64_t used;   /* requests that started from one */
+} Uses;
+
 /* One conversation's last end, remembered beyond its eviction; of no consequence if wrong. */
 typedef struct {
     int64_t tick;
     uint32_t trail; /* hash of all tokens up to the end of its last whole page; 0: none */
     uint8_t turns;
+    uint8_t kind; /* the entry of `returns` in which it was counted */
 } Trace;
 
 typedef struct {
@@ -79,7 +87,8 @@ typedef struct {
     int32_t page_kinds;
     int32_t point_kinds;
     int32_t end_kind; /* of points where a request ended; the page's kind is added to it */
-    int64_t tick; /* matches so far: the clock of all ages */
+    int32_t replay;   /* tokens that a replay computes again; -1: there is none, all are */
+    int64_t tick; /* requests so far (`tree_use`): the clock of all ages */
     Pool *full;
     Pool *swa;
     Pool *rings;
@@ -112,6 +121,7 @@ typedef struct {
     Returns *returns;      /* [page_kinds] */
     Trace *traces;         /* [trace_mask + 1], by trail */
     int64_t trace_mask;
+    uint32_t *evicted; /* [trace_mask + 1] by trail: hashes of pages that were evicted */
 
     /* Resume points, by ring: [capacity + 1] each. */
     int32_t *position; /* 0: no such point */
@@ -123,11 +133,13 @@ typedef struct {
     int64_t *point_stamp;
     uint8_t *exact; /* it cannot serve the position before its own */
     uint8_t *point_kind;
+    uint8_t *point_saves; /* class of the tokens that it saves, when last computed */
     int32_t *buckets;
     int64_t bucket_mask;
     Links point_links;
-    List *point_lists;     /* [point_kinds] */
-    int64_t *point_favour; /* [point_kinds] */
+    List *point_lists;     /* [point_kinds][SAVE_CLASSES] */
+    int64_t *point_favour; /* [point_kinds][SAVE_CLASSES] */
+    Uses *uses;              /* [point_kinds] */
     uint8_t *kind_after_use; /* [point_kinds] what a point becomes when a request went on from it */
 
     /* Counts that anyone may read. */
@@ -137,6 +149,7 @@ typedef struct {
     int64_t pins_held;
     int64_t evicted_pages;
     int64_t evicted_points;
+    int64_t returned_pages; /* prompts' whole pages computed again after their eviction */
 
     /* Pages that left the tree, since Python looked; kept only if asked for. */
     int32_t *removed; /* [capacity + 1]; none is written behind it */
@@ -147,9 +160,21 @@ typedef struct {
 } Tree;
 
 enum {
+    /* Kinds of pages where a request ended: 1 to 5, 6 and 7, 8 to 11, 12 and more turns, and for
+     * each of them less than 8, 16, 32, 64 pages, and more. */
+    TURN_CLASSES = 8,
+    LENGTH_CLASSES = 5,
+    FIRST_LENGTH_PAGES = 8,
+    /* Classes of the tokens that a point saves: less than 64, 128, ... 4,096, and more. */
+    SAVE_CLASSES = 8,
+    FIRST_SAVE_TOKENS = 64,
+};
+
+enum {
     FLAG_SUPERSEDED = 1, /* a sibling has all its tokens and more: it goes with its last lock */
     FLAG_FORKED = 2,     /* it once had two children */
     FLAG_OUTPUT = 4,     /* its last token was sampled, not given */
+    FLAG_LOST_POINT = 8, /* a resume point of it was evicted since one was added */
 };
 
 typedef struct {
@@ -159,6 +184,7 @@ typedef struct {
     int32_t point;         /* the ring of the point that saves most, or 0 */
     int32_t resume_tokens; /* S */
     int32_t turns;         /* that the conversation will have had at the end of this one */
+    int32_t point_evicted; /* whether a point between S and F was evicted */
 } Match;
 
 typedef struct {
@@ -230,7 +256,8 @@ int32_t points_evict(Tree *tree, int64_t free_swa, int64_t free_rings);
 
 /* tree.c */
 void tree_match(Tree *tree, int32_t root, const int32_t *tokens, int32_t length, int32_t limit,
-                int32_t replay, int32_t *pages, Match *match);
+                int32_t *pages, Match *match);
+void tree_use(Tree *tree, int32_t holder, int32_t ring, int32_t turns);
 int32_t tree_insert(Tree *tree, Insertion *insertion);
 void struct_sizes(int64_t *sizes);
 

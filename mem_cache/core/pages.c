@@ -60,11 +60,25 @@ static void write_tokens(Tree *tree, int32_t page, const int32_t *tokens, int32_
     tree->length[page] = length;
 }
 
+static uint32_t *evicted_at(const Tree *tree, uint64_t trail) {
+    return &tree->evicted[(trail >> 32) & (uint64_t)tree->trace_mask];
+}
+
+/* Count a page of a prompt that was there before. */
+static void count_returned(Tree *tree, const Insertion *insertion, int32_t page) {
+    uint32_t *evicted = evicted_at(tree, tree->trail[page]);
+    if ((tree->number[page] + 1) * tree->page_size > insertion->output_from) return;
+    if (*evicted != (uint32_t)tree->trail[page]) return;
+    *evicted = 0;
+    tree->returned_pages++;
+}
+
 static void follow_trail(Tree *tree, Insertion *insertion, int32_t page) {
     int32_t parent = tree->parent[page];
     uint64_t trail = parent > 0 ? tree->trail[parent] : (uint64_t)(1 - parent);
     tree->trail[page] = trail_add(trail, tokens_of(tree, page), tree->page_size);
     turns_learn(tree, insertion, page);
+    count_returned(tree, insertion, page);
 }
 
 void page_adopt(Tree *tree, int32_t parent, int32_t page, Insertion *insertion, int32_t start) {
@@ -146,6 +160,8 @@ static void evict_page(Tree *tree, int32_t page) {
     int32_t parent = tree->parent[page];
     int64_t stamp = tree->stamp[page];
     uint8_t kind = tree->kind[page];
+    if (tree->length[page] == tree->page_size)
+        *evicted_at(tree, tree->trail[page]) = (uint32_t)tree->trail[page];
     page_leave(tree, page);
     tree->evicted_pages++;
     inherit(tree, parent, stamp, kind);

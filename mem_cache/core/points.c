@@ -123,6 +123,30 @@ static void unhang(Tree *tree, int32_t ring) {
     tree->below[ring] = 0;
 }
 
+/* Return the tokens that a request starting from the point need not compute because of it: those
+ * behind the point before it on its path, but no more than a replay computes. */
+static int32_t saved_by(const Tree *tree, int32_t ring) {
+    int32_t position = tree->position[ring], page = tree->holder[ring], other = tree->below[ring];
+    int32_t most = tree->replay >= 0 && tree->replay < position ? tree->replay : position;
+    while (other == 0) {
+        page = tree->parent[page];
+        if (page <= 0 || position - (tree->number[page] + 1) * tree->page_size >= most) return most;
+        other = tree->point[page];
+    }
+    int32_t saved = position - tree->position[other];
+    return saved < most ? saved : most;
+}
+
+static uint8_t save_class(const Tree *tree, int32_t ring) {
+    int32_t saved = saved_by(tree, ring), class = 0;
+    while (class < SAVE_CLASSES - 1 && saved >= FIRST_SAVE_TOKENS << class) class++;
+    return (uint8_t)class;
+}
+
+static List *list_of(const Tree *tree, int32_t ring) {
+    return &tree->point_lists[tree->point_kind[ring] * SAVE_CLASSES + tree->point_saves[ring]];
+}
+
 /* Return the point at `position` inside the page, or inside a sibling with the same tokens. */
 int32_t point_find(const Tree *tree, int32_t page, int32_t position) {
     int32_t offset = position - tree->number[page] * tree->page_size;
@@ -171,7 +195,10 @@ int32_t point_add(Tree *tree, int32_t node, int32_t position, const int32_t *win
     for (int32_t i = 0; i < tree->window_pages; i++) mine[i] = i < count ? window[i] : 0;
     hang(tree, ring, node);
     enter_table(tree, ring);
-    list_push_newest(&tree->point_lists[kind], tree->point_links, ring);
+    tree->point_saves[ring] = save_class(tree, ring);
+    list_push_newest(list_of(tree, ring), tree->point_links, ring);
+    tree->flags[node] &= (uint8_t)~FLAG_LOST_POINT;
+    tree->uses[kind].points++;
     tree->points++;
     return 1;
 }
@@ -190,8 +217,9 @@ static void give_back(Tree *tree, int32_t ring) {
     const int32_t *window = tree->windows + (int64_t)ring * tree->window_pages;
     int32_t count = 0;
     while (count < tree->window_pages && window[count]) count++;
-    list_remove(&tree->point_lists[tree->point_kind[ring]], tree->point_links, ring);
+    list_remove(list_of(tree, ring), tree->point_links, ring);
     tree->position[ring] = 0;
+    tree->uses[tree->point_kind[ring]].points--;
     tree->points--;
     pool_decref(tree->swa, window, count);
     pool_decref(tree->rings, &ring, 1);
@@ -207,14 +235,14 @@ void point_free(Tree *tree, int32_t ring) {
 void point_touch(Tree *tree, int32_t ring) {
     tree->point_stamp[ring] = now(tree);
     if (tree->pins[ring]) return;
-    List *list = &tree->point_lists[tree->point_kind[ring]];
+    List *list = list_of(tree, ring);
     list_remove(list, tree->point_links, ring);
     list_push_newest(list, tree->point_links, ring);
 }
 
 void point_pin(Tree *tree, int32_t ring) {
     if (tree->pins[ring]++ == 0)
-        list_remove(&tree->point_lists[tree->point_kind[ring]], tree->point_links, ring);
+        list_remove(list_of(tree, ring), tree->point_links, ring);
     tree->pins_held++;
 }
 
@@ -223,8 +251,13 @@ int32_t point_unpin(Tree *tree, int32_t ring) {
     tree->pins_held--;
     if (--tree->pins[ring] == 0) {
         tree->point_stamp[ring] = now(tree);
-        tree->point_kind[ring] = tree->kind_after_use[tree->point_kind[ring]];
-        list_push_newest(&tree->point_lists[tree->point_kind[ring]], tree->point_links, ring);
+        uint8_t before = tree->point_kind[ring], after = tree->kind_after_use[before];
+        tree->uses[before].used++;
+        tree->uses[before].points--;
+        tree->uses[after].points++;
+        tree->point_kind[ring] = after;
+        tree->point_saves[ring] = save_class(tree, ring);
+        list_push_newest(list_of(tree, ring), tree->point_links, ring);
     }
     return 0;
 }
@@ -250,19 +283,42 @@ void points_move(Tree *tree, int32_t from, int32_t to, int32_t run) {
     }
 }
 
+/* Move a point to the list of its class if it saves more by now: the point before it is gone. A
+ * point that saves less by now stays. Returns whether it was moved. */
+static bool relist(Tree *tree, int32_t ring) {
+    uint8_t class = save_class(tree, ring);
+    if (class <= tree->point_saves[ring]) return false;
+    list_remove(list_of(tree, ring), tree->point_links, ring);
+    tree->point_saves[ring] = class;
+    List *list = list_of(tree, ring);
+    int64_t stamp = tree->point_stamp[ring];
+    int32_t newer = list->oldest;
+    for (int32_t steps = 64; steps && newer && tree->point_stamp[newer] < stamp; steps--)
+        newer = tree->point_links.newer[newer];
+    if (newer == 0) {
+        list_push_newest(list, tree->point_links, ring);
+        return true;
+    }
+    if (tree->point_stamp[newer] < stamp) tree->point_stamp[ring] = tree->point_stamp[newer];
+    list_push_before(list, tree->point_links, ring, newer);
+    return true;
+}
+
 /* Drop unpinned points, those that count as oldest first, until so many units are free. Returns 0
  * if that many cannot be had. */
 int32_t points_evict(Tree *tree, int64_t free_swa, int64_t free_rings) {
     while (tree->swa->free < free_swa || tree->rings->free < free_rings) {
         int32_t oldest = 0;
         int64_t least = 0;
-        for (int32_t kind = 0; kind < tree->point_kinds; kind++) {
-            int32_t ring = tree->point_lists[kind].oldest;
+        for (int32_t i = 0; i < tree->point_kinds * SAVE_CLASSES; i++) {
+            int32_t ring = tree->point_lists[i].oldest;
             if (ring == 0) continue;
-            int64_t stamp = tree->point_stamp[ring] + tree->point_favour[kind];
+            int64_t stamp = tree->point_stamp[ring] + tree->point_favour[i];
             if (oldest == 0 || stamp < least) oldest = ring, least = stamp;
         }
         if (oldest == 0) return 0;
+        if (relist(tree, oldest)) continue;
+        tree->flags[tree->holder[oldest]] |= FLAG_LOST_POINT;
         point_free(tree, oldest);
         tree->evicted_points++;
     }

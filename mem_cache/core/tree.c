@@ -27,10 +27,17 @@ static int32_t follow(const Tree *tree, int32_t trie, const int32_t *query, int3
     return page;
 }
 
+/* Whether a page behind `start` lost a point, which a request to `full` could have started from. */
+static int32_t lost_point(const Tree *tree, const int32_t *pages, int32_t start, int32_t full) {
+    for (int32_t i = start / tree->page_size; i * tree->page_size < full; i++)
+        if (tree->flags[pages[i]] & FLAG_LOST_POINT) return 1;
+    return 0;
+}
+
 /* Find the longest run of `tokens` that any path has, and the point that saves most: none where no
- * more than `replay` tokens from the end would be saved by it; -1 if there is no replay. */
+ * more than a replay's tokens from the end would be saved by it. Nothing changes. */
 void tree_match(Tree *tree, int32_t root, const int32_t *tokens, int32_t length, int32_t limit,
-                int32_t replay, int32_t *pages, Match *match) {
+                int32_t *pages, Match *match) {
     int32_t size = tree->page_size, node = -1 - root, count = 0, position = 0, run = 0, next = 0;
     while (position < length) {
         int32_t rest = length - position < size ? length - position : size;
@@ -44,7 +51,7 @@ void tree_match(Tree *tree, int32_t root, const int32_t *tokens, int32_t length,
         position += run;
         if (run < size) break;
     }
-    int32_t full = position < limit ? position : limit;
+    int32_t full = position < limit ? position : limit, replay = tree->replay;
     int32_t ring = 0;
     if (next && full > 0 && full == position) ring = point_serving_one_less(tree, next, full + 1);
     int32_t shallowest = replay < 0 || full < replay ? 0 : full - replay;
@@ -66,10 +73,17 @@ void tree_match(Tree *tree, int32_t root, const int32_t *tokens, int32_t length,
     if (ring == 0) match->resume_tokens = 0;
     else if (tree->position[ring] < full) match->resume_tokens = tree->position[ring];
     match->turns = turns_after(tree, match->holder, full);
-    if (match->turns > 1) turns_return(tree, match->holder);
-    if (match->holder > 0) page_touch(tree, match->holder);
+    match->point_evicted = lost_point(tree, pages, match->resume_tokens, full);
+}
+
+/* Count a request that matched: the clock advances, and what it uses is the newest. */
+void tree_use(Tree *tree, int32_t holder, int32_t ring, int32_t turns) {
+    if (turns > 1) turns_return(tree, holder);
+    if (holder > 0) page_touch(tree, holder);
     if (ring) point_touch(tree, ring);
     tree->tick++;
+    for (int32_t kind = 0; kind < tree->point_kinds; kind++)
+        tree->uses[kind].lived += tree->uses[kind].points;
 }
 
 /* --- insert */
@@ -170,4 +184,5 @@ void struct_sizes(int64_t *sizes) {
     sizes[4] = sizeof(Root);
     sizes[5] = sizeof(Returns);
     sizes[6] = sizeof(Trace);
+    sizes[7] = sizeof(Uses);
 }

@@ -22,8 +22,12 @@ static Trace *trace_of(const Tree *tree, uint64_t trail) {
     return &tree->traces[(trail >> 32) & (uint64_t)tree->trace_mask];
 }
 
-static int32_t kind_of(const Tree *tree, int32_t turns) {
-    return turns < tree->page_kinds ? turns : tree->page_kinds - 1;
+/* Return the kind of a request's end on `page`; 0 is no end. */
+static int32_t kind_of(const Tree *tree, int32_t turns, int32_t page) {
+    int32_t by_turns = turns <= 5 ? turns - 1 : turns <= 7 ? 5 : turns <= 11 ? 6 : 7, by_length = 0;
+    while (by_length < LENGTH_CLASSES - 1 && tree->number[page] >= FIRST_LENGTH_PAGES << by_length)
+        by_length++;
+    return 1 + by_turns * LENGTH_CLASSES + by_length;
 }
 
 static int32_t most_turns(int32_t turns) { return turns < 255 ? turns : 255; }
@@ -37,7 +41,7 @@ int32_t turns_after(const Tree *tree, int32_t holder, int32_t full_tokens) {
 }
 
 static void count_return(Tree *tree, Trace *trace) {
-    Returns *returns = &tree->returns[kind_of(tree, trace->turns)];
+    Returns *returns = &tree->returns[trace->kind];
     returns->returned++;
     returns->waited += tree->tick - trace->tick;
     trace->trail = 0;
@@ -73,7 +77,7 @@ void turns_part(Tree *tree, Insertion *insertion, int32_t page) {
 
 /* A request ends at `insertion->node`: note its turns on all pages up to there and in the table. */
 void turns_end(Tree *tree, const Insertion *insertion) {
-    int32_t node = insertion->node, kind = kind_of(tree, insertion->turns);
+    int32_t node = insertion->node, kind = kind_of(tree, insertion->turns, node);
     int32_t whole = whole_page(tree, node);
     for (int32_t page = node; page > 0 && tree->turns[page] < insertion->turns;
          page = tree->parent[page])
@@ -85,4 +89,5 @@ void turns_end(Tree *tree, const Insertion *insertion) {
     trace->trail = (uint32_t)tree->trail[whole];
     trace->tick = tree->tick;
     trace->turns = (uint8_t)insertion->turns;
+    trace->kind = (uint8_t)kind;
 }

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mem_cache.handles import Match
+from mem_cache.handles import Match, PointKind
 from mem_cache.spec import div_ceil
 from runtime.scheduler.queue import WaitingQueue
 from runtime.scheduler.request import Request, Status
@@ -107,7 +107,7 @@ class Admission:
         if start >= other.target - 1:
             start = other.target
         elif start > other.scheduled:
-            other.save_positions.add(start)
+            other.save_positions[start] = PointKind.BRANCH
         # Only whole pages are published before the end, and with them the points inside.
         page = self._residency.spec.page_size
         self._waits[request.id] = other, div_ceil(start, page) * page

@@ -78,9 +78,7 @@ class PendingPoints:
         """
         saves: list[Save] = []
         for position in sorted(p for p in request.save_positions if start < p <= end):
-            request.save_positions.discard(position)
-            at_end = position == request.target
-            kind = PointKind.PROMPT_END if at_end else PointKind.BRANCH
+            kind = request.save_positions.pop(position)
             taken = self.take(position, kind, claims=claims)
             if taken is not None:
                 request.pending_points.append(taken[0])

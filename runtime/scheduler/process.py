@@ -35,7 +35,8 @@ from runtime.messages import Ready
 from runtime.scheduler.kv_events import EventSink
 from runtime.scheduler.kv_publisher import KvEventPublisher
 from runtime.scheduler.loop import Scheduler
-from runtime.scheduler.residency import Residency, ResumePolicy
+from runtime.scheduler.residency import Residency
+from runtime.scheduler.resume_policy import ResumePolicy
 from runtime.scheduler.settings import SchedulerSettings
 
 logger = logging.getLogger("umbra.scheduler")

@@ -58,9 +58,10 @@ class Request:
                    on each page from here to `num_pages`
     published      tokens the tree has from this request, or had before
     exact_from     window and ring are exact from here on; before it a replay has not got there
-    save_positions positions at which a resume point is wanted once prefill passes them
+    save_positions positions at which a resume point is wanted once prefill passes them, and why
+    point_evicted  whether one was evicted between `matched` and `full_matched`
     boundaries     positions inside the prompt where other prompts are likely to part from it
-    waypoints      resume points that enter the tree only if somebody can start there (`Waypoints`)
+    waypoints      resume points that are outside the tree while the request runs (`Waypoints`)
     background     nobody waits for it: prefilled for what may come
     constraint     where the output must follow a grammar; it outlives the row
     held           the logits of the last token, while what may be sampled from them is not known
@@ -103,10 +104,11 @@ class Request:
         self.target = self.matched = self.committed = self.scheduled = 0
         self.row = -1
         self.full_matched = 0
+        self.point_evicted = False
         self.lock: Lock | None = None
         self.shared_pages = self.num_pages = self.published = 0
         self.window_from = self.write_from = self.exact_from = 0
-        self.save_positions: set[int] = set()
+        self.save_positions: dict[int, PointKind] = {}
         self.pending_points: list[PendingPoint] = []
         self.boundaries = message.boundaries
         self.waypoints: list[PendingPoint] = []

@@ -8,7 +8,6 @@ the device: copies and saves are collected here and travel with the next step pl
 """
 
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,27 +21,8 @@ from runtime.scheduler.evictions import Evictions
 from runtime.scheduler.kv_events import EventSink, KvEvents
 from runtime.scheduler.pending_points import Claims, Copies, PendingPoints, Save
 from runtime.scheduler.request import Request, Status
+from runtime.scheduler.resume_policy import ResumePolicy
 from runtime.scheduler.waypoints import Waypoints
-
-
-@dataclass(frozen=True, slots=True)
-class ResumePolicy:
-    """Where resume points are left; every one costs a ring and up to a window of SWA pages.
-
-    prompt_end         at the end of each prefilled prompt
-    request_end        at the end of a finished, aborted or retracted request
-    branch_min_tokens  where full pages matched further than the deepest resume point, and where
-                       a waiting request will leave a prompt being prefilled: if that saves the
-                       next one at least this many tokens
-    every_pages        besides, after every so many pages of a prompt; 0: none
-    waypoint_tokens    distance of the `Waypoints` of a prompt; 0: none
-    """
-
-    prompt_end: bool = True
-    request_end: bool = True
-    branch_min_tokens: int = 64
-    every_pages: int = 0
-    waypoint_tokens: int = 2048
 
 
 class Residency:
@@ -129,7 +109,10 @@ class Residency:
         return saves + self.waypoints.leave(request, start, end)
 
     def match(self, request: Request) -> Match:
-        """Return what the tree has of a waiting request, and where it would start."""
+        """Return what the tree has of a waiting request, and where it would start.
+
+        Looking counts for nothing: only who is admitted is a use of what it matched.
+        """
         match = self._match(request)
         lost_tokens = match.full_tokens - match.start
         if lost_tokens >= self.policy.branch_min_tokens and self.waypoints.enter(match):
@@ -139,7 +122,7 @@ class Residency:
     def _match(self, request: Request) -> Match:
         tokens = request.tokens[: request.total]
         limit = request.match_limit if self.reuse else 0
-        return self.cache.match(tokens, limit=limit, namespace=request.namespace)
+        return self.cache.peek(tokens, limit=limit, namespace=request.namespace)
 
     def try_admit(self, request: Request, match: Match, *, reserve_pages: int = 0) -> bool:
         """Give a waiting request a row, its window and ring, and pages up to its `total`.
@@ -149,7 +132,7 @@ class Residency:
         """
         lock = self._lock_with_room(request, match, reserve_pages)
         if lock is None and self.rows_used == 0 and match.full_tokens:
-            match = self.cache.match(request.tokens[:1], limit=0, namespace=request.namespace)
+            match = self.cache.peek(request.tokens[:1], limit=0, namespace=request.namespace)
             lock = self._lock_with_room(request, match, reserve_pages)
         if lock is None:
             return False
@@ -183,6 +166,7 @@ class Residency:
         page, too.
         """
         page, start, full = self.spec.page_size, match.start, match.full_tokens
+        self.cache.use(match)
         shared = full // page
         replays = match.point is None and start > 0
         wanted = div_ceil(request.total, page) - shared
@@ -205,31 +189,15 @@ class Residency:
         request.row, request.lock = row, lock
         request.matched = request.committed = request.scheduled = start
         request.shared_pages, request.num_pages = shared, shared + wanted
-        request.full_matched = full
+        request.full_matched, request.point_evicted = full, match.point_evicted
         request.window_from, request.exact_from = (start, full) if replays else (0, start)
         request.write_from = full if replays else shared * page
         request.published = max(start, request.write_from)
         request.target = request.total
         request.status = Status.PREFILL
-        request.save_positions = self._wanted_points(request, match)
+        request.save_positions = self.policy.positions(request, match, page) if self.reuse else {}
         if match.point is not None and start < min(match.point.position, request.match_limit):
             self.points.keep_branch(request, match.point, self._copies, claims=self._claims())
-
-    def _wanted_points(self, request: Request, match: Match) -> set[int]:
-        wanted: set[int] = set()
-        if not self.reuse:
-            return wanted
-        if self.policy.prompt_end:
-            wanted.add(request.target)
-        if match.full_tokens - match.start >= self.policy.branch_min_tokens:
-            wanted.add(match.full_tokens)
-        known, least = max(match.start, match.full_tokens), self.policy.branch_min_tokens
-        wanted.update(p for p in request.boundaries if p >= max(known + 1, match.start + least))
-        if self.policy.every_pages:
-            step = self.policy.every_pages * self.spec.page_size
-            first = (known // step + 1) * step
-            wanted.update(range(first, request.target, step))
-        return wanted
 
     def _copy_window(self, row: int, point: Point) -> None:
         """Give a row a window of its own with what the point's has: it will be written on."""
@@ -340,6 +308,7 @@ class Residency:
                 # A decode step in flight feeds the last token; who reads that is launched later.
                 request.committed = request.total
             self.publish(request, partial=True, ended=ended)
+            self.waypoints.hand_over(request)
             self._leave_end_point(request)
         self.points.drop(request)
         self.waypoints.give_up(request)
@@ -355,7 +324,7 @@ class Residency:
         request.row, request.lock = -1, None
         request.shared_pages = request.num_pages = request.published = 0
         request.matched = request.committed = request.scheduled = 0
-        request.save_positions = set()
+        request.save_positions = {}
         request.await_nobody()
 
     def _leave_end_point(self, request: Request) -> None:

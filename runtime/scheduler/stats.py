@@ -35,6 +35,10 @@ COUNTERS = (
     "cached_tokens",
     "replayed_tokens",
     "recomputed_tokens",
+    "no_point_tokens",
+    "point_evicted_tokens",
+    "page_evicted_tokens",
+    "never_seen_tokens",
     "computed_prompt_tokens",
     "generation_tokens",
     "prefill_steps",
@@ -55,6 +59,7 @@ class Stats:
         self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0.0)
         self.gauges: dict[str, float] = {}
         self.cuda_graph = False
+        self._without_pages = 0
         self._residency = residency
         self._clock = clock
         self._interval = decode_log_interval
@@ -90,11 +95,16 @@ class Stats:
     def recomputed(self, request: Request) -> None:
         """Count what a request just admitted computes again although its full pages are there.
 
-        Replayed: no resume point was near. Recomputed: one was, further up.
+        Replayed: no resume point was near. Recomputed: one was, further up. Both are counted by
+        cause, too. What has no full pages was evicted or is new: which of them is known once it is
+        published.
         """
+        lost = request.full_matched - request.matched
         replays = request.exact_from > request.matched
-        name = "replayed_tokens" if replays else "recomputed_tokens"
-        self.count(name, request.full_matched - request.matched)
+        self.count("replayed_tokens" if replays else "recomputed_tokens", lost)
+        self.count("point_evicted_tokens" if request.point_evicted else "no_point_tokens", lost)
+        if request.cached_tokens is None:
+            self._without_pages += request.prompt_tokens - request.full_matched
 
     def sampled(self, request: Request) -> None:
         """Count a sampled token."""
@@ -120,6 +130,10 @@ class Stats:
         hits, prompt = self.counters["cached_tokens"], self.counters["prompt_tokens"]
         self.counters["evicted_pages"] = cache.evicted_pages
         self.counters["evicted_points"] = cache.evicted_points
+        returned = self.counters["page_evicted_tokens"] = cache.returned_pages * page
+        # A prompt's pages are found to be returned after it is counted: a counter never falls.
+        never_seen = max(self.counters["never_seen_tokens"], self._without_pages - returned)
+        self.counters["never_seen_tokens"] = never_seen
         now = self._clock()
         self._leave_out_idle_time(now, idle=running == 0)
         if now >= self._namespaces_due_s:

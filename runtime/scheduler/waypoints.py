@@ -6,8 +6,10 @@
 
 A point is left where a request that waits parts from a prompt. One that comes when the step which
 computes that stretch is on its way, or over, comes too late for that: it would compute the stretch
-again. So steps leave a point every so often in any case. They stay out of the tree and are given up
-when their request ends, unless somebody comes who can start there: then that one enters the tree.
+again. So steps leave a point every so often in any case. They stay out of the tree while their
+request runs, unless another one can start there: then that point enters the tree. When the request
+ends, those at growing distances from the prompt's end enter the tree, as the first to be evicted,
+and the others are given up.
 """
 
 import logging
@@ -77,7 +79,7 @@ class Waypoints:
         for position in self._positions(request, start, end):
             if not self._has_room(request):
                 break
-            taken = self._points.take(position, PointKind.BRANCH, claims=self._claims)
+            taken = self._points.take(position, PointKind.WAYPOINT, claims=self._claims)
             if taken is None:
                 break
             point, save = taken
@@ -137,6 +139,24 @@ class Waypoints:
             if point.position > match.start:
                 last = point
         return last
+
+    def hand_over(self, request: Request) -> None:
+        """Hang the points that a request keeps after its end into the tree; give up the others.
+
+        Each is at least twice as far from the prompt's end as the one behind it: a prompt that
+        parts from this one then computes at most as much again as it does not share.
+        """
+        kept: list[PendingPoint] = []
+        least = 0
+        for point in reversed(request.waypoints):
+            distance = request.target - point.position
+            if distance >= least and point.position <= request.published:
+                kept.append(point)
+                least = 2 * distance
+        for point in reversed(kept):
+            request.waypoints.remove(point)
+            self._points.hang(request, point)
+            self._forget(request, 1)
 
     def give_up(self, request: Request) -> None:
         """Let go of all that a request holds."""

@@ -67,6 +67,8 @@ _COUNTERS = {
     ),
     "retracted_requests": ("sglang:num_retracted_requests", "Times a request gave up its row"),
 }
+# Causes for which prompt tokens are computed; the scheduler counts `<cause>_tokens`.
+UNCACHED_CAUSES = ("no_point", "point_evicted", "page_evicted", "never_seen")
 _GAUGES = {
     "running": ("sglang:num_running_reqs", "Requests that hold a row"),
     "waiting": ("sglang:num_queue_reqs", "Requests that wait for a row"),
@@ -290,6 +292,7 @@ class _SchedulerCollector(Collector):
             evicted = counters["evicted_pages"] * page
             yield self._counter("sglang:evicted_tokens", "Tokens of evicted full pages", evicted)
         yield self._realtime_tokens(counters)
+        yield self._uncached_tokens(counters)
         info = InfoMetricFamily(
             "sglang:cache_config", "Geometry of the KV cache", labels=list(self._labels)
         )
@@ -321,6 +324,14 @@ class _SchedulerCollector(Collector):
             ("decode", "generation_tokens"),
         ):
             family.add_metric([*self._labels.values(), mode], counters.get(counter, 0.0))
+        return family
+
+    def _uncached_tokens(self, counters: dict[str, float]) -> Metric:
+        labels = [*self._labels, "cause"]
+        text = "Prompt tokens that did not come from the cache, by what was missing"
+        family = CounterMetricFamily("umbra:uncached_tokens", text, labels=labels)
+        for cause in UNCACHED_CAUSES:
+            family.add_metric([*self._labels.values(), cause], counters.get(f"{cause}_tokens", 0.0))
         return family
 
     def _counter(self, name: str, text: str, value: float) -> Metric:

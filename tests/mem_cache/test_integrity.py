@@ -150,6 +150,10 @@ def _points_by_age_reversed(tree: Tree) -> None:
     tree.arrays.point_stamp[tree.arrays.point_lists["newest"][0]] = 0
 
 
+def _miscount_a_kind(tree: Tree) -> None:
+    tree.arrays.uses["points"][0] += 1
+
+
 def _forget_a_namespace(tree: Tree) -> None:
     tree.cache.roots[""] += 1
 
@@ -182,8 +186,10 @@ FAULTS: list[tuple[str, Break]] = [
     (r"a link names page 21, above 20", _link("page_links", 0, "short", 21)),
     (r"a link names page -1, below 0", _link("root_links", 1, "short", -1)),
     (r"SWA page 21, above 20", _point("windows", 3, 21)),
-    (r"kind of page 16, above 15", _page("kind", "top", 16)),
-    (r"kind of point 200, above 19", _point("point_kind", 8, 200)),
+    (r"kind of page 41, above 40", _page("kind", "top", 41)),
+    (r"class of point 8, above 7", _point("point_saves", 8, 8)),
+    (r"points of each kind are", _miscount_a_kind),
+    (r"kind of point 200, above 46", _point("point_kind", 8, 200)),
     (r"5 pages in the tree, 6 counted", _count("pages", 6)),
     (r"4 pages in the tree, 5 counted", _page("parent", "tail", 0)),
     (r"page \d+ < \d+ < .* follows one that is not there", _page("parent", "tail", 9)),
@@ -244,9 +250,9 @@ FAULTS: list[tuple[str, Break]] = [
     (r"page 1 miscounts its heads", _page("heads", "top", 0)),
     (r"root 0: heads", _root("heads", 0)),
     (r"pins are miscounted", _point("pins", 6, 1)),
-    (r"list of points of kind 0: \d does not know", _link("point_links", 1, "6", 8)),
+    (r"list of points 0: \d does not know", _link("point_links", 1, "6", 8)),
     (r"list 0 has points \[\], not \[\d", _lose_a_list("point_lists")),
-    (r"list 0 has points", _point("point_kind", 6, 1)),
+    (r"list 0 has points", _point("point_saves", 6, 1)),
     (r"list of points 0 is not in order of use", _points_by_age_reversed),
     (r"pool full: unit 1", lambda t: t.rig.full.incref([t.top])),
     (r"pool full: unit", lambda t: t.rig.full.alloc(1)),

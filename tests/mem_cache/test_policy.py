@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from mem_cache.core.binding import RETURNS
+from mem_cache.core.binding import LENGTH_CLASSES, RETURNS, SAVE_CLASSES, USES
 from mem_cache.handles import PointKind
 from mem_cache.policy import PAGE_KINDS, POINT_KINDS, EvictionPolicy, Lru, TurnPolicy
 from mem_cache.spec import TreeSpec
@@ -13,27 +13,41 @@ from tests.testing.dictionary_model import Rig
 
 
 def _returns(*ends: tuple[int, int, int]) -> np.ndarray:
-    """Return what became of kinds 1, 2, ...: ended, returned, waited."""
+    """Return what became of short conversations of 1, 2, ... turns: ended, returned, waited."""
     returns = np.zeros(PAGE_KINDS, RETURNS)
-    for kind, (ended, returned, waited) in enumerate(ends, start=1):
-        returns[kind] = (ended, returned, waited)
+    for turns, end in enumerate(ends, start=1):
+        returns[_short(turns)] = end
     return returns
+
+
+def _short(turns: int) -> int:
+    """Return the kind of a short conversation of so many turns, up to 5."""
+    return 1 + (turns - 1) * LENGTH_CLASSES
+
+
+def _uses(kind: PointKind, *, lived: int, used: int) -> np.ndarray:
+    uses = np.zeros(POINT_KINDS, USES)
+    uses["lived"][kind], uses["used"][kind] = lived, used
+    return uses
+
+
+UNUSED = _uses(PointKind.BOUNDARY, lived=0, used=0)
 
 
 @pytest.mark.parametrize("policy", [Lru(), TurnPolicy()])
 def test_a_favour_is_ticks_for_each_kind(policy: EvictionPolicy) -> None:
     for returns in (_returns(), _returns((90, 30, 900), (30, 20, 600))):
-        page, point = policy.page_favour(returns), policy.point_favour(returns)
+        page, point = policy.page_favour(returns), policy.point_favour(returns, UNUSED)
 
         assert (page.shape, page.dtype) == ((PAGE_KINDS,), np.int64)
-        assert (point.shape, point.dtype) == ((POINT_KINDS,), np.int64)
+        assert (point.shape, point.dtype) == ((POINT_KINDS, SAVE_CLASSES), np.int64)
 
 
 def test_plain_lru_favours_nobody() -> None:
     returns = _returns((90, 30, 900), (30, 20, 600))
 
     assert not Lru().page_favour(returns).any()
-    assert not Lru().point_favour(returns).any()
+    assert not Lru().point_favour(returns, UNUSED).any()
 
 
 def test_before_anybody_came_back_no_leaf_is_favoured() -> None:
@@ -46,14 +60,15 @@ def test_two_kinds_differ_by_the_logarithm_of_their_odds_in_mean_waits() -> None
         _returns((1_000_000, 200_000, 200_000_000), (1_000_000, 800_000, 800_000_000))
     )
 
-    assert favour[2] - favour[1] == pytest.approx(1000 * math.log(16), abs=2)
+    difference = favour[_short(2)] - favour[_short(1)]
+    assert difference == pytest.approx(1000 * math.log(16), abs=2)
 
 
 def test_the_kind_without_ends_is_the_least_favoured() -> None:
     favour = TurnPolicy().page_favour(_returns((90, 30, 900), (30, 20, 600), (30, 1, 600)))
 
-    assert favour[0] == favour.min() == favour[3] == 0
-    assert favour[2] > favour[1] > 0
+    assert favour[0] == favour.min() == favour[_short(3)]
+    assert favour[_short(2)] > favour[_short(1)] > favour[0]
 
 
 def test_a_kind_that_has_hardly_ended_counts_as_average() -> None:
@@ -61,8 +76,18 @@ def test_a_kind_that_has_hardly_ended_counts_as_average() -> None:
         _returns((5000, 1000, 50000), (5000, 3000, 150000), (1, 1, 1))
     )
 
-    assert favour[1] < favour[3] < favour[2]
-    assert favour[4] == favour[15]
+    assert favour[_short(1)] < favour[_short(3)] < favour[_short(2)]
+    assert favour[_short(4)] == favour[_short(5)] == favour[-1]
+
+
+def test_a_length_that_has_hardly_ended_counts_as_its_number_of_turns() -> None:
+    returns = _returns((5000, 1000, 50000), (5000, 3000, 150000))
+    returns[_short(2) + 1] = (5000, 1000, 50000)
+    favour = TurnPolicy().page_favour(returns)
+
+    short, longer, unseen = favour[_short(2) : _short(2) + 3]
+    assert longer < unseen < short
+    assert favour[_short(1)] == pytest.approx(favour[_short(1) + 1], abs=1)
 
 
 @pytest.mark.parametrize("returned", [0, 10**9])
@@ -70,18 +95,40 @@ def test_no_run_of_luck_makes_a_favour_boundless(returned: int) -> None:
     ended = 10**9
     favour = TurnPolicy().page_favour(_returns((ended, returned, 10 * returned), (90, 45, 450)))
 
-    assert favour.max() <= 10 * 2 * math.log(0.98 / 0.02) + 1
+    assert abs(favour).max() <= 10 * math.log(0.98 / 0.02) + 1
 
 
 def test_points_go_in_the_order_of_what_they_are_left_for() -> None:
     returns = _returns((90, 30, 900), (30, 20, 600))
 
-    favour = TurnPolicy().point_favour(returns)
+    favour = TurnPolicy().point_favour(returns, UNUSED)[:, -1]
 
-    assert favour[PointKind.PROMPT_END] == favour[PointKind.PASSED] < favour[PointKind.BRANCH]
-    assert favour[PointKind.BRANCH] < 0 < favour[PointKind.SHARED]
+    assert favour[PointKind.WAYPOINT] < favour[PointKind.PROMPT_END] == favour[PointKind.PASSED]
+    assert favour[PointKind.PROMPT_END] < favour[PointKind.BRANCH] < favour[PointKind.SHARED]
     ends = favour[PointKind.REQUEST_END :]
     assert ends.tolist() == TurnPolicy().page_favour(returns).tolist()
+
+
+def test_twice_the_tokens_saved_count_as_twice_the_odds() -> None:
+    favour = TurnPolicy().point_favour(_returns((90, 30, 30_000)), UNUSED)
+
+    assert favour.shape[1] == SAVE_CLASSES
+    steps = np.diff(favour, axis=1)
+    assert abs(steps - 1000 * math.log(2)).max() <= 1
+
+
+def test_boundaries_are_favoured_as_they_are_used() -> None:
+    returns = _returns((90, 30, 3000))
+    kinds = PointKind.BOUNDARY
+    favour = [
+        TurnPolicy().point_favour(returns, _uses(kinds, lived=lived, used=used))[kinds, -1]
+        for lived, used in ((100_000, 0), (0, 0), (100_000, 1000), (100_000, 10**9))
+    ]
+
+    # Never used; not known yet; once in a mean wait of 100; without bounds but for the most.
+    assert favour[0] < favour[1] < favour[2] < favour[3]
+    assert favour[2] == pytest.approx(-100, abs=2)
+    assert favour[3] == 200
 
 
 class _Favour:
@@ -94,9 +141,11 @@ class _Favour:
         """Return the ticks for one kind."""
         return np.where(np.arange(PAGE_KINDS) == self.page, self.ticks, 0)
 
-    def point_favour(self, returns: np.ndarray) -> np.ndarray:
+    def point_favour(self, returns: np.ndarray, uses: np.ndarray) -> np.ndarray:
         """Return the ticks for one kind."""
-        return np.where(np.arange(POINT_KINDS) == self.point, self.ticks, 0)
+        favour = np.zeros((POINT_KINDS, SAVE_CLASSES), np.int64)
+        favour[self.point] = self.ticks
+        return favour
 
 
 def _rig(policy: EvictionPolicy) -> Rig:

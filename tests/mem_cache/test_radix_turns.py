@@ -2,7 +2,7 @@
 
 import pytest
 
-from mem_cache.policy import PAGE_KINDS
+from mem_cache.core.binding import LENGTH_CLASSES
 from tests.testing.dictionary_model import Rig
 
 
@@ -81,9 +81,11 @@ def test_ends_and_returns_are_counted_by_turns(rig: Rig) -> None:
 
     returns = rig.cache.arrays.returns
 
-    assert returns["ended"][:4].tolist() == [0, 2, 1, 0]
-    assert returns["returned"][:4].tolist() == [0, 1, 0, 0]
-    assert 9 <= returns["waited"][1] <= 11
+    one, two = 1, 1 + LENGTH_CLASSES
+    assert returns["ended"][[0, one, two]].tolist() == [0, 2, 1]
+    assert returns["returned"][[0, one, two]].tolist() == [0, 1, 0]
+    assert returns["ended"].sum() == 3
+    assert 9 <= returns["waited"][one] <= 11
 
 
 def test_an_end_is_come_back_to_once(rig: Rig) -> None:
@@ -95,10 +97,10 @@ def test_an_end_is_come_back_to_once(rig: Rig) -> None:
 
 
 def test_very_long_conversations_share_the_last_kind(rig: Rig) -> None:
-    last = PAGE_KINDS + 5
+    turns = [_turn(rig, [5] * (3 + n)) for n in range(1, 19)]
 
-    turns = [_turn(rig, [5] * (3 + n)) for n in range(1, last + 1)]
-
-    assert turns == list(range(1, last + 1))
-    assert rig.cache.arrays.returns["ended"][-1] == 7
+    assert turns == list(range(1, 19))
+    ended = rig.cache.arrays.returns["ended"][1:].reshape(-1, LENGTH_CLASSES)
+    # 1 to 5 turns by themselves, 6 and 7, 8 to 11, 12 and more.
+    assert ended.sum(1).tolist() == [1, 1, 1, 1, 1, 2, 4, 7]
     rig.check()

@@ -5,7 +5,17 @@ import ctypes
 import numpy as np
 
 from mem_cache.allocator import PageAllocator
-from mem_cache.core.binding import LIST, RETURNS, ROOT, CLinks, CPool, CTree, address, library
+from mem_cache.core.binding import (
+    LIST,
+    RETURNS,
+    ROOT,
+    SAVE_CLASSES,
+    CLinks,
+    CPool,
+    CTree,
+    address,
+    library,
+)
 from mem_cache.spec import TreeSpec
 from mem_cache.tree_arrays import TreeArrays
 
@@ -15,7 +25,7 @@ SPEC = TreeSpec(page_size=4, swa_page_size=2, window=6)
 def _arrays() -> TreeArrays:
     full, swa, rings = (PageAllocator(n, c) for n, c in (("full", 20), ("swa", 9), ("rings", 5)))
     return TreeArrays(
-        SPEC, full=full, swa=swa, rings=rings, page_kinds=3, point_kinds=7, end_kind=4
+        SPEC, full=full, swa=swa, rings=rings, page_kinds=3, point_kinds=7, end_kind=4, replay=-1
     )
 
 
@@ -64,7 +74,7 @@ def test_there_is_a_place_for_each_page_and_each_ring_and_for_nobody() -> None:
     assert arrays.windows.shape == (6, SPEC.window_pages) == (6, 3)
     links = (arrays.page_links(), arrays.root_links(), arrays.point_links())
     assert [(len(newer), len(older)) for newer, older in links] == [(21, 21), (21, 21), (6, 6)]
-    assert (len(arrays.page_lists), len(arrays.point_lists)) == (3, 7)
+    assert (len(arrays.page_lists), len(arrays.point_lists)) == (3, 7 * SAVE_CLASSES)
     assert len(arrays.removed) == 21
 
 

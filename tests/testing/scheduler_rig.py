@@ -24,7 +24,8 @@ from runtime.messages import (
 from runtime.scheduler.grammar_gate import Grammars
 from runtime.scheduler.loop import Scheduler
 from runtime.scheduler.request import Request
-from runtime.scheduler.residency import Residency, ResumePolicy
+from runtime.scheduler.residency import Residency
+from runtime.scheduler.resume_policy import ResumePolicy
 from runtime.scheduler.settings import SchedulerSettings
 from tests.testing.token_runner import TokenRunner
 

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mem_cache.core.binding import SAVE_CLASSES
 from mem_cache.radix import ShadowRadixCache
 
 
@@ -76,12 +77,12 @@ def points_by_age(cache: ShadowRadixCache, kind: int) -> list[int]:
     """Return the positions of the unpinned points of a kind, the oldest first."""
     arrays = cache.arrays
     newer, _ = arrays.point_links()
-    ring = int(arrays.point_lists[kind]["oldest"])
-    positions: list[int] = []
-    while ring:
-        positions.append(int(arrays.point("position")[ring]))
-        ring = int(newer[ring])
-    return positions
+    found: list[tuple[int, int]] = []
+    for ring in arrays.point_lists["oldest"].reshape(-1, SAVE_CLASSES)[kind].tolist():
+        while ring:
+            found.append((int(arrays.point_stamp[ring]), int(arrays.point("position")[ring])))
+            ring = int(newer[ring])
+    return [position for _, position in sorted(found, key=lambda pair: pair[0])]
 
 
 def check_spans(cache: ShadowRadixCache, limit: int) -> None:

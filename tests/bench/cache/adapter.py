@@ -17,7 +17,7 @@ from mem_cache.spec import PoolSpec, TreeSpec
 from runtime.collector import calm_collector
 from runtime.config import ServerConfig
 from runtime.executor.memory_budget import pool_sizes
-from runtime.scheduler.residency import ResumePolicy
+from runtime.scheduler.resume_policy import ResumePolicy
 
 FLASH = PoolSpec(TreeSpec(), (0, 0, *(4, 128) * 20, 4), 512, 64, 128, "fp8")
 # What the benchmark counts for a page of each of its two pools.

@@ -63,7 +63,14 @@ class Siblings:
         small = PageAllocator("none", 1)
         full = PageAllocator("full", capacity)
         self.arrays = TreeArrays(
-            spec, full=full, swa=small, rings=small, page_kinds=1, point_kinds=9, end_kind=8
+            spec,
+            full=full,
+            swa=small,
+            rings=small,
+            page_kinds=1,
+            point_kinds=9,
+            end_kind=8,
+            replay=-1,
         )
         self.trie = ctypes.c_int32(0)
         self.pages: dict[tuple[int, ...], int] = {}

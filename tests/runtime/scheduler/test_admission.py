@@ -6,6 +6,7 @@ import pytest
 
 from mem_cache.spec import PoolSizes, TreeSpec
 from runtime.scheduler.request import Request, Status
+from runtime.scheduler.resume_policy import ResumePolicy
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
 
@@ -112,7 +113,7 @@ def test_nobody_waits_for_a_point_that_was_passed_already() -> None:
 
 @pytest.mark.parametrize("how", ["abort", "retract"])
 def test_whoever_waited_goes_on_when_the_other_leaves(how: str) -> None:
-    rig = Rig(AMPLE, spec=LARGE, rows=4, chunk=40)
+    rig = Rig(AMPLE, spec=LARGE, rows=4, chunk=40, resume=ResumePolicy(page_end=False))
     prompt = prompt_of(10, 300)
     first, second = rig.send(prompt, 2), rig.send(prompt, 2)
     rig.scheduler.turn()

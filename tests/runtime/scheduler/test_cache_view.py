@@ -5,6 +5,7 @@ from collections import Counter
 import msgspec
 import pytest
 
+from mem_cache.handles import PointKind
 from mem_cache.radix import ShadowRadixCache
 from mem_cache.span import PointFacts, Span
 from mem_cache.spec import PoolSizes
@@ -100,7 +101,7 @@ def test_spans_are_told_with_a_number_for_their_namespace() -> None:
         (57, 1, 0, 0),
         (58, 1, 0, 1),
     ]
-    assert view.point_kinds[4] == "request end"
+    assert view.point_kinds[PointKind.REQUEST_END] == "request end"
 
 
 def test_no_more_spans_are_told_than_asked_for() -> None:

@@ -84,24 +84,35 @@ def test_prompts_that_part_inside_a_page_share_up_to_where_they_part() -> None:
 
 def test_requests_arriving_together_compute_their_shared_prefix_once() -> None:
     rig = Rig(AMPLE, spec=TreeSpec(64, 16, 32), rows=8, chunk=50)
-    shared = prompt_of(4, 200)
+    shared = prompt_of(4, 256)
     requests = [rig.send([*shared, i, 7], 4) for i in range(8)]
     rig.run()
 
-    assert rig.runner.computed_tokens <= 200 + 8 * (2 + 4) + 8
+    assert rig.runner.computed_tokens <= 256 + 8 * (2 + 4) + 8
     for i, request in enumerate(requests):
         assert rig.tokens(request) == expected_output([*shared, i, 7], 4, 50)
     rig.assert_conserved()
 
 
 def test_equal_prompts_arriving_together_are_computed_once() -> None:
-    rig = Rig(AMPLE, spec=TreeSpec(64, 16, 32), rows=8, chunk=50)
-    prompt = prompt_of(5, 170)
+    rig = Rig(AMPLE, spec=TreeSpec(128, 16, 32), rows=8, chunk=50)
+    prompt = prompt_of(5, 250)
     for _ in range(8):
         rig.send(prompt, 1)
     rig.run()
 
-    assert rig.runner.computed_tokens == 170
+    assert rig.runner.computed_tokens == 250
+    rig.assert_conserved()
+
+
+def test_less_than_is_worth_a_point_is_not_waited_for() -> None:
+    rig = Rig(AMPLE, spec=TreeSpec(64, 16, 32), rows=8, chunk=50)
+    prompt = prompt_of(5, 170)
+    requests = [rig.send(prompt, 1) for _ in range(3)]
+    rig.run()
+
+    # The begin of the last page, 42 tokens before the end, is there a step earlier.
+    assert [rig.cached(request) for request in requests] == [0, 128, 128]
     rig.assert_conserved()
 
 

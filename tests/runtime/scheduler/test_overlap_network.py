@@ -10,7 +10,7 @@ from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes, TreeSpec
 from runtime.executor.sampler import Sampler
 from runtime.messages import Logprobs, TokenLogprobs
-from runtime.scheduler.residency import ResumePolicy
+from runtime.scheduler.resume_policy import ResumePolicy
 from tests.testing.ahead_runner import AheadRunner
 from tests.testing.byte_ledger import ByteLedger
 from tests.testing.direct import CPU

@@ -7,13 +7,14 @@ import pytest
 from mem_cache.handles import PointKind
 from mem_cache.spec import PoolSizes, TreeSpec
 from runtime.scheduler.pending_points import Claims, PendingPoints
-from runtime.scheduler.residency import ResumePolicy
+from runtime.scheduler.resume_policy import ResumePolicy
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
 AMPLE = PoolSizes(full_pages=100, swa_pages=100, rings=30)
+PLAIN = ResumePolicy(page_end=False)
 PROMPT = random.Random(1).choices(range(40), k=44)
 
 
@@ -30,10 +31,10 @@ def held(rig: Rig) -> tuple[int, int]:
 
 
 def test_a_point_inside_a_page_is_held_until_its_page_is_published(either_way: bool) -> None:
-    rig = Rig(AMPLE, chunk=6)
+    rig = Rig(AMPLE, chunk=6, resume=PLAIN)
     request = rig.send(PROMPT[:20], 3)
     rig.turn_until(lambda: rig.request(request).scheduled == 6)
-    rig.request(request).save_positions.add(11)
+    rig.request(request).save_positions[11] = PointKind.BRANCH
 
     rig.scheduler.turn()
     assert [p.position for p in rig.request(request).pending_points] == [11]
@@ -51,17 +52,17 @@ def test_a_point_inside_a_page_is_held_until_its_page_is_published(either_way: b
 
 
 def test_several_points_of_one_chunk_are_saved_in_order() -> None:
-    rig = Rig(AMPLE, chunk=40)
+    rig = Rig(AMPLE, chunk=40, resume=PLAIN)
     request = rig.send(PROMPT, 1)
     prefills = rig.scheduler.prefills
     rig.scheduler._receive(rig.socket.receive(0.0)[0])
     rig.scheduler._admission.admit(prefills, 0)
-    rig.request(request).save_positions |= {31, 9, 8, 40, 41}
+    rig.request(request).save_positions |= dict.fromkeys((31, 9, 8, 40, 41), PointKind.BRANCH)
 
     rig.scheduler.turn()
 
     assert rig.plans[0].save_position.tolist() == [40, 8, 9, 31, 40]
-    assert rig.request(request).save_positions == {41, 44}
+    assert rig.request(request).save_positions.keys() == {41, 44}
     rig.run()
     rig.assert_conserved()
 
@@ -75,7 +76,7 @@ def test_a_point_without_room_beside_running_rows_is_given_up(rings: int) -> Non
     rig.turn_until(lambda: bool(rig.tokens(request)))
 
     assert rig.residency.cache.points == rings - 1
-    assert rig.request(request).save_positions == set()
+    assert rig.request(request).save_positions == {}
     rig.run()
     assert rig.tokens(request) == expected_output(PROMPT[:30], 3, 50)
     rig.assert_conserved()
@@ -97,11 +98,11 @@ def test_a_branch_without_room_beside_running_rows_is_not_kept() -> None:
 
 def test_points_take_no_pages_that_the_window_of_their_row_will_need() -> None:
     spec = TreeSpec(8, 4, 8)
-    rig = Rig(PoolSizes(20, spec.row_swa_pages, 9), spec=spec, rows=1, chunk=3)
+    rig = Rig(PoolSizes(20, spec.row_swa_pages, 9), spec=spec, rows=1, chunk=3, resume=PLAIN)
     request = rig.send(PROMPT[:20], 3)
     rig.scheduler._receive(rig.socket.receive(0.0)[0])
     rig.scheduler._admission.admit(rig.scheduler.prefills, 0)
-    rig.request(request).save_positions |= {1, 2, 3}
+    rig.request(request).save_positions |= dict.fromkeys((1, 2, 3), PointKind.BRANCH)
 
     rig.scheduler.turn()
 
@@ -123,6 +124,7 @@ def test_points_are_told_apart_by_what_they_were_left_for() -> None:
     assert sorted((point.position, point.kind) for span in spans for point in span.points) == [
         (20, PointKind.BRANCH),
         (22, PointKind.PROMPT_END),
+        (24, PointKind.BOUNDARY),
         (30, PointKind.PROMPT_END),
     ]
 
@@ -138,10 +140,10 @@ def test_claims_that_cannot_all_be_met_leave_no_room(
 
 
 def test_what_is_pending_counts_against_the_claims() -> None:
-    rig = Rig(AMPLE, chunk=6)
+    rig = Rig(AMPLE, chunk=6, resume=PLAIN)
     request = rig.send(PROMPT[:20], 3)
     rig.turn_until(lambda: rig.request(request).scheduled == 6)
-    rig.request(request).save_positions.add(11)
+    rig.request(request).save_positions[11] = PointKind.BRANCH
     rig.scheduler.turn()
 
     points = rig.residency.points
@@ -152,10 +154,10 @@ def test_what_is_pending_counts_against_the_claims() -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_request_that_ends_early_leaves_nothing_pending(fails: bool) -> None:
-    rig = Rig(AMPLE, chunk=6)
+    rig = Rig(AMPLE, chunk=6, resume=PLAIN)
     request = rig.send(PROMPT[:20], 3)
     rig.turn_until(lambda: rig.request(request).scheduled == 6)
-    rig.request(request).save_positions.add(11)
+    rig.request(request).save_positions[11] = PointKind.BRANCH
     rig.scheduler.turn()
     assert held(rig) != (0, 0)
 

@@ -10,7 +10,7 @@ import pytest
 
 from mem_cache.spec import PoolSizes, TreeSpec
 from runtime.messages import Abort, Logprobs
-from runtime.scheduler.residency import ResumePolicy
+from runtime.scheduler.resume_policy import ResumePolicy
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
 

@@ -7,7 +7,7 @@ import pytest
 
 from mem_cache.errors import IntegrityError
 from mem_cache.spec import PoolSizes, TreeSpec
-from runtime.scheduler.residency import ResumePolicy
+from runtime.scheduler.resume_policy import ResumePolicy
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
 

@@ -4,9 +4,10 @@ import random
 
 import pytest
 
+from mem_cache.handles import PointKind
 from mem_cache.spec import PoolSizes, TreeSpec
 from runtime.scheduler.request import Status
-from runtime.scheduler.residency import ResumePolicy
+from runtime.scheduler.resume_policy import ResumePolicy
 from runtime.scheduler.waypoints import MOST_OF_A_PROMPT
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
@@ -35,7 +36,7 @@ def rig_with(
     return Rig(
         sizes,
         spec=SPEC,
-        resume=ResumePolicy(branch_min_tokens=least, waypoint_tokens=every),
+        resume=ResumePolicy(page_end=False, branch_min_tokens=least, waypoint_tokens=every),
         **options,  # pyright: ignore[reportArgumentType]
     )
 
@@ -109,15 +110,28 @@ def test_who_waits_for_a_step_in_flight_leaves_the_next_one_to_others() -> None:
 
 
 @both_ways
-def test_unused_waypoints_go_with_their_request_and_never_enter_the_tree(overlap: bool) -> None:
-    points: list[int] = []
-    for every in (0, EVERY):
-        rig = rig_with(every=every, chunk=100, overlap=overlap)
-        arrive(rig, [prompt_of(6, 300), prompt_of(7, 200)], gap=0)
-        points.append(rig.residency.cache.points)
-        rig.assert_conserved()
+def test_waypoints_at_growing_distances_enter_the_tree_when_their_request_ends(
+    overlap: bool,
+) -> None:
+    prompts = [prompt_of(6, 300), prompt_of(7, 200)]
+    rig = rig_with(chunk=100, overlap=overlap)
+    first, second = (rig.send(prompt, 5) for prompt in prompts)
+    rig.turn_until(lambda: bool(rig.tokens(first)) and bool(rig.tokens(second)))
+    assert _positions_of_kind(rig, PointKind.WAYPOINT) == []
+    rig.run()
 
-    assert points[0] == points[1]
+    # 44, 108 and 236 tokens before the end of 300; 8 and 72 before that of 200.
+    assert _positions_of_kind(rig, PointKind.WAYPOINT) == [64, 128, 192, 192, 256]
+    others = [*prompts[0][:290], 45, 46], [*prompts[1][:195], 45, 46]
+    again = [rig.send(prompt, 1) for prompt in others]
+    rig.run()
+    assert [rig.cached(r) for r in again] == [256, 192]
+    rig.assert_conserved()
+
+
+def _positions_of_kind(rig: Rig, kind: PointKind) -> list[int]:
+    spans, _ = rig.residency.cache.spans(limit=100)
+    return sorted(p.position for span in spans for p in span.points if p.kind == kind)
 
 
 def test_a_waypoint_that_was_used_stays_when_its_request_ends() -> None:
@@ -163,8 +177,9 @@ def test_whoever_waits_for_a_waypoint_goes_on_when_the_other_is_aborted(overlap:
     rig.abort(first)
     rig.run()
 
-    # With overlap the abort comes before anybody could start at the waypoint.
-    assert [rig.cached(second), rig.cached(third)] == [0 if overlap else 256, 256]
+    # With overlap the abort comes before another request could start at the waypoint at 256, and
+    # of those that stay the one at 64 is the nearest.
+    assert [rig.cached(second), rig.cached(third)] == [64 if overlap else 256, 256]
     rig.assert_conserved()
 
 
