@@ -23,7 +23,7 @@ from runtime.scheduler.request import PendingPoint, Request
 logger = logging.getLogger("umbra.scheduler")
 
 # What all waypoints together may hold of the rings, at most.
-SHARE = 1 / 16
+SHARE = 1 / 32
 MOST_OF_A_PROMPT = 16
 
 
@@ -63,7 +63,7 @@ class Waypoints:
         """Return why there is no room for a waypoint beside so many rows; empty if there is."""
         if self._most == 0:
             return (
-                f"they may have a sixteenth of the rings, of which there are "
+                f"they may have one ring of 32, of which there are "
                 f"{self._points.capacity} (--rings)"
             )
         if self._points.leaves_room(self._claims.with_point(self._spec.window_pages)):

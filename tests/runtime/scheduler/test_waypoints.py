@@ -15,7 +15,7 @@ from tests.testing.token_runner import expected_output
 VOCAB = 50
 # Pages of 8 tokens and a waypoint every 64: the benchmark's 8,192 + 1,024 tokens by 32.
 SPEC = TreeSpec(8, 4, 8)
-AMPLE = PoolSizes(full_pages=600, swa_pages=900, rings=320)
+AMPLE = PoolSizes(full_pages=600, swa_pages=1400, rings=640)
 EVERY = 64
 
 both_ways = pytest.mark.parametrize("overlap", [False, True], ids=["in turn", "overlap"])
@@ -70,7 +70,7 @@ def test_a_shared_beginning_is_computed_once(overlap: bool, chunk: int, gap: int
 @pytest.mark.parametrize("chunk", [8192, 16384])
 def test_a_system_prompt_of_the_usual_size_is_computed_once(chunk: int) -> None:
     shared = prompt_of(2, 8192)
-    sizes = PoolSizes(full_pages=200, swa_pages=400, rings=120)
+    sizes = PoolSizes(full_pages=200, swa_pages=400, rings=240)
     rig = Rig(sizes, spec=TreeSpec(), chunk=chunk, overlap=True)
     requests = arrive(rig, [sharing(shared, k, 1024) for k in range(3)], gap=1)
 
@@ -196,7 +196,7 @@ def test_namespaces_share_no_waypoints() -> None:
 
 
 def test_waypoints_hold_a_share_of_the_rings_and_the_oldest_go_first() -> None:
-    rig = rig_with(sizes=PoolSizes(600, 900, 96), chunk=512, overlap=True, rows=4)
+    rig = rig_with(sizes=PoolSizes(600, 900, 192), chunk=512, overlap=True, rows=4)
     first, second = rig.send(prompt_of(11, 270), 60), rig.send(prompt_of(12, 200), 60)
     rig.turn_until(lambda: bool(rig.tokens(second)))
 
@@ -208,7 +208,7 @@ def test_waypoints_hold_a_share_of_the_rings_and_the_oldest_go_first() -> None:
 
 
 def test_a_prompt_with_more_waypoints_than_the_share_keeps_its_first_ones() -> None:
-    rig = rig_with(sizes=PoolSizes(600, 900, 96), chunk=64, rows=4)
+    rig = rig_with(sizes=PoolSizes(600, 900, 192), chunk=64, rows=4)
     request = rig.send(prompt_of(18, 600), 9)
     rig.turn_until(lambda: bool(rig.tokens(request)))
 
@@ -278,7 +278,7 @@ def test_random_prompts_that_share_beginnings_read_what_is_theirs(overlap: bool,
     """The token runner checks every read; arrivals, aborts and the pools vary."""
     draw = random.Random(seed)
     replay = draw.choice([None, None, 2 * SPEC.window])
-    sizes = PoolSizes(draw.randint(60, 200), draw.randint(60, 200), draw.randint(32, 90))
+    sizes = PoolSizes(draw.randint(60, 200), draw.randint(60, 200), draw.randint(64, 180))
     chunk, rows = draw.choice([16, 40, 100, -1]), draw.randint(2, 6)
     rig = rig_with(every=8, sizes=sizes, chunk=chunk, rows=rows, replay=replay, overlap=overlap)
     texts = [draw.choices(range(VOCAB), k=draw.randint(60, 160)) for _ in range(3)]
@@ -308,10 +308,9 @@ def test_random_prompts_that_share_beginnings_read_what_is_theirs(overlap: bool,
     ("sizes", "every", "tells"),
     [
         (AMPLE, EVERY, ""),
-        (PoolSizes(full_pages=600, swa_pages=900, rings=16), EVERY, "beside 32 SWA pages and 16"),
-        (PoolSizes(full_pages=600, swa_pages=900, rings=16), 0, ""),
-        (PoolSizes(full_pages=600, swa_pages=32, rings=320), EVERY, "beside 32 SWA pages and 16"),
-        (PoolSizes(full_pages=600, swa_pages=900, rings=15), EVERY, "of which there are 15"),
+        (PoolSizes(full_pages=600, swa_pages=900, rings=31), EVERY, "of which there are 31"),
+        (PoolSizes(full_pages=600, swa_pages=900, rings=31), 0, ""),
+        (PoolSizes(full_pages=600, swa_pages=32, rings=640), EVERY, "beside 32 SWA pages and 16"),
     ],
 )
 def test_pools_without_room_for_any_say_so(

@@ -1,0 +1,99 @@
+"""The server's own residency behind the interface of the shared cache benchmark.
+
+Where `adapter.py` is what the tree alone costs, this one is what a server hits: its residency
+decides what a prompt matches, where it leaves resume points and waypoints, and what is evicted.
+Only the steps that would compute and copy are missing.
+"""
+
+import numpy as np
+
+from mem_cache.allocator import PageAllocator
+from mem_cache.handles import Match
+from mem_cache.policy import TurnPolicy
+from mem_cache.request_table import RequestTable
+from runtime.collector import calm_collector
+from runtime.config import ServerConfig
+from runtime.executor.memory_budget import pool_sizes
+from runtime.messages import Generate, Sampling
+from runtime.scheduler.request import Request
+from runtime.scheduler.residency import Residency
+from runtime.scheduler.stats import Stats
+from tests.bench.cache.adapter import FLASH, FULL_PAGE_BYTES, PAGE, SWA_PAGE_BYTES
+
+# The longest prompt and answer of the benchmarks.
+LONGEST_TOKENS = 1 << 18
+
+
+class Row:
+    """One request: what the benchmark reads and sets, and the scheduler's view of it."""
+
+    def __init__(self, request: Request, match: Match) -> None:
+        self.request, self.match = request, match
+        self.n = request.total
+        self.hit, self.full_hit = match.start, match.full_tokens
+        self.toks = request.tokens[: self.n]
+
+
+class Served:
+    """The adapter. `stats` counts what was not hit, by cause."""
+
+    name = "umbra-served"
+
+    def __init__(self, full_pages: int, swa_pages: int, max_running: int = 32) -> None:
+        budget = full_pages * FULL_PAGE_BYTES + swa_pages * SWA_PAGE_BYTES
+        config = ServerConfig(kv_cache_bytes=budget, max_running_requests=max_running)
+        sizes, tree = pool_sizes(config, FLASH), FLASH.tree
+        self.residency = Residency(
+            tree,
+            full=PageAllocator("full", sizes.full_pages),
+            swa=PageAllocator("swa", sizes.swa_pages),
+            rings=PageAllocator("rings", sizes.rings),
+            table=RequestTable(tree, rows=max_running, max_pages=LONGEST_TOKENS // PAGE),
+            replay_tokens=FLASH.replay_tokens,
+            eviction=TurnPolicy(),
+        )
+        self.stats = Stats(self.residency, lambda: 0.0, decode_log_interval=1 << 30)
+        self._requests = 0
+        calm_collector()
+
+    def prep(self, tokens: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(tokens, np.int32)
+
+    def match(self, tokens: np.ndarray, length: int) -> Row:
+        self._requests += 1
+        sampling = Sampling(LONGEST_TOKENS - length, seed=0)
+        prompt = tokens[:length].tobytes()
+        request = Request(Generate(self._requests, prompt, sampling), (), arrival_s=0.0)
+        return Row(request, self.residency.match(request))
+
+    def lock(self, row: Row) -> None:
+        if not self.residency.try_admit(row.request, row.match):
+            raise AssertionError("a request does not fit beside those that run")
+        self.residency.take_copies()
+        self.residency.copies_launched()
+        self.stats.recomputed(row.request)
+        row.request.cached_tokens = row.hit
+
+    def alloc(self, row: Row, upto: int, decode: bool = False) -> None:
+        request, residency = row.request, self.residency
+        if decode:
+            request.tokens[request.total : upto] = row.toks[request.total : upto]
+            request.total = upto
+            for position in range(request.num_pages * PAGE, upto, PAGE):
+                if not residency.try_grow(request, position):
+                    raise AssertionError("no page for a running request")
+        residency.open_window(request, upto)
+        if not decode:
+            residency.plan_saves(request, request.scheduled, upto)
+        request.scheduled = upto
+
+    def insert(self, row: Row, upto: int, finished: bool) -> None:
+        request = row.request
+        request.committed = upto
+        if not finished:
+            self.residency.publish(request, partial=upto == row.n)
+
+    def unlock(self, row: Row) -> None:
+        self.residency.release(row.request)
+
+    def enable_full_probe(self) -> None: ...
