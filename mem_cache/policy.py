@@ -123,5 +123,6 @@ def _log_odds(chances: np.ndarray) -> np.ndarray:
 
 
 def _mean_wait(returns: np.ndarray) -> float:
+    """Return the mean ticks that an end waited for its next turn, at least 1."""
     returned = int(returns["returned"].sum())
-    return int(returns["waited"].sum()) / returned if returned else FIRST_WAIT
+    return max(int(returns["waited"].sum()) / returned, 1.0) if returned else FIRST_WAIT

@@ -131,6 +131,13 @@ def test_boundaries_are_favoured_as_they_are_used() -> None:
     assert favour[3] == 200
 
 
+def test_next_turns_that_come_at_once_leave_all_favours_finite() -> None:
+    returns = _returns((90, 90, 0))
+    for used in (0, 10**9):
+        uses = _uses(PointKind.BOUNDARY, lived=0, used=used)
+        assert abs(TurnPolicy().point_favour(returns, uses)).max() < 100
+
+
 class _Favour:
     """Favours one kind of page and one kind of point by a fixed number of ticks."""
 
