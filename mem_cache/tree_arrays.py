@@ -50,7 +50,7 @@ class TreeArrays:
         self.trail = np.zeros(pages, np.uint64)
         # One entry for each page that may be an end, and as many for ends that were evicted.
         self.traces = np.zeros(1 << pages.bit_length(), TRACE)
-        self.evicted = np.zeros(len(self.traces), np.uint32)
+        self.evicted = np.zeros(4 << pages.bit_length(), np.uint32)
         self.windows = np.zeros((points, spec.window_pages), np.int32)
         self.point_stamp = np.zeros(points, np.int64)
         self.exact, self.point_kind = (np.zeros(points, np.uint8) for _ in range(2))
@@ -119,5 +119,6 @@ class TreeArrays:
         tree.page_links, tree.root_links = CLinks(*links[:2]), CLinks(*links[2:4])
         tree.point_links = CLinks(*links[4:])
         tree.trace_mask = len(self.traces) - 1
+        tree.evicted_mask = len(self.evicted) - 1
         tree.bucket_mask = len(self.buckets) - 1
         return tree

@@ -67,6 +67,7 @@ class CTree(Structure):
         *((name, c_void_p) for name in ("page_lists", "page_favour", "returns", "traces")),
         ("trace_mask", c_int64),
         ("evicted", c_void_p),
+        ("evicted_mask", c_int64),
         *(
             (name, c_void_p)
             for name in (

@@ -121,7 +121,8 @@ typedef struct {
     Returns *returns;      /* [page_kinds] */
     Trace *traces;         /* [trace_mask + 1], by trail */
     int64_t trace_mask;
-    uint32_t *evicted; /* [trace_mask + 1] by trail: hashes of pages that were evicted */
+    uint32_t *evicted; /* [evicted_mask + 1] by trail: of pages that were evicted */
+    int64_t evicted_mask;
 
     /* Resume points, by ring: [capacity + 1] each. */
     int32_t *position; /* 0: no such point */

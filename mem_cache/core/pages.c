@@ -61,7 +61,7 @@ static void write_tokens(Tree *tree, int32_t page, const int32_t *tokens, int32_
 }
 
 static uint32_t *evicted_at(const Tree *tree, uint64_t trail) {
-    return &tree->evicted[(trail >> 32) & (uint64_t)tree->trace_mask];
+    return &tree->evicted[(trail >> 32) & (uint64_t)tree->evicted_mask];
 }
 
 /* Count a page of a prompt that was there before. */

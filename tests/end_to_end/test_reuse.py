@@ -179,6 +179,23 @@ def test_a_repeated_prompt_computes_one_token(tiny: ServerProcess) -> None:
     assert second["meta_info"]["cached_tokens"] == len(prompt) - 1
 
 
+@pytest.mark.parametrize("shared_tokens", [300, 1000])
+def test_the_second_prompt_with_a_prefix_starts_near_where_it_parts(
+    tiny: ServerProcess, shared_tokens: int
+) -> None:
+    tiny.post("/flush_cache", {})
+    shared = [0, *(10 + k % 200 for k in range(shared_tokens - 1))]
+    prompts = [[*shared, *range(first, first + 9)] for first in (30, 50, 70)]
+    cached = [
+        tiny.generate(prompt, max_new_tokens=2, ignore_eos=True)["meta_info"]["cached_tokens"]
+        for prompt in prompts
+    ]
+
+    # The begin of the last page for the second; where the second parted for the third.
+    page = shared_tokens // 256 * 256
+    assert cached == [0, page, shared_tokens if shared_tokens - page >= 64 else page]
+
+
 def test_company_changes_no_logprob(tiny: ServerProcess) -> None:
     """The same bits alone and in a batch of strangers: exact equality of floats."""
     prompts = [[0, *range(start, start + 70)] for start in (15, 40, 90, 120)]

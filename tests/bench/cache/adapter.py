@@ -1,8 +1,8 @@
 """Umbra's own tree and allocators behind the interface of the shared cache benchmark.
 
-A row does what `runtime.scheduler.residency` does: it has a window and a ring of its own, leaves
-points at the end of its prompt, at its own end and where a match ended without one, and gives
-everything back. Sizes are the server's own, for V4-Flash and as many bytes.
+A row does what `runtime.scheduler.residency` does with the tree: it has a window and a ring of its
+own, leaves points where the server's resume policy does, but for waypoints that are outside the
+tree, and gives everything back. Sizes are the server's own, for V4-Flash and as many bytes.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from mem_cache.spec import PoolSpec, TreeSpec
 from runtime.collector import calm_collector
 from runtime.config import ServerConfig
 from runtime.executor.memory_budget import pool_sizes
-from runtime.scheduler.resume_policy import ResumePolicy
+from runtime.scheduler.resume_policy import EARLIER_PAGES, ResumePolicy
 
 FLASH = PoolSpec(TreeSpec(), (0, 0, *(4, 128) * 20, 4), 512, 64, 128, "fp8")
 # What the benchmark counts for a page of each of its two pools.
@@ -38,8 +38,22 @@ class Row:
         self.pages_held = self.pages_shared = match.full_tokens // PAGE
         self.window: list[int] = []
         self.ring = self.row = 0
-        behind = match.full_tokens - match.start
-        self.branch = match.full_tokens if behind >= BRANCH_MIN_TOKENS else 0
+        self.wanted = _wanted_points(match, prompt_tokens)
+
+
+def _wanted_points(match: Match, prompt_tokens: int) -> list[tuple[int, PointKind]]:
+    """Return where a prompt leaves points before its end, the deepest first, as the server does."""
+    start, full = match.start, match.full_tokens
+    last = (prompt_tokens - 1) // PAGE * PAGE
+    first = max(start + BRANCH_MIN_TOKENS, full + 1)
+    wanted: list[tuple[int, PointKind]] = []
+    if last >= first:
+        wanted.append((last, PointKind.BOUNDARY))
+    if last - EARLIER_PAGES * PAGE >= first:
+        wanted.append((last - EARLIER_PAGES * PAGE, PointKind.WAYPOINT))
+    if full - start >= BRANCH_MIN_TOKENS:
+        wanted.append((full, PointKind.BRANCH))
+    return wanted
 
 
 class Umbra:
@@ -106,9 +120,8 @@ class Umbra:
         row.pages[row.pages_shared : whole] = insertion.pages[row.pages_shared :]
         self.full.decref(own)
         row.pages_shared = whole
-        if row.branch and row.branch <= length:
-            self._leave_point(row, row.branch, PointKind.BRANCH)
-            row.branch = 0
+        while row.wanted and row.wanted[-1][0] <= length:
+            self._leave_point(row, *row.wanted.pop())
         if finished:
             self._hang(row, upto, row.window, row.ring, PointKind.REQUEST_END)
             row.window, row.ring = [], 0

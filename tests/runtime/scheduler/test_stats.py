@@ -9,6 +9,7 @@ import pytest
 from mem_cache.spec import PoolSizes
 from runtime.grammar.output import GrammarOutput
 from runtime.messages import GetState, Grammar, Logprobs, State
+from runtime.scheduler.resume_policy import ResumePolicy
 from runtime.scheduler.stats import COUNTERS, Stats
 from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.scheduler_rig import Rig
@@ -49,6 +50,29 @@ def test_counters_add_up_over_requests_hits_refusals_and_aborts() -> None:
     assert counters["generation_tokens"] == 8 + len(rig.tokens(gone))
     assert counters["prefill_steps"] + counters["decode_steps"] == rig.runner.steps
     assert rig.scheduler.stats.gauges["cache_hit_rate"] == pytest.approx(19 / 42)
+
+
+def test_prompt_tokens_that_did_not_come_from_the_cache_are_counted_by_cause() -> None:
+    rig = Rig(AMPLE, resume=ResumePolicy(page_end=False, request_end=False))
+    counters = rig.scheduler.stats.counters
+    causes = ("no_point", "point_evicted", "page_evicted", "never_seen")
+
+    def added(prompt: list[int]) -> list[int]:
+        before = [counters[f"{cause}_tokens"] for cause in causes]
+        rig.send(prompt, 1)
+        rig.run()
+        rig.scheduler.stats.update(running=0, waiting=0)
+        told = zip(causes, before, strict=True)
+        return [int(counters[f"{cause}_tokens"] - was) for cause, was in told]
+
+    assert added(PROMPT) == [0, 0, 0, 20]
+    assert added([*PROMPT[:18], 45]) == [18, 0, 0, 1]
+    rig.residency.cache.evict_swa(rings=AMPLE.rings)
+    assert added([*PROMPT, 45]) == [0, 20, 0, 1]
+    rig.residency.cache.evict_full(AMPLE.full_pages)
+    # Whole pages are known again, the partial one is not.
+    assert added(PROMPT) == [0, 0, 16, 4]
+    assert counters["replayed_tokens"] + counters["recomputed_tokens"] == 38
 
 
 def test_background_work_changes_no_hit_rate_but_counts_as_computed() -> None:

@@ -148,6 +148,8 @@ def test_changes_are_shown_and_noted(page: Chrome, live: LiveServer) -> None:
     more = counters(
         cached_tokens=2500, computed_prompt_tokens=3000, evicted_pages=6, evicted_points=3,
         replayed_tokens=140, retracted_requests=1, prompt_tokens=5500,
+        no_point_tokens=110, point_evicted_tokens=55, page_evicted_tokens=550,
+        never_seen_tokens=2200,
     )  # fmt: skip
     after = replace(before, spans=spans, counters=more, time_s=10.0)
     full = PoolView("full", 2000, 1997, 3)
@@ -165,6 +167,10 @@ def test_changes_are_shown_and_noted(page: Chrome, live: LiveServer) -> None:
         "retracted 1 request into the tree",
     ):
         assert noted.count(line) == 1
+    assert text_of(page, "uncached") == (
+        "Prompt tokens computed: no resume point 2.0 %, resume point evicted 1.0 %, "
+        "page evicted 10.0 %, never seen 40.0 %"
+    )
     assert text_of(page, "hit-rate") == "45.5 %"
     assert text_of(page, "hit-now") == "lately 66.7 % of the prompt tokens came from the cache"
     assert complaints(page) == []

@@ -71,10 +71,14 @@ def test_scheduler_values_have_the_names_routers_read() -> None:
     counters = {
         "prompt_tokens": 100.0, "evicted_pages": 2.0, "decode_steps": 7.0, "cached_tokens": 30.0,
         "computed_prompt_tokens": 70.0, "retracted_requests": 1.0,
+        "no_point_tokens": 4.0, "never_seen_tokens": 50.0,
     }  # fmt: skip
 
     told = samples(Metrics("m").render(State(0, counters, gauges, step_age_s=0.5)))
 
+    causes = {"no_point": 4, "point_evicted": 0, "page_evicted": 0, "never_seen": 50}
+    for cause, tokens in causes.items():
+        assert told[f"umbra:uncached_tokens_total{{cause={cause}}}"] == tokens
     assert told["sglang:num_running_reqs"] == 3
     assert told["sglang:utilization"] == 0.75
     assert told["umbra:max_running_requests"] == 4
