@@ -39,7 +39,7 @@ from mem_cache.spec import TreeSpec, div_ceil
 from mem_cache.tree_arrays import TreeArrays
 
 # Matches between two looks of the policy at what became of the leaves.
-POLICY_TICKS = 128
+POLICY_TICKS = 64
 
 
 class ShadowRadixCache:

@@ -21,9 +21,11 @@ from tests.testing.traffic import shared_systems
 FLOAT32 = ("--dtype", "float32", "--kv-cache-dtype", "fp32")
 MODELS = {"v4_small": FLOAT32, "v4_real": FLOAT32, "v4_smooth_fp8": ("--kv-cache-dtype", "fp8")}
 # Four rows of three pages fill it; a fifth page of any takes one from somebody.
-TINY = ("--full-pages", "12", "--swa-pages", "24", "--rings", "12", "--max-running-requests", "4")
-# The other policy keeps the point that saves most, however small the pools.
-TINY += ("--eviction-policy", "lru")
+# The other policy would keep the point that saves most, however small the pools.
+TINY = (
+    *("--full-pages", "12", "--swa-pages", "24", "--rings", "12", "--max-running-requests", "4"),
+    *("--eviction-policy", "lru"),
+)
 MOST_EXCUSED = 2
 
 LONG, OTHER, TAIL = shared_systems(7, (1100, 1100, 150))
