@@ -6,9 +6,9 @@
 The tree owns references, never units: it takes one on every page, SWA page and ring it adopts and
 drops it on eviction. Which tokens are equal is always decided by comparing tokens.
 
-What a request may count on: a lock keeps all whole pages up to the matched length. It does not
-keep the id of a *partial* page, which an extension may replace by a longer copy: who copies from
-one takes a reference until the copy has been launched.
+What a request may count on: a lock keeps all pages up to the matched length, until an insertion
+moves it. An extension may replace a *partial* page by a longer copy; the page then goes with its
+last lock.
 
 This is the face of `mem_cache/core`, where the work is done: a thin layer that speaks numpy,
 strings and exceptions. Measured in `tests/bench/cache`: in Python alone a node costs more than all

@@ -79,7 +79,6 @@ class Residency:
         self._running: dict[int, Request] = {}
         self._copies = Copies()
         self._pins: list[Lock] = []
-        self._sources: list[int] = []
 
     # --- admission
 
@@ -178,10 +177,7 @@ class Residency:
         self.table.ring[row] = ring = self._alloc_ring()
         self.table.length[row] = start
         if (full if replays else start) > shared * page:
-            source = int(match.pages[shared])
-            self.full.incref([source])
-            self._sources.append(source)
-            self._copies.pages.append((source, int(own[0])))
+            self._copies.pages.append((int(match.pages[shared]), int(own[0])))
         if match.point is not None:
             self._copies.rings.append((match.point.ring, ring))
             self._pins.append(lock)
@@ -211,13 +207,14 @@ class Residency:
         return copies
 
     def copies_launched(self) -> None:
-        """Let go of the pages and resume points that the step just launched copies from."""
+        """Let go of the resume points that the step just launched copies from.
+
+        The page that it copies from needs no reference: the row's lock keeps it until the row
+        publishes, which is later.
+        """
         for lock in self._pins:
             self.cache.unlock_point(lock)
         self._pins.clear()
-        if self._sources:
-            self.full.decref(self._sources)
-            self._sources.clear()
 
     # --- growth
 
@@ -316,8 +313,6 @@ class Residency:
         window = self.table.window[row]
         self.swa.decref(window[window != 0])
         self.rings.decref([int(self.table.ring[row])])
-        if lock in self._pins:
-            self._pins.remove(lock)
         self.cache.unlock(lock)
         self.table.release(row)
         del self._running[request.id]
@@ -325,7 +320,6 @@ class Residency:
         request.shared_pages = request.num_pages = request.published = 0
         request.matched = request.committed = request.scheduled = 0
         request.save_positions = {}
-        request.await_nobody()
 
     def _leave_end_point(self, request: Request) -> None:
         """Hand the row's window and ring to a resume point behind all that was fed."""
