@@ -1,4 +1,4 @@
-"""Draw one token per row: temperature, top-k, top-p and min-p, by inverse distribution."""
+"""Draw one token per row: temperature, top-k, top-p and min-p, then a race of the tokens left."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,13 +7,20 @@ import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
 from jit_kernels.cuda_device import why_no_hopper
+from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
 
 __all__ = ["MAX_VOCAB", "DrawParams", "sample", "sample_unread"]
 
 MAX_VOCAB = 2**18
 
-_sample = select("sample", [Backend("reference", "jit_kernels.sample.reference:sample")])
+_sample: Callable[..., torch.Tensor] = select(
+    "sample",
+    [
+        on_host("sample.host:sample"),
+        Backend("reference", "jit_kernels.sample.reference:sample"),
+    ],
+)
 _sample_unread: Callable[..., torch.Tensor] = select(
     "sample_unread",
     [
@@ -67,13 +74,18 @@ def sample(
     probabilities and not to what another left over: a token is kept if fewer than top_k tokens
     come before it (larger logit first, ties to the lower id), if the mass of those before it is
     at most top_p, and if it has at least min_p times the largest probability. The first token
-    is always kept. The draw inverts the running sum in id order at one uniform number, a hash
-    of (seed, position).
+    is always kept.
+
+    The draw is an exponential race: of the tokens kept, the one with the least exponential noise
+    / probability wins. It is run as the largest logit / temperature + Gumbel noise, ties to the
+    lower id. A token's noise is a function of (seed, position, token id) alone (`noise.py`), so
+    the winner of a vocabulary is the winner of the winners of its parts. Given what is kept, the
+    token is the same on every device, in bits.
 
     A row's token depends on nothing but that row: not on the others, its place, or how many
     there are. A row with a NaN or infinite maximum gets some id in [0, V).
     Source: the filters are those of SGLang's sampler without kernels, and of FlashInfer's
-    filter order "joint".
+    filter order "joint". The race: Maddison, Tarlow, Minka, "A* sampling", 2014.
     Raises ShapeError before any launch.
     """
     check_shape("logits", logits, None, None)
@@ -105,12 +117,12 @@ def sample(
 
 
 def sample_unread(
-    logits: torch.Tensor, params: DrawParams, chance: torch.Tensor | None
+    logits: torch.Tensor, params: DrawParams, keys: torch.Tensor | None
 ) -> torch.Tensor:
     """Draw the token that `sample` draws, without reading anything back: all of it is launches.
 
     logits  [n, V] float32, V at most 2^18; not changed
-    chance  [n] float64 on the device: `reference.uniform(seed, position)`; None where no row draws
+    keys    [n] int64 on the device: `noise.row_keys(seed, position)`; None where no row draws
 
     Returns [n] int64, equal to what `sample` returns. Memory: none on a GPU; the reference, which
     sorts the vocabulary where a row has a filter, takes 64 bytes for each logit of at most 2^22.
@@ -125,8 +137,8 @@ def sample_unread(
     for name, part in (parts | {"top_p": params.top_p, "min_p": params.min_p}).items():
         check_shape(name, part, rows)
     if params.draws:
-        if chance is None:
-            raise ShapeError("rows draw, and there is no chance")
-        check_shape("chance", chance, rows)
-        check_dtype("chance", chance, torch.float64)
-    return _sample_unread(logits, params, chance)
+        if keys is None:
+            raise ShapeError("rows draw, and there are no keys")
+        check_shape("keys", keys, rows)
+        check_dtype("keys", keys, torch.int64)
+    return _sample_unread(logits, params, keys)

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 def sample_unread(
-    logits: torch.Tensor, params: "DrawParams", chance: torch.Tensor | None
+    logits: torch.Tensor, params: "DrawParams", keys: torch.Tensor | None
 ) -> torch.Tensor:
     """Draw one token a row without the host; see `jit_kernels.sample.sample_unread`."""
-    if chance is None or not params.draws:
+    if keys is None or not params.draws:
         return logits.argmax(-1)
     logits = logits if logits.stride(1) == 1 else logits.contiguous()
     rows, vocab = logits.shape
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
     if not rows:
         return tokens
-    parts = (params.temperature, params.top_k, params.top_p, params.min_p, chance)
+    parts = (params.temperature, params.top_k, params.top_p, params.min_p, keys)
     dense = [part.contiguous() for part in parts]
     error = launched(
         logits.device,

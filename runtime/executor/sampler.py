@@ -9,7 +9,7 @@ import torch
 from jit_kernels.likeliest import NOT_FINITE, likeliest
 from jit_kernels.mask_logits import mask_logits
 from jit_kernels.sample import sample, sample_unread
-from jit_kernels.sample.reference import uniform
+from jit_kernels.sample.noise import row_keys
 from layers.staging import Fetched, stage
 from runtime.executor.company import Company
 from runtime.executor.logprobs import TopLogprobs
@@ -141,10 +141,10 @@ class Sampler:
         position = torch.from_numpy(positions.astype(np.int64))
         if not logits.is_cuda:
             return sample(logits, position=position, **company.params)
-        params, chance = company.unread(), None
+        params, keys = company.unread(), None
         if params.draws:
-            chance = stage(uniform(company.params["seed"], position).numpy(), self._device)
-        return sample_unread(logits, params, chance)
+            keys = stage(row_keys(company.params["seed"], position).numpy(), self._device)
+        return sample_unread(logits, params, keys)
 
     def _company_of(self, samples: list[SampleState]) -> Company:
         if self._company is None or not self._company.is_of(samples):

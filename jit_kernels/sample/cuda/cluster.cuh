@@ -11,6 +11,7 @@ using Whole = unsigned long long;
 struct Exchange {
     Whole parts[MOST_SUMS][WARPS], heard[2][RANKS][MOST_SUMS], sums[MOST_SUMS], before;
     Whole best_parts[WARPS], best[RANKS];
+    Whole score_parts[WARPS], scores[RANKS], id_parts[WARPS], ids[RANKS];
 };
 
 // Where in the cluster this thread is, and whose turn it is.
@@ -115,4 +116,33 @@ __device__ inline Whole find_largest(Exchange &shared, const Place &place,
     }
     meet();
     return largest_of_warp(shared.best[place.lane % RANKS]);
+}
+
+// A token in a race; the larger score wins, of equals the lower id.
+struct Runner {
+    Whole score;  // a number that orders as the score does
+    unsigned id;
+};
+
+__device__ inline Runner winner_of_warp(Runner x) {
+    const Whole most = largest_of_warp(x.score);
+    return {most, __reduce_min_sync(ALL, x.score == most ? x.id : 0xffffffffu)};
+}
+
+// The winner of all threads of the cluster, in the first warp of rank 0 only. It may be asked for
+// once.
+__device__ inline Runner find_winner(Exchange &shared, const Place &place, Runner x) {
+    x = winner_of_warp(x);
+    if (place.lane == 0) shared.score_parts[place.warp] = x.score, shared.id_parts[place.warp] = x.id;
+    __syncthreads();
+    if (place.warp == 0) {
+        x = winner_of_warp({shared.score_parts[place.lane], (unsigned)shared.id_parts[place.lane]});
+        if (place.lane == 0) {
+            tell(&shared.scores[place.rank], 0, x.score);
+            tell(&shared.ids[place.rank], 0, x.id);
+        }
+    }
+    meet();
+    const int rank = place.lane % RANKS;
+    return winner_of_warp({shared.scores[rank], (unsigned)shared.ids[rank]});
 }

@@ -1,18 +1,19 @@
 // One token of a row, drawn by a cluster that has all of its logits in registers: the very token of
 // the reference. Every filter keeps a prefix of one order (larger logit first, ties to the lower
 // id); where it ends is found by looking at three logits between two bounds at a time. Weights are
-// the whole numbers of the reference, and so are all sums of them.
+// the whole numbers of the reference, and so are all sums of them. Tokens that are kept race.
 #pragma once
 
 #include "cluster.cuh"
 #include "device/order.cuh"
+#include "noise.cuh"
 
 struct Call {
     const float *logits;
     long long stride;
     const float *temperature, *top_p, *min_p;
     const long long *top_k;
-    const double *chance;
+    const long long *keys;
     long long *tokens;
     int vocab, filters, aligned;
 };
@@ -25,6 +26,7 @@ constexpr int EVEN_ROUNDS = 12;
 template <int FOURS>
 struct Shared {
     Exchange exchange;
+    // Weights for the filters, then logits of what they keep.
     float4 weights[FOURS][THREADS];
     Whole segments[FOURS][WARPS];
 };
@@ -50,9 +52,7 @@ struct Row {
         return ((place.rank * FOURS + four) * THREADS + (int)threadIdx.x) * 4 + i;
     }
 
-    // Load logits; returns the id of the largest one.
-    __device__ int load(const Call &call, const float *logits) {
-        Whole best = 0;
+    __device__ void load(const Call &call, const float *logits) {
 #pragma unroll
         for (int four = 0; four < FOURS; four++) {
             const int first = id(four, 0);
@@ -68,6 +68,11 @@ struct Row {
             keys[4 * four] = key_of(x.x), keys[4 * four + 1] = key_of(x.y);
             keys[4 * four + 2] = key_of(x.z), keys[4 * four + 3] = key_of(x.w);
         }
+    }
+
+    // The id of the largest logit, the lowest of several.
+    __device__ int find_best() {
+        Whole best = 0;
 #pragma unroll
         for (int i = 0; i < 4 * FOURS; i++) {
             const unsigned high = (unsigned)keys[i] ^ 0x80000000u;
@@ -101,18 +106,17 @@ struct Row {
         return make_double2(sums[0], sums[1]);
     }
 
-    // The first token, in the order of ids, at which the running sum of `value(four, i, weight)` is
-    // above the goal that `goal_of` makes of the sum of all: told to the one thread that has it.
-    template <class Value, class Goal, class Found>
-    __device__ void find(const Value &value, const Goal &goal_of, const Found &found) {
+    // The id that is number `goal` of those of which `counts(four, i)`, from 0 in the order of ids:
+    // told to the one thread that has it.
+    template <class Counts, class Found>
+    __device__ void find(const Counts &counts, double goal, const Found &found) {
         double sums[1] = {0.0};
 #pragma unroll
         for (int four = 0; four < FOURS; four++) {
-            const Whole mine = sum_of_warp<40>((Whole)sum_of_four(value, four));
+            const Whole mine = sum_of_warp<8>((Whole)count_of_four(counts, four));
             if (place.lane == 0) shared.segments[four][place.warp] = mine, sums[0] += mine;
         }
         Share share = sum_up(shared.exchange, place, sums);
-        const double goal = goal_of(sums[0]);
         if (share.before > goal || share.before + share.mine <= goal) return;
         // All warps of this block look for the segment; the one that has it looks on.
         int segment = -1;
@@ -132,7 +136,7 @@ struct Row {
 #pragma unroll
         for (int four = 0; four < FOURS; four++) {
             if (four != segment / WARPS) continue;
-            const double mine = sum_of_four(value, four);
+            const double mine = count_of_four(counts, four);
             double reached = running_sum(mine) + share.before;
             const unsigned above = __ballot_sync(ALL, reached > goal);
             if (place.lane != __ffs(above) - 1) continue;
@@ -140,19 +144,48 @@ struct Row {
             int token = -1;
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                reached += value(four, i, (&shared.weights[four][threadIdx.x].x)[i]);
+                reached += counts(four, i);
                 if (token < 0 && reached > goal) token = id(four, i);
             }
             found(token);
         }
     }
 
+    // The token that wins among those that `keeps(four, i, weight)`, in the first warp of rank 0.
+    template <class Keeps>
+    __device__ int race(const Keeps &keeps, double warmth, Whole key) {
+        // In shared memory, since this code is too long to stand here for every register.
+#pragma unroll
+        for (int four = 0; four < FOURS; four++) {
+            float4 &mine = shared.weights[four][threadIdx.x];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float &x = (&mine.x)[i];
+                x = keeps(four, i, x) ? number_of(keys[4 * four + i]) : -INFINITY;
+            }
+        }
+        // Of logits that are all -inf the lowest id wins, which is one of the row's.
+        double best = -INFINITY;
+        int winner = id(0, 0);
+#pragma unroll 1
+        for (int four = 0; four < FOURS; four++) {
+            const float4 mine = shared.weights[four][threadIdx.x];
+            if (fmaxf(fmaxf(mine.x, mine.y), fmaxf(mine.z, mine.w)) == -INFINITY) continue;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const double score = score_of((&mine.x)[i], warmth, key, id(four, i));
+                if (score > best) best = score, winner = id(four, i);
+            }
+        }
+        const long long bits = __double_as_longlong(best + 0.0);
+        const Whole order = (Whole)bits ^ ((Whole)(bits >> 63) | 1ull << 63);
+        return (int)find_winner(shared.exchange, place, {order, (unsigned)winner}).id;
+    }
+
   private:
-    template <class Value>
-    __device__ double sum_of_four(const Value &value, int four) const {
-        const float4 weights = shared.weights[four][threadIdx.x];
-        return (value(four, 0, weights.x) + value(four, 1, weights.y)) +
-               (value(four, 2, weights.z) + value(four, 3, weights.w));
+    template <class Counts>
+    __device__ double count_of_four(const Counts &counts, int four) const {
+        return counts(four, 0) + counts(four, 1) + counts(four, 2) + counts(four, 3);
     }
     __device__ double running_sum(double x) const {
 #pragma unroll
@@ -252,17 +285,18 @@ __device__ inline Prefix find_prefix(Row<FOURS> &row, int largest, double2 all, 
     }
     // Those left in between are equal, or one: how many stay is arithmetic.
     const long long group = max((long long)(of_low.count - of_high.count), 1ll);
-    const long long each = max((long long)(of_low.mass - of_high.mass) / group, 1ll);
+    const long long each = (long long)(of_low.mass - of_high.mass) / group;
     const long long room = (long long)mass - (long long)of_high.mass;
-    const long long stay = min(top_k - (long long)of_high.count, room / each + 1);
+    const long long fit = each ? room / each + 1 : group;
+    const long long stay = min(top_k - (long long)of_high.count, fit);
     if (stay >= group) return {low, high, vocab};
     double last[1] = {0.0};
     row.find(
-        [&](int four, int i, float) {
+        [&](int four, int i) {
             const int key = row.keys[4 * four + i];
-            return key > low && key <= high ? 1.0 : 0.0;
+            return key > low && key <= high;
         },
-        [&](double) { return (double)(stay - 1); }, [&](int token) { last[0] = token; });
+        (double)(stay - 1), [&](int token) { last[0] = token; });
     sum_up(row.shared.exchange, row.place, last);
     return {low, high, (int)last[0]};
 }
@@ -277,31 +311,35 @@ __global__ void __cluster_dims__(RANKS, 1, 1) __launch_bounds__(THREADS)
     take_turn();
     // What others tell lands in shared memory of blocks that have begun.
     meet();
-    const int best = row.load(call, logits);
+    row.load(call, logits);
     const bool tells = row.place.rank == 0 && threadIdx.x == 0;
     const float temperature = call.temperature[nth];
+    const double warmth = 1.0 / (double)temperature;
     const long long top_k = call.filters ? call.top_k[nth] : call.vocab;
+    const float top_p = call.filters ? call.top_p[nth] : 1.0f;
     const double least = call.filters ? (double)call.min_p[nth] * SCALE : 0.0;
+    const bool prefixes = top_k < call.vocab || !(top_p >= 1.0f);
+    if (temperature > 0.0f && !prefixes && least <= 0.0) {
+        const int token = row.race([](int, int, float) { return true; }, warmth, call.keys[nth]);
+        if (tells) call.tokens[nth] = token;
+        return;
+    }
+    const int best = row.find_best();
     // Where no filter leaves more than the first token, it is known already.
     if (tells) call.tokens[nth] = best;
-    if (!(temperature > 0.0f) || (call.filters && (top_k <= 1 || !(least <= SCALE)))) return;
+    if (!(temperature > 0.0f) || top_k <= 1 || !(least <= SCALE)) return;
     const float largest = logits[best];
     const double2 all = row.weigh(largest, temperature);
     Prefix prefix = {key_of(-INFINITY), 0x7fffffff, call.vocab};
-    if (call.filters) {
-        const float top_p = call.top_p[nth];
-        if (top_k < call.vocab || !(top_p >= 1.0f)) {
-            double mass = (double)top_p * all.x;
-            mass = mass >= 0.0 ? fmin(mass, all.x) : 0.0;
-            prefix = find_prefix(row, key_of(largest), all, top_k, mass, temperature, call.vocab);
-        }
+    if (prefixes) {
+        double mass = (double)top_p * all.x;
+        mass = mass >= 0.0 ? fmin(mass, all.x) : 0.0;
+        prefix = find_prefix(row, key_of(largest), all, top_k, mass, temperature, call.vocab);
     }
-    // The block that finds another token may be another one: it writes when all have met.
-    row.find(
+    const int token = row.race(
         [&](int four, int i, float weight) {
-            const bool kept = prefix.keeps(row.keys[4 * four + i], row.id(four, i));
-            return kept && weight >= least ? (double)weight : 0.0;
+            return weight >= least && prefix.keeps(row.keys[4 * four + i], row.id(four, i));
         },
-        [&](double sum) { return call.chance[nth] * sum; },
-        [&](int token) { call.tokens[nth] = token; });
+        warmth, call.keys[nth]);
+    if (tells) call.tokens[nth] = token;
 }

@@ -29,15 +29,15 @@ extern "C" {
 
 const char *sample_words(int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); }
 
-// Draw a token of each row of up to 2^18 logits. `chance` is one in [0, 1) for each row. Returns a
+// Draw a token of each row of up to 2^18 logits. `keys` are those of the rows' noise. Returns a
 // cudaError_t.
 int sample_call(const float *logits, long long stride, const float *temperature,
                 const long long *top_k, const float *top_p, const float *min_p,
-                const double *chance, long long *tokens, int rows, int vocab, int filters,
+                const long long *keys, long long *tokens, int rows, int vocab, int filters,
                 void *where) {
     const int aligned = (reinterpret_cast<unsigned long long>(logits) | stride * 4) % 16 == 0;
     const Call call = {logits, stride, temperature, top_p, min_p,  top_k,
-                       chance, tokens, vocab,       filters, aligned};
+                       keys,   tokens, vocab,       filters, aligned};
     return vocab <= RANKS * THREADS * 16 ? launch<4>(call, rows, where)
                                          : launch<8>(call, rows, where);
 }

@@ -193,11 +193,11 @@ def _selection(rows: int, columns: int, top_k: int) -> Prepare:
 
 def _draw(rows: int, top_p: float) -> Prepare:
     def prepare() -> Callable[[], Any]:
-        logits, chance = torch.randn(rows, VOCAB) * 3, torch.rand(rows, dtype=torch.float64)
+        logits, keys = torch.randn(rows, VOCAB) * 3, torch.randint(2**62, (rows,))
         all_kept = torch.full((rows,), VOCAB, dtype=torch.int64)
         ones, zeros = torch.ones(rows), torch.zeros(rows)
         params = DrawParams(ones, all_kept, ones * top_p, zeros, draws=True, filters=top_p < 1)
-        return lambda: sample_unread(logits, params, chance)
+        return lambda: sample_unread(logits, params, keys)
 
     return prepare
 

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from jit_kernels.sample import DrawParams, cuda_backend, reference
+from jit_kernels.sample import DrawParams, cuda_backend, host, reference
+from jit_kernels.sample.noise import gumbel
 from tests.testing.compare import assert_same_bits
+from tests.testing.noise_keys import favouring
 
 pytestmark = pytest.mark.gpu
 
@@ -32,7 +34,11 @@ def _draws(rows: int, **given: Sequence[float]) -> tuple[DrawParams, torch.Tenso
         for name, (plain, dtype) in settings.items()
     }
     params = DrawParams(**parts, draws=True, filters=not given.keys() <= {"temperature"})
-    return params, torch.rand(rows, dtype=torch.float64)
+    return params, _keys(rows)
+
+
+def _keys(rows: int) -> torch.Tensor:
+    return torch.randint(-(2**63), 2**63 - 1, (rows,))
 
 
 def _assert_equals_reference(
@@ -83,15 +89,57 @@ def test_mixed_rows_with_many_equal_logits_keep_the_lower_ids(vocab: int, steps:
 
 
 @pytest.mark.parametrize("vocab", VOCABS)
-@pytest.mark.parametrize("value", [-0.0, -torch.finfo(torch.float32).max])
+@pytest.mark.parametrize("value", [-0.0, 100.0, -torch.finfo(torch.float32).max])
 def test_equal_logits_are_kept_up_to_the_exact_number(vocab: int, value: float) -> None:
-    chances = [0.0, 0.5, 1.0 - 2.0**-53]
-    draws = _draws(
-        ROWS, top_k=[vocab, 1.0, 2.0, vocab - 1, vocab // 3 + 1], top_p=[1.0, 0.25, 0.5, 0.0]
-    )
-    draws[1].copy_(torch.tensor((chances * ROWS)[:ROWS], dtype=torch.float64))
+    kept = torch.tensor([vocab, 1, min(2, vocab), max(1, vocab - 1), vocab // 3 + 1] * 3)
+    logits = torch.full((len(kept), vocab), value)
+    draws, _ = _draws(len(kept), top_k=kept.tolist(), top_p=[1.0, 1.0, 0.9])
 
-    _assert_equals_reference(torch.full((ROWS, vocab), value), draws)
+    last = _assert_equals_reference(logits, (draws, favouring(kept - 1)))
+    behind = _assert_equals_reference(logits, (draws, favouring(kept)))
+
+    if value > -1e30:  # else noise is less than a unit of the score
+        assert_same_bits(last[::3], kept[::3] - 1)
+    assert (behind < kept).all()
+
+
+@pytest.mark.parametrize("vocab", TILED[1:])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_the_last_token_that_a_filter_keeps_can_win_and_the_next_one_cannot(
+    vocab: int, temperature: float
+) -> None:
+    logits = (torch.randn(ROWS, vocab) * 2).round_(decimals=1)
+    order = logits.sort(dim=-1, descending=True, stable=True).indices
+    weights = reference.token_weights(logits, torch.full((ROWS,), temperature)).gather(1, order)
+    before = weights.cumsum(-1, dtype=torch.float64) - weights
+    total = weights.sum(-1, dtype=torch.float64)
+    top_p = torch.tensor([0.1, 0.5, 0.9, 0.99] * 3)
+    of_mass = (before <= (top_p.double() * total)[:, None]).sum(-1)
+    of_rank = torch.arange(1, ROWS + 1) * 3
+    for kept, filters in (
+        (of_mass, {"top_p": top_p.tolist()}),
+        (of_rank, {"top_k": of_rank.tolist()}),
+        (of_mass.minimum(of_rank), {"top_p": top_p.tolist(), "top_k": of_rank.tolist()}),
+    ):
+        draws, _ = _draws(ROWS, temperature=[temperature], **filters)
+        last, behind = (order.gather(1, at[:, None])[:, 0] for at in (kept - 1, kept))
+
+        assert_same_bits(_assert_equals_reference(logits, (draws, favouring(last))), last)
+        assert (_assert_equals_reference(logits, (draws, favouring(behind))) != behind).all()
+
+
+@pytest.mark.parametrize("kept", [1500, 2500, 3990])
+def test_tokens_too_unlikely_to_weigh_are_kept_as_their_rank_says(kept: int) -> None:
+    # 1,000 tokens weigh something, 2,000 of equal logits and 1,097 of falling ones nothing.
+    parts = (torch.linspace(1.0, 0.0, 1000), torch.full((2000,), -30.0))
+    logits = torch.cat((*parts, torch.linspace(-31.0, -40.0, 1097))).expand(ROWS, 4097)
+    draws, _ = _draws(ROWS, top_k=[kept], temperature=[1.0], top_p=[1.0])
+
+    for favoured in (kept - 1, kept):
+        tokens = _assert_equals_reference(logits, (draws, favouring(torch.tensor([favoured] * 12))))
+
+        if kept < 3000:
+            assert (tokens == favoured).all() == (favoured < kept)
 
 
 @pytest.mark.parametrize("vocab", VOCABS)
@@ -120,9 +168,9 @@ def test_limits_that_are_met_exactly_keep_the_token_they_meet() -> None:
     draws = _draws(
         32, temperature=[1e30], top_p=[*(part / 16 for part in range(16)), 1.0], min_p=[0.0, 1.0]
     )
-    draws[1].copy_(torch.arange(32).fmod(7) / 8)
-
-    _assert_equals_reference(torch.randn(32, 64), draws)
+    for favoured in range(0, 64, 4):
+        tokens = torch.arange(32).add(favoured) % 64
+        _assert_equals_reference(torch.randn(32, 64), (draws[0], favouring(tokens)))
 
 
 @pytest.mark.parametrize("rows", [1, 17, 150])
@@ -133,19 +181,49 @@ def test_more_rows_than_run_at_once_and_any_spread_draw_the_same(rows: int, spre
     )
 
     for _ in range(3):
-        draws[1].copy_(torch.rand(rows, dtype=torch.float64))
+        draws[1].copy_(_keys(rows))
         _assert_equals_reference(torch.randn(rows, 129_280) * spread, draws)
 
 
-@pytest.mark.parametrize("shift", [-1.0, 0.0, 1.0])
+@pytest.mark.parametrize("shift", [-torch.inf, 0.0, torch.inf])
 def test_weights_are_those_of_torch_to_the_last_unit(shift: float) -> None:
-    # Of two tokens the second one is drawn from where the first one ends: just beside that.
-    low = torch.linspace(-25.0, 0.0, 200_000)
+    # A token is kept from where its weight is min-p, and wins if it is.
+    low = torch.linspace(-18.0, -1e-6, 200_000)
     logits = torch.stack((low, torch.zeros_like(low)), 1)
-    weight = (low.exp() * 2.0**35).round().double()
-    chance = ((weight + shift) / (weight + 2.0**35)).clamp(0.0, 1.0 - 2.0**-53)
+    share = (low.exp() * 2.0**35).round() * 2.0**-35
+    if shift:
+        share = share.nextafter(torch.full_like(share, shift))
+    draws, _ = _draws(len(low), min_p=share.tolist())
+    keys = favouring(torch.zeros(1, dtype=torch.int64)).expand(len(low))
 
-    _assert_equals_reference(logits, (_draws(len(low))[0], chance))
+    tokens = _assert_equals_reference(logits, (draws, keys))
+
+    assert (tokens == (shift == torch.inf)).all()
+
+
+def test_tokens_and_noise_have_the_bits_of_the_cpu() -> None:
+    # No filter, or top-k: no weight decides.
+    logits, (params, keys) = torch.randn(ROWS, 129_280) * 3, _draws(ROWS, top_k=[10**9, 40])
+    filters = {name: getattr(params, name).cpu() for name in ("top_k", "top_p", "min_p")}
+    with torch.device("cpu"):
+        want = reference.draw(
+            host.race, logits.cpu(), params.temperature.cpu(), filters, keys.cpu()
+        )
+        noise = gumbel(keys.cpu(), torch.arange(5000)[None])
+
+    assert_same_bits(_assert_equals_reference(logits, (params, keys)).cpu(), want)
+    assert_same_bits(gumbel(keys, torch.arange(5000)[None]).cpu(), noise)
+
+
+def test_draws_follow_the_softmax() -> None:
+    row = torch.randn(100)
+    draws = _draws(60_000)
+
+    counts = cuda_backend.sample_unread(row.expand(60_000, 100), *draws).bincount(minlength=100)
+
+    expected = row.double().softmax(-1) * 60_000
+    value = ((counts - expected) ** 2 / expected).sum()
+    assert torch.special.gammaincc(torch.tensor(49.5).double(), value / 2) > 1e-6
 
 
 def test_logits_that_are_not_contiguous_draw_the_same() -> None:
@@ -173,12 +251,12 @@ def test_a_row_that_is_no_distribution_gives_some_id_and_harms_no_other(
     assert_same_bits(tokens[~broken], want[~broken])
 
 
-@pytest.mark.parametrize("chance", [None, torch.zeros(3, dtype=torch.float64, device="cpu")])
-def test_where_no_row_draws_the_largest_logits_are_taken(chance: torch.Tensor | None) -> None:
+@pytest.mark.parametrize("keys", [None, torch.zeros(3, dtype=torch.int64, device="cpu")])
+def test_where_no_row_draws_the_largest_logits_are_taken(keys: torch.Tensor | None) -> None:
     logits = torch.tensor([[1.0, 3.0, 3.0], [0.0, -0.0, -1.0], [-5.0, -5.0, -4.0]])
     drawing, _ = _draws(3, temperature=[0.0])
     params = DrawParams(
         drawing.temperature, drawing.top_k, drawing.top_p, drawing.min_p, False, False
     )
 
-    assert cuda_backend.sample_unread(logits, params, chance).tolist() == [1, 0, 2]
+    assert cuda_backend.sample_unread(logits, params, keys).tolist() == [1, 0, 2]
