@@ -7,10 +7,11 @@ output become a number of the standard Gumbel distribution, g = -ln(E), where E 
     w = (bits 32..62) / 2^32 + (bits 0..30, the last one set) / 2^63     in (0, 0.5]
     E = -ln(w) where bit 63 is set, else -ln(1 - w)
 
-So E has the relative precision of float32 down to 2^-63 and ends at 43.7: tokens of any probability
-above 2^-60 are drawn as often as they should be. The logarithms are made here, of products and sums
-in float32 that are rounded one by one, and not by a library: their error is below 3e-7 of
-max(1, |g|), and their bits are the same on every device and in every language.
+So E is never 0, has the relative precision of float32 from 2^-40 up, steps of 2^-62 below, and
+ends at 43.7: a token of probability 2^-50 is drawn as often as it should be. The logarithms are
+made here, of products and sums in float32 that are rounded one by one, and not by a library: their
+error is below 3e-7 of max(1, |g|), and their bits are the same on every device and in every
+language.
 
 Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014, for splitmix64;
 Gumbel, "Statistical theory of extreme values", 1954. The polynomials were fitted at the nodes of

@@ -1,6 +1,7 @@
 """Drawing without a sort, on the device: the very tokens of the reference."""
 
 from collections.abc import Sequence
+from itertools import cycle, islice
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ def _draws(rows: int, **given: Sequence[float]) -> tuple[DrawParams, torch.Tenso
         "min_p": ([0.0], torch.float32),
     }
     parts = {
-        name: torch.tensor([*given.get(name, plain)] * rows, dtype=dtype)[:rows]
+        name: torch.tensor([*islice(cycle(given.get(name, plain)), rows)], dtype=dtype)
         for name, (plain, dtype) in settings.items()
     }
     params = DrawParams(**parts, draws=True, filters=not given.keys() <= {"temperature"})

@@ -167,8 +167,8 @@ def test_repetition_penalty_comes_before_bias() -> None:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_stop_tokens_wait_for_min_new_tokens(temperature: float) -> None:
     logits = torch.zeros(1, VOCAB)
-    logits[0, 5] = logits[0, 6] = 30.0
-    logits[0, 7] = 29.0
+    logits[0, 5] = logits[0, 6] = 60.0
+    logits[0, 7] = 30.0
     state = _state(temperature=temperature, min_new_tokens=3, stop_ids=(5, 6, 4096))
     sampler = Sampler(VOCAB, CPU)
 
