@@ -24,7 +24,11 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
 DEVICE = ("--device", "cuda", "--deterministic", "--mem-fraction-static", "0.3")
 # Four rows of three pages fill it; a fifth page of any takes one from somebody.
-TINY = ("--full-pages", "12", "--swa-pages", "24", "--rings", "12", "--max-running-requests", "4")
+# The other policy would keep the point that saves most, however small the pools.
+TINY = (
+    *("--full-pages", "12", "--swa-pages", "24", "--rings", "12", "--max-running-requests", "4"),
+    *("--eviction-policy", "lru"),
+)
 SMALL_STEPS = ("--chunked-prefill-size", "127")
 COLD = (
     *("--full-pages", "64", "--disable-radix-cache", "--chunked-prefill-size", "512"),
