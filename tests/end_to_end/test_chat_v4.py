@@ -77,7 +77,7 @@ def test_a_stream_tells_reasoning_and_content_as_the_whole_does(client: openai.O
         "model": "default",
         "messages": HI,
         "max_tokens": 40,
-        "seed": 3,
+        "seed": 6,
         "logit_bias": {str(THINK_END_ID): 6, str(EOS_ID): -100},
         "reasoning_effort": "low",
     }
