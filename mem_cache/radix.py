@@ -195,8 +195,6 @@ class ShadowRadixCache:
 
         Nothing may have left the tree since `peek`, unless a lock protects what was matched.
         """
-        if not match.node:
-            return
         self._follow_policy()
         ring = 0 if match.point is None else match.point.ring
         self._core.tree_use(self._pointer, match.node, ring, match.turns)

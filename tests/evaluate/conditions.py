@@ -3,8 +3,9 @@
     cold       nothing of the prompt is in the cache
     hit        the same prompt was asked before: all but its last token is there
     turn       the turn before it was asked and answered: it goes on where that ended
-    replay     only a prompt with another last message was asked: pages up to there, and no resume
-               point, so that the tokens a window can depend on are computed again
+    replay     only a prompt with another last message was asked, and its resume points were evicted
+               since: pages up to there, and no point, so that the tokens a window can depend on
+               are computed again
     tombstone  the same prompt was asked before, and since then its resume points were evicted
                while its pages stayed
 
@@ -139,6 +140,7 @@ def _ask(case: Case, server: Server, variant: str, condition: str) -> Outcome:
         before = server.ask(earlier, salt=salt).prompt_tokens
     elif condition == "replay":
         server.ask({**case.sibling(), "max_tokens": 1}, salt=salt)
+        server.evict_points()
     elif condition == "tombstone":
         server.evict_points()
     old = server.counters()

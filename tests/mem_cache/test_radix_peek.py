@@ -99,6 +99,22 @@ def test_a_flush_is_no_eviction(rig: Rig) -> None:
     assert rig.cache.returned_pages == 0
 
 
+def test_requests_of_namespaces_that_hold_nothing_yet_advance_the_clock() -> None:
+    rig = Rig(SPEC, full=40, swa=40, rings=3)
+    for number in range(5):
+        row = rig.begin([number] * 5, namespace=f"name {number}")
+        rig.publish(row)
+        # Of kinds in turn: only age tells which one is the oldest.
+        kind = PointKind.BOUNDARY if number % 2 == 0 else PointKind.PROMPT_END
+        rig.add_point(row, 4, kind=kind)
+        rig.finish(row)
+        rig.evict_swa(rings=1)
+
+    held = [rig.match([number] * 6, namespace=f"name {number}").start for number in range(5)]
+    assert held == [0, 0, 0, 4, 4]
+    rig.check()
+
+
 def _saving(rig: Rig, *positions: int) -> None:
     row = rig.begin(list(range(positions[-1] + 1)))
     rig.publish(row)
