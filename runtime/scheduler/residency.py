@@ -191,7 +191,10 @@ class Residency:
         request.published = max(start, request.write_from)
         request.target = request.total
         request.status = Status.PREFILL
-        request.save_positions = self.policy.positions(request, match, page) if self.reuse else {}
+        if self.reuse:
+            request.save_positions = self.policy.positions(
+                match, target=request.target, boundaries=request.boundaries, page_size=page
+            )
         if match.point is not None and start < min(match.point.position, request.match_limit):
             self.points.keep_branch(request, match.point, self._copies, claims=self._claims())
 

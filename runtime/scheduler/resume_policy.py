@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from mem_cache.handles import Match, PointKind
-from runtime.scheduler.request import Request
 
 EARLIER_PAGES = 4
 
@@ -30,12 +29,18 @@ class ResumePolicy:
     every_pages: int = 0
     waypoint_tokens: int = 2048
 
-    def positions(self, request: Request, match: Match, page_size: int) -> dict[int, PointKind]:
-        """Return where a request that starts as matched is to leave points, and of which kind."""
+    def positions(
+        self, match: Match, *, target: int, boundaries: tuple[int, ...], page_size: int
+    ) -> dict[int, PointKind]:
+        """Return where a request that starts as matched is to leave points, and of which kind.
+
+        target      where its prefill ends
+        boundaries  `Request.boundaries`
+        """
         known, least = max(match.start, match.full_tokens), self.branch_min_tokens
-        wanted = dict.fromkeys(request.boundaries, PointKind.BOUNDARY)
+        wanted = dict.fromkeys(boundaries, PointKind.BOUNDARY)
         if self.page_end:
-            last = (request.target - 1) // page_size * page_size
+            last = (target - 1) // page_size * page_size
             wanted.setdefault(last - EARLIER_PAGES * page_size, PointKind.WAYPOINT)
             wanted[last] = PointKind.BOUNDARY
         first = max(known + 1, match.start + least)
@@ -43,9 +48,9 @@ class ResumePolicy:
         if self.every_pages:
             step = self.every_pages * page_size
             first = (known // step + 1) * step
-            wanted |= dict.fromkeys(range(first, request.target, step), PointKind.BRANCH)
+            wanted |= dict.fromkeys(range(first, target, step), PointKind.BRANCH)
         if match.full_tokens - match.start >= least:
             wanted[match.full_tokens] = PointKind.BRANCH
         if self.prompt_end:
-            wanted[request.target] = PointKind.PROMPT_END
+            wanted[target] = PointKind.PROMPT_END
         return wanted

@@ -17,13 +17,13 @@ from mem_cache.spec import PoolSpec, TreeSpec
 from runtime.collector import calm_collector
 from runtime.config import ServerConfig
 from runtime.executor.memory_budget import pool_sizes
-from runtime.scheduler.resume_policy import EARLIER_PAGES, ResumePolicy
+from runtime.scheduler.resume_policy import ResumePolicy
 
 FLASH = PoolSpec(TreeSpec(), (0, 0, *(4, 128) * 20, 4), 512, 64, 128, "fp8")
 # What the benchmark counts for a page of each of its two pools.
 FULL_PAGE_BYTES, SWA_PAGE_BYTES = 256 * 3899, 256 * 31875
 PAGE = FLASH.tree.page_size
-BRANCH_MIN_TOKENS = ResumePolicy().branch_min_tokens
+RESUME = ResumePolicy()
 
 
 class Row:
@@ -38,22 +38,9 @@ class Row:
         self.pages_held = self.pages_shared = match.full_tokens // PAGE
         self.window: list[int] = []
         self.ring = self.row = 0
-        self.wanted = _wanted_points(match, prompt_tokens)
-
-
-def _wanted_points(match: Match, prompt_tokens: int) -> list[tuple[int, PointKind]]:
-    """Return where a prompt leaves points before its end, the deepest first, as the server does."""
-    start, full = match.start, match.full_tokens
-    last = (prompt_tokens - 1) // PAGE * PAGE
-    first = max(start + BRANCH_MIN_TOKENS, full + 1)
-    wanted: list[tuple[int, PointKind]] = []
-    if last >= first:
-        wanted.append((last, PointKind.BOUNDARY))
-    if last - EARLIER_PAGES * PAGE >= first:
-        wanted.append((last - EARLIER_PAGES * PAGE, PointKind.WAYPOINT))
-    if full - start >= BRANCH_MIN_TOKENS:
-        wanted.append((full, PointKind.BRANCH))
-    return wanted
+        wanted = RESUME.positions(match, target=prompt_tokens, boundaries=(), page_size=PAGE)
+        # The deepest first: they are left from the end of the list.
+        self.wanted = sorted(wanted.items(), reverse=True)
 
 
 class Umbra:
@@ -125,8 +112,6 @@ class Umbra:
         if finished:
             self._hang(row, upto, row.window, row.ring, PointKind.REQUEST_END)
             row.window, row.ring = [], 0
-        elif upto == row.n:
-            self._leave_point(row, upto, PointKind.PROMPT_END)
 
     def unlock(self, row: Row) -> None:
         self.full.decref(row.pages[row.pages_shared : row.pages_held])
