@@ -1,9 +1,29 @@
 """One line per running request: which pages, window and ring its positions are in."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from mem_cache.errors import IntegrityError, OutOfPages
 from mem_cache.spec import TreeSpec
+
+__all__ = ["RequestTable", "RowChanges"]
+
+
+@dataclass(frozen=True, slots=True)
+class RowChanges:
+    """What was written since somebody last asked, in order; all int32.
+
+    released  [k] rows that were released, which may be claimed again by now
+    pages     [k, 3] row, index in its page table, full page
+    windows   [k, 3] row, index in its window, SWA page
+    rings     [k, 2] row, ring
+    """
+
+    released: np.ndarray
+    pages: np.ndarray
+    windows: np.ndarray
+    rings: np.ndarray
 
 
 class RequestTable:
@@ -13,7 +33,8 @@ class RequestTable:
     window      [rows, window_pages] int32    SWA page of position p at (p // swa_page_size) % pages
     ring        [rows] int32                  compress state
     length      [rows] int64                  tokens whose KV is written or planned
-    The arrays are written by whoever claimed the row.
+    Whoever claimed the row writes the first three by the methods here, which keep `RowChanges`,
+    and `length` directly.
     """
 
     def __init__(self, spec: TreeSpec, *, rows: int, max_pages: int) -> None:
@@ -23,6 +44,12 @@ class RequestTable:
         self.length = np.zeros(rows, np.int64)
         self._claimed = np.zeros(rows, np.bool_)
         self._free = list(range(rows - 1, -1, -1))
+        self._forget_changes()
+
+    @property
+    def rows(self) -> int:
+        """Rows there are, claimed or not."""
+        return len(self.length)
 
     @property
     def free(self) -> int:
@@ -47,3 +74,50 @@ class RequestTable:
         self.ring[row] = 0
         self.length[row] = 0
         self._free.append(row)
+        self._released.append(row)
+
+    def write_pages(self, row: int, first: int, pages: np.ndarray) -> None:
+        """Write full pages into a row, from index `first` on."""
+        self.page_table[row, first : first + len(pages)] = pages
+        if len(pages):
+            self._pages.append(_written(row, first, pages))
+
+    def write_window(self, row: int, first: int, pages: np.ndarray) -> None:
+        """Write SWA pages into a row's window, from index `first` on."""
+        self.window[row, first : first + len(pages)] = pages
+        if len(pages):
+            self._windows.append(_written(row, first, pages))
+
+    def write_ring(self, row: int, ring: int) -> None:
+        """Write a row's ring."""
+        self.ring[row] = ring
+        self._rings.append((row, ring))
+
+    def take_changes(self) -> RowChanges:
+        """Return the changes since the last call."""
+        changes = RowChanges(
+            np.array(self._released, dtype=np.int32),
+            _together(self._pages),
+            _together(self._windows),
+            np.array(self._rings, dtype=np.int32).reshape(-1, 2),
+        )
+        self._forget_changes()
+        return changes
+
+    def _forget_changes(self) -> None:
+        self._released: list[int] = []
+        self._pages: list[np.ndarray] = []
+        self._windows: list[np.ndarray] = []
+        self._rings: list[tuple[int, int]] = []
+
+
+def _written(row: int, first: int, pages: np.ndarray) -> np.ndarray:
+    written = np.empty((len(pages), 3), np.int32)
+    written[:, 0] = row
+    written[:, 1] = np.arange(first, first + len(pages))
+    written[:, 2] = pages
+    return written
+
+
+def _together(parts: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(parts) if parts else np.zeros((0, 3), np.int32)

@@ -1,34 +1,74 @@
-"""Host step plan -> `ForwardBatch` in host memory."""
+"""A plan's rows and the lines' tables -> `ForwardBatch` in host memory."""
 
 import numpy as np
 import torch
 
 from layers.forward_batch import ForwardBatch
-from runtime.executor.step_plan import StepPlan
+from mem_cache.spec import div_ceil
+from runtime.executor.line_tables import LineTables
+from runtime.executor.plan_rows import PlanRows, sampled_entries
+from runtime.wire.arrays import INT32, INT64, unpacked
+from runtime.wire.step import StepPlan
 
-_INT64 = (
-    *("input_ids", "chunk_start", "chunk_len", "window_from", "write_from"),
-    *("save_row", "save_position"),
-)
-_INT32 = ("page_table", "window", "ring", "save_ring", "save_window")
+__all__ = ["build_batch", "logit_tokens"]
 
 
-def build_batch(plan: StepPlan) -> ForwardBatch:
-    """Return the tensors of a step; they share no memory with the plan.
+def build_batch(
+    plan: StepPlan, rows: PlanRows, tables: LineTables, *, page_size: int
+) -> ForwardBatch:
+    """Return the tensors of a step; they share no memory with the tables.
 
-    The logits asked for are those of each sampled row's last token, in the order of
-    `plan.sampled`, and after them those of each prompt span, in its order.
+    rows       of the plan, their starts known
+    tables     up to date with the plan
+    page_size  tokens in a full page
+
+    The logits asked for are those of `logit_tokens`. Each row's save at its end comes first, then
+    its others.
     """
-    arrays = {name: np.array(getattr(plan, name), dtype=np.int64) for name in _INT64}
-    arrays |= {name: np.array(getattr(plan, name), dtype=np.int32) for name in _INT32}
-    arrays["logit_tokens"] = _logit_tokens(plan)
+    n = len(rows.line)
+    ring, window = tables.ring[rows.line], tables.window[rows.line]
+    columns = div_ceil(int(rows.end.max(initial=0)), page_size)
+    saves = plan.saves
+    row = np.concatenate((np.arange(n), unpacked(saves.row, INT32)))
+    order = np.argsort(row, kind="stable")
+    width = window.shape[1]
+
+    def saved(own: np.ndarray, others: np.ndarray) -> np.ndarray:
+        return np.concatenate((own, others))[order]
+
+    arrays = {
+        "input_ids": rows.ids.astype(np.int64),
+        "chunk_start": rows.start.astype(np.int64),
+        "chunk_len": rows.count.astype(np.int64),
+        "page_table": tables.pages[rows.line, :columns],
+        "window": window,
+        "ring": ring,
+        "window_from": rows.window_from.astype(np.int64),
+        "write_from": rows.write_from.astype(np.int64),
+        "save_row": row[order],
+        "save_position": saved(rows.end, unpacked(saves.position, INT64)),
+        "save_ring": saved(ring, unpacked(saves.ring, INT32)),
+        "save_window": saved(window, unpacked(saves.window, INT32, -1, width)),
+        "logit_tokens": logit_tokens(plan, rows),
+    }
     return ForwardBatch(**{name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
-def _logit_tokens(plan: StepPlan) -> np.ndarray:
-    ends = np.cumsum(plan.chunk_len)
-    parts = [ends[plan.sampled] - 1]
-    for span in plan.prompt_logprobs:
-        first = ends[span.row] - plan.chunk_len[span.row] - plan.chunk_start[span.row]
-        parts.append(np.arange(span.start, span.stop) + first)
+def logit_tokens(plan: StepPlan, rows: PlanRows) -> np.ndarray:
+    """Return which of the T tokens' logits are wanted, [k] int64.
+
+    Of each entry of `plan.sampled` those of the row's last token, and before it those of the
+    tokens that its drafts are guesses behind; then those of each prompt span, in its order.
+    """
+    last = rows.last_index
+    row, _ = sampled_entries(plan)
+    drafts = rows.drafts[row]
+    if drafts.any():
+        parts = [np.arange(last[i] - k, last[i] + 1) for i, k in zip(row, drafts, strict=True)]
+    else:
+        parts = [last[row]]
+    for span in plan.spans:
+        count = len(unpacked(span.targets, INT32))
+        first = last[span.row] + 1 - rows.count[span.row] - rows.start[span.row] + span.start
+        parts.append(np.arange(first, first + count))
     return np.concatenate(parts).astype(np.int64)

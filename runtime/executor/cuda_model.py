@@ -46,7 +46,8 @@ from runtime.executor.device_memory import (
     MemoryUse,
 )
 from runtime.executor.dry_run import Extent
-from runtime.executor.loaded_model import LoadedModel, fill_weights
+from runtime.executor.lines import Lines
+from runtime.executor.loaded_model import LoadedModel, fill_weights, line_tables
 from runtime.executor.memory_budget import (
     context_limit,
     context_tokens,
@@ -132,7 +133,6 @@ class CudaLoader:
         """Take the settings. Raises ConfigError where --cuda-graph-bs leaves no size."""
         self._config, self._model, self._spec = config, model, spec
         self._given, self._place = given, place
-        self._sampler = Sampler(model.vocab_size, place.device)
         rows = given.max_running_requests
         wanted = () if config.disable_cuda_graph else graph_sizes(config.cuda_graph_bs, rows)
         if not wanted and not config.disable_cuda_graph:
@@ -310,14 +310,20 @@ class CudaLoader:
         self, network: FusedNetwork, sizes: PoolSizes, context: int
     ) -> tuple[CudaModelRunner, KvPools]:
         device, tree = self._place.device, self._spec.tree
+        rows = self._given.max_running_requests
         pools = KvPools(self._spec, sizes, device)
         buffers = DecodeBuffers(
-            self._given.max_running_requests,
+            rows,
             pages=div_ceil(context, tree.page_size),
             window_pages=tree.window_pages,
             device=device,
         )
-        return CudaModelRunner(network, pools, self._sampler, buffers), pools
+        lines = Lines(
+            line_tables(tree, rows=rows, context=context),
+            Sampler(self._model.vocab_size, device),
+            buffers.last[:rows],
+        )
+        return CudaModelRunner(network, pools, lines, buffers), pools
 
 
 def _advice(model: ModelConfig, form: ExpertForm) -> Advice:

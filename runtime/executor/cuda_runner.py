@@ -1,7 +1,7 @@
 """Runs step plans on a CUDA device: decode as graphs, prefill launch by launch.
 
 What a small prefill step does between attentions may be graphs, too, but that is the network's
-business. One that has only last tokens of prompts to compute decodes them (`last_tokens`).
+business. One whose rows are a token each is decoded, too (`single_token_steps`).
 
 To launch a step, and to have it sampled, the host does not wait for the device. The tokens stay
 there for the step after it, and the host hears of them when it asks for the result.
@@ -15,16 +15,18 @@ from torch import Tensor
 
 from jit_kernels.likeliest import likeliest
 from jit_kernels.vendor_calls import VendorCalls
-from layers.forward_batch import FedTokens, ForwardBatch
+from layers.forward_batch import FedTokens, ForwardBatch, Forwarded
 from layers.fused.decode_step import DecodeRows
 from mem_cache.pools import KvPools
 from runtime.executor.batch_builder import build_batch
 from runtime.executor.decode_buffers import DecodeBuffers
 from runtime.executor.decode_graphs import Capture, DecodeGraphs
-from runtime.executor.last_tokens import as_decode, run_saves
-from runtime.executor.model_runner import ForwardedStep, run_copies, sample_held
-from runtime.executor.sampler import Sampler
-from runtime.executor.step_plan import HeldRow, Phase, StepPlan, StepResult
+from runtime.executor.launched_step import LaunchedStep
+from runtime.executor.lines import Lines
+from runtime.executor.model_runner import run_copies
+from runtime.executor.plan_rows import PlanRows
+from runtime.executor.single_token_steps import is_single_token_step, run_saves
+from runtime.wire.step import KeptResult, Sample, SampleKept, StepPlan, StepResult
 
 __all__ = ["CudaModelRunner", "CudaStep", "FusedNetwork"]
 
@@ -39,7 +41,7 @@ class FusedNetwork(Protocol):
         *,
         fed: FedTokens | None = None,
         halfway: Callable[[], None] | None = None,
-    ) -> Tensor:
+    ) -> Forwarded:
         """Run a step of chunks that lies in host memory; return the logits asked for, [k, V].
 
         fed      tokens that only the device has
@@ -71,27 +73,26 @@ class FusedNetwork(Protocol):
         ...
 
 
-class CudaStep(ForwardedStep):
+class CudaStep(LaunchedStep):
     """A step in flight on the device; its result is waited for."""
 
     def __init__(
         self,
         plan: StepPlan,
+        rows: PlanRows,
+        lines: Lines,
         logits: Tensor,
-        sampler: Sampler,
         *,
-        keep: Callable[[Tensor], None],
+        finite: Tensor | None = None,
         likely: Tensor | None = None,
         half: torch.cuda.Event | None = None,
     ) -> None:
         """Note where in the device's work the logits are there.
 
-        keep  takes the tokens that are sampled, [s] int64 on the device, for the step after it
         half  recorded in the middle of the step; None: the next step is planned at once
         """
-        super().__init__(plan, logits, sampler, likely=likely)
+        super().__init__(plan, rows, lines, logits, finite=finite, likely=likely)
         self._half = half
-        self._keep = keep
         self._event = torch.cuda.Event() if logits.is_cuda else None
         if self._event is not None:
             self._event.record()
@@ -106,27 +107,26 @@ class CudaStep(ForwardedStep):
         """Whether half of the forward pass is over."""
         return self._half is None or self._half.query()
 
-    @torch.inference_mode()
-    def sample(self) -> dict[int, HeldRow]:
-        """Have the rows sampled, and their tokens kept for the step after this one."""
-        held = super().sample()
-        assert self._sampled is not None
-        self._keep(self._sampled.tokens)
-        return held
+    @property
+    def is_sampled(self) -> bool:
+        """Whether the logits are read: the next step may overwrite them."""
+        return self._drawn is not None
 
 
 class CudaModelRunner:
-    """A network over fused ops, its pools, its sampler, and the buffers of its decode steps."""
+    """A network over fused ops, its pools, its lines, and the buffers of its decode steps."""
 
     def __init__(
-        self, network: FusedNetwork, pools: KvPools, sampler: Sampler, buffers: DecodeBuffers
+        self, network: FusedNetwork, pools: KvPools, lines: Lines, buffers: DecodeBuffers
     ) -> None:
+        """Take the parts; `lines.last` is `buffers.last`."""
         self._network = network
         self._pools = pools
-        self._sampler = sampler
+        self._page_size = pools.spec.tree.page_size
+        self._lines = lines
         self._buffers = buffers
         self._graphs: DecodeGraphs | None = None
-        self._unsampled = False
+        self._before: CudaStep | None = None
 
     @property
     def has_graphs(self) -> bool:
@@ -140,58 +140,57 @@ class CudaModelRunner:
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> CudaStep:
-        """Launch the plan's copies and its forward pass.
+        """Launch the plan's copies and its forward pass, and sample it where the plan says how.
 
-        Raises ValueError over the logits of a step that was not sampled, and for a row that is fed
-        with more than a token, or by a row that the step before did not sample.
+        Raises ValueError over the logits of a step that was not sampled.
         """
-        if self._unsampled:
+        if self._before is not None and not self._before.is_sampled:
             raise ValueError("the step before was not sampled")
-        run_copies(plan, self._pools)
-        decode = plan if plan.phase is Phase.DECODE else as_decode(plan)
-        if decode is None:
-            step = self._launch_prefill(plan)
+        lines, pools = self._lines, self._pools
+        rows = lines.begin(plan)
+        run_copies(plan.copies, pools)
+        if is_single_token_step(plan, rows):
+            step = self._launch_decode(plan, rows)
+            run_saves(plan, rows, lines.tables, pools)
         else:
-            step = self._launch_decode(decode)
-            if decode is not plan:
-                run_saves(plan, decode, self._pools)
-        self._unsampled = True
+            step = self._launch_chunks(plan, rows)
+        self._before = step
+        if plan.sampling is not None:
+            step.sample(plan.sampling)
         return step
 
     def run(self, plan: StepPlan) -> StepResult:
         """Launch a step, have it sampled, and wait for it."""
         step = self.launch(plan)
-        step.sample()
+        if plan.sampling is None:
+            step.sample(Sample(plan.step))
         return step.result()
 
-    def sample(self, rows: list[HeldRow]) -> StepResult:
-        """Sample rows that steps have held, and whose masks are known now."""
-        return sample_held(rows, self._sampler)
+    def sample_kept(self, command: SampleKept) -> KeptResult:
+        """Sample lines whose logits were kept."""
+        return self._lines.sample_kept(command)
 
-    def _launch_prefill(self, plan: StepPlan) -> CudaStep:
+    def _launch_chunks(self, plan: StepPlan, rows: PlanRows) -> CudaStep:
         half = torch.cuda.Event() if self._buffers.on_cuda else None
-        logits = self._network.prefill(
-            build_batch(plan),
+        forwarded = self._network.prefill(
+            build_batch(plan, rows, self._lines.tables, page_size=self._page_size),
             self._pools,
-            fed=self._buffers.fed_tokens(plan),
+            fed=self._buffers.fed_tokens(rows),
             halfway=None if half is None else half.record,
         )
-        return CudaStep(plan, logits, self._sampler, keep=self._keep, half=half)
+        logits, finite = forwarded.logits, forwarded.finite
+        return CudaStep(plan, rows, self._lines, logits, finite=finite, half=half)
 
-    def _launch_decode(self, plan: StepPlan) -> CudaStep:
-        count = len(plan.input_ids)
-        self._buffers.fill(plan)
+    def _launch_decode(self, plan: StepPlan, rows: PlanRows) -> CudaStep:
+        count = len(rows.line)
+        self._buffers.fill(rows, self._lines.tables, page_size=self._page_size)
         size = None if self._graphs is None else self._graphs.size_for(count)
         if self._graphs is None or size is None:
             logits = self._decode(count)
         else:
             logits = self._graphs.replay(size)[:count]
         likely = self._buffers.likely[:count]
-        return CudaStep(plan, logits, self._sampler, keep=self._keep, likely=likely)
-
-    def _keep(self, tokens: Tensor) -> None:
-        self._unsampled = False
-        self._buffers.keep_sampled(tokens)
+        return CudaStep(plan, rows, self._lines, logits, likely=likely)
 
     def _decode(self, count: int) -> Tensor:
         """Launch a step of the first `count` rows of the buffers, and find its likeliest tokens."""

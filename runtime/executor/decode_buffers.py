@@ -5,8 +5,10 @@ import torch
 
 from layers.forward_batch import FedTokens
 from layers.fused.decode_step import DecodeRows
+from layers.staging import stage
 from mem_cache.spec import div_ceil
-from runtime.executor.step_plan import StepPlan
+from runtime.executor.line_tables import LineTables
+from runtime.executor.plan_rows import PlanRows
 
 __all__ = ["DecodeBuffers"]
 
@@ -51,9 +53,9 @@ class DecodeBuffers:
     """Inputs of decode steps of up to `rows` rows, at the same addresses in every step.
 
     likely  [rows] int64 the likeliest tokens of the last one
+    last    [rows] int64 by line, the token that was sampled last, which need not leave the device
 
-    The token of a row is read through an index: from those that the step before sampled, which
-    never leave the device, or from those that the host knows.
+    The token of a row is read through an index: from `last`, or from those that the host knows.
     """
 
     def __init__(self, rows: int, *, pages: int, window_pages: int, device: torch.device) -> None:
@@ -78,7 +80,7 @@ class DecodeBuffers:
         short = flat[4 * sampled :].view(torch.int32)
         # Sampled tokens, then the host's: one list for the index.
         self._known = long[: 2 * rows]
-        self._sampled = long[:rows]
+        self.last = long[:rows]
         self._index = long[2 * rows : 3 * rows]
         self._own = np.arange(rows, 2 * rows, dtype=np.int64)
         self._all = DecodeRows(
@@ -90,7 +92,6 @@ class DecodeBuffers:
         )
         self._all.position.fill_(-1)
         self._index.copy_(torch.from_numpy(self._own))
-        self._fed_by = 0
 
     @property
     def on_cuda(self) -> bool:
@@ -113,68 +114,44 @@ class DecodeBuffers:
             ring=every.ring[:count],
         )
 
-    def fill(self, plan: StepPlan) -> None:
+    def fill(self, rows: PlanRows, tables: LineTables, *, page_size: int) -> None:
         """Copy a decode step's inputs to the device; rows past its own are padding.
 
-        Raises ValueError for more rows than there are, and for rows that are fed by none of those
-        that the step before sampled.
+        rows  of one token each
+
+        Raises ValueError for more rows than there are.
         """
-        count = len(plan.input_ids)
+        count = len(rows.line)
         if count > self.rows:
             raise ValueError(f"{count} rows, and buffers for {self.rows}")
         host = self._sets[self._turn]
         self._turn = (self._turn + 1) % _SETS
         host.wait()
         for array, values, rest in (
-            (host.ids, plan.input_ids, 0),
-            (host.index, self._sources(plan), 0),
-            (host.position, plan.chunk_start, -1),
-            (host.ring, plan.ring, 0),
-            (host.window, plan.window, 0),
+            (host.ids, rows.ids, 0),
+            (host.index, np.where(rows.from_device, rows.line, self._own[:count]), 0),
+            (host.position, rows.start, -1),
+            (host.ring, tables.ring[rows.line], 0),
+            (host.window, tables.window[rows.line], 0),
         ):
             array[:count] = values
             array[count:] = rest
         self._head.copy_(host.head, non_blocking=True)
-        columns = plan.page_table.shape[1]
+        columns = div_ceil(int(rows.end.max(initial=0)), page_size)
         table = host.table[: count * columns].view(count, columns)
-        table.numpy()[...] = plan.page_table
+        np.take(tables.pages[:, :columns], rows.line, axis=0, out=table.numpy(), mode="clip")
         self._all.page_table[:count, :columns].copy_(table, non_blocking=True)
         host.launched()
 
-    def _sources(self, plan: StepPlan) -> np.ndarray:
-        """Return where each row's token is found: [n] int64."""
-        own = self._own[: len(plan.input_ids)]
-        if plan.feed is None:
-            return own
-        self._check_fed(plan.feed)
-        return np.where(plan.feed < 0, own, plan.feed)
-
-    def fed_tokens(self, plan: StepPlan) -> FedTokens | None:
-        """Return which tokens of a prefill step the step before sampled; None: none of them.
-
-        Raises ValueError for rows that are fed by none of those that the step before sampled, and
-        for those of more than one token.
-        """
-        if plan.feed is None:
+    def fed_tokens(self, rows: PlanRows) -> FedTokens | None:
+        """Return which tokens of a step of chunks are in `last`; None: none of them."""
+        fed = rows.fed
+        if not len(fed):
             return None
-        self._check_fed(plan.feed)
-        rows = np.flatnonzero(plan.feed >= 0)
-        if (plan.chunk_len[rows] != 1).any():
-            raise ValueError("a row that is fed has more than one token")
-        at = np.cumsum(plan.chunk_len)[rows] - 1
-        places, entries = torch.from_numpy(np.stack((at, plan.feed[rows]))).to(
-            self._sampled.device, non_blocking=True
-        )
-        return FedTokens(places, self._sampled.index_select(0, entries))
-
-    def keep_sampled(self, tokens: torch.Tensor) -> None:
-        """Keep the tokens of a step, [s] int64 on the device, for the step after it."""
-        self._fed_by = min(len(tokens), self.rows)
-        self._sampled[: self._fed_by].copy_(tokens[: self._fed_by])
-
-    def _check_fed(self, feed: np.ndarray) -> None:
-        if feed.max(initial=-1) >= self._fed_by:
-            raise ValueError(f"row {feed.max()} of {self._fed_by} that were sampled is fed from")
+        first = (np.cumsum(rows.count) - rows.count)[fed]
+        both = np.stack((first, rows.line[fed])).astype(np.int64)
+        places, lines = stage(both, self.last.device)
+        return FedTokens(places, self.last.index_select(0, lines))
 
 
 def _head_bytes(rows: int, window_pages: int) -> int:

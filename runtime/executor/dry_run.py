@@ -3,15 +3,27 @@
 Their rows want of sampling whatever takes memory. Nothing they compute means anything.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from jit_kernels.mask_logits import WORD_BITS
 from mem_cache.spec import PoolSizes, PoolSpec, div_ceil
-from runtime.executor.step_plan import Phase, PromptLogprobSpan, SampleState, StepPlan
-from runtime.messages import Logprobs, Sampling
+from runtime.wire.arrays import FLOAT32, INT32, INT64, packed
+from runtime.wire.step import (
+    VERSION,
+    Copies,
+    Join,
+    LineSampling,
+    Mask,
+    PromptSpan,
+    Rows,
+    Sample,
+    Saves,
+    StepPlan,
+    TableChanges,
+)
 
 __all__ = ["STEP_CONTEXT_TOKENS", "Extent"]
 
@@ -25,7 +37,9 @@ _SMALL_TILES = (8, 16, 32)
 # Rows that the scores of decoding rows are planned for at a time.
 _ROW_TILE = 32
 # A copy over the unit that nobody reads, for the kernels that make it.
-_TO_DUMMY = (1, 0)
+_TO_DUMMY = packed([1, 0], INT32)
+# A grammar that allows every other token.
+_EVEN_WORD = 0x55555555
 # Kernels may be compiled anew for one row, for several, and for whole sixteens of them.
 _FEW_ROWS = (1, 3, 16)
 
@@ -44,14 +58,6 @@ def _row_counts(most: int) -> list[int]:
     """Return numbers of rows up to `most`, both ends of every stretch that libraries tell apart."""
     ends = {1, 2, 4, *_SMALL_TILES, *range(_TILE, most, _TILE)}
     return sorted({count for end in ends for count in (end, end + 1) if count < most} | {most})
-
-
-class _Even:
-    """A grammar that allows every other token."""
-
-    def __init__(self, vocab: int) -> None:
-        words = div_ceil(vocab, WORD_BITS)
-        self.allowed: np.ndarray | None = np.full(words, 0x55555555, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +103,7 @@ class Extent:
         seconds: the first requests should not wait for that.
         """
         longest = min(self.chunk, self.context)
-        zero = np.zeros(1, dtype=np.int64)
-        return [
-            self._plan(
-                Phase.PREFILL,
-                zero,
-                np.full(1, length, dtype=np.int64),
-                spec=spec,
-                samples=[self._sample()],
-            )
-            for length in _lengths(longest)
-        ]
+        return [self._plan(0, length, rows=1, spec=spec) for length in _lengths(longest)]
 
     def row_warm_ups(self, spec: PoolSpec) -> list[StepPlan]:
         """Return steps of fewer rows, a token each: some prefilled, each tile of them decoded."""
@@ -128,87 +124,103 @@ class Extent:
 
     def decode(self, spec: PoolSpec) -> StepPlan:
         """Return a decode step of all rows, each at the end of the longest context."""
-        start = np.full(self.rows, self.context - 1, dtype=np.int64)
-        samples = [self._sample() for _ in range(self.rows)]
-        return self._plan(Phase.DECODE, start, np.ones_like(start), spec=spec, samples=samples)
+        return self._plan(self.context - 1, 1, rows=self.rows, spec=spec, saves=False)
 
     def _prefill(self, rows: int, spec: PoolSpec) -> StepPlan:
         """Return a prefill step of `rows` rows that share out the chunk and the context."""
         context = min(self.context, self.step_context // rows)
         length = min(max(1, self.chunk // rows), context)
-        lengths = np.full(rows, length, dtype=np.int64)
-        samples = [self._sample() for _ in range(rows)]
-        plan = self._plan(Phase.PREFILL, context - lengths, lengths, spec=spec, samples=samples)
-        plan.prompt_logprobs = [*self._spans(rows, context - length, length)]
-        return plan
+        spans = [*self._spans(rows, context - length, length)]
+        return self._plan(context - length, length, rows=rows, spec=spec, spans=spans)
 
-    def _spans(self, rows: int, start: int, length: int) -> Iterator[PromptLogprobSpan]:
+    def _spans(self, rows: int, start: int, length: int) -> Iterator[PromptSpan]:
         """Yield spans of rows from `start` on: all logits of prompts that a step may have."""
         left = self.logit_rows
         for row in range(rows):
             count = min(left, length)
             if count == 0:
                 return
-            targets = np.zeros(count, dtype=np.int32)
-            yield PromptLogprobSpan(row, start, start + count, targets, _TOP_LOGPROBS, ())
+            targets = packed(np.zeros(count), INT32)
+            yield PromptSpan(row, start, targets, _TOP_LOGPROBS)
             left -= count
 
     def _plan(
         self,
-        phase: Phase,
-        start: np.ndarray,
-        length: np.ndarray,
+        start: int,
+        length: int,
         *,
+        rows: int,
         spec: PoolSpec,
-        samples: list[SampleState],
+        spans: Sequence[PromptSpan] = (),
+        saves: bool = True,
     ) -> StepPlan:
-        rows, tree = len(start), spec.tree
-        each = np.arange(rows, dtype=np.int64)
-        unit = (each + 1).astype(np.int32)
-        window = np.arange(1, 1 + rows * tree.window_pages, dtype=np.int32)
-        window = window.reshape(rows, tree.window_pages)
-        saved = window if phase is Phase.DECODE else window + rows * tree.window_pages
-        pages = div_ceil(int((start + length).max()), tree.page_size)
-        tokens = np.arange(int(length.sum()), dtype=np.int64)
-        zero = np.zeros(rows, dtype=np.int64)
+        """Return a step of rows of `length` tokens from `start` on, all of them sampled.
+
+        saves  besides, each row leaves a window and its own ring behind its last token
+        """
+        line, count = np.arange(rows), np.full(rows, length)
+        tokens = np.arange(rows * length, dtype=np.int64)
         return StepPlan(
-            phase=phase,
-            input_ids=(tokens * 7919 + 11) % self.vocab,
-            chunk_start=start,
-            chunk_len=length,
-            page_table=np.repeat(unit[:, None], pages, axis=1),
-            window=window,
-            ring=unit,
-            window_from=zero,
-            write_from=zero,
-            save_row=each,
-            save_position=start + length,
-            save_ring=unit,
-            save_window=saved,
-            page_copies=[_TO_DUMMY],
-            swa_copies=[_TO_DUMMY],
-            ring_copies=[_TO_DUMMY],
-            sampled=each,
-            samples=samples,
-            positions=start + length,
-            prompt_logprobs=[],
+            VERSION,
+            step=0,
+            changes=self._tables(rows, div_ceil(start + length, spec.tree.page_size), spec),
+            joins=[Join(i, self._sampling()) for i in range(rows)],
+            copies=Copies(_TO_DUMMY, _TO_DUMMY, _TO_DUMMY),
+            rows=Rows(
+                line=packed(line, INT32),
+                start=packed(np.full(rows, start), INT64),
+                count=packed(count, INT32),
+                ids=packed((tokens * 7919 + 11) % self.vocab, INT32),
+            ),
+            saves=_saves(rows, start + length, spec) if saves else Saves(),
+            sampled=packed(np.stack((line, line), axis=1), INT32),
+            spans=[*spans],
+            sampling=Sample(0, [Mask(i, self._mask()) for i in range(rows)]),
         )
 
-    def _sample(self) -> SampleState:
+    def _tables(self, rows: int, pages: int, spec: PoolSpec) -> TableChanges:
+        """Return tables in which each row has one page, a window and a ring of its own."""
+        line, width = np.arange(rows), spec.tree.window_pages
+        unit = line + 1
+        window = np.arange(1, 1 + rows * width)
+        return TableChanges(
+            pages=_triples(np.repeat(line, pages), np.tile(np.arange(pages), rows), unit, pages),
+            windows=_triples(np.repeat(line, width), np.tile(np.arange(width), rows), window, 1),
+            rings=packed(np.stack((line, unit), axis=1), INT32),
+        )
+
+    def _mask(self) -> bytes:
+        return packed(np.full(div_ceil(self.vocab, WORD_BITS), _EVEN_WORD), INT32)
+
+    def _sampling(self) -> LineSampling:
         """Return a row that wants everything."""
-        sampling = Sampling(
-            max_new_tokens=2,
+        return LineSampling(
             seed=0,
+            prompt_tokens=self.context,
             temperature=1.0,
             top_p=0.9,
-            logit_bias={0: 1.0},
             repetition_penalty=1.1,
             min_new_tokens=1,
+            prompt=packed([0], INT32),
+            bias_ids=packed([0], INT32),
+            bias_values=packed([1.0], FLOAT32),
+            stop_ids=packed([0], INT32),
+            constrained=True,
+            top_logprobs=_TOP_LOGPROBS,
         )
-        return SampleState(
-            sampling,
-            Logprobs(0, _TOP_LOGPROBS),
-            prompt=np.zeros(1, dtype=np.int32),
-            stop_ids=(0,),
-            constraint=_Even(self.vocab),
-        )
+
+
+def _triples(line: np.ndarray, index: np.ndarray, unit: np.ndarray, repeats: int) -> bytes:
+    return packed(np.stack((line, index, np.repeat(unit, repeats)), axis=1), INT32)
+
+
+def _saves(rows: int, position: int, spec: PoolSpec) -> Saves:
+    """Return a snapshot of each row, into a window that is nobody's and its own ring."""
+    line, width = np.arange(rows), spec.tree.window_pages
+    window = np.arange(1, 1 + rows * width) + rows * width
+    return Saves(
+        row=packed(line, INT32),
+        position=packed(np.full(rows, position), INT64),
+        ring=packed(line + 1, INT32),
+        window=packed(window, INT32),
+    )

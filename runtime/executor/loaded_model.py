@@ -9,16 +9,18 @@ from layers.config import ModelConfig
 from layers.deepseek_v4 import DeepseekV4
 from layers.weights import NamedWeights, fill_dummy, load_weights
 from mem_cache.pools import KvPools
-from mem_cache.spec import PoolSizes, PoolSpec
+from mem_cache.spec import PoolSizes, PoolSpec, TreeSpec, div_ceil
 from runtime.config import ServerConfig
 from runtime.device_sizes import DeviceSizes
 from runtime.errors import ConfigError
+from runtime.executor.interface import Executor
+from runtime.executor.line_tables import LineTables
+from runtime.executor.lines import Lines
 from runtime.executor.memory_budget import context_tokens, pool_shares, pool_sizes
 from runtime.executor.model_runner import CpuModelRunner
 from runtime.executor.sampler import Sampler
-from runtime.executor.step_plan import ModelRunner
 
-__all__ = ["Facts", "LoadedModel", "fill_weights", "load_on_cpu"]
+__all__ = ["Facts", "LoadedModel", "fill_weights", "line_tables", "load_on_cpu"]
 
 Facts = dict[str, str | int | float | bool]
 
@@ -37,7 +39,7 @@ class LoadedModel:
     facts           of the device, for /server_info
     """
 
-    runner: ModelRunner
+    runner: Executor
     spec: PoolSpec
     sizes: PoolSizes
     context_tokens: int
@@ -55,6 +57,12 @@ def fill_weights(network: NamedWeights, config: ServerConfig, folder: Path) -> N
         fill_dummy(network, config.random_seed or 0)
     else:
         load_weights(network, folder)
+
+
+def line_tables(tree: TreeSpec, *, rows: int, context: int) -> LineTables:
+    """Return tables of `rows` lines of at most `context` tokens."""
+    pages = div_ceil(context, tree.page_size)
+    return LineTables(rows, pages=pages, window_pages=tree.window_pages)
 
 
 def load_on_cpu(
@@ -83,8 +91,14 @@ def load_on_cpu(
             f"the KV pools take {wanted} bytes, more than this machine gives: lower "
             "--kv-cache-bytes, or the flags of the pools"
         ) from fault
+    rows = given.max_running_requests
+    lines = Lines(
+        line_tables(spec.tree, rows=rows, context=context),
+        Sampler(model.vocab_size, device),
+        torch.zeros(rows, dtype=torch.int64),
+    )
     return LoadedModel(
-        runner=CpuModelRunner(network, pools, Sampler(model.vocab_size, device)),
+        runner=CpuModelRunner(network, pools, lines),
         spec=spec,
         sizes=sizes,
         context_tokens=context,

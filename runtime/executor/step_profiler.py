@@ -20,9 +20,11 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from runtime.executor.step_plan import HeldRow, ModelRunner, StepHandle, StepPlan, StepResult
+from runtime.executor.interface import Executor, StepHandle
 from runtime.executor.trace_folder import TraceFolder, write_trace
 from runtime.profile_messages import MAX_PROFILE_STEPS, Profiled, StartProfile, StopProfile
+from runtime.wire.arrays import INT32, unpacked
+from runtime.wire.step import KeptResult, Sample, SampleKept, StepPlan, StepResult
 
 __all__ = ["SAMPLING", "StepProfiler", "range_name"]
 
@@ -36,8 +38,9 @@ SAMPLING = "sampling"
 
 def range_name(plan: StepPlan) -> str:
     """Return the name of a step's range in a trace, such as "step decode 64 rows 64 tokens"."""
-    rows, tokens = len(plan.chunk_start), len(plan.input_ids)
-    return f"step {plan.phase.value} {rows} rows {tokens} tokens"
+    rows, tokens = len(unpacked(plan.rows.line, INT32)), len(unpacked(plan.rows.ids, INT32))
+    kind = "decode" if rows == tokens else "prefill"
+    return f"step {kind} {rows} rows {tokens} tokens"
 
 
 class _TracedStep:
@@ -56,10 +59,10 @@ class _TracedStep:
         """Whether it is time to plan the next step."""
         return self._handle.halfway
 
-    def sample(self) -> dict[int, HeldRow]:
-        """Have the rows sampled, in the range."""
+    def sample(self, command: Sample) -> None:
+        """Have the entries sampled, in the range."""
         with record_function(SAMPLING):
-            return self._handle.sample()
+            self._handle.sample(command)
 
     def result(self) -> StepResult:
         """Wait for the tokens."""
@@ -91,7 +94,7 @@ class StepProfiler:
     """
 
     def __init__(
-        self, runner: ModelRunner, traces: TraceFolder | None, *, say: Callable[[Profiled], None]
+        self, runner: Executor, traces: TraceFolder | None, *, say: Callable[[Profiled], None]
     ) -> None:
         self.runner = runner
         self._traces = traces
@@ -124,9 +127,9 @@ class StepProfiler:
             self._end(recording)
         return _TracedStep(handle)
 
-    def sample(self, rows: list[HeldRow]) -> StepResult:
-        """Sample rows that steps have held, and whose masks are known now."""
-        return self.runner.sample(rows)
+    def sample_kept(self, command: SampleKept) -> KeptResult:
+        """Sample lines whose logits were kept."""
+        return self.runner.sample_kept(command)
 
     # --- what an operator asks
 

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 
 from jit_kernels.vendor_calls import VendorCalls
 from mem_cache.spec import PoolSpec, div_ceil
-from runtime.executor.batch_builder import build_batch
+from runtime.executor.batch_builder import logit_tokens
 from runtime.executor.cuda_runner import CudaModelRunner, FusedNetwork
 from runtime.executor.dry_run import Extent
-from runtime.executor.step_plan import Phase, StepPlan
+from runtime.executor.plan_rows import PlanRows
+from runtime.executor.single_token_steps import is_single_token_step
+from runtime.wire.step import StepPlan
 
 __all__ = ["WarmUp"]
 
@@ -43,11 +45,13 @@ class WarmUp:
 
     def vendor_calls(self, network: FusedNetwork) -> list[VendorCalls]:
         """Return what `run` and the captures call vendors' libraries for."""
-        plans = self.plans()
-        decoded = {len(plan.input_ids) for plan in plans if plan.phase is Phase.DECODE}
+        steps = [(plan, PlanRows.of(plan.rows)) for plan in self.plans()]
+        decodes = [is_single_token_step(plan, rows) for plan, rows in steps]
+        tokens = [len(rows.ids) for _, rows in steps]
+        decoded = {n for n, is_decode in zip(tokens, decodes, strict=True) if is_decode}
         decoded.update(self.graphs)
-        prefilled = {len(plan.input_ids) for plan in plans if plan.phase is Phase.PREFILL}
-        logits = {len(build_batch(plan).logit_tokens) for plan in plans}
+        prefilled = {n for n, is_decode in zip(tokens, decodes, strict=True) if not is_decode}
+        logits = {len(logit_tokens(plan, rows)) for plan, rows in steps}
         pages = div_ceil(self.extent.context, self.spec.tree.page_size)
         return network.vendor_calls(
             sorted({*self.extent.product_rows(), *prefilled, *decoded, *self.pieces}),

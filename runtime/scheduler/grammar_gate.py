@@ -100,8 +100,8 @@ class GrammarGate:
 
     def open(self, request: Request) -> None:
         """Have a new request follow its grammar, if it has one."""
-        grammar = request.sample.sampling.grammar
-        if grammar is not None and request.sample.sampling.max_new_tokens > 0:
+        grammar = request.sampling.grammar
+        if grammar is not None and request.sampling.max_new_tokens > 0:
             assert self._grammars is not None
             request.constrain(self._grammars.open(request.id, grammar))
 

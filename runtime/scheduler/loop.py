@@ -303,7 +303,7 @@ class Scheduler:
             if request.output_tokens:
                 self._endings.fail(request, reason)
             else:
-                grammar = request.sample.sampling.grammar
+                grammar = request.sampling.grammar
                 field = None if grammar is None else grammar.field
                 self._socket.send(Refused(request.id, "grammar", reason, param=field))
                 self._endings.quietly(request, "refused")

@@ -70,7 +70,7 @@ def _output(
 
 def _prompt_logprobs(request: Request) -> TokenLogprobs | None:
     """Return the spans of the prompt as one, its first token without a value."""
-    wanted = request.sample.logprobs
+    wanted = request.logprobs
     if wanted is None or wanted.start >= request.prompt_tokens:
         return None
     first = TokenLogprobs(

@@ -6,7 +6,6 @@ from enum import Enum
 import numpy as np
 
 from mem_cache.handles import Lock, PointKind
-from runtime.executor.step_plan import HeldRow, SampleState
 from runtime.grammar.output import GrammarOutput
 from runtime.messages import Generate, TokenLogprobs, unpack_ids
 from runtime.scheduler.times import RequestTimes
@@ -64,7 +63,7 @@ class Request:
     waypoints      resume points that are outside the tree while the request runs (`Waypoints`)
     background     nobody waits for it: prefilled for what may come
     constraint     where the output must follow a grammar; it outlives the row
-    held           the logits of the last token, while what may be sampled from them is not known
+    held           the logits of the last token are kept, as its mask is not known yet
     awaited_at     where the first of those that wait for this prefill will start, if any does
     urgency        the highest priority of it and of those that wait for it
     logprob_next   next prompt position whose logits are wanted, None when there is none left
@@ -89,14 +88,10 @@ class Request:
         self.stop_ids = frozenset(
             sampling.stop_token_ids + (() if sampling.ignore_eos else eos_token_ids)
         )
-        self.sample = SampleState(
-            sampling=sampling,
-            logprobs=message.logprobs,
-            prompt=self.tokens[: len(prompt)],
-            stop_ids=tuple(sorted(self.stop_ids)),
-        )
+        self.sampling = sampling
+        self.logprobs = message.logprobs
         self.constraint: GrammarOutput | None = None
-        self.held: HeldRow | None = None
+        self.held = False
         self.logprob_next = _first_logprob_position(message, len(prompt))
         self.prompt_logprobs: list[TokenLogprobs] = []
         self.status = Status.WAITING
@@ -153,7 +148,7 @@ class Request:
     @property
     def is_ready(self) -> bool:
         """Whether the next token can be sampled: what its grammar allows is known."""
-        return self.sample.is_ready
+        return self.constraint is None or self.constraint.allowed is not None
 
     @property
     def has_chunk_in_flight(self) -> bool:
@@ -162,13 +157,12 @@ class Request:
 
     def constrain(self, constraint: GrammarOutput) -> None:
         """Have the output follow a grammar from now on."""
-        self.constraint = self.sample.constraint = constraint
+        self.constraint = constraint
 
     def append(self, token: int) -> None:
         """Add a sampled token."""
         self.tokens[self.total] = token
         self.total += 1
-        self.sample.output.append(token)
 
     def common_tokens(self, other: "Request") -> int:
         """Return how many leading tokens both have; computed once per pair of prefills."""
@@ -189,7 +183,7 @@ class Request:
             and self.namespace == other.namespace
             and self.logprob_next is None
             and self.is_ready
-            and self.sample.sampling.max_new_tokens > 0
+            and self.sampling.max_new_tokens > 0
             and self.common_tokens(other) == self.total
         )
 

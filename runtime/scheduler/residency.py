@@ -172,9 +172,10 @@ class Residency:
         row = self.table.claim()
         own = self.full.alloc(wanted)
         self._running[request.id] = request
-        self.table.page_table[row, :shared] = match.pages[:shared]
-        self.table.page_table[row, shared : shared + wanted] = own
-        self.table.ring[row] = ring = self._alloc_ring()
+        self.table.write_pages(row, 0, match.pages[:shared])
+        self.table.write_pages(row, shared, own)
+        ring = self._alloc_ring()
+        self.table.write_ring(row, ring)
         self.table.length[row] = start
         if (full if replays else start) > shared * page:
             self._copies.pages.append((int(match.pages[shared]), int(own[0])))
@@ -202,7 +203,7 @@ class Residency:
         """Give a row a window of its own with what the point's has: it will be written on."""
         mine = self._alloc_swa(len(point.swa_pages))
         self._copies.swa += zip(point.swa_pages, mine.tolist(), strict=True)
-        self.table.window[row, : len(mine)] = mine
+        self.table.write_window(row, 0, mine)
 
     def take_copies(self) -> Copies:
         """Return the copies collected since the last call; they must run before the step."""
@@ -227,16 +228,16 @@ class Residency:
             return True
         if not self.evictions.make_room(1):
             return False
-        self.table.page_table[request.row, request.num_pages] = self.full.alloc(1)[0]
+        self.table.write_pages(request.row, request.num_pages, self.full.alloc(1))
         request.num_pages += 1
         return True
 
     def open_window(self, request: Request, end: int) -> None:
         """Give a row the SWA pages that a window at `end` has; it keeps them to its own end."""
-        window, wanted = self.table.window[request.row], self.spec.window_pages_at(end)
-        have = int(np.count_nonzero(window))
+        wanted = self.spec.window_pages_at(end)
+        have = int(np.count_nonzero(self.table.window[request.row]))
         if have < wanted:
-            window[have:wanted] = self._alloc_swa(wanted - have)
+            self.table.write_window(request.row, have, self._alloc_swa(wanted - have))
 
     # --- publication
 
@@ -270,7 +271,7 @@ class Residency:
             self._events.inserted(insertion, request.namespace)
         if whole > first:
             own = table[first:whole].copy()
-            table[first:whole] = insertion.pages[first:whole]
+            self.table.write_pages(row, first, insertion.pages[first:whole])
             self.full.decref(own)
             request.shared_pages = whole
         request.published = tokens

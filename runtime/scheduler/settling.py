@@ -128,7 +128,7 @@ class Settling:
         request.append(token)
         self._stats.sampled(request)
         self._replies.token(request, token, result.logprobs[k])
-        sampling = request.sample.sampling
+        sampling = request.sampling
         enough = request.output_tokens >= sampling.min_new_tokens
         if (token in request.stop_ids and enough) or self._gate.completes(request, token):
             self._endings.finish(request, "stop", now_s=self._now_s, matched=token)

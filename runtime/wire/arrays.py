@@ -2,7 +2,7 @@
 
 import numpy as np
 
-__all__ = ["INT32", "INT64", "UINT8", "column", "packed", "unpacked"]
+__all__ = ["FLOAT32", "INT32", "INT64", "UINT8", "column", "packed", "unpacked"]
 
 INT32 = np.dtype("<i4")
 INT64 = np.dtype("<i8")
