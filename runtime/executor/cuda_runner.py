@@ -15,7 +15,7 @@ from torch import Tensor
 
 from jit_kernels.likeliest import likeliest
 from jit_kernels.vendor_calls import VendorCalls
-from layers.forward_batch import FedTokens, ForwardBatch
+from layers.forward_batch import FedTokens, ForwardBatch, Forwarded
 from layers.fused.decode_step import DecodeRows
 from mem_cache.pools import KvPools
 from runtime.executor.batch_builder import build_batch
@@ -39,8 +39,8 @@ class FusedNetwork(Protocol):
         *,
         fed: FedTokens | None = None,
         halfway: Callable[[], None] | None = None,
-    ) -> Tensor:
-        """Run a step of chunks that lies in host memory; return the logits asked for, [k, V].
+    ) -> Forwarded:
+        """Run a step of chunks that lies in host memory; see `Forwarded`.
 
         fed      tokens that only the device has
         halfway  called when half of it is launched
@@ -175,7 +175,7 @@ class CudaModelRunner:
             self._pools,
             fed=self._buffers.fed_tokens(plan),
             halfway=None if half is None else half.record,
-        )
+        ).logits
         return CudaStep(plan, logits, self._sampler, keep=self._keep, half=half)
 
     def _launch_decode(self, plan: StepPlan) -> CudaStep:

@@ -45,7 +45,7 @@ class CpuModelRunner:
         if plan.feed is not None:
             raise ValueError("on the CPU no step is fed by the one before it")
         run_copies(plan, self._pools)
-        logits = self._model.forward(build_batch(plan), self._pools)
+        logits = self._model.forward(build_batch(plan), self._pools).logits
         return ForwardedStep(plan, logits, self._sampler)
 
     def sample(self, rows: list[HeldRow]) -> StepResult:
