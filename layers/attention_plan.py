@@ -43,11 +43,13 @@ class AttentionPlan:
     """One step for all layers.
 
     input_ids            [T] int64
+    row                  [T] int64
     rotation             [T, 2, R] float32 of layers without compression; None: there are none
     compressed_rotation  [T, 2, R] float32 of layers with it; None: there are none
     """
 
     input_ids: Tensor
+    row: Tensor
     rotation: Tensor | None
     compressed_rotation: Tensor | None
     window: WindowPlan
@@ -83,6 +85,7 @@ def plan_attention(
 
     return AttentionPlan(
         input_ids=batch.input_ids,
+        row=tokens.row,
         rotation=rotation(False) if 0 in ratios else None,
         compressed_rotation=rotation(True) if ratios - {0} else None,
         window=window,

@@ -10,7 +10,7 @@ from layers.attention_plan import AttentionPlan, plan_attention
 from layers.config import ModelConfig
 from layers.embedding import VocabTable
 from layers.experts import Experts
-from layers.forward_batch import ForwardBatch
+from layers.forward_batch import ForwardBatch, Forwarded, finite_rows
 from layers.hyper_connection import BlockResult, HyperConnection, HyperHead
 from layers.norm import RmsNorm
 from layers.parallel import Shards
@@ -88,8 +88,8 @@ class DeepseekV4:
         self._head = VocabTable(vocab, width, name="head", dtype=dtype, device=device)
 
     @torch.inference_mode()
-    def forward(self, batch: ForwardBatch, pools: KvPools) -> Tensor:
-        """Run one step and return the logits of `batch.logit_tokens`, [k, vocab] float32.
+    def forward(self, batch: ForwardBatch, pools: KvPools) -> Forwarded:
+        """Run one step; return the logits of `batch.logit_tokens`, and which rows are finite.
 
         Finished records, windows and compress states are written to `pools`.
         """
@@ -97,8 +97,9 @@ class DeepseekV4:
         result = self._embedding.embed(batch.input_ids, streams=self.config.hc_mult)
         for layer in self._layers:
             result = layer(result, plan, pools)
+        finite = finite_rows(result.finite(), plan.row, batch.chunk_len)
         streams = result.of(batch.logit_tokens).mixed()
-        return self._head.logits(self._norm(self._head_mix(streams)))
+        return Forwarded(self._head.logits(self._norm(self._head_mix(streams))), finite)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (name in published files, writable view of the dense shape) of every weight."""

@@ -57,6 +57,30 @@ class ForwardBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Forwarded:
+    """What one forward pass returns, on the device of the network; n rows, k logits.
+
+    logits  [k, vocab] float32 of `logit_tokens`
+    finite  [n] bool   False where the final residual streams of a token of the row hold a NaN or
+            an infinity. An overflow of their last mixing alone is not seen.
+    """
+
+    logits: torch.Tensor
+    finite: torch.Tensor
+
+
+def finite_rows(tokens: torch.Tensor, row: torch.Tensor, chunk_len: torch.Tensor) -> torch.Tensor:
+    """Return which rows have only finite tokens, [n] bool; the host does not wait.
+
+    tokens     [T] bool   finite or not
+    row        [T] int64 of each token
+    chunk_len  [n] int64
+    """
+    counts = torch.zeros_like(chunk_len).index_add_(0, row, tokens.to(chunk_len.dtype))
+    return counts == chunk_len
+
+
+@dataclass(frozen=True, slots=True)
 class FedTokens:
     """Tokens of a step that the device has sampled, and the host does not know yet.
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from jit_kernels.hyper_connection import mhc_head, mhc_post, mhc_post_pre_norm
 from layers.config import ModelConfig
@@ -33,6 +34,19 @@ class BlockResult:
         parts, self._parts = self._parts, None
         assert parts is not None, "a block's result is mixed once"
         return parts
+
+    def finite(self) -> Tensor:
+        """Return which tokens are free of NaN and infinity in all parts, [T] bool.
+
+        One read of the parts; nothing of their size is allocated, nothing is taken.
+        """
+        assert self._parts is not None, "a block's result is mixed once"
+        y, streams, shares = self._parts
+        # The largest magnitude; a NaN is passed on, by norm and maximum.
+        largest = vector_norm(y, torch.inf, dim=-1).float()
+        for part in (streams, shares):
+            torch.maximum(largest, vector_norm(part, torch.inf, dim=(-2, -1)).float(), out=largest)
+        return largest < torch.inf
 
     def of(self, tokens: Tensor) -> "BlockResult":
         """Take it, and return what there is of some tokens, [k] int64."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from jit_kernels.vendor_calls import VendorCalls, vendor_calls
 from layers.config import ConfigFault, ModelConfig
 from layers.embedding import VocabTable
-from layers.forward_batch import FedTokens, ForwardBatch
+from layers.forward_batch import FedTokens, ForwardBatch, Forwarded
 from layers.fused.attention import FusedAttention
 from layers.fused.decode_step import DecodeRows, DecodeStep, score_slices
 from layers.fused.expert_form import ExpertForm
@@ -212,8 +212,8 @@ class FusedV4:
         *,
         fed: FedTokens | None = None,
         halfway: Callable[[], None] | None = None,
-    ) -> Tensor:
-        """Run a step of chunks and return the logits of `batch.logit_tokens`, [k, vocab] float32.
+    ) -> Forwarded:
+        """Run a step of chunks; return `batch.logit_tokens`' logits, and which rows are finite.
 
         batch    in host memory: the host does not wait for the device
         fed      tokens that are not the batch's but the device's
@@ -229,7 +229,8 @@ class FusedV4:
             result = self._pieces.run(step, layers)
         else:
             result = self._run(step, layers)
-        return self._logits(result.of(step.logit_tokens))
+        finite = step.finite_rows(result.finite())
+        return Forwarded(self._logits(result.of(step.logit_tokens)), finite)
 
     @torch.inference_mode()
     def decode(self, rows: DecodeRows, pools: KvPools) -> Tensor:

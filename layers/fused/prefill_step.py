@@ -9,7 +9,7 @@ from jit_kernels.decode_indices import PageSizes
 from jit_kernels.out_rope_quant import out_rope_quant
 from jit_kernels.prefill_indices import prefill_slots
 from layers.config import ModelConfig
-from layers.forward_batch import FedTokens, ForwardBatch
+from layers.forward_batch import FedTokens, ForwardBatch, finite_rows
 from layers.fused.prefill_blocks import ChunkBlocks, ChunkWindow, chunk_tokens
 from layers.fused.prefill_choice import QueryHeads
 from layers.fused.prefill_plan import ChunkPlan, plan_chunks
@@ -88,6 +88,13 @@ class PrefillStep:
     def logit_tokens(self) -> Tensor:
         """Return which of the tokens logits are wanted of, [k] int64."""
         return self._plan.logit_tokens
+
+    def finite_rows(self, tokens: Tensor) -> Tensor:
+        """Return which rows have only finite tokens, [n] bool.
+
+        tokens  [T] bool   finite or not
+        """
+        return finite_rows(tokens, self._plan.row, self._plan.chunk_len)
 
     def rotation(self, *, compressed: bool) -> Tensor:
         """Return [T, 2, R] float32; see `FusedStep`."""

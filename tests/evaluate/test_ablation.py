@@ -11,12 +11,12 @@ import torch
 import layers.deepseek_v4
 from layers.attention_plan import AttentionPlan, plan_attention
 from layers.config import ModelConfig, pool_spec
-from layers.forward_batch import ForwardBatch
+from layers.forward_batch import ForwardBatch, Forwarded
 from layers.rope import RopeFrequencies
 from mem_cache.spec import PoolSpec
 from tests.evaluate.ablation import NO_SINK, PATHS, main, take_away, without_sinks
 from tests.layers.checkpoint_files import write_single
-from tests.testing.direct import CPU
+from tests.testing.direct import CPU, Direct
 from tests.testing.tiny_model import CONFIG, build, cold_batch, prompt
 
 LENGTH = 300
@@ -97,16 +97,22 @@ def test_without_c128_only_the_window_is_left_in_its_layers() -> None:
     assert plan.pooling is whole.pooling
 
 
+def _forward(direct: Direct, batch: ForwardBatch) -> torch.Tensor:
+    made = direct.model.forward(batch, direct.pools)
+    assert isinstance(made, Forwarded)
+    return made.logits
+
+
 @pytest.mark.usefixtures("restored")
 def test_what_is_taken_away_is_gone_from_every_network_made_later() -> None:
     batch, pools = cold_batch(LENGTH), build()
-    whole = pools.model.forward(batch, pools.pools)
+    whole = _forward(pools, batch)
 
     found = [whole]
     for path in PATHS:
         take_away(path)
         fresh = build()
-        found.append(fresh.model.forward(batch, fresh.pools))
+        found.append(_forward(fresh, batch))
 
     assert all(not torch.equal(a, b) for a, b in itertools.combinations(found, 2))
 

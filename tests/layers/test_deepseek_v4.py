@@ -70,6 +70,25 @@ def test_a_step_without_wanted_logits_returns_none_of_them() -> None:
     assert logits.shape == (0, CONFIG.vocab_size)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_with_a_broken_token_is_not_finite_and_the_others_are(dtype: torch.dtype) -> None:
+    model = DeepseekV4(CONFIG, CPU, dtype)
+    fill_dummy(model, 7)
+    dict(model.named_weights())["embed.weight"][96] = torch.nan
+    direct = build(model=model)
+    direct.may_be_broken = True
+    tokens = [token % 96 for token in prompt(30, seed=4)]
+    bad = direct.row([*tokens[:7], 96, *tokens[7:]])
+    rows = [direct.row(tokens), bad, direct.row(tokens)]
+
+    logits, _ = direct.step([Chunk(rows[0], 30, logits=[29]), Chunk(bad, 7), Chunk(rows[2], 9)])
+    assert direct.finite == [True, True, True]
+    others, _ = direct.step([Chunk(rows[2], 30, logits=[29]), Chunk(bad, 20)])
+    assert direct.finite == [True, False]
+
+    assert torch.equal(others, logits)
+
+
 @pytest.mark.parametrize("ratios", [(0, 0), (4, 4), (128,), (128, 0)])
 def test_a_model_may_lack_a_kind_of_layer(ratios: tuple[int, ...]) -> None:
     config = dataclasses.replace(CONFIG, num_hidden_layers=len(ratios), compress_ratios=ratios)

@@ -90,3 +90,38 @@ def test_the_head_runs_its_weights() -> None:
     fn, base, scale = (named[f"hc_head_{part}"] for part in ("fn", "base", "scale"))
     want = mhc_head(streams, fn, base, scale, norm_eps=1e-6, hc_eps=1e-6)
     assert_same_bits(head(streams), want)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_tokens_with_a_nan_or_an_infinity_are_not_finite(dtype: torch.dtype) -> None:
+    y, streams, shares = parts(9)
+    y, streams = y.to(dtype), streams.to(dtype)
+    streams[0, 3, -1], streams[1, 0, 5], streams[2, 2, 0] = torch.inf, -torch.inf, torch.nan
+    streams[3, 1, :2] = torch.tensor([torch.nan, torch.inf])
+    y[4, 7], y[5, -1], shares[6, 4, 3] = torch.nan, torch.inf, torch.nan
+    streams[7] = torch.finfo(dtype).max
+    made = BlockResult(y, streams, shares)
+
+    assert made.finite().tolist() == [False] * 7 + [True] * 2
+    assert made.take()[1] is streams
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_on_the_gpu_one_broken_number_is_found(dtype: torch.dtype, value: float) -> None:
+    tokens = 67
+    for at in (0, 1, 2047, 4095):
+        streams = torch.randn(tokens, 4, 4096, device="cuda").to(dtype)
+        y, shares = streams[:, 0].clone(), torch.rand(tokens, 5, 4, device="cuda")
+        streams[3, 2, at] = y[66, at] = value
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.max_memory_allocated()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            finite = BlockResult(y, streams, shares).finite()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+        assert torch.cuda.max_memory_allocated() - before < streams.nbytes // 8
+        assert (~finite).nonzero()[:, 0].tolist() == [3, 66]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from layers.config import ModelConfig, load_config, pool_spec
 from layers.deepseek_v4 import DeepseekV4
-from layers.forward_batch import ForwardBatch
+from layers.forward_batch import ForwardBatch, Forwarded
 from layers.weights import load_weights
 from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes, RecordFormat, TreeSpec
@@ -90,13 +90,17 @@ class Network(Protocol):
 
     config: ModelConfig
 
-    def forward(self, batch: ForwardBatch, pools: KvPools) -> Tensor:
-        """Return the logits that the batch asks for."""
+    def forward(self, batch: ForwardBatch, pools: KvPools) -> Forwarded | Tensor:
+        """Return what the batch asks for; a part of a network returns what it makes alone."""
         ...
 
 
 class Direct:
-    """A network and its pools."""
+    """A network and its pools.
+
+    finite         [n] of the last step's rows, where the network tells
+    may_be_broken  rows need not be finite
+    """
 
     def __init__(
         self,
@@ -112,6 +116,8 @@ class Direct:
         self.model, self.device = model, device
         self.spec = pool_spec(model.config, record_format, tree)
         self.tree = self.spec.tree
+        self.finite: list[bool] = []
+        self.may_be_broken = False
         self.pools = KvPools(self.spec, PoolSizes(full_pages, swa_pages, rings), device)
         self.full, self.swa, self.rings = Units(full_pages), Units(swa_pages), Units(rings)
 
@@ -193,7 +199,7 @@ class Direct:
             save_window=torch.stack([self._window_row(point.window) for _, point in saves]),
             logit_tokens=_int64(logit_tokens),
         )
-        logits = self.model.forward(_moved(batch, self.device), self.pools).cpu()
+        logits = self._forward(_moved(batch, self.device)).cpu()
         points: list[Point] = []
         for i, point in saves:
             row = chunks[i].row
@@ -234,6 +240,15 @@ class Direct:
                 row.tokens.append(tokens[-1])
                 logits = self.decode([row])[0]
         return tokens, torch.stack(chosen)
+
+    def _forward(self, batch: ForwardBatch) -> Tensor:
+        """Return the logits; note which rows are finite."""
+        made = self.model.forward(batch, self.pools)
+        if isinstance(made, Tensor):
+            return made
+        self.finite = made.finite.tolist()
+        assert self.may_be_broken or all(self.finite)
+        return made.logits
 
     def _window_row(self, window: dict[int, int]) -> Tensor:
         result = torch.zeros(self.tree.window_pages, dtype=torch.int32)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from layers.config import load_config
-from layers.forward_batch import ForwardBatch
+from layers.forward_batch import ForwardBatch, Forwarded
 from layers.fused.decode_step import DecodeRows
 from layers.fused.expert_form import ExpertForm, expert_form
 from layers.fused.network import FusedV4
@@ -31,7 +31,7 @@ class FusedModel:
         self.decodes = decodes
         self.decoded = 0
 
-    def forward(self, batch: ForwardBatch, pools: KvPools) -> Tensor:
+    def forward(self, batch: ForwardBatch, pools: KvPools) -> Forwarded | Tensor:
         """Return the logits that the batch asks for."""
         rows = batch.chunk_start.shape[0]
         alone = batch.input_ids.shape[0] == rows == batch.save_row.shape[0]

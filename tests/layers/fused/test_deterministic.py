@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from layers.forward_batch import ForwardBatch
+from layers.forward_batch import ForwardBatch, Forwarded
 from layers.fused.decode_step import DecodeRows
 from layers.fused.expert_form import ExpertForm
 from layers.fused.network import FusedV4
@@ -194,7 +194,7 @@ class Graphed(FusedModel):
         self._graph = torch.cuda.CUDAGraph()
         self._logits = torch.empty(0)
 
-    def forward(self, batch: ForwardBatch, pools: KvPools) -> Tensor:
+    def forward(self, batch: ForwardBatch, pools: KvPools) -> Forwarded | Tensor:
         """Return the logits that the batch asks for."""
         if not self.decodes:
             return super().forward(batch, pools)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from layers.config import ConfigFault, load_config
-from layers.forward_batch import ForwardBatch
+from layers.forward_batch import ForwardBatch, Forwarded
 from layers.fused.expert_form import expert_form
 from layers.fused.experts import FusedExperts
 from layers.fused.linear import Bf16Linear, Fp8GroupedLinear, Fp8Linear, Product
@@ -156,7 +156,7 @@ class UnwaitedModel:
     def __init__(self, network: FusedV4) -> None:
         self._network, self.config = network, network.config
 
-    def forward(self, batch: ForwardBatch, pools: KvPools) -> Tensor:
+    def forward(self, batch: ForwardBatch, pools: KvPools) -> Forwarded:
         """Return the logits that the batch asks for."""
         host = ForwardBatch(**{f.name: getattr(batch, f.name).cpu() for f in fields(batch)})
         torch.cuda.set_sync_debug_mode("error")

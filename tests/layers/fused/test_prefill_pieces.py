@@ -15,7 +15,7 @@ from layers.fused.step import FusedStep
 from layers.hyper_connection import BlockResult
 from layers.weights import load_weights
 from runtime.executor.decode_graphs import CudaCapture
-from tests.testing.direct import Direct
+from tests.testing.direct import Chunk, Direct
 from tests.testing.fused_model import FusedModel
 from tests.testing.fused_rig import rerun
 
@@ -105,6 +105,26 @@ def test_a_step_says_when_half_of_its_layers_are_launched(
     said.clear()
     prefilled(made, (9,))
     assert said == wanted
+
+
+@pytest.mark.parametrize("sizes", [(), (8, 16)], ids=["whole", "pieces"])
+def test_a_row_with_a_broken_token_is_not_finite_and_the_others_are(
+    stand_in: Path, device: torch.device, sizes: tuple[int, ...]
+) -> None:
+    made = network(stand_in, device)
+    capture_pieces(made, *sizes)
+    embedding = dict(made.named_weights())["embed.weight"]
+    assert isinstance(embedding, Tensor)
+    embedding[3] = torch.nan
+    direct = Direct(FusedModel(made, decodes=False), "fp8", device=made.device)
+    direct.poison()
+    direct.may_be_broken = True
+    rows = [direct.row(ids) for ids in ([5, 6, 7], [8, 3, 9, 10, 11], [12, 13])]
+
+    logits, _ = direct.step([Chunk(row, len(row.tokens), logits=[0]) for row in rows])
+
+    assert direct.finite == [True, False, True]
+    assert logits.isfinite().all(-1).tolist() == [True, True, True]
 
 
 def test_layers_are_announced_as_they_are_asked_for() -> None:

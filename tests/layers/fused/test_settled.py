@@ -10,7 +10,7 @@ from torch import Tensor
 
 import layers.fused.decode_step as decode_step
 import layers.fused.linear as linear
-from layers.forward_batch import ForwardBatch
+from layers.forward_batch import ForwardBatch, Forwarded
 from layers.fused.decode_step import DecodeRows
 from layers.fused.network import FusedV4
 from layers.weights import fill_dummy
@@ -45,7 +45,7 @@ class Decoded:
         self._network, self.config, self._captured = network, network.config, captured
         self._graph: tuple[DecodeRows, Tensor, Callable[[], None]] | None = None
 
-    def forward(self, batch: ForwardBatch, pools: KvPools) -> Tensor:
+    def forward(self, batch: ForwardBatch, pools: KvPools) -> Forwarded | Tensor:
         """Return the logits that the batch asks for."""
         if batch.input_ids.shape != batch.chunk_start.shape:
             return self._network.prefill(batch, pools)

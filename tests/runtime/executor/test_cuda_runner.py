@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from layers.forward_batch import ForwardBatch
+from layers.forward_batch import ForwardBatch, Forwarded
 from mem_cache.pools import KvPools
 from mem_cache.spec import TreeSpec
 from runtime.executor.cuda_runner import CudaModelRunner, CudaStep
@@ -107,7 +107,7 @@ def test_prompts_that_are_cached_but_for_their_last_token_decode(
     computed: list[int] = []
     prefill = exact.network.prefill
 
-    def counted(batch: ForwardBatch, pools: KvPools, **options: Any) -> torch.Tensor:
+    def counted(batch: ForwardBatch, pools: KvPools, **options: Any) -> Forwarded:
         computed.append(len(batch.input_ids))
         return prefill(batch, pools, **options)
 
@@ -221,10 +221,10 @@ def test_a_row_whose_logits_are_not_finite_fails_alone_also_when_it_feeds(
     runner = fused.runner()
     prefill = fused.network.prefill
 
-    def broken(*given: Any, **options: Any) -> torch.Tensor:
-        logits = prefill(*given, **options)
-        logits[0, 3] = torch.nan
-        return logits
+    def broken(*given: Any, **options: Any) -> Forwarded:
+        made = prefill(*given, **options)
+        made.logits[0, 3] = torch.nan
+        return made
 
     monkeypatch.setattr(fused.network, "prefill", broken)
     first, second, _ = (launch(runner, plan) for plan in ahead(plans))

@@ -10,6 +10,7 @@ import torch
 
 from layers.config import pool_spec
 from layers.deepseek_v4 import DeepseekV4
+from layers.forward_batch import Forwarded
 from layers.weights import fill_dummy
 from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes, TreeSpec
@@ -57,7 +58,7 @@ def test_tokens_are_the_likeliest_of_the_forward_pass(model: DeepseekV4, rig: Ri
     (plan,) = rig.plans
     fresh = KvPools(pool_spec(CONFIG, "fp32"), SIZES, CPU)
     with torch.inference_mode():
-        logits = model.forward(build_batch(plan), fresh)
+        logits = model.forward(build_batch(plan), fresh).logits
     best = logits.argmax(-1).tolist()
     assert [rig.tokens(first), rig.tokens(second)] == [[best[0]], [best[1]]]
 
@@ -138,7 +139,7 @@ def test_copies_run_before_the_forward_pass(
     forward = model.forward
     counted: list[int] = []
 
-    def counting(*given: object) -> torch.Tensor:
+    def counting(*given: object) -> Forwarded:
         counted.append(len(calls))
         return forward(*given)  # pyright: ignore[reportArgumentType]
 
@@ -161,10 +162,10 @@ def test_a_row_whose_logits_are_not_finite_fails_alone(
 ) -> None:
     forward = model.forward
 
-    def broken(*given: object) -> torch.Tensor:
-        logits = forward(*given).clone()  # pyright: ignore[reportArgumentType]
-        logits[0, 3] = np.nan
-        return logits
+    def broken(*given: object) -> Forwarded:
+        made = forward(*given)  # pyright: ignore[reportArgumentType]
+        made.logits[0, 3] = np.nan
+        return made
 
     bad, good = rig.send(prompt(20, 11), 1), rig.send(prompt(20, 12), 1)
     monkeypatch.setattr(model, "forward", broken)
