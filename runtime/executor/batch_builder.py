@@ -64,11 +64,12 @@ def logit_tokens(plan: StepPlan, rows: PlanRows) -> np.ndarray:
     row, _ = sampled_entries(plan)
     drafts = rows.drafts[row]
     if drafts.any():
-        parts = [np.arange(last[i] - k, last[i] + 1) for i, k in zip(row, drafts, strict=True)]
+        ends: list[int] = (last[row] + 1).tolist()
+        parts = [np.arange(end - 1 - k, end) for end, k in zip(ends, drafts.tolist(), strict=True)]
     else:
         parts = [last[row]]
     for span in plan.spans:
         count = len(unpacked(span.targets, INT32))
-        first = last[span.row] + 1 - rows.count[span.row] - rows.start[span.row] + span.start
-        parts.append(np.arange(first, first + count))
+        begin = int(last[span.row] + 1 - rows.count[span.row] - rows.start[span.row])
+        parts.append(begin + np.arange(span.start, span.start + count))
     return np.concatenate(parts).astype(np.int64)

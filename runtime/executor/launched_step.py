@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layers.staging import stage
+from layers.staging import Fetched, stage
 from runtime.executor.lines import Lines
 from runtime.executor.logprobs import top_logprobs
 from runtime.executor.plan_rows import PlanRows, sampled_entries
@@ -49,7 +49,7 @@ class LaunchedStep:
         self._rows = rows
         self._lines = lines
         self._logits = logits
-        self._finite = finite
+        self._finite = None if finite is None else Fetched(finite)
         self._likely = likely
         self._entry_row, self._entry_line = sampled_entries(plan)
         # Logits of entry e are rows [first[e], first[e + 1]) of `logits`.
@@ -208,7 +208,7 @@ class LaunchedStep:
 
     def _row_finite(self, failures: dict[int, str]) -> np.ndarray:
         if self._finite is not None:
-            return self._finite.cpu().numpy()
+            return self._finite.read()[0].numpy()
         finite = np.ones(len(self._rows.line), dtype=bool)
         for entry, why in failures.items():
             finite[self._entry_row[entry]] &= why != NOT_FINITE_REASON

@@ -115,9 +115,7 @@ class Lines:
         self.sampler.mask(command.masks)
         lines = unpacked(command.lines, INT32)
         logits, positions = zip(*(self._kept.pop(line) for line in lines.tolist()), strict=True)
-        drawn = self.sampler.draw(
-            torch.stack(logits), lines, np.array(positions, dtype=np.int64)
-        )
+        drawn = self.sampler.draw(torch.stack(logits), lines, np.array(positions, dtype=np.int64))
         self.note_last(lines, drawn.tokens, self.sampler.lines_there(lines))
         return _kept_result(command.call, drawn)
 
@@ -133,4 +131,3 @@ def _kept_result(call: int, drawn: DrawnTokens) -> KeptResult:
         failures=[Failure(row, why) for row, why in told.failures.items()],
         logprobs=told.logprobs,
     )
-

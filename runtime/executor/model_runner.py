@@ -44,9 +44,7 @@ class CpuModelRunner:
         batch = build_batch(plan, rows, self._lines.tables, page_size=page_size)
         feed(batch.input_ids, rows, self._lines.last)
         forwarded = self._model.forward(batch, self._pools)
-        step = LaunchedStep(
-            plan, rows, self._lines, forwarded.logits, finite=forwarded.finite
-        )
+        step = LaunchedStep(plan, rows, self._lines, forwarded.logits, finite=forwarded.finite)
         if plan.sampling is not None:
             step.sample(plan.sampling)
         return step

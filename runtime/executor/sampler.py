@@ -193,9 +193,7 @@ class Sampler:
     def _rows_of(self, lines: np.ndarray) -> SamplingRows:
         if self._rows is None or not self._rows.is_of(lines):
             states = [self._lines[line] for line in lines.tolist()]
-            self._rows = SamplingRows.of(
-                lines, states, vocab_size=self._vocab, device=self._device
-            )
+            self._rows = SamplingRows.of(lines, states, vocab_size=self._vocab, device=self._device)
         return self._rows
 
     def _adjust(

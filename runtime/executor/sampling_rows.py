@@ -123,9 +123,7 @@ class SamplingRows:
             )
         return self._unread
 
-    def masks(
-        self, known: Mapping[int, np.ndarray]
-    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+    def masks(self, known: Mapping[int, np.ndarray]) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Return constrained rows and their masks as `mask_logits` takes them.
 
         known  packed mask of each line; the same array while it is the same mask

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from runtime.durations import Durations
-from runtime.executor.step_plan import StepHandle
+from runtime.executor.interface import StepHandle
 from runtime.grammar.output import GrammarOutput
 from runtime.messages import Grammar
 from runtime.scheduler.decode import DecodeSet

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from runtime.cache_messages import CacheView, GetCache
-from runtime.executor.step_plan import ModelRunner
+from runtime.executor.interface import Executor
 from runtime.executor.step_profiler import StepProfiler
 from runtime.executor.trace_folder import TraceFolder
 from runtime.ipc import Socket
@@ -31,11 +31,11 @@ from runtime.scheduler.admission import Admission
 from runtime.scheduler.cache_view import cache_view
 from runtime.scheduler.decode import DecodeSet
 from runtime.scheduler.endings import Endings
-from runtime.scheduler.flight import Step
 from runtime.scheduler.grammar_gate import GrammarGate, Grammars
 from runtime.scheduler.integrity import IntegrityWatch
+from runtime.scheduler.plan_builder import PlanBuilder
 from runtime.scheduler.planning import Planning
-from runtime.scheduler.prefill import PrefillPlanner
+from runtime.scheduler.prefill import prefill_planner
 from runtime.scheduler.queue import WaitingQueue
 from runtime.scheduler.refusals import refusal_of
 from runtime.scheduler.replies import Replies
@@ -44,6 +44,7 @@ from runtime.scheduler.residency import Residency
 from runtime.scheduler.settings import SchedulerSettings
 from runtime.scheduler.settling import Settling
 from runtime.scheduler.stats import Stats
+from runtime.scheduler.step import Step, StepState
 
 logger = logging.getLogger("umbra.scheduler")
 
@@ -63,7 +64,7 @@ class Scheduler:
         settings: SchedulerSettings,
         residency: Residency,
         *,
-        runner: ModelRunner,
+        runner: Executor,
         socket: Socket,
         clock: Callable[[], float],
         grammars: Grammars | None = None,
@@ -76,14 +77,16 @@ class Scheduler:
         self._clock = clock
         self.waiting = WaitingQueue(settings.schedule_policy)
         self.prefills: list[Request] = []
-        self.decoding = DecodeSet(residency, overlap=settings.overlap)
+        self.decoding = DecodeSet(residency)
         self.stats = Stats(residency, clock, decode_log_interval=settings.decode_log_interval)
         self._admission = Admission(self.waiting, residency, clock)
+        self._builder = PlanBuilder(residency)
         self._planning = Planning(
             residency,
+            builder=self._builder,
             prefills=self.prefills,
             decoding=self.decoding,
-            planner=_planner(settings, residency, self.waiting),
+            planner=prefill_planner(settings, residency, self.waiting),
             overlap=settings.overlap,
             land=self._land,
             retract=self._retract,
@@ -177,19 +180,22 @@ class Scheduler:
     def _launch(self, step: Step) -> None:
         self.step_started_s = step.launched_s = self._clock()
         step.handle = self._runner.launch(step.plan)
-        if not step.reads:
-            step.sample()
+        step.advance(StepState.LAUNCHED)
+        if not step.constrained:  # the plan said how to sample it
+            step.advance(StepState.SAMPLED)
         self.step_started_s = None
         self.residency.copies_launched()
 
     def _sample(self, step: Step) -> None:
-        """Sample a launched step whose rows read their outputs; all of these are known."""
+        """Sample a launched step with grammars; the tokens of the step before are known."""
         assert step.handle is not None
         self.step_started_s = self._began_s(step)
         if step.decoding and self._gate.active:
             self._gate.gather(step.requests[: step.decoding], step.handle)
-        step.sample()
-        self.decoding.hold(step)
+        late = self.decoding.waiting_for_masks(step)
+        step.handle.sample(self._builder.sample(step.plan, step.rows, kept=late))
+        step.advance(StepState.SAMPLED)
+        self.decoding.hold(step, late)
         self.step_started_s = None
 
     def _sample_and_settle(self, step: Step, *, news: bool) -> None:
@@ -197,16 +203,16 @@ class Scheduler:
 
         news  the step before was settled in this turn; its tokens need not wait for this one
         """
-        early = news and (step.reads or not step.flies)
+        early = news and (step.constrained or not step.overlaps)
         if early:
             self._reply()
-        if step.reads:
+        if step.constrained:
             self._sample(step)
-        if step.flies:
+        if step.overlaps:
             self._fly(step)
         else:
             self._settle(step)
-        if early and step.flies:
+        if early and step.overlaps:
             self.stats.set_compiling(self._gate.queued)  # nothing else has changed since
         else:
             self._reply()
@@ -310,7 +316,7 @@ class Scheduler:
         if self._gate.let_in:
             self._admission.wake()
         if due := self.decoding.due:
-            result = self._runner.sample([r.held for r in due if r.held is not None])
+            result = self._runner.sample_kept(self._builder.sample_kept(due))
             self.turned_s = self._clock()
             self._settling.held(due, result, now_s=self.turned_s)
 
@@ -384,17 +390,3 @@ class Scheduler:
         request.times.queued(self._clock())
         self.waiting.add(request)
         self._admission.wake()
-
-
-def _planner(
-    settings: SchedulerSettings, residency: Residency, waiting: WaitingQueue
-) -> PrefillPlanner:
-    return PrefillPlanner(
-        residency,
-        waiting,
-        chunk_tokens=settings.chunked_prefill_size,
-        logit_rows=settings.max_logit_rows,
-        context=settings.step_context,
-        samples=settings.step_samples,
-        overlap=settings.overlap,
-    )

@@ -27,6 +27,7 @@ from runtime.wire.step import (
 __all__ = ["PlanBuilder"]
 
 _SEED_MASK = (1 << 64) - 1
+_MOST_INT32 = (1 << 31) - 1
 
 
 class PlanBuilder:
@@ -70,15 +71,14 @@ class PlanBuilder:
             sampling=None if rows.is_constrained else Sample(self._steps),
         )
 
-    def sample(
-        self, plan: StepPlan, rows: StepRows, *, kept: Sequence[Request]
-    ) -> Sample:
+    def sample(self, plan: StepPlan, rows: StepRows, *, kept: Sequence[Request]) -> Sample:
         """Return the command that samples a launched step.
 
         kept  those whose masks are not known: their logits are kept
         """
         waits = {request.id for request in kept}
-        own = [rows.requests[row] for row in rows.sampled.tolist()]
+        sampled: list[int] = rows.sampled.tolist()
+        own = [rows.requests[row] for row in sampled]
         ready = [(r.row, r) for r in own if r.id not in waits]
         ready += [(self._table.rows + k, twin) for k, (_, twin) in enumerate(rows.twins)]
         return Sample(plan.step, self._new_masks(ready), packed([r.row for r in kept], INT32))
@@ -92,7 +92,10 @@ class PlanBuilder:
         )
 
     def _changes(self, changes: RowChanges) -> TableChanges:
-        left = [*changes.released.tolist(), *range(self._table.rows, self._table.rows + self._guests)]
+        left = [
+            *changes.released.tolist(),
+            *range(self._table.rows, self._table.rows + self._guests),
+        ]
         self._guests = 0
         for line in left:
             self._masks.pop(line, None)
@@ -103,7 +106,8 @@ class PlanBuilder:
 
     def _joins(self, rows: StepRows, decoding: int) -> list[Join]:
         """Return how lines are sampled that the executor does not know yet."""
-        fresh = [rows.requests[row] for row in rows.sampled.tolist() if row >= decoding]
+        first_sampled: list[int] = [row for row in rows.sampled.tolist() if row >= decoding]
+        fresh = [rows.requests[row] for row in first_sampled]
         self._guests = len(rows.twins)
         joins = [Join(request.row, _line_sampling(request)) for request in fresh]
         joins += [
@@ -173,10 +177,15 @@ def _line_sampling(request: Request) -> LineSampling:
         min_new_tokens=sampling.min_new_tokens,
         prompt=packed(prompt, INT32) if repeats else b"",
         output=packed(output, INT32) if counts else b"",
-        bias_ids=packed([*bias], INT32),
+        bias_ids=packed(_ids(bias), INT32),
         bias_values=packed([*bias.values()], FLOAT32),
         stop_ids=packed(sorted(request.stop_ids), INT32) if sampling.min_new_tokens else b"",
         constrained=request.constraint is not None,
         top_logprobs=-1 if logprobs is None else logprobs.top,
-        logprob_ids=b"" if logprobs is None else packed(logprobs.token_ids, INT32),
+        logprob_ids=b"" if logprobs is None else packed(_ids(logprobs.token_ids), INT32),
     )
+
+
+def _ids(tokens: Iterable[int]) -> list[int]:
+    """Return token ids that int32 holds; what is outside is outside of any vocabulary, too."""
+    return [min(max(token, -1), _MOST_INT32) for token in tokens]

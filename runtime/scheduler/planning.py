@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-from runtime.executor.step_plan import Phase
 from runtime.scheduler.decode import DecodeSet
-from runtime.scheduler.flight import Step
-from runtime.scheduler.joint_step import joint_step, with_closing
+from runtime.scheduler.plan_builder import PlanBuilder
 from runtime.scheduler.prefill import PrefillPlanner
 from runtime.scheduler.request import Request
 from runtime.scheduler.residency import Residency
+from runtime.scheduler.step import Step
+from runtime.scheduler.step_rows import StepRows
 
 __all__ = ["Planning"]
 
@@ -28,6 +28,7 @@ class Planning:
         prefills: list[Request],
         decoding: DecodeSet,
         planner: PrefillPlanner,
+        builder: PlanBuilder,
         overlap: bool,
         land: Callable[[], bool],
         retract: Callable[[Request], None],
@@ -36,10 +37,11 @@ class Planning:
         self._prefills = prefills
         self._decoding = decoding
         self._planner = planner
+        self._builder = builder
         self._overlap = overlap
         self._land = land
         self._retract = retract
-        self._last_phase = Phase.DECODE
+        self._chunks_had_turn = False
 
     def next_step(self) -> Step | None:
         """Return the next step: prefill and decode take turns when both have work.
@@ -49,7 +51,7 @@ class Planning:
         """
         last = set(self._last_tokens)
         chunks = [request for request in self._to_compute if request not in last]
-        if chunks and (self._last_phase is Phase.DECODE or not self._decoding.active):
+        if chunks and not (self._chunks_had_turn and self._decoding.active):
             return self._prefill(chunks)
         self._find_decode_pages()
         if self._decoding.active:
@@ -57,18 +59,33 @@ class Planning:
         return self._prefill(self._to_compute) if self._to_compute else None
 
     def _prefill(self, requests: list[Request]) -> Step:
-        self._last_phase = Phase.PREFILL
+        self._chunks_had_turn = True
         closing = self._decoding.closing
-        step = self._planner.plan(requests, beside=len(closing))
-        closing = self._planner.beside(step, closing)
+        rows = self._planner.plan(requests, beside=len(closing))
+        told = len(rows.requests)
+        closing = self._planner.beside(rows, closing)
         closing = [r for r in closing if self._residency.try_grow(r, r.scheduled)]
-        return with_closing(step, self._decoding.plan_closing(closing)) if closing else step
+        # Whoever has the same prompt may be admitted before the next step is planned, and
+        # log-probabilities of prompts are told with the first token.
+        overlaps = self._overlap and not (rows.twins or rows.spans)
+        if closing:
+            rows = rows.followed_by(self._decoding.plan_closing(closing))
+        return self._step(rows, told=told, decoding=0, overlaps=overlaps)
 
     def _decode(self) -> Step:
-        self._last_phase = Phase.DECODE
+        self._chunks_had_turn = False
         last = self._last_tokens
-        step = self._decoding.plan()
-        return joint_step(step, self._planner.plan(last)) if last else step
+        rows = self._decoding.plan()
+        decoding = len(rows.requests)
+        if last:
+            rows = rows.followed_by(self._planner.plan(last))
+        told = len(rows.requests)
+        return self._step(rows, told=told, decoding=decoding, overlaps=self._overlap)
+
+    def _step(self, rows: StepRows, *, told: int, decoding: int, overlaps: bool) -> Step:
+        plan = self._builder.build(rows, decoding=decoding)
+        constrained = plan.sampling is None
+        return Step(rows, plan, told, decoding, overlaps=overlaps, constrained=constrained)
 
     @property
     def _last_tokens(self) -> list[Request]:

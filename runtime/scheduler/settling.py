@@ -2,15 +2,44 @@
 
 from collections.abc import Callable
 
-from runtime.executor.step_plan import StepResult
 from runtime.scheduler.decode import DecodeSet
 from runtime.scheduler.endings import Endings
-from runtime.scheduler.flight import Step
 from runtime.scheduler.grammar_gate import GrammarGate
 from runtime.scheduler.replies import Replies
 from runtime.scheduler.request import Request, Status
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.stats import Stats
+from runtime.scheduler.step import Step, StepState
+from runtime.wire.arrays import INT32, UINT8, unpacked
+from runtime.wire.logprobs import unpack_logprobs
+from runtime.wire.step import KeptResult, PackedLogprobs, StepResult
+
+NOT_FINITE = "logits are not finite"
+
+
+class _Tokens:
+    """What a result says of its entries.
+
+    accepted  [s] int32 tokens of each entry: 0 or 1
+    tokens    int32 these
+    failed    entry -> why it has none
+    """
+
+    def __init__(self, result: StepResult | KeptResult) -> None:
+        self.accepted = unpacked(result.accepted, INT32)
+        self.tokens = unpacked(result.tokens, INT32)
+        self.failed = {failure.entry: failure.reason for failure in result.failures}
+        self._first = (self.accepted.cumsum() - self.accepted).tolist()
+        self._tokens = self.tokens.tolist()
+        self._logprobs = {one.entry: one.logprobs for one in result.logprobs}
+
+    def token(self, entry: int) -> int:
+        """Return the token of an entry that has one."""
+        return self._tokens[self._first[entry]]
+
+    def logprobs(self, entry: int) -> PackedLogprobs | None:
+        """Return the log-probabilities that an entry asked for."""
+        return self._logprobs.get(entry)
 
 
 class Settling:
@@ -43,59 +72,78 @@ class Settling:
 
     def step(self, step: Step, result: StepResult, *, now_s: float, elapsed_s: float) -> None:
         """Settle a step whose result came at `now_s`, `elapsed_s` after it could begin."""
+        step.advance(StepState.SETTLED)
         self._now_s = now_s
+        tokens = _Tokens(result)
         if step.decoding:
-            self._decode(step, result)
-        if step.decoding < len(step.requests):
-            self._prefill(step, result, elapsed_s)
+            self._decode(step, tokens)
+        if step.decoding < step.told:
+            self._prefill(step, result, tokens, elapsed_s)
         self._gate.tell()
 
-    def held(self, requests: list[Request], result: StepResult, *, now_s: float) -> None:
+    def held(self, requests: list[Request], result: KeptResult, *, now_s: float) -> None:
         """Have held requests go on with the tokens that were sampled for them."""
         self._now_s = now_s
+        tokens = _Tokens(result)
         for k, request in enumerate(requests):
-            self._decoding.resume(request, result.token_ids[k])
-            self._take_token(request, result, k)
+            if k not in tokens.failed:
+                self._decoding.resume(request, tokens.token(k))
+            self._take_token(request, tokens, k)
         self._gate.tell()
 
-    def _prefill(self, step: Step, result: StepResult, elapsed_s: float) -> None:
-        requests, plan = step.requests[step.decoding :], step.plan
-        own = slice(step.decoding, len(step.requests))
+    def _prefill(self, step: Step, result: StepResult, tokens: _Tokens, elapsed_s: float) -> None:
+        requests, own = step.requests[step.decoding :], slice(step.decoding, step.told)
         # Not `scheduled`: the next chunk may be in flight.
-        ends: list[int] = (plan.chunk_start + plan.chunk_len)[own].tolist()
+        ends: list[int] = step.rows.end[own].tolist()
         self._stats.prefill_step(
             requests,
-            tokens=int(plan.chunk_len[own].sum()),
+            tokens=int(step.rows.count[own].sum()),
             pending_tokens=sum(r.target - e for r, e in zip(requests, ends, strict=True)),
             elapsed_s=elapsed_s,
         )
-        spans = plan.prompt_logprobs
-        for span, logprobs in zip(spans, result.prompt_logprobs, strict=True):
-            step.requests[span.row].prompt_logprobs.append(logprobs)
+        self._take_spans(step, result)
         entries = step.entries
-        for request, end in zip(requests, ends, strict=True):
-            request.committed = end
-            done = end == request.target
-            k = entries.get(request.id)
-            if k is None or result.failed[k] is None:
-                self._residency.publish(request, partial=done)
-            if request.cached_tokens is None:
-                request.cached_tokens = request.matched
-                self._stats.cached(request)
-            if not done:
-                continue
+        finite: list[int] = unpacked(result.finite, UINT8)[own].tolist()
+        for request, end, is_finite in zip(requests, ends, finite, strict=True):
+            if request.status is Status.PREFILL:  # else it failed with the chunk before
+                self._take_chunk(request, end, tokens, entries.get(request.id), is_finite)
+        for k, twin in enumerate(step.twins, start=len(entries)):
+            self._take_first_token(twin, tokens, k)
+        self._on_publish()
+
+    def _take_spans(self, step: Step, result: StepResult) -> None:
+        for span, packed in zip(step.rows.spans, result.spans, strict=True):
+            request = step.rows.requests[span.row]
+            assert request.logprobs is not None
+            told = unpack_logprobs(packed, request.logprobs.token_ids)
+            request.prompt_logprobs.append(told)
+
+    def _take_chunk(
+        self, request: Request, end: int, tokens: _Tokens, entry: int | None, is_finite: int
+    ) -> None:
+        """Take in a chunk of a prompt up to `end`; what is not finite is not published."""
+        request.committed = end
+        done = end == request.target
+        failure = None if entry is None else tokens.failed.get(entry)
+        if failure is None and not is_finite:
+            failure = NOT_FINITE
+        if failure is None:
+            self._residency.publish(request, partial=done)
+        if request.cached_tokens is None:
+            request.cached_tokens = request.matched
+            self._stats.cached(request)
+        if done:
             request.times.computed(self._now_s)
             self._prefills.remove(request)
             request.status = Status.DECODE
-            if k is None:
-                self._endings.finish(request, "length", now_s=self._now_s)
-            elif self._take_token(request, result, k):
-                self._decoding.add(request)
-        for k, twin in enumerate(step.twins, start=len(entries)):
-            self._take_first_token(twin, result, k)
-        self._on_publish()
+        if failure is not None:
+            self._endings.fail(request, failure)
+        elif done and entry is None:
+            self._endings.finish(request, "length", now_s=self._now_s)
+        elif entry is not None and self._take_token(request, tokens, entry):
+            self._decoding.add(request)
 
-    def _take_first_token(self, twin: Request, result: StepResult, k: int) -> None:
+    def _take_first_token(self, twin: Request, tokens: _Tokens, k: int) -> None:
         """Give a waiting request the token sampled from another one's prompt, which was its own.
 
         It goes on waiting, for a row that starts behind the prompt.
@@ -104,10 +152,10 @@ class Settling:
         self._stats.cached(twin)
         twin.times.admitted(self._now_s)
         twin.times.computed(self._now_s)
-        self._take_token(twin, result, k)
+        self._take_token(twin, tokens, k)
 
-    def _decode(self, step: Step, result: StepResult) -> None:
-        self._decoding.settled(step, result)
+    def _decode(self, step: Step, tokens: _Tokens) -> None:
+        self._decoding.settled(step, tokens.accepted, tokens.tokens)
         taken = 0
         for k, request in enumerate(step.requests[: step.decoding]):
             if request.status is not Status.DECODE:
@@ -115,19 +163,22 @@ class Settling:
             taken += 1
             request.committed += 1
             if k not in step.held:
-                self._take_token(request, result, k)
+                self._take_token(request, tokens, k)
         self._stats.decode_step(taken)
 
-    def _take_token(self, request: Request, result: StepResult, k: int) -> bool:
-        """Append sampled token `k` to its request; False if that ended the request."""
-        failure = result.failed[k]
-        if failure is not None:
-            self._endings.fail(request, failure)
+    def _take_token(self, request: Request, tokens: _Tokens, k: int) -> bool:
+        """Append the token of entry `k` to its request; False if that ended the request."""
+        if k in tokens.failed:
+            self._endings.fail(request, tokens.failed[k])
             return False
-        token = result.token_ids[k]
+        token = tokens.token(k)
         request.append(token)
         self._stats.sampled(request)
-        self._replies.token(request, token, result.logprobs[k])
+        packed = tokens.logprobs(k)
+        told = None
+        if packed is not None and request.logprobs is not None:
+            told = unpack_logprobs(packed, request.logprobs.token_ids)
+        self._replies.token(request, token, told)
         sampling = request.sampling
         enough = request.output_tokens >= sampling.min_new_tokens
         if (token in request.stop_ids and enough) or self._gate.completes(request, token):

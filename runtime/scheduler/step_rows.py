@@ -50,7 +50,8 @@ class StepRows:
 
     def followed_by(self, other: "StepRows") -> "StepRows":
         """Return these rows, then others that have no twins and no spans."""
-        assert not other.twins and not other.spans
+        assert not other.twins
+        assert not other.spans
         n = len(self.line)
 
         def both(name: str) -> np.ndarray:

@@ -7,7 +7,7 @@ import numpy as np
 from mem_cache.allocator import PageAllocator
 from mem_cache.request_table import RequestTable
 from mem_cache.spec import PoolSizes, TreeSpec, div_ceil
-from runtime.executor.step_plan import HeldRow, ModelRunner, StepHandle, StepPlan, StepResult
+from runtime.executor.interface import Executor, StepHandle
 from runtime.messages import (
     Abort,
     FromScheduler,
@@ -27,6 +27,8 @@ from runtime.scheduler.request import Request
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.resume_policy import ResumePolicy
 from runtime.scheduler.settings import SchedulerSettings
+from runtime.wire.step import KeptResult, SampleKept, StepPlan
+from tests.testing.plan_arrays import PlanArrays, PlanReader
 from tests.testing.token_runner import TokenRunner
 
 SMALL = TreeSpec(page_size=8, swa_page_size=4, window=8)
@@ -54,18 +56,19 @@ class MemorySocket:
 class Recorder:
     """Keeps the plans of all steps on their way to a runner."""
 
-    def __init__(self, runner: ModelRunner) -> None:
+    def __init__(self, runner: Executor, spec: TreeSpec) -> None:
         self.runner = runner
-        self.plans: list[StepPlan] = []
+        self.plans: list[PlanArrays] = []
+        self._reader = PlanReader(spec)
 
     def launch(self, plan: StepPlan) -> StepHandle:
         """Note the plan and have it run."""
-        self.plans.append(plan)
+        self.plans.append(self._reader.read(plan))
         return self.runner.launch(plan)
 
-    def sample(self, rows: list[HeldRow]) -> StepResult:
-        """Have held rows sampled."""
-        return self.runner.sample(rows)
+    def sample_kept(self, command: SampleKept) -> KeptResult:
+        """Have lines sampled whose logits were kept."""
+        return self.runner.sample_kept(command)
 
 
 class Rig:
@@ -94,7 +97,7 @@ class Rig:
         resume: ResumePolicy | None = None,
         replay: int | None = None,
         quota: int | None = None,
-        runner: ModelRunner | None = None,
+        runner: Executor | None = None,
         grammars: Grammars | None = None,
         overlap: bool | None = None,
         adjust: Callable[[SchedulerSettings], SchedulerSettings] = lambda settings: settings,
@@ -114,7 +117,7 @@ class Rig:
             namespace_tokens=quota,
         )
         self.runner = TokenRunner(spec, sizes, vocab=vocab, replay_tokens=replay)
-        recorder = Recorder(runner or self.runner)
+        recorder = Recorder(runner or self.runner, spec)
         self.plans = recorder.plans
         self.socket = MemorySocket()
         settings = SchedulerSettings(

@@ -8,11 +8,25 @@ a test knows the right output of a request from its tokens alone.
 It computes inside `launch`, as a device does in its own order: what was launched before is there.
 """
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from mem_cache.spec import PoolSizes, TreeSpec
-from runtime.executor.step_plan import HeldRow, StepPlan, StepResult
-from runtime.messages import TokenLogprobs
+from runtime.wire.arrays import FLOAT32, INT32, UINT8, packed, unpacked
+from runtime.wire.step import (
+    EntryLogprobs,
+    Failure,
+    KeptResult,
+    LineSampling,
+    PackedLogprobs,
+    PromptSpan,
+    Sample,
+    SampleKept,
+    StepPlan,
+    StepResult,
+)
+from tests.testing.plan_arrays import PlanArrays, PlanReader
 
 RING_ROWS = 8
 BANKS = 2
@@ -84,53 +98,101 @@ class OrderFault(AssertionError):
     """A step was launched or asked for out of order."""
 
 
+@dataclass(slots=True)
+class SampledRow:
+    """A row that is sampled: `logits` is its last hash.
+
+    output  tokens that were sampled for the line so far
+    """
+
+    line: int
+    logits: np.uint64
+    position: int
+    state: LineSampling
+    output: list[int]
+    mask: np.ndarray | None
+
+
+@dataclass(slots=True)
+class Drawn:
+    """What was picked for some rows."""
+
+    tokens: list[int] = field(default_factory=list[int])
+    failed: dict[int, str] = field(default_factory=dict[int, str])
+    logprobs: list[EntryLogprobs] = field(default_factory=list[EntryLogprobs])
+
+    def accepted(self, entries: list[int], count: int) -> bytes:
+        """Return how many tokens each of `count` entries has; `entries` were sampled."""
+        each = np.zeros(count)
+        each[[e for k, e in enumerate(entries) if k not in self.failed]] = 1
+        return packed(each, INT32)
+
+    @property
+    def usable(self) -> bytes:
+        """The tokens of those that did not fail."""
+        return packed([t for k, t in enumerate(self.tokens) if k not in self.failed], INT32)
+
+
 class _Forwarded:
     """A step whose hashes are stored; `sample` picks the tokens."""
 
     forwarded = halfway = True
 
-    def __init__(self, runner: "TokenRunner", plan: StepPlan, chunks: list[np.ndarray]) -> None:
+    def __init__(self, runner: "TokenRunner", plan: PlanArrays, chunks: list[np.ndarray]) -> None:
         self._runner = runner
         self._plan = plan
         self._chunks = chunks
-        self.drawn: StepResult | None = None
+        self._entries: list[int] = []
+        self.drawn: Drawn | None = None
 
-    def sample(self) -> dict[int, HeldRow]:
-        """Pick the token of each row that is ready; 0 for the others."""
-        plan, open_steps = self._plan, self._runner.open_steps
-        if self.drawn is not None or open_steps[-1] is not self:
+    def sample(self, command: Sample) -> None:
+        """Pick the tokens of all entries but those that are kept."""
+        plan, runner = self._plan, self._runner
+        if self.drawn is not None or runner.open_steps[-1] is not self:
             raise OrderFault("a step is sampled again, or over the logits of the next one")
-        if len(open_steps) > 1 and any(sample.reads_output for sample in plan.samples):
-            raise OrderFault("a row that reads its output is sampled before that is known")
-        rows = [self._row(k) for k in range(len(plan.samples))]
-        held = {k: row for k, row in enumerate(rows) if not row.sample.is_ready}
-        self.drawn = self._runner.sample([row for row in rows if row.sample.is_ready])
-        for k in held:
-            self.drawn.token_ids.insert(k, 0)
-            self.drawn.failed.insert(k, "held")
-            self.drawn.logprobs.insert(k, None)
-        self.drawn.prompt_logprobs = [
-            TokenLogprobs(
-                values=[
-                    float(self._chunks[s.row][p] % np.uint64(97)) for p in range(s.start, s.stop)
-                ],
-                ids=[int(t) for t in s.targets],
-            )
-            for s in plan.prompt_logprobs
-        ]
-        return held
+        if command.step != plan.plan.step:
+            raise OrderFault(f"step {plan.plan.step} is sampled as {command.step}")
+        lines = plan.sampled_line.tolist()
+        if len(runner.open_steps) > 1 and any(runner.states[k].constrained for k in lines):
+            raise OrderFault("a row with a grammar is sampled before its output is known")
+        runner.take_masks(command)
+        keep = set(unpacked(command.keep, INT32).tolist())
+        self._entries = [k for k, line in enumerate(lines) if line not in keep]
+        for k, line in enumerate(lines):
+            if line in keep:
+                runner.kept[line] = self._logits(k)
+        self.drawn = runner.draw([(lines[k], *self._logits(k)) for k in self._entries])
 
     def result(self) -> StepResult:
         """Return what was picked."""
         self._runner.settle(self)
-        if self.drawn is None:
+        drawn, plan = self.drawn, self._plan
+        if drawn is None:
             raise OrderFault("the result of a step that was not sampled")
-        return self.drawn
+        return StepResult(
+            plan.plan.step,
+            finite=packed(self._finite(drawn), UINT8),
+            accepted=drawn.accepted(self._entries, len(plan.sampled)),
+            tokens=drawn.usable,
+            failures=[Failure(self._entries[k], why) for k, why in drawn.failed.items()],
+            logprobs=[EntryLogprobs(self._entries[o.entry], o.logprobs) for o in drawn.logprobs],
+            spans=[self._span(span) for span in plan.spans],
+        )
 
-    def _row(self, k: int) -> HeldRow:
-        plan = self._plan
-        hashes = self._chunks[int(plan.sampled[k])]
-        return HeldRow(hashes[-1], plan.samples[k], int(plan.positions[k]))
+    def _finite(self, drawn: Drawn) -> np.ndarray:
+        finite = np.ones(len(self._plan.line))
+        finite[[int(self._plan.sampled[self._entries[k]]) for k in drawn.failed]] = 0
+        return finite
+
+    def _logits(self, k: int) -> tuple[np.uint64, int]:
+        hashes = self._chunks[int(self._plan.sampled[k])]
+        return hashes[-1], len(hashes)
+
+    def _span(self, span: PromptSpan) -> PackedLogprobs:
+        ids, asked = unpacked(span.targets, INT32), len(unpacked(span.ids, INT32))
+        values = np.zeros((len(ids), 1 + asked))
+        values[:, 0] = self._chunks[span.row][span.start : span.start + len(ids)] % np.uint64(97)
+        return PackedLogprobs(0, packed(ids, INT32), packed(values, FLOAT32))
 
 
 class TokenRunner:
@@ -159,11 +221,18 @@ class TokenRunner:
         self.in_flight: list[int] = []
         self.fail_tokens: set[int] = set()
         self.open_steps: list[_Forwarded] = []
-        self._last: _Forwarded | None = None
+        self.states: dict[int, LineSampling] = {}
+        self.kept: dict[int, tuple[np.uint64, int]] = {}
+        self._outputs: dict[int, list[int]] = {}
+        self._masks: dict[int, np.ndarray] = {}
+        self._last: dict[int, int] = {}
+        self._reader = PlanReader(spec)
 
-    def launch(self, plan: StepPlan) -> _Forwarded:
-        """Run the copies, check all reads, and store."""
+    def launch(self, message: StepPlan) -> _Forwarded:
+        """Run the copies, check all reads, store, and pick tokens where the plan says how."""
         self.steps += 1
+        self._update(message)
+        plan = self._reader.read(message)
         if len(self.open_steps) > 1 or any(step.drawn is None for step in self.open_steps):
             raise OrderFault("a step is launched before the one before it is sampled")
         self.in_flight.append(len(self.open_steps))
@@ -186,9 +255,26 @@ class TokenRunner:
         for k in range(len(plan.save_row)):
             self._save(plan, k, chunks[int(plan.save_row[k])], before)
         self.computed_tokens += len(plan.input_ids)
-        self._last = _Forwarded(self, plan, chunks)
-        self.open_steps.append(self._last)
-        return self._last
+        step = _Forwarded(self, plan, chunks)
+        self.open_steps.append(step)
+        if message.sampling is not None:
+            step.sample(message.sampling)
+        return step
+
+    def _update(self, plan: StepPlan) -> None:
+        """Let lines leave and join."""
+        for line in unpacked(plan.changes.left, INT32).tolist():
+            for known in (self.states, self.kept, self._outputs, self._masks, self._last):
+                known.pop(line, None)
+        for join in plan.joins:
+            self.states[join.line] = join.sampling
+            self._outputs[join.line] = unpacked(join.sampling.output, INT32).tolist()
+            self._masks.pop(join.line, None)
+
+    def take_masks(self, command: Sample | SampleKept) -> None:
+        """Take in what lines may say next."""
+        for mask in command.masks:
+            self._masks[mask.line] = unpacked(mask.words, INT32)
 
     @property
     def overlapped(self) -> int:
@@ -201,35 +287,60 @@ class TokenRunner:
             raise OrderFault("a result is asked for out of order, or again")
         del self.open_steps[0]
 
-    def _fed(self, plan: StepPlan) -> np.ndarray:
-        """Return the input ids, with those that the step before drew."""
-        if plan.feed is None:
-            return plan.input_ids
-        if self._last is None or self._last.drawn is None:
-            raise OrderFault("a row is fed from a step that was not sampled")
-        fed = plan.feed >= 0
-        if (plan.chunk_len[fed] != 1).any():
+    def _fed(self, plan: PlanArrays) -> np.ndarray:
+        """Return the input ids, with those that were drawn last."""
+        if (plan.chunk_len[plan.feed] != 1).any():
             raise OrderFault("a chunk is fed")
-        places = np.cumsum(plan.chunk_len)[fed] - 1
+        places = np.cumsum(plan.chunk_len)[plan.feed] - 1
         if plan.input_ids[places].any():
             raise OrderFault("a row that is fed has an input id as well")
         ids = plan.input_ids.copy()
-        ids[places] = np.array(self._last.drawn.token_ids)[plan.feed[fed]]
+        for place, line in zip(places, plan.line[plan.feed].tolist(), strict=True):
+            if line not in self._last:
+                raise OrderFault(f"line {line} is fed, and nothing was sampled for it")
+            ids[place] = self._last[line]
         return ids
 
-    def sample(self, rows: list[HeldRow]) -> StepResult:
-        """Return the token that follows each row's hash."""
-        assert all(row.sample.is_ready for row in rows)
-        tokens = [self._pick(row) for row in rows]
-        failed = ["logits are not finite" if t in self.fail_tokens else None for t in tokens]
-        return StepResult(tokens, failed, [None] * len(tokens), [])
+    def sample_kept(self, command: SampleKept) -> KeptResult:
+        """Pick tokens of lines whose hash was kept."""
+        self.take_masks(command)
+        lines = unpacked(command.lines, INT32).tolist()
+        drawn = self.draw([(line, *self.kept.pop(line)) for line in lines])
+        return KeptResult(
+            command.call,
+            accepted=drawn.accepted([*range(len(lines))], len(lines)),
+            tokens=drawn.usable,
+            failures=[Failure(k, why) for k, why in drawn.failed.items()],
+            logprobs=drawn.logprobs,
+        )
 
-    def _pick(self, row: HeldRow) -> int:
-        constraint = row.sample.constraint
-        mask = None if constraint is None else constraint.allowed
-        return allowed_token(next_token(row.logits, self.vocab), self.vocab, mask)
+    def draw(self, rows: list[tuple[int, np.uint64, int]]) -> Drawn:
+        """Return the token that follows each (line, hash, position)."""
+        drawn = Drawn()
+        for k, (line, logits, position) in enumerate(rows):
+            state, output = self.states[line], self._outputs[line]
+            mask = self._masks.get(line)
+            if state.constrained and mask is None:
+                raise OrderFault(f"line {line} is sampled without a mask")
+            row = SampledRow(line, logits, position, state, output, mask)
+            token = self._pick(row)
+            drawn.tokens.append(token)
+            if token in self.fail_tokens:
+                drawn.failed[k] = "logits are not finite"
+            elif (logprobs := self._logprobs(row, token)) is not None:
+                drawn.logprobs.append(EntryLogprobs(k, logprobs))
+            output.append(token)
+            self._last[line] = token
+        return drawn
 
-    def _run_row(self, plan: StepPlan, i: int, tokens: np.ndarray) -> np.ndarray:
+    def _pick(self, row: SampledRow) -> int:
+        return allowed_token(next_token(row.logits, self.vocab), self.vocab, row.mask)
+
+    def _logprobs(self, row: SampledRow, token: int) -> PackedLogprobs | None:
+        """Return what is told of a token; None: nothing."""
+        return None
+
+    def _run_row(self, plan: PlanArrays, i: int, tokens: np.ndarray) -> np.ndarray:
         start, count = int(plan.chunk_start[i]), len(tokens)
         pages = plan.page_table[i]
         before = self._check_pages(pages, start)
@@ -268,7 +379,7 @@ class TokenRunner:
                 raise ReadFault(f"full page of position {wrong[0]} is not of this prefix")
         return hashes
 
-    def _check_window(self, plan: StepPlan, i: int, before: np.ndarray) -> None:
+    def _check_window(self, plan: PlanArrays, i: int, before: np.ndarray) -> None:
         start, size = len(before), self.spec.swa_page_size
         first = max(0, int(plan.window_from[i]), start - (self.spec.window - 1))
         positions = np.arange(first, start)
@@ -289,7 +400,7 @@ class TokenRunner:
 
     def _save(
         self,
-        plan: StepPlan,
+        plan: PlanArrays,
         k: int,
         hashes: np.ndarray,
         before: tuple[np.ndarray, np.ndarray, np.ndarray],

@@ -7,8 +7,9 @@ at a clock: a loop that turns more often but launches the same steps has the sam
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from runtime.executor.step_plan import HeldRow, StepPlan
 from runtime.messages import Abort, Output, Outputs, Stop, TokenLogprobs
+from runtime.wire.arrays import INT32, unpacked
+from runtime.wire.step import SampleKept, StepPlan
 from tests.runtime.scheduler.recorded.stand_ins import SamplingRunner, StepGrammars, WatchedRunner
 from tests.runtime.scheduler.recorded.step_view import (
     LETTERS,
@@ -18,6 +19,7 @@ from tests.runtime.scheduler.recorded.step_view import (
     read_plan,
 )
 from tests.runtime.scheduler.recorded.workloads import END, VOCAB, Ask, Workload
+from tests.testing.plan_arrays import PlanReader
 from tests.testing.scheduler_rig import Rig
 
 STEP_S = 0.1  # Requests are overdue after 20 steps.
@@ -48,7 +50,7 @@ class Player:
 
     def __init__(self, workload: Workload) -> None:
         self.played = Played()
-        self._before: StepView | None = None
+        self._reader = PlanReader(workload.spec)
         runner = SamplingRunner(
             workload.spec, workload.sizes, vocab=VOCAB, replay_tokens=workload.replay
         )
@@ -110,15 +112,7 @@ class Player:
                     self._grammars.fail(ask.message.request_id, "no more")
 
     def _launch(self, plan: StepPlan) -> None:
-        scheduler = self._rig.scheduler
-        view = read_plan(
-            plan,
-            self._before,
-            scheduler._requests.values(),
-            spec=self._rig.spec,
-            rings=self._rig.residency.table.ring,
-        )
-        self._before = view
+        view = read_plan(self._reader.read(plan), self._rig.scheduler, spec=self._rig.spec)
         self.played.lines += lines(self._runner.steps, view)
         self._count(view)
 
@@ -139,11 +133,12 @@ class Player:
         counts["saves inside a chunk"] += sum(len(row.saves) > 1 for row in view.rows)
         counts["copies"] += bool(view.page_copies or view.swa_copies or view.ring_copies)
 
-    def _late(self, rows: list[HeldRow]) -> None:
-        ids = {id(r.sample): r.id for r in self._rig.scheduler._requests.values()}
-        named = " ".join(f"r{ids[id(row.sample)]} at {row.position}" for row in rows)
+    def _late(self, command: SampleKept) -> None:
+        requests = {r.row: r for r in self._rig.scheduler._requests.values()}
+        late = [requests[line] for line in unpacked(command.lines, INT32).tolist()]
+        named = " ".join(f"r{request.id} at {request.total}" for request in late)
         self.played.lines.append(f"late sample {named}")
-        self.played.counts["held rows"] += len(rows)
+        self.played.counts["held rows"] += len(late)
 
     def _add_answers(self) -> None:
         rig = self._rig

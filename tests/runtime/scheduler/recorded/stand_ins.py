@@ -5,11 +5,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runtime.executor.step_plan import HeldRow, SampleState, StepHandle, StepPlan, StepResult
+from runtime.executor.interface import StepHandle
 from runtime.grammar.output import GrammarOutput
-from runtime.messages import Grammar, TokenLogprobs
+from runtime.messages import Grammar
+from runtime.wire.arrays import FLOAT32, INT32, packed, unpacked
+from runtime.wire.step import (
+    KeptResult,
+    PackedLogprobs,
+    Sample,
+    SampleKept,
+    StepPlan,
+    StepResult,
+)
 from tests.testing.fake_grammars import FakeGrammars
-from tests.testing.token_runner import TokenRunner, next_token
+from tests.testing.token_runner import SampledRow, TokenRunner, next_token
 
 
 class SamplingRunner(TokenRunner):
@@ -19,45 +28,38 @@ class SamplingRunner(TokenRunner):
     distance from the one that follows the hash, and of its penalties.
     """
 
-    def sample(self, rows: list[HeldRow]) -> StepResult:
-        """Return a token for each row, and what its log-probability stands for."""
-        result = super().sample(rows)
-        result.logprobs = [
-            None if row.sample.logprobs is None else self._logprobs(row, token)
-            for row, token in zip(rows, result.token_ids, strict=True)
-        ]
-        return result
+    def _logprobs(self, row: SampledRow, token: int) -> PackedLogprobs | None:
+        if row.state.top_logprobs < 0:
+            return None
+        value = -float((row.logits + np.uint64(token)) % np.uint64(97))
+        asked = [0.0] * len(unpacked(row.state.logprob_ids, INT32))
+        return PackedLogprobs(0, packed([token], INT32), packed([value, *asked], FLOAT32))
 
-    def _logprobs(self, row: HeldRow, token: int) -> TokenLogprobs:
-        return TokenLogprobs([-float((row.logits + np.uint64(token)) % np.uint64(97))], [token])
-
-    def _pick(self, row: HeldRow) -> int:
-        state, vocab = row.sample, self.vocab
+    def _pick(self, row: SampledRow) -> int:
+        state, vocab = row.state, self.vocab
         first = next_token(row.logits, vocab)
-        if state.sampling.temperature:
-            first = (first + state.sampling.seed + 7 * row.position) % vocab
+        if state.temperature:
+            first = (first + state.seed + 7 * row.position) % vocab
         tokens = (first + np.arange(vocab)) % vocab
-        score = np.arange(vocab) + self._penalties(state)[tokens]
-        allowed = self._allowed(state)[tokens]
+        score = np.arange(vocab) + self._penalties(row)[tokens]
+        allowed = self._allowed(row)[tokens]
         return int(tokens[allowed][np.argmin(score[allowed])])
 
-    def _penalties(self, state: SampleState) -> np.ndarray:
-        sampling, vocab = state.sampling, self.vocab
-        said = np.bincount(np.array(state.output, dtype=np.int64), minlength=vocab)
-        read = np.bincount(state.prompt, minlength=vocab)
-        penalty = sampling.presence_penalty * (said > 0) + sampling.frequency_penalty * said
-        penalty += (sampling.repetition_penalty - 1.0) * ((said + read) > 0)
+    def _penalties(self, row: SampledRow) -> np.ndarray:
+        state, vocab = row.state, self.vocab
+        said = np.bincount(np.array(row.output, dtype=np.int64), minlength=vocab)
+        read = np.bincount(unpacked(state.prompt, INT32), minlength=vocab)
+        penalty = state.presence_penalty * (said > 0) + state.frequency_penalty * said
+        penalty += (state.repetition_penalty - 1.0) * ((said + read) > 0)
         return penalty.astype(np.int64)
 
-    def _allowed(self, state: SampleState) -> np.ndarray:
-        allowed = np.ones(self.vocab, dtype=bool)
-        constraint = state.constraint
-        if constraint is not None:
-            assert constraint.allowed is not None
-            bits = np.unpackbits(constraint.allowed.view(np.uint8), bitorder="little")
+    def _allowed(self, row: SampledRow) -> np.ndarray:
+        state, allowed = row.state, np.ones(self.vocab, dtype=bool)
+        if row.mask is not None:
+            bits = np.unpackbits(row.mask.view(np.uint8), bitorder="little")
             allowed &= bits[: self.vocab] == 1
-        if len(state.output) < state.sampling.min_new_tokens:
-            allowed[list(state.stop_ids)] = False
+        if row.position - state.prompt_tokens < state.min_new_tokens:
+            allowed[unpacked(state.stop_ids, INT32)] = False
         return allowed if allowed.any() else np.ones(self.vocab, dtype=bool)
 
 
@@ -69,9 +71,9 @@ class SlowStep:
     forwarded: bool = True
     halfway: bool = False
 
-    def sample(self) -> dict[int, HeldRow]:
+    def sample(self, command: Sample) -> None:
         """Have the rows sampled."""
-        return self.step.sample()
+        self.step.sample(command)
 
     def result(self) -> StepResult:
         """Return what was sampled."""
@@ -132,7 +134,7 @@ def _mask(request_id: int, taken: int, words: int) -> np.ndarray:
 
 
 class WatchedRunner:
-    """Calls back with each plan and with held rows before a runner gets them.
+    """Calls back with each plan and with late lines before a runner gets them.
 
     slow   steps of many tokens are halfway in the third turn after their launch
     steps  launched so far
@@ -144,7 +146,7 @@ class WatchedRunner:
         *,
         slow: bool,
         on_launch: Callable[[StepPlan], None],
-        on_late: Callable[[list[HeldRow]], None],
+        on_late: Callable[[SampleKept], None],
     ) -> None:
         self.steps = 0
         self._runner = runner
@@ -174,12 +176,12 @@ class WatchedRunner:
         self._on_launch(plan)
         self.steps += 1
         step = self._runner.launch(plan)
-        if not self._slow or len(plan.input_ids) < 6:
+        if not self._slow or len(unpacked(plan.rows.ids, INT32)) < 6:
             return step
         self._last, self._turns = SlowStep(step), 0
         return self._last
 
-    def sample(self, rows: list[HeldRow]) -> StepResult:
-        """Sample held rows."""
-        self._on_late(rows)
-        return self._runner.sample(rows)
+    def sample_kept(self, command: SampleKept) -> KeptResult:
+        """Sample lines whose logits were kept."""
+        self._on_late(command)
+        return self._runner.sample_kept(command)

@@ -6,13 +6,15 @@ same `StepView`; what is recorded stays.
 
 import string
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from mem_cache.spec import TreeSpec, div_ceil
-from runtime.executor.step_plan import PromptLogprobSpan, StepPlan
-from runtime.scheduler.request import Request
+from runtime.scheduler.loop import Scheduler
+from runtime.wire.arrays import INT32, unpacked
+from runtime.wire.step import PromptSpan
+from tests.testing.plan_arrays import PlanArrays
 
 # One letter a token.
 LETTERS = string.ascii_letters
@@ -72,31 +74,24 @@ class StepView:
     entries: tuple[int, ...]
 
 
-def read_plan(
-    plan: StepPlan,
-    before: StepView | None,
-    requests: Iterable[Request],
-    *,
-    spec: TreeSpec,
-    rings: np.ndarray,
-) -> StepView:
-    """Return the view of a plan.
-
-    before    the view of the step launched just before
-    requests  all that wait or run
-    rings     ring of each line of the request table
-    """
-    known = list(requests)
-    by_ring = {int(rings[r.row]): r.id for r in known if r.row >= 0}
-    by_sample = {id(r.sample): r.id for r in known}
-    entries = tuple(by_sample[id(sample)] for sample in plan.samples)
+def read_plan(plan: PlanArrays, scheduler: Scheduler, *, spec: TreeSpec) -> StepView:
+    """Return the view of a plan that `scheduler` is about to launch."""
+    running = {r.row: r for r in scheduler._requests.values() if r.row >= 0}
+    by_line = {line: request.id for line, request in running.items()}
+    lines: list[int] = plan.sampled_line.tolist()
+    twins = {
+        twin.id: None
+        for line in lines
+        if line in running
+        for twin in scheduler.waiting.twins(running[line])
+    }
+    waiting = iter(twins)
+    entries = tuple(by_line[k] if k in by_line else next(waiting) for k in lines)
     ends = np.cumsum(plan.chunk_len).tolist()
     rows = [
-        _row(plan, i, end, owner=by_ring[int(plan.ring[i])], entries=entries, spec=spec)
+        _row(plan, i, end, owner=by_line[int(plan.line[i])], entries=entries, spec=spec)
         for i, end in enumerate(ends)
     ]
-    if plan.feed is not None and before is not None:
-        rows = [_fed(row, int(k), before) for row, k in zip(rows, plan.feed, strict=True)]
     return StepView(
         tuple(plan.page_copies),
         tuple(plan.swa_copies),
@@ -107,7 +102,7 @@ def read_plan(
 
 
 def _row(
-    plan: StepPlan, i: int, end: int, *, owner: int, entries: Sequence[int], spec: TreeSpec
+    plan: PlanArrays, i: int, end: int, *, owner: int, entries: Sequence[int], spec: TreeSpec
 ) -> RowView:
     start, count = int(plan.chunk_start[i]), int(plan.chunk_len[i])
     replay = int(plan.window_from[i])
@@ -120,13 +115,14 @@ def _row(
         )
         for k in np.flatnonzero(plan.save_row == i)
     ]
-    spans = [span for span in plan.prompt_logprobs if span.row == i]
+    spans = [span for span in plan.spans if span.row == i]
+    fed = bool(plan.feed[i])
     return RowView(
         owner,
         start,
         count,
-        tuple(plan.input_ids[end - count : end].tolist()),
-        None,
+        () if fed else tuple(plan.input_ids[end - count : end].tolist()),
+        owner if fed else None,
         tuple(plan.page_table[i][: div_ceil(start + count, spec.page_size)].tolist()),
         int(plan.write_from[i]),
         replay,
@@ -139,20 +135,17 @@ def _row(
 
 
 def _window(slots: np.ndarray, first: int, end: int, spec: TreeSpec) -> tuple[int, ...]:
-    """Return the SWA pages of positions [first, end), of a ring of slots."""
+    """Return the SWA pages of positions [first, end), of a ring of slots; 0 for one not read."""
     pages = range(first // spec.swa_page_size, div_ceil(end, spec.swa_page_size))
+    if first == end:
+        return (0,) * len(pages)
     return tuple(int(slots[page % len(slots)]) for page in pages)
 
 
-def _prompt(span: PromptLogprobSpan) -> tuple[tuple[int, ...], ...]:
-    return (span.start, span.stop, span.top), tuple(span.targets.tolist()), span.token_ids
-
-
-def _fed(row: RowView, entry: int, before: StepView) -> RowView:
-    """Return a row that is fed with what an entry of the step before got, if it is (not -1)."""
-    if entry < 0:
-        return row
-    return replace(row, tokens=(), sampled_by=before.entries[entry])
+def _prompt(span: PromptSpan) -> tuple[tuple[int, ...], ...]:
+    targets = tuple(unpacked(span.targets, INT32).tolist())
+    head = (span.start, span.start + len(targets), span.top)
+    return head, targets, tuple(unpacked(span.ids, INT32).tolist())
 
 
 def lines(step: int, view: StepView) -> list[str]:
