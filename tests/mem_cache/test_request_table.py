@@ -52,3 +52,30 @@ def test_a_row_that_nobody_has_cannot_be_released(row: int) -> None:
     with pytest.raises(IntegrityError, match=f"row {row} is not claimed"):
         table.release(row)
     assert table.free == 2
+
+
+def test_changes_are_what_was_written_since_they_were_taken() -> None:
+    table = RequestTable(TreeSpec(page_size=8, swa_page_size=4, window=8), rows=3, max_pages=4)
+    row = table.claim()
+    table.write_pages(row, 1, np.array([7, 9]))
+    table.write_pages(row, 1, np.array([], dtype=np.int32))
+    table.write_window(row, 0, np.array([5]))
+    table.write_ring(row, 3)
+
+    changes = table.take_changes()
+
+    assert table.page_table[row].tolist() == [0, 7, 9, 0]
+    assert (table.window[row].tolist(), int(table.ring[row])) == ([5, 0], 3)
+    assert changes.released.tolist() == []
+    assert changes.pages.tolist() == [[row, 1, 7], [row, 2, 9]]
+    assert changes.windows.tolist() == [[row, 0, 5]]
+    assert changes.rings.tolist() == [[row, 3]]
+    for part in (changes.pages, changes.windows, changes.rings):
+        assert part.dtype == np.int32
+
+    table.release(row)
+    table.write_ring(table.claim(), 2)
+    again = table.take_changes()
+    assert (again.released.tolist(), again.pages.shape) == ([row], (0, 3))
+    assert again.rings.tolist() == [[row, 2]]
+    assert table.take_changes().rings.shape == (0, 2)

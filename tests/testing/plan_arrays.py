@@ -54,8 +54,20 @@ class PlanArrays:
 
     @property
     def decodes(self) -> bool:
-        """Whether each row is a token that is sampled."""
-        return len(self.input_ids) == len(self.line) == len(self.sampled)
+        """Whether each row is one token of a line that was sampled before, and is again."""
+        single = len(self.input_ids) == len(self.line) == len(self.sampled)
+        return single and not self.plan.joins
+
+    @property
+    def positions(self) -> np.ndarray:
+        """[s] position that each sampled token will have."""
+        return (self.chunk_start + self.chunk_len)[self.sampled]
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """Positions [start, stop) of each prompt span."""
+        counts = [len(unpacked(span.targets, INT32)) for span in self.spans]
+        return [(s.start, s.start + n) for s, n in zip(self.spans, counts, strict=True)]
 
 
 class PlanReader:

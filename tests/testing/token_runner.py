@@ -180,8 +180,11 @@ class _Forwarded:
         )
 
     def _finite(self, drawn: Drawn) -> np.ndarray:
-        finite = np.ones(len(self._plan.line))
-        finite[[int(self._plan.sampled[self._entries[k]]) for k in drawn.failed]] = 0
+        plan, bad = self._plan, [*self._runner.bad_tokens]
+        ends = np.cumsum(plan.chunk_len)
+        rows = np.split(plan.input_ids, ends[:-1])
+        finite = np.array([not np.isin(row, bad).any() for row in rows])
+        finite[[int(plan.sampled[self._entries[k]]) for k in drawn.failed]] = False
         return finite
 
     def _logits(self, k: int) -> tuple[np.uint64, int]:
@@ -201,7 +204,9 @@ class TokenRunner:
     A row's logits are its last hash. What a grammar does not allow is not picked: the next token
     above that is allowed is.
 
-    in_flight  of each step launched, how many before it were not settled then: 0 or 1
+    in_flight    of each step launched, how many before it were not settled then: 0 or 1
+    fail_tokens  whoever samples one of them has none
+    bad_tokens   the numbers of a row that feeds one of them are not finite
     """
 
     def __init__(
@@ -220,6 +225,7 @@ class TokenRunner:
         self.steps = 0
         self.in_flight: list[int] = []
         self.fail_tokens: set[int] = set()
+        self.bad_tokens: set[int] = set()
         self.open_steps: list[_Forwarded] = []
         self.states: dict[int, LineSampling] = {}
         self.kept: dict[int, tuple[np.uint64, int]] = {}
@@ -228,11 +234,17 @@ class TokenRunner:
         self._last: dict[int, int] = {}
         self._reader = PlanReader(spec)
 
-    def launch(self, message: StepPlan) -> _Forwarded:
+    def launch(self, plan: StepPlan) -> _Forwarded:
         """Run the copies, check all reads, store, and pick tokens where the plan says how."""
         self.steps += 1
-        self._update(message)
-        plan = self._reader.read(message)
+        self._update(plan)
+        step = self._forward(self._reader.read(plan))
+        self.open_steps.append(step)
+        if plan.sampling is not None:
+            step.sample(plan.sampling)
+        return step
+
+    def _forward(self, plan: PlanArrays) -> _Forwarded:
         if len(self.open_steps) > 1 or any(step.drawn is None for step in self.open_steps):
             raise OrderFault("a step is launched before the one before it is sampled")
         self.in_flight.append(len(self.open_steps))
@@ -255,11 +267,7 @@ class TokenRunner:
         for k in range(len(plan.save_row)):
             self._save(plan, k, chunks[int(plan.save_row[k])], before)
         self.computed_tokens += len(plan.input_ids)
-        step = _Forwarded(self, plan, chunks)
-        self.open_steps.append(step)
-        if message.sampling is not None:
-            step.sample(message.sampling)
-        return step
+        return _Forwarded(self, plan, chunks)
 
     def _update(self, plan: StepPlan) -> None:
         """Let lines leave and join."""

@@ -2,10 +2,12 @@
 
 import random
 
+import numpy as np
 import pytest
 
 from mem_cache.spec import PoolSizes
-from runtime.executor.step_plan import HeldRow, Phase, StepPlan, StepResult
+from runtime.scheduler.step import Step
+from tests.testing.plan_arrays import PlanArrays
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
 
@@ -18,8 +20,16 @@ def prompt_of(seed: int, length: int) -> list[int]:
     return random.Random(seed).choices(range(40), k=length)
 
 
-def decodes(rig: Rig) -> list[StepPlan]:
-    return [plan for plan in rig.plans if plan.phase is Phase.DECODE]
+def step_of(rig: Rig) -> Step:
+    """Return the next decode step, launched by nobody."""
+    rows = rig.scheduler.decoding.plan()
+    count = len(rows.requests)
+    plan = rig.scheduler._builder.build(rows, decoding=count)
+    return Step(rows, plan, told=count, decoding=count)
+
+
+def decodes(rig: Rig) -> list[PlanArrays]:
+    return [plan for plan in rig.plans if plan.decodes]
 
 
 def test_a_step_feeds_each_row_its_last_token_at_its_own_position(either_way: bool) -> None:
@@ -33,10 +43,10 @@ def test_a_step_feeds_each_row_its_last_token_at_its_own_position(either_way: bo
         known = [0, 0] if either_way else [out[step] for out in expected]
         assert plan.input_ids.tolist() == known
         if either_way:
-            assert plan.feed is not None
+            assert plan.feed.any()
             assert plan.feed.tolist() == [0, 1]
         else:
-            assert plan.feed is None
+            assert not plan.feed.any()
         assert plan.chunk_start.tolist() == [5 + step, 12 + step]
         assert plan.chunk_len.tolist() == [1, 1]
         assert plan.positions.tolist() == plan.save_position.tolist() == [6 + step, 13 + step]
@@ -58,17 +68,15 @@ def test_rows_leave_and_join_without_disturbing_others() -> None:
     rig.assert_conserved()
 
 
-def test_sampling_states_are_those_of_the_rows_and_hold_their_output() -> None:
+def test_each_row_is_sampled_as_its_own_line_is() -> None:
     rig = Rig(AMPLE, chunk=-1)
     requests = [rig.send(prompt_of(20 + i, 6), 8) for i in range(3)]
     rig.turn_until(lambda: all(len(rig.tokens(r)) >= 3 for r in requests))
 
     plan = rig.plans[-1]
 
-    assert plan.phase is Phase.DECODE
-    for state, request in zip(plan.samples, requests, strict=True):
-        assert state is rig.request(request).sample
-        assert state.output == rig.tokens(request)
+    assert plan.decodes
+    assert plan.sampled_line.tolist() == [rig.request(request).row for request in requests]
 
 
 def test_a_page_and_a_window_page_are_opened_exactly_when_needed(either_way: bool) -> None:
@@ -116,26 +124,24 @@ def test_a_held_row_sits_out_until_it_is_resumed_with_its_token() -> None:
     rig.turn_until(lambda: len(rig.tokens(first)) == len(rig.tokens(second)) == 2)
     rig.scheduler._land()
     decoding, request = rig.scheduler.decoding, rig.request(second)
-    step = decoding.plan()
-    plan, row = step.plan, step.requests.index(request)
-    held = HeldRow(None, request.sample, int(plan.positions[row]))
+    step = step_of(rig)
 
-    step.held = {row: held}
-    decoding.hold(step)
-    decoding.settled(step, StepResult([11, 0], [None, None], [None, None], []))
+    decoding.hold(step, [request])
+    assert step.held == {step.requests.index(request)}
+    decoding.settled(step, np.array([1, 0]), np.array([11]))
     assert decoding.active == [rig.request(first)]
     assert decoding.due == []
     request.committed += 1  # which the rest of settling does
     assert decoding.due == [request]
-    between = decoding.plan()
-    assert between.plan.input_ids.tolist() == [11]
+    between = step_of(rig)
+    assert between.rows.ids.tolist() == [11]
 
-    decoding.settled(between, StepResult([13], [None], [None], []))
+    decoding.settled(between, np.array([1]), np.array([13]))
     decoding.resume(request, 12)
-    again = decoding.plan().plan
-    assert again.input_ids.tolist() == [13, 12]
-    assert again.chunk_start.tolist() == [
-        int(start) + k for start, k in zip(plan.chunk_start, (2, 1), strict=True)
+    again = decoding.plan()
+    assert again.ids.tolist() == [13, 12]
+    assert again.start.tolist() == [
+        int(start) + k for start, k in zip(step.rows.start, (2, 1), strict=True)
     ]
     assert decoding.due == []
 
@@ -145,8 +151,8 @@ def test_a_row_that_leaves_is_held_no_more() -> None:
     request_id = rig.send(prompt_of(82, 6), 20)
     rig.turn_until(lambda: len(rig.tokens(request_id)) == 2)
     request = rig.request(request_id)
-    request.held = HeldRow(None, request.sample, request.total)
+    request.held = True
 
     rig.scheduler.decoding.remove(request)
 
-    assert request.held is None
+    assert not request.held

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mem_cache.spec import PoolSizes
-from runtime.executor.step_plan import HeldRow, StepHandle, StepResult
+from runtime.executor.interface import StepHandle
 from runtime.grammar.nursery import NurserySettings
 from runtime.grammar.output import GrammarOutput
 from runtime.grammar.pool import GrammarPool, PoolSettings
@@ -21,7 +21,7 @@ from runtime.scheduler.request import Request
 from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.scheduler_rig import SMALL, Rig
 from tests.testing.stand_in.tokenizer import EOS_ID, VOCAB_SIZE, train_tokenizer
-from tests.testing.token_runner import TokenRunner, expected_output
+from tests.testing.token_runner import SampledRow, TokenRunner, expected_output, next_token
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
@@ -212,7 +212,7 @@ def test_choices_of_one_prompt_share_its_logits_only_once_their_masks_are_there(
     grammars.answer(first, second)
 
     rig.turn_until(lambda: len(rig.tokens(second)) == 1)
-    assert len(rig.plans[-1].samples) == 2
+    assert len(rig.plans[-1].sampled) == 2
     assert rig.tokens(third) == []
 
     grammars.instant = True
@@ -242,16 +242,13 @@ def test_a_prompt_that_is_only_computed_needs_no_grammar(rig: Rig) -> None:
 class MaskedRunner(TokenRunner):
     """A token runner whose tokens are always among those that the grammars allow."""
 
-    def sample(self, rows: list[HeldRow]) -> StepResult:
+    def _pick(self, row: SampledRow) -> int:
         """Move each token to one that is allowed."""
-        result = super().sample(rows)
-        for k, row in enumerate(rows):
-            if row.sample.constraint is not None:
-                assert row.sample.constraint.allowed is not None
-                packed = row.sample.constraint.allowed.view(np.uint8)
-                allowed = np.flatnonzero(np.unpackbits(packed, bitorder="little"))
-                result.token_ids[k] = int(allowed[result.token_ids[k] % len(allowed)])
-        return result
+        token = next_token(row.logits, self.vocab)
+        if row.mask is None:
+            return token
+        allowed = np.flatnonzero(np.unpackbits(row.mask.view(np.uint8), bitorder="little"))
+        return int(allowed[token % len(allowed)])
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,9 @@
 """The step after a long one is planned when that is halfway: who has come until then takes part."""
 
 from mem_cache.spec import PoolSizes
-from runtime.executor.step_plan import HeldRow, Phase, StepHandle, StepPlan, StepResult
+from runtime.executor.interface import StepHandle
 from runtime.scheduler.loop import EARLY_POLL_S
+from runtime.wire.step import KeptResult, Sample, SampleKept, StepPlan, StepResult
 from tests.testing.scheduler_rig import SMALL, MemorySocket, Rig
 from tests.testing.token_runner import TokenRunner, expected_output
 
@@ -22,11 +23,12 @@ class SlowRunner:
 
     def launch(self, plan: StepPlan) -> StepHandle:
         """Launch a step."""
-        return _SlowStep(self, self._runner.launch(plan), plan.phase)
+        long = bool(plan.joins) or len(plan.rows.ids) > len(plan.rows.line)
+        return _SlowStep(self, self._runner.launch(plan), long)
 
-    def sample(self, rows: list[HeldRow]) -> StepResult:
-        """Sample held rows."""
-        return self._runner.sample(rows)
+    def sample_kept(self, command: SampleKept) -> KeptResult:
+        """Sample lines whose logits were kept."""
+        return self._runner.sample_kept(command)
 
 
 class _SlowStep:
@@ -34,17 +36,17 @@ class _SlowStep:
 
     forwarded = True
 
-    def __init__(self, runner: SlowRunner, step: StepHandle, phase: Phase) -> None:
+    def __init__(self, runner: SlowRunner, step: StepHandle, long: bool) -> None:
         self._runner = runner
         self._step = step
-        self._phase = phase
+        self._long = long
 
     @property
     def halfway(self) -> bool:
-        return self._phase is Phase.DECODE or self._runner.halfway
+        return not self._long or self._runner.halfway
 
-    def sample(self) -> dict[int, HeldRow]:
-        return self._step.sample()
+    def sample(self, command: Sample) -> None:
+        self._step.sample(command)
 
     def result(self) -> StepResult:
         self._runner.results += 1
@@ -133,7 +135,7 @@ def test_decode_steps_are_planned_at_once() -> None:
     runner = SlowRunner()
     rig, socket = rig_of(runner)
     rig.send(SHORT, 20)
-    rig.turn_until(lambda: rig.plans[-1].phase is Phase.DECODE)
+    rig.turn_until(lambda: rig.plans[-1].decodes)
     runner.halfway = False
     socket.patience_s.clear()
     rig.run()

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 import pytest
 
 from mem_cache.spec import PoolSizes
-from runtime.executor.step_plan import HeldRow, Phase, StepHandle, StepPlan, StepResult
+from runtime.executor.interface import StepHandle
 from runtime.grammar.output import GrammarOutput
 from runtime.messages import Grammar
 from runtime.scheduler.grammar_gate import IDLE_S, LOOK_S
 from runtime.scheduler.request import Request
+from runtime.wire.step import KeptResult, Sample, SampleKept, StepPlan, StepResult
 from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.scheduler_rig import SMALL, Rig
 from tests.testing.token_runner import TokenRunner, expected_output
@@ -35,7 +36,7 @@ def rig(grammars: FakeGrammars) -> Rig:
 
 def decoded(rig: Rig) -> list[int]:
     """Return the number of rows of each decode step so far."""
-    return [len(plan.sampled) for plan in rig.plans if plan.phase is Phase.DECODE]
+    return [len(plan.sampled) for plan in rig.plans if plan.decodes]
 
 
 def test_a_row_whose_mask_is_late_is_computed_once_and_sampled_when_it_comes(
@@ -92,9 +93,9 @@ class LongPass:
         """Start a step."""
         return LongStep(self._runner.launch(plan), self._looks)
 
-    def sample(self, rows: list[HeldRow]) -> StepResult:
-        """Sample held rows."""
-        return self._runner.sample(rows)
+    def sample_kept(self, command: SampleKept) -> KeptResult:
+        """Sample lines whose logits were kept."""
+        return self._runner.sample_kept(command)
 
 
 class LongStep:
@@ -111,8 +112,8 @@ class LongStep:
         self._looks -= 1
         return self._looks < 0
 
-    def sample(self) -> dict[int, HeldRow]:
-        return self._step.sample()
+    def sample(self, command: Sample) -> None:
+        self._step.sample(command)
 
     def result(self) -> StepResult:
         return self._step.result()

@@ -5,7 +5,6 @@ import random
 import pytest
 
 from mem_cache.spec import PoolSizes, TreeSpec
-from runtime.executor.step_plan import Phase
 from runtime.messages import Abort, Flush, Flushed, Logprobs
 from runtime.profile_messages import Profiled, StartProfile, StopProfile
 from tests.testing.scheduler_rig import Rig
@@ -344,11 +343,11 @@ def test_arrays_of_a_decode_step_hold_one_row_per_request() -> None:
         rig.send(prompt_of(40 + i, 9), 30)
     rig.run()
 
-    decodes = [plan for plan in rig.plans if plan.phase is Phase.DECODE]
+    decodes = [plan for plan in rig.plans if plan.decodes]
     assert max(len(plan.chunk_len) for plan in decodes) == 4
     for plan in decodes:
         rows = len(plan.chunk_len)
-        assert len(plan.input_ids) == len(plan.page_table) == len(plan.samples) == rows
+        assert len(plan.input_ids) == len(plan.page_table) == len(plan.sampled) == rows
 
 
 def test_the_first_reply_says_how_long_it_took_and_the_last_how_long_it_decoded() -> None:

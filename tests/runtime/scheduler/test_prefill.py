@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mem_cache.spec import PoolSizes, TreeSpec
-from runtime.executor.step_plan import Phase, StepPlan
 from runtime.messages import Logprobs
+from tests.testing.plan_arrays import PlanArrays
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output, prefix_hashes
 
@@ -23,8 +23,8 @@ def prompt_of(seed: int, length: int) -> list[int]:
     return random.Random(seed).choices(range(40), k=length)
 
 
-def prefills(rig: Rig) -> list[StepPlan]:
-    return [plan for plan in rig.plans if plan.phase is Phase.PREFILL]
+def prefills(rig: Rig) -> list[PlanArrays]:
+    return [plan for plan in rig.plans if not plan.decodes]
 
 
 def assert_prompt_values(rig: Rig, request: int, prompt: list[int], start: int) -> None:
@@ -83,7 +83,7 @@ def test_twins_beyond_what_a_step_may_sample_are_sampled_later() -> None:
     requests = [rig.send(prompt, 2) for _ in range(6)]
     rig.run()
 
-    assert max(len(plan.samples) for plan in prefills(rig)) == 3
+    assert max(len(plan.sampled) for plan in prefills(rig)) == 3
     assert [rig.tokens(request) for request in requests] == [expected_output(prompt, 2, 50)] * 6
     rig.assert_conserved()
 
@@ -99,7 +99,7 @@ def test_only_rows_that_reach_their_end_and_want_tokens_are_sampled() -> None:
     assert plan.chunk_len.tolist() == [6, 7, 3]
     assert plan.sampled.tolist() == [1]
     assert plan.positions.tolist() == [7]
-    assert len(plan.samples) == 1
+    assert len(plan.sampled) == 1
 
 
 def test_every_row_saves_its_own_state_and_every_wanted_point() -> None:
@@ -140,7 +140,7 @@ def test_a_chunk_that_ends_where_the_values_begin_tells_none() -> None:
     rig.send(prompt_of(8, 32), 1, logprobs=Logprobs(16))
     rig.run()
 
-    told = [[(s.start, s.stop) for s in plan.prompt_logprobs] for plan in prefills(rig)]
+    told = [plan.ranges for plan in prefills(rig)]
     assert told == [[], [(16, 31)]]
 
 
@@ -171,7 +171,7 @@ def test_a_step_computes_no_more_logits_of_prompts_than_allowed(
     requests = [rig.send(p, 2, logprobs=Logprobs(s)) for p, s in zip(prompts, starts, strict=True)]
     rig.run()
 
-    counts = [sum(s.stop - s.start for s in plan.prompt_logprobs) for plan in rig.plans]
+    counts = [sum(stop - start for start, stop in plan.ranges) for plan in rig.plans]
     assert max(counts) <= logit_rows
     for request, prompt, start in zip(requests, prompts, starts, strict=True):
         assert_prompt_values(rig, request, prompt, start)

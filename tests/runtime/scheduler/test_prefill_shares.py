@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import pytest
 
 from mem_cache.spec import PoolSizes, TreeSpec
-from runtime.executor.step_plan import Phase
 from runtime.messages import Generate, Logprobs, Sampling, pack_ids
 from runtime.scheduler.prefill_shares import even_budget, logits_wanted, share_out
 from runtime.scheduler.request import Request, Status
@@ -77,7 +76,7 @@ def test_half_of_many_short_prompts_are_served_before_the_last_step() -> None:
         rig.send(prompt_of(seed, 10), 1)
     rig.run()
 
-    steps = [p for p in rig.plans if p.phase is Phase.PREFILL]
+    steps = [p for p in rig.plans if not p.decodes]
     assert [len(p.input_ids) for p in steps] == [70, 70, 70]
 
 
@@ -192,7 +191,7 @@ def first_token_after(rig: Rig, request: int, *, turns: int = 200) -> int:
     """Turn until a request's first token; return how many prefill steps that took."""
     before = len(rig.plans)
     rig.turn_until(lambda: bool(rig.tokens(request)), turns)
-    return sum(plan.phase is Phase.PREFILL for plan in rig.plans[before:])
+    return sum(not plan.decodes for plan in rig.plans[before:])
 
 
 @pytest.mark.parametrize("policy", ["lpm", "fcfs"])
@@ -223,7 +222,7 @@ def test_short_prompts_without_end_cost_a_long_one_half_of_its_speed_at_most() -
             rig.send(prompt_of(100 + sent, 16), 1)
         rig.scheduler.turn()
 
-    steps = [p for p in rig.plans if p.phase is Phase.PREFILL]
+    steps = [p for p in rig.plans if not p.decodes]
     assert len(steps) <= 2 * 640 // 32
     assert sent >= 15
     rig.run()

@@ -87,7 +87,7 @@ def random_request(draw: random.Random, request_id: int) -> Request:
     )
     request = Request(message, (), 0.0)
     request.target = request.total
-    if draw.random() < 0.2 and request.sample.sampling.max_new_tokens:
+    if draw.random() < 0.2 and request.sampling.max_new_tokens:
         request.append(1)
     return request
 

@@ -95,7 +95,7 @@ def test_prompt_values_of_many_chunks_arrive_as_one_with_the_first_reply() -> No
 
 def test_from_the_last_prompt_token_on_there_is_one_token_without_a_value() -> None:
     replies, last, none = Replies(), make([5, 6], logprobs=Logprobs(1)), make([5, 6], request_id=2)
-    none.sample.logprobs = Logprobs(2)
+    none.logprobs = Logprobs(2)
     replies.finish(last, "length")
     replies.finish(none, "length")
 

@@ -3,8 +3,10 @@
 import pytest
 
 from mem_cache.spec import PoolSizes
-from runtime.executor.step_plan import StepResult
 from runtime.scheduler.request import Status
+from runtime.scheduler.step import Step, StepState
+from runtime.wire.arrays import INT32, packed
+from runtime.wire.step import StepResult
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
 
@@ -37,13 +39,15 @@ def test_a_token_of_a_request_that_has_ended_is_nobodys() -> None:
     request = rig.request(request_id)
     rig.turn_until(lambda: request.output_tokens == 3)
     rig.scheduler._land()
-    step = rig.scheduler.decoding.plan()
+    rows = rig.scheduler.decoding.plan()
+    plan = rig.scheduler._builder.build(rows, decoding=1)
+    step = Step(rows, plan, told=1, decoding=1, state=StepState.SAMPLED)
     total, counters = request.total, dict(rig.scheduler.stats.counters)
     rig.scheduler._endings.quietly(request, "aborted")
 
-    rig.scheduler._settling.step(
-        step, StepResult([7], [None], [None], []), now_s=1.0, elapsed_s=0.1
-    )
+    one = packed([1], INT32)
+    result = StepResult(1, finite=b"\1", accepted=one, tokens=packed([7], INT32))
+    rig.scheduler._settling.step(step, result, now_s=1.0, elapsed_s=0.1)
 
     assert request.total == total
     after = rig.scheduler.stats.counters
@@ -81,4 +85,24 @@ def test_a_waiting_request_with_the_same_prompt_gets_a_token_of_its_own() -> Non
     rig.run()
     assert rig.tokens(first) == expected_output(PROMPT, 4, 50)
     assert rig.tokens(twin) == expected_output(PROMPT, 6, 50)
+    rig.assert_conserved()
+
+
+@pytest.mark.parametrize("at", [2, 7, 11])
+def test_a_chunk_that_is_not_finite_fails_its_request_and_is_not_published(at: int) -> None:
+    rig = Rig(AMPLE, chunk=5)
+    bad = [*PROMPT]
+    bad[at] = 33
+    rig.runner.bad_tokens.add(33)
+    failed, other = rig.send(bad, 4), rig.send(PROMPT[::-1], 4)
+    rig.run()
+
+    (last,) = rig.outputs(failed)
+    assert (last.finish, last.error) == ("error", "logits are not finite")
+    assert rig.tokens(other) == expected_output(PROMPT[::-1], 4, 50)
+    rig.runner.bad_tokens.clear()
+    again = rig.send(bad, 4)
+    rig.run()
+    assert rig.cached(again) <= at
+    assert rig.tokens(again) == expected_output(bad, 4, 50)
     rig.assert_conserved()

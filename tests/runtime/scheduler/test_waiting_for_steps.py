@@ -1,8 +1,10 @@
 """What is known, told and counted while a step is waited for."""
 
-from runtime.executor.step_plan import HeldRow, StepHandle, StepPlan, StepResult
+from runtime.executor.interface import StepHandle
 from runtime.messages import State
-from tests.runtime.scheduler.test_overlap import AMPLE, VOCAB, overlapping, prompt_of
+from runtime.wire.step import KeptResult, Sample, SampleKept, StepPlan, StepResult
+from tests.runtime.scheduler.test_overlap import AMPLE, VOCAB, A, overlapping, prompt_of
+from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.scheduler_rig import SMALL, Rig
 from tests.testing.token_runner import TokenRunner
 
@@ -18,12 +20,11 @@ class LateRunner:
 
     def launch(self, plan: StepPlan) -> StepHandle:
         """Start a step."""
-        reads = any(sample.reads_output for sample in plan.samples)
-        return LateStep(self, self._runner.launch(plan), reads)
+        return LateStep(self, self._runner.launch(plan))
 
-    def sample(self, rows: list[HeldRow]) -> StepResult:
-        """Sample held rows."""
-        return self._runner.sample(rows)
+    def sample_kept(self, command: SampleKept) -> KeptResult:
+        """Sample lines whose logits were kept."""
+        return self._runner.sample_kept(command)
 
 
 class LateStep:
@@ -31,25 +32,24 @@ class LateStep:
 
     forwarded = halfway = True
 
-    def __init__(self, runner: LateRunner, step: StepHandle, reads: bool) -> None:
+    def __init__(self, runner: LateRunner, step: StepHandle) -> None:
         self._runner = runner
         self._step = step
-        self._reads = reads
 
-    def sample(self) -> dict[int, HeldRow]:
+    def sample(self, command: Sample) -> None:
         rig = self._runner.rig
-        if self._reads and 1 in rig.scheduler._requests:
+        if 1 in rig.scheduler._requests:
             self._runner.sent.append((len(rig.tokens(1)), rig.request(1).output_tokens))
-        return self._step.sample()
+        self._step.sample(command)
 
     def result(self) -> StepResult:
         self._runner.seen.append(self._runner.rig.scheduler.state())
         return self._step.result()
 
 
-def late_rig() -> tuple[Rig, LateRunner]:
+def late_rig(grammars: FakeGrammars | None = None) -> tuple[Rig, LateRunner]:
     runner = LateRunner(TokenRunner(SMALL, AMPLE, vocab=VOCAB))
-    rig = runner.rig = overlapping(runner=runner)
+    rig = runner.rig = overlapping(runner=runner, grammars=grammars)
     return rig, runner
 
 
@@ -65,12 +65,15 @@ def test_the_step_has_an_age_while_it_is_waited_for_and_else_the_loop_has() -> N
     assert all(state.step_age_s > 0 and state.loop_age_s == 0.0 for state in runner.seen)
 
 
-def test_tokens_that_are_known_are_sent_before_a_step_that_reads_them_is_sampled() -> None:
-    rig, runner = late_rig()
+def test_tokens_that_are_known_are_sent_before_a_step_with_grammars_is_sampled() -> None:
+    grammars = FakeGrammars(VOCAB)
+    rig, runner = late_rig(grammars)
     free = rig.send(prompt_of(1, 6), 30)
     rig.turn_until(lambda: len(rig.tokens(free)) == 5)
-    rig.send(prompt_of(2, 6), 4, min_new=4)
-    rig.run()
+    rig.send(prompt_of(2, 6), 4, grammar=A)
+    while rig.busy:
+        grammars.answer()
+        rig.scheduler.turn()
 
     assert len(runner.sent) >= 4
     assert all(sent == known for sent, known in runner.sent)

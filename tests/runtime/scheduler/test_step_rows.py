@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from mem_cache.spec import PoolSizes
-from runtime.executor.last_tokens import as_decode
-from runtime.executor.step_plan import Phase, StepPlan
+from runtime.executor.plan_rows import PlanRows
+from runtime.executor.single_token_steps import is_single_token_step
 from runtime.messages import Logprobs
+from tests.testing.plan_arrays import PlanArrays
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
 
@@ -37,9 +38,13 @@ def talking(rig: Rig, new: int = 60, **options: object) -> int:
     return request
 
 
-def joint(rig: Rig) -> list[StepPlan]:
+def is_single(plan: PlanArrays) -> bool:
+    return is_single_token_step(plan.plan, PlanRows.of(plan.plan.rows))
+
+
+def joint(rig: Rig) -> list[PlanArrays]:
     """Return the steps of one token a row, of several rows, that save resume points."""
-    plans = [plan for plan in rig.plans if plan.phase is Phase.PREFILL]
+    plans = [plan for plan in rig.plans if not plan.decodes]
     return [p for p in plans if len(p.chunk_len) > 1 and (p.chunk_len == 1).all()]
 
 
@@ -51,23 +56,23 @@ def test_cached_prompts_join_the_rows_that_decode() -> None:
     rig.scheduler.turn()
 
     (plan,) = rig.plans
-    assert plan.phase is Phase.PREFILL
+    assert not plan.decodes
     assert plan.chunk_len.tolist() == [1, 1, 1]
     assert plan.chunk_start.tolist()[1:] == [len(LONG) - 1, len(SHORT) - 1]
-    assert plan.feed is not None
-    assert plan.feed.tolist() == [0, -1, -1]
+    assert plan.feed.any()
+    assert plan.feed.tolist() == [True, False, False]
     assert plan.sampled.tolist() == [0, 1, 2]
     rig.scheduler.turn()
-    assert rig.plans[-1].phase is Phase.DECODE
-    assert rig.plans[-1].feed is not None
-    assert rig.plans[-1].feed.tolist() == [0, 1, 2]
+    assert rig.plans[-1].decodes
+    assert rig.plans[-1].feed.any()
+    assert rig.plans[-1].feed.tolist() == [True] * 3
     rig.run()
 
     for request, prompt, new in ((talker, TALK, 60), (first, LONG, 6), (second, SHORT, 9)):
         assert rig.tokens(request) == expected_output(prompt, new, VOCAB)
     assert [rig.cached(first), rig.cached(second)] == [len(LONG) - 1, len(SHORT) - 1]
     # Nobody waited for a step of somebody else's.
-    assert [plan.phase for plan in rig.plans[1:]] == [Phase.DECODE] * (len(rig.plans) - 1)
+    assert all(plan.decodes for plan in rig.plans[1:])
     # The prompts' last tokens, and all that were sampled.
     assert rig.runner.computed_tokens - computed == 2 + (60 - 3) + 6 + 9
     assert rig.runner.steps - rig.runner.overlapped == waited
@@ -82,12 +87,8 @@ def test_a_joint_step_is_one_that_a_device_decodes() -> None:
     rig.scheduler.turn()
 
     (plan,) = joint(rig)
-    decode = as_decode(plan)
 
-    assert decode is not None
-    assert decode.feed is plan.feed
-    assert decode.save_ring.tolist() == plan.ring.tolist()
-    assert (decode.save_window == plan.window).all()
+    assert is_single(plan)
     # Beside the rows' own there is a resume point of each prompt's end.
     assert sorted(plan.save_row.tolist()) == [0, 1, 1, 2, 2]
     assert plan.page_table.shape == (3, 5)
@@ -233,7 +234,7 @@ def test_without_overlap_last_tokens_are_steps_of_their_own() -> None:
     rig.scheduler.turn()
 
     assert not joint(rig)
-    assert rig.plans[0].phase is Phase.PREFILL
+    assert not rig.plans[0].decodes
     assert rig.plans[0].chunk_len.tolist() == [1]
 
 
@@ -246,16 +247,16 @@ def test_arrays_of_a_joint_plan_are_of_the_dtypes_of_its_parts() -> None:
     rig.scheduler.turn()
     (plan,) = joint(rig)
 
-    for field in dataclasses.fields(StepPlan):
+    for field in dataclasses.fields(PlanArrays):
         was, now = getattr(decode, field.name), getattr(plan, field.name)
         if isinstance(was, np.ndarray):
             assert isinstance(now, np.ndarray)
             assert now.dtype == was.dtype, field.name
 
 
-def closings(rig: Rig) -> list[StepPlan]:
+def closings(rig: Rig) -> list[PlanArrays]:
     """Return the steps of chunks that feed rows, too."""
-    return [p for p in rig.plans if (p.chunk_len > 1).any() and p.feed is not None]
+    return [p for p in rig.plans if (p.chunk_len > 1).any() and p.feed.any()]
 
 
 @pytest.mark.parametrize("new", range(2, 12))
@@ -286,9 +287,9 @@ def test_a_token_that_is_fed_beside_chunks_is_not_sampled_from() -> None:
     rig.run()
 
     (plan,) = closings(rig)
-    assert plan.phase is Phase.PREFILL
-    assert plan.feed is not None
-    assert plan.feed.tolist() == [-1, 0]
+    assert not plan.decodes
+    assert plan.feed.any()
+    assert plan.feed.tolist() == [False, True]
     assert plan.chunk_len.tolist() == [3, 1]  # no more than a step may have
     assert plan.chunk_start[1] == len(TALK) + 3
     assert plan.sampled.tolist() == []
@@ -341,7 +342,7 @@ def test_steps_that_feed_rows_besides_have_no_more_tokens_than_others(chunk: int
     rig.send([i * 7 % 41 for i in range(60)], 3)
     rig.run()
 
-    chunks = [p for p in rig.plans if p.phase is Phase.PREFILL and as_decode(p) is None]
+    chunks = [p for p in rig.plans if not p.decodes and not is_single(p)]
     assert max(len(plan.input_ids) for plan in chunks) <= chunk
     for request, talk in zip(first, talks, strict=True):
         assert rig.tokens(request) == expected_output(talk, 12, VOCAB)
