@@ -1,5 +1,6 @@
 """Rows are claimed once, and all zeros when nobody has them."""
 
+import numpy as np
 import pytest
 
 from mem_cache.errors import IntegrityError, OutOfPages
