@@ -6,8 +6,8 @@ import numpy as np
 
 from mem_cache.handles import Match, PointKind
 from mem_cache.spec import div_ceil
-from runtime.scheduler.queue import WaitingQueue
 from runtime.scheduler.request import Request, Status
+from runtime.scheduler.request_sets import RequestSets
 from runtime.scheduler.residency import Residency
 
 
@@ -17,10 +17,9 @@ class Admission:
     A round runs only when something happened that can change its outcome (`wake`).
     """
 
-    def __init__(
-        self, queue: WaitingQueue, residency: Residency, clock: Callable[[], float]
-    ) -> None:
-        self._queue = queue
+    def __init__(self, sets: RequestSets, residency: Residency, clock: Callable[[], float]) -> None:
+        self._sets = sets
+        self._queue = sets.waiting
         self._residency = residency
         self._clock = clock
         self._awake = True
@@ -31,8 +30,10 @@ class Admission:
         """Say that a request arrived, ended, or published."""
         self._awake = True
 
-    def admit(self, prefills: list[Request], decoding: int) -> list[Request]:
-        """Admit what fits and return it; `prefills` gains each one, in order."""
+    def admit(self) -> list[Request]:
+        """Admit what fits and return it, in order."""
+        prefills, decoding = self._sets.prefills, self._sets.decoding
+        reserve = len(decoding) + len(decoding.joining)
         admitted: list[Request] = []
         if not self._awake:
             return admitted
@@ -54,10 +55,9 @@ class Admission:
                 continue
             # A page per decoding row stays free, so that nobody is retracted in this turn: what
             # was admitted launches its copies before any page they name can change hands.
-            if not self._residency.try_admit(request, match, reserve_pages=decoding):
+            if not self._residency.try_admit(request, match, reserve_pages=reserve):
                 break
-            self._queue.remove(request.id)
-            prefills.append(request)
+            self._sets.start(request)
             admitted.append(request)
         self._tell(prefills)
         return admitted

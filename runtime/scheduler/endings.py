@@ -4,11 +4,10 @@ import logging
 from collections.abc import Callable
 
 from runtime.messages import FinishType
-from runtime.scheduler.decode import DecodeSet
 from runtime.scheduler.grammar_gate import GrammarGate
-from runtime.scheduler.queue import WaitingQueue
 from runtime.scheduler.replies import Replies
 from runtime.scheduler.request import Request, Status
+from runtime.scheduler.request_sets import RequestSets
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.stats import Ending, Stats
 
@@ -18,7 +17,6 @@ logger = logging.getLogger("umbra.scheduler")
 class Endings:
     """Takes requests out of wherever they stand.
 
-    requests   all that wait or run, by id
     on_change  called when something was freed
     """
 
@@ -26,19 +24,14 @@ class Endings:
         self,
         residency: Residency,
         *,
-        waiting: WaitingQueue,
-        prefills: list[Request],
-        decoding: DecodeSet,
+        sets: RequestSets,
         gate: GrammarGate,
         stats: Stats,
         replies: Replies,
         on_change: Callable[[], None],
     ) -> None:
-        self.requests: dict[int, Request] = {}
         self._residency = residency
-        self._waiting = waiting
-        self._prefills = prefills
-        self._decoding = decoding
+        self._sets = sets
         self._gate = gate
         self._stats = stats
         self._replies = replies
@@ -72,22 +65,14 @@ class Endings:
         self._replies.forget(request)
         self._end(request)
 
-    def leave_running(self, request: Request) -> None:
-        """Take a request out of the steps."""
-        if request in self._prefills:
-            self._prefills.remove(request)
-        elif request in self._decoding.requests:
-            self._decoding.remove(request)
-
     def _end(self, request: Request, *, publish: bool = True) -> None:
         if request.status is Status.WAITING:
-            self._waiting.remove(request.id)
+            self._sets.waiting.remove(request.id)
         else:
-            self.leave_running(request)
+            self._sets.leave_running(request)
             self._residency.release(request, publish=publish)
         # Not in `release`: who was retracted comes back for what it left in the tree.
         self._residency.keep_quota(request.namespace)
         self._gate.close(request)
-        request.status = Status.FINISHED
-        del self.requests[request.id]
+        self._sets.leave(request)
         self._on_change()

@@ -16,9 +16,8 @@ from runtime.durations import Durations
 from runtime.executor.interface import StepHandle
 from runtime.grammar.output import GrammarOutput
 from runtime.messages import Grammar
-from runtime.scheduler.decode import DecodeSet
-from runtime.scheduler.queue import WaitingQueue
 from runtime.scheduler.request import Request
+from runtime.scheduler.request_sets import RequestSets
 
 # How often the forward pass is asked whether it is over, while masks are awaited.
 LOOK_S = 0.0005
@@ -67,12 +66,10 @@ class GrammarGate:
     let_in  whether the first mask of a waiting request came since the `hear` before the last
     """
 
-    def __init__(
-        self, grammars: Grammars | None, waiting: WaitingQueue, decoding: DecodeSet
-    ) -> None:
+    def __init__(self, grammars: Grammars | None, sets: RequestSets) -> None:
         self._grammars = grammars
-        self._waiting = waiting
-        self._decoding = decoding
+        self._waiting = sets.waiting
+        self._decoding = sets.decoding
         self._failed: list[GrammarOutput] = []
         # Masks of these may come while a step is gathered, too.
         self._expected: list[Request] = []

@@ -39,7 +39,8 @@ from runtime.scheduler.prefill import prefill_planner
 from runtime.scheduler.queue import WaitingQueue
 from runtime.scheduler.refusals import refusal_of
 from runtime.scheduler.replies import Replies
-from runtime.scheduler.request import Request, Status
+from runtime.scheduler.request import Request
+from runtime.scheduler.request_sets import RequestSets
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.settings import SchedulerSettings
 from runtime.scheduler.settling import Settling
@@ -75,29 +76,24 @@ class Scheduler:
         self._runner = self._profiler = StepProfiler(runner, traces, say=socket.send)
         self._socket = socket
         self._clock = clock
-        self.waiting = WaitingQueue(settings.schedule_policy)
-        self.prefills: list[Request] = []
-        self.decoding = DecodeSet(residency)
+        self.sets = RequestSets(WaitingQueue(settings.schedule_policy), DecodeSet(residency))
         self.stats = Stats(residency, clock, decode_log_interval=settings.decode_log_interval)
-        self._admission = Admission(self.waiting, residency, clock)
+        self._admission = Admission(self.sets, residency, clock)
         self._builder = PlanBuilder(residency)
         self._planning = Planning(
             residency,
             builder=self._builder,
-            prefills=self.prefills,
-            decoding=self.decoding,
-            planner=prefill_planner(settings, residency, self.waiting),
+            sets=self.sets,
+            planner=prefill_planner(settings, residency, self.sets.waiting),
             overlap=settings.overlap,
-            land=self._land,
+            settle_in_flight=self._settle_in_flight,
             retract=self._retract,
         )
-        self._gate = GrammarGate(grammars, self.waiting, self.decoding)
+        self._gate = GrammarGate(grammars, self.sets)
         self._replies = Replies()
         self._endings = Endings(
             residency,
-            waiting=self.waiting,
-            prefills=self.prefills,
-            decoding=self.decoding,
+            sets=self.sets,
             gate=self._gate,
             stats=self.stats,
             replies=self._replies,
@@ -105,16 +101,14 @@ class Scheduler:
         )
         self._settling = Settling(
             residency,
-            prefills=self.prefills,
-            decoding=self.decoding,
+            sets=self.sets,
             gate=self._gate,
             endings=self._endings,
             stats=self.stats,
             replies=self._replies,
             on_publish=self._admission.wake,
         )
-        self._requests = self._endings.requests
-        self._flight: Step | None = None
+        self._in_flight: Step | None = None
         self._settled_s = 0.0
         self._watch = IntegrityWatch(residency, every_step=settings.check_every_step)
         self.running = True
@@ -127,13 +121,13 @@ class Scheduler:
         """Serve until a `Shutdown` message."""
         while self.running:
             self.turn()
-        self._land()
+        self._settle_in_flight()
         self._profiler.close()
 
     def turn(self) -> None:
         """Do one turn of the loop: launch one step at most, and settle the one in flight."""
         self.turned_s = self._clock()
-        flight = self._flight
+        flight = self._in_flight
         for message in self._socket.receive(self._patience_s):
             self._receive(message)
         if self._gate.active:
@@ -142,21 +136,20 @@ class Scheduler:
             self.step_started_s = self._began_s(early)  # which may hang
             self._reply()
             return
-        reserve = len(self.decoding) + len(self.decoding.joining)
-        for request in self._admission.admit(self.prefills, reserve):
+        for request in self._admission.admit():
             request.times.admitted(self._clock())
             self.stats.recomputed(request)
         step = self._planning.next_step()
         if step is not None:
             self._launch(step)
-        self._land()
+        self._settle_in_flight()
         if step is None:
             self._reply()
         else:
             self._sample_and_settle(step, news=flight is not None)
         if step is not None or flight is not None:
-            self._watch.stepped([*self.prefills, *self.decoding.requests])
-        elif not self._requests:
+            self._watch.stepped(self.sets.running)
+        elif not self.sets.by_id:
             self._watch.idle(self.turned_s)
 
     def _began_s(self, step: Step) -> float:
@@ -166,7 +159,7 @@ class Scheduler:
     @property
     def _early(self) -> Step | None:
         """The step in flight, if it has long to go: who comes meanwhile takes part in the next."""
-        step = self._flight
+        step = self._in_flight
         return None if step is None or step.handle is None or step.handle.halfway else step
 
     @property
@@ -174,7 +167,7 @@ class Scheduler:
         """How long to wait for messages."""
         if self._early is not None:
             return EARLY_POLL_S
-        busy = self._flight or self.prefills or len(self.decoding) or len(self.waiting)
+        busy = self._in_flight or self.sets.running_count or len(self.sets.waiting)
         return 0.0 if busy else self.settings.idle_poll_s
 
     def _launch(self, step: Step) -> None:
@@ -192,10 +185,10 @@ class Scheduler:
         self.step_started_s = self._began_s(step)
         if step.decoding and self._gate.active:
             self._gate.gather(step.requests[: step.decoding], step.handle)
-        late = self.decoding.waiting_for_masks(step)
+        late = self.sets.decoding.waiting_for_masks(step)
         step.handle.sample(self._builder.sample(step.plan, step.rows, kept=late))
         step.advance(StepState.SAMPLED)
-        self.decoding.hold(step, late)
+        self.sets.decoding.hold(step, late)
         self.step_started_s = None
 
     def _sample_and_settle(self, step: Step, *, news: bool) -> None:
@@ -209,7 +202,7 @@ class Scheduler:
         if step.constrained:
             self._sample(step)
         if step.overlaps:
-            self._fly(step)
+            self._leave_in_flight(step)
         else:
             self._settle(step)
         if early and step.overlaps:
@@ -217,15 +210,15 @@ class Scheduler:
         else:
             self._reply()
 
-    def _fly(self, step: Step | None) -> None:
-        self._flight = step
-        self.decoding.follow(step)
+    def _leave_in_flight(self, step: Step | None) -> None:
+        self._in_flight = step
+        self.sets.decoding.follow(step)
 
-    def _land(self) -> bool:
+    def _settle_in_flight(self) -> bool:
         """Settle the step in flight; return whether there was one."""
-        step = self._flight
+        step = self._in_flight
         if step is not None:
-            self._fly(None)
+            self._leave_in_flight(None)
             self._settle(step)
         return step is not None
 
@@ -243,8 +236,8 @@ class Scheduler:
         self.residency.flush_events()
         items = self._replies.take()
         self.stats.update(
-            running=len(self.prefills) + len(self.decoding),
-            waiting=len(self.waiting),
+            running=self.sets.running_count,
+            waiting=len(self.sets.waiting),
             compiling=self._gate.queued,
         )
         if items:
@@ -280,8 +273,8 @@ class Scheduler:
         refusal = refusal_of(
             message,
             self.settings,
-            known=self._requests,
-            waiting=len(self.waiting),
+            known=self.sets.by_id,
+            waiting=len(self.sets.waiting),
             free_rows=self.residency.table.free,
             has_grammars=self._gate.is_there,
         )
@@ -291,8 +284,7 @@ class Scheduler:
             return
         request = Request(message, self.settings.eos_token_ids, self._clock())
         self._watch.changed()
-        self._requests[request.id] = request
-        self.waiting.add(request)
+        self.sets.enter(request)
         self._gate.open(request)
         self._admission.wake()
 
@@ -301,7 +293,7 @@ class Scheduler:
 
         Then sample the rows that were held for their masks: they take part in the next step.
         """
-        at_work = bool(self.prefills or self._flight)
+        at_work = bool(self.sets.prefills or self._in_flight)
         for output in self._gate.hear(at_work=at_work):
             request, reason = self._at_rest(output.request_id), output.failure or ""
             if request is None:
@@ -315,7 +307,7 @@ class Scheduler:
                 self._endings.quietly(request, "refused")
         if self._gate.let_in:
             self._admission.wake()
-        if due := self.decoding.due:
+        if due := self.sets.decoding.due:
             result = self._runner.sample_kept(self._builder.sample_kept(due))
             self.turned_s = self._clock()
             self._settling.held(due, result, now_s=self.turned_s)
@@ -331,14 +323,14 @@ class Scheduler:
 
         A prompt ends between two chunks, so that what was computed of it can be gone on from.
         """
-        request = self._requests.get(request_id)
+        request = self.sets.by_id.get(request_id)
         if request is not None and request.has_chunk_in_flight:
-            self._land()
-            return self._requests.get(request_id)
+            self._settle_in_flight()
+            return self.sets.by_id.get(request_id)
         return request
 
     def _flush(self, message: Flush) -> None:
-        busy = len(self.waiting) + len(self.prefills) + len(self.decoding)
+        busy = len(self.sets.by_id)
         if busy:
             text = f"{busy} requests are waiting or running"
             self._socket.send(Flushed(message.call_id, False, text))
@@ -374,7 +366,7 @@ class Scheduler:
             self.residency.cache,
             residency=self.residency,
             stats=self.stats,
-            requests=[*self.prefills, *self.decoding.requests],
+            requests=self.sets.running,
             time_s=self._clock(),
         )
 
@@ -384,9 +376,8 @@ class Scheduler:
         """Put a running request back into the queue; what it computed goes into the tree."""
         logger.info("Retract request %d at %d tokens", request.id, request.committed)
         self.stats.count("retracted_requests")
-        self._endings.leave_running(request)
+        self.sets.leave_running(request)
         self.residency.release(request, ended=False)
-        request.status = Status.WAITING
         request.times.queued(self._clock())
-        self.waiting.add(request)
+        self.sets.requeue(request)
         self._admission.wake()

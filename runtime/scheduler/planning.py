@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from runtime.scheduler.decode import DecodeSet
 from runtime.scheduler.plan_builder import PlanBuilder
 from runtime.scheduler.prefill import PrefillPlanner
 from runtime.scheduler.request import Request
+from runtime.scheduler.request_sets import RequestSets
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.step import Step
 from runtime.scheduler.step_rows import StepRows
@@ -14,32 +14,31 @@ __all__ = ["Planning"]
 
 
 class Planning:
-    """Chooses among what is admitted; `prefills` and `decoding` are the scheduler's own.
+    """Chooses among what is admitted.
 
-    overlap  steps may be in flight when the next one is launched
-    land     settles the step in flight, which may end somebody; False: there is none
-    retract  puts a running request back into the queue
+    overlap           steps may be in flight when the next one is launched
+    settle_in_flight  settles the step in flight, which may end requests; False: there is none
+    retract           puts a running request back into the queue
     """
 
     def __init__(
         self,
         residency: Residency,
         *,
-        prefills: list[Request],
-        decoding: DecodeSet,
+        sets: RequestSets,
         planner: PrefillPlanner,
         builder: PlanBuilder,
         overlap: bool,
-        land: Callable[[], bool],
+        settle_in_flight: Callable[[], bool],
         retract: Callable[[Request], None],
     ) -> None:
         self._residency = residency
-        self._prefills = prefills
-        self._decoding = decoding
+        self._sets = sets
+        self._decoding = sets.decoding
         self._planner = planner
         self._builder = builder
         self._overlap = overlap
-        self._land = land
+        self._settle_in_flight = settle_in_flight
         self._retract = retract
         self._chunks_had_turn = False
 
@@ -97,7 +96,7 @@ class Planning:
     @property
     def _to_compute(self) -> list[Request]:
         """The prefills of which some is in no step yet."""
-        return [request for request in self._prefills if request.scheduled < request.target]
+        return [request for request in self._sets.prefills if request.scheduled < request.target]
 
     def _find_decode_pages(self) -> None:
         """Give each row the page its next position opens.
@@ -106,12 +105,11 @@ class Planning:
         """
         for request in self._decoding.needs_page() if self._decoding.active else []:
             while request.row >= 0 and not self._residency.try_grow(request, request.scheduled):
-                if self._land():
+                if self._settle_in_flight():
                     self._find_decode_pages()
                     return
                 self._retract(self._victim())
 
     def _victim(self) -> Request:
         """Return who yields: the lowest priority, then the newest."""
-        running = [*self._prefills, *self._decoding.requests]
-        return min(running, key=lambda r: (r.priority, -r.arrival_s, -r.id))
+        return min(self._sets.running, key=lambda r: (r.priority, -r.arrival_s, -r.id))

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from runtime.scheduler.decode import DecodeSet
 from runtime.scheduler.endings import Endings
 from runtime.scheduler.grammar_gate import GrammarGate
 from runtime.scheduler.replies import Replies
 from runtime.scheduler.request import Request, Status
+from runtime.scheduler.request_sets import RequestSets
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.stats import Stats
 from runtime.scheduler.step import Step, StepState
@@ -52,8 +52,7 @@ class Settling:
         self,
         residency: Residency,
         *,
-        prefills: list[Request],
-        decoding: DecodeSet,
+        sets: RequestSets,
         gate: GrammarGate,
         endings: Endings,
         stats: Stats,
@@ -61,8 +60,8 @@ class Settling:
         on_publish: Callable[[], None],
     ) -> None:
         self._residency = residency
-        self._prefills = prefills
-        self._decoding = decoding
+        self._sets = sets
+        self._decoding = sets.decoding
         self._gate = gate
         self._endings = endings
         self._stats = stats
@@ -134,8 +133,7 @@ class Settling:
             self._stats.cached(request)
         if done:
             request.times.computed(self._now_s)
-            self._prefills.remove(request)
-            request.status = Status.DECODE
+            self._sets.finish_prefill(request)
         if failure is not None:
             self._endings.fail(request, failure)
         elif done and entry is None:

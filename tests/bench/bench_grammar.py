@@ -215,7 +215,7 @@ def send(socket: EncodingSocket, request_id: int, grammar: Grammar | None) -> No
 def measure(scheduler: Scheduler, seconds: float) -> tuple[float, float]:
     """Return the tokens per second of all free and of all ruled rows."""
     # Held on to, so that one that happens to end counts as well.
-    requests = list(scheduler.decoding.requests)
+    requests = list(scheduler.sets.decoding.requests)
 
     def counts() -> np.ndarray:
         ruled = sum(r.output_tokens for r in requests if r.id < FREE)
@@ -253,7 +253,7 @@ def main() -> None:
                 send(socket, k, schema(k % args.grammars))
             for k in range(args.free):
                 send(socket, FREE + k, None)
-            while socket.inbox or len(scheduler.waiting) or scheduler.prefills:
+            while socket.inbox or len(scheduler.sets.waiting) or scheduler.sets.prefills:
                 scheduler.turn()
             pool.seconds.clear()
             free, told = measure(scheduler, args.seconds)

@@ -121,7 +121,7 @@ def decode_steps(running: int, steps: int, *, overlap: bool) -> list[float]:
     scheduler = make_scheduler(running, 2048 + steps, socket, overlap=overlap)
     for i in range(running):
         socket.inbox.append(generate(i, rng.integers(8, 500, 1000), steps + 500))
-    while len(scheduler.decoding) < running:
+    while len(scheduler.sets.decoding) < running:
         scheduler.turn()
     return [turn_ms(scheduler) for _ in range(steps)]
 

@@ -239,7 +239,7 @@ def test_the_ledger_sees_a_single_bit(model: tuple[str, ...], cold: Cold, pool: 
     ledger, _, _ = cold
     rig = NetworkRig(ledger, *model, *COLD)
     rig.send(SHORT, NEW_TOKENS)
-    while not len(rig.scheduler.decoding):
+    while not len(rig.scheduler.sets.decoding):
         rig.turn()
 
     rig.pools.tensors()[pool].view(torch.uint8).bitwise_xor_(1)

@@ -80,16 +80,16 @@ class NetworkRig:
         scheduler = self.scheduler
         return bool(
             self.socket.inbox
-            or len(scheduler.waiting)
-            or scheduler.prefills
-            or len(scheduler.decoding)
+            or len(scheduler.sets.waiting)
+            or scheduler.sets.prefills
+            or len(scheduler.sets.decoding)
         )
 
     def turn(self) -> None:
         """Turn the loop once, and look at every row."""
         scheduler = self.scheduler
         scheduler.turn()
-        for request in [*scheduler.prefills, *scheduler.decoding.requests]:
+        for request in [*scheduler.sets.prefills, *scheduler.sets.decoding.requests]:
             self._ledger.look(self.pools, scheduler.residency, request)
 
     def run(self) -> None:

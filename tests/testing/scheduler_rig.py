@@ -192,7 +192,7 @@ class Rig:
 
     def request(self, request_id: int) -> Request:
         """Return a request that waits or runs."""
-        return self.scheduler._requests[request_id]
+        return self.scheduler.sets.by_id[request_id]
 
     def at_rest(self, request_id: int) -> Request:
         """Return a request that runs and may be ended: no chunk of it is in flight."""
@@ -220,7 +220,9 @@ class Rig:
     def busy(self) -> bool:
         """Whether any request waits or runs."""
         s = self.scheduler
-        return bool(self.socket.inbox or len(s.waiting) or s.prefills or len(s.decoding))
+        return bool(
+            self.socket.inbox or len(s.sets.waiting) or s.sets.prefills or len(s.sets.decoding)
+        )
 
     def outputs(self, request_id: int) -> list[Output]:
         """Return all news of a request so far."""

@@ -50,7 +50,7 @@ def test_requests_of_two_namespaces_do_not_wait_for_each_other() -> None:
 
     rig.scheduler.turn()
 
-    assert len(rig.scheduler.prefills) == 2
+    assert len(rig.scheduler.sets.prefills) == 2
 
 
 @pytest.mark.parametrize(("shared_tokens", "prefills"), [(63, 2), (64, 1)])
@@ -64,7 +64,7 @@ def test_nobody_waits_for_a_prefix_too_short_to_be_worth_it(
 
     rig.scheduler.turn()
 
-    assert len(rig.scheduler.prefills) == prefills
+    assert len(rig.scheduler.sets.prefills) == prefills
 
 
 def test_the_request_waited_for_leaves_a_point_where_the_two_part() -> None:
@@ -156,7 +156,7 @@ def test_a_long_prompt_is_not_passed_for_ever_by_cached_ones() -> None:
     for _ in range(400):
         if rig.tokens(large):
             break
-        if len(rig.scheduler.waiting) < 4:
+        if len(rig.scheduler.sets.waiting) < 4:
             rig.send(cached, 8)
         rig.now_s += 0.05
         rig.scheduler.turn()

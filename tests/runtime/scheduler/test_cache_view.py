@@ -59,7 +59,7 @@ def view_of(rig: Rig, tree: TreeStandIn, *, max_spans: int = 1000) -> CacheView:
         tree,
         residency=rig.residency,
         stats=scheduler.stats,
-        requests=[*scheduler.prefills, *scheduler.decoding.requests],
+        requests=[*scheduler.sets.prefills, *scheduler.sets.decoding.requests],
         time_s=1.5,
     )
 

@@ -22,7 +22,7 @@ def prompt_of(seed: int, length: int) -> list[int]:
 
 def step_of(rig: Rig) -> Step:
     """Return the next decode step, launched by nobody."""
-    rows = rig.scheduler.decoding.plan()
+    rows = rig.scheduler.sets.decoding.plan()
     count = len(rows.requests)
     plan = rig.scheduler._builder.build(rows, decoding=count)
     return Step(rows, plan, told=count, decoding=count)
@@ -122,8 +122,8 @@ def test_a_held_row_sits_out_until_it_is_resumed_with_its_token() -> None:
     rig = Rig(AMPLE, chunk=-1)
     first, second = rig.send(prompt_of(80, 6), 20), rig.send(prompt_of(81, 9), 20)
     rig.turn_until(lambda: len(rig.tokens(first)) == len(rig.tokens(second)) == 2)
-    rig.scheduler._land()
-    decoding, request = rig.scheduler.decoding, rig.request(second)
+    rig.scheduler._settle_in_flight()
+    decoding, request = rig.scheduler.sets.decoding, rig.request(second)
     step = step_of(rig)
 
     decoding.hold(step, [request])
@@ -153,6 +153,6 @@ def test_a_row_that_leaves_is_held_no_more() -> None:
     request = rig.request(request_id)
     request.held = True
 
-    rig.scheduler.decoding.remove(request)
+    rig.scheduler.sets.decoding.remove(request)
 
     assert not request.held

@@ -73,7 +73,7 @@ def test_a_request_waits_in_the_queue_until_its_grammar_is_compiled(
 
     rig.turn_until(lambda: bool(rig.outputs(free)) and rig.outputs(free)[-1].finish is not None)
     assert rig.outputs(waiting) == []
-    assert len(rig.scheduler.waiting) == 1
+    assert len(rig.scheduler.sets.waiting) == 1
     assert rig.residency.rows_used == 0
 
     grammars.instant = True

@@ -196,13 +196,13 @@ def test_an_abort_keeps_all_that_was_told_and_drops_what_was_not() -> None:
     gone = rig.send(prompt, 40)
     rig.turn_until(lambda: len(rig.tokens(gone)) == 10)
     said = rig.tokens(gone)
-    assert rig.scheduler._flight is not None
+    assert rig.scheduler._in_flight is not None
     rig.abort(gone)
     rig.run()
     rig.scheduler.turn()
 
     assert rig.tokens(gone) == said
-    assert rig.scheduler._flight is None
+    assert rig.scheduler._in_flight is None
     again = rig.send([*prompt, *said, 7], 4)
     rig.run()
     assert rig.cached(again) == len(prompt) + len(said)
@@ -234,7 +234,7 @@ def test_the_step_in_flight_is_settled_before_anybody_yields() -> None:
     retracted: list[int] = []
 
     def note(request: Request) -> None:
-        assert rig.scheduler._flight is None
+        assert rig.scheduler._in_flight is None
         assert request.scheduled == request.committed
         retracted.append(request.id)
         retract(request)
@@ -270,7 +270,7 @@ def test_a_flush_is_not_held_up_by_a_step_that_nobody_waits_for() -> None:
     rig = overlapping()
     rig.send(prompt, 60, stop=(stop,))
     rig.run()
-    assert rig.scheduler._flight is not None
+    assert rig.scheduler._in_flight is not None
     rig.socket.inbox.append(Flush(1))
     request = rig.send(prompt, 5)
     rig.run()
@@ -288,7 +288,7 @@ def test_a_shutdown_settles_the_step_in_flight() -> None:
     rig.socket.inbox.append(Shutdown())
     rig.scheduler.run()
 
-    assert rig.scheduler._flight is None
+    assert rig.scheduler._in_flight is None
     assert rig.runner.steps == rig.scheduler.stats.counters["decode_steps"] + 1
 
 
@@ -311,13 +311,13 @@ def test_a_row_that_ended_may_be_anothers_while_its_last_step_is_in_flight() -> 
     rig = overlapping(rows=1)
     first, second = rig.send(prompt, 60, stop=(stop,)), rig.send(prompt_of(31, 7), 12)
     rig.turn_until(lambda: rig.outputs(first) != [] and rig.outputs(first)[-1].finish is not None)
-    late = rig.scheduler._flight
+    late = rig.scheduler._in_flight
     assert late is not None
     rig.scheduler.turn()
 
     assert rig.request(second).status is Status.PREFILL
     assert rig.request(second).row == int(late.rows.line[0])
-    assert rig.scheduler._flight is not late
+    assert rig.scheduler._in_flight is not late
     rig.run()
     assert rig.tokens(second) == expected_output(prompt_of(31, 7), 12, VOCAB)
     rig.assert_conserved()

@@ -67,7 +67,7 @@ class Watched:
         scheduler = self.rig.scheduler
         while self.rig.busy:
             scheduler.turn()
-            for request in [*scheduler.prefills, *scheduler.decoding.requests]:
+            for request in [*scheduler.sets.prefills, *scheduler.sets.decoding.requests]:
                 if request.scheduled - request.committed <= 1:
                     self._ledger.look(self._pools, scheduler.residency, request)
 

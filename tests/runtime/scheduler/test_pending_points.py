@@ -54,9 +54,9 @@ def test_a_point_inside_a_page_is_held_until_its_page_is_published(either_way: b
 def test_several_points_of_one_chunk_are_saved_in_order() -> None:
     rig = Rig(AMPLE, chunk=40, resume=PLAIN)
     request = rig.send(PROMPT, 1)
-    prefills = rig.scheduler.prefills
+    prefills = rig.scheduler.sets.prefills
     rig.scheduler._receive(rig.socket.receive(0.0)[0])
-    rig.scheduler._admission.admit(prefills, 0)
+    rig.scheduler._admission.admit()
     rig.request(request).save_positions |= dict.fromkeys((31, 9, 8, 40, 41), PointKind.BRANCH)
 
     rig.scheduler.turn()
@@ -101,7 +101,7 @@ def test_points_take_no_pages_that_the_window_of_their_row_will_need() -> None:
     rig = Rig(PoolSizes(20, spec.row_swa_pages, 9), spec=spec, rows=1, chunk=3, resume=PLAIN)
     request = rig.send(PROMPT[:20], 3)
     rig.scheduler._receive(rig.socket.receive(0.0)[0])
-    rig.scheduler._admission.admit(rig.scheduler.prefills, 0)
+    rig.scheduler._admission.admit()
     rig.request(request).save_positions |= dict.fromkeys((1, 2, 3), PointKind.BRANCH)
 
     rig.scheduler.turn()

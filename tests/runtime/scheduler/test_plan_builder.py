@@ -171,7 +171,7 @@ def test_masks_travel_when_they_are_others_than_before() -> None:
     first, second = rig.send(PROMPT, 9, grammar=A), rig.send(PROMPT[::-1], 9, grammar=A)
     rig.turn_until(lambda: bool(grammars.answer() or rig.plans))
     requests = [rig.request(first), rig.request(second)]
-    builder, rows = rig.scheduler._builder, rig.scheduler.decoding.plan()
+    builder, rows = rig.scheduler._builder, rig.scheduler.sets.decoding.plan()
     plan = builder.build(rows, decoding=2)
     masks = [np.full(2, k, dtype=np.int32) for k in range(2)]
     for request, mask in zip(requests, masks, strict=True):

@@ -172,7 +172,7 @@ def test_after_each_turn_the_gauges_are_those_that_an_update_would_make() -> Non
     rig = Rig(sizes, rows=3, grammars=LateGrammars(50), overlap=True)
     scheduler = rig.scheduler
     for _ in range(400):
-        if len(scheduler.waiting) < 4:
+        if len(scheduler.sets.waiting) < 4:
             prompt = draw.choices(range(50), k=draw.randint(1, 20))
             grammar = Grammar("regex", "x") if draw.random() < 0.5 else None
             values = Logprobs(0) if draw.random() < 0.2 else None
@@ -181,9 +181,9 @@ def test_after_each_turn_the_gauges_are_those_that_an_update_would_make() -> Non
         seen = scheduler.stats.gauges
 
         scheduler.stats.update(
-            running=len(scheduler.prefills) + len(scheduler.decoding),
-            waiting=len(scheduler.waiting),
-            compiling=sum(not request.is_ready for request in scheduler.waiting),
+            running=len(scheduler.sets.prefills) + len(scheduler.sets.decoding),
+            waiting=len(scheduler.sets.waiting),
+            compiling=sum(not request.is_ready for request in scheduler.sets.waiting),
         )
         assert seen == scheduler.stats.gauges
 

@@ -134,7 +134,7 @@ class Player:
         counts["copies"] += bool(view.page_copies or view.swa_copies or view.ring_copies)
 
     def _late(self, command: SampleKept) -> None:
-        requests = {r.row: r for r in self._rig.scheduler._requests.values()}
+        requests = {r.row: r for r in self._rig.scheduler.sets.by_id.values()}
         late = [requests[line] for line in unpacked(command.lines, INT32).tolist()]
         named = " ".join(f"r{request.id} at {request.total}" for request in late)
         self.played.lines.append(f"late sample {named}")

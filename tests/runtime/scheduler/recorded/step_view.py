@@ -76,14 +76,14 @@ class StepView:
 
 def read_plan(plan: PlanArrays, scheduler: Scheduler, *, spec: TreeSpec) -> StepView:
     """Return the view of a plan that `scheduler` is about to launch."""
-    running = {r.row: r for r in scheduler._requests.values() if r.row >= 0}
+    running = {r.row: r for r in scheduler.sets.by_id.values() if r.row >= 0}
     by_line = {line: request.id for line, request in running.items()}
     lines: list[int] = plan.sampled_line.tolist()
     twins = {
         twin.id: None
         for line in lines
         if line in running
-        for twin in scheduler.waiting.twins(running[line])
+        for twin in scheduler.sets.waiting.twins(running[line])
     }
     waiting = iter(twins)
     entries = tuple(by_line[k] if k in by_line else next(waiting) for k in lines)

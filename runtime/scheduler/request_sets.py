@@ -1,0 +1,71 @@
+"""Where each request stands: one owner of the sets, through which they move.
+
+enter          start             begin_decoding
+------> waiting -----> prefills ----------------> decoding ---+
+           ^              |                           |       |  leave
+           +--------------+------ requeue ------------+       +------->
+"""
+
+from runtime.scheduler.decode import DecodeSet
+from runtime.scheduler.queue import WaitingQueue
+from runtime.scheduler.request import Request, Status
+
+__all__ = ["RequestSets"]
+
+
+class RequestSets:
+    """All requests that wait or run.
+
+    by_id     all of them
+    waiting   those that hold no row
+    prefills  those whose prompt is being computed, in order of admission
+    decoding  those whose first token is there
+    """
+
+    def __init__(self, waiting: WaitingQueue, decoding: DecodeSet) -> None:
+        self.by_id: dict[int, Request] = {}
+        self.waiting = waiting
+        self.prefills: list[Request] = []
+        self.decoding = decoding
+
+    @property
+    def running(self) -> list[Request]:
+        """Those that hold a row."""
+        return [*self.prefills, *self.decoding.requests]
+
+    @property
+    def running_count(self) -> int:
+        """How many hold a row."""
+        return len(self.prefills) + len(self.decoding)
+
+    def enter(self, request: Request) -> None:
+        """Let a new request wait."""
+        self.by_id[request.id] = request
+        self.waiting.add(request)
+
+    def start(self, request: Request) -> None:
+        """Take a request that was given a row out of the queue."""
+        self.waiting.remove(request.id)
+        self.prefills.append(request)
+
+    def finish_prefill(self, request: Request) -> None:
+        """Note that a prompt is computed; the request decodes or ends."""
+        self.prefills.remove(request)
+        request.status = Status.DECODE
+
+    def requeue(self, request: Request) -> None:
+        """Let a request wait that lost its row."""
+        request.status = Status.WAITING
+        self.waiting.add(request)
+
+    def leave_running(self, request: Request) -> None:
+        """Take a request out of the steps."""
+        if request in self.prefills:
+            self.prefills.remove(request)
+        elif request in self.decoding.requests:
+            self.decoding.remove(request)
+
+    def leave(self, request: Request) -> None:
+        """Forget a request that has ended and stands in no set any more."""
+        request.status = Status.FINISHED
+        del self.by_id[request.id]
