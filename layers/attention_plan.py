@@ -61,7 +61,7 @@ def plan_attention(
     batch: ForwardBatch, spec: PoolSpec, config: ModelConfig, rope: RopeFrequencies
 ) -> AttentionPlan:
     """Derive the plan of a step from its batch."""
-    tokens = StepTokens(batch)
+    tokens = StepTokens(batch, draft_tokens=spec.tree.draft_tokens)
     window = _window_plan(tokens, spec)
     ratios = set(spec.layer_ratios)
     first_block = 1 + tokens.rows * (spec.tree.window - 1) + tokens.count

@@ -8,7 +8,7 @@ from torch import Tensor
 from jit_kernels.sparse_attention import KEY_TILE
 from layers.rope import RopeFrequencies
 from layers.step_tokens import SaveList, StepTokens
-from mem_cache.spec import PoolSpec, TreeSpec, div_ceil
+from mem_cache.spec import POINT_BANKS, POOLED_TOKENS, PoolSpec, TreeSpec, div_ceil
 
 __all__ = [
     "BlockTable",
@@ -140,7 +140,7 @@ def pooling_plan(
         old_rows=_ring_slots(ring, count),
         members=_pool_members(tokens, last, count),
         finished=_finished_blocks(tokens, last, ratio=4, tree=spec.tree, rope=rope),
-        saves=ring_saves(tokens, count),
+        saves=ring_saves(tokens, spec, 4),
         table=table,
         window_index=window_index,
         first_block=first_block,
@@ -163,7 +163,7 @@ def fold_plan(
     state_of = torch.empty_like(order)
     state_of[order] = tokens.index
     last = tokens.finishing(128)
-    saves = ring_saves(tokens, banks)
+    saves = ring_saves(tokens, spec, 128)
     old = tokens.rows * banks
     chunk = saves.source >= old
     source = torch.where(chunk, state_of[(saves.source - old).clamp(min=0)] + old, saves.source)
@@ -249,10 +249,16 @@ def _ring_slots(ring: Tensor, count: int) -> Tensor:
     return (ring.unsqueeze(1) * count + entries).flatten()
 
 
-def ring_saves(tokens: StepTokens, count: int) -> SaveList:
-    """Return the entries of rings to write; a ring has `count`, position t in entry t % count."""
+def ring_saves(tokens: StepTokens, spec: PoolSpec, ratio: int) -> SaveList:
+    """Return the entries of rings to write in layers of a ratio, 4 or 128.
+
+    A ring has `spec.state_rows` or `spec.state_banks` of them, say e: position t is in t % e.
+    """
+    count, span = spec.state_rows, POOLED_TOKENS
+    if ratio == 128:
+        count, span = spec.state_banks, POINT_BANKS
     ring = tokens.batch.ring.to(torch.int64)
-    save, row, position = tokens.saved(count)
+    save, row, position = tokens.saved(span)
     entry = position % count
     target = tokens.batch.save_ring.to(torch.int64)[save] * count + entry
     held = ring[row] * count + entry

@@ -215,14 +215,20 @@ def resolve_record_format(config: ModelConfig, kv_cache_dtype: str, dtype: str) 
 
 
 def pool_spec(
-    config: ModelConfig, record_format: RecordFormat, tree: TreeSpec | None = None
+    config: ModelConfig,
+    record_format: RecordFormat,
+    tree: TreeSpec | None = None,
+    *,
+    draft_tokens: int = 0,
 ) -> PoolSpec:
     """Return the pool shapes of a model.
 
-    tree  page sizes; its window is replaced by the model's `sliding_window`
-    Raises ConfigFault when a page does not hold whole compressed records of every layer.
+    tree          page sizes; the rest of it is replaced: its window by the model's `sliding_window`
+    draft_tokens  most guessed tokens of a row in a step, 0 to 7
+    Raises ConfigFault when a page does not hold whole compressed records of every layer, ValueError
+    for another number of draft tokens.
     """
-    tree = replace(tree or TreeSpec(), window=config.sliding_window)
+    tree = replace(tree or TreeSpec(), window=config.sliding_window, draft_tokens=draft_tokens)
     for ratio in set(config.compress_ratios) - {0}:
         if tree.page_size % ratio:
             raise ConfigFault(

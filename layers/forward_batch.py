@@ -13,6 +13,11 @@ pages. Windows and rings are written only through saves: "put the window and the
 as they are before `save_position` into these SWA pages and this ring". Each row has a save at
 its chunk's end into its own pages; a resume point made anywhere inside the chunk is one more.
 Slots that already hold what a save asks for (same page, position before the chunk) are left.
+
+With draft tokens (mem_cache.spec.TreeSpec) the end of a chunk of at most draft_tokens + 1 tokens
+may be guesses. Any prefix of it, at least the first token, may turn out to be accepted: the row's
+next chunk starts right after it, and what the rejected tokens wrote is never read and is written
+again. What such a chunk saves serves each of these ends; `save_position` is in the chunk.
 """
 
 from dataclasses import dataclass

@@ -26,9 +26,13 @@ class SaveList:
 class StepTokens:
     """Row, position and index of every token of a batch; shared by all parts of the plan."""
 
-    def __init__(self, batch: ForwardBatch) -> None:
-        """Lay the chunks of `batch` end to end."""
-        self.batch = batch
+    def __init__(self, batch: ForwardBatch, *, draft_tokens: int = 0) -> None:
+        """Lay the chunks of `batch` end to end.
+
+        draft_tokens  a chunk of at most one token more may lose all but its first, once it is known
+                      which of them are accepted
+        """
+        self.batch, self._draft_tokens = batch, draft_tokens
         self.rows = batch.chunk_start.shape[0]
         self.count = batch.input_ids.shape[0]
         self.device = batch.input_ids.device
@@ -65,14 +69,18 @@ class StepTokens:
     def saved(self, span: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return (save, row, position), each [s]: the `span` positions before every save.
 
+        Of a chunk that may lose tokens they are those before each position where it may end.
         Positions that were never computed for this row are left out.
         """
-        batch = self.batch
-        offsets = torch.arange(-span, 0, device=self.device)
+        batch, row = self.batch, self.batch.save_row
+        offsets = torch.arange(-span - self._draft_tokens, 0, device=self.device)
         position = batch.save_position.unsqueeze(1) + offsets
-        known = position >= batch.window_from.index_select(0, batch.save_row).unsqueeze(1)
-        save, column = known.nonzero(as_tuple=True)
-        return save, batch.save_row.index_select(0, save), position[save, column]
+        shortest = batch.chunk_start.index_select(0, row) + 1
+        may_lose = batch.chunk_len.index_select(0, row) <= self._draft_tokens + 1
+        first = torch.where(may_lose, shortest, batch.save_position) - span
+        first = torch.maximum(first, batch.window_from.index_select(0, row))
+        save, column = (position >= first.unsqueeze(1)).nonzero(as_tuple=True)
+        return save, row.index_select(0, save), position[save, column]
 
     def save_list(
         self,

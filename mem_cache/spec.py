@@ -10,6 +10,12 @@ from typing import Literal
 
 RecordFormat = Literal["fp8", "bf16", "fp32"]
 
+MAX_DRAFT_TOKENS = 7
+# A block of 4 is pooled over as many tokens; a resume point holds as many state rows, and the
+# banks of its last two positions, since it serves the position before its own, too.
+POOLED_TOKENS = 8
+POINT_BANKS = 2
+
 
 def div_ceil(value: int, divisor: int) -> int:
     """Return `value / divisor` rounded up, for non-negative integers."""
@@ -23,22 +29,30 @@ class TreeSpec:
     page_size      tokens in a full page, the unit of the tree
     swa_page_size  tokens in an SWA page; divides `page_size`
     window         tokens a resume point must hold before its position
+    draft_tokens   most guessed tokens of a row in a step, 0 to MAX_DRAFT_TOKENS: so many positions
+                   may be written and rejected while the window before them is still needed
     """
 
     page_size: int = 256
     swa_page_size: int = 64
     window: int = 128
+    draft_tokens: int = 0
 
     def __post_init__(self) -> None:
         if min(self.page_size, self.swa_page_size, self.window) < 1:
             raise ValueError(f"sizes must be positive: {self}")
         if self.page_size % self.swa_page_size:
             raise ValueError(f"page_size must be a multiple of swa_page_size: {self}")
+        if not 0 <= self.draft_tokens <= MAX_DRAFT_TOKENS:
+            raise ValueError(f"draft_tokens must be 0 to {MAX_DRAFT_TOKENS}: {self}")
 
     @property
     def window_pages(self) -> int:
-        """SWA pages of a window: a ring, in which a position takes the place of one before it."""
-        return div_ceil(self.window, self.swa_page_size)
+        """SWA pages of a window: a ring, in which a position takes the place of one before it.
+
+        It has room for draft tokens besides: rejected ones overwrite nothing that is still read.
+        """
+        return div_ceil(self.window + self.draft_tokens, self.swa_page_size)
 
     @property
     def row_swa_pages(self) -> int:
@@ -46,7 +60,10 @@ class TreeSpec:
         return 2 * self.window_pages
 
     def window_pages_at(self, position: int) -> int:
-        """SWA pages of the ring that hold something of [position - window, position)."""
+        """SWA pages of the ring, from its first on, that [0, position) has been written to.
+
+        The window before `position` lies in them, in all of them where `draft_tokens` is 0.
+        """
         return min(self.window_pages, div_ceil(position, self.swa_page_size))
 
 
@@ -58,8 +75,6 @@ class PoolSpec:
     head_dim         channels of a KV record; the last `rope_dim` are rotated
     index_head_dim   channels of an indexer key
     record_format    "fp8" is the packed 584-byte record and needs 448 + 64 channels
-    state_rows       C4 ring length in tokens, twice the ratio (more with draft tokens)
-    state_banks      C128 banks per ring, one per step that may be in flight, plus one
     """
 
     tree: TreeSpec
@@ -68,8 +83,19 @@ class PoolSpec:
     rope_dim: int
     index_head_dim: int
     record_format: RecordFormat
-    state_rows: int = 8
-    state_banks: int = 2
+
+    @property
+    def state_rows(self) -> int:
+        """C4 ring length in tokens: what a block is pooled over, twice with draft tokens.
+
+        So rejected tokens, fewer than POOLED_TOKENS, overwrite nothing that is still read.
+        """
+        return 2 * POOLED_TOKENS if self.tree.draft_tokens else POOLED_TOKENS
+
+    @property
+    def state_banks(self) -> int:
+        """C128 banks per ring: those of the last two positions, and one for each draft token."""
+        return POINT_BANKS + self.tree.draft_tokens
 
     @property
     def num_layers(self) -> int:
@@ -85,7 +111,7 @@ class PoolSpec:
         further back than a short window. Source: design, replay length.
         """
         window = self.tree.window
-        rings = (self.state_rows if ratio == 4 else ratio for ratio in self.layer_ratios)
+        rings = (POOLED_TOKENS if ratio == 4 else ratio for ratio in self.layer_ratios)
         reach = max((window, *rings))
         return reach + (window - 1) * (self.num_layers - 1)
 

@@ -32,7 +32,7 @@ class BlockPlan:
     last     [m] int64   token that finishes a block
     slots    [m] int64   full-page slot of the block
     first    [m] int64   position of its first token
-    source   [s] int64   into [n * span entries of the rows' rings; T entries of the tokens]
+    source   [s] int64   into [n * ring entries of the rows' rings; T entries of the tokens]
     target   [s] int64   entry of the rings to write
     base     [n] int64   where each row's blocks begin in a list of the blocks of all rows
     count    blocks in that list
@@ -117,7 +117,7 @@ def plan_chunks(
     batch  in host memory; one that is elsewhere is brought there first, and that is waited for
     top_k  blocks of 4 that a token attends at most
     """
-    tokens = StepTokens(_on_host(batch))
+    tokens = StepTokens(_on_host(batch), draft_tokens=spec.tree.draft_tokens)
     ends: list[int] = (tokens.batch.chunk_start + tokens.batch.chunk_len).tolist()
     ratios = sorted(set(spec.layer_ratios) - {0})
     groups = {"step": _step_tables(tokens, spec)}
@@ -153,7 +153,7 @@ def _step_tables(tokens: StepTokens, spec: PoolSpec) -> dict[str, Tensor]:
 
 def _block_tables(tokens: StepTokens, spec: PoolSpec, ratio: int) -> dict[str, Tensor]:
     last = tokens.finishing(ratio)
-    saves = ring_saves(tokens, spec.state_rows if ratio == 4 else spec.state_banks)
+    saves = ring_saves(tokens, spec, ratio)
     each = (tokens.batch.chunk_start + tokens.batch.chunk_len) // ratio
     return {
         "last": last,

@@ -14,12 +14,14 @@ V4 = PageSizes(page=256, swa_page=64, window=128)
 class Chunks:
     """Rows of (start, length, window_from) with tables of random pages."""
 
-    def __init__(self, rows: list[tuple[int, int, int]], sizes: PageSizes) -> None:
-        """Make the tensors."""
+    def __init__(
+        self, rows: list[tuple[int, int, int]], sizes: PageSizes, *, guesses: int = 0
+    ) -> None:
+        """Make the tensors; windows have room for so many guesses."""
         self.rows, self.sizes = rows, sizes
         self.start, self.length, self.window_from = torch.tensor(rows).T.contiguous()
         pages = int((self.start + self.length).max()) // sizes.page + 1
-        ring = -(-sizes.window // sizes.swa_page)
+        ring = -(-(sizes.window + guesses) // sizes.swa_page)
         self.page_table = torch.randint(1, 9999, (len(rows), pages), dtype=torch.int32)
         self.window = torch.randint(1, 9999, (len(rows), ring), dtype=torch.int32)
         self.row = torch.arange(len(rows)).repeat_interleave(self.length)

@@ -255,6 +255,8 @@ def test_the_pool_spec_takes_its_window_from_the_model() -> None:
     spec = pool_spec(parse_config(_raw(sliding_window=96)), "fp8")
 
     assert spec.tree == TreeSpec(page_size=256, swa_page_size=64, window=96)
+    drafts = pool_spec(parse_config(_raw(sliding_window=96)), "fp8", draft_tokens=3)
+    assert drafts.tree == TreeSpec(window=96, draft_tokens=3)
     assert spec.layers_with_ratio(4) == (2, 5)
     assert (spec.head_dim, spec.rope_dim, spec.index_head_dim) == (512, 64, 128)
     assert spec.record_format == "fp8"

@@ -5,46 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from jit_kernels.paged_rows import PageLayout, gather_rows
 from layers.deepseek_v4 import DeepseekV4
 from layers.weights import fill_dummy
 from mem_cache.spec import RecordFormat
 from tests.testing.direct import CPU, Chunk, Direct, Point, Row
+from tests.testing.row_bytes import assert_same_bytes, held
 from tests.testing.tiny_model import CONFIG, build, prompt
-
-
-def held(direct: Direct, row: Row) -> dict[str, torch.Tensor]:
-    """Return every byte that the rest of a row's computation can depend on, in its own order."""
-    pools, tree, at = direct.pools, direct.tree, row.done
-    window = [
-        row.window[p // tree.swa_page_size % tree.window_pages] * tree.swa_page_size
-        + p % tree.swa_page_size
-        for p in range(max(0, at - tree.window), at)
-    ]
-    c4 = [row.pages[b // 64] * 64 + b % 64 for b in range(at // 4)]
-    c128 = [row.pages[b // 2] * 2 + b % 2 for b in range(at // 128)]
-    rows = [p % 8 for p in range(max(0, at - 8), at)]
-    banks = [p % 2 for p in range(max(0, at - 2), at)]
-    return {
-        "window": _rows(pools.swa, window, pools.swa_layout),
-        "c4": _rows(pools.c4, c4, pools.c4_layout),
-        "indexer": _rows(pools.indexer, c4, pools.indexer_layout),
-        "c128": _rows(pools.c128, c128, pools.c128_layout),
-        "c4_state": pools.c4_state[:, row.ring, rows],
-        "c128_state": pools.c128_state[:, row.ring, banks],
-    }
-
-
-def _rows(pool: torch.Tensor, slots: list[int], layout: PageLayout) -> torch.Tensor:
-    index = torch.tensor(slots, dtype=torch.int64)
-    return torch.stack([gather_rows(pages, index, layout) for pages in pool])
-
-
-def assert_same_bytes(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> None:
-    """Compare what two rows hold, to the bit."""
-    for name, tensor in want.items():
-        same = torch.equal(got[name].view(torch.uint8), tensor.view(torch.uint8))
-        assert same, f"{name} differs"
 
 
 def cold(

@@ -63,6 +63,22 @@ def test_saved_positions_are_those_before_each_save_that_were_computed() -> None
     assert row.tolist() == [0] * 8 + [1] * 13
 
 
+def test_a_chunk_that_may_lose_tokens_saves_what_is_before_each_of_its_ends() -> None:
+    step = batch()
+    step.chunk_start[:] = torch.tensor([300, 295])
+    step.window_from[:] = 0
+    step.save_position[:] = torch.tensor([312, 297, 296])
+
+    def saved(draft_tokens: int) -> list[list[int]]:
+        save, _, position = StepTokens(step, draft_tokens=draft_tokens).saved(8)
+        return [position[save == nth].tolist() for nth in range(3)]
+
+    whole = [[*range(304, 312)], [*range(289, 297)], [*range(288, 296)]]
+    assert saved(0) == whole
+    whole[1].insert(0, 288)
+    assert saved(1) == saved(7) == whole
+
+
 def test_what_already_lies_where_it_is_wanted_is_not_copied() -> None:
     tokens = StepTokens(batch())
     save, row, position = tokens.saved(8)

@@ -78,7 +78,7 @@ class ByteLedger:
         self._hold("c128", prefixes[127::128], _records(pools.c128, c128, pools.c128_layout))
         if at < request.exact_from:
             return
-        tree, ring = residency.spec, int(table.ring[row])
+        tree, spec, ring = residency.spec, pools.spec, int(table.ring[row])
         window = torch.from_numpy(table.window[row].astype(np.int64))
         # One short of a window and of a ring: the next position takes the oldest one's place.
         near = torch.arange(max(0, at - tree.window + 1), at)
@@ -86,9 +86,17 @@ class ByteLedger:
         slots = swa + near % tree.swa_page_size
         self._hold("swa", prefixes[near.numpy()], _records(pools.swa, slots, pools.swa_layout))
         rows = torch.arange(max(0, at - 7), at)
-        self._hold("c4_state", prefixes[rows.numpy()], _states(pools.c4_state, ring, rows % 8))
+        self._hold(
+            "c4_state",
+            prefixes[rows.numpy()],
+            _states(pools.c4_state, ring, rows % spec.state_rows),
+        )
         last = torch.arange(at - 1, at)
-        self._hold("c128_state", prefixes[last.numpy()], _states(pools.c128_state, ring, last % 2))
+        self._hold(
+            "c128_state",
+            prefixes[last.numpy()],
+            _states(pools.c128_state, ring, last % spec.state_banks),
+        )
 
     def _path(self, residency: Residency, request: Request) -> list[int]:
         """Return the number of each prefix of a request's tokens, shortest first."""

@@ -111,10 +111,11 @@ class Direct:
         swa_pages: int = 64,
         rings: int = 24,
         tree: TreeSpec | None = None,
+        draft_tokens: int = 0,
         device: torch.device = CPU,
     ) -> None:
         self.model, self.device = model, device
-        self.spec = pool_spec(model.config, record_format, tree)
+        self.spec = pool_spec(model.config, record_format, tree, draft_tokens=draft_tokens)
         self.tree = self.spec.tree
         self.finite: list[bool] = []
         self.may_be_broken = False

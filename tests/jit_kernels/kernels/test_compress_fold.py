@@ -42,6 +42,13 @@ FEW = [
 MORE = [[Chunk(300 * nth + 31 * nth, 150 + 7 * nth, nth + 1) for nth in range(14)]]
 # Chunks over whole blocks, from the middle of one on, and within one.
 LONG = [Chunk(0, 300, 1, (17, 129)), Chunk(141, 260, 2), Chunk(190, 65, 4, (200,))]
+# Rows of one to eight tokens, a guess or more each: one row, few of them, many.
+GUESSES = [
+    [Chunk(250, 8, 1)],
+    [Chunk(2, 3, 1)],
+    [Chunk(120 + nth, nth, nth) for nth in range(1, 9)],
+    [Chunk(31 * nth, 1 + nth % 8, nth) for nth in range(1, 99)],
+]
 pytestmark = pytest.mark.gpu
 
 
@@ -63,8 +70,8 @@ def copied(more: dict[str, Any]) -> dict[str, Any]:
     return more | {"pages": BlockPages(own.pages.clone(), own.layout, own.weight)}
 
 
-@pytest.mark.parametrize("chunks", [*CHUNKS, *FEW, *MORE], ids=len)
-@pytest.mark.parametrize("span", [2, 3])
+@pytest.mark.parametrize("chunks", [*CHUNKS, *FEW, *MORE, *GUESSES], ids=len)
+@pytest.mark.parametrize("span", [2, 3, 9])
 def test_chunks_equal_the_reference(chunks: list[Chunk], span: int) -> None:
     step, rings = some_step(chunks, ratio=128, span=span, turned=TURNED, page_rows=3)
     more, state = options(rings), poisoned_state(chunks, rings, span, 3, WIDTH)
@@ -87,9 +94,10 @@ def test_chunks_equal_the_reference(chunks: list[Chunk], span: int) -> None:
     assert_like_pages(more["pages"], goal["pages"], what="pages")
 
 
-def test_decoding_rows_equal_the_reference() -> None:
+@pytest.mark.parametrize("banks", [2, 9])
+def test_decoding_rows_equal_the_reference(banks: int) -> None:
     chunks = [Chunk(start, 1, nth + 1) for nth, start in enumerate((0, 3, 127, 128, 511, 4096))]
-    more, state = options(9), poisoned_state(chunks, 9, 2, 3, WIDTH)
+    more, state = options(9), poisoned_state(chunks, 9, banks, 3, WIDTH)
     position = torch.tensor([chunk.start for chunk in chunks] + [-1, -1])
     ring = torch.tensor([chunk.ring for chunk in chunks] + [0, 0], dtype=torch.int32)
     slots = torch.where(position % 128 == 127, torch.arange(8) + 3, 0).masked_fill(position < 0, 5)
@@ -107,10 +115,11 @@ def test_decoding_rows_equal_the_reference() -> None:
     assert_like_pages(more["pages"], goal["pages"], what="pages")
 
 
-@pytest.mark.parametrize("chunks", [CHUNKS[0], LONG, *FEW], ids=len)
-def test_chunks_give_the_bits_of_their_tokens_one_by_one(chunks: list[Chunk]) -> None:
-    step, rings = some_step(chunks, ratio=128, span=2, turned=TURNED, page_rows=3)
-    more, state = options(rings), poisoned_state(chunks, rings, 2, 3, WIDTH)
+@pytest.mark.parametrize("chunks", [CHUNKS[0], LONG, *FEW, *GUESSES], ids=len)
+@pytest.mark.parametrize("banks", [2, 9])
+def test_chunks_give_the_bits_of_their_tokens_one_by_one(chunks: list[Chunk], banks: int) -> None:
+    step, rings = some_step(chunks, ratio=128, span=banks, turned=TURNED, page_rows=3)
+    more, state = options(rings), poisoned_state(chunks, rings, banks, 3, WIDTH)
     rows = torch.randn(len(step.tokens.row), 2 * WIDTH)
     one_by_one, alone = state.clone(), copied(more)
 
@@ -128,7 +137,7 @@ def test_chunks_give_the_bits_of_their_tokens_one_by_one(chunks: list[Chunk]) ->
     begins = [sum(chunk.length for chunk in chunks[:nth]) for nth in range(len(chunks))]
     for done, some in enumerate(by_token(chunks)):
         part = [chunk for _, chunk in some]
-        one, _ = some_step(part, ratio=128, span=2, turned=TURNED, page_rows=3)
+        one, _ = some_step(part, ratio=128, span=banks, turned=TURNED, page_rows=3)
         slots = torch.zeros(len(part), dtype=torch.int64)
         rotation, kept = torch.zeros(len(part), 2, TURNED), one.ended.slots > 0
         slots[one.last[kept]] = one.ended.slots[kept]

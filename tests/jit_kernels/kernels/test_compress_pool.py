@@ -42,6 +42,13 @@ FEW = [
     [Chunk(2, 3, 1), Chunk(17, 30, 2)],
     [Chunk(5, 3, 1), Chunk(0, 4, 2)],
 ]
+# Rows of one to eight tokens, a guess or more each: one row, few of them, many.
+GUESSES = [
+    [Chunk(250, 8, 1)],
+    [Chunk(2, 5, 1)],
+    [Chunk(124 + nth, nth, nth) for nth in range(1, 9)],
+    [Chunk(11 * nth, 1 + nth % 8, nth) for nth in range(1, 99)],
+]
 pytestmark = pytest.mark.gpu
 
 
@@ -79,8 +86,8 @@ def wide_rows(count: int, columns: int, *, first: int = 3) -> torch.Tensor:
     return torch.randn(count, columns + 2 * first)[:, first : columns + first]
 
 
-@pytest.mark.parametrize("chunks", [*CHUNKS, *FEW], ids=len)
-@pytest.mark.parametrize("span", [8, 11])
+@pytest.mark.parametrize("chunks", [*CHUNKS, *FEW, *GUESSES], ids=len)
+@pytest.mark.parametrize("span", [8, 11, 16])
 def test_chunks_equal_the_reference(chunks: list[Chunk], span: int) -> None:
     step, rings = some_step(chunks, ratio=4, span=span, turned=TURNED, page_rows=3)
     more, state = options(rings), poisoned_state(chunks, rings, span, COLUMNS)
@@ -95,10 +102,10 @@ def test_chunks_equal_the_reference(chunks: list[Chunk], span: int) -> None:
     assert_like(more, goal)
 
 
-@pytest.mark.parametrize("first", [3, 4])
-def test_decoding_rows_equal_the_reference(first: int) -> None:
+@pytest.mark.parametrize(("first", "span"), [(3, 8), (4, 8), (4, 16)])
+def test_decoding_rows_equal_the_reference(first: int, span: int) -> None:
     chunks = [Chunk(start, 1, nth + 1) for nth, start in enumerate((0, 3, 6, 7, 11, 255, 4097))]
-    more, state = options(9), poisoned_state(chunks, 9, 8, COLUMNS)
+    more, state = options(9), poisoned_state(chunks, 9, span, COLUMNS)
     position = torch.tensor([chunk.start for chunk in chunks] + [-1, -1])
     ring = torch.tensor([chunk.ring for chunk in chunks] + [0, 0], dtype=torch.int32)
     slots = torch.where(position % 4 == 3, torch.arange(9) + 3, 0).masked_fill(position < 0, 5)
@@ -117,10 +124,11 @@ def test_decoding_rows_equal_the_reference(first: int) -> None:
     assert_like(more, goal)
 
 
-@pytest.mark.parametrize("chunks", [CHUNKS[0], *FEW], ids=len)
-def test_chunks_give_the_bits_of_their_tokens_one_by_one(chunks: list[Chunk]) -> None:
-    step, rings = some_step(chunks, ratio=4, span=8, turned=TURNED, page_rows=3)
-    more, state = options(rings), poisoned_state(chunks, rings, 8, COLUMNS)
+@pytest.mark.parametrize("chunks", [CHUNKS[0], *FEW, *GUESSES], ids=len)
+@pytest.mark.parametrize("span", [8, 16])
+def test_chunks_give_the_bits_of_their_tokens_one_by_one(chunks: list[Chunk], span: int) -> None:
+    step, rings = some_step(chunks, ratio=4, span=span, turned=TURNED, page_rows=3)
+    more, state = options(rings), poisoned_state(chunks, rings, span, COLUMNS)
     rows = torch.randn(len(step.tokens.row), COLUMNS)
     one_by_one, alone = state.clone(), copied(more)
     where = {"tokens": step.tokens, "last": step.last, "ended": step.ended, "saves": step.saves}
@@ -130,7 +138,7 @@ def test_chunks_give_the_bits_of_their_tokens_one_by_one(chunks: list[Chunk]) ->
     begins = [sum(chunk.length for chunk in chunks[:nth]) for nth in range(len(chunks))]
     for done, some in enumerate(by_token(chunks)):
         part = [chunk for _, chunk in some]
-        one, _ = some_step(part, ratio=4, span=8, turned=TURNED, page_rows=3)
+        one, _ = some_step(part, ratio=4, span=span, turned=TURNED, page_rows=3)
         slots = torch.zeros(len(part), dtype=torch.int64)
         rotation, kept = torch.zeros(len(part), 2, TURNED), one.ended.slots > 0
         slots[one.last[kept]] = one.ended.slots[kept]

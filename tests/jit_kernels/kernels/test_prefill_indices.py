@@ -22,10 +22,11 @@ CASES = with_large(
 
 @pytest.mark.parametrize(("rows", "sizes"), CASES)
 @pytest.mark.parametrize("ratios", [(), (4,), (4, 128), (128, 4)])
+@pytest.mark.parametrize("guesses", [0, 7])
 def test_slots_are_those_of_the_reference(
-    rows: list[tuple[int, int, int]], sizes: PageSizes, ratios: tuple[int, ...]
+    rows: list[tuple[int, int, int]], sizes: PageSizes, ratios: tuple[int, ...], guesses: int
 ) -> None:
-    chunks = Chunks(rows, sizes)
+    chunks = Chunks(rows, sizes, guesses=guesses)
     blocks = tuple(chunks.blocks(ratio) for ratio in ratios)
 
     got = triton_backend.prefill_slots(*chunks.tables(), sizes, blocks)
