@@ -2,7 +2,6 @@
 
 import contextlib
 import random
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -16,13 +15,6 @@ from tests.runtime.wire.ring_processes import ATTACH_S, child, line, summary
 
 # Long enough for any machine; no test waits so long.
 WAIT_S = 60.0
-
-
-@pytest.fixture
-def folder() -> Iterator[str]:
-    """A folder with a short path, as sockets need it."""
-    with tempfile.TemporaryDirectory() as name:
-        yield name
 
 
 def write_for_ever(writer: RingWriter) -> None:

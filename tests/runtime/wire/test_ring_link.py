@@ -2,9 +2,7 @@
 
 import os
 import socket
-import tempfile
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,13 +11,6 @@ import pytest
 from runtime.errors import RuntimeFault
 from runtime.wire.ring_link import Deadline, Host, PeerDied, connect
 from runtime.wire.ring_memory import allocate
-
-
-@pytest.fixture
-def folder() -> Iterator[str]:
-    """A folder with a short path, as sockets need it."""
-    with tempfile.TemporaryDirectory() as name:
-        yield name
 
 
 def host(folder: str, *roles: str) -> Host:
