@@ -37,8 +37,7 @@ BASE = {
     "chat_template",
     "collector",
     *("config", "device_sizes", "durations"),
-    "errors",
-    *("flag_hints", "heap"),
+    *("errors", "flag_hints", "heap"),
     "kv_events_config",
     *("cache_messages", "messages", "open_files", "profile_messages"),
     "sampling",
@@ -92,6 +91,7 @@ NO_TWIN: dict[str, str] = {
     "layers/fused/step.py": "a contract without code; test_attention.py runs on what keeps it",
     "mem_cache/errors.py": "two classes, raised and caught throughout tests/mem_cache",
     "runtime/errors.py": "classes only, pinned by tests/runtime/server",
+    "runtime/executor/interface.py": "a contract without code; test_remote.py fills it",
     "runtime/executor/step_plan.py": "a contract without code; every scheduler test fills one",
     "runtime/scheduler/settings.py": "fields only; test_process.py pins where each comes from",
 }

@@ -19,10 +19,12 @@ ATTACH_S = 60.0
 
 
 @contextlib.contextmanager
-def child(function: str, *arguments: object) -> Iterator["subprocess.Popen[str]"]:
-    """Start a process that runs a function of this module; it is dead at the end."""
+def child(
+    function: str, *arguments: object, module: str = __name__
+) -> Iterator["subprocess.Popen[str]"]:
+    """Start a process that runs a function of a module; it is dead at the end."""
     process = subprocess.Popen(
-        [sys.executable, "-m", __name__, function, *map(str, arguments)],
+        [sys.executable, "-m", module, function, *map(str, arguments)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.PIPE,

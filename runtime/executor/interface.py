@@ -1,0 +1,44 @@
+"""What runs steps: the same interface in the scheduler's process and in front of workers."""
+
+from typing import Protocol
+
+from runtime.wire.step import KeptResult, Sample, SampleKept, StepPlan, StepResult
+
+__all__ = ["MAX_IN_FLIGHT", "Executor", "StepHandle"]
+
+# Steps that are launched and have no result yet.
+MAX_IN_FLIGHT = 2
+
+
+class StepHandle(Protocol):
+    """A launched step."""
+
+    @property
+    def forwarded(self) -> bool:
+        """Whether the forward pass is over."""
+        ...
+
+    @property
+    def halfway(self) -> bool:
+        """Whether it is time to plan the next step."""
+        ...
+
+    def sample(self, command: Sample) -> None:
+        """Sample the step's entries; waits for nothing. Once, only for plans without `sampling`."""
+        ...
+
+    def result(self) -> StepResult:
+        """Wait for the result and return it."""
+        ...
+
+
+class Executor(Protocol):
+    """Runs steps in the order of their launch; at most two are in flight."""
+
+    def launch(self, plan: StepPlan) -> StepHandle:
+        """Start a step, and sample its entries, too, if the plan has `sampling`."""
+        ...
+
+    def sample_kept(self, command: SampleKept) -> KeptResult:
+        """Sample lines whose logits were kept; waits for the result."""
+        ...
