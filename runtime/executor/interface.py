@@ -1,10 +1,13 @@
-"""What runs steps, in this process or in another one."""
+"""What runs steps: the same interface in the scheduler's process and in front of workers."""
 
 from typing import Protocol
 
 from runtime.wire.step import KeptResult, Sample, SampleKept, StepPlan, StepResult
 
-__all__ = ["Executor", "StepHandle"]
+__all__ = ["MAX_IN_FLIGHT", "Executor", "StepHandle"]
+
+# Steps that are launched and have no result yet.
+MAX_IN_FLIGHT = 2
 
 
 class StepHandle(Protocol):
@@ -12,37 +15,30 @@ class StepHandle(Protocol):
 
     @property
     def forwarded(self) -> bool:
-        """Whether the forward pass is over: from then on, waiting for masks leaves it idle."""
+        """Whether the forward pass is over."""
         ...
 
     @property
     def halfway(self) -> bool:
-        """Whether it is time to plan the next step, which begins when this one is over."""
+        """Whether it is time to plan the next step."""
         ...
 
     def sample(self, command: Sample) -> None:
-        """Have the entries sampled. Waits for nothing.
-
-        To be called once, before the next launch, where the plan has no `sampling` of its own.
-        """
+        """Sample the step's entries; waits for nothing. Once, only for plans without `sampling`."""
         ...
 
     def result(self) -> StepResult:
-        """Wait for what a sampled step produced."""
+        """Wait for the result and return it."""
         ...
 
 
 class Executor(Protocol):
-    """Runs steps in the order given, against the pools it owns.
-
-    Neither call waits for the device, so that the next step can be launched, with tokens that the
-    host does not know, before `StepHandle.result` waits for them.
-    """
+    """Runs steps in the order of their launch; at most two are in flight."""
 
     def launch(self, plan: StepPlan) -> StepHandle:
-        """Start a step; sample it, too, where the plan says how."""
+        """Start a step, and sample its entries, too, if the plan has `sampling`."""
         ...
 
     def sample_kept(self, command: SampleKept) -> KeptResult:
-        """Sample lines whose logits were kept, and wait for their tokens."""
+        """Sample lines whose logits were kept; waits for the result."""
         ...

@@ -1,0 +1,160 @@
+"""An executor in worker processes, as the scheduler's process sees it."""
+
+from runtime.errors import RuntimeFault, WorkerDied
+from runtime.executor.interface import MAX_IN_FLIGHT
+from runtime.wire.channel import ExecutorFault, FromWorker, Progress, SchedulerChannel
+from runtime.wire.ring import PeerDied
+from runtime.wire.step import (
+    KeptResult,
+    Sample,
+    SampleKept,
+    StepPlan,
+    StepResult,
+    ToExecutor,
+)
+
+__all__ = ["RemoteExecutor", "RemoteStep"]
+
+
+class RemoteStep:
+    """The handle of a step that workers run.
+
+    Everything here raises WorkerDied once a worker has failed or died, but for results that
+    came before.
+    """
+
+    def __init__(self, executor: "RemoteExecutor", step: int, *, sampled: bool) -> None:
+        """Use `RemoteExecutor.launch`."""
+        self._executor = executor
+        self._step = step
+        self._sampled = sampled
+        self._halfway = False
+        self._forwarded = False
+        self._result: StepResult | None = None
+
+    @property
+    def forwarded(self) -> bool:
+        """Whether the forward pass is over."""
+        if not self._forwarded:
+            self._executor.take_arrived()
+        return self._forwarded
+
+    @property
+    def halfway(self) -> bool:
+        """Whether it is time to plan the next step."""
+        if not self._halfway:
+            self._executor.take_arrived()
+        return self._halfway
+
+    def sample(self, command: Sample) -> None:
+        """Have the step's entries sampled. Raises RuntimeFault if they are sampled already."""
+        if self._sampled or command.step != self._step:
+            raise RuntimeFault(f"step {self._step} awaits no sample command of {command.step}")
+        self._sampled = True
+        self._executor.send(command)
+
+    def result(self) -> StepResult:
+        """Wait for the result. Raises RuntimeFault when nothing has been sampled."""
+        if not self._sampled:
+            raise RuntimeFault(f"step {self._step} has no sample command and so no result")
+        while self._result is None:
+            self._executor.take_next()
+        return self._result
+
+    def advance(self, *, halfway: bool, forwarded: bool) -> None:
+        """Note how far the workers are."""
+        self._halfway, self._forwarded = halfway, forwarded
+
+    def complete(self, result: StepResult) -> None:
+        """Note the result."""
+        self._halfway = self._forwarded = True
+        self._result = result
+
+
+class RemoteExecutor:
+    """Sends plans to workers, and keeps what they send until it is asked for.
+
+    Belongs to the thread of its channel, which its owner closes. Once a worker has failed or
+    died, every call raises WorkerDied with the reason.
+    """
+
+    def __init__(self, channel: SchedulerChannel) -> None:
+        self._channel = channel
+        self._in_flight: dict[int, RemoteStep] = {}
+        self._call: int | None = None
+        self._kept: KeptResult | None = None
+        self._failure: str | None = None
+
+    def launch(self, plan: StepPlan) -> RemoteStep:
+        """Send a plan. Raises RuntimeFault when two steps are in flight already."""
+        self.take_arrived()
+        if len(self._in_flight) >= MAX_IN_FLIGHT:
+            raise RuntimeFault(f"step {plan.step} is one too many: {MAX_IN_FLIGHT} are in flight")
+        self.send(plan)
+        step = RemoteStep(self, plan.step, sampled=plan.sampling is not None)
+        self._in_flight[plan.step] = step
+        return step
+
+    def sample_kept(self, command: SampleKept) -> KeptResult:
+        """Have lines sampled whose logits were kept; wait for the result."""
+        self._call, self._kept = command.call, None
+        self.send(command)
+        while self._kept is None:
+            self.take_next()
+        self._call = None
+        return self._kept
+
+    def send(self, message: ToExecutor) -> None:
+        """Send a message. Waits while the ring is full."""
+        self._check()
+        try:
+            self._channel.send(message)
+        except PeerDied as fault:
+            # Rank 0 may have said why.
+            self.take_arrived()
+            raise self._fail(str(fault)) from fault
+
+    def take_arrived(self) -> None:
+        """Take all messages that have arrived; waits for none."""
+        while self._take(0):
+            pass
+
+    def take_next(self) -> None:
+        """Wait for a message and take it."""
+        self._take(None)
+
+    def _take(self, timeout_s: float | None) -> bool:
+        self._check()
+        try:
+            message = self._channel.receive(timeout_s)
+        except PeerDied as fault:
+            raise self._fail(str(fault)) from fault
+        if message is None:
+            return False
+        self._note(message)
+        return True
+
+    def _note(self, message: FromWorker) -> None:
+        if isinstance(message, ExecutorFault):
+            raise self._fail(f"the executor of rank 0 has failed:\n{message.message}")
+        if isinstance(message, KeptResult):
+            if message.call != self._call:
+                raise self._fail(f"a worker answered call {message.call}, not {self._call}")
+            self._kept = message
+            return
+        step = self._in_flight.get(message.step)
+        if step is None:
+            raise self._fail(f"a worker sent something of step {message.step}: none is in flight")
+        if isinstance(message, Progress):
+            step.advance(halfway=message.halfway, forwarded=message.forwarded)
+        else:
+            del self._in_flight[message.step]
+            step.complete(message)
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise WorkerDied(self._failure)
+
+    def _fail(self, reason: str) -> WorkerDied:
+        self._failure = reason
+        return WorkerDied(reason)

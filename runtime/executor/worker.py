@@ -1,0 +1,126 @@
+"""The loop of a worker process: run what the scheduler sends, send back what comes of it."""
+
+import contextlib
+import time
+import traceback
+from collections import deque
+from dataclasses import dataclass
+
+from runtime.errors import RuntimeFault
+from runtime.executor.interface import MAX_IN_FLIGHT, Executor, StepHandle
+from runtime.wire.channel import ExecutorChannel, ExecutorFault, Progress
+from runtime.wire.ring import PeerClosed, PeerDied
+from runtime.wire.step import Sample, SampleKept, StepPlan, ToExecutor
+
+__all__ = ["serve"]
+
+# Between two looks at a step in flight, where the host cannot spare a processor for polling.
+_POLL_S = 50e-6
+# A scheduler that does not read for so long gets no traceback.
+_FAULT_S = 1.0
+
+
+def serve(executor: Executor, channel: ExecutorChannel) -> None:
+    """Run the plans of a channel until the scheduler closes it.
+
+    Results are sent as soon as they are there. Raises what the executor raises, after its
+    traceback was sent; PeerDied when the scheduler has died; RuntimeFault for messages out of
+    order. The process should end then.
+    """
+    try:
+        _Worker(executor, channel).run()
+    except PeerClosed:
+        return
+    except PeerDied:
+        raise
+    except Exception:
+        with contextlib.suppress(PeerDied, TimeoutError, ValueError):
+            channel.send(ExecutorFault(traceback.format_exc()), _FAULT_S)
+        raise
+
+
+@dataclass(slots=True)
+class _InFlight:
+    """A launched step; `halfway` and `forwarded` are as they were sent last."""
+
+    step: int
+    handle: StepHandle
+    sampled: bool
+    halfway: bool = False
+    forwarded: bool = False
+
+
+class _Worker:
+    """An executor, the end of a channel, and the steps in flight, oldest first."""
+
+    def __init__(self, executor: Executor, channel: ExecutorChannel) -> None:
+        self._executor = executor
+        self._channel = channel
+        self._in_flight: deque[_InFlight] = deque()
+        self._last_step: int | None = None
+
+    def run(self) -> None:
+        """Run until the channel or the executor raises something."""
+        while True:
+            # A forwarded step without a command gives nothing to look for.
+            poll = any(flight.sampled or not flight.forwarded for flight in self._in_flight)
+            message = self._channel.receive(0 if poll else None)
+            if message is not None:
+                self._execute(message)
+            changed = self._report()
+            if poll and message is None and not changed and not self._channel.spins:
+                time.sleep(_POLL_S)
+
+    def _execute(self, message: ToExecutor) -> None:
+        if isinstance(message, StepPlan):
+            self._launch(message)
+        elif isinstance(message, Sample):
+            self._sample(message)
+        else:
+            self._sample_kept(message)
+
+    def _launch(self, plan: StepPlan) -> None:
+        if self._last_step is not None and plan.step != self._last_step + 1:
+            raise RuntimeFault(f"the plan of step {plan.step} came after step {self._last_step}")
+        if self._in_flight and not self._in_flight[-1].sampled:
+            raise RuntimeFault(
+                f"the plan of step {plan.step} came before the sample command of step "
+                f"{self._last_step}"
+            )
+        while len(self._in_flight) >= MAX_IN_FLIGHT:
+            self._finish()
+        self._last_step = plan.step
+        handle = self._executor.launch(plan)
+        self._in_flight.append(_InFlight(plan.step, handle, plan.sampling is not None))
+
+    def _sample(self, command: Sample) -> None:
+        flight = self._in_flight[-1] if self._in_flight else None
+        if flight is None or flight.step != command.step or flight.sampled:
+            raise RuntimeFault(f"a sample command for step {command.step}, which awaits none")
+        flight.handle.sample(command)
+        flight.sampled = True
+
+    def _sample_kept(self, command: SampleKept) -> None:
+        self._channel.send(self._executor.sample_kept(command))
+
+    def _report(self) -> bool:
+        """Send results and progress that are new; return whether there were any."""
+        changed = False
+        for flight in tuple(self._in_flight):
+            forwarded = flight.handle.forwarded
+            if forwarded and flight.sampled and flight is self._in_flight[0]:
+                self._finish()
+                changed = True
+                continue
+            halfway = forwarded or flight.handle.halfway
+            if (halfway, forwarded) != (flight.halfway, flight.forwarded):
+                flight.halfway, flight.forwarded = halfway, forwarded
+                self._channel.send(Progress(flight.step, halfway, forwarded))
+                changed = True
+        return changed
+
+    def _finish(self) -> None:
+        """Wait for the result of the oldest step, and send it."""
+        result = self._in_flight[0].handle.result()
+        self._in_flight.popleft()
+        self._channel.send(result)

@@ -1,0 +1,179 @@
+"""Typed messages over rings: both directions, large ones, other versions, deaths."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pytest
+
+from runtime.errors import RuntimeFault
+from runtime.wire.arrays import INT32, packed
+from runtime.wire.channel import ExecutorFault, Progress, RankAddress, SchedulerChannel
+from runtime.wire.ring import PeerClosed, PeerDied
+from runtime.wire.step import VERSION, Join, LineSampling, Mask, Sample, StepPlan
+from tests.runtime.wire.channels import WAIT_S, channels
+from tests.runtime.wire.samples import KEPT_RESULT, PLAN, RESULT, SAMPLE, SAMPLE_KEPT
+
+
+def test_every_message_passes_and_all_ranks_read_the_plans(folder: str) -> None:
+    with channels(folder, ranks=3) as (scheduler, workers):
+        assert [bool(address.results) for address in scheduler.addresses] == [True, False, False]
+        for message in (PLAN, SAMPLE, SAMPLE_KEPT):
+            scheduler.send(message)
+        for worker in workers:
+            received = [worker.receive(WAIT_S) for _ in range(3)]
+            assert received == [PLAN, SAMPLE, SAMPLE_KEPT]
+            assert worker.receive(0) is None
+        told = [RESULT, KEPT_RESULT, Progress(1, True, False), ExecutorFault("why")]
+        for message in told:
+            for worker in workers:
+                worker.send(message)
+
+        assert [scheduler.receive(WAIT_S) for _ in told] == told
+        assert scheduler.receive(0) is None
+        assert scheduler.receive(0.01) is None
+
+
+def test_masks_of_128_rows_and_a_prompt_of_a_million_tokens_pass(folder: str) -> None:
+    masks = [Mask(line, os.urandom(16 << 10)) for line in range(128)]
+    prompt = packed(range(1 << 20), INT32)
+    plan = msgspec.structs.replace(
+        PLAN,
+        joins=[Join(5, LineSampling(1, 1 << 20, prompt=prompt))],
+        sampling=Sample(PLAN.step, masks),
+    )
+    with (
+        channels(folder, plans_bytes=8 << 20) as (scheduler, (worker,)),
+        ThreadPoolExecutor(1) as pool,
+    ):
+        received = pool.submit(lambda: [worker.receive(WAIT_S) for _ in range(3)])
+        for _ in range(3):
+            scheduler.send(plan, WAIT_S)
+
+        assert received.result() == [plan] * 3
+
+
+def test_a_message_larger_than_the_ring_is_an_error(folder: str) -> None:
+    with channels(folder, plans_bytes=1024) as (scheduler, (worker,)):
+        with pytest.raises(ValueError, match="bytes in a ring of 1024"):
+            scheduler.send(Sample(1, [Mask(0, bytes(2000))]))
+        scheduler.send(SAMPLE)
+        assert worker.receive(WAIT_S) == SAMPLE
+
+
+def test_a_full_ring_is_a_timeout(folder: str) -> None:
+    with channels(folder, plans_bytes=1024, results_bytes=1024) as (scheduler, (worker,)):
+        scheduler.send(Sample(1, [Mask(0, bytes(800))]))
+        with pytest.raises(TimeoutError):
+            scheduler.send(Sample(1, [Mask(0, bytes(800))]), 0)
+        worker.send(ExecutorFault("x" * 800))
+        with pytest.raises(TimeoutError):
+            worker.send(ExecutorFault("x" * 800), 0)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        msgspec.msgpack.encode(msgspec.structs.replace(PLAN, version=VERSION + 1)),
+        msgspec.msgpack.encode(["plan", VERSION + 1, "with", "other fields"]),
+    ],
+)
+def test_plans_of_another_version_are_refused(folder: str, data: bytes) -> None:
+    with channels(folder) as (scheduler, (worker,)):
+        scheduler._plans.write(data)
+        with pytest.raises(RuntimeFault, match=f"version {VERSION + 1} .* version {VERSION}:"):
+            worker.receive(WAIT_S)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\xc1", msgspec.msgpack.encode(RESULT), msgspec.msgpack.encode(["plan", VERSION])],
+)
+def test_bytes_that_are_no_message_are_a_fault(folder: str, data: bytes) -> None:
+    with channels(folder) as (scheduler, (worker,)):
+        scheduler._plans.write(data)
+        with pytest.raises(RuntimeFault, match=f"a malformed message of {len(data)} bytes"):
+            worker.receive(WAIT_S)
+        assert worker._results is not None
+        worker._results.write(msgspec.msgpack.encode(PLAN))
+        with pytest.raises(RuntimeFault, match="a malformed message"):
+            scheduler.receive(WAIT_S)
+
+
+def test_a_worker_that_ends_is_named_by_its_rank(folder: str) -> None:
+    with channels(folder, ranks=2) as (scheduler, workers):
+        workers[0].send(RESULT)
+        workers[1].close()
+
+        assert scheduler.receive(WAIT_S) == RESULT
+        for _ in range(2):
+            with pytest.raises(PeerDied, match="the worker of rank 1 has ended") as raised:
+                scheduler.receive(WAIT_S)
+            assert raised.value.reader == 1
+        with pytest.raises(PeerDied, match="the worker of rank 1 has ended"):
+            scheduler.send(SAMPLE)
+        workers[0].send(KEPT_RESULT)
+        assert scheduler.receive(0) == KEPT_RESULT
+
+
+def test_last_words_come_before_the_death(folder: str) -> None:
+    with channels(folder) as (scheduler, (worker,)):
+        worker.send(ExecutorFault("why"))
+        worker.close()
+
+        with pytest.raises(PeerDied, match="rank 0"):
+            scheduler.send(SAMPLE)
+        assert scheduler.receive() == ExecutorFault("why")
+        with pytest.raises(PeerDied, match="rank 0"):
+            scheduler.receive()
+
+
+def test_words_that_come_while_the_death_is_noticed_are_not_lost(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with channels(folder) as (scheduler, (worker,)):
+        check = scheduler._plans.check
+
+        def late_check() -> None:
+            worker.send(ExecutorFault("why"))
+            worker.close()
+            check()
+
+        monkeypatch.setattr(scheduler._plans, "check", late_check)
+
+        assert scheduler.receive(0) == ExecutorFault("why")
+
+
+def test_a_scheduler_that_ends_is_noticed(folder: str) -> None:
+    with channels(folder, ranks=2) as (scheduler, workers):
+        scheduler.send(PLAN)
+        scheduler.close()
+        for worker in workers:
+            assert isinstance(worker.receive(), StepPlan)
+            with pytest.raises(PeerClosed):
+                worker.receive()
+        with pytest.raises(PeerDied):
+            workers[0].send(RESULT)
+        workers[1].send(RESULT)
+
+
+def test_addresses_are_plain(folder: str) -> None:
+    scheduler = SchedulerChannel.create(
+        ranks=2, folder=folder, plans_bytes=1024, results_bytes=1024
+    )
+    data = msgspec.json.encode(scheduler.addresses)
+
+    assert msgspec.json.decode(data, type=list[RankAddress]) == scheduler.addresses
+    with pytest.raises(TimeoutError, match="no reader 0 has attached"):
+        scheduler.accept(0)
+    scheduler.close()
+
+
+def test_a_channel_without_room_leaves_nothing(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.wire.ring_memory._free_bytes", lambda _: 1 << 16)
+    with pytest.raises(RuntimeFault, match="no room for"):
+        SchedulerChannel.create(ranks=1, folder=folder, plans_bytes=1024)
+
+    assert not os.listdir(folder)
