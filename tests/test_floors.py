@@ -91,7 +91,6 @@ NO_TWIN: dict[str, str] = {
     "mem_cache/errors.py": "two classes, raised and caught throughout tests/mem_cache",
     "runtime/errors.py": "classes only, pinned by tests/runtime/server",
     "runtime/executor/interface.py": "a contract without code; test_remote.py fills it",
-    "runtime/executor/step_plan.py": "a contract without code; every scheduler test fills one",
     "runtime/scheduler/settings.py": "fields only; test_process.py pins where each comes from",
 }
 

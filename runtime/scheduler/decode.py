@@ -18,7 +18,7 @@ class DecodeSet:
 
     def __init__(self, residency: Residency) -> None:
         self._residency = residency
-        self._flight: Step | None = None
+        self._in_step: Step | None = None
         self.requests: list[Request] = []
         self.joining: list[Request] = []
         self._active: list[Request] = []
@@ -41,11 +41,11 @@ class DecodeSet:
         request.held = False
         self._changed = True
 
-    def follow(self, flight: Step | None) -> None:
+    def follow(self, step: Step | None) -> None:
         """Plan from now on for after this step in flight; None: all tokens are known."""
-        joining = [] if flight is None else flight.joining
+        joining = [] if step is None else step.joining
         self._changed |= bool(joining or self.joining)
-        self._flight, self.joining = flight, joining
+        self._in_flight, self.joining = step, joining
 
     @property
     def active(self) -> list[Request]:
@@ -127,7 +127,7 @@ class DecodeSet:
         Whoever goes on from the answer needs not compute it if a step feeds it, whatever step is
         next: after a decode step they are in `active`, too.
         """
-        if self._flight is None:
+        if self._in_flight is None:
             return []
         return [r for r in self.active if r.scheduled + 1 == len(r.tokens)]
 
@@ -152,11 +152,11 @@ class DecodeSet:
 
     def _fed(self) -> np.ndarray:
         """Return which rows' tokens come with the step in flight, [n] bool."""
-        if self._flight is None:
+        if self._in_flight is None:
             return np.zeros(len(self._active), dtype=bool)
-        if self._flight.rows.requests is self._active:
+        if self._in_flight.rows.requests is self._active:
             return np.ones(len(self._active), dtype=bool)
-        entries = self._flight.entries
+        entries = self._in_flight.entries
         return np.array([r.id in entries for r in self._active], dtype=bool)
 
     def _assemble(

@@ -16,8 +16,8 @@ class SchedulerSettings:
                       one take part; None: no limit
     step_samples      rows that one prefill step may sample; None: no limit
     idle_poll_s       how long an idle loop waits for a message
-    overlap           launch a step before the one before it is settled; the runner must feed rows
-                      from the step in flight (`StepPlan.feed`)
+    overlap           launch a step before the one before it is settled; rows are fed with tokens
+                      that only the executor has (`Rows.from_device`)
     """
 
     context_tokens: int

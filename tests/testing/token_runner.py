@@ -8,8 +8,6 @@ a test knows the right output of a request from its tokens alone.
 It computes inside `launch`, as a device does in its own order: what was launched before is there.
 """
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
 from mem_cache.spec import PoolSizes, TreeSpec
@@ -27,6 +25,7 @@ from runtime.wire.step import (
     StepResult,
 )
 from tests.testing.plan_arrays import PlanArrays, PlanReader
+from tests.testing.token_draws import Drawn, SampledRow
 
 RING_ROWS = 8
 BANKS = 2
@@ -96,41 +95,6 @@ def ruled_output(
 
 class OrderFault(AssertionError):
     """A step was launched or asked for out of order."""
-
-
-@dataclass(slots=True)
-class SampledRow:
-    """A row that is sampled: `logits` is its last hash.
-
-    output  tokens that were sampled for the line so far
-    """
-
-    line: int
-    logits: np.uint64
-    position: int
-    state: LineSampling
-    output: list[int]
-    mask: np.ndarray | None
-
-
-@dataclass(slots=True)
-class Drawn:
-    """What was picked for some rows."""
-
-    tokens: list[int] = field(default_factory=list[int])
-    failed: dict[int, str] = field(default_factory=dict[int, str])
-    logprobs: list[EntryLogprobs] = field(default_factory=list[EntryLogprobs])
-
-    def accepted(self, entries: list[int], count: int) -> bytes:
-        """Return how many tokens each of `count` entries has; `entries` were sampled."""
-        each = np.zeros(count)
-        each[[e for k, e in enumerate(entries) if k not in self.failed]] = 1
-        return packed(each, INT32)
-
-    @property
-    def usable(self) -> bytes:
-        """The tokens of those that did not fail."""
-        return packed([t for k, t in enumerate(self.tokens) if k not in self.failed], INT32)
 
 
 class _Forwarded:

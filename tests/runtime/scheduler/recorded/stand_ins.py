@@ -18,7 +18,8 @@ from runtime.wire.step import (
     StepResult,
 )
 from tests.testing.fake_grammars import FakeGrammars
-from tests.testing.token_runner import SampledRow, TokenRunner, next_token
+from tests.testing.token_draws import SampledRow
+from tests.testing.token_runner import TokenRunner, next_token
 
 
 class SamplingRunner(TokenRunner):
