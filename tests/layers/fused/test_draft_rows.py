@@ -17,7 +17,7 @@ from tests.testing.tiny_model import PACKED, prompt
 
 pytestmark = pytest.mark.usefixtures("poisoned_empty")
 
-# Every kind of layer; tokens see up to 102 blocks of 4, of which they attend 16.
+# Every kind of layer; tokens see up to 99 blocks of 4, of which they attend 32.
 CONFIG = dataclasses.replace(
     PACKED,
     hidden_size=256,
@@ -27,7 +27,7 @@ CONFIG = dataclasses.replace(
     o_lora_rank=128,
     n_routed_experts=8,
     moe_intermediate_size=128,
-    index_topk=16,
+    index_topk=32,
 )
 # Around ends of blocks of 4 and 128, of SWA pages, of the ring of windows (192), of full pages.
 STARTS = (1, 59, 121, 124, 127, 186, 191, 249, 252, 255, 381)
@@ -67,7 +67,7 @@ def check_outcomes(device: torch.device, start: int, outcomes: list[tuple[int, i
 
 
 def test_guesses_leave_what_single_tokens_leave(device: torch.device) -> None:
-    check_outcomes(device, 124, [(8, 2), (5, 4), (1, 0), (8, 7), (2, 0)])
+    check_outcomes(device, 124, [(8, 2), (5, 4), (1, 0), (8, 7)])
 
 
 @pytest.mark.gpu
@@ -112,7 +112,7 @@ def test_on_the_gpu_rows_walk_on_beside_a_prompt() -> None:
 
 @pytest.mark.parametrize("start", [124, pytest.param(250, marks=pytest.mark.gpu)])
 def test_decoding_over_larger_rings_changes_no_bit(device: torch.device, start: int) -> None:
-    tokens = prompt(start + 16, seed=3)
+    tokens = prompt(start + (16 if device.type == "cuda" else 5), seed=3)
     want, got = (SingleTokens(driven(device, k), tokens, start=start) for k in (0, 7))
 
     for position, logits in want.logits.items():
