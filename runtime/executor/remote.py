@@ -1,4 +1,4 @@
-"""An executor in worker processes, as the scheduler's process sees it."""
+"""The scheduler's side of an executor that runs in worker processes."""
 
 from runtime.errors import RuntimeFault, WorkerDied
 from runtime.executor.interface import MAX_IN_FLIGHT
@@ -19,8 +19,8 @@ __all__ = ["RemoteExecutor", "RemoteStep"]
 class RemoteStep:
     """The handle of a step that workers run.
 
-    Everything here raises WorkerDied once a worker has failed or died, but for results that
-    came before.
+    Everything raises WorkerDied once a worker has failed or died, except `result` when the
+    result had arrived before.
     """
 
     def __init__(self, executor: "RemoteExecutor", step: int, *, sampled: bool) -> None:
@@ -72,7 +72,7 @@ class RemoteStep:
 
 
 class RemoteExecutor:
-    """Sends plans to workers, and keeps what they send until it is asked for.
+    """Sends plans to workers and keeps their results until they are asked for.
 
     Belongs to the thread of its channel, which its owner closes. Once a worker has failed or
     died, every call raises WorkerDied with the reason.
@@ -110,7 +110,7 @@ class RemoteExecutor:
         try:
             self._channel.send(message)
         except PeerDied as fault:
-            # Rank 0 may have said why.
+            # Rank 0 may have sent the reason.
             self.take_arrived()
             raise self._fail(str(fault)) from fault
 

@@ -1,4 +1,4 @@
-"""The loop of a worker process: run what the scheduler sends, send back what comes of it."""
+"""The loop of a worker process: run the scheduler's plans and send back their results."""
 
 import contextlib
 import time
@@ -14,9 +14,9 @@ from runtime.wire.step import Sample, SampleKept, StepPlan, ToExecutor
 
 __all__ = ["serve"]
 
-# Between two looks at a step in flight, where the host cannot spare a processor for polling.
+# Interval of looking at a step in flight on a host that cannot spare a processor for polling.
 _POLL_S = 50e-6
-# A scheduler that does not read for so long gets no traceback.
+# How long a scheduler that does not read may delay the end of a failed worker.
 _FAULT_S = 1.0
 
 
@@ -62,8 +62,8 @@ class _Worker:
     def run(self) -> None:
         """Run until the channel or the executor raises something."""
         while True:
-            # A forwarded step without a command gives nothing to look for.
-            poll = any(flight.sampled or not flight.forwarded for flight in self._in_flight)
+            # A forwarded step that is not sampled waits for its command: then sleep until it comes.
+            poll = any(not flight.forwarded for flight in self._in_flight)
             message = self._channel.receive(0 if poll else None)
             if message is not None:
                 self._execute(message)

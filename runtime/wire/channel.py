@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 RESULTS_BYTES = 16 << 20
-# A rank other than 0 that dies is noticed at least so often.
+# Interval of looking for a dead rank other than 0.
 _CHECK_MS = 200
 
 
@@ -89,7 +89,7 @@ class SchedulerChannel:
 
         ranks   1 to 16
         folder  private directory for sockets, and for memory if /dev/shm is too small
-        spin_s  so long `receive` polls memory before it sleeps
+        spin_s  time that `receive` polls memory before it sleeps
         Raises ValueError for bad numbers, RuntimeFault when there is no room.
         """
         with contextlib.ExitStack() as undo:
@@ -124,7 +124,7 @@ class SchedulerChannel:
     def receive(self, timeout_s: float | None = None) -> FromWorker | None:
         """Return the next message of rank 0, or None when none came in time.
 
-        Raises PeerDied when any worker has died, once all that rank 0 has sent is read;
+        Raises PeerDied when any worker has died, after all messages of rank 0 are read;
         RuntimeFault for bytes that are no message.
         """
         deadline = Deadline(timeout_s)
@@ -185,7 +185,7 @@ class ExecutorChannel:
     ) -> "ExecutorChannel":
         """Attach to the rings of a scheduler. Waits until it accepts.
 
-        spin_s  so long `receive` polls memory before it sleeps
+        spin_s  time that `receive` polls memory before it sleeps
         Raises PeerDied when the scheduler is gone, TimeoutError when it does not accept in time.
         """
         with contextlib.ExitStack() as undo:
@@ -198,8 +198,8 @@ class ExecutorChannel:
     def receive(self, timeout_s: float | None = None) -> ToExecutor | None:
         """Return the scheduler's next message, or None when none came in time.
 
-        Raises PeerClosed when the scheduler has ended in order, PeerDied when it has died, each
-        once all that it sent is read; RuntimeFault for a plan of another version and for bytes
+        Raises PeerClosed when the scheduler has closed its end, PeerDied when it has died, each
+        after all its messages are read; RuntimeFault for a plan of another version and for bytes
         that are no message.
         """
         data = self._plans.read(timeout_s)
@@ -248,6 +248,6 @@ def _check_version(data: bytes) -> None:
         return
     if version != VERSION:
         raise RuntimeFault(
-            f"a step plan of version {version} came to an executor of version {VERSION}: "
+            f"a step plan of version {version} reached an executor of version {VERSION}: "
             "start scheduler and workers from the same release"
         )

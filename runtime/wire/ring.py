@@ -5,7 +5,7 @@ Waking and sleeping. A reader that finds nothing sets its flag `sleeps`, passes 
 and looks at the flag. So one of the two sees the other's store: either the reader does not sleep,
 or the writer sees the flag. It then clears the flag and sends a wake byte, in this order: a flag
 that it clears too late (the reader has gone on and set it anew) is followed by a byte, after
-which the reader sets it again. A byte too many costs one look. A writer without room does the
+which the reader sets it again. A surplus byte costs one look. A writer without room does the
 same with `wanted`, the count that it needs a reader to reach.
 
 Order of data. A fence stands between the bytes of a message and the `written` that publishes
@@ -190,7 +190,7 @@ class RingReader:
     ) -> "RingReader":
         """Read from a ring that its writer has made. Waits until the writer accepts.
 
-        spin_s  so long `read` polls memory before it sleeps; has no effect but on x86
+        spin_s  time that `read` polls memory before it sleeps; only x86 polls
         Raises PeerDied when the writer is gone, TimeoutError when it does not accept in time.
         """
         link, memory, role = _attach(address, "reader", timeout_s)
@@ -205,7 +205,8 @@ class RingReader:
         """Return the next message, or None when none came in time.
 
         timeout_s  rounded up to milliseconds; 0 waits for nothing, None for ever
-        Raises PeerDied, PeerClosed for an end in order, once all whole messages are read.
+        Raises PeerDied when the writer has died, PeerClosed when it was closed, each after all
+        whole messages are read.
         """
         memory = self._memory
         if memory.written == self._read and not self._wait(timeout_s):
@@ -244,7 +245,7 @@ class RingReader:
             return True
         while True:
             left_ms = deadline.left_ms()
-            # Who does not sleep needs no wake byte.
+            # A reader that will not sleep needs no wake byte.
             memory.set_sleeps(self._reader, int(left_ms != 0))
             memory.fence()
             if memory.written != self._read:

@@ -1,8 +1,8 @@
-"""Connections between the ends of a ring: they wake a peer, and tell its death.
+"""Connections between the ends of a ring: they wake a peer and show that it has ended.
 
-Whoever makes a ring is its host and listens on one Unix socket for each guest. A guest connects
-and gets the descriptor of the memory. After that the connection carries only wake bytes, until
-the kernel closes it for a process that ends, however it ends.
+The end that makes a ring is the host; it listens on one Unix socket for each guest. A guest
+connects and gets the descriptor of the memory. After that the connection carries only wake
+bytes. The kernel closes it when a process ends, killed or not.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class PeerDied(WorkerDied):
 
 
 class PeerClosed(PeerDied):
-    """The other end of a ring was closed in order."""
+    """The other end of a ring was closed by a call of `close`."""
 
 
 class Deadline:
@@ -63,8 +63,8 @@ class Link:
 
     def wake(self) -> None:
         """Send a wake byte; never blocks."""
-        # A full buffer: bytes wait there, and the peer wakes by those. A broken one: the peer
-        # is dead, which `drain` tells.
+        # With a full buffer the peer wakes by the bytes in it. A broken connection is found by
+        # `drain`.
         with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
             self._socket.send(b"\0")
 
@@ -75,7 +75,7 @@ class Link:
                 pass
         except BlockingIOError:
             return True
-        except ConnectionResetError:  # it died and had bytes of ours unread
+        except ConnectionResetError:  # it ended with unread bytes of this end
             return False
         return False
 
@@ -87,7 +87,7 @@ class Link:
 class Host:
     """The listening sockets of a ring's maker.
 
-    addresses  one for each guest: a path, to be given to its process
+    addresses  one for each guest: a path, for the start of its process
     """
 
     def __init__(self, file: io.FileIO, roles: list[str], folder: str) -> None:
@@ -125,7 +125,7 @@ class Host:
             Path(self.addresses[number]).unlink(missing_ok=True)
             listener.close()
             role = self._roles[number].encode().ljust(_ROLE_BYTES)
-            # One that died meanwhile is found by whoever uses the link.
+            # A guest that has died meanwhile is found when the link is used.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 socket.send_fds(connected, [role], [self._file.fileno()])
             self._links.append(Link(connected))
@@ -135,7 +135,7 @@ class Host:
         return links
 
     def close(self) -> None:
-        """Listen no longer; links that `accept` returned stay. A second call does nothing."""
+        """Stop listening; links that `accept` returned stay. A second call does nothing."""
         self._file.close()
         for link in self._links:
             link.close()
@@ -167,7 +167,7 @@ def connect(address: str, timeout_s: float | None) -> tuple[Link, io.FileIO, str
             connected.connect(address)
             role, descriptors, _, _ = socket.recv_fds(connected, _ROLE_BYTES, 1)
         except (ConnectionError, FileNotFoundError) as fault:
-            raise PeerDied(f"nobody listens at {address}: {fault}") from fault
+            raise PeerDied(f"no host of a ring listens at {address}: {fault}") from fault
         if not descriptors:
             raise PeerDied(f"the process that listened at {address} has ended")
         undo.pop_all()

@@ -37,7 +37,7 @@ def padded(count: int) -> int:
 
 
 def allocate(wanted_bytes: int, folder: str) -> io.FileIO:
-    """Return a file of `wanted_bytes` that has no name, so that it ends with its last user.
+    """Return a file of `wanted_bytes` that has no name, so that it is freed with its last user.
 
     It is in /dev/shm, or in `folder` where that is too small. All its bytes exist: a sparse file
     would kill a process that writes to it when there is no more room. Raises RuntimeFault when
@@ -125,7 +125,7 @@ class RingMemory:
         """Order every load and store before this call before every one after it.
 
         Releasing a lock and taking it again does that: on x86 each is a locked instruction, on
-        ARM a store-release followed by a load-acquire. Nobody else has this lock.
+        ARM a store-release followed by a load-acquire. No other thread has this lock.
         """
         self._lock.release()
         self._lock.acquire()
@@ -152,7 +152,7 @@ class RingMemory:
         return self._words[_FIRST_READER + _READER_WORDS * reader + _SLEEPS]
 
     def set_sleeps(self, reader: int, value: int) -> None:
-        """Say whether a reader waits for a wake byte."""
+        """Set whether a reader waits for a wake byte."""
         self._words[_FIRST_READER + _READER_WORDS * reader + _SLEEPS] = value
 
     def wanted(self, reader: int) -> int:
@@ -160,15 +160,15 @@ class RingMemory:
         return self._words[_FIRST_READER + _READER_WORDS * reader + _WANTED]
 
     def set_wanted(self, reader: int, count: int) -> None:
-        """Say which `read` of a reader the writer waits for."""
+        """Set which `read` of a reader the writer waits for."""
         self._words[_FIRST_READER + _READER_WORDS * reader + _WANTED] = count
 
     def closed(self, reader: int | None) -> bool:
-        """Return whether an end was closed in order; None: the writer's."""
+        """Return whether an end was closed by `close`; None: the writer's."""
         return bool(self._words[self._closed_word(reader)])
 
     def set_closed(self, reader: int | None) -> None:
-        """Say that an end is closed in order."""
+        """Note that an end was closed by `close`."""
         self._words[self._closed_word(reader)] = 1
 
     @staticmethod

@@ -130,6 +130,18 @@ def test_each_of_two_sleeping_ends_wakes_the_other(folder: str, spin_s: float) -
             assert reader.read(WAIT_S) == b"%d" % number
 
 
+def test_a_reader_that_is_awake_gets_no_wake_bytes(folder: str) -> None:
+    with pair(folder) as (writer, reader):
+        for sleeps, expected in ((0, b""), (1, b"\0")):
+            reader._memory.set_sleeps(0, sleeps)
+            for _ in range(3):
+                writer.write(b"message")
+            reader._links[0].wake()
+            writer._links[0].wake()
+            assert reader._links[0]._socket.recv(100) == expected + b"\0"
+            assert [reader.read(0) for _ in range(4)] == [b"message"] * 3 + [None]
+
+
 def test_a_reader_killed_while_the_writer_waits_is_named(folder: str) -> None:
     writer = RingWriter.create(readers=2, size=1024, folder=folder)
     with (

@@ -106,7 +106,7 @@ def test_a_host_that_is_gone_is_a_dead_peer(folder: str) -> None:
         one.close()
         with pytest.raises(PeerDied):
             guest.result()
-    with pytest.raises(PeerDied, match="nobody listens"):
+    with pytest.raises(PeerDied, match="no host of a ring listens"):
         connect(one.addresses[0], 30)
     assert not os.listdir(folder)
 
