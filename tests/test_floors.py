@@ -90,7 +90,7 @@ NO_TWIN: dict[str, str] = {
     "layers/fused/step.py": "a contract without code; test_attention.py runs on what keeps it",
     "mem_cache/errors.py": "two classes, raised and caught throughout tests/mem_cache",
     "runtime/errors.py": "classes only, pinned by tests/runtime/server",
-    "runtime/executor/step_plan.py": "a contract without code; every scheduler test fills one",
+    "runtime/executor/interface.py": "protocols only; every runner and every rig keeps them",
     "runtime/scheduler/settings.py": "fields only; test_process.py pins where each comes from",
 }
 

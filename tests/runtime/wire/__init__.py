@@ -1,1 +1,1 @@
-"""Tests of runtime.wire."""
+"""Tests of `runtime.wire`."""
