@@ -19,10 +19,10 @@ def test_changes_of_many_plans_add_up() -> None:
     pages, window, ring = (np.zeros_like(a) for a in (made.pages, made.window, made.ring))
     for _ in range(50):
         parts: list[bytes] = []
-        for table in (pages, window):
+        for table, width in ((pages, PAGES), (window, WINDOW)):
             count = int(rng.integers(4))
             places = rng.choice(table.size, count, replace=False)
-            line, index = np.divmod(places, table.shape[1])
+            line, index = np.divmod(places, width)
             unit = rng.integers(1, 1000, count)
             table[line, index] = unit
             parts.append(packed(np.stack((line, index, unit), axis=1), INT32))

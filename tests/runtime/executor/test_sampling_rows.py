@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def state(**given: Any) -> LineSampling:
-    return line_sampling(**{"prompt": (0,), **given})
+    return line_sampling(prompt=(0,), **given)
 
 
 def rows_of(*states: LineSampling) -> SamplingRows:
