@@ -1,7 +1,6 @@
 """What stays from step to step of each line, what goes with it, and what is refused."""
 
 import msgspec
-import numpy as np
 import pytest
 import torch
 
