@@ -9,7 +9,7 @@ from torch import Tensor
 
 from layers.staging import Fetched, stage
 from runtime.executor.lines import Lines
-from runtime.executor.logprobs import top_logprobs
+from runtime.executor.logprobs import joined, top_logprobs
 from runtime.executor.plan_rows import PlanRows, sampled_entries
 from runtime.executor.sampler import NOT_FINITE_REASON, DrawnTokens, SampledTokens
 from runtime.wire.arrays import INT32, UINT8, packed, unpacked
@@ -155,20 +155,30 @@ class LaunchedStep:
             for row, why in told.failures.items()
             if not self._has_drafts or row == first[row]
         }
-        logprobs = [
-            EntryLogprobs(entry_of[one.entry], one.logprobs)
-            for one in told.logprobs
-            if not self._has_drafts or one.entry - first[one.entry] < len(runs[entry_of[one.entry]])
-        ]
         return StepResult(
             self._plan.step,
             finite=packed(self._row_finite(failures), UINT8),
             accepted=packed([len(run) for run in runs], INT32),
             tokens=packed([token for run in runs for token in run], INT32),
             failures=[Failure(entry, why) for entry, why in failures.items()],
-            logprobs=logprobs,
+            logprobs=self._logprobs(entry_of),
             spans=[*self._spans()],
         )
+
+    def _logprobs(self, entry_of: list[int]) -> list[EntryLogprobs]:
+        """Return those of the tokens that entries go on with, in one piece each.
+
+        entry_of  entry of each row that was sampled
+        """
+        runs, told = self._accepted(), self._told
+        if not self._has_drafts:
+            return [EntryLogprobs(entry_of[one.entry], one.logprobs) for one in told.logprobs]
+        parts: dict[int, list[PackedLogprobs]] = {}
+        for one in told.logprobs:
+            entry = entry_of[one.entry]
+            if one.entry - self._first[entry] < len(runs[entry]):
+                parts.setdefault(entry, []).append(one.logprobs)
+        return [EntryLogprobs(entry, joined(part)) for entry, part in parts.items()]
 
     @property
     def _told(self) -> SampledTokens:
@@ -207,9 +217,10 @@ class LaunchedStep:
         return run
 
     def _row_finite(self, failures: dict[int, str]) -> np.ndarray:
-        if self._finite is not None:
-            return self._finite.read()[0].numpy()
+        """Return which rows were finite; what overflows behind the last layer is seen here."""
         finite = np.ones(len(self._rows.line), dtype=bool)
+        if self._finite is not None:
+            finite &= self._finite.read()[0].numpy()
         for entry, why in failures.items():
             finite[self._entry_row[entry]] &= why != NOT_FINITE_REASON
         return finite

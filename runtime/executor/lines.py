@@ -9,7 +9,7 @@ from torch import Tensor
 from layers.staging import stage
 from runtime.executor.line_tables import LineTables
 from runtime.executor.penalties import has_penalty
-from runtime.executor.plan_rows import LENGTH, PlanRows
+from runtime.executor.plan_rows import LENGTH, PlanRows, sampled_entries
 from runtime.executor.sampler import DrawnTokens, Sampler
 from runtime.wire.arrays import INT32, packed, unpacked
 from runtime.wire.step import VERSION, Failure, KeptResult, SampleKept, StepPlan
@@ -37,28 +37,41 @@ class Lines:
         self.tables = tables
         self.sampler = sampler
         self.last = last
+        # Lines whose token in `last` is their own, and may be fed.
+        self._has_last = np.zeros(len(last), dtype=bool)
         self._kept: dict[int, tuple[Tensor, int]] = {}
         self._runs: dict[int, PendingRun] = {}
 
     def begin(self, plan: StepPlan) -> PlanRows:
         """Take in what a plan changes, and return its rows, their starts known.
 
-        Raises ValueError for a plan of another version, and for rows that do not fit together.
+        Raises ValueError for a plan of another version, for rows that do not fit together, and for
+        one that is fed with a token that was not sampled.
         """
         if plan.version != VERSION:
             raise ValueError(f"a plan of version {plan.version}, and this executor has {VERSION}")
         left = unpacked(plan.changes.left, INT32).tolist()
-        for line in left:
-            self._kept.pop(line, None)
-            self._runs.pop(line, None)
+        for line in (*left, *(join.line for join in plan.joins)):
+            self._forget(line)
         self.tables.apply(plan.changes)
         self.sampler.update(left, plan.joins)
         rows = PlanRows.of(plan.rows)
         if self._runs or (rows.from_device == LENGTH).any():
             rows = rows.starting_at(self._starts(rows))
-        if plan.rows.drafts:
-            self._check_drafts(rows)
+        fed = rows.line[rows.fed]
+        if not self._has_last[fed].all():
+            bare = fed[~self._has_last[fed]].tolist()
+            raise ValueError(f"lines {bare} are fed, and nothing was sampled for them")
+        if rows.drafts.any():
+            self._check_drafts(plan, rows)
         return rows
+
+    def _forget(self, line: int) -> None:
+        """Forget what was sampled for a line, and what is kept of it."""
+        self._kept.pop(line, None)
+        self._runs.pop(line, None)
+        if line < len(self._has_last):
+            self._has_last[line] = False
 
     def _starts(self, rows: PlanRows) -> np.ndarray:
         """Return where rows start; those that only the device knows are waited for."""
@@ -76,18 +89,21 @@ class Lines:
                 raise ValueError(f"line {line} is at {length}, past the bound {rows.start[i]}")
             starts[i] = length
             self.last[line] = token
+            self._has_last[line] = True
         return starts
 
-    def _check_drafts(self, rows: PlanRows) -> None:
-        for i in np.flatnonzero(rows.drafts).tolist():
-            state = self.sampler.state(int(rows.line[i]))
-            if rows.drafts[i] >= rows.count[i]:
-                raise ValueError("a row has as many drafts as tokens")
+    def _check_drafts(self, plan: StepPlan, rows: PlanRows) -> None:
+        if (rows.drafts >= rows.count).any():
+            raise ValueError("a row has as many drafts as tokens")
+        row, lines = sampled_entries(plan)
+        for line in lines[rows.drafts[row] > 0].tolist():
+            state = self.sampler.state(line)
             if state.constrained or has_penalty(state):
                 raise ValueError("a line with penalties or a grammar has drafts")
 
     def note_run(self, line: int, run: PendingRun) -> None:
         """Note that only the device knows the length of a line after a launched step."""
+        self._forget(line)
         self._runs[line] = run
 
     def note_last(self, lines: np.ndarray, tokens: Tensor, there: Tensor) -> None:
@@ -99,6 +115,7 @@ class Lines:
         """
         count = len(self.last)
         own = lines < count
+        self._has_last[lines[own]] = True
         if own.all():
             self.last.index_copy_(0, there, tokens)
             return
@@ -107,6 +124,7 @@ class Lines:
 
     def keep(self, line: int, logits: Tensor, position: int) -> None:
         """Keep the logits [V] that a line's token at `position` is sampled from later."""
+        self._forget(line)
         self._kept[line] = logits.clone(), position
 
     @torch.inference_mode()

@@ -19,7 +19,8 @@ def unpack_logprobs(packed: PackedLogprobs, asked: Sequence[int]) -> TokenLogpro
     infinity could be sent as JSON.
     """
     ids = unpacked(packed.ids, INT32)
-    values = unpacked(packed.values, FLOAT32, len(ids), -1).tolist()
+    columns = 1 + packed.top + len(asked)
+    values = unpacked(packed.values, FLOAT32, len(ids), columns).tolist()
     best = unpacked(packed.best, INT32, len(ids), packed.top).tolist()
     told = TokenLogprobs(ids=ids.tolist())
     for row, likeliest in zip(values, best, strict=True):

@@ -22,6 +22,8 @@ from runtime.executor.cuda_runner import CudaModelRunner
 from runtime.executor.decode_buffers import DecodeBuffers
 from runtime.executor.decode_graphs import Capture, Captured, CudaCapture
 from runtime.executor.device_memory import CudaMemory
+from runtime.executor.line_tables import LineTables
+from runtime.executor.lines import Lines
 from runtime.executor.sampler import Sampler
 from tests.testing.stand_in.folder import write_stand_in
 
@@ -111,7 +113,8 @@ class FusedRig:
         buffers = DecodeBuffers(
             rows, pages=PAGES, window_pages=self.spec.tree.window_pages, device=DEVICE
         )
-        sampler = Sampler(self.config.vocab_size, DEVICE)
-        runner = CudaModelRunner(self.network, pools, sampler, buffers)
+        tables = LineTables(rows, pages=PAGES, window_pages=self.spec.tree.window_pages)
+        lines = Lines(tables, Sampler(self.config.vocab_size, DEVICE), buffers.last[:rows])
+        runner = CudaModelRunner(self.network, pools, lines, buffers)
         runner.capture(graphs, new_capture())
         return runner

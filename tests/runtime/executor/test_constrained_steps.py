@@ -1,37 +1,63 @@
-"""Steps of rows that follow grammars, on the network over fused ops: held, and in flight."""
+"""Steps of rows that follow grammars, on the network over fused ops: kept, and in flight."""
 
+import msgspec
 import numpy as np
 import pytest
 
 from mem_cache.spec import TreeSpec
-from runtime.grammar.output import GrammarOutput
 from runtime.messages import Grammar
-from tests.runtime.executor.test_cuda_runner import copied, launch, prompt, serve
+from runtime.wire.arrays import INT32, packed, unpacked
+from runtime.wire.step import Sample
+from tests.runtime.executor.test_cuda_runner import prompt, serve
 from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.fused_rig import ROWS, SIZES, FusedRig
+from tests.testing.plans import (
+    PlannedRow,
+    Plans,
+    entry_tokens,
+    fed,
+    line_sampling,
+    mask,
+    sample_kept,
+)
 from tests.testing.scheduler_rig import Rig
 
 pytestmark = pytest.mark.usefixtures("dense_weights_once")
 
 
-def test_rows_without_a_mask_are_held_and_sampled_after_the_next_replay(fused: FusedRig) -> None:
-    tokens, plans = serve(fused.runner(2), (20, 70), 3)
+def test_kept_rows_are_sampled_after_the_next_replay(fused: FusedRig) -> None:
+    """Their logits are not those that the next step writes to the same place."""
+    tokens, (prefill, decode, last) = serve(fused.runner(2), (20, 70), 3)
+    lines = unpacked(decode.sampled, INT32, -1, 2)[:, 1].tolist()
     runner = fused.runner(2)
-    prefill, decode, last = copied(plans)
-    launch(runner, prefill).result()
-    words = -(-fused.config.vocab_size // 32)
-    output = GrammarOutput(1, None, np.zeros(0, np.int32), accept=lambda token: None)
-    decode.samples[1].constraint = output
+    runner.run(prefill)
 
-    step = runner.launch(decode)
-    held = step.sample()
+    step = runner.launch(msgspec.structs.replace(decode, sampling=None))
+    step.sample(Sample(decode.step, keep=packed(lines[1:], INT32)))
     result = step.result()
-    launch(runner, last).result()
-    output.mask(np.full(words, -1, np.int32))
+    runner.run(last)
+    later = runner.sample_kept(sample_kept(lines[1]))
 
-    assert list(held) == [1]
-    assert result.token_ids[0] == tokens[0][1]
-    assert runner.sample([held[1]]).token_ids == [tokens[1][1]]
+    assert entry_tokens(result) == [[tokens[0][1]], []]
+    assert entry_tokens(later) == [[tokens[1][1]]]
+
+
+def test_kept_rows_follow_the_mask_that_comes_late(fused: FusedRig) -> None:
+    runner, plans, vocab = fused.runner(2), Plans(fused.spec.tree), fused.config.vocab_size
+    rows = [PlannedRow(line, 0, prompt(20 + line, line)) for line in range(2)]
+    ruled = line_sampling(constrained=True)
+    plan = plans.plan(*rows, joins={0: line_sampling(), 1: ruled}, sampled_later=True)
+    step = runner.launch(plan)
+    step.sample(Sample(1, keep=packed([1], INT32)))
+    [[token], none] = entry_tokens(step.result())
+
+    first = runner.sample_kept(sample_kept(1, masks=[mask(1, (77,), vocab)]))
+    after = plans.plan(PlannedRow(0, 20, [token]), PlannedRow(1, 21, [77]))
+    second = runner.run(fed(after))
+
+    assert (none, entry_tokens(first)) == ([], [[77]])
+    # The mask holds until another one comes.
+    assert entry_tokens(second)[1] == [77]
 
 
 def test_a_grammar_that_begins_in_flight_says_the_same_as_without_overlap(exact: FusedRig) -> None:
@@ -63,7 +89,7 @@ def test_a_grammar_that_begins_in_flight_says_the_same_as_without_overlap(exact:
         ]
         rig.run()
         rig.assert_conserved()
-        assert any(plan.feed is not None for plan in rig.plans) == overlap
+        assert any(plan.feed.any() for plan in rig.plans) == overlap
         told.append([rig.tokens(request) for request in asked])
 
     assert told[0] == told[1]

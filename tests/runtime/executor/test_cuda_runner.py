@@ -3,10 +3,10 @@
 On a CUDA device where there is one, else on the CPU, where graphs are stood in for.
 """
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -14,10 +14,12 @@ import torch
 from layers.forward_batch import ForwardBatch, Forwarded
 from mem_cache.pools import KvPools
 from mem_cache.spec import TreeSpec
-from runtime.executor.cuda_runner import CudaModelRunner, CudaStep
-from runtime.executor.step_plan import Phase, StepPlan
-from runtime.grammar.output import GrammarOutput
+from runtime.executor.cuda_runner import CudaModelRunner
+from runtime.executor.plan_rows import PlanRows
+from runtime.wire.arrays import INT32, UINT8, unpacked
+from runtime.wire.step import Join, LineSampling, Sample, StepPlan, StepResult
 from tests.testing.fused_rig import DEVICE, ROWS, SIZES, FusedRig, new_capture
+from tests.testing.plans import PlannedRow, Plans, entry_tokens, failures, fed, line_sampling, mask
 from tests.testing.scheduler_rig import Rig
 
 pytestmark = pytest.mark.usefixtures("dense_weights_once")
@@ -38,33 +40,19 @@ def serve(
     rig = Rig(SIZES, spec=TreeSpec(), rows=ROWS, chunk=2048, runner=runner, overlap=False)
     asked = [rig.send(prompt(length, k), new, ignore_eos=True) for k, length in enumerate(lengths)]
     rig.run()
-    return [rig.tokens(request) for request in asked], rig.plans
-
-
-def launch(runner: CudaModelRunner, plan: StepPlan) -> CudaStep:
-    """Return a step that was launched and sampled."""
-    step = runner.launch(plan)
-    assert not step.sample()
-    return step
-
-
-def copied(plans: list[StepPlan]) -> list[StepPlan]:
-    """Return the plans with fresh samplings, which have said nothing yet."""
-    made: list[StepPlan] = []
-    for plan in plans:
-        samples = [dataclasses.replace(sample, output=[]) for sample in plan.samples]
-        made.append(dataclasses.replace(plan, samples=samples))
-    return made
+    return [rig.tokens(request) for request in asked], [plan.plan for plan in rig.plans]
 
 
 def ahead(plans: list[StepPlan]) -> list[StepPlan]:
     """Return the plans as they are when each is launched before the one before it is settled."""
-    made = copied(plans)
-    for plan in made:
-        if plan.phase is Phase.DECODE:
-            plan.feed = np.arange(len(plan.input_ids))
-            plan.input_ids = np.zeros_like(plan.input_ids)
-    return made
+    prefill, *decodes = plans
+    return [prefill, *map(fed, decodes)]
+
+
+def by_row(results: list[StepResult]) -> list[list[int]]:
+    """Return the tokens of each row of steps of the same rows."""
+    each = [[token for [token] in entry_tokens(result)] for result in results]
+    return [list(row) for row in zip(*each, strict=True)]
 
 
 @pytest.mark.parametrize("graphs", [(1, 4), (3,), (2,)])
@@ -84,7 +72,8 @@ def test_prefill_steps_of_several_rows_run_in_pieces_and_say_the_same(fused: Fus
         fused.network.capture_prefill((), new_capture())
 
     assert told == plain
-    assert any(8 < len(plan.input_ids) < 32 for plan in plans if plan.phase is Phase.PREFILL)
+    rows = [PlanRows.of(plan.rows) for plan in plans]
+    assert any(8 < len(step.ids) < 32 for step in rows if len(step.ids) > len(step.line))
 
 
 def ask_twice(runner: CudaModelRunner) -> Iterator[list[list[int]]]:
@@ -119,7 +108,7 @@ def test_prompts_that_are_cached_but_for_their_last_token_decode(
     # Cold, then nothing, then what is new, from the points that decoding has left.
     assert computed == [20 + 256 + 257, 0, 0, 2 + 1 + 3, 0]
 
-    monkeypatch.setattr("runtime.executor.cuda_runner.as_decode", lambda plan: None)
+    monkeypatch.setattr("runtime.executor.cuda_runner.is_single_token_step", lambda *_: False)
     assert [*ask_twice(exact.runner(*graphs))] == told
 
 
@@ -141,20 +130,24 @@ def test_cached_prompts_that_join_rows_in_flight_say_the_same(
     rig.run()
 
     assert [rig.tokens(request) for request in beside] == again
-    assert [len(plan.input_ids) for plan in rig.plans[begun:] if plan.phase is Phase.PREFILL] == [4]
+    # They are a token each, beside the one that decodes.
+    assert max(len(plan.input_ids) for plan in rig.plans[begun:]) == 4
+    assert all((plan.chunk_len == 1).all() for plan in rig.plans[begun:])
     rig.assert_conserved()
 
 
-def test_a_chunk_cannot_be_fed(fused: FusedRig) -> None:
-    _, plans = serve(fused.runner(), (20, 30), 2)
-    first, chunks = ahead([plans[1], plans[0]])
-    runner = fused.runner()
-    first.feed, first.input_ids = None, plans[1].input_ids
-    launch(runner, first)
-    chunks.feed = np.zeros(2, dtype=np.int64)
+def test_a_chunk_may_begin_with_a_token_of_the_device(fused: FusedRig) -> None:
+    """Alone, and beside a row that is a token of the host's."""
+    tail, told = prompt(9, 3), list[list[list[int]]]()
+    for from_device in (False, True):
+        runner, plans = fused.runner(4), Plans(fused.spec.tree)
+        joins = dict.fromkeys(range(2), line_sampling())
+        starts = [PlannedRow(line, 0, prompt(20 + line, line)) for line in range(2)]
+        [[first], [second]] = entry_tokens(runner.run(plans.plan(*starts, joins=joins)))
+        plan = plans.plan(PlannedRow(1, 21, [second]), PlannedRow(0, 20, [first, *tail]))
+        told.append(entry_tokens(runner.run(fed(plan, 1) if from_device else plan)))
 
-    with pytest.raises(ValueError, match="more than one token"):
-        launch(runner, chunks)
+    assert told[0] == told[1]
 
 
 def test_one_graph_is_replayed_at_three_lengths(fused: FusedRig) -> None:
@@ -164,9 +157,9 @@ def test_one_graph_is_replayed_at_three_lengths(fused: FusedRig) -> None:
     for length in (5, 254, 520 if DEVICE.type == "cuda" else 300):
         _, plans = serve(fused.runner(), (length, length + 1), 4)
         for plan in plans:
-            one, other = (launch(runner, copied([plan])[0]) for runner in (replayed, plain))
+            one, other = (runner.launch(plan) for runner in (replayed, plain))
             torch.testing.assert_close(one._logits, other._logits, rtol=0.02, atol=0.02)
-            assert one.result().token_ids == other.result().token_ids
+            assert one.result().tokens == other.result().tokens
 
 
 @pytest.mark.parametrize("graphs", [(), (4,), (1, 3)])
@@ -176,42 +169,42 @@ def test_steps_fed_from_the_one_before_give_the_same_tokens(
     tokens, plans = serve(fused.runner(*graphs), (20, 70, 130), 6)
     runner = fused.runner(*graphs)
 
-    steps = [launch(runner, plan) for plan in ahead(plans)]
+    steps = [runner.launch(plan) for plan in ahead(plans)]
     told = [step.result() for step in steps]
 
     assert len(plans) == 6
-    assert [list(row) for row in zip(*(result.token_ids for result in told), strict=True)] == tokens
-    assert all(result.failed == [None] * 3 for result in told)
+    assert by_row(told) == tokens
+    assert not any(failures(result) for result in told)
+    assert all(unpacked(result.finite, UINT8).tolist() == [1] * 3 for result in told)
 
 
 def test_a_row_may_be_fed_beside_one_that_is_not(fused: FusedRig) -> None:
-    tokens, plans = serve(fused.runner(4), (20, 70), 4)
-    first, second, third, *_ = ahead(plans)
+    tokens, (first, second, third, *_) = serve(fused.runner(4), (20, 70), 4)
     runner = fused.runner(4)
-    second.feed, second.input_ids = np.array([-1, 1]), plans[1].input_ids
-    third.feed = np.array([1, 0])
 
-    launch(runner, first)
-    told = [launch(runner, second).result().token_ids]
-    # Each row takes the other's token: not what it said, but what it was fed with is another.
-    swapped = launch(runner, third)._logits.argmax(-1).tolist()
+    runner.launch(first)
+    told = [runner.run(fed(second, 1))]
+    # What is fed is the line's own, whatever was sampled for others.
+    last = runner._lines.last
+    last[[0, 1]] = last[[1, 0]]
+    swapped = runner.run(fed(third))
 
-    assert told == [[row[1] for row in tokens]]
-    assert swapped != [row[2] for row in tokens]
+    assert by_row(told) == [[row[1]] for row in tokens]
+    assert by_row([swapped]) != [[row[2]] for row in tokens]
 
 
 def test_no_step_is_launched_over_the_logits_of_one_that_was_not_sampled(fused: FusedRig) -> None:
     _, plans = serve(fused.runner(), (20,), 3)
     runner = fused.runner()
     first, second, _ = ahead(plans)
-    step = runner.launch(first)
+    step = runner.launch(msgspec.structs.replace(first, sampling=None))
 
     with pytest.raises(ValueError, match="was not sampled"):
         runner.launch(second)
     with pytest.raises(ValueError, match="was not sampled"):
         step.result()
-    step.sample()
-    launch(runner, second)
+    step.sample(Sample(first.step))
+    runner.launch(second)
 
 
 def test_a_row_whose_logits_are_not_finite_fails_alone_also_when_it_feeds(
@@ -227,11 +220,33 @@ def test_a_row_whose_logits_are_not_finite_fails_alone_also_when_it_feeds(
         return made
 
     monkeypatch.setattr(fused.network, "prefill", broken)
-    first, second, _ = (launch(runner, plan) for plan in ahead(plans))
+    first, second, _ = (runner.launch(plan) for plan in ahead(plans))
 
-    assert first.result().failed == ["logits are not finite", None]
-    assert first.result().token_ids == [0, tokens[1][0]]
-    assert second.result().token_ids[1] == tokens[1][1]
+    assert failures(first.result()) == {0: "logits are not finite"}
+    assert entry_tokens(first.result()) == [[], [tokens[1][0]]]
+    assert unpacked(first.result().finite, UINT8).tolist() == [0, 1]
+    assert entry_tokens(second.result())[1] == [tokens[1][1]]
+
+
+def test_a_row_that_is_not_sampled_says_whether_it_is_finite(
+    fused: FusedRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, plans = fused.runner(), Plans(fused.spec.tree)
+    prefill = fused.network.prefill
+
+    def broken(*given: Any, **options: Any) -> Forwarded:
+        made = prefill(*given, **options)
+        made.finite[0] = False
+        return made
+
+    monkeypatch.setattr(fused.network, "prefill", broken)
+    rows = [PlannedRow(line, 0, prompt(9, line), sampled=line == 1) for line in range(2)]
+
+    result = runner.run(plans.plan(*rows, joins={1: line_sampling()}))
+
+    assert unpacked(result.finite, UINT8).tolist() == [0, 1]
+    assert failures(result) == {}
+    assert len(entry_tokens(result)[0]) == 1
 
 
 def test_a_scheduler_that_overlaps_steps_says_the_same(exact: FusedRig) -> None:
@@ -260,33 +275,60 @@ def test_a_scheduler_that_overlaps_steps_says_the_same(exact: FusedRig) -> None:
         # With overlap the last token of an answer is fed, too, if need be beside chunks.
         assert set(lost) == ({0} if overlap else {1})
         chunks = [plan for plan in rig.plans if (plan.chunk_len > 1).any()]
-        assert any(plan.feed is not None for plan in chunks) == overlap
+        assert any(plan.feed.any() for plan in chunks) == overlap
         rig.assert_conserved()
         told.append([rig.tokens(request) for request in (*first, *second)])
 
     assert told[0] == told[1]
 
 
-def forbidding(token: int, vocab: int) -> GrammarOutput:
-    """Return an output that may not say one token before its grammar begins."""
-    bits = np.ones(-(-vocab // 32) * 32, dtype=np.uint8)
-    bits[token] = 0
-    free = np.packbits(bits, bitorder="little").view("<i4")
-    output = GrammarOutput(1, vocab, free, accept=lambda token: None)
-    output.mask(free)
-    return output
+@pytest.mark.parametrize("right", [0, 1])
+def test_drafts_change_no_token(exact: FusedRig, right: int) -> None:
+    """Nor does a step behind them whose start and first token only the executor knows."""
+    runner, plans = exact.runner(), Plans(exact.spec.tree)
+    text, joins = prompt(20, 1), {0: line_sampling()}
+    plain = entry_tokens(runner.run(plans.plan(PlannedRow(0, 0, text), joins=joins)))[0]
+    for k in range(4):
+        plain += entry_tokens(runner.run(plans.plan(PlannedRow(0, 20 + k, plain[-1:]))))[0]
+    runner, plans = exact.runner(4), Plans(exact.spec.tree)
+    draft = plain[1] if right else (plain[1] + 1) % exact.config.vocab_size
+
+    steps = [
+        runner.launch(plan)
+        for plan in (
+            plans.plan(PlannedRow(0, 0, text), joins=joins),
+            plans.plan(PlannedRow(0, 20, [0, draft], from_device=1, drafts=1)),
+            plans.plan(PlannedRow(0, 22, [0], from_device=2)),
+        )
+    ]
+
+    runs = [entry_tokens(step.result())[0] for step in steps]
+    assert [len(run) for run in runs] == [1, 1 + right, 1]
+    assert [token for run in runs for token in run] == plain[: 3 + right]
+
+
+def ruled(plan: StepPlan, unsaid: int, vocab: int) -> StepPlan:
+    """Return a plan whose first line may not say one token, and is told so once."""
+
+    def constrained(sampling: LineSampling) -> LineSampling:
+        return msgspec.structs.replace(sampling, constrained=True)
+
+    joins = [Join(j.line, constrained(j.sampling)) if j.line == 0 else j for j in plan.joins]
+    allowed = mask(0, (token for token in range(vocab) if token != unsaid), vocab)
+    sampling = Sample(plan.step, [allowed] if plan.joins else [])
+    return msgspec.structs.replace(plan, joins=joins, sampling=sampling)
 
 
 @pytest.mark.gpu
 def test_on_the_gpu_decode_steps_are_launched_without_waiting(fused: FusedRig) -> None:
     tokens, plans = serve(fused.runner(4), (20, 70, 130), 8)
     runner = fused.runner(4)
-    prefill, first, *rest = ahead(plans)
     vocab = fused.config.vocab_size
-    unsaid = next(token for token in range(vocab) if token not in tokens[0])
-    for plan in (prefill, first, *rest):
-        plan.samples[0].constraint = forbidding(unsaid, vocab)
-    steps = [launch(runner, prefill), launch(runner, first)]
+    lines = unpacked(plans[0].sampled, INT32, -1, 2)[:, 1].tolist()
+    said = tokens[lines.index(0)]
+    unsaid = next(token for token in range(vocab) if token not in said)
+    prefill, first, *rest = (ruled(plan, unsaid, vocab) for plan in ahead(plans))
+    steps = [runner.launch(prefill), runner.launch(first)]
     slow = torch.randn(8192, 8192, device=DEVICE)
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -294,16 +336,16 @@ def test_on_the_gpu_decode_steps_are_launched_without_waiting(fused: FusedRig) -
         for _ in range(32):
             slow = slow @ slow * 1e-4
         # With the one before them, as many steps as the buffers stage at once.
-        steps += [launch(runner, plan) for plan in rest[:2]]
+        steps += [runner.launch(plan) for plan in rest[:2]]
         in_flight = not steps[-1].forwarded
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    steps += [launch(runner, plan) for plan in rest[2:]]
+    steps += [runner.launch(plan) for plan in rest[2:]]
 
-    told = [step.result().token_ids for step in steps]
+    told = [step.result() for step in steps]
     assert in_flight
     assert all(step.forwarded for step in steps)
-    assert [list(row) for row in zip(*told, strict=True)] == tokens
+    assert by_row(told) == tokens
 
 
 @pytest.mark.gpu
@@ -314,9 +356,9 @@ def test_on_the_gpu_a_prefill_step_is_halfway_when_the_device_is(fused: FusedRig
     slow = torch.randn(8192, 8192, device=DEVICE)
     for _ in range(32):
         slow = slow @ slow * 1e-4
-    step = launch(runner, prefill)
+    step = runner.launch(prefill)
     early = not step.halfway
-    after = launch(runner, decode)
+    after = runner.launch(decode)
 
     assert after.halfway  # whoever comes later waits for a token's time at most
     step.result()

@@ -7,70 +7,69 @@ import pytest
 import torch
 
 from runtime.executor.decode_buffers import DecodeBuffers
-from runtime.executor.step_plan import Phase, StepPlan
+from runtime.executor.line_tables import LineTables
+from runtime.executor.plan_rows import PlanRows
 from tests.testing.fused_rig import DEVICE
+from tests.testing.plans import PlannedRow, packed_rows
 
-PAGES, WINDOW = 6, 2
+PAGES, WINDOW, PAGE_SIZE = 6, 2, 256
 
 
 def buffers(rows: int = 20) -> DecodeBuffers:
     return DecodeBuffers(rows, pages=PAGES, window_pages=WINDOW, device=DEVICE)
 
 
-def plan(rows: int, *, columns: int = 3, seed: int = 0) -> StepPlan:
-    """A decode step of random numbers."""
+def tables(lines: int = 20) -> LineTables:
+    """Tables of random numbers."""
+    draw = np.random.default_rng(lines)
+    made = LineTables(lines, pages=PAGES, window_pages=WINDOW)
+    for table in (made.pages, made.window, made.ring):
+        table[...] = draw.integers(1, 99, size=table.shape)
+    return made
+
+
+def step(count: int, *, columns: int = 3, seed: int = 0, lines: int = 20) -> PlanRows:
+    """Rows of a decode step, of random lines and numbers; the longest has so many pages."""
     draw = np.random.default_rng(seed)
-    each, zero = np.arange(rows), np.zeros(rows, dtype=np.int64)
-    start = draw.integers(1000, size=rows)
-    window = draw.integers(99, size=(rows, WINDOW)).astype(np.int32)
-    ring = draw.integers(99, size=rows).astype(np.int32)
-    return StepPlan(
-        phase=Phase.DECODE,
-        input_ids=draw.integers(500, size=rows).astype(np.int32),
-        chunk_start=start,
-        chunk_len=np.ones(rows, dtype=np.int64),
-        page_table=draw.integers(99, size=(rows, columns)).astype(np.int32),
-        window=window,
-        ring=ring,
-        window_from=zero,
-        write_from=zero,
-        save_row=each,
-        save_position=start + 1,
-        save_ring=ring,
-        save_window=window,
-        page_copies=[],
-        swa_copies=[],
-        ring_copies=[],
-        sampled=each,
-        samples=[],
-        positions=start + 1,
-        prompt_logprobs=[],
-    )
+    line = draw.permutation(lines)[:count].tolist()
+    start = draw.integers(1, PAGE_SIZE * columns, size=count).tolist()
+    start[-1] = PAGE_SIZE * columns - 1
+    tokens = draw.integers(1, 500, size=count).tolist()
+    rows = zip(line, start, tokens, strict=True)
+    return PlanRows.of(packed_rows([PlannedRow(n, p, [token]) for n, p, token in rows]))
+
+
+def taken_from_device(rows: PlanRows, which: list[int]) -> PlanRows:
+    """Return rows, some of whose tokens only the device has."""
+    from_device, ids = rows.from_device.copy(), rows.ids.copy()
+    from_device[which], ids[which] = 1, 0
+    return dataclasses.replace(rows, from_device=from_device, ids=ids)
 
 
 def test_rows_are_filled_in_and_the_rest_is_padding() -> None:
-    made = buffers()
+    made, where = buffers(), tables()
     for seed, count in enumerate((5, 2, 20, 1, 7, 3)):
-        step = plan(count, columns=1 + seed, seed=seed)
+        columns = 1 + seed
+        given = step(count, columns=columns, seed=seed)
 
-        made.fill(step)
+        made.fill(given, where, page_size=PAGE_SIZE)
 
-        rows = made.first(20)
-        assert rows.input_ids[:count].tolist() == step.input_ids.tolist()
-        assert rows.position.tolist() == [*step.chunk_start.tolist(), *[-1] * (20 - count)]
-        assert rows.page_table[:count, : 1 + seed].tolist() == step.page_table.tolist()
-        assert rows.window[:count].tolist() == step.window.tolist()
-        assert rows.ring.tolist() == [*step.ring.tolist(), *[0] * (20 - count)]
+        rows, line = made.first(20), given.line
+        assert rows.input_ids[:count].tolist() == given.ids.tolist()
+        assert rows.position.tolist() == [*given.start.tolist(), *[-1] * (20 - count)]
+        assert rows.page_table[:count, :columns].tolist() == where.pages[line, :columns].tolist()
+        assert rows.window[:count].tolist() == where.window[line].tolist()
+        assert rows.ring.tolist() == [*where.ring[line].tolist(), *[0] * (20 - count)]
         assert not rows.window[count:].any()
         assert not rows.input_ids[count:].any()
 
 
 def test_inputs_stay_where_they_are_and_have_the_types_of_the_contract() -> None:
-    made = buffers()
+    made, where = buffers(), tables()
     rows = made.first(8)
     places: set[tuple[int, ...]] = set()
     for seed in range(4):
-        made.fill(plan(3, seed=seed))
+        made.fill(step(3, seed=seed), where, page_size=PAGE_SIZE)
         rows = made.first(8)
         parts = {field.name: getattr(rows, field.name) for field in dataclasses.fields(rows)}
         places.add(tuple(part.data_ptr() for part in parts.values()))
@@ -84,36 +83,52 @@ def test_inputs_stay_where_they_are_and_have_the_types_of_the_contract() -> None
     assert rows.page_table.shape == (8, PAGES)
 
 
-def test_a_fed_row_gets_the_token_that_was_kept_for_it() -> None:
+def test_a_row_gets_the_token_that_was_sampled_last_for_its_line() -> None:
     made = buffers()
-    made.keep_sampled(torch.tensor([70, 71, 72], device=DEVICE))
-    step = plan(4)
-    step.feed = np.array([2, -1, 0, 2])
+    made.last.copy_(torch.arange(100, 132, device=DEVICE))
+    plain = step(4)
 
-    made.fill(step)
+    made.fill(taken_from_device(plain, [0, 2, 3]), tables(), page_size=PAGE_SIZE)
 
-    assert made.first(4).input_ids.tolist() == [72, int(step.input_ids[1]), 70, 72]
+    line = plain.line.tolist()
+    told = [100 + line[0], int(plain.ids[1]), 100 + line[2], 100 + line[3]]
+    assert made.first(4).input_ids.tolist() == told
 
 
-def test_more_tokens_than_rows_may_be_kept() -> None:
+def test_a_token_is_read_when_the_step_runs() -> None:
+    """What the step before has sampled need not be there when the buffers are filled."""
+    made = buffers()
+    rows = taken_from_device(step(1), [0])
+    made.fill(rows, tables(), page_size=PAGE_SIZE)
+
+    made.last[int(rows.line[0])] = 77
+
+    assert made.first(1).input_ids.tolist() == [77]
+
+
+def test_a_chunk_may_begin_with_a_token_of_the_device() -> None:
+    made = buffers()
+    made.last.copy_(torch.arange(100, 132, device=DEVICE))
+    given = [PlannedRow(4, 9, [0, 8, 8], 1), PlannedRow(1, 9, [7]), PlannedRow(3, 9, [0], 2)]
+
+    told = made.fed_tokens(PlanRows.of(packed_rows(given)))
+
+    assert told is not None
+    assert (told.at.tolist(), told.ids.tolist()) == ([0, 4], [104, 103])
+    assert told.at.dtype == told.ids.dtype == torch.int64
+    made.last.zero_()
+    assert told.ids.tolist() == [104, 103]
+    assert made.fed_tokens(PlanRows.of(packed_rows(given[1:2]))) is None
+
+
+def test_as_many_lines_as_buffers_are_read() -> None:
     made = buffers(rows=16)
-    made.keep_sampled(torch.arange(100, 140, device=DEVICE))
-    step = plan(1)
-    step.feed = np.array([15])
+    made.last.copy_(torch.arange(100, 116, device=DEVICE))
+    given = PlanRows.of(packed_rows([PlannedRow(15, 9, [0], 1)]))
 
-    made.fill(step)
+    made.fill(given, tables(16), page_size=PAGE_SIZE)
 
     assert made.first(1).input_ids.tolist() == [115]
-
-
-def test_a_row_is_not_fed_by_what_was_not_sampled() -> None:
-    made = buffers()
-    step = plan(2)
-    step.feed = np.array([-1, 1])
-    for kept in (torch.empty(0, dtype=torch.int64, device=DEVICE), torch.tensor([70])):
-        made.keep_sampled(kept)
-        with pytest.raises(ValueError, match=f"row 1 of {len(kept)} that were sampled"):
-            made.fill(step)
 
 
 def test_more_rows_than_there_are_buffers_for_are_refused() -> None:
@@ -121,21 +136,22 @@ def test_more_rows_than_there_are_buffers_for_are_refused() -> None:
     assert made.rows == 32
 
     with pytest.raises(ValueError, match="33 rows"):
-        made.fill(plan(33))
+        made.fill(step(33, lines=40), tables(40), page_size=PAGE_SIZE)
 
 
 @pytest.mark.gpu
 def test_on_the_gpu_what_is_in_flight_is_not_overwritten() -> None:
     made, got = buffers(), torch.zeros((50, 5), dtype=torch.int64, device=DEVICE)
+    where = tables()
     slow = torch.randn(4096, 4096, device=DEVICE)
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        for step in range(50):
+        for seed in range(50):
             slow = slow @ slow * 1e-3
-            made.fill(plan(5, seed=step))
-            got[step] = made.first(5).input_ids
+            made.fill(step(5, seed=seed), where, page_size=PAGE_SIZE)
+            got[seed] = made.first(5).input_ids
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
-    assert got.tolist() == [plan(5, seed=step).input_ids.tolist() for step in range(50)]
+    assert got.tolist() == [step(5, seed=seed).ids.tolist() for seed in range(50)]

@@ -6,6 +6,8 @@ import torch
 
 from runtime.executor.logprobs import top_logprobs
 from runtime.messages import TokenLogprobs
+from runtime.wire.arrays import FLOAT32, unpacked
+from runtime.wire.logprobs import unpack_logprobs
 
 VOCABS = [1, 63, 129, 512]
 
@@ -13,6 +15,13 @@ VOCABS = [1, 63, 129, 512]
 def _logits(rows: int, vocab: int, *, spread: float = 4.0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(rows + vocab)
     return torch.randn(rows, vocab, generator=generator) * spread
+
+
+def _told(
+    logits: torch.Tensor, targets: np.ndarray, top: int, asked: tuple[int, ...]
+) -> TokenLogprobs:
+    """Return what clients are told."""
+    return unpack_logprobs(top_logprobs(logits, targets, top, asked), asked)
 
 
 def _targets(rows: int, vocab: int) -> np.ndarray:
@@ -26,7 +35,7 @@ def test_values_are_the_log_softmax(vocab: int, spread: float) -> None:
     targets = _targets(11, vocab)
     asked = tuple({0, vocab // 2, vocab - 1})
 
-    got = top_logprobs(logits, targets, 5, asked)
+    got = _told(logits, targets, 5, asked)
 
     exact = logits.double().log_softmax(-1)
     rows = torch.arange(11)
@@ -47,7 +56,7 @@ def test_top_tokens_come_best_first_and_ties_by_lower_id(vocab: int) -> None:
     logits[1, 1::2] = 0.0
     logits[2] -= 100.0
 
-    got = top_logprobs(logits, _targets(9, vocab), 20, ())
+    got = _told(logits, _targets(9, vocab), 20, ())
 
     for row in range(9):
         order = sorted(range(vocab), key=lambda token: (-logits[row, token].item(), token))
@@ -56,16 +65,16 @@ def test_top_tokens_come_best_first_and_ties_by_lower_id(vocab: int) -> None:
 
 
 def test_nothing_but_values_is_reported_unless_asked() -> None:
-    got = top_logprobs(_logits(3, 63), _targets(3, 63), 0, ())
+    got = _told(_logits(3, 63), _targets(3, 63), 0, ())
 
     assert (len(got.values), got.top, got.picked) == (3, [], [])
-    assert top_logprobs(_logits(0, 63), _targets(0, 63), 4, (1,)) == TokenLogprobs([], [])
+    assert _told(_logits(0, 63), _targets(0, 63), 4, (1,)) == TokenLogprobs([], [])
 
 
 def test_top_one_is_the_token_that_greedy_sampling_takes() -> None:
     logits = _logits(40, 129).round()
 
-    got = top_logprobs(logits, logits.argmax(-1).numpy(), 1, ())
+    got = _told(logits, logits.argmax(-1).numpy(), 1, ())
 
     assert [pairs[0] for pairs in got.top] == list(zip(got.values, got.ids, strict=True))
 
@@ -78,13 +87,13 @@ def test_a_row_has_the_same_bits_alone_in_company_and_in_any_tiles(
     targets = _targets(13, vocab)
     asked = (vocab - 1, 0)
 
-    together = top_logprobs(logits, targets, 3, asked)
+    together = _told(logits, targets, 3, asked)
     monkeypatch.setattr("runtime.executor.logprobs._TILE_ELEMENTS", 4 * vocab)
-    tiled = top_logprobs(logits, targets, 3, asked)
+    tiled = _told(logits, targets, 3, asked)
 
     assert tiled == together
     for row in range(13):
-        alone = top_logprobs(logits[row : row + 1], targets[row : row + 1], 3, asked)
+        alone = _told(logits[row : row + 1], targets[row : row + 1], 3, asked)
         assert alone.values == together.values[row : row + 1]
         assert alone.top == together.top[row : row + 1]
         assert alone.picked == together.picked[row : row + 1]
@@ -92,19 +101,32 @@ def test_a_row_has_the_same_bits_alone_in_company_and_in_any_tiles(
 
 def test_a_row_that_is_not_finite_has_no_values_and_spoils_no_other() -> None:
     logits = _logits(6, 129)
-    clean = top_logprobs(logits, _targets(6, 129), 2, (5,))
+    clean = _told(logits, _targets(6, 129), 2, (5,))
     poisoned = logits.clone()
     poisoned[1, 7] = torch.nan
     poisoned[3, 128] = torch.inf
     poisoned[4, 0] = -torch.inf
 
-    got = top_logprobs(poisoned, _targets(6, 129), 2, (5,))
+    got = _told(poisoned, _targets(6, 129), 2, (5,))
 
     for row in range(6):
         fit = row not in (1, 3, 4)
         assert got.values[row] == (clean.values[row] if fit else None)
         assert got.top[row] == (clean.top[row] if fit else [])
         assert got.picked[row] == (clean.picked[row] if fit else [])
+
+
+def test_a_message_has_few_bytes_and_says_at_once_what_is_not_finite() -> None:
+    logits = _logits(3, 63)
+    logits[1, 7] = torch.nan
+
+    got = top_logprobs(logits, _targets(3, 63), 70, (5, 6))
+
+    assert got.top == 63
+    assert (len(got.ids), len(got.values), len(got.best)) == (12, 4 * 3 * 66, 4 * 3 * 63)
+    values = unpacked(got.values, FLOAT32, 3, -1)
+    assert np.isnan(values).all(axis=1).tolist() == [False, True, False]
+    assert np.isfinite(values[[0, 2]]).all()
 
 
 def test_the_logits_are_left_as_they_were() -> None:

@@ -15,13 +15,15 @@ from layers.weights import fill_dummy
 from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes, TreeSpec
 from runtime.executor.batch_builder import build_batch
-from runtime.executor.model_runner import CpuModelRunner
-from runtime.executor.sampler import Sampler
-from runtime.executor.step_plan import Phase
-from runtime.grammar.output import GrammarOutput
+from runtime.executor.plan_rows import PlanRows
 from runtime.messages import Grammar, Logprobs, TokenLogprobs
+from runtime.wire.arrays import INT32, packed
+from runtime.wire.step import Copies, Sample
+from tests.testing.cpu_runner import cpu_runner
 from tests.testing.direct import CPU
 from tests.testing.fake_grammars import FakeGrammars
+from tests.testing.plan_arrays import PlanReader
+from tests.testing.plans import entry_tokens, mask, sample_kept
 from tests.testing.scheduler_rig import Rig
 from tests.testing.tiny_model import CONFIG, prompt
 
@@ -43,11 +45,24 @@ def rig(model: DeepseekV4) -> Rig:
 
 
 def make(
-    model: DeepseekV4, *, reuse: bool = True, chunk: int = 50, grammars: FakeGrammars | None = None
+    model: DeepseekV4,
+    *,
+    reuse: bool = True,
+    chunk: int = 50,
+    grammars: FakeGrammars | None = None,
+    overlap: bool = False,
 ) -> Rig:
     pools = KvPools(pool_spec(CONFIG, "fp32"), SIZES, CPU)
-    runner = CpuModelRunner(model, pools, Sampler(CONFIG.vocab_size, CPU))
-    return Rig(SIZES, spec=TreeSpec(), reuse=reuse, chunk=chunk, runner=runner, grammars=grammars)
+    runner = cpu_runner(model, pools)
+    return Rig(
+        SIZES,
+        spec=TreeSpec(),
+        reuse=reuse,
+        chunk=chunk,
+        runner=runner,
+        grammars=grammars,
+        overlap=overlap,
+    )
 
 
 def test_tokens_are_the_likeliest_of_the_forward_pass(model: DeepseekV4, rig: Rig) -> None:
@@ -58,7 +73,11 @@ def test_tokens_are_the_likeliest_of_the_forward_pass(model: DeepseekV4, rig: Ri
     (plan,) = rig.plans
     fresh = KvPools(pool_spec(CONFIG, "fp32"), SIZES, CPU)
     with torch.inference_mode():
-        logits = model.forward(build_batch(plan), fresh).logits
+        tables = PlanReader(TreeSpec()).tables
+        tables.apply(plan.plan.changes)
+        rows = PlanRows.of(plan.plan.rows)
+        batch = build_batch(plan.plan, rows, tables, page_size=TreeSpec().page_size)
+        logits = model.forward(batch, fresh).logits
     best = logits.argmax(-1).tolist()
     assert [rig.tokens(first), rig.tokens(second)] == [[best[0]], [best[1]]]
 
@@ -126,8 +145,9 @@ def test_copies_run_before_the_forward_pass(
     rig = make(model)
     request = rig.send(prompt(20, 10), 1)
     rig.run()
-    plan = rig.plans[0]
-    plan.page_copies, plan.swa_copies, plan.ring_copies = [(1, 5)], [(2, 6), (6, 7)], [(3, 4)]
+    pairs = [(1, 5)], [(2, 6), (6, 7)], [(3, 4)]
+    copies = Copies(*(packed(some, INT32) for some in pairs))
+    plan = msgspec.structs.replace(rig.plans[0].plan, copies=copies)
     pools = KvPools(pool_spec(CONFIG, "fp32"), SIZES, CPU)
     calls: list[tuple[str, list[tuple[int, int]]]] = []
 
@@ -144,9 +164,7 @@ def test_copies_run_before_the_forward_pass(
         return forward(*given)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(model, "forward", counting)
-    step = CpuModelRunner(model, pools, Sampler(CONFIG.vocab_size, CPU)).launch(plan)
-    step.sample()
-    result = step.result()
+    result = cpu_runner(model, pools).launch(plan).result()
 
     assert counted == [3]
     assert dict(calls) == {
@@ -154,7 +172,7 @@ def test_copies_run_before_the_forward_pass(
         "copy_swa_pages": [(2, 6), (6, 7)],
         "copy_rings": [(3, 4)],
     }
-    assert result.token_ids == rig.tokens(request)
+    assert entry_tokens(result) == [rig.tokens(request)]
 
 
 def test_a_row_whose_logits_are_not_finite_fails_alone(
@@ -205,8 +223,7 @@ def test_rows_sampled_late_say_what_they_would_have_said_in_their_step(
                 grammars.answer(*draw.sample(ids, draw.randint(1, len(ids))))
             rig.scheduler.turn()
         rig.assert_conserved()
-        steps = [len(plan.samples) for plan in rig.plans if plan.phase is Phase.DECODE]
-        assert (len(steps) > 12) == late
+        assert (sum(plan.decodes for plan in rig.plans) > 12) == late
         told.append([(rig.tokens(r), _values(rig, r)) for r in asked])
 
     assert told[0] == told[1]
@@ -217,27 +234,33 @@ def _values(rig: Rig, request: int) -> list[float | None]:
     return [v for o in rig.outputs(request) if o.logprobs is not None for v in o.logprobs.values]
 
 
-def test_a_step_holds_rows_without_a_mask_and_keeps_only_their_logits(
-    model: DeepseekV4, rig: Rig
-) -> None:
-    rig.send(prompt(20, 40), 1)
-    rig.send(prompt(21, 41), 1)
+def test_logits_are_kept_until_there_is_a_mask(model: DeepseekV4, rig: Rig) -> None:
+    asked = [rig.send(prompt(20 + k, 40 + k), 1) for k in range(2)]
     rig.run()
     (plan,) = rig.plans
-    output = GrammarOutput(1, None, np.zeros(0, np.int32), accept=lambda token: None)
-    late = plan.samples[1]
-    late.output.clear()
-    late.constraint = output
-    pools = KvPools(pool_spec(CONFIG, "fp32"), SIZES, CPU)
-    runner = CpuModelRunner(model, pools, Sampler(CONFIG.vocab_size, CPU))
+    sampling = msgspec.structs.replace(plan.plan.joins[1].sampling, constrained=True)
+    ruled = msgspec.structs.replace(plan.plan.joins[1], sampling=sampling)
+    joins = [plan.plan.joins[0], ruled]
+    runner = cpu_runner(model, KvPools(pool_spec(CONFIG, "fp32"), SIZES, CPU))
 
-    step = runner.launch(plan)
-    held = step.sample()
-    result = step.result()
+    step = runner.launch(msgspec.structs.replace(plan.plan, joins=joins, sampling=None))
+    step.sample(Sample(plan.plan.step, keep=packed([ruled.line], INT32)))
 
-    assert list(held) == [1]
-    assert result.token_ids[0] == plan.samples[0].output[0]
-    [row] = held.values()
-    assert row.logits.untyped_storage().nbytes() == 4 * CONFIG.vocab_size
-    output.mask(np.full(-(-CONFIG.vocab_size // 32), -1, np.int32))
-    assert runner.sample([row]).token_ids == [int(row.logits.argmax())]
+    assert entry_tokens(step.result()) == [rig.tokens(asked[0]), []]
+    anything = mask(ruled.line, range(CONFIG.vocab_size), CONFIG.vocab_size)
+    later = runner.sample_kept(sample_kept(ruled.line, masks=[anything]))
+    assert entry_tokens(later) == [rig.tokens(asked[1])]
+
+
+def test_a_scheduler_that_overlaps_steps_says_the_same(model: DeepseekV4) -> None:
+    """Rows come and go; steps are fed with tokens that the host does not know."""
+    told: list[list[list[int]]] = []
+    for overlap in (False, True):
+        rig = make(model, overlap=overlap)
+        asked = [rig.send(prompt(9 + 7 * k, 60 + k), 3 + 2 * k, stop=(5, 17)) for k in range(6)]
+        rig.run()
+        assert any(plan.feed.any() for plan in rig.plans) == overlap
+        rig.assert_conserved()
+        told.append([rig.tokens(request) for request in asked])
+
+    assert told[0] == told[1]

@@ -5,15 +5,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from runtime.executor.step_plan import HeldRow, Phase, StepPlan, StepResult
+from mem_cache.spec import TreeSpec
 from runtime.executor.step_profiler import StepProfiler, range_name
 from runtime.executor.trace_folder import TraceFolder
 from runtime.profile_messages import MAX_PROFILE_STEPS, Profiled, StartProfile, StopProfile
+from runtime.wire.step import KeptResult, Sample, SampleKept, StepPlan, StepResult
 from tests.bench.serving.trace import read_trace
+from tests.testing.plans import PlannedRow, Plans, sample_kept
 
 DEADLINE_S = 60.0
 
@@ -25,14 +26,13 @@ class Handle:
     forwarded: bool = True
     halfway: bool = True
 
-    def sample(self) -> dict[int, HeldRow]:
-        """Add two matrices; hold nobody."""
+    def sample(self, command: Sample) -> None:
+        """Add two matrices."""
         torch.add(torch.ones(4, 4), torch.ones(4, 4))
-        return {}
 
     def result(self) -> StepResult:
         """Return nothing of note."""
-        return StepResult([], [], [], [])
+        return StepResult(1, b"", b"", b"")
 
 
 @dataclass
@@ -47,9 +47,9 @@ class Runner:
         torch.mm(torch.ones(4, 4), torch.ones(4, 4))
         return Handle()
 
-    def sample(self, rows: list[HeldRow]) -> StepResult:
+    def sample_kept(self, command: SampleKept) -> KeptResult:
         """Return nothing of note."""
-        return StepResult([], [], [], [])
+        return KeptResult(command.call, b"", b"")
 
 
 @dataclass
@@ -78,10 +78,10 @@ class Bench:
         assert self.heard.wait(DEADLINE_S)
         return self.said[-1]
 
-    def steps(self, count: int, phase: Phase = Phase.DECODE) -> None:
-        """Launch so many steps."""
+    def steps(self, count: int, tokens: int = 1) -> None:
+        """Launch so many steps of two rows of so many tokens."""
         for _ in range(count):
-            self.profiler.launch(plan(phase))
+            self.profiler.launch(plan(tokens))
 
     def settle(self) -> None:
         """Wait until nothing is being written."""
@@ -91,12 +91,9 @@ class Bench:
         assert not self.profiler.busy
 
 
-def plan(phase: Phase) -> StepPlan:
-    rows = 2
-    tokens = rows if phase is Phase.DECODE else 10
-    fields: dict[str, Any] = {name: np.zeros(rows) for name in StepPlan.__slots__}
-    fields |= {"phase": phase, "input_ids": np.zeros(tokens), "chunk_start": np.zeros(rows)}
-    return StepPlan(**fields)
+def plan(tokens: int) -> StepPlan:
+    """Return a step of two rows of so many tokens."""
+    return Plans(TreeSpec()).plan(*(PlannedRow(line, 9, [7] * tokens) for line in (0, 1)))
 
 
 @pytest.fixture
@@ -109,7 +106,7 @@ def test_so_many_steps_are_traced_and_the_file_comes_by_itself(bench: Bench) -> 
     bench.steps(2)
     told = bench.ask(StartProfile(7, steps=3))
     assert bench.profiler.busy
-    bench.steps(1, Phase.PREFILL)
+    bench.steps(1, tokens=5)
     bench.steps(9)
     bench.settle()
 
@@ -266,4 +263,12 @@ def test_a_profiler_that_fails_says_so_and_steps_go_on(
 
 
 def test_a_range_tells_the_phase_and_the_size() -> None:
-    assert range_name(plan(Phase.PREFILL)) == "step prefill 2 rows 10 tokens"
+    assert range_name(plan(5)) == "step prefill 2 rows 10 tokens"
+    assert range_name(plan(1)) == "step decode 2 rows 2 tokens"
+
+
+def test_what_was_kept_is_sampled_whether_or_not_steps_are_traced(bench: Bench) -> None:
+    assert bench.profiler.sample_kept(sample_kept(4, call=9)).call == 9
+    bench.ask(StartProfile(1))
+    assert bench.profiler.sample_kept(sample_kept(4, call=10)).call == 10
+    bench.profiler.close()
