@@ -129,6 +129,14 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_stand_in(tmp_path_factory.mktemp("stand_in"))
 
 
+@pytest.fixture(scope="session")
+def narrow_stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in with narrow layers, for tests of what is around the network."""
+    from tests.testing.stand_in.folder import NARROW, write_stand_in
+
+    return write_stand_in(tmp_path_factory.mktemp("narrow_stand_in"), **NARROW)
+
+
 @pytest.fixture(scope="module")
 def dense_weights_once() -> Iterator[None]:
     """Work out the numbers of fp8 and fp4 weights once, not in every product of the reference."""

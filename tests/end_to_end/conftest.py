@@ -13,14 +13,14 @@ FLAGS = ("--full-pages", "64", "--random-seed", "0")
 
 
 @pytest.fixture(scope="session")
-def _stand_in_server(stand_in: Path) -> Iterator[ServerProcess]:  # pyright: ignore[reportUnusedFunction]
-    with running_server("--model-path", str(stand_in), *FLAGS) as server:
+def _stand_in_server(narrow_stand_in: Path) -> Iterator[ServerProcess]:  # pyright: ignore[reportUnusedFunction]
+    with running_server("--model-path", str(narrow_stand_in), *FLAGS) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def _keyed_server(stand_in: Path) -> Iterator[ServerProcess]:  # pyright: ignore[reportUnusedFunction]
-    with running_server("--model-path", str(stand_in), *FLAGS, "--api-key", KEY) as server:
+def _keyed_server(narrow_stand_in: Path) -> Iterator[ServerProcess]:  # pyright: ignore[reportUnusedFunction]
+    with running_server("--model-path", str(narrow_stand_in), *FLAGS, "--api-key", KEY) as server:
         server.client.headers["Authorization"] = f"Bearer {KEY}"
         yield server
 

@@ -20,10 +20,10 @@ PROMPT = [0, *range(10, 40)]
 
 
 @pytest.fixture(scope="module")
-def server(stand_in: Path) -> Iterator[ServerProcess]:
+def server(narrow_stand_in: Path) -> Iterator[ServerProcess]:
     """One server for all cases, ended as from a terminal."""
     flags = ("--context-length", str(CONTEXT), "--full-pages", "16", "--random-seed", "0")
-    with running_server("--model-path", str(stand_in), *flags, stop=signal.SIGINT) as server:
+    with running_server("--model-path", str(narrow_stand_in), *flags, stop=signal.SIGINT) as server:
         yield server
 
 

@@ -1,6 +1,7 @@
 """Kernels compiled ahead of the server; scripts stand in for nvcc, a package for DeepGEMM."""
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -10,11 +11,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 import torch
 
 import jit_kernels.kernels_ahead as kernels_ahead
+from jit_kernels.kernel_recorder import record
 from jit_kernels.kernels_ahead import compile_ahead, name_folder
 from jit_kernels.vendor_calls import VendorCalls, to_json, vendor_calls
 from jit_kernels.vendor_library import why_no_deep_gemm
@@ -52,6 +55,31 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(kernels_ahead, "_device_facts", lambda device: ("90", "a device", 132))  # pyright: ignore
     yield tmp_path / "kernels"
     sys.modules.pop("deep_gemm", None)
+
+
+BACKEND = "jit_kernels.bf16_linear.deep_gemm_backend"
+
+
+@pytest.fixture
+def recorded_here(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have calls recorded in this process: another one would import torch first."""
+    run = kernels_ahead._Cache._run  # pyright: ignore[reportPrivateUsage]
+
+    def here(self: Any, command: list[str], text: str = "", **options: Any) -> str:
+        if "jit_kernels.kernel_recorder" not in command:
+            return run(self, command, text, **options)
+        *_, device, report = command
+        with monkeypatch.context() as patch:
+            for name in ("DG_JIT_CACHE_DIR", "DG_JIT_NVCC_COMPILER"):
+                patch.setenv(name, options["environment"][name])
+            faults = record(text, torch.device(device))
+        Path(report).write_text(json.dumps(faults), encoding="utf-8")
+        return ""
+
+    monkeypatch.setattr(kernels_ahead._Cache, "_run", here)  # pyright: ignore[reportPrivateUsage]
+    sys.modules.pop(BACKEND, None)
+    yield
+    sys.modules.pop(BACKEND, None)
 
 
 def calls(*columns: int, rows: tuple[int, ...] = (4, 9, 64, 65, 500)) -> list[VendorCalls]:
@@ -92,6 +120,7 @@ def test_what_the_server_meets_is_there_under_the_name_that_it_looks_for(
     assert {path.name for path in (cache / "ahead").iterdir() if len(path.name) < 32} == {"lock"}
 
 
+@pytest.mark.usefixtures("recorded_here")
 def test_a_later_start_does_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(calls(128))
     told: list[str] = []
@@ -102,6 +131,7 @@ def test_a_later_start_does_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch
     assert told == []
 
 
+@pytest.mark.usefixtures("recorded_here")
 def test_only_what_is_missing_is_compiled(cache: Path) -> None:
     fill(calls(128))
     gone = next(iter((cache / "cache").iterdir()))
@@ -114,12 +144,14 @@ def test_only_what_is_missing_is_compiled(cache: Path) -> None:
     assert len(compiled(cache)) == 5
 
 
+@pytest.mark.usefixtures("recorded_here")
 def test_few_rows_that_go_elsewhere_take_no_kernel(cache: Path) -> None:
     assert fill(calls(128, rows=(1, 8))) == []
 
     assert compiled(cache) == []
 
 
+@pytest.mark.usefixtures("recorded_here")
 def test_what_does_not_compile_is_told_and_tried_again(cache: Path) -> None:
     (fault,) = fill(calls(40, 128))
     (again,) = fill(calls(40, 128))
@@ -130,6 +162,7 @@ def test_what_does_not_compile_is_told_and_tried_again(cache: Path) -> None:
     assert len(compiled(cache)) == 2
 
 
+@pytest.mark.usefixtures("recorded_here")
 def test_calls_that_the_library_refuses_are_told_and_the_others_made(cache: Path) -> None:
     (fault,) = fill(calls(16, 128))
 
@@ -137,6 +170,7 @@ def test_calls_that_the_library_refuses_are_told_and_the_others_made(cache: Path
     assert len(compiled(cache)) == 2
 
 
+@pytest.mark.usefixtures("recorded_here")
 def test_it_stops_when_it_is_told_to(cache: Path) -> None:
     stop = Event()
     began = cache.parent / "bin" / "began"
@@ -155,14 +189,15 @@ def test_it_stops_when_it_is_told_to(cache: Path) -> None:
     assert [path.name for path in (cache / "ahead").iterdir()] == ["lock"]
 
 
+@pytest.mark.usefixtures("recorded_here")
 def test_a_compiler_that_hangs_is_ended(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Those that do not hang must manage, too, whatever else the machine has to do.
-    monkeypatch.setattr(kernels_ahead, "_COMPILER_LIMIT_S", 5)
+    monkeypatch.setattr(kernels_ahead, "_COMPILER_LIMIT_S", 2)
 
     (fault,) = fill(calls(48, 128))
 
     assert "2 of 4 kernels did not compile" in fault
-    assert "nvcc took over 5 s" in fault
+    assert "nvcc took over 2 s" in fault
     assert len(compiled(cache)) == 2
 
 
