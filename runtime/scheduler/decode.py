@@ -18,7 +18,7 @@ class DecodeSet:
 
     def __init__(self, residency: Residency) -> None:
         self._residency = residency
-        self._in_step: Step | None = None
+        self._in_flight: Step | None = None
         self.requests: list[Request] = []
         self.joining: list[Request] = []
         self._active: list[Request] = []

@@ -8,12 +8,11 @@ from layers.deepseek_v4 import DeepseekV4
 from layers.weights import fill_dummy
 from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes, TreeSpec
-from runtime.executor.sampler import Sampler
 from runtime.messages import Logprobs, TokenLogprobs
 from runtime.scheduler.resume_policy import ResumePolicy
-from tests.testing.ahead_runner import AheadRunner
 from tests.testing.byte_ledger import ByteLedger
 from tests.testing.direct import CPU
+from tests.testing.network_worker import network_executor
 from tests.testing.scheduler_rig import Rig
 from tests.testing.tiny_model import CONFIG, prompt
 
@@ -51,7 +50,7 @@ class Watched:
     ) -> None:
         self._pools = KvPools(pool_spec(CONFIG, "fp32"), sizes, CPU)
         self._ledger = ledger
-        runner = AheadRunner(model, self._pools, Sampler(CONFIG.vocab_size, CPU))
+        runner = network_executor(model, self._pools)
         self.rig = Rig(
             sizes,
             spec=TreeSpec(),

@@ -54,7 +54,6 @@ def test_a_point_inside_a_page_is_held_until_its_page_is_published(either_way: b
 def test_several_points_of_one_chunk_are_saved_in_order() -> None:
     rig = Rig(AMPLE, chunk=40, resume=PLAIN)
     request = rig.send(PROMPT, 1)
-    prefills = rig.scheduler.sets.prefills
     rig.scheduler._receive(rig.socket.receive(0.0)[0])
     rig.scheduler._admission.admit()
     rig.request(request).save_positions |= dict.fromkeys((31, 9, 8, 40, 41), PointKind.BRANCH)
