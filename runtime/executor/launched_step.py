@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from jit_kernels.likeliest import NOT_FINITE, likeliest
 from layers.staging import Fetched, stage
 from runtime.executor.lines import Lines
 from runtime.executor.logprobs import joined, top_logprobs
@@ -50,6 +51,7 @@ class LaunchedStep:
         self._lines = lines
         self._logits = logits
         self._finite = None if finite is None else Fetched(finite)
+        self._codes: Fetched | None = None
         self._likely = likely
         self._entry_row, self._entry_line = sampled_entries(plan)
         # Logits of entry e are rows [first[e], first[e + 1]) of `logits`.
@@ -98,6 +100,10 @@ class LaunchedStep:
         """Put the logits of some lines aside, and sample the others."""
         if self._has_drafts:
             raise ValueError("logits of a step with drafts are kept")
+        if self._finite is None:
+            # The logits of those that are kept, too, tell whether their rows are finite.
+            logits = self._logits[: self._first[-1]]
+            self._codes = Fetched(likeliest(logits) if self._likely is None else self._likely)
         is_kept = np.isin(self._entry_line, kept)
         for entry in np.flatnonzero(is_kept).tolist():
             line, position = int(self._entry_line[entry]), int(self._end[entry])
@@ -221,6 +227,8 @@ class LaunchedStep:
         finite = np.ones(len(self._rows.line), dtype=bool)
         if self._finite is not None:
             finite &= self._finite.read()[0].numpy()
+        if self._codes is not None:
+            finite[self._entry_row[self._codes.read()[0].numpy() == NOT_FINITE]] = False
         for entry, why in failures.items():
             finite[self._entry_row[entry]] &= why != NOT_FINITE_REASON
         return finite

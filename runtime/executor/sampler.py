@@ -134,8 +134,8 @@ class Sampler:
             self._penalties.join(join.line, join.sampling)
 
     def _forget(self, line: int) -> None:
+        self._masks.pop(line, None)
         if self._lines.pop(line, None) is not None:
-            self._masks.pop(line, None)
             self._penalties.leave(line)
             self._rows = None
 

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from mem_cache.allocator import PageAllocator
 from mem_cache.request_table import RequestTable
 from mem_cache.spec import PoolSizes, TreeSpec
-from runtime.executor.step_plan import HeldRow, StepPlan, StepResult
+from runtime.executor.plan_rows import PlanRows, sampled_entries
 from runtime.grammar.nursery import NurserySettings
 from runtime.grammar.output import GrammarOutput
 from runtime.grammar.pool import GrammarPool, PoolSettings
@@ -31,6 +31,16 @@ from runtime.messages import Generate, Grammar, Sampling, pack_ids
 from runtime.scheduler.loop import Scheduler
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.settings import SchedulerSettings
+from runtime.wire.arrays import INT32, UINT8, packed, unpacked
+from runtime.wire.step import (
+    KeptResult,
+    LineSampling,
+    Mask,
+    Sample,
+    SampleKept,
+    StepPlan,
+    StepResult,
+)
 from tests.bench.bench_host import EncodingSocket
 
 CONTEXT_TOKENS = 8192
@@ -45,29 +55,50 @@ class DeviceRunner:
         self._forward_s = forward_s
         self._eos_id = eos_id
         self._free_s = 0.0
+        self._lines: dict[int, LineSampling] = {}
+        self._masks: dict[int, np.ndarray] = {}
+        self._kept: dict[int, int] = {}
 
     def launch(self, plan: StepPlan) -> "DeviceStep":
         """Start a pass when the one before it is over."""
+        for line in unpacked(plan.changes.left, INT32).tolist():
+            for known in (self._lines, self._masks, self._kept):
+                known.pop(line, None)
+        self._lines.update((join.line, join.sampling) for join in plan.joins)
         self._free_s = max(self._free_s, time.monotonic()) + self._forward_s
-        return DeviceStep(self, plan, self._free_s)
+        step = DeviceStep(self, plan, self._free_s)
+        if plan.sampling is not None:
+            step.sample(plan.sampling)
+        return step
 
-    def sample(self, rows: list[HeldRow]) -> StepResult:
-        """Pick a token for each row."""
-        tokens = [self._pick(row) for row in rows]
-        return StepResult(tokens, [None] * len(rows), [None] * len(rows), [])
+    def take_masks(self, masks: list[Mask]) -> None:
+        """Take in what lines may say next."""
+        self._masks.update((mask.line, unpacked(mask.words, INT32)) for mask in masks)
 
-    def _pick(self, row: HeldRow) -> int:
-        if row.sample.constraint is None:
+    def keep(self, line: int, position: int) -> None:
+        """Note a line that is sampled later."""
+        self._kept[line] = position
+
+    def sample_kept(self, command: SampleKept) -> KeptResult:
+        """Pick a token for each line."""
+        self.take_masks(command.masks)
+        lines = unpacked(command.lines, INT32).tolist()
+        tokens = [self.pick(line, self._kept.pop(line)) for line in lines]
+        return KeptResult(command.call, packed(np.ones(len(lines)), INT32), packed(tokens, INT32))
+
+    def pick(self, line: int, position: int) -> int:
+        """Return a token that the line may say."""
+        sampling = self._lines[line]
+        if not sampling.constrained:
             return 7
-        allowed = row.sample.constraint.allowed
-        assert allowed is not None
+        allowed = self._masks[line]
         words = np.flatnonzero(allowed)
-        turn = row.position * 7919 + row.sample.sampling.seed * 104729
+        turn = position * 7919 + sampling.seed * 104729
         word = int(words[turn % len(words)])
         bits = int(allowed[word]) & 0xFFFFFFFF
         choices = [32 * word + b for b in range(32) if bits >> b & 1]
         choices = [token for token in choices if token != self._eos_id] or [self._eos_id]
-        return choices[row.position % len(choices)]
+        return choices[position % len(choices)]
 
 
 class DeviceStep:
@@ -79,28 +110,35 @@ class DeviceStep:
         self._runner = runner
         self._plan = plan
         self._end_s = end_s
-        self._told = StepResult([], [], [], [])
+        self._told: StepResult | None = None
 
     @property
     def forwarded(self) -> bool:
         """Whether its time is over."""
         return time.monotonic() >= self._end_s
 
-    def sample(self) -> dict[int, HeldRow]:
-        """Pick tokens, 0 where there is no mask."""
-        pairs = zip(self._plan.samples, self._plan.positions.tolist(), strict=True)
-        rows = [HeldRow(None, sample, position) for sample, position in pairs]
-        ready = [k for k, row in enumerate(rows) if row.sample.is_ready]
-        picked = self._runner.sample([rows[k] for k in ready]).token_ids
-        tokens, none = [0] * len(rows), [None] * len(rows)
-        for k, token in zip(ready, picked, strict=True):
-            tokens[k] = token
-        self._told = StepResult(tokens, [*none], [*none], [])
-        return {k: row for k, row in enumerate(rows) if not row.sample.is_ready}
+    def sample(self, command: Sample) -> None:
+        """Pick tokens, but for the lines that are kept."""
+        self._runner.take_masks(command.masks)
+        row, line = sampled_entries(self._plan)
+        ends = PlanRows.of(self._plan.rows).end
+        kept = np.isin(line, unpacked(command.keep, INT32))
+        tokens: list[int] = []
+        entries = zip(line.tolist(), ends[row].tolist(), kept.tolist(), strict=True)
+        for one, position, is_kept in entries:
+            if is_kept:
+                self._runner.keep(one, position)
+            else:
+                tokens.append(self._runner.pick(one, position))
+        finite = packed(np.ones(len(ends)), UINT8)
+        self._told = StepResult(
+            self._plan.step, finite, accepted=packed(~kept, INT32), tokens=packed(tokens, INT32)
+        )
 
     def result(self) -> StepResult:
         """Wait for the end of the pass."""
         time.sleep(max(0.0, self._end_s - time.monotonic()))
+        assert self._told is not None
         return self._told
 
 

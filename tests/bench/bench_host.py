@@ -18,11 +18,12 @@ import numpy as np
 from mem_cache.allocator import PageAllocator
 from mem_cache.request_table import RequestTable
 from mem_cache.spec import PoolSizes, TreeSpec, div_ceil
-from runtime.executor.step_plan import HeldRow, StepPlan, StepResult
 from runtime.messages import FromScheduler, Generate, Sampling, ToScheduler, pack_ids
 from runtime.scheduler.loop import Scheduler
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.settings import SchedulerSettings
+from runtime.wire.arrays import INT32, UINT8, packed
+from runtime.wire.step import KeptResult, Sample, SampleKept, StepPlan, StepResult
 
 STEP_FLOOR_MS = 1.5
 ADMISSION_FLOOR_MS = 2.0
@@ -34,25 +35,31 @@ class _Done:
     def __init__(self, result: StepResult) -> None:
         self._result = result
 
-    def sample(self) -> dict[int, HeldRow]:
-        return {}
+    def sample(self, command: Sample) -> None:
+        pass
 
     def result(self) -> StepResult:
         return self._result
 
 
 class NoOpRunner:
-    """Answers each step with token 7 for every sampled row."""
+    """Answers each step with token 7 for every entry."""
 
     def launch(self, plan: StepPlan) -> _Done:
         """Compute nothing."""
-        rows = [HeldRow(None, sample, 0) for sample in plan.samples]
-        return _Done(self.sample(rows))
+        rows, entries = len(plan.rows.line) // INT32.itemsize, len(plan.sampled) // 8
+        ones = packed(np.ones(entries), INT32)
+        finite = packed(np.ones(rows), UINT8)
+        return _Done(StepResult(plan.step, finite, accepted=ones, tokens=_sevens(entries)))
 
-    def sample(self, rows: list[HeldRow]) -> StepResult:
-        """Say token 7 for each row."""
-        count = len(rows)
-        return StepResult([7] * count, [None] * count, [None] * count, [])
+    def sample_kept(self, command: SampleKept) -> KeptResult:
+        """Say token 7 for each line."""
+        count = len(command.lines) // INT32.itemsize
+        return KeptResult(command.call, packed(np.ones(count), INT32), _sevens(count))
+
+
+def _sevens(count: int) -> bytes:
+    return packed(np.full(count, 7), INT32)
 
 
 class EncodingSocket:

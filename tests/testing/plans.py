@@ -157,14 +157,9 @@ def line_sampling(
     **given: Any,
 ) -> LineSampling:
     """Return how a line is sampled: greedily, unless `given` says otherwise."""
-    settings: dict[str, Any] = {
-        "seed": 11,
-        "temperature": 0.0,
-        "prompt_tokens": len(prompt),
-        **given,
-    }
+    settings: dict[str, Any] = {"seed": 11, "temperature": 0.0, "prompt_tokens": len(prompt)}
     return LineSampling(
-        **settings,
+        **{**settings, **given},
         prompt=packed(prompt, INT32),
         output=packed(output, INT32),
         bias_ids=packed([*(bias or {})], INT32),

@@ -3,6 +3,7 @@
 import msgspec
 import numpy as np
 import pytest
+import torch
 
 from mem_cache.spec import TreeSpec
 from runtime.messages import Grammar
@@ -97,3 +98,26 @@ def test_a_grammar_that_begins_in_flight_says_the_same_as_without_overlap(exact:
         ruled = tokens[tokens.index(begun) + 1 :]
         assert len(ruled) > 3
         assert all(token % 2 == 0 for token in ruled)
+
+
+@pytest.mark.gpu
+def test_on_the_gpu_rows_are_kept_without_waiting(fused: FusedRig) -> None:
+    tokens, plans = serve(fused.runner(2), (20, 70), 5)
+    prefill, *decodes = plans
+    runner = fused.runner(2)
+    lines = unpacked(prefill.sampled, INT32, -1, 2)[:, 1].tolist()
+    runner.run(prefill)
+    told: list[list[list[int]]] = []
+    for plan in decodes:
+        # The first one loads kernels, which waits.
+        torch.cuda.set_sync_debug_mode("error" if told else "default")
+        try:
+            step = runner.launch(msgspec.structs.replace(plan, sampling=None))
+            step.sample(Sample(plan.step, keep=packed(lines[1:], INT32)))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        [first, _] = entry_tokens(step.result())
+        [second] = entry_tokens(runner.sample_kept(sample_kept(lines[1])))
+        told.append([first, second])
+
+    assert told == [[[one], [two]] for one, two in zip(tokens[0][1:], tokens[1][1:], strict=True)]

@@ -42,7 +42,7 @@ def step(count: int, *, columns: int = 3, seed: int = 0, lines: int = 20) -> Pla
 def taken_from_device(rows: PlanRows, which: list[int]) -> PlanRows:
     """Return rows, some of whose tokens only the device has."""
     from_device, ids = rows.from_device.copy(), rows.ids.copy()
-    from_device[which], ids[which] = 1, 0
+    from_device[which], ids[which] = 1 + np.arange(len(which)) % 2, 0
     return dataclasses.replace(rows, from_device=from_device, ids=ids)
 
 

@@ -286,6 +286,27 @@ def test_rows_are_finite_as_the_forward_pass_says_sampled_or_not() -> None:
     assert entry_tokens(result) == [[], [8]]
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_kept_row_says_at_once_whether_it_is_finite(is_known: bool) -> None:
+    """Where its logits are all that tells; who asks for its token later hears it again."""
+    rig, logits = LineRig(), saying(4, 5, 6)
+    logits[:2, 1] = torch.nan
+    rows = [PlannedRow(line, 9, [1]) for line in range(3)]
+    plan = rig.plans.plan(*rows, joins=dict.fromkeys(range(3), GREEDY), sampled_later=True)
+    likely = likeliest(logits)
+    step = rig.launch(plan, logits, likely=likely if is_known else None)
+
+    step.sample(Sample(1, keep=packed([1, 2], INT32)))
+    likely.zero_()
+    logits.zero_()
+
+    assert finite(step.result()) == [0, 0, 1]
+    assert failures(step.result()) == {0: "logits are not finite"}
+    later = rig.lines.sample_kept(sample_kept(1, 2))
+    assert failures(later) == {0: "logits are not finite"}
+    assert entry_tokens(later) == [[], [6]]
+
+
 def test_a_row_that_leaves_no_token_is_finite_all_the_same() -> None:
     nothing = line_sampling(min_new_tokens=9, prompt_tokens=9, stop_ids=range(VOCAB))
 

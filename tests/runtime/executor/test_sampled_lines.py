@@ -65,6 +65,16 @@ def test_a_line_does_not_inherit_a_mask() -> None:
         sampler.draw(logits, lines, np.array([21, 21]))
 
 
+def test_a_mask_told_of_nobody_is_not_that_of_who_comes() -> None:
+    sampler = Sampler(VOCAB, CPU)
+    sampler.mask([mask(0, (9,), VOCAB)])
+
+    sampler.update([], [Join(0, line_sampling(constrained=True))])
+
+    with pytest.raises(ValueError, match="without a mask"):
+        sampler.draw(random_logits(1), np.array([0]), np.array([21]))
+
+
 def test_a_mask_holds_until_another_one_is_told() -> None:
     sampler, logits = Sampler(VOCAB, CPU), random_logits(2)
     lines = let_join(sampler, [constrained(9), constrained(10)], [20, 20])
@@ -162,3 +172,23 @@ def test_log_probabilities_are_the_models_whatever_the_grammar() -> None:
     got = sampled(logits, [constrained(9, top_logprobs=0)])
 
     assert got.logprobs == {0: top_logprobs(logits, np.array([9]), 0, ())}
+
+
+@pytest.mark.gpu
+def test_on_the_gpu_lines_join_and_leave_without_waiting() -> None:
+    device = torch.device("cuda")
+    sampler, logits = Sampler(VOCAB, device), random_logits(10)
+    there = logits.to(device)
+    # Kernels are loaded at first use, which waits.
+    sampler.draw(there, let_join(sampler, every_wish(), [50] * 10), np.full(10, 50)).read()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for first_line in (0, 5, 40):
+            sampler.update(range(first_line, first_line + 3), [])
+            lines = let_join(sampler, every_wish(), [50] * 10, first_line=first_line)
+            sampler.mask([mask(first_line, (9,), VOCAB)])
+            drawn = sampler.draw(there, lines, np.full(10, 50))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+    assert read(drawn) == sampled(there, every_wish(), positions=[50] * 10)

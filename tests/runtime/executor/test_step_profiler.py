@@ -272,3 +272,13 @@ def test_what_was_kept_is_sampled_whether_or_not_steps_are_traced(bench: Bench) 
     bench.ask(StartProfile(1))
     assert bench.profiler.sample_kept(sample_kept(4, call=10)).call == 10
     bench.profiler.close()
+
+
+def test_a_traced_step_is_sampled_and_asked_as_any_other(bench: Bench) -> None:
+    for step in range(2):
+        if step:
+            bench.ask(StartProfile(1))
+        handle = bench.profiler.launch(plan(1))
+        handle.sample(Sample(step))
+        assert (handle.forwarded, handle.halfway, handle.result().step) == (True, True, 1)
+    bench.profiler.close()
