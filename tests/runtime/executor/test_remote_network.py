@@ -58,7 +58,7 @@ def requests(seed: int) -> list[Generate]:
             logit_bias=draw.choice([{}, {3: 1.5}]),
             grammar=A if k % 4 == 3 else None,
         )
-        logprobs = Logprobs(draw.choice([0, 999]), 3, (4,)) if k % 3 == 1 else None
+        logprobs = Logprobs(0 if k == 4 else 999, 3, (4,)) if k % 3 == 1 else None
         found.append(Generate(k + 1, pack_ids(prompt), sampling, logprobs=logprobs))
     return found
 
