@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -121,11 +122,14 @@ class StepProfiler:
         if recording.running is None and self._begin(recording) is not None:
             self._recording = None
             return self.runner.launch(plan)
+        # The sampling has a range of its own, also where the plan says how.
         with record_function(range_name(plan)):
-            handle = self.runner.launch(plan)
+            step = _TracedStep(self.runner.launch(msgspec.structs.replace(plan, sampling=None)))
+        if plan.sampling is not None:
+            step.sample(plan.sampling)
         if self._launched >= recording.last:
             self._end(recording)
-        return _TracedStep(handle)
+        return step
 
     def sample_kept(self, command: SampleKept) -> KeptResult:
         """Sample lines whose logits were kept."""

@@ -13,12 +13,10 @@ from layers.deepseek_v4 import DeepseekV4
 from layers.weights import fill_dummy
 from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes
-from runtime.executor.lines import Lines
-from runtime.executor.loaded_model import line_tables
 from runtime.executor.model_runner import CpuModelRunner
-from runtime.executor.sampler import Sampler
 from runtime.executor.worker import serve
 from runtime.wire.channel import ExecutorChannel, RankAddress
+from tests.testing.cpu_runner import cpu_runner
 from tests.testing.direct import CPU
 from tests.testing.tiny_model import CONFIG
 
@@ -27,20 +25,11 @@ SEED = 7
 ROWS = 4
 
 
-def network_executor(model: DeepseekV4, pools: KvPools) -> CpuModelRunner:
-    """Return an executor of `ROWS` lines, each of which may have all pages."""
-    tree = pools.spec.tree
-    context = pools.c4.shape[1] * tree.page_size
-    tables = line_tables(tree, rows=ROWS, context=context)
-    last = torch.zeros(ROWS, dtype=torch.int64)
-    return CpuModelRunner(model, pools, Lines(tables, Sampler(CONFIG.vocab_size, CPU), last))
-
-
 def local_executor() -> CpuModelRunner:
     """Return an executor of a network of its own, the same in every process."""
     model = DeepseekV4(CONFIG, CPU, torch.float32)
     fill_dummy(model, SEED)
-    return network_executor(model, KvPools(pool_spec(CONFIG, "fp32"), SIZES, CPU))
+    return cpu_runner(model, KvPools(pool_spec(CONFIG, "fp32"), SIZES, CPU), lines=ROWS)
 
 
 def main() -> None:

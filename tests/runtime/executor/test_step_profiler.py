@@ -1,5 +1,7 @@
 """Steps are traced on request, and go on whatever becomes of the trace."""
 
+import gzip
+import json
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +11,7 @@ import pytest
 import torch
 
 from mem_cache.spec import TreeSpec
-from runtime.executor.step_profiler import StepProfiler, range_name
+from runtime.executor.step_profiler import SAMPLING, StepProfiler, range_name
 from runtime.executor.trace_folder import TraceFolder
 from runtime.profile_messages import MAX_PROFILE_STEPS, Profiled, StartProfile, StopProfile
 from runtime.wire.step import KeptResult, Sample, SampleKept, StepPlan, StepResult
@@ -119,6 +121,17 @@ def test_so_many_steps_are_traced_and_the_file_comes_by_itself(bench: Bench) -> 
     assert not late.done
     assert told.file in late.message
     assert bench.runner.launched == 12
+
+
+def test_the_sampling_of_each_step_has_a_range_of_its_own(bench: Bench) -> None:
+    told = bench.ask(StartProfile(7, steps=3))
+    bench.steps(4)
+    bench.settle()
+
+    events = json.loads(gzip.decompress(Path(told.file).read_bytes()))["traceEvents"]
+    ranges = [e["name"] for e in events if e.get("cat") == "user_annotation"]
+    assert [name for name in ranges if name == SAMPLING] == [SAMPLING] * 3
+    assert plan(1).sampling is not None
 
 
 def test_a_profile_runs_until_it_is_stopped(bench: Bench) -> None:

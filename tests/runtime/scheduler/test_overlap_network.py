@@ -11,8 +11,8 @@ from mem_cache.spec import PoolSizes, TreeSpec
 from runtime.messages import Logprobs, TokenLogprobs
 from runtime.scheduler.resume_policy import ResumePolicy
 from tests.testing.byte_ledger import ByteLedger
+from tests.testing.cpu_runner import cpu_runner
 from tests.testing.direct import CPU
-from tests.testing.network_worker import network_executor
 from tests.testing.scheduler_rig import Rig
 from tests.testing.tiny_model import CONFIG, prompt
 
@@ -50,7 +50,7 @@ class Watched:
     ) -> None:
         self._pools = KvPools(pool_spec(CONFIG, "fp32"), sizes, CPU)
         self._ledger = ledger
-        runner = network_executor(model, self._pools)
+        runner = cpu_runner(model, self._pools)
         self.rig = Rig(
             sizes,
             spec=TreeSpec(),
