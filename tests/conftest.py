@@ -80,6 +80,7 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.enable()
+        gc.collect()
         gc.freeze()
 
 

@@ -8,7 +8,7 @@ from tests.soak.__main__ import soak
 @pytest.mark.timeout(600)
 def test_random_traffic_leaves_a_sound_server() -> None:
     events = ("cached_tokens", "evicted_pages", "evicted_points", "aborted_requests")
-    checked, free = soak(4.0, clients=8, seed=2, repeats=1, events=events)
+    checked, free = soak(2.0, clients=8, seed=2, repeats=1, events=events)
 
     for life in (checked, free):
         assert life.flushed > 0

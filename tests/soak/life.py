@@ -26,6 +26,7 @@ MOST_PROMPT = 1400
 CONTEXT_TOKENS = 16384
 FLUSHES = 6
 SAMPLES = 120
+COUNTERS_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ async def _let_in(plan: Plan, server: ServerProcess) -> tuple[Tally, list[Growth
             tasks.create_task(client.run(over))
         flusher = tasks.create_task(_flush_now_and_then(plan, server, gate, over))
         tasks.create_task(_watch_memory(plan, watch, over))
-        tasks.create_task(_watch_counters(plan, server, awaited))
+        tasks.create_task(_watch_counters(server, awaited))
     return tally, watch.growth(), flusher.result()
 
 
@@ -155,12 +156,12 @@ async def _watch_memory(plan: Plan, watch: MemoryWatch, over: Callable[[], bool]
         await asyncio.sleep(plan.seconds / SAMPLES)
 
 
-async def _watch_counters(plan: Plan, server: ServerProcess, awaited: set[str]) -> None:
+async def _watch_counters(server: ServerProcess, awaited: set[str]) -> None:
     """Strike out the counters that have moved until none is left."""
     while awaited:
         state = await asyncio.to_thread(read_state, server)
         awaited -= {name for name in awaited if state[name] > 0}
-        await asyncio.sleep(plan.seconds / SAMPLES)
+        await asyncio.sleep(COUNTERS_S)
 
 
 def _assert_counted(server: ServerProcess, tally: Tally, state: dict[str, float]) -> None:

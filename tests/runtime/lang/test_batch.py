@@ -164,11 +164,13 @@ def test_a_cancelled_program_of_a_batch_says_so() -> None:
         s += gen("x")
         s.cancel()
 
-    [state] = stop.run_batch([{}], backend=FakeBackend(), raise_errors=False)
+    backend = FakeBackend()
+    backend.hold()
+    [state] = stop.run_batch([{}], backend=backend, raise_errors=False)
 
     assert isinstance(state.error(), Aborted)
     with pytest.raises(Aborted, match=r"batch\[0\]: the program was cancelled"):
-        stop.run_batch([{}], backend=FakeBackend())
+        stop.run_batch([{}], backend=backend)
 
 
 def test_closing_the_iterator_ends_a_program_that_is_just_being_started(
