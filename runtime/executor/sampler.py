@@ -133,6 +133,11 @@ class Sampler:
             self._lines[join.line] = join.sampling
             self._penalties.join(join.line, join.sampling)
 
+    def forget_lines(self) -> None:
+        """Forget all lines; memory that they took on the device stays for others."""
+        for line in [*self._lines]:
+            self._forget(line)
+
     def _forget(self, line: int) -> None:
         self._masks.pop(line, None)
         if self._lines.pop(line, None) is not None:

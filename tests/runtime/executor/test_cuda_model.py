@@ -19,7 +19,9 @@ from runtime.errors import ConfigError
 from runtime.executor.cuda_model import BOTH_FORMS_SHARE, CudaLoader
 from runtime.executor.cuda_runner import CudaModelRunner
 from runtime.executor.loaded_model import LoadedModel
+from runtime.wire.step import Join
 from tests.testing.fused_rig import DEVICE, FakeMemory, a_device, short_stand_in
+from tests.testing.plans import line_sampling
 
 GIB = 1 << 30
 pytestmark = pytest.mark.usefixtures("dense_weights_once")
@@ -67,6 +69,20 @@ def test_flags_for_pools_are_taken_as_they_are(folder: Path) -> None:
     assert loaded.pool_bytes == pytest.approx(1 << 24, rel=0.1)
     assert isinstance(loaded.runner, CudaModelRunner)
     assert (loaded.graphs, loaded.in_flight, loaded.context_tokens) == (True, True, 300)
+
+
+def test_what_sampling_takes_on_the_device_is_there_before_the_pools_are(folder: Path) -> None:
+    loaded = load(folder, FakeMemory(GIB), kv_cache_bytes=1 << 24)
+
+    assert isinstance(loaded.runner, CudaModelRunner)
+    sampler = loaded.runner._lines.sampler
+    counts = sampler._penalties._counts
+    assert counts.shape[0] >= SMALL["max_running_requests"]
+    # The lines of the measurement are free for others.
+    with torch.inference_mode():
+        for line in range(SMALL["max_running_requests"]):
+            sampler.update((), [Join(line, line_sampling(presence_penalty=0.5))])
+    assert sampler._penalties._counts is counts
 
 
 def test_what_is_not_wanted_is_left_out(folder: Path) -> None:
