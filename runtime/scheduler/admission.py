@@ -107,7 +107,7 @@ class Admission:
         if start >= other.target - 1:
             start = other.target
         elif start > other.scheduled:
-            other.save_positions[start] = PointKind.BRANCH
+            other.holding.save_positions[start] = PointKind.BRANCH
         # Only whole pages are published before the end, and with them the points inside.
         page = self._residency.spec.page_size
         self._waits[request.id] = other, div_ceil(start, page) * page
@@ -121,9 +121,9 @@ def _start_behind(other: Request, boundary: int) -> int:
     that is being published. 0: nowhere. The point at `target` serves `target - 1` too. A replay
     leaves none before it is exact.
     """
-    if boundary < other.exact_from:
+    if boundary < other.holding.exact_from:
         return 0
     if boundary > other.scheduled or boundary >= other.target - 1:
         return boundary
-    points = (*other.pending_points, *other.waypoints)
+    points = (*other.holding.pending_points, *other.holding.waypoints)
     return max((p.position for p in points if p.position <= boundary), default=0)

@@ -124,7 +124,7 @@ def _span_views(spans: list[Span], names: _Namespaces) -> list[SpanView]:
 
 
 def _request_view(request: Request, names: _Namespaces) -> RequestView:
-    replays = request.exact_from > request.matched
+    replays = request.holding.exact_from > request.matched
     return RequestView(
         id=request.id,
         namespace=names.index(request.namespace),
@@ -134,7 +134,7 @@ def _request_view(request: Request, names: _Namespaces) -> RequestView:
         committed=request.committed,
         scheduled=request.scheduled,
         total=request.total,
-        replay_to=request.exact_from if replays else 0,
+        replay_to=request.holding.exact_from if replays else 0,
         limit=len(request.tokens),
     )
 

@@ -77,11 +77,11 @@ class PendingPoints:
         One that finds no room beside the claims is given up.
         """
         saves: list[Save] = []
-        for position in sorted(p for p in request.save_positions if start < p <= end):
-            kind = request.save_positions.pop(position)
+        for position in sorted(p for p in request.holding.save_positions if start < p <= end):
+            kind = request.holding.save_positions.pop(position)
             taken = self.take(position, kind, claims=claims)
             if taken is not None:
-                request.pending_points.append(taken[0])
+                request.holding.pending_points.append(taken[0])
                 saves.append(taken[1])
         return saves
 
@@ -111,7 +111,7 @@ class PendingPoints:
         if window is None:
             return
         kept = self._hold(PendingPoint(request.matched, window, 0, PointKind.BRANCH, exact=True))
-        request.pending_points.append(kept)
+        request.holding.pending_points.append(kept)
         copies.rings.append((point.ring, kept.ring))
         copies.swa += zip(point.swa_pages, window, strict=False)
 
@@ -141,18 +141,18 @@ class PendingPoints:
     def place(self, request: Request) -> None:
         """Hang the points whose positions are published by now into the tree."""
         waiting: list[PendingPoint] = []
-        for point in request.pending_points:
-            if point.position > request.published:
+        for point in request.holding.pending_points:
+            if point.position > request.holding.published:
                 waiting.append(point)
             else:
                 self.hang(request, point)
-        request.pending_points = waiting
+        request.holding.pending_points = waiting
 
     def hang(self, request: Request, point: PendingPoint) -> None:
         """Hang one of a running request's points into the tree; its position is published."""
-        assert request.lock is not None
+        assert request.holding.lock is not None
         self._cache.add_point(
-            request.lock.node,
+            request.holding.lock.node,
             point.position,
             swa_pages=point.swa_pages,
             ring=point.ring,
@@ -164,9 +164,9 @@ class PendingPoints:
 
     def drop(self, request: Request) -> None:
         """Give up the points that are still pending."""
-        for point in request.pending_points:
+        for point in request.holding.pending_points:
             self.let_go(point)
-        request.pending_points = []
+        request.holding.pending_points = []
 
     def let_go(self, point: PendingPoint) -> None:
         """Drop a point's references."""

@@ -65,8 +65,8 @@ class PrefillPlanner:
         at = request.scheduled
         return (
             0 < at == request.target - 1
-            and request.window_from == 0
-            and request.write_from <= at
+            and request.holding.window_from == 0
+            and request.holding.write_from <= at
             and request.sampling.max_new_tokens > 0
             and not self._waiting.twins(request)
         )
@@ -129,8 +129,8 @@ class PrefillPlanner:
             count=np.array([c.end for c in chunks], dtype=np.int64) - start,
             ids=np.concatenate([c.request.tokens[c.start : c.end] for c in chunks]),
             from_device=np.zeros(len(chunks), dtype=bool),
-            window_from=np.array([r.window_from for r in requests], dtype=np.int64),
-            write_from=np.array([r.write_from for r in requests], dtype=np.int64),
+            window_from=np.array([r.holding.window_from for r in requests], dtype=np.int64),
+            write_from=np.array([r.holding.write_from for r in requests], dtype=np.int64),
             sampled=np.array(sampled, dtype=np.int64),
             saves=[(i, save) for i, c in enumerate(chunks) for save in c.saves],
             twins=[(row, twin) for twin, row in twins.items()],

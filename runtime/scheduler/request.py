@@ -1,6 +1,6 @@
 """One generation in flight, as the scheduler sees it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
@@ -38,6 +38,39 @@ class PendingPoint:
     exact: bool = False
 
 
+@dataclass(slots=True)
+class Holding:
+    """What a running request has in the cache, from its admission to its release.
+
+    lock           on the nodes that it shares
+    shared_pages   leading pages of the row that belong to the tree; the row holds a reference
+                   on each page from here to `num_pages`
+    published      tokens the tree has from this request, or had before
+    full_matched   tokens whose full pages were there at admission: from `matched` on they are
+                   computed again for want of a resume point
+    point_evicted  whether one was evicted between `matched` and `full_matched`
+    window_from    where a replay began, whose window has nothing before; 0: there is none
+    write_from     records before this position are there, and not written again
+    exact_from     window and ring are exact from here on; before it a replay has not got there
+    save_positions positions at which a resume point is wanted once prefill passes them, and why
+    pending_points resume points on their way into the tree (`PendingPoints`)
+    waypoints      resume points that are outside the tree while the request runs (`Waypoints`)
+    """
+
+    lock: Lock | None = None
+    shared_pages: int = 0
+    num_pages: int = 0
+    published: int = 0
+    full_matched: int = 0
+    point_evicted: bool = False
+    window_from: int = 0
+    write_from: int = 0
+    exact_from: int = 0
+    save_positions: dict[int, PointKind] = field(default_factory=dict[int, PointKind])
+    pending_points: list[PendingPoint] = field(default_factory=list[PendingPoint])
+    waypoints: list[PendingPoint] = field(default_factory=list[PendingPoint])
+
+
 class Request:
     """Tokens, lengths and holdings of one request.
 
@@ -49,18 +82,11 @@ class Request:
     (While a turn has launched a step and not yet settled the one before it, `scheduled` of a row in
     both is one past `total`.)
 
-    full_matched   tokens whose full pages were there at admission: from `matched` on they are
-                   computed again for want of a resume point
     target         prefill ends here; `total` at the time of admission, so that a request that
                    was retracted prefills its own output again
-    shared_pages   leading pages of the row that belong to the tree; the row holds a reference
-                   on each page from here to `num_pages`
-    published      tokens the tree has from this request, or had before
-    exact_from     window and ring are exact from here on; before it a replay has not got there
-    save_positions positions at which a resume point is wanted once prefill passes them, and why
-    point_evicted  whether one was evicted between `matched` and `full_matched`
+    row            its line in the request table while it runs, else -1
+    holding        what it has in the cache
     boundaries     positions inside the prompt where other prompts are likely to part from it
-    waypoints      resume points that are outside the tree while the request runs (`Waypoints`)
     background     nobody waits for it: prefilled for what may come
     constraint     where the output must follow a grammar; it outlives the row
     held           the logits of the last token are kept, as its mask is not known yet
@@ -98,15 +124,8 @@ class Request:
         self.total = len(prompt)
         self.target = self.matched = self.committed = self.scheduled = 0
         self.row = -1
-        self.full_matched = 0
-        self.point_evicted = False
-        self.lock: Lock | None = None
-        self.shared_pages = self.num_pages = self.published = 0
-        self.window_from = self.write_from = self.exact_from = 0
-        self.save_positions: dict[int, PointKind] = {}
-        self.pending_points: list[PendingPoint] = []
+        self.holding = Holding()
         self.boundaries = message.boundaries
-        self.waypoints: list[PendingPoint] = []
         self.common: dict[int, int] = {}
         self.cached_tokens: int | None = None
         self.replied = False
@@ -158,6 +177,17 @@ class Request:
     def constrain(self, constraint: GrammarOutput) -> None:
         """Have the output follow a grammar from now on."""
         self.constraint = constraint
+
+    def start(self, row: int, position: int) -> None:
+        """Compute the prompt, and what was sampled behind it, in a row from `position` on."""
+        self.row, self.status = row, Status.PREFILL
+        self.matched = self.committed = self.scheduled = position
+        self.target = self.total
+
+    def leave_row(self) -> None:
+        """Hold nothing any more; what is known of the output stays."""
+        self.row, self.holding = -1, Holding()
+        self.matched = self.committed = self.scheduled = 0
 
     def append(self, token: int) -> None:
         """Add a sampled token."""

@@ -20,7 +20,7 @@ from mem_cache.spec import TreeSpec, div_ceil
 from runtime.scheduler.evictions import Evictions
 from runtime.scheduler.kv_events import EventSink, KvEvents
 from runtime.scheduler.pending_points import Claims, Copies, PendingPoints, Save
-from runtime.scheduler.request import Request, Status
+from runtime.scheduler.request import Holding, Request
 from runtime.scheduler.resume_policy import ResumePolicy
 from runtime.scheduler.waypoints import Waypoints
 
@@ -183,19 +183,24 @@ class Residency:
             self._copies.rings.append((match.point.ring, ring))
             self._pins.append(lock)
             self._copy_window(row, match.point)
-        request.row, request.lock = row, lock
-        request.matched = request.committed = request.scheduled = start
-        request.shared_pages, request.num_pages = shared, shared + wanted
-        request.full_matched, request.point_evicted = full, match.point_evicted
-        request.window_from, request.exact_from = (start, full) if replays else (0, start)
-        request.write_from = full if replays else shared * page
-        request.published = max(start, request.write_from)
-        request.target = request.total
-        request.status = Status.PREFILL
-        if self.reuse:
-            request.save_positions = self.policy.positions(
+        write_from = full if replays else shared * page
+        request.start(row, start)
+        request.holding = Holding(
+            lock,
+            shared_pages=shared,
+            num_pages=shared + wanted,
+            published=max(start, write_from),
+            full_matched=full,
+            point_evicted=match.point_evicted,
+            window_from=start if replays else 0,
+            write_from=write_from,
+            exact_from=full if replays else start,
+            save_positions=self.policy.positions(
                 match, target=request.target, boundaries=request.boundaries, page_size=page
             )
+            if self.reuse
+            else {},
+        )
         if match.point is not None and start < min(match.point.position, request.match_limit):
             self.points.keep_branch(request, match.point, self._copies, claims=self._claims())
 
@@ -224,12 +229,12 @@ class Residency:
 
     def try_grow(self, request: Request, position: int) -> bool:
         """Make the page of `position` the row's, if it is not yet; False if there is none."""
-        if position // self.spec.page_size < request.num_pages:
+        if position // self.spec.page_size < request.holding.num_pages:
             return True
         if not self.evictions.make_room(1):
             return False
-        self.table.write_pages(request.row, request.num_pages, self.full.alloc(1))
-        request.num_pages += 1
+        self.table.write_pages(request.row, request.holding.num_pages, self.full.alloc(1))
+        request.holding.num_pages += 1
         return True
 
     def open_window(self, request: Request, end: int) -> None:
@@ -249,21 +254,23 @@ class Residency:
         """
         page = self.spec.page_size
         tokens = request.committed if partial else request.committed // page * page
-        if not self.reuse or request.lock is None:
+        if not self.reuse or request.holding.lock is None:
             return
-        if tokens > request.published or (ended and tokens == request.published > 0):
+        if tokens > request.holding.published or (
+            ended and tokens == request.holding.published > 0
+        ):
             self._insert(request, tokens, ended=ended)
         self.points.place(request)
 
     def _insert(self, request: Request, tokens: int, *, ended: bool) -> None:
         page = self.spec.page_size
-        row, first, whole = request.row, request.shared_pages, tokens // page
+        row, first, whole = request.row, request.holding.shared_pages, tokens // page
         table = self.table.page_table[row]
         insertion = self.cache.insert(
             request.tokens[:tokens],
             table[: div_ceil(tokens, page)],
             namespace=request.namespace,
-            lock=request.lock,
+            lock=request.holding.lock,
             ended=ended,
             output_from=request.prompt_tokens,
         )
@@ -273,8 +280,8 @@ class Residency:
             own = table[first:whole].copy()
             self.table.write_pages(row, first, insertion.pages[first:whole])
             self.full.decref(own)
-            request.shared_pages = whole
-        request.published = tokens
+            request.holding.shared_pages = whole
+        request.holding.published = tokens
         self.keep_quota(request.namespace)
 
     def keep_quota(self, namespace: str) -> None:
@@ -302,8 +309,8 @@ class Residency:
         publish=False is for a request whose state cannot be trusted, ended=False for one that will
         come back itself: a next turn is nothing to learn from then.
         """
-        row, lock = request.row, request.lock
-        assert lock is not None
+        row, holding = request.row, request.holding
+        assert holding.lock is not None
         if publish:
             if request.scheduled == request.total:
                 # A decode step in flight feeds the last token; who reads that is launched later.
@@ -313,29 +320,30 @@ class Residency:
             self._leave_end_point(request)
         self.points.drop(request)
         self.waypoints.give_up(request)
-        self.full.decref(self.table.page_table[row, request.shared_pages : request.num_pages])
+        own = slice(holding.shared_pages, holding.num_pages)
+        self.full.decref(self.table.page_table[row, own])
         window = self.table.window[row]
         self.swa.decref(window[window != 0])
         self.rings.decref([int(self.table.ring[row])])
-        self.cache.unlock(lock)
+        self.cache.unlock(holding.lock)
         self.table.release(row)
         del self._running[request.id]
-        request.row, request.lock = -1, None
-        request.shared_pages = request.num_pages = request.published = 0
-        request.matched = request.committed = request.scheduled = 0
-        request.save_positions = {}
+        request.leave_row()
 
     def _leave_end_point(self, request: Request) -> None:
         """Hand the row's window and ring to a resume point behind all that was fed."""
         position = request.committed
         assert request.scheduled == position, f"request {request.id} leaves with a chunk in flight"
-        if not (self.reuse and self.policy.request_end and position) or request.lock is None:
+        if (
+            not (self.reuse and self.policy.request_end and position)
+            or request.holding.lock is None
+        ):
             return
         pages = self.table.window[request.row, : self.spec.window_pages_at(position)]
-        if position <= request.matched or position < request.exact_from:
+        if position <= request.matched or position < request.holding.exact_from:
             return
         self.cache.add_point(
-            request.lock.node,
+            request.holding.lock.node,
             position,
             swa_pages=pages.tolist(),
             ring=int(self.table.ring[request.row]),
@@ -349,11 +357,15 @@ class Residency:
     ) -> None:
         """Add the references that a running request holds, per unit of each pool."""
         row = request.row
-        full.update(self.table.page_table[row, request.shared_pages : request.num_pages].tolist())
+        full.update(
+            self.table.page_table[
+                row, request.holding.shared_pages : request.holding.num_pages
+            ].tolist()
+        )
         window = self.table.window[row]
         swa.update(window[window != 0].tolist())
         rings[int(self.table.ring[row])] += 1
-        for point in (*request.pending_points, *request.waypoints):
+        for point in (*request.holding.pending_points, *request.holding.waypoints):
             swa.update(point.swa_pages)
             rings[point.ring] += 1
 

@@ -99,12 +99,14 @@ class Stats:
         cause, too. What has no full pages was evicted or is new: which of them is known once it is
         published.
         """
-        lost = request.full_matched - request.matched
-        replays = request.exact_from > request.matched
+        lost = request.holding.full_matched - request.matched
+        replays = request.holding.exact_from > request.matched
         self.count("replayed_tokens" if replays else "recomputed_tokens", lost)
-        self.count("point_evicted_tokens" if request.point_evicted else "no_point_tokens", lost)
+        self.count(
+            "point_evicted_tokens" if request.holding.point_evicted else "no_point_tokens", lost
+        )
         if request.cached_tokens is None:
-            self._without_pages += request.prompt_tokens - request.full_matched
+            self._without_pages += request.prompt_tokens - request.holding.full_matched
 
     def sampled(self, request: Request) -> None:
         """Count a sampled token."""

@@ -83,7 +83,7 @@ class Waypoints:
             if taken is None:
                 break
             point, save = taken
-            request.waypoints.append(point)
+            request.holding.waypoints.append(point)
             self._holders[request.id] = request
             self._held += 1
             saves.append(save)
@@ -96,8 +96,10 @@ class Waypoints:
         page = self._spec.page_size
         least = div_ceil(request.target, MOST_OF_A_PROMPT)
         every = div_ceil(max(self._every_tokens, least), page) * page
-        first = max((start // every + 1) * every, div_ceil(request.exact_from, every) * every)
-        taken = {point.position for point in request.pending_points}
+        first = max(
+            (start // every + 1) * every, div_ceil(request.holding.exact_from, every) * every
+        )
+        taken = {point.position for point in request.holding.pending_points}
         return [p for p in range(first, min(end + 1, request.target), every) if p not in taken]
 
     def _has_room(self, request: Request) -> bool:
@@ -121,7 +123,7 @@ class Waypoints:
         if best is None:
             return False
         holder, point = best
-        holder.waypoints.remove(point)
+        holder.holding.waypoints.remove(point)
         self._points.hang(holder, point)
         self._forget(holder, 1)
         return True
@@ -129,9 +131,9 @@ class Waypoints:
     def _last_shared(self, holder: Request, match: Match) -> PendingPoint | None:
         """Return the last waypoint that the match has all tokens before, and starts before."""
         page, pages = self._spec.page_size, self._table.page_table[holder.row]
-        reached = min(match.full_tokens, holder.published)
+        reached = min(match.full_tokens, holder.holding.published)
         last: PendingPoint | None = None
-        for point in holder.waypoints:
+        for point in holder.holding.waypoints:
             # They stand at ends of pages, and whoever has the tree's page has all before it.
             index = point.position // page - 1
             if point.position > reached or pages[index] != match.pages[index]:
@@ -148,25 +150,25 @@ class Waypoints:
         """
         kept: list[PendingPoint] = []
         least = 0
-        for point in reversed(request.waypoints):
+        for point in reversed(request.holding.waypoints):
             distance = request.target - point.position
-            if distance >= least and point.position <= request.published:
+            if distance >= least and point.position <= request.holding.published:
                 kept.append(point)
                 least = 2 * distance
         for point in reversed(kept):
-            request.waypoints.remove(point)
+            request.holding.waypoints.remove(point)
             self._points.hang(request, point)
             self._forget(request, 1)
 
     def give_up(self, request: Request) -> None:
         """Let go of all that a request holds."""
-        count, points = len(request.waypoints), request.waypoints
-        request.waypoints = []
+        count, points = len(request.holding.waypoints), request.holding.waypoints
+        request.holding.waypoints = []
         for point in points:
             self._points.let_go(point)
         self._forget(request, count)
 
     def _forget(self, holder: Request, count: int) -> None:
         self._held -= count
-        if not holder.waypoints:
+        if not holder.holding.waypoints:
             self._holders.pop(holder.id, None)

@@ -76,7 +76,7 @@ class ByteLedger:
         self._hold("indexer", prefixes[3::4], _records(pools.indexer, c4, pools.indexer_layout))
         c128 = page[spans // 2] * 2 + spans % 2
         self._hold("c128", prefixes[127::128], _records(pools.c128, c128, pools.c128_layout))
-        if at < request.exact_from:
+        if at < request.holding.exact_from:
             return
         tree, spec, ring = residency.spec, pools.spec, int(table.ring[row])
         window = torch.from_numpy(table.window[row].astype(np.int64))

@@ -79,7 +79,7 @@ class Served:
         if decode:
             request.tokens[request.total : upto] = row.toks[request.total : upto]
             request.total = upto
-            for position in range(request.num_pages * PAGE, upto, PAGE):
+            for position in range(request.holding.num_pages * PAGE, upto, PAGE):
                 if not residency.try_grow(request, position):
                     raise AssertionError("no page for a running request")
         residency.open_window(request, upto)

@@ -86,7 +86,7 @@ def test_a_page_and_a_window_page_are_opened_exactly_when_needed(either_way: boo
     pages: list[tuple[int, int]] = []
     while rig.busy:
         state = rig.request(request)
-        pages.append((state.scheduled, state.num_pages))
+        pages.append((state.scheduled, state.holding.num_pages))
         rig.scheduler.turn()
 
     assert pages == [(n, -(-n // 8)) for n in range(6 + either_way, 25 + either_way)]

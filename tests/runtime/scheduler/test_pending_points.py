@@ -34,15 +34,15 @@ def test_a_point_inside_a_page_is_held_until_its_page_is_published(either_way: b
     rig = Rig(AMPLE, chunk=6, resume=PLAIN)
     request = rig.send(PROMPT[:20], 3)
     rig.turn_until(lambda: rig.request(request).scheduled == 6)
-    rig.request(request).save_positions[11] = PointKind.BRANCH
+    rig.request(request).holding.save_positions[11] = PointKind.BRANCH
 
     rig.scheduler.turn()
-    assert [p.position for p in rig.request(request).pending_points] == [11]
+    assert [p.position for p in rig.request(request).holding.pending_points] == [11]
     assert held(rig) == (2, 1)
 
-    rig.turn_until(lambda: rig.request(request).published == 16, turns=2)
+    rig.turn_until(lambda: rig.request(request).holding.published == 16, turns=2)
     # With overlap the last chunk, and with it the point at the prompt's end, is on its way.
-    assert [p.position for p in rig.request(request).pending_points] == [20] * either_way
+    assert [p.position for p in rig.request(request).holding.pending_points] == [20] * either_way
     rig.run()
     again = rig.send([*PROMPT[:11], 49, 49], 4)
     rig.run()
@@ -56,12 +56,14 @@ def test_several_points_of_one_chunk_are_saved_in_order() -> None:
     request = rig.send(PROMPT, 1)
     rig.scheduler._receive(rig.socket.receive(0.0)[0])
     rig.scheduler._admission.admit()
-    rig.request(request).save_positions |= dict.fromkeys((31, 9, 8, 40, 41), PointKind.BRANCH)
+    rig.request(request).holding.save_positions |= dict.fromkeys(
+        (31, 9, 8, 40, 41), PointKind.BRANCH
+    )
 
     rig.scheduler.turn()
 
     assert rig.plans[0].save_position.tolist() == [40, 8, 9, 31, 40]
-    assert rig.request(request).save_positions.keys() == {41, 44}
+    assert rig.request(request).holding.save_positions.keys() == {41, 44}
     rig.run()
     rig.assert_conserved()
 
@@ -75,7 +77,7 @@ def test_a_point_without_room_beside_running_rows_is_given_up(rings: int) -> Non
     rig.turn_until(lambda: bool(rig.tokens(request)))
 
     assert rig.residency.cache.points == rings - 1
-    assert rig.request(request).save_positions == {}
+    assert rig.request(request).holding.save_positions == {}
     rig.run()
     assert rig.tokens(request) == expected_output(PROMPT[:30], 3, 50)
     rig.assert_conserved()
@@ -101,7 +103,7 @@ def test_points_take_no_pages_that_the_window_of_their_row_will_need() -> None:
     request = rig.send(PROMPT[:20], 3)
     rig.scheduler._receive(rig.socket.receive(0.0)[0])
     rig.scheduler._admission.admit()
-    rig.request(request).save_positions |= dict.fromkeys((1, 2, 3), PointKind.BRANCH)
+    rig.request(request).holding.save_positions |= dict.fromkeys((1, 2, 3), PointKind.BRANCH)
 
     rig.scheduler.turn()
 
@@ -142,7 +144,7 @@ def test_what_is_pending_counts_against_the_claims() -> None:
     rig = Rig(AMPLE, chunk=6, resume=PLAIN)
     request = rig.send(PROMPT[:20], 3)
     rig.turn_until(lambda: rig.request(request).scheduled == 6)
-    rig.request(request).save_positions[11] = PointKind.BRANCH
+    rig.request(request).holding.save_positions[11] = PointKind.BRANCH
     rig.scheduler.turn()
 
     points = rig.residency.points
@@ -156,7 +158,7 @@ def test_a_request_that_ends_early_leaves_nothing_pending(fails: bool) -> None:
     rig = Rig(AMPLE, chunk=6, resume=PLAIN)
     request = rig.send(PROMPT[:20], 3)
     rig.turn_until(lambda: rig.request(request).scheduled == 6)
-    rig.request(request).save_positions[11] = PointKind.BRANCH
+    rig.request(request).holding.save_positions[11] = PointKind.BRANCH
     rig.scheduler.turn()
     assert held(rig) != (0, 0)
 

@@ -29,9 +29,9 @@ def test_after_a_tombstone_match_shared_pages_are_read_and_not_written() -> None
     request = rig.send(prompt, 6)
     rig.scheduler.turn()
     state = rig.request(request)
-    assert (state.matched, state.write_from, state.shared_pages) == (0, 40, 5)
+    assert (state.matched, state.holding.write_from, state.holding.shared_pages) == (0, 40, 5)
     assert rig.plans[-1].write_from.tolist() == [40]
-    assert state.num_pages == 6
+    assert state.holding.num_pages == 6
 
     rig.run()
     assert rig.cached(request) == 0

@@ -21,7 +21,7 @@ def _wanted(rig: Rig, prompt: list[int], boundaries: tuple[int, ...] = ()) -> di
     request = rig.send(prompt, 1, boundaries=boundaries)
     rig.scheduler._receive(rig.socket.receive(0.0)[0])
     rig.scheduler._admission.admit()
-    return dict(rig.request(request).save_positions)
+    return dict(rig.request(request).holding.save_positions)
 
 
 @pytest.mark.parametrize("length", [1, 8, 9, 40, 41, 48, 97])

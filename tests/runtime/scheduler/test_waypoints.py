@@ -142,7 +142,7 @@ def test_a_waypoint_that_was_used_stays_when_its_request_ends() -> None:
     rig.scheduler.turn()
     second = rig.send(sharing(shared, 1, 30), 5)
     rig.turn_until(lambda: bool(rig.tokens(second)))
-    assert [p.position for p in rig.request(first).waypoints] == [64, 128, 192]
+    assert [p.position for p in rig.request(first).holding.waypoints] == [64, 128, 192]
     rig.run()
 
     third = rig.send(sharing(shared, 2, 30), 5)
@@ -200,7 +200,7 @@ def test_waypoints_hold_a_share_of_the_rings_and_the_oldest_go_first() -> None:
     first, second = rig.send(prompt_of(11, 270), 60), rig.send(prompt_of(12, 200), 60)
     rig.turn_until(lambda: bool(rig.tokens(second)))
 
-    held = [len(rig.request(r).waypoints) for r in (first, second)]
+    held = [len(rig.request(r).holding.waypoints) for r in (first, second)]
     assert held == [0, 3]  # 6 at most: 4 and 3 are too many
     assert rig.residency.points.rings_held == 3
     rig.run()
@@ -212,7 +212,7 @@ def test_a_prompt_with_more_waypoints_than_the_share_keeps_its_first_ones() -> N
     request = rig.send(prompt_of(18, 600), 9)
     rig.turn_until(lambda: bool(rig.tokens(request)))
 
-    positions = [p.position for p in rig.request(request).waypoints]
+    positions = [p.position for p in rig.request(request).holding.waypoints]
     assert positions == list(range(64, 400, 64))
     rig.run()
     rig.assert_conserved()
@@ -224,7 +224,7 @@ def test_small_pools_and_those_that_reuse_nothing_have_no_waypoints() -> None:
         request = rig.send(prompt_of(13, 270), 9)
         while not rig.tokens(request):
             rig.scheduler.turn()
-        assert rig.request(request).waypoints == []
+        assert rig.request(request).holding.waypoints == []
         rig.run()
         rig.assert_conserved()
 
@@ -234,7 +234,7 @@ def test_a_long_prompt_has_its_waypoints_further_apart() -> None:
     request = rig.send(prompt_of(14, 400), 9)
     rig.turn_until(lambda: bool(rig.tokens(request)))
 
-    positions = [p.position for p in rig.request(request).waypoints]
+    positions = [p.position for p in rig.request(request).holding.waypoints]
     assert positions == list(range(32, 400, 32))
     assert len(positions) <= MOST_OF_A_PROMPT
     rig.run()
@@ -249,7 +249,7 @@ def test_a_replay_leaves_none_before_it_is_exact() -> None:
     again = rig.send([*prompt, *prompt_of(16, 150)], 9)
     rig.turn_until(lambda: bool(rig.tokens(again)))
 
-    assert [p.position for p in rig.request(again).waypoints] == [320, 384]
+    assert [p.position for p in rig.request(again).holding.waypoints] == [320, 384]
     rig.run()
     rig.assert_conserved()
 
