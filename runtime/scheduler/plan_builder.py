@@ -97,8 +97,6 @@ class PlanBuilder:
             *range(self._table.rows, self._table.rows + self._guests),
         ]
         self._guests = 0
-        for line in left:
-            self._masks.pop(line, None)
         return TableChanges(
             packed(left, INT32) if left else b"",
             *(packed(part, INT32) for part in (changes.pages, changes.windows, changes.rings)),

@@ -143,6 +143,8 @@ class Rows(msgspec.Struct, frozen=True, array_like=True):
 class Saves(msgspec.Struct, frozen=True, array_like=True):
     """Snapshots beside the rows' own: window and state as they are before a position.
 
+    What is saved past the accepted tokens of a row with drafts is of no use.
+
     row       [m] int32 index of the row
     position  [m] int64 in (start, start + count] of the row
     ring      [m] int32 destination

@@ -4,8 +4,9 @@
 
 Prints the scheduler thread's CPU time per decode step (receive, plan, settle, reply and its
 encoding; p50, p90, p99), settled in its turn and overlapped, where a row ends and another joins
-every so often as well, and per admission of a long prompt, cold and as a second turn. Floors:
-1.5 ms per decode step at 64 running requests, 2 ms per admission of 32k tokens.
+every so often as well, per plan of a decode step, chosen, built and encoded, and per admission of
+a long prompt, cold and as a second turn. Floors: 1.5 ms per decode step at 64 running requests,
+0.2 ms of which for its plan, 2 ms per admission of 32k tokens.
 """
 
 import argparse
@@ -22,10 +23,12 @@ from runtime.messages import FromScheduler, Generate, Sampling, ToScheduler, pac
 from runtime.scheduler.loop import Scheduler
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.settings import SchedulerSettings
+from runtime.scheduler.step import Step
 from runtime.wire.arrays import INT32, UINT8, packed
 from runtime.wire.step import KeptResult, Sample, SampleKept, StepPlan, StepResult
 
 STEP_FLOOR_MS = 1.5
+PLAN_FLOOR_MS = 0.2
 ADMISSION_FLOOR_MS = 2.0
 
 
@@ -123,6 +126,12 @@ def turn_ms(scheduler: Scheduler) -> float:
 
 def decode_steps(running: int, steps: int, *, overlap: bool) -> list[float]:
     """Return the CPU time of each decode step, in ms."""
+    scheduler = decoding_scheduler(running, steps, overlap=overlap)
+    return [turn_ms(scheduler) for _ in range(steps)]
+
+
+def decoding_scheduler(running: int, steps: int, *, overlap: bool) -> Scheduler:
+    """Return a scheduler whose requests all decode, and will for so many steps."""
     rng = np.random.default_rng(1)
     socket = EncodingSocket()
     scheduler = make_scheduler(running, 2048 + steps, socket, overlap=overlap)
@@ -130,7 +139,27 @@ def decode_steps(running: int, steps: int, *, overlap: bool) -> list[float]:
         socket.inbox.append(generate(i, rng.integers(8, 500, 1000), steps + 500))
     while len(scheduler.sets.decoding) < running:
         scheduler.turn()
-    return [turn_ms(scheduler) for _ in range(steps)]
+    return scheduler
+
+
+def plans(running: int, steps: int) -> list[float]:
+    """Return the CPU time in which each plan is chosen, built and encoded, in ms."""
+    scheduler, encoder = decoding_scheduler(running, steps, overlap=True), msgspec.msgpack.Encoder()
+    planning, times = scheduler._planning, list[float]()
+    choose = planning.next_step
+
+    def timed() -> Step | None:
+        started = time.thread_time_ns()
+        step = choose()
+        assert step is not None
+        encoder.encode(step.plan)
+        times.append((time.thread_time_ns() - started) / 1e6)
+        return step
+
+    planning.next_step = timed
+    for _ in range(steps):
+        scheduler.turn()
+    return times
 
 
 def busy_turns(running: int, steps: int) -> list[float]:
@@ -184,6 +213,8 @@ def main() -> None:
         name = f"decode step, {args.running} running{', overlap' if overlap else ''}"
         times = decode_steps(args.running, args.steps, overlap=overlap)
         report(name, times, STEP_FLOOR_MS)
+    name = f"plan of {args.running} rows, encoded"
+    report(name, plans(args.running, args.steps), PLAN_FLOOR_MS)
     times = busy_turns(args.running, args.steps)
     report("turn, one joins and one leaves", times, STEP_FLOOR_MS)
     for second_turn in (False, True):
