@@ -1,7 +1,7 @@
 """News of requests, collected during a turn and sent as one message."""
 
 from runtime.messages import FinishType, Output, TokenLogprobs
-from runtime.scheduler.request import Request
+from runtime.scheduler.request import Outgoing, Request
 
 
 class Replies:
@@ -13,9 +13,9 @@ class Replies:
 
     def token(self, request: Request, token: int, logprobs: TokenLogprobs | None) -> None:
         """Note a sampled token."""
-        request.unsent.append(token)
+        request.outgoing.tokens.append(token)
         if logprobs is not None:
-            request.unsent_logprobs.append(logprobs)
+            request.outgoing.logprobs.append(logprobs)
         if request.stream:
             self._fresh[request.id] = request
 
@@ -48,13 +48,11 @@ class Replies:
 def _output(
     request: Request, finish: FinishType | None, matched: int | None, error: str | None
 ) -> Output:
-    first = not request.replied
-    request.replied = True
-    tokens, request.unsent = request.unsent, []
-    logprobs, request.unsent_logprobs = request.unsent_logprobs, []
+    out = request.outgoing
+    first, request.outgoing = not out.begun, Outgoing(begun=True)
     return Output(
         request_id=request.id,
-        token_ids=tokens,
+        token_ids=out.tokens,
         finish=finish,
         matched_stop=matched,
         error=error,
@@ -63,12 +61,12 @@ def _output(
         queue_s=request.times.queue_s if first else 0.0,
         prefill_s=request.times.prefill_s if first else 0.0,
         decode_s=request.times.decode_s,
-        prompt_logprobs=_prompt_logprobs(request) if first else None,
-        logprobs=_joined(logprobs) if logprobs else None,
+        prompt_logprobs=_prompt_logprobs(request, out) if first else None,
+        logprobs=_joined(out.logprobs) if out.logprobs else None,
     )
 
 
-def _prompt_logprobs(request: Request) -> TokenLogprobs | None:
+def _prompt_logprobs(request: Request, out: Outgoing) -> TokenLogprobs | None:
     """Return the spans of the prompt as one, its first token without a value."""
     wanted = request.logprobs
     if wanted is None or wanted.start >= request.prompt_tokens:
@@ -79,8 +77,7 @@ def _prompt_logprobs(request: Request) -> TokenLogprobs | None:
         top=[[]] if wanted.top else [],
         picked=[[]] if wanted.token_ids else [],
     )
-    parts, request.prompt_logprobs = request.prompt_logprobs, []
-    return _joined([first, *parts])
+    return _joined([first, *out.prompt_logprobs])
 
 
 def _joined(parts: list[TokenLogprobs]) -> TokenLogprobs:

@@ -71,6 +71,22 @@ class Holding:
     waypoints: list[PendingPoint] = field(default_factory=list[PendingPoint])
 
 
+@dataclass(slots=True)
+class Outgoing:
+    """What a request's client has not been sent yet.
+
+    tokens           sampled ones
+    logprobs         of these, where they are asked for
+    prompt_logprobs  of the prompt, chunk by chunk
+    begun            whether the client was sent anything before
+    """
+
+    tokens: list[int] = field(default_factory=list[int])
+    logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
+    begun: bool = False
+
+
 class Request:
     """Tokens, lengths and holdings of one request.
 
@@ -93,6 +109,7 @@ class Request:
     awaited_at     where the first of those that wait for this prefill will start, if any does
     urgency        the highest priority of it and of those that wait for it
     logprob_next   next prompt position whose logits are wanted, None when there is none left
+    outgoing       what its client has not been sent yet
     tail_hash      of the prompt's end, where most prompts of the same length differ
     """
 
@@ -119,7 +136,6 @@ class Request:
         self.constraint: GrammarOutput | None = None
         self.held = False
         self.logprob_next = _first_logprob_position(message, len(prompt))
-        self.prompt_logprobs: list[TokenLogprobs] = []
         self.status = Status.WAITING
         self.total = len(prompt)
         self.target = self.matched = self.committed = self.scheduled = 0
@@ -128,9 +144,7 @@ class Request:
         self.boundaries = message.boundaries
         self.common: dict[int, int] = {}
         self.cached_tokens: int | None = None
-        self.replied = False
-        self.unsent: list[int] = []
-        self.unsent_logprobs: list[TokenLogprobs] = []
+        self.outgoing = Outgoing()
 
     @property
     def match_limit(self) -> int:

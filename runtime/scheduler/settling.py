@@ -115,7 +115,7 @@ class Settling:
             request = step.rows.requests[span.row]
             assert request.logprobs is not None
             told = unpack_logprobs(packed, request.logprobs.token_ids)
-            request.prompt_logprobs.append(told)
+            request.outgoing.prompt_logprobs.append(told)
 
     def _take_chunk(
         self, request: Request, end: int, tokens: _Tokens, entry: int | None, is_finite: int

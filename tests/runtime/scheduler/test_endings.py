@@ -115,7 +115,7 @@ def test_who_does_not_stream_is_sent_the_tokens_there_are_when_aborted(turns: in
     whole, streamed = rig.send(PROMPT, 30, stream=False), rig.send([3, 4], 30)
     for _ in range(turns):
         rig.scheduler.turn()
-    there = list(rig.request(whole).unsent)
+    there = list(rig.request(whole).outgoing.tokens)
 
     rig.abort(whole, streamed)
     rig.run()

@@ -78,7 +78,7 @@ def test_prompt_values_of_many_chunks_arrive_as_one_with_the_first_reply() -> No
     replies, request = Replies(), make([10, 11, 12, 13], logprobs=wanted)
     for token in (12, 13):
         part = TokenLogprobs([-1.0], [token], [[(-0.1, 3)]], [[(-2.0, 4)]])
-        request.prompt_logprobs.append(part)
+        request.outgoing.prompt_logprobs.append(part)
     replies.token(request, 7, None)
     (first,) = replies.take()
     replies.token(request, 8, None)
