@@ -103,7 +103,6 @@ class Lines:
 
     def note_run(self, line: int, run: PendingRun) -> None:
         """Note that only the device knows the length of a line after a launched step."""
-        self._forget(line)
         self._runs[line] = run
 
     def note_last(self, lines: np.ndarray, tokens: Tensor, there: Tensor) -> None:

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from runtime.errors import RuntimeFault
-from runtime.executor.interface import MAX_IN_FLIGHT, Executor, StepHandle
+from runtime.executor.interface import Executor, StepHandle
 from runtime.wire.channel import ExecutorChannel, ExecutorFault, Progress
 from runtime.wire.ring import PeerClosed, PeerDied
 from runtime.wire.step import Sample, SampleKept, StepPlan, ToExecutor
@@ -87,8 +87,6 @@ class _Worker:
                 f"the plan of step {plan.step} came before the sample command of step "
                 f"{self._last_step}"
             )
-        while len(self._in_flight) >= MAX_IN_FLIGHT:
-            self._finish()
         self._last_step = plan.step
         handle = self._executor.launch(plan)
         self._in_flight.append(_InFlight(plan.step, handle, plan.sampling is not None))

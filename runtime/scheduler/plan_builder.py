@@ -76,12 +76,10 @@ class PlanBuilder:
 
         kept  those whose masks are not known: their logits are kept
         """
-        waits = {request.id for request in kept}
         sampled: list[int] = rows.sampled.tolist()
-        own = [rows.requests[row] for row in sampled]
-        ready = [(r.row, r) for r in own if r.id not in waits]
-        ready += [(self._table.rows + k, twin) for k, (_, twin) in enumerate(rows.twins)]
-        return Sample(plan.step, self._new_masks(ready), packed([r.row for r in kept], INT32))
+        lines = [(rows.requests[row].row, rows.requests[row]) for row in sampled]
+        lines += [(self._table.rows + k, twin) for k, (_, twin) in enumerate(rows.twins)]
+        return Sample(plan.step, self._new_masks(lines), packed([r.row for r in kept], INT32))
 
     def sample_kept(self, requests: Sequence[Request]) -> SampleKept:
         """Return the command that samples requests whose logits were kept."""
@@ -96,7 +94,6 @@ class PlanBuilder:
             *changes.released.tolist(),
             *range(self._table.rows, self._table.rows + self._guests),
         ]
-        self._guests = 0
         return TableChanges(
             packed(left, INT32) if left else b"",
             *(packed(part, INT32) for part in (changes.pages, changes.windows, changes.rings)),

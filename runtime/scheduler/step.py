@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from runtime.executor.interface import StepHandle
-from runtime.scheduler.request import Request
+from runtime.scheduler.request import Request, Status
 from runtime.scheduler.step_rows import StepRows
 from runtime.wire.step import StepPlan
 
@@ -101,12 +101,15 @@ class Step:
 
     @property
     def joining(self) -> list[Request]:
-        """The requests whose first token comes with this step, and who go on after it."""
+        """The requests whose first token comes with this step, and who go on after it.
+
+        One that failed with the chunk before does not.
+        """
         if self.decoding == self.told:
             return []
         requests = self.rows.requests
         first = [requests[row] for row in self.rows.sampled.tolist() if row >= self.decoding]
-        return [request for request in first if request.has_more]
+        return [r for r in first if r.status is Status.PREFILL and r.has_more]
 
     @property
     def entries(self) -> dict[int, int]:

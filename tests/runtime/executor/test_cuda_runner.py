@@ -16,8 +16,8 @@ from mem_cache.pools import KvPools
 from mem_cache.spec import TreeSpec
 from runtime.executor.cuda_runner import CudaModelRunner
 from runtime.executor.plan_rows import PlanRows
-from runtime.wire.arrays import INT32, UINT8, unpacked
-from runtime.wire.step import Join, LineSampling, Sample, StepPlan, StepResult
+from runtime.wire.arrays import INT32, INT64, UINT8, packed, unpacked
+from runtime.wire.step import Join, LineSampling, Sample, Saves, StepPlan, StepResult
 from tests.testing.fused_rig import DEVICE, ROWS, SIZES, FusedRig, new_capture
 from tests.testing.plans import PlannedRow, Plans, entry_tokens, failures, fed, line_sampling, mask
 from tests.testing.scheduler_rig import Rig
@@ -110,6 +110,32 @@ def test_prompts_that_are_cached_but_for_their_last_token_decode(
 
     monkeypatch.setattr("runtime.executor.cuda_runner.is_single_token_step", lambda *_: False)
     assert [*ask_twice(exact.runner(*graphs))] == told
+
+
+def test_a_single_token_leaves_the_resume_points_that_are_wanted_behind_it(
+    exact: FusedRig,
+) -> None:
+    runner, plans = exact.runner(4), Plans(TreeSpec(), lines=2)
+    text = prompt(20, 3)
+    row = PlannedRow(0, 0, text)
+    (token,) = entry_tokens(runner.run(plans.plan(row, joins={0: line_sampling()})))[0]
+    single = plans.plan(PlannedRow(0, len(text), [token]))
+    # The ring and the window of the other line.
+    width = plans.tree.window_pages
+    saves = Saves(
+        row=packed([0], INT32),
+        position=packed([len(text) + 1], INT64),
+        ring=packed([2], INT32),
+        window=packed(range(width + 1, 2 * width + 1), INT32),
+    )
+
+    runner.run(msgspec.structs.replace(single, saves=saves))
+
+    pools = runner._pools
+    for state in (pools.c4_state, pools.c128_state):
+        assert torch.equal(state[:, 2].view(torch.uint8), state[:, 1].view(torch.uint8))
+    # 21 tokens lie in the window's first page.
+    assert torch.equal(pools.swa[:, width + 1], pools.swa[:, 1])
 
 
 @pytest.mark.parametrize("graphs", FEW_GRAPHS)

@@ -1,5 +1,6 @@
 """What a result does to the requests of its step, also to those that have ended since."""
 
+import numpy as np
 import pytest
 
 from mem_cache.spec import PoolSizes
@@ -88,21 +89,27 @@ def test_a_waiting_request_with_the_same_prompt_gets_a_token_of_its_own() -> Non
     rig.assert_conserved()
 
 
+@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("at", [2, 7, 11])
-def test_a_chunk_that_is_not_finite_fails_its_request_and_is_not_published(at: int) -> None:
-    rig = Rig(AMPLE, chunk=5)
+def test_a_chunk_that_is_not_finite_fails_its_request_and_is_not_published(
+    at: int, overlap: bool
+) -> None:
+    rig = Rig(AMPLE, chunk=5, overlap=overlap)
     bad = [*PROMPT]
     bad[at] = 33
     rig.runner.bad_tokens.add(33)
-    failed, other = rig.send(bad, 4), rig.send(PROMPT[::-1], 4)
+    failed = rig.send(bad, 4)
+    rig.run()
+    other = rig.send(PROMPT[::-1], 4)
     rig.run()
 
     (last,) = rig.outputs(failed)
     assert (last.finish, last.error) == ("error", "logits are not finite")
     assert rig.tokens(other) == expected_output(PROMPT[::-1], 4, 50)
+    there = rig.residency.cache.peek(np.array(bad, dtype=np.int32), limit=len(bad), namespace="")
+    assert there.full_tokens <= at
     rig.runner.bad_tokens.clear()
     again = rig.send(bad, 4)
     rig.run()
-    assert rig.cached(again) <= at
     assert rig.tokens(again) == expected_output(bad, 4, 50)
     rig.assert_conserved()
