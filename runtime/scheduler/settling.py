@@ -121,13 +121,14 @@ class Settling:
         self, request: Request, end: int, tokens: _Tokens, entry: int | None, is_finite: int
     ) -> None:
         """Take in a chunk of a prompt up to `end`; what is not finite is not published."""
-        request.committed = end
+        start, request.committed = request.committed, end
         done = end == request.target
         failure = None if entry is None else tokens.failed.get(entry)
         if failure is None and not is_finite:
             failure = NOT_FINITE
         if failure is None:
             self._residency.publish(request, partial=done)
+        self._stats.computed(request, start, end)
         if request.cached_tokens is None:
             request.cached_tokens = request.matched
             self._stats.cached(request)

@@ -96,8 +96,7 @@ class Stats:
         """Count what a request just admitted computes again although its full pages are there.
 
         Replayed: no resume point was near. Recomputed: one was, further up. Both are counted by
-        cause, too. What has no full pages was evicted or is new: which of them is known once it is
-        published.
+        cause, too.
         """
         lost = request.holding.full_matched - request.matched
         replays = request.holding.exact_from > request.matched
@@ -105,8 +104,13 @@ class Stats:
         self.count(
             "point_evicted_tokens" if request.holding.point_evicted else "no_point_tokens", lost
         )
-        if request.cached_tokens is None:
-            self._without_pages += request.prompt_tokens - request.holding.full_matched
+
+    def computed(self, request: Request, start: int, end: int) -> None:
+        """Count a chunk [start, end) of a prompt that was just published.
+
+        What had no full pages was evicted or is new: the tree has told which of them by now.
+        """
+        self._without_pages += max(0, end - max(start, request.holding.full_matched))
 
     def sampled(self, request: Request) -> None:
         """Count a sampled token."""
@@ -133,7 +137,7 @@ class Stats:
         self.counters["evicted_pages"] = cache.evicted_pages
         self.counters["evicted_points"] = cache.evicted_points
         returned = self.counters["page_evicted_tokens"] = cache.returned_pages * page
-        # A prompt's pages are found to be returned after it is counted: a counter never falls.
+        # A page returns as a whole, and its first tokens may have been counted as new.
         never_seen = max(self.counters["never_seen_tokens"], self._without_pages - returned)
         self.counters["never_seen_tokens"] = never_seen
         now = self._clock()
