@@ -105,15 +105,16 @@ class FusedRig:
         self.network = FusedV4(self.config, DEVICE, experts="fp8", deterministic=deterministic)
         load_weights(self.network, folder, progress=False)
 
-    def runner(self, *graphs: int, rows: int = ROWS) -> CudaModelRunner:
+    def runner(self, *graphs: int, rows: int = ROWS, draft_tokens: int = 0) -> CudaModelRunner:
         """Return a runner on poisoned pools, with graphs of these sizes."""
-        pools = KvPools(self.spec, SIZES, DEVICE)
+        spec = pool_spec(self.config, "fp8", draft_tokens=draft_tokens)
+        pools = KvPools(spec, SIZES, DEVICE)
         for tensor in pools.tensors().values():
             tensor.view(torch.uint8).fill_(0xFF)
         buffers = DecodeBuffers(
-            rows, pages=PAGES, window_pages=self.spec.tree.window_pages, device=DEVICE
+            rows, pages=PAGES, window_pages=spec.tree.window_pages, device=DEVICE
         )
-        tables = LineTables(rows, pages=PAGES, window_pages=self.spec.tree.window_pages)
+        tables = LineTables(rows, pages=PAGES, window_pages=spec.tree.window_pages)
         lines = Lines(tables, Sampler(self.config.vocab_size, DEVICE), buffers.last[:rows])
         runner = CudaModelRunner(self.network, pools, lines, buffers)
         runner.capture(graphs, new_capture())
