@@ -63,6 +63,8 @@ _USAGE = record(
     completion_tokens=INTEGER,
     total_tokens=INTEGER,
     prompt_tokens_details=record(cached_tokens=INTEGER),
+    prompt_cache_hit_tokens=INTEGER,
+    prompt_cache_miss_tokens=INTEGER,
     optional={"completion_tokens_details": record(reasoning_tokens=INTEGER)},
 )
 _FINISH = named("stop", "length", "tool_calls", "abort")
