@@ -309,7 +309,7 @@ _LOAD = record(
     max_running_requests=INTEGER,
     **dict.fromkeys(_SHARES, NUMBER),
 )
-LOADS = record(timestamp=NUMBER, version=STRING, loads=array(_LOAD))
+LOADS = record(timestamp=STRING, version=STRING, loads=array(_LOAD))
 LOAD = array(
     record(dp_rank=INTEGER, num_reqs=INTEGER, num_waiting_reqs=INTEGER, num_tokens=INTEGER)
 )
