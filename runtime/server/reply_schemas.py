@@ -301,7 +301,10 @@ PROFILED = record(message=STRING, file=_nullable(STRING))
 
 # --- facts
 
-_COUNTS = ("dp_rank", "num_running_reqs", "num_waiting_reqs", "num_total_reqs", "num_used_tokens")
+_COUNTS = (
+    *("dp_rank", "num_running_reqs", "num_waiting_reqs", "num_waiting_uncached_tokens"),
+    *("num_total_reqs", "num_used_tokens"),
+)
 _SHARES = ("token_usage", "gen_throughput", "cache_hit_rate", "utilization")
 _LOAD = record(
     **dict.fromkeys(_COUNTS, INTEGER),
