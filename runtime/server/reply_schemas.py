@@ -188,6 +188,22 @@ MODELS = record(
     object=named("list"), data=array(MODEL), first_id=STRING, last_id=STRING, has_more=BOOLEAN
 )
 
+RENDERED = record(
+    request_id=STRING,
+    token_ids=array(INTEGER),
+    assistant_tokens_mask=NULL,
+    token_offsets=NULL,
+    features=NULL,
+    sampling_params=OBJECT,
+    model=STRING,
+    stream=BOOLEAN,
+    stream_options=_nullable(OBJECT),
+    cache_salt=_nullable(STRING),
+    priority=INTEGER,
+    kv_transfer_params=NULL,
+    ec_transfer_params=NULL,
+)
+
 # --- Anthropic's API
 
 _TEXT_BLOCK = record(type=named("text"), text=STRING)
