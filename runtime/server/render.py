@@ -5,8 +5,10 @@ as nothing is sent to the scheduler. The reply to a chat is vLLM's `GenerateRequ
 a list with one for each prompt. Routers (llm-d's token-producer, vLLM's router, Dynamo's endpoint
 picker) read its `token_ids`, and `features`, which text does not have.
 
-Source: vLLM 0.32, `vllm/entrypoints/scale_out/{render/serving,token_in_token_out/protocol}.py`. Up
-to 0.17 the replies were lists of engine prompts, with a chat's conversation before them.
+Source: vLLM, `vllm/entrypoints/scale_out/{render/serving,token_in_token_out/protocol}.py`; the docs
+of vLLM 0.32 still name `GenerateRequest.token_ids` of `/render`. Which optional fields there are
+differs by version; here they are those of its development branch. Up to 0.17 the replies were
+lists of engine prompts, with a chat's conversation before them.
 """
 
 import uuid
