@@ -50,7 +50,9 @@ class Admission:
             if not self._residency.has_row(beside=kept_rows):
                 break
             match = self._residency.match(request)
-            if self._waits_for_prefix(request, match, prefills):
+            waits = self._waits_for_prefix(request, match, prefills)
+            self._note_start(request, match)
+            if waits:
                 waiting += 1
                 continue
             # A page per decoding row stays free, so that nobody is retracted in this turn: what
@@ -76,9 +78,20 @@ class Admission:
         candidates = self._queue.candidates()
         if self._queue.policy == "fcfs":
             return candidates
-        residency = self._residency
-        ranked = [(r, residency.match(r).start) for r in candidates]
+        ranked: list[tuple[Request, int]] = []
+        for request in candidates:
+            match = self._residency.match(request)
+            self._note_start(request, match)
+            ranked.append((request, match.start))
         return self._queue.order(ranked, self._clock())
+
+    def _note_start(self, request: Request, match: Match) -> None:
+        """Note in the queue where a request would start: behind all that it waits for."""
+        other, awaited = self._waits.get(request.id, (None, 0))
+        start = match.start
+        if other is not None and other.status is Status.PREFILL:
+            start = max(start, min(awaited, request.common_tokens(other), request.match_limit))
+        self._queue.note_start(request, start)
 
     def _waits_for_prefix(self, request: Request, match: Match, prefills: list[Request]) -> bool:
         """Whether a request being prefilled will leave a resume point worth waiting for.

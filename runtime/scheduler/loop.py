@@ -239,6 +239,7 @@ class Scheduler:
             running=self.sets.running_count,
             waiting=len(self.sets.waiting),
             compiling=self._gate.queued,
+            waiting_uncached_tokens=self.sets.waiting_uncached_tokens,
         )
         if items:
             self._socket.send(Outputs(items))

@@ -15,6 +15,8 @@ class WaitingQueue:
           prefix in the cache; beyond `ranked` requests only the oldest ones are ranked, so that
           a long queue costs no more than a short one
     fcfs  higher priority, then arrival
+
+    uncached_tokens  that their prefills will compute, as far as is known: see `note_start`
     """
 
     def __init__(self, policy: Policy, *, patience_s: float = 2.0, ranked: int = 128) -> None:
@@ -22,6 +24,8 @@ class WaitingQueue:
         self._patience_s = patience_s
         self._ranked = ranked
         self._requests: dict[int, Request] = {}
+        self.uncached_tokens = 0
+        self._uncached: dict[int, int] = {}
         # The same, by what twins have in common: a look-up costs nothing however long the queue is.
         self._alike: dict[tuple[int, int, str], dict[int, Request]] = {}
 
@@ -38,16 +42,27 @@ class WaitingQueue:
         """Put a request into the queue; it keeps its arrival time."""
         self._requests[request.id] = request
         self._alike.setdefault(_prompt_key(request), {})[request.id] = request
+        self.note_start(request, 0)
 
     def remove(self, request_id: int) -> Request | None:
         """Take a request out and return it, or None if it is not here."""
         request = self._requests.pop(request_id, None)
         if request is not None:
+            self.uncached_tokens -= self._uncached.pop(request_id)
             key = _prompt_key(request)
             del self._alike[key][request_id]
             if not self._alike[key]:
                 del self._alike[key]
         return request
+
+    def note_start(self, request: Request, position: int) -> None:
+        """Note where the prefill of a request that waits would start, as last looked up.
+
+        A request that was not looked up yet counts in whole.
+        """
+        uncached = request.total - position
+        self.uncached_tokens += uncached - self._uncached.get(request.id, 0)
+        self._uncached[request.id] = uncached
 
     def twins(self, request: Request) -> list[Request]:
         """Return the waiting requests with the same prompt that have sampled nothing yet.

@@ -38,6 +38,17 @@ class RequestSets:
         """How many hold a row."""
         return len(self.prefills) + len(self.decoding)
 
+    @property
+    def waiting_uncached_tokens(self) -> int:
+        """How many tokens are to be prefilled and in no step yet, as far as is known.
+
+        Of a request that waits: from where its prefill would start by the last look-up in the
+        cache, or by the prefill of another request that it waits for; in whole before the first
+        look-up. Of one in prefill: what is not scheduled.
+        """
+        started = sum(max(r.target - r.scheduled, 0) for r in self.prefills)
+        return self.waiting.uncached_tokens + started
+
     def enter(self, request: Request) -> None:
         """Let a new request wait."""
         self.by_id[request.id] = request

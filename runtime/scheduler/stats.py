@@ -122,12 +122,15 @@ class Stats:
         if not request.background:
             self.count(f"{how}_requests")
 
-    def update(self, *, running: int, waiting: int, compiling: int = 0) -> None:
+    def update(
+        self, *, running: int, waiting: int, compiling: int = 0, waiting_uncached_tokens: int = 0
+    ) -> None:
         """Replace the gauges by what is so now.
 
         running    requests that hold a row
         waiting    those that do not
         compiling  those of them that wait for their grammar
+        waiting_uncached_tokens  see `RequestSets`
         """
         residency = self._residency
         cache = residency.cache
@@ -156,6 +159,7 @@ class Stats:
             "running": running,
             "waiting": waiting,
             "compiling": compiling,
+            "waiting_uncached_tokens": waiting_uncached_tokens,
             "rows": rows,
             "cuda_graph": float(self.cuda_graph),
             "full_pages": full.capacity,

@@ -23,6 +23,7 @@ from runtime.server.messages_schema import CountBody, MessagesBody
 from runtime.server.openai_schema import CompletionBody
 from runtime.server.profile import ProfileBody, ProfileRoutes
 from runtime.server.prompt import PromptedBody
+from runtime.server.render import RenderRoutes
 from runtime.server.request_id import EchoRequestId
 from runtime.server.routes import ModelRoutes
 from runtime.server.score import ScoreBody
@@ -66,12 +67,15 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     messages = MessagesRoutes(service)
     model = ModelRoutes(service)
     profile = ProfileRoutes(service)
+    render = RenderRoutes(service)
     get, post = ["GET"], ["POST"]
 
     _add(app, "/generate", model.generate, ["POST", "PUT"], body=PromptedBody)
     _add(app, "/score", model.score, post, body=ScoreBody)
     _add(app, "/v1/completions", completions.create, post, body=CompletionBody)
+    _add(app, "/v1/completions/render", render.completions, post, body=CompletionBody)
     _add(app, "/v1/chat/completions", model.chat, post, body=ChatBody)
+    _add(app, "/v1/chat/completions/render", render.chat, post, body=ChatBody)
     _add(app, "/v1/messages", messages.create, post, body=MessagesBody)
     _add(app, "/v1/messages/count_tokens", messages.count_tokens, post, body=CountBody)
     _add(app, "/v1/models", info.models, get)

@@ -35,7 +35,7 @@ Prompt = str | npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class CompletionPlan:
     """A request, ready to run.
 
     calls  one per prompt
@@ -53,7 +53,7 @@ class _Plan:
 
 
 class CompletionRoutes:
-    """The handler of `/v1/completions`."""
+    """The handler of `/v1/completions`, and the checks of its body."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -61,12 +61,13 @@ class CompletionRoutes:
     async def create(self, request: Request) -> Response:
         """Continue one prompt or several."""
         body = await read_body(request, CompletionBody)
-        plan = await self._plan(body)
+        plan = await self.plan(body)
         if body.stream:
             return EventStream(self._stream(plan))
         return json_reply(await until_disconnect(request, self._gather(plan)))
 
-    async def _plan(self, body: CompletionBody) -> _Plan:
+    async def plan(self, body: CompletionBody) -> CompletionPlan:
+        """Return the calls that `body` asks for. Raises BadRequest or NotFound."""
         service = self._service
         service.check_model(body.model)
         prompts = _prompts(service, body)
@@ -92,7 +93,9 @@ class CompletionRoutes:
         ]
         echo = [await self._text(call) if body.echo else "" for call in calls]
         name = service.model_name
-        return _Plan(body, Envelope.make("cmpl", "text_completion", body, name), calls, echo)
+        return CompletionPlan(
+            body, Envelope.make("cmpl", "text_completion", body, name), calls, echo
+        )
 
     async def _text(self, call: GenerateCall) -> str:
         if call.text is not None:
@@ -106,13 +109,13 @@ class CompletionRoutes:
         )
         return await manager.in_thread(work, chars=len(ids))
 
-    def _logprobs(self, plan: _Plan, number: int) -> LegacyLogprobs:
+    def _logprobs(self, plan: CompletionPlan, number: int) -> LegacyLogprobs:
         special = self._service.manager.tokenizer.special_ids
         skip = plan.calls[number].sampling.skip_special_tokens
         hidden = special if skip else frozenset[int]()
         return LegacyLogprobs(self._service.speller, hidden, plan.echo[number])
 
-    async def _gather(self, plan: _Plan) -> dict[str, Any]:
+    async def _gather(self, plan: CompletionPlan) -> dict[str, Any]:
         with self._service.batches.named(plan.body.rid, plan.calls):
             per_call = await gather(self._service.manager, plan.calls)
         choices = [
@@ -122,7 +125,9 @@ class CompletionRoutes:
         ]
         return plan.envelope.wrap(choices, usage=usage_report(per_call))
 
-    def _choice(self, plan: _Plan, number: int, choice: int, answer: Answer) -> dict[str, Any]:
+    def _choice(
+        self, plan: CompletionPlan, number: int, choice: int, answer: Answer
+    ) -> dict[str, Any]:
         call = plan.calls[number]
         logprobs = None
         if call.logprobs is not None:
@@ -137,7 +142,7 @@ class CompletionRoutes:
             **finish_fields(answer.finish),
         }
 
-    async def _stream(self, plan: _Plan) -> AsyncGenerator[bytes, None]:
+    async def _stream(self, plan: CompletionPlan) -> AsyncGenerator[bytes, None]:
         body, usage = plan.body, Usage(plan.calls)
         legacy = [
             [self._logprobs(plan, number) for _ in range(call.sampling.n)]

@@ -17,6 +17,8 @@ _REPLIES: dict[str, Schema] = {
     "/score": {_JSON: replies.SCORES},
     "/v1/completions": {_JSON: replies.COMPLETION, _EVENTS: replies.COMPLETION_CHUNK},
     "/v1/chat/completions": {_JSON: replies.CHAT, _EVENTS: replies.CHAT_CHUNK},
+    "/v1/completions/render": {_JSON: replies.array(replies.RENDERED)},
+    "/v1/chat/completions/render": {_JSON: replies.RENDERED},
     "/v1/messages": {_JSON: replies.MESSAGE, _EVENTS: replies.MESSAGE_EVENT},
     "/v1/messages/count_tokens": {_JSON: replies.TOKEN_COUNT},
     "/v1/models": {_JSON: replies.MODELS},

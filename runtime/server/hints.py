@@ -10,7 +10,7 @@ _ENDPOINTS = {
         "no files are kept, and no batches: send the requests themselves",
     "/v1/score": "use /score: log-probabilities of choices after a prompt",
     "/v1/audio/* /v1/images/* /v1/videos* /v1/realtime": "V4 reads and writes text only",
-    "/v1/completions/render /v1/chat/completions/render": "use /tokenize",
+    "/v1/completions/derender /v1/chat/completions/derender": "use /detokenize",
     "/v1/load_lora_adapter /v1/unload_lora_adapter /load_lora_adapter* /unload_lora_adapter":
         "there are no adapters",
     "/reset_prefix_cache /clear_hicache_storage_backend /reset_mm_cache /reset_encoder_cache":

@@ -17,6 +17,13 @@ from runtime.server.replies import json_reply
 from runtime.server.service import Service
 from runtime.version import VERSION
 
+# By the owner of the first model SGLang's gateway decides whose paths and metrics it reads:
+# "sglang" and "nvidia" mean SGLang, "vllm" means vLLM. For any other owner a `/version` that
+# answers means vLLM, and without one `/server_info` means SGLang, whose paths and metrics these
+# are.
+# Source: model_gateway/src/workflow/steps/local/detect_backend.rs of smg 1.13.
+OWNER = "sglang"
+
 
 class AbortBody(msgspec.Struct, frozen=True):
     """`/abort_request`."""
@@ -45,20 +52,17 @@ class InfoRoutes:
     def _model(self) -> dict[str, Any]:
         """Return what OpenAI's clients look for, and what Anthropic's do, in one object."""
         service = self._service
-        started = datetime.fromtimestamp(service.started, UTC)
         return {
             "id": service.model_name,
             "object": "model",
             "created": service.started,
-            # Routers fall back to the generic OpenAI dialect for an owner they do not know, which
-            # is the truth: we are not one of those engines.
-            "owned_by": "umbra",
+            "owned_by": OWNER,
             "root": service.config.model_path or service.model_name,
             "parent": None,
             "max_model_len": service.context_tokens,
             "type": "model",
             "display_name": service.model_name,
-            "created_at": started.isoformat().replace("+00:00", "Z"),
+            "created_at": _utc(service.started),
             "lifecycle": "active",
             "max_input_tokens": service.context_tokens,
             "max_tokens": service.context_tokens,
@@ -97,9 +101,10 @@ class InfoRoutes:
         return json_reply(sources(service.config, service.manager.ready.info))
 
     async def loads(self, request: Request) -> Response:
-        """Return how busy the server is, for routers."""
+        """Return how busy the server is, for routers; SGLang's gateway takes text as timestamp."""
         load = server_load(self._service, await self._service.state())
-        return json_reply({"timestamp": time.time(), "version": VERSION, "loads": [load]})
+        now = _utc(time.time())
+        return json_reply({"timestamp": now, "version": VERSION, "loads": [load]})
 
     async def get_load(self, request: Request) -> Response:
         """Return the same as routers of older SGLang ask for it."""
@@ -124,3 +129,8 @@ class InfoRoutes:
         body = await read_body(request, AbortBody)
         ended = await self._service.abort(body.rid, all=bool(body.abort_all))
         return json_reply({"aborted": ended})
+
+
+def _utc(unix_s: float) -> str:
+    """Return a time as ISO 8601."""
+    return datetime.fromtimestamp(unix_s, UTC).isoformat().replace("+00:00", "Z")

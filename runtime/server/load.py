@@ -10,6 +10,13 @@ from runtime.server.service import Service
 def server_load(service: Service, state: State | None) -> dict[str, Any]:
     """Return the load of the one rank there is, under SGLang's names; zeros without a `state`.
 
+    num_waiting_uncached_tokens  that are to be prefilled and in no step yet: of prompts that wait,
+                  from where their prefill would start by the last look-up in the cache, or by
+                  the prefill of another prompt that they wait for; in whole before the first
+                  look-up, which comes with a free row; and what is left of prompts in prefill.
+                  SGLang and the routers that read it mean the same: input tokens, less those
+                  matched, of the queue and of the chunked request. Source: sglang
+                  `SchedulerLoadInquirer.get_num_waiting_uncached_tokens`
     token_usage   of the fullest pool, cached units that no request holds not counted
     utilization   share of the rows that run, or of the fullest pool if that is more
     """
@@ -22,6 +29,7 @@ def server_load(service: Service, state: State | None) -> dict[str, Any]:
         "dp_rank": 0,
         "num_running_reqs": running,
         "num_waiting_reqs": int(gauges.get("waiting", 0)),
+        "num_waiting_uncached_tokens": int(gauges.get("waiting_uncached_tokens", 0)),
         "num_total_reqs": running + int(gauges.get("waiting", 0)),
         "num_used_tokens": int(gauges.get("used_tokens", 0)),
         "max_total_num_tokens": int(capacity),

@@ -73,6 +73,10 @@ _GAUGES = {
     "running": ("sglang:num_running_reqs", "Requests that hold a row"),
     "waiting": ("sglang:num_queue_reqs", "Requests that wait for a row"),
     "compiling": ("sglang:num_grammar_queue_reqs", "Requests that wait for their grammar"),
+    "waiting_uncached_tokens": (
+        "umbra:waiting_uncached_tokens",
+        "Tokens to be prefilled that are in no step yet; those known to be cached left out",
+    ),
     "rows": ("umbra:max_running_requests", "Rows there are"),
     "cuda_graph": ("sglang:is_cuda_graph", "Whether decode steps run as CUDA graphs"),
     "used_tokens": ("sglang:num_used_tokens", "Tokens of full pages that requests hold"),

@@ -57,7 +57,11 @@ class Usage:
 
 
 def usage_report(tallies: Iterable[Sequence[Tally]]) -> dict[str, Any]:
-    """Return the `usage` object; a prompt counts once, however many choices it has."""
+    """Return the `usage` object; a prompt counts once, however many choices it has.
+
+    The cached tokens of the prompt and the rest of it are given under the names of DeepSeek's API,
+    too (`prompt_cache_hit_tokens`, `prompt_cache_miss_tokens`).
+    """
     prompt = cached = completion = 0
     reasoning: list[int] = []
     for choices in tallies:
@@ -70,6 +74,8 @@ def usage_report(tallies: Iterable[Sequence[Tally]]) -> dict[str, Any]:
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": cached},
+        "prompt_cache_hit_tokens": cached,
+        "prompt_cache_miss_tokens": prompt - cached,
     }
     if reasoning:
         report["completion_tokens_details"] = {"reasoning_tokens": sum(reasoning)}

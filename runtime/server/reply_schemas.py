@@ -63,6 +63,8 @@ _USAGE = record(
     completion_tokens=INTEGER,
     total_tokens=INTEGER,
     prompt_tokens_details=record(cached_tokens=INTEGER),
+    prompt_cache_hit_tokens=INTEGER,
+    prompt_cache_miss_tokens=INTEGER,
     optional={"completion_tokens_details": record(reasoning_tokens=INTEGER)},
 )
 _FINISH = named("stop", "length", "tool_calls", "abort")
@@ -186,6 +188,22 @@ MODELS = record(
     object=named("list"), data=array(MODEL), first_id=STRING, last_id=STRING, has_more=BOOLEAN
 )
 
+RENDERED = record(
+    request_id=STRING,
+    token_ids=array(INTEGER),
+    assistant_tokens_mask=NULL,
+    token_offsets=NULL,
+    features=NULL,
+    sampling_params=OBJECT,
+    model=STRING,
+    stream=BOOLEAN,
+    stream_options=_nullable(OBJECT),
+    cache_salt=_nullable(STRING),
+    priority=INTEGER,
+    kv_transfer_params=NULL,
+    ec_transfer_params=NULL,
+)
+
 # --- Anthropic's API
 
 _TEXT_BLOCK = record(type=named("text"), text=STRING)
@@ -299,7 +317,10 @@ PROFILED = record(message=STRING, file=_nullable(STRING))
 
 # --- facts
 
-_COUNTS = ("dp_rank", "num_running_reqs", "num_waiting_reqs", "num_total_reqs", "num_used_tokens")
+_COUNTS = (
+    *("dp_rank", "num_running_reqs", "num_waiting_reqs", "num_waiting_uncached_tokens"),
+    *("num_total_reqs", "num_used_tokens"),
+)
 _SHARES = ("token_usage", "gen_throughput", "cache_hit_rate", "utilization")
 _LOAD = record(
     **dict.fromkeys(_COUNTS, INTEGER),
@@ -307,7 +328,7 @@ _LOAD = record(
     max_running_requests=INTEGER,
     **dict.fromkeys(_SHARES, NUMBER),
 )
-LOADS = record(timestamp=NUMBER, version=STRING, loads=array(_LOAD))
+LOADS = record(timestamp=STRING, version=STRING, loads=array(_LOAD))
 LOAD = array(
     record(dp_rank=INTEGER, num_reqs=INTEGER, num_waiting_reqs=INTEGER, num_tokens=INTEGER)
 )

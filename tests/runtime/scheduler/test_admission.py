@@ -1,6 +1,7 @@
 """Who starts when: rooms, prefixes in the making, priorities; nobody waits for ever."""
 
 import random
+from typing import Literal
 
 import pytest
 
@@ -80,6 +81,47 @@ def test_the_request_waited_for_leaves_a_point_where_the_two_part() -> None:
     assert rig.cached(second) == 101
     assert rig.cached(third) == 100
     rig.assert_conserved()
+
+
+@pytest.mark.parametrize("policy", ["lpm", "fcfs"])
+def test_what_waits_to_be_computed_is_neither_cached_nor_in_the_making(
+    policy: Literal["lpm", "fcfs"],
+) -> None:
+    rig = Rig(AMPLE, spec=LARGE, rows=1, chunk=50, policy=policy)
+    stats, cached = rig.scheduler.stats, prompt_of(1, 128)
+    rig.send(cached, 0)
+    rig.run()
+    assert stats.gauges["waiting_uncached_tokens"] == 0
+
+    running = rig.send(prompt_of(6, 301), 9)
+    rig.scheduler.turn()
+    # No row is free, so that none of these is looked up.
+    rig.send([*cached, *prompt_of(7, 70)], 1)
+    rig.send([*prompt_of(6, 301), *prompt_of(8, 20)], 1)
+    rig.scheduler.turn()
+    left = 301 - rig.request(running).scheduled
+    assert stats.gauges["waiting_uncached_tokens"] == left + 198 + 321
+    rig.run()
+    assert stats.gauges["waiting_uncached_tokens"] == 0
+
+
+def test_a_shared_prefix_that_is_being_computed_counts_once() -> None:
+    rig = Rig(AMPLE, spec=LARGE, chunk=50)
+    cached = prompt_of(1, 128)
+    rig.send(cached, 0)
+    rig.run()
+
+    rig.send(prompt_of(6, 301), 9)
+    for seed in (7, 8):
+        rig.send([*prompt_of(6, 301), *prompt_of(seed, 20)], 1)
+    rig.send([*cached, *prompt_of(9, 70)], 1)
+    rig.scheduler.turn()
+    waiting = rig.scheduler.sets.waiting
+    assert len(waiting) == 2
+    started = sum(r.target - r.scheduled for r in rig.scheduler.sets.prefills)
+    assert 301 <= started + 50 <= 301 + 70
+
+    assert rig.scheduler.stats.gauges["waiting_uncached_tokens"] == started + 2 * 20
 
 
 def test_of_two_prefixes_in_the_making_the_longer_one_is_waited_for() -> None:

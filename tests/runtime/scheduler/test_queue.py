@@ -112,3 +112,18 @@ def test_twins_are_those_that_a_scan_of_the_queue_finds_in_its_order(seed: int) 
     for request in list(queue):
         queue.remove(request.id)
     assert not queue._alike
+
+
+def test_a_request_counts_in_whole_until_it_was_looked_up_and_then_from_its_start() -> None:
+    draw = random.Random(1)
+    first, second = random_request(draw, 1), random_request(draw, 2)
+    queue = filled(first, second)
+    assert queue.uncached_tokens == first.total + second.total
+
+    queue.note_start(first, first.total - 1)
+    assert queue.uncached_tokens == 1 + second.total
+    queue.note_start(first, 0)
+    queue.remove(second.id)
+    assert queue.uncached_tokens == first.total
+    queue.remove(first.id)
+    assert queue.uncached_tokens == 0

@@ -46,5 +46,6 @@ def test_each_request_stands_in_one_set(seed: int) -> None:
     rig.run()
 
     check(rig)
+    assert rig.scheduler.sets.waiting_uncached_tokens == 0
     assert not rig.scheduler.sets.by_id
     rig.assert_conserved()

@@ -184,6 +184,7 @@ def test_after_each_turn_the_gauges_are_those_that_an_update_would_make() -> Non
             running=len(scheduler.sets.prefills) + len(scheduler.sets.decoding),
             waiting=len(scheduler.sets.waiting),
             compiling=sum(not request.is_ready for request in scheduler.sets.waiting),
+            waiting_uncached_tokens=scheduler.sets.waiting_uncached_tokens,
         )
         assert seen == scheduler.stats.gauges
 

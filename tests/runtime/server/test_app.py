@@ -110,7 +110,7 @@ async def test_openais_client_works_unmodified(server: Server) -> None:
     async with client_of(server) as client:
         models = await client.models.list()
         assert [model.id for model in models.data] == ["tiny"]
-        assert (await client.models.retrieve("tiny")).owned_by == "umbra"
+        assert (await client.models.retrieve("tiny")).owned_by == "sglang"
 
         completion = await client.completions.create(
             model="tiny", prompt=["a", "b"], n=2, logprobs=2, echo=True, max_tokens=4

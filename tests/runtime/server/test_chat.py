@@ -38,6 +38,8 @@ async def test_a_chat_gives_a_message(server: Server) -> None:
             "completion_tokens": 6,
             "total_tokens": 11,
             "prompt_tokens_details": {"cached_tokens": 3},
+            "prompt_cache_hit_tokens": 3,
+            "prompt_cache_miss_tokens": 2,
         },
     }
     assert prompt_of(server) == [BOS, USER, *text_ids("hi"), ASSISTANT]
@@ -115,6 +117,8 @@ async def test_a_stream_begins_with_the_role_and_ends_with_usage(server: Server)
         assert len(entries) == 5  # the end of the answer is a token, but no content
     assert usage["choices"] == []
     assert usage["usage"]["prompt_tokens"] == 5
+    assert usage["usage"]["prompt_cache_hit_tokens"] == 3
+    assert usage["usage"]["prompt_cache_miss_tokens"] == 2
     assert usage["usage"]["completion_tokens"] == 12
     assert done == "[DONE]"
 

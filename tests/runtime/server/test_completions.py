@@ -21,7 +21,7 @@ PATH = "/v1/completions"
 
 @served()
 async def test_one_prompt_gives_one_choice(server: Server) -> None:
-    reply = (await server.post(PATH, {"model": "tiny", "prompt": "hi"})).json()
+    reply = (await server.post(PATH, {"model": "tiny", "prompt": "hi you"})).json()
 
     assert reply.pop("id").startswith("cmpl-")
     assert reply.pop("created") > 0
@@ -38,10 +38,12 @@ async def test_one_prompt_gives_one_choice(server: Server) -> None:
             }
         ],
         "usage": {
-            "prompt_tokens": 2,
+            "prompt_tokens": 6,
             "completion_tokens": 6,
-            "total_tokens": 8,
+            "total_tokens": 12,
             "prompt_tokens_details": {"cached_tokens": 3},
+            "prompt_cache_hit_tokens": 3,
+            "prompt_cache_miss_tokens": 3,
         },
     }
 
@@ -199,6 +201,7 @@ async def test_a_stream_gives_increments_and_usage_last(server: Server) -> None:
     assert {chunk["usage"] for chunk in chunks} == {None}
     assert usage["choices"] == []
     assert usage["usage"]["completion_tokens"] == 6
+    assert usage["usage"]["prompt_cache_hit_tokens"] == 3
     assert done == "[DONE]"
 
 

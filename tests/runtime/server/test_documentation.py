@@ -57,6 +57,11 @@ POSTED: dict[str, list[Json]] = {
         {**HI, **TOOLS, "max_tokens": 40, "thinking": {"type": "enabled"}, "tool_choice": "auto"},
         {**HI, "separate_reasoning": False, "stop": ["so"], "priority": 1},
     ],
+    "/v1/completions/render": [{"prompt": "hi"}, {"prompt": [[65], [66, 67]], "logprobs": 0}],
+    "/v1/chat/completions/render": [
+        {**HI, **TOOLS, "n": 2, "priority": 1},
+        {**HI, "stream": True, "stream_options": {"include_usage": True}, "cache_salt": "x"},
+    ],
     "/v1/messages": [
         MESSAGES,
         {**MESSAGES, "max_tokens": 20, "system": [{"type": "text", "text": "x"}]},

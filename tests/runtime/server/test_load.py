@@ -11,6 +11,7 @@ async def test_a_load_has_the_names_that_routers_read(server: Server) -> None:
     gauges = {
         "running": 16.0, "waiting": 2.0, "used_tokens": 512.0, "full_pages": 10.0,
         "page_size": 256.0, "full_usage": 0.2, "swa_usage": 0.5, "ring_usage": 0.25,
+        "waiting_uncached_tokens": 700.0,
     }  # fmt: skip
 
     load = server_load(server.app.state.service, State(0, {}, gauges))
@@ -18,6 +19,7 @@ async def test_a_load_has_the_names_that_routers_read(server: Server) -> None:
     assert (load["num_running_reqs"], load["num_waiting_reqs"]) == (16, 2)
     assert (load["num_used_tokens"], load["max_total_num_tokens"]) == (512, 2560)
     assert load["token_usage"] == 0.5
+    assert load["num_waiting_uncached_tokens"] == 700
 
 
 @served()

@@ -63,7 +63,7 @@ async def test_a_scrape_shows_what_happened(server: Server) -> None:
 def test_scheduler_values_have_the_names_routers_read() -> None:
     gauges = {
         "rows": 4.0, "cuda_graph": 0.0, "running": 3.0, "waiting": 2.0, "compiling": 1.0,
-        "full_pages": 10.0, "full_pages_free": 4.0,
+        "waiting_uncached_tokens": 700.0, "full_pages": 10.0, "full_pages_free": 4.0,
         "full_pages_evictable": 1.0, "page_size": 256.0, "rings": 5.0, "swa_page_size": 64.0,
         "swa_pages": 8.0, "swa_pages_free": 1.0, "swa_pages_evictable": 2.0,
         "full_usage": 0.5, "swa_usage": 0.625, "ring_usage": 0.2, "used_tokens": 1280.0,
@@ -85,6 +85,7 @@ def test_scheduler_values_have_the_names_routers_read() -> None:
     assert told["sglang:num_paused_reqs"] == told["sglang:is_cuda_graph"] == 0
     assert told["sglang:num_queue_reqs"] == 2
     assert told["sglang:num_grammar_queue_reqs"] == 1
+    assert told["umbra:waiting_uncached_tokens"] == 700
     assert told["sglang:num_used_tokens"] == told["sglang:kv_used_tokens"] == 1280
     assert told["sglang:full_token_usage"] == 0.5
     assert told["sglang:swa_token_usage"] == told["sglang:token_usage"] == 0.625

@@ -18,6 +18,8 @@ def test_a_prompt_counts_once_whatever_the_number_of_choices() -> None:
         "completion_tokens": 9,
         "total_tokens": 26,
         "prompt_tokens_details": {"cached_tokens": 4},
+        "prompt_cache_hit_tokens": 4,
+        "prompt_cache_miss_tokens": 13,
     }
 
 
