@@ -4,8 +4,6 @@ An item's `type` may be missing, and items of many types are sent to servers tha
 So all items are read as one record, and what its type does not allow is refused by name.
 """
 
-from typing import Any
-
 import msgspec
 
 from runtime.errors import BadRequest
@@ -16,12 +14,10 @@ ROLES = ("user", "assistant", "system", "developer")
 
 
 class ItemPart(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One part of an item's content; `annotations` and `logprobs` come back with answers."""
+    """One part of an item's content."""
 
     type: str
     text: str | None = None
-    annotations: Any = None
-    logprobs: Any = None
 
 
 class Item(msgspec.Struct, frozen=True, omit_defaults=True):
