@@ -24,6 +24,8 @@ from runtime.server.openai_schema import CompletionBody
 from runtime.server.profile import ProfileBody, ProfileRoutes
 from runtime.server.prompt import PromptedBody
 from runtime.server.request_id import EchoRequestId
+from runtime.server.responses_api import ResponsesRoutes
+from runtime.server.responses_schema import ResponsesBody
 from runtime.server.routes import ModelRoutes
 from runtime.server.score import ScoreBody
 from runtime.server.service import Service
@@ -66,6 +68,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     messages = MessagesRoutes(service)
     model = ModelRoutes(service)
     profile = ProfileRoutes(service)
+    responses = ResponsesRoutes(service)
     get, post = ["GET"], ["POST"]
 
     _add(app, "/generate", model.generate, ["POST", "PUT"], body=PromptedBody)
@@ -74,9 +77,12 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     _add(app, "/v1/chat/completions", model.chat, post, body=ChatBody)
     _add(app, "/v1/messages", messages.create, post, body=MessagesBody)
     _add(app, "/v1/messages/count_tokens", messages.count_tokens, post, body=CountBody)
+    _add(app, "/v1/responses", responses.create, post, body=ResponsesBody)
+    name = _in_path("response_id")
+    _add(app, "/v1/responses/{response_id}", responses.retrieve, get, parameter=name)
+    _add(app, "/v1/responses/{response_id}", responses.delete, ["DELETE"], parameter=name)
     _add(app, "/v1/models", info.models, get)
-    name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-    _add(app, "/v1/models/{name:path}", info.model, get, parameter=name)
+    _add(app, "/v1/models/{name:path}", info.model, get, parameter=_in_path("name"))
     _add(app, "/v1/loads", info.loads, get)
     _add(app, "/get_load", info.get_load, get)
     _add(app, "/version", info.version, get)
@@ -102,6 +108,10 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     _add(app, "/ready", health.ready, get)
     _add(app, "/health_generate", health.health_generate, get)
     _add(app, "/metrics", health.metrics, get)
+
+
+def _in_path(name: str) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
 
 
 def _add(

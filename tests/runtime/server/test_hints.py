@@ -7,7 +7,7 @@ from runtime.server.hints import endpoint_hint
 from tests.runtime.server.engine import Server, served
 
 MISSING = """
-/v1/responses /v1/responses/resp_1/cancel /v1/embeddings /v1/rerank /v1/score
+/v1/responses/resp_1/cancel /v1/responses/resp_1/input_items /v1/embeddings /v1/rerank /v1/score
 /start_expert_distribution_record /pause_generation /continue_generation /release_memory_occupation
 /resume_memory_occupation /update_weights_from_disk /open_session /close_session
 /set_internal_state /configure_logging /parse_function_call /separate_reasoning /invocations
