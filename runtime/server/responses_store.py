@@ -39,7 +39,7 @@ class Stored:
     items: bytes
     item_ids: tuple[str, ...]
     previous: "Stored | None"
-    users: int = 1
+    users: int = 0
     size_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -84,11 +84,9 @@ class ResponseStore:
         ids = tuple(item.id for item in output if item.id is not None)
         items = msgspec.json.encode([*added, *output])
         stored = Stored(name, reply, items, ids, previous)
-        if previous is not None:
-            previous.users += 1
+        self._use(stored)
         self._stored[name] = stored
         self._by_item.update(dict.fromkeys(ids, stored))
-        self.total_bytes += stored.size_bytes
         while len(self._stored) > self._max_responses or self.total_bytes > self._max_bytes:
             self._drop(next(iter(self._stored)))
 
@@ -126,6 +124,16 @@ class ResponseStore:
         if stored.name not in turns:
             turns[stored.name] = {one.id: one for one in _items(stored)}
         return turns[stored.name][name]
+
+    def _use(self, stored: Stored) -> None:
+        """Count one user more; a response may have been dropped while its continuation was made."""
+        used: Stored | None = stored
+        while used is not None:
+            used.users += 1
+            if used.users > 1:
+                break
+            self.total_bytes += used.size_bytes
+            used = used.previous
 
     def _drop(self, name: str) -> None:
         stored = self._stored.pop(name)

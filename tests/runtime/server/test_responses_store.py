@@ -102,6 +102,26 @@ def test_what_is_deleted_is_gone_but_can_be_continued_by_what_continued_it() -> 
     assert told(store.get("b")) == ["to a", "by a", "to b", "by b"]
 
 
+def test_a_response_may_be_deleted_while_its_continuation_is_made() -> None:
+    store = ResponseStore()
+    keep(store, "a")
+    keep(store, "b", after="a")
+    previous = store.get("b")
+    for name in ("a", "b"):
+        store.delete(name)
+    assert store.total_bytes == 0
+
+    for name in ("c", "d"):
+        store.put(name, b"{}", added=[], output=[said(f"by {name}")], previous=previous)
+        store.check()
+
+    assert told(store.get("d")) == ["to a", "by a", "to b", "by b", "by d"]
+    for name in ("c", "d"):
+        store.delete(name)
+        store.check()
+    assert store.total_bytes == 0
+
+
 def test_a_reference_is_the_item_and_counts_as_a_use() -> None:
     store = ResponseStore(max_responses=2)
     keep(store, "a")
