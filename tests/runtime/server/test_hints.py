@@ -52,3 +52,14 @@ async def test_a_hint_names_only_endpoints_that_are_here(server: Server) -> None
 
     assert "/v1/chat/completions" in named
     assert named <= here
+
+
+@pytest.mark.parametrize("path", ["/v1/responses/compact", "/v1/responses/input_tokens"])
+@served()
+async def test_an_endpoint_beside_one_that_is_here_has_its_hint_too(
+    server: Server, path: str
+) -> None:
+    reply = await server.post(path, {})
+
+    assert reply.status_code == 405
+    assert reply.json()["error"]["message"].endswith(f"{path}: {endpoint_hint(path)}")
