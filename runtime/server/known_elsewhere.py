@@ -289,8 +289,6 @@ RESPONSES = FieldHints(
         FieldHint("function_call", "use tool_choice", (*OFF, "none", "auto")),
         FieldHint("continue_final_message", _CHAT),
         FieldHint("documents", "put them into a message"),
-        FieldHint("tools.function", 'a tool is {"type": "function", "name": ...}'),
-        FieldHint("tools.type", "tools of type function are served, and no others"),
         FieldHint("request_id", "use rid"),
     ),
 )  # fmt: skip

@@ -203,7 +203,8 @@ def _tool(tool: ResponseTool, where: str) -> Tool:
         text = f"{where}: the type {tool.type[:80]!r} is not supported: give functions"
         raise BadRequest(text, param="tools", code="not_supported")
     if not tool.name:
-        raise BadRequest(f"{where}: a function has a name", param="tools")
+        expected = '{"type": "function", "name": ..., "parameters": ...}'
+        raise BadRequest(f"{where}: a function is {expected}", param="tools")
     # Source: deepseek-recipe describes a tool that has no description with nothing.
     described = tool.description or ""
     return Tool(ToolFunction(tool.name, described, tool.parameters, tool.strict))

@@ -93,7 +93,7 @@ def test_tools_and_their_choice_are_those_of_a_chat(given: Any, told: Any) -> No
     [
         ({"tools": [{"type": "web_search"}]}, "tools", r"tools\[0\]: the type 'web_search' is not"),
         ({"tools": [TOOL, {"type": "mcp", "x": 1}]}, "tools", r"tools\[1\]: the type 'mcp'"),
-        ({"tools": [{"type": "function"}]}, "tools", "a function has a name"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools", "a function is"),
         ({"tool_choice": {"type": "file_search"}}, "tool_choice", "got 'file_search'"),
         ({"tool_choice": 5}, "tool_choice", "none, auto, required, or name a function"),
         ({"text": {"format": {"type": "grammar"}}}, "text.format", "got 'grammar'"),
