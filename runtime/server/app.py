@@ -1,7 +1,7 @@
 """The HTTP application: which path goes to which handler. No logic."""
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -78,11 +78,12 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     _add(app, "/v1/messages", messages.create, post, body=MessagesBody)
     _add(app, "/v1/messages/count_tokens", messages.count_tokens, post, body=CountBody)
     _add(app, "/v1/responses", responses.create, post, body=ResponsesBody)
-    name = _in_path("response_id")
-    _add(app, "/v1/responses/{response_id}", responses.retrieve, get, parameter=name)
-    _add(app, "/v1/responses/{response_id}", responses.delete, ["DELETE"], parameter=name)
+    kept, text = "/v1/responses/{response_id}", {"type": "string"}
+    salts = [{"name": x, "in": "query", "schema": text} for x in ("cache_salt", "extra_key")]
+    _add(app, kept, responses.retrieve, get, parameters=[_in_path("response_id"), *salts])
+    _add(app, kept, responses.delete, ["DELETE"], parameters=[_in_path("response_id"), *salts])
     _add(app, "/v1/models", info.models, get)
-    _add(app, "/v1/models/{name:path}", info.model, get, parameter=_in_path("name"))
+    _add(app, "/v1/models/{name:path}", info.model, get, parameters=[_in_path("name")])
     _add(app, "/v1/loads", info.loads, get)
     _add(app, "/get_load", info.get_load, get)
     _add(app, "/version", info.version, get)
@@ -98,7 +99,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     _add(app, "/", cache.page, get)
     spans = {"type": "integer", "minimum": 1, "maximum": MAX_SPANS, "default": DEFAULT_SPANS}
     limit = {"name": "max_spans", "in": "query", "schema": spans}
-    _add(app, "/cache", cache.cache, get, parameter=limit)
+    _add(app, "/cache", cache.cache, get, parameters=[limit])
     _add(app, "/flush_cache", info.flush_cache, ["GET", "POST"])
     _add(app, "/abort_request", info.abort_request, post, body=AbortBody)
     _add(app, "/start_profile", profile.start, post, body=ProfileBody)
@@ -121,9 +122,9 @@ def _add(
     methods: list[str],
     *,
     body: type[msgspec.Struct] | None = None,
-    parameter: dict[str, Any] | None = None,
+    parameters: Sequence[dict[str, Any]] = (),
 ) -> None:
-    """Route `path`; `body` and `parameter` are what the documentation says of the request.
+    """Route `path`; `body` and `parameters` are what the documentation says of the request.
 
     What GET alone reads HEAD reads, too; the HTTP server leaves out the body.
     """
@@ -131,8 +132,8 @@ def _add(
     if body is not None:
         content = {"application/json": {"schema": request_schema(body)}}
         extra["requestBody"] = {"required": True, "content": content}
-    if parameter is not None:
-        extra["parameters"] = [parameter]
+    if parameters:
+        extra["parameters"] = list(parameters)
     for method in methods:
         app.add_api_route(
             path,

@@ -1,5 +1,6 @@
 """`/v1/responses`: OpenAI's newer API, on top of chats."""
 
+import asyncio
 import time
 import uuid
 from collections.abc import AsyncGenerator
@@ -10,9 +11,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from runtime.errors import Aborted, NotFound, RequestError
+from runtime.errors import Aborted, BadRequest, NotFound, RequestError
 from runtime.messages import TokenLogprobs
-from runtime.server.body import read_body
+from runtime.server.body import LONG_BODY_BYTES, MAX_BODY_BYTES, read_body
 from runtime.server.chat import ChatPlan, Chats
 from runtime.server.chat_reply import ChoiceReply
 from runtime.server.openai import chat_logprobs
@@ -67,20 +68,21 @@ class ResponsesRoutes:
 
     async def retrieve(self, request: Request) -> Response:
         """Return a response that is kept."""
-        stored = self._store.get(request.path_params["response_id"])
+        stored = self._store.get(request.path_params["response_id"], self._owner(request))
         return Response(stored.reply, media_type="application/json")
 
     async def delete(self, request: Request) -> Response:
         """Forget a response."""
         name = request.path_params["response_id"]
-        self._store.delete(name)
+        self._store.delete(name, self._owner(request))
         return json_reply({"id": name, "object": "response", "deleted": True})
 
     async def _job(self, body: ResponsesBody) -> _Job:
-        previous = self._previous(body.previous_response_id)
-        added = self._store.resolve(body.items)
+        owner = self._service.namespaces.of(body.cache_salt, body.extra_key)
+        previous = self._previous(body.previous_response_id, owner)
+        added = self._store.resolve(body.items, owner)
         with in_responses():
-            plan = await self._chats.plan(body.chat([*history(previous), *added]))
+            plan = await self._chats.plan(body.chat([*await _history(previous), *added]))
         spec = plan.call.sampling
         if body.max_output_tokens:
             # More than the context leaves may be asked for: the answer then ends where it is full.
@@ -100,11 +102,16 @@ class ResponsesRoutes:
         )
         return _Job(body, plan, head, added, previous)
 
-    def _previous(self, name: str | None) -> Stored | None:
+    def _owner(self, request: Request) -> str:
+        """Return the namespace of a request without a body. Raises BadRequest."""
+        given = request.query_params
+        return self._service.namespaces.of(given.get("cache_salt"), given.get("extra_key"))
+
+    def _previous(self, name: str | None, owner: str) -> Stored | None:
         if name is None:
             return None
         try:
-            return self._store.get(name)
+            return self._store.get(name, owner)
         except NotFound as fault:
             code = "previous_response_not_found"
             raise NotFound(fault.message, param="previous_response_id", code=code) from fault
@@ -125,9 +132,9 @@ class ResponsesRoutes:
 
     async def _numbered(self, job: _Job) -> AsyncGenerator[Event, None]:
         """Yield the events of a response; a failure after the first one is an event, too."""
-        number, told = 0, self._stream(job)
+        number, stream = 0, self._stream(job)
         try:
-            async for event in told:
+            async for event in stream:
                 yield {**event, "sequence_number": number}
                 number += 1
         except RequestError as error:
@@ -136,7 +143,7 @@ class ResponsesRoutes:
             response = failed(job.head, error)
             yield {"type": "response.failed", "response": response, "sequence_number": number}
         finally:
-            await told.aclose()
+            await stream.aclose()
 
     async def _stream(self, job: _Job) -> AsyncGenerator[Event, None]:
         plan, tally = job.plan, job.tally
@@ -186,11 +193,26 @@ class ResponsesRoutes:
         invalid = reply.invalid_calls
         response = finished(job.head, output.items, tally, cut=_is_cut(finish), invalid=invalid)
         if response["store"]:
-            items = msgspec.convert(output.items, list[Item])
-            told = msgspec.json.encode(response)
-            previous = job.previous
-            self._store.put(response["id"], told, added=job.added, output=items, previous=previous)
+            self._store.put(
+                response["id"],
+                job.plan.call.namespace,
+                msgspec.json.encode(response),
+                added=job.added,
+                output=msgspec.convert(output.items, list[Item]),
+                previous=job.previous,
+            )
         return response
+
+
+async def _history(previous: Stored | None) -> list[Item]:
+    """Return the earlier items. Raises BadRequest where no request could have that many."""
+    size = 0 if previous is None else previous.history_bytes
+    if size > MAX_BODY_BYTES:
+        text = f"the responses before this one have more than {MAX_BODY_BYTES >> 20} MiB of items: "
+        raise BadRequest(f"{text}send those that are needed", param="previous_response_id")
+    if size < LONG_BODY_BYTES:
+        return history(previous)
+    return await asyncio.to_thread(history, previous)
 
 
 def _is_cut(finish: Finish | None) -> bool:

@@ -54,12 +54,12 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True):
         for part in self.content if isinstance(self.content, list) else ():
             if part.type != "reasoning_text":
                 raise unsupported(f"{where}.content", part.type)
-        told = self.content if isinstance(self.content, str) else _joined(self.content)
+        text = self.content if isinstance(self.content, str) else _joined(self.content)
         try:
-            return recall(told, self.encrypted_content)
+            return recall(text, self.encrypted_content)
         except BadRequest as fault:
-            text = f"{where}.encrypted_content is not as this server wrote it"
-            raise BadRequest(text, param="input") from fault
+            fault_text = f"{where}.encrypted_content is not as this server wrote it"
+            raise BadRequest(fault_text, param="input") from fault
 
 
 def texts(content: str | list[ItemPart] | None, where: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""An answer as clients of `/v1/responses` see it: output items, told as the events of a stream.
+"""An answer as clients of `/v1/responses` see it: output items, and the events of a stream.
 
 A whole reply has the items that these events make. Sequence numbers are added where the events are
 sent.

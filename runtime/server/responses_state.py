@@ -24,7 +24,7 @@ def response_object(
     temperature: float,
     top_p: float,
 ) -> Json:
-    """Return the response to a request while there is no answer yet: mostly what was asked for."""
+    """Return the response to a request while there is no answer yet: mostly its fields."""
     form = None if body.text is None else body.text.format
     effort = None if body.reasoning is None else body.reasoning.effort
     return {
@@ -63,14 +63,13 @@ def finished(
     """Return the response with its answer.
 
     cut      the answer ended because it had as many tokens as it may have
-    invalid  calls that cannot be handed to a tool: told in an extension field, since without them
-             the answer would be another one
+    invalid  calls that cannot be handed to a tool; they are in an extension field
     """
     ended = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
     if not cut:
         ended = {"status": "completed", "completed_at": int(time.time())}
-    told = {**head, **ended, "output": list(items), "usage": response_usage(tally)}
-    return {**told, "invalid_tool_calls": list(invalid)} if invalid else told
+    response = {**head, **ended, "output": list(items), "usage": response_usage(tally)}
+    return {**response, "invalid_tool_calls": list(invalid)} if invalid else response
 
 
 def failed(head: Json, error: RequestError) -> Json:

@@ -27,27 +27,35 @@ _KEPT = "responses are kept in memory, the last used ones only, and do not survi
 class Stored:
     """One response.
 
-    reply     what the client was told, as JSON
-    items     of this turn, as JSON: new input and output
-    item_ids  of the output
-    previous  the response that it continues; it stays in memory as long as this one
-    users     1 for the place in the store, and 1 for each response that continues it
+    owner          the namespace of the cache that its request saw
+    reply          the response object, as JSON
+    added, output  items of this turn, as JSON: its input, and its answer
+    item_ids       of the output
+    previous       the response that it continues; it stays in memory as long as this one
+    users          1 for the place in the store, and 1 for each response that continues it
+    history_bytes  of the items of this response and of all before it
     """
 
     name: str
+    owner: str
     reply: bytes
-    items: bytes
+    added: bytes
+    output: bytes
     item_ids: tuple[str, ...]
     previous: "Stored | None"
     users: int = 0
     size_bytes: int = field(init=False)
+    history_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.size_bytes = len(self.reply) + len(self.items) + _OVERHEAD_BYTES
+        items_bytes = len(self.added) + len(self.output)
+        self.size_bytes = len(self.reply) + items_bytes + _OVERHEAD_BYTES
+        earlier = 0 if self.previous is None else self.previous.history_bytes
+        self.history_bytes = earlier + items_bytes
 
 
 class ResponseStore:
-    """The responses of a server, found by id, and their output items.
+    """The responses of a server, found by id, and their output items; each has one owner.
 
     total_bytes  of all responses in memory, those included that are only continued by others
     """
@@ -62,10 +70,10 @@ class ResponseStore:
     def __len__(self) -> int:
         return len(self._stored)
 
-    def get(self, name: str) -> Stored:
-        """Return the response of this id, which counts as a use. Raises NotFound."""
+    def get(self, name: str, owner: str) -> Stored:
+        """Return a response of this owner, which counts as a use. Raises NotFound."""
         stored = self._stored.get(name)
-        if stored is None:
+        if stored is None or stored.owner != owner:
             text = f"there is no response {name[:80]!r}: {_KEPT}"
             raise NotFound(text, param="response_id", code="response_not_found")
         self._stored.move_to_end(name)
@@ -74,6 +82,7 @@ class ResponseStore:
     def put(
         self,
         name: str,
+        owner: str,
         reply: bytes,
         *,
         added: Sequence[Item],
@@ -82,28 +91,27 @@ class ResponseStore:
     ) -> None:
         """Keep a response: its turn added the input `added` and `output` to those of `previous`."""
         ids = tuple(item.id for item in output if item.id is not None)
-        items = msgspec.json.encode([*added, *output])
-        stored = Stored(name, reply, items, ids, previous)
+        encode = msgspec.json.encode
+        stored = Stored(name, owner, reply, encode(added), encode(output), ids, previous)
         self._use(stored)
         self._stored[name] = stored
         self._by_item.update(dict.fromkeys(ids, stored))
         while len(self._stored) > self._max_responses or self.total_bytes > self._max_bytes:
             self._drop(next(iter(self._stored)))
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, owner: str) -> None:
         """Forget a response; those that continue it still can be continued. Raises NotFound."""
-        self.get(name)
+        self.get(name, owner)
         self._drop(name)
 
-    def resolve(self, items: Sequence[Item]) -> list[Item]:
+    def resolve(self, items: Sequence[Item], owner: str) -> list[Item]:
         """Return `items` with those they refer to. Raises BadRequest for an unknown reference."""
         turns: dict[str, dict[str | None, Item]] = {}
-        return [
-            self._referred(item, turns, f"input[{number}]")
-            if item.kind == "item_reference"
-            else item
-            for number, item in enumerate(items)
-        ]
+        found = list(items)
+        for number, item in enumerate(items):
+            if item.kind == "item_reference":
+                found[number] = self._referred(item, owner, turns, f"input[{number}]")
+        return found
 
     def check(self) -> None:
         """Raise AssertionError unless the counts are those of what is kept."""
@@ -114,15 +122,17 @@ class ResponseStore:
             continued = sum(other.previous is one for other in kept.values())
             assert one.users == continued + (self._stored.get(one.name) is one)
 
-    def _referred(self, item: Item, turns: dict[str, dict[str | None, Item]], where: str) -> Item:
+    def _referred(
+        self, item: Item, owner: str, turns: dict[str, dict[str | None, Item]], where: str
+    ) -> Item:
         name = item.id or ""
         stored = self._by_item.get(name)
-        if stored is None:
+        if stored is None or stored.owner != owner:
             text = f"{where}: there is no item {name[:80]!r}: {_KEPT}"
             raise BadRequest(text, param="input", code="item_not_found")
         self._stored.move_to_end(stored.name)
         if stored.name not in turns:
-            turns[stored.name] = {one.id: one for one in _items(stored)}
+            turns[stored.name] = {one.id: one for one in _items(stored.output)}
         return turns[stored.name][name]
 
     def _use(self, stored: Stored) -> None:
@@ -150,9 +160,12 @@ class ResponseStore:
 
 
 def history(stored: Stored | None) -> list[Item]:
-    """Return the items of a response and of all before it, in order."""
+    """Return the items of a response and of all before it, in order.
+
+    Takes long, meant for a thread where there are many `history_bytes`.
+    """
     turns = reversed(list(_chain(stored)))
-    return [item for one in turns for item in _items(one)]
+    return [item for one in turns for part in (one.added, one.output) for item in _items(part)]
 
 
 def _chain(stored: Stored | None) -> Iterator[Stored]:
@@ -161,5 +174,5 @@ def _chain(stored: Stored | None) -> Iterator[Stored]:
         stored = stored.previous
 
 
-def _items(stored: Stored) -> list[Item]:
-    return msgspec.json.decode(stored.items, type=list[Item])
+def _items(encoded: bytes) -> list[Item]:
+    return msgspec.json.decode(encoded, type=list[Item])

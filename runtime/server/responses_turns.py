@@ -110,8 +110,8 @@ def _output(item: Item, waiting: set[str], where: str) -> ChatMessage:
         )
         raise BadRequest(text, param="input")
     waiting.discard(call_id)
-    told = texts(item.output, f"{where}.output")
-    return ChatMessage(role="tool", content=_parts(told), tool_call_id=call_id)
+    said = texts(item.output, f"{where}.output")
+    return ChatMessage(role="tool", content=_parts(said), tool_call_id=call_id)
 
 
 def _check_outputs(waiting: set[str]) -> None:

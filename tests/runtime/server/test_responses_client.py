@@ -5,8 +5,8 @@ from typing import Any
 
 import openai
 import pytest
-from openai.types.responses import Response
-from pydantic import BaseModel
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import BaseModel, TypeAdapter
 
 from runtime.config import ServerConfig
 from tests.runtime.server.engine import Server, served
@@ -107,6 +107,23 @@ async def test_the_streaming_helper_follows_every_event(server: Server) -> None:
     assert final.output_text == "so"
     types = [item.type for item in final.output]
     assert types == ["reasoning", "message", "function_call", "function_call"]
+
+
+@pytest.mark.parametrize("limit", [None, 20, 90])
+@served(CONFIG, v4=True)
+async def test_every_event_has_the_fields_of_its_type(server: Server, limit: int | None) -> None:
+    server.engine.reply = CALLS
+    fields = {"max_output_tokens": limit, "tools": [TOOL], "input": "hi", "stream": True}
+    include = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
+    adapter = TypeAdapter[ResponseStreamEvent](ResponseStreamEvent)
+
+    reply = await server.post("/v1/responses", {**fields, **include}, authorization="Bearer sk-1")
+
+    lines = [line for line in reply.text.splitlines() if line.startswith("data: ")]
+    told = [adapter.validate_json(line.removeprefix("data: ")) for line in lines]
+    ending = "response.completed" if limit is None else "response.incomplete"
+    assert told[-1].type == ending
+    assert [event.sequence_number for event in told] == list(range(len(told)))
 
 
 @served(CONFIG, v4=True)

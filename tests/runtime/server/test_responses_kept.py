@@ -134,6 +134,23 @@ async def test_reasoning_comes_back_from_what_carries_it(server: Server) -> None
     assert slimmed.input_ids == whole.input_ids
 
 
+@served(v4=True)
+async def test_a_response_is_found_with_its_own_salt_only(server: Server) -> None:
+    made = await create(server, {**HI, "cache_salt": "a"})
+    path = f"{PATH}/{made['id']}"
+    after = {"previous_response_id": made["id"], "input": "x"}
+    item = {"input": [{"id": made["output"][0]["id"]}]}
+
+    for salt in ({}, {"cache_salt": "b"}, {"cache_salt": "a", "extra_key": "c"}):
+        assert (await server.client.get(path, params=salt)).status_code == 404
+        assert (await server.client.delete(path, params=salt)).status_code == 404
+        assert (await server.post(PATH, {**after, **salt})).status_code == 404
+        assert (await server.post(PATH, {**item, **salt})).status_code == 400
+    assert (await server.client.get(path, params={"cache_salt": "a"})).json() == made
+    await create(server, {**after, "cache_salt": "a"})
+    assert (await server.client.delete(path, params={"cache_salt": "a"})).status_code == 200
+
+
 @served(ServerConfig(api_key="secret"), v4=True)
 async def test_a_key_is_wanted_for_what_is_kept(server: Server) -> None:
     key = {"Authorization": "Bearer secret"}
@@ -145,3 +162,24 @@ async def test_a_key_is_wanted_for_what_is_kept(server: Server) -> None:
     assert (await server.client.get(path)).status_code == 401
     assert (await server.client.delete(path)).status_code == 401
     assert (await server.client.get(path, headers=key)).json() == made
+
+
+@served(v4=True)
+async def test_a_long_history_goes_on_until_no_request_could_have_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # V4's format drops earlier reasoning, so that a long history may have a short prompt.
+    part = {"type": "reasoning_text", "text": "why " * 40_000}
+    why = {"type": "reasoning", "summary": [], "content": [part]}
+    items = [{"role": "user", "content": "hi"}, why, {"role": "user", "content": "and?"}]
+    first = await create(server, {**OFF, "input": items})
+    body = {**OFF, "previous_response_id": first["id"], "input": "so?"}
+
+    monkeypatch.setattr("runtime.server.responses_api.LONG_BODY_BYTES", 100_000)
+    again = await create(server, body)
+    monkeypatch.setattr("runtime.server.responses_api.MAX_BODY_BYTES", 100_000)
+    refused = await server.post(PATH, {**body, "previous_response_id": again["id"]})
+
+    assert "so?" in _prompt(server, server.engine.requests[-1])
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "previous_response_id"
