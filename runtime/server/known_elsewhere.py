@@ -131,7 +131,7 @@ CHAT = FieldHints(
         FieldHint("input_ids prompt_embeds", "use /v1/completions or /generate"),
         FieldHint("input inputs", "use messages"),
         FieldHint("system instructions", "use a message of role system"),
-        FieldHint("previous_response_id conversation", "send all messages"),
+        FieldHint("previous_response_id conversation", "send all messages, or use /v1/responses"),
         FieldHint("chat_template",
                   "chats are written in V4's own format, or by the checkpoint's template"),
         FieldHint("add_special_tokens", "the chat's format has them"),
