@@ -91,7 +91,7 @@ async def test_structured_output_is_parsed(server: Server) -> None:
 
 
 @served(CONFIG, v4=True)
-async def test_the_streaming_helper_follows_every_event(server: Server) -> None:
+async def test_the_stream_of_the_client_accepts_every_event(server: Server) -> None:
     server.engine.reply = CALLS
     async with (
         client_of(server) as client,
