@@ -27,11 +27,12 @@ EXAMPLES = {
     SERVER: ("Multi-turn chat", "Tool use"),
     LANG: ("Tree of thoughts", "Batch extraction", "Routing"),
 }
+CLIENTS = ("Anthropic's clients", "OpenAI's Responses API")
 # Where each Python block is: by heading, and how many there are.
 PROGRAMS = {
     "README.md": {"Talk to it": 1},
     "runtime/README.md": {"In a script": 1},
-    SERVER: {"Anthropic's clients": 1, **dict.fromkeys(EXAMPLES[SERVER], 1)},
+    SERVER: {**dict.fromkeys(CLIENTS, 1), **dict.fromkeys(EXAMPLES[SERVER], 1)},
     LANG: {"Programs": 1, **dict.fromkeys(EXAMPLES[LANG], 1)},
 }
 Json = dict[str, Any]
@@ -261,18 +262,22 @@ def test_the_first_programs_of_the_official_clients_print_what_stands_below(
     shown = re.search(r"```\n\n```\n(.*?)```", section("README.md", "Talk to it"), re.DOTALL)
     assert shown
     assert httpx.post(f"{server.url}/flush_cache").status_code == 200
-    programs = program("README.md", "Talk to it") + program(SERVER, "Anthropic's clients")
+    programs = program("README.md", "Talk to it")
+    said = run(programs + "".join(program(SERVER, client) for client in CLIENTS)).stdout
 
-    assert run(programs).stdout == shown[1] + "Hello! How can I help you?\n"
-    paths = [path for path, _ in recorder.calls]
-    assert paths == ["/v1/chat/completions"] * 5 + ["/v1/messages"]
+    hello = "Hello! How can I help you?\n"
+    assert said == f"{shown[1]}{hello}{hello}12 + 30 = 42\n"
+    paths = ["/v1/chat/completions"] * 5
+    paths += ["/v1/messages", "/v1/responses", "/v1/responses"]
+    assert [path for path, _ in recorder.calls] == paths
 
 
 def paths_named(document: str, heading: str) -> set[str]:
     """Return the paths in the first column of a section's tables."""
     rows = re.findall(r"^\| (`/.*?) \|", section(document, heading), re.MULTILINE)
     paths = {path for row in rows for path in re.findall(r"`(/[^`?]*)", row)}
-    return {path.replace("NAME", "{name}") for path in paths}
+    filled = (path.replace("NAME", "{name}") for path in paths)
+    return {re.sub(r"\bID$", "{response_id}", path) for path in filled}
 
 
 def test_every_path_of_a_running_server_is_documented(server: ServerProcess) -> None:

@@ -1,7 +1,7 @@
 """The HTTP application: which path goes to which handler. No logic."""
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -25,6 +25,8 @@ from runtime.server.profile import ProfileBody, ProfileRoutes
 from runtime.server.prompt import PromptedBody
 from runtime.server.render import RenderRoutes
 from runtime.server.request_id import EchoRequestId
+from runtime.server.responses_api import ResponsesRoutes
+from runtime.server.responses_schema import ResponsesBody
 from runtime.server.routes import ModelRoutes
 from runtime.server.score import ScoreBody
 from runtime.server.service import Service
@@ -68,6 +70,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     model = ModelRoutes(service)
     profile = ProfileRoutes(service)
     render = RenderRoutes(service)
+    responses = ResponsesRoutes(service)
     get, post = ["GET"], ["POST"]
 
     _add(app, "/generate", model.generate, ["POST", "PUT"], body=PromptedBody)
@@ -78,9 +81,13 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     _add(app, "/v1/chat/completions/render", render.chat, post, body=ChatBody)
     _add(app, "/v1/messages", messages.create, post, body=MessagesBody)
     _add(app, "/v1/messages/count_tokens", messages.count_tokens, post, body=CountBody)
+    _add(app, "/v1/responses", responses.create, post, body=ResponsesBody)
+    kept, text = "/v1/responses/{response_id}", {"type": "string"}
+    salts = [{"name": x, "in": "query", "schema": text} for x in ("cache_salt", "extra_key")]
+    _add(app, kept, responses.retrieve, get, parameters=[_in_path("response_id"), *salts])
+    _add(app, kept, responses.delete, ["DELETE"], parameters=[_in_path("response_id"), *salts])
     _add(app, "/v1/models", info.models, get)
-    name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-    _add(app, "/v1/models/{name:path}", info.model, get, parameter=name)
+    _add(app, "/v1/models/{name:path}", info.model, get, parameters=[_in_path("name")])
     _add(app, "/v1/loads", info.loads, get)
     _add(app, "/get_load", info.get_load, get)
     _add(app, "/version", info.version, get)
@@ -96,7 +103,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     _add(app, "/", cache.page, get)
     spans = {"type": "integer", "minimum": 1, "maximum": MAX_SPANS, "default": DEFAULT_SPANS}
     limit = {"name": "max_spans", "in": "query", "schema": spans}
-    _add(app, "/cache", cache.cache, get, parameter=limit)
+    _add(app, "/cache", cache.cache, get, parameters=[limit])
     _add(app, "/flush_cache", info.flush_cache, ["GET", "POST"])
     _add(app, "/abort_request", info.abort_request, post, body=AbortBody)
     _add(app, "/start_profile", profile.start, post, body=ProfileBody)
@@ -108,6 +115,10 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     _add(app, "/metrics", health.metrics, get)
 
 
+def _in_path(name: str) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+
+
 def _add(
     app: FastAPI,
     path: str,
@@ -115,9 +126,9 @@ def _add(
     methods: list[str],
     *,
     body: type[msgspec.Struct] | None = None,
-    parameter: dict[str, Any] | None = None,
+    parameters: Sequence[dict[str, Any]] = (),
 ) -> None:
-    """Route `path`; `body` and `parameter` are what the documentation says of the request.
+    """Route `path`; `body` and `parameters` are what the documentation says of the request.
 
     What GET alone reads HEAD reads, too; the HTTP server leaves out the body.
     """
@@ -125,8 +136,8 @@ def _add(
     if body is not None:
         content = {"application/json": {"schema": request_schema(body)}}
         extra["requestBody"] = {"required": True, "content": content}
-    if parameter is not None:
-        extra["parameters"] = [parameter]
+    if parameters:
+        extra["parameters"] = list(parameters)
     for method in methods:
         app.add_api_route(
             path,

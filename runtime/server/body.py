@@ -26,7 +26,7 @@ MAX_BODY_BYTES = 32 << 20
 # Each costs half a microsecond; 10,000 messages with calls and a thousand tools have fewer.
 MAX_PARTS = 1 << 19
 _SHORT_BODY_BYTES = 1 << 12
-_LONG_BODY_BYTES = 1 << 20
+LONG_BODY_BYTES = 1 << 20
 _long_bodies = ThreadPoolExecutor(1, "body")
 # Of all the bodies that are on their way: slow senders of long ones would fill the memory.
 MAX_BYTES_ON_THEIR_WAY = 1 << 30
@@ -49,7 +49,7 @@ class _OnItsWay:
             nonlocal size
             size += count
             self._total += count
-            if size > _LONG_BODY_BYTES and self._total > MAX_BYTES_ON_THEIR_WAY:
+            if size > LONG_BODY_BYTES and self._total > MAX_BYTES_ON_THEIR_WAY:
                 raise QueueFull("too many long requests are being read: try again later")
 
         try:
@@ -71,7 +71,7 @@ async def read_body(request: Request, shape: type[_Shape]) -> _Shape:
     _check_headers(request)
     with _on_its_way.share() as share:
         body = await _read(request, share)
-        if len(body) < _LONG_BODY_BYTES:
+        if len(body) < LONG_BODY_BYTES:
             if len(body) > _SHORT_BODY_BYTES:
                 await own_turn()
             return decode(body, shape)

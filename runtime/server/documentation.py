@@ -7,6 +7,11 @@ import msgspec
 
 import runtime.server.reply_schemas as replies
 from runtime.server.field_hints import hints_of
+from runtime.server.responses_documentation import (
+    RESPONSE,
+    RESPONSE_DELETED,
+    RESPONSE_EVENT,
+)
 
 Schema = dict[str, Any]
 
@@ -21,6 +26,8 @@ _REPLIES: dict[str, Schema] = {
     "/v1/chat/completions/render": {_JSON: replies.RENDERED},
     "/v1/messages": {_JSON: replies.MESSAGE, _EVENTS: replies.MESSAGE_EVENT},
     "/v1/messages/count_tokens": {_JSON: replies.TOKEN_COUNT},
+    "/v1/responses": {_JSON: RESPONSE, _EVENTS: RESPONSE_EVENT},
+    "/v1/responses/{response_id}": {_JSON: replies.either(RESPONSE, RESPONSE_DELETED)},
     "/v1/models": {_JSON: replies.MODELS},
     "/v1/models/{name:path}": {_JSON: replies.MODEL},
     "/v1/loads": {_JSON: replies.LOADS},
@@ -43,6 +50,8 @@ _REPLIES: dict[str, Schema] = {
     "/stop_profile": {_JSON: replies.PROFILED},
     "/metrics": {"text/plain": replies.STRING},
 }
+# Streams that end without `[DONE]`: their last event says so itself.
+_NAMED_EVENTS = ("/v1/messages", "/v1/responses")
 _PROBES = ("/health", "/ping", "/ready", "/health_generate")
 
 
@@ -59,7 +68,7 @@ def reply_documentation(path: str) -> dict[int | str, dict[str, Any]]:
     told = "The answer."
     if _EVENTS in content:
         told = "The answer; with `stream`, server-sent events whose data is like this."
-        if not path.startswith("/v1/messages"):
+        if path not in _NAMED_EVENTS:
             told += " `[DONE]` comes last."
     refusal = {"content": {_JSON: {"schema": _error(path)}}}
     return {

@@ -117,14 +117,15 @@ async def _on_request_error(request: Request, error: Exception) -> Response:
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path
+    hint = endpoint_hint(path)
+    place = f"{path[:200]}{f': {hint}' if hint else ''}"
     reply: RequestError
     match error.status_code:
         case 404:
-            hint = endpoint_hint(path)
-            text = f"there is nothing at {path[:200]}{f': {hint}' if hint else ''}"
+            text = f"there is nothing at {place}"
             reply = NotFound(text, code="not_supported" if hint else None)
         case 405:
-            reply = MethodNotAllowed(f"{request.method} is not allowed at {path[:200]}")
+            reply = MethodNotAllowed(f"{request.method} is not allowed at {place}")
         case status:
             reply = BadRequest(HTTPStatus(status).phrase)
             reply.status = status

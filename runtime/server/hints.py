@@ -1,8 +1,12 @@
 """Endpoints of other servers that are not here: what answers instead, or why nothing does."""
 
-# A path, or its beginning with a * at the end -> the hint. The first that fits counts.
+from fnmatch import fnmatchcase
+
+# A path, in which * stands for any text -> the hint. The first that fits counts.
 _ENDPOINTS = {
-    "/v1/responses*": "use /v1/chat/completions",
+    "/v1/responses/*/*": "responses are made while their request waits, from the items it sends",
+    "/v1/responses/input_tokens": "use /tokenize, with messages",
+    "/v1/responses/compact": "contexts are not edited: send fewer items",
     "/v1/embeddings /v1/rerank /v1/classify /classify /encode /embeddings /rerank /pooling"
     " /v2/rerank /v2/embed /v1/moderations /v1/fine_tuning/*":
         "text is generated, nothing else",
@@ -56,6 +60,6 @@ def endpoint_hint(path: str) -> str | None:
     """Return what to say of a path that other servers have and this one does not."""
     for patterns, hint in _ENDPOINTS.items():
         for pattern in patterns.split():
-            if path == pattern or (pattern.endswith("*") and path.startswith(pattern[:-1])):
+            if fnmatchcase(path, pattern):
                 return hint
     return None

@@ -131,7 +131,7 @@ CHAT = FieldHints(
         FieldHint("input_ids prompt_embeds", "use /v1/completions or /generate"),
         FieldHint("input inputs", "use messages"),
         FieldHint("system instructions", "use a message of role system"),
-        FieldHint("previous_response_id conversation", "send all messages"),
+        FieldHint("previous_response_id conversation", "send all messages, or use /v1/responses"),
         FieldHint("chat_template",
                   "chats are written in V4's own format, or by the checkpoint's template"),
         FieldHint("add_special_tokens", "the chat's format has them"),
@@ -242,6 +242,54 @@ MESSAGES = FieldHints(
         FieldHint("prompt input inputs", "use messages"),
         FieldHint("instructions", "use system"),
         FieldHint("output_config.task_budget", "V4 knows no budget; use effort"),
+    ),
+)  # fmt: skip
+
+_INPUT = "use input"
+_REASONING = "use reasoning, with effort"
+RESPONSES = FieldHints(
+    _GENERATING,
+    (
+        FieldHint("background", "answers are computed while their request waits; use stream"),
+        FieldHint("conversation", "use previous_response_id, or send all items"),
+        FieldHint("prompt", "prompts are not stored; use instructions and input"),
+        FieldHint("context_management", "contexts are not edited"),
+        FieldHint("truncation", _NO_CUT, (*OFF, "disabled")),
+        FieldHint("service_tier", "there is one tier; use priority",
+                  (*OFF, "auto", "default", "flex")),
+        FieldHint("moderation safe_prompt", "nothing is moderated"),
+        FieldHint("text.verbosity", "ask for it in a message", (*OFF, "medium")),
+        FieldHint("reasoning.summary reasoning.generate_summary",
+                  "the reasoning itself is returned", (*OFF, "auto")),
+        FieldHint("reasoning.context", "V4's format says which reasoning stays", (*OFF, "auto")),
+        FieldHint("reasoning.mode", _REASONING, (*OFF, "standard")),
+        FieldHint("messages inputs", _INPUT),
+        FieldHint("system", "use instructions"),
+        FieldHint("max_tokens max_completion_tokens max_new_tokens n_predict max_length"
+                  " max_tokens_to_sample", "use max_output_tokens", ()),
+        FieldHint("min_new_tokens min_length", "use min_tokens"),
+        FieldHint("sampling_seed random_seed", "use seed", ()),
+        FieldHint("sampling_params parameters", "its fields stand in the body itself"),
+        FieldHint("n best_of", "a request has one answer", _ONE),
+        FieldHint("response_format json_schema structured_outputs guided_json output_format",
+                  "use text, with format"),
+        FieldHint("regex ebnf structural_tag guided_regex guided_choice guided_grammar grammar",
+                  _CHAT),
+        FieldHint("stop stop_sequences stop_regex stop_token_ids no_stop_trim"
+                  " include_stop_str_in_output", _CHAT),
+        FieldHint("presence_penalty frequency_penalty", _CHAT),
+        FieldHint("repetition_penalty repeat_penalty", _CHAT, _ONE),
+        FieldHint("logprobs", "use include and top_logprobs"),
+        FieldHint("prompt_logprobs return_token_ids enable_response_messages", _CHAT),
+        FieldHint("skip_special_tokens separate_reasoning stream_reasoning", _CHAT, _ON),
+        FieldHint("reasoning_effort", _REASONING, ()),
+        FieldHint("thinking enable_thinking chat_template_kwargs", _REASONING, ()),
+        FieldHint("chat_template", "chats are written in V4's own format"),
+        FieldHint("functions", "use tools"),
+        FieldHint("function_call", "use tool_choice", (*OFF, "none", "auto")),
+        FieldHint("continue_final_message", _CHAT),
+        FieldHint("documents", "put them into a message"),
+        FieldHint("request_id", "use rid"),
     ),
 )  # fmt: skip
 

@@ -32,7 +32,7 @@ def either(*schemas: Schema) -> Schema:
     return {"anyOf": list(schemas)}
 
 
-def named(*values: str | None) -> Schema:
+def named(*values: str | bool | None) -> Schema:
     """Return the schema of one of a few words, or null."""
     return {"enum": list(values)}
 
@@ -70,8 +70,8 @@ _USAGE = record(
 _FINISH = named("stop", "length", "tool_calls", "abort")
 _UNFINISHED = named("stop", "length", "tool_calls", "abort", None)
 _MATCHED = either(STRING, INTEGER, NULL)
-_TOKEN = {"token": STRING, "logprob": NUMBER, "bytes": array(INTEGER)}
-_CHAT_TOKENS = array(record(**_TOKEN, top_logprobs=array(record(**_TOKEN))))
+TOKEN = {"token": STRING, "logprob": NUMBER, "bytes": array(INTEGER)}
+_CHAT_TOKENS = array(record(**TOKEN, top_logprobs=array(record(**TOKEN))))
 _CHAT_LOGPROBS = record(
     content=_CHAT_TOKENS, refusal=NULL, optional={"reasoning_content": _CHAT_TOKENS}
 )
@@ -87,7 +87,7 @@ _CALL_PIECE = record(
     optional={"id": STRING, "type": named("function")},
 )
 # With the id of a call that a stream has begun.
-_INVALID_CALLS = array(record(name=_nullable(STRING), error=STRING, optional={"id": STRING}))
+INVALID_CALLS = array(record(name=_nullable(STRING), error=STRING, optional={"id": STRING}))
 _IDS = {"token_ids": array(INTEGER)}
 
 
@@ -115,7 +115,7 @@ CHAT = _envelope(
             optional={
                 "reasoning_content": STRING,
                 "tool_calls": array(record(**_CALL)),
-                "invalid_tool_calls": _INVALID_CALLS,
+                "invalid_tool_calls": INVALID_CALLS,
             },
         ),
         logprobs=_nullable(_CHAT_LOGPROBS),
@@ -135,7 +135,7 @@ CHAT_CHUNK = _envelope(
                 "content": STRING,
                 "reasoning_content": STRING,
                 "tool_calls": array(_CALL_PIECE),
-                "invalid_tool_calls": _INVALID_CALLS,
+                "invalid_tool_calls": INVALID_CALLS,
             }
         ),
         logprobs=_nullable(_CHAT_LOGPROBS),
@@ -228,7 +228,7 @@ _STOP = {
     ),
     "stop_sequence": _nullable(STRING),
 }
-_INVALID = {"invalid_tool_calls": _INVALID_CALLS}
+_INVALID = {"invalid_tool_calls": INVALID_CALLS}
 MESSAGE = record(
     id=STRING,
     type=named("message"),

@@ -183,3 +183,19 @@ def _wait_until_ended(server: ServerProcess, background: float) -> dict[str, flo
             return state
         time.sleep(0.05)
     raise AssertionError("nothing was prefilled ahead")
+
+
+def test_a_response_that_is_continued_is_found_in_the_cache(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {
+        "model": "default",
+        "instructions": "Tell what the book of the old house says. " * 4,
+        "reasoning": {"effort": "none"},
+        "max_output_tokens": 20,
+        "extra_body": {"logit_bias": {str(EOS_ID): -100, str(DSML_ID): -100}},
+    }
+    first = client.responses.create(input="Hello", **asked)
+    then = client.responses.create(input="And?", previous_response_id=first.id, **asked)
+
+    assert first.usage is not None
+    assert then.usage is not None
+    assert then.usage.input_tokens_details.cached_tokens >= first.usage.input_tokens

@@ -38,6 +38,11 @@ MESSAGES: Json = {
     "tools": [{"name": "f", "input_schema": PARAMETERS}],
     "thinking": {"type": "adaptive"},
 }
+RESPONSES: Json = {
+    "input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}],
+    "tools": [{"type": "function", "name": "f", "parameters": PARAMETERS}],
+    "max_output_tokens": 300,
+}
 POSTED: dict[str, list[Json]] = {
     "/generate": [
         {"text": "hi"},
@@ -68,6 +73,17 @@ POSTED: dict[str, list[Json]] = {
         {**MESSAGES, "stop_sequences": ["so"], "thinking": {"type": "disabled"}},
     ],
     "/v1/messages/count_tokens": [{"model": "default", "messages": SAID}],
+    "/v1/responses": [
+        RESPONSES,
+        {"input": "hi", "instructions": "x", "metadata": {"a": "b"}, "store": False},
+        {
+            **RESPONSES,
+            "include": ["reasoning.encrypted_content", "message.output_text.logprobs"],
+            "top_logprobs": 2,
+            "tool_choice": "auto",
+        },
+        {**RESPONSES, "max_output_tokens": 40, "reasoning": {"effort": "low"}, "temperature": 0.5},
+    ],
     "/tokenize": [{"prompt": "hi"}, {"prompt": ["a", "b"]}, {**HI, **TOOLS}],
     "/v1/tokenize": [{"text": "hi", "add_special_tokens": False}],
     "/detokenize": [{"tokens": [65]}],
@@ -77,7 +93,9 @@ POSTED: dict[str, list[Json]] = {
     "/start_profile": [{}, {"num_steps": 3, "activities": ["CPU"], "output_dir": "a"}],
     "/stop_profile": [{}],
 }
-STREAMED = ("/generate", "/v1/completions", "/v1/chat/completions", "/v1/messages")
+STREAMED = (
+    "/generate", "/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses"
+)  # fmt: skip
 
 
 def closed(schema: Any) -> Any:
@@ -126,7 +144,7 @@ async def test_refusals_are_as_documented(server: Server) -> None:
     document = await document_of(server)
     wrong: list[Json] = [
         {"model": "another"},
-        {"messages": 5, "rid": 5, "choices": 5, "num_steps": 0},
+        {"messages": 5, "rid": 5, "choices": 5, "num_steps": 0, "input": 5},
     ]
     for path in [path for path in POSTED if path not in ("/flush_cache", "/stop_profile")]:
         replies = [await server.post(path, {**POSTED[path][0], **more}) for more in wrong]
@@ -157,11 +175,13 @@ async def test_events_are_as_documented(server: Server, path: str) -> None:
 @served(v4=True)
 async def test_what_is_asked_for_is_as_documented(server: Server) -> None:
     document = await document_of(server)
+    kept = (await server.post("/v1/responses", {"input": "hi"})).json()["id"]
     asked = 0
     for path, operations in document["paths"].items():
         if "get" not in operations or path == "/health_generate":
             continue
-        reply = await server.client.get(path.replace("{name}", "default"))
+        named = path.replace("{name}", "default").replace("{response_id}", kept)
+        reply = await server.client.get(named)
 
         assert reply.status_code == 200, path
         contents = operations["get"]["responses"]["200"].get("content", {})

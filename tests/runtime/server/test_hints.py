@@ -7,7 +7,7 @@ from runtime.server.hints import endpoint_hint
 from tests.runtime.server.engine import Server, served
 
 MISSING = """
-/v1/responses /v1/responses/resp_1/cancel /v1/embeddings /v1/rerank /v1/score
+/v1/responses/resp_1/cancel /v1/responses/resp_1/input_items /v1/embeddings /v1/rerank /v1/score
 /start_expert_distribution_record /pause_generation /continue_generation /release_memory_occupation
 /resume_memory_occupation /update_weights_from_disk /open_session /close_session
 /set_internal_state /configure_logging /parse_function_call /separate_reasoning /invocations
@@ -52,3 +52,14 @@ async def test_a_hint_names_only_endpoints_that_are_here(server: Server) -> None
 
     assert "/v1/chat/completions" in named
     assert named <= here
+
+
+@pytest.mark.parametrize("path", ["/v1/responses/compact", "/v1/responses/input_tokens"])
+@served()
+async def test_an_endpoint_beside_one_that_is_here_has_its_hint_too(
+    server: Server, path: str
+) -> None:
+    reply = await server.post(path, {})
+
+    assert reply.status_code == 405
+    assert reply.json()["error"]["message"].endswith(f"{path}: {endpoint_hint(path)}")

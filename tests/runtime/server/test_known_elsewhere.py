@@ -15,6 +15,7 @@ from runtime.server.messages_schema import CountBody, MessagesBody
 from runtime.server.native_schema import SamplingParams
 from runtime.server.openai_schema import CompletionBody
 from runtime.server.prompt import PromptedBody
+from runtime.server.responses_schema import ResponsesBody
 from runtime.server.tokenize import TokenizeBody
 from tests.runtime.server.engine import Server, served
 
@@ -25,6 +26,7 @@ BODIES: dict[str, tuple[type[HintedBody], dict[str, Any]]] = {
     "/generate": (PromptedBody, {"text": "x", "sampling_params": {"sampling_seed": 1}}),
     "/v1/messages": (MessagesBody, {**HI, "model": "tiny", "max_tokens": 9, "seed": 1}),
     "/v1/messages/count_tokens": (CountBody, {**HI, "model": "tiny"}),
+    "/v1/responses": (ResponsesBody, {"input": "hi", "max_output_tokens": 9, "seed": 1}),
     "/tokenize": (TokenizeBody, HI),
 }
 
@@ -49,6 +51,9 @@ SERVED = {
     " output_format context_management stop_sequences temperature top_p top_k stream metadata",
     "/v1/messages/count_tokens": "model messages system tools tool_choice thinking output_config"
     " output_format context_management",
+    "/v1/responses": "model input instructions previous_response_id store stream tools tool_choice"
+    " parallel_tool_calls text reasoning max_output_tokens temperature top_p top_logprobs include"
+    " metadata top_k seed min_p min_tokens ignore_eos logit_bias cache_salt extra_key priority rid",
     "/tokenize": "prompt text messages tools add_special_tokens add_generation_prompt"
     " continue_final_message chat_template_kwargs enable_thinking thinking reasoning_effort",
 }
@@ -77,6 +82,8 @@ HARMLESS = {
     " user_profile_id workspace_id billing_policy fallbacks fallback_credit_token stream_options",
     "/v1/messages/count_tokens": "cache_control betas speed user_profile_id workspace_id metadata"
     " stop_sequences temperature top_p max_tokens stream",
+    "/v1/responses": f"{_HARMLESS_EVERYWHERE} max_tool_calls stream_options background_options"
+    " image access_programs",
     "/tokenize": "mm_processor_kwargs cache_salt user something_new",
 }
 
@@ -122,6 +129,13 @@ REFUSED = {
     " logprobs json_schema regex parallel_tool_calls functions instructions store",
     "/v1/messages/count_tokens": "container mcp_servers compaction response_format enable_thinking"
     " chat_template_kwargs instructions functions",
+    "/v1/responses": f"{_REFUSED_EVERYWHERE} background conversation prompt context_management"
+    " truncation service_tier moderation messages system max_tokens max_completion_tokens"
+    " max_new_tokens n response_format json_schema regex ebnf stop stop_token_ids presence_penalty"
+    " frequency_penalty repetition_penalty logprobs return_token_ids reasoning_effort thinking"
+    " enable_thinking chat_template_kwargs functions function_call separate_reasoning"
+    " skip_special_tokens continue_final_message chat_template documents request_id"
+    " structured_outputs guided_json enable_response_messages sampling_params",
     "/tokenize": "chat_template documents return_token_strs content add_special with_pieces",
 }
 
@@ -176,7 +190,7 @@ async def test_refused_fields_name_themselves_and_say_what_to_do(server: Server,
         assert reply.status_code == 400, name
         error = reply.json()["error"]
         assert error["message"].startswith(f"{name} is not supported: "), name
-        if path in ("/v1/completions", "/v1/chat/completions"):
+        if path in ("/v1/completions", "/v1/chat/completions", "/v1/responses"):
             assert (error["param"], error["code"]) == (name, "not_supported")
     assert not server.engine.requests
 
@@ -213,6 +227,11 @@ SAME: dict[str, dict[str, Any]] = {
     "/v1/messages": {
         "service_tier": "standard_only", "n": 1, "frequency_penalty": 0, "presence_penalty": 0.0,
         "repetition_penalty": 1.0, "logprobs": False, "parallel_tool_calls": True, "store": False,
+    },
+    "/v1/responses": {
+        "background": False, "truncation": "disabled", "service_tier": "auto", "n": 1, "stop": [],
+        "conversation": None, "prompt": None, "function_call": "auto", "logprobs": False,
+        "frequency_penalty": 0.0, "repetition_penalty": 1, "context_management": [],
     },
 }  # fmt: skip
 
