@@ -128,11 +128,11 @@ class OpenAI(HttpBackend):
     async def cache_prefix(self, prompt: Prompt) -> None:
         """Do nothing: the API has no such request, and a paid one should not be guessed."""
 
-    async def flush_cache(self) -> bool:
+    async def aflush_cache(self) -> bool:
         """Refuse. Raises BadRequest: the API has no such request."""
         raise BadRequest("OpenAI's API has no cache to flush")
 
-    async def server_info(self) -> dict[str, Any]:
+    async def aserver_info(self) -> dict[str, Any]:
         """Return what the API tells about the model."""
         return await self.connection.get(f"/models/{self._model}")
 
