@@ -51,7 +51,7 @@ class Endpoint(HttpBackend):
             async for reply in events:
                 check_reply(reply, "text")
                 text = reply["text"]
-                yield Piece(text[seen:])
+                yield Piece(text[seen:], meta_info=reply.get("meta_info") or {})
                 seen = max(seen, len(text))
         if reply is not None:
             yield Piece("", generation(reply))

@@ -9,23 +9,23 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
-from runtime.errors import RequestFailed
-from runtime.lang.backend import Backend, Generation
+from runtime.lang.backend import Backend
 from runtime.lang.failures import bare, cancelled, label, labelled
 from runtime.lang.family import Member
 from runtime.lang.group import Group
 from runtime.lang.ir import Begin, End, Expr, Gen, Mark, Select, Text, leaves
 from runtime.lang.loop import LOOP
-from runtime.lang.prompt import Prompt, Transcript
+from runtime.lang.prompt import Transcript
 from runtime.lang.sampling import Sampling
 from runtime.lang.snapshot import Growth, Snapshot
 from runtime.lang.text_log import TextLog
 from runtime.lang.variables import Value, Variables, all_over, all_values
 from runtime.lang.waiting import over
+from runtime.lang.writing import write
 
 Result = TypeVar("Result")
 
@@ -337,26 +337,17 @@ class Executor:
 
     async def _generate(self, gen: Gen) -> Value:
         sampling = gen.sampling.over(self.sampling)
-        prompt = self._transcript.prompt()
-        if self.streams and sampling.n in (None, 1):
-            written = [await self._streamed(gen.name, prompt, sampling)]
-        else:
-            written = await self.backend.generate(prompt, sampling)
-            self.log.add(gen.name, written[0].text)
+        written = await write(
+            self.backend,
+            self._transcript.prompt(),
+            sampling,
+            partial(self.log.add, gen.name),
+            streams=self.streams,
+        )
         self._transcript.add(written[0].text, written[0].token_ids)
         if sampling.n in (None, 1):
             return Value(written[0].text, written[0].meta_info)
         return Value([w.text for w in written], [w.meta_info for w in written])
-
-    async def _streamed(self, name: str | None, prompt: Prompt, sampling: Sampling) -> Generation:
-        last: Generation | None = None
-        async with aclosing(self.backend.stream(prompt, sampling)) as pieces:
-            async for piece in pieces:
-                self.log.add(name, piece.text)
-                last = piece.last or last
-        if last is None:
-            raise RequestFailed("the stream broke off")
-        return last
 
     async def _select(self, select: Select) -> Value:
         scores, facts = await self.backend.score(
@@ -367,8 +358,9 @@ class Executor:
         decision = select.method(scores)
         chosen = select.choices[decision.index]
         self._transcript.add(chosen)
-        self.log.add(select.name, chosen)
-        return Value(chosen, {**facts, **decision.meta_info})
+        value = Value(chosen, {**facts, **decision.meta_info})
+        self.log.add(select.name, chosen, value.meta_info)
+        return value
 
     async def _snapshot(self, *, commit: bool) -> Snapshot:
         shared = self._transcript.settled()

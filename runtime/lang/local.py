@@ -45,10 +45,10 @@ class Local(DirectCalls):
         async with self._slots:
             chunks, reply = await patiently(begin)
             async with aclosing(chunks):
-                yield Piece(reply["text"])
+                yield Piece(reply["text"], meta_info=reply["meta_info"])
                 seen = len(reply["text"])
                 async for reply in chunks:
-                    yield Piece(reply["text"][seen:])
+                    yield Piece(reply["text"][seen:], meta_info=reply["meta_info"])
                     seen = len(reply["text"])
         yield Piece("", generation(reply))
 

@@ -98,7 +98,9 @@ class OpenAI(HttpBackend):
                     text += new
                     finish = choice.get("finish_reason") or finish
                     logprobs.append(choice.get("logprobs") or {})
-                    yield Piece(new)
+                    told = choice.get("logprobs")
+                    facts = {"finish_reason": finish, "usage": usage, "logprobs": told}
+                    yield Piece(new, meta_info=facts)
         meta = {"finish_reason": finish, "usage": usage, "logprobs": _joined(logprobs)}
         yield Piece("", _finished(text, meta))
 

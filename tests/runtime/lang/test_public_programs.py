@@ -1,5 +1,6 @@
 """The shapes of public programs of SGLang's language, on all three backends."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -217,3 +218,46 @@ def test_async_programs_fork_the_same_way(backend: Backend, model: Model) -> Non
 
     assert agent.run(backend=backend).ret_value == ["<7>", "<7>"]
     assert len(model.prompts) == 6
+
+
+def test_paragraphs_that_forks_write_are_appended(backend: Backend) -> None:
+    """Long documents: each fork reads a part, and the parent has all of them."""
+
+    @function(num_api_spec_tokens=64)
+    def read(s: State) -> None:
+        s += "Parts.\n"
+        forks = s.fork(3, [0, 1000, 2000])
+        forks += lambda k: f"Part {k}:" + gen("said", 8) + "\n"
+        forks.join("concate_and_append")
+        s += "Sum:" + gen("sum", 16, 0)
+
+    state = read.run(backend=backend, top_k=-1.0)
+
+    assert state.text() == "Parts.\nPart 0:<14>\nPart 1:<14>\nPart 2:<14>\nSum:<47>"
+    assert str(state) == state.text()
+
+
+def test_a_score_is_read_without_writing(backend: Backend, model: Model) -> None:
+    @function
+    def score(s: State) -> None:
+        s += "Good?" + gen("none", max_tokens=0, return_logprob=True) + gen("x")
+
+    state = score.run(backend=backend)
+
+    assert (state["none"], state["x"]) == ("", "<5>")
+    assert model.prompts == ["Good?", "Good?"]
+
+
+def test_a_stream_is_read_with_its_facts(backend: Backend) -> None:
+    @function
+    def tell(s: State) -> None:
+        s += "Once" + gen("x")
+
+    async def read() -> list[tuple[str, Any]]:
+        state = tell.stream(backend=backend)
+        return [pair async for pair in state.text_async_iter("x", return_meta_data=True)]
+
+    pairs = asyncio.run(read())
+
+    assert "".join(text for text, _ in pairs) == "<4>"
+    assert all("finish_reason" in facts for _, facts in pairs)
