@@ -148,6 +148,7 @@ class OpenAI(HttpBackend):
             if sampling.return_logprob:
                 body["logprobs"] = sampling.top_logprobs_num or 0
             return "/completions", {**body, "prompt": prompt.text}
+        _check_chat(prompt)
         if sampling.return_logprob:
             body |= {"logprobs": True, "top_logprobs": sampling.top_logprobs_num or 0}
         if prompt.begun:
@@ -155,6 +156,21 @@ class OpenAI(HttpBackend):
         body[self._limit] = body.pop("max_tokens")
         messages = [{"role": turn.role, "content": turn.content} for turn in prompt.turns]
         return "/chat/completions", {**body, "messages": messages}
+
+
+def _check_chat(prompt: Prompt) -> None:
+    """Raise BadRequest for a chat that OpenAI's API has no way to say."""
+    if prompt.between:
+        text = prompt.between[0].text[:40]
+        raise BadRequest(
+            f"OpenAI's API has no place for {text!r} outside of the turns of a chat: put it into a "
+            "turn, or use Endpoint"
+        )
+    if not prompt.open:
+        raise BadRequest(
+            "over OpenAI's API the model of a chat writes in the assistant's turn only: put this "
+            "into assistant(...), or use Endpoint"
+        )
 
 
 def _choices(reply: Any) -> list[dict[str, Any]]:

@@ -46,27 +46,27 @@ class Snapshot:
 
     def growth(self, transcript: Transcript, text: str) -> Growth:
         """Return what `transcript`, which started here, has besides; `text` is shown of it."""
-        return Growth((*self._new_pieces(transcript), *self._new_turns(transcript)), text)
-
-    def _new_pieces(self, transcript: Transcript) -> list[str | Written]:
-        before, now = self.transcript.pieces, transcript.pieces
-        new: list[str | Written] = now[len(before) :]
-        if before and isinstance(old := before[-1], str):
-            grown = now[len(before) - 1]
+        old, new = _parts(self.transcript), _parts(transcript)
+        parts = new[len(old) :]
+        if old and isinstance(last := old[-1], str):
+            grown = new[len(old) - 1]
             assert isinstance(grown, str)
-            new.insert(0, grown[len(old) :])
-        return new
+            parts.insert(0, grown[len(last) :])
+        return Growth(tuple(parts), text)
 
-    def _new_turns(self, transcript: Transcript) -> list[Part]:
-        role, begun = self.transcript.role, self.transcript.begun
-        parts: list[Part] = []
-        for turn in transcript.turns[len(self.transcript.turns) :]:
-            if role is None:
-                parts.append(Begin(turn.role))
-            parts += [turn.content[len(begun) :], End(turn.role)]
-            role, begun = None, ""
-        if transcript.role is not None:
-            if role is None:
-                parts.append(Begin(transcript.role))
-            parts.append(transcript.begun[len(begun) :])
-        return parts
+
+def _parts(transcript: Transcript) -> list[Part]:
+    """Return what a transcript says, in order."""
+    parts: list[Part] = list(transcript.pieces)
+    between = iter(transcript.between)
+    text = next(between, None)
+    for place in range(len(transcript.turns) + 1):
+        while text is not None and text.after == place:
+            parts.append(text.piece)
+            text = next(between, None)
+        if place < len(transcript.turns):
+            turn = transcript.turns[place]
+            parts += [Begin(turn.role), turn.content, End(turn.role)]
+    if transcript.role is not None:
+        parts += [Begin(transcript.role), transcript.begun]
+    return parts

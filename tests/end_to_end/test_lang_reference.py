@@ -4,6 +4,7 @@ import re
 import runpy
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from runtime.lang.endpoint import Endpoint
 from runtime.lang.openai_endpoint import OpenAI
 from runtime.lang.program import function
 from runtime.lang.state import State
-from runtime.lang.words import gen
+from runtime.lang.words import assistant, gen, select, system, user, user_begin
 from tests.testing.documents import text_of
 from tests.testing.server_process import ServerProcess, running_server
 
@@ -75,3 +76,30 @@ def test_no_tokens_with_log_probabilities_are_those_of_the_next_token(backend: B
     assert (none["x"], none.text()) == ("", "12 + 30 =")
     assert one["x"]
     assert likely(none) == likely(one) == (1, TOP)
+
+
+def seen(state: State, name: str) -> str:
+    """Return the prompt of a generation as the model has read it."""
+    return "".join(row[2] for row in state.get_meta_info(name)["input_token_logprobs"])
+
+
+def test_a_chat_is_scored_and_text_outside_of_turns_is_read_as_it_stands(
+    server: ServerProcess,
+) -> None:
+    @function
+    def talk(s: State) -> None:
+        s += system("Be brief.") + "A" + user("hi") + "B" + assistant("Yes") + gen("whole")
+        s += "C" + gen("after") + select("which", ["x", "y"])
+        s += user_begin() + "So" + gen("inside")
+
+    reading: dict[str, Any] = {"logprob_start_len": 0, "return_text_in_logprobs": True}
+    with Endpoint(server.url) as endpoint:
+        state = talk.run(
+            backend=endpoint, max_new_tokens=0, return_logprob=True, temperature=0, **reading
+        )
+
+    begin, end = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"
+    whole = f"{begin}Be brief.A<｜User｜>hiB<｜Assistant｜></think>Yes{end}"
+    assert seen(state, "whole") == whole
+    assert seen(state, "after") == whole + "C"
+    assert seen(state, "inside") == f"{whole}C{state['which']}<｜User｜>So"

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from runtime.errors import BadRequest
 from runtime.lang.backend import Backend, set_default_backend
 from runtime.lang.program import function
 from runtime.lang.state import AsyncState, State
@@ -261,3 +262,41 @@ def test_a_stream_is_read_with_its_facts(backend: Backend) -> None:
 
     assert "".join(text for text, _ in pairs) == "<4>"
     assert all("finish_reason" in facts for _, facts in pairs)
+
+
+@function
+def outside(s: State) -> None:
+    """Ask in plain text below a system message, and go on in turns."""
+    s += system("Hi") + "Q"
+    s += gen("a") + user("more") + gen("b")
+
+
+@function
+def asked_by_the_model(s: State) -> None:
+    s += user("Ask: " + gen("question"))
+
+
+@pytest.mark.parametrize("name", ["endpoint", "local"])
+def test_text_outside_of_turns_is_where_the_program_says_it(name: str, model: Model) -> None:
+    backend = make_backend(name, model)
+    state = outside.run(backend=backend)
+    asked_by_the_model.run(backend=backend)
+
+    assert state.text() == f"HiQ{state['a']}more{state['b']}"
+    said = f"after 1: Q\nafter 1: {state['a']}"
+    assert model.prompts == [
+        "system: Hi\nafter 1: Q",
+        f"system: Hi\nuser: more\n{said}",
+        "user: Ask: ",
+    ]
+    assert [m["role"] for m in state.messages()] == ["system", "user"]
+
+
+def test_what_openais_api_cannot_say_names_the_statement(model: Model) -> None:
+    backend = make_backend("openai", model)
+
+    with pytest.raises(BadRequest, match=r'gen\("a"\): .* no place for \'Q\' outside'):
+        outside.run(backend=backend)
+    with pytest.raises(BadRequest, match=r'gen\("question"\): .* assistant\(\.\.\.\)'):
+        asked_by_the_model.run(backend=backend)
+    assert model.prompts == []

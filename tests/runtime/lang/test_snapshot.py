@@ -3,7 +3,7 @@
 import pytest
 
 from runtime.errors import BadRequest
-from runtime.lang.prompt import Transcript, Turn, Written
+from runtime.lang.prompt import Between, Transcript, Turn, Written
 from runtime.lang.snapshot import Growth, Snapshot
 
 
@@ -49,6 +49,17 @@ def test_turns_are_appended_as_turns_and_the_last_may_stay_open() -> None:
 
     assert transcript.turns == [Turn("user", "a"), Turn("user", "b")]
     assert (transcript.role, transcript.begun) == ("assistant", "cd")
+
+
+def test_text_between_turns_is_appended_where_it_was_said() -> None:
+    transcript = Transcript()
+    transcript.add("a")
+    user = "user"
+    grow(transcript, "b", (user, True), "c", (user, False), "d").append_to(transcript)
+    grow(transcript, "e", (user, True), (user, False), "f").append_to(transcript)
+
+    assert transcript.turns == [Turn("user", "c"), Turn("user", "")]
+    assert transcript.between == [Between(0, "ab"), Between(1, "de"), Between(2, "f")]
 
 
 def test_two_forks_cannot_both_end_one_turn() -> None:
