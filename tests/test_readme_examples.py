@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import httpx
 import jsonschema
 import pytest
 
+from runtime.lang.backend import set_default_backend
 from tests.testing.documents import documents, program, section, text_of
 from tests.testing.scripts import script_environment
 from tests.testing.server_process import ServerProcess, running_server
@@ -120,10 +122,7 @@ def run(recorder: Recorder, tmp_path: Path) -> Runner:
 
 
 def test_every_python_block_is_a_program_that_a_test_runs() -> None:
-    """Here, but for the marked ones: test_engine.py and test_lang.py run those.
-
-    test_lang_reference.py runs all of the language's reference.
-    """
+    """Here, but for the marked ones: test_engine.py and test_lang.py run those."""
     found: dict[str, dict[str, int]] = {}
     for document in documents():
         heading = ""
@@ -258,6 +257,26 @@ def test_every_mail_finds_its_route_and_every_route_does_its_work(run: Runner) -
         ("market", 'In the books: {"name":"Mary","item":"kettle","price":7}'),
         ("music", "A colleague will read it."),
     ]
+
+
+def test_every_example_of_the_languages_reference_prints_what_its_comments_say(
+    server: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", text_of(REFERENCE), re.DOTALL)
+    text = "\n".join(blocks)
+    assert URL in text
+    file = tmp_path / "examples.py"
+    file.write_text(text.replace(URL, server.url), "utf-8")
+    expected = re.findall(r"^ *print\(.*\)  # (.*)$", text, re.MULTILINE)
+
+    try:
+        runpy.run_path(str(file))
+    finally:
+        set_default_backend(None)
+
+    assert capsys.readouterr().out.splitlines() == expected
+    assert all("print(" in block for block in blocks[1:])
+    assert len(expected) == text.count("print(")
 
 
 def test_the_first_programs_of_the_official_clients_run(run: Runner, recorder: Recorder) -> None:

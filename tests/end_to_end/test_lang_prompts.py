@@ -1,30 +1,24 @@
-"""Every example of the language's reference runs and prints what its comments say."""
+"""What the model reads of a program, and the log-probabilities of what it would write next."""
 
-import re
-import runpy
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runtime.lang.backend import Backend, set_default_backend
+from runtime.lang.backend import Backend
 from runtime.lang.endpoint import Endpoint
 from runtime.lang.openai_endpoint import OpenAI
 from runtime.lang.program import function
 from runtime.lang.state import State
 from runtime.lang.words import assistant, gen, select, system, user, user_begin
-from tests.testing.documents import text_of
 from tests.testing.server_process import ServerProcess, running_server
 
-PAGE = "runtime/lang/REFERENCE.md"
-URL = "http://127.0.0.1:30000"
 TOP = 3
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
-    """The default model, as the page has it."""
+    """The default model."""
     with running_server("--random-seed", "0", check=False) as server:
         yield server
 
@@ -38,26 +32,6 @@ def backend(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[B
     else:
         with OpenAI(server.model(), base_url=f"{server.url}/v1") as openai:
             yield openai
-
-
-def test_every_example_prints_what_its_comments_say(
-    server: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", text_of(PAGE), re.DOTALL)
-    text = "\n".join(blocks)
-    assert URL in text
-    file = tmp_path / "examples.py"
-    file.write_text(text.replace(URL, server.url), "utf-8")
-    expected = re.findall(r"^ *print\(.*\)  # (.*)$", text, re.MULTILINE)
-
-    try:
-        runpy.run_path(str(file))
-    finally:
-        set_default_backend(None)
-
-    assert capsys.readouterr().out.splitlines() == expected
-    assert all("print(" in block for block in blocks[1:])
-    assert len(expected) == text.count("print(")
 
 
 def test_no_tokens_with_log_probabilities_are_those_of_the_next_token(backend: Backend) -> None:
