@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import httpx
 import jsonschema
 import pytest
 
+from runtime.lang.backend import set_default_backend
 from tests.testing.documents import documents, program, section, text_of
 from tests.testing.scripts import script_environment
 from tests.testing.server_process import ServerProcess, running_server
@@ -23,6 +25,7 @@ from tests.testing.server_process import ServerProcess, running_server
 URL = "http://127.0.0.1:30000"
 SERVER = "runtime/server/README.md"
 LANG = "runtime/lang/README.md"
+REFERENCE = "runtime/lang/REFERENCE.md"
 EXAMPLES = {
     SERVER: ("Multi-turn chat", "Tool use"),
     LANG: ("Tree of thoughts", "Batch extraction", "Routing"),
@@ -130,6 +133,7 @@ def test_every_python_block_is_a_program_that_a_test_runs() -> None:
                 counts = found.setdefault(document, {})
                 counts[heading] = counts.get(heading, 0) + 1
 
+    assert found.pop(REFERENCE)
     assert found == PROGRAMS
 
 
@@ -254,6 +258,26 @@ def test_every_mail_finds_its_route_and_every_route_does_its_work(run: Runner) -
         ("market", 'In the books: {"name":"Mary","item":"kettle","price":7}'),
         ("music", "A colleague will read it."),
     ]
+
+
+def test_every_example_of_the_languages_reference_prints_what_its_comments_say(
+    server: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", text_of(REFERENCE), re.DOTALL)
+    text = "\n".join(blocks)
+    assert URL in text
+    file = tmp_path / "examples.py"
+    file.write_text(text.replace(URL, server.url), "utf-8")
+    expected = re.findall(r"^ *print\(.*\)  # (.*)$", text, re.MULTILINE)
+
+    try:
+        runpy.run_path(str(file))
+    finally:
+        set_default_backend(None)
+
+    assert capsys.readouterr().out.splitlines() == expected
+    assert all("print(" in block for block in blocks[1:])
+    assert len(expected) == text.count("print(")
 
 
 def test_the_first_programs_of_the_official_clients_print_what_stands_below(

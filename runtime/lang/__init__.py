@@ -11,6 +11,7 @@ from runtime.lang.choices import (
     unconditional_likelihood_normalized,
 )
 from runtime.lang.endpoint import Endpoint
+from runtime.lang.ir import REGEX_BOOL, REGEX_FLOAT, REGEX_INT, REGEX_STR
 from runtime.lang.local import Local
 from runtime.lang.openai_endpoint import OpenAI
 from runtime.lang.program import Program, function
@@ -38,6 +39,10 @@ RuntimeEndpoint = Endpoint
 __getattr__ = refuse_name
 
 __all__ = [
+    "REGEX_BOOL",
+    "REGEX_FLOAT",
+    "REGEX_INT",
+    "REGEX_STR",
     "AsyncState",
     "Backend",
     "Endpoint",

@@ -15,6 +15,11 @@ _HINTS = {
 
 
 def refuse_name(name: str) -> NoReturn:
-    """Raise AttributeError for a name that the package lacks, with what to use instead."""
-    hint = f": {_HINTS[name]}" if name in _HINTS else ""
-    raise AttributeError(f"runtime.lang has no {name!r}{hint}", name=name)
+    """Raise AttributeError for a name that the package lacks.
+
+    Raises ImportError for a name of SGLang's, with what to use instead: `from runtime.lang import`
+    passes that on, and drops the message of an AttributeError.
+    """
+    if name in _HINTS:
+        raise ImportError(f"runtime.lang has no {name!r}: {_HINTS[name]}", name=name)
+    raise AttributeError(f"runtime.lang has no {name!r}", name=name)

@@ -1,5 +1,6 @@
 """What runs a program's generations: the contract, and the default that programs use."""
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -29,12 +30,14 @@ class Generation:
 class Piece:
     """News of a generation that is under way.
 
-    text  what is new
-    last  the whole generation, on the last piece
+    text       what is new
+    last       the whole generation, on the last piece
+    meta_info  what the backend tells so far
     """
 
     text: str
     last: Generation | None = None
+    meta_info: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 class Backend(Protocol):
@@ -61,11 +64,11 @@ class Backend(Protocol):
         """Compute a prompt that others begin with, so that they need not."""
         ...
 
-    async def flush_cache(self) -> bool:
+    async def aflush_cache(self) -> bool:
         """Empty the prefix cache; False where it is busy."""
         ...
 
-    async def server_info(self) -> dict[str, Any]:
+    async def aserver_info(self) -> dict[str, Any]:
         """Return facts about whatever serves the model."""
         ...
 
@@ -103,9 +106,29 @@ def backend_or_default(backend: Backend | None) -> Backend:
 
 def flush_cache(backend: Backend | None = None) -> bool:
     """Empty a backend's prefix cache; False where it is busy."""
-    return wait(LOOP.submit(backend_or_default(backend).flush_cache()))
+    return wait(LOOP.submit(backend_or_default(backend).aflush_cache()))
 
 
 def get_server_info(backend: Backend | None = None) -> dict[str, Any]:
     """Return facts about whatever serves the model."""
-    return wait(LOOP.submit(backend_or_default(backend).server_info()))
+    return wait(LOOP.submit(backend_or_default(backend).aserver_info()))
+
+
+class DirectCalls(ABC):
+    """What a program asks of a backend itself, from synchronous code."""
+
+    @abstractmethod
+    async def aflush_cache(self) -> bool:
+        """Empty the prefix cache; False where it is busy."""
+
+    @abstractmethod
+    async def aserver_info(self) -> dict[str, Any]:
+        """Return facts about whatever serves the model."""
+
+    def flush_cache(self) -> bool:
+        """Empty the prefix cache; False where it is busy."""
+        return wait(LOOP.submit(self.aflush_cache()))
+
+    def get_server_info(self) -> dict[str, Any]:
+        """Return facts about whatever serves the model."""
+        return wait(LOOP.submit(self.aserver_info()))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from runtime.errors import BadRequest, RequestFailed, Unavailable
 from runtime.lang.address import checked_url, header_value, is_local, shown_url
+from runtime.lang.backend import DirectCalls
 from runtime.lang.bodies import wait
 from runtime.lang.extra import require
 from runtime.lang.http_errors import error_of, refusal
@@ -205,7 +206,7 @@ class _Way:
         return self._is_used and not self._is_new
 
 
-class HttpBackend:
+class HttpBackend(DirectCalls):
     """What backends over HTTP share: a connection that can be closed."""
 
     def __init__(self, connection: Connection) -> None:

@@ -51,7 +51,7 @@ class Endpoint(HttpBackend):
             async for reply in events:
                 check_reply(reply, "text")
                 text = reply["text"]
-                yield Piece(text[seen:])
+                yield Piece(text[seen:], meta_info=reply.get("meta_info") or {})
                 seen = max(seen, len(text))
         if reply is not None:
             yield Piece("", generation(reply))
@@ -69,10 +69,10 @@ class Endpoint(HttpBackend):
         body = {**prompt_fields(prompt), "sampling_params": {"max_new_tokens": 0}}
         await self.connection.post("/generate", body)
 
-    async def flush_cache(self) -> bool:
+    async def aflush_cache(self) -> bool:
         """Empty the server's prefix cache; False while requests run."""
         return await self.connection.status("/flush_cache") == 200
 
-    async def server_info(self) -> dict[str, Any]:
+    async def aserver_info(self) -> dict[str, Any]:
         """Return `/server_info`."""
         return await self.connection.get("/server_info")

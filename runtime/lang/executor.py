@@ -9,22 +9,25 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from contextlib import aclosing
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
-from runtime.errors import Aborted, RequestFailed
-from runtime.lang.backend import Backend, Generation
-from runtime.lang.failures import bare, label, labelled
+from runtime.lang.backend import Backend
+from runtime.lang.failures import bare, cancelled, label, labelled
 from runtime.lang.family import Member
 from runtime.lang.group import Group
 from runtime.lang.ir import Begin, End, Expr, Gen, Mark, Select, Text, leaves
 from runtime.lang.loop import LOOP
-from runtime.lang.prompt import Prompt, Transcript
+from runtime.lang.prompt import Transcript
 from runtime.lang.sampling import Sampling
+from runtime.lang.snapshot import Growth, Snapshot
 from runtime.lang.text_log import TextLog
 from runtime.lang.variables import Value, Variables, all_over, all_values
 from runtime.lang.waiting import over
+from runtime.lang.writing import write
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +36,6 @@ class _Step:
 
     work: Callable[[], Coroutine[Any, Any, Any]]
     promise: "Future[Any]"
-
-
-@dataclass(slots=True)
-class Snapshot:
-    """Where a fork starts."""
-
-    transcript: Transcript
-    pieces: list[tuple[str | None, str]] = field(default_factory=list[tuple[str | None, str]])
 
 
 class Executor:
@@ -79,6 +74,7 @@ class Executor:
         # A program that another's body runs: where all it said is there, that stays readable.
         self._is_nested = False
         self._transcript = Transcript()
+        self._start_point = Snapshot()
         self._scopes: dict[str, list[int]] = {}
         # Reentrant: the garbage collector may end a state while this thread holds it.
         self._lock = threading.RLock()
@@ -170,12 +166,22 @@ class Executor:
 
         keep  what must live until then
         """
-        everything = [child._hand_over() for child in children]
+        everything = [child._hand_over(child.settled) for child in children]
         gathered = self.variables.gather([child.variables for child in children])
         for name, sources in gathered.items():
             self._define(name, lambda sources=sources: all_values(sources, keep))
             self.variables.set_gathered(name, self.variables[name])
         self._append(lambda: all_over(everything, keep))
+
+    def append_forks(self, children: "Sequence[Executor]", keep: object) -> None:
+        """Append what each of `children`, forks, has said since it began, one after the other.
+
+        keep  what must live until all of it is there
+        """
+        promises = [
+            child._hand_over(lambda child=child: child._append(child._growth)) for child in children
+        ]
+        self._append(lambda: self._append_growths(promises, keep))
 
     def mark_read(self, error: BaseException, name: str | None = None) -> None:
         """Note that a failure was raised to a reader, of variable `name` if it was one."""
@@ -190,7 +196,7 @@ class Executor:
 
         What was not there yet raises Aborted when it is read, or the error that ended the body.
         """
-        for worker, why in self._member.cancel(error or _cancelled()):
+        for worker, why in self._member.cancel(error or cancelled()):
             LOOP.call(worker.stop, why)
 
     def abandon(self) -> None:
@@ -212,11 +218,11 @@ class Executor:
         if parent.error is not None:
             self.cancel(parent.error)
 
-    def _hand_over(self) -> "Future[None]":
-        """Return the promise of all that was said; whoever waits for it takes over a failure."""
+    def _hand_over(self, promise: "Callable[[], Future[Result]]") -> "Future[Result]":
+        """Return a promise of all that was said; whoever waits for it takes over a failure."""
         self._is_joined = True
         self.group.drop_failure(self._member)
-        return self.settled()
+        return promise()
 
     # --- the queue
 
@@ -281,7 +287,7 @@ class Executor:
         """Take in how a walk ended; a failure fails whatever was to follow."""
         if self._walk is walk:
             self._walk = None
-        error = self._why or _cancelled() if walk.cancelled() else walk.exception()
+        error = self._why or cancelled() if walk.cancelled() else walk.exception()
         if error is not None:
             self._fail(bare(error), is_cancelled=walk.cancelled())
         self.group.end_work()
@@ -309,7 +315,7 @@ class Executor:
             self._why = self._why or error
             self._walk.cancel()
         elif self.failure is None and not (self._is_nested and self._is_idle):
-            self._fail(error or _cancelled(), is_cancelled=True)
+            self._fail(error or cancelled(), is_cancelled=True)
 
     # --- the steps
 
@@ -331,26 +337,17 @@ class Executor:
 
     async def _generate(self, gen: Gen) -> Value:
         sampling = gen.sampling.over(self.sampling)
-        prompt = self._transcript.prompt()
-        if self.streams and sampling.n in (None, 1):
-            written = [await self._streamed(gen.name, prompt, sampling)]
-        else:
-            written = await self.backend.generate(prompt, sampling)
-            self.log.add(gen.name, written[0].text)
+        written = await write(
+            self.backend,
+            self._transcript.prompt(),
+            sampling,
+            partial(self.log.add, gen.name),
+            streams=self.streams,
+        )
         self._transcript.add(written[0].text, written[0].token_ids)
         if sampling.n in (None, 1):
             return Value(written[0].text, written[0].meta_info)
         return Value([w.text for w in written], [w.meta_info for w in written])
-
-    async def _streamed(self, name: str | None, prompt: Prompt, sampling: Sampling) -> Generation:
-        last: Generation | None = None
-        async with aclosing(self.backend.stream(prompt, sampling)) as pieces:
-            async for piece in pieces:
-                self.log.add(name, piece.text)
-                last = piece.last or last
-        if last is None:
-            raise RequestFailed("the stream broke off")
-        return last
 
     async def _select(self, select: Select) -> Value:
         scores, facts = await self.backend.score(
@@ -361,8 +358,9 @@ class Executor:
         decision = select.method(scores)
         chosen = select.choices[decision.index]
         self._transcript.add(chosen)
-        self.log.add(select.name, chosen)
-        return Value(chosen, {**facts, **decision.meta_info})
+        value = Value(chosen, {**facts, **decision.meta_info})
+        self.log.add(select.name, chosen, value.meta_info)
+        return value
 
     async def _snapshot(self, *, commit: bool) -> Snapshot:
         shared = self._transcript.settled()
@@ -375,10 +373,17 @@ class Executor:
         del keep
         self._member.inherits_error = ready.exception() is not None
         snapshot = ready.result()
+        self._start_point = snapshot
         self._transcript = snapshot.transcript.copy()
         self.log.pieces[:] = snapshot.pieces
         self.log.wake()
 
+    async def _growth(self) -> Growth:
+        text = self.log.text(len(self._start_point.pieces))
+        return self._start_point.growth(self._transcript, text)
 
-def _cancelled() -> Aborted:
-    return Aborted("the program was cancelled")
+    async def _append_growths(self, promises: "list[Future[Growth]]", keep: object) -> None:
+        await all_over(promises, keep)
+        for growth in (promise.result() for promise in promises):
+            growth.append_to(self._transcript)
+            self.log.add(None, growth.text)

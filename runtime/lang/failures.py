@@ -4,7 +4,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
-from runtime.errors import RequestError
+from runtime.errors import Aborted, RequestError
 
 Result = TypeVar("Result")
 INTERNAL = ("runtime.lang.", "concurrent.futures.")
@@ -52,3 +52,8 @@ async def labelled(work: Coroutine[Any, Any, Result], label: str) -> Result:
         return await work
     except RequestError as error:
         raise named(error, label) from None
+
+
+def cancelled() -> Aborted:
+    """Return what reading raises after a program was cancelled."""
+    return Aborted("the program was cancelled")

@@ -5,6 +5,12 @@ from dataclasses import dataclass, field
 from runtime.lang.choices import ChoicesMethod, token_length_normalized
 from runtime.lang.sampling import Sampling
 
+# What `dtype` asks for, under SGLang's names. A number may be followed by blanks.
+REGEX_INT = r"[+-]?[0-9]+[ \n]*"
+REGEX_FLOAT = r"[+-]?([0-9]*\.)?[0-9]+[ \n]*"
+REGEX_BOOL = r"(True|False)"
+REGEX_STR = r'"[\w\s]*"'
+
 
 @dataclass(frozen=True, slots=True)
 class Expr:

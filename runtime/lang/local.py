@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from runtime.lang.backend import Generation, Piece
+from runtime.lang.backend import DirectCalls, Generation, Piece
 from runtime.lang.choices import ChoiceScore
 from runtime.lang.connection import MAX_REQUESTS
 from runtime.lang.native import generate_fields, generation, prompt_fields, score
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from runtime.engine.engine import Engine
 
 
-class Local:
+class Local(DirectCalls):
     """An engine that the caller made, and ends: `Local(Engine(model_path=...))`.
 
     Programs give the same as on a server's `Endpoint`; what goes between is no HTTP.
@@ -45,10 +45,10 @@ class Local:
         async with self._slots:
             chunks, reply = await patiently(begin)
             async with aclosing(chunks):
-                yield Piece(reply["text"])
+                yield Piece(reply["text"], meta_info=reply["meta_info"])
                 seen = len(reply["text"])
                 async for reply in chunks:
-                    yield Piece(reply["text"][seen:])
+                    yield Piece(reply["text"][seen:], meta_info=reply["meta_info"])
                     seen = len(reply["text"])
         yield Piece("", generation(reply))
 
@@ -69,11 +69,11 @@ class Local:
         async with self._slots:
             await patiently(lambda: self.engine.async_generate(**fields))
 
-    async def flush_cache(self) -> bool:
+    async def aflush_cache(self) -> bool:
         """Empty the engine's prefix cache; False while requests run."""
         return await asyncio.to_thread(self.engine.flush_cache)
 
-    async def server_info(self) -> dict[str, Any]:
+    async def aserver_info(self) -> dict[str, Any]:
         """Return what `Engine.server_info` does."""
         return await asyncio.to_thread(self.engine.server_info)
 

@@ -15,21 +15,27 @@ from runtime.lang.sampling import Sampling
 def prompt_fields(prompt: Prompt) -> dict[str, Any]:
     """Return the fields that say the prompt."""
     if prompt.turns:
-        continues = bool(prompt.begun)
+        continues = bool(prompt.begun) or prompt.unfinished
         messages = [{"role": turn.role, "content": turn.content} for turn in prompt.turns]
-        return {
-            "prompt_parts": {
-                "messages": messages,
-                "continue_final_message": continues,
-                "add_generation_prompt": prompt.open and not continues,
-                # A program says itself what is thought and what is answered.
-                "chat_template_kwargs": {"thinking": False},
-            }
+        parts: dict[str, Any] = {
+            "messages": messages,
+            "continue_final_message": continues,
+            "add_generation_prompt": prompt.open and not continues,
+            # A program says itself what is thought and what is answered.
+            "chat_template_kwargs": {"thinking": False},
         }
+        if prompt.between:
+            parts["between"] = [
+                {"after": text.after, "segment": _segment(text.piece)} for text in prompt.between
+            ]
+        return {"prompt_parts": parts}
     if not any(isinstance(piece, Written) for piece in prompt.pieces):
         return {"text": prompt.text}
-    segments = [p.token_ids if isinstance(p, Written) else p for p in prompt.pieces]
-    return {"prompt_parts": {"segments": segments}}
+    return {"prompt_parts": {"segments": [_segment(piece) for piece in prompt.pieces]}}
+
+
+def _segment(piece: str | Written) -> str | tuple[int, ...]:
+    return piece.token_ids if isinstance(piece, Written) else piece
 
 
 def generate_fields(prompt: Prompt, sampling: Sampling) -> dict[str, Any]:

@@ -98,7 +98,9 @@ class OpenAI(HttpBackend):
                     text += new
                     finish = choice.get("finish_reason") or finish
                     logprobs.append(choice.get("logprobs") or {})
-                    yield Piece(new)
+                    told = choice.get("logprobs")
+                    facts = {"finish_reason": finish, "usage": usage, "logprobs": told}
+                    yield Piece(new, meta_info=facts)
         meta = {"finish_reason": finish, "usage": usage, "logprobs": _joined(logprobs)}
         yield Piece("", _finished(text, meta))
 
@@ -128,11 +130,11 @@ class OpenAI(HttpBackend):
     async def cache_prefix(self, prompt: Prompt) -> None:
         """Do nothing: the API has no such request, and a paid one should not be guessed."""
 
-    async def flush_cache(self) -> bool:
+    async def aflush_cache(self) -> bool:
         """Refuse. Raises BadRequest: the API has no such request."""
         raise BadRequest("OpenAI's API has no cache to flush")
 
-    async def server_info(self) -> dict[str, Any]:
+    async def aserver_info(self) -> dict[str, Any]:
         """Return what the API tells about the model."""
         return await self.connection.get(f"/models/{self._model}")
 
@@ -146,6 +148,7 @@ class OpenAI(HttpBackend):
             if sampling.return_logprob:
                 body["logprobs"] = sampling.top_logprobs_num or 0
             return "/completions", {**body, "prompt": prompt.text}
+        _check_chat(prompt)
         if sampling.return_logprob:
             body |= {"logprobs": True, "top_logprobs": sampling.top_logprobs_num or 0}
         if prompt.begun:
@@ -153,6 +156,21 @@ class OpenAI(HttpBackend):
         body[self._limit] = body.pop("max_tokens")
         messages = [{"role": turn.role, "content": turn.content} for turn in prompt.turns]
         return "/chat/completions", {**body, "messages": messages}
+
+
+def _check_chat(prompt: Prompt) -> None:
+    """Raise BadRequest for a chat that OpenAI's API has no way to say."""
+    if prompt.between:
+        text = prompt.between[0].text[:40]
+        raise BadRequest(
+            f"OpenAI's API has no place for {text!r} outside of the turns of a chat: put it into a "
+            "turn, or use Endpoint"
+        )
+    if not prompt.open:
+        raise BadRequest(
+            "over OpenAI's API the model of a chat writes in the assistant's turn only: put this "
+            "into assistant(...), or use Endpoint"
+        )
 
 
 def _choices(reply: Any) -> list[dict[str, Any]]:

@@ -159,6 +159,27 @@ class Program:
         return Call(self.function, fitted.args[1:], fitted.kwargs), Sampling.of(sampling)
 
 
-def function(function: Callable[..., Any]) -> Program:
-    """Make a program of a function, plain or `async def`; its first parameter is the state."""
-    return Program(function)
+@overload
+def function(function: Callable[..., Any], num_api_spec_tokens: int | None = None) -> Program:
+    """Make a program."""
+    ...
+
+
+@overload
+def function(
+    function: None = None, num_api_spec_tokens: int | None = None
+) -> Callable[[Callable[..., Any]], Program]:
+    """Return what makes one."""
+    ...
+
+
+def function(
+    function: Callable[..., Any] | None = None, num_api_spec_tokens: int | None = None
+) -> Program | Callable[[Callable[..., Any]], Program]:
+    """Make a program of a function, plain or `async def`; its first parameter is the state.
+
+    `@function`, `@function()` and `@function(num_api_spec_tokens=64)` are the same.
+
+    num_api_spec_tokens  ignored: SGLang writes ahead of the program by as many, and gives the same
+    """
+    return Program if function is None else Program(function)

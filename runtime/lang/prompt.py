@@ -22,17 +22,37 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class Between:
+    """Text of a chat that stands outside of its turns.
+
+    after  how many turns precede it
+    """
+
+    after: int
+    piece: str | Written
+
+    @property
+    def text(self) -> str:
+        """The text of `piece`."""
+        return self.piece if isinstance(self.piece, str) else self.piece.text
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """A prompt; exactly one of `pieces` and `turns` has entries.
 
-    pieces  plain text; adjacent texts are joined
-    turns   a chat; where the last is the assistant's and `open`, it is the answer's beginning
-    open    an answer is wanted next; False: the turns alone
+    pieces      plain text; adjacent texts are joined
+    turns       a chat; where the last is the assistant's and `open`, it is the answer's beginning
+    open        an answer is wanted next; False: the turns alone
+    between     what stands outside of the turns
+    unfinished  the last turn, of another role than the assistant, continues
     """
 
     pieces: tuple[str | Written, ...] = ()
     turns: tuple[Turn, ...] = ()
     open: bool = True
+    between: tuple[Between, ...] = ()
+    unfinished: bool = False
 
     @property
     def text(self) -> str:
@@ -53,8 +73,7 @@ class Prompt:
 class Transcript:
     """What one program has said so far; a fork takes a copy.
 
-    Text outside of any turn and turns do not mix: a chat is rendered by the model's own template,
-    which has no place for it.
+    Once a turn has begun, text outside of turns is `between` them.
 
     role   whose turn is open, if any
     begun  what the open turn says so far
@@ -64,35 +83,41 @@ class Transcript:
     turns: list[Turn] = field(default_factory=list)
     role: str | None = None
     begun: str = ""
+    between: list[Between] = field(default_factory=list)
 
     def copy(self) -> "Transcript":
         """Return an independent copy."""
-        return Transcript(list(self.pieces), list(self.turns), self.role, self.begun)
+        lists = list(self.pieces), list(self.turns)
+        return Transcript(*lists, self.role, self.begun, list(self.between))
 
     def add(self, text: str, token_ids: tuple[int, ...] | None = None) -> None:
-        """Append text; with `token_ids`, text that a model wrote in exactly these.
-
-        Raises BadRequest for text outside of the turns of a chat.
-        """
+        """Append text; with `token_ids`, text that a model wrote in exactly these."""
         if not text and not token_ids:
             return
+        piece = Written(text, token_ids) if token_ids else text
         if self.role is not None:
             self.begun += text
         elif self.turns:
-            raise BadRequest("a chat has no text outside of its turns: put it into a role")
-        elif token_ids:
-            self.pieces.append(Written(text, token_ids))
-        elif self.pieces and isinstance(self.pieces[-1], str):
-            self.pieces[-1] += text
+            self._add_between(piece)
+        elif isinstance(piece, str) and self.pieces and isinstance(self.pieces[-1], str):
+            self.pieces[-1] += piece
         else:
-            self.pieces.append(text)
+            self.pieces.append(piece)
+
+    def _add_between(self, piece: str | Written) -> None:
+        after, last = len(self.turns), self.between[-1] if self.between else None
+        match last, piece:
+            case Between(after=place, piece=str(text)), str() if place == after:
+                self.between[-1] = Between(after, text + piece)
+            case _:
+                self.between.append(Between(after, piece))
 
     def begin(self, role: str) -> None:
-        """Open a turn. Raises BadRequest inside another one, or after plain text."""
+        """Open a turn. Raises BadRequest inside another one."""
         if self.role is not None:
             raise BadRequest(f"the {role}'s turn begins inside the {self.role}'s")
-        if self.pieces:
-            raise BadRequest("a chat has no text outside of its turns: put it into a role")
+        self.between += [Between(0, piece) for piece in self.pieces]
+        self.pieces.clear()
         self.role, self.begun = role, ""
 
     def end(self, role: str) -> None:
@@ -103,21 +128,21 @@ class Transcript:
         self.role, self.begun = None, ""
 
     def prompt(self) -> Prompt:
-        """Return the prompt of a generation that stands here.
-
-        Raises BadRequest where a chat has none: outside of the assistant's turn.
-        """
+        """Return the prompt of a generation that stands here."""
         if self.role is None and not self.turns:
             return Prompt(pieces=tuple(self.pieces))
+        turns, between = tuple(self.turns), tuple(self.between)
+        if self.role is None:
+            return Prompt(turns=turns, open=False, between=between)
+        begun = Turn(self.role, self.begun)
         if self.role != "assistant":
-            raise BadRequest("in a chat the model writes inside an assistant's turn")
-        begun = (Turn("assistant", self.begun),) if self.begun else ()
-        return Prompt(turns=(*self.turns, *begun))
+            return Prompt(turns=(*turns, begun), open=False, between=between, unfinished=True)
+        return Prompt(turns=(*turns, begun) if self.begun else turns, between=between)
 
     def settled(self) -> Prompt:
         """Return what can be computed already, whatever is said next: closed turns, all text."""
         if self.turns or self.role is not None:
-            return Prompt(turns=tuple(self.turns), open=False)
+            return Prompt(turns=tuple(self.turns), open=False, between=tuple(self.between))
         return Prompt(pieces=tuple(self.pieces))
 
     def messages(self) -> list[dict[str, str]]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from runtime.errors import Aborted
 from runtime.lang.backend import Backend
 from runtime.lang.bodies import THREADS, wait
 from runtime.lang.executor import Executor
+from runtime.lang.failures import cancelled
 from runtime.lang.group import Group
 from runtime.lang.loop import LOOP
 from runtime.lang.sampling import Sampling
@@ -211,7 +211,7 @@ def _start_async(call: Call, executor: Executor, ended: "Future[Any]") -> None:
             return await work
 
     def hear(done: "Future[Any]") -> None:
-        error = Aborted("the program was cancelled") if done.cancelled() else done.exception()
+        error = cancelled() if done.cancelled() else done.exception()
         if error is None:
             ended.set_result(done.result())
         else:

@@ -10,6 +10,10 @@ REPORTING = frozenset(
     {"return_logprob", "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs"}
 )
 
+_INTEGERS = frozenset(
+    {"max_tokens", "min_tokens", "n", "top_k", "seed", "logprob_start_len", "top_logprobs_num"}
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -47,11 +51,12 @@ class Sampling:
         """Return the sampling that keyword arguments ask for; lists are copied.
 
         `max_new_tokens` and `min_new_tokens` are taken as other names of two of them.
+        A whole number such as -1.0 is taken where an integer is meant.
         Raises TypeError for a name that is none.
         """
         languages = {native: name for name, native in _NATIVE_NAMES.items()}
         named = {languages.get(name, name): value for name, value in said.items()}
-        values: dict[str, Any] = {name: _frozen(value) for name, value in named.items()}
+        values: dict[str, Any] = {name: _frozen(name, value) for name, value in named.items()}
         return cls(**values)
 
     def over(self, default: "Sampling") -> "Sampling":
@@ -77,7 +82,9 @@ class Sampling:
         return {name: value for name, value in pairs if value is not None}
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(name: str, value: Any) -> Any:
+    if name in _INTEGERS and isinstance(value, float) and value.is_integer():
+        return int(value)
     return tuple(cast(list[Any], value)) if isinstance(value, list) else value
 
 

@@ -11,6 +11,8 @@ from runtime.lang.ir import Begin, End, Expr, Mark, Said, as_expr
 from runtime.lang.variables import Value
 
 AnyScript = TypeVar("AnyScript", bound="Script")
+# As SGLang spells them.
+JOIN_MODES = ("gather_variable", "concate_and_append")
 
 
 class Script:
@@ -67,23 +69,24 @@ class Script:
             self.executor.say(Mark(name, opens=False))
 
     def fork(
-        self: AnyScript, size: int = 1, position_ids_offset: object = None
+        self: AnyScript, size: int = 1, position_ids_offset: Sequence[int] | None = None
     ) -> "Forks[AnyScript]":
         """Return `size` states that go on from here, each by itself.
 
-        What is said so far is computed once. Raises ValueError below one, and for
-        `position_ids_offset`, an argument of SGLang's that must be left out.
+        What is said so far is computed once. Raises ValueError below one.
+
+        position_ids_offset  ignored, as in SGLang: every fork continues at the next position
         """
         if size < 1:
             raise ValueError(f"a fork has at least one state, not {size}")
-        if position_ids_offset is not None:
-            raise ValueError("position_ids_offset is not supported: forks continue at the same one")
         return Forks(self, [type(self)(e) for e in self.executor.fork(size, self)])
 
     @contextmanager
-    def copy(self: AnyScript) -> Iterator[AnyScript]:
+    def copy(
+        self: AnyScript, position_ids_offset: Sequence[int] | None = None
+    ) -> Iterator[AnyScript]:
         """Go on from here in a state of its own for the length of the block, then join it."""
-        forks = self.fork(1)
+        forks = self.fork(1, position_ids_offset)
         try:
             yield forks[0]
         finally:
@@ -182,8 +185,12 @@ class Forks(Sequence[AnyScript]):
         """Define each new variable of these states, as a list over them, in the parent.
 
         What is said in the parent afterwards waits until all that was said in these states is
-        there. Raises ValueError for any other mode: text of states is not joined.
+        there. With "concate_and_append" the parent also appends what each state has said since
+        the fork, one after the other. Raises ValueError for any other mode.
         """
-        if mode != "gather_variable":
-            raise ValueError(f"join knows only the mode gather_variable, not {mode!r}")
-        self._parent.executor.gather([state.executor for state in self.states], self.states)
+        if mode not in JOIN_MODES:
+            raise ValueError(f"the mode of a join is {' or '.join(JOIN_MODES)}, not {mode!r}")
+        executors = [state.executor for state in self.states]
+        self._parent.executor.gather(executors, self.states)
+        if mode == "concate_and_append":
+            self._parent.executor.append_forks(executors, self.states)

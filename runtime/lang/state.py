@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 from runtime.lang.bodies import wait, wait_over
 from runtime.lang.executor import Executor
@@ -36,6 +36,12 @@ class Readable(Script):
         super().__init__(executor, owns=owns)
         self.ended = ended
         self.outcome = outcome
+
+    def __repr__(self) -> str:
+        """Say what has been walked so far, and whether it went wrong; waits for nothing."""
+        failure = self.executor.failure
+        failed = "" if failure is None else f", {type(failure).__name__}: {failure}"
+        return f"{type(self).__name__}({self.executor.log.text()!r}{failed})"
 
     def unnamed(self, name: str | None) -> "Future[None] | None":
         """Return what to wait for while the body has yet to define `name`; None: nothing."""
@@ -81,20 +87,43 @@ class Readable(Script):
             raise bare(error)
         return promise.result()
 
-    async def text_async_iter(self, var_name: str | None = None) -> AsyncIterator[str]:
+    @overload
+    def text_async_iter(
+        self, var_name: str | None = None, return_meta_data: Literal[False] = False
+    ) -> AsyncIterator[str]:
+        """Yield text."""
+        ...
+
+    @overload
+    def text_async_iter(
+        self, var_name: str | None = None, *, return_meta_data: Literal[True]
+    ) -> AsyncIterator[tuple[str, Any]]:
+        """Yield text with facts."""
+        ...
+
+    async def text_async_iter(
+        self, var_name: str | None = None, return_meta_data: bool = False
+    ) -> AsyncIterator[Any]:
         """Yield the text, or one variable's, as it grows, in any event loop.
 
         Raises what went wrong, after the text there was.
+
+        return_meta_data  yield pairs of a text and of what the backend has told with it, None for
+                          text that no model wrote. If it tells more at the end of a variable, the
+                          last pair has that with an empty text
         """
         while (defined := self.unnamed(var_name)) is not None:
             await arrival(defined)
         follower, end = self.follow(var_name)
+        facts: Any = None
         while True:
             news, ends = self.executor.log.news, end.done()
-            for piece in follower.take():
-                yield piece
+            for text, facts in follower.take_facts():
+                yield (text, facts) if return_meta_data else text
             if ends:
-                self._read(end, var_name)
+                value = self._read(end, var_name)
+                if return_meta_data and value is not None and value.meta_info != facts:
+                    yield "", value.meta_info
                 return
             await arrival(news)
 
@@ -104,6 +133,14 @@ class State(Readable):
 
     def __getitem__(self, name: str) -> Any:
         return self.get_var(name)
+
+    def __str__(self) -> str:
+        """Wait like `sync`; return the text there is, and what went wrong after it."""
+        everything = self._everything()
+        wait_over(everything)
+        error = everything.exception()
+        failed = "" if error is None else f"[{type(error).__name__}: {error}]"
+        return self.executor.log.text() + failed
 
     def get_var(self, name: str) -> Any:
         """Return a variable once it is there. Raises KeyError for an unknown name."""

@@ -61,7 +61,7 @@ async def all_values(sources: "list[Future[Value]]", keep: object) -> Value:
     return Value([v.value for v in values], [v.meta_info for v in values])
 
 
-async def all_over(promises: "list[Future[None]]", keep: object) -> None:
+async def all_over(promises: "Sequence[Future[Any]]", keep: object) -> None:
     """Wait for all promises, whether they are kept or not. Raises the first failure."""
     for promise in promises:
         await over(promise)

@@ -78,6 +78,12 @@ class Chats:
             return (await self._encode_v4(body.conversation())).token_ids
         return await self._encode_template(body)
 
+    async def encode_unfinished(self, body: ChatBody) -> list[int]:
+        """Return a chat up to the end of its last text, whoever's turn it is. Raises BadRequest."""
+        if not body.messages[-1].content:
+            raise BadRequest("an empty message cannot be continued", param="messages")
+        return await self._encode_template(body, any_role=True)
+
     async def _encode_v4(self, conversation: Mapping[str, Any]) -> V4Prompt:
         manager, v4 = self._service.manager, self._service.v4
         assert v4 is not None
@@ -85,13 +91,13 @@ class Chats:
         chars = conversation_chars(conversation)
         return await manager.in_thread(partial(v4.encode, conversation, check=check), chars=chars)
 
-    async def _encode_template(self, body: ChatBody) -> list[int]:
+    async def _encode_template(self, body: ChatBody, *, any_role: bool = False) -> list[int]:
         chat = self._service.chat
         if chat is None:
             raise BadRequest("this checkpoint has no tokenizer.json: use /generate with input_ids")
         turns = body.turns()
         opens = True if body.add_generation_prompt is None else body.add_generation_prompt
-        if body.continues and turns[-1].role != "assistant":
+        if body.continues and turns[-1].role != "assistant" and not any_role:
             raise BadRequest("only an assistant's message can be continued", param="messages")
         manager, variables = self._service.manager, body.variables()
         text = "".join(turn.content for turn in turns)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from runtime.chat.marks import ASSISTANT
+from runtime.chat.marks import ASSISTANT, BOS
 from runtime.errors import BadRequest
 from runtime.server.chat import Chats
 from runtime.server.chat_schema import ChatBody, ChatMessage
@@ -20,6 +20,19 @@ from runtime.tokenizer.call import Limits, refuse_endless
 from runtime.tokenizer.tokenizer import TextTokenizer
 
 MAX_SEGMENTS = 10_000
+# Places between the messages of a chat that text may stand at: each is rendered by itself.
+MAX_PLACES = 64
+
+
+class Between(msgspec.Struct, frozen=True):
+    """Text outside of the messages of a chat, as it is: text or token ids.
+
+    after    how many messages stand before it
+    segment  text, in which control tokens mean what they are, or ids
+    """
+
+    after: int
+    segment: str | list[int]
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -27,10 +40,12 @@ class Prompt(msgspec.Struct, frozen=True):
 
     segments                text or token ids, in order; each text is tokenised by itself, and
                             only a first one is given what begins a text
-    continue_final_message  the last message is the beginning of the answer
+    continue_final_message  the last message is unfinished: the answer's beginning, or a turn of
+                            another role in which the model is to write
     add_generation_prompt   open the assistant's turn (the default); False: the messages alone,
                             which every longer chat begins with
     chat_template_kwargs    as for `/v1/chat/completions`
+    between                 text that stands outside of the messages
     """
 
     segments: list[str | list[int]] | None = None
@@ -38,6 +53,7 @@ class Prompt(msgspec.Struct, frozen=True):
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    between: list[Between] | None = None
 
 
 class PromptedBody(GenerateBody, frozen=True):
@@ -83,25 +99,81 @@ class Prompts:
             raise BadRequest("prompt_parts has either segments or messages", param="prompt_parts")
         if prompt.segments is not None:
             return await self.encode_segments(prompt.segments)
+        messages = prompt.messages or []
+        ids = await self._render(prompt, messages)
+        if prompt.between:
+            return await self._insert(prompt, messages, ids)
+        return PromptIds(ids, open_tokens=len(ids), chat=True)
+
+    async def _render(
+        self, prompt: Prompt, messages: list[ChatMessage], *, as_prefix: bool = False
+    ) -> list[int]:
+        """Return the ids of a chat; `as_prefix`: of what every longer one begins with."""
+        continues = bool(prompt.continue_final_message) and not as_prefix
         v4 = self._service.v4 is not None
+        unfinished = continues and bool(messages) and messages[-1].role != "assistant"
+        opens = False if as_prefix else prompt.add_generation_prompt
         body = ChatBody(
-            messages=prompt.messages or [],
-            continue_final_message=prompt.continue_final_message,
-            add_generation_prompt=None if v4 else prompt.add_generation_prompt,
+            messages=messages,
+            # In the V4 format nothing follows the text of a turn that is not the assistant's.
+            continue_final_message=continues and not (v4 and unfinished),
+            add_generation_prompt=None if v4 else opens,
             chat_template_kwargs=prompt.chat_template_kwargs,
         )
+        if unfinished and not v4:
+            return await self._chat.encode_unfinished(body)
         ids = await self._chat.encode(body)
-        if v4 and prompt.add_generation_prompt is False and not body.continues:
+        if v4 and (unfinished or (opens is False and not body.continues)):
             ids = self._closed(ids)
-        return PromptIds(ids, open_tokens=len(ids), chat=True)
+        return ids
+
+    async def _insert(
+        self, prompt: Prompt, messages: list[ChatMessage], ids: list[int]
+    ) -> PromptIds:
+        """Return a chat's ids with the text between its messages in place. Raises BadRequest."""
+        between = prompt.between or []
+        places = sorted({text.after for text in between})
+        if len(places) > MAX_PLACES or not 0 <= places[0] <= places[-1] <= len(messages):
+            raise BadRequest(
+                f"text stands after 0 to {len(messages)} messages, at {MAX_PLACES} places at most",
+                param="prompt_parts",
+            )
+        merged: list[int] = []
+        done = open_tokens = 0
+        for place in places:
+            cut = len(await self._prefix(prompt, messages, place, ids))
+            segments = [text.segment for text in between if text.after == place]
+            inserted = await self.encode_segments(segments, begins=False)
+            merged += ids[done:cut] + inserted.ids
+            done, open_tokens = cut, inserted.open_tokens
+        rest = ids[done:]
+        return PromptIds(merged + rest, len(rest) or open_tokens, chat=True)
+
+    async def _prefix(
+        self, prompt: Prompt, messages: list[ChatMessage], place: int, ids: list[int]
+    ) -> list[int]:
+        """Return what precedes text that stands after so many messages. Raises BadRequest."""
+        if place == 0:
+            tokenizer = self._service.manager.tokenizer
+            begin = BOS if self._service.v4 is not None else tokenizer.bos_token
+            return ids[:1] if begin and ids[0] == tokenizer.token_id(begin) else []
+        prefix = await self._render(prompt, messages[:place], as_prefix=True)
+        if ids[: len(prefix)] != prefix:
+            raise BadRequest(
+                f"the model's chat format has no place for text after messages[{place - 1}]",
+                param="prompt_parts",
+            )
+        return prefix
 
     def _closed(self, ids: list[int]) -> list[int]:
         """Return a V4 prompt without the answer that the format always opens at its end."""
         opens = self._service.manager.tokenizer.token_id(ASSISTANT)
         return ids[: len(ids) - 1 - ids[::-1].index(opens)] if opens in ids else ids
 
-    async def encode_segments(self, segments: list[str | list[int]]) -> PromptIds:
-        """Return the ids of segments. Raises BadRequest."""
+    async def encode_segments(
+        self, segments: list[str | list[int]], *, begins: bool = True
+    ) -> PromptIds:
+        """Return the ids of segments, which a prompt `begins` with or not. Raises BadRequest."""
         if not 1 <= len(segments) <= MAX_SEGMENTS:
             raise BadRequest(f"a prompt has 1 to {MAX_SEGMENTS} segments", param="prompt_parts")
         for segment in segments:
@@ -109,20 +181,20 @@ class Prompts:
                 self._service.check_token_ids(segment, param="prompt_parts")
         manager = self._service.manager
         return await manager.in_thread(
-            lambda: _encode_segments(manager.tokenizer, manager.limits, segments),
+            lambda: _encode_segments(manager.tokenizer, manager.limits, segments, begins=begins),
             chars=sum(len(s) for s in segments if isinstance(s, str)),
         )
 
 
 def _encode_segments(
-    tokenizer: TextTokenizer, limits: Limits, segments: list[str | list[int]]
+    tokenizer: TextTokenizer, limits: Limits, segments: list[str | list[int]], *, begins: bool
 ) -> PromptIds:
     refuse_endless("".join(s for s in segments if isinstance(s, str)), tokenizer, limits)
     ids: list[int] = []
     open_tokens = 0
     for number, segment in enumerate(segments):
         if isinstance(segment, str):
-            new = tokenizer.encode(segment, add_special_tokens=number == 0)
+            new = tokenizer.encode(segment, add_special_tokens=begins and number == 0)
             open_tokens = len(new)
         else:
             new, open_tokens = segment, 0

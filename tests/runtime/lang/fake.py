@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from runtime.errors import RequestError
-from runtime.lang.backend import Generation, Piece
+from runtime.lang.backend import DirectCalls, Generation, Piece
 from runtime.lang.choices import ChoiceScore
 from runtime.lang.loop import LOOP
 from runtime.lang.prompt import Prompt
@@ -20,7 +20,7 @@ def shown(prompt: Prompt) -> str:
     return "".join(f"[{t.role}]{t.content}" for t in prompt.turns) + ("..." if prompt.open else "")
 
 
-class FakeBackend:
+class FakeBackend(DirectCalls):
     """Says `reply(text of the prompt)`.
 
     prompts    of every generation, as text
@@ -86,12 +86,12 @@ class FakeBackend:
         """Note it."""
         self.cached.append(shown(prompt))
 
-    async def flush_cache(self) -> bool:
+    async def aflush_cache(self) -> bool:
         """Note it."""
         self.flushed = True
         return True
 
-    async def server_info(self) -> dict[str, Any]:
+    async def aserver_info(self) -> dict[str, Any]:
         """Say what this is."""
         return {"version": "fake"}
 

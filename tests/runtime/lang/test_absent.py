@@ -18,8 +18,13 @@ lang: Any = importlib.import_module("runtime.lang")
     ],
 )
 def test_a_name_of_sglang_says_what_replaces_it(name: str, hint: str) -> None:
-    with pytest.raises(AttributeError, match=f"no '{name}': .*{hint}"):
+    with pytest.raises(ImportError, match=f"no '{name}': .*{hint}"):
         getattr(lang, name)
+
+
+def test_an_import_of_such_a_name_says_so_too() -> None:
+    with pytest.raises(ImportError, match=r"lang\.Local\(Engine"):
+        from runtime.lang import Runtime  # pyright: ignore  # noqa: F401
 
 
 def test_a_name_that_nobody_knows_is_just_missing() -> None:

@@ -41,6 +41,10 @@ def test_cache_and_facts_are_asked_from_synchronous_code() -> None:
     assert flush_cache(backend)
     assert backend.flushed
     assert get_server_info(backend) == {"version": "fake"}
+    backend.flushed = False
+    assert backend.flush_cache()
+    assert backend.flushed
+    assert backend.get_server_info() == {"version": "fake"}
 
 
 def test_a_forked_process_is_told_that_it_has_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,7 +203,7 @@ def test_closing_the_iterator_ends_a_program_that_is_just_being_started(
     states.close()
     closed.set()
     # What follows in the event loop follows the start.
-    LOOP.submit(backend.flush_cache()).result(WAIT_S)
+    LOOP.submit(backend.aflush_cache()).result(WAIT_S)
 
     with pytest.raises(Aborted):
         ended[1].result(5)

@@ -144,7 +144,7 @@ def test_who_may_not_flush_or_cannot_is_told(status: int, kind: type[RequestErro
     recorded = Recorded(lambda path, _: httpx.Response(status, json=body))
 
     with recorded.endpoint as endpoint, pytest.raises(kind, match="no luck"):
-        LOOP.submit(endpoint.flush_cache()).result(WAIT_S)
+        endpoint.flush_cache()
 
 
 @pytest.mark.parametrize(("status", "done"), [(200, True), (400, False)])
@@ -152,10 +152,10 @@ def test_the_cache_is_flushed_unless_it_is_busy(status: int, done: bool) -> None
     recorded = Recorded(lambda path, body: httpx.Response(status))
 
     with recorded.endpoint as endpoint:
-        assert LOOP.submit(endpoint.flush_cache()).result(WAIT_S) is done
+        assert endpoint.flush_cache() is done
 
 
 def test_facts_are_what_the_server_says() -> None:
     recorded = Recorded(lambda path, body: {"version": "1"})
 
-    assert LOOP.submit(recorded.backend.server_info()).result(WAIT_S) == {"version": "1"}
+    assert recorded.endpoint.get_server_info() == {"version": "1"}

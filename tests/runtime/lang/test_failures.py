@@ -5,8 +5,8 @@ import traceback
 
 import pytest
 
-from runtime.errors import BadSampling, QueueFull, RequestError
-from runtime.lang.failures import bare, label, labelled, named, shorten
+from runtime.errors import Aborted, BadSampling, QueueFull, RequestError
+from runtime.lang.failures import bare, cancelled, label, labelled, named, shorten
 
 
 def test_a_label_is_how_a_program_writes_it() -> None:
@@ -57,3 +57,8 @@ def test_only_errors_of_requests_lose_frames() -> None:
     with pytest.raises(ZeroDivisionError) as broken:
         _ = 1 / 0
     assert bare(broken.value).__traceback__ is not None
+
+
+def test_what_a_cancelled_program_lacks_was_aborted() -> None:
+    assert isinstance(cancelled(), Aborted)
+    assert "cancelled" in cancelled().message

@@ -166,6 +166,6 @@ def test_what_the_engine_refuses_is_raised_at_once() -> None:
 def test_the_rest_is_handed_through() -> None:
     backend = local(FakeEngine(None))
 
-    assert run(backend.flush_cache()) is False
-    assert run(backend.server_info()) == {"version": "fake"}
+    assert run(backend.aflush_cache()) is False
+    assert run(backend.aserver_info()) == {"version": "fake"}
     asyncio.run(backend.aclose())

@@ -6,7 +6,7 @@ import pytest
 
 from runtime.errors import Aborted
 from runtime.lang.native import choice_score, generate_fields, generation, prompt_fields
-from runtime.lang.prompt import Prompt, Turn, Written
+from runtime.lang.prompt import Between, Prompt, Turn, Written
 from runtime.lang.sampling import Sampling
 
 REPLY: dict[str, Any] = {"text": "hi", "output_ids": [1, 2, 9], "meta_info": {}}
@@ -31,6 +31,19 @@ def test_a_chat_is_said_as_messages() -> None:
 
     assert parts["messages"] == [{"role": "user", "content": "hi"}]
     assert (parts["continue_final_message"], parts["add_generation_prompt"]) == (False, True)
+
+
+def test_text_outside_of_turns_is_said_with_its_place() -> None:
+    outside = (Between(0, "a"), Between(1, Written("b", (7,))))
+    parts = prompt_fields(Prompt(turns=(Turn("user", "hi"),), open=False, between=outside))
+    unfinished = prompt_fields(Prompt(turns=(Turn("user", "hi"),), open=False, unfinished=True))
+
+    assert parts["prompt_parts"]["between"] == [
+        {"after": 0, "segment": "a"},
+        {"after": 1, "segment": (7,)},
+    ]
+    assert parts["prompt_parts"]["continue_final_message"] is False
+    assert unfinished["prompt_parts"]["continue_final_message"] is True
 
 
 def test_sampling_goes_under_its_native_names_and_reporting_beside_it() -> None:

@@ -119,3 +119,13 @@ def test_an_async_program_reads_all_of_one_that_it_awaited(is_async: bool) -> No
     messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
 
     assert outer.run(backend=backend).ret_value == ["hiyes", messages, None, "hiyes"]
+
+
+def test_the_decorator_may_be_called() -> None:
+    def say(s: State, text: str) -> None:
+        s += text
+
+    programs = [function(say), function()(say), function(num_api_spec_tokens=64)(say)]
+
+    assert [p.run("a", backend=FakeBackend()).text() for p in programs] == ["a"] * 3
+    assert function(say, num_api_spec_tokens=64).__name__ == "say"

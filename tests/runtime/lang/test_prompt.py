@@ -3,7 +3,7 @@
 import pytest
 
 from runtime.errors import BadRequest
-from runtime.lang.prompt import Prompt, Transcript, Turn, Written
+from runtime.lang.prompt import Between, Prompt, Transcript, Turn, Written
 
 
 def test_adjacent_texts_are_one_and_what_a_model_wrote_keeps_its_ids() -> None:
@@ -53,15 +53,38 @@ def test_a_copy_goes_its_own_way() -> None:
     assert (said.prompt().text, other.prompt().text) == ("a", "ab")
 
 
-def test_text_and_turns_do_not_mix() -> None:
-    plain, chat = Transcript(), Transcript()
-    plain.add("a")
-    with pytest.raises(BadRequest, match="outside"):
-        plain.begin("user")
-    chat.begin("user")
-    chat.end("user")
-    with pytest.raises(BadRequest, match="outside"):
-        chat.add("a")
+def test_text_outside_of_turns_keeps_its_place() -> None:
+    said = Transcript()
+    said.add("a")
+    said.add("b", (1,))
+    said.begin("user")
+    said.add("hi")
+    said.end("user")
+    said.add("c")
+    before = said.copy()
+    said.add("d")
+    said.add("e", (2,))
+    said.begin("assistant")
+
+    outside = (Between(0, "a"), Between(0, Written("b", (1,))), Between(1, "cd"))
+    outside += (Between(1, Written("e", (2,))),)
+    turns = (Turn("user", "hi"),)
+    assert said.prompt() == Prompt(turns=turns, between=outside)
+    assert said.settled() == Prompt(turns=turns, open=False, between=outside)
+    assert before.prompt().between[-1] == Between(1, "c")
+    assert "".join(part.text for part in outside) == "abcde"
+
+
+def test_the_model_may_write_after_a_chat_or_in_a_users_turn() -> None:
+    said = Transcript()
+    said.begin("user")
+    said.add("hi")
+    inside = said.prompt()
+    said.end("user")
+
+    turns = (Turn("user", "hi"),)
+    assert inside == Prompt(turns=turns, open=False, unfinished=True)
+    assert said.prompt() == Prompt(turns=turns, open=False)
 
 
 def test_turns_open_and_close_in_order() -> None:
@@ -71,8 +94,6 @@ def test_turns_open_and_close_in_order() -> None:
     said.begin("user")
     with pytest.raises(BadRequest, match="inside"):
         said.begin("assistant")
-    with pytest.raises(BadRequest, match="assistant's turn"):
-        said.prompt()
     with pytest.raises(BadRequest, match="user turn"):
         said.end("assistant")
 

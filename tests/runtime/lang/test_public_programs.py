@@ -1,9 +1,11 @@
 """The shapes of public programs of SGLang's language, on all three backends."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from runtime.errors import BadRequest
 from runtime.lang.backend import Backend, set_default_backend
 from runtime.lang.program import function
 from runtime.lang.state import AsyncState, State
@@ -217,3 +219,84 @@ def test_async_programs_fork_the_same_way(backend: Backend, model: Model) -> Non
 
     assert agent.run(backend=backend).ret_value == ["<7>", "<7>"]
     assert len(model.prompts) == 6
+
+
+def test_paragraphs_that_forks_write_are_appended(backend: Backend) -> None:
+    """Long documents: each fork reads a part, and the parent has all of them."""
+
+    @function(num_api_spec_tokens=64)
+    def read(s: State) -> None:
+        s += "Parts.\n"
+        forks = s.fork(3, [0, 1000, 2000])
+        forks += lambda k: f"Part {k}:" + gen("said", 8) + "\n"
+        forks.join("concate_and_append")
+        s += "Sum:" + gen("sum", 16, 0)
+
+    state = read.run(backend=backend, top_k=-1.0)
+
+    assert state.text() == "Parts.\nPart 0:<14>\nPart 1:<14>\nPart 2:<14>\nSum:<47>"
+    assert str(state) == state.text()
+
+
+def test_a_score_is_read_without_writing(backend: Backend, model: Model) -> None:
+    @function
+    def score(s: State) -> None:
+        s += "Good?" + gen("none", max_tokens=0, return_logprob=True) + gen("x")
+
+    state = score.run(backend=backend)
+
+    assert (state["none"], state["x"]) == ("", "<5>")
+    assert model.prompts == ["Good?", "Good?"]
+
+
+def test_a_stream_is_read_with_its_facts(backend: Backend) -> None:
+    @function
+    def tell(s: State) -> None:
+        s += "Once" + gen("x")
+
+    async def read() -> list[tuple[str, Any]]:
+        state = tell.stream(backend=backend)
+        return [pair async for pair in state.text_async_iter("x", return_meta_data=True)]
+
+    pairs = asyncio.run(read())
+
+    assert "".join(text for text, _ in pairs) == "<4>"
+    assert all("finish_reason" in facts for _, facts in pairs)
+
+
+@function
+def outside(s: State) -> None:
+    """Ask in plain text below a system message, and go on in turns."""
+    s += system("Hi") + "Q"
+    s += gen("a") + user("more") + gen("b")
+
+
+@function
+def asked_by_the_model(s: State) -> None:
+    s += user("Ask: " + gen("question"))
+
+
+@pytest.mark.parametrize("name", ["endpoint", "local"])
+def test_text_outside_of_turns_is_where_the_program_says_it(name: str, model: Model) -> None:
+    backend = make_backend(name, model)
+    state = outside.run(backend=backend)
+    asked_by_the_model.run(backend=backend)
+
+    assert state.text() == f"HiQ{state['a']}more{state['b']}"
+    said = f"after 1: Q\nafter 1: {state['a']}"
+    assert model.prompts == [
+        "system: Hi\nafter 1: Q",
+        f"system: Hi\nuser: more\n{said}",
+        "user: Ask: ",
+    ]
+    assert [m["role"] for m in state.messages()] == ["system", "user"]
+
+
+def test_what_openais_api_cannot_say_names_the_statement(model: Model) -> None:
+    backend = make_backend("openai", model)
+
+    with pytest.raises(BadRequest, match=r'gen\("a"\): .* no place for \'Q\' outside'):
+        outside.run(backend=backend)
+    with pytest.raises(BadRequest, match=r'gen\("question"\): .* assistant\(\.\.\.\)'):
+        asked_by_the_model.run(backend=backend)
+    assert model.prompts == []

@@ -27,3 +27,10 @@ def test_the_native_form_has_only_what_was_said() -> None:
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(TypeError, match="heat"):
         Sampling.of({"heat": 3})
+
+
+def test_a_whole_number_is_an_integer_where_one_is_meant() -> None:
+    sampling = Sampling.of({"top_k": -1.0, "max_tokens": 3.0, "top_p": 1.0, "n": 1.5})
+
+    assert repr((sampling.top_k, sampling.max_tokens, sampling.top_p)) == "(-1, 3, 1.0)"
+    assert sampling.n == 1.5  # which the backend refuses

@@ -9,7 +9,7 @@ from runtime.errors import BadRequest
 from runtime.lang.executor import Executor
 from runtime.lang.sampling import Sampling
 from runtime.lang.state import State
-from runtime.lang.words import gen, user
+from runtime.lang.words import assistant, gen, user, user_end
 from tests.runtime.lang.fake import FakeBackend
 
 WAIT_S = 60.0
@@ -104,12 +104,17 @@ def test_a_fork_is_changed_by_its_number_and_never_replaced() -> None:
     assert list(forks) == forks.states
 
 
-def test_an_argument_of_sglangs_that_changes_positions_is_refused() -> None:
+def test_offsets_of_positions_are_ignored() -> None:
     state = state_of(FakeBackend())
+    state += "a"
 
     assert len(state.fork(2, position_ids_offset=None)) == 2
-    with pytest.raises(ValueError, match="position_ids_offset is not supported"):
-        state.fork(2, [0, 1])
+    forks = state.fork(4, [0, 1000])
+    forks += gen("x")
+    assert [fork["x"] for fork in forks] == ["<1>"] * 4
+    with state.copy([1000]) as copy:
+        copy += gen("x")
+    assert state["x"] == ["<1>"]
 
 
 def test_a_copy_is_joined_where_its_block_ends() -> None:
@@ -202,7 +207,7 @@ def test_forks_of_a_joined_fork_may_be_joined_first_or_last() -> None:
         assert ("x" in state) == inner_first
 
 
-def test_a_join_gathers_only_what_is_new_and_knows_one_mode() -> None:
+def test_a_join_gathers_only_what_is_new_and_knows_two_modes() -> None:
     state = state_of(FakeBackend())
     state += gen("old")
     forks = state.fork(2)
@@ -210,10 +215,55 @@ def test_a_join_gathers_only_what_is_new_and_knows_one_mode() -> None:
     forks.join()
 
     assert (state["old"], state["new"]) == ("<0>", ["<3>", "<3>"])
-    with pytest.raises(ValueError, match="gather_variable"):
-        forks.join("concate_and_append")
+    with pytest.raises(ValueError, match="gather_variable or concate_and_append, not 'sum'"):
+        forks.join("sum")
     with pytest.raises(ValueError, match="at least one"):
         state.fork(0)
+
+
+def test_a_join_may_append_what_its_forks_have_said_until_then() -> None:
+    backend = FakeBackend()
+    state = state_of(backend)
+    state += "a" + gen("old")
+    forks = state.fork(2)
+    forks += lambda k: f"{k}:" + gen("new") + "."
+    forks.join("concate_and_append")
+    forks[0] += "later"
+    state += "Sum:" + gen("sum")
+
+    assert state.text() == "a<1>0:<6>.1:<6>.Sum:<20>"
+    assert state["new"] == ["<6>", "<6>"]
+    assert backend.prompts[-1] == "a<1>0:<6>.1:<6>.Sum:"
+
+
+def test_turns_that_forks_have_said_are_appended_as_turns() -> None:
+    state = state_of(FakeBackend())
+    state += user("hi")
+    forks = state.fork(2)
+    for k, fork in enumerate(forks):
+        fork += user(str(k)) + assistant(gen("x"))
+    forks.join("concate_and_append")
+
+    assert [(m["role"], m["content"]) for m in state.messages()][1:] == [
+        ("user", "0"),
+        ("assistant", state["x"][0]),
+        ("user", "1"),
+        ("assistant", state["x"][1]),
+    ]
+
+
+def test_a_fork_that_fails_fails_what_follows_an_appending_join() -> None:
+    backend = FakeBackend()
+    state = state_of(backend)
+    forks = state.fork(2)
+    forks[0] += "a"
+    forks[1] += user("b") + user_end()
+    forks.join("concate_and_append")
+    state += gen("x")
+
+    with pytest.raises(BadRequest, match="no turn is open"):
+        state.get_var("x")
+    assert backend.prompts == []
 
 
 def test_a_copy_leaves_the_state_as_it_was() -> None:

@@ -151,3 +151,41 @@ def test_an_async_state_is_awaited() -> None:
             await state["never"]
 
     asyncio.run(scenario())
+
+
+def test_a_stream_can_be_read_with_what_the_backend_tells() -> None:
+    async def read(name: str | None) -> list[tuple[str, object]]:
+        state = streaming(FakeBackend(), two_words)
+        return [pair async for pair in state.text_async_iter(name, return_meta_data=True)]
+
+    one, everything = asyncio.run(read("x")), asyncio.run(read(None))
+
+    assert one == [("<", None), ("1", None), (">", None), ("", {"streamed": True})]
+    assert "".join(text for text, _ in everything) == "a<1>b<5>"
+
+
+def test_a_state_that_is_finished_gives_all_facts_at_once() -> None:
+    state = State(Executor(FakeBackend(), Sampling()))
+    state += "a" + gen("x")
+
+    async def read() -> list[tuple[str, object]]:
+        return [pair async for pair in state.text_async_iter("x", return_meta_data=True)]
+
+    assert asyncio.run(read()) == [("<1>", {"prompt": "a"})]
+
+
+def test_a_printed_state_is_its_text_and_what_went_wrong() -> None:
+    backend = FakeBackend()
+    state = State(Executor(backend, Sampling()))
+    state += "a" + gen("x")
+    assert str(state) == "a<1>"
+    assert repr(state) == "State('a<1>')"
+
+    backend.error = BadRequest("no")
+    state += gen("y")
+
+    assert str(state) == 'a<1>[BadRequest: gen("y"): no]'
+    assert repr(state) == "State('a<1>', BadRequest: gen(\"y\"): no)"
+    with pytest.raises(BadRequest):
+        state.sync()
+    assert repr(AsyncState(Executor(backend, Sampling()))) == "AsyncState('')"

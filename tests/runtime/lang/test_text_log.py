@@ -25,3 +25,12 @@ def test_news_is_told_once_for_everything_since() -> None:
     assert before.done()
     assert not log.news.done()
     assert log.text() == "a"
+
+
+def test_a_piece_is_read_with_what_was_told_of_it() -> None:
+    log = TextLog()
+    log.add(None, "a")
+    log.add("x", "b", {"k": 1})
+    log.add("x", "", {"k": 2})
+
+    assert list(log.follow(None).take_facts()) == [("a", None), ("b", {"k": 1})]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from runtime.errors import BadRequest
-from runtime.lang.ir import Begin, End, Gen, Select, Text, leaves
+from runtime.lang.ir import REGEX_INT, Begin, End, Gen, Select, Text, leaves
 from runtime.lang.words import (
     assistant_begin,
     assistant_end,
@@ -35,6 +35,25 @@ def test_gen_keeps_what_was_said_and_nothing_else() -> None:
     assert sampling_of(expr) == {"max_tokens": 3, "stop": ("a",), "temperature": 0}
 
 
+def test_parameters_may_be_said_by_position_in_sglangs_order() -> None:
+    said = sampling_of(gen("x", 16, 8, 2, ["."], [3], "a+", 0.5, 0.9, -1.0, 0.1))
+
+    assert list(said.items()) == [
+        ("max_tokens", 16),
+        ("min_tokens", 8),
+        ("n", 2),
+        ("stop", (".",)),
+        ("stop_token_ids", (3,)),
+        ("stop_regex", "a+"),
+        ("temperature", 0.5),
+        ("top_p", 0.9),
+        ("top_k", -1),
+        ("min_p", 0.1),
+    ]
+    assert sampling_of(gen_int("x", 4, 2, "."))["n"] == 2
+    assert gen("x", seed=3, max_new_tokens=2) == gen("x", 2, seed=3)
+
+
 def test_gen_with_choices_is_a_select() -> None:
     assert gen("x", choices=["a", "b"]) == Select("x", ("a", "b"))
 
@@ -56,7 +75,7 @@ def test_numbers_stop_before_the_blank_that_follows() -> None:
     said = sampling_of(gen_int("n", stop=".", max_tokens=4))
 
     assert said["stop"] == (".", " ", "\n")
-    assert said["regex"] == r"[-+]?[0-9]+[ \n]*"
+    assert said["regex"] == REGEX_INT
     assert "stop" not in sampling_of(gen_string("s"))
     assert sampling_of(gen("f", dtype="float"))["stop"] == (" ", "\n")
 
@@ -78,9 +97,11 @@ def test_what_makes_no_sense_is_refused_at_once() -> None:
             gen("x", **wrong)
     with pytest.raises(TypeError):
         gen("x", max_tokns=3)
-    for choices in (None, [], ["a", ""]):
-        with pytest.raises(ValueError, match="choices"):
+    for choices, why in ((None, "none"), ([], "none"), (["a", ""], "an empty text")):
+        with pytest.raises(ValueError, match=rf'select\("x"\) needs choices .*: .*{why}'):
             select("x", choices)
+    with pytest.raises(ValueError, match="needs choices"):
+        gen("x", choices=[])
     with pytest.raises(ValueError, match="temperature"):
         select("x", ["a"], temperature=0.7)
 

@@ -1,7 +1,7 @@
 """All three backends over one stand-in model: a native server, an engine, an OpenAI server."""
 
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, cast
 
 import httpx
@@ -130,13 +130,18 @@ def _native_prompt(body: Json) -> str:
     if parts is None:
         return str(body["text"])
     if "messages" in parts:
-        return _chat(parts["messages"])
+        return _chat(parts["messages"], parts.get("between", ()))
     pieces = (p if isinstance(p, str) else bytes(p).decode() for p in parts["segments"])
     return "".join(pieces)
 
 
-def _chat(messages: list[Json]) -> str:
-    return "\n".join(f"{message['role']}: {message['content']}" for message in messages)
+def _chat(messages: list[Json], between: Sequence[Json] = ()) -> str:
+    lines = [f"{message['role']}: {message['content']}" for message in messages]
+    for text in between:
+        piece = text["segment"]
+        written = piece if isinstance(piece, str) else bytes(piece).decode()
+        lines.append(f"after {text['after']}: {written}")
+    return "\n".join(lines)
 
 
 def _echo(index: int, text: str) -> Json:

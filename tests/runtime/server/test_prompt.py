@@ -154,3 +154,74 @@ async def test_a_prompt_that_is_none_is_refused(
     assert reply.status_code == 400
     assert message in reply.json()["error"]["message"]
     assert server.engine.requests == []
+
+
+CHAT: list[dict[str, Any]] = [
+    {"role": "user", "content": "hi"},
+    {"role": "assistant", "content": "Yes"},
+]
+
+
+@served()
+async def test_text_between_messages_stands_where_it_was_said(server: Server) -> None:
+    between = [{"after": 0, "segment": "x"}, {"after": 1, "segment": "a"}]
+    between += [{"after": 1, "segment": [7]}, {"after": 2, "segment": "c"}]
+    plain = await prompt_of(server, {"messages": CHAT, "add_generation_prompt": False})
+
+    ids = await prompt_of(
+        server, {"messages": CHAT, "add_generation_prompt": False, "between": between}
+    )
+
+    x, a, c = (text_ids(text)[-1] for text in "xac")
+    asked = [BOS, USER, *text_ids("hi")]
+    assert plain[: len(asked)] == asked
+    assert ids == [BOS, x, *asked[1:], a, 7, *plain[len(asked) :], c]
+
+
+@served(v4=True)
+async def test_text_between_the_turns_of_v4_stands_where_it_was_said(server: Server) -> None:
+    off: dict[str, Any] = {"chat_template_kwargs": {"thinking": False}}
+    between = [{"after": 0, "segment": "A"}, {"after": 1, "segment": "B"}]
+    between.append({"after": 2, "segment": "C"})
+    closed = {"messages": CHAT, "add_generation_prompt": False, "between": between, **off}
+    opened = {"messages": CHAT[:1], "between": between[1:2], **off}
+
+    decode = server.manager.tokenizer.decode
+    begin, end = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"
+    asked = "<｜User｜>hiB<｜Assistant｜></think>"
+    assert decode(await prompt_of(server, closed)) == f"{begin}A{asked}Yes{end}C"
+    assert decode(await prompt_of(server, opened)) == f"{begin}{asked}"
+
+
+@served()
+async def test_a_users_turn_may_be_continued(server: Server) -> None:
+    await check_continued(server, {})
+    empty = {"messages": [{"role": "user", "content": ""}], "continue_final_message": True}
+
+    reply = await server.post("/generate", {"prompt_parts": empty, "sampling_params": ONE})
+
+    assert "empty message" in reply.json()["error"]["message"]
+
+
+@served(v4=True)
+async def test_a_users_turn_of_v4_may_be_continued(server: Server) -> None:
+    await check_continued(server, {"chat_template_kwargs": {"thinking": False}})
+
+
+async def check_continued(server: Server, off: dict[str, Any]) -> None:
+    """Neither format of these tests has anything after the text of a user."""
+    unfinished = {"messages": CHAT[:1], "continue_final_message": True, **off}
+    closed = {"messages": CHAT[:1], "add_generation_prompt": False, **off}
+
+    assert await prompt_of(server, unfinished) == await prompt_of(server, closed)
+
+
+@served()
+async def test_text_at_no_place_of_a_chat_is_refused(server: Server) -> None:
+    wrongs = [[{"after": 3, "segment": "a"}], [{"after": -1, "segment": "a"}]]
+    for between in wrongs:
+        prompt = {"messages": CHAT, "between": between}
+        reply = await server.post("/generate", {"prompt_parts": prompt, "sampling_params": ONE})
+
+        assert reply.status_code == 400
+        assert "0 to 2 messages" in reply.json()["error"]["message"]

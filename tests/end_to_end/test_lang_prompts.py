@@ -1,0 +1,79 @@
+"""What the model reads of a program, and the log-probabilities of what it would write next."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from runtime.lang.backend import Backend
+from runtime.lang.endpoint import Endpoint
+from runtime.lang.openai_endpoint import OpenAI
+from runtime.lang.program import function
+from runtime.lang.state import State
+from runtime.lang.words import assistant, gen, select, system, user, user_begin
+from tests.testing.server_process import ServerProcess, running_server
+
+TOP = 3
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    """The default model."""
+    with running_server("--random-seed", "0", check=False) as server:
+        yield server
+
+
+@pytest.fixture(params=["endpoint", "openai"])
+def backend(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[Backend]:
+    """Both ways over HTTP."""
+    if request.param == "endpoint":
+        with Endpoint(server.url) as endpoint:
+            yield endpoint
+    else:
+        with OpenAI(server.model(), base_url=f"{server.url}/v1") as openai:
+            yield openai
+
+
+def test_no_tokens_with_log_probabilities_are_those_of_the_next_token(backend: Backend) -> None:
+    @function
+    def score(s: State, tokens: int) -> None:
+        s += "12 + 30 ="
+        s += gen("x", max_tokens=tokens, return_logprob=True, top_logprobs_num=TOP)
+
+    none, one = (score.run(tokens, backend=backend, temperature=0) for tokens in (0, 1))
+
+    def likely(state: State) -> object:
+        meta = state.get_meta_info("x")
+        tops = meta.get("output_top_logprobs") or meta["logprobs"]["top_logprobs"]
+        return len(tops), len(tops[0])
+
+    assert (none["x"], none.text()) == ("", "12 + 30 =")
+    assert one["x"]
+    assert likely(none) == likely(one) == (1, TOP)
+
+
+def seen(state: State, name: str) -> str:
+    """Return the prompt of a generation as the model has read it."""
+    return "".join(row[2] for row in state.get_meta_info(name)["input_token_logprobs"])
+
+
+def test_a_chat_is_scored_and_text_outside_of_turns_is_read_as_it_stands(
+    server: ServerProcess,
+) -> None:
+    @function
+    def talk(s: State) -> None:
+        s += system("Be brief.") + "A" + user("hi") + "B" + assistant("Yes") + gen("whole")
+        s += "C" + gen("after") + select("which", ["x", "y"])
+        s += user_begin() + "So" + gen("inside")
+
+    reading: dict[str, Any] = {"logprob_start_len": 0, "return_text_in_logprobs": True}
+    with Endpoint(server.url) as endpoint:
+        state = talk.run(
+            backend=endpoint, max_new_tokens=0, return_logprob=True, temperature=0, **reading
+        )
+
+    begin, end = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"
+    whole = f"{begin}Be brief.A<｜User｜>hiB<｜Assistant｜></think>Yes{end}"
+    assert seen(state, "whole") == whole
+    assert seen(state, "after") == whole + "C"
+    assert seen(state, "inside") == f"{whole}C{state['which']}<｜User｜>So"
