@@ -32,7 +32,8 @@ async def ask_facts(client: Client) -> ServerFacts:
     vocab = model.get("vocab_size") or info.get("vocab_size")
     name = models[0].get("id") or model.get("model_path") or "default"
     return ServerFacts(
-        engine=str(models[0].get("owned_by") or "unknown"),
+        # Umbra's models are owned by "sglang", whose API it speaks; no other server replays.
+        engine="umbra" if "replay_tokens" in info else str(models[0].get("owned_by") or "unknown"),
         version=str(version or "unknown"),
         model=str(name),
         vocab_size=vocab if isinstance(vocab, int) else None,
