@@ -23,6 +23,13 @@ _GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 _TEMPLATE_NAMES = ("enable_thinking", "thinking", "reasoning_effort")
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max")
 
+# What the other dialects take besides, under chat's names: for clients that send more than their
+# APIs have.
+EXTENSIONS = (
+    "seed", "min_p", "min_tokens", "ignore_eos", "logit_bias", "cache_salt", "extra_key",
+    "priority", "rid",
+)  # fmt: skip
+
 
 class ContentPart(msgspec.Struct, frozen=True):
     """One part of a message's content."""

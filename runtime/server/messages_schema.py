@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from runtime.errors import BadRequest, BadSampling
-from runtime.server.chat_schema import ChatBody, Tool, ToolFunction
+from runtime.server.chat_schema import EXTENSIONS, ChatBody, Tool, ToolFunction
 from runtime.server.field_hints import FieldHints, HintedBody
 from runtime.server.known_elsewhere import MESSAGES
 from runtime.server.messages_blocks import Message, TextBlock
@@ -14,12 +14,7 @@ from runtime.server.native_schema import TokenId
 
 LEAST_THINKING_TOKENS = 1024
 
-# What chat takes besides, under the same name: for clients that send more than Anthropic's API has.
-_EXTENSIONS = (
-    "seed", "min_p", "min_tokens", "ignore_eos", "logit_bias", "cache_salt", "extra_key",
-    "priority", "rid",
-)  # fmt: skip
-_SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "stream", *_EXTENSIONS)
+_SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "stream", *EXTENSIONS)
 
 
 class ClientTool(msgspec.Struct, frozen=True):

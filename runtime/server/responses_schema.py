@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, cast
 import msgspec
 
 from runtime.errors import BadRequest
-from runtime.server.chat_schema import ChatBody, Tool, ToolFunction
+from runtime.server.chat_schema import EXTENSIONS, ChatBody, Tool, ToolFunction
 from runtime.server.field_hints import FieldHints, HintedBody
 from runtime.server.fields import called_here
 from runtime.server.known_elsewhere import RESPONSES
@@ -15,12 +15,7 @@ from runtime.server.native_schema import TokenId
 from runtime.server.responses_items import Item
 from runtime.server.responses_turns import chat_messages
 
-# What chat takes besides, under the same name: for clients that send more than OpenAI's API has.
-_EXTENSIONS = (
-    "top_k", "seed", "min_p", "min_tokens", "ignore_eos", "logit_bias", "cache_salt", "extra_key",
-    "priority", "rid",
-)  # fmt: skip
-_SAMPLING = ("model", "temperature", "top_p", "top_logprobs", "stream", *_EXTENSIONS)
+_SAMPLING = ("model", "temperature", "top_p", "top_k", "top_logprobs", "stream", *EXTENSIONS)
 FORMAT = "text.format"
 # Fields of a chat -> those that they come from.
 _NAMES = {
