@@ -12,9 +12,10 @@ from layers.staging import Fetched, stage
 from runtime.executor.lines import Lines
 from runtime.executor.logprobs import joined, top_logprobs
 from runtime.executor.plan_rows import PlanRows, sampled_entries
-from runtime.executor.sampler import NOT_FINITE_REASON, DrawnTokens, SampledTokens
+from runtime.executor.sampler import DrawnTokens, SampledTokens
 from runtime.wire.arrays import INT32, UINT8, packed, unpacked
 from runtime.wire.step import (
+    NOT_FINITE_REASON,
     EntryLogprobs,
     Failure,
     PackedLogprobs,

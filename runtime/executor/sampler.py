@@ -16,11 +16,10 @@ from runtime.executor.logprobs import TopLogprobs, packed_logprobs
 from runtime.executor.penalties import Penalties
 from runtime.executor.sampling_rows import SamplingRows
 from runtime.wire.arrays import INT32, unpacked
-from runtime.wire.step import EntryLogprobs, Join, LineSampling, Mask
+from runtime.wire.step import NOT_FINITE_REASON, EntryLogprobs, Join, LineSampling, Mask
 
-__all__ = ["NOT_FINITE_REASON", "DrawnTokens", "SampledTokens", "Sampler"]
+__all__ = ["DrawnTokens", "SampledTokens", "Sampler"]
 
-NOT_FINITE_REASON = "logits are not finite"
 _ALL_FORBIDDEN = "logit_bias, grammar and forbidden stop tokens leave no token to sample"
 
 

@@ -12,9 +12,7 @@ from runtime.scheduler.stats import Stats
 from runtime.scheduler.step import Step, StepState
 from runtime.wire.arrays import INT32, UINT8, unpacked
 from runtime.wire.logprobs import unpack_logprobs
-from runtime.wire.step import KeptResult, PackedLogprobs, StepResult
-
-NOT_FINITE = "logits are not finite"
+from runtime.wire.step import NOT_FINITE_REASON, KeptResult, PackedLogprobs, StepResult
 
 
 class _Tokens:
@@ -125,7 +123,7 @@ class Settling:
         done = end == request.target
         failure = None if entry is None else tokens.failed.get(entry)
         if failure is None and not is_finite:
-            failure = NOT_FINITE
+            failure = NOT_FINITE_REASON
         if failure is None:
             self._residency.publish(request, partial=done)
         self._stats.computed(request, start, end)

@@ -15,6 +15,7 @@ Every field is a number, a string, bytes or a struct of these. Arrays are little
 import msgspec
 
 __all__ = [
+    "NOT_FINITE_REASON",
     "VERSION",
     "Copies",
     "EntryLogprobs",
@@ -36,6 +37,8 @@ __all__ = [
 
 # To be raised with every change of a field: an executor refuses plans of another version.
 VERSION = 1
+# The `Failure.reason` of an entry whose logits, or row, hold a NaN or an infinity.
+NOT_FINITE_REASON = "logits are not finite"
 
 
 class LineSampling(msgspec.Struct, frozen=True, array_like=True):
