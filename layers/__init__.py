@@ -1,1 +1,1 @@
-"""DeepSeek V4 on tensors and cache views; `NETWORK.md` says what it computes."""
+"""Networks on tensors and cache views."""

@@ -87,7 +87,7 @@ FORBIDDEN_CALLS = {"compile", "eval", "exec", "torch.load", "torch.compile"}
 
 # Sources without a test file of their own, and why that is enough.
 NO_TWIN: dict[str, str] = {
-    "layers/fused/step.py": "a contract without code; test_attention.py runs on what keeps it",
+    "layers/steps/contract.py": "a contract without code; test_attention.py runs on what keeps it",
     "mem_cache/errors.py": "two classes, raised and caught throughout tests/mem_cache",
     "runtime/errors.py": "classes only, pinned by tests/runtime/server",
     "runtime/executor/interface.py": "a contract without code; test_remote.py fills it",

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from layers.forward_batch import ForwardBatch
+from layers.steps.forward_batch import ForwardBatch
 from mem_cache.spec import div_ceil
 from runtime.executor.line_tables import LineTables
 from runtime.executor.plan_rows import PlanRows, sampled_entries

@@ -21,10 +21,10 @@ import torch
 from jit_kernels.cuda_library import compile_all
 from jit_kernels.kernels_ahead import compile_ahead, name_folder
 from jit_kernels.vendor_calls import VendorCalls
-from layers.config import ModelConfig
-from layers.fused.expert_form import ExpertForm, expert_bytes, expert_form
-from layers.fused.network import FusedV4
-from layers.fused.prefill_pieces import PIECE_SIZES
+from layers.experts.expert_form import ExpertForm, expert_bytes, expert_form
+from layers.models.deepseek_v4.config import ModelConfig
+from layers.models.deepseek_v4.network import FusedV4
+from layers.steps.pieces import PIECE_SIZES
 from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes, PoolSpec, div_ceil
 from runtime.config import ServerConfig

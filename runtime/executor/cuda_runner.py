@@ -15,8 +15,8 @@ from torch import Tensor
 
 from jit_kernels.likeliest import likeliest
 from jit_kernels.vendor_calls import VendorCalls
-from layers.forward_batch import FedTokens, ForwardBatch, Forwarded
-from layers.fused.decode_step import DecodeRows
+from layers.steps.decode_step import DecodeRows
+from layers.steps.forward_batch import FedTokens, ForwardBatch, Forwarded
 from mem_cache.pools import KvPools
 from runtime.executor.batch_builder import build_batch
 from runtime.executor.decode_buffers import DecodeBuffers
@@ -32,7 +32,7 @@ __all__ = ["CudaModelRunner", "CudaStep", "FusedNetwork"]
 
 
 class FusedNetwork(Protocol):
-    """What `layers.fused.network.FusedV4` is to a runner."""
+    """What `layers.models.deepseek_v4.network.FusedV4` is to a runner."""
 
     def prefill(
         self,

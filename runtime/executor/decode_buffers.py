@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from layers.forward_batch import FedTokens
-from layers.fused.decode_step import DecodeRows
 from layers.staging import stage
+from layers.steps.decode_step import DecodeRows
+from layers.steps.forward_batch import FedTokens
 from mem_cache.spec import div_ceil
 from runtime.executor.line_tables import LineTables
 from runtime.executor.plan_rows import PlanRows

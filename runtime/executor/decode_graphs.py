@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from layers.fused.side_stream import first_stream
+from layers.blocks.side_stream import first_stream
 
 __all__ = ["Capture", "Captured", "CudaCapture", "DecodeGraphs", "graph_sizes", "uncollected"]
 

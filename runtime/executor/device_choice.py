@@ -5,8 +5,8 @@ import logging
 import torch
 
 from jit_kernels.cuda_device import HOPPER, why_no_nvcc
-from layers.config import ConfigFault, ModelConfig, resolve_record_format
-from layers.fused.network import check_fused
+from layers.models.deepseek_v4.config import ConfigFault, ModelConfig, resolve_record_format
+from layers.models.deepseek_v4.network import check_fused
 from mem_cache.spec import RecordFormat
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError

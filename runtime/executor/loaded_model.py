@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from layers.config import ModelConfig
-from layers.deepseek_v4 import DeepseekV4
-from layers.weights import NamedWeights, fill_dummy, load_weights
+from layers.models.deepseek_v4.config import ModelConfig
+from layers.models.deepseek_v4.reference_network import DeepseekV4
+from layers.weights.loading import NamedWeights, fill_dummy, load_weights
 from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes, PoolSpec, TreeSpec, div_ceil
 from runtime.config import ServerConfig

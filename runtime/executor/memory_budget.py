@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from layers.config import ModelConfig
+from layers.models.deepseek_v4.config import ModelConfig
 from mem_cache.layout import full_page_bytes, ring_bytes, swa_page_bytes
 from mem_cache.spec import PoolSizes, PoolSpec
 from runtime.config import ServerConfig

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layers.deepseek_v4 import DeepseekV4
+from layers.models.deepseek_v4.reference_network import DeepseekV4
 from mem_cache.pools import KvPools
 from runtime.executor.batch_builder import build_batch
 from runtime.executor.launched_step import LaunchedStep

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from jit_kernels.registry import BackendUnavailable, chosen, unknown_forced
-from layers.checkpoint import WeightError
-from layers.config import ConfigFault, ModelConfig, load_config, pool_spec
+from layers.models.deepseek_v4.config import ConfigFault, ModelConfig, load_config, pool_spec
+from layers.weights.checkpoint import WeightError
 from mem_cache.allocator import PageAllocator
 from mem_cache.layout import full_page_bytes, ring_bytes, swa_page_bytes
 from mem_cache.policy import Lru, TurnPolicy

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 import jit_kernels
-from layers.config import resolve_record_format
+from layers.models.deepseek_v4.config import resolve_record_format
 from runtime.default_model.folder import default_model_folder
 from runtime.heap import keep_freed_memory
 from tests.testing.direct import Direct, Row, load_model

@@ -21,11 +21,11 @@ from typing import Any, cast
 import safetensors.torch
 import torch
 
-import layers.deepseek_v4
-from layers.attention_plan import AttentionPlan, plan_attention
-from layers.config import ModelConfig
-from layers.forward_batch import ForwardBatch
-from layers.rope import RopeFrequencies
+import layers.models.deepseek_v4.reference_network
+from layers.blocks.rope import RopeFrequencies
+from layers.models.deepseek_v4.config import ModelConfig
+from layers.steps.forward_batch import ForwardBatch
+from layers.steps.reference.attention_plan import AttentionPlan, plan_attention
 from mem_cache.spec import PoolSpec
 from runtime.config import ServerConfig
 from runtime.ipc import Addresses
@@ -113,7 +113,7 @@ def take_away(path: str) -> None:
     ) -> AttentionPlan:
         return edit(plan_attention(batch, spec, config, rope), spec.tree.window)
 
-    cast(Any, layers.deepseek_v4).plan_attention = edited
+    cast(Any, layers.models.deepseek_v4.reference_network).plan_attention = edited
 
 
 def run_without_window(config: ServerConfig, addresses: Addresses) -> None:

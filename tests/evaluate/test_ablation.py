@@ -8,11 +8,11 @@ import pytest
 import safetensors.torch
 import torch
 
-import layers.deepseek_v4
-from layers.attention_plan import AttentionPlan, plan_attention
-from layers.config import ModelConfig, pool_spec
-from layers.forward_batch import ForwardBatch, Forwarded
-from layers.rope import RopeFrequencies
+import layers.models.deepseek_v4.reference_network
+from layers.blocks.rope import RopeFrequencies
+from layers.models.deepseek_v4.config import ModelConfig, pool_spec
+from layers.steps.forward_batch import ForwardBatch, Forwarded
+from layers.steps.reference.attention_plan import AttentionPlan, plan_attention
 from mem_cache.spec import PoolSpec
 from tests.evaluate.ablation import NO_SINK, PATHS, main, take_away, without_sinks
 from tests.layers.checkpoint_files import write_single
@@ -27,7 +27,9 @@ WINDOW = SPEC.tree.window
 @pytest.fixture
 def restored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the planner back at the end."""
-    monkeypatch.setattr(layers.deepseek_v4, "plan_attention", plan_attention)
+    monkeypatch.setattr(
+        layers.models.deepseek_v4.reference_network, "plan_attention", plan_attention
+    )
 
 
 def _plan(length: int = LENGTH) -> AttentionPlan:
@@ -45,7 +47,7 @@ def _last_logits(monkeypatch: pytest.MonkeyPatch, paths: Sequence[str], seed: in
             plan = PATHS[path](plan, spec.tree.window)
         return plan
 
-    monkeypatch.setattr(layers.deepseek_v4, "plan_attention", edited)
+    monkeypatch.setattr(layers.models.deepseek_v4.reference_network, "plan_attention", edited)
     direct = build()
     row = direct.row([*prompt(LENGTH - 1, seed), 5])
     return direct.prefill(row, logits=[LENGTH - 1])[0]

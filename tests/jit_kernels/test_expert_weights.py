@@ -6,7 +6,7 @@ import torch
 from jit_kernels.checks import ShapeError
 from jit_kernels.expert_weights import Fp4Experts, Fp8Experts, expand_fp4, expanded, pack_fp4
 from jit_kernels.expert_weights.reference import dense_expert, dense_fp4, dense_fp8
-from layers.quant import dequantise_fp4, quantise_fp4
+from layers.weights.quant import dequantise_fp4, quantise_fp4
 from tests.jit_kernels.kernels.experts import fp4_experts, fp8_experts
 from tests.testing.compare import assert_same_bits
 

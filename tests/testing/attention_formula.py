@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from layers.config import ModelConfig
+from layers.models.deepseek_v4.config import ModelConfig
 
 
 def rms(x: Tensor) -> Tensor:

@@ -11,14 +11,14 @@ from jit_kernels.q_norm_rope import q_norm_rope
 from jit_kernels.rms_norm import rms_norm
 from jit_kernels.rope import rope
 from jit_kernels.tile_linear import tile_linear, tile_linear_grouped
-from layers.attention import Attention
-from layers.attention_plan import plan_attention
-from layers.config import ModelConfig
-from layers.forward_batch import ForwardBatch
-from layers.fused.decode_step import DecodeStep
-from layers.fused.step import FoldWeights, FusedStep, PoolingWeights
-from layers.parallel import Shards
-from layers.rope import RopeFrequencies
+from layers.blocks.rope import RopeFrequencies
+from layers.models.deepseek_v4.config import ModelConfig
+from layers.models.deepseek_v4.reference_attention import Attention
+from layers.parallel.shares import Shards
+from layers.steps.contract import FoldWeights, FusedStep, PoolingWeights
+from layers.steps.decode_step import DecodeStep
+from layers.steps.forward_batch import ForwardBatch
+from layers.steps.reference.attention_plan import plan_attention
 from mem_cache.pools import KvPools
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
 from tests.testing.direct import Direct

@@ -2,7 +2,7 @@
 
 import torch
 
-from layers.deepseek_v4 import DeepseekV4
+from layers.models.deepseek_v4.reference_network import DeepseekV4
 from mem_cache.pools import KvPools
 from runtime.executor.line_tables import LineTables
 from runtime.executor.lines import Lines

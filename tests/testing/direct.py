@@ -8,10 +8,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from layers.config import ModelConfig, load_config, pool_spec
-from layers.deepseek_v4 import DeepseekV4
-from layers.forward_batch import ForwardBatch, Forwarded
-from layers.weights import load_weights
+from layers.models.deepseek_v4.config import ModelConfig, load_config, pool_spec
+from layers.models.deepseek_v4.reference_network import DeepseekV4
+from layers.steps.forward_batch import ForwardBatch, Forwarded
+from layers.weights.loading import load_weights
 from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes, RecordFormat, TreeSpec
 

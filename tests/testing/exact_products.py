@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-import layers.fused.attention as attention
-import layers.fused.decode_step as decode_step
-import layers.fused.experts as experts
-import layers.fused.linear as linear
-import layers.fused.prefill_step as prefill_step
+import layers.experts.quantised as experts
+import layers.linear.quantised as linear
+import layers.models.deepseek_v4.attention as attention
+import layers.steps.chunks.step as prefill_step
+import layers.steps.decode_step as decode_step
 from jit_kernels.paged_attention import PagedKeys, paged_attention
 from jit_kernels.rms_norm import rms_norm
 from jit_kernels.rope import rope

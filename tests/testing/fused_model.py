@@ -5,12 +5,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from layers.config import load_config
-from layers.forward_batch import ForwardBatch, Forwarded
-from layers.fused.decode_step import DecodeRows
-from layers.fused.expert_form import ExpertForm, expert_form
-from layers.fused.network import FusedV4
-from layers.weights import load_weights
+from layers.experts.expert_form import ExpertForm, expert_form
+from layers.models.deepseek_v4.config import load_config
+from layers.models.deepseek_v4.network import FusedV4
+from layers.steps.decode_step import DecodeRows
+from layers.steps.forward_batch import ForwardBatch, Forwarded
+from layers.weights.loading import load_weights
 from mem_cache.pools import KvPools
 
 __all__ = ["FusedModel", "load_fused"]

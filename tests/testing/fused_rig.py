@@ -12,9 +12,9 @@ from torch import Tensor
 
 from jit_kernels.cuda_library import compile_all
 from jit_kernels.vendor_calls import VendorCalls
-from layers.config import ModelConfig, load_config, pool_spec
-from layers.fused.network import FusedV4
-from layers.weights import load_weights
+from layers.models.deepseek_v4.config import ModelConfig, load_config, pool_spec
+from layers.models.deepseek_v4.network import FusedV4
+from layers.weights.loading import load_weights
 from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes, PoolSpec
 from runtime.executor.cuda_model import Device

@@ -2,8 +2,8 @@
 
 import torch
 
-from layers.config import ModelConfig
-from layers.deepseek_v4 import DeepseekV4
+from layers.models.deepseek_v4.config import ModelConfig
+from layers.models.deepseek_v4.reference_network import DeepseekV4
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

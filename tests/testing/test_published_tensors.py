@@ -1,6 +1,6 @@
 """The names and shapes of a checkpoint's tensors."""
 
-from layers.config import parse_config
+from layers.models.deepseek_v4.config import parse_config
 from tests.testing.published_tensors import tensor_shapes
 from tests.train.geometry import default_config
 

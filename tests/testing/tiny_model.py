@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import torch
 
-from layers.attention_plan import AttentionPlan, plan_attention
-from layers.config import ModelConfig, pool_spec
-from layers.deepseek_v4 import DeepseekV4
-from layers.forward_batch import ForwardBatch
-from layers.rope import RopeFrequencies
-from layers.weights import fill_dummy
+from layers.blocks.rope import RopeFrequencies
+from layers.models.deepseek_v4.config import ModelConfig, pool_spec
+from layers.models.deepseek_v4.reference_network import DeepseekV4
+from layers.steps.forward_batch import ForwardBatch
+from layers.steps.reference.attention_plan import AttentionPlan, plan_attention
+from layers.weights.loading import fill_dummy
 from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes, RecordFormat, TreeSpec
 from tests.testing.direct import CPU, Direct

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from layers.config import parse_config
+from layers.models.deepseek_v4.config import parse_config
 from tests.train.exam import Exams
 from tests.train.export import TOKENIZER_FILES
 from tests.train.exported import is_exported

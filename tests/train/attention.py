@@ -1,4 +1,4 @@
-"""Attention of one layer in a form that learns; `layers.attention` is what it must equal."""
+"""Attention of one layer in a form that learns; `layers.models.deepseek_v4.reference_attention` is what it must equal."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from jit_kernels.rms_norm.reference import rms_norm
-from layers.config import ModelConfig
+from layers.models.deepseek_v4.config import ModelConfig
 from tests.train.attention_core import CoreShape, attend
 from tests.train.compressor import compress, rotate
 from tests.train.fake_quant import round_index_keys, round_index_queries, round_records

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from jit_kernels.route_topk.reference import route_hashed, route_topk
-from layers.config import ModelConfig
+from layers.models.deepseek_v4.config import ModelConfig
 from tests.train.named import Named
 from tests.train.places import Places
 from tests.train.regions import Regions

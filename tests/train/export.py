@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from layers.quant import quantise_fp8
+from layers.weights.quant import quantise_fp8
 from tests.train.geometry import default_config
 from tests.train.model_card import CARD
 from tests.train.run_state import load_portable, load_state

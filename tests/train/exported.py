@@ -7,7 +7,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from layers.quant import dequantise_fp8
+from layers.weights.quant import dequantise_fp8
 from tests.train.run_state import StateError
 
 WEIGHTS = "model.safetensors"

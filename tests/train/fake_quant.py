@@ -16,7 +16,7 @@ from jit_kernels.indexer_keys.reference import (
     quantise_queries,
 )
 from jit_kernels.kv_records.reference import decode_records, encode_records
-from layers.quant import FP8_BLOCK, dequantise_fp8, quantise_fp8
+from layers.weights.quant import FP8_BLOCK, dequantise_fp8, quantise_fp8
 from tests.train.storage import computed_in, stored_as
 
 

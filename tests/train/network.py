@@ -1,6 +1,6 @@
 """DeepSeek V4 as a differentiable function of parameters by published name.
 
-Batches are rows of one length from position 0. `layers.deepseek_v4` serves what is trained here;
+Batches are rows of one length from position 0. `layers.models.deepseek_v4.reference_network` serves what is trained here;
 the tests hold the two to each other.
 """
 
@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from jit_kernels.rms_norm.reference import rms_norm
-from layers.config import ModelConfig
-from layers.rope import RopeFrequencies
+from layers.blocks.rope import RopeFrequencies
+from layers.models.deepseek_v4.config import ModelConfig
 from tests.train.attention import AttentionLayer, IndexReport, Mode
 from tests.train.experts import RoutingReport, experts
 from tests.train.fake_quant import working_weights

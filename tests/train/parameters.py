@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from layers.config import ModelConfig
+from layers.models.deepseek_v4.config import ModelConfig
 from tests.testing.published_tensors import tensor_shapes
 from tests.train.storage import is_trained
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from layers.config import ModelConfig
-from layers.rope import RopeFrequencies
+from layers.blocks.rope import RopeFrequencies
+from layers.models.deepseek_v4.config import ModelConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ import torch
 
 from jit_kernels.moe import moe
 from jit_kernels.route_topk import route_hashed, route_topk
-from layers.config import parse_config
-from layers.rope import RopeFrequencies
+from layers.blocks.rope import RopeFrequencies
+from layers.models.deepseek_v4.config import parse_config
 from tests.testing.compare import Bounds, assert_close
 from tests.testing.recall_rows import VOCAB, small_config
 from tests.train.experts import experts

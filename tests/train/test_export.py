@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from layers.checkpoint import Checkpoint
-from layers.config import load_config, parse_config
+from layers.models.deepseek_v4.config import load_config, parse_config
+from layers.weights.checkpoint import Checkpoint
 from tests.testing.recall_rows import small_config
 from tests.train.export import TOKENIZER_FILES, model_card, write_checkpoint
 from tests.train.geometry import default_config

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from layers.config import parse_config
+from layers.models.deepseek_v4.config import parse_config
 from tests.testing.recall_rows import small_config
 from tests.train.export import write_checkpoint
 from tests.train.exported import is_exported, load_exported

@@ -4,7 +4,7 @@ import torch
 
 from jit_kernels.indexer_keys import decode_keys, encode_keys, hadamard
 from jit_kernels.kv_records import decode_records, encode_records
-from layers.quant import dequantise_fp8, quantise_fp8
+from layers.weights.quant import dequantise_fp8, quantise_fp8
 from tests.train.fake_quant import (
     round_index_keys,
     round_index_queries,

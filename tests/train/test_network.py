@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from layers.config import parse_config
+from layers.models.deepseek_v4.config import parse_config
 from mem_cache.spec import RecordFormat
 from tests.testing.compare import Bounds, assert_close
 from tests.testing.direct import Direct, load_model

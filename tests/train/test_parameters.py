@@ -2,7 +2,7 @@
 
 import torch
 
-from layers.config import parse_config
+from layers.models.deepseek_v4.config import parse_config
 from tests.testing.recall_rows import small_config
 from tests.train.geometry import default_config
 from tests.train.parameters import first_parameters, split_parameters

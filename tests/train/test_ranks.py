@@ -20,7 +20,7 @@ _RUN = """
 import sys
 from pathlib import Path
 
-from layers.config import parse_config
+from layers.models.deepseek_v4.config import parse_config
 from tests.testing.recall_rows import RecallRows, small_config
 from tests.train.attention import Mode
 from tests.train.phases import Phase

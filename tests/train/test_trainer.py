@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from layers.config import parse_config
+from layers.models.deepseek_v4.config import parse_config
 from runtime.default_model.folder import CHECKPOINT
 from tests.testing.recall_rows import PAIRS, RecallRows, small_config
 from tests.train.attention import Mode

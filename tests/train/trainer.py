@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from layers.config import ModelConfig
+from layers.models.deepseek_v4.config import ModelConfig
 from tests.train.attention import Mode
 from tests.train.exam import HIDDEN, Exams, Paper, right_answers
 from tests.train.exported import is_exported, load_exported

@@ -24,11 +24,11 @@ from pathlib import Path
 
 import torch
 
-from layers.config import load_config
-from layers.fused.expert_form import ExpertForm, expert_form
-from layers.fused.network import FusedV4
-from layers.fused.prefill_pieces import PIECE_SIZES
-from layers.weights import fill_dummy
+from layers.experts.expert_form import ExpertForm, expert_form
+from layers.models.deepseek_v4.config import load_config
+from layers.models.deepseek_v4.network import FusedV4
+from layers.steps.pieces import PIECE_SIZES
+from layers.weights.loading import fill_dummy
 from runtime.executor.decode_graphs import CudaCapture
 from tests.bench.kernels.timing import copy_bandwidth
 from tests.bench.network.clock import stage

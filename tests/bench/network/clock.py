@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import torch
 
-from layers.fused.side_stream import first_stream
+from layers.blocks.side_stream import first_stream
 
 __all__ = ["replayed", "rest", "stage", "times_ms", "wait"]
 

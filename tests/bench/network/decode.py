@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from jit_kernels.likeliest import likeliest
-from layers.config import pool_spec
-from layers.fused.decode_step import DecodeRows
-from layers.fused.expert_form import ExpertForm
-from layers.fused.network import FusedV4
+from layers.experts.expert_form import ExpertForm
+from layers.models.deepseek_v4.config import pool_spec
+from layers.models.deepseek_v4.network import FusedV4
+from layers.steps.decode_step import DecodeRows
 from mem_cache.pools import KvPools
 from mem_cache.spec import div_ceil
 from tests.bench.network.clock import replayed, rest, stage, times_ms

@@ -12,11 +12,11 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-import layers.router as router_module
-from layers.config import ModelConfig
-from layers.fused.expert_form import ExpertForm, expert_bytes
-from layers.fused.network import FusedV4
-from layers.weight_target import Fp8Target
+import layers.blocks.router as router_module
+from layers.experts.expert_form import ExpertForm, expert_bytes
+from layers.models.deepseek_v4.config import ModelConfig
+from layers.models.deepseek_v4.network import FusedV4
+from layers.weights.weight_target import Fp8Target
 from mem_cache.layout import indexer_layout, record_layout
 from mem_cache.spec import PoolSpec
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from layers.config import pool_spec
-from layers.fused.expert_form import ExpertForm
-from layers.fused.network import FusedV4
+from layers.experts.expert_form import ExpertForm
+from layers.models.deepseek_v4.config import pool_spec
+from layers.models.deepseek_v4.network import FusedV4
 from tests.bench.network.clock import stage, wait
 from tests.bench.network.report import Figures
 from tests.bench.network.units import RowUnits, forward_batch, packed_steps

@@ -5,9 +5,9 @@ from functools import cache
 
 import torch
 
-from layers.config import ModelConfig, load_config
-from layers.fused.network import FusedV4
-from layers.weights import fill_dummy
+from layers.models.deepseek_v4.config import ModelConfig, load_config
+from layers.models.deepseek_v4.network import FusedV4
+from layers.weights.loading import fill_dummy
 from tests.bench.network.__main__ import CUT
 
 __all__ = ["SMALL", "network"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from layers.config import load_config, pool_spec
+from layers.models.deepseek_v4.config import load_config, pool_spec
 from tests.bench.network.__main__ import CUT
 from tests.bench.network.floor import (
     StepBytes,

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from layers.fused.network import FusedV4
-from layers.weights import fill_dummy
+from layers.models.deepseek_v4.network import FusedV4
+from layers.weights.loading import fill_dummy
 from tests.bench.network.__main__ import kept_form, parse
 from tests.bench.network.decode import Context, measure_decode
 from tests.bench.network.floor import dense_bytes, kv_bytes, one_expert_bytes

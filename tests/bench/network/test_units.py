@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from layers.config import load_config, pool_spec
+from layers.models.deepseek_v4.config import load_config, pool_spec
 from tests.bench.network.__main__ import CUT
 from tests.bench.network.small_network import SMALL, network
 from tests.bench.network.units import Chunk, RowUnits, copy_row, forward_batch, packed_steps

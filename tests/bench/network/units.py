@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from jit_kernels.paged_rows import gather_rows, store_rows
-from layers.forward_batch import ForwardBatch
-from layers.fused.decode_step import DecodeRows
+from layers.steps.decode_step import DecodeRows
+from layers.steps.forward_batch import ForwardBatch
 from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes, PoolSpec, div_ceil
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import runtime.default_model.folder as folder_module
-from layers.checkpoint import Checkpoint
-from layers.config import load_config, resolve_record_format
+from layers.models.deepseek_v4.config import load_config, resolve_record_format
+from layers.weights.checkpoint import Checkpoint
 from runtime.default_model.folder import CHECKPOINT, FILES, default_model_folder
 from runtime.errors import ConfigError
 from tests.testing.published_tensors import tensor_shapes

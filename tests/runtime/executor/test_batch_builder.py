@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import torch
 
-from layers.forward_batch import ForwardBatch
+from layers.steps.forward_batch import ForwardBatch
 from mem_cache.spec import TreeSpec
 from runtime.executor.batch_builder import build_batch, logit_tokens
 from runtime.executor.line_tables import LineTables

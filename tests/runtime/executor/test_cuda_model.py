@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from layers.config import load_config, pool_spec
+from layers.models.deepseek_v4.config import load_config, pool_spec
 from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes, PoolSpec
 from runtime.config import ServerConfig

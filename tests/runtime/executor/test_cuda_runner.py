@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from layers.forward_batch import ForwardBatch, Forwarded
+from layers.steps.forward_batch import ForwardBatch, Forwarded
 from mem_cache.pools import KvPools
 from mem_cache.spec import TreeSpec
 from runtime.executor.cuda_runner import CudaModelRunner

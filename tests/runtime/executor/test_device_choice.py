@@ -6,7 +6,7 @@ import logging
 import pytest
 import torch
 
-from layers.config import ConfigFault
+from layers.models.deepseek_v4.config import ConfigFault
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError
 from runtime.executor.device_choice import choose_device, choose_formats

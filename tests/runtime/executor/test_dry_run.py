@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import runtime.executor.dry_run as dry_run
-from layers.config import pool_spec
+from layers.models.deepseek_v4.config import pool_spec
 from runtime.executor.dry_run import Extent
 from runtime.executor.plan_rows import PlanRows, sampled_entries
 from runtime.executor.single_token_steps import is_single_token_step

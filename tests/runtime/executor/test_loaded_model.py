@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from layers.checkpoint import WeightError
-from layers.config import load_config, pool_spec
-from layers.deepseek_v4 import DeepseekV4
+from layers.models.deepseek_v4.config import load_config, pool_spec
+from layers.models.deepseek_v4.reference_network import DeepseekV4
+from layers.weights.checkpoint import WeightError
 from mem_cache.spec import PoolSizes
 from runtime.config import ServerConfig
 from runtime.device_sizes import DeviceSizes

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from layers.config import pool_spec
+from layers.models.deepseek_v4.config import pool_spec
 from mem_cache.layout import full_page_bytes, ring_bytes, swa_page_bytes
 from mem_cache.spec import PoolSizes
 from runtime.config import ServerConfig

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from layers.config import pool_spec
-from layers.deepseek_v4 import DeepseekV4
-from layers.forward_batch import Forwarded
-from layers.weights import fill_dummy
+from layers.models.deepseek_v4.config import pool_spec
+from layers.models.deepseek_v4.reference_network import DeepseekV4
+from layers.steps.forward_batch import Forwarded
+from layers.weights.loading import fill_dummy
 from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes, TreeSpec
 from runtime.executor.batch_builder import build_batch

@@ -8,9 +8,9 @@ from threading import Event
 import pytest
 import torch
 
-import layers.fused.experts as fused_experts
+import layers.experts.quantised as fused_experts
 from jit_kernels.vendor_calls import VendorCalls, make
-from layers.config import load_config, pool_spec
+from layers.models.deepseek_v4.config import load_config, pool_spec
 from runtime.config import ServerConfig
 from runtime.device_sizes import device_sizes
 from runtime.executor.cuda_model import CudaLoader

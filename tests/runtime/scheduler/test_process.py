@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import runtime.scheduler.process as process
-from layers.checkpoint import WeightError
-from layers.config import ConfigFault, ModelConfig, load_config
+from layers.models.deepseek_v4.config import ConfigFault, ModelConfig, load_config
+from layers.weights.checkpoint import WeightError
 from mem_cache.spec import PoolSizes, PoolSpec
 from runtime.config import ServerConfig
 from runtime.device_sizes import DeviceSizes

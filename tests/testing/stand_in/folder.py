@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from layers.config import parse_config
+from layers.models.deepseek_v4.config import parse_config
 from tests.testing.stand_in.tokenizer import speaking_ids, write_tokenizer
 from tests.testing.stand_in.weights import write_weights
 from tests.train.geometry import default_config

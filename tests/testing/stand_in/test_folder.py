@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from layers.config import load_config, resolve_record_format
+from layers.models.deepseek_v4.config import load_config, resolve_record_format
 from runtime.default_model.folder import FILES
 
 

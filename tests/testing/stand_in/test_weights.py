@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from layers.checkpoint import Checkpoint
-from layers.config import ModelConfig, load_config, parse_config
-from layers.weights import load_weights
+from layers.models.deepseek_v4.config import ModelConfig, load_config, parse_config
+from layers.weights.checkpoint import Checkpoint
+from layers.weights.loading import load_weights
 from tests.testing.published_tensors import tensor_shapes
 from tests.testing.stand_in.folder import stand_in_config
 from tests.testing.stand_in.weights import write_weights

@@ -14,9 +14,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from layers.config import ModelConfig
-from layers.quant import quantise_fp4, quantise_fp8
-from layers.random_weights import fill_random
+from layers.models.deepseek_v4.config import ModelConfig
+from layers.weights.quant import quantise_fp4, quantise_fp8
+from layers.weights.random_weights import fill_random
 from tests.testing.published_tensors import tensor_shapes
 from tests.train.storage import stored_as
 

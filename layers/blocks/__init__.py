@@ -1,0 +1,1 @@
+"""What layers of several networks are made of."""

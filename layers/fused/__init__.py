@@ -1,1 +1,0 @@
-"""The network over fused kernels: quantised weights, decode steps that a graph can replay."""

@@ -1,0 +1,1 @@
+"""Kinds of linear layers: plain numbers, fp8, bfloat16."""

@@ -1,0 +1,1 @@
+"""Networks by the `model_type` of their configuration."""

@@ -1,0 +1,1 @@
+"""DeepSeek V4; `layers/NETWORK.md` has its equations."""

@@ -1,0 +1,1 @@
+"""What attention reads and writes in one step."""

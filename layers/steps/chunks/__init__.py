@@ -1,0 +1,1 @@
+"""Steps of chunks on a GPU."""

@@ -1,0 +1,1 @@
+"""Steps in plain torch, on any device."""

@@ -1,0 +1,1 @@
+"""Weights: files, formats, random numbers."""

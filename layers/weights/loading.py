@@ -1,0 +1,212 @@
+"""Weights of a network: from a checkpoint's files, checked complete, or random.
+
+Names are those of the published files. Quantised tensors (a `.weight` with a `.scale`) become
+plain numbers on the way, unless the network keeps them quantised, as a `WeightTarget`; tensors of
+the draft head (`mtp.*`) are passed over unless the model asks for them.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from jit_kernels.checks import ShapeError
+from layers.weights.checkpoint import Checkpoint, TensorHeader, WeightError, raise_faults
+from layers.weights.quant import dequantise_fp4, dequantise_fp8, fp4_scale_shape, fp8_scale_shape
+from layers.weights.random_weights import fill_random
+from layers.weights.weight_target import StoredForm, WeightTarget
+
+__all__ = ["NamedWeights", "WeightError", "fill_dummy", "load_weights"]
+
+logger = logging.getLogger("umbra.weights")
+
+_PLAIN = ("BF16", "F16", "F32")
+_INTEGERS = ("I64", "I32")
+_FP8 = "F8_E4M3"
+_FP4 = ("I8", "U8")
+_SCALES = ("F8_E8M0", "F32")
+_DRAFT = "mtp."
+
+
+class NamedWeights(Protocol):
+    """A network that can be filled."""
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor | WeightTarget]]:
+        """Yield the published name of each weight, and where it goes.
+
+        That is a writable view of the dense shape, or what stands for quantised storage.
+        """
+        ...
+
+
+def load_weights(model: NamedWeights, folder: Path, *, progress: bool = True) -> None:
+    """Fill every weight of `model` from the safetensors files in `folder`, in place.
+
+    progress  show a bar on stderr, one step a file
+    Raises WeightError naming the file that is damaged or the tensors that are missing,
+    unexpected, of another shape or dtype, or hold values that cannot be. All names, shapes and
+    dtypes are checked before the first byte is copied.
+    """
+    targets = dict(model.named_weights())
+    rounded = 0
+    with Checkpoint(folder) as checkpoint, torch.no_grad():
+        raise_faults(folder, _faults(targets, checkpoint.headers))
+        _tell_quantised(targets, checkpoint.headers)
+        for shard in tqdm(
+            checkpoint.shards,
+            desc="Loading safetensors checkpoint shards",
+            disable=not progress,
+        ):
+            for name in checkpoint.names(shard):
+                if name in targets:
+                    rounded += _load_one(name, targets, checkpoint)
+    if rounded:
+        logger.warning("%d numbers of fp4 weights were rounded to fp8", rounded)
+
+
+def fill_dummy(model: NamedWeights, seed: int) -> None:
+    """Fill every weight of `model` with random numbers that depend on `seed` and its name only.
+
+    Numbers differ between devices, and between plain and quantised storage. Sizes are chosen so
+    that routing, attention and logits are spread as in a trained model.
+    """
+    targets = dict(model.named_weights())
+    with torch.no_grad():
+        for name, view in targets.items():
+            fill_random(name, view, seed=seed, experts=_num_experts(name, targets))
+
+
+def _scale_name(name: str) -> str:
+    return name.removesuffix(".weight") + ".scale"
+
+
+def _num_experts(name: str, targets: Mapping[str, Tensor | WeightTarget]) -> int:
+    """Return how many experts the routing table `name` chooses from; 0 for any other weight."""
+    if not name.endswith(".tid2eid"):
+        return 0
+    gate = name.removesuffix("tid2eid") + "weight"
+    if gate not in targets:
+        raise WeightError(f"{name} has no {gate} beside it to tell the number of experts")
+    return targets[gate].shape[0]
+
+
+def _faults(
+    targets: Mapping[str, Tensor | WeightTarget], headers: dict[str, TensorHeader]
+) -> list[str]:
+    faults = [f"{name} is missing" for name in targets if name not in headers]
+    scales = {_scale_name(name) for name in targets if name.endswith(".weight")}
+    for name in headers:
+        if name not in targets and name not in scales and not name.startswith(_DRAFT):
+            faults.append(f"{name} is unexpected")
+    for name, view in targets.items():
+        if name in headers:
+            fault = _fault(name, view, headers)
+            faults += [f"{name} {fault}"] if fault else []
+    return faults
+
+
+def _tell_quantised(
+    targets: Mapping[str, Tensor | WeightTarget], headers: dict[str, TensorHeader]
+) -> None:
+    kept = [name for name, target in targets.items() if not isinstance(target, Tensor)]
+    count = sum(_form(headers[name]) == "plain" for name in kept)
+    if count:
+        logger.warning("%d weights of plain numbers are rounded to what the device keeps", count)
+
+
+def _fault(
+    name: str, target: Tensor | WeightTarget, headers: dict[str, TensorHeader]
+) -> str | None:
+    """Return what is wrong with the header of a tensor that is there, None when it fits."""
+    header = headers[name]
+    want, form = tuple(target.shape), _form(header)
+    scale = headers.get(_scale_name(name)) if name.endswith(".weight") else None
+    floating = not isinstance(target, Tensor) or target.is_floating_point()
+    if not isinstance(target, Tensor) and (refusal := target.why_not(form)) is not None:
+        return refusal
+    if form != "plain" and len(want) == 2 and floating:
+        return _quantised_fault(header, scale, want)
+    allowed = _PLAIN if floating else _INTEGERS
+    if header.dtype not in allowed:
+        return f"is {header.dtype}, expected {' or '.join(allowed)}"
+    if scale is not None:
+        return f"is {header.dtype} and has a scale"
+    return None if header.shape == want else _misshapen(header.shape, want)
+
+
+def _form(header: TensorHeader) -> StoredForm:
+    if header.dtype == _FP8:
+        return "fp8"
+    return "fp4" if header.dtype in _FP4 else "plain"
+
+
+def _quantised_fault(
+    header: TensorHeader, scale: TensorHeader | None, want: tuple[int, int]
+) -> str | None:
+    if scale is None:
+        return f"is {header.dtype} and has no scale"
+    if scale.dtype not in _SCALES:
+        return f"has a scale of {scale.dtype}, expected {' or '.join(_SCALES)}"
+    stored, scale_shape = want, fp8_scale_shape(want)
+    if header.dtype in _FP4:
+        stored, scale_shape = (want[0], want[1] // 2), fp4_scale_shape(want)
+    if header.shape != stored or (header.dtype in _FP4 and want[1] % 2):
+        return _misshapen(header.shape, stored)
+    if scale.shape != scale_shape:
+        return f"has a scale that {_misshapen(scale.shape, scale_shape)}"
+    return None
+
+
+def _misshapen(got: tuple[int, ...], want: tuple[int, ...]) -> str:
+    return f"has shape {list(got)}, expected {list(want)}"
+
+
+def _load_one(
+    name: str, targets: Mapping[str, Tensor | WeightTarget], checkpoint: Checkpoint
+) -> int:
+    """Copy one weight; return how many numbers quantised storage could not hold exactly."""
+    target, header = targets[name], checkpoint.headers[name]
+    stored, form = checkpoint.tensor(name), _form(header)
+    scale = None if form == "plain" else _scale(name, checkpoint)
+    if not isinstance(target, Tensor):
+        try:
+            return _put(target, stored, scale, form)
+        except ShapeError as error:
+            raise WeightError(f"{name} in {header.shard}: {error}") from error
+    if scale is not None:
+        # Codes are a quarter of the numbers: they travel, and are expanded where they arrive.
+        dequantise = dequantise_fp8 if form == "fp8" else dequantise_fp4
+        numbers = scale.to(torch.float32)
+        dequantise(stored.to(target.device), numbers.to(target.device), target)
+        return 0
+    experts = _num_experts(name, targets)
+    if experts and stored.numel():
+        least, greatest = int(stored.min()), int(stored.max())
+        if least < 0 or greatest >= experts:
+            fault = f"holds experts {least} to {greatest}, there are {experts}"
+            raise WeightError(f"{name} in {header.shard} {fault}")
+    target.copy_(stored)
+    return 0
+
+
+def _scale(name: str, checkpoint: Checkpoint) -> Tensor:
+    scale_name = _scale_name(name)
+    scale = checkpoint.tensor(scale_name)
+    if not bool(torch.isfinite(scale.to(torch.float32)).all()):
+        shard = checkpoint.headers[scale_name].shard
+        raise WeightError(f"{scale_name} in {shard} holds NaN")
+    return scale
+
+
+def _put(target: WeightTarget, stored: Tensor, scale: Tensor | None, form: StoredForm) -> int:
+    if scale is None:
+        target.put_plain(stored)
+    elif form == "fp8":
+        target.put_fp8(stored, scale)
+    else:
+        return target.put_fp4(stored, scale)
+    return 0
