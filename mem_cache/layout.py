@@ -17,10 +17,11 @@ from dataclasses import dataclass
 
 from jit_kernels.kv_records import RECORD_DTYPES, packed_record_bytes
 from jit_kernels.paged_rows import PageLayout
-from mem_cache.spec import PoolSpec, div_ceil
+from mem_cache.spec import CacheSpec, PoolSpec, div_ceil
 
 __all__ = [
     "StateLayout",
+    "cache_spec",
     "full_page_bytes",
     "indexer_layout",
     "record_layout",
@@ -113,3 +114,15 @@ def ring_bytes(spec: PoolSpec) -> int:
     rows = c4 * spec.state_rows * state_layout(spec).width
     banks = c128 * spec.state_banks * C128_PARTS * spec.head_dim
     return FLOAT_BYTES * (rows + banks)
+
+
+def cache_spec(spec: PoolSpec) -> CacheSpec:
+    """Return what the runtime knows of these pools."""
+    return CacheSpec(
+        tree=spec.tree,
+        record_format=spec.record_format,
+        full_page_bytes=full_page_bytes(spec),
+        swa_page_bytes=swa_page_bytes(spec),
+        ring_bytes=ring_bytes(spec),
+        replay_tokens=spec.replay_tokens,
+    )

@@ -121,6 +121,23 @@ class PoolSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheSpec:
+    """What the runtime knows of a model's pools: units, and what each of them weighs.
+
+    record_format    of what pages hold, for people
+    full_page_bytes  of one full page in all layers; swa_page_bytes and ring_bytes likewise
+    replay_tokens    tokens before a position that make its window and ring exact in every layer
+    """
+
+    tree: TreeSpec
+    record_format: str
+    full_page_bytes: int
+    swa_page_bytes: int
+    ring_bytes: int
+    replay_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class PoolSizes:
     """How many units each pool has, the dummy unit 0 not counted."""
 

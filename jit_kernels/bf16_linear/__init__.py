@@ -8,8 +8,9 @@ from jit_kernels.checks import ShapeError, check_dtype, check_shape
 from jit_kernels.cuda_device import why_no_triton
 from jit_kernels.registry import Backend, select
 from jit_kernels.vendor_library import why_no_deep_gemm
+from jit_kernels.vendor_products import note
 
-__all__ = ["bf16_linear"]
+__all__ = ["bf16_linear", "new_weight"]
 
 _TRITON = "jit_kernels.bf16_linear.triton_backend"
 _DEEP_GEMM = "jit_kernels.bf16_linear.deep_gemm_backend"
@@ -33,6 +34,18 @@ _bf16_linear_invariant: Callable[..., torch.Tensor] = select(
         Backend("reference", f"{_REFERENCE}:bf16_linear"),
     ],
 )
+
+
+def new_weight(
+    rows: int, width: int, device: torch.device, *, invariant: bool = False
+) -> torch.Tensor:
+    """Return zeros for a weight [rows, width], as `bf16_linear` takes it.
+
+    invariant  as products of it are
+    """
+    weight = torch.zeros((rows, width), dtype=torch.bfloat16, device=device)
+    note("bf16_linear_invariant" if invariant else "bf16_linear", (rows, width), weight)
+    return weight
 
 
 def bf16_linear(

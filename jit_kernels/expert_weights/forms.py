@@ -1,10 +1,12 @@
 """The two forms in which routed experts lie in device memory."""
 
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
+from jit_kernels.vendor_products import note
 
 BLOCK = 128
 GROUP = 32
@@ -35,6 +37,25 @@ class Fp8Experts:
         blocks = (2 * inner // BLOCK, width // BLOCK)
         check_shape("gate_up_scales", self.gate_up_scales, count, *blocks)
         check_shape("down_scales", self.down_scales, count, width // BLOCK, inner // BLOCK)
+
+    @classmethod
+    def zeros(
+        cls, count: int, width: int, inner: int, device: torch.device, *, chosen: int = 0
+    ) -> Self:
+        """Return zeros for so many experts.
+
+        chosen  experts of a row, where many rows are sorted by expert; 0: they never are
+        """
+
+        def zeros(rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+            codes = torch.zeros((count, rows, columns), dtype=torch.float8_e4m3fn, device=device)
+            blocks = (count, rows // BLOCK, columns // BLOCK)
+            return codes, torch.zeros(blocks, dtype=torch.float32, device=device)
+
+        experts = cls(*zeros(2 * inner, width), *zeros(width, inner))
+        if chosen:
+            note("grouped_moe", (count, width, inner, chosen), experts.down)
+        return experts
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -67,6 +88,17 @@ class Fp4Experts:
         check_shape("gate_up", self.gate_up, count, 2 * inner, width // 4)
         check_shape("gate_up_scales", self.gate_up_scales, count, 2 * inner, width // GROUP)
         check_shape("down_scales", self.down_scales, count, width, inner // GROUP)
+
+    @classmethod
+    def zeros(cls, count: int, width: int, inner: int, device: torch.device) -> Self:
+        """Return zeros for so many experts."""
+
+        def zeros(rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+            words = torch.zeros((count, rows, columns // 4), dtype=torch.int16, device=device)
+            groups = (count, rows, columns // GROUP)
+            return words, torch.zeros(groups, dtype=torch.uint8, device=device)
+
+        return cls(*zeros(2 * inner, width), *zeros(width, inner))
 
     @property
     def sizes(self) -> tuple[int, int, int]:

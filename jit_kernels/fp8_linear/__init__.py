@@ -1,6 +1,6 @@
 """Products of e4m3 rows and e4m3 weights in blocks of 128, dense and group by group."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,8 +11,16 @@ from jit_kernels.fp8_linear.reference import BLOCK
 from jit_kernels.quant_fp8 import norm_quant
 from jit_kernels.registry import Backend, chosen, select
 from jit_kernels.vendor_library import why_no_deep_gemm
+from jit_kernels.vendor_products import note
 
-__all__ = ["BLOCK", "fp8_linear", "fp8_linear_grouped", "fp8_linear_of", "rounds_rows"]
+__all__ = [
+    "BLOCK",
+    "fp8_linear",
+    "fp8_linear_grouped",
+    "fp8_linear_of",
+    "new_weight",
+    "rounds_rows",
+]
 
 
 _TRITON = "jit_kernels.fp8_linear.triton_backend"
@@ -49,6 +57,34 @@ _fp8_linear = _selected("fp8_linear")
 _fp8_linear_grouped = _selected("fp8_linear_grouped")
 _fp8_linear_invariant = _selected_invariant("fp8_linear")
 _fp8_linear_grouped_invariant = _selected_invariant("fp8_linear_grouped")
+
+
+def new_weight(
+    parts: Mapping[str, int],
+    width: int,
+    device: torch.device,
+    *,
+    groups: int = 0,
+    invariant: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return zeros for a weight and its scales, as `fp8_linear` or `fp8_linear_grouped` takes them.
+
+    parts      name -> output rows, one after another; names are for errors
+    groups     of `fp8_linear_grouped`; 0: there are none
+    invariant  as products of it are
+
+    Raises ShapeError unless `width` and the rows of each part are multiples of 128.
+    """
+    for name, size in (("the input", width), *parts.items()):
+        if not size or size % BLOCK:
+            raise ShapeError(f"{name} has {size} channels, expected a multiple of {BLOCK}")
+    many, rows = (groups,) if groups else (), sum(parts.values())
+    shape = (*many, rows, width)
+    codes = torch.zeros(shape, dtype=torch.float8_e4m3fn, device=device)
+    blocks = (*many, rows // BLOCK, width // BLOCK)
+    op = "fp8_linear_grouped" if groups else "fp8_linear"
+    note(f"{op}_invariant" if invariant else op, shape, codes)
+    return codes, torch.zeros(blocks, dtype=torch.float32, device=device)
 
 
 def fp8_linear(

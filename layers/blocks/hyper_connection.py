@@ -1,6 +1,7 @@
 """mHC: the streams a layer keeps, mixed into each block and back."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -8,9 +9,8 @@ from torch.linalg import vector_norm
 
 from jit_kernels.hyper_connection import mhc_head, mhc_post, mhc_post_pre_norm
 from layers.blocks.norm import RmsNorm
-from layers.models.deepseek_v4.config import ModelConfig
 
-__all__ = ["BlockResult", "HyperConnection", "HyperHead"]
+__all__ = ["BlockResult", "HyperConnection", "HyperHead", "Streams"]
 
 
 class BlockResult:
@@ -57,34 +57,49 @@ class BlockResult:
         return mhc_post(*self.take())
 
 
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Sizes and constants of all mixing in a network.
+
+    count       streams
+    width       channels of each
+    iterations  of the Sinkhorn normalisation
+    norm_eps    of norms, those of blocks among them
+    hc_eps      of shares
+    """
+
+    count: int
+    width: int
+    iterations: int
+    norm_eps: float
+    hc_eps: float
+
+
 class HyperConnection:
     """The mixing weights around one block; float32."""
 
-    def __init__(self, config: ModelConfig, *, name: str, device: torch.device) -> None:
+    def __init__(self, streams: Streams, *, name: str, device: torch.device) -> None:
         """Allocate the weights, called `name` plus _fn, _base, _scale in files."""
-        count = config.hc_mult
-        rows = (2 + count) * count
-        self._name = name
-        self._config = config
-        self._fn = _counted((rows, count * config.hidden_size), device)
+        rows = (2 + streams.count) * streams.count
+        self._name, self._streams = name, streams
+        self._fn = _counted((rows, streams.count * streams.width), device)
         self._base = torch.zeros(rows, device=device)
         self._scale = torch.zeros(3, device=device)
 
     def pre_norm(self, before: BlockResult, norm: RmsNorm) -> tuple[Tensor, Tensor, Tensor]:
         """Return the block's input [T, d], normed, and the streams and shares of its result.
 
-        before  what the block before made, which is taken; the norm's epsilon is the model's
+        before  what the block before made, which is taken; the norm's epsilon is that of `Streams`
         """
-        config = self._config
         streams, x, shares = mhc_post_pre_norm(
             *before.take(),
             self._fn,
             self._base,
             self._scale,
             norm.weight,
-            iterations=config.hc_sinkhorn_iters,
-            norm_eps=config.rms_norm_eps,
-            hc_eps=config.hc_eps,
+            iterations=self._streams.iterations,
+            norm_eps=self._streams.norm_eps,
+            hc_eps=self._streams.hc_eps,
         )
         return x, streams, shares
 
@@ -98,25 +113,22 @@ class HyperConnection:
 class HyperHead:
     """The mixing weights before the final norm; float32."""
 
-    def __init__(self, config: ModelConfig, *, name: str, device: torch.device) -> None:
+    def __init__(self, streams: Streams, *, name: str, device: torch.device) -> None:
         """Allocate the weights, called `name` plus _fn, _base, _scale in files."""
-        count = config.hc_mult
-        self._name = name
-        self._config = config
-        self._fn = _counted((count, count * config.hidden_size), device)
-        self._base = torch.zeros(count, device=device)
+        self._name, self._streams = name, streams
+        self._fn = _counted((streams.count, streams.count * streams.width), device)
+        self._base = torch.zeros(streams.count, device=device)
         self._scale = torch.zeros(1, device=device)
 
     def __call__(self, streams: Tensor) -> Tensor:
         """Mix [T, N, d] into [T, d]."""
-        config = self._config
         return mhc_head(
             streams,
             self._fn,
             self._base,
             self._scale,
-            norm_eps=config.rms_norm_eps,
-            hc_eps=config.hc_eps,
+            norm_eps=self._streams.norm_eps,
+            hc_eps=self._streams.hc_eps,
         )
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:

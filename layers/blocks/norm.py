@@ -15,13 +15,13 @@ class RmsNorm:
 
     def __init__(self, width: int, *, eps: float, name: str, device: torch.device) -> None:
         """Allocate the weight, called `name` in files."""
-        self._eps = eps
+        self.eps = eps
         self._name = name
         self.weight = torch.ones(width, dtype=torch.float32, device=device)
 
     def __call__(self, x: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
         """Return the normed `x`, in its own dtype unless another is asked for."""
-        return rms_norm(x, self.weight, eps=self._eps, out_dtype=out_dtype)
+        return rms_norm(x, self.weight, eps=self.eps, out_dtype=out_dtype)
 
     def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
         """Yield the weight under its name in files."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from jit_kernels.rope import rotations
-from layers.models.deepseek_v4.config import ModelConfig, YarnScaling
+from layers.models.rope_scaling import YarnScaling
 
 __all__ = ["RopeFrequencies", "frequencies"]
 
@@ -41,11 +41,8 @@ class RopeFrequencies:
     angles  [2, R] float32   of each channel for a position, in layers without and with compression
     """
 
-    def __init__(self, config: ModelConfig, device: torch.device) -> None:
-        """Compute both sets."""
-        width = config.qk_rope_head_dim
-        plain = frequencies(width, config.rope_theta, None)
-        compressed = frequencies(width, config.compress_rope_theta, config.rope_scaling)
+    def __init__(self, plain: Tensor, compressed: Tensor, device: torch.device) -> None:
+        """Take the angles of each channel pair, [R / 2] float32, of both kinds of layers."""
         self.angles = torch.stack((plain, compressed)).repeat_interleave(2, 1).to(device)
 
     def rotation(self, positions: Tensor, *, compressed: bool) -> Tensor:

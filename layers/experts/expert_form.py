@@ -4,10 +4,11 @@ from typing import Literal, assert_never
 
 from layers.models.deepseek_v4.config import ConfigFault, ModelConfig
 
-__all__ = ["ExpertForm", "expert_bytes", "expert_form"]
+__all__ = ["ExpertForm", "expert_bytes", "expert_form", "smaller_form"]
 
 ExpertForm = Literal["fp4", "fp8", "both"]
 
+_GIB = 1 << 30
 # A byte's share for each number: codes, and scales of 32 inputs or of 128 x 128 blocks.
 _FP4 = 0.5 + 1 / 32
 _FP8 = 1 + 4 / (128 * 128)
@@ -32,6 +33,14 @@ def expert_form(
     if config.expert_dtype != "fp4":
         return "fp8"
     return "both" if room is None or expert_bytes(config, "both") <= room else "fp4"
+
+
+def smaller_form(config: ModelConfig, form: ExpertForm) -> str | None:
+    """Return the advice that would make experts smaller, None where there is none."""
+    now, then = expert_bytes(config, form) / _GIB, expert_bytes(config, "fp4") / _GIB
+    if then >= now or config.expert_dtype != "fp4":
+        return None
+    return f"give --experts fp4, which needs {then:.2f} GiB for experts instead of {now:.2f}"
 
 
 def expert_bytes(config: ModelConfig, form: ExpertForm) -> int:

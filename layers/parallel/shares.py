@@ -1,19 +1,31 @@
-"""Who holds which share of the network: the one place that knows of ranks.
+"""Which part of a network a rank holds: the one place that divides sizes by ranks.
 
-Today there is one rank, which holds everything. Layers ask here for the size of their share and
-hand partial sums to `all_reduce`, so that more ranks change this module and not its callers.
+Layers ask by name for the share of what they hold, so that a rule for one kind of size is written
+once. Today there is one rank, which holds everything.
 """
 
 from dataclasses import dataclass
 
-import torch
+__all__ = ["Share", "Shares"]
 
-__all__ = ["Shards"]
+# A scale of quantised weights stands for so many rows and columns: blocks are not divided.
+_BLOCK = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Shards:
-    """This rank's place among `world` equals."""
+class Share:
+    """Numbers `first` to `first + count` of `total` things."""
+
+    first: int
+    count: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The shares of one rank among `world` equals. Every method raises ValueError for what cannot
+    be dealt out evenly.
+    """
 
     rank: int = 0
     world: int = 1
@@ -22,19 +34,33 @@ class Shards:
         if self.world != 1 or self.rank != 0:
             raise ValueError(f"only one rank is supported, got rank {self.rank} of {self.world}")
 
-    def share(self, total: int) -> int:
-        """Return how many of `total` heads, groups, experts or rows this rank holds.
+    def heads(self, total: int) -> Share:
+        """Return this rank's heads of queries."""
+        return self._dealt("heads", total)
 
-        Raises ValueError when they cannot be dealt out evenly.
-        """
-        if total % self.world:
-            raise ValueError(f"{total} cannot be shared by {self.world} ranks")
-        return total // self.world
+    def groups(self, total: int) -> Share:
+        """Return this rank's groups of heads, which hold its heads."""
+        return self._dealt("groups", total)
 
-    def first(self, total: int) -> int:
-        """Return the index of the first one this rank holds."""
-        return self.rank * self.share(total)
+    def columns(self, total: int) -> Share:
+        """Return this rank's output channels of a product, whole blocks of 128."""
+        return self._dealt("columns", total, unit=_BLOCK)
 
-    def all_reduce(self, partial: torch.Tensor) -> torch.Tensor:
-        """Return the sum of all ranks' `partial`, added in rank order."""
-        return partial
+    def rows(self, total: int) -> Share:
+        """Return this rank's input channels of a product whose results are summed over ranks."""
+        return self._dealt("rows", total, unit=_BLOCK)
+
+    def experts(self, total: int) -> Share:
+        """Return this rank's routed experts."""
+        return self._dealt("experts", total)
+
+    def vocabulary(self, total: int) -> Share:
+        """Return this rank's rows of the embedding and of the output head."""
+        return self._dealt("vocabulary", total)
+
+    def _dealt(self, name: str, total: int, unit: int = 1) -> Share:
+        """Return one of `world` equal parts; a whole is not cut, and need not be whole units."""
+        if self.world > 1 and total % (self.world * unit):
+            raise ValueError(f"{total} {name} cannot be shared by {self.world} ranks")
+        count = total // self.world
+        return Share(self.rank * count, count, total)

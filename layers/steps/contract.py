@@ -1,7 +1,7 @@
-"""What attention asks of a step, be it one of decoding rows or one of chunks.
+"""What attention asks of a step: the reference, decoding rows, or chunks.
 
 A step knows where its tokens read and write; a layer brings projections and weights. The calls of
-a layer come in the order of `FusedStep`, but that blocks may be written before the window is.
+a layer come in the order of `Step`, but that blocks may be written before the window is.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,19 @@ from typing import Protocol
 
 from torch import Tensor
 
-__all__ = ["FoldWeights", "FusedStep", "PoolingWeights", "TokenInputs"]
+__all__ = ["FoldWeights", "PoolingWeights", "Step", "StepSizes", "Tokens", "Writes"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepSizes:
+    """Numbers of a model that steps need beside the shapes of its pools.
+
+    top_k  blocks of 4 that a token attends at most
+    eps    epsilon of all norms
+    """
+
+    top_k: int
+    eps: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +50,8 @@ class FoldWeights:
     norm: Tensor
 
 
-class TokenInputs(Protocol):
-    """What a layer is told of T tokens that it works on one by one."""
+class Tokens(Protocol):
+    """T tokens that a layer works on one by one."""
 
     @property
     def input_ids(self) -> Tensor:
@@ -51,14 +63,14 @@ class TokenInputs(Protocol):
         ...
 
 
-class FusedStep(TokenInputs, Protocol):
-    """One step of T tokens over the pools it was made for; `layer` is the index in the model."""
+class Writes(Tokens, Protocol):
+    """The part of a step before attention; `layer` is the index in the model."""
 
     def store_window(self, layer: int, kv: Tensor, weight: Tensor) -> None:
         """Norm, rotate and store the tokens' keys, where `attend` reads them.
 
-        kv      [T, 512] float32 or bfloat16, before norm and rotation; rows may be strided
-        weight  [512] float32
+        kv      [T, D] float32 or bfloat16, before norm and rotation; rows may be strided
+        weight  [D] float32
         """
         ...
 
@@ -84,30 +96,20 @@ class FusedStep(TokenInputs, Protocol):
         """
         ...
 
-    def choose(self, layer: int, *, next_settled: bool = False) -> None:
-        """Choose among what `score` has scored; in layers that score nothing there is nothing.
-
-        next_settled  on the device, the launch after reads neither the choice nor its scores
-        """
+    def choose(self, layer: int) -> None:
+        """Choose among what `score` has scored; in layers that score nothing there is nothing."""
         ...
 
+
+class Step(Writes, Protocol):
+    """One step of T tokens over the pools that it was made for."""
+
     def attend(self, layer: int, q: Tensor, sink: Tensor) -> Tensor:
-        """Return what the tokens read, before it is rotated back, [T, H, 512] bfloat16.
+        """Return what the tokens read, before it is rotated back, [T, H, D] in the dtype of q.
 
         The last call of a layer: what the step saves of the window may be written here.
 
-        q     [T, H, 512] bfloat16, normed and rotated
+        q     [T, H, D], normed and rotated
         sink  [H] float32
-        """
-        ...
-
-    def attend_quant(
-        self, layer: int, q: Tensor, sink: Tensor, *, groups: int, settled: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """Return what `attend` does, turned back and rounded for the output projection.
-
-        settled  on the device, the launch before makes q and nothing else that is read here
-
-        Returns codes and scales as `out_rope_quant` does.
         """
         ...

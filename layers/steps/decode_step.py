@@ -5,7 +5,6 @@ CUDA graph and replayed for other positions, pages and rings.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,67 +14,30 @@ from jit_kernels.compress_pool import BlockPages, EndedBlocks, pool_tokens
 from jit_kernels.decode_indices import PageSizes, decode_indices
 from jit_kernels.indexer_queries import indexer_queries
 from jit_kernels.paged_attention import KeyCounts, PagedKeys, paged_attention, together
-from jit_kernels.paged_attention_quant import paged_attention_quant
 from jit_kernels.paged_logits import LogitsPlan, paged_logits, row_slices
 from jit_kernels.select_topk import select_slots
 from jit_kernels.store_kv import norm_rope_store
 from layers.blocks.rope import RopeFrequencies
-from layers.models.deepseek_v4.config import ModelConfig
-from layers.steps.contract import FoldWeights, PoolingWeights
+from layers.steps.contract import FoldWeights, PoolingWeights, StepSizes
+from layers.steps.decode_rows import DecodeRows
 from mem_cache.pools import KvPools
 from mem_cache.spec import div_ceil
 
-__all__ = ["DecodeRows", "DecodeStep", "score_slices", "whole_tiles"]
+__all__ = ["DecodeStep", "score_slices", "whole_tiles"]
 
 KEY_TILE = 64
 # Scores of so many bytes at once: 64 rows at a context of a million tokens take 64 MiB.
 SCORES_BYTES = 1 << 29
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeRows:
-    """Inputs of a decode step of B rows; the buffers of a graph stay, their contents change.
-
-    input_ids   [B] int64   the token each row computes
-    position    [B] int64   of that token; -1: the row only pads the batch, it reads nothing and
-                writes unit 0 of each pool
-    page_table  [B, P] int32   full pages through `position`; P is that of the longest context
-    window      [B, W] int32   SWA pages, read and written in place
-    ring        [B] int32      read and written in place; no two rows share one but 0
-    """
-
-    input_ids: Tensor
-    position: Tensor
-    page_table: Tensor
-    window: Tensor
-    ring: Tensor
-
-    @classmethod
-    def empty(
-        cls, rows: int, *, pages: int, window_pages: int, device: torch.device
-    ) -> "DecodeRows":
-        """Return buffers of `rows` rows, all of them padding."""
-
-        def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
-            return torch.zeros(shape, dtype=dtype, device=device)
-
-        return cls(
-            input_ids=zeros(rows, dtype=torch.int64),
-            position=zeros(rows, dtype=torch.int64).fill_(-1),
-            page_table=zeros(rows, pages, dtype=torch.int32),
-            window=zeros(rows, window_pages, dtype=torch.int32),
-            ring=zeros(rows, dtype=torch.int32),
-        )
-
-
 class DecodeStep:
-    """One step of decoding rows over the packed pools; a `FusedStep`."""
+    """One step of decoding rows over the packed pools; a `Step`."""
 
     def __init__(
         self,
         rows: DecodeRows,
         pools: KvPools,
-        config: ModelConfig,
+        sizes: StepSizes,
         rope: RopeFrequencies,
         *,
         deterministic: bool = False,
@@ -84,7 +46,7 @@ class DecodeStep:
 
         deterministic  what a row attends has the same bits in any company
         """
-        self._rows, self._pools, self._config = rows, pools, config
+        self._rows, self._pools, self._sizes = rows, pools, sizes
         self._deterministic = deterministic
         tree, pages = pools.spec.tree, rows.page_table.shape[1]
         self._page_blocks = tree.page_size // 4
@@ -96,7 +58,7 @@ class DecodeStep:
             window_from=None,
             sizes=PageSizes(tree.page_size, tree.swa_page_size, tree.window),
             c128_columns=whole_tiles(pages * (tree.page_size // 128)),
-            top_k=config.index_topk,
+            top_k=sizes.top_k,
             angles=rope.angles,
         )
         plain, compressed, blocks_4, blocks_128 = at.rotations
@@ -107,7 +69,7 @@ class DecodeStep:
         }
         self._visible, self._chosen_lengths = at.c4_visible, at.c4_chosen
         # One launch plans the attention of all kinds of layers.
-        ratios = sorted(set(config.compress_ratios))
+        ratios = sorted(set(pools.spec.layer_ratios))
         counts = {ratio: self._key_counts(ratio) for ratio in ratios}
         self._split = dict(zip(counts, together(list(counts.values())), strict=True))
         count = rows.position.shape[0]
@@ -121,11 +83,11 @@ class DecodeStep:
         return self._rows.input_ids
 
     def rotation(self, *, compressed: bool) -> Tensor:
-        """Return [B, 2, R] float32; see `FusedStep`."""
+        """Return [B, 2, R] float32; see `Step`."""
         return self._rotation[compressed]
 
     def store_window(self, layer: int, kv: Tensor, weight: Tensor) -> None:
-        """Store the rows' keys in their windows; see `FusedStep`."""
+        """Store the rows' keys in their windows; see `Step`."""
         pools = self._pools
         norm_rope_store(
             pools.swa[layer],
@@ -133,13 +95,13 @@ class DecodeStep:
             kv,
             pools.swa_layout,
             weight=weight,
-            rotation=self._rotation[self._config.compress_ratios[layer] > 0],
-            eps=self._config.rms_norm_eps,
+            rotation=self._rotation[self._pools.spec.layer_ratios[layer] > 0],
+            eps=self._sizes.eps,
             record_format=pools.spec.record_format,
         )
 
     def pool(self, layer: int, rows: Tensor, weights: PoolingWeights) -> None:
-        """Advance a layer that compresses by 4; see `FusedStep`."""
+        """Advance a layer that compresses by 4; see `Step`."""
         pools, nth = self._pools, self._pools.nth(layer)
         pool_tokens(
             rows,
@@ -150,12 +112,12 @@ class DecodeStep:
             ended=self._ended[4],
             main=BlockPages(pools.c4[nth], pools.c4_layout, weights.norm),
             index=BlockPages(pools.indexer[nth], pools.indexer_layout, weights.index_norm),
-            eps=self._config.rms_norm_eps,
+            eps=self._sizes.eps,
             record_format=pools.spec.record_format,
         )
 
     def fold(self, layer: int, rows: Tensor, weights: FoldWeights) -> None:
-        """Advance a layer that compresses by 128; see `FusedStep`."""
+        """Advance a layer that compresses by 128; see `Step`."""
         pools, nth = self._pools, self._pools.nth(layer)
         fold_tokens(
             rows,
@@ -165,16 +127,16 @@ class DecodeStep:
             ring=self._rows.ring,
             ended=self._ended[128],
             pages=BlockPages(pools.c128[nth], pools.c128_layout, weights.norm),
-            eps=self._config.rms_norm_eps,
+            eps=self._sizes.eps,
             record_format=pools.spec.record_format,
         )
 
     def score(self, layer: int, q: Tensor, weights: Tensor) -> None:
-        """Score the blocks of 4; what does not fit in memory is chosen at once; see `FusedStep`."""
+        """Score the blocks of 4; what does not fit in memory is chosen at once; see `Step`."""
         pools = self._pools
         pages = pools.indexer[pools.nth(layer)]
         codes, folded = indexer_queries(q, weights, self._rotation[True])
-        shape = (q.shape[0], whole_tiles(self._config.index_topk))
+        shape = (q.shape[0], whole_tiles(self._sizes.top_k))
         self._chosen = torch.empty(shape, dtype=torch.int32, device=q.device)
         for part, plan in self._logits:
             self.choose(layer)
@@ -190,8 +152,8 @@ class DecodeStep:
             )
             self._scored = part, scores
 
-    def choose(self, layer: int, *, next_settled: bool = False) -> None:
-        """Choose the blocks of 4 that the rows last scored attend; see `FusedStep`."""
+    def choose(self, layer: int) -> None:
+        """Choose the blocks of 4 that the rows last scored attend; see `Step`."""
         if self._scored is None:
             return
         assert self._chosen is not None
@@ -201,40 +163,21 @@ class DecodeStep:
             self._visible[part],
             self._rows.page_table[part],
             self._chosen[part],
-            top_k=self._config.index_topk,
+            top_k=self._sizes.top_k,
             page_blocks=self._page_blocks,
-            next_settled=next_settled,
         )
 
     def attend(self, layer: int, q: Tensor, sink: Tensor) -> Tensor:
-        """Attend window and blocks where they lie; see `FusedStep`."""
-        ratio = self._config.compress_ratios[layer]
+        """Attend window and blocks where they lie; see `Step`."""
+        ratio = self._pools.spec.layer_ratios[layer]
         return paged_attention(
             q,
             self._window_keys(layer),
             self._blocks(layer, ratio),
             sink=sink,
-            scale=self._config.head_dim**-0.5,
+            scale=self._pools.spec.head_dim**-0.5,
             plan=self._split[ratio],
             deterministic=self._deterministic,
-        )
-
-    def attend_quant(
-        self, layer: int, q: Tensor, sink: Tensor, *, groups: int, settled: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """Attend, turn back and round; see `FusedStep`."""
-        ratio = self._config.compress_ratios[layer]
-        return paged_attention_quant(
-            q,
-            self._window_keys(layer),
-            self._blocks(layer, ratio),
-            self._rotation[ratio > 0],
-            groups=groups,
-            sink=sink,
-            scale=self._config.head_dim**-0.5,
-            plan=self._split[ratio],
-            deterministic=self._deterministic,
-            settled=settled,
         )
 
     def _key_counts(self, ratio: int) -> KeyCounts:
@@ -244,7 +187,7 @@ class DecodeStep:
             return KeyCounts(columns, None)
         if ratio == 128:
             return KeyCounts(columns, None, at.c128_slots.shape[1], at.c128_lengths)
-        return KeyCounts(columns, None, whole_tiles(self._config.index_topk), self._chosen_lengths)
+        return KeyCounts(columns, None, whole_tiles(self._sizes.top_k), self._chosen_lengths)
 
     def _window_keys(self, layer: int) -> PagedKeys:
         pools = self._pools

@@ -3,33 +3,26 @@
 Between the attention of one layer and that of the next, no op knows of rows, pages or positions:
 its sizes are those of the tokens. A graph for each pair of layers holds all of that for a fixed
 number of tokens, and a step pads its own to the next such number. Attention, whose sizes depend on
-the batch, is launched op by op.
-
-Graphs read and write fixed places that all layers share, so that nothing is asked of the memory
-that they work in.
+the batch, is launched op by op: inside a graph a layer's calls of its step are noted, and what they
+were given is copied to fixed places, which all layers share. After the graph the calls are made.
 """
 
 import bisect
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from layers.blocks.hyper_connection import BlockResult
-from layers.steps.contract import FusedStep, TokenInputs
+from layers.steps.contract import FoldWeights, PoolingWeights, Step, Tokens, Writes
 
-__all__ = ["PIECE_SIZES", "Capture", "Layer", "Parts", "PrefillPieces", "announced"]
-
-AnyLayer = TypeVar("AnyLayer")
+__all__ = ["PIECE_SIZES", "Capture", "PiecewiseLayer", "PiecewiseNetwork", "PrefillPieces"]
 
 # Up to 64 tokens a step takes as long as reading the weights does, and more are padded by half at
 # most. Beyond the last, the device is as busy as the host that launches op by op.
 PIECE_SIZES = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-
-# The streams and shares of what attention gives, and what attention takes.
-Parts = tuple[tuple[Tensor, Tensor], tuple[Tensor, ...]]
 
 
 class Replayed(Protocol):
@@ -49,79 +42,148 @@ class Capture(Protocol):
         ...
 
 
-class Layer(Protocol):
-    """A layer in three parts; see `layers.models.deepseek_v4.network.FusedLayer`."""
+class PiecewiseLayer(Protocol):
+    """A layer in three parts; see `layers.models.deepseek_v4.network.Layer`."""
 
-    @property
-    def ratio(self) -> int:
-        """Return by how much it compresses: layers of one ratio make parts of the same sizes."""
+    def before(self, result: BlockResult, step: Writes) -> tuple[Tensor, Tensor, Tensor]:
+        """Write what tokens leave; return queries, and what else `after` takes."""
         ...
 
-    def before(self, before: BlockResult, tokens: TokenInputs) -> Parts:
-        """Return what `after` and `attend` take."""
+    def attend(self, q: Tensor, step: Step) -> Tensor:
+        """Return what tokens read, of the shape of `q`."""
         ...
 
-    def attend(self, projected: tuple[Tensor, ...], step: FusedStep) -> Tensor:
-        """Return what tokens read; `step` writes the pools."""
-        ...
-
-    def after(
-        self, out: Tensor, streams: Tensor, shares: Tensor, tokens: TokenInputs
-    ) -> BlockResult:
+    def after(self, heads: Tensor, streams: Tensor, shares: Tensor, tokens: Tokens) -> BlockResult:
         """Return what the layer makes."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Room:
-    """Fixed places for M tokens; `TokenInputs` of the pieces.
-
-    ids        [M] int64
-    turns      compressed or not -> [M, 2, R] float32
-    streams    [M, N, d]   owed what attention gives
-    shares     [M, N + 1, N] float32   of that
-    y          [M, d]   what the last layer made
-    projected  ratio -> what attention takes
-    out        [M, H, 512]   what attention gave
-    """
-
-    ids: Tensor
-    turns: dict[bool, Tensor]
-    streams: Tensor
-    shares: Tensor
-    y: Tensor
-    projected: dict[int, tuple[Tensor, ...]]
-    out: Tensor
+class PiecewiseNetwork(Protocol):
+    """A network in such layers."""
 
     @property
-    def input_ids(self) -> Tensor:
-        return self.ids
+    def layers(self) -> Sequence[PiecewiseLayer]:
+        """The layers."""
+        ...
+
+    def embedded(self, input_ids: Tensor) -> BlockResult:
+        """Return what the first layer takes."""
+        ...
+
+    def announced(self, halfway: Callable[[], None] | None) -> Iterator[PiecewiseLayer]:
+        """Yield the layers; `halfway` is called in the middle."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call of a step that is made after a graph: some arguments are fixed places, by token."""
+
+    name: str
+    layer: int
+    places: tuple[Tensor, ...]
+    rest: tuple[Any, ...] = ()
+
+    def make(self, step: Step, count: int) -> None:
+        """Make it for the first `count` tokens."""
+        places = [place[:count] for place in self.places]
+        getattr(step, self.name)(self.layer, *places, *self.rest)
+
+
+class _Places:
+    """Fixed places for `most` tokens, made when first asked for; smaller sizes share them."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._made: dict[tuple[object, ...], Tensor] = {}
+
+    def of(self, name: str, like: Tensor) -> Tensor:
+        """Return the place of this name for as many tokens as `like` [M, ...] has."""
+        key = (name, like.shape[1:], like.dtype)
+        if key not in self._made:
+            shape = (self._most, *like.shape[1:])
+            self._made[key] = torch.zeros(shape, dtype=like.dtype, device=like.device)
+        return self._made[key][: len(like)]
+
+    def copied(self, name: str, part: Tensor) -> Tensor:
+        """Return the same place, with what `part` holds."""
+        return self.of(name, part).copy_(part)
+
+
+class _Inputs:
+    """Tokens of a graph, and the calls that its layer makes of a step; a `Writes`."""
+
+    def __init__(self, ids: Tensor, turns: Callable[[bool], Tensor], places: _Places) -> None:
+        """Take [M] int64, and what returns rotations [>= M, 2, R] of a kind of layers."""
+        self.input_ids, self._turns, self._places = ids, turns, places
+        self.calls: list[_Call] = []
 
     def rotation(self, *, compressed: bool) -> Tensor:
-        return self.turns[compressed]
+        return self._turns(compressed)[: len(self.input_ids)]
 
-    def first(self, count: int) -> "_Room":
-        """Return the places of the first `count` tokens."""
-        return _Room(
-            self.ids[:count],
-            {kind: turn[:count] for kind, turn in self.turns.items()},
-            self.streams[:count],
-            self.shares[:count],
-            self.y[:count],
-            {
-                ratio: tuple(part[:count] for part in parts)
-                for ratio, parts in self.projected.items()
-            },
-            self.out[:count],
-        )
+    def store_window(self, layer: int, kv: Tensor, weight: Tensor) -> None:
+        self._later("store_window", layer, (kv,), weight)
+
+    def pool(self, layer: int, rows: Tensor, weights: PoolingWeights) -> None:
+        self._later("pool", layer, (rows,), weights)
+
+    def fold(self, layer: int, rows: Tensor, weights: FoldWeights) -> None:
+        self._later("fold", layer, (rows,), weights)
+
+    def score(self, layer: int, q: Tensor, weights: Tensor) -> None:
+        self._later("score", layer, (q, weights))
+
+    def choose(self, layer: int) -> None:
+        self._later("choose", layer, ())
+
+    def _later(self, name: str, layer: int, parts: tuple[Tensor, ...], *rest: object) -> None:
+        places = [self._places.copied(f"{name} {i}", part) for i, part in enumerate(parts)]
+        self.calls.append(_Call(name, layer, tuple(places), rest))
 
 
-def announced(layers: Sequence[AnyLayer], halfway: Callable[[], None]) -> Iterator[AnyLayer]:
-    """Yield the layers; `halfway` is called between the first half of them and the second."""
-    half = (len(layers) + 1) // 2
-    yield from layers[:half]
-    halfway()
-    yield from layers[half:]
+class _Pieces:
+    """The graphs for one number of tokens.
+
+    graphs   one more than there are layers
+    calls    what each layer asks of a step
+    queries  [M, H, D] of the layer whose graph ran last
+    heads    [M, H, D] what its tokens have read
+    result   y, streams and shares of the last layer
+    """
+
+    def __init__(
+        self, network: PiecewiseNetwork, inputs: _Inputs, places: _Places, capture: Capture
+    ) -> None:
+        self._network, self._inputs, self._places = network, inputs, places
+        self._carried: tuple[Tensor, Tensor] | None = None
+        self.calls: list[list[_Call]] = [[] for _ in network.layers]
+        self.result: tuple[Tensor, Tensor, Tensor] | None = None
+        indices = range(len(network.layers) + 1)
+        # What is compiled or loaded at first use is so before the capture, which forbids it.
+        self.queries = self.heads = inputs.input_ids
+        for index in indices:
+            self._run(index)
+        self.graphs = [capture(lambda index=index: self._run(index)) for index in indices]
+        self._carried = None
+
+    def _run(self, index: int) -> Tensor:
+        """Launch what lies between the attention of the layer before `index` and its own."""
+        layers, inputs, places = self._network.layers, self._inputs, self._places
+        if index:
+            assert self._carried is not None
+            result = layers[index - 1].after(self.heads, *self._carried, inputs)
+        else:
+            result = self._network.embedded(inputs.input_ids)
+        if index == len(layers):
+            y, streams, shares = result.take()
+            y = places.copied("y", y)
+            self.result = y, places.copied("streams", streams), places.copied("shares", shares)
+            return y
+        inputs.calls = self.calls[index] = []
+        q, *carried = layers[index].before(result, inputs)
+        self._carried = (carried[0], carried[1])
+        self.queries, self.heads = places.copied("q", q), places.of("heads", q)
+        return self.queries
 
 
 class PrefillPieces:
@@ -129,8 +191,7 @@ class PrefillPieces:
 
     def __init__(
         self,
-        embed: Callable[[Tensor], BlockResult],
-        layers: Sequence[Layer],
+        network: PiecewiseNetwork,
         *,
         rotated: int,
         sizes: Sequence[int],
@@ -139,81 +200,47 @@ class PrefillPieces:
     ) -> None:
         """Capture the pieces of all sizes, the largest first.
 
-        embed    [T] token ids -> what the first layer takes
         rotated  R, channels of a head that are rotated
         sizes    numbers of tokens, ascending
         """
-        self._embed, self._layers, self._sizes = embed, layers, tuple(sizes)
-        self._room = self._made(self._sizes[-1], rotated, device)
-        self._graphs: dict[int, list[Replayed]] = {}
-        pieces = range(len(layers) + 1)
-        for size in self._sizes[::-1]:
-            room = self._room.first(size)
-            # What is compiled or loaded at first use is so before the capture, which forbids it.
-            for index in pieces:
-                self._run(room, index)
-            self._graphs[size] = [
-                capture(lambda index=index, room=room: self._run(room, index)) for index in pieces
-            ]
+        self._network, self._sizes, most = network, tuple(sizes), sizes[-1]
+        self._ids = torch.zeros(most, dtype=torch.int64, device=device)
+        # compressed or not -> [most, 2, R] float32, of the kinds that layers ask for
+        self._turns: dict[bool, Tensor] = {}
 
-    def hold(self, step: FusedStep) -> bool:
+        def turns(compressed: bool) -> Tensor:
+            if compressed not in self._turns:
+                self._turns[compressed] = torch.zeros((most, 2, rotated), device=device)
+            return self._turns[compressed]
+
+        places = _Places(most)
+        self._of = {
+            size: _Pieces(network, _Inputs(self._ids[:size], turns, places), places, capture)
+            for size in self._sizes[::-1]
+        }
+
+    def hold(self, tokens: Tokens) -> bool:
         """Say whether a step is small enough."""
-        return 0 < step.input_ids.shape[0] <= self._sizes[-1]
+        return 0 < tokens.input_ids.shape[0] <= self._sizes[-1]
 
-    def run(self, step: FusedStep, layers: Iterable[Layer]) -> BlockResult:
-        """Run a step and return what the last layer makes, there until the next step.
-
-        layers  those of the graphs, asked for as their turn comes
-        """
+    def run(self, step: Step, halfway: Callable[[], None] | None = None) -> BlockResult:
+        """Run a step and return what the last layer makes, there until the next step."""
         count = step.input_ids.shape[0]
         size = self._sizes[bisect.bisect_left(self._sizes, count)]
-        room = self._room.first(count)
-        room.ids.copy_(step.input_ids)
-        for kind, turn in room.turns.items():
-            turn.copy_(step.rotation(compressed=kind))
+        pieces = self._of[size]
+        self._ids[:count].copy_(step.input_ids)
+        for kind, turn in self._turns.items():
+            turn[:count].copy_(step.rotation(compressed=kind))
         if count < size:
             # Tokens that pad the step are alike, and so go to the same few experts.
-            self._room.ids[count:size].zero_()
-            self._room.out[count:size].zero_()
-        *pieces, last = self._graphs[size]
-        for piece, layer in zip(pieces, layers, strict=True):
-            piece.replay()
-            room.out.copy_(layer.attend(room.projected[layer.ratio], step))
-        last.replay()
-        return BlockResult(room.y, room.streams, room.shares)
-
-    def _run(self, room: _Room, index: int) -> Tensor:
-        """Launch what lies between the attention of the layer before `index` and its own."""
-        if index:
-            before = self._layers[index - 1].after(room.out, room.streams, room.shares, room)
-        else:
-            before = self._embed(room.ids)
-        if index < len(self._layers):
-            layer = self._layers[index]
-            (streams, shares), projected = layer.before(before, room)
-            for place, part in zip(room.projected[layer.ratio], projected, strict=True):
-                place.copy_(part)
-        else:
-            y, streams, shares = before.take()
-            room.y.copy_(y)
-        room.shares.copy_(shares)
-        return room.streams.copy_(streams)
-
-    def _made(self, most: int, rotated: int, device: torch.device) -> _Room:
-        """Return zeros in the shapes of what layers make of `most` tokens."""
-        ids = torch.zeros(most, dtype=torch.int64, device=device)
-        turns = {
-            layer.ratio > 0: torch.zeros((most, 2, rotated), dtype=torch.float32, device=device)
-            for layer in self._layers
-        }
-        y, streams, shares = map(_zeros, self._embed(ids).take())
-        room = _Room(ids, turns, streams, shares, y, {}, ids)
-        for layer in {layer.ratio: layer for layer in self._layers}.values():
-            _, projected = layer.before(self._embed(ids), room)
-            room.projected[layer.ratio] = tuple(map(_zeros, projected))
-        ((q, *_), *_) = room.projected.values()
-        return replace(room, out=torch.zeros_like(q))
-
-
-def _zeros(one: Tensor) -> Tensor:
-    return torch.zeros(one.shape, dtype=one.dtype, device=one.device)
+            self._ids[count:size].zero_()
+            pieces.heads[count:].zero_()
+        for i, layer in enumerate(self._network.announced(halfway)):
+            pieces.graphs[i].replay()
+            for call in pieces.calls[i]:
+                call.make(step, count)
+            pieces.heads[:count].copy_(layer.attend(pieces.queries[:count], step))
+        pieces.graphs[-1].replay()
+        assert pieces.result is not None
+        y, streams, shares = (part[:count] for part in pieces.result)
+        return BlockResult(y, streams, shares)

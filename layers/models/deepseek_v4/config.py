@@ -6,11 +6,11 @@ the published one (`compress_ratios`, `rope_scaling`) and the one that transform
 (`layer_types`, `rope_parameters`).
 """
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from layers.models.config_files import read_files
 from layers.models.deepseek_v4.config_spelling import SPELLING_FIELDS, published_spelling
 from layers.models.json_fields import (
     ConfigFault,
@@ -22,6 +22,7 @@ from layers.models.json_fields import (
     require,
     string_list,
 )
+from layers.models.rope_scaling import YarnScaling
 from mem_cache.spec import PoolSpec, RecordFormat, TreeSpec
 
 __all__ = [
@@ -31,8 +32,9 @@ __all__ = [
     "WEIGHT_BLOCK",
     "ConfigFault",
     "ModelConfig",
-    "YarnScaling",
+    "check_geometry_of_kernels",
     "load_config",
+    "parse_checked",
     "parse_config",
     "pool_spec",
     "resolve_record_format",
@@ -85,19 +87,6 @@ _POSITIVE_NUMBERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class YarnScaling:
-    """YaRN interpolation of the rope frequencies of compressing layers.
-
-    original_max_position_embeddings  positions the frequencies were trained on
-    """
-
-    factor: float
-    beta_fast: float
-    beta_slow: float
-    original_max_position_embeddings: int
-
-
-@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """Sizes and constants of one DeepSeek V4 network, under their names in `config.json`.
 
@@ -143,16 +132,22 @@ class ModelConfig:
 
 
 def load_config(path: Path, override: str | None = None) -> ModelConfig:
-    """Read `config.json` (and `generation_config.json`, if there) of the folder `path`.
+    """Read the configuration of the folder `path`; see `layers.models.config_files`."""
+    return parse_checked(*read_files(path, override))
 
-    override  "num_hidden_layers=8,index_topk=64": replaces entries of config.json; the values
-              are JSON, the keys must be in the file or be known fields
+
+def parse_checked(
+    raw: dict[str, Any], generation: dict[str, Any], override: dict[str, Any]
+) -> ModelConfig:
+    """Return `parse_config`, unless an entry of `override` is no field that there is.
+
     Raises ConfigFault, naming the field, for whatever cannot be run.
     """
-    raw = _read_json(path / "config.json")
-    generation_path = path / "generation_config.json"
-    generation = _read_json(generation_path) if generation_path.exists() else {}
-    return parse_config(raw, generation, _read_override(raw, override or ""))
+    known = {*raw, *ModelConfig.__slots__, *_FIXED, *_OTHER_FIELDS} - {"eos_token_ids"}
+    for key in override:
+        if key not in known:
+            raise ConfigFault(f"override names {key!r}, which is no field of config.json")
+    return parse_config(raw, generation, override)
 
 
 def parse_config(
@@ -244,40 +239,6 @@ def pool_spec(
     )
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigFault(f"there is no {path.name} in {path.parent}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigFault(f"{path} cannot be read as JSON: {error}") from error
-    return json_object(value, str(path))
-
-
-def _read_override(raw: dict[str, Any], override: str) -> dict[str, Any]:
-    known = {*raw, *ModelConfig.__slots__, *_FIXED, *_OTHER_FIELDS} - {"eos_token_ids"}
-    decoder = json.JSONDecoder()
-    result: dict[str, Any] = {}
-    rest = override.strip()
-    while rest:
-        key, equals, rest = rest.partition("=")
-        key = key.strip()
-        if not equals:
-            raise ConfigFault(f"override must be key=value pairs separated by commas, got {key!r}")
-        if key not in known:
-            raise ConfigFault(f"override names {key!r}, which is no field of config.json")
-        rest = rest.lstrip()
-        try:
-            result[key], end = decoder.raw_decode(rest)
-        except ValueError:
-            raise ConfigFault(f"override of {key} must be a JSON value, got {rest!r}") from None
-        rest = rest[end:].strip()
-        if rest and (not rest.startswith(",") or rest == ","):
-            raise ConfigFault(f"override of {key} is followed by {rest!r}, expected a comma")
-        rest = rest[1:]
-    return result
-
-
 def _compress_ratios(raw: dict[str, Any], layers: int) -> tuple[int, ...]:
     value: Any = present(raw, "compress_ratios")
     if not isinstance(value, list) or len(cast(list[Any], value)) < layers:
@@ -349,6 +310,23 @@ def _token_id(value: object, name: str, vocab_size: int) -> int:
 
 def _architectures(raw: dict[str, Any]) -> tuple[str, ...]:
     return tuple(string_list({"architectures": [], **raw}, "architectures", None))
+
+
+def check_geometry_of_kernels(config: ModelConfig) -> None:
+    """Raise ConfigFault, naming the field, for a geometry that the GPU's kernels do not take."""
+    for name, wanted in (("head_dim", 512), ("qk_rope_head_dim", 64), ("index_head_dim", 128)):
+        if getattr(config, name) != wanted:
+            raise ConfigFault(_misfit(name, getattr(config, name), f"{wanted}"))
+    for name, most in (("num_attention_heads", 128), ("index_n_heads", 64), ("hc_mult", 4)):
+        if getattr(config, name) > most:
+            raise ConfigFault(_misfit(name, getattr(config, name), f"at most {most}"))
+    for name in ("hidden_size", "q_lora_rank", "o_lora_rank", "moe_intermediate_size"):
+        if getattr(config, name) % WEIGHT_BLOCK:
+            raise ConfigFault(_misfit(name, getattr(config, name), f"a multiple of {WEIGHT_BLOCK}"))
+
+
+def _misfit(name: str, value: int, wanted: str) -> str:
+    return f"{name} is {value}, and the network on a GPU needs {wanted}; use --device cpu"
 
 
 def _check_geometry(config: ModelConfig) -> None:

@@ -1,142 +1,292 @@
-"""The DeepSeek V4 network over fused ops; the counterpart of `layers.models.deepseek_v4.reference_network` on a GPU.
+"""The DeepSeek V4 network, wired once: attention, experts, layers, head.
 
-Weights stay as files hold them, streams and activations are bfloat16, sums float32. Prefill and
-decode are two kinds of steps over one set of layers.
-
-What is summed in which order depends on how many tokens a step has, unless the network is
-deterministic: then a token has the same bits alone or in company, in any chunking, decoded or
-prefilled.
+What is multiplied, and in which format, is the business of kinds (`layers.kinds`); where tokens
+read and write is that of a step (`layers.steps.contract`). So the equations of `layers/NETWORK.md`
+stand here in one order, for the reference on any device and for steps of decoding rows and of
+chunks on a GPU.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
-from jit_kernels.vendor_calls import VendorCalls, vendor_calls
-from layers.blocks.embedding import VocabTable
-from layers.blocks.hyper_connection import BlockResult, HyperConnection, HyperHead
+from jit_kernels.q_norm_rope import q_norm_rope
+from layers.blocks.embedding import Embedding
+from layers.blocks.hyper_connection import BlockResult, HyperConnection, HyperHead, Streams
 from layers.blocks.norm import RmsNorm
-from layers.blocks.rope import RopeFrequencies
-from layers.blocks.side_stream import SideStream
-from layers.experts.expert_form import ExpertForm
-from layers.experts.quantised import FusedExperts, expert_workspace
-from layers.linear.quantised import Bf16Linear, Product
-from layers.models.deepseek_v4.attention import FusedAttention
-from layers.models.deepseek_v4.config import ConfigFault, ModelConfig
-from layers.parallel.shares import Shards
-from layers.steps.chunks.rows import token_rows
-from layers.steps.chunks.step import PrefillStep
-from layers.steps.contract import FusedStep, TokenInputs
-from layers.steps.decode_step import DecodeRows, DecodeStep, score_slices
-from layers.steps.forward_batch import FedTokens, ForwardBatch, Forwarded
-from layers.steps.pieces import Capture, Parts, PrefillPieces, announced
-from layers.weights.weight_target import WeightTarget
-from mem_cache.pools import KvPools
+from layers.experts.contract import ExpertSizes
+from layers.experts.router import Router
+from layers.kinds import Kinds
+from layers.linear.contract import Named, Rows
+from layers.models.deepseek_v4.config import ModelConfig
+from layers.parallel.collectives import Collectives
+from layers.parallel.shares import Shares
+from layers.steps.contract import FoldWeights, PoolingWeights, Step, Tokens, Writes
+from mem_cache.layout import StateLayout
 
-__all__ = ["FusedV4", "check_fused"]
+__all__ = ["DeepseekV4", "Layer", "Projected"]
 
-_BLOCK = 128
+# What attention reads and what comes after it: queries, streams, shares.
+Projected = tuple[Tensor, Tensor, Tensor]
 
 
-def check_fused(config: ModelConfig) -> None:
-    """Raise ConfigFault, naming the field, for a geometry that the fused ops do not take."""
-    for name, wanted in (("head_dim", 512), ("qk_rope_head_dim", 64), ("index_head_dim", 128)):
-        if getattr(config, name) != wanted:
-            raise ConfigFault(_misfit(name, getattr(config, name), f"{wanted}"))
-    if config.num_attention_heads > 128:
-        raise ConfigFault(_misfit("num_attention_heads", config.num_attention_heads, "at most 128"))
-    if config.index_n_heads > 64:
-        raise ConfigFault(_misfit("index_n_heads", config.index_n_heads, "at most 64"))
-    if config.hc_mult > 4:
-        raise ConfigFault(_misfit("hc_mult", config.hc_mult, "at most 4"))
-    for name in ("hidden_size", "q_lora_rank", "o_lora_rank", "moe_intermediate_size"):
-        if getattr(config, name) % _BLOCK:
-            raise ConfigFault(_misfit(name, getattr(config, name), f"a multiple of {_BLOCK}"))
+class Pooling:
+    """Blocks of 4 and their indexer (NETWORK.md, 4 and 5).
+
+    One product makes state rows and the head weights. The indexer's queries are a product of their
+    own: beside those of the heads they would stand apart in memory, and cost a copy of all of them.
+    """
+
+    def __init__(self, config: ModelConfig, kinds: Kinds) -> None:
+        """Allocate the weights."""
+        main, index = 2 * config.head_dim, 2 * config.index_head_dim
+        self._heads, self._width = config.index_n_heads, config.index_head_dim
+        self._layout = layout = StateLayout(config.head_dim, config.index_head_dim)
+        self._rows = kinds.exact(
+            config.hidden_size,
+            {
+                "compressor.wkv": main,
+                "compressor.wgate": main,
+                "indexer.compressor.wkv": index,
+                "indexer.compressor.wgate": index,
+                "indexer.weights_proj": config.index_n_heads,
+            },
+        )
+        queries = {"indexer.wq_b": config.index_n_heads * config.index_head_dim}
+        self._queries = kinds.projection(config.q_lora_rank, queries)
+        device, eps = kinds.device, config.rms_norm_eps
+        self._norm = RmsNorm(config.head_dim, eps=eps, name="compressor.norm", device=device)
+        self._index_norm = RmsNorm(
+            config.index_head_dim, eps=eps, name="indexer.compressor.norm", device=device
+        )
+        ape = torch.zeros((4, layout.width), dtype=torch.float32, device=device)
+        self._weights = PoolingWeights(ape, self._norm.weight, self._index_norm.weight)
+
+    def write(self, x: Tensor, step: Writes, layer: int) -> Tensor:
+        """Write what the tokens leave; return weights of the indexer's heads, [T, Hi]."""
+        rows = self._rows(self._rows.rows(x))
+        step.pool(layer, rows[:, : self._layout.width], self._weights)
+        return rows[:, self._layout.width :]
+
+    def queries(self, latent: Rows) -> Tensor:
+        """Return the queries of the indexer's heads, [T, Hi, C]."""
+        return self._queries(latent).view(-1, self._heads, self._width)
+
+    def named_weights(self, prefix: str) -> Named:
+        """Yield the weights under their names in files."""
+        for part in (self._rows, self._queries, self._norm, self._index_norm):
+            yield from part.named_weights(prefix)
+        main, index = self._layout.main[1], self._layout.index[1]
+        ape = self._weights.ape
+        yield f"{prefix}compressor.ape", ape[:, main : main + 2 * self._layout.head_dim]
+        yield f"{prefix}indexer.compressor.ape", ape[:, index:]
 
 
-def _misfit(name: str, value: int, wanted: str) -> str:
-    return f"{name} is {value}, and the network on a GPU needs {wanted}; use --device cpu"
+class Fold:
+    """Blocks of 128 (NETWORK.md, 4)."""
+
+    def __init__(self, config: ModelConfig, kinds: Kinds) -> None:
+        """Allocate the weights."""
+        self._width = width = config.head_dim
+        parts = {"compressor.wkv": width, "compressor.wgate": width}
+        self._rows = kinds.exact(config.hidden_size, parts)
+        self._norm = RmsNorm(
+            width, eps=config.rms_norm_eps, name="compressor.norm", device=kinds.device
+        )
+        ape = torch.zeros((128, 2 * width), dtype=torch.float32, device=kinds.device)
+        self._weights = FoldWeights(ape, self._norm.weight)
+
+    def write(self, x: Tensor, step: Writes, layer: int) -> Tensor:
+        """Write what the tokens leave; return the rows that it was made of."""
+        rows = self._rows(self._rows.rows(x))
+        step.fold(layer, rows, self._weights)
+        return rows
+
+    def named_weights(self, prefix: str) -> Named:
+        """Yield the weights under their names in files."""
+        yield from self._rows.named_weights(prefix)
+        yield from self._norm.named_weights(prefix)
+        yield f"{prefix}compressor.ape", self._weights.ape[:, self._width :]
 
 
-class FusedLayer:
-    """Attention, then experts; each after one launch that mixes back, mixes in and norms."""
+class Attention:
+    """Multi-query attention with one key for all heads, which is its own value (NETWORK.md, 3)."""
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        attention: FusedAttention,
-        experts: FusedExperts,
-        device: torch.device,
-        side: SideStream,
-    ) -> None:
-        """Allocate norms and mixing weights around the two blocks.
+    def __init__(self, config: ModelConfig, layer: int, kinds: Kinds, shares: Shares) -> None:
+        """Allocate the weights of layer `layer`."""
+        self._config, self._layer, self._side = config, layer, kinds.side
+        self._ratio = config.compress_ratios[layer]
+        width, rank, device = config.head_dim, config.q_lora_rank, kinds.device
+        heads = shares.heads(config.num_attention_heads).count
+        groups = shares.groups(config.o_groups).count
+        self._down = kinds.projection(config.hidden_size, {"wq_a": rank, "wkv": width})
+        self._q_norm = RmsNorm(rank, eps=config.rms_norm_eps, name="q_norm", device=device)
+        self._kv_norm = RmsNorm(width, eps=config.rms_norm_eps, name="kv_norm", device=device)
+        self._up = kinds.projection(rank, {"wq_b": heads * width})
+        self.sink = torch.zeros(heads, dtype=torch.float32, device=device)
+        self._wo_a = kinds.grouped(groups, config.o_lora_rank, heads // groups * width, name="wo_a")
+        self._wo_b = kinds.projection(groups * config.o_lora_rank, {"wo_b": config.hidden_size})
+        self._compressor = None
+        if self._ratio:
+            self._compressor = (Pooling if self._ratio == 4 else Fold)(config, kinds)
+        self._ranks = Collectives(shares)
 
-        side  where what a step derives for all layers may be under way when it is called
+    def project(self, x: Tensor, step: Writes) -> Tensor:
+        """Write what tokens leave for others; return their queries [T, H, D], normed and turned.
+
+        x  [T, d] normed input
+
+        With few tokens the order is that of a chain of small launches: what is long and waited for
+        last goes beside it.
         """
-        self._side = side
-        width, eps = config.hidden_size, config.rms_norm_eps
-        self._attention_mix = HyperConnection(config, name="hc_attn", device=device)
-        self._attention_norm = RmsNorm(width, eps=eps, name="attn_norm", device=device)
-        self._attention = attention
-        self._experts_mix = HyperConnection(config, name="hc_ffn", device=device)
-        self._experts_norm = RmsNorm(width, eps=eps, name="ffn_norm", device=device)
-        self._experts = experts
-
-    def __call__(self, before: BlockResult, step: FusedStep) -> BlockResult:
-        """Return what the experts make.
-
-        before  what the layer before made, or embeddings
-        """
-        return self._routed(self._attended(before, step), step)
-
-    @property
-    def ratio(self) -> int:
-        """Return by how much the layer compresses, 0 for not at all."""
-        return self._attention.ratio
-
-    def before(self, before: BlockResult, tokens: TokenInputs) -> Parts:
-        """Return what `after` takes, streams and shares, and what `attend` takes.
-
-        With `attend` and `after` it does what a call does; of these only `attend` knows the pools,
-        and the others take each token by itself.
-        """
-        x, streams, shares = self._attention_mix.pre_norm(before, self._attention_norm)
-        return (streams, shares), self._attention.project(x, tokens)
-
-    def attend(self, projected: tuple[Tensor, ...], step: FusedStep) -> Tensor:
-        """Return what tokens read, [T, H, 512] bfloat16; `step` writes the pools."""
-        return self._attention.attend(projected, step)
-
-    def after(
-        self, out: Tensor, streams: Tensor, shares: Tensor, tokens: TokenInputs
-    ) -> BlockResult:
-        """Return what the experts make.
-
-        out              from `attend`
-        streams, shares  from `before`
-        """
-        y = self._attention.finish(out, tokens)
-        return self._routed(BlockResult(y, streams, shares), tokens)
-
-    def _attended(self, before: BlockResult, step: FusedStep) -> BlockResult:
-        """Return what attention makes of what the layer before made."""
-        x, streams, shares = self._attention_mix.pre_norm(before, self._attention_norm)
+        tokens, layer, config = x.shape[0], self._layer, self._config
+        beside, compressor = self._side.beside, self._compressor
+        rows, head_weights = self._down.rows(x), x
+        if compressor is not None:
+            with beside(tokens):
+                head_weights = compressor.write(x, step, layer)
+        low, kv = self._down(rows).split([config.q_lora_rank, config.head_dim], 1)
+        # Behind the compressor's product it would come too late.
+        with beside(tokens, branch=1):
+            step.store_window(layer, kv, self._kv_norm.weight)
+        latent = self._up.rows(low, self._q_norm)
+        if not isinstance(compressor, Pooling):
+            q = self._up(latent)
+            # Attention comes next, and begins early if it waits for one launch.
+            self._side.join()
+            return self._turned(q, x, step)
+        queries = compressor.queries(latent)
         self._side.join()
-        return BlockResult(self._attention(x, step), streams, shares)
+        step.score(layer, queries, head_weights)
+        # A choice takes few processors for long, if only it finds them free; queries take memory
+        # for as long. Scores take memory as well, so queries come after them.
+        with beside(tokens):
+            q = self._turned(self._up(latent), x, step)
+        step.choose(layer)
+        self._side.join()
+        return q
 
-    def _routed(self, attended: BlockResult, tokens: TokenInputs) -> BlockResult:
-        """Return what the experts make of what attention made."""
-        x, streams, shares = self._experts_mix.pre_norm(attended, self._experts_norm)
+    def finish(self, heads: Tensor, tokens: Tokens) -> Tensor:
+        """Return the block's result, [T, d].
+
+        heads  [T, H, D], what tokens have read; may be changed
+        """
+        y = self._wo_a(heads, tokens.rotation(compressed=self._ratio > 0))
+        y = self._wo_b(self._wo_b.rows(y)).to(heads.dtype)
+        return self._ranks.all_reduce(y)
+
+    def named_weights(self, prefix: str) -> Named:
+        """Yield the weights under their names in files."""
+        for part in (self._down, self._up, self._wo_a, self._wo_b, self._q_norm, self._kv_norm):
+            yield from part.named_weights(prefix)
+        yield f"{prefix}attn_sink", self.sink
+        if self._compressor is not None:
+            yield from self._compressor.named_weights(prefix)
+
+    def _turned(self, q: Tensor, x: Tensor, tokens: Tokens) -> Tensor:
+        config, rotation = self._config, tokens.rotation(compressed=self._ratio > 0)
+        q = q.view(len(x), -1, config.head_dim)
+        return q_norm_rope(q, rotation, eps=config.rms_norm_eps, out_dtype=x.dtype)
+
+
+class Experts:
+    """Routed experts, and one that every token passes (NETWORK.md, 6)."""
+
+    def __init__(self, config: ModelConfig, layer: int, kinds: Kinds, shares: Shares) -> None:
+        """Allocate the weights of layer `layer`."""
+        width, count = config.hidden_size, config.n_routed_experts
+        self._limit, self._side, self._ranks = config.swiglu_limit, kinds.side, Collectives(shares)
+        self._router = Router(
+            kinds.exact(width, {"gate": count}),
+            count,
+            chosen=config.num_experts_per_tok,
+            scale=config.routed_scaling_factor,
+            hashed_ids=config.vocab_size if layer < config.num_hash_layers else 0,
+            device=kinds.device,
+        )
+        mine = shares.experts(count)
+        self._routed = kinds.routed(
+            ExpertSizes(
+                count=mine.count,
+                first=mine.first,
+                width=width,
+                inner=config.moe_intermediate_size,
+                chosen=config.num_experts_per_tok,
+                limit=config.swiglu_limit,
+            )
+        )
+        inner = shares.columns(config.moe_intermediate_size).count
+        self._shared_in = kinds.projection(width, {"w1": inner, "w3": inner})
+        self._shared_out = kinds.projection(inner, {"w2": width})
+
+    def __call__(self, x: Tensor, input_ids: Tensor) -> Tensor:
+        """Return the experts' sum, [T, d].
+
+        x          [T, d] normed input
+        input_ids  [T] int64, which layers with a table route by
+        """
+        with self._side.beside(x.shape[0]):
+            rows = self._shared_in.rows(x)
+            hidden = self._shared_in(rows)
+            shared = self._shared_out(self._shared_out.gated(hidden, self._limit))
+
+        def joined() -> Tensor:
+            self._side.join()
+            return shared
+
+        experts, weights = self._router(x, input_ids)
+        return self._ranks.all_reduce(self._routed(x, rows, experts, weights, joined))
+
+    def named_weights(self, prefix: str) -> Named:
+        """Yield the weights under their names in files."""
+        yield from self._router.named_weights(prefix)
+        yield from self._routed.named_weights(prefix)
+        for part in (self._shared_in, self._shared_out):
+            yield from part.named_weights(f"{prefix}shared_experts.")
+
+
+class Layer:
+    """Attention, then experts; each between a norm and the streams' mixing (NETWORK.md, 1 and 2).
+
+    It comes in two parts, so that attention can be apart from both: what precedes it and what
+    follows it take each token by itself.
+    """
+
+    def __init__(self, config: ModelConfig, layer: int, kinds: Kinds, shares: Shares) -> None:
+        """Allocate the weights of layer `layer`."""
+        self._side, self._layer, device = kinds.side, layer, kinds.device
+        width, eps, streams = config.hidden_size, config.rms_norm_eps, streams_of(config)
+        self._attention_mix = HyperConnection(streams, name="hc_attn", device=device)
+        self._attention_norm = RmsNorm(width, eps=eps, name="attn_norm", device=device)
+        self._attention = Attention(config, layer, kinds, shares)
+        self._experts_mix = HyperConnection(streams, name="hc_ffn", device=device)
+        self._experts_norm = RmsNorm(width, eps=eps, name="ffn_norm", device=device)
+        self._experts = Experts(config, layer, kinds, shares)
+
+    def before(self, result: BlockResult, step: Writes) -> Projected:
+        """Write what tokens leave, and return what `attend` and `after` take.
+
+        result  what the layer before made, or embeddings
+        """
+        x, streams, shares = self._attention_mix.pre_norm(result, self._attention_norm)
+        # What a step derives for all layers may still be under way beside.
+        self._side.join()
+        return self._attention.project(x, step), streams, shares
+
+    def attend(self, q: Tensor, step: Step) -> Tensor:
+        """Return what tokens read, [T, H, D]."""
+        return step.attend(self._layer, q, self._attention.sink)
+
+    def after(self, heads: Tensor, streams: Tensor, shares: Tensor, tokens: Tokens) -> BlockResult:
+        """Return what the experts make of what tokens have read."""
+        y = self._attention.finish(heads, tokens)
+        x, streams, shares = self._experts_mix.pre_norm(
+            BlockResult(y, streams, shares), self._experts_norm
+        )
         return BlockResult(self._experts(x, tokens.input_ids), streams, shares)
 
-    def products(self) -> Iterator[Product]:
-        """Yield what the layer multiplies by."""
-        yield from self._attention.products()
-        yield from self._experts.products()
-
-    def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor | WeightTarget]]:
+    def named_weights(self, prefix: str) -> Named:
         """Yield the weights under their names in files."""
         yield from self._attention_mix.named_weights(prefix)
         yield from self._attention_norm.named_weights(prefix)
@@ -146,186 +296,66 @@ class FusedLayer:
         yield from self._experts.named_weights(f"{prefix}ffn.")
 
 
-class FusedV4:
+class DeepseekV4:
     """The whole network on one device."""
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        device: torch.device,
-        *,
-        experts: ExpertForm,
-        deterministic: bool = False,
-    ) -> None:
-        """Allocate all weights.
-
-        experts        form in which routed experts are kept; a deterministic network keeps of
-                       "both" the one that it multiplies, fp4
-        deterministic  a token's bits depend on its prefix alone; slower
-
-        Raises ConfigFault for a geometry that `check_fused` refuses.
-        """
-        check_fused(config)
-        self.config, self.device, self.deterministic = config, device, deterministic
-        shards = Shards()
-        vocab, width = config.vocab_size, config.hidden_size
-        self._rope = RopeFrequencies(config, device)
-        self._embedding = VocabTable(
-            vocab, width, name="embed", dtype=torch.bfloat16, device=device
-        )
-        form: ExpertForm = "fp4" if deterministic and experts == "both" else experts
-        expands = form == "fp4" and not deterministic
-        workspace = expert_workspace(config, shards, device) if expands else None
-        self._side = side = SideStream(device)
-        attention = partial(
-            FusedAttention,
-            config,
-            shards=shards,
-            device=device,
-            side=side,
-            deterministic=deterministic,
-        )
-        routed = partial(
-            FusedExperts,
-            config,
-            shards=shards,
-            device=device,
-            form=form,
-            workspace=workspace,
-            side=side,
-            deterministic=deterministic,
-        )
-        self._layers = [
-            FusedLayer(config, attention(layer), routed(layer), device, side)
-            for layer in range(config.num_hidden_layers)
+    def __init__(self, config: ModelConfig, kinds: Kinds) -> None:
+        """Allocate all weights."""
+        shares, device = Shares(), kinds.device
+        vocab, width = shares.vocabulary(config.vocab_size).count, config.hidden_size
+        self._streams = streams_of(config)
+        self._embedding = Embedding(vocab, width, name="embed", dtype=kinds.dtype, device=device)
+        self.layers = [
+            Layer(config, layer, kinds, shares) for layer in range(config.num_hidden_layers)
         ]
-        self._pieces: PrefillPieces | None = None
-        self._head_mix = HyperHead(config, name="hc_head", device=device)
+        self._head_mix = HyperHead(self._streams, name="hc_head", device=device)
         self._norm = RmsNorm(width, eps=config.rms_norm_eps, name="norm", device=device)
-        self._head = Bf16Linear(width, {"head": vocab}, device=device, invariant=deterministic)
+        self._head = kinds.head(width, {"head": vocab})
 
-    @torch.inference_mode()
-    def prefill(
-        self,
-        batch: ForwardBatch,
-        pools: KvPools,
-        *,
-        fed: FedTokens | None = None,
-        halfway: Callable[[], None] | None = None,
-    ) -> Forwarded:
-        """Run a step of chunks; return `batch.logit_tokens`' logits, and which rows are finite.
+    def embedded(self, input_ids: Tensor) -> BlockResult:
+        """Return what the first layer takes of tokens [T] int64."""
+        return self._embedding.streams(input_ids, self._streams.count)
 
-        batch    in host memory: the host does not wait for the device
-        fed      tokens that are not the batch's but the device's
+    def run(self, step: Step, halfway: Callable[[], None] | None = None) -> BlockResult:
+        """Return what the last layer makes; `step` writes the pools.
+
         halfway  called when half of the layers are launched
-
-        Finished records, windows and compress states are written to `pools`.
         """
-        step = PrefillStep(batch, pools, self.config, self._rope, deterministic=self.deterministic)
-        if fed is not None:
-            step.feed(fed)
-        layers = announced(self._layers, halfway or (lambda: None))
-        if self._pieces is not None and self._pieces.hold(step):
-            result = self._pieces.run(step, layers)
-        else:
-            result = self._run(step, layers)
-        finite = step.finite_rows(result.finite())
-        return Forwarded(self._logits(result.of(step.logit_tokens)), finite)
+        result = self.embedded(step.input_ids)
+        for layer in self.announced(halfway):
+            q, streams, shares = layer.before(result, step)
+            result = layer.after(layer.attend(q, step), streams, shares, step)
+        return result
 
-    @torch.inference_mode()
-    def decode(self, rows: DecodeRows, pools: KvPools) -> Tensor:
-        """Run one token of each row and return their logits, [B, vocab] float32.
+    def announced(self, halfway: Callable[[], None] | None) -> Iterator[Layer]:
+        """Yield the layers; `halfway` is called between the first half of them and the second."""
+        half = (len(self.layers) + 1) // 2
+        yield from self.layers[:half]
+        if halfway is not None:
+            halfway()
+        yield from self.layers[half:]
 
-        Launches alone: a CUDA graph can hold it. Pools are written in place.
-        """
-        # Embedding and first mix ask nothing of the step but its tokens.
-        with self._side.beside(rows.input_ids.shape[0]):
-            step = DecodeStep(
-                rows, pools, self.config, self._rope, deterministic=self.deterministic
-            )
-        return self._logits(self._run(step, self._layers))
+    def logits(self, result: BlockResult) -> Tensor:
+        """Return the logits of tokens, [T, vocab] float32."""
+        x = self._norm(self._head_mix(result.mixed()))
+        return self._head(self._head.rows(x))
 
-    @torch.inference_mode()
-    def capture_prefill(self, sizes: Sequence[int], capture: Capture) -> None:
-        """Have small prefill steps replay graphs between attentions; none where `sizes` is empty.
-
-        sizes  numbers of tokens, ascending; a step takes the least that holds its own
-        """
-        self._pieces = None
-        if sizes:
-            self._pieces = PrefillPieces(
-                self._embedded,
-                self._layers,
-                rotated=self.config.qk_rope_head_dim,
-                sizes=sizes,
-                capture=capture,
-                device=self.device,
-            )
-
-    @torch.inference_mode()
-    def rehearse(self, rows: Iterable[int], *, head_rows: Iterable[int]) -> None:
-        """Multiply by all that layers multiply by, and by the head, for each number of rows.
-
-        Libraries compile a kernel when they first meet a number of rows of its kind.
-        """
-        products = self._products()
-        for count in rows:
-            for product in products:
-                product.rehearse(count)
-        for count in head_rows:
-            self._head.rehearse(count)
-
-    def vendor_calls(
-        self,
-        rows: Sequence[int],
-        *,
-        head_rows: Iterable[int],
-        decoded: Iterable[int],
-        columns: int,
-    ) -> list[VendorCalls]:
-        """Return what steps of these sizes call vendors' libraries for, all that they may.
-
-        rows       numbers of tokens that layers take at once
-        head_rows  numbers of rows that the output head takes
-        decoded    numbers of rows of decode steps
-        columns    blocks of 4 of the longest sequence
-        """
-        calls = [call for product in self._products() for call in product.calls(rows)]
-        calls += self._head.calls(head_rows)
-        if 4 not in self.config.compress_ratios:
-            return calls
-        sizes = self.config.index_n_heads, self.config.index_head_dim
-        scored = {part.stop - part.start for few in decoded for part in score_slices(few, columns)}
-        if self.deterministic:
-            scored |= token_rows(rows)
-        else:
-            # One kernel, however many tokens there are.
-            calls += vendor_calls("chunk_logits", sizes, [1])
-        return calls + vendor_calls("paged_logits", sizes, scored)
-
-    def named_weights(self) -> Iterator[tuple[str, Tensor | WeightTarget]]:
-        """Yield (name in published files, storage) of every weight."""
+    def named_weights(self) -> Named:
+        """Yield (name in published files, where it goes) of every weight."""
         yield from self._embedding.named_weights()
-        for i, layer in enumerate(self._layers):
+        for i, layer in enumerate(self.layers):
             yield from layer.named_weights(f"layers.{i}.")
         yield from self._head_mix.named_weights()
         yield from self._norm.named_weights("")
         yield from self._head.named_weights("")
 
-    def _products(self) -> list[Product]:
-        """Return one of each kind and size that layers multiply by."""
-        found = {one.sizes: one for layer in self._layers for one in layer.products()}
-        return [*found.values()]
 
-    def _run(self, step: FusedStep, layers: Iterable[FusedLayer]) -> BlockResult:
-        """Return what the last layer makes."""
-        result = self._embedded(step.input_ids)
-        for layer in layers:
-            result = layer(result, step)
-        return result
-
-    def _embedded(self, input_ids: Tensor) -> BlockResult:
-        return self._embedding.embed(input_ids, streams=self.config.hc_mult)
-
-    def _logits(self, result: BlockResult) -> Tensor:
-        return self._head(self._norm(self._head_mix(result.mixed())))
+def streams_of(config: ModelConfig) -> Streams:
+    """Return the sizes of stream mixing."""
+    return Streams(
+        count=config.hc_mult,
+        width=config.hidden_size,
+        iterations=config.hc_sinkhorn_iters,
+        norm_eps=config.rms_norm_eps,
+        hc_eps=config.hc_eps,
+    )

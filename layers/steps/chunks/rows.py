@@ -16,7 +16,6 @@ from jit_kernels.paged_attention import PagedKeys, SplitPlan, paged_attention
 from jit_kernels.paged_logits import LogitsPlan, paged_logits
 from jit_kernels.select_topk import select_topk
 from jit_kernels.translate_blocks import translate_blocks
-from layers.models.deepseek_v4.config import ModelConfig
 from layers.steps.chunks.blocks import ChunkBlocks, ChunkIndex, ChunkWindow
 from layers.steps.chunks.choice import SCORES_BYTES, QueryHeads
 from layers.steps.chunks.plan import ChunkPlan
@@ -61,16 +60,16 @@ class ChunkRows:
         blocks: Mapping[int, ChunkBlocks],
         *,
         pools: KvPools,
-        config: ModelConfig,
+        top_k: int,
     ) -> None:
         """Derive from a step what its layers share.
 
         blocks  those of each ratio
         """
-        self._pools, self._config, self._window = pools, config, window
-        self._table, self._top_k = plan.page_table, config.index_topk
-        index, _ = ChunkIndex(plan, config.sliding_window).whole
-        self._windows = index[:, : whole_tiles(config.sliding_window)].contiguous()
+        self._pools, self._window = pools, window
+        self._table, self._top_k = plan.page_table, top_k
+        index, _ = ChunkIndex(plan, self._pools.spec.tree.window).whole
+        self._windows = index[:, : whole_tiles(self._pools.spec.tree.window)].contiguous()
         self._columns = {ratio: part.columns for ratio, part in blocks.items()}
         self._chooses = self._columns.get(4, 0) > self._top_k
         self._slots = {
@@ -109,7 +108,7 @@ class ChunkRows:
 
     def attend(self, layer: int, q: Tensor, sink: Tensor) -> Tensor:
         """Return what the tokens read, [T, H, 512] bfloat16."""
-        ratio = self._config.compress_ratios[layer]
+        ratio = self._pools.spec.layer_ratios[layer]
         out = torch.empty_like(q)
         for rows in self._parts:
             out[rows.part] = paged_attention(
@@ -117,7 +116,7 @@ class ChunkRows:
                 self._window.keys(self._windows[rows.part]),
                 self._blocks(layer, ratio, rows),
                 sink=sink,
-                scale=self._config.head_dim**-0.5,
+                scale=self._pools.spec.head_dim**-0.5,
                 plan=rows.split[ratio],
                 deterministic=True,
             )

@@ -5,7 +5,6 @@ from torch import Tensor
 
 from jit_kernels.kv_workspace import RecordSet, fill_workspace
 from jit_kernels.sparse_prefill import sparse_prefill
-from layers.models.deepseek_v4.config import ModelConfig
 from layers.steps.chunks.blocks import ChunkBlocks, ChunkIndex, ChunkWindow
 from layers.steps.chunks.choice import ChunkChoice, QueryHeads
 from layers.steps.chunks.plan import ChunkPlan
@@ -25,7 +24,7 @@ class ChunkWorkspace:
         *,
         slots: dict[int, Tensor],
         pools: KvPools,
-        config: ModelConfig,
+        top_k: int,
     ) -> None:
         """Allocate the workspace, and derive from a step what its layers share.
 
@@ -33,12 +32,12 @@ class ChunkWorkspace:
         slots   ratio -> [count] int32 full-page slots of the listed blocks
         """
         self._plan, self._window, self._blocks = plan, window, blocks
-        self._slots, self._pools, self._config = slots, pools, config
+        self._slots, self._pools, self._top_k = slots, pools, top_k
         most = max((part.listed.count for part in blocks.values()), default=0)
         shape = (window.entries + most, pools.spec.head_dim)
         self._workspace = torch.empty(shape, dtype=torch.bfloat16, device=plan.device)
         self._choice = self._choice_of_blocks()
-        self._index = {ratio: self._index_of(ratio) for ratio in set(config.compress_ratios)}
+        self._index = {ratio: self._index_of(ratio) for ratio in set(pools.spec.layer_ratios)}
 
     def choose(self, layer: int, heads: QueryHeads) -> None:
         """Choose blocks of 4 where tokens see more than they attend."""
@@ -54,13 +53,13 @@ class ChunkWorkspace:
 
     def attend(self, layer: int, q: Tensor, sink: Tensor) -> Tensor:
         """Return what the tokens read, [T, H, 512] bfloat16."""
-        ratio = self._config.compress_ratios[layer]
+        ratio = self._pools.spec.layer_ratios[layer]
         sets = [self._window.records()]
         if ratio:
             pages, layout = self._pools.blocks(layer)
             sets.append(RecordSet(pages, layout, self._slots[ratio]))
         fill_workspace(self._workspace, sets)
-        scale = self._config.head_dim**-0.5
+        scale = self._pools.spec.head_dim**-0.5
         parts = [
             sparse_prefill(q[part], self._workspace, index, sink=sink, scale=scale, lengths=lengths)
             for part, index, lengths in self._index[ratio].parts()
@@ -72,8 +71,7 @@ class ChunkWorkspace:
         plan, first = self._plan, self._window.entries
         if plan.keys is None:
             return None
-        top_k = self._config.index_topk
-        return ChunkChoice(plan, self._blocks[4], plan.keys, first=first, top_k=top_k)
+        return ChunkChoice(plan, self._blocks[4], plan.keys, first=first, top_k=self._top_k)
 
     def _index_of(self, ratio: int) -> ChunkIndex:
         """Return what tokens attend in the layers of a ratio."""
@@ -85,6 +83,6 @@ class ChunkWorkspace:
             self._plan,
             window,
             blocks=blocks.listed,
-            columns=self._config.index_topk if chosen else blocks.columns,
+            columns=self._top_k if chosen else blocks.columns,
             chosen=chosen,
         )

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from layers.blocks.rope import RopeFrequencies
-from layers.models.deepseek_v4.config import ModelConfig
 from layers.steps.forward_batch import ForwardBatch
 from layers.steps.reference.compression_plan import (
     FoldPlan,
@@ -48,13 +47,11 @@ class WindowPlan:
 class AttentionPlan:
     """One step for all layers.
 
-    input_ids            [T] int64
     row                  [T] int64
     rotation             [T, 2, R] float32 of layers without compression; None: there are none
     compressed_rotation  [T, 2, R] float32 of layers with it; None: there are none
     """
 
-    input_ids: Tensor
     row: Tensor
     rotation: Tensor | None
     compressed_rotation: Tensor | None
@@ -64,9 +61,12 @@ class AttentionPlan:
 
 
 def plan_attention(
-    batch: ForwardBatch, spec: PoolSpec, config: ModelConfig, rope: RopeFrequencies
+    batch: ForwardBatch, spec: PoolSpec, *, top_k: int, rope: RopeFrequencies
 ) -> AttentionPlan:
-    """Derive the plan of a step from its batch."""
+    """Derive the plan of a step from its batch.
+
+    top_k  blocks of 4 that a token attends at most
+    """
     tokens = StepTokens(batch, draft_tokens=spec.tree.draft_tokens)
     window = _window_plan(tokens, spec)
     ratios = set(spec.layer_ratios)
@@ -77,7 +77,7 @@ def plan_attention(
             tokens,
             spec,
             rope=rope,
-            top_k=config.index_topk,
+            top_k=top_k,
             window_index=window.index,
             first_block=first_block,
         )
@@ -90,7 +90,6 @@ def plan_attention(
         return rope.rotation(tokens.position, compressed=compressed)
 
     return AttentionPlan(
-        input_ids=batch.input_ids,
         row=tokens.row,
         rotation=rotation(False) if 0 in ratios else None,
         compressed_rotation=rotation(True) if ratios - {0} else None,

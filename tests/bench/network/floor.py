@@ -12,7 +12,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-import layers.blocks.router as router_module
+import layers.experts.router as router_module
 from layers.experts.expert_form import ExpertForm, expert_bytes
 from layers.models.deepseek_v4.config import ModelConfig
 from layers.models.deepseek_v4.network import FusedV4

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from jit_kernels.bf16_linear import bf16_linear
-from layers.blocks.router import Router
+from layers.experts.router import Router
 from tests.testing.tiny_model import CONFIG
 
 CPU = torch.device("cpu")

@@ -1,0 +1,54 @@
+"""What a mixture of experts asks of its routed experts, whatever their weights are kept as."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from layers.linear.contract import Named, Rows
+
+__all__ = ["ExpertSizes", "RoutedExperts"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertSizes:
+    """The routed experts of a layer that this rank holds.
+
+    count   experts, the first of which is expert `first` of the layer
+    chosen  experts of a token
+    limit   clamp of the SwiGLU
+    """
+
+    count: int
+    first: int
+    width: int
+    inner: int
+    chosen: int
+    limit: float
+
+
+class RoutedExperts(Protocol):
+    """Experts of which each token passes a few."""
+
+    def __call__(
+        self,
+        x: Tensor,
+        rows: Rows,
+        experts: Tensor,
+        weights: Tensor,
+        plus: Callable[[], Tensor],
+    ) -> Tensor:
+        """Return the weighted sum of the chosen experts and what `plus` gives, [T, d].
+
+        x        [T, d] normed input
+        rows     the same, as the shared expert's product takes it
+        experts  [T, k] int64
+        weights  [T, k] float32
+        plus     returns what the shared expert gives, [T, d]; called when that is needed
+        """
+        ...
+
+    def named_weights(self, prefix: str) -> Named:
+        """Yield `prefix + "experts.N.w1.weight"` and so on, and where each goes."""
+        ...

@@ -1,0 +1,137 @@
+"""How a network is stored and multiplied on a device: the kinds of layers that blocks are made of.
+
+Wiring asks for layers by what they are for. Plain kinds are the reference: any device that torch
+has, float32 or bfloat16. Quantised kinds keep weights as files hold them, on a Hopper GPU.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+
+from jit_kernels.expert_weights import Fp8Experts
+from layers.blocks.side_stream import SideStream
+from layers.experts.contract import ExpertSizes, RoutedExperts
+from layers.experts.expert_form import ExpertForm
+from layers.experts.plain import PlainExperts
+from layers.experts.quantised import QuantisedExperts, expert_workspace
+from layers.linear.bf16 import Bf16Linear
+from layers.linear.contract import GroupedLinear, Linear
+from layers.linear.fp8 import Fp8GroupedLinear, Fp8Linear
+from layers.linear.plain import PlainGroupedLinear, PlainLinear
+
+__all__ = ["Kinds", "PlainKinds", "QuantisedKinds"]
+
+
+class Kinds(Protocol):
+    """Makes layers. Parts of a product are name -> output rows.
+
+    dtype  of activations
+    side   where parts of a layer run beside others
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    side: SideStream
+
+    def projection(self, width: int, parts: Mapping[str, int]) -> Linear:
+        """Return a product that files may hold quantised."""
+        ...
+
+    def grouped(self, groups: int, rows: int, width: int, *, name: str) -> GroupedLinear:
+        """Return the same, one for each group of heads."""
+        ...
+
+    def exact(self, width: int, parts: Mapping[str, int]) -> Linear:
+        """Return a product of weights that stay unrounded, in float32: compressors, gates."""
+        ...
+
+    def head(self, width: int, parts: Mapping[str, int]) -> Linear:
+        """Return the product that makes logits, in float32."""
+        ...
+
+    def routed(self, sizes: ExpertSizes) -> RoutedExperts:
+        """Return routed experts."""
+        ...
+
+
+class PlainKinds:
+    """Plain numbers; gates and compressors are float32 whatever the dtype."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        """Take the dtype of matrices and activations, float32 or bfloat16."""
+        self.device, self.dtype = device, dtype
+        self.side = SideStream(device)
+
+    def projection(self, width: int, parts: Mapping[str, int]) -> PlainLinear:
+        """See `Kinds`."""
+        return PlainLinear(width, parts, dtype=self.dtype, device=self.device)
+
+    def grouped(self, groups: int, rows: int, width: int, *, name: str) -> PlainGroupedLinear:
+        """See `Kinds`."""
+        return PlainGroupedLinear(
+            groups, rows, width, name=name, dtype=self.dtype, device=self.device
+        )
+
+    def exact(self, width: int, parts: Mapping[str, int]) -> PlainLinear:
+        """See `Kinds`."""
+        return PlainLinear(
+            width, parts, dtype=self.dtype, device=self.device, weight_dtype=torch.float32
+        )
+
+    def head(self, width: int, parts: Mapping[str, int]) -> PlainLinear:
+        """See `Kinds`."""
+        return self.projection(width, parts)
+
+    def routed(self, sizes: ExpertSizes) -> PlainExperts:
+        """See `Kinds`."""
+        return PlainExperts(sizes, dtype=self.dtype, device=self.device)
+
+
+class QuantisedKinds:
+    """fp8 projections, bfloat16 gates, compressors and head; experts as fp4, fp8 or both."""
+
+    dtype = torch.bfloat16
+
+    def __init__(
+        self, device: torch.device, *, experts: ExpertForm, deterministic: bool = False
+    ) -> None:
+        """Take how routed experts are kept.
+
+        deterministic  a token's bits do not depend on how many tokens there are
+        """
+        self.device, self._deterministic = device, deterministic
+        self.side = SideStream(device)
+        # A deterministic network keeps of both forms the one that it multiplies.
+        self.form: ExpertForm = "fp4" if deterministic and experts == "both" else experts
+        self._workspace: Fp8Experts | None = None
+
+    def projection(self, width: int, parts: Mapping[str, int]) -> Fp8Linear:
+        """See `Kinds`."""
+        return Fp8Linear(width, parts, device=self.device, invariant=self._deterministic)
+
+    def grouped(self, groups: int, rows: int, width: int, *, name: str) -> Fp8GroupedLinear:
+        """See `Kinds`."""
+        return Fp8GroupedLinear(
+            groups, rows, width, name=name, device=self.device, invariant=self._deterministic
+        )
+
+    def exact(self, width: int, parts: Mapping[str, int]) -> Bf16Linear:
+        """See `Kinds`."""
+        return Bf16Linear(width, parts, device=self.device, invariant=self._deterministic)
+
+    def head(self, width: int, parts: Mapping[str, int]) -> Bf16Linear:
+        """See `Kinds`."""
+        return self.exact(width, parts)
+
+    def routed(self, sizes: ExpertSizes) -> QuantisedExperts:
+        """See `Kinds`; layers that keep fp4 alone share room for one of them as fp8."""
+        if self.form == "fp4" and not self._deterministic and self._workspace is None:
+            self._workspace = expert_workspace(sizes, self.device)
+        return QuantisedExperts(
+            sizes,
+            device=self.device,
+            form=self.form,
+            workspace=self._workspace,
+            deterministic=self._deterministic,
+        )

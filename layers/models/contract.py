@@ -1,0 +1,167 @@
+"""What the runtime knows of a model: two protocols, and no family by name.
+
+A `Model` is a checkpoint's configuration; `build` puts a `Network` of it on a device, without
+weights yet. The network says what the cache has to hold, makes the pools, and runs steps.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from layers.steps.decode_rows import DecodeRows
+from layers.steps.forward_batch import FedTokens, ForwardBatch, Forwarded
+from layers.steps.pieces import Capture
+from layers.weights.loading import NamedWeights
+from mem_cache.spec import CacheSpec, PoolSizes
+
+__all__ = [
+    "CudaNetwork",
+    "Model",
+    "ModelFacts",
+    "Network",
+    "Pools",
+    "Settings",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What a configuration says that the runtime needs.
+
+    context_tokens  longest sequence
+    eos_token_ids   ids of config.json, then those that only generation_config.json has
+    """
+
+    model_type: str
+    architectures: tuple[str, ...]
+    num_layers: int
+    hidden_size: int
+    vocab_size: int
+    context_tokens: int
+    eos_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a network is to compute, as flags say; "auto" leaves it to the model and the device.
+
+    dtype           "auto", "float32" or "bfloat16", of matrices and activations
+    kv_cache_dtype  "auto", "fp8", "bf16" or "fp32", of what pools hold
+    experts         "auto", "fp4", "fp8" or "both", the forms in which routed experts are kept
+    deterministic   a token's bits depend on its prefix alone
+    weight_bytes    that weights may take where forms differ in size; None: no limit
+    draft_tokens    most guessed tokens of a row in a step, 0 to 7
+    """
+
+    dtype: str = "auto"
+    kv_cache_dtype: str = "auto"
+    experts: str = "auto"
+    deterministic: bool = False
+    weight_bytes: int | None = None
+    draft_tokens: int = 0
+
+
+class Pools(Protocol):
+    """The device memory of a cache: units of each pool, across all layers."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all of it, dummies included."""
+        ...
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Return all of it by name."""
+        ...
+
+    def copy_full_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy full pages (source, destination), one after the other."""
+        ...
+
+    def copy_swa_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy SWA pages (source, destination), one after the other."""
+        ...
+
+    def copy_rings(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy rings (source, destination), one after the other."""
+        ...
+
+
+class Network(NamedWeights, Protocol):
+    """A network on a device."""
+
+    @property
+    def cache(self) -> CacheSpec:
+        """What the cache has to hold."""
+        ...
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """How it computes, for /server_info: "dtype", "record_format" and what else there is."""
+        ...
+
+    @property
+    def smaller(self) -> str | None:
+        """The advice to whom its weights are too large; None: there is none but a smaller model."""
+        ...
+
+    def pools(self, sizes: PoolSizes) -> Pools:
+        """Return pools on the device, not initialised."""
+        ...
+
+    def prefill(
+        self,
+        batch: ForwardBatch,
+        pools: Any,
+        *,
+        fed: FedTokens | None = None,
+        halfway: Callable[[], None] | None = None,
+    ) -> Forwarded:
+        """Run a step; return `batch.logit_tokens`' logits, and which rows are finite.
+
+        batch    in host memory: the host does not wait for the device
+        pools    from `pools`
+        fed      tokens that are not the batch's but the device's
+        halfway  called when half of the layers are launched
+        """
+        ...
+
+
+class CudaNetwork(Network, Protocol):
+    """A network on a CUDA device, whose decode steps can be graphs."""
+
+    def decode(self, rows: DecodeRows, pools: Any) -> Tensor:
+        """Run one token of each row and return their logits, [B, vocab] float32.
+
+        Launches alone: a CUDA graph can hold it. Pools are written in place.
+        """
+        ...
+
+    def capture_prefill(self, sizes: Sequence[int], capture: Capture) -> None:
+        """Have small prefill steps replay graphs between attentions; none where `sizes` is empty.
+
+        sizes  numbers of tokens, ascending
+        """
+        ...
+
+
+class Model(Protocol):
+    """One checkpoint's configuration."""
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What it says."""
+        ...
+
+    def check_cuda(self) -> None:
+        """Raise ConfigFault, naming the field, for what the kernels of CUDA devices do not take."""
+        ...
+
+    def build(self, device: torch.device, settings: Settings) -> Network:
+        """Return the network with its weights allocated, a `CudaNetwork` on a CUDA device.
+
+        Raises ConfigFault for settings that do not suit it.
+        """
+        ...

@@ -1,0 +1,238 @@
+"""DeepSeek V4 as a `Model`: its configuration, its pools, and the network on a device."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from layers.blocks.rope import RopeFrequencies, frequencies
+from layers.experts.expert_form import ExpertForm, expert_form, smaller_form
+from layers.kinds import PlainKinds, QuantisedKinds
+from layers.linear.contract import Named
+from layers.models.contract import ModelFacts, Settings
+from layers.models.deepseek_v4.config import (
+    ModelConfig,
+    check_geometry_of_kernels,
+    parse_checked,
+    pool_spec,
+    resolve_record_format,
+)
+from layers.models.deepseek_v4.network import DeepseekV4
+from layers.steps.chunks.step import PrefillStep
+from layers.steps.contract import StepSizes
+from layers.steps.decode_rows import DecodeRows
+from layers.steps.decode_step import DecodeStep
+from layers.steps.forward_batch import FedTokens, ForwardBatch, Forwarded
+from layers.steps.pieces import Capture, PrefillPieces
+from layers.steps.reference.reference_step import ReferenceStep
+from mem_cache.layout import cache_spec
+from mem_cache.pools import KvPools
+from mem_cache.spec import CacheSpec, PoolSizes, PoolSpec
+
+__all__ = ["QuantisedV4", "ReferenceV4", "V4Model", "read"]
+
+
+def read(raw: dict[str, Any], generation: dict[str, Any], override: dict[str, Any]) -> "V4Model":
+    """Return the model of parsed files; see `layers.models.registry`."""
+    return V4Model(parse_checked(raw, generation, override))
+
+
+class V4Model:
+    """A checkpoint's configuration; a `Model`."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What the configuration says."""
+        config = self.config
+        return ModelFacts(
+            model_type=config.model_type,
+            architectures=config.architectures,
+            num_layers=config.num_hidden_layers,
+            hidden_size=config.hidden_size,
+            vocab_size=config.vocab_size,
+            context_tokens=config.max_position_embeddings,
+            eos_token_ids=config.eos_token_ids,
+        )
+
+    def check_cuda(self) -> None:
+        """Raise ConfigFault, naming the field, for a geometry that the kernels do not take."""
+        check_geometry_of_kernels(self.config)
+
+    def build(self, device: torch.device, settings: Settings) -> "ReferenceV4 | QuantisedV4":
+        """Return the network; see `Model`."""
+        if device.type == "cuda":
+            wanted = None if settings.experts == "auto" else cast(ExpertForm, settings.experts)
+            form = expert_form(self.config, wanted, room=settings.weight_bytes)
+            return QuantisedV4(
+                self.config,
+                device,
+                experts=form,
+                deterministic=settings.deterministic,
+                draft_tokens=settings.draft_tokens,
+            )
+        dtype = "float32" if settings.dtype == "auto" else settings.dtype
+        record_format = resolve_record_format(self.config, settings.kv_cache_dtype, dtype)
+        spec = pool_spec(self.config, record_format, draft_tokens=settings.draft_tokens)
+        return ReferenceV4(self.config, device, getattr(torch, dtype), spec)
+
+
+class _OnDevice:
+    """What both networks have in common: the wiring, its pools, and what steps need of it."""
+
+    def __init__(
+        self, config: ModelConfig, kinds: PlainKinds | QuantisedKinds, spec: PoolSpec
+    ) -> None:
+        self.config, self.spec, self.device = config, spec, kinds.device
+        self._wired = DeepseekV4(config, kinds)
+        self._sizes = StepSizes(config.index_topk, config.rms_norm_eps)
+        width = config.qk_rope_head_dim
+        self._rope = RopeFrequencies(
+            frequencies(width, config.rope_theta, None),
+            frequencies(width, config.compress_rope_theta, config.rope_scaling),
+            kinds.device,
+        )
+
+    @property
+    def cache(self) -> CacheSpec:
+        """What the cache has to hold."""
+        return cache_spec(self.spec)
+
+    def pools(self, sizes: PoolSizes) -> KvPools:
+        """Return pools on the device; see `Network`."""
+        return KvPools(self.spec, sizes, self.device)
+
+    def named_weights(self) -> Named:
+        """Yield (name in published files, where it goes) of every weight."""
+        yield from self._wired.named_weights()
+
+
+class ReferenceV4(_OnDevice):
+    """The network in plain numbers; a row's result does not depend on its company.
+
+    The same token at the same position after the same tokens gives the same bits, whatever the
+    chunks, the other rows, and what was reused instead of computed. Gates, compressors, norms and
+    stream mixing are float32 in any case.
+    """
+
+    smaller: str | None = None
+
+    def __init__(
+        self, config: ModelConfig, device: torch.device, dtype: torch.dtype, spec: PoolSpec
+    ) -> None:
+        """Allocate all weights; `dtype` is that of matrices and activations."""
+        super().__init__(config, PlainKinds(device, dtype), spec)
+        self._dtype = dtype
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """How it computes."""
+        dtype = str(self._dtype).removeprefix("torch.")
+        return {"dtype": dtype, "record_format": self.spec.record_format}
+
+    @torch.inference_mode()
+    def prefill(
+        self,
+        batch: ForwardBatch,
+        pools: KvPools,
+        *,
+        fed: FedTokens | None = None,
+        halfway: Callable[[], None] | None = None,
+    ) -> Forwarded:
+        """Run a step; see `Network`."""
+        step = ReferenceStep(batch, pools, self._sizes, self._rope)
+        if fed is not None:
+            step.feed(fed)
+        result = self._wired.run(step, halfway)
+        finite = step.finite_rows(result.finite())
+        return Forwarded(self._wired.logits(result.of(step.logit_tokens)), finite)
+
+
+class QuantisedV4(_OnDevice):
+    """The network over weights as files hold them: bfloat16 streams and activations, float32 sums.
+
+    What is summed in which order depends on how many tokens a step has, unless the network is
+    deterministic: then a token has the same bits alone or in company, in any chunking, decoded or
+    prefilled.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        device: torch.device,
+        *,
+        experts: ExpertForm,
+        deterministic: bool = False,
+        draft_tokens: int = 0,
+    ) -> None:
+        """Allocate all weights.
+
+        experts        form in which routed experts are kept; a deterministic network keeps of
+                       "both" the one that it multiplies, fp4
+        deterministic  a token's bits depend on its prefix alone; slower
+
+        Raises ConfigFault for a geometry that the kernels do not take.
+        """
+        check_geometry_of_kernels(config)
+        kinds = QuantisedKinds(device, experts=experts, deterministic=deterministic)
+        spec = pool_spec(config, "fp8", draft_tokens=draft_tokens)
+        super().__init__(config, kinds, spec)
+        self._side, self.deterministic = kinds.side, deterministic
+        self._form: ExpertForm = kinds.form
+        self._pieces: PrefillPieces | None = None
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """How it computes."""
+        return {"dtype": "bfloat16", "record_format": "fp8", "experts": self._form}
+
+    @property
+    def smaller(self) -> str | None:
+        """What would make its weights smaller."""
+        return smaller_form(self.config, self._form)
+
+    @torch.inference_mode()
+    def prefill(
+        self,
+        batch: ForwardBatch,
+        pools: KvPools,
+        *,
+        fed: FedTokens | None = None,
+        halfway: Callable[[], None] | None = None,
+    ) -> Forwarded:
+        """Run a step of chunks; see `Network`."""
+        step = PrefillStep(batch, pools, self._sizes, self._rope, deterministic=self.deterministic)
+        if fed is not None:
+            step.feed(fed)
+        if self._pieces is not None and self._pieces.hold(step):
+            result = self._pieces.run(step, halfway)
+        else:
+            result = self._wired.run(step, halfway)
+        finite = step.finite_rows(result.finite())
+        return Forwarded(self._wired.logits(result.of(step.logit_tokens)), finite)
+
+    @torch.inference_mode()
+    def decode(self, rows: DecodeRows, pools: KvPools) -> Tensor:
+        """Run one token of each row; see `CudaNetwork`."""
+        # Embedding and first mix ask nothing of the step but its tokens.
+        with self._side.beside(rows.input_ids.shape[0]):
+            step = DecodeStep(
+                rows, pools, self._sizes, self._rope, deterministic=self.deterministic
+            )
+        return self._wired.logits(self._wired.run(step))
+
+    @torch.inference_mode()
+    def capture_prefill(self, sizes: Sequence[int], capture: Capture) -> None:
+        """Have small prefill steps replay graphs; see `CudaNetwork`."""
+        self._pieces = None
+        if sizes:
+            self._pieces = PrefillPieces(
+                self._wired,
+                rotated=self.config.qk_rope_head_dim,
+                sizes=sizes,
+                capture=capture,
+                device=self.device,
+            )

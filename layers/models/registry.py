@@ -1,0 +1,39 @@
+"""Models by the `model_type` of their config.json.
+
+A family is a module with a function `read`; nothing is assumed from a model's name, and a type that
+is not listed is refused.
+"""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from layers.models.config_files import read_files
+from layers.models.contract import Model
+from layers.models.json_fields import ConfigFault, present
+
+__all__ = ["FAMILIES", "read_model"]
+
+# model_type -> "module:function"; the function takes config.json, generation_config.json and the
+# entries that override the former, all parsed, and returns a Model.
+FAMILIES: dict[str, str] = {
+    "deepseek_v4": "layers.models.deepseek_v4.model:read",
+}
+
+
+def read_model(folder: Path, override: str | None = None) -> Model:
+    """Read `config.json` (and `generation_config.json`, if there) of a checkpoint folder.
+
+    override  "num_hidden_layers=8,index_topk=64": replaces entries of config.json; the values
+              are JSON, the keys must be in the file or be known fields
+    Raises ConfigFault, naming the field, for whatever cannot be run.
+    """
+    raw, generation, entries = read_files(folder, override)
+    kind: Any = present(raw | entries, "model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        known = " or ".join(FAMILIES)
+        raise ConfigFault(f"model_type must be {known}, got {kind!r}")
+    module, _, function = FAMILIES[kind].partition(":")
+    read: Callable[..., Model] = getattr(importlib.import_module(module), function)
+    return read(raw, generation, entries)
