@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from layers.models.deepseek_v4.config import ModelConfig, load_config, pool_spec
-from layers.models.deepseek_v4.reference_network import DeepseekV4
+from layers.models.deepseek_v4.model import ReferenceV4
 from layers.steps.forward_batch import ForwardBatch, Forwarded
 from layers.weights.loading import load_weights
 from mem_cache.pools import KvPools
@@ -90,7 +90,7 @@ class Network(Protocol):
 
     config: ModelConfig
 
-    def forward(self, batch: ForwardBatch, pools: KvPools) -> Forwarded | Tensor:
+    def prefill(self, batch: ForwardBatch, pools: KvPools) -> Forwarded | Tensor:
         """Return what the batch asks for; a part of a network returns what it makes alone."""
         ...
 
@@ -244,7 +244,7 @@ class Direct:
 
     def _forward(self, batch: ForwardBatch) -> Tensor:
         """Return the logits; note which rows are finite."""
-        made = self.model.forward(batch, self.pools)
+        made = self.model.prefill(batch, self.pools)
         if isinstance(made, Tensor):
             return made
         self.finite = made.finite.tolist()
@@ -263,12 +263,14 @@ class Direct:
         return Point(position, window, self.rings.take())
 
 
-def load_model(folder: Path, dtype: torch.dtype = torch.float32, **overrides: object) -> DeepseekV4:
+def load_model(
+    folder: Path, dtype: torch.dtype = torch.float32, **overrides: object
+) -> ReferenceV4:
     """Return the network of a checkpoint, filled."""
     config: ModelConfig = load_config(folder)
     if overrides:
         config = replace(config, **overrides)  # type: ignore[arg-type]
-    model = DeepseekV4(config, CPU, dtype)
+    model = ReferenceV4(config, CPU, dtype)
     load_weights(model, folder, progress=False)
     return model
 

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from layers.experts.expert_form import ExpertForm, expert_form
 from layers.models.deepseek_v4.config import load_config
-from layers.models.deepseek_v4.network import FusedV4
-from layers.steps.decode_step import DecodeRows
+from layers.models.deepseek_v4.model import QuantisedV4
+from layers.steps.decode_rows import DecodeRows
 from layers.steps.forward_batch import ForwardBatch, Forwarded
 from layers.weights.loading import load_weights
 from mem_cache.pools import KvPools
@@ -21,17 +21,17 @@ SPARE_PAGES = 2
 
 
 class FusedModel:
-    """A fused network behind the call of `DeepseekV4`.
+    """A fused network behind the call of the reference.
 
     decodes  run steps whose chunks are single tokens, saved in place, as decode steps
     """
 
-    def __init__(self, network: FusedV4, *, decodes: bool = True) -> None:
+    def __init__(self, network: QuantisedV4, *, decodes: bool = True) -> None:
         self.network, self.config = network, network.config
         self.decodes = decodes
         self.decoded = 0
 
-    def forward(self, batch: ForwardBatch, pools: KvPools) -> Forwarded | Tensor:
+    def prefill(self, batch: ForwardBatch, pools: KvPools) -> Forwarded | Tensor:
         """Return the logits that the batch asks for."""
         rows = batch.chunk_start.shape[0]
         alone = batch.input_ids.shape[0] == rows == batch.save_row.shape[0]
@@ -58,9 +58,9 @@ def decode_rows(batch: ForwardBatch) -> DecodeRows:
     return inputs
 
 
-def load_fused(folder: Path, device: torch.device, form: ExpertForm | None = None) -> FusedV4:
+def load_fused(folder: Path, device: torch.device, form: ExpertForm | None = None) -> QuantisedV4:
     """Return the fused network of a checkpoint, filled."""
     config = load_config(folder)
-    network = FusedV4(config, device, experts=expert_form(config, form))
+    network = QuantisedV4(config, device, experts=expert_form(config, form))
     load_weights(network, folder, progress=False)
     return network

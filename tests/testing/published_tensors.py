@@ -3,7 +3,7 @@
 import torch
 
 from layers.models.deepseek_v4.config import ModelConfig
-from layers.models.deepseek_v4.reference_network import DeepseekV4
+from layers.models.deepseek_v4.model import ReferenceV4
 
 
 def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -11,5 +11,5 @@ def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
     They are the network's own; nothing is allocated.
     """
-    network = DeepseekV4(config, torch.device("meta"), torch.float32)
+    network = ReferenceV4(config, torch.device("meta"), torch.float32)
     return {name: tuple(view.shape) for name, view in network.named_weights()}

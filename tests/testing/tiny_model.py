@@ -5,12 +5,13 @@ from collections.abc import Iterator
 
 import torch
 
-from layers.blocks.rope import RopeFrequencies
 from layers.models.deepseek_v4.config import ModelConfig, pool_spec
-from layers.models.deepseek_v4.reference_network import DeepseekV4
+from layers.models.deepseek_v4.model import ReferenceV4, angles
+from layers.steps.contract import StepSizes
 from layers.steps.forward_batch import ForwardBatch
-from layers.steps.reference.attention_plan import AttentionPlan, plan_attention
+from layers.steps.reference.reference_step import ReferenceStep
 from layers.weights.loading import fill_dummy
+from layers.weights.weight_target import WeightTarget
 from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes, RecordFormat, TreeSpec
 from tests.testing.direct import CPU, Direct
@@ -55,11 +56,11 @@ PACKED = dataclasses.replace(CONFIG, head_dim=512, qk_rope_head_dim=64, index_he
 def build(
     record_format: RecordFormat = "fp32",
     dtype: torch.dtype = torch.float32,
-    model: DeepseekV4 | None = None,
+    model: ReferenceV4 | None = None,
 ) -> Direct:
     """Return a random network, unless one is given, with poisoned pools."""
     if model is None:
-        model = DeepseekV4(PACKED if record_format == "fp8" else CONFIG, CPU, dtype)
+        model = ReferenceV4(PACKED if record_format == "fp8" else CONFIG, CPU, dtype)
         fill_dummy(model, 7)
     direct = Direct(model, record_format)
     direct.poison()
@@ -102,20 +103,23 @@ def cold_batch(length: int, seed: int = 0) -> ForwardBatch:
 
 def one_layer(
     ratio: int, batch: ForwardBatch, record_format: RecordFormat = "fp32"
-) -> tuple[ModelConfig, KvPools, AttentionPlan]:
-    """Return the configuration, poisoned pools and plan of a model of one layer."""
+) -> tuple[ModelConfig, KvPools, ReferenceStep]:
+    """Return the configuration, poisoned pools and a step of a model of one layer."""
     base = PACKED if record_format == "fp8" else CONFIG
     config = dataclasses.replace(base, num_hidden_layers=1, compress_ratios=(ratio,))
     spec = pool_spec(config, record_format)
     pools = KvPools(spec, PoolSizes(full_pages=3, swa_pages=9, rings=2), CPU)
     for tensor in pools.tensors().values():
         tensor.view(torch.uint8).fill_(0xFF)
-    return config, pools, plan_attention(batch, spec, config, RopeFrequencies(config, CPU))
+    sizes = StepSizes(config.index_topk, config.rms_norm_eps)
+    return config, pools, ReferenceStep(batch, pools, sizes, angles(config, CPU))
 
 
-def randomise(named: Iterator[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Fill weights with numbers that keep activations near one; return them by name."""
-    weights = dict(named)
+def randomise(
+    named: Iterator[tuple[str, torch.Tensor | WeightTarget]],
+) -> dict[str, torch.Tensor]:
+    """Fill plain weights with numbers that keep activations near one; return them by name."""
+    weights = {name: weight for name, weight in named if isinstance(weight, torch.Tensor)}
     for name, weight in weights.items():
         if name.endswith("norm.weight"):
             weight.uniform_(0.5, 1.5)

@@ -28,14 +28,24 @@ from layers.steps.pieces import Capture, PrefillPieces
 from layers.steps.reference.reference_step import ReferenceStep
 from mem_cache.layout import cache_spec
 from mem_cache.pools import KvPools
-from mem_cache.spec import CacheSpec, PoolSizes, PoolSpec
+from mem_cache.spec import CacheSpec, PoolSizes, PoolSpec, RecordFormat
 
-__all__ = ["QuantisedV4", "ReferenceV4", "V4Model", "read"]
+__all__ = ["QuantisedV4", "ReferenceV4", "V4Model", "angles", "read"]
 
 
 def read(raw: dict[str, Any], generation: dict[str, Any], override: dict[str, Any]) -> "V4Model":
     """Return the model of parsed files; see `layers.models.registry`."""
     return V4Model(parse_checked(raw, generation, override))
+
+
+def angles(config: ModelConfig, device: torch.device) -> RopeFrequencies:
+    """Return by what channels turn, in layers without and with compression."""
+    width = config.qk_rope_head_dim
+    return RopeFrequencies(
+        frequencies(width, config.rope_theta, None),
+        frequencies(width, config.compress_rope_theta, config.rope_scaling),
+        device,
+    )
 
 
 class V4Model:
@@ -75,9 +85,13 @@ class V4Model:
                 draft_tokens=settings.draft_tokens,
             )
         dtype = "float32" if settings.dtype == "auto" else settings.dtype
-        record_format = resolve_record_format(self.config, settings.kv_cache_dtype, dtype)
-        spec = pool_spec(self.config, record_format, draft_tokens=settings.draft_tokens)
-        return ReferenceV4(self.config, device, getattr(torch, dtype), spec)
+        return ReferenceV4(
+            self.config,
+            device,
+            getattr(torch, dtype),
+            record_format=resolve_record_format(self.config, settings.kv_cache_dtype, dtype),
+            draft_tokens=settings.draft_tokens,
+        )
 
 
 class _OnDevice:
@@ -89,12 +103,7 @@ class _OnDevice:
         self.config, self.spec, self.device = config, spec, kinds.device
         self._wired = DeepseekV4(config, kinds)
         self._sizes = StepSizes(config.index_topk, config.rms_norm_eps)
-        width = config.qk_rope_head_dim
-        self._rope = RopeFrequencies(
-            frequencies(width, config.rope_theta, None),
-            frequencies(width, config.compress_rope_theta, config.rope_scaling),
-            kinds.device,
-        )
+        self._rope = angles(config, kinds.device)
 
     @property
     def cache(self) -> CacheSpec:
@@ -121,9 +130,16 @@ class ReferenceV4(_OnDevice):
     smaller: str | None = None
 
     def __init__(
-        self, config: ModelConfig, device: torch.device, dtype: torch.dtype, spec: PoolSpec
+        self,
+        config: ModelConfig,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+        *,
+        record_format: RecordFormat = "fp32",
+        draft_tokens: int = 0,
     ) -> None:
         """Allocate all weights; `dtype` is that of matrices and activations."""
+        spec = pool_spec(config, record_format, draft_tokens=draft_tokens)
         super().__init__(config, PlainKinds(device, dtype), spec)
         self._dtype = dtype
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from layers.models.deepseek_v4.config import load_config
-from layers.models.deepseek_v4.reference_network import DeepseekV4
+from layers.models.deepseek_v4.model import ReferenceV4
 from layers.weights.checkpoint import Checkpoint
 from layers.weights.loading import WeightError, fill_dummy, load_weights
 from layers.weights.quant import quantise_fp4, quantise_fp8
@@ -338,7 +338,7 @@ def _model_of(tensors: dict[str, Tensor]) -> FakeModel:
 
 
 def _assert_network_holds_the_file(folder: Path) -> None:
-    network = DeepseekV4(load_config(folder), torch.device("cpu"), torch.float32)
+    network = ReferenceV4(load_config(folder), torch.device("cpu"), torch.float32)
     with Checkpoint(folder) as checkpoint:
         tensors = {name: checkpoint.tensor(name) for name in checkpoint.headers}
     plain = _model_of(tensors)
@@ -362,7 +362,7 @@ def test_the_network_and_a_published_file_have_the_same_weights(oracle_v4_small:
 
 
 def test_dummy_weights_fill_the_network(oracle_v4_small: Path) -> None:
-    network = DeepseekV4(load_config(oracle_v4_small), torch.device("cpu"), torch.bfloat16)
+    network = ReferenceV4(load_config(oracle_v4_small), torch.device("cpu"), torch.bfloat16)
     for _, view in network.named_weights():
         view.fill_(-9)
 

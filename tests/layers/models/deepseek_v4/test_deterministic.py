@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from layers.experts.expert_form import ExpertForm
-from layers.models.deepseek_v4.network import FusedV4
-from layers.steps.decode_step import DecodeRows
+from layers.models.deepseek_v4.model import QuantisedV4
+from layers.steps.decode_rows import DecodeRows
 from layers.steps.forward_batch import ForwardBatch, Forwarded
 from layers.weights.loading import fill_dummy
 from mem_cache.pools import KvPools
@@ -38,10 +38,10 @@ EVERY = range(len(PROMPT))
 
 
 @cache
-def network(form: ExpertForm, device: torch.device) -> FusedV4:
+def network(form: ExpertForm, device: torch.device) -> QuantisedV4:
     """Return a deterministic network of random weights; made once."""
     with torch.random.fork_rng():
-        made = FusedV4(CONFIG, device, experts=form, deterministic=True)
+        made = QuantisedV4(CONFIG, device, experts=form, deterministic=True)
         fill_dummy(made, 5)
     return made
 
@@ -188,16 +188,16 @@ def test_the_most_rows_of_a_call_change_no_bit(
 class Graphed(FusedModel):
     """Runs all steps of decoding rows as one graph, captured at the first of them."""
 
-    def __init__(self, network: FusedV4) -> None:
+    def __init__(self, network: QuantisedV4) -> None:
         super().__init__(network, decodes=False)
         self._rows: DecodeRows | None = None
         self._graph = torch.cuda.CUDAGraph()
         self._logits = torch.empty(0)
 
-    def forward(self, batch: ForwardBatch, pools: KvPools) -> Forwarded | Tensor:
+    def prefill(self, batch: ForwardBatch, pools: KvPools) -> Forwarded | Tensor:
         """Return the logits that the batch asks for."""
         if not self.decodes:
-            return super().forward(batch, pools)
+            return super().prefill(batch, pools)
         inputs = decode_rows(batch)
         if self._rows is None:
             # The same step twice writes the same.

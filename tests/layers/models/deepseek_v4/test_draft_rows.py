@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 import torch
 
-from layers.models.deepseek_v4.network import FusedV4
+from layers.models.deepseek_v4.model import QuantisedV4
 from layers.weights.loading import fill_dummy
 from tests.testing.compare import assert_same_bits
 from tests.testing.direct import Chunk, Direct
@@ -34,10 +34,10 @@ STARTS = (1, 59, 121, 124, 127, 186, 191, 249, 252, 255, 381)
 
 
 @cache
-def network(device: torch.device) -> FusedV4:
+def network(device: torch.device) -> QuantisedV4:
     """Return a deterministic network of random weights; made once."""
     with torch.random.fork_rng():
-        made = FusedV4(CONFIG, device, experts="fp8", deterministic=True)
+        made = QuantisedV4(CONFIG, device, experts="fp8", deterministic=True)
         fill_dummy(made, 5)
     return made
 

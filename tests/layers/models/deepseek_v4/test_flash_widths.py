@@ -14,7 +14,7 @@ from torch import Tensor
 
 from layers.experts.expert_form import ExpertForm
 from layers.models.deepseek_v4.config import load_config
-from layers.models.deepseek_v4.network import FusedV4
+from layers.models.deepseek_v4.model import QuantisedV4
 from layers.weights.loading import fill_dummy
 from tests.bench.network.__main__ import CUT
 from tests.testing.compare import assert_same_bits
@@ -129,8 +129,8 @@ SCRIPTS: dict[str, Script] = {
 class Networks:
     """Two of the same weights, and what each says of the prompt in one chunk, [T, vocab]."""
 
-    same_bits: FusedV4
-    fast: FusedV4
+    same_bits: QuantisedV4
+    fast: QuantisedV4
     cold_bits: Tensor
     cold_fast: Tensor
 
@@ -142,13 +142,13 @@ def networks(request: pytest.FixtureRequest) -> Networks:
     made: list[Any] = []
     with placed_on(DEVICE), torch.random.fork_rng():
         for deterministic in (True, False):
-            network = FusedV4(CONFIG, DEVICE, experts=form, deterministic=deterministic)
+            network = QuantisedV4(CONFIG, DEVICE, experts=form, deterministic=deterministic)
             fill_dummy(network, 5)
             made.append(network)
         return Networks(*made, *(run(network, cold) for network in made))
 
 
-def run(network: FusedV4, script: Script) -> Tensor:
+def run(network: QuantisedV4, script: Script) -> Tensor:
     """Return what a script says over poisoned pools."""
     direct = Direct(
         FusedModel(network), "fp8", device=DEVICE, full_pages=360, swa_pages=900, rings=160

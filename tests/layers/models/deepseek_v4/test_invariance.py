@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from layers.models.deepseek_v4.reference_network import DeepseekV4
+from layers.models.deepseek_v4.model import ReferenceV4
 from layers.weights.loading import fill_dummy
 from mem_cache.spec import RecordFormat
 from tests.testing.direct import CPU, Chunk, Direct, Point, Row
@@ -157,7 +157,7 @@ def test_a_replay_restores_state_that_a_short_window_does_not_reach(
     config = replace(
         CONFIG, sliding_window=window, num_hidden_layers=2, compress_ratios=(ratio, ratio)
     )
-    model = DeepseekV4(config, CPU, torch.float32)
+    model = ReferenceV4(config, CPU, torch.float32)
     fill_dummy(model, 7)
     until, length = 255, 259
     tokens, direct = prompt(length, seed=6), build(model=model)

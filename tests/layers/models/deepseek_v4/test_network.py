@@ -16,7 +16,7 @@ from layers.experts.expert_form import expert_form
 from layers.experts.quantised import FusedExperts
 from layers.linear.quantised import Bf16Linear, Fp8GroupedLinear, Fp8Linear, Product
 from layers.models.deepseek_v4.config import ConfigFault, load_config
-from layers.models.deepseek_v4.network import FusedV4, check_fused
+from layers.models.deepseek_v4.model import QuantisedV4
 from layers.steps.forward_batch import ForwardBatch, Forwarded
 from layers.weights.loading import load_weights
 from mem_cache.pools import KvPools
@@ -41,7 +41,7 @@ def smooth(oracle_dir: Path) -> Path:
 
 
 @cache
-def network(folder: Path, device: torch.device) -> FusedV4:
+def network(folder: Path, device: torch.device) -> QuantisedV4:
     """Return the fused network in `folder`; loaded once."""
     return load_fused(folder, device)
 
@@ -132,14 +132,14 @@ def test_a_step_of_decode_is_a_chunk_of_one_token(
 
 
 def test_the_default_model_says_what_the_reference_network_says(device: torch.device) -> None:
-    from layers.models.deepseek_v4.reference_network import DeepseekV4
+    from layers.models.deepseek_v4.model import ReferenceV4
     from runtime.default_model.folder import default_model_folder
 
     folder = default_model_folder()
     config = load_config(folder)
     ids = torch.randint(100, 2000, (700,)).tolist()
     with torch.device("cpu"):
-        reference = DeepseekV4(config, torch.device("cpu"), torch.float32)
+        reference = ReferenceV4(config, torch.device("cpu"), torch.float32)
         load_weights(reference, folder, progress=False)
         slow = Direct(reference, "fp8")
         want = slow.prefill(slow.row(ids), chunk=256, logits=range(500, 700))
@@ -153,10 +153,10 @@ def test_the_default_model_says_what_the_reference_network_says(device: torch.de
 class UnwaitedModel:
     """A network whose every step is prefilled from host memory; none may wait for the device."""
 
-    def __init__(self, network: FusedV4) -> None:
+    def __init__(self, network: QuantisedV4) -> None:
         self._network, self.config = network, network.config
 
-    def forward(self, batch: ForwardBatch, pools: KvPools) -> Forwarded:
+    def prefill(self, batch: ForwardBatch, pools: KvPools) -> Forwarded:
         """Return the logits that the batch asks for."""
         host = ForwardBatch(**{f.name: getattr(batch, f.name).cpu() for f in fields(batch)})
         torch.cuda.set_sync_debug_mode("error")
@@ -173,7 +173,9 @@ def test_on_the_gpu_a_prefill_is_launched_without_a_wait(deterministic: bool) ->
 
     folder, device = default_model_folder(), torch.device("cuda")
     config = load_config(folder)
-    made = FusedV4(config, device, experts=expert_form(config, None), deterministic=deterministic)
+    made = QuantisedV4(
+        config, device, experts=expert_form(config, None), deterministic=deterministic
+    )
     load_weights(made, folder, progress=False)
     ids = torch.randint(100, 2000, (1700,)).tolist()
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from jit_kernels.hyper_connection import mhc_post
 from layers.blocks.hyper_connection import BlockResult
-from layers.models.deepseek_v4.reference_network import DeepseekV4
+from layers.models.deepseek_v4.model import ReferenceV4
 from mem_cache.spec import RecordFormat
 from tests.testing.compare import Bounds, assert_close
 from tests.testing.direct import Direct, load_model
@@ -25,7 +25,7 @@ MARGIN = 1e-3
 
 
 @cache
-def checkpoint(folder: Path, dtype: torch.dtype) -> DeepseekV4:
+def checkpoint(folder: Path, dtype: torch.dtype) -> ReferenceV4:
     """Return the network in `folder`; loaded once."""
     return load_model(folder, dtype)
 
@@ -81,7 +81,7 @@ def assert_matches(folder: Path, which: int, chunk: int | None, steps: int = 32)
 
 
 @contextmanager
-def watched(model: DeepseekV4, entering: list[Tensor]) -> Iterator[None]:
+def watched(model: ReferenceV4, entering: list[Tensor]) -> Iterator[None]:
     """Note the last token's streams as they enter each layer."""
     layers: list[Any] = model._layers  # pyright: ignore[reportPrivateUsage]
 

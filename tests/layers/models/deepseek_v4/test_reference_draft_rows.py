@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 import torch
 
-from layers.models.deepseek_v4.reference_network import DeepseekV4
+from layers.models.deepseek_v4.model import ReferenceV4
 from layers.weights.loading import fill_dummy
 from mem_cache.spec import RecordFormat, TreeSpec
 from tests.testing.compare import assert_same_bits
@@ -20,8 +20,8 @@ STARTS = (1, 60, 121, 127, 190, 249, 255)
 
 
 @cache
-def model(packed: bool = False) -> DeepseekV4:
-    made = DeepseekV4(PACKED if packed else CONFIG, CPU, torch.float32)
+def model(packed: bool = False) -> ReferenceV4:
+    made = ReferenceV4(PACKED if packed else CONFIG, CPU, torch.float32)
     fill_dummy(made, 7)
     return made
 
@@ -112,7 +112,7 @@ def test_a_copy_made_with_guesses_serves_every_length_they_may_leave(
 @pytest.mark.parametrize("window", [4, 100])
 def test_short_windows_have_room_for_guesses_too(window: int) -> None:
     config = replace(CONFIG, sliding_window=window)
-    made = DeepseekV4(config, CPU, torch.float32)
+    made = ReferenceV4(config, CPU, torch.float32)
     fill_dummy(made, 7)
     start, tree = 126, TreeSpec(swa_page_size=4)
     tokens = prompt(start + 17, seed=1)

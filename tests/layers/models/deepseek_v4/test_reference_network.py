@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from layers.models.deepseek_v4.reference_network import DeepseekV4
+from layers.models.deepseek_v4.model import ReferenceV4
 from layers.weights.loading import fill_dummy
 from tests.testing.direct import CPU, Chunk
 from tests.testing.tiny_model import CONFIG, build, prompt
@@ -13,7 +13,7 @@ from tests.testing.tiny_model import CONFIG, build, prompt
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_weights_have_their_names_dense_shapes_and_dtypes(dtype: torch.dtype) -> None:
-    named = dict(DeepseekV4(CONFIG, CPU, dtype).named_weights())
+    named = dict(ReferenceV4(CONFIG, CPU, dtype).named_weights())
 
     width, heads = CONFIG.hidden_size, CONFIG.num_attention_heads
     expected = {
@@ -44,7 +44,7 @@ def test_weights_have_their_names_dense_shapes_and_dtypes(dtype: torch.dtype) ->
 
 
 def test_every_weight_is_written_through_its_view() -> None:
-    model = DeepseekV4(CONFIG, CPU, torch.float32)
+    model = ReferenceV4(CONFIG, CPU, torch.float32)
     for i, (_, view) in enumerate(model.named_weights()):
         view.fill_(i)
 
@@ -72,7 +72,7 @@ def test_a_step_without_wanted_logits_returns_none_of_them() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_row_with_a_broken_token_is_not_finite_and_the_others_are(dtype: torch.dtype) -> None:
-    model = DeepseekV4(CONFIG, CPU, dtype)
+    model = ReferenceV4(CONFIG, CPU, dtype)
     fill_dummy(model, 7)
     dict(model.named_weights())["embed.weight"][96] = torch.nan
     direct = build(model=model)
@@ -92,7 +92,7 @@ def test_a_row_with_a_broken_token_is_not_finite_and_the_others_are(dtype: torch
 @pytest.mark.parametrize("ratios", [(0, 0), (4, 4), (128,), (128, 0)])
 def test_a_model_may_lack_a_kind_of_layer(ratios: tuple[int, ...]) -> None:
     config = dataclasses.replace(CONFIG, num_hidden_layers=len(ratios), compress_ratios=ratios)
-    model = DeepseekV4(config, CPU, torch.float32)
+    model = ReferenceV4(config, CPU, torch.float32)
     fill_dummy(model, 1)
     direct = build(model=model)
     tokens = prompt(140, seed=2)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 import layers.linear.quantised as linear
 import layers.steps.decode_step as decode_step
-from layers.models.deepseek_v4.network import FusedV4
-from layers.steps.decode_step import DecodeRows
+from layers.models.deepseek_v4.model import QuantisedV4
+from layers.steps.decode_rows import DecodeRows
 from layers.steps.forward_batch import ForwardBatch, Forwarded
 from layers.weights.loading import fill_dummy
 from mem_cache.pools import KvPools
@@ -41,11 +41,11 @@ PROMPT, STEPS = 1100, 12
 class Decoded:
     """A network whose single tokens are decoded, by plain launches or by replays of one graph."""
 
-    def __init__(self, network: FusedV4, *, captured: bool) -> None:
+    def __init__(self, network: QuantisedV4, *, captured: bool) -> None:
         self._network, self.config, self._captured = network, network.config, captured
         self._graph: tuple[DecodeRows, Tensor, Callable[[], None]] | None = None
 
-    def forward(self, batch: ForwardBatch, pools: KvPools) -> Forwarded | Tensor:
+    def prefill(self, batch: ForwardBatch, pools: KvPools) -> Forwarded | Tensor:
         """Return the logits that the batch asks for."""
         if batch.input_ids.shape != batch.chunk_start.shape:
             return self._network.prefill(batch, pools)
@@ -77,7 +77,7 @@ class Decoded:
         return rows, logits, graph.replay
 
 
-def decoded(network: FusedV4, rows: int, *, captured: bool) -> Tensor:
+def decoded(network: QuantisedV4, rows: int, *, captured: bool) -> Tensor:
     """Return the logits of STEPS steps of rows that begin with PROMPT tokens, [STEPS, rows, V]."""
     model = Decoded(network, captured=captured)
     direct = Direct(model, "fp8", device=network.device, full_pages=40, swa_pages=128, rings=40)
@@ -113,7 +113,7 @@ def test_what_is_read_early_is_what_is_read_late(
     rows: int, captured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with torch.device("cuda"):
-        network = FusedV4(CONFIG, torch.device("cuda"), experts="fp4")
+        network = QuantisedV4(CONFIG, torch.device("cuda"), experts="fp4")
         fill_dummy(network, 5)
         with monkeypatch.context() as patched:
             products = seen(patched, linear, "fp8_linear_of", keep=True)
