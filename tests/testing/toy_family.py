@@ -1,7 +1,7 @@
 """A family of one file: two dense layers that attend everything, no window, no compression.
 
-It has what `layers.models.contract` asks for and nothing else: where the runtime takes something for
-granted that only V4 has, it fails here. `python -m tests.testing.toy_family` serves it.
+It has what `layers.models.contract` asks for and nothing else: where the runtime takes for granted
+what only V4 has, it fails here. `python -m tests.testing.toy_family` serves it.
 """
 
 import json
