@@ -9,7 +9,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-__all__ = ["FoldWeights", "PoolingWeights", "Step", "StepSizes", "Tokens", "Writes"]
+__all__ = ["ChunkStep", "FoldWeights", "PoolingWeights", "Step", "StepSizes", "Tokens", "Writes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,5 +111,21 @@ class Step(Writes, Protocol):
 
         q     [T, H, D], normed and rotated
         sink  [H] float32
+        """
+        ...
+
+
+class ChunkStep(Step, Protocol):
+    """A step of chunks of several rows, which asks for logits of some of its tokens."""
+
+    @property
+    def logit_tokens(self) -> Tensor:
+        """Return which of the tokens logits are wanted of, [k] int64."""
+        ...
+
+    def finite_rows(self, tokens: Tensor) -> Tensor:
+        """Return which rows have only finite tokens, [n] bool.
+
+        tokens  [T] bool   finite or not
         """
         ...

@@ -1,11 +1,13 @@
 """DeepSeek V4 as a `Model`: its configuration, its pools, and the network on a device."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from layers.blocks.hyper_connection import BlockResult
 from layers.blocks.rope import RopeFrequencies, frequencies
 from layers.experts.expert_form import ExpertForm, expert_form, smaller_form
 from layers.kinds import PlainKinds, QuantisedKinds
@@ -20,7 +22,7 @@ from layers.models.deepseek_v4.config import (
 )
 from layers.models.deepseek_v4.network import DeepseekV4
 from layers.steps.chunks.step import PrefillStep
-from layers.steps.contract import StepSizes
+from layers.steps.contract import ChunkStep, StepSizes
 from layers.steps.decode_rows import DecodeRows
 from layers.steps.decode_step import DecodeStep
 from layers.steps.forward_batch import FedTokens, ForwardBatch, Forwarded
@@ -94,7 +96,7 @@ class V4Model:
         )
 
 
-class _OnDevice:
+class _OnDevice(ABC):
     """What both networks have in common: the wiring, its pools, and what steps need of it."""
 
     def __init__(
@@ -117,6 +119,31 @@ class _OnDevice:
     def named_weights(self) -> Named:
         """Yield (name in published files, where it goes) of every weight."""
         yield from self._wired.named_weights()
+
+    @torch.inference_mode()
+    def prefill(
+        self,
+        batch: ForwardBatch,
+        pools: KvPools,
+        *,
+        fed: FedTokens | None = None,
+        halfway: Callable[[], None] | None = None,
+    ) -> Forwarded:
+        """Run a step of chunks; see `Network`."""
+        step = self._chunks(batch, pools)
+        if fed is not None:
+            step.input_ids.index_copy_(0, fed.at, fed.ids)
+        result = self._run(step, halfway)
+        finite = step.finite_rows(result.finite())
+        return Forwarded(self._wired.logits(result.of(step.logit_tokens)), finite)
+
+    @abstractmethod
+    def _chunks(self, batch: ForwardBatch, pools: KvPools) -> ChunkStep:
+        """Return the step of a batch."""
+
+    def _run(self, step: ChunkStep, halfway: Callable[[], None] | None) -> BlockResult:
+        """Return what the last layer makes."""
+        return self._wired.run(step, halfway)
 
 
 class ReferenceV4(_OnDevice):
@@ -149,22 +176,8 @@ class ReferenceV4(_OnDevice):
         dtype = str(self._dtype).removeprefix("torch.")
         return {"dtype": dtype, "record_format": self.spec.record_format}
 
-    @torch.inference_mode()
-    def prefill(
-        self,
-        batch: ForwardBatch,
-        pools: KvPools,
-        *,
-        fed: FedTokens | None = None,
-        halfway: Callable[[], None] | None = None,
-    ) -> Forwarded:
-        """Run a step; see `Network`."""
-        step = ReferenceStep(batch, pools, self._sizes, self._rope)
-        if fed is not None:
-            step.feed(fed)
-        result = self._wired.run(step, halfway)
-        finite = step.finite_rows(result.finite())
-        return Forwarded(self._wired.logits(result.of(step.logit_tokens)), finite)
+    def _chunks(self, batch: ForwardBatch, pools: KvPools) -> ChunkStep:
+        return ReferenceStep(batch, pools, self._sizes, self._rope)
 
 
 class QuantisedV4(_OnDevice):
@@ -211,26 +224,6 @@ class QuantisedV4(_OnDevice):
         return smaller_form(self.config, self._form)
 
     @torch.inference_mode()
-    def prefill(
-        self,
-        batch: ForwardBatch,
-        pools: KvPools,
-        *,
-        fed: FedTokens | None = None,
-        halfway: Callable[[], None] | None = None,
-    ) -> Forwarded:
-        """Run a step of chunks; see `Network`."""
-        step = PrefillStep(batch, pools, self._sizes, self._rope, deterministic=self.deterministic)
-        if fed is not None:
-            step.feed(fed)
-        if self._pieces is not None and self._pieces.hold(step):
-            result = self._pieces.run(step, halfway)
-        else:
-            result = self._wired.run(step, halfway)
-        finite = step.finite_rows(result.finite())
-        return Forwarded(self._wired.logits(result.of(step.logit_tokens)), finite)
-
-    @torch.inference_mode()
     def decode(self, rows: DecodeRows, pools: KvPools) -> Tensor:
         """Run one token of each row; see `CudaNetwork`."""
         # Embedding and first mix ask nothing of the step but its tokens.
@@ -252,3 +245,11 @@ class QuantisedV4(_OnDevice):
                 capture=capture,
                 device=self.device,
             )
+
+    def _chunks(self, batch: ForwardBatch, pools: KvPools) -> ChunkStep:
+        return PrefillStep(batch, pools, self._sizes, self._rope, deterministic=self.deterministic)
+
+    def _run(self, step: ChunkStep, halfway: Callable[[], None] | None) -> BlockResult:
+        if self._pieces is not None and self._pieces.hold(step):
+            return self._pieces.run(step, halfway)
+        return super()._run(step, halfway)

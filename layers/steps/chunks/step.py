@@ -16,7 +16,7 @@ from layers.steps.chunks.plan import ChunkPlan, plan_chunks
 from layers.steps.chunks.rows import ChunkRows
 from layers.steps.chunks.workspace import ChunkWorkspace
 from layers.steps.contract import FoldWeights, PoolingWeights, StepSizes
-from layers.steps.forward_batch import FedTokens, ForwardBatch, finite_rows
+from layers.steps.forward_batch import ForwardBatch, finite_rows
 from mem_cache.pools import KvPools
 
 __all__ = ["PrefillStep"]
@@ -79,10 +79,6 @@ class PrefillStep:
     def input_ids(self) -> Tensor:
         """Return the tokens, [T] int64."""
         return self._plan.input_ids
-
-    def feed(self, fed: FedTokens) -> None:
-        """Take tokens from the device in place of the batch's."""
-        self._plan.input_ids.index_copy_(0, fed.at, fed.ids)
 
     @property
     def logit_tokens(self) -> Tensor:

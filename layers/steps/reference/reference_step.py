@@ -16,7 +16,7 @@ from jit_kernels.rope import rope
 from jit_kernels.sparse_attention import sparse_attention
 from layers.blocks.rope import RopeFrequencies
 from layers.steps.contract import FoldWeights, PoolingWeights, StepSizes
-from layers.steps.forward_batch import FedTokens, ForwardBatch, finite_rows
+from layers.steps.forward_batch import ForwardBatch, finite_rows
 from layers.steps.reference.attention_plan import plan_attention
 from layers.steps.reference.compression_plan import FinishedBlocks, pad_tile
 from layers.steps.reference.indexer import choose_blocks, store_keys
@@ -44,10 +44,6 @@ class ReferenceStep:
     def input_ids(self) -> Tensor:
         """Return the tokens, [T] int64."""
         return self._batch.input_ids
-
-    def feed(self, fed: FedTokens) -> None:
-        """Take tokens from the device in place of the batch's."""
-        self._batch.input_ids.index_copy_(0, fed.at, fed.ids)
 
     @property
     def logit_tokens(self) -> Tensor:
