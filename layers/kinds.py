@@ -19,6 +19,7 @@ from layers.linear.bf16 import Bf16Linear
 from layers.linear.contract import GroupedLinear, Linear
 from layers.linear.fp8 import Fp8GroupedLinear, Fp8Linear
 from layers.linear.plain import PlainGroupedLinear, PlainLinear
+from layers.parallel.shares import Size
 
 __all__ = ["Kinds", "PlainKinds", "QuantisedKinds"]
 
@@ -26,27 +27,29 @@ __all__ = ["Kinds", "PlainKinds", "QuantisedKinds"]
 class Kinds(Protocol):
     """Makes layers. Parts of a product are name -> output rows.
 
-    dtype  of activations
-    side   where parts of a layer run beside others
+    dtype   of activations
+    side    where parts of a layer run beside others
+    blocks  projections are quantised in blocks of 128, which ranks do not divide
     """
 
+    blocks: bool
     device: torch.device
     dtype: torch.dtype
     side: SideStream
 
-    def projection(self, width: int, parts: Mapping[str, int]) -> Linear:
+    def projection(self, width: Size, parts: Mapping[str, Size]) -> Linear:
         """Return a product that files may hold quantised."""
         ...
 
-    def grouped(self, groups: int, rows: int, width: int, *, name: str) -> GroupedLinear:
+    def grouped(self, groups: Size, rows: int, width: int, *, name: str) -> GroupedLinear:
         """Return the same, one for each group of heads."""
         ...
 
-    def exact(self, width: int, parts: Mapping[str, int]) -> Linear:
+    def exact(self, width: int, parts: Mapping[str, Size]) -> Linear:
         """Return a product of weights that stay unrounded, in float32: compressors, gates."""
         ...
 
-    def head(self, width: int, parts: Mapping[str, int]) -> Linear:
+    def head(self, width: int, parts: Mapping[str, Size]) -> Linear:
         """Return the product that makes logits, in float32."""
         ...
 
@@ -58,28 +61,30 @@ class Kinds(Protocol):
 class PlainKinds:
     """Plain numbers; gates and compressors are float32 whatever the dtype."""
 
+    blocks = False
+
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         """Take the dtype of matrices and activations, float32 or bfloat16."""
         self.device, self.dtype = device, dtype
         self.side = SideStream(device)
 
-    def projection(self, width: int, parts: Mapping[str, int]) -> PlainLinear:
+    def projection(self, width: Size, parts: Mapping[str, Size]) -> PlainLinear:
         """See `Kinds`."""
         return PlainLinear(width, parts, dtype=self.dtype, device=self.device)
 
-    def grouped(self, groups: int, rows: int, width: int, *, name: str) -> PlainGroupedLinear:
+    def grouped(self, groups: Size, rows: int, width: int, *, name: str) -> PlainGroupedLinear:
         """See `Kinds`."""
         return PlainGroupedLinear(
             groups, rows, width, name=name, dtype=self.dtype, device=self.device
         )
 
-    def exact(self, width: int, parts: Mapping[str, int]) -> PlainLinear:
+    def exact(self, width: int, parts: Mapping[str, Size]) -> PlainLinear:
         """See `Kinds`."""
         return PlainLinear(
             width, parts, dtype=self.dtype, device=self.device, weight_dtype=torch.float32
         )
 
-    def head(self, width: int, parts: Mapping[str, int]) -> PlainLinear:
+    def head(self, width: int, parts: Mapping[str, Size]) -> PlainLinear:
         """See `Kinds`."""
         return self.projection(width, parts)
 
@@ -91,7 +96,7 @@ class PlainKinds:
 class QuantisedKinds:
     """fp8 projections, bfloat16 gates, compressors and head; experts as fp4, fp8 or both."""
 
-    dtype = torch.bfloat16
+    blocks, dtype = True, torch.bfloat16
 
     def __init__(
         self, device: torch.device, *, experts: ExpertForm, deterministic: bool = False
@@ -106,21 +111,21 @@ class QuantisedKinds:
         self.form: ExpertForm = "fp4" if deterministic and experts == "both" else experts
         self._workspace: Fp8Experts | None = None
 
-    def projection(self, width: int, parts: Mapping[str, int]) -> Fp8Linear:
+    def projection(self, width: Size, parts: Mapping[str, Size]) -> Fp8Linear:
         """See `Kinds`."""
         return Fp8Linear(width, parts, device=self.device, invariant=self._deterministic)
 
-    def grouped(self, groups: int, rows: int, width: int, *, name: str) -> Fp8GroupedLinear:
+    def grouped(self, groups: Size, rows: int, width: int, *, name: str) -> Fp8GroupedLinear:
         """See `Kinds`."""
         return Fp8GroupedLinear(
             groups, rows, width, name=name, device=self.device, invariant=self._deterministic
         )
 
-    def exact(self, width: int, parts: Mapping[str, int]) -> Bf16Linear:
+    def exact(self, width: int, parts: Mapping[str, Size]) -> Bf16Linear:
         """See `Kinds`."""
         return Bf16Linear(width, parts, device=self.device, invariant=self._deterministic)
 
-    def head(self, width: int, parts: Mapping[str, int]) -> Bf16Linear:
+    def head(self, width: int, parts: Mapping[str, Size]) -> Bf16Linear:
         """See `Kinds`."""
         return self.exact(width, parts)
 

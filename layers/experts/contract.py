@@ -7,25 +7,29 @@ from typing import Protocol
 from torch import Tensor
 
 from layers.linear.contract import Named, Rows
+from layers.parallel.shares import Share
 
 __all__ = ["ExpertSizes", "RoutedExperts"]
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertSizes:
-    """The routed experts of a layer that this rank holds.
+    """The routed experts of a layer, and what of them this rank holds.
 
-    count   experts, the first of which is expert `first` of the layer
     chosen  experts of a token
     limit   clamp of the SwiGLU
     """
 
-    count: int
-    first: int
+    experts: Share
     width: int
-    inner: int
+    inner: Share
     chosen: int
     limit: float
+
+    @property
+    def held(self) -> tuple[int, int, int]:
+        """Experts, width and inner width of what this rank holds."""
+        return self.experts.count, self.width, self.inner.count
 
 
 class RoutedExperts(Protocol):

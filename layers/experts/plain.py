@@ -8,6 +8,7 @@ from torch import Tensor
 from jit_kernels.moe import moe
 from layers.experts.contract import ExpertSizes
 from layers.linear.contract import Named, Rows
+from layers.weights.part import part_of
 
 __all__ = ["PlainExperts"]
 
@@ -21,8 +22,8 @@ class PlainExperts:
 
     def __init__(self, sizes: ExpertSizes, *, dtype: torch.dtype, device: torch.device) -> None:
         """Allocate the weights."""
-        count, width, inner = sizes.count, sizes.width, sizes.inner
-        self._first, self._limit = sizes.first, sizes.limit
+        count, width, inner = sizes.held
+        self._sizes, self._limit = sizes, sizes.limit
         self._gate_up = torch.zeros((count, 2 * inner, width), dtype=dtype, device=device)
         self._down = torch.zeros((count, width, inner), dtype=dtype, device=device)
 
@@ -34,16 +35,17 @@ class PlainExperts:
         weights: Tensor,
         plus: Callable[[], Tensor],
     ) -> Tensor:
-        """Return the sum, added in float32; see `RoutedExperts`."""
+        """Return the sum in float32; see `RoutedExperts`."""
         del rows
         routed = moe(x, experts, weights, gate_up=self._gate_up, down=self._down, limit=self._limit)
-        return (routed + plus()).to(x.dtype)
+        return routed + plus()
 
     def named_weights(self, prefix: str) -> Named:
         """Yield the weights under their names in files."""
-        inner = self._down.shape[2]
+        width, inner = self._sizes.width, self._sizes.inner
         for expert in range(self._down.shape[0]):
-            name = f"{prefix}experts.{self._first + expert}."
-            yield f"{name}w1.weight", self._gate_up[expert, :inner]
-            yield f"{name}w3.weight", self._gate_up[expert, inner:]
-            yield f"{name}w2.weight", self._down[expert]
+            name = f"{prefix}experts.{self._sizes.experts.first + expert}."
+            gate, up = self._gate_up[expert].chunk(2)
+            yield f"{name}w1.weight", part_of(gate, inner, width)
+            yield f"{name}w3.weight", part_of(up, inner, width)
+            yield f"{name}w2.weight", part_of(self._down[expert], width, inner)

@@ -17,6 +17,7 @@ from jit_kernels.streamed_moe import streamed_moe
 from layers.experts.contract import ExpertSizes
 from layers.experts.expert_form import ExpertForm
 from layers.linear.contract import Named, Rows
+from layers.weights.part import part_of
 from layers.weights.weight_target import Fp4Target, Fp8Target, TwinTarget, WeightTarget
 
 __all__ = ["QuantisedExperts", "expert_workspace"]
@@ -60,8 +61,8 @@ class QuantisedExperts:
         """
         if form == "fp4" and workspace is None and not deterministic:
             raise ValueError("experts kept as fp4 alone need a workspace")
-        count, width, inner = sizes.count, sizes.width, sizes.inner
-        self._first, self._limit = sizes.first, sizes.limit
+        count, width, inner = sizes.held
+        self._sizes, self._limit = sizes, sizes.limit
         chosen = 0 if deterministic else sizes.chosen
         self.fp4 = Fp4Experts.zeros(count, width, inner, device) if form != "fp8" else None
         self.fp8 = workspace
@@ -95,9 +96,11 @@ class QuantisedExperts:
     def named_weights(self, prefix: str) -> Named:
         """Yield the weights under their names in files."""
         for expert in range(self._streamed.sizes[0]):
-            name = f"{prefix}experts.{self._first + expert}."
+            name = f"{prefix}experts.{self._sizes.experts.first + expert}."
             for leaf, target in self._targets(expert).items():
-                yield f"{name}{leaf}.weight", target
+                both = (self._sizes.inner, self._sizes.width)
+                rows, columns = both[::-1] if leaf == "w2" else both
+                yield f"{name}{leaf}.weight", part_of(target, rows, columns)
 
     @property
     def _streamed(self) -> Fp4Experts | Fp8Experts:
@@ -138,7 +141,7 @@ class QuantisedExperts:
 
 def expert_workspace(sizes: ExpertSizes, device: torch.device) -> Fp8Experts:
     """Return room for the routed experts of one layer as fp8."""
-    return Fp8Experts.zeros(sizes.count, sizes.width, sizes.inner, device, chosen=sizes.chosen)
+    return Fp8Experts.zeros(*sizes.held, device, chosen=sizes.chosen)
 
 
 def _fp8_targets(parts: Fp8Experts, expert: int) -> dict[str, Fp8Target]:

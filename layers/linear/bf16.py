@@ -9,6 +9,8 @@ from jit_kernels.bf16_linear import bf16_linear, new_weight
 from jit_kernels.silu_mul import silu_mul
 from layers.blocks.norm import RmsNorm
 from layers.linear.contract import Named, Rows
+from layers.parallel.shares import Size, whole
+from layers.weights.part import part_of
 
 __all__ = ["Bf16Linear"]
 
@@ -22,7 +24,7 @@ class Bf16Linear:
     def __init__(
         self,
         width: int,
-        parts: Mapping[str, int],
+        parts: Mapping[str, Size],
         *,
         device: torch.device,
         invariant: bool = False,
@@ -31,8 +33,10 @@ class Bf16Linear:
 
         invariant  a row's bits depend on its own numbers alone, not on how many rows there are
         """
-        self._parts, self._invariant = dict(parts), invariant
-        self.weight = new_weight(sum(self._parts.values()), width, device, invariant=invariant)
+        self._parts = {name: whole(rows) for name, rows in parts.items()}
+        self._invariant = invariant
+        rows = sum(part.count for part in self._parts.values())
+        self.weight = new_weight(rows, width, device, invariant=invariant)
 
     def rows(self, x: Tensor, norm: RmsNorm | None = None) -> Rows:
         """Return the rows, normed; see `Linear`."""
@@ -48,6 +52,6 @@ class Bf16Linear:
 
     def named_weights(self, prefix: str) -> Named:
         """Yield each part's rows of the stacked weight."""
-        rows = self.weight.split(list(self._parts.values()))
-        for name, view in zip(self._parts, rows, strict=True):
-            yield f"{prefix}{name}.weight", view
+        views = self.weight.split([rows.count for rows in self._parts.values()])
+        for (name, rows), view in zip(self._parts.items(), views, strict=True):
+            yield f"{prefix}{name}.weight", part_of(view, rows, view.shape[1])

@@ -10,11 +10,12 @@ from typing import Protocol
 from torch import Tensor
 
 from layers.blocks.norm import RmsNorm
+from layers.weights.part import Part
 from layers.weights.weight_target import WeightTarget
 
 __all__ = ["GroupedLinear", "Linear", "Named", "Rows"]
 
-Named = Iterator[tuple[str, Tensor | WeightTarget]]
+Named = Iterator[tuple[str, Tensor | WeightTarget | Part]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ from jit_kernels.out_rope_quant import out_rope_quant
 from jit_kernels.quant_fp8 import norm_quant, quantise_rows, silu_mul_quant
 from layers.blocks.norm import RmsNorm
 from layers.linear.contract import Named, Rows
+from layers.parallel.shares import Size, whole
+from layers.weights.part import part_of
 from layers.weights.weight_target import Fp8Target
 
 __all__ = ["Fp8GroupedLinear", "Fp8Linear"]
@@ -35,8 +37,8 @@ class Fp8Linear:
 
     def __init__(
         self,
-        width: int,
-        parts: Mapping[str, int],
+        width: Size,
+        parts: Mapping[str, Size],
         *,
         device: torch.device,
         invariant: bool = False,
@@ -45,8 +47,14 @@ class Fp8Linear:
 
         Raises ShapeError unless `width` and the rows of every part are multiples of 128.
         """
-        self._parts, self._invariant = dict(parts), invariant
-        self.weight, self.scales = new_weight(self._parts, width, device, invariant=invariant)
+        self._parts = {name: whole(rows) for name, rows in parts.items()}
+        self._width, self._invariant = whole(width), invariant
+        self.weight, self.scales = new_weight(
+            {name: rows.count for name, rows in self._parts.items()},
+            self._width.count,
+            device,
+            invariant=invariant,
+        )
 
     def rows(self, x: Tensor, norm: RmsNorm | None = None) -> Rows:
         """Return the rows; a product of few rows norms and rounds them itself; see `Linear`.
@@ -74,10 +82,11 @@ class Fp8Linear:
         """Yield each part's rows of the stacked weight."""
         first = 0
         for name, rows in self._parts.items():
-            mine = slice(first, first + rows)
-            blocks = slice(first // BLOCK, (first + rows) // BLOCK)
-            yield f"{prefix}{name}.weight", Fp8Target(self.weight[mine], self.scales[blocks])
-            first += rows
+            last = first + rows.count
+            blocks = slice(first // BLOCK, last // BLOCK)
+            target = Fp8Target(self.weight[first:last], self.scales[blocks])
+            yield f"{prefix}{name}.weight", part_of(target, rows, self._width)
+            first = last
 
 
 class Fp8GroupedLinear:
@@ -91,7 +100,7 @@ class Fp8GroupedLinear:
 
     def __init__(
         self,
-        groups: int,
+        groups: Size,
         rows: int,
         width: int,
         *,
@@ -103,18 +112,19 @@ class Fp8GroupedLinear:
 
         Raises ShapeError unless `rows` and `width` are multiples of 128.
         """
-        self._name, self._groups, self._invariant = name, groups, invariant
+        self._name, self._groups, self._invariant = name, whole(groups), invariant
         self.weight, self.scales = new_weight(
-            {name: rows}, width, device, groups=groups, invariant=invariant
+            {name: rows}, width, device, groups=self._groups.count, invariant=invariant
         )
 
     def __call__(self, heads: Tensor, rotation: Tensor) -> Tensor:
         """Turn back, round and multiply, in bfloat16; see `GroupedLinear`."""
-        codes, scales = out_rope_quant(heads, rotation, groups=self._groups)
+        codes, scales = out_rope_quant(heads, rotation, groups=self._groups.count)
         weight, invariant = (self.weight, self.scales), self._invariant
         return fp8_linear_grouped(codes, scales, *weight, invariant=invariant).flatten(1)
 
     def named_weights(self, prefix: str) -> Named:
         """Yield the weight under its name in files."""
         target = Fp8Target(self.weight.flatten(0, 1), self.scales.flatten(0, 1))
-        yield f"{prefix}{self._name}.weight", target
+        rows, width = self.weight.shape[1:]
+        yield f"{prefix}{self._name}.weight", part_of(target, self._groups.times(rows), width)

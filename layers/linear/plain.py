@@ -10,6 +10,8 @@ from jit_kernels.silu_mul import silu_mul
 from jit_kernels.tile_linear import tile_linear, tile_linear_grouped
 from layers.blocks.norm import RmsNorm
 from layers.linear.contract import Named, Rows
+from layers.parallel.shares import Size, whole
+from layers.weights.part import part_of
 
 __all__ = ["PlainGroupedLinear", "PlainLinear"]
 
@@ -22,8 +24,8 @@ class PlainLinear:
 
     def __init__(
         self,
-        width: int,
-        parts: Mapping[str, int],
+        width: Size,
+        parts: Mapping[str, Size],
         *,
         dtype: torch.dtype,
         device: torch.device,
@@ -33,8 +35,9 @@ class PlainLinear:
 
         dtype         of the rows, and of the weight unless `weight_dtype` is another
         """
-        self._parts, self._dtype = dict(parts), dtype
-        shape = (sum(self._parts.values()), width)
+        self._parts = {name: whole(rows) for name, rows in parts.items()}
+        self._width, self._dtype = whole(width), dtype
+        shape = (sum(rows.count for rows in self._parts.values()), self._width.count)
         self.weight = torch.zeros(shape, dtype=weight_dtype or dtype, device=device)
 
     def rows(self, x: Tensor, norm: RmsNorm | None = None) -> Rows:
@@ -51,9 +54,9 @@ class PlainLinear:
 
     def named_weights(self, prefix: str) -> Named:
         """Yield each part's rows of the stacked weight."""
-        rows = self.weight.split(list(self._parts.values()))
-        for name, view in zip(self._parts, rows, strict=True):
-            yield f"{prefix}{name}.weight", view
+        views = self.weight.split([rows.count for rows in self._parts.values()])
+        for (name, rows), view in zip(self._parts.items(), views, strict=True):
+            yield f"{prefix}{name}.weight", part_of(view, rows, self._width)
 
 
 class PlainGroupedLinear:
@@ -64,7 +67,7 @@ class PlainGroupedLinear:
 
     def __init__(
         self,
-        groups: int,
+        groups: Size,
         rows: int,
         width: int,
         *,
@@ -73,8 +76,8 @@ class PlainGroupedLinear:
         device: torch.device,
     ) -> None:
         """Allocate the weight, called `name` in files, stored there as [groups * rows, width]."""
-        self._name = name
-        self.weight = torch.zeros((groups, rows, width), dtype=dtype, device=device)
+        self._name, self._rows = name, whole(groups).times(rows)
+        self.weight = torch.zeros((whole(groups).count, rows, width), dtype=dtype, device=device)
 
     def __call__(self, heads: Tensor, rotation: Tensor) -> Tensor:
         """Turn back and multiply, in the dtype of `heads`; see `GroupedLinear`."""
@@ -83,4 +86,5 @@ class PlainGroupedLinear:
 
     def named_weights(self, prefix: str) -> Named:
         """Yield the weight under its name in files."""
-        yield f"{prefix}{self._name}.weight", self.weight.flatten(0, 1)
+        weight = self.weight.flatten(0, 1)
+        yield f"{prefix}{self._name}.weight", part_of(weight, self._rows, weight.shape[1])

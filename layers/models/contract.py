@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from layers.parallel.ranks import Ranks
 from layers.steps.decode_rows import DecodeRows
 from layers.steps.forward_batch import FedTokens, ForwardBatch, Forwarded
 from layers.steps.pieces import Capture
@@ -159,8 +160,12 @@ class Model(Protocol):
         """Raise ConfigFault, naming the field, for what the kernels of CUDA devices do not take."""
         ...
 
-    def build(self, device: torch.device, settings: Settings) -> Network:
+    def build(
+        self, device: torch.device, settings: Settings, ranks: Ranks | None = None
+    ) -> Network:
         """Return the network with its weights allocated, a `CudaNetwork` on a CUDA device.
+
+        ranks  this rank among those that share the network; None: there is one
 
         Raises ConfigFault for settings that do not suit it.
         """

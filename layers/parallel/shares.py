@@ -1,15 +1,17 @@
 """Which part of a network a rank holds: the one place that divides sizes by ranks.
 
 Layers ask by name for the share of what they hold, so that a rule for one kind of size is written
-once. Today there is one rank, which holds everything.
+once.
 """
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
-__all__ = ["Share", "Shares"]
+__all__ = ["Share", "Shares", "Size", "whole"]
 
 # A scale of quantised weights stands for so many rows and columns: blocks are not divided.
 _BLOCK = 128
+_WORLDS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,19 +22,43 @@ class Share:
     count: int
     total: int
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of them."""
+        return self.count == self.total
+
+    @property
+    def part(self) -> slice:
+        """Return which of all things these are."""
+        return slice(self.first, self.first + self.count)
+
+    def times(self, each: int) -> "Share":
+        """Return the share of things of which each of these has `each`."""
+        return Share(each * self.first, each * self.count, each * self.total)
+
+
+# A size that all ranks hold, or a rank's share of one.
+Size: TypeAlias = int | Share
+
+
+def whole(size: Size) -> Share:
+    """Return a size as a share."""
+    return size if isinstance(size, Share) else Share(0, size, size)
+
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The shares of one rank among `world` equals. Every method raises ValueError for what cannot
-    be dealt out evenly.
+    """The shares of one rank among `world` equals.
+
+    Each method raises ValueError for what cannot be dealt out evenly.
     """
 
     rank: int = 0
     world: int = 1
 
     def __post_init__(self) -> None:
-        if self.world != 1 or self.rank != 0:
-            raise ValueError(f"only one rank is supported, got rank {self.rank} of {self.world}")
+        if self.world not in _WORLDS or not 0 <= self.rank < self.world:
+            raise ValueError(f"there is no rank {self.rank} of {self.world}: 1, 2, 4 or 8 ranks")
 
     def heads(self, total: int) -> Share:
         """Return this rank's heads of queries."""
@@ -40,27 +66,35 @@ class Shares:
 
     def groups(self, total: int) -> Share:
         """Return this rank's groups of heads, which hold its heads."""
-        return self._dealt("groups", total)
+        return self._dealt("groups of heads", total)
 
-    def columns(self, total: int) -> Share:
-        """Return this rank's output channels of a product, whole blocks of 128."""
-        return self._dealt("columns", total, unit=_BLOCK)
+    def inner(self, total: int, *, blocks: bool) -> Share:
+        """Return this rank's channels inside an expert: columns of one product, rows of the next.
 
-    def rows(self, total: int) -> Share:
-        """Return this rank's input channels of a product whose results are summed over ranks."""
-        return self._dealt("rows", total, unit=_BLOCK)
+        Their results are summed over ranks, so that shares need not be equal.
+
+        blocks  weights are quantised in blocks, which are not divided
+        """
+        unit = _BLOCK if blocks else 1
+        units = total // unit
+        if units < self.world or total % unit:
+            raise ValueError(
+                f"{total} channels of an expert cannot be shared by {self.world} ranks"
+            )
+        first, last = (units * rank // self.world for rank in (self.rank, self.rank + 1))
+        return Share(unit * first, unit * (last - first), total)
 
     def experts(self, total: int) -> Share:
-        """Return this rank's routed experts."""
-        return self._dealt("experts", total)
+        """Return this rank's routed experts: all of them, since each is divided."""
+        return whole(total)
 
     def vocabulary(self, total: int) -> Share:
         """Return this rank's rows of the embedding and of the output head."""
-        return self._dealt("vocabulary", total)
+        return self._dealt("tokens of the vocabulary", total)
 
-    def _dealt(self, name: str, total: int, unit: int = 1) -> Share:
-        """Return one of `world` equal parts; a whole is not cut, and need not be whole units."""
-        if self.world > 1 and total % (self.world * unit):
+    def _dealt(self, name: str, total: int) -> Share:
+        """Return one of `world` equal parts."""
+        if total % self.world:
             raise ValueError(f"{total} {name} cannot be shared by {self.world} ranks")
         count = total // self.world
         return Share(self.rank * count, count, total)

@@ -64,10 +64,15 @@ class Checkpoint:
         """Yield the names of the tensors of one file, in order."""
         return (name for name, header in self.headers.items() if header.shard == shard)
 
-    def tensor(self, name: str) -> Tensor:
-        """Read one tensor onto the CPU. Raises WeightError naming the file when it is damaged."""
+    def tensor(self, name: str, cut: tuple[slice, ...] = ()) -> Tensor:
+        """Read one tensor, or the part of it that an index cuts out, onto the CPU.
+
+        Raises WeightError naming the file when it is damaged.
+        """
         shard = self.headers[name].shard
         try:
+            if cut:
+                return cast(Tensor, self._handles[shard].get_slice(name)[cut])
             return cast(Tensor, self._handles[shard].get_tensor(name))
         except (SafetensorError, OSError, ValueError) as error:
             raise self._damaged(shard, error) from error

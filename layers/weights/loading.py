@@ -16,13 +16,23 @@ from tqdm import tqdm
 
 from jit_kernels.checks import ShapeError
 from layers.weights.checkpoint import Checkpoint, TensorHeader, WeightError, raise_faults
-from layers.weights.quant import dequantise_fp4, dequantise_fp8, fp4_scale_shape, fp8_scale_shape
+from layers.weights.part import Part
+from layers.weights.quant import (
+    FP4_GROUP,
+    FP8_BLOCK,
+    dequantise_fp4,
+    dequantise_fp8,
+    fp4_scale_shape,
+    fp8_scale_shape,
+)
 from layers.weights.random_weights import fill_random
 from layers.weights.weight_target import StoredForm, WeightTarget
 
 __all__ = ["NamedWeights", "WeightError", "fill_dummy", "load_weights"]
 
 logger = logging.getLogger("umbra.weights")
+
+Target = Tensor | WeightTarget | Part
 
 _PLAIN = ("BF16", "F16", "F32")
 _INTEGERS = ("I64", "I32")
@@ -35,10 +45,11 @@ _DRAFT = "mtp."
 class NamedWeights(Protocol):
     """A network that can be filled."""
 
-    def named_weights(self) -> Iterator[tuple[str, Tensor | WeightTarget]]:
+    def named_weights(self) -> Iterator[tuple[str, Target]]:
         """Yield the published name of each weight, and where it goes.
 
-        That is a writable view of the dense shape, or what stands for quantised storage.
+        That is a writable view of the dense shape, or what stands for quantised storage, or a part
+        of either that a rank keeps.
         """
         ...
 
@@ -84,7 +95,7 @@ def _scale_name(name: str) -> str:
     return name.removesuffix(".weight") + ".scale"
 
 
-def _num_experts(name: str, targets: Mapping[str, Tensor | WeightTarget]) -> int:
+def _num_experts(name: str, targets: Mapping[str, Target]) -> int:
     """Return how many experts the routing table `name` chooses from; 0 for any other weight."""
     if not name.endswith(".tid2eid"):
         return 0
@@ -94,9 +105,7 @@ def _num_experts(name: str, targets: Mapping[str, Tensor | WeightTarget]) -> int
     return targets[gate].shape[0]
 
 
-def _faults(
-    targets: Mapping[str, Tensor | WeightTarget], headers: dict[str, TensorHeader]
-) -> list[str]:
+def _faults(targets: Mapping[str, Target], headers: dict[str, TensorHeader]) -> list[str]:
     faults = [f"{name} is missing" for name in targets if name not in headers]
     scales = {_scale_name(name) for name in targets if name.endswith(".weight")}
     for name in headers:
@@ -109,24 +118,21 @@ def _faults(
     return faults
 
 
-def _tell_quantised(
-    targets: Mapping[str, Tensor | WeightTarget], headers: dict[str, TensorHeader]
-) -> None:
-    kept = [name for name, target in targets.items() if not isinstance(target, Tensor)]
+def _tell_quantised(targets: Mapping[str, Target], headers: dict[str, TensorHeader]) -> None:
+    kept = [name for name, target in targets.items() if not isinstance(_storage(target), Tensor)]
     count = sum(_form(headers[name]) == "plain" for name in kept)
     if count:
         logger.warning("%d weights of plain numbers are rounded to what the device keeps", count)
 
 
-def _fault(
-    name: str, target: Tensor | WeightTarget, headers: dict[str, TensorHeader]
-) -> str | None:
+def _fault(name: str, target: Target, headers: dict[str, TensorHeader]) -> str | None:
     """Return what is wrong with the header of a tensor that is there, None when it fits."""
     header = headers[name]
     want, form = tuple(target.shape), _form(header)
     scale = headers.get(_scale_name(name)) if name.endswith(".weight") else None
-    floating = not isinstance(target, Tensor) or target.is_floating_point()
-    if not isinstance(target, Tensor) and (refusal := target.why_not(form)) is not None:
+    storage = _storage(target)
+    floating = not isinstance(storage, Tensor) or storage.is_floating_point()
+    if not isinstance(storage, Tensor) and (refusal := storage.why_not(form)) is not None:
         return refusal
     if form != "plain" and len(want) == 2 and floating:
         return _quantised_fault(header, scale, want)
@@ -165,37 +171,75 @@ def _misshapen(got: tuple[int, ...], want: tuple[int, ...]) -> str:
     return f"has shape {list(got)}, expected {list(want)}"
 
 
-def _load_one(
-    name: str, targets: Mapping[str, Tensor | WeightTarget], checkpoint: Checkpoint
-) -> int:
+def _storage(target: Target) -> Tensor | WeightTarget:
+    """Return where the numbers of a weight, or of a part of it, go."""
+    return target.target if isinstance(target, Part) else target
+
+
+def _load_one(name: str, targets: Mapping[str, Target], checkpoint: Checkpoint) -> int:
     """Copy one weight; return how many numbers quantised storage could not hold exactly."""
     target, header = targets[name], checkpoint.headers[name]
-    stored, form = checkpoint.tensor(name), _form(header)
-    scale = None if form == "plain" else _scale(name, checkpoint)
-    if not isinstance(target, Tensor):
+    storage, form = _storage(target), _form(header)
+    if not isinstance(storage, Tensor):
+        cut = target.cut if isinstance(target, Part) else ()
+        stored = checkpoint.tensor(name, _cut_codes(cut, form))
+        scale = None if form == "plain" else _scale(name, checkpoint, _cut_scales(cut, form))
         try:
-            return _put(target, stored, scale, form)
+            return _put(storage, stored, scale, form)
         except ShapeError as error:
             raise WeightError(f"{name} in {header.shard}: {error}") from error
-    if scale is not None:
-        # Codes are a quarter of the numbers: they travel, and are expanded where they arrive.
-        dequantise = dequantise_fp8 if form == "fp8" else dequantise_fp4
-        numbers = scale.to(torch.float32)
-        dequantise(stored.to(target.device), numbers.to(target.device), target)
+    if form != "plain" and len(header.shape) == 2 and storage.is_floating_point():
+        _expand(name, target, checkpoint, form)
         return 0
+    stored = checkpoint.tensor(name, target.cut if isinstance(target, Part) else ())
     experts = _num_experts(name, targets)
     if experts and stored.numel():
         least, greatest = int(stored.min()), int(stored.max())
         if least < 0 or greatest >= experts:
             fault = f"holds experts {least} to {greatest}, there are {experts}"
             raise WeightError(f"{name} in {header.shard} {fault}")
-    target.copy_(stored)
+    storage.copy_(stored)
     return 0
 
 
-def _scale(name: str, checkpoint: Checkpoint) -> Tensor:
+def _expand(name: str, target: Target, checkpoint: Checkpoint, form: StoredForm) -> None:
+    """Expand a quantised weight into plain storage; of a part, all of it is expanded first."""
+    storage, stored = _storage(target), checkpoint.tensor(name)
+    assert isinstance(storage, Tensor)
+    # Codes are a quarter of the numbers: they travel, and are expanded where they arrive.
+    numbers = _scale(name, checkpoint).to(torch.float32).to(storage.device)
+    dequantise = dequantise_fp8 if form == "fp8" else dequantise_fp4
+    out = storage
+    if isinstance(target, Part):
+        out = torch.empty(target.shape, dtype=storage.dtype, device=storage.device)
+    dequantise(stored.to(storage.device), numbers, out)
+    if isinstance(target, Part):
+        storage.copy_(out[target.cut])
+
+
+def _cut_codes(cut: tuple[slice, ...], form: StoredForm) -> tuple[slice, ...]:
+    """Return the index of a part in what a file holds of numbers: fp4 has two in a byte."""
+    if form != "fp4" or not cut:
+        return cut
+    rows, columns = cut
+    return rows, slice(columns.start // 2, columns.stop // 2)
+
+
+def _cut_scales(cut: tuple[slice, ...], form: StoredForm) -> tuple[slice, ...]:
+    """Return the index of a part in a file's scales; parts are whole blocks."""
+    if not cut:
+        return cut
+    rows, columns = cut
+    high, wide = (1, FP4_GROUP) if form == "fp4" else (FP8_BLOCK, FP8_BLOCK)
+    return (
+        slice(rows.start // high, -(-rows.stop // high)),
+        slice(columns.start // wide, -(-columns.stop // wide)),
+    )
+
+
+def _scale(name: str, checkpoint: Checkpoint, cut: tuple[slice, ...] = ()) -> Tensor:
     scale_name = _scale_name(name)
-    scale = checkpoint.tensor(scale_name)
+    scale = checkpoint.tensor(scale_name, cut)
     if not bool(torch.isfinite(scale.to(torch.float32)).all()):
         shard = checkpoint.headers[scale_name].shard
         raise WeightError(f"{scale_name} in {shard} holds NaN")

@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor
 
+from layers.weights.part import Part
 from layers.weights.weight_target import WeightTarget
 
 _TABLE_ROWS = 1 << 13
@@ -17,7 +18,7 @@ _TABLE_ROWS = 1 << 13
 
 def fill_random(
     name: str,
-    out: Tensor | WeightTarget,
+    out: Tensor | WeightTarget | Part,
     *,
     seed: int,
     experts: int = 0,
@@ -25,13 +26,26 @@ def fill_random(
 ) -> None:
     """Fill the weight `out` in place; its numbers depend on `name`, `seed` and its device only.
 
+    A part of plain numbers has those of the whole weight there; one of quantised storage has its
+    own, since the whole may be too large for a device.
+
     name     published tensor name; it decides the distribution
     out      any floating dtype; an integer dtype for routing tables; or the quantised storage of
              a projection
     experts  number of experts, for routing tables: a row holds distinct ones
     gain     factor on the spread of a projection
     """
+    if isinstance(out, Part) and isinstance(out.target, Tensor):
+        every = torch.empty(out.shape, dtype=out.target.dtype, device=out.device)
+        fill_random(name, every, seed=seed, experts=experts, gain=gain)
+        out.target.copy_(every[out.cut])
+        return
     generator = _generator(name, seed, out.device)
+    if isinstance(out, Part):
+        generator = _generator(f"{name} {out.cut}", seed, out.device)
+        # The fan-in is that of the whole weight.
+        gain *= math.sqrt(out.target.shape[-1] / out.shape[-1])
+        out = out.target
     leaf = name.rsplit(".", 1)[-1]
     if not isinstance(out, Tensor):
         out.fill_random(generator, gain)

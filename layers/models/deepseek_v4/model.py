@@ -21,6 +21,7 @@ from layers.models.deepseek_v4.config import (
     resolve_record_format,
 )
 from layers.models.deepseek_v4.network import DeepseekV4
+from layers.parallel.ranks import OneRank, Ranks
 from layers.steps.chunks.step import PrefillStep
 from layers.steps.contract import ChunkStep, StepSizes
 from layers.steps.decode_rows import DecodeRows
@@ -74,7 +75,9 @@ class V4Model:
         """Raise ConfigFault, naming the field, for a geometry that the kernels do not take."""
         check_geometry_of_kernels(self.config)
 
-    def build(self, device: torch.device, settings: Settings) -> "ReferenceV4 | QuantisedV4":
+    def build(
+        self, device: torch.device, settings: Settings, ranks: Ranks | None = None
+    ) -> "ReferenceV4 | QuantisedV4":
         """Return the network; see `Model`."""
         if device.type == "cuda":
             wanted = None if settings.experts == "auto" else cast(ExpertForm, settings.experts)
@@ -85,6 +88,7 @@ class V4Model:
                 experts=form,
                 deterministic=settings.deterministic,
                 draft_tokens=settings.draft_tokens,
+                ranks=ranks,
             )
         dtype = "float32" if settings.dtype == "auto" else settings.dtype
         return ReferenceV4(
@@ -93,6 +97,7 @@ class V4Model:
             getattr(torch, dtype),
             record_format=resolve_record_format(self.config, settings.kv_cache_dtype, dtype),
             draft_tokens=settings.draft_tokens,
+            ranks=ranks,
         )
 
 
@@ -100,10 +105,14 @@ class _OnDevice(ABC):
     """What both networks have in common: the wiring, its pools, and what steps need of it."""
 
     def __init__(
-        self, config: ModelConfig, kinds: PlainKinds | QuantisedKinds, spec: PoolSpec
+        self,
+        config: ModelConfig,
+        kinds: PlainKinds | QuantisedKinds,
+        spec: PoolSpec,
+        ranks: Ranks | None,
     ) -> None:
         self.config, self.spec, self.device = config, spec, kinds.device
-        self._wired = DeepseekV4(config, kinds)
+        self._wired = DeepseekV4(config, kinds, ranks or OneRank())
         self._sizes = StepSizes(config.index_topk, config.rms_norm_eps)
         self._rope = angles(config, kinds.device)
 
@@ -164,10 +173,11 @@ class ReferenceV4(_OnDevice):
         *,
         record_format: RecordFormat = "fp32",
         draft_tokens: int = 0,
+        ranks: Ranks | None = None,
     ) -> None:
         """Allocate all weights; `dtype` is that of matrices and activations."""
         spec = pool_spec(config, record_format, draft_tokens=draft_tokens)
-        super().__init__(config, PlainKinds(device, dtype), spec)
+        super().__init__(config, PlainKinds(device, dtype), spec, ranks)
         self._dtype = dtype
 
     @property
@@ -196,6 +206,7 @@ class QuantisedV4(_OnDevice):
         experts: ExpertForm,
         deterministic: bool = False,
         draft_tokens: int = 0,
+        ranks: Ranks | None = None,
     ) -> None:
         """Allocate all weights.
 
@@ -208,7 +219,7 @@ class QuantisedV4(_OnDevice):
         check_geometry_of_kernels(config)
         kinds = QuantisedKinds(device, experts=experts, deterministic=deterministic)
         spec = pool_spec(config, "fp8", draft_tokens=draft_tokens)
-        super().__init__(config, kinds, spec)
+        super().__init__(config, kinds, spec, ranks)
         self._side, self.deterministic = kinds.side, deterministic
         self._form: ExpertForm = kinds.form
         self._pieces: PrefillPieces | None = None

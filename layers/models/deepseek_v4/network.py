@@ -20,9 +20,9 @@ from layers.experts.router import Router
 from layers.kinds import Kinds
 from layers.linear.contract import Named, Rows
 from layers.models.deepseek_v4.config import ModelConfig
-from layers.parallel.collectives import Collectives
-from layers.parallel.shares import Shares
+from layers.parallel.ranks import Ranks
 from layers.steps.contract import FoldWeights, PoolingWeights, Step, Tokens, Writes
+from layers.weights.part import part_of
 from mem_cache.layout import StateLayout
 
 __all__ = ["DeepseekV4", "Layer", "Projected"]
@@ -113,24 +113,28 @@ class Fold:
 class Attention:
     """Multi-query attention with one key for all heads, which is its own value (NETWORK.md, 3)."""
 
-    def __init__(self, config: ModelConfig, layer: int, kinds: Kinds, shares: Shares) -> None:
+    def __init__(self, config: ModelConfig, layer: int, kinds: Kinds, ranks: Ranks) -> None:
         """Allocate the weights of layer `layer`."""
         self._config, self._layer, self._side = config, layer, kinds.side
         self._ratio = config.compress_ratios[layer]
         width, rank, device = config.head_dim, config.q_lora_rank, kinds.device
-        heads = shares.heads(config.num_attention_heads).count
-        groups = shares.groups(config.o_groups).count
+        heads = ranks.shares.heads(config.num_attention_heads)
+        groups = ranks.shares.groups(config.o_groups)
         self._down = kinds.projection(config.hidden_size, {"wq_a": rank, "wkv": width})
         self._q_norm = RmsNorm(rank, eps=config.rms_norm_eps, name="q_norm", device=device)
         self._kv_norm = RmsNorm(width, eps=config.rms_norm_eps, name="kv_norm", device=device)
-        self._up = kinds.projection(rank, {"wq_b": heads * width})
-        self.sink = torch.zeros(heads, dtype=torch.float32, device=device)
-        self._wo_a = kinds.grouped(groups, config.o_lora_rank, heads // groups * width, name="wo_a")
-        self._wo_b = kinds.projection(groups * config.o_lora_rank, {"wo_b": config.hidden_size})
+        self._up = kinds.projection(rank, {"wq_b": heads.times(width)})
+        self._heads = heads
+        self.sink = torch.zeros(heads.count, dtype=torch.float32, device=device)
+        each = config.num_attention_heads // config.o_groups * width
+        self._wo_a = kinds.grouped(groups, config.o_lora_rank, each, name="wo_a")
+        self._wo_b = kinds.projection(
+            groups.times(config.o_lora_rank), {"wo_b": config.hidden_size}
+        )
         self._compressor = None
         if self._ratio:
             self._compressor = (Pooling if self._ratio == 4 else Fold)(config, kinds)
-        self._ranks = Collectives(shares)
+        self._ranks = ranks
 
     def project(self, x: Tensor, step: Writes) -> Tensor:
         """Write what tokens leave for others; return their queries [T, H, D], normed and turned.
@@ -173,14 +177,14 @@ class Attention:
         heads  [T, H, D], what tokens have read; may be changed
         """
         y = self._wo_a(heads, tokens.rotation(compressed=self._ratio > 0))
-        y = self._wo_b(self._wo_b.rows(y)).to(heads.dtype)
-        return self._ranks.all_reduce(y)
+        y = self._wo_b(self._wo_b.rows(y))
+        return self._ranks.all_reduce(y).to(heads.dtype)
 
     def named_weights(self, prefix: str) -> Named:
         """Yield the weights under their names in files."""
         for part in (self._down, self._up, self._wo_a, self._wo_b, self._q_norm, self._kv_norm):
             yield from part.named_weights(prefix)
-        yield f"{prefix}attn_sink", self.sink
+        yield f"{prefix}attn_sink", part_of(self.sink, self._heads)
         if self._compressor is not None:
             yield from self._compressor.named_weights(prefix)
 
@@ -193,10 +197,10 @@ class Attention:
 class Experts:
     """Routed experts, and one that every token passes (NETWORK.md, 6)."""
 
-    def __init__(self, config: ModelConfig, layer: int, kinds: Kinds, shares: Shares) -> None:
+    def __init__(self, config: ModelConfig, layer: int, kinds: Kinds, ranks: Ranks) -> None:
         """Allocate the weights of layer `layer`."""
         width, count = config.hidden_size, config.n_routed_experts
-        self._limit, self._side, self._ranks = config.swiglu_limit, kinds.side, Collectives(shares)
+        self._limit, self._side, self._ranks = config.swiglu_limit, kinds.side, ranks
         self._router = Router(
             kinds.exact(width, {"gate": count}),
             count,
@@ -205,18 +209,16 @@ class Experts:
             hashed_ids=config.vocab_size if layer < config.num_hash_layers else 0,
             device=kinds.device,
         )
-        mine = shares.experts(count)
+        inner = ranks.shares.inner(config.moe_intermediate_size, blocks=kinds.blocks)
         self._routed = kinds.routed(
             ExpertSizes(
-                count=mine.count,
-                first=mine.first,
-                width=width,
-                inner=config.moe_intermediate_size,
+                ranks.shares.experts(count),
+                width,
+                inner,
                 chosen=config.num_experts_per_tok,
                 limit=config.swiglu_limit,
             )
         )
-        inner = shares.columns(config.moe_intermediate_size).count
         self._shared_in = kinds.projection(width, {"w1": inner, "w3": inner})
         self._shared_out = kinds.projection(inner, {"w2": width})
 
@@ -236,7 +238,8 @@ class Experts:
             return shared
 
         experts, weights = self._router(x, input_ids)
-        return self._ranks.all_reduce(self._routed(x, rows, experts, weights, joined))
+        y = self._routed(x, rows, experts, weights, joined)
+        return self._ranks.all_reduce(y).to(x.dtype)
 
     def named_weights(self, prefix: str) -> Named:
         """Yield the weights under their names in files."""
@@ -253,16 +256,16 @@ class Layer:
     follows it take each token by itself.
     """
 
-    def __init__(self, config: ModelConfig, layer: int, kinds: Kinds, shares: Shares) -> None:
+    def __init__(self, config: ModelConfig, layer: int, kinds: Kinds, ranks: Ranks) -> None:
         """Allocate the weights of layer `layer`."""
         self._side, self._layer, device = kinds.side, layer, kinds.device
         width, eps, streams = config.hidden_size, config.rms_norm_eps, streams_of(config)
         self._attention_mix = HyperConnection(streams, name="hc_attn", device=device)
         self._attention_norm = RmsNorm(width, eps=eps, name="attn_norm", device=device)
-        self._attention = Attention(config, layer, kinds, shares)
+        self._attention = Attention(config, layer, kinds, ranks)
         self._experts_mix = HyperConnection(streams, name="hc_ffn", device=device)
         self._experts_norm = RmsNorm(width, eps=eps, name="ffn_norm", device=device)
-        self._experts = Experts(config, layer, kinds, shares)
+        self._experts = Experts(config, layer, kinds, ranks)
 
     def before(self, result: BlockResult, step: Writes) -> Projected:
         """Write what tokens leave, and return what `attend` and `after` take.
@@ -299,14 +302,16 @@ class Layer:
 class DeepseekV4:
     """The whole network on one device."""
 
-    def __init__(self, config: ModelConfig, kinds: Kinds) -> None:
-        """Allocate all weights."""
-        shares, device = Shares(), kinds.device
-        vocab, width = shares.vocabulary(config.vocab_size).count, config.hidden_size
+    def __init__(self, config: ModelConfig, kinds: Kinds, ranks: Ranks) -> None:
+        """Allocate all weights that this rank holds."""
+        self._ranks, device, width = ranks, kinds.device, config.hidden_size
+        vocab = ranks.shares.vocabulary(config.vocab_size)
         self._streams = streams_of(config)
-        self._embedding = Embedding(vocab, width, name="embed", dtype=kinds.dtype, device=device)
+        self._embedding = Embedding(
+            vocab, width, name="embed", dtype=kinds.dtype, device=device, ranks=ranks
+        )
         self.layers = [
-            Layer(config, layer, kinds, shares) for layer in range(config.num_hidden_layers)
+            Layer(config, layer, kinds, ranks) for layer in range(config.num_hidden_layers)
         ]
         self._head_mix = HyperHead(self._streams, name="hc_head", device=device)
         self._norm = RmsNorm(width, eps=config.rms_norm_eps, name="norm", device=device)
@@ -338,7 +343,7 @@ class DeepseekV4:
     def logits(self, result: BlockResult) -> Tensor:
         """Return the logits of tokens, [T, vocab] float32."""
         x = self._norm(self._head_mix(result.mixed()))
-        return self._head(self._head.rows(x))
+        return self._ranks.gathered(self._head(self._head.rows(x)))
 
     def named_weights(self) -> Named:
         """Yield (name in published files, where it goes) of every weight."""
