@@ -53,6 +53,10 @@ class ServerConfig:
     device: Literal["auto", "cpu", "cuda"] = _flag(
         "auto", "what computes; auto: cuda where there is one and its kernels take the network"
     )
+    tp_size: int = _flag(
+        1, "devices, or processes on the CPU, that share the network: 1, 2, 4 or 8", "--tp"
+    )
+    base_gpu_id: int = _flag(0, "the first of the CUDA devices that compute")
     dtype: Literal["auto", "bfloat16", "float32"] = _flag(
         "auto", "arithmetic of the network; auto: float32 on the CPU, bfloat16 on CUDA"
     )
@@ -271,6 +275,10 @@ def check(config: ServerConfig) -> None:
         value = getattr(config, name)
         if value is not None and value < 1:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 1")
+    if config.tp_size not in (1, 2, 4, 8):
+        raise ConfigError("--tp-size must be 1, 2, 4 or 8")
+    if config.base_gpu_id < 0:
+        raise ConfigError("--base-gpu-id must not be negative")
     if (config.max_running_requests or 1) > MOST_ROWS:
         raise ConfigError(f"--max-running-requests must be at most {MOST_ROWS}")
     chunk = config.chunked_prefill_size

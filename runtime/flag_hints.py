@@ -30,7 +30,7 @@ _ONE = ("1",)
 _SWITCH = ("",)
 
 HINTS = (
-    Hint("--tp --tp-size --tensor-parallel-size", "one device computes", _ONE),
+    Hint("--tensor-parallel-size", "give --tp-size", _ONE),
     Hint("--ep --ep-size --expert-parallel-size", "one device computes", _ONE),
     Hint("--pp --pp-size --pipeline-parallel-size", "one device computes", _ONE),
     Hint(
@@ -57,7 +57,7 @@ HINTS = (
         " --enable-nccl-nvls --enable-symm-mem --enable-torch-symm-mem --enable-mscclpp"
         " --disable-custom-all-reduce --enable-p2p-check --enable-flashinfer-allreduce-fusion"
         " --enable-aiter-allreduce-fusion --distributed-executor-backend --dist-timeout --headless"
-        " --data-parallel-rank --base-gpu-id --gpu-id-step --numa-node --kt-*",
+        " --data-parallel-rank --gpu-id-step --numa-node --kt-*",
         "one device computes, on one host",
     ),
     Hint(

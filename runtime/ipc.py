@@ -55,6 +55,11 @@ class Addresses:
     to_scheduler: str
     from_scheduler: str
 
+    @property
+    def folder(self) -> str:
+        """The directory that both are in, which only this user can enter."""
+        return str(Path(self.to_scheduler.removeprefix("ipc://")).parent)
+
 
 @contextlib.contextmanager
 def private_addresses() -> Iterator[Addresses]:

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from runtime.child import CONFIG_EXIT_CODE, configure_logging
 from runtime.collector import calm_collector
 from runtime.config import ServerConfig, parse_args
 from runtime.errors import ConfigError, RuntimeFault
 from runtime.ipc import ManagerSocket, private_addresses
 from runtime.open_files import Listener, raise_file_limit, warn_of_few_files
-from runtime.scheduler_process import CONFIG_EXIT_CODE, SchedulerProcess, configure_logging
+from runtime.scheduler_process import SchedulerProcess
 from runtime.server.access_log import open_access_log
 from runtime.server.arrival import TimedProtocol
 from runtime.supervision import SCHEDULER_EXIT_S, SCHEDULER_MAIN, bring_up, resolve, watch

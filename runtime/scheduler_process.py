@@ -6,7 +6,6 @@ process of the server: when to stop is for the API process to say. It dies with 
 
 import asyncio
 import contextlib
-import ctypes
 import faulthandler
 import importlib
 import io
@@ -16,12 +15,18 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 
 import msgspec
 from tqdm import tqdm
 
+from runtime.child import (
+    CONFIG_EXIT_CODE,
+    EXIT_WORDS_BYTES,
+    configure_logging,
+    die_with_parent,
+    exit_with,
+)
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError
 from runtime.ipc import Addresses
@@ -30,19 +35,8 @@ from runtime.messages import State
 logger = logging.getLogger("umbra.launch")
 
 HEARTBEAT_TIMEOUT_S = 3.5
-CONFIG_EXIT_CODE = 2
-_PARENT_POLL_S = 0.5
 _KILL_S = 1.0
-_REPORT_BYTES = 4000
-_PR_SET_PDEATHSIG = 1
 _LEFT_TO_THE_PARENT = (signal.SIGINT, signal.SIGTERM)
-
-
-def configure_logging(level: str) -> None:
-    """Log to stderr, from `level` on; libraries from warning on."""
-    form = "[%(asctime)s] %(levelname)s %(message)s"
-    logging.basicConfig(level=logging.WARNING, format=form, force=True)
-    logging.getLogger("umbra").setLevel(level.upper())
 
 
 def verdict(state: State | None, *, silence_s: float, step_limit_s: float) -> str | None:
@@ -166,7 +160,7 @@ class SchedulerProcess:
     def _on_report(self) -> None:
         assert self._process is not None
         assert self._report is not None
-        if words := self._report.read(_REPORT_BYTES):
+        if words := self._report.read(EXIT_WORDS_BYTES):
             self._words += words
             return
         asyncio.get_running_loop().remove_reader(self._report)
@@ -181,7 +175,7 @@ def _child_main(report: int) -> None:
     """Run the scheduler's main function; tell the parent in one line why it ended badly."""
     os.set_inheritable(report, False)
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=_Task)
-    _die_with_parent(task.parent)
+    die_with_parent(task.parent)
     for number in _LEFT_TO_THE_PARENT:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _LEFT_TO_THE_PARENT)
@@ -193,38 +187,15 @@ def _child_main(report: int) -> None:
     try:
         _load(task.main)(task.config, Addresses(task.to_scheduler, task.from_scheduler))
     except ConfigError as fault:
-        _exit_with(report, str(fault), CONFIG_EXIT_CODE)
+        exit_with(report, str(fault), CONFIG_EXIT_CODE)
     except Exception as fault:
         logger.exception("the scheduler failed")
-        _exit_with(report, f"{type(fault).__name__}: {fault}", 1)
+        exit_with(report, f"{type(fault).__name__}: {fault}", 1)
 
 
 def _load(main: str) -> Callable[[ServerConfig, Addresses], None]:
     module, _, function = main.partition(":")
     return getattr(importlib.import_module(module), function)
-
-
-def _exit_with(report: int, text: str, code: int) -> None:
-    """Send the last words and end at once: a broken process may take seconds to tidy up."""
-    with contextlib.suppress(OSError):
-        os.write(report, text.encode(errors="replace")[:_REPORT_BYTES])
-    logging.shutdown()
-    sys.stdout.flush()
-    os._exit(code)
-
-
-def _die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies; elsewhere than on Linux, look."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    threading.Thread(target=_watch_parent, args=(parent,), daemon=True, name="parent").start()
-
-
-def _watch_parent(parent: int) -> None:
-    # Also covers a parent that died before the kernel was asked.
-    while os.getppid() == parent:
-        time.sleep(_PARENT_POLL_S)
-    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,13 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from runtime.child import CONFIG_EXIT_CODE
 from runtime.config import ServerConfig
 from runtime.default_model import NAME, default_model_folder
 from runtime.errors import ConfigError, WorkerDied
 from runtime.ipc import ManagerSocket
 from runtime.messages import Ready
-from runtime.scheduler_process import CONFIG_EXIT_CODE, SchedulerProcess, verdict
+from runtime.scheduler_process import SchedulerProcess, verdict
 from runtime.tokenizer.manager import TokenizerManager
 from runtime.tokenizer.tokenizer import TextTokenizer
 

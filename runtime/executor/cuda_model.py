@@ -21,6 +21,7 @@ from jit_kernels.cuda_library import compile_all
 from jit_kernels.kernels_ahead import name_folder
 from jit_kernels.vendor_products import compile_products
 from layers.models.contract import CudaNetwork, Model, Pools, Settings
+from layers.parallel.ranks import OneRank, Ranks
 from layers.steps.pieces import PIECE_SIZES
 from mem_cache.spec import PoolSizes, TreeSpec, div_ceil
 from runtime.config import ServerConfig
@@ -51,6 +52,7 @@ from runtime.executor.memory_budget import (
 )
 from runtime.executor.sampler import Sampler
 from runtime.executor.warm_up import WarmUp
+from runtime.wire.loaded import Loaded
 
 __all__ = ["CudaLoader", "Device", "load_on_cuda"]
 
@@ -96,6 +98,7 @@ def load_on_cuda(
     given: DeviceSizes,
     device: torch.device,
     logit_rows: int,
+    ranks: Ranks,
 ) -> LoadedModel:
     """Load the network of `folder`. Raises ConfigError, ConfigFault, WeightError.
 
@@ -109,7 +112,7 @@ def load_on_cuda(
         return compile_products(rows, device, stop=stop, tell=logger.info)
 
     place = Device(device, name, CudaMemory(device), CudaCapture, compile_all, ahead)
-    loader = CudaLoader(config, model, settings=settings, given=given, place=place)
+    loader = CudaLoader(config, model, settings=settings, given=given, place=place, ranks=ranks)
     return loader.load(folder, logit_rows=logit_rows)
 
 
@@ -124,10 +127,11 @@ class CudaLoader:
         settings: Settings,
         given: DeviceSizes,
         place: Device,
+        ranks: Ranks | None = None,
     ) -> None:
         """Take the settings. Raises ConfigError where --cuda-graph-bs leaves no size."""
         self._config, self._model, self._settings = config, model, settings
-        self._given, self._place = given, place
+        self._given, self._place, self._ranks = given, place, ranks or OneRank()
         # One for measurement and service: what its tables take is measured as a part of all else.
         self._sampler = Sampler(model.facts.vocab_size, place.device)
         rows = given.max_running_requests
@@ -155,7 +159,8 @@ class CudaLoader:
         extent = warm_up.extent
         use = self._measure(network, warm_up, parts, others=others, limit=limit)
         budget = use.pool_budget(self._given.kv_cache_bytes, advice)
-        given = dataclasses.replace(self._given, kv_cache_bytes=budget)
+        # All ranks have as many pages as the one with least room.
+        given = dataclasses.replace(self._given, kv_cache_bytes=self._ranks.least(budget))
         cache = network.cache
         sizes = pool_sizes(config, cache, given)
         context = context_tokens(config, self._model.facts.context_tokens, cache.tree, sizes)
@@ -168,8 +173,7 @@ class CudaLoader:
         with parts.fitting(GRAPHS):
             runner.capture(self._graph_sizes, self._place.capture())
         logger.info("Memory in %s", use.told(pools.bytes))
-        return LoadedModel(
-            runner=runner,
+        told = Loaded(
             cache=cache,
             sizes=sizes,
             context_tokens=context,
@@ -185,12 +189,13 @@ class CudaLoader:
             step_context=extent.step_context,
             step_samples=extent.rows,
         )
+        return LoadedModel(runner, told)
 
     def _build(self, limit: int) -> CudaNetwork:
         """Return the network, of forms of weights that suit the limit."""
         settings = dataclasses.replace(self._settings, weight_bytes=int(BOTH_FORMS_SHARE * limit))
         # What a model builds on a CUDA device is one.
-        return cast(CudaNetwork, self._model.build(self._place.device, settings))
+        return cast(CudaNetwork, self._model.build(self._place.device, settings, self._ranks))
 
     @contextmanager
     def _compiled_beside(self, rows: Sequence[int]) -> Iterator[None]:

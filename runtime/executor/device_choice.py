@@ -16,8 +16,8 @@ __all__ = ["choose_device", "choose_settings"]
 logger = logging.getLogger("umbra.scheduler")
 
 
-def choose_device(config: ServerConfig, model: Model) -> torch.device:
-    """Return the device that the flag names; by default CUDA, if it is there and fits.
+def choose_device(config: ServerConfig, model: Model, rank: int = 0) -> torch.device:
+    """Return the device of a rank that the flag names; by default CUDA, if it is there and fits.
 
     Raises ConfigError where there is no such device or it is of another kind, ConfigFault where the
     network does not fit it.
@@ -29,7 +29,8 @@ def choose_device(config: ServerConfig, model: Model) -> torch.device:
             raise ConfigError("--device cuda: torch finds no CUDA device")
         return torch.device("cpu")
     try:
-        _check_hopper()
+        _check_count(config)
+        _check_hopper(config.base_gpu_id + rank)
         model.check_cuda()
         _check_wheels()
     except (ConfigError, ConfigFault) as fault:
@@ -37,15 +38,24 @@ def choose_device(config: ServerConfig, model: Model) -> torch.device:
             raise
         logger.info("The network computes on the CPU, although there is a GPU: %s", fault)
         return torch.device("cpu")
-    return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cuda", config.base_gpu_id + rank)
 
 
-def _check_hopper() -> None:
-    major, minor = torch.cuda.get_device_capability()
+def _check_count(config: ServerConfig) -> None:
+    there, wanted = torch.cuda.device_count(), config.base_gpu_id + config.tp_size
+    if wanted > there:
+        raise ConfigError(
+            f"--tp-size {config.tp_size} from --base-gpu-id {config.base_gpu_id} on needs {wanted} "
+            f"CUDA devices, and torch finds {there}"
+        )
+
+
+def _check_hopper(index: int) -> None:
+    major, minor = torch.cuda.get_device_capability(index)
     if major != HOPPER:
         raise ConfigError(
             f"the network runs on Hopper GPUs (compute capability {HOPPER}.0), and "
-            f"{torch.cuda.get_device_name()} has {major}.{minor}; use --device cpu"
+            f"{torch.cuda.get_device_name(index)} has {major}.{minor}; use --device cpu"
         )
     if (reason := why_no_nvcc()) is not None:
         raise ConfigError(f"the network on a GPU is compiled at first use, and there is {reason}")

@@ -6,8 +6,9 @@ from pathlib import Path
 import torch
 
 from layers.models.contract import Model, Settings
+from layers.parallel.ranks import Ranks
 from layers.weights.loading import NamedWeights, fill_dummy, load_weights
-from mem_cache.spec import CacheSpec, PoolSizes, TreeSpec, div_ceil
+from mem_cache.spec import TreeSpec, div_ceil
 from runtime.config import ServerConfig
 from runtime.device_sizes import DeviceSizes
 from runtime.errors import ConfigError
@@ -17,36 +18,17 @@ from runtime.executor.lines import Lines
 from runtime.executor.memory_budget import context_tokens, pool_shares, pool_sizes
 from runtime.executor.model_runner import CpuModelRunner
 from runtime.executor.sampler import Sampler
+from runtime.wire.loaded import Loaded
 
-__all__ = ["Facts", "LoadedModel", "fill_weights", "line_tables", "load_on_cpu"]
-
-Facts = dict[str, str | int | float | bool]
+__all__ = ["LoadedModel", "fill_weights", "line_tables", "load_on_cpu"]
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A network on a device, ready for steps.
-
-    context_tokens  longest prompt plus output
-    pool_bytes      of all pools, dummies included
-    graphs          decode steps are replayed as CUDA graphs
-    in_flight       a step may be launched before the one before it is settled
-    step_context    tokens before and in the chunks of a prefill step of several rows that memory
-                    was measured for; None: it needs no bound
-    step_samples    likewise, rows that a prefill step samples
-    facts           of the device and the network, for /server_info
-    """
+    """A network that is ready for steps, and what runs them."""
 
     runner: Executor
-    cache: CacheSpec
-    sizes: PoolSizes
-    context_tokens: int
-    pool_bytes: int
-    graphs: bool
-    in_flight: bool
-    facts: Facts
-    step_context: int | None = None
-    step_samples: int | None = None
+    told: Loaded
 
 
 def fill_weights(network: NamedWeights, config: ServerConfig, folder: Path) -> None:
@@ -70,13 +52,14 @@ def load_on_cpu(
     *,
     settings: Settings,
     given: DeviceSizes,
+    ranks: Ranks,
 ) -> LoadedModel:
     """Load the network and make its pools. Raises ConfigError, ConfigFault, WeightError.
 
     given  what flags say, and the CPU's defaults
     """
     device = torch.device("cpu")
-    network = model.build(device, settings)
+    network = model.build(device, settings, ranks)
     cache = network.cache
     sizes = pool_sizes(config, cache, given)
     context = context_tokens(config, model.facts.context_tokens, cache.tree, sizes)
@@ -95,8 +78,7 @@ def load_on_cpu(
         Sampler(model.facts.vocab_size, device),
         torch.zeros(rows, dtype=torch.int64),
     )
-    return LoadedModel(
-        runner=CpuModelRunner(network, pools, lines),
+    told = Loaded(
         cache=cache,
         sizes=sizes,
         context_tokens=context,
@@ -105,3 +87,4 @@ def load_on_cpu(
         in_flight=False,
         facts={"device": device.type, **network.facts},
     )
+    return LoadedModel(CpuModelRunner(network, pools, lines), told)

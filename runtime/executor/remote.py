@@ -3,6 +3,7 @@
 from runtime.errors import RuntimeFault, WorkerDied
 from runtime.executor.interface import MAX_IN_FLIGHT
 from runtime.wire.channel import ExecutorFault, FromWorker, Progress, SchedulerChannel
+from runtime.wire.loaded import Loaded
 from runtime.wire.ring import PeerDied
 from runtime.wire.step import (
     KeptResult,
@@ -142,6 +143,8 @@ class RemoteExecutor:
                 raise self._fail(f"a worker answered call {message.call}, not {self._call}")
             self._kept = message
             return
+        if isinstance(message, Loaded):
+            raise self._fail("a worker has loaded its network again")
         step = self._in_flight.get(message.step)
         if step is None:
             raise self._fail(f"a worker sent something of step {message.step}: none is in flight")

@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from jit_kernels.registry import BackendUnavailable, chosen, unknown_forced
-from layers.models.contract import Model, ModelFacts
+from layers.models.contract import ModelFacts
 from layers.models.json_fields import ConfigFault
 from layers.models.registry import read_model
+from layers.parallel.ranks import OneRank
 from layers.weights.checkpoint import WeightError
 from mem_cache.allocator import PageAllocator
 from mem_cache.policy import Lru, TurnPolicy
@@ -20,12 +19,11 @@ from mem_cache.request_table import RequestTable
 from mem_cache.spec import CacheSpec, PoolSizes, div_ceil
 from runtime.collector import calm_collector
 from runtime.config import ServerConfig
-from runtime.device_sizes import DeviceSizes, device_sizes
+from runtime.device_sizes import device_sizes
 from runtime.errors import ConfigError, WorkerDied
-from runtime.executor.cuda_model import load_on_cuda
-from runtime.executor.device_choice import choose_device, choose_settings
-from runtime.executor.loaded_model import Facts, LoadedModel, load_on_cpu
+from runtime.executor.loading import load_model, logit_rows
 from runtime.executor.memory_budget import pool_shares
+from runtime.executor.rank_group import start_ranks
 from runtime.executor.trace_folder import TraceFolder
 from runtime.grammar.nursery import NurserySettings
 from runtime.grammar.pool import GrammarPool, PoolSettings
@@ -39,13 +37,11 @@ from runtime.scheduler.loop import Scheduler
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.resume_policy import ResumePolicy
 from runtime.scheduler.settings import SchedulerSettings
+from runtime.wire.loaded import Facts, Loaded
 
 logger = logging.getLogger("umbra.scheduler")
 
 HEARTBEAT_S = 0.5
-# Bounds the logits of prompt positions that one step holds: 2^26 floats are 256 MiB.
-LOGIT_ELEMENTS = 1 << 26
-SMALL_HIDDEN_SIZE = 1024
 
 
 def run_scheduler(config: ServerConfig, addresses: Addresses) -> None:
@@ -63,7 +59,11 @@ def run_scheduler(config: ServerConfig, addresses: Addresses) -> None:
         publisher = open_publisher(config)
         try:
             scheduler, ready = build_scheduler(
-                config, Path(config.model_path), socket, publisher=publisher
+                config,
+                Path(config.model_path),
+                socket,
+                publisher=publisher,
+                private_folder=addresses.folder,
             )
         except (ConfigFault, WeightError, BackendUnavailable) as fault:
             raise ConfigError(str(fault)) from fault
@@ -112,20 +112,26 @@ def build_scheduler(
     *,
     clock: Callable[[], float] = time.monotonic,
     publisher: KvEventPublisher | None = None,
+    private_folder: str = "",
 ) -> tuple[Scheduler, Ready]:
-    """Load the checkpoint in `folder` and return a scheduler on its device, with its facts."""
+    """Load the checkpoint in `folder` and return a scheduler on its device, with its facts.
+
+    private_folder  for the sockets of ranks, where there are several
+    """
     model = read_model(folder, config.override_config)
     traces = open_traces(config)
-    torch.set_num_threads(_threads(model.facts.hidden_size))
     keep_freed_memory()
-    device = choose_device(config, model)
-    given = device_sizes(config, device.type)
-    loaded = _load(config, folder, model, given=given, device=device)
-    facts, cache, context = model.facts, loaded.cache, loaded.context_tokens
+    if config.tp_size == 1:
+        loaded = load_model(config, folder, model, OneRank())
+    else:
+        loaded = start_ranks(config, private_folder)
+    told, facts = loaded.told, model.facts
+    cache, context = told.cache, told.context_tokens
+    given = device_sizes(config, str(told.facts["device"]))
     residency = build_residency(
         config,
         cache,
-        loaded.sizes,
+        told.sizes,
         context,
         rows=given.max_running_requests,
         event_sink=publisher,
@@ -138,10 +144,10 @@ def build_scheduler(
         schedule_policy=config.schedule_policy,
         check_every_step=config.check_every_step,
         decode_log_interval=config.decode_log_interval,
-        max_logit_rows=_logit_rows(facts.vocab_size),
-        step_context=loaded.step_context,
-        step_samples=loaded.step_samples,
-        overlap=loaded.in_flight,
+        max_logit_rows=logit_rows(facts.vocab_size),
+        step_context=told.step_context,
+        step_samples=told.step_samples,
+        overlap=told.in_flight,
     )
     scheduler = Scheduler(
         settings,
@@ -152,37 +158,20 @@ def build_scheduler(
         grammars=build_grammars(config, folder, facts),
         traces=traces,
     )
-    scheduler.stats.cuda_graph = loaded.graphs
+    scheduler.stats.cuda_graph = told.graphs
     ready = Ready(
         context_tokens=context,
         vocab_size=facts.vocab_size,
         eos_token_ids=list(facts.eos_token_ids),
-        info=_facts(facts, loaded)
+        info=_facts(facts, told)
         | {
             "max_running_requests": given.max_running_requests,
             "chunked_prefill_size": given.chunked_prefill_size,
         }
         | _event_facts(publisher),
     )
-    _log_pools(cache, loaded.sizes)
+    _log_pools(cache, told.sizes)
     return scheduler, ready
-
-
-def _load(
-    config: ServerConfig,
-    folder: Path,
-    model: Model,
-    *,
-    given: DeviceSizes,
-    device: torch.device,
-) -> LoadedModel:
-    settings = choose_settings(config, device)
-    if device.type == "cpu":
-        return load_on_cpu(config, folder, model, settings=settings, given=given)
-    rows = _logit_rows(model.facts.vocab_size)
-    return load_on_cuda(
-        config, folder, model, settings=settings, given=given, device=device, logit_rows=rows
-    )
 
 
 def open_traces(config: ServerConfig) -> TraceFolder | None:
@@ -193,10 +182,6 @@ def open_traces(config: ServerConfig) -> TraceFolder | None:
         return TraceFolder(config.profile_dir)
     except (OSError, ValueError) as fault:
         raise ConfigError(f"--profile-dir {config.profile_dir}: {fault}") from fault
-
-
-def _logit_rows(vocab_size: int) -> int:
-    return max(1, LOGIT_ELEMENTS // vocab_size)
 
 
 def build_grammars(config: ServerConfig, folder: Path, facts: ModelFacts) -> GrammarPool:
@@ -226,18 +211,6 @@ def _log_pools(cache: CacheSpec, sizes: PoolSizes) -> None:
         *(sizes.swa_pages, shares["swa"], 100 * shares["swa"] / total),
         *(sizes.rings, shares["rings"], 100 * shares["rings"] / total),
     )
-
-
-def _threads(hidden_size: int) -> int:
-    """Return how many threads torch computes with on the CPU: one for a small network.
-
-    Its operations last microseconds, less than threads take to meet; where other processes want
-    the cores, the meeting takes a time slice (seen: 0.07 s against 0.5 s a decode step). The
-    larger count is a power of two, so that tensors are cut at whole vectors.
-    """
-    if hidden_size < SMALL_HIDDEN_SIZE:
-        return 1
-    return 1 << (min(8, os.cpu_count() or 1).bit_length() - 1)
 
 
 def build_residency(
@@ -287,7 +260,7 @@ def _event_facts(publisher: KvEventPublisher | None) -> dict[str, str | int | fl
     return {name: endpoint for name, endpoint in endpoints.items() if endpoint is not None}
 
 
-def _facts(model: ModelFacts, loaded: LoadedModel) -> Facts:
+def _facts(model: ModelFacts, loaded: Loaded) -> Facts:
     cache, sizes = loaded.cache, loaded.sizes
     backends = chosen("cuda" if loaded.facts["device"] == "cuda" else "cpu")
     return {

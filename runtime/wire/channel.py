@@ -12,6 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from runtime.errors import RuntimeFault
+from runtime.wire.loaded import Loaded
 from runtime.wire.ring import DEFAULT_BYTES, PeerDied, RingReader, RingWriter
 from runtime.wire.ring_link import Deadline
 from runtime.wire.step import VERSION, FromExecutor, StepPlan, ToExecutor
@@ -44,7 +45,7 @@ class ExecutorFault(msgspec.Struct, frozen=True, array_like=True, tag="fault"):
     message: str
 
 
-FromWorker: TypeAlias = FromExecutor | Progress | ExecutorFault
+FromWorker: TypeAlias = FromExecutor | Progress | ExecutorFault | Loaded
 
 
 class RankAddress(msgspec.Struct, frozen=True):

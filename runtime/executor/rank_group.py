@@ -1,0 +1,178 @@
+"""The ranks of a network, as the scheduler starts, watches and ends them."""
+
+import contextlib
+import io
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from runtime.child import CONFIG_EXIT_CODE, EXIT_WORDS_BYTES
+from runtime.config import ServerConfig
+from runtime.errors import ConfigError, WorkerDied
+from runtime.executor.loaded_model import LoadedModel
+from runtime.executor.rank_process import RankTask
+from runtime.executor.remote import RemoteExecutor
+from runtime.wire.channel import ExecutorFault, RankAddress, SchedulerChannel
+from runtime.wire.loaded import Loaded
+from runtime.wire.ring import PeerDied
+
+__all__ = ["RankGroup", "start_ranks"]
+
+logger = logging.getLogger("umbra.scheduler")
+
+# Longest silence of a rank: its heart beats twice a second, whatever its other threads do.
+_SILENCE_S = 3.5
+_LOOK_S = 0.2
+# How long an ended rank's last words are waited for.
+_WORDS_S = 1.0
+
+
+class _Rank:
+    """One process, its heart, and its last words."""
+
+    def __init__(self, rank: int, config: ServerConfig, address: RankAddress, meeting: str) -> None:
+        """Start it."""
+        self.rank = rank
+        words, say_words = os.pipe()
+        beats, say_beats = os.pipe()
+        self.beats, self._words = io.FileIO(beats), io.FileIO(words)
+        os.set_blocking(beats, False)
+        task = RankTask(config, rank, address, meeting, say_beats, os.getpid())
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "runtime.executor.rank_process", str(say_words)],
+                stdin=subprocess.PIPE,
+                pass_fds=[say_words, say_beats],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+            )
+        finally:
+            os.close(say_words)
+            os.close(say_beats)
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self.process.stdin as stdin:
+            stdin.write(msgspec.json.encode(task))
+        self.heard_s = time.monotonic()
+
+    def hear(self) -> None:
+        """Take the beats that have come."""
+        with contextlib.suppress(BlockingIOError):
+            if self.beats.read(4096):
+                self.heard_s = time.monotonic()
+
+    def last_words(self) -> str:
+        """Return why it ended, in its own words, or ""."""
+        readable, _, _ = select.select([self._words], [], [], _WORDS_S)
+        words = self._words.read(EXIT_WORDS_BYTES) if readable else b""
+        return (words or b"").decode(errors="replace")
+
+    def how_it_ended(self) -> str:
+        """Return a phrase such as "rank 1 was killed by SIGKILL"."""
+        code = self.process.poll()
+        if code is None:
+            silence_s = time.monotonic() - self.heard_s
+            return f"rank {self.rank} has not been heard of for {silence_s:.1f} s"
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                return f"rank {self.rank} was killed by {signal.Signals(-code).name}"
+        words = self.last_words()
+        return f"rank {self.rank} exited with code {code}" + (f": {words}" if words else "")
+
+
+class RankGroup:
+    """All ranks. When one dies or is silent, all are killed, and so is this process."""
+
+    def __init__(self, config: ServerConfig, folder: str) -> None:
+        """Start them.
+
+        folder  private directory for sockets and for the file by which ranks meet
+        """
+        self.channel = SchedulerChannel.create(ranks=config.tp_size, folder=folder)
+        meeting = str(Path(folder) / "ranks")
+        self._ranks = [
+            _Rank(rank, config, address, meeting)
+            for rank, address in enumerate(self.channel.addresses)
+        ]
+
+    def loaded(self) -> Loaded:
+        """Wait until all have loaded. Raises ConfigError with a rank's words, or WorkerDied."""
+        try:
+            while True:
+                self._check()
+                try:
+                    self.channel.accept(_LOOK_S)
+                    break
+                except TimeoutError:
+                    continue
+            while True:
+                self._check()
+                message = self.channel.receive(_LOOK_S)
+                if isinstance(message, Loaded):
+                    return message
+                if isinstance(message, ExecutorFault):
+                    raise WorkerDied(message.message)
+        except PeerDied as fault:
+            time.sleep(_LOOK_S)
+            self._check()
+            raise WorkerDied(str(fault)) from fault
+        except BaseException:
+            self.kill()
+            raise
+
+    def watch(self) -> None:
+        """Have a thread end this process, and all ranks, when one is gone or silent."""
+        threading.Thread(target=self._watch, name="ranks", daemon=True).start()
+
+    def kill(self) -> None:
+        """End all ranks, stopped ones too."""
+        for rank in self._ranks:
+            rank.process.kill()
+        for rank in self._ranks:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                rank.process.wait(1.0)
+
+    def _watch(self) -> None:
+        while True:
+            lost = self._lost()
+            if lost is not None:
+                logger.error("%s", lost.how_it_ended())
+                self.kill()
+                os._exit(1)
+            time.sleep(_LOOK_S)
+
+    def _lost(self) -> _Rank | None:
+        """Return a rank that has ended, or whose heart does not beat."""
+        for rank in self._ranks:
+            rank.hear()
+            silent = time.monotonic() - rank.heard_s > _SILENCE_S
+            if rank.process.poll() is not None or silent:
+                return rank
+        return None
+
+    def _check(self) -> None:
+        """Raise what a rank ended for."""
+        for rank in self._ranks:
+            code = rank.process.poll()
+            if code == CONFIG_EXIT_CODE:
+                raise ConfigError(rank.last_words())
+        for rank in self._ranks:
+            if rank.process.poll() is not None:
+                raise WorkerDied(rank.how_it_ended())
+
+
+def start_ranks(config: ServerConfig, folder: str) -> LoadedModel:
+    """Start the ranks of a network and wait until they have loaded it.
+
+    Raises ConfigError for what cannot be served, WorkerDied when a rank ends.
+    """
+    group = RankGroup(config, folder)
+    told = group.loaded()
+    group.watch()
+    return LoadedModel(RemoteExecutor(group.channel), told)

@@ -1,0 +1,135 @@
+"""A rank of a network as a process of its own: `python -m runtime.executor.rank_process FD`.
+
+It reads its task from stdin, loads what its rank holds, and runs the scheduler's plans until the
+scheduler closes the channel or dies. FD takes its last words, which is why it ended badly.
+"""
+
+import contextlib
+import datetime
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import torch
+import torch.distributed as dist
+from tqdm import tqdm
+
+from jit_kernels.registry import BackendUnavailable
+from layers.models.json_fields import ConfigFault
+from layers.models.registry import read_model
+from layers.parallel.cuda_ranks import CudaRanks
+from layers.parallel.ranks import HostRanks, Ranks
+from layers.parallel.shares import Shares
+from layers.weights.checkpoint import WeightError
+from runtime.child import CONFIG_EXIT_CODE, configure_logging, die_with_parent, exit_with
+from runtime.collector import calm_collector
+from runtime.config import ServerConfig
+from runtime.errors import ConfigError
+from runtime.executor.device_choice import choose_device
+from runtime.executor.loading import load_model
+from runtime.executor.worker import serve
+from runtime.heap import keep_freed_memory
+from runtime.wire.channel import ExecutorChannel, RankAddress
+
+__all__ = ["BEAT_S", "RankTask"]
+
+logger = logging.getLogger("umbra.rank")
+
+BEAT_S = 0.5
+# Ranks meet within this time: compiling and loading differ between them by less.
+_MEETING_S = 3600.0
+_SPIN_S = 0.01
+
+
+class RankTask(msgspec.Struct, frozen=True):
+    """What a rank is told.
+
+    address  where the scheduler's rings are
+    meeting  file by which ranks find each other
+    beats    descriptor that a byte is written to twice a second
+    families  models to register besides, for tests: model_type -> "module:function"
+    """
+
+    config: ServerConfig
+    rank: int
+    address: RankAddress
+    meeting: str
+    beats: int
+    parent: int
+
+
+def main(words: int) -> None:
+    """Run the rank; tell the scheduler in one line why it ended badly."""
+    os.set_inheritable(words, False)
+    task = msgspec.json.decode(sys.stdin.buffer.read(), type=RankTask)
+    die_with_parent(task.parent)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    faulthandler.enable()
+    configure_logging(task.config.log_level if task.rank == 0 else "warning")
+    # tqdm's own lock is a named semaphore, which a killed process would leave behind.
+    tqdm.set_lock(threading.RLock())
+    threading.Thread(target=_beat, args=(task.beats,), name="heartbeat", daemon=True).start()
+    try:
+        run(task)
+    except (ConfigError, ConfigFault, WeightError, BackendUnavailable) as fault:
+        exit_with(words, str(fault), CONFIG_EXIT_CODE)
+    except Exception as fault:
+        logger.exception("rank %d failed", task.rank)
+        exit_with(words, f"{type(fault).__name__}: {fault}", 1)
+    # Collectives of others may still be under way: nothing is tidied up.
+    exit_with(words, "", 0)
+
+
+def run(task: RankTask) -> None:
+    """Load, say what was loaded, and serve."""
+    config = task.config
+    assert config.model_path is not None
+    folder = Path(config.model_path)
+    keep_freed_memory()
+    model = read_model(folder, config.override_config)
+    device = choose_device(config, model, rank=task.rank)
+    ranks = _joined(task, device)
+    loaded = load_model(config, folder, model, ranks, device)
+    channel = ExecutorChannel.attach(task.address, spin_s=_SPIN_S if device.type == "cuda" else 0.0)
+    # Nobody serves before all have loaded.
+    ranks.least(0)
+    channel.send(loaded.told)
+    calm_collector()
+    serve(loaded.runner, channel)
+
+
+def _joined(task: RankTask, device: torch.device) -> Ranks:
+    """Return this rank among the others, once all are there."""
+    world = task.config.tp_size
+    shares = Shares(task.rank, world)
+    on_cuda = device.type == "cuda"
+    if on_cuda:
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "nccl" if on_cuda else "gloo",
+        init_method=f"file://{task.meeting}",
+        rank=task.rank,
+        world_size=world,
+        timeout=datetime.timedelta(seconds=_MEETING_S),
+        device_id=device if on_cuda else None,
+    )
+    return CudaRanks(shares, device) if on_cuda else HostRanks(shares)
+
+
+def _beat(descriptor: int) -> None:
+    """Write a byte twice a second, until nobody reads."""
+    with contextlib.suppress(OSError):
+        while True:
+            os.write(descriptor, b"\0")
+            time.sleep(BEAT_S)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
