@@ -31,6 +31,8 @@ logger = logging.getLogger("umbra.scheduler")
 # Longest silence of a rank: its heart beats twice a second, whatever its other threads do.
 _SILENCE_S = 3.5
 _LOOK_S = 0.2
+# When one rank is lost, others fail over it: how long the one is looked for.
+_LOST_S = 0.5
 # How long an ended rank's last words are waited for.
 _WORDS_S = 1.0
 
@@ -94,6 +96,7 @@ class RankGroup:
 
         folder  private directory for sockets and for the file by which ranks meet
         """
+        self._why: str | None = None
         self.channel = SchedulerChannel.create(ranks=config.tp_size, folder=folder)
         meeting = str(Path(folder) / "ranks")
         self._ranks = [
@@ -126,6 +129,17 @@ class RankGroup:
             self.kill()
             raise
 
+    def why_lost(self) -> str | None:
+        """Return which rank was lost first, and how; None where none is within a moment."""
+        ends = time.monotonic() + _LOST_S
+        while self._why is None and time.monotonic() < ends:
+            lost = self._lost()
+            if lost is not None:
+                self._why = lost.how_it_ended()
+            else:
+                time.sleep(_LOST_S / 10)
+        return self._why
+
     def watch(self) -> None:
         """Have a thread end this process, and all ranks, when one is gone or silent."""
         threading.Thread(target=self._watch, name="ranks", daemon=True).start()
@@ -142,8 +156,11 @@ class RankGroup:
         while True:
             lost = self._lost()
             if lost is not None:
-                logger.error("%s", lost.how_it_ended())
+                self._why = self._why or lost.how_it_ended()
+                logger.error("%s", self._why)
                 self.kill()
+                # The scheduler says so to clients, if it is not stuck.
+                time.sleep(_LOST_S)
                 os._exit(1)
             time.sleep(_LOOK_S)
 
@@ -175,4 +192,4 @@ def start_ranks(config: ServerConfig, folder: str) -> LoadedModel:
     group = RankGroup(config, folder)
     told = group.loaded()
     group.watch()
-    return LoadedModel(RemoteExecutor(group.channel), told)
+    return LoadedModel(RemoteExecutor(group.channel, group.why_lost), told)

@@ -1,5 +1,7 @@
 """The scheduler's side of an executor that runs in worker processes."""
 
+from collections.abc import Callable
+
 from runtime.errors import RuntimeFault, WorkerDied
 from runtime.executor.interface import MAX_IN_FLIGHT
 from runtime.wire.channel import ExecutorFault, FromWorker, Progress, SchedulerChannel
@@ -79,8 +81,15 @@ class RemoteExecutor:
     died, every call raises WorkerDied with the reason.
     """
 
-    def __init__(self, channel: SchedulerChannel) -> None:
+    def __init__(
+        self, channel: SchedulerChannel, why_lost: Callable[[], str | None] | None = None
+    ) -> None:
+        """Take the channel.
+
+        why_lost  returns which worker ended first, and how; None where none did
+        """
         self._channel = channel
+        self._why_lost = why_lost or (lambda: None)
         self._in_flight: dict[int, RemoteStep] = {}
         self._call: int | None = None
         self._kept: KeptResult | None = None
@@ -159,5 +168,5 @@ class RemoteExecutor:
             raise WorkerDied(self._failure)
 
     def _fail(self, reason: str) -> WorkerDied:
-        self._failure = reason
-        return WorkerDied(reason)
+        self._failure = self._why_lost() or reason
+        return WorkerDied(self._failure)
