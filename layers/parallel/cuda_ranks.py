@@ -1,28 +1,53 @@
 """Ranks on the GPUs of one host.
 
-Data are moved by NCCL, and summed here: in float32, in the order of ranks. Inside CUDA graphs, too.
+Small sums are a kernel of our own; otherwise NCCL moves data, and they are summed here. All sums are
+float32 and in the order of ranks, inside CUDA graphs, too.
 """
+
+import logging
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from jit_kernels.push_reduce import PushReduce, why_no_peers
 from layers.parallel.shares import Shares
 
 __all__ = ["CudaRanks"]
+
+logger = logging.getLogger("umbra.rank")
 
 
 class CudaRanks:
     """This rank's GPU among the others; a `Ranks`."""
 
-    def __init__(self, shares: Shares, device: torch.device) -> None:
-        """Take this rank's place in the group that `torch.distributed` was initialised with."""
+    def __init__(self, shares: Shares, device: torch.device, *, limit_s: float) -> None:
+        """Take this rank's place in the group that `torch.distributed` was initialised with.
+
+        limit_s  how long a small sum waits for other ranks; 0: for ever
+        """
         self.shares, self._device = shares, device
+        self._push: PushReduce | None = None
+        reason = why_no_peers(device, shares.world, device.index - shares.rank)
+        if reason is None:
+            self._push = PushReduce(
+                shares.rank, shares.world, device, exchange=self._exchanged, limit_s=limit_s
+            )
+        else:
+            logger.warning("Sums over ranks go through NCCL: %s", reason)
 
     def all_reduce(self, partial: Tensor) -> Tensor:
         """Return the sum; see `Ranks`."""
-        parts = self._all(partial)
-        return parts.sum(0, dtype=torch.float32).to(partial.dtype)
+        if self._push is not None and self._push.takes(partial):
+            return self._push(partial)
+        world, flat = self.shares.world, partial.reshape(-1)
+        if world == 2 or flat.shape[0] % world:
+            return self._all(partial).sum(0, dtype=torch.float32).to(partial.dtype)
+        # Each rank sums a part for all: half of the bytes of the other way for four ranks.
+        parts = torch.empty_like(flat)
+        dist.all_to_all_single(parts, flat)
+        mine = parts.view(world, -1).sum(0, dtype=torch.float32).to(partial.dtype)
+        return self._all(mine).view(partial.shape)
 
     def gathered(self, part: Tensor) -> Tensor:
         """Return all parts side by side; see `Ranks`."""
@@ -38,3 +63,7 @@ class CudaRanks:
         parts = part.new_empty((self.shares.world, *part.shape))
         dist.all_gather_into_tensor(parts, part)
         return parts
+
+    def _exchanged(self, told: bytes) -> list[bytes]:
+        mine = torch.frombuffer(bytearray(told), dtype=torch.uint8).to(self._device)
+        return [bytes(row) for row in self._all(mine).cpu().numpy()]

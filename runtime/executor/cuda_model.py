@@ -201,6 +201,11 @@ class CudaLoader:
     def _compiled_beside(self, rows: Sequence[int]) -> Iterator[None]:
         """Have kernels compiled beside the block, if they are not yet."""
         stop, place = Event(), self._place
+        if self._ranks.shares.rank:
+            # One rank compiles for all: the others find it done when they meet.
+            yield
+            self._ranks.least(0)
+            return
         with ThreadPoolExecutor(2) as threads:
             try:
                 jobs = [threads.submit(place.compile), threads.submit(place.ahead, rows, stop)]
@@ -211,6 +216,7 @@ class CudaLoader:
                 raise
         for fault in faults:
             logger.warning("%s", fault)
+        self._ranks.least(0)
 
     def _warm_up(self, tree: TreeSpec, logit_rows: int) -> WarmUp:
         extent = Extent(

@@ -45,6 +45,12 @@ BEAT_S = 0.5
 # Ranks meet within this time: compiling and loading differ between them by less.
 _MEETING_S = 3600.0
 _SPIN_S = 0.01
+_ENVIRONMENT = {
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+}
 
 
 class RankTask(msgspec.Struct, frozen=True):
@@ -53,7 +59,6 @@ class RankTask(msgspec.Struct, frozen=True):
     address  where the scheduler's rings are
     meeting  file by which ranks find each other
     beats    descriptor that a byte is written to twice a second
-    families  models to register besides, for tests: model_type -> "module:function"
     """
 
     config: ServerConfig
@@ -112,6 +117,9 @@ def _joined(task: RankTask, device: torch.device) -> Ranks:
     on_cuda = device.type == "cuda"
     if on_cuda:
         torch.cuda.set_device(device)
+    # NVLink multicast stays off; ranks are on one host, and need no network.
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     dist.init_process_group(
         "nccl" if on_cuda else "gloo",
         init_method=f"file://{task.meeting}",
@@ -120,7 +128,9 @@ def _joined(task: RankTask, device: torch.device) -> Ranks:
         timeout=datetime.timedelta(seconds=_MEETING_S),
         device_id=device if on_cuda else None,
     )
-    return CudaRanks(shares, device) if on_cuda else HostRanks(shares)
+    if on_cuda:
+        return CudaRanks(shares, device, limit_s=task.config.watchdog_timeout)
+    return HostRanks(shares)
 
 
 def _beat(descriptor: int) -> None:
