@@ -1,8 +1,8 @@
 """Sums over the GPUs of one host by a kernel that writes into the memory of all of them.
 
-Each call of a rank waits for the same call of all others. Sums are float32, in the order of ranks, so
-that all ranks get the same bits. The kernel can be part of a CUDA graph. Its source is in `cuda`;
-nvcc compiles it at first use.
+Each call of a rank waits for the same call of all others. Sums are float32, in the order of ranks,
+so that all ranks get the same bits. The kernel can be part of a CUDA graph. Its source is in
+`cuda`; nvcc compiles it at first use.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ _VECTOR, _GENERATIONS, _STATE_WORDS = 16, 3, 4
 
 
 class PushReduce:
-    """The memory of all ranks, as one of them sees it. Calls share one stream, or wait for another."""
+    """The memory of all ranks, as one of them sees it; calls come one after another."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Ranks on the GPUs of one host.
 
-Small sums are a kernel of our own; otherwise NCCL moves data, and they are summed here. All sums are
-float32 and in the order of ranks, inside CUDA graphs, too.
+Small sums are a kernel of our own; otherwise NCCL moves data, and they are summed here. All sums
+are float32 and in the order of ranks, inside CUDA graphs, too.
 """
 
 import logging
