@@ -35,12 +35,12 @@ def route_topk(
         return experts, weights
     error = launched(
         logits.device,
-        library().route_topk_call,
+        _library().route_topk_call,
         *(logits.data_ptr(), logits.stride(0), bias.data_ptr()),
         *(experts.data_ptr(), weights.data_ptr(), tokens, count, top_k, scale),
         processors(logits.device),
     )
-    check("route_topk", error)
+    _check("route_topk", error)
     return experts, weights
 
 
@@ -58,23 +58,22 @@ def route_hashed(
         return experts, weights
     error = launched(
         logits.device,
-        library().route_hashed_call,
+        _library().route_hashed_call,
         *(logits.data_ptr(), logits.stride(0), table.data_ptr(), token_ids.data_ptr()),
         *(experts.data_ptr(), weights.data_ptr(), tokens, table.shape[0], top_k, scale),
     )
-    check("route_hashed", error)
+    _check("route_hashed", error)
     return experts, weights
 
 
-def check(op: str, error: int) -> None:
+def _check(op: str, error: int) -> None:
     """Raise RuntimeError with the device's words if a launch failed."""
     if error:
-        raise RuntimeError(f"{op}: {library().route_words(error).decode()}")
+        raise RuntimeError(f"{op}: {_library().route_words(error).decode()}")
 
 
 @functools.cache
-def library() -> ctypes.CDLL:
-    """Return the library of all entries of `cuda/route_topk.cu`."""
+def _library() -> ctypes.CDLL:
     library = load("route_topk", Path(__file__).parent / "cuda")
     pointer, number, wide = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
     library.route_topk_call.argtypes = [
@@ -84,14 +83,6 @@ def library() -> ctypes.CDLL:
     library.route_hashed_call.argtypes = [
         *(pointer, wide, pointer, pointer, pointer, pointer),
         *(number, number, number, ctypes.c_float, pointer),
-    ]
-    library.gate_topk_call.argtypes = [
-        *(pointer, wide, pointer, pointer, pointer, pointer),
-        *(number, number, number, number, ctypes.c_float, number, pointer),
-    ]
-    library.gate_hashed_call.argtypes = [
-        *(pointer, wide, pointer, pointer, pointer, pointer, pointer),
-        *(number, number, number, number, number, ctypes.c_float, number, pointer),
     ]
     library.route_words.restype = ctypes.c_char_p
     return library
