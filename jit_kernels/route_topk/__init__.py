@@ -5,20 +5,18 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
-from jit_kernels.cuda_device import why_no_hopper, why_no_triton
+from jit_kernels.cuda_device import why_no_hopper
 from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
 
 __all__ = ["route_hashed", "route_topk"]
 
 _MODULE = "jit_kernels.route_topk.reference"
-_TRITON = "jit_kernels.route_topk.triton_backend"
 _CUDA = "jit_kernels.route_topk.cuda_backend"
 _route_topk: Callable[..., tuple[torch.Tensor, torch.Tensor]] = select(
     "route_topk",
     [
         Backend("cuda", f"{_CUDA}:route_topk", why_no_hopper, "cuda"),
-        Backend("triton", f"{_TRITON}:route_topk", why_no_triton, "cuda"),
         on_host("route_topk.host:route_topk"),
         Backend("reference", f"{_MODULE}:route_topk"),
     ],
@@ -27,7 +25,6 @@ _route_hashed: Callable[..., tuple[torch.Tensor, torch.Tensor]] = select(
     "route_hashed",
     [
         Backend("cuda", f"{_CUDA}:route_hashed", why_no_hopper, "cuda"),
-        Backend("triton", f"{_TRITON}:route_hashed", why_no_triton, "cuda"),
         on_host("route_topk.host:route_hashed"),
         Backend("reference", f"{_MODULE}:route_hashed"),
     ],

@@ -1,8 +1,8 @@
 """Routing in CUDA C++: a warp has the experts of a token in registers.
 
 The sources are in `cuda`; they are compiled by nvcc at first use. They take up to 512 experts, of
-which up to 32 are chosen; more go through Triton. Of 256 or 384 experts 6 or 8 are found by a floor
-that few reach, elsewhere by sorting and taking turns.
+which up to 32 are chosen; more are left to the reference. Of 256 or 384 experts 6 or 8 are found by
+a floor that few reach, elsewhere by sorting and taking turns.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ import torch
 from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
 from jit_kernels.cuda_rows import processors
-from jit_kernels.route_topk import triton_backend
+from jit_kernels.route_topk import reference
 
 _MAX_EXPERTS, _MAX_CHOSEN = 512, 32
 
@@ -26,7 +26,7 @@ def route_topk(
     tokens, count = logits.shape
     top_k = min(top_k, count)
     if count > _MAX_EXPERTS or top_k > _MAX_CHOSEN:
-        return triton_backend.route_topk(logits, bias, top_k, scale)
+        return reference.route_topk(logits, bias, top_k, scale)
     logits = logits if logits.stride(1) == 1 else logits.contiguous()
     bias = bias.contiguous()
     experts = torch.empty((tokens, top_k), dtype=torch.int64, device=logits.device)
@@ -48,9 +48,10 @@ def route_hashed(
     logits: torch.Tensor, table: torch.Tensor, token_ids: torch.Tensor, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Look up and weigh experts; see `jit_kernels.route_topk.route_hashed`."""
-    tokens, top_k = logits.shape[0], table.shape[1]
+    tokens, (known, top_k) = logits.shape[0], table.shape
     if top_k > _MAX_CHOSEN:
-        return triton_backend.route_hashed(logits, table, token_ids, scale)
+        token_ids = token_ids.where((token_ids >= 0) & (token_ids < known), known - 1)
+        return reference.route_hashed(logits, table, token_ids, scale)
     logits = logits if logits.stride(1) == 1 else logits.contiguous()
     experts = torch.empty((tokens, top_k), dtype=torch.int64, device=logits.device)
     weights = torch.empty((tokens, top_k), dtype=torch.float32, device=logits.device)
@@ -60,7 +61,7 @@ def route_hashed(
         logits.device,
         _library().route_hashed_call,
         *(logits.data_ptr(), logits.stride(0), table.data_ptr(), token_ids.data_ptr()),
-        *(experts.data_ptr(), weights.data_ptr(), tokens, table.shape[0], top_k, scale),
+        *(experts.data_ptr(), weights.data_ptr(), tokens, known, top_k, scale),
     )
     _check("route_hashed", error)
     return experts, weights
