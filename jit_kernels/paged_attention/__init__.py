@@ -20,8 +20,6 @@ __all__ = [
     "KeyCounts",
     "PagedKeys",
     "SplitPlan",
-    "check_call",
-    "check_keys",
     "paged_attention",
     "together",
 ]
@@ -91,14 +89,6 @@ def paged_attention(
     Returns [B, H, 512] bfloat16, float32 inside. Raises ShapeError.
     Source: layers/NETWORK.md, 3.
     """
-    check_call(q, window, extra, sink)
-    return _paged_attention(q, window, extra, sink, scale, plan or SplitPlan(), deterministic)
-
-
-def check_call(
-    q: torch.Tensor, window: PagedKeys, extra: PagedKeys | None, sink: torch.Tensor
-) -> None:
-    """Raise ShapeError unless the arguments of a call are well-formed."""
     check_shape("q", q, None, None, WIDTH)
     check_dtype("q", q, torch.bfloat16)
     rows, heads = q.shape[0], q.shape[1]
@@ -106,13 +96,13 @@ def check_call(
         raise ShapeError(f"q has {heads} heads, expected at most {HEADS}")
     check_shape("sink", sink, heads)
     check_dtype("sink", sink, torch.float32)
-    check_keys("window", window, rows)
+    _check_keys("window", window, rows)
     if extra is not None:
-        check_keys("extra", extra, rows)
+        _check_keys("extra", extra, rows)
+    return _paged_attention(q, window, extra, sink, scale, plan or SplitPlan(), deterministic)
 
 
-def check_keys(name: str, keys: PagedKeys, rows: int) -> None:
-    """Raise ShapeError unless `keys` are well-formed for this many rows."""
+def _check_keys(name: str, keys: PagedKeys, rows: int) -> None:
     check_shape(f"{name}.pages", keys.pages, None, keys.layout.page_bytes)
     check_dtype(f"{name}.pages", keys.pages, torch.uint8)
     check_shape(f"{name}.slots", keys.slots, rows, None)

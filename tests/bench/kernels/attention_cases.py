@@ -21,7 +21,6 @@ from jit_kernels.kv_records.reference import encode_records
 from jit_kernels.kv_workspace import RecordSet, fill_workspace
 from jit_kernels.paged_attention import KeyCounts, PagedKeys, SplitPlan
 from jit_kernels.paged_attention.split_plans import plan_splits
-from jit_kernels.paged_attention_quant import paged_attention_quant
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.paged_rows.reference import store_rows
 from jit_kernels.prefill_indices import BlockList, prefill_index
@@ -93,7 +92,7 @@ def attention_cases(backends: list[str], *, shrink: int = 1) -> Iterator[Attenti
         for backend in backends:
             prepare = _prefill(backend, (tokens, heads, keys))
             yield AttentionCase("sparse_prefill", backend, shape, moved, operations, prepare)
-    for op, shape, moved, prepare in (*_rounded(shrink), *_plans(shrink), *_helpers(shrink)):
+    for op, shape, moved, prepare in (*_plans(shrink), *_helpers(shrink)):
         yield AttentionCase(op, ANY, shape, moved, 0, prepare)
 
 
@@ -140,27 +139,6 @@ def _decode(
         return lambda: run(q, window, extra, sink, SCALE, plan, splits == "fixed")
 
     return prepare
-
-
-def _rounded(shrink: int) -> Iterator[tuple[str, str, int, Callable[[], Callable[[], Any]]]]:
-    """Attention up to what the output projection takes."""
-    for rows, heads, keys, lengths in DECODES:
-        rows = -(-rows // shrink)
-
-        def attend(
-            rows: int = rows, heads: int = heads, keys: int = keys, lengths: bool = lengths
-        ) -> Callable[[], Any]:
-            q, sink = torch.randn(rows, heads, 512).bfloat16(), torch.randn(heads)
-            window = _keys(rows, 128, lengths=False)
-            extra = _keys(rows, keys, lengths=lengths) if keys else None
-            rotation, plan = torch.randn(rows, 2, 64), SplitPlan()
-            return lambda: paged_attention_quant(
-                q, window, extra, rotation, groups=8, sink=sink, scale=SCALE, plan=plan
-            )
-
-        shape = f"B={rows} H={heads} K=128+{keys}"
-        moved = rows * ((128 + keys) * 588 + heads * (1024 + 512 + 16) + 512)
-        yield "paged_attention_quant", shape, moved, attend
 
 
 def _prefill(backend: str, sizes: tuple[int, int, int]) -> Callable[[], Callable[[], Any]]:
