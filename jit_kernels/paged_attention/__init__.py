@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
-from jit_kernels.cuda_device import why_no_nvcc, why_no_triton
+from jit_kernels.cuda_device import why_no_nvcc
 from jit_kernels.paged_attention.split_plans import KEY_TILE, KeyCounts, SplitPlan, together
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.registry import Backend, select
@@ -45,7 +45,6 @@ _paged_attention: Callable[..., torch.Tensor] = select(
         Backend(
             "flash_mla", f"{_MODULE}.flash_mla_backend:paged_attention", why_no_flash_mla, "cuda"
         ),
-        Backend("triton", f"{_MODULE}.triton_backend:paged_attention", why_no_triton, "cuda"),
         Backend("reference", f"{_MODULE}.reference:paged_attention"),
     ],
 )

@@ -1,9 +1,8 @@
 """Attention at the shapes of V4-Flash and V4-Pro, backend by backend.
 
 `python -m tests.bench.kernels.attention_cases [op ...]` measures all backends that run here and
-prints a table; `op.NAME=number` among the arguments changes a constant of the op's Triton kernels,
-such as TILE or STAGES, for this run. Attention of many queries is bound by arithmetic: hence the
-operations, and why `python -m tests.bench.kernels`, whose floors are bytes, leaves it to this.
+prints a table. Attention of many queries is bound by arithmetic: hence the operations, and why
+`python -m tests.bench.kernels`, whose floors are bytes, leaves it to this.
 """
 
 import importlib
@@ -15,7 +14,6 @@ from typing import Any
 import torch
 
 from jit_kernels.copy_records import copy_records
-from jit_kernels.cuda_device import why_no_triton
 from jit_kernels.decode_indices import PageSizes, decode_indices
 from jit_kernels.kv_records.reference import encode_records
 from jit_kernels.kv_workspace import RecordSet, fill_workspace
@@ -230,27 +228,20 @@ def _helpers(shrink: int) -> Iterator[tuple[str, str, int, Callable[[], Callable
         yield "prefill_index", f"T={tokens} K=640", tokens * (640 * 4 + 20), index
 
 
-def main(arguments: list[str]) -> None:
+def main(ops: list[str]) -> None:
     """Measure and print the cases of the ops that are named, of all if there are none."""
-    ops = [argument for argument in arguments if "=" not in argument]
-    for place, _, value in (argument.partition("=") for argument in set(arguments) - set(ops)):
-        op, _, name = place.partition(".")
-        module = importlib.import_module(f"jit_kernels.{op}.triton_backend")
-        assert isinstance(getattr(module, name), int), place
-        setattr(module, name, int(value))
     if not torch.cuda.is_available():
         sys.exit("no CUDA device: there is nothing to measure")
-    found = {"flash_mla": why_no_flash_mla(), "triton": why_no_triton()}
-    for name, reason in found.items():
-        if reason:
-            print(f"without {name}: {reason}")
+    reason = why_no_flash_mla()
+    if reason:
+        print(f"without {VENDOR}: {reason}")
     with torch.device("cuda"):
         bandwidth = copy_bandwidth()
         print(f"{torch.cuda.get_device_name()}, copy {bandwidth / 1e12:.2f} TB/s")
         print(
             f"{'op':<17}{'backend':<17}{'shape':<26}{'us':>10}{'floor':>9}{'GB/s':>7}{'TFLOP/s':>9}"
         )
-        for case in attention_cases([name for name, reason in found.items() if not reason]):
+        for case in attention_cases([] if reason else [VENDOR]):
             if ops and case.op not in ops:
                 continue
             time_us = graph_us(
