@@ -36,15 +36,13 @@ def _why_no_few_rows() -> str | None:
 
 
 _MODULE = "jit_kernels.paged_attention"
+_FEW_ROWS = f"{_MODULE}.few_rows_backend:paged_attention"
+_FLASH_MLA = f"{_MODULE}.flash_mla_backend:paged_attention"
 _paged_attention: Callable[..., torch.Tensor] = select(
     "paged_attention",
     [
-        Backend(
-            "few_rows", f"{_MODULE}.few_rows_backend:paged_attention", _why_no_few_rows, "cuda"
-        ),
-        Backend(
-            "flash_mla", f"{_MODULE}.flash_mla_backend:paged_attention", why_no_flash_mla, "cuda"
-        ),
+        Backend("few_rows", _FEW_ROWS, _why_no_few_rows, "cuda"),
+        Backend("flash_mla", _FLASH_MLA, why_no_flash_mla, "cuda"),
         Backend("reference", f"{_MODULE}.reference:paged_attention"),
     ],
 )
