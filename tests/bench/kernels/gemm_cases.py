@@ -37,9 +37,6 @@ BF16_SHAPES = (
     ("weights_proj", 64, 4096),
 )
 GROUPS, GROUP_ROWS, GROUP_DEPTH = 8, 1024, 4096
-# Experts and channels of a gate: of V4-Flash, and of V4-Pro.
-GATES = ((256, 4096), (384, 7168))
-GATE_ROWS = (8192, 16384)
 LINEAR_ROWS = (1, 8, 16, 64, 256, 8192)
 STREAMED_ROWS = (1, 4, 16, 64, 128, 256, 512, 1024)
 GROUPED_ROWS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -75,10 +72,6 @@ def matrix_cases() -> Iterator[MatrixCase]:
         for rows in LINEAR_ROWS:
             for backend in (*_streams(rows), "triton", "deep_gemm"):
                 yield _bf16_case(backend, f"{name} ", rows, columns, depth)
-    for count, depth in GATES:
-        for rows in GATE_ROWS:
-            for backend in ("cuda", "separate"):
-                yield _gate_case(backend, rows, count, depth)
     for rows in LINEAR_ROWS:
         for backend in _streams(rows):
             yield _grouped_case("fp8", backend, rows)
@@ -182,19 +175,6 @@ def _bf16_case(backend: str, name: str, rows: int, columns: int, depth: int) -> 
     moved = 2 * columns * depth + 2 * rows * depth + 4 * rows * columns
     shape = f"{name}{rows}x{columns}x{depth}"
     return MatrixCase("bf16_linear", backend, rows, shape, make, moved, 2 * rows * columns * depth)
-
-
-def _gate_case(backend: str, rows: int, count: int, depth: int) -> MatrixCase:
-    def make() -> Callable[[], object]:
-        run = _function("gate_topk", backend, "gate_topk")
-        x, weight = (torch.randn(n, depth, device=DEVICE).bfloat16() for n in (rows, count))
-        weight *= depth**-0.5
-        bias = torch.randn(count, device=DEVICE) * 0.01
-        return lambda: run(x, weight, bias, TOP_K, 1.5, False)
-
-    moved = 2 * count * depth + 2 * rows * depth + 12 * rows * TOP_K
-    shape = f"{rows}x{count}x{depth}"
-    return MatrixCase("gate_topk", backend, rows, shape, make, moved, 2 * rows * count * depth)
 
 
 def _grouped_case(kind: str, backend: str, rows: int) -> MatrixCase:

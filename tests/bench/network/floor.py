@@ -93,7 +93,7 @@ def routed() -> Iterator[list[int]]:
         return call
 
     with ExitStack() as stack:
-        for name in ("gate_topk", "gate_hashed"):
+        for name in ("route_topk", "route_hashed"):
             wrapped = counting(getattr(router_module, name))
             stack.enter_context(patch.object(router_module, name, wrapped))
         yield counts

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from jit_kernels.paged_attention import KeyCounts, PagedKeys, SplitPlan
-from jit_kernels.paged_attention_quant import paged_attention_quant
+from jit_kernels.paged_attention import KeyCounts, PagedKeys, SplitPlan, paged_attention
 from layers.blocks.rope import RopeFrequencies
 from layers.models.deepseek_v4.config import ModelConfig
 from layers.steps.chunks.step import PrefillStep
@@ -213,11 +212,10 @@ def test_plans_of_attention_are_for_the_keys_that_layers_read(
         q: Tensor,
         window: PagedKeys,
         extra: PagedKeys | None,
-        rotation: Tensor,
         *,
         plan: SplitPlan,
         **more: Any,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Tensor:
         counts = KeyCounts(window.slots.shape[1], window.lengths)
         if extra is not None:
             counts = dataclasses.replace(
@@ -226,9 +224,9 @@ def test_plans_of_attention_are_for_the_keys_that_layers_read(
         assert plan.counts is not None
         assert plan.counts.same(counts)
         planned.append(plan.counts)
-        return paged_attention_quant(q, window, extra, rotation, plan=plan, **more)
+        return paged_attention(q, window, extra, plan=plan, **more)
 
-    monkeypatch.setattr("layers.steps.decode_step.paged_attention_quant", watched)
+    monkeypatch.setattr("layers.steps.decode_step.paged_attention", watched)
     compare([130, 3], 1, device, index_topk=8)
 
     assert len({(counts.extra_columns, id(counts.extra_lengths)) for counts in planned}) == 3
