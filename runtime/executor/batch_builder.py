@@ -2,15 +2,17 @@
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from layers.steps.forward_batch import ForwardBatch
+from layers.staging import stage
+from layers.steps.forward_batch import FedTokens, ForwardBatch
 from mem_cache.spec import div_ceil
 from runtime.executor.line_tables import LineTables
 from runtime.executor.plan_rows import PlanRows, sampled_entries
 from runtime.wire.arrays import INT32, INT64, unpacked
 from runtime.wire.step import StepPlan
 
-__all__ = ["build_batch", "logit_tokens"]
+__all__ = ["build_batch", "fed_tokens", "logit_tokens"]
 
 
 def build_batch(
@@ -52,6 +54,20 @@ def build_batch(
         "logit_tokens": logit_tokens(plan, rows),
     }
     return ForwardBatch(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+
+
+def fed_tokens(rows: PlanRows, last: Tensor) -> FedTokens | None:
+    """Return which of the T tokens only the device has; None: none of them.
+
+    last  [lines] int64 on the device, the token sampled last of each line
+    """
+    fed = rows.fed
+    if not len(fed):
+        return None
+    first = (np.cumsum(rows.count) - rows.count)[fed]
+    both = np.stack((first, rows.line[fed])).astype(np.int64)
+    places, lines = stage(both, last.device)
+    return FedTokens(places, last.index_select(0, lines))
 
 
 def logit_tokens(plan: StepPlan, rows: PlanRows) -> np.ndarray:

@@ -11,26 +11,22 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Protocol
+from typing import cast
 
 import torch
 
 from jit_kernels.cuda_library import compile_all
-from jit_kernels.kernels_ahead import compile_ahead, name_folder
-from jit_kernels.vendor_calls import VendorCalls
-from layers.experts.expert_form import ExpertForm, expert_bytes, expert_form
-from layers.models.deepseek_v4.config import ModelConfig
-from layers.models.deepseek_v4.network import FusedV4
+from jit_kernels.kernels_ahead import name_folder
+from jit_kernels.vendor_products import compile_products
+from layers.models.contract import CudaNetwork, Model, Pools, Settings
 from layers.steps.pieces import PIECE_SIZES
-from mem_cache.pools import KvPools
-from mem_cache.spec import PoolSizes, PoolSpec, div_ceil
+from mem_cache.spec import PoolSizes, TreeSpec, div_ceil
 from runtime.config import ServerConfig
 from runtime.device_sizes import DeviceSizes
 from runtime.errors import ConfigError
-from runtime.executor.cuda_runner import CudaModelRunner, FusedNetwork
+from runtime.executor.cuda_runner import CudaModelRunner
 from runtime.executor.decode_buffers import DecodeBuffers
 from runtime.executor.decode_graphs import Capture, CudaCapture, graph_sizes
 from runtime.executor.device_memory import (
@@ -39,7 +35,6 @@ from runtime.executor.device_memory import (
     OTHERS,
     POOLS,
     WEIGHTS,
-    Advice,
     CudaMemory,
     DeviceMemory,
     MemoryParts,
@@ -61,20 +56,17 @@ __all__ = ["CudaLoader", "Device", "load_on_cuda"]
 
 logger = logging.getLogger("umbra.scheduler")
 
-# Experts may take so much of the limit as fp4 and as fp8; beyond it they are kept as fp4 alone.
+# Weights may take so much of the limit in the forms that are fastest; beyond it in fewer forms.
 BOTH_FORMS_SHARE = 0.6
 _FLOAT_BYTES = 4
-_GIB = 1 << 30
-
-
-class CompileAhead(Protocol):
-    """Compiles what calls of vendors' libraries take."""
-
-    def __call__(
-        self, calls: Sequence[VendorCalls], *, stop: Event, tell: Callable[[str], None]
-    ) -> list[str]:
-        """Compile it, until `stop` is set; return what went wrong."""
-        ...
+# What makes each part of the device's memory smaller; a network may know better for its weights.
+_ADVICE = {
+    WEIGHTS: "use a smaller model, or a device with more memory",
+    ACTIVATIONS: "lower --chunked-prefill-size, --max-running-requests or --context-length",
+    GRAPHS: "give fewer --cuda-graph-bs, or --disable-cuda-graph",
+    POOLS: "lower --mem-fraction-static, --kv-cache-bytes or the flag of a pool",
+    OTHERS: "end the other processes on the device",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +75,8 @@ class Device:
 
     capture  makes a capture whose graphs share memory
     compile  compiles what kernels of CUDA C++ need; returns what went wrong
-    ahead    compiles what vendors' libraries would compile one after another
+    ahead    compiles what vendors' libraries need for products of so many rows, until the event is
+             set; likewise
     """
 
     device: torch.device
@@ -91,15 +84,15 @@ class Device:
     memory: DeviceMemory
     capture: Callable[[], Capture]
     compile: Callable[[], list[str]]
-    ahead: CompileAhead
+    ahead: Callable[[Sequence[int], Event], list[str]]
 
 
 def load_on_cuda(
     config: ServerConfig,
     folder: Path,
-    model: ModelConfig,
+    model: Model,
     *,
-    spec: PoolSpec,
+    settings: Settings,
     given: DeviceSizes,
     device: torch.device,
     logit_rows: int,
@@ -111,11 +104,13 @@ def load_on_cuda(
     """
     name = torch.cuda.get_device_name(device)
     name_folder()
-    ahead = partial(compile_ahead, device=device)
+
+    def ahead(rows: Sequence[int], stop: Event) -> list[str]:
+        return compile_products(rows, device, stop=stop, tell=logger.info)
+
     place = Device(device, name, CudaMemory(device), CudaCapture, compile_all, ahead)
-    return CudaLoader(config, model, spec=spec, given=given, place=place).load(
-        folder, logit_rows=logit_rows
-    )
+    loader = CudaLoader(config, model, settings=settings, given=given, place=place)
+    return loader.load(folder, logit_rows=logit_rows)
 
 
 class CudaLoader:
@@ -124,17 +119,17 @@ class CudaLoader:
     def __init__(
         self,
         config: ServerConfig,
-        model: ModelConfig,
+        model: Model,
         *,
-        spec: PoolSpec,
+        settings: Settings,
         given: DeviceSizes,
         place: Device,
     ) -> None:
         """Take the settings. Raises ConfigError where --cuda-graph-bs leaves no size."""
-        self._config, self._model, self._spec = config, model, spec
+        self._config, self._model, self._settings = config, model, settings
         self._given, self._place = given, place
         # One for measurement and service: what its tables take is measured as a part of all else.
-        self._sampler = Sampler(model.vocab_size, place.device)
+        self._sampler = Sampler(model.facts.vocab_size, place.device)
         rows = given.max_running_requests
         wanted = () if config.disable_cuda_graph else graph_sizes(config.cuda_graph_bs, rows)
         if not wanted and not config.disable_cuda_graph:
@@ -148,27 +143,23 @@ class CudaLoader:
         """Load weights, measure, make pools, capture graphs."""
         memory, config = self._place.memory, self._config
         limit = int(config.mem_fraction_static * memory.total)
-        others, form = memory.used(), self._expert_form(limit)
-        advice = _advice(self._model, form)
+        others, advice = memory.used(), {**_ADVICE}
         parts = MemoryParts(memory.total, advice, others=others)
         with parts.fitting(WEIGHTS):
-            network = FusedV4(
-                self._model,
-                self._place.device,
-                experts=form,
-                deterministic=config.deterministic,
-            )
-            warm_up = self._warm_up(logit_rows)
-            with self._compiled_beside(warm_up.vendor_calls(network)):
+            network = self._build(limit)
+            advice[WEIGHTS] = network.smaller or advice[WEIGHTS]
+            warm_up = self._warm_up(network.cache.tree, logit_rows)
+            with self._compiled_beside(warm_up.product_rows()):
                 fill_weights(network, config, folder)
         parts.note(WEIGHTS, memory.used() - others)
         extent = warm_up.extent
         use = self._measure(network, warm_up, parts, others=others, limit=limit)
         budget = use.pool_budget(self._given.kv_cache_bytes, advice)
         given = dataclasses.replace(self._given, kv_cache_bytes=budget)
-        sizes = pool_sizes(config, self._spec, given)
-        context = context_tokens(config, self._model, self._spec, sizes)
-        with parts.fitting(POOLS, sum(pool_shares(self._spec, sizes).values())):
+        cache = network.cache
+        sizes = pool_sizes(config, cache, given)
+        context = context_tokens(config, self._model.facts.context_tokens, cache.tree, sizes)
+        with parts.fitting(POOLS, sum(pool_shares(cache, sizes).values())):
             runner, pools = self._runner(network, sizes, context)
         parts.note(POOLS, pools.bytes)
         if self._graph_sizes:
@@ -179,7 +170,7 @@ class CudaLoader:
         logger.info("Memory in %s", use.told(pools.bytes))
         return LoadedModel(
             runner=runner,
-            spec=self._spec,
+            cache=cache,
             sizes=sizes,
             context_tokens=context,
             pool_bytes=pools.bytes,
@@ -187,25 +178,27 @@ class CudaLoader:
             in_flight=not config.disable_overlap_schedule,
             facts={
                 "device": self._place.device.type,
-                "dtype": "bfloat16",
                 "device_name": self._place.name,
-                "experts": form,
+                **network.facts,
                 **use.facts(),
             },
             step_context=extent.step_context,
             step_samples=extent.rows,
         )
 
+    def _build(self, limit: int) -> CudaNetwork:
+        """Return the network, of forms of weights that suit the limit."""
+        settings = dataclasses.replace(self._settings, weight_bytes=int(BOTH_FORMS_SHARE * limit))
+        # What a model builds on a CUDA device is one.
+        return cast(CudaNetwork, self._model.build(self._place.device, settings))
+
     @contextmanager
-    def _compiled_beside(self, calls: Sequence[VendorCalls]) -> Iterator[None]:
+    def _compiled_beside(self, rows: Sequence[int]) -> Iterator[None]:
         """Have kernels compiled beside the block, if they are not yet."""
         stop, place = Event(), self._place
         with ThreadPoolExecutor(2) as threads:
             try:
-                jobs = [
-                    threads.submit(place.compile),
-                    threads.submit(place.ahead, calls, stop=stop, tell=logger.info),
-                ]
+                jobs = [threads.submit(place.compile), threads.submit(place.ahead, rows, stop)]
                 yield
                 faults = [fault for job in jobs for fault in job.result()]
             except BaseException:
@@ -214,27 +207,21 @@ class CudaLoader:
         for fault in faults:
             logger.warning("%s", fault)
 
-    def _expert_form(self, limit: int) -> ExpertForm:
-        wanted = None if self._config.experts == "auto" else self._config.experts
-        form = expert_form(self._model, wanted, room=int(BOTH_FORMS_SHARE * limit))
-        # What both forms are for is to multiply few rows and many in different ways.
-        return "fp4" if form == "both" and self._config.deterministic else form
-
-    def _warm_up(self, logit_rows: int) -> WarmUp:
+    def _warm_up(self, tree: TreeSpec, logit_rows: int) -> WarmUp:
         extent = Extent(
             rows=self._given.max_running_requests,
             chunk=self._given.chunked_prefill_size,
-            context=context_limit(self._config, self._model),
+            context=context_limit(self._config, self._model.facts.context_tokens),
             logit_rows=logit_rows,
-            vocab=self._model.vocab_size,
+            vocab=self._model.facts.vocab_size,
         )
         longest = extent.chunk if self._graph_sizes else 0
         pieces = [size for size in PIECE_SIZES if size <= longest]
-        return WarmUp(extent, self._spec, self._graph_sizes, pieces)
+        return WarmUp(extent, tree, self._graph_sizes, pieces)
 
     def _measure(
         self,
-        network: FusedNetwork,
+        network: CudaNetwork,
         warm_up: WarmUp,
         parts: MemoryParts,
         *,
@@ -258,23 +245,23 @@ class CudaLoader:
         )
 
     def _measure_steps(
-        self, network: FusedNetwork, warm_up: WarmUp, parts: MemoryParts
+        self, network: CudaNetwork, warm_up: WarmUp, parts: MemoryParts
     ) -> tuple[int, int]:
         """Return the bytes of activations and of graphs."""
-        extent = warm_up.extent
+        extent, tree = warm_up.extent, warm_up.tree
         with parts.fitting(ACTIVATIONS):
-            runner, pools = self._runner(network, extent.pools(self._spec), extent.context)
+            runner, pools = self._runner(network, extent.pools(tree), extent.context)
             # Whatever memory held before, a step may not stumble over it.
             for tensor in pools.tensors().values():
                 tensor.zero_()
             # Once to compile, tune and load what is at first use.
-            self._run(warm_up, network, runner)
-            activations = self._place.memory.peak_of(lambda: _run(runner, extent, self._spec))
+            self._run(warm_up, runner)
+            activations = self._place.memory.peak_of(lambda: _run(runner, extent, tree))
             self._sampler.forget_lines()
         with parts.fitting(GRAPHS):
             return activations, self._graph_bytes(runner)
 
-    def _capture_pieces(self, network: FusedNetwork, sizes: Sequence[int]) -> int:
+    def _capture_pieces(self, network: CudaNetwork, sizes: Sequence[int]) -> int:
         """Capture what small prefill steps replay, which knows no pools; return its bytes."""
         if not sizes:
             return 0
@@ -284,11 +271,11 @@ class CudaLoader:
         network.capture_prefill(sizes, self._place.capture())
         return self._place.memory.used() - before
 
-    def _run(self, warm_up: WarmUp, network: FusedNetwork, runner: CudaModelRunner) -> None:
+    def _run(self, warm_up: WarmUp, runner: CudaModelRunner) -> None:
         """Meet every size that there may be: a kernel that is compiled in a step holds it up."""
         logger.info("Run all sizes of products and steps, and compile what is not yet compiled")
         began = time.monotonic()
-        warm_up.run(network, runner)
+        warm_up.run(runner, self._place.device)
         logger.info("Ran them within %.0f s", time.monotonic() - began)
 
     def _graph_bytes(self, runner: CudaModelRunner) -> int:
@@ -306,15 +293,15 @@ class CudaLoader:
             taken.append(memory.used() - before)
             runner.capture((), self._place.capture())
         one, two = taken
-        logits = sum(sizes[:-1]) * self._model.vocab_size * _FLOAT_BYTES
+        logits = sum(sizes[:-1]) * self._model.facts.vocab_size * _FLOAT_BYTES
         return one + max(0, two - one) * (len(sizes) - 1) + logits
 
     def _runner(
-        self, network: FusedNetwork, sizes: PoolSizes, context: int
-    ) -> tuple[CudaModelRunner, KvPools]:
-        device, tree = self._place.device, self._spec.tree
+        self, network: CudaNetwork, sizes: PoolSizes, context: int
+    ) -> tuple[CudaModelRunner, Pools]:
+        device, tree = self._place.device, network.cache.tree
         rows = self._given.max_running_requests
-        pools = KvPools(self._spec, sizes, device)
+        pools = network.pools(sizes)
         buffers = DecodeBuffers(
             rows,
             pages=div_ceil(context, tree.page_size),
@@ -329,21 +316,6 @@ class CudaLoader:
         return CudaModelRunner(network, pools, lines, buffers), pools
 
 
-def _advice(model: ModelConfig, form: ExpertForm) -> Advice:
-    """Return what makes each part of the device's memory smaller."""
-    fewer = "use a smaller model, or a device with more memory"
-    now, then = expert_bytes(model, form) / _GIB, expert_bytes(model, "fp4") / _GIB
-    if then < now and model.expert_dtype == "fp4":
-        fewer = f"give --experts fp4, which needs {then:.2f} GiB for experts instead of {now:.2f}"
-    return {
-        WEIGHTS: fewer,
-        ACTIVATIONS: "lower --chunked-prefill-size, --max-running-requests or --context-length",
-        GRAPHS: "give fewer --cuda-graph-bs, or --disable-cuda-graph",
-        POOLS: "lower --mem-fraction-static, --kv-cache-bytes or the flag of a pool",
-        OTHERS: "end the other processes on the device",
-    }
-
-
-def _run(runner: CudaModelRunner, extent: Extent, spec: PoolSpec) -> None:
-    for plan in extent.steps(spec):
+def _run(runner: CudaModelRunner, extent: Extent, tree: TreeSpec) -> None:
+    for plan in extent.steps(tree):
         runner.run(plan)

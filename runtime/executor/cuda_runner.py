@@ -7,18 +7,12 @@ To launch a step, and to have it sampled, the host does not wait for the device.
 there for the step after it, and the host hears of them when it asks for the result.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
 from jit_kernels.likeliest import likeliest
-from jit_kernels.vendor_calls import VendorCalls
-from layers.steps.decode_step import DecodeRows
-from layers.steps.forward_batch import FedTokens, ForwardBatch, Forwarded
-from mem_cache.pools import KvPools
-from runtime.executor.batch_builder import build_batch
+from layers.models.contract import CudaNetwork, Pools
+from runtime.executor.batch_builder import build_batch, fed_tokens
 from runtime.executor.decode_buffers import DecodeBuffers
 from runtime.executor.decode_graphs import Capture, DecodeGraphs
 from runtime.executor.launched_step import LaunchedStep
@@ -28,49 +22,7 @@ from runtime.executor.plan_rows import PlanRows
 from runtime.executor.single_token_steps import is_single_token_step, run_saves
 from runtime.wire.step import KeptResult, Sample, SampleKept, StepPlan, StepResult
 
-__all__ = ["CudaModelRunner", "CudaStep", "FusedNetwork"]
-
-
-class FusedNetwork(Protocol):
-    """What `layers.models.deepseek_v4.network.FusedV4` is to a runner."""
-
-    def prefill(
-        self,
-        batch: ForwardBatch,
-        pools: KvPools,
-        *,
-        fed: FedTokens | None = None,
-        halfway: Callable[[], None] | None = None,
-    ) -> Forwarded:
-        """Run a step of chunks that lies in host memory; return the logits asked for, [k, V].
-
-        fed      tokens that only the device has
-        halfway  called when half of it is launched
-        """
-        ...
-
-    def decode(self, rows: DecodeRows, pools: KvPools) -> Tensor:
-        """Run a step of one token a row; return their logits, [B, V] float32."""
-        ...
-
-    def capture_prefill(self, sizes: Sequence[int], capture: Capture) -> None:
-        """Have prefill steps of up to max(sizes) tokens replay graphs; none where empty."""
-        ...
-
-    def rehearse(self, rows: Iterable[int], *, head_rows: Iterable[int]) -> None:
-        """Have kernels compiled for so many rows in the layers, and in the output head."""
-        ...
-
-    def vendor_calls(
-        self,
-        rows: Sequence[int],
-        *,
-        head_rows: Iterable[int],
-        decoded: Iterable[int],
-        columns: int,
-    ) -> list[VendorCalls]:
-        """Return what steps of so many rows call vendors' libraries for."""
-        ...
+__all__ = ["CudaModelRunner", "CudaStep"]
 
 
 class CudaStep(LaunchedStep):
@@ -114,15 +66,15 @@ class CudaStep(LaunchedStep):
 
 
 class CudaModelRunner:
-    """A network over fused ops, its pools, its lines, and the buffers of its decode steps."""
+    """A network on a CUDA device, its pools, its lines, and the buffers of its decode steps."""
 
     def __init__(
-        self, network: FusedNetwork, pools: KvPools, lines: Lines, buffers: DecodeBuffers
+        self, network: CudaNetwork, pools: Pools, lines: Lines, buffers: DecodeBuffers
     ) -> None:
         """Take the parts; `lines.last` is `buffers.last`."""
         self._network = network
         self._pools = pools
-        self._page_size = pools.spec.tree.page_size
+        self._page_size = network.cache.tree.page_size
         self._lines = lines
         self._buffers = buffers
         self._graphs: DecodeGraphs | None = None
@@ -175,7 +127,7 @@ class CudaModelRunner:
         forwarded = self._network.prefill(
             build_batch(plan, rows, self._lines.tables, page_size=self._page_size),
             self._pools,
-            fed=self._buffers.fed_tokens(rows),
+            fed=fed_tokens(rows, self._lines.last),
             halfway=None if half is None else half.record,
         )
         logits, finite = forwarded.logits, forwarded.finite

@@ -3,9 +3,7 @@
 import numpy as np
 import torch
 
-from layers.staging import stage
-from layers.steps.decode_step import DecodeRows
-from layers.steps.forward_batch import FedTokens
+from layers.steps.decode_rows import DecodeRows
 from mem_cache.spec import div_ceil
 from runtime.executor.line_tables import LineTables
 from runtime.executor.plan_rows import PlanRows
@@ -142,16 +140,6 @@ class DecodeBuffers:
         np.take(tables.pages[:, :columns], rows.line, axis=0, out=table.numpy(), mode="clip")
         self._all.page_table[:count, :columns].copy_(table, non_blocking=True)
         host.launched()
-
-    def fed_tokens(self, rows: PlanRows) -> FedTokens | None:
-        """Return which tokens of a step of chunks are in `last`; None: none of them."""
-        fed = rows.fed
-        if not len(fed):
-            return None
-        first = (np.cumsum(rows.count) - rows.count)[fed]
-        both = np.stack((first, rows.line[fed])).astype(np.int64)
-        places, lines = stage(both, self.last.device)
-        return FedTokens(places, self.last.index_select(0, lines))
 
 
 def _head_bytes(rows: int, window_pages: int) -> int:

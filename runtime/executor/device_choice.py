@@ -1,22 +1,22 @@
-"""On which device the network computes, in which precision, and which flags contradict that."""
+"""Which device the network computes on, and which flags contradict that."""
 
 import logging
 
 import torch
 
 from jit_kernels.cuda_device import HOPPER, why_no_nvcc
-from layers.models.deepseek_v4.config import ConfigFault, ModelConfig, resolve_record_format
-from layers.models.deepseek_v4.network import check_fused
-from mem_cache.spec import RecordFormat
+from jit_kernels.vendor_library import why_no_deep_gemm, why_no_flash_mla
+from layers.models.contract import Model, Settings
+from layers.models.json_fields import ConfigFault
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError
 
-__all__ = ["choose_device", "choose_formats"]
+__all__ = ["choose_device", "choose_settings"]
 
 logger = logging.getLogger("umbra.scheduler")
 
 
-def choose_device(config: ServerConfig, model: ModelConfig) -> torch.device:
+def choose_device(config: ServerConfig, model: Model) -> torch.device:
     """Return the device that the flag names; by default CUDA, if it is there and fits.
 
     Raises ConfigError where there is no such device or it is of another kind, ConfigFault where the
@@ -30,7 +30,8 @@ def choose_device(config: ServerConfig, model: ModelConfig) -> torch.device:
         return torch.device("cpu")
     try:
         _check_hopper()
-        check_fused(model)
+        model.check_cuda()
+        _check_wheels()
     except (ConfigError, ConfigFault) as fault:
         if config.device == "cuda":
             raise
@@ -50,20 +51,40 @@ def _check_hopper() -> None:
         raise ConfigError(f"the network on a GPU is compiled at first use, and there is {reason}")
 
 
-def choose_formats(
-    config: ServerConfig, model: ModelConfig, device: torch.device
-) -> tuple[str, RecordFormat]:
-    """Return (dtype of the network, format of KV records) on `device`.
+def _check_wheels() -> None:
+    for reason, package, command in (
+        (why_no_deep_gemm(), "sgl-deep-gemm", "pip install -e '.[cuda]'"),
+        (why_no_flash_mla(), "sgl-flash-mla", "pip install --no-deps sgl-flash-mla==1.0.0"),
+    ):
+        if reason is not None:
+            raise ConfigError(f"the network on a GPU needs {package}, and {reason}: {command}")
+
+
+def choose_settings(config: ServerConfig, device: torch.device) -> Settings:
+    """Return how flags want the network to compute on `device`.
 
     Raises ConfigError for flags that the device does not know.
     """
     if device.type == "cpu":
-        given = [("--experts", config.experts != "auto"), ("--cuda-graph-bs", config.cuda_graph_bs)]
-        for flag, said in given:
-            if said:
-                raise ConfigError(f"{flag} is for CUDA devices, and the network is on the CPU")
-        dtype = "float32" if config.dtype == "auto" else config.dtype
-        return dtype, resolve_record_format(model, config.kv_cache_dtype, dtype)
+        _check_flags_of_cpu(config)
+    else:
+        _check_flags_of_cuda(config)
+    return Settings(
+        dtype=config.dtype,
+        kv_cache_dtype=config.kv_cache_dtype,
+        experts=config.experts,
+        deterministic=config.deterministic,
+    )
+
+
+def _check_flags_of_cpu(config: ServerConfig) -> None:
+    given = [("--experts", config.experts != "auto"), ("--cuda-graph-bs", config.cuda_graph_bs)]
+    for flag, said in given:
+        if said:
+            raise ConfigError(f"{flag} is for CUDA devices, and the network is on the CPU")
+
+
+def _check_flags_of_cuda(config: ServerConfig) -> None:
     if config.dtype == "float32":
         raise ConfigError("--dtype float32 is for the CPU: give --device cpu, or leave it out")
     if config.kv_cache_dtype not in ("auto", "fp8"):
@@ -74,4 +95,3 @@ def choose_formats(
         raise ConfigError(
             "--chunked-prefill-size -1 is for the CPU: the memory of a step must have a bound"
         )
-    return "bfloat16", "fp8"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from jit_kernels.mask_logits import WORD_BITS
-from mem_cache.spec import PoolSizes, PoolSpec, div_ceil
+from mem_cache.spec import PoolSizes, TreeSpec, div_ceil
 from runtime.wire.arrays import FLOAT32, INT32, INT64, packed
 from runtime.wire.step import (
     VERSION,
@@ -82,36 +82,36 @@ class Extent:
         """Tokens before and in the chunks of a prefill step of several rows."""
         return max(self.context, STEP_CONTEXT_TOKENS)
 
-    def pools(self, spec: PoolSpec) -> PoolSizes:
+    def pools(self, tree: TreeSpec) -> PoolSizes:
         """Return the smallest pools on which the steps can run: a page, two windows, a ring."""
-        windows = 2 * spec.tree.window_pages
+        windows = 2 * tree.window_pages
         return PoolSizes(full_pages=self.rows, swa_pages=self.rows * windows, rings=self.rows)
 
-    def steps(self, spec: PoolSpec) -> list[StepPlan]:
+    def steps(self, tree: TreeSpec) -> list[StepPlan]:
         """Return the steps: one long row, as many rows as there may be, decode of all of them."""
         shared = min(self.rows, self.chunk, self.context)
         return [
-            self._prefill(1, spec),
-            self._prefill(shared, spec),
-            self.decode(spec),
+            self._prefill(1, tree),
+            self._prefill(shared, tree),
+            self.decode(tree),
         ]
 
-    def warm_ups(self, spec: PoolSpec) -> list[StepPlan]:
+    def warm_ups(self, tree: TreeSpec) -> list[StepPlan]:
         """Return prefill steps of many sizes, one row each.
 
         Libraries compile a kernel for each kind of size when they first meet it, which takes
         seconds: the first requests should not wait for that.
         """
         longest = min(self.chunk, self.context)
-        return [self._plan(0, length, rows=1, spec=spec) for length in _lengths(longest)]
+        return [self._plan(0, length, rows=1, tree=tree) for length in _lengths(longest)]
 
-    def row_warm_ups(self, spec: PoolSpec) -> list[StepPlan]:
+    def row_warm_ups(self, tree: TreeSpec) -> list[StepPlan]:
         """Return steps of fewer rows, a token each: some prefilled, each tile of them decoded."""
         few = (rows for rows in _FEW_ROWS if rows <= self.rows)
         tiles = range(_ROW_TILE, self.rows, _ROW_TILE)
         return [
-            *(replace(self, chunk=rows)._prefill(rows, spec) for rows in few),
-            *(replace(self, rows=rows).decode(spec) for rows in (1, *tiles)),
+            *(replace(self, chunk=rows)._prefill(rows, tree) for rows in few),
+            *(replace(self, rows=rows).decode(tree) for rows in (1, *tiles)),
         ]
 
     def product_rows(self) -> list[int]:
@@ -122,16 +122,16 @@ class Extent:
         """Return all kinds of numbers of rows whose logits a step may compute."""
         return _row_counts(self.rows + min(self.logit_rows, self.chunk))
 
-    def decode(self, spec: PoolSpec) -> StepPlan:
+    def decode(self, tree: TreeSpec) -> StepPlan:
         """Return a decode step of all rows, each at the end of the longest context."""
-        return self._plan(self.context - 1, 1, rows=self.rows, spec=spec, saves=False)
+        return self._plan(self.context - 1, 1, rows=self.rows, tree=tree, saves=False)
 
-    def _prefill(self, rows: int, spec: PoolSpec) -> StepPlan:
+    def _prefill(self, rows: int, tree: TreeSpec) -> StepPlan:
         """Return a prefill step of `rows` rows that share out the chunk and the context."""
         context = min(self.context, self.step_context // rows)
         length = min(max(1, self.chunk // rows), context)
         spans = [*self._spans(rows, context - length, length)]
-        return self._plan(context - length, length, rows=rows, spec=spec, spans=spans)
+        return self._plan(context - length, length, rows=rows, tree=tree, spans=spans)
 
     def _spans(self, rows: int, start: int, length: int) -> Iterator[PromptSpan]:
         """Yield spans of rows from `start` on: all logits of prompts that a step may have."""
@@ -150,7 +150,7 @@ class Extent:
         length: int,
         *,
         rows: int,
-        spec: PoolSpec,
+        tree: TreeSpec,
         spans: Sequence[PromptSpan] = (),
         saves: bool = True,
     ) -> StepPlan:
@@ -163,7 +163,7 @@ class Extent:
         return StepPlan(
             VERSION,
             step=0,
-            changes=self._tables(rows, div_ceil(start + length, spec.tree.page_size), spec),
+            changes=self._tables(rows, div_ceil(start + length, tree.page_size), tree),
             joins=[Join(i, self._sampling()) for i in range(rows)],
             copies=Copies(_TO_DUMMY, _TO_DUMMY, _TO_DUMMY),
             rows=Rows(
@@ -172,15 +172,15 @@ class Extent:
                 count=packed(count, INT32),
                 ids=packed((tokens * 7919 + 11) % self.vocab, INT32),
             ),
-            saves=_saves(rows, start + length, spec) if saves else Saves(),
+            saves=_saves(rows, start + length, tree) if saves else Saves(),
             sampled=packed(np.stack((line, line), axis=1), INT32),
             spans=[*spans],
             sampling=Sample(0, [Mask(i, self._mask()) for i in range(rows)]),
         )
 
-    def _tables(self, rows: int, pages: int, spec: PoolSpec) -> TableChanges:
+    def _tables(self, rows: int, pages: int, tree: TreeSpec) -> TableChanges:
         """Return tables in which each row has one page, a window and a ring of its own."""
-        line, width = np.arange(rows), spec.tree.window_pages
+        line, width = np.arange(rows), tree.window_pages
         unit = line + 1
         window = np.arange(1, 1 + rows * width)
         return TableChanges(
@@ -214,9 +214,9 @@ def _triples(line: np.ndarray, index: np.ndarray, unit: np.ndarray, repeats: int
     return packed(np.stack((line, index, np.repeat(unit, repeats)), axis=1), INT32)
 
 
-def _saves(rows: int, position: int, spec: PoolSpec) -> Saves:
+def _saves(rows: int, position: int, tree: TreeSpec) -> Saves:
     """Return a snapshot of each row, into a window that is nobody's and its own ring."""
-    line, width = np.arange(rows), spec.tree.window_pages
+    line, width = np.arange(rows), tree.window_pages
     window = np.arange(1, 1 + rows * width) + rows * width
     return Saves(
         row=packed(line, INT32),

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import torch
 
-from layers.models.deepseek_v4.config import ModelConfig
-from layers.models.deepseek_v4.reference_network import DeepseekV4
+from layers.models.contract import Model, Settings
 from layers.weights.loading import NamedWeights, fill_dummy, load_weights
-from mem_cache.pools import KvPools
-from mem_cache.spec import PoolSizes, PoolSpec, TreeSpec, div_ceil
+from mem_cache.spec import CacheSpec, PoolSizes, TreeSpec, div_ceil
 from runtime.config import ServerConfig
 from runtime.device_sizes import DeviceSizes
 from runtime.errors import ConfigError
@@ -36,11 +34,11 @@ class LoadedModel:
     step_context    tokens before and in the chunks of a prefill step of several rows that memory
                     was measured for; None: it needs no bound
     step_samples    likewise, rows that a prefill step samples
-    facts           of the device, for /server_info
+    facts           of the device and the network, for /server_info
     """
 
     runner: Executor
-    spec: PoolSpec
+    cache: CacheSpec
     sizes: PoolSizes
     context_tokens: int
     pool_bytes: int
@@ -68,42 +66,42 @@ def line_tables(tree: TreeSpec, *, rows: int, context: int) -> LineTables:
 def load_on_cpu(
     config: ServerConfig,
     folder: Path,
-    model: ModelConfig,
+    model: Model,
     *,
-    spec: PoolSpec,
+    settings: Settings,
     given: DeviceSizes,
-    dtype: str,
 ) -> LoadedModel:
-    """Load the reference network, in `dtype`, and make its pools. Raises ConfigError, WeightError.
+    """Load the network and make its pools. Raises ConfigError, ConfigFault, WeightError.
 
     given  what flags say, and the CPU's defaults
     """
     device = torch.device("cpu")
-    sizes = pool_sizes(config, spec, given)
-    context = context_tokens(config, model, spec, sizes)
-    network = DeepseekV4(model, device, getattr(torch, dtype))
+    network = model.build(device, settings)
+    cache = network.cache
+    sizes = pool_sizes(config, cache, given)
+    context = context_tokens(config, model.facts.context_tokens, cache.tree, sizes)
     fill_weights(network, config, folder)
     try:
-        pools = KvPools(spec, sizes, device)
+        pools = network.pools(sizes)
     except RuntimeError as fault:  # what torch raises where the host's memory ends
-        wanted = sum(pool_shares(spec, sizes).values())
+        wanted = sum(pool_shares(cache, sizes).values())
         raise ConfigError(
             f"the KV pools take {wanted} bytes, more than this machine gives: lower "
             "--kv-cache-bytes, or the flags of the pools"
         ) from fault
     rows = given.max_running_requests
     lines = Lines(
-        line_tables(spec.tree, rows=rows, context=context),
-        Sampler(model.vocab_size, device),
+        line_tables(cache.tree, rows=rows, context=context),
+        Sampler(model.facts.vocab_size, device),
         torch.zeros(rows, dtype=torch.int64),
     )
     return LoadedModel(
         runner=CpuModelRunner(network, pools, lines),
-        spec=spec,
+        cache=cache,
         sizes=sizes,
         context_tokens=context,
         pool_bytes=pools.bytes,
         graphs=False,
         in_flight=False,
-        facts={"device": "cpu", "dtype": dtype},
+        facts={"device": device.type, **network.facts},
     )

@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from layers.models.deepseek_v4.config import ModelConfig
-from mem_cache.layout import full_page_bytes, ring_bytes, swa_page_bytes
-from mem_cache.spec import PoolSizes, PoolSpec
+from mem_cache.spec import CacheSpec, PoolSizes, TreeSpec
 from runtime.config import ServerConfig
 from runtime.device_sizes import DeviceSizes, device_sizes
 from runtime.errors import ConfigError
@@ -15,7 +13,9 @@ MOST_UNITS = (1 << 31) - 1
 ROW_SHARE = 0.5
 
 
-def pool_sizes(config: ServerConfig, spec: PoolSpec, given: DeviceSizes | None = None) -> PoolSizes:
+def pool_sizes(
+    config: ServerConfig, cache: CacheSpec, given: DeviceSizes | None = None
+) -> PoolSizes:
     """Return the size of each pool: what flags say, the rest out of the bytes that are given.
 
     given  rows and bytes; None: those of a server on the CPU
@@ -26,8 +26,8 @@ def pool_sizes(config: ServerConfig, spec: PoolSpec, given: DeviceSizes | None =
     """
     given = given or device_sizes(config, "cpu")
     budget = given.kv_cache_bytes or 0
-    rows, window = given.max_running_requests, spec.tree.window_pages
-    swa_bytes, ring, page = swa_page_bytes(spec), ring_bytes(spec), full_page_bytes(spec)
+    rows, window = given.max_running_requests, cache.tree.window_pages
+    swa_bytes, ring, page = cache.swa_page_bytes, cache.ring_bytes, cache.full_page_bytes
     unit = window * swa_bytes + ring
     while rows > 1 and rows * unit > budget * ROW_SHARE:
         rows //= 2
@@ -36,8 +36,8 @@ def pool_sizes(config: ServerConfig, spec: PoolSpec, given: DeviceSizes | None =
     swa_pages = (rows + 1 + points) * window if config.swa_pages is None else config.swa_pages
     rings = rows + 1 + points if config.rings is None else config.rings
     rest = budget - swa_pages * swa_bytes - rings * ring
-    sizes = PoolSizes(_full_pages(config, spec, rest), swa_pages, rings)
-    row_swa = spec.tree.row_swa_pages
+    sizes = PoolSizes(_full_pages(config, cache, rest), swa_pages, rings)
+    row_swa = cache.tree.row_swa_pages
     if sizes.full_pages < 1 or sizes.rings < 1 or sizes.swa_pages < row_swa:
         raise ConfigError(
             f"the pools are too small for one request: {sizes.full_pages} full pages of {page} "
@@ -54,18 +54,20 @@ def pool_sizes(config: ServerConfig, spec: PoolSpec, given: DeviceSizes | None =
     return sizes
 
 
-def pool_shares(spec: PoolSpec, sizes: PoolSizes) -> dict[str, int]:
+def pool_shares(cache: CacheSpec, sizes: PoolSizes) -> dict[str, int]:
     """Return the bytes of each pool's units: full pages, SWA pages, rings."""
     return {
-        "full": sizes.full_pages * full_page_bytes(spec),
-        "swa": sizes.swa_pages * swa_page_bytes(spec),
-        "rings": sizes.rings * ring_bytes(spec),
+        "full": sizes.full_pages * cache.full_page_bytes,
+        "swa": sizes.swa_pages * cache.swa_page_bytes,
+        "rings": sizes.rings * cache.ring_bytes,
     }
 
 
-def context_limit(config: ServerConfig, model: ModelConfig) -> int:
-    """Return the longest prompt plus output, by flag or model. Raises ConfigError."""
-    most = model.max_position_embeddings
+def context_limit(config: ServerConfig, most: int) -> int:
+    """Return the longest prompt plus output, by flag or model. Raises ConfigError.
+
+    most  tokens that the model takes
+    """
     limit = most if config.context_length is None else config.context_length
     if limit < 2:
         raise ConfigError(f"--context-length {limit} must be at least 2: a prompt and an answer")
@@ -74,19 +76,20 @@ def context_limit(config: ServerConfig, model: ModelConfig) -> int:
     return limit
 
 
-def context_tokens(
-    config: ServerConfig, model: ModelConfig, spec: PoolSpec, sizes: PoolSizes
-) -> int:
-    """Return the longest prompt plus output, no more than the pages hold. Raises ConfigError."""
-    return min(context_limit(config, model), sizes.full_pages * spec.tree.page_size)
+def context_tokens(config: ServerConfig, most: int, tree: TreeSpec, sizes: PoolSizes) -> int:
+    """Return the longest prompt plus output, no more than the pages hold. Raises ConfigError.
+
+    most  tokens that the model takes
+    """
+    return min(context_limit(config, most), sizes.full_pages * tree.page_size)
 
 
-def _full_pages(config: ServerConfig, spec: PoolSpec, rest_bytes: int) -> int:
+def _full_pages(config: ServerConfig, cache: CacheSpec, rest_bytes: int) -> int:
     if config.full_pages is not None:
         return config.full_pages
     if config.max_total_tokens is not None:
-        return config.max_total_tokens // spec.tree.page_size
+        return config.max_total_tokens // cache.tree.page_size
     # The tree keeps a page's tokens, whatever records there are of it: none where no layer
     # compresses.
-    token_bytes = spec.tree.page_size * np.dtype(np.int32).itemsize
-    return max(0, rest_bytes) // max(full_page_bytes(spec), token_bytes)
+    token_bytes = cache.tree.page_size * np.dtype(np.int32).itemsize
+    return max(0, rest_bytes) // max(cache.full_page_bytes, token_bytes)

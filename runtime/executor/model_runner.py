@@ -1,22 +1,18 @@
 """Weights, pools and sampler of the CPU: runs step plans in the order given."""
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from layers.models.deepseek_v4.reference_network import DeepseekV4
-from mem_cache.pools import KvPools
-from runtime.executor.batch_builder import build_batch
+from layers.models.contract import Network, Pools
+from runtime.executor.batch_builder import build_batch, fed_tokens
 from runtime.executor.launched_step import LaunchedStep
 from runtime.executor.lines import Lines
-from runtime.executor.plan_rows import PlanRows
 from runtime.wire.arrays import INT32, unpacked
 from runtime.wire.step import Copies, KeptResult, SampleKept, StepPlan
 
 __all__ = ["CpuModelRunner", "run_copies"]
 
 
-def run_copies(copies: Copies, pools: KvPools) -> None:
+def run_copies(copies: Copies, pools: Pools) -> None:
     """Copy what a plan wants copied before its forward pass, in its order."""
     for data, copy in (
         (copies.pages, pools.copy_full_pages),
@@ -30,9 +26,10 @@ def run_copies(copies: Copies, pools: KvPools) -> None:
 class CpuModelRunner:
     """Runs a step's forward pass inside `launch`, and its sampling inside `sample`."""
 
-    def __init__(self, model: DeepseekV4, pools: KvPools, lines: Lines) -> None:
-        self._model = model
+    def __init__(self, network: Network, pools: Pools, lines: Lines) -> None:
+        self._network = network
         self._pools = pools
+        self._page_size = network.cache.tree.page_size
         self._lines = lines
 
     @torch.inference_mode()
@@ -40,10 +37,9 @@ class CpuModelRunner:
         """Run the plan's copies and its forward pass, and sample it where the plan says how."""
         rows = self._lines.begin(plan)
         run_copies(plan.copies, self._pools)
-        page_size = self._pools.spec.tree.page_size
-        batch = build_batch(plan, rows, self._lines.tables, page_size=page_size)
-        feed(batch.input_ids, rows, self._lines.last)
-        forwarded = self._model.forward(batch, self._pools)
+        batch = build_batch(plan, rows, self._lines.tables, page_size=self._page_size)
+        fed = fed_tokens(rows, self._lines.last)
+        forwarded = self._network.prefill(batch, self._pools, fed=fed)
         step = LaunchedStep(plan, rows, self._lines, forwarded.logits, finite=forwarded.finite)
         if plan.sampling is not None:
             step.sample(plan.sampling)
@@ -52,15 +48,3 @@ class CpuModelRunner:
     def sample_kept(self, command: SampleKept) -> KeptResult:
         """Sample lines whose logits were kept."""
         return self._lines.sample_kept(command)
-
-
-def feed(input_ids: Tensor, rows: PlanRows, last: Tensor) -> None:
-    """Put the tokens that lines were given last where rows begin with them, in place.
-
-    input_ids  [T] int64
-    last       [lines] int64, beside `input_ids`
-    """
-    fed = rows.fed
-    if len(fed):
-        first = torch.from_numpy((np.cumsum(rows.count) - rows.count)[fed])
-        input_ids[first] = last[torch.from_numpy(rows.line[fed].astype(np.int64))]

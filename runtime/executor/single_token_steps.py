@@ -6,7 +6,7 @@ beside rows that decode. Launching it as a chunk takes the host longer than the 
 
 import numpy as np
 
-from mem_cache.pools import KvPools
+from layers.models.contract import Pools
 from runtime.executor.line_tables import LineTables
 from runtime.executor.plan_rows import PlanRows, sampled_entries
 from runtime.wire.arrays import INT32, unpacked
@@ -30,7 +30,7 @@ def is_single_token_step(plan: StepPlan, rows: PlanRows) -> bool:
     return bool((resumed & (rows.write_from <= rows.start)).all())
 
 
-def run_saves(plan: StepPlan, rows: PlanRows, tables: LineTables, pools: KvPools) -> None:
+def run_saves(plan: StepPlan, rows: PlanRows, tables: LineTables, pools: Pools) -> None:
     """Copy what rows have after their only token to the resume points that are made there."""
     saves = plan.saves
     if not saves.row:

@@ -10,19 +10,20 @@ from pathlib import Path
 import torch
 
 from jit_kernels.registry import BackendUnavailable, chosen, unknown_forced
-from layers.models.deepseek_v4.config import ConfigFault, ModelConfig, load_config, pool_spec
+from layers.models.contract import Model, ModelFacts
+from layers.models.json_fields import ConfigFault
+from layers.models.registry import read_model
 from layers.weights.checkpoint import WeightError
 from mem_cache.allocator import PageAllocator
-from mem_cache.layout import full_page_bytes, ring_bytes, swa_page_bytes
 from mem_cache.policy import Lru, TurnPolicy
 from mem_cache.request_table import RequestTable
-from mem_cache.spec import PoolSizes, PoolSpec, div_ceil
+from mem_cache.spec import CacheSpec, PoolSizes, div_ceil
 from runtime.collector import calm_collector
 from runtime.config import ServerConfig
 from runtime.device_sizes import DeviceSizes, device_sizes
 from runtime.errors import ConfigError, WorkerDied
 from runtime.executor.cuda_model import load_on_cuda
-from runtime.executor.device_choice import choose_device, choose_formats
+from runtime.executor.device_choice import choose_device, choose_settings
 from runtime.executor.loaded_model import Facts, LoadedModel, load_on_cpu
 from runtime.executor.memory_budget import pool_shares
 from runtime.executor.trace_folder import TraceFolder
@@ -113,17 +114,17 @@ def build_scheduler(
     publisher: KvEventPublisher | None = None,
 ) -> tuple[Scheduler, Ready]:
     """Load the checkpoint in `folder` and return a scheduler on its device, with its facts."""
-    model_config = load_config(folder, config.override_config)
+    model = read_model(folder, config.override_config)
     traces = open_traces(config)
-    torch.set_num_threads(_threads(model_config))
+    torch.set_num_threads(_threads(model.facts.hidden_size))
     keep_freed_memory()
-    device = choose_device(config, model_config)
+    device = choose_device(config, model)
     given = device_sizes(config, device.type)
-    loaded = _load(config, folder, model_config, given=given, device=device)
-    spec, context = loaded.spec, loaded.context_tokens
+    loaded = _load(config, folder, model, given=given, device=device)
+    facts, cache, context = model.facts, loaded.cache, loaded.context_tokens
     residency = build_residency(
         config,
-        spec,
+        cache,
         loaded.sizes,
         context,
         rows=given.max_running_requests,
@@ -131,13 +132,13 @@ def build_scheduler(
     )
     settings = SchedulerSettings(
         context_tokens=context,
-        eos_token_ids=model_config.eos_token_ids,
+        eos_token_ids=facts.eos_token_ids,
         max_queued_requests=config.max_queued_requests,
         chunked_prefill_size=given.chunked_prefill_size,
         schedule_policy=config.schedule_policy,
         check_every_step=config.check_every_step,
         decode_log_interval=config.decode_log_interval,
-        max_logit_rows=_logit_rows(model_config),
+        max_logit_rows=_logit_rows(facts.vocab_size),
         step_context=loaded.step_context,
         step_samples=loaded.step_samples,
         overlap=loaded.in_flight,
@@ -148,40 +149,39 @@ def build_scheduler(
         runner=loaded.runner,
         socket=socket,
         clock=clock,
-        grammars=build_grammars(config, folder, model_config),
+        grammars=build_grammars(config, folder, facts),
         traces=traces,
     )
     scheduler.stats.cuda_graph = loaded.graphs
     ready = Ready(
         context_tokens=context,
-        vocab_size=model_config.vocab_size,
-        eos_token_ids=list(model_config.eos_token_ids),
-        info=_facts(model_config, loaded)
+        vocab_size=facts.vocab_size,
+        eos_token_ids=list(facts.eos_token_ids),
+        info=_facts(facts, loaded)
         | {
             "max_running_requests": given.max_running_requests,
             "chunked_prefill_size": given.chunked_prefill_size,
         }
         | _event_facts(publisher),
     )
-    _log_pools(spec, loaded.sizes)
+    _log_pools(cache, loaded.sizes)
     return scheduler, ready
 
 
 def _load(
     config: ServerConfig,
     folder: Path,
-    model: ModelConfig,
+    model: Model,
     *,
     given: DeviceSizes,
     device: torch.device,
 ) -> LoadedModel:
-    dtype, record_format = choose_formats(config, model, device)
-    spec = pool_spec(model, record_format)
+    settings = choose_settings(config, device)
     if device.type == "cpu":
-        return load_on_cpu(config, folder, model, spec=spec, given=given, dtype=dtype)
-    rows = _logit_rows(model)
+        return load_on_cpu(config, folder, model, settings=settings, given=given)
+    rows = _logit_rows(model.facts.vocab_size)
     return load_on_cuda(
-        config, folder, model, spec=spec, given=given, device=device, logit_rows=rows
+        config, folder, model, settings=settings, given=given, device=device, logit_rows=rows
     )
 
 
@@ -195,15 +195,15 @@ def open_traces(config: ServerConfig) -> TraceFolder | None:
         raise ConfigError(f"--profile-dir {config.profile_dir}: {fault}") from fault
 
 
-def _logit_rows(model: ModelConfig) -> int:
-    return max(1, LOGIT_ELEMENTS // model.vocab_size)
+def _logit_rows(vocab_size: int) -> int:
+    return max(1, LOGIT_ELEMENTS // vocab_size)
 
 
-def build_grammars(config: ServerConfig, folder: Path, model: ModelConfig) -> GrammarPool:
+def build_grammars(config: ServerConfig, folder: Path, facts: ModelFacts) -> GrammarPool:
     """Return the pool of grammars; nothing is started before the first one is asked for."""
     tokenizer = folder if config.tokenizer_path is None else Path(config.tokenizer_path)
     nursery = NurserySettings(
-        str(tokenizer.absolute()), model.vocab_size, list(model.eos_token_ids)
+        str(tokenizer.absolute()), facts.vocab_size, list(facts.eos_token_ids)
     )
     return GrammarPool(
         PoolSettings(
@@ -215,34 +215,34 @@ def build_grammars(config: ServerConfig, folder: Path, model: ModelConfig) -> Gr
     )
 
 
-def _log_pools(spec: PoolSpec, sizes: PoolSizes) -> None:
-    shares = pool_shares(spec, sizes)
+def _log_pools(cache: CacheSpec, sizes: PoolSizes) -> None:
+    shares = pool_shares(cache, sizes)
     total = max(1, sum(shares.values()))
     logger.info(
         "KV pools, %s records: %d full pages (%d bytes, %.1f %%), %d SWA pages (%d, %.1f %%), "
         "%d rings (%d, %.1f %%)",
-        spec.record_format,
+        cache.record_format,
         *(sizes.full_pages, shares["full"], 100 * shares["full"] / total),
         *(sizes.swa_pages, shares["swa"], 100 * shares["swa"] / total),
         *(sizes.rings, shares["rings"], 100 * shares["rings"] / total),
     )
 
 
-def _threads(model: ModelConfig) -> int:
+def _threads(hidden_size: int) -> int:
     """Return how many threads torch computes with on the CPU: one for a small network.
 
     Its operations last microseconds, less than threads take to meet; where other processes want
     the cores, the meeting takes a time slice (seen: 0.07 s against 0.5 s a decode step). The
     larger count is a power of two, so that tensors are cut at whole vectors.
     """
-    if model.hidden_size < SMALL_HIDDEN_SIZE:
+    if hidden_size < SMALL_HIDDEN_SIZE:
         return 1
     return 1 << (min(8, os.cpu_count() or 1).bit_length() - 1)
 
 
 def build_residency(
     config: ServerConfig,
-    spec: PoolSpec,
+    cache: CacheSpec,
     sizes: PoolSizes,
     context_tokens: int,
     *,
@@ -250,7 +250,7 @@ def build_residency(
     event_sink: EventSink | None = None,
 ) -> Residency:
     """Return empty allocators, table and tree of the given sizes."""
-    tree = spec.tree
+    tree = cache.tree
     return Residency(
         tree,
         full=PageAllocator("full", sizes.full_pages),
@@ -261,7 +261,7 @@ def build_residency(
             rows=rows,
             max_pages=div_ceil(context_tokens, tree.page_size),
         ),
-        replay_tokens=spec.replay_tokens,
+        replay_tokens=cache.replay_tokens,
         reuse=not config.disable_radix_cache,
         policy=ResumePolicy(every_pages=config.resume_every_pages),
         eviction=Lru() if config.eviction_policy == "lru" else TurnPolicy(),
@@ -287,27 +287,26 @@ def _event_facts(publisher: KvEventPublisher | None) -> dict[str, str | int | fl
     return {name: endpoint for name, endpoint in endpoints.items() if endpoint is not None}
 
 
-def _facts(model: ModelConfig, loaded: LoadedModel) -> Facts:
-    spec, sizes = loaded.spec, loaded.sizes
+def _facts(model: ModelFacts, loaded: LoadedModel) -> Facts:
+    cache, sizes = loaded.cache, loaded.sizes
     backends = chosen("cuda" if loaded.facts["device"] == "cuda" else "cpu")
     return {
         "model_type": model.model_type,
         "architectures": ",".join(model.architectures),
-        "num_hidden_layers": model.num_hidden_layers,
-        "record_format": spec.record_format,
-        "page_size": spec.tree.page_size,
-        "swa_page_size": spec.tree.swa_page_size,
-        "window": spec.tree.window,
+        "num_hidden_layers": model.num_layers,
+        "page_size": cache.tree.page_size,
+        "swa_page_size": cache.tree.swa_page_size,
+        "window": cache.tree.window,
         "full_pages": sizes.full_pages,
         "swa_pages": sizes.swa_pages,
         "rings": sizes.rings,
         "pool_bytes": loaded.pool_bytes,
-        "full_page_bytes": full_page_bytes(spec),
-        "swa_page_bytes": swa_page_bytes(spec),
-        "ring_bytes": ring_bytes(spec),
-        **{f"{pool}_pool_bytes": size for pool, size in pool_shares(spec, sizes).items()},
-        "replay_tokens": spec.replay_tokens,
-        "max_total_num_tokens": sizes.full_pages * spec.tree.page_size,
+        "full_page_bytes": cache.full_page_bytes,
+        "swa_page_bytes": cache.swa_page_bytes,
+        "ring_bytes": cache.ring_bytes,
+        **{f"{pool}_pool_bytes": size for pool, size in pool_shares(cache, sizes).items()},
+        "replay_tokens": cache.replay_tokens,
+        "max_total_num_tokens": sizes.full_pages * cache.tree.page_size,
         "cuda_graph": loaded.graphs,
         "overlap": loaded.in_flight,
         "backends": ",".join(f"{op}={name}" for op, name in sorted(backends.items())),
