@@ -32,7 +32,10 @@ def pool_sizes(
     while rows > 1 and rows * unit > budget * ROW_SHARE:
         rows //= 2
     spare = max(0, budget - (rows + 1) * unit)
-    points = int(spare * config.resume_point_share) // unit
+    # Where points weigh nothing, each page may have one.
+    points = _full_pages(config, cache, spare)
+    if unit:
+        points = int(spare * config.resume_point_share) // unit
     swa_pages = (rows + 1 + points) * window if config.swa_pages is None else config.swa_pages
     rings = rows + 1 + points if config.rings is None else config.rings
     rest = budget - swa_pages * swa_bytes - rings * ring

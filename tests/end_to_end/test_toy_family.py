@@ -44,14 +44,14 @@ def test_a_second_turn_computes_only_what_is_new(server: ServerProcess) -> None:
     draw = random.Random(1)
     prompt = words(draw, 600)
 
-    first = server.generate(input_ids=prompt, max_new_tokens=5)
+    first = server.generate(prompt, max_new_tokens=5)
     history = [*prompt, *first["output_ids"], *words(draw, 20)]
-    second = server.generate(input_ids=history, max_new_tokens=5)
+    second = server.generate(history, max_new_tokens=5)
 
     assert first["meta_info"]["cached_tokens"] == 0
     assert second["meta_info"]["cached_tokens"] >= 604
     server.post("/flush_cache", {})
-    cold = server.generate(input_ids=history, max_new_tokens=5)
+    cold = server.generate(history, max_new_tokens=5)
     assert cold["meta_info"]["cached_tokens"] == 0
     assert cold["output_ids"] == second["output_ids"]
 
@@ -64,10 +64,10 @@ def test_forks_and_evicted_prefixes_give_the_tokens_of_a_cold_server(
     systems = [words(draw, length) for length in (300, 513, 90)]
     asked = [[*draw.choice(systems), *words(draw, draw.randrange(1, 200))] for _ in range(12)]
 
-    warm = [server.generate(input_ids=ids, max_new_tokens=4) for ids in asked]
+    warm = [server.generate(ids, max_new_tokens=4) for ids in asked]
 
     assert any(reply["meta_info"]["cached_tokens"] for reply in warm)
     for ids, reply in zip(asked, warm, strict=True):
         server.post("/flush_cache", {})
-        cold = server.generate(input_ids=ids, max_new_tokens=4)
+        cold = server.generate(ids, max_new_tokens=4)
         assert cold["output_ids"] == reply["output_ids"]
