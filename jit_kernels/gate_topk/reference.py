@@ -15,7 +15,7 @@ def gate_topk(
     invariant: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Multiply and choose; see `jit_kernels.gate_topk.gate_topk`."""
-    return routing.route_topk(bf16_linear(x, weight, torch.float32), bias, top_k, scale)
+    return routing.route_topk(bf16_linear(x, weight), bias, top_k, scale)
 
 
 def gate_hashed(
@@ -27,4 +27,4 @@ def gate_hashed(
     invariant: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Multiply and look up; see `jit_kernels.gate_topk.gate_hashed`."""
-    return routing.route_hashed(bf16_linear(x, weight, torch.float32), table, token_ids, scale)
+    return routing.route_hashed(bf16_linear(x, weight), table, token_ids, scale)

@@ -65,25 +65,6 @@ def assert_fits(found: list[object]) -> None:
         assert max(launch.grid[1:], default=1) <= GRID_LIMIT, launch
 
 
-@pytest.mark.parametrize("tokens", [1, 16, 32, 64, 8192])
-def test_linears(tokens: int) -> None:
-    from jit_kernels.bf16_linear import triton_backend as bf16
-    from jit_kernels.fp8_linear import triton_backend as fp8
-    from tests.testing.hopper_code import launches
-
-    with launches() as found:
-        for columns, depth in ((1536, 4096), (32768, 1024)):
-            x = rows_of(tokens, depth)
-            fp8.fp8_linear(*x, *codes(columns, depth), torch.bfloat16)
-        rows, scales = rows_of(tokens, 8 * 4096)
-        grouped = (rows.view(tokens, 8, 4096), scales.unflatten(1, (8, 32)))
-        fp8.fp8_linear_grouped(*grouped, *codes(8, 1024, 4096), torch.bfloat16)
-        for columns in (64, 2304):
-            bf16.bf16_linear(empty(tokens, 4096), empty(columns, 4096), torch.float32)
-
-    assert_fits([*found])
-
-
 def fp8_experts() -> Fp8Experts:
     """Return the experts of a layer in fp8."""
     return Fp8Experts(*codes(EXPERTS, 2 * INNER, WIDTH), *codes(EXPERTS, WIDTH, INNER))

@@ -9,9 +9,9 @@
 struct RowCall {
     const unsigned char *row, *weight;
     const float *weight_scales;
-    void *out;
+    __nv_bfloat16 *out;
     Norm norm;
-    int is_bf16, lines, depth, settled;
+    int lines, depth, settled;
 };
 
 // Add a block of the row. All eight rows of the product are this one, and of a lane's sums those of
@@ -100,9 +100,5 @@ __global__ void __launch_bounds__(WARPS * 32, ROW_RESIDENT<SPLIT>)
     if (tile >= TILES || at >= call.lines) return;
     float sum = parts[tile * SPLIT][place];
     for (int nth = 1; nth < SPLIT; nth++) sum += parts[tile * SPLIT + nth][place];
-    if (call.is_bf16) {
-        write(static_cast<__nv_bfloat16 *>(call.out) + at, sum);
-    } else {
-        write(static_cast<float *>(call.out) + at, sum);
-    }
+    call.out[at] = __float2bfloat16_rn(sum);
 }
