@@ -177,7 +177,6 @@ def fp8_linear_of(
     norm: torch.Tensor | None = None,
     eps: float = 0.0,
     invariant: bool = False,
-    settled: bool = False,
 ) -> torch.Tensor:
     """Return `fp8_linear` of `quantise_rows(x)`, or of `norm_quant(x, norm, eps=eps)`, to the bit.
 
@@ -187,7 +186,6 @@ def fp8_linear_of(
     norm           [K] float32, the weight of a norm that comes first; None: there is no norm
     eps            of the norm
     invariant      as in `fp8_linear`
-    settled        the launch before does not write x, which may be read before it has ended
 
     Returns [T, N] bfloat16. "cuda" needs one launch where `rounds_rows` says so, and makes two
     calls otherwise; "separate" always makes two. Raises ShapeError.
@@ -200,8 +198,7 @@ def fp8_linear_of(
     if norm is not None:
         check_dtype("norm", norm, torch.float32)
         check_shape("norm", norm, depth)
-    arguments = x, weight, weight_scales, norm, eps, invariant, settled
-    return _fp8_linear_of(*arguments)
+    return _fp8_linear_of(x, weight, weight_scales, norm, eps, invariant)
 
 
 def rounds_rows(x: torch.Tensor, norm: torch.Tensor | None = None) -> bool:

@@ -102,7 +102,7 @@ def _library() -> ctypes.CDLL:
     ]
     library.stream_row_call.argtypes = [
         *(pointer, pointer, real, pointer, pointer, pointer),
-        *(number, number, number, number, pointer),
+        *(number, number, number, pointer),
     ]
     library.stream_fp8_words.restype = ctypes.c_char_p
     return library

@@ -22,13 +22,10 @@ def fp8_linear_of(
     norm: torch.Tensor | None,
     eps: float,
     invariant: bool,
-    settled: bool,
 ) -> torch.Tensor:
     """Round and multiply; see `jit_kernels.fp8_linear.fp8_linear_of`."""
     if invariant or not rounds_rows(x, norm) or not takes_weight(weight, weight_scales):
-        return separate_backend.fp8_linear_of(
-            x, weight, weight_scales, norm, eps, invariant, settled
-        )
+        return separate_backend.fp8_linear_of(x, weight, weight_scales, norm, eps, invariant)
     lines, depth = weight.shape
     out = torch.empty((1, lines), dtype=torch.bfloat16, device=x.device)
     call(
@@ -36,7 +33,7 @@ def fp8_linear_of(
         x.device,
         *(x.data_ptr(), None if norm is None else norm.data_ptr(), eps),
         *(weight.data_ptr(), weight_scales.data_ptr(), out.data_ptr()),
-        *(lines, depth, split(lines, depth), settled),
+        *(lines, depth, split(lines, depth)),
     )
     return out
 

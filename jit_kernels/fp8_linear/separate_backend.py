@@ -13,7 +13,6 @@ def fp8_linear_of(
     norm: torch.Tensor | None,
     eps: float,
     invariant: bool,
-    settled: bool,
 ) -> torch.Tensor:
     """Round, then multiply; see `jit_kernels.fp8_linear.fp8_linear_of`."""
     rows = quantise_rows(x) if norm is None else norm_quant(x, norm, eps=eps)

@@ -124,7 +124,7 @@ def test_one_launch_takes_one_row_of_bfloat16_that_lies_well(
     ) -> bool:
         """Say whether there was one launch, which `rounds_rows` has foretold."""
         launches.clear()
-        out = one_row_backend.fp8_linear_of(x, *weight, norm, 1e-6, invariant, False)
+        out = one_row_backend.fp8_linear_of(x, *weight, norm, 1e-6, invariant)
         assert bool(launches) == (out.shape == (1, 32))
         assert one_row_backend.rounds_rows(x, norm) or not launches
         return bool(launches)

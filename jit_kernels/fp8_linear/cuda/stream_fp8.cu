@@ -158,18 +158,17 @@ int stream_fp8_call(const void *rows, long long row_stride, const float *scales,
 
 // Round and multiply one row of bfloat16, of 8,192 channels at most, by a weight of `lines`, a
 // multiple of 16. With the weight of a norm it is normed first, and has a multiple of 512 channels,
-// 4,096 at most. `settled`: the launch before does not write the row. Returns a cudaError_t.
+// 4,096 at most. Returns a cudaError_t.
 int stream_row_call(const void *row, const float *norm, float eps, const void *weight,
                     const float *weight_scales, __nv_bfloat16 *out, int lines, int depth,
-                    int split, int settled, void *where) {
+                    int split, void *where) {
     const RowCall call = {static_cast<const unsigned char *>(row),
                           static_cast<const unsigned char *>(weight),
                           weight_scales,
                           out,
                           {norm, 1.0f / depth, eps},
                           lines,
-                          depth,
-                          settled};
+                          depth};
     if (norm) return launch_row<Norming>(call, split, where);
     if (depth <= Rounding<16>::MOST) return launch_row<Rounding<16>>(call, split, where);
     if (depth <= Rounding<8>::MOST) return launch_row<Rounding<8>>(call, split, where);

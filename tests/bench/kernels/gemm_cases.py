@@ -162,7 +162,7 @@ def _fp8_row_case(backend: str, name: str, columns: int, depth: int) -> MatrixCa
         run = _function("fp8_linear", backend, "fp8_linear_of")
         x, norm = torch.randn(1, depth, device=DEVICE).bfloat16(), torch.randn(depth, device=DEVICE)
         gain = norm if name.endswith("wq_b") else None
-        arguments = (x, *fp8_weight(columns, depth), gain, 1e-6, False, False)
+        arguments = (x, *fp8_weight(columns, depth), gain, 1e-6, False)
         return lambda: run(*arguments)
 
     moved = columns * depth + 2 * depth + 2 * columns

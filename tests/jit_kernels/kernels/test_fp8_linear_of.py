@@ -46,7 +46,7 @@ def product(
 ) -> torch.Tensor:
     """Return what one launch makes of a row."""
     assert one_row_backend.rounds_rows(x, norm)
-    return one_row_backend.fp8_linear_of(x, *weight, norm, EPS, False, False)
+    return one_row_backend.fp8_linear_of(x, *weight, norm, EPS, False)
 
 
 def apart(
@@ -177,8 +177,6 @@ def test_other_rows_and_weights_are_rounded_apart() -> None:
         for gain in (None, norm):
             rows = quantise_rows(x) if gain is None else norm_quant(x, gain, eps=EPS)
             for invariant in (False, True):
-                got = one_row_backend.fp8_linear_of(
-                    x, weight, weight_scales, gain, EPS, invariant, False
-                )
+                got = one_row_backend.fp8_linear_of(x, weight, weight_scales, gain, EPS, invariant)
                 want = fp8_linear(*rows, weight, weight_scales, invariant=invariant)
                 assert_same_bits(got, want)
