@@ -8,7 +8,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -74,8 +74,8 @@ def _without_a_device(monkeypatch: pytest.MonkeyPatch, folder: str, module: Modu
             if name.startswith(folder):
                 monkeypatch.setattr(module.cuda_backend, name, ours)
     if folder == "grouped_moe":
-        names = SimpleNamespace(run=_sorted_run, multiply_region=lambda *args, first: None)
-        monkeypatch.setattr(module, "triton_backend", names)
+        monkeypatch.setattr(module, "run", _sorted_run)
+        monkeypatch.setattr(module, "multiply_region", lambda *args, first: None)
 
 
 def _sorted_run(
@@ -89,7 +89,7 @@ def _sorted_run(
     first: int,
     **_: Any,
 ) -> Tensor:
-    """Make the products of `jit_kernels.grouped_moe.triton_backend.run`, and nothing else."""
+    """Make the products of `jit_kernels.grouped_moe.triton_run.run`, and nothing else."""
     from jit_kernels.expert_blocks.reference import expert_blocks
     from jit_kernels.grouped_moe.sorted_rows import CHANNELS, SortedRows, block_size
 
