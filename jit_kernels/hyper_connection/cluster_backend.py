@@ -2,7 +2,7 @@
 
 The sources are in `cluster`; they are compiled by nvcc at first use. They take four bfloat16
 streams, 16 bytes aligned, of 256 channels for each of 1, 2, 4, 8 or 16 blocks, or of 7,168; other
-streams go through Triton.
+streams go through the reference.
 
 `fn` is read as `mix_rows` packs it, which takes a call longer whenever `fn` was written. The kernel
 reads that before the launches before it have ended, unless it was packed now.
@@ -19,7 +19,7 @@ import torch
 
 from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
-from jit_kernels.hyper_connection import triton_backend
+from jit_kernels.hyper_connection import reference
 from jit_kernels.hyper_connection.mix_rows import packed_rows, split
 
 __all__ = ["mhc_head", "mhc_post_pre_norm", "most_groups"]
@@ -43,7 +43,7 @@ def mhc_post_pre_norm(
     y, (fn, base, scale, weight) = y.contiguous(), weights
     fits = y.dtype == streams.dtype and hc_eps >= _LEAST_EPS
     if not fits or not _fits(streams, weight, y, shares):
-        return triton_backend.mhc_post_pre_norm(
+        return reference.mhc_post_pre_norm(
             *(y, streams, shares, *weights), iterations=iterations, norm_eps=norm_eps, hc_eps=hc_eps
         )
     after = streams.new_empty(streams.shape)
@@ -64,7 +64,7 @@ def mhc_head(
 ) -> torch.Tensor:
     """Mix streams into one; see `jit_kernels.hyper_connection.mhc_head`."""
     if not _fits(streams):
-        return triton_backend.mhc_head(streams, fn, base, scale, norm_eps=norm_eps, hc_eps=hc_eps)
+        return reference.mhc_head(streams, fn, base, scale, norm_eps=norm_eps, hc_eps=hc_eps)
     return _call(streams, (fn, base, scale), None, (norm_eps, hc_eps), 0, None)
 
 
