@@ -46,11 +46,6 @@ __device__ inline void let_next_begin_if(bool now) {
         : "memory");
 }
 
-__device__ inline void take_turn_if(bool now) {
-    await_launch_before_if(now);
-    let_next_begin_if(now);
-}
-
 // The attribute of a launch that may begin early; with `early` false it is like any other.
 inline cudaLaunchAttribute early_launch(bool early = true) {
     cudaLaunchAttribute attribute = {};

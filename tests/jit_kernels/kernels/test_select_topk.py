@@ -5,9 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from jit_kernels.fp8_linear import cuda_backend as fp8_linear
 from jit_kernels.select_topk import cuda_backend, reference
-from tests.jit_kernels.kernels.fp8_weights import fp8_weight
 from tests.testing.compare import assert_same_bits
 
 pytestmark = pytest.mark.gpu
@@ -220,48 +218,3 @@ def test_one_graph_follows_the_lengths_it_is_given() -> None:
         scores.normal_()
         graph.replay()
         assert_same_bits(got, reference.select_topk(scores, visible, 512))
-
-
-@pytest.mark.parametrize("columns", [2048, 8192, 65_536])
-def test_a_choice_lets_a_product_begin_that_waits_for_both(columns: int) -> None:
-    """Scores are a product as well, and still under way when the last product begins."""
-    by, other = fp8_weight(columns, 2048), fp8_weight(32_768, 1024)
-    begun, rows = torch.randn(2, 24, 1, 2048).bfloat16()
-    rows = rows[..., :1024].contiguous()
-    visible = torch.tensor([columns], dtype=torch.int32)
-    table = torch.randint(1, 5000, (1, columns // 64), dtype=torch.int32)
-    scores, slots = torch.empty(1, columns), torch.empty(24, 512, dtype=torch.int32)
-    products = torch.empty(24, 32_768)
-
-    def multiply(
-        row: torch.Tensor, weight: tuple[torch.Tensor, torch.Tensor], out: torch.Tensor, early: bool
-    ) -> None:
-        lines, depth = weight[0].shape
-        fp8_linear.call(
-            "stream_row",
-            row.device,
-            *(row.data_ptr(), None, 1e-6),
-            *(weight[0].data_ptr(), weight[1].data_ptr(), out.data_ptr()),
-            *(False, lines, depth, fp8_linear.split(lines, depth), early),
-        )
-
-    def all_steps(early: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        slots.fill_(-2)
-        products.fill_(torch.nan)
-        for nth in range(24):
-            multiply(begun[nth], by, scores, False)
-            out = slots[nth : nth + 1]
-            cuda_backend.select_slots(scores, visible, table, out, 512, 64, early)
-            if not early:
-                torch.cuda.synchronize()
-            multiply(rows[nth], other, products[nth], early)
-        return slots.clone(), products.clone()
-
-    want_slots, want_products = all_steps(False)
-    for _ in range(4):
-        got_slots, got_products = all_steps(True)
-
-        assert_same_bits(got_slots, want_slots)
-        assert_same_bits(got_products, want_products)
-    reference.select_slots(scores, visible, table, slots[23:], 512, 64)
-    assert_same_bits(slots[23:], want_slots[23:])
