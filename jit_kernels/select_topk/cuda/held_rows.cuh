@@ -2,7 +2,6 @@
 // counting, and the bits of what it takes say where each goes. More than 8 a thread spill.
 #pragma once
 
-#include "cluster.cuh"
 #include "cut.cuh"
 #include "device/order.cuh"
 #include "kernels.cuh"
@@ -12,6 +11,13 @@ struct Held {
     Counters counters;
     unsigned words[EACH * WARPS];
 };
+
+// Load one number at this place of the program: the compiler must not wait for anything else first.
+__device__ inline float load_early(const float *from) {
+    float one;
+    asm volatile("ld.global.f32 %0, [%1];" : "=f"(one) : "l"(from) : "memory");
+    return one;
+}
 
 // The column of a thread's i-th score: 32 neighbours are a warp's, and a word of bits.
 __device__ inline int held_column(int i) { return i * THREADS + (int)threadIdx.x; }
