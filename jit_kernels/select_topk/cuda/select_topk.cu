@@ -45,11 +45,8 @@ cudaError_t launch_long(Scores scores, int rows, int blocks, Row *scratch, Targe
 // Let each row be held by one block.
 template <bool ALIGNED>
 cudaError_t launch_short(Scores scores, int rows, Target target, cudaStream_t stream) {
-    if (scores.columns <= 4 * THREADS) {
-        return launch_early(held_rows<4>, dim3(rows), stream, scores, target);
-    }
-    if (scores.columns <= 8 * THREADS) {
-        return launch_early(held_rows<8>, dim3(rows), stream, scores, target);
+    if (scores.columns <= HELD * THREADS) {
+        return launch_early(held_rows, dim3(rows), stream, scores, target);
     }
     return launch(short_rows<ALIGNED>, dim3(rows), stream, scores, target);
 }

@@ -10,8 +10,8 @@ from tests.testing.compare import assert_same_bits
 
 pytestmark = pytest.mark.gpu
 
-# Rows, columns, top k. One block holds a row of up to 2,048, 4,096 or 16,384 columns; many blocks
-# stream longer ones. Odd strides too. A row of 16,385 has too few columns for a sample of 2,048.
+# Rows, columns, top k. One block holds a row of up to 4,096 or 16,384 columns; many blocks stream
+# longer ones. Odd strides too. A row of 16,385 has too few columns for a sample of 2,048.
 SHAPES = [
     *((1, 1023, 512), (3, 1024, 1023), (9, 2047, 512), (1, 1088, 512), (2, 4095, 512)),
     *((64, 4096, 2048), (1, 4097, 512), (8, 4097, 1024), (1, 8192, 1), (9, 8191, 512)),
