@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 def test_calls_reach_another_process_as_they_are() -> None:
     calls = [
         VendorCalls("fp8_linear", "mixed", (2, 128, 256), (1, 9)),
-        VendorCalls("paged_logits", "cuda", (64, 128), (200,)),
+        VendorCalls("paged_logits", "deep_gemm", (64, 128), (200,)),
     ]
 
     assert from_json(to_json(calls)) == calls

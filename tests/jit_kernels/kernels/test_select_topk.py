@@ -10,8 +10,7 @@ from tests.testing.compare import assert_same_bits
 
 pytestmark = pytest.mark.gpu
 
-# Rows, columns, top k. One block holds a row of up to 2,048, 4,096 or 16,384 columns; clusters hold
-# up to 8 rows of 4,097 to 262,144 each, in longer runs beyond 32,768; many blocks stream more and
+# Rows, columns, top k. One block holds a row of up to 4,096 or 16,384 columns; many blocks stream
 # longer ones. Odd strides too. A row of 16,385 has too few columns for a sample of 2,048.
 SHAPES = [
     *((1, 1023, 512), (3, 1024, 1023), (9, 2047, 512), (1, 1088, 512), (2, 4095, 512)),
@@ -67,31 +66,6 @@ def test_the_choice_equals_the_reference(rows: int, columns: int, top_k: int, ki
     assert_same_bits(cuda_backend.select_topk(scores, visible, top_k), got, what="second call")
 
 
-# By constants that send rows another way than sizes do.
-WAYS = {"the way of many": {"CLUSTER_ROWS": 0}, "clusters": {"CLUSTER_FROM": 0}}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("rows", "columns", "top_k"),
-    [
-        *((1, 700, 512), (3, 3000, 512), (7, 16_384, 1000), (1, 16_385, 512), (2, 32_768, 512)),
-        (3, 250_000, 1024),
-    ],
-)
-@pytest.mark.parametrize("way", WAYS)
-def test_rows_may_go_other_ways(
-    monkeypatch: pytest.MonkeyPatch, way: str, rows: int, columns: int, top_k: int, kind: str
-) -> None:
-    for name, value in WAYS[way].items():
-        monkeypatch.setattr(cuda_backend, name, value)
-    scores, visible = KINDS[kind](torch.randn(rows, columns)), torch.full((rows,), columns - 1)
-
-    got = cuda_backend.select_topk(scores, visible, top_k)
-
-    assert_same_bits(got, reference.select_topk(scores, visible, top_k))
-
-
 @pytest.mark.parametrize(
     "length", [0, 1, 63, 64, 65, 511, 512, 513, 2048, 4096, 4097, 16_384, 16_385, 250_000]
 )
@@ -103,20 +77,6 @@ def test_rows_of_any_length_in_one_batch(columns: int, rows: int, length: int) -
     visible = torch.tensor(lengths[:rows]).clamp(max=columns)
     hidden = torch.arange(columns) >= visible.unsqueeze(1)
     scores[hidden] = torch.nan
-
-    got = cuda_backend.select_topk(scores, visible, 512)
-
-    assert_same_bits(got, reference.select_topk(scores, visible, 512))
-
-
-@pytest.mark.parametrize("equal", [False, True])
-@pytest.mark.parametrize("columns", [5000, 32_000, 200_000])
-def test_scores_may_be_higher_in_one_block_than_it_may_hand_in(columns: int, equal: bool) -> None:
-    # A block of a row holds each sixteenth line of 32 scores: all high ones are in the same one.
-    column = torch.arange(columns)
-    high = (column // 32 % 16 == 5) & (column < 30_000)
-    scores = torch.where(high, 9.0 if equal else torch.randn(columns) + 9.0, torch.randn(columns))
-    scores, visible = scores.unsqueeze(0), torch.tensor([columns])
 
     got = cuda_backend.select_topk(scores, visible, 512)
 
