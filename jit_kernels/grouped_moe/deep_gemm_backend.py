@@ -64,7 +64,7 @@ def rehearse(rows: int, sizes: Sequence[int], *, mixed: bool, device: torch.devi
     pairs = rows * top_k
     size = block_size(pairs, count)
     places = size * min(likely_blocks(pairs, count), block_limit(pairs, count, size))
-    member = torch.empty(places, dtype=torch.int32, device=device)
+    member = torch.zeros(places, dtype=torch.int32, device=device)
     for columns, depth in ((2 * inner, width), (width, inner)):
         codes = torch.empty((places, depth), dtype=torch.float8_e4m3fn, device=device)
         scales = torch.empty((depth // CHANNELS, places), device=device).T

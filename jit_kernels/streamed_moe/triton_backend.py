@@ -212,7 +212,7 @@ def _sum_kernel(
     Not PLACED: there is an output of every pair.
     """
     # What the kernels before made, outputs and what is added to them, nobody else reads.
-    await_kernels(EARLY, NEXT_SETTLED=True)
+    await_kernels(EARLY)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < width
