@@ -1,7 +1,7 @@
 """DeepSeek V4 as a differentiable function of parameters by published name.
 
-Batches are rows of one length from position 0. `layers.models.deepseek_v4.reference_network` serves what is trained here;
-the tests hold the two to each other.
+Batches are rows of one length from position 0. `layers.models.deepseek_v4` serves what is trained
+here; the tests hold the two to each other.
 """
 
 from collections.abc import Mapping
