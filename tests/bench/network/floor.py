@@ -15,7 +15,7 @@ from torch import Tensor
 import layers.experts.router as router_module
 from layers.experts.expert_form import ExpertForm, expert_bytes
 from layers.models.deepseek_v4.config import ModelConfig
-from layers.models.deepseek_v4.network import FusedV4
+from layers.models.deepseek_v4.model import QuantisedV4
 from layers.weights.weight_target import Fp8Target
 from mem_cache.layout import indexer_layout, record_layout
 from mem_cache.spec import PoolSpec
@@ -36,7 +36,7 @@ class StepBytes:
         return (self.dense + self.experts + self.kv) / bandwidth * 1e3
 
 
-def dense_bytes(network: FusedV4) -> int:
+def dense_bytes(network: QuantisedV4) -> int:
     """Return the bytes of all weights that every step reads whole.
 
     Embeddings and routing tables are read by a row or two, routed experts by those chosen.
