@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from jit_kernels.bf16_linear import bf16_linear
+from jit_kernels.bf16_linear import bf16_linear, new_weight
 from jit_kernels.checks import ShapeError
 from tests.testing.compare import Bounds, assert_close
 from tests.testing.rows import assert_rows_independent
@@ -32,3 +32,17 @@ def test_sizes_and_dtypes_that_do_not_fit_are_refused() -> None:
         bf16_linear(x[:, :7], weight)
     with pytest.raises(ShapeError, match=r"weight is torch\.float32"):
         bf16_linear(x, weight.float())
+
+
+@pytest.mark.parametrize("invariant", [False, True])
+def test_a_new_weight_is_zeros_that_are_noted(
+    invariant: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[tuple[object, ...]] = []
+    monkeypatch.setattr("jit_kernels.bf16_linear.note", lambda *given: noted.append(given))
+
+    weight = new_weight(3, 16, torch.device("cpu"), invariant=invariant)
+
+    assert (weight.shape, weight.dtype) == ((3, 16), torch.bfloat16)
+    assert not weight.any()
+    assert noted == [("bf16_linear_invariant" if invariant else "bf16_linear", (3, 16), weight)]

@@ -7,7 +7,13 @@ import pytest
 import torch
 
 from jit_kernels.checks import ShapeError
-from jit_kernels.fp8_linear import fp8_linear, fp8_linear_grouped, fp8_linear_of, rounds_rows
+from jit_kernels.fp8_linear import (
+    fp8_linear,
+    fp8_linear_grouped,
+    fp8_linear_of,
+    new_weight,
+    rounds_rows,
+)
 from jit_kernels.quant_fp8 import norm_quant, quantise_rows
 from tests.jit_kernels.kernels.fp8_weights import fp8_weight
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
@@ -147,3 +153,40 @@ def test_one_launch_takes_one_row_of_bfloat16_that_lies_well(
     assert not one(longer, weight=fp8_weight(32, 8320))
     # As many channels as norms of another kernel have.
     assert not one(wide[:, :640], torch.randn(640), weight=fp8_weight(32, 640))
+
+
+@pytest.mark.parametrize("invariant", [False, True])
+@pytest.mark.parametrize("groups", [0, 3])
+def test_a_new_weight_is_zeros_that_are_noted(
+    groups: int, invariant: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("jit_kernels.fp8_linear.note", lambda *given: noted.append(given))
+    parts, cpu = {"a": 128, "b": 256}, torch.device("cpu")
+
+    codes, scales = new_weight(parts, 512, cpu, groups=groups, invariant=invariant)
+
+    many = (groups,) if groups else ()
+    assert (codes.shape, codes.dtype) == ((*many, 384, 512), torch.float8_e4m3fn)
+    assert (scales.shape, scales.dtype) == ((*many, 3, 4), torch.float32)
+    assert not codes.float().any()
+    assert not scales.any()
+    ((op, sizes, weight),) = noted
+    assert op == "fp8_linear" + "_grouped" * bool(groups) + "_invariant" * invariant
+    assert tuple(sizes) == codes.shape
+    assert weight is codes
+
+
+@pytest.mark.parametrize(
+    ("parts", "width", "fault"),
+    [
+        ({"wq": 128, "wkv": 64}, 128, "wkv has 64 channels, expected a multiple of 128"),
+        ({"wq": 0}, 128, "wq has 0 channels"),
+        ({"wq": 128}, 200, "the input has 200 channels"),
+    ],
+)
+def test_a_weight_that_no_block_fits_is_refused(
+    parts: dict[str, int], width: int, fault: str
+) -> None:
+    with pytest.raises(ShapeError, match=fault):
+        new_weight(parts, width, torch.device("cpu"))
