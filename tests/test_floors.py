@@ -87,7 +87,11 @@ FORBIDDEN_CALLS = {"compile", "eval", "exec", "torch.load", "torch.compile"}
 
 # Sources without a test file of their own, and why that is enough.
 NO_TWIN: dict[str, str] = {
-    "layers/steps/contract.py": "a contract without code; test_attention.py runs on what keeps it",
+    "layers/experts/contract.py": "a contract without code; test_kinds.py compares what keeps it",
+    "layers/linear/contract.py": "a contract without code; test_kinds.py compares what keeps it",
+    "layers/models/contract.py": "a contract without code; test_model.py runs on what keeps it",
+    "layers/models/rope_scaling.py": "fields only; test_rope.py computes with them",
+    "layers/steps/contract.py": "a contract without code; test_network.py runs on what keeps it",
     "mem_cache/errors.py": "two classes, raised and caught throughout tests/mem_cache",
     "runtime/errors.py": "classes only, pinned by tests/runtime/server",
     "runtime/executor/interface.py": "a contract without code; test_remote.py fills it",
