@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from layers.experts.contract import ExpertSizes
-from layers.experts.expert_form import ExpertForm
+from layers.experts.contract import ExpertForm, ExpertSizes
 from layers.kinds import Kinds, PlainKinds, QuantisedKinds
 from layers.linear.contract import GroupedLinear, Linear, Named
 from layers.weights.weight_target import Fp8Target

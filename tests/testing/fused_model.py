@@ -5,8 +5,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from layers.experts.expert_form import ExpertForm, expert_form
+from layers.experts.contract import ExpertForm
 from layers.models.deepseek_v4.config import load_config
+from layers.models.deepseek_v4.expert_form import expert_form
 from layers.models.deepseek_v4.model import QuantisedV4
 from layers.steps.decode_rows import DecodeRows
 from layers.steps.forward_batch import ForwardBatch, Forwarded

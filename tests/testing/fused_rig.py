@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from jit_kernels.cuda_library import compile_all
-from layers.experts.expert_form import ExpertForm, expert_form
+from layers.experts.contract import ExpertForm
 from layers.models.contract import Settings
 from layers.models.deepseek_v4.config import load_config
+from layers.models.deepseek_v4.expert_form import expert_form
 from layers.models.deepseek_v4.model import QuantisedV4, V4Model
 from layers.weights.loading import load_weights
 from mem_cache.spec import PoolSizes

@@ -73,6 +73,9 @@ class Toy:
     def check_cuda(self) -> None:
         """Let a CUDA device be asked for: torch knows all ops."""
 
+    def smaller(self, settings: Settings) -> str | None:
+        """Know nothing."""
+
     def build(self, device: torch.device, settings: Settings) -> "ToyNetwork":
         assert settings.experts == "auto"
         return ToyNetwork(self, device)
@@ -127,8 +130,6 @@ class ToyLayer:
 
 class ToyNetwork:
     """A `Network`."""
-
-    smaller: str | None = None
 
     def __init__(self, model: Toy, device: torch.device) -> None:
         self._device, self._tree = device, TreeSpec(window=1)

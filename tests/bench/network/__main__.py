@@ -24,8 +24,9 @@ from pathlib import Path
 
 import torch
 
-from layers.experts.expert_form import ExpertForm, expert_form
+from layers.experts.contract import ExpertForm
 from layers.models.deepseek_v4.config import load_config
+from layers.models.deepseek_v4.expert_form import expert_form
 from layers.models.deepseek_v4.model import QuantisedV4
 from layers.steps.pieces import PIECE_SIZES
 from layers.weights.loading import fill_dummy

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from jit_kernels.likeliest import likeliest
-from layers.experts.expert_form import ExpertForm
+from layers.experts.contract import ExpertForm
 from layers.models.deepseek_v4.config import pool_spec
 from layers.models.deepseek_v4.model import QuantisedV4
 from layers.steps.decode_step import DecodeRows

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 import layers.experts.router as router_module
-from layers.experts.expert_form import ExpertForm, expert_bytes
+from layers.experts.contract import ExpertForm
 from layers.models.deepseek_v4.config import ModelConfig
+from layers.models.deepseek_v4.expert_form import expert_bytes
 from layers.models.deepseek_v4.model import QuantisedV4
 from layers.weights.weight_target import Fp8Target
 from mem_cache.layout import indexer_layout, record_layout

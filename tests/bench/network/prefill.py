@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from layers.experts.expert_form import ExpertForm
+from layers.experts.contract import ExpertForm
 from layers.models.deepseek_v4.config import pool_spec
 from layers.models.deepseek_v4.model import QuantisedV4
 from tests.bench.network.clock import stage, wait

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from jit_kernels.checks import ShapeError
 from jit_kernels.quant_fp8 import quantise_rows
-from layers.experts.contract import ExpertSizes
-from layers.experts.expert_form import ExpertForm, expert_form
+from layers.experts.contract import ExpertForm, ExpertSizes
 from layers.experts.plain import PlainExperts
 from layers.experts.quantised import QuantisedExperts, expert_workspace
 from layers.linear.contract import Rows
 from layers.models.deepseek_v4.config import load_config
+from layers.models.deepseek_v4.expert_form import expert_form
 from layers.weights.checkpoint import Checkpoint, WeightError
 from layers.weights.loading import fill_dummy, load_weights
 from layers.weights.quant import quantise_fp4, quantise_fp8

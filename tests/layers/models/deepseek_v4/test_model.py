@@ -230,7 +230,6 @@ def test_on_the_cpu_settings_say_the_numbers(
 
     assert isinstance(network, ReferenceV4)
     assert network.facts == {"dtype": dtype, "record_format": record_format}
-    assert network.smaller is None
     assert network.cache.record_format == record_format
     assert network.cache.tree.draft_tokens == 3
 
@@ -256,7 +255,8 @@ def test_on_a_gpu_settings_say_the_form_of_experts(
 
     assert isinstance(network, QuantisedV4)
     assert network.facts == {"dtype": "bfloat16", "record_format": "fp8", "experts": form}
-    assert (network.smaller is None) == (form == "fp4")
+    advice = model.smaller(settings(**changes))
+    assert (advice is None) == (form == "fp4")
     assert network.cache.tree.draft_tokens == 2
 
 

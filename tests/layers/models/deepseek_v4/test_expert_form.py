@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from layers.experts.contract import ExpertSizes
-from layers.experts.expert_form import ExpertForm, expert_bytes, expert_form, smaller_form
+from layers.experts.contract import ExpertForm, ExpertSizes
 from layers.experts.quantised import QuantisedExperts, expert_workspace
 from layers.models.deepseek_v4.config import ConfigFault
+from layers.models.deepseek_v4.expert_form import expert_bytes, expert_form, smaller_form
 from tests.testing.tiny_model import CONFIG
 
 TINY = replace(CONFIG, hidden_size=256, moe_intermediate_size=128, n_routed_experts=4)
