@@ -8,7 +8,7 @@ still runs. It names `EARLY` among the kernel's constants, and a kernel that has
                2         . . wait|##########|           . prepared, weights on their way
                3                 | . .  wait|######     prepared when all of 2 have waited for 1
 
-So what launch 1 wrote is settled when launch 3 begins, whatever 2 still does.
+So launch 1 has ended when launch 3 begins, whatever 2 still does.
 """
 
 import functools
@@ -23,18 +23,11 @@ __all__ = ["await_kernels", "early"]
 
 
 @triton.jit
-def await_kernels(EARLY: tl.constexpr, NEXT_SETTLED: tl.constexpr = False) -> None:
-    """Wait for all kernels before this one, then let the one after it be prepared.
-
-    NEXT_SETTLED: let it be prepared at once, since until it has waited it reads nothing of this
-    kernel or the one before, nor, if that one did so too, of the one before that.
-    """
+def await_kernels(EARLY: tl.constexpr) -> None:
+    """Wait for all kernels before this one, then let the one after it be prepared."""
     if EARLY:
-        if NEXT_SETTLED:
-            gdc_launch_dependents()
         gdc_wait()
-        if not NEXT_SETTLED:
-            gdc_launch_dependents()
+        gdc_launch_dependents()
 
 
 @functools.cache

@@ -17,12 +17,8 @@ from jit_kernels.registry import chosen
 
 __all__ = ["VendorCalls", "from_json", "make", "to_json", "vendor_calls"]
 
-# Backends that leave calls to DeepGEMM, all or some, by name -> the module that has `rehearse`.
-_MODULES = {
-    "mixed": "deep_gemm_backend",
-    "deep_gemm": "deep_gemm_backend",
-    "cuda": "cuda_backend",
-}
+# Backends that leave calls to DeepGEMM, all or some; `deep_gemm_backend` has `rehearse`.
+_BACKENDS = ("mixed", "deep_gemm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +43,7 @@ def vendor_calls(op: str, sizes: Sequence[int], rows: Iterable[int]) -> list[Ven
     op  its name in the registry: that of its folder and what kind of call it is
     """
     backend = chosen("cuda").get(op)
-    if backend not in _MODULES:
+    if backend not in _BACKENDS:
         return []
     folder = op.removesuffix("_invariant").removesuffix("_grouped")
     return [VendorCalls(folder, backend, tuple(sizes), tuple(sorted({*rows} - {0})))]
@@ -55,7 +51,7 @@ def vendor_calls(op: str, sizes: Sequence[int], rows: Iterable[int]) -> list[Ven
 
 def make(calls: VendorCalls, device: torch.device) -> None:
     """Make the calls; what they compute means nothing."""
-    module = importlib.import_module(f"jit_kernels.{calls.folder}.{_MODULES[calls.backend]}")
+    module = importlib.import_module(f"jit_kernels.{calls.folder}.deep_gemm_backend")
     rehearse: Callable[..., Any] = module.rehearse
     # The most first: what fewer take fits into the memory that these leave.
     for rows in calls.rows[::-1]:

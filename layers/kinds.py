@@ -11,8 +11,7 @@ import torch
 
 from jit_kernels.expert_weights import Fp8Experts
 from layers.blocks.side_stream import SideStream
-from layers.experts.contract import ExpertSizes, RoutedExperts
-from layers.experts.expert_form import ExpertForm
+from layers.experts.contract import ExpertForm, ExpertSizes, RoutedExperts
 from layers.experts.plain import PlainExperts
 from layers.experts.quantised import QuantisedExperts, expert_workspace
 from layers.linear.bf16 import Bf16Linear

@@ -5,11 +5,9 @@
 
 import ast
 import functools
-import io
 import re
 import subprocess
 import sys
-import tokenize
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
@@ -87,7 +85,7 @@ FORBIDDEN_CALLS = {"compile", "eval", "exec", "torch.load", "torch.compile"}
 
 # Sources without a test file of their own, and why that is enough.
 NO_TWIN: dict[str, str] = {
-    "layers/steps/contract.py": "a contract without code; test_attention.py runs on what keeps it",
+    "layers/models/rope_scaling.py": "fields only; test_rope.py computes with them",
     "mem_cache/errors.py": "two classes, raised and caught throughout tests/mem_cache",
     "runtime/errors.py": "classes only, pinned by tests/runtime/server",
     "runtime/executor/interface.py": "a contract without code; test_remote.py fills it",
@@ -242,7 +240,8 @@ def test_every_source_file_has_its_twin() -> None:
     committed = set(_committed())
     faults: list[str] = []
     for path in _sources("mem_cache", "layers", "runtime"):
-        if path.endswith("__init__.py"):
+        # A contract is code of those who keep it.
+        if path.endswith(("__init__.py", "/contract.py")):
             continue
         folder, _, name = path.rpartition("/")
         twin = f"tests/{folder}/test_{name}"
@@ -268,6 +267,18 @@ def test_the_cache_tree_knows_no_tensor() -> None:
         if path not in TORCH_IN_MEM_CACHE
         for name, line in _imports(path)
         if name.split(".")[0] in {"torch", "jit_kernels"} and name != "jit_kernels.host_library"
+    )
+
+
+def test_the_runtime_knows_models_by_their_contract() -> None:
+    others = re.compile(
+        r"layers\.models\.(?!contract|registry|json_fields)|mem_cache\.(pools|layout)\b"
+    )
+    _fail_if(
+        f"{path}:{line} imports {name}"
+        for path in _sources("runtime")
+        for name, line in _imports(path)
+        if others.match(name)
     )
 
 
@@ -368,31 +379,15 @@ def test_no_path_of_a_machine_is_committed() -> None:
     _fail_if(faults)
 
 
-def _tokens(path: str) -> int:
-    """Count tokens that carry meaning: no comments, no layout, a docstring is one."""
-    layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
-    text = (ROOT / path).read_text(encoding="utf-8")
-    return sum(t.type not in layout for t in tokenize.generate_tokens(io.StringIO(text).readline))
-
-
 def _size_table() -> Iterator[str]:
-    """Yield the table: per file lines and tokens a line, per package a sum."""
+    """Yield the lines of each Python file, and of each package."""
     for package in (*FLOORS, "tests"):
-        total_lines = total_tokens = 0
-        for path in _sources(package):
-            lines, tokens = len((ROOT / path).read_text("utf-8").splitlines()), _tokens(path)
-            total_lines, total_tokens = total_lines + lines, total_tokens + tokens
-            yield f"  {path:<56}{lines:>6}{tokens / max(lines, 1):>7.1f}"
-        density = total_tokens / max(total_lines, 1)
-        yield f"{package:<58}{total_lines:>6}{density:>7.1f}"
-
-
-def test_the_size_table_can_be_printed() -> None:
-    rows = list(_size_table())
-
-    print("\n".join(rows))
-    assert any(row.startswith("runtime") for row in rows)
+        lines = {
+            path: len((ROOT / path).read_text("utf-8").splitlines()) for path in _sources(package)
+        }
+        yield from (f"  {path:<66}{count:>6}" for path, count in lines.items())
+        yield f"{package:<68}{sum(lines.values()):>6}"
 
 
 if __name__ == "__main__":
-    sys.stdout.write("\n".join([f"{'file':<58}{'lines':>6}{'tok/ln':>7}", *_size_table()]) + "\n")
+    sys.stdout.write("\n".join(_size_table()) + "\n")

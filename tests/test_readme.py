@@ -105,7 +105,7 @@ READING = (
     ("runtime/executor", ".py", "from the plan of a step to its tokens", ""),
     (
         *("layers", ".py", "the network in torch, after `layers/NETWORK.md`"),
-        "`layers/fused/`: the same on a GPU",
+        "`layers/steps/chunks/`: steps on a GPU",
     ),
     (
         *("jit_kernels", "reference.py", "each operation in torch, the reference of all backends"),
@@ -126,7 +126,9 @@ def reading_table() -> str:
             path for path in (ROOT / name).rglob("*.*") if path.name.endswith((*ends.split(),))
         ]
         lines = sum(
-            len(path.read_text("utf-8").splitlines()) for path in files if "fused" not in path.parts
+            len(path.read_text("utf-8").splitlines())
+            for path in files
+            if "chunks" not in path.parts
         )
         shown = f"`{name}`" if ends.startswith(".") else f"`{ends}` in `{name}`"
         rows.append(f"| {shown} | {round(lines, -2):,} | {text} | {besides} |")

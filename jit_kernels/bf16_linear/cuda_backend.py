@@ -1,4 +1,4 @@
-"""Products of up to eight rows of bfloat16 numbers in CUDA C++; other calls go through Triton.
+"""Products of up to eight rows of bfloat16 numbers in CUDA C++.
 
 The source is in `cuda`; nvcc compiles it at first use. A launch may begin, and read the weight,
 before the one before it has ended: whoever writes a weight lets the device finish before its use.
@@ -10,29 +10,26 @@ from pathlib import Path
 
 import torch
 
-from jit_kernels.bf16_linear import triton_backend
 from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
 
 MOST_ROWS = 8
-# Longer weights keep the memory busy in Triton, too. 0 switches this backend off.
+# Longer weights are left to others. 0 switches this backend off.
 MOST_LINES = 8192
 _LINES, _CLUSTERS = 16, (1, 2, 4, 8)
 # Channels that one block's warps take at once, and blocks that fill the device.
 _BLOCK_DEPTH, _ENOUGH_BLOCKS = 512, 256
 
 
-def bf16_linear(x: torch.Tensor, weight: torch.Tensor, out_dtype: torch.dtype) -> torch.Tensor:
-    """Multiply; see `jit_kernels.bf16_linear.bf16_linear`."""
-    if not takes(x, weight):
-        return triton_backend.bf16_linear(x, weight, out_dtype)
+def bf16_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Multiply what the kernel `takes`; see `jit_kernels.bf16_linear.bf16_linear`."""
     rows, (lines, depth) = x.shape[0], weight.shape
-    out = torch.empty((rows, lines), dtype=out_dtype, device=x.device)
+    out = torch.empty((rows, lines), dtype=torch.float32, device=x.device)
     error = launched(
         x.device,
         _library().stream_bf16_call,
         *(x.data_ptr(), x.stride(0), weight.data_ptr(), out.data_ptr()),
-        *(out_dtype == torch.bfloat16, rows, lines, depth, cluster(lines, depth)),
+        *(rows, lines, depth, cluster(lines, depth)),
     )
     if error:
         raise RuntimeError(f"bf16_linear: {_library().stream_bf16_words(error).decode()}")
@@ -66,7 +63,7 @@ def _library() -> ctypes.CDLL:
     library = load("stream_bf16", Path(__file__).parent / "cuda")
     pointer, number, wide = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
     library.stream_bf16_call.argtypes = [
-        *(pointer, wide, pointer, pointer, number, number, number, number, number, pointer)
+        *(pointer, wide, pointer, pointer, number, number, number, number, pointer)
     ]
     library.stream_bf16_words.restype = ctypes.c_char_p
     return library

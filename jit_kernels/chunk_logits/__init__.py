@@ -18,7 +18,6 @@ _chunk_logits: Callable[..., torch.Tensor] = select(
     "chunk_logits",
     [
         Backend("deep_gemm", f"{_MODULE}.deep_gemm_backend:chunk_logits", why_no_deep_gemm, "cuda"),
-        Backend("triton", f"{_MODULE}.triton_backend:chunk_logits", why_no_triton, "cuda"),
         Backend("reference", f"{_MODULE}.reference:chunk_logits"),
     ],
 )

@@ -1,10 +1,8 @@
 """Blocks of 128 tokens in CUDA C++: fp8 records of 512 channels, of which 64 turn.
 
-The reference takes others. Blocks end, as they do, with a token whose
-position is one before a multiple of 128. Steps of one row that save few entries take one launch.
-Others take two, the second of which begins while the first still runs: it writes rings, which the
-first one reads. How a step is folded changes no bit; `cuda/compress.cu` of `compress_pool` says how
-many blocks of threads share one.
+The reference takes others. Blocks end, as they do, with a token whose position is one before a
+multiple of 128. Chunks take two launches, the second of which begins while the first still runs: it
+writes rings, which the first one reads.
 """
 
 from struct import Struct

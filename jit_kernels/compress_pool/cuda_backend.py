@@ -1,9 +1,8 @@
 """Blocks of 4 tokens in CUDA C++: fp8 records of 512 channels and keys of 128, of which 64 turn.
 
-The reference takes others. Blocks end, as they do, with a token whose
-position is one before a multiple of 4. Small steps take one launch. Others take two, the second of
-which begins while the first still runs: it writes rings, which the first one reads. Which kernel
-pools a step changes no bit.
+The reference takes others. Blocks end, as they do, with a token whose position is one before a
+multiple of 4. Chunks take two launches, the second of which begins while the first still runs: it
+writes rings, which the first one reads.
 """
 
 from struct import Struct
@@ -35,7 +34,7 @@ _MAIN, _INDEX = 512, 128
 # Blocks of threads of a processor, as many as its shared memory holds.
 _RESIDENT = 2
 _TOKENS_CALL = Struct(f"@{ROWS}{STATE}PP{ENDED}{PAGES}{PAGES}f4x")
-_CHUNKS_CALL = Struct(f"@{ROWS}{STATE}{CHUNKS}{ENDED}{SAVES}{PAGES}{PAGES}fiii")
+_CHUNKS_CALL = Struct(f"@{ROWS}{STATE}{CHUNKS}{ENDED}{SAVES}{PAGES}{PAGES}fi")
 
 
 def pool_tokens(
@@ -126,7 +125,7 @@ def pool_chunks(
         *(source.data_ptr(), target.data_ptr(), fetched.data_ptr(), ring.shape[0] * span, entries),
         *page_fields(main),
         *page_fields(index),
-        *(eps, blocks, *tokens.position.shape, *ring.shape),
+        *(eps, blocks),
     )
     resident = _RESIDENT * processors(rows.device)
     launch("pool_chunks", rows.device, _CHUNKS_CALL, fields, resident)

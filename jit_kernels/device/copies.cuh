@@ -1,4 +1,4 @@
-// Copies of 16 bytes, or four, from global to shared memory that run beside the program, in the order
+// Copies of 16 bytes from global to shared memory that run beside the program, in the order
 // in which a thread asks for them. `barriers.cuh` has those of many bytes.
 #pragma once
 
@@ -10,11 +10,6 @@ __device__ inline void copy_ahead(unsigned to, const void *from) {
 }
 __device__ inline void copy_ahead(void *to, const void *from) {
     copy_ahead(shared_address(to), from);
-}
-
-__device__ inline void copy_word_ahead(void *to, const void *from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from)
-                 : "memory");
 }
 
 // Ask the L2 cache for a line of 128 bytes. All that is written goes through it: a kernel may ask for

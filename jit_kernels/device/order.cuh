@@ -3,12 +3,8 @@
 // A kernel that is launched early waits before it reads what the launch before writes and before it
 // writes, and lets the next one begin only then; a block of it may end without waiting if another of
 // its blocks waits. So when a kernel begins, all launches of its stream have ended but the one before
-// it: what that one does not write is settled, and may be read without waiting, past the L1 cache,
-// which still holds what other launches found there.
-//
-// A kernel whose next one is known to wait before it reads anything of the last two may let it begin
-// at once. When that one begins, two launches may not have ended; one more for each launch in a row that
-// did so.
+// it: what that one does not write may be read without waiting, past the L1 cache, which still holds
+// what other launches found there.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -26,16 +22,6 @@ __device__ inline void take_turn() {
 }
 
 // The same on a condition, without a branch: at one the compiler would wait for all that is asked for.
-__device__ inline void await_launch_before_if(bool now) {
-    asm volatile(
-        "{\n"
-        ".reg .pred now;\n"
-        "setp.ne.b32 now, %0, 0;\n"
-        "@now griddepcontrol.wait;\n"
-        "}" ::"r"((int)now)
-        : "memory");
-}
-
 __device__ inline void let_next_begin_if(bool now) {
     asm volatile(
         "{\n"
@@ -44,11 +30,6 @@ __device__ inline void let_next_begin_if(bool now) {
         "@now griddepcontrol.launch_dependents;\n"
         "}" ::"r"((int)now)
         : "memory");
-}
-
-__device__ inline void take_turn_if(bool now) {
-    await_launch_before_if(now);
-    let_next_begin_if(now);
 }
 
 // The attribute of a launch that may begin early; with `early` false it is like any other.

@@ -14,22 +14,9 @@ __device__ inline void load_matrices(unsigned (&a)[4], const void *row) {
     load_matrices(a, shared_address(row));
 }
 
-// The same, but a lane gets two numbers of one column.
-__device__ inline void load_columns(unsigned (&a)[4], unsigned row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-                 : "r"(row)
-                 : "memory");
-}
-
-// Store what both load.
+// Store what that loads.
 __device__ inline void store_matrices(unsigned row, const unsigned (&a)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
-                 "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
-                 : "memory");
-}
-__device__ inline void store_columns(unsigned row, const unsigned (&a)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
                  "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
                  : "memory");
 }

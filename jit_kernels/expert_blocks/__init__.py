@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from jit_kernels.cuda_device import why_no_hopper, why_no_triton
+from jit_kernels.cuda_device import why_no_triton
 from jit_kernels.expert_blocks.blocks import ExpertBlocks, block_limit
 from jit_kernels.registry import Backend, select
 
@@ -14,7 +14,6 @@ _MODULE = "jit_kernels.expert_blocks"
 _expert_blocks: Callable[[torch.Tensor, int, int], ExpertBlocks] = select(
     "expert_blocks",
     [
-        Backend("cuda", f"{_MODULE}.cuda_backend:expert_blocks", why_no_hopper, "cuda"),
         Backend("triton", f"{_MODULE}.triton_backend:expert_blocks", why_no_triton, "cuda"),
         Backend("reference", f"{_MODULE}.reference:expert_blocks"),
     ],

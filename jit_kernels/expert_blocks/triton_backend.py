@@ -2,7 +2,7 @@
 
 A program for each expert makes the histogram of all experts, so that none waits for another, sums
 up the blocks before its own, then goes over the pairs once more. One more program writes what
-belongs to no expert. Its time grows with the pairs: many are left to `cuda_backend`.
+belongs to no expert. Its time grows with the pairs.
 """
 
 import torch

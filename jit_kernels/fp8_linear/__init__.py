@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
-from jit_kernels.cuda_device import why_no_triton
+from jit_kernels.cuda_device import why_no_hopper
 from jit_kernels.fp8_linear.reference import BLOCK
 from jit_kernels.quant_fp8 import norm_quant
 from jit_kernels.registry import Backend, chosen, select
@@ -23,20 +23,22 @@ __all__ = [
 ]
 
 
-_TRITON = "jit_kernels.fp8_linear.triton_backend"
 _DEEP_GEMM = "jit_kernels.fp8_linear.deep_gemm_backend"
 _REFERENCE = "jit_kernels.fp8_linear.reference"
 _ONE_ROW = "jit_kernels.fp8_linear.one_row_backend"
 _SEPARATE = "jit_kernels.fp8_linear.separate_backend"
 
 
+def _why_not_mixed() -> str | None:
+    return why_no_deep_gemm() or why_no_hopper()
+
+
 def _selected(op: str) -> Callable[..., torch.Tensor]:
     return select(
         op,
         [
-            Backend("mixed", f"{_DEEP_GEMM}:{op}_mixed", why_no_deep_gemm, "cuda"),
+            Backend("mixed", f"{_DEEP_GEMM}:{op}_mixed", _why_not_mixed, "cuda"),
             Backend("deep_gemm", f"{_DEEP_GEMM}:{op}", why_no_deep_gemm, "cuda"),
-            Backend("triton", f"{_TRITON}:{op}", why_no_triton, "cuda"),
             Backend("reference", f"{_REFERENCE}:{op}"),
         ],
     )
@@ -47,7 +49,6 @@ def _selected_invariant(op: str) -> Callable[..., torch.Tensor]:
         f"{op}_invariant",
         [
             Backend("deep_gemm", f"{_DEEP_GEMM}:{op}", why_no_deep_gemm, "cuda"),
-            Backend("triton", f"{_TRITON}:{op}_invariant", why_no_triton, "cuda"),
             Backend("reference", f"{_REFERENCE}:{op}"),
         ],
     )
@@ -93,7 +94,6 @@ def fp8_linear(
     weight: torch.Tensor,
     weight_scales: torch.Tensor,
     *,
-    out_dtype: torch.dtype = torch.bfloat16,
     invariant: bool = False,
 ) -> torch.Tensor:
     """Return `(codes * scales) @ (weight * weight_scales).T`, summed in float32 per 128 channels.
@@ -102,22 +102,20 @@ def fp8_linear(
     scales         [T, K / 128] float32, of any layout; column by column spares a copy
     weight         [N, K] float8_e4m3fn
     weight_scales  [ceil(N / 128), K / 128] float32, contiguous
-    out_dtype      bfloat16 or float32
     invariant      a row's bits depend on its own numbers alone; slower where rows are few
 
-    Returns [T, N]. "mixed" streams the weight through CUDA C++ or Triton for few rows and
-    leaves many to DeepGEMM; "deep_gemm" and "reference" give a row the same bits in any company,
-    "mixed" and "triton" only among numbers of rows that share a line of their table, unless
-    `invariant`. Raises ShapeError.
+    Returns [T, N] bfloat16. "mixed" streams the weight through CUDA C++ for up to eight rows and
+    leaves others to DeepGEMM; "deep_gemm" and "reference" give a row the same bits in any company,
+    "mixed" only among numbers of rows that go the same way, unless `invariant`. Raises ShapeError.
     """
     rows, depth = codes.shape[0], weight.shape[1]
     check_dtype("codes", codes, torch.float8_e4m3fn)
-    _check_weight(weight, weight_scales, out_dtype)
+    _check_weight(weight, weight_scales)
     check_shape("codes", codes, None, depth)
     check_shape("scales", scales, rows, depth // BLOCK)
     check_shape("weight_scales", weight_scales, -(-weight.shape[0] // BLOCK), depth // BLOCK)
     multiply = _fp8_linear_invariant if invariant else _fp8_linear
-    return multiply(codes, scales, weight, weight_scales, out_dtype)
+    return multiply(codes, scales, weight, weight_scales)
 
 
 def fp8_linear_grouped(
@@ -126,7 +124,6 @@ def fp8_linear_grouped(
     weight: torch.Tensor,
     weight_scales: torch.Tensor,
     *,
-    out_dtype: torch.dtype = torch.bfloat16,
     invariant: bool = False,
 ) -> torch.Tensor:
     """Return each group's product, `fp8_linear` of `codes[:, g]` and `weight[g]`.
@@ -136,16 +133,16 @@ def fp8_linear_grouped(
     weight         [G, N, K] float8_e4m3fn
     weight_scales  [G, ceil(N / 128), K / 128] float32, contiguous
 
-    Returns [T, G, N] in `out_dtype`, with the promises of `fp8_linear`. Raises ShapeError.
+    Returns [T, G, N] bfloat16, with the promises of `fp8_linear`. Raises ShapeError.
     """
     groups, columns, depth = weight.shape
     check_dtype("codes", codes, torch.float8_e4m3fn)
-    _check_weight(weight, weight_scales, out_dtype)
+    _check_weight(weight, weight_scales)
     check_shape("codes", codes, None, groups, depth)
     check_shape("scales", scales, codes.shape[0], groups, depth // BLOCK)
     check_shape("weight_scales", weight_scales, groups, -(-columns // BLOCK), depth // BLOCK)
     multiply = _fp8_linear_grouped_invariant if invariant else _fp8_linear_grouped
-    return multiply(codes, scales, weight, weight_scales, out_dtype)
+    return multiply(codes, scales, weight, weight_scales)
 
 
 def _why_separate() -> str | None:
@@ -179,9 +176,7 @@ def fp8_linear_of(
     *,
     norm: torch.Tensor | None = None,
     eps: float = 0.0,
-    out_dtype: torch.dtype = torch.bfloat16,
     invariant: bool = False,
-    settled: bool = False,
 ) -> torch.Tensor:
     """Return `fp8_linear` of `quantise_rows(x)`, or of `norm_quant(x, norm, eps=eps)`, to the bit.
 
@@ -190,23 +185,20 @@ def fp8_linear_of(
     weight_scales  [ceil(N / 128), K / 128] float32, contiguous
     norm           [K] float32, the weight of a norm that comes first; None: there is no norm
     eps            of the norm
-    out_dtype      bfloat16 or float32
     invariant      as in `fp8_linear`
-    settled        the launch before does not write x, which may be read before it has ended
 
-    Returns [T, N]. "cuda" needs one launch where `rounds_rows` says so, and makes two calls
-    otherwise; "separate" always makes two. Raises ShapeError.
+    Returns [T, N] bfloat16. "cuda" needs one launch where `rounds_rows` says so, and makes two
+    calls otherwise; "separate" always makes two. Raises ShapeError.
     """
     columns, depth = weight.shape
     check_dtype("x", x, torch.float32, torch.bfloat16)
-    _check_weight(weight, weight_scales, out_dtype)
+    _check_weight(weight, weight_scales)
     check_shape("x", x, None, depth)
     check_shape("weight_scales", weight_scales, -(-columns // BLOCK), depth // BLOCK)
     if norm is not None:
         check_dtype("norm", norm, torch.float32)
         check_shape("norm", norm, depth)
-    arguments = x, weight, weight_scales, norm, eps, out_dtype, invariant, settled
-    return _fp8_linear_of(*arguments)
+    return _fp8_linear_of(x, weight, weight_scales, norm, eps, invariant)
 
 
 def rounds_rows(x: torch.Tensor, norm: torch.Tensor | None = None) -> bool:
@@ -217,12 +209,8 @@ def rounds_rows(x: torch.Tensor, norm: torch.Tensor | None = None) -> bool:
     return _rounds_rows(x, norm)
 
 
-def _check_weight(
-    weight: torch.Tensor, weight_scales: torch.Tensor, out_dtype: torch.dtype
-) -> None:
+def _check_weight(weight: torch.Tensor, weight_scales: torch.Tensor) -> None:
     check_dtype("weight", weight, torch.float8_e4m3fn)
     check_dtype("weight_scales", weight_scales, torch.float32)
     if weight.shape[-1] % BLOCK:
         raise ShapeError(f"weight has {weight.shape[-1]} channels, expected a multiple of {BLOCK}")
-    if out_dtype not in (torch.bfloat16, torch.float32):
-        raise ShapeError(f"the result is to be {out_dtype}, expected torch.bfloat16 or float32")

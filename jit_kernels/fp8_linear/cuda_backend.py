@@ -1,4 +1,4 @@
-"""Products of up to eight rows of fp8 numbers in CUDA C++; other calls go through Triton.
+"""Products of up to eight rows of fp8 numbers in CUDA C++.
 
 The source is in `cuda`; nvcc compiles it at first use. The weight goes from memory through
 registers into tensor cores once. Sums of 128 channels are scaled into float32 sums. A launch may
@@ -14,7 +14,6 @@ import torch
 
 from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
-from jit_kernels.fp8_linear import triton_backend
 from jit_kernels.fp8_linear.reference import BLOCK
 
 MOST_ROWS = 8
@@ -24,32 +23,41 @@ _ENOUGH_WARPS = 2048
 
 
 def fp8_linear(
-    codes: torch.Tensor,
-    scales: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scales: torch.Tensor,
-    out_dtype: torch.dtype,
+    codes: torch.Tensor, scales: torch.Tensor, weight: torch.Tensor, weight_scales: torch.Tensor
 ) -> torch.Tensor:
-    """Multiply; see `jit_kernels.fp8_linear.fp8_linear`."""
-    if not _fits(codes, weight, weight_scales):
-        return triton_backend.fp8_linear(codes, scales, weight, weight_scales, out_dtype)
-    return _multiply(codes, scales, weight, weight_scales, out_dtype)
-
-
-def fp8_linear_grouped(
-    codes: torch.Tensor,
-    scales: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scales: torch.Tensor,
-    out_dtype: torch.dtype,
-) -> torch.Tensor:
-    """Multiply group by group; see `jit_kernels.fp8_linear.fp8_linear_grouped`."""
-    uneven = codes.stride(1) != codes.shape[2] or scales.stride(1) != (
-        scales.shape[2] * scales.stride(2)
+    """Multiply what the kernel `takes`; see `jit_kernels.fp8_linear.fp8_linear`."""
+    rows, (lines, depth) = codes.shape[0], weight.shape[-2:]
+    groups = weight.shape[0] if weight.dim() == 3 else 1
+    out = torch.empty((*codes.shape[:-1], lines), dtype=torch.bfloat16, device=codes.device)
+    call(
+        "stream_fp8",
+        codes.device,
+        *(codes.data_ptr(), codes.stride(0)),
+        *(scales.data_ptr(), scales.stride(0), scales.stride(-1)),
+        *(weight.data_ptr(), weight_scales.data_ptr(), out.data_ptr()),
+        *(rows, groups, lines, depth, split(groups * lines, depth)),
     )
-    if uneven or not _fits(codes, weight, weight_scales):
-        return triton_backend.fp8_linear_grouped(codes, scales, weight, weight_scales, out_dtype)
-    return _multiply(codes, scales, weight, weight_scales, out_dtype)
+    return out
+
+
+# Groups that `takes_groups` are a product with one more axis.
+fp8_linear_grouped = fp8_linear
+
+
+def takes(codes: torch.Tensor, weight: torch.Tensor, weight_scales: torch.Tensor) -> bool:
+    """Say whether the kernel takes rows and weight: few rows, 16 bytes at a time."""
+    return (
+        0 < codes.shape[0] <= MOST_ROWS
+        and takes_weight(weight, weight_scales)
+        and codes.stride(-1) == 1
+        and not (codes.stride(0) | codes.data_ptr()) % 16
+    )
+
+
+def takes_groups(codes: torch.Tensor, scales: torch.Tensor) -> bool:
+    """Say whether groups of a row, and their scales, follow each other as the kernel reads them."""
+    scales_apart = scales.shape[2] * scales.stride(2)
+    return codes.stride(1) == codes.shape[2] and scales.stride(1) == scales_apart
 
 
 def takes_weight(weight: torch.Tensor, weight_scales: torch.Tensor) -> bool:
@@ -61,37 +69,6 @@ def takes_weight(weight: torch.Tensor, weight_scales: torch.Tensor) -> bool:
         and weight_scales.is_contiguous()
         and not weight.data_ptr() % 16
     )
-
-
-def _fits(codes: torch.Tensor, weight: torch.Tensor, weight_scales: torch.Tensor) -> bool:
-    return (
-        0 < codes.shape[0] <= MOST_ROWS
-        and takes_weight(weight, weight_scales)
-        and codes.stride(-1) == 1
-        and not (codes.stride(0) | codes.data_ptr()) % 16
-    )
-
-
-def _multiply(
-    codes: torch.Tensor,
-    scales: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scales: torch.Tensor,
-    out_dtype: torch.dtype,
-) -> torch.Tensor:
-    rows, (lines, depth) = codes.shape[0], weight.shape[-2:]
-    groups = weight.shape[0] if weight.dim() == 3 else 1
-    out = torch.empty((*codes.shape[:-1], lines), dtype=out_dtype, device=codes.device)
-    call(
-        "stream_fp8",
-        codes.device,
-        *(codes.data_ptr(), codes.stride(0)),
-        *(scales.data_ptr(), scales.stride(0), scales.stride(-1)),
-        *(weight.data_ptr(), weight_scales.data_ptr(), out.data_ptr()),
-        *(out_dtype == torch.bfloat16, rows, groups, lines, depth),
-        split(groups * lines, depth),
-    )
-    return out
 
 
 def call(entry: str, device: torch.device, *arguments: float | None) -> None:
@@ -121,11 +98,11 @@ def _library() -> ctypes.CDLL:
     real = ctypes.c_float
     library.stream_fp8_call.argtypes = [
         *(pointer, wide, pointer, wide, wide, pointer, pointer, pointer),
-        *(number, number, number, number, number, number, pointer),
+        *(number, number, number, number, number, pointer),
     ]
     library.stream_row_call.argtypes = [
         *(pointer, pointer, real, pointer, pointer, pointer),
-        *(number, number, number, number, number, pointer),
+        *(number, number, number, pointer),
     ]
     library.stream_fp8_words.restype = ctypes.c_char_p
     return library

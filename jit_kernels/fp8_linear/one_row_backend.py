@@ -21,23 +21,19 @@ def fp8_linear_of(
     weight_scales: torch.Tensor,
     norm: torch.Tensor | None,
     eps: float,
-    out_dtype: torch.dtype,
     invariant: bool,
-    settled: bool,
 ) -> torch.Tensor:
     """Round and multiply; see `jit_kernels.fp8_linear.fp8_linear_of`."""
     if invariant or not rounds_rows(x, norm) or not takes_weight(weight, weight_scales):
-        return separate_backend.fp8_linear_of(
-            x, weight, weight_scales, norm, eps, out_dtype, invariant, settled
-        )
+        return separate_backend.fp8_linear_of(x, weight, weight_scales, norm, eps, invariant)
     lines, depth = weight.shape
-    out = torch.empty((1, lines), dtype=out_dtype, device=x.device)
+    out = torch.empty((1, lines), dtype=torch.bfloat16, device=x.device)
     call(
         "stream_row",
         x.device,
         *(x.data_ptr(), None if norm is None else norm.data_ptr(), eps),
         *(weight.data_ptr(), weight_scales.data_ptr(), out.data_ptr()),
-        *(out_dtype == torch.bfloat16, lines, depth, split(lines, depth), settled),
+        *(lines, depth, split(lines, depth)),
     )
     return out
 

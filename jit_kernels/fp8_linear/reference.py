@@ -8,27 +8,19 @@ BLOCK = 128
 
 
 def fp8_linear(
-    codes: torch.Tensor,
-    scales: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scales: torch.Tensor,
-    out_dtype: torch.dtype,
+    codes: torch.Tensor, scales: torch.Tensor, weight: torch.Tensor, weight_scales: torch.Tensor
 ) -> torch.Tensor:
     """Multiply; see `jit_kernels.fp8_linear.fp8_linear`."""
     x = codes.to(torch.float32) * scales.repeat_interleave(BLOCK, -1)
-    return tile_linear(x, dense(weight, weight_scales), out_dtype)
+    return tile_linear(x, dense(weight, weight_scales), torch.bfloat16)
 
 
 def fp8_linear_grouped(
-    codes: torch.Tensor,
-    scales: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scales: torch.Tensor,
-    out_dtype: torch.dtype,
+    codes: torch.Tensor, scales: torch.Tensor, weight: torch.Tensor, weight_scales: torch.Tensor
 ) -> torch.Tensor:
     """Multiply group by group; see `jit_kernels.fp8_linear.fp8_linear_grouped`."""
     parts = [
-        fp8_linear(codes[:, group], scales[:, group], mine, weight_scales[group], out_dtype)
+        fp8_linear(codes[:, group], scales[:, group], mine, weight_scales[group])
         for group, mine in enumerate(weight)
     ]
     return torch.stack(parts, 1)

@@ -12,13 +12,11 @@ def fp8_linear_of(
     weight_scales: torch.Tensor,
     norm: torch.Tensor | None,
     eps: float,
-    out_dtype: torch.dtype,
     invariant: bool,
-    settled: bool,
 ) -> torch.Tensor:
     """Round, then multiply; see `jit_kernels.fp8_linear.fp8_linear_of`."""
     rows = quantise_rows(x) if norm is None else norm_quant(x, norm, eps=eps)
-    return fp8_linear(*rows, weight, weight_scales, out_dtype=out_dtype, invariant=invariant)
+    return fp8_linear(*rows, weight, weight_scales, invariant=invariant)
 
 
 def rounds_rows(x: torch.Tensor, norm: torch.Tensor | None) -> bool:

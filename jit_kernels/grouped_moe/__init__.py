@@ -5,7 +5,6 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
-from jit_kernels.cuda_device import why_no_triton
 from jit_kernels.expert_weights import Fp8Experts
 from jit_kernels.quant_fp8 import GROUP
 from jit_kernels.registry import Backend, select
@@ -21,9 +20,6 @@ _grouped_moe: Callable[..., torch.Tensor] = select(
             "jit_kernels.grouped_moe.deep_gemm_backend:grouped_moe",
             why_no_deep_gemm,
             "cuda",
-        ),
-        Backend(
-            "triton", "jit_kernels.grouped_moe.triton_backend:grouped_moe", why_no_triton, "cuda"
         ),
         Backend("reference", "jit_kernels.grouped_moe.reference:grouped_moe"),
     ],

@@ -15,7 +15,7 @@ from jit_kernels.grouped_moe.sorted_rows import SortedRows
 
 
 def gate_rows(products: torch.Tensor, limit: float, hidden: SortedRows) -> None:
-    """Gate and round; see `jit_kernels.grouped_moe.triton_backend.gate_rows`."""
+    """Gate and round; see `jit_kernels.grouped_moe.triton_gate.gate_rows`."""
     rows, inner = hidden.codes.shape
     if not rows:
         return

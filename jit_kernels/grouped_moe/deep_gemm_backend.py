@@ -15,16 +15,17 @@ from deep_gemm import m_grouped_fp8_gemm_nt_contiguous, set_mk_alignment_for_con
 from jit_kernels.cuda_device import why_no_hopper, why_no_triton
 from jit_kernels.expert_blocks import block_limit
 from jit_kernels.expert_weights.forms import Fp8Experts
-from jit_kernels.grouped_moe import triton_backend
 from jit_kernels.grouped_moe.sorted_rows import CHANNELS, SortedRows, block_size, likely_blocks
+from jit_kernels.grouped_moe.triton_run import Gate, run
+from jit_kernels.grouped_moe.triton_tail import multiply_region
 from jit_kernels.registry import Backend, select
 
 _MODULE = "jit_kernels.grouped_moe"
-gate_rows: triton_backend.Gate = select(
+gate_rows: Gate = select(
     "gate_rows",
     [
         Backend("cuda", f"{_MODULE}.cuda_backend:gate_rows", why_no_hopper, "cuda"),
-        Backend("triton", f"{_MODULE}.triton_backend:gate_rows", why_no_triton),
+        Backend("triton", f"{_MODULE}.triton_gate:gate_rows", why_no_triton),
     ],
 )
 
@@ -40,7 +41,7 @@ def grouped_moe(
     out_dtype: torch.dtype,
 ) -> torch.Tensor:
     """Run the chosen experts; see `jit_kernels.grouped_moe.grouped_moe`."""
-    return triton_backend.run(
+    return run(
         (codes, scales),
         experts,
         weights,
@@ -63,7 +64,7 @@ def rehearse(rows: int, sizes: Sequence[int], *, mixed: bool, device: torch.devi
     pairs = rows * top_k
     size = block_size(pairs, count)
     places = size * min(likely_blocks(pairs, count), block_limit(pairs, count, size))
-    member = torch.empty(places, dtype=torch.int32, device=device)
+    member = torch.zeros(places, dtype=torch.int32, device=device)
     for columns, depth in ((2 * inner, width), (width, inner)):
         codes = torch.empty((places, depth), dtype=torch.float8_e4m3fn, device=device)
         scales = torch.empty((depth // CHANNELS, places), device=device).T
@@ -81,7 +82,7 @@ def _product(
     _multiply(
         (rows.codes[:count], head), (weight, weight_scales), out[:count], member[:count], rows.size
     )
-    triton_backend.multiply_region(rows, tail, weight, weight_scales, out, first=rows.first)
+    multiply_region(rows, tail, weight, weight_scales, out, first=rows.first)
 
 
 def _multiply(

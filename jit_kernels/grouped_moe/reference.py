@@ -25,8 +25,8 @@ def grouped_moe(
         row, choice = torch.nonzero(experts == expert, as_tuple=True)
         if len(row):
             gate_up = (parts.gate_up[expert], parts.gate_up_scales[expert])
-            hidden = fp8_linear(codes[row], scales[row], *gate_up, torch.bfloat16)
+            hidden = fp8_linear(codes[row], scales[row], *gate_up)
             down = (parts.down[expert], parts.down_scales[expert])
-            mine = fp8_linear(*silu_mul_quant(hidden, limit), *down, torch.bfloat16)
+            mine = fp8_linear(*silu_mul_quant(hidden, limit), *down)
             outputs[row, choice] = mine.to(torch.float32)
     return weighted_sum(outputs, weights, plus, out_dtype)

@@ -12,14 +12,12 @@ from jit_kernels.registry import Backend, select
 __all__ = ["mhc_head", "mhc_post", "mhc_post_pre_norm"]
 
 _MODULE = "jit_kernels.hyper_connection.reference"
-_TRITON = "jit_kernels.hyper_connection.triton_backend"
 _POST = "jit_kernels.hyper_connection.triton_post"
 _CLUSTER = "jit_kernels.hyper_connection.cluster_backend"
 _mhc_post_pre_norm: Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = select(
     "mhc_post_pre_norm",
     [
         Backend("cluster", f"{_CLUSTER}:mhc_post_pre_norm", why_no_hopper, "cuda"),
-        Backend("triton", f"{_TRITON}:mhc_post_pre_norm", why_no_triton, "cuda"),
         on_host("hyper_connection.host:mhc_post_pre_norm"),
         Backend("reference", f"{_MODULE}:mhc_post_pre_norm"),
     ],
@@ -36,7 +34,6 @@ _mhc_head: Callable[..., torch.Tensor] = select(
     "mhc_head",
     [
         Backend("cluster", f"{_CLUSTER}:mhc_head", why_no_hopper, "cuda"),
-        Backend("triton", f"{_TRITON}:mhc_head", why_no_triton, "cuda"),
         on_host("hyper_connection.host:mhc_head"),
         Backend("reference", f"{_MODULE}:mhc_head"),
     ],

@@ -1,8 +1,8 @@
 """Hyper-connections by clusters of blocks: streams are read once, and mixed where they lie.
 
 The sources are in `cluster`; they are compiled by nvcc at first use. They take four bfloat16
-streams, 16 bytes aligned, of 256 channels for each of 1, 2, 4, 8 or 16 blocks, or of 7,168; other
-streams go through Triton.
+streams, 16 bytes aligned, of 256 channels for each of 1, 2, 4, 8 or 16 blocks; other streams go
+through the reference.
 
 `fn` is read as `mix_rows` packs it, which takes a call longer whenever `fn` was written. The kernel
 reads that before the launches before it have ended, unless it was packed now.
@@ -19,8 +19,8 @@ import torch
 
 from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
-from jit_kernels.hyper_connection import triton_backend
-from jit_kernels.hyper_connection.mix_rows import packed_rows, split
+from jit_kernels.hyper_connection import reference
+from jit_kernels.hyper_connection.mix_rows import packed_rows, ranks_of
 
 __all__ = ["mhc_head", "mhc_post_pre_norm", "most_groups"]
 
@@ -43,7 +43,7 @@ def mhc_post_pre_norm(
     y, (fn, base, scale, weight) = y.contiguous(), weights
     fits = y.dtype == streams.dtype and hc_eps >= _LEAST_EPS
     if not fits or not _fits(streams, weight, y, shares):
-        return triton_backend.mhc_post_pre_norm(
+        return reference.mhc_post_pre_norm(
             *(y, streams, shares, *weights), iterations=iterations, norm_eps=norm_eps, hc_eps=hc_eps
         )
     after = streams.new_empty(streams.shape)
@@ -64,7 +64,7 @@ def mhc_head(
 ) -> torch.Tensor:
     """Mix streams into one; see `jit_kernels.hyper_connection.mhc_head`."""
     if not _fits(streams):
-        return triton_backend.mhc_head(streams, fn, base, scale, norm_eps=norm_eps, hc_eps=hc_eps)
+        return reference.mhc_head(streams, fn, base, scale, norm_eps=norm_eps, hc_eps=hc_eps)
     return _call(streams, (fn, base, scale), None, (norm_eps, hc_eps), 0, None)
 
 
@@ -73,18 +73,18 @@ def _fits(streams: torch.Tensor, *others: torch.Tensor) -> bool:
 
     others  what else is read or written 16 bytes at a time
     """
-    how = split(streams.shape[2])
+    ranks = ranks_of(streams.shape[2])
     return (
         streams.dtype == torch.bfloat16
         and streams.shape[0] > 0
         and streams.shape[1] == _STREAMS
-        and how is not None
+        and ranks is not None
         and streams.stride(2) == 1
         # A tensor copy's tokens lie apart; its streams need not.
         and streams.stride(0) > 0
         and not any(stride % 8 for stride in streams.stride()[:2])
         and not any(x.data_ptr() % 16 for x in (streams, *others))
-        and most_groups(streams.device, how.ranks) > 0
+        and most_groups(streams.device, ranks) > 0
     )
 
 
@@ -102,10 +102,10 @@ def _call(
     owed  what is first mixed into the streams: a result, its shares, and where new streams go
     """
     tokens, _, width = streams.shape
-    how = split(width)
-    assert how is not None
+    ranks = ranks_of(width)
+    assert ranks is not None
     (fn, base, scale), mixed = weights, streams.new_empty((tokens, width))
-    rows, packed_now = packed_rows(fn, how)
+    rows, packed_now = packed_rows(fn, ranks)
     arguments = (
         *(streams.data_ptr(), streams.stride(0), streams.stride(1)),
         *((None,) * 3 if owed is None else (part.data_ptr() for part in owed)),
@@ -115,8 +115,8 @@ def _call(
         None if shares is None else shares.data_ptr(),
     )
     library = _library()
-    groups = min(-(-tokens // _TILE), most_groups(streams.device, how.ranks))
-    rest = (tokens, width, *how, groups, iterations, not packed_now, *eps)
+    groups = min(-(-tokens // _TILE), most_groups(streams.device, ranks))
+    rest = (tokens, ranks, groups, iterations, not packed_now, *eps)
     error = launched(streams.device, library.mix_in_clusters_call, *arguments, *rest)
     if error:
         raise RuntimeError(f"mhc: {library.mix_in_clusters_words(error).decode()}")
@@ -136,7 +136,7 @@ def _library() -> ctypes.CDLL:
     pointer, number, wide = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
     library.mix_in_clusters_call.argtypes = [
         *(pointer, wide, wide, *[pointer] * 9),
-        *([number] * 7),
+        *([number] * 5),
         *(ctypes.c_float, ctypes.c_float, pointer),
     ]
     library.mix_in_clusters_words.restype = ctypes.c_char_p

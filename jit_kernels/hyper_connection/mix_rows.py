@@ -10,16 +10,16 @@ order one by 6e-5, 2.4e-4 at most of 12,000; by two bfloat16 parts these would d
 TF32, which DeepGEMM multiplies such rows in (`tf32_hc_prenorm_gemm`), by 2.1e-4 rounded.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.weak import WeakTensorKeyDictionary
 
-__all__ = ["Split", "by_products", "pack", "packed_rows", "split"]
+__all__ = ["by_products", "pack", "packed_rows", "ranks_of"]
 
 _STREAMS, _MULTIPLIERS = 4, 8
+# Channels of a block, and how many blocks may share those of all.
+_SLICE, _RANKS = 256, (1, 2, 4, 8, 16)
 _MIDDLE, _MOST = 320.0, 190.0
 # Of a unit: what a first byte leaves is 191 of these at most, and 320 are a bfloat16 number.
 _LOW = 43 / 8192
@@ -27,26 +27,17 @@ _LOW = 43 / 8192
 _LEAST_EXPONENT = -100
 
 
-class Split(NamedTuple):
-    """How blocks share channels: `ranks` blocks of a cluster have `slice` of them each."""
-
-    slice: int
-    ranks: int
-
-
-_SPLITS = {256 * ranks: Split(256, ranks) for ranks in (1, 2, 4, 8, 16)}
-_SPLITS[7168] = Split(448, 16)
 # How often a tensor had been written when its rows were packed, and these.
 _packed = WeakTensorKeyDictionary()
 
 
-def split(width: int) -> Split | None:
-    """Return how blocks share `width` channels; None if no kernel takes so many."""
-    return _SPLITS.get(width)
+def ranks_of(width: int) -> int | None:
+    """Return how many blocks share `width` channels; None if no kernel takes so many."""
+    return next((ranks for ranks in _RANKS if ranks * _SLICE == width), None)
 
 
-def packed_rows(fn: Tensor, how: Split) -> tuple[Tensor, bool]:
-    """Return `pack(fn, how)`, and whether it was packed now: when `fn` was written, or is new.
+def packed_rows(fn: Tensor, ranks: int) -> tuple[Tensor, bool]:
+    """Return `pack(fn, ranks)`, and whether it was packed now: when `fn` was written, or is new.
 
     The rows of a tensor stay in one place, where graphs find them, for as long as the tensor lives.
     Of a tensor that was made in inference mode they are packed each time.
@@ -57,15 +48,15 @@ def packed_rows(fn: Tensor, how: Split) -> tuple[Tensor, bool]:
         return before[1], False
     if version is None or (fn.is_cuda and torch.cuda.is_current_stream_capturing()):
         # Nobody counts how often it is written; or rows are there when a graph is replayed.
-        return pack(fn, how), True
+        return pack(fn, ranks), True
     # What is made in inference mode could not be written outside of it.
     with torch.inference_mode(False), torch.no_grad():
-        rows = pack(fn, how) if before is None else before[1].copy_(pack(fn, how))
+        rows = pack(fn, ranks) if before is None else before[1].copy_(pack(fn, ranks))
     _packed[fn] = version, rows
     return rows, True
 
 
-def pack(fn: Tensor, how: Split) -> Tensor:
+def pack(fn: Tensor, ranks: int) -> Tensor:
     """Return rows as a cluster's blocks read them, [ranks, 8, words] int32.
 
     fn  [R, 4 d] float32, R up to 24; a line of a multiplier that is not finite becomes NaN
@@ -75,14 +66,13 @@ def pack(fn: Tensor, how: Split) -> Tensor:
     units, a word for each eight and one that is free. A lane has four channels of a line, two, and
     the two that are eight after these.
     """
-    numbers = by_products(fn, how)
+    numbers = by_products(fn, ranks)
     units = _units(numbers)
     high, rest = _code(numbers / units)
     low, _ = _code(rest / _LOW)
     # Of blocks, multipliers, products and eights: both bytes, lines, a line's lanes, four channels.
     codes = torch.stack((high, low), 4).unflatten(-1, (2, 4, 2)).transpose(-3, -2)
     groups = codes.flatten(-2).flatten(2, 3)
-    groups = pad(groups, (0,) * 9 + (-groups.shape[2] % 4,))
     words = groups.unflatten(2, (-1, 4)).permute(0, 1, 2, 4, 5, 6, 3, 7).flatten(2)
     of_lines = units[:, :, 0, :, :, 0].transpose(2, 3)
     pairs = pad(of_lines, (0, 4 - of_lines.shape[3])).bfloat16().repeat_interleave(2, 3).flatten(2)
@@ -104,14 +94,12 @@ def _code(x: Tensor) -> tuple[Tensor, Tensor]:
     return code.to(torch.uint8), x - (torch.where(code < 128, code + 128, 2 * code) - _MIDDLE)
 
 
-def by_products(values: Tensor, how: Split) -> Tensor:
-    """Return [R, 4 d] values as [ranks, 8, products, eights, 8, 16]; lines are filled up with 0."""
+def by_products(values: Tensor, ranks: int) -> Tensor:
+    """Return [R, 4 d] values as [ranks, 8, products, eights, 8, 16]; lines are filled up with 0.
+
+    Of each stream a multiplier has 32 channels.
+    """
     lines = pad(values, (0, 0, 0, -len(values) % 8))
-    streams = lines.unflatten(1, (_STREAMS, how.ranks, -1))
-    if how.slice == 256:
-        # Of each stream a multiplier has 32 channels.
-        parts = streams.unflatten(3, (_MULTIPLIERS, -1, 16)).permute(2, 3, 1, 4, 0, 5).flatten(2, 3)
-    else:
-        # It has half of the block's channels of one stream.
-        parts = streams.unflatten(3, (2, -1, 16)).permute(2, 3, 1, 4, 0, 5).flatten(1, 2)
+    streams = lines.unflatten(1, (_STREAMS, ranks, _MULTIPLIERS, -1, 16))
+    parts = streams.permute(2, 3, 1, 4, 0, 5).flatten(2, 3)
     return parts.unflatten(3, (-1, 8))

@@ -8,9 +8,9 @@ from jit_kernels.checks import ShapeError, check_dtype
 from jit_kernels.device_numbers import narrow
 from jit_kernels.device_order import await_kernels, early
 
-__all__ = ["check_streams", "mhc_post"]
+__all__ = ["mhc_post"]
 
-MAX_STREAMS = 4
+_MOST_STREAMS = 4
 _BLOCK = 1024
 
 
@@ -46,7 +46,7 @@ def _post_kernel(
 
 def mhc_post(y: torch.Tensor, streams: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
     """Mix a block's result into the streams; see `jit_kernels.hyper_connection.mhc_post`."""
-    check_streams(streams)
+    _check_streams(streams)
     tokens, count, width = streams.shape
     out = streams.new_empty((tokens, count, width))
     if not tokens:
@@ -68,10 +68,10 @@ def mhc_post(y: torch.Tensor, streams: torch.Tensor, shares: torch.Tensor) -> to
     return out
 
 
-def check_streams(streams: torch.Tensor) -> None:
-    """Raise ShapeError unless kernels in Triton take these streams."""
+def _check_streams(streams: torch.Tensor) -> None:
+    """Raise ShapeError unless the kernel takes these streams."""
     check_dtype("streams", streams, torch.float32, torch.bfloat16)
-    if not 0 < streams.shape[1] <= MAX_STREAMS:
-        raise ShapeError(f"streams has {streams.shape[1]} streams, expected 1 to {MAX_STREAMS}")
+    if not 0 < streams.shape[1] <= _MOST_STREAMS:
+        raise ShapeError(f"streams has {streams.shape[1]} streams, expected 1 to {_MOST_STREAMS}")
     if streams.stride(2) != 1:
         raise ShapeError("streams has channels apart, expected them side by side")

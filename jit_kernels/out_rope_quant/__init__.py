@@ -9,7 +9,7 @@ from jit_kernels.cuda_device import why_no_hopper
 from jit_kernels.quant_fp8 import GROUP
 from jit_kernels.registry import Backend, select
 
-__all__ = ["check_heads", "in_groups", "out_rope_quant"]
+__all__ = ["out_rope_quant"]
 
 _MODULE = "jit_kernels.out_rope_quant"
 _out_rope_quant: Callable[..., tuple[torch.Tensor, torch.Tensor]] = select(
@@ -34,14 +34,6 @@ def out_rope_quant(
     groups, both as `jit_kernels.fp8_linear.fp8_linear_grouped` takes them without copying. Raises
     ShapeError.
     """
-    check_heads(out, rotation, groups)
-    if out.shape[0] and (out.stride(2) != 1 or out.stride(1) != out.shape[2]):
-        raise ShapeError("the heads of a token must lie side by side")
-    return in_groups(*_out_rope_quant(out, rotation), groups)
-
-
-def check_heads(out: torch.Tensor, rotation: torch.Tensor, groups: int) -> None:
-    """Raise ShapeError unless such heads can be turned and make so many groups."""
     tokens, heads, width = out.shape
     check_dtype("out", out, torch.float32, torch.bfloat16)
     check_shape("rotation", rotation, tokens, 2, None)
@@ -52,10 +44,7 @@ def check_heads(out: torch.Tensor, rotation: torch.Tensor, groups: int) -> None:
         )
     if rotation.shape[2] > width or rotation.shape[2] % 2:
         raise ShapeError(f"of {width} channels {rotation.shape[2]} turn, expected whole pairs")
-
-
-def in_groups(
-    codes: torch.Tensor, scales: torch.Tensor, groups: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return codes and scales of rows [T, K] as those of groups of their heads."""
+    if tokens and (out.stride(2) != 1 or out.stride(1) != width):
+        raise ShapeError("the heads of a token must lie side by side")
+    codes, scales = _out_rope_quant(out, rotation)
     return codes.unflatten(1, (groups, -1)), scales.unflatten(1, (groups, -1))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
-from jit_kernels.cuda_device import why_no_nvcc, why_no_triton
+from jit_kernels.cuda_device import why_no_nvcc
 from jit_kernels.paged_attention.split_plans import KEY_TILE, KeyCounts, SplitPlan, together
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.registry import Backend, select
@@ -20,8 +20,6 @@ __all__ = [
     "KeyCounts",
     "PagedKeys",
     "SplitPlan",
-    "check_call",
-    "check_keys",
     "paged_attention",
     "together",
 ]
@@ -38,16 +36,13 @@ def _why_no_few_rows() -> str | None:
 
 
 _MODULE = "jit_kernels.paged_attention"
+_FEW_ROWS = f"{_MODULE}.few_rows_backend:paged_attention"
+_FLASH_MLA = f"{_MODULE}.flash_mla_backend:paged_attention"
 _paged_attention: Callable[..., torch.Tensor] = select(
     "paged_attention",
     [
-        Backend(
-            "few_rows", f"{_MODULE}.few_rows_backend:paged_attention", _why_no_few_rows, "cuda"
-        ),
-        Backend(
-            "flash_mla", f"{_MODULE}.flash_mla_backend:paged_attention", why_no_flash_mla, "cuda"
-        ),
-        Backend("triton", f"{_MODULE}.triton_backend:paged_attention", why_no_triton, "cuda"),
+        Backend("few_rows", _FEW_ROWS, _why_no_few_rows, "cuda"),
+        Backend("flash_mla", _FLASH_MLA, why_no_flash_mla, "cuda"),
         Backend("reference", f"{_MODULE}.reference:paged_attention"),
     ],
 )
@@ -91,14 +86,6 @@ def paged_attention(
     Returns [B, H, 512] bfloat16, float32 inside. Raises ShapeError.
     Source: layers/NETWORK.md, 3.
     """
-    check_call(q, window, extra, sink)
-    return _paged_attention(q, window, extra, sink, scale, plan or SplitPlan(), deterministic)
-
-
-def check_call(
-    q: torch.Tensor, window: PagedKeys, extra: PagedKeys | None, sink: torch.Tensor
-) -> None:
-    """Raise ShapeError unless the arguments of a call are well-formed."""
     check_shape("q", q, None, None, WIDTH)
     check_dtype("q", q, torch.bfloat16)
     rows, heads = q.shape[0], q.shape[1]
@@ -106,13 +93,13 @@ def check_call(
         raise ShapeError(f"q has {heads} heads, expected at most {HEADS}")
     check_shape("sink", sink, heads)
     check_dtype("sink", sink, torch.float32)
-    check_keys("window", window, rows)
+    _check_keys("window", window, rows)
     if extra is not None:
-        check_keys("extra", extra, rows)
+        _check_keys("extra", extra, rows)
+    return _paged_attention(q, window, extra, sink, scale, plan or SplitPlan(), deterministic)
 
 
-def check_keys(name: str, keys: PagedKeys, rows: int) -> None:
-    """Raise ShapeError unless `keys` are well-formed for this many rows."""
+def _check_keys(name: str, keys: PagedKeys, rows: int) -> None:
     check_shape(f"{name}.pages", keys.pages, None, keys.layout.page_bytes)
     check_dtype(f"{name}.pages", keys.pages, torch.uint8)
     check_shape(f"{name}.slots", keys.slots, rows, None)

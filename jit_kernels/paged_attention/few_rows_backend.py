@@ -3,9 +3,8 @@
 A row's tiles of 64 keys are dealt out to teams of four blocks, a block a tile. Blocks of a team
 send each other values and weights through shared memory, so that each sums a quarter of the
 channels over all keys of the team: less is sent than if whole sums were. Where a row has several
-teams they leave their sums in memory, and a second launch adds them up, in one order, as they are
-or turned back and rounded for the product that comes next. Where there are fewer teams than a row's
-tiles want, blocks take several tiles one after the other.
+teams they leave their sums in memory, and a second launch adds them up, in one order. Where there
+are fewer teams than a row's tiles want, blocks take several tiles one after the other.
 
 The order in which a row's keys are added up follows from its own lengths, unless there are more
 tiles than blocks. But in other company a row goes to FlashMLA: so do calls whose bits must not
@@ -23,7 +22,6 @@ from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
 from jit_kernels.paged_attention import flash_mla_backend
 from jit_kernels.paged_attention.split_plans import KEY_TILE
-from jit_kernels.quant_fp8.reference import GROUP, empty_scales
 
 if TYPE_CHECKING:
     from jit_kernels.paged_attention import PagedKeys, SplitPlan
@@ -64,77 +62,31 @@ def attend(
     sink: torch.Tensor,
     scale: float,
     teams: int,
-    *,
-    settled: bool = False,
 ) -> torch.Tensor:
     """Attend with so many teams for each row, which may be fewer than there are tiles for.
-
-    settled  the launch before makes q, and neither keys, nor what names or counts them, nor sinks:
-             these are read before it has ended
 
     Heads are at most 64, rows at least one, pages begin at multiples of 16 bytes, and lengths stand
     side by side.
     """
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    _call(q, window, extra, sink, scale, teams, settled, out, (None, None, None, 0))
-    return out
-
-
-def attend_quant(
-    q: torch.Tensor,
-    window: "PagedKeys",
-    extra: "PagedKeys | None",
-    rotation: torch.Tensor,
-    sink: torch.Tensor,
-    scale: float,
-    teams: int,
-    *,
-    settled: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attend with several teams for each row, turn back and round.
-
-    rotation  [B, 2, 64] float32, contiguous
-
-    Returns codes [B, H 512] and scales [B, H 4], to the bit those of `round_heads` and `attend`.
-    """
-    assert teams > 1, "what one team attends is not added up"
-    rows, heads, width = q.shape
-    codes = torch.empty((rows, heads * width), dtype=torch.float8_e4m3fn, device=q.device)
-    scales = empty_scales(rows, heads * width // GROUP, q.device)
-    rounded = rotation.data_ptr(), codes.data_ptr(), scales.data_ptr(), scales.stride(1)
-    _call(q, window, extra, sink, scale, teams, settled, None, rounded)
-    return codes, scales
-
-
-def _call(
-    q: torch.Tensor,
-    window: "PagedKeys",
-    extra: "PagedKeys | None",
-    sink: torch.Tensor,
-    scale: float,
-    teams: int,
-    settled: bool,
-    out: torch.Tensor | None,
-    rounded: tuple[int | None, ...],
-) -> None:
     assert teams <= MOST_TEAMS, "a row has no more teams"
     assert most_teams(q.device), "the device takes no teams"
-    settled = settled and sink.is_contiguous()
     rows, heads, width = q.shape
     if q.stride(2) != 1 or q.stride(1) != width or q.stride(0) % 8 or q.data_ptr() % 16:
         q = q.clone(memory_format=torch.contiguous_format)
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     left = rows * teams * _team_numbers() if teams > 1 else 0
     parts = torch.empty(left, dtype=torch.float32, device=q.device)
     error = launched(
         q.device,
         _library().paged_attention_call,
         *(q.data_ptr(), q.stride(0), *_arguments(window), *_arguments(extra)),
-        *(sink.contiguous().data_ptr(), None if out is None else out.data_ptr(), scale),
-        *(rows, heads, teams, settled, parts.data_ptr(), *rounded),
+        *(sink.contiguous().data_ptr(), out.data_ptr(), scale),
+        *(rows, heads, teams, parts.data_ptr()),
     )
     if error:
         words = _library().paged_attention_words(error).decode()
         raise RuntimeError(f"paged_attention: {words}")
+    return out
 
 
 def teams_of(q: torch.Tensor, window: "PagedKeys", extra: "PagedKeys | None") -> int:
@@ -192,8 +144,7 @@ def _library() -> ctypes.CDLL:
     keys = [pointer, pointer, wide, pointer, number, number, wide]
     library.paged_attention_call.argtypes = [
         *(pointer, wide, *keys, *keys, pointer, pointer, ctypes.c_float),
-        *(number, number, number, number, pointer),
-        *(pointer, pointer, pointer, wide, pointer),
+        *(number, number, number, pointer, pointer),
     ]
     library.paged_attention_team_numbers.restype = ctypes.c_longlong
     library.paged_attention_words.restype = ctypes.c_char_p

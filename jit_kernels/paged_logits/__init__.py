@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
-from jit_kernels.cuda_device import why_no_nvcc
 from jit_kernels.indexer_queries import HEADS, WIDTHS
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.registry import Backend, select
@@ -27,17 +26,10 @@ PAGE_KEYS = 64
 # Scores of a row are written by so many.
 COLUMN_TILE = 256
 
-
-def _why_no_cuda() -> str | None:
-    # It leaves to DeepGEMM what it does not take.
-    return why_no_deep_gemm() or why_no_nvcc()
-
-
 _MODULE = "jit_kernels.paged_logits"
 _paged_logits: Callable[..., torch.Tensor] = select(
     "paged_logits",
     [
-        Backend("cuda", f"{_MODULE}.cuda_backend:paged_logits", _why_no_cuda, "cuda"),
         Backend("deep_gemm", f"{_MODULE}.deep_gemm_backend:paged_logits", why_no_deep_gemm, "cuda"),
         Backend("reference", f"{_MODULE}.reference:paged_logits"),
     ],
@@ -76,10 +68,8 @@ def paged_logits(
     columns     most blocks of a row, at most 64 N; costs 4 bytes a row and nothing else
     plan        shared by calls alike; None: this call is the only one of its kind
 
-    The launch before may write q and weights, but neither pages nor page_table nor blocks, which
-    are read while it still runs. Columns from `blocks` on hold anything. A row's bits depend on
-    nothing but its own numbers; products are summed in the precision that tensor cores have for
-    fp8. Raises ShapeError.
+    Columns from `blocks` on hold anything. A row's bits depend on nothing but its own numbers;
+    products are summed in the precision that tensor cores have for fp8. Raises ShapeError.
     Memory: see `row_slices`. Source: layers/NETWORK.md, 5.
     """
     rows, width = q.shape[0], q.shape[2]

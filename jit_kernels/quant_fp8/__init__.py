@@ -11,26 +11,24 @@ from jit_kernels.registry import Backend, select
 
 __all__ = ["GROUP", "norm_quant", "quantise_rows", "silu_mul_quant"]
 
-
-_CUDA = "jit_kernels.quant_fp8.cuda_backend"
-_TRITON = "jit_kernels.quant_fp8.triton_backend"
-_REFERENCE = "jit_kernels.quant_fp8.reference"
+_MODULE = "jit_kernels.quant_fp8"
 
 
-def _selected(op: str, *first: Backend) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+def _selected(
+    op: str, backend: str, why_not: Callable[[], str | None]
+) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
     return select(
         op,
         [
-            *first,
-            Backend("triton", f"{_TRITON}:{op}", why_no_triton, "cuda"),
-            Backend("reference", f"{_REFERENCE}:{op}"),
+            Backend(backend, f"{_MODULE}.{backend}_backend:{op}", why_not, "cuda"),
+            Backend("reference", f"{_MODULE}.reference:{op}"),
         ],
     )
 
 
-_quantise_rows = _selected("quantise_rows")
-_norm_quant = _selected("norm_quant", Backend("cuda", f"{_CUDA}:norm_quant", why_no_hopper, "cuda"))
-_silu_mul_quant = _selected("silu_mul_quant")
+_quantise_rows = _selected("quantise_rows", "triton", why_no_triton)
+_norm_quant = _selected("norm_quant", "cuda", why_no_hopper)
+_silu_mul_quant = _selected("silu_mul_quant", "triton", why_no_triton)
 
 
 def quantise_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Norm and rounding of wide rows in CUDA C++; other rows go through Triton."""
+"""Norm and rounding of wide rows in CUDA C++; other rows are normed, then rounded."""
 
 import torch
 
@@ -13,7 +13,8 @@ def norm_quant(
     """Norm and round rows; see `jit_kernels.quant_fp8.norm_quant`."""
     rows, width = x.shape
     if not rows or not cuda_backend.takes(x, weight):
-        return triton_backend.norm_quant(x, weight, eps)
+        normed = cuda_backend.rms_norm(x, weight, eps, torch.float32)
+        return triton_backend.quantise_rows(normed)
     codes = torch.empty((rows, width), dtype=torch.float8_e4m3fn, device=x.device)
     scales = empty_scales(rows, width // GROUP, x.device)
     cuda_backend.norm(x, weight, eps, codes, scales)

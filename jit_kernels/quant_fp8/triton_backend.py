@@ -1,4 +1,4 @@
-"""Rows of e4m3 in Triton: norm or gate, maximum and rounding in one pass."""
+"""Rows of e4m3 in Triton: gate, maximum and rounding in one pass."""
 
 import torch
 import triton
@@ -7,9 +7,9 @@ import triton.language as tl
 from jit_kernels.device_numbers import e4m3_codes, power_of_two, scale_exponent
 from jit_kernels.device_order import await_kernels, early
 from jit_kernels.quant_fp8.reference import GROUP, empty_scales
-from jit_kernels.rms_norm.triton_backend import load_normed, warps
 from jit_kernels.triton_launch import prepared
 
+# Elements a program rounds, as whole rows or as parts of one.
 _ELEMENTS = 2048
 _SILU_BLOCK = 1024
 
@@ -38,21 +38,17 @@ def _store_groups(
 @prepared
 @triton.jit(do_not_specialize=["rows"])
 def _rows_kernel(
-    x_ptr: tl.tensor, stride: tl.tensor, weight_ptr: tl.tensor, codes_ptr: tl.tensor,
-    scales_ptr: tl.tensor, scale_stride: tl.tensor, rows: tl.tensor, width: tl.tensor,
-    eps: tl.tensor, NORMED: tl.constexpr, WEIGHTED: tl.constexpr, ROWS: tl.constexpr,
+    x_ptr: tl.tensor, stride: tl.tensor, codes_ptr: tl.tensor, scales_ptr: tl.tensor,
+    scale_stride: tl.tensor, rows: tl.tensor, width: tl.tensor, ROWS: tl.constexpr,
     WIDTH: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:  # fmt: skip
     await_kernels(EARLY)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     first = tl.program_id(1) * WIDTH
     column = first + tl.arange(0, WIDTH)
-    if NORMED:
-        x = load_normed(x_ptr, stride, weight_ptr, row, column, rows, width, eps, WEIGHTED)
-    else:
-        mask = (row < rows)[:, None] & (column < width)[None, :]
-        at = x_ptr + row.to(tl.int64)[:, None] * stride + column[None, :]
-        x = tl.load(at, mask=mask, other=0.0).to(tl.float32)
+    mask = (row < rows)[:, None] & (column < width)[None, :]
+    at = x_ptr + row.to(tl.int64)[:, None] * stride + column[None, :]
+    x = tl.load(at, mask=mask, other=0.0).to(tl.float32)
     _store_groups(x, codes_ptr, scales_ptr, scale_stride, row, first, rows, width, ROWS, WIDTH)
 
 
@@ -90,14 +86,27 @@ def _silu_kernel(
 
 def quantise_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Round rows; see `jit_kernels.quant_fp8.quantise_rows`."""
-    return _rows(x, None, eps=None)
-
-
-def norm_quant(
-    x: torch.Tensor, weight: torch.Tensor | None, eps: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Norm and round rows; see `jit_kernels.quant_fp8.norm_quant`."""
-    return _rows(x, weight, eps=eps)
+    x = x if x.stride(1) == 1 else x.contiguous()
+    rows, width = x.shape
+    codes, scales = _results(rows, width, x.device)
+    if not rows:
+        return codes, scales
+    block = min(triton.next_power_of_2(width), _ELEMENTS)
+    group = _ELEMENTS // block
+    _rows_kernel[(triton.cdiv(rows, group), triton.cdiv(width, block))](
+        x,
+        x.stride(0),
+        codes.view(torch.uint8),
+        scales,
+        scales.stride(1),
+        rows,
+        width,
+        ROWS=group,
+        WIDTH=block,
+        num_warps=4,  # 16 elements a thread
+        **early(),
+    )
+    return codes, scales
 
 
 def silu_mul_quant(gate_up: torch.Tensor, limit: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -119,38 +128,6 @@ def silu_mul_quant(gate_up: torch.Tensor, limit: float) -> tuple[torch.Tensor, t
         limit,
         BLOCK=block,
         num_warps=max(1, block // 256),
-        **early(),
-    )
-    return codes, scales
-
-
-def _rows(
-    x: torch.Tensor, weight: torch.Tensor | None, *, eps: float | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Round rows, normed first unless `eps` is None; a norm needs whole rows in a program."""
-    x = x if x.stride(1) == 1 else x.contiguous()
-    rows, width = x.shape
-    codes, scales = _results(rows, width, x.device)
-    if not rows:
-        return codes, scales
-    whole = triton.next_power_of_2(width)
-    block = whole if eps is not None else min(whole, _ELEMENTS)
-    group = max(1, _ELEMENTS // block)
-    _rows_kernel[(triton.cdiv(rows, group), triton.cdiv(width, block))](
-        x,
-        x.stride(0),
-        x if weight is None else weight.contiguous(),
-        codes.view(torch.uint8),
-        scales,
-        scales.stride(1),
-        rows,
-        width,
-        eps or 0.0,
-        NORMED=eps is not None,
-        WEIGHTED=weight is not None,
-        ROWS=group,
-        WIDTH=block,
-        num_warps=warps(group * block),
         **early(),
     )
     return codes, scales

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import check_dense, check_shape
-from jit_kernels.cuda_device import why_no_hopper, why_no_triton
+from jit_kernels.cuda_device import why_no_hopper
 from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
 
@@ -15,7 +15,6 @@ _rms_norm: Callable[..., torch.Tensor] = select(
     "rms_norm",
     [
         Backend("cuda", "jit_kernels.rms_norm.cuda_backend:rms_norm", why_no_hopper, "cuda"),
-        Backend("triton", "jit_kernels.rms_norm.triton_backend:rms_norm", why_no_triton, "cuda"),
         on_host("rms_norm.host:rms_norm"),
         Backend("reference", "jit_kernels.rms_norm.reference:rms_norm"),
     ],

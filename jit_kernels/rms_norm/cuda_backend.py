@@ -1,9 +1,9 @@
-"""Norms of wide bfloat16 rows in CUDA C++, the weight read once for many; others by Triton."""
+"""Norms of wide bfloat16 rows in CUDA C++, the weight read once for many; others in torch."""
 
 import torch
+import torch.nn.functional as F
 
 from jit_kernels.cuda_rows import call, is_aligned, is_bf16, processors
-from jit_kernels.rms_norm import triton_backend
 
 # Channels of rows: a multiple of what a warp has, up to what a block has.
 STEP, MOST = 512, 8192
@@ -13,9 +13,10 @@ def rms_norm(
     x: torch.Tensor, weight: torch.Tensor | None, eps: float, out_dtype: torch.dtype
 ) -> torch.Tensor:
     """Normalise the last axis; see `jit_kernels.rms_norm.rms_norm`."""
-    rows = triton_backend.as_rows(x)
+    rows = x.reshape(-1, x.shape[-1])
+    rows = rows if rows.stride(1) == 1 else rows.contiguous()
     if not x.numel() or out_dtype != torch.bfloat16 or not takes(rows, weight):
-        return triton_backend.rms_norm(x, weight, eps, out_dtype)
+        return _norm_in_torch(x, weight, eps, out_dtype)
     out = torch.empty(x.shape, dtype=out_dtype, device=x.device)
     norm(rows, weight, eps, out, None)
     return out
@@ -50,3 +51,19 @@ def norm(
         *((None, 0) if scales is None else (scales.data_ptr(), scales.stride(1))),
         *(*rows.shape, eps, processors(rows.device)),
     )
+
+
+def _norm_in_torch(
+    x: torch.Tensor, weight: torch.Tensor | None, eps: float, out_dtype: torch.dtype
+) -> torch.Tensor:
+    """Norm any rows as the reference does, but add up in an order that other rows do not change.
+
+    How torch adds up on a device depends on the number of rows.
+    """
+    wide = x.to(torch.float32)
+    total = wide.square()
+    while total.shape[-1] > 1:
+        low, high = F.pad(total, (0, total.shape[-1] % 2)).chunk(2, -1)
+        total = low + high
+    wide = wide * (total / x.shape[-1] + eps).rsqrt()
+    return (wide if weight is None else wide * weight).to(out_dtype)

@@ -5,20 +5,18 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
-from jit_kernels.cuda_device import why_no_hopper, why_no_triton
+from jit_kernels.cuda_device import why_no_hopper
 from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
 
-__all__ = ["check_choice", "check_table", "route_hashed", "route_topk"]
+__all__ = ["route_hashed", "route_topk"]
 
 _MODULE = "jit_kernels.route_topk.reference"
-_TRITON = "jit_kernels.route_topk.triton_backend"
 _CUDA = "jit_kernels.route_topk.cuda_backend"
 _route_topk: Callable[..., tuple[torch.Tensor, torch.Tensor]] = select(
     "route_topk",
     [
         Backend("cuda", f"{_CUDA}:route_topk", why_no_hopper, "cuda"),
-        Backend("triton", f"{_TRITON}:route_topk", why_no_triton, "cuda"),
         on_host("route_topk.host:route_topk"),
         Backend("reference", f"{_MODULE}:route_topk"),
     ],
@@ -27,7 +25,6 @@ _route_hashed: Callable[..., tuple[torch.Tensor, torch.Tensor]] = select(
     "route_hashed",
     [
         Backend("cuda", f"{_CUDA}:route_hashed", why_no_hopper, "cuda"),
-        Backend("triton", f"{_TRITON}:route_hashed", why_no_triton, "cuda"),
         on_host("route_topk.host:route_hashed"),
         Backend("reference", f"{_MODULE}:route_hashed"),
     ],
@@ -46,7 +43,11 @@ def route_topk(
     scores without bias, normalised over the chosen ones, times `scale`). Raises ShapeError.
     """
     check_dtype("logits", logits, torch.float32)
-    check_choice(bias, top_k, logits.shape[1])
+    experts = logits.shape[1]
+    check_shape("bias", bias, experts)
+    check_dtype("bias", bias, torch.float32)
+    if top_k > experts:
+        raise ShapeError(f"top_k is {top_k}, of {experts} experts")
     return _route_topk(logits, bias, top_k, scale)
 
 
@@ -64,22 +65,9 @@ def route_hashed(
     ShapeError.
     """
     check_dtype("logits", logits, torch.float32)
-    check_table(table, token_ids, logits.shape[0])
-    return _route_hashed(logits, table, token_ids, scale)
-
-
-def check_choice(bias: torch.Tensor, top_k: int, experts: int) -> None:
-    """Raise ShapeError unless `top_k` of so many experts can be chosen with this bias."""
-    check_shape("bias", bias, experts)
-    check_dtype("bias", bias, torch.float32)
-    if top_k > experts:
-        raise ShapeError(f"top_k is {top_k}, of {experts} experts")
-
-
-def check_table(table: torch.Tensor, token_ids: torch.Tensor, tokens: int) -> None:
-    """Raise ShapeError unless so many tokens can be looked up in the table."""
     check_shape("table", table, None, None)
-    check_shape("token_ids", token_ids, tokens)
+    check_shape("token_ids", token_ids, logits.shape[0])
     check_dtype("token_ids", token_ids, torch.int64)
     if not (table.is_contiguous() and token_ids.is_contiguous()):
         raise ShapeError("table and token_ids must be contiguous")
+    return _route_hashed(logits, table, token_ids, scale)

@@ -54,7 +54,6 @@ def select_slots(
     *,
     top_k: int,
     page_blocks: int,
-    next_settled: bool = False,
 ) -> None:
     """Write the slots of the blocks that `select_topk` chooses, as `translate_blocks` does.
 
@@ -63,8 +62,6 @@ def select_slots(
     out          [T, K] int32, K at least min(top_k, B), may be part of wider rows; columns after
                  what is chosen become -1
     page_blocks  blocks in a page: 64 of 4 positions in one of 256
-    next_settled  on the device, the launch after reads nothing of this one or the one before until
-                  it has waited, and may begin when this one has begun
 
     Raises ShapeError.
     """
@@ -76,7 +73,7 @@ def select_slots(
     check_dtype("out", out, torch.int32)
     if out.shape[1] < min(top_k, columns) or out.stride(1) != 1:
         raise ShapeError(f"{min(top_k, columns)} slots a row do not fit out {list(out.shape)}")
-    _select_slots(scores, visible, page_table, out, top_k, page_blocks, next_settled)
+    _select_slots(scores, visible, page_table, out, top_k, page_blocks)
 
 
 def _check(scores: torch.Tensor, visible: torch.Tensor, top_k: int) -> None:

@@ -1,7 +1,6 @@
 """Top-k in CUDA C++: scores read once, and what is chosen found by counting.
 
-A short row is held in the registers of one block, one of few longer rows in those of a cluster of
-blocks; more long rows are streamed past a floor.
+A short row is held in the registers of one block; long rows are streamed past a floor.
 
 The sources are in `cuda`; they are compiled by nvcc at first use.
 """
@@ -18,11 +17,6 @@ from jit_kernels.cuda_library import load
 from jit_kernels.cuda_rows import processors
 from jit_kernels.translate_blocks import translate_blocks
 
-# Up to so many rows, of more columns than that and up to 262,144, are held by clusters if the
-# device takes them in two turns; 0 rows: never. One block holds fewer columns sooner (an H200:
-# 2,048 in 3.8 us). Eight rows of 225,000 take seven clusters 11.5 us there, the way of many 12.9.
-CLUSTER_ROWS = 8
-CLUSTER_FROM = 4096
 # Rows whose candidates are kept at a time: 33 KiB each.
 _GROUP = 256
 # Blocks that long rows are spread over, a multiprocessor.
@@ -45,7 +39,6 @@ def select_slots(
     out: torch.Tensor,
     top_k: int,
     page_blocks: int,
-    next_settled: bool = False,
 ) -> None:
     """Write slots; see `jit_kernels.select_topk.select_slots`."""
     shift, top_k = page_blocks.bit_length() - 1, min(top_k, scores.shape[1])
@@ -53,7 +46,7 @@ def select_slots(
         blocks = select_topk(scores, visible, top_k)
         translate_blocks(blocks, page_table, out, page_blocks=page_blocks)
     elif out.numel():
-        _run(scores, visible, top_k, out, page_table, shift, next_settled)
+        _run(scores, visible, top_k, out, page_table, shift)
 
 
 def _run(
@@ -63,7 +56,6 @@ def _run(
     out: torch.Tensor,
     page_table: torch.Tensor | None = None,
     shift: int = 0,
-    next_settled: bool = False,
 ) -> None:
     check_dtype("scores", scores, torch.float32)
     check_dtype("visible", visible, torch.int64, torch.int32)
@@ -79,8 +71,7 @@ def _run(
         *(scores.data_ptr(), scores.stride(0)),
         *(visible.data_ptr(), visible.dtype == torch.int64),
         *(out.data_ptr(), out.stride(0), out.shape[1], *pages, shift),
-        *(*scores.shape, top_k, CLUSTER_ROWS, CLUSTER_FROM),
-        *(next_settled, _GROUP, BLOCKS * processors(scores.device)),
+        *(*scores.shape, top_k, _GROUP, BLOCKS * processors(scores.device)),
         _scratch(scores.device).data_ptr(),
     )
     if error:
@@ -93,8 +84,7 @@ def _library() -> ctypes.CDLL:
     pointer, number, wide = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
     library.select_topk.argtypes = [
         *(pointer, wide, pointer, number, pointer, wide, number, pointer, wide, number),
-        *(number, number, number, number, number, number, number, number),
-        *(pointer, pointer),
+        *(number, number, number, number, number, pointer, pointer),
     ]
     library.select_topk_row_bytes.restype = ctypes.c_longlong
     library.select_topk_words.restype = ctypes.c_char_p

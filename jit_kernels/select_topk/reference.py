@@ -23,7 +23,6 @@ def select_slots(
     out: torch.Tensor,
     top_k: int,
     page_blocks: int,
-    next_settled: bool = False,
 ) -> None:
     """Write slots; see `jit_kernels.select_topk.select_slots`."""
     blocks = select_topk(scores, visible, top_k)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
-from jit_kernels.cuda_device import why_no_triton
 from jit_kernels.paged_attention import HEADS, WIDTH
 from jit_kernels.registry import Backend, select
 from jit_kernels.vendor_library import why_no_flash_mla
@@ -21,7 +20,6 @@ _sparse_prefill: Callable[..., torch.Tensor] = select(
         Backend(
             "flash_mla", f"{_MODULE}.flash_mla_backend:sparse_prefill", why_no_flash_mla, "cuda"
         ),
-        Backend("triton", f"{_MODULE}.triton_backend:sparse_prefill", why_no_triton, "cuda"),
         Backend("reference", f"{_MODULE}.reference:sparse_prefill"),
     ],
 )

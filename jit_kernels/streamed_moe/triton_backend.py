@@ -16,8 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from jit_kernels.bf16_linear.triton_backend import dot_bf16
-from jit_kernels.device_numbers import narrow
+from jit_kernels.device_numbers import INTERPRETED, narrow
 from jit_kernels.device_order import await_kernels, early
 from jit_kernels.expert_blocks import expert_blocks
 from jit_kernels.expert_weights.forms import Fp4Experts, Fp8Experts
@@ -58,6 +57,14 @@ DOWN_FP8 = {
 }
 FEW_BLOCKS = (12, {True: Tile(32, 256, 2, 4), False: Tile(32, 128, 2, 5)})
 _SUM_COLUMNS = 1024
+
+
+@triton.jit
+def dot_bf16(a: tl.tensor, b: tl.tensor, sums: tl.tensor) -> tl.tensor:
+    """Return `sums + a @ b` for bfloat16 factors; the interpreter cannot multiply those."""
+    if INTERPRETED:
+        return sums + tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
+    return tl.dot(a, b, sums)
 
 
 @triton.jit
@@ -205,7 +212,7 @@ def _sum_kernel(
     Not PLACED: there is an output of every pair.
     """
     # What the kernels before made, outputs and what is added to them, nobody else reads.
-    await_kernels(EARLY, NEXT_SETTLED=True)
+    await_kernels(EARLY)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < width

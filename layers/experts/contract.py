@@ -2,14 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from torch import Tensor
 
 from layers.linear.contract import Named, Rows
 from layers.parallel.shares import Share
 
-__all__ = ["ExpertSizes", "RoutedExperts"]
+__all__ = ["ExpertForm", "ExpertSizes", "RoutedExperts"]
+
+# In which forms routed experts are kept: 4 bits a number, 8, or twice.
+ExpertForm = Literal["fp4", "fp8", "both"]
 
 
 @dataclass(frozen=True, slots=True)

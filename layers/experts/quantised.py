@@ -14,8 +14,7 @@ from jit_kernels.expert_weights import Fp4Experts, Fp8Experts, expanded
 from jit_kernels.grouped_moe import grouped_moe
 from jit_kernels.quant_fp8 import quantise_rows
 from jit_kernels.streamed_moe import streamed_moe
-from layers.experts.contract import ExpertSizes
-from layers.experts.expert_form import ExpertForm
+from layers.experts.contract import ExpertForm, ExpertSizes
 from layers.linear.contract import Named, Rows
 from layers.weights.part import part_of
 from layers.weights.weight_target import Fp4Target, Fp8Target, TwinTarget, WeightTarget

@@ -103,11 +103,6 @@ class Network(NamedWeights, Protocol):
         """How it computes, for /server_info: "dtype", "record_format" and what else there is."""
         ...
 
-    @property
-    def smaller(self) -> str | None:
-        """The advice to whom its weights are too large; None: there is none but a smaller model."""
-        ...
-
     def pools(self, sizes: PoolSizes) -> Pools:
         """Return pools on the device, not initialised."""
         ...
@@ -158,6 +153,10 @@ class Model(Protocol):
 
     def check_cuda(self) -> None:
         """Raise ConfigFault, naming the field, for what the kernels of CUDA devices do not take."""
+        ...
+
+    def smaller(self, settings: Settings) -> str | None:
+        """Return the advice to whom its weights on a CUDA device are too large, None for none."""
         ...
 
     def build(

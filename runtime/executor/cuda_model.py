@@ -147,11 +147,15 @@ class CudaLoader:
         """Load weights, measure, make pools, capture graphs."""
         memory, config = self._place.memory, self._config
         limit = int(config.mem_fraction_static * memory.total)
+        settings = dataclasses.replace(self._settings, weight_bytes=int(BOTH_FORMS_SHARE * limit))
         others, advice = memory.used(), {**_ADVICE}
+        advice[WEIGHTS] = self._model.smaller(settings) or advice[WEIGHTS]
         parts = MemoryParts(memory.total, advice, others=others)
         with parts.fitting(WEIGHTS):
-            network = self._build(limit)
-            advice[WEIGHTS] = network.smaller or advice[WEIGHTS]
+            # What a model builds on a CUDA device is one.
+            network = cast(
+                CudaNetwork, self._model.build(self._place.device, settings, self._ranks)
+            )
             warm_up = self._warm_up(network.cache.tree, logit_rows)
             with self._compiled_beside(warm_up.product_rows()):
                 fill_weights(network, config, folder)
@@ -190,12 +194,6 @@ class CudaLoader:
             step_samples=extent.rows,
         )
         return LoadedModel(runner, told)
-
-    def _build(self, limit: int) -> CudaNetwork:
-        """Return the network, of forms of weights that suit the limit."""
-        settings = dataclasses.replace(self._settings, weight_bytes=int(BOTH_FORMS_SHARE * limit))
-        # What a model builds on a CUDA device is one.
-        return cast(CudaNetwork, self._model.build(self._place.device, settings, self._ranks))
 
     @contextmanager
     def _compiled_beside(self, rows: Sequence[int]) -> Iterator[None]:

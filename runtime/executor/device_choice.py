@@ -1,4 +1,4 @@
-"""On which device the network computes, how, and which flags contradict that."""
+"""Which device the network computes on, and which flags contradict that."""
 
 import logging
 

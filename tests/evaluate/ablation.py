@@ -21,9 +21,8 @@ from typing import Any, cast
 import safetensors.torch
 import torch
 
-import layers.models.deepseek_v4.reference_network
+import layers.steps.reference.reference_step as reference_step
 from layers.blocks.rope import RopeFrequencies
-from layers.models.deepseek_v4.config import ModelConfig
 from layers.steps.forward_batch import ForwardBatch
 from layers.steps.reference.attention_plan import AttentionPlan, plan_attention
 from mem_cache.spec import PoolSpec
@@ -109,11 +108,12 @@ def take_away(path: str) -> None:
     edit = PATHS[path]
 
     def edited(
-        batch: ForwardBatch, spec: PoolSpec, config: ModelConfig, rope: RopeFrequencies
+        batch: ForwardBatch, spec: PoolSpec, *, top_k: int, rope: RopeFrequencies
     ) -> AttentionPlan:
-        return edit(plan_attention(batch, spec, config, rope), spec.tree.window)
+        plan = plan_attention(batch, spec, top_k=top_k, rope=rope)
+        return edit(plan, spec.tree.window)
 
-    cast(Any, layers.models.deepseek_v4.reference_network).plan_attention = edited
+    cast(Any, reference_step).plan_attention = edited
 
 
 def run_without_window(config: ServerConfig, addresses: Addresses) -> None:

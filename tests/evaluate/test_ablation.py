@@ -8,9 +8,10 @@ import pytest
 import safetensors.torch
 import torch
 
-import layers.models.deepseek_v4.reference_network
+import layers.steps.reference.reference_step as reference_step
 from layers.blocks.rope import RopeFrequencies
-from layers.models.deepseek_v4.config import ModelConfig, pool_spec
+from layers.models.deepseek_v4.config import pool_spec
+from layers.models.deepseek_v4.model import angles
 from layers.steps.forward_batch import ForwardBatch, Forwarded
 from layers.steps.reference.attention_plan import AttentionPlan, plan_attention
 from mem_cache.spec import PoolSpec
@@ -27,27 +28,26 @@ WINDOW = SPEC.tree.window
 @pytest.fixture
 def restored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the planner back at the end."""
-    monkeypatch.setattr(
-        layers.models.deepseek_v4.reference_network, "plan_attention", plan_attention
-    )
+    monkeypatch.setattr(reference_step, "plan_attention", plan_attention)
 
 
 def _plan(length: int = LENGTH) -> AttentionPlan:
-    return plan_attention(cold_batch(length), SPEC, CONFIG, RopeFrequencies(CONFIG, CPU))
+    rope = angles(CONFIG, CPU)
+    return plan_attention(cold_batch(length), SPEC, top_k=CONFIG.index_topk, rope=rope)
 
 
 def _last_logits(monkeypatch: pytest.MonkeyPatch, paths: Sequence[str], seed: int) -> torch.Tensor:
     """Return the logits after a prompt that ends with token 5, without these paths."""
 
     def edited(
-        batch: ForwardBatch, spec: PoolSpec, config: ModelConfig, rope: RopeFrequencies
+        batch: ForwardBatch, spec: PoolSpec, *, top_k: int, rope: RopeFrequencies
     ) -> AttentionPlan:
-        plan = plan_attention(batch, spec, config, rope)
+        plan = plan_attention(batch, spec, top_k=top_k, rope=rope)
         for path in paths:
             plan = PATHS[path](plan, spec.tree.window)
         return plan
 
-    monkeypatch.setattr(layers.models.deepseek_v4.reference_network, "plan_attention", edited)
+    monkeypatch.setattr(reference_step, "plan_attention", edited)
     direct = build()
     row = direct.row([*prompt(LENGTH - 1, seed), 5])
     return direct.prefill(row, logits=[LENGTH - 1])[0]
@@ -99,8 +99,8 @@ def test_without_c128_only_the_window_is_left_in_its_layers() -> None:
     assert plan.pooling is whole.pooling
 
 
-def _forward(direct: Direct, batch: ForwardBatch) -> torch.Tensor:
-    made = direct.model.forward(batch, direct.pools)
+def _prefilled(direct: Direct, batch: ForwardBatch) -> torch.Tensor:
+    made = direct.model.prefill(batch, direct.pools)
     assert isinstance(made, Forwarded)
     return made.logits
 
@@ -108,13 +108,13 @@ def _forward(direct: Direct, batch: ForwardBatch) -> torch.Tensor:
 @pytest.mark.usefixtures("restored")
 def test_what_is_taken_away_is_gone_from_every_network_made_later() -> None:
     batch, pools = cold_batch(LENGTH), build()
-    whole = _forward(pools, batch)
+    whole = _prefilled(pools, batch)
 
     found = [whole]
     for path in PATHS:
         take_away(path)
         fresh = build()
-        found.append(_forward(fresh, batch))
+        found.append(_prefilled(fresh, batch))
 
     assert all(not torch.equal(a, b) for a, b in itertools.combinations(found, 2))
 

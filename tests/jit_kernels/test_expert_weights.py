@@ -85,3 +85,29 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
     codes = torch.empty(1, 64, 128, dtype=torch.float8_e4m3fn)
     with pytest.raises(ShapeError, match="multiples of 128"):
         expand_fp4(fp4.down[:, :64], fp4.down_scales[:, :64], codes, torch.empty(1, 1, 1))
+
+
+@pytest.mark.parametrize("chosen", [0, 6])
+def test_new_fp8_experts_are_zeros_that_are_noted_where_they_are_sorted(
+    chosen: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[tuple[object, ...]] = []
+    monkeypatch.setattr("jit_kernels.expert_weights.forms.note", lambda *given: noted.append(given))
+
+    experts = Fp8Experts.zeros(3, 256, 128, torch.device("cpu"), chosen=chosen)
+
+    assert experts.sizes == (3, 256, 128)
+    assert experts.gate_up_scales.shape == (3, 2, 2)
+    for part in (experts.gate_up, experts.gate_up_scales, experts.down, experts.down_scales):
+        assert not part.float().any()
+    want = [("grouped_moe", (3, 256, 128, 6), experts.down)]
+    assert noted == (want if chosen else [])
+
+
+def test_new_fp4_experts_are_zeros() -> None:
+    experts = Fp4Experts.zeros(3, 256, 128, torch.device("cpu"))
+
+    assert experts.sizes == (3, 256, 128)
+    assert experts.gate_up.shape == (3, 256, 64)
+    for part in (experts.gate_up, experts.gate_up_scales, experts.down, experts.down_scales):
+        assert not part.any()

@@ -30,7 +30,7 @@ def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 def _as_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
     """Sort pairs in Triton, as the reference needs memory, and launch kernels through Triton."""
     from jit_kernels.expert_blocks.triton_backend import expert_blocks
-    from jit_kernels.grouped_moe import triton_backend as grouped
+    from jit_kernels.grouped_moe import triton_run as grouped
     from jit_kernels.streamed_moe import triton_backend as streamed
     from jit_kernels.triton_launch import PreparedKernel
 
@@ -63,25 +63,6 @@ def assert_fits(found: list[object]) -> None:
         assert launch.stack_bytes == 0, launch
         assert launch.shared_bytes <= SHARED_BYTES, launch
         assert max(launch.grid[1:], default=1) <= GRID_LIMIT, launch
-
-
-@pytest.mark.parametrize("tokens", [1, 16, 32, 64, 8192])
-def test_linears(tokens: int) -> None:
-    from jit_kernels.bf16_linear import triton_backend as bf16
-    from jit_kernels.fp8_linear import triton_backend as fp8
-    from tests.testing.hopper_code import launches
-
-    with launches() as found:
-        for columns, depth in ((1536, 4096), (32768, 1024)):
-            x = rows_of(tokens, depth)
-            fp8.fp8_linear(*x, *codes(columns, depth), torch.bfloat16)
-        rows, scales = rows_of(tokens, 8 * 4096)
-        grouped = (rows.view(tokens, 8, 4096), scales.unflatten(1, (8, 32)))
-        fp8.fp8_linear_grouped(*grouped, *codes(8, 1024, 4096), torch.bfloat16)
-        for columns in (64, 2304):
-            bf16.bf16_linear(empty(tokens, 4096), empty(columns, 4096), torch.float32)
-
-    assert_fits([*found])
 
 
 def fp8_experts() -> Fp8Experts:
@@ -121,13 +102,25 @@ def test_streamed_experts(size: int, form: str) -> None:
 
 def test_grouped_experts_and_their_weights() -> None:
     from jit_kernels.expert_weights import triton_backend as weights
-    from jit_kernels.grouped_moe import triton_backend
+    from jit_kernels.grouped_moe.triton_gate import gate_rows
+    from jit_kernels.grouped_moe.triton_run import run
+    from tests.jit_kernels.kernels.test_grouped_moe import product
     from tests.testing.hopper_code import launches
 
     fp4, fp8 = fp4_experts(), fp8_experts()
     with launches() as found:
         x = rows_of(8192, WIDTH)
-        triton_backend.grouped_moe(*x, *chosen(8192), fp8, 10.0, None, torch.bfloat16)
+        run(
+            x,
+            *chosen(8192),
+            fp8,
+            limit=10.0,
+            plus=None,
+            out_dtype=torch.bfloat16,
+            product=product,
+            gate=gate_rows,
+            first=400,
+        )
         weights.expand_fp4(fp4.gate_up, fp4.gate_up_scales, fp8.gate_up, fp8.gate_up_scales)
         weights.expand_fp4(fp4.down, fp4.down_scales, fp8.down, fp8.down_scales)
 

@@ -42,7 +42,9 @@ def formula(
     return pre @ x, torch.cat((a, post.unsqueeze(0)))
 
 
-@pytest.mark.parametrize(("tokens", "count", "width"), [(1, 4, 5), (2, 4, 33), (21, 3, 8)])
+@pytest.mark.parametrize(
+    ("tokens", "count", "width"), [(0, 4, 6), (1, 4, 5), (2, 4, 33), (21, 3, 8)]
+)
 def test_new_streams_are_mixed_and_normed_by_the_formula(
     tokens: int, count: int, width: int
 ) -> None:

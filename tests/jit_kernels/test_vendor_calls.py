@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 def test_calls_reach_another_process_as_they_are() -> None:
     calls = [
         VendorCalls("fp8_linear", "mixed", (2, 128, 256), (1, 9)),
-        VendorCalls("paged_logits", "cuda", (64, 128), (200,)),
+        VendorCalls("paged_logits", "deep_gemm", (64, 128), (200,)),
     ]
 
     assert from_json(to_json(calls)) == calls
@@ -23,7 +23,7 @@ def test_calls_reach_another_process_as_they_are() -> None:
 
 def test_an_op_that_no_library_runs_has_no_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = registry._CHOSEN  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setitem(chosen, ("bf16_linear", "cuda"), "triton")
+    monkeypatch.setitem(chosen, ("bf16_linear", "cuda"), "reference")
     monkeypatch.setitem(chosen, ("fp8_linear_grouped_invariant", "cuda"), "deep_gemm")
 
     assert vendor_calls("bf16_linear", (8, 8), [1]) == []

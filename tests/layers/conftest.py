@@ -1,4 +1,4 @@
-"""On what tests of the fused network run: the CPU and, where there is one, a CUDA device."""
+"""What tests of layers run on: the CPU and, where there is one, a CUDA device."""
 
 from collections.abc import Iterator
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from layers.blocks.rope import RopeFrequencies
-from layers.kinds import PlainKinds
+from layers.kinds import Kinds, PlainKinds
 from layers.models.deepseek_v4.config import ModelConfig
 from layers.models.deepseek_v4.model import angles
 from layers.models.deepseek_v4.network import Attention
@@ -37,10 +37,13 @@ CONFIG = dataclasses.replace(
 class AttentionLayers:
     """Attention layers side by side: each sees the embedding of the tokens, none another one."""
 
-    def __init__(self, config: ModelConfig, device: torch.device) -> None:
+    def __init__(
+        self, config: ModelConfig, device: torch.device, kinds: Kinds | None = None
+    ) -> None:
+        """Make them of `kinds`, plain bfloat16 by default; weights that are tensors are random."""
         self.config, self.rope = config, angles(config, device)
         self.sizes = StepSizes(config.index_topk, config.rms_norm_eps)
-        kinds = PlainKinds(device, torch.bfloat16)
+        kinds = kinds or PlainKinds(device, torch.bfloat16)
         self.layers = [
             Attention(config, layer, kinds, Shares()) for layer in range(config.num_hidden_layers)
         ]

@@ -1,20 +1,33 @@
-"""A runner of the reference network on pools of a test."""
+"""A small random network, and a runner of the reference network on pools of a test."""
 
 import torch
 
-from layers.models.deepseek_v4.reference_network import DeepseekV4
+from layers.models.contract import Settings
+from layers.models.deepseek_v4.model import ReferenceV4, V4Model
+from layers.weights.loading import fill_dummy
 from mem_cache.pools import KvPools
 from runtime.executor.line_tables import LineTables
 from runtime.executor.lines import Lines
 from runtime.executor.model_runner import CpuModelRunner
 from runtime.executor.sampler import Sampler
+from tests.testing.direct import CPU
+from tests.testing.tiny_model import CONFIG
+
+SEED = 7
 
 
-def cpu_runner(model: DeepseekV4, pools: KvPools, *, lines: int = 4) -> CpuModelRunner:
+def tiny_network(*, draft_tokens: int = 0) -> ReferenceV4:
+    """Return a random network with every kind of layer, the same in every process."""
+    network = V4Model(CONFIG).build(CPU, Settings(draft_tokens=draft_tokens))
+    assert isinstance(network, ReferenceV4)
+    fill_dummy(network, SEED)
+    return network
+
+
+def cpu_runner(network: ReferenceV4, pools: KvPools, *, lines: int = 4) -> CpuModelRunner:
     """Return a runner for so many lines, each of which may have all pages."""
-    device, tree = torch.device("cpu"), pools.spec.tree
+    tree = network.cache.tree
     tables = LineTables(lines, pages=pools.sizes.full_pages, window_pages=tree.window_pages)
+    sampler = Sampler(network.config.vocab_size, CPU)
     last = torch.zeros(lines, dtype=torch.int64)
-    return CpuModelRunner(
-        model, pools, Lines(tables, Sampler(model.config.vocab_size, device), last)
-    )
+    return CpuModelRunner(network, pools, Lines(tables, sampler, last))

@@ -1,17 +1,10 @@
 """Fp8 products whose activations are not rounded: what is left of an error is not theirs."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
 
-import layers.experts.quantised as experts
-import layers.linear.quantised as linear
-import layers.models.deepseek_v4.attention as attention
-import layers.steps.chunks.step as prefill_step
-import layers.steps.decode_step as decode_step
-from jit_kernels.paged_attention import PagedKeys, paged_attention
+import layers.linear.fp8 as fp8
 from jit_kernels.rms_norm import rms_norm
 from jit_kernels.rope import rope
 from jit_kernels.silu_mul import silu_mul
@@ -22,16 +15,17 @@ BLOCK = 128
 
 
 def round_no_activations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hand activations to the fused network's dense products in float32, with no scales."""
-    monkeypatch.setattr(linear, "quantise_rows", _plain)
-    monkeypatch.setattr(linear, "norm_quant", _normed)
-    monkeypatch.setattr(linear, "rounds_rows", _no)
-    for module in (attention, prefill_step):
-        monkeypatch.setattr(module, "out_rope_quant", _turned)
-    monkeypatch.setattr(decode_step, "paged_attention_quant", _attended)
-    monkeypatch.setattr(experts, "silu_mul_quant", _gated)
-    monkeypatch.setattr(linear, "fp8_linear", _product)
-    monkeypatch.setattr(linear, "fp8_linear_grouped", _grouped)
+    """Hand activations to products of fp8 weights in float32, with no scales."""
+    for name, stand_in in {
+        "quantise_rows": _plain,
+        "norm_quant": _normed,
+        "silu_mul_quant": _gated,
+        "out_rope_quant": _turned,
+        "rounds_rows": _no,
+        "fp8_linear": _product,
+        "fp8_linear_grouped": _grouped,
+    }.items():
+        monkeypatch.setattr(fp8, name, stand_in)
 
 
 def _plain(x: Tensor) -> tuple[Tensor, None]:
@@ -53,19 +47,6 @@ def _gated(gate_up: Tensor, *, limit: float) -> tuple[Tensor, None]:
 def _turned(out: Tensor, rotation: Tensor, *, groups: int) -> tuple[Tensor, None]:
     turned = rope(out.to(torch.float32, copy=True).contiguous(), rotation, inverse=True)
     return turned.view(out.shape[0], groups, -1), None
-
-
-def _attended(
-    q: Tensor,
-    window: PagedKeys,
-    extra: PagedKeys | None,
-    rotation: Tensor,
-    *,
-    groups: int,
-    settled: bool,
-    **more: Any,
-) -> tuple[Tensor, None]:
-    return _turned(paged_attention(q, window, extra, **more), rotation, groups=groups)
 
 
 def _product(

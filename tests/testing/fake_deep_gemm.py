@@ -8,7 +8,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -59,7 +59,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> list[Seen]:
         monkeypatch.setattr(package, "deep_gemm_backend", module, raising=False)
         function = op.removesuffix("_invariant") + ("_mixed" if backend == "mixed" else "")
         monkeypatch.setattr(package, f"_{op}", _late(name, function))
-        _without_triton(monkeypatch, folder, module)
+        _without_a_device(monkeypatch, folder, module)
     return seen
 
 
@@ -67,17 +67,15 @@ def _late(module: str, function: str) -> Callable[..., Any]:
     return lambda *args: getattr(sys.modules[module], function)(*args)
 
 
-def _without_triton(monkeypatch: pytest.MonkeyPatch, folder: str, module: ModuleType) -> None:
+def _without_a_device(monkeypatch: pytest.MonkeyPatch, folder: str, module: ModuleType) -> None:
     if folder in ("fp8_linear", "bf16_linear"):
         reference = importlib.import_module(f"jit_kernels.{folder}.reference")
-        monkeypatch.setattr(module, "_FOR_FEW", reference, raising=False)
-        few = {name: ours for name, ours in vars(reference).items() if name.startswith(folder)}
-        multiply = getattr(reference, folder)
-        names = SimpleNamespace(**few, multiply=lambda *args, tile: multiply(*args))
-        monkeypatch.setattr(module, "triton_backend", names)
+        for name, ours in vars(reference).items():
+            if name.startswith(folder):
+                monkeypatch.setattr(module.cuda_backend, name, ours)
     if folder == "grouped_moe":
-        names = SimpleNamespace(run=_sorted_run, multiply_region=lambda *args, first: None)
-        monkeypatch.setattr(module, "triton_backend", names)
+        monkeypatch.setattr(module, "run", _sorted_run)
+        monkeypatch.setattr(module, "multiply_region", lambda *args, first: None)
 
 
 def _sorted_run(
@@ -91,7 +89,7 @@ def _sorted_run(
     first: int,
     **_: Any,
 ) -> Tensor:
-    """Make the products of `jit_kernels.grouped_moe.triton_backend.run`, and nothing else."""
+    """Make the products of `jit_kernels.grouped_moe.triton_run.run`, and nothing else."""
     from jit_kernels.expert_blocks.reference import expert_blocks
     from jit_kernels.grouped_moe.sorted_rows import CHANNELS, SortedRows, block_size
 

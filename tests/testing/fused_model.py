@@ -1,12 +1,13 @@
-"""The fused network as `Direct` drives it: chunks as prefill, steps of one token as decode."""
+"""The quantised network as `Direct` drives it: chunks as prefill, steps of one token as decode."""
 
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from layers.experts.expert_form import ExpertForm, expert_form
+from layers.experts.contract import ExpertForm
 from layers.models.deepseek_v4.config import load_config
+from layers.models.deepseek_v4.expert_form import expert_form
 from layers.models.deepseek_v4.model import QuantisedV4
 from layers.steps.decode_rows import DecodeRows
 from layers.steps.forward_batch import ForwardBatch, Forwarded
@@ -21,7 +22,7 @@ SPARE_PAGES = 2
 
 
 class FusedModel:
-    """A fused network behind the call of the reference.
+    """A quantised network behind the call of the reference.
 
     decodes  run steps whose chunks are single tokens, saved in place, as decode steps
     """
@@ -59,7 +60,7 @@ def decode_rows(batch: ForwardBatch) -> DecodeRows:
 
 
 def load_fused(folder: Path, device: torch.device, form: ExpertForm | None = None) -> QuantisedV4:
-    """Return the fused network of a checkpoint, filled."""
+    """Return the quantised network of a checkpoint, filled."""
     config = load_config(folder)
     network = QuantisedV4(config, device, experts=expert_form(config, form))
     load_weights(network, folder, progress=False)

@@ -1,4 +1,4 @@
-"""A network over fused ops with its runner: on a CUDA device where there is one, else on the CPU.
+"""The network of CUDA devices with its runner: on one where there is one, else on the CPU.
 
 On the CPU a graph is stood in for by running the step again into the same output.
 """
@@ -6,17 +6,19 @@ On the CPU a graph is stood in for by running the step again into the same outpu
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from jit_kernels.cuda_library import compile_all
-from jit_kernels.vendor_calls import VendorCalls
-from layers.models.deepseek_v4.config import ModelConfig, load_config, pool_spec
-from layers.models.deepseek_v4.network import FusedV4
+from layers.experts.contract import ExpertForm
+from layers.models.contract import Settings
+from layers.models.deepseek_v4.config import load_config
+from layers.models.deepseek_v4.expert_form import expert_form
+from layers.models.deepseek_v4.model import QuantisedV4, V4Model
 from layers.weights.loading import load_weights
-from mem_cache.pools import KvPools
-from mem_cache.spec import PoolSizes, PoolSpec
+from mem_cache.spec import PoolSizes
 from runtime.executor.cuda_model import Device
 from runtime.executor.cuda_runner import CudaModelRunner
 from runtime.executor.decode_buffers import DecodeBuffers
@@ -72,9 +74,7 @@ class FakeMemory:
         return self._peak
 
 
-def nothing_ahead(
-    calls: Sequence[VendorCalls], *, stop: Event, tell: Callable[[str], None]
-) -> list[str]:
+def nothing_ahead(rows: Sequence[int], stop: Event) -> list[str]:
     """Leave what vendors' libraries compile to the first use."""
     return []
 
@@ -96,25 +96,38 @@ def short_stand_in(stand_in: Path, folder: Path) -> Path:
     return write_stand_in(folder, **SHORT)
 
 
+class QuantisedModel(V4Model):
+    """A model whose network is that of CUDA devices, wherever it is built."""
+
+    def build(self, device: torch.device, settings: Settings) -> QuantisedV4:
+        """Return the network; see `Model`."""
+        wanted = None if settings.experts == "auto" else cast(ExpertForm, settings.experts)
+        return QuantisedV4(
+            self.config,
+            device,
+            experts=expert_form(self.config, wanted, room=settings.weight_bytes),
+            deterministic=settings.deterministic,
+            draft_tokens=settings.draft_tokens,
+        )
+
+
 class FusedRig:
     """The network of a checkpoint, and fresh runners on it."""
 
-    def __init__(self, folder: Path, *, deterministic: bool = False) -> None:
-        self.config: ModelConfig = load_config(folder)
-        self.spec: PoolSpec = pool_spec(self.config, "fp8")
-        self.network = FusedV4(self.config, DEVICE, experts="fp8", deterministic=deterministic)
+    def __init__(self, folder: Path, *, deterministic: bool = False, draft_tokens: int = 0) -> None:
+        settings = Settings(experts="fp8", deterministic=deterministic, draft_tokens=draft_tokens)
+        self.network = QuantisedModel(load_config(folder)).build(DEVICE, settings)
+        self.config, self.tree = self.network.config, self.network.cache.tree
         load_weights(self.network, folder, progress=False)
 
-    def runner(self, *graphs: int, rows: int = ROWS, draft_tokens: int = 0) -> CudaModelRunner:
+    def runner(self, *graphs: int, rows: int = ROWS) -> CudaModelRunner:
         """Return a runner on poisoned pools, with graphs of these sizes."""
-        spec = pool_spec(self.config, "fp8", draft_tokens=draft_tokens)
-        pools = KvPools(spec, SIZES, DEVICE)
+        pools = self.network.pools(SIZES)
         for tensor in pools.tensors().values():
             tensor.view(torch.uint8).fill_(0xFF)
-        buffers = DecodeBuffers(
-            rows, pages=PAGES, window_pages=spec.tree.window_pages, device=DEVICE
-        )
-        tables = LineTables(rows, pages=PAGES, window_pages=spec.tree.window_pages)
+        width = self.tree.window_pages
+        buffers = DecodeBuffers(rows, pages=PAGES, window_pages=width, device=DEVICE)
+        tables = LineTables(rows, pages=PAGES, window_pages=width)
         lines = Lines(tables, Sampler(self.config.vocab_size, DEVICE), buffers.last[:rows])
         runner = CudaModelRunner(self.network, pools, lines, buffers)
         runner.capture(graphs, new_capture())

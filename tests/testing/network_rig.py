@@ -38,7 +38,9 @@ class NetworkRig:
         """The device tensors."""
         runner = self.scheduler._profiler.runner
         assert isinstance(runner, CpuModelRunner)
-        return runner._pools
+        pools = runner._pools
+        assert isinstance(pools, KvPools)
+        return pools
 
     @property
     def counters(self) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """A random network small enough for every test, with every kind of layer and odd sizes."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 import torch
 
@@ -115,11 +115,18 @@ def one_layer(
     return config, pools, ReferenceStep(batch, pools, sizes, angles(config, CPU))
 
 
+def plain_weights(
+    named: Iterable[tuple[str, torch.Tensor | WeightTarget]],
+) -> dict[str, torch.Tensor]:
+    """Return by name the weights that are tensors."""
+    return {name: weight for name, weight in named if isinstance(weight, torch.Tensor)}
+
+
 def randomise(
-    named: Iterator[tuple[str, torch.Tensor | WeightTarget]],
+    named: Iterable[tuple[str, torch.Tensor | WeightTarget]],
 ) -> dict[str, torch.Tensor]:
     """Fill plain weights with numbers that keep activations near one; return them by name."""
-    weights = {name: weight for name, weight in named if isinstance(weight, torch.Tensor)}
+    weights = plain_weights(named)
     for name, weight in weights.items():
         if name.endswith("norm.weight"):
             weight.uniform_(0.5, 1.5)

@@ -6,7 +6,7 @@ what only V4 has, it fails here. `python -m tests.testing.toy_family` serves it.
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import runtime.scheduler.process
 from jit_kernels.rope import rope, rotations
 from layers.blocks.norm import RmsNorm
 from layers.blocks.rope import frequencies
+from layers.linear.contract import Named
 from layers.linear.plain import PlainLinear
 from layers.models.contract import ModelFacts, Settings
 from layers.models.json_fields import positive_int, require
@@ -71,6 +72,9 @@ class Toy:
 
     def check_cuda(self) -> None:
         """Let a CUDA device be asked for: torch knows all ops."""
+
+    def smaller(self, settings: Settings) -> str | None:
+        """Know nothing."""
 
     def build(self, device: torch.device, settings: Settings) -> "ToyNetwork":
         assert settings.experts == "auto"
@@ -127,8 +131,6 @@ class ToyLayer:
 class ToyNetwork:
     """A `Network`."""
 
-    smaller: str | None = None
-
     def __init__(self, model: Toy, device: torch.device) -> None:
         self._device, self._tree = device, TreeSpec(window=1)
         vocab, width = model.vocab, model.width
@@ -154,7 +156,7 @@ class ToyNetwork:
     def facts(self) -> Mapping[str, str]:
         return {"dtype": "float32", "record_format": "fp32"}
 
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+    def named_weights(self) -> Named:
         yield "embed.weight", self._embedding
         for i, layer in enumerate(self._layers):
             for part in layer.parts():

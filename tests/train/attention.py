@@ -1,4 +1,4 @@
-"""Attention of one layer in a form that learns; `layers.models.deepseek_v4.reference_attention` is what it must equal."""
+"""Attention of one layer in a form that learns; it must equal `ReferenceV4`'s."""
 
 from dataclasses import dataclass
 

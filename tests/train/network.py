@@ -1,7 +1,7 @@
 """DeepSeek V4 as a differentiable function of parameters by published name.
 
-Batches are rows of one length from position 0. `layers.models.deepseek_v4.reference_network` serves what is trained here;
-the tests hold the two to each other.
+Batches are rows of one length from position 0. `layers.models.deepseek_v4` serves what is trained
+here; the tests hold the two to each other.
 """
 
 from collections.abc import Mapping
@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from jit_kernels.rms_norm.reference import rms_norm
 from layers.blocks.rope import RopeFrequencies
 from layers.models.deepseek_v4.config import ModelConfig
+from layers.models.deepseek_v4.model import angles
 from tests.train.attention import AttentionLayer, IndexReport, Mode
 from tests.train.experts import RoutingReport, experts
 from tests.train.fake_quant import working_weights
@@ -88,7 +89,7 @@ class V4Trainee:
     def _rope_on(self, device: torch.device) -> RopeFrequencies:
         """Return the frequencies, made once for a device."""
         if device not in self._ropes:
-            self._ropes[device] = RopeFrequencies(self.config, device)
+            self._ropes[device] = angles(self.config, device)
         return self._ropes[device]
 
     def _layer(

@@ -4,8 +4,8 @@ import torch
 
 from jit_kernels.moe import moe
 from jit_kernels.route_topk import route_hashed, route_topk
-from layers.blocks.rope import RopeFrequencies
 from layers.models.deepseek_v4.config import parse_config
+from layers.models.deepseek_v4.model import angles
 from tests.testing.compare import Bounds, assert_close
 from tests.testing.recall_rows import VOCAB, small_config
 from tests.train.experts import experts
@@ -27,7 +27,7 @@ def _weights(layer: int) -> Named:
 
 def _places() -> Places:
     tokens = torch.randint(VOCAB, (2, 128))
-    return places_of(tokens, CONFIG, RopeFrequencies(CONFIG, torch.device("cpu")))
+    return places_of(tokens, CONFIG, angles(CONFIG, torch.device("cpu")))
 
 
 def test_the_sum_is_that_of_the_chosen_experts_and_the_shared_one() -> None:

@@ -15,7 +15,7 @@ constexpr int PIECE = 64, HELD = 2, EACH = 8;
 
 struct Call {
     const __nv_bfloat16 *rows, *weight;
-    void *out;
+    float *out;
     long long row_stride;
     int count, lines, depth;
 };
@@ -56,9 +56,6 @@ __device__ inline void add_piece(float (&sums)[4], const Weights &weights, const
     }
 }
 
-__device__ inline void write(float *to, float x) { *to = x; }
-__device__ inline void write(__nv_bfloat16 *to, float x) { *to = __float2bfloat16_rn(x); }
-
 // Add up a place of all warps, or of all blocks.
 template <int COUNT>
 __device__ inline float sum_of(const float (&parts)[COUNT][PLACES], int place) {
@@ -68,7 +65,7 @@ __device__ inline float sum_of(const float (&parts)[COUNT][PLACES], int place) {
     return sum;
 }
 
-template <int CLUSTER, class Result>
+template <int CLUSTER>
 __global__ void __launch_bounds__(THREADS, 3) stream_bf16(const __grid_constant__ Call call) {
     __shared__ float parts[WARPS][PLACES], of_blocks[CLUSTER][PLACES];
     constexpr int STRIDE = CLUSTER * WARPS * PIECE;
@@ -120,10 +117,10 @@ __global__ void __launch_bounds__(THREADS, 3) stream_bf16(const __grid_constant_
     }
     const int nth = place / LINES, at = first + place % LINES;
     if (nth >= call.count || at >= call.lines) return;
-    write(static_cast<Result *>(call.out) + (long long)nth * call.lines + at, sum);
+    call.out[(long long)nth * call.lines + at] = sum;
 }
 
-template <int CLUSTER, class Result>
+template <int CLUSTER>
 int launch(const Call &call, void *where) {
     cudaLaunchAttribute attributes[2] = {};
     attributes[0] = early_launch();
@@ -135,15 +132,7 @@ int launch(const Call &call, void *where) {
     config.stream = static_cast<cudaStream_t>(where);
     config.attrs = attributes;
     config.numAttrs = 2;
-    return cudaLaunchKernelEx(&config, stream_bf16<CLUSTER, Result>, call);
-}
-
-template <class Result>
-int launch(const Call &call, int blocks, void *where) {
-    if (blocks == 8) return launch<8, Result>(call, where);
-    if (blocks == 4) return launch<4, Result>(call, where);
-    if (blocks == 2) return launch<2, Result>(call, where);
-    return launch<1, Result>(call, where);
+    return cudaLaunchKernelEx(&config, stream_bf16<CLUSTER>, call);
 }
 
 }  // namespace
@@ -156,12 +145,14 @@ const char *stream_bf16_words(int error) {
 
 // Multiply `count` rows, 1 to 8, by a weight of `lines`; `depth` is a multiple of 8, and `blocks`,
 // which share lines, are 1, 2, 4 or 8. Returns a cudaError_t.
-int stream_bf16_call(const void *rows, long long row_stride, const void *weight, void *out,
-                     int is_bf16, int count, int lines, int depth, int blocks, void *where) {
+int stream_bf16_call(const void *rows, long long row_stride, const void *weight, float *out,
+                     int count, int lines, int depth, int blocks, void *where) {
     const Call call = {static_cast<const __nv_bfloat16 *>(rows),
                        static_cast<const __nv_bfloat16 *>(weight), out, row_stride, count, lines,
                        depth};
-    return is_bf16 ? launch<__nv_bfloat16>(call, blocks, where)
-                   : launch<float>(call, blocks, where);
+    if (blocks == 8) return launch<8>(call, where);
+    if (blocks == 4) return launch<4>(call, where);
+    if (blocks == 2) return launch<2>(call, where);
+    return launch<1>(call, where);
 }
 }

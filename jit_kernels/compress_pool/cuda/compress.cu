@@ -1,9 +1,7 @@
 // The entries of the library. A call comes as the bytes of its struct, in the order of its fields.
 #include <cstring>
 
-#include "fold_few.cuh"
 #include "fold_wide.cuh"
-#include "pool_few.cuh"
 #include "queries.cuh"
 
 namespace {
@@ -15,15 +13,12 @@ int allow_bytes(void (*kernel)(Call), size_t bytes) {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
-// Launch in clusters of `ranks` blocks, which may be more than all devices have. A launch begins while
-// the one before ends; each kernel waits for that by itself.
+// Launch in clusters of `ranks` blocks. A launch begins while the one before ends; each kernel waits
+// for that by itself.
 template <class Call>
 int launch(void (*kernel)(Call), const Call &call, long long blocks, int ranks, int threads,
            size_t bytes, void *where) {
-    int error = allow_bytes(kernel, bytes);
-    if (!error && ranks > 8) {
-        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    }
+    const int error = allow_bytes(kernel, bytes);
     if (error) return error;
     cudaLaunchAttribute attributes[2] = {};
     attributes[0] = early_launch();
@@ -47,11 +42,6 @@ Call call_of(const void *bytes) {
     return call;
 }
 
-int launch_few(const FoldChunks &call, void *where) {
-    return launch(fold_few, call, places(call) * FEW_SLICES, FEW_SLICES, FEW_THREADS,
-                  sizeof(FewShared), where);
-}
-
 // By clusters that make as many states each, no more than they can list.
 int launch_wide(const FoldChunks &call, void *where) {
     const long long count = places(call), least = 1 + (count + WIDE_LIST - 2) / WIDE_LIST;
@@ -62,9 +52,8 @@ int launch_wide(const FoldChunks &call, void *where) {
 }
 
 int launch_folding(const FoldChunks &call, void *where) {
-    const bool few = places(call) <= FEW_PARTS;
-    const int error = few ? launch_few(call, where) : launch_wide(call, where);
-    if (error || takes_one_launch(call) || !call.saves.count) return error;
+    const int error = launch_wide(call, where);
+    if (error || !call.saves.count) return error;
     return launch(write_banks, call, call.saves.count, 1, FOLD_THREADS, 0, where);
 }
 
@@ -89,10 +78,6 @@ int pool_tokens_call(const void *bytes, int size, int rows, void *where) {
 int pool_chunks_call(const void *bytes, int size, int resident, void *where) {
     if (size != sizeof(PoolChunks)) return cudaErrorInvalidValue;
     const auto call = call_of<PoolChunks>(bytes);
-    if (call.blocks <= FEW_BLOCKS && call.saves.count <= FEW_ENTRIES) {
-        const int clusters = 1 + (call.blocks + POOL_RANKS - 1) / POOL_RANKS;
-        return launch(pool_few, call, clusters * POOL_RANKS, POOL_RANKS, POOL_THREADS, 0, where);
-    }
     const int most = call.blocks > call.saves.count ? call.blocks : call.saves.count;
     const int error = launch(pool_chunks, call, most < resident ? most : resident, 1, POOL_THREADS,
                              sizeof(PoolShared), where);

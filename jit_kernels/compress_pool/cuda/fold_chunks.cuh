@@ -1,14 +1,11 @@
-// Blocks of 128 tokens, and entries of rings, folded in chunks: what kernels of few and of many have in
-// common. A step whose rings are written by the launch that reads them takes one launch, any other two.
+// Blocks of 128 tokens, and entries of rings, folded in chunks: what is to be made, and how it is
+// written. The launch that reads rings leaves their entries for one that writes them.
 #pragma once
 
-#include "cluster.cuh"
 #include "fold.cuh"
 
 // Channels of a warp, and how many such parts a record has.
 constexpr int LANES = 32, HALVES = MAIN / LANES;
-// Most entries of a step of one row that the launch writes which reads the ring.
-constexpr int ONE_LAUNCH = 3;
 
 struct FoldChunks {
     Rows from;
@@ -21,12 +18,6 @@ struct FoldChunks {
     float eps;
     int blocks, tokens, rows;
 };
-
-// Such a step needs no second launch: the cluster that has the first place reads the ring, at least
-// if it is read, and writes all of its entries.
-__host__ __device__ inline bool takes_one_launch(const FoldChunks &call) {
-    return call.rows == 1 && call.saves.count <= ONE_LAUNCH;
-}
 
 // Places of parts: of the first block, entries, and the other blocks.
 __host__ __device__ inline long long places(const FoldChunks &call) {
@@ -53,8 +44,7 @@ struct Folded {
     }
 };
 
-// What is made: the state at the end of a block, or an entry's; -1 is none. It goes to a slot or to a
-// bank, unless it turns out not to be wanted.
+// What is made: the state at the end of a block, or an entry's; -1 is none.
 struct Task {
     int block = -1, entry = -1;
 
@@ -67,12 +57,9 @@ struct Task {
         }
     }
     __device__ bool any() const { return block >= 0 || entry >= 0; }
-    // Where it is said with which token it ends, and where it goes.
+    // Where it is said with which token it ends.
     __device__ const long long *source(const FoldChunks &call) const {
         return entry < 0 ? call.chunks.last + block : call.saves.source + entry;
-    }
-    __device__ const long long *target(const FoldChunks &call) const {
-        return entry < 0 ? call.ended.slots + block : call.saves.target + entry;
     }
     // The token it ends with, if there is one row that begins with a block and is saved at its end;
     // else -1.

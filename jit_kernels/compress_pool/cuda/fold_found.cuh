@@ -1,25 +1,27 @@
-// What kernels that guess have to find out: which tokens a task has, and whether the ring of a step
-// of one row is read. How channels of a record meet without a barrier of the cluster.
+// What a kernel that guesses has to find out: which tokens a task has. How channels of a record meet
+// without a barrier of the cluster.
 #pragma once
 
 #include "fold_chunks.cuh"
 
 // What a task turns out to be: tokens of phases [first, last], the last of which is `token`, from a
-// bank on or from nothing; without a token, what a bank has. It goes to a slot or to a bank, unless
-// it turns out not to be wanted.
+// bank on or from nothing; without a token, what a bank has. A block goes to a slot. It is live
+// unless it turns out not to be wanted.
 struct Found {
-    long long token = -1, to = 0, bank = -1;
+    long long token = -1, slot = 0, bank = -1;
     int first = 0, last = -1;
     bool live = false;
 
     // In a step of one row, the tokens of which follow each other.
     __device__ void of_row(const FoldChunks &call, const Task &task, long long source,
-                           long long target, long long start, long long from) {
-        if (find(call, task, source, target)) span(call, start + token, 0, start, from);
+                           long long place, long long start, long long from) {
+        if (find(call, task, source, place)) span(call, start + token, 0, start, from);
     }
     // In any step.
     __device__ void load(const FoldChunks &call, const Task &task) {
-        if (!task.any() || !find(call, task, *task.source(call), *task.target(call))) return;
+        if (!task.any()) return;
+        const long long place = task.entry < 0 ? call.ended.slots[task.block] : 0;
+        if (!find(call, task, *task.source(call), place)) return;
         const long long row = call.chunks.row[token];
         span(call, call.chunks.position[token], row, call.chunks.start[row],
              call.window_from[row]);
@@ -28,9 +30,9 @@ struct Found {
   private:
     // Say whether there are tokens.
     __device__ bool find(const FoldChunks &call, const Task &task, long long source,
-                         long long target) {
-        to = target;
-        live = task.any() && (task.entry < 0 ? target > 0 : source >= 0);
+                         long long place) {
+        slot = place;
+        live = task.any() && (task.entry < 0 ? place > 0 : source >= 0);
         token = task.entry < 0 ? source : source - call.saves.old;
         if (!live || token >= 0) return live;
         const long long ring = call.chunks.ring[source / call.banks.count];
@@ -44,20 +46,6 @@ struct Found {
         const long long fresh = position - start;
         first = fresh < last ? last - (int)fresh : 0;
         if (first > 0 && start > from) bank = call.banks.bank(call.chunks.ring[row], start - 1);
-    }
-};
-
-// What a step of one row says of TASKS tasks and of itself, brought beside tokens.
-template <int TASKS>
-struct Facts {
-    long long source[TASKS], target[TASKS], start, from, saved[ONE_LAUNCH];
-
-    // Whether anything reads the ring.
-    __device__ bool reads_ring(const FoldChunks &call) const {
-        bool any = start % BLOCK != 0 && start > from;
-#pragma unroll
-        for (int i = 0; i < ONE_LAUNCH; i++) any |= saved[i] >= 0 && saved[i] < call.saves.old;
-        return takes_one_launch(call) && any;
     }
 };
 
@@ -76,10 +64,4 @@ __device__ inline float squares_of_warp(float x) {
     return squares_of_lanes<LANES / 4>(
         make_float4(__shfl_sync(ALL, x, first), __shfl_sync(ALL, x, first + 1),
                     __shfl_sync(ALL, x, first + 2), __shfl_sync(ALL, x, first + 3)));
-}
-
-// Where the state of an entry is written.
-__device__ inline float *entry_at(const FoldChunks &call, int entry, long long bank) {
-    return takes_one_launch(call) ? call.banks.at(bank)
-                                  : call.saves.fetched + entry * (3ll * MAIN);
 }

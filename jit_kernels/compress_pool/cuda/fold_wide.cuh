@@ -1,4 +1,4 @@
-// Many blocks of 128 tokens. A cluster of two makes one state after the other, each of its blocks
+// Blocks of 128 tokens. A cluster of two makes one state after the other, each of its blocks
 // of threads half of the channels, and keeps what is added to the gates of those, which would else
 // come from the L2 cache with each state. Which tokens a cluster's first state has is guessed; when
 // they are there, so is what says which they are and those of the next ones.
@@ -11,36 +11,40 @@ constexpr int WIDE_STAGE = WIDE_WARPS, WIDE_STAGES = 6, WIDE_AHEAD = WIDE_STAGES
 // Clusters that run at once, and states that one can list, a lane each.
 constexpr int WIDE_CLUSTERS = 66, WIDE_LIST = 32;
 
+// What a step of one row says of a cluster's tasks and of itself, brought beside tokens.
+struct Facts {
+    long long source[WIDE_LIST], slot[WIDE_LIST], start, from;
+};
+
 struct WideShared {
     float ape[BLOCK][WIDE];
     float staged[WIDE_STAGES][WIDE_STAGE][2][WIDE];
     // Where a record meets: means of the block's own channels, squares of all, LANES by LANES.
     float mean[WIDE], squares[2][HALVES];
     unsigned long long met[2];
-    Facts<WIDE_LIST> facts;
+    Facts facts;
 };
+
+// Say that this block has begun.
+__device__ inline void begin_in_cluster() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ inline void await_cluster() {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
 
 __device__ inline void copy_fact_ahead(void *to, const void *from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(to)), "l"(from)
                  : "memory");
 }
 
-// A warp asks what a step of one row says, a lane for a task; entries that are none are cleared.
-__device__ inline void ask_facts(const FoldChunks &call, const Task &task,
-                                 Facts<WIDE_LIST> &facts) {
-    const int lane = threadIdx.x % 32, saved = lane - 2;
-    if (task.any()) {
-        copy_fact_ahead(&facts.source[lane], task.source(call));
-        copy_fact_ahead(&facts.target[lane], task.target(call));
-    }
+// A warp asks what a step of one row says, a lane for a task.
+__device__ inline void ask_facts(const FoldChunks &call, const Task &task, Facts &facts) {
+    const int lane = threadIdx.x % 32;
+    if (task.any()) copy_fact_ahead(&facts.source[lane], task.source(call));
+    if (task.block >= 0) copy_fact_ahead(&facts.slot[lane], call.ended.slots + task.block);
     if (lane == 0) copy_fact_ahead(&facts.start, call.chunks.start);
     if (lane == 1) copy_fact_ahead(&facts.from, call.window_from);
-    if (saved < 0 || saved >= ONE_LAUNCH) return;
-    if (saved < call.saves.count) {
-        copy_fact_ahead(&facts.saved[saved], call.saves.source + saved);
-    } else {
-        facts.saved[saved] = -1;
-    }
 }
 
 // Tokens on their way, stage after stage, a warp asking for one of each.
@@ -100,9 +104,9 @@ __global__ void __launch_bounds__(WIDE, 1) fold_wide(const FoldChunks call) {
     const int cluster = blockIdx.x / WIDE_SLICES, others = gridDim.x / WIDE_SLICES - 1;
     const int at = warp * LANES + lane, column = rank * WIDE + warp * LANES;
     const int group = column / GROUP, group_lane = lane % GROUP_LANES;
-    // The first cluster makes the first block's state and, if the ring is read, all entries.
+    // The first cluster makes the first block's state alone.
     const auto place_of = [&](int nth) -> long long {
-        return cluster ? cluster + (long long)nth * others : nth <= call.saves.count ? nth : -1;
+        return cluster ? cluster + (long long)nth * others : nth ? -1 : 0;
     };
     WideStream stream(call, shared, rank * WIDE);
     const Task mine(call, place_of(lane));
@@ -131,21 +135,18 @@ __global__ void __launch_bounds__(WIDE, 1) fold_wide(const FoldChunks call) {
     Found found;
     // Tasks to be done, and those of them whose tokens are not yet asked for, a bit each.
     unsigned todo = 1, left = 0;
-    bool ordered = false, known = false;
+    bool known = false;
     int taken = 0, records = 0;
-    Folded kept[ONE_LAUNCH];
     const float4 gain = four(call.pages.weight + group * GROUP + 4 * group_lane);
     const auto learn = [&] {
         known = true;
         if (call.rows == 1) {
             const auto &facts = shared.facts;
-            found.of_row(call, mine, facts.source[lane], facts.target[lane], facts.start,
+            found.of_row(call, mine, facts.source[lane], facts.slot[lane], facts.start,
                          facts.from);
-            ordered = facts.reads_ring(call);
         } else {
             found.load(call, mine);
         }
-        if (mine.entry >= 0 && ordered != (cluster == 0)) found.live = false;
         __syncwarp();
         todo = __ballot_sync(ALL, found.live);
         left = todo & __ballot_sync(ALL, found.token >= 0);
@@ -220,7 +221,7 @@ __global__ void __launch_bounds__(WIDE, 1) fold_wide(const FoldChunks call) {
             anew();
             continue;
         }
-        const long long to = told(found.to, nth);
+        const long long slot = told(found.slot, nth);
         todo &= todo - 1;
         if (task.block >= 0) {
             const int turned = records % 2;
@@ -230,29 +231,16 @@ __global__ void __launch_bounds__(WIDE, 1) fold_wide(const FoldChunks call) {
             float *const place_of_squares = &shared.squares[turned][column / LANES];
             if (lane < WIDE_SLICES) send_in_cluster(place_of_squares, lane, squares, met);
             if (stores) {
-                const Place place = call.pages.place(to);
+                const Place place = call.pages.place(slot);
                 await_own_phase(met, records / 2 % 2);
                 if (threadIdx.x == 0) expect_bytes(met, RECORD);
                 store_means(call, shared.squares[turned], shared.mean + warp * LANES, group, place,
                             gain, turn);
             }
             records++;
-        } else if (ordered) {
-#pragma unroll
-            for (int i = 0; i < ONE_LAUNCH; i++) {
-                if (i == task.entry) kept[i] = state;
-            }
         } else {
-            state.store(entry_at(call, task.entry, to) + column + lane);
+            state.store(call.saves.fetched + task.entry * (3ll * MAIN) + column + lane);
         }
     }
     await_copies();
-    if (!ordered || cluster) return;
-    // Nothing reads the ring any more.
-#pragma unroll
-    for (int i = 0; i < ONE_LAUNCH; i++) {
-        const long long to = told(found.to, i + 1);
-        if (!told((int)found.live, i + 1) || i >= call.saves.count) continue;
-        kept[i].store(call.banks.at(to) + column + lane);
-    }
 }

@@ -37,34 +37,6 @@ struct Chunks {
     const long long *last;
 };
 
-// Where a chunk begins, and its ring.
-struct Begin {
-    long long start;
-    int ring;
-};
-
-__device__ inline Begin begin_of(const Chunks &chunks, long long row) {
-    return {chunks.start[row], chunks.ring[row]};
-}
-
-// Begins of up to 32 chunks, in a lane each, so that no one has to know which before it asks.
-struct Begins {
-    Begin mine;
-
-    __device__ void load(const Chunks &chunks, int rows) {
-        const int lane = threadIdx.x % 32;
-        mine = {};
-        if (lane < rows) mine = begin_of(chunks, lane);
-    }
-    // That of the row each lane asks for; all lanes of a warp take part.
-    __device__ Begin of(const Chunks &chunks, long long row) const {
-        const int lane = (int)(row & 31);
-        Begin begin = {__shfl_sync(ALL, mine.start, lane), __shfl_sync(ALL, mine.ring, lane)};
-        if (row >= 32) begin = begin_of(chunks, row);
-        return begin;
-    }
-};
-
 struct Saves {
     const long long *source, *target;
     float *fetched;
@@ -214,7 +186,7 @@ struct PoolChunks {
     Saves saves;
     Pages main, index;
     float eps;
-    int blocks, tokens, rows;
+    int blocks;
 };
 
 // What is known of a block to be made: where it goes, the token that finishes it, that token's

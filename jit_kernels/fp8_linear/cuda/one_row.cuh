@@ -5,13 +5,12 @@
 
 #include "rounded_row.cuh"
 
-// settled  the launch before does not make the row: only results wait for it
 struct RowCall {
     const unsigned char *row, *weight;
     const float *weight_scales;
-    void *out;
+    __nv_bfloat16 *out;
     Norm norm;
-    int is_bf16, lines, depth, settled;
+    int lines, depth;
 };
 
 // Add a block of the row. All eight rows of the product are this one, and of a lane's sums those of
@@ -69,7 +68,7 @@ __global__ void __launch_bounds__(WARPS * 32, ROW_RESIDENT<SPLIT>)
     ask(0, EARLY);
     const Room room = Prepare::room(shared, call.depth);
     Prepare::begin(room, call.norm, call.depth);
-    take_turn_if(!call.settled);
+    take_turn();
     const auto row = Prepare::ask(call.row, call.depth);
     ask(EARLY, HELD);
     Prepare::run(room, row, call.norm, call.depth);
@@ -94,15 +93,10 @@ __global__ void __launch_bounds__(WARPS * 32, ROW_RESIDENT<SPLIT>)
         parts[warp][line] = sums[0];
         parts[warp][line + 8] = sums[1];
     }
-    take_turn_if(call.settled);
     __syncthreads();
     const int at = first + threadIdx.x, tile = threadIdx.x / LINES, place = threadIdx.x % LINES;
     if (tile >= TILES || at >= call.lines) return;
     float sum = parts[tile * SPLIT][place];
     for (int nth = 1; nth < SPLIT; nth++) sum += parts[tile * SPLIT + nth][place];
-    if (call.is_bf16) {
-        write(static_cast<__nv_bfloat16 *>(call.out) + at, sum);
-    } else {
-        write(static_cast<float *>(call.out) + at, sum);
-    }
+    call.out[at] = __float2bfloat16_rn(sum);
 }

@@ -11,16 +11,6 @@
 // Channels that a thread takes from memory at once.
 constexpr int EIGHT = 8;
 
-// Read what may be settled, past the L1 cache.
-__device__ inline uint4 read_settled(const unsigned char *from) {
-    uint4 x;
-    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                 : "l"(from)
-                 : "memory");
-    return x;
-}
-
 __device__ inline void widen(float (&x)[EIGHT], const uint4 &pairs) {
     const unsigned words[EIGHT / 2] = {pairs.x, pairs.y, pairs.z, pairs.w};
 #pragma unroll
@@ -105,7 +95,7 @@ struct Rounding {
                 row + (block * BLOCK + offset) * (int)sizeof(__nv_bfloat16);
 #pragma unroll
             for (int i = 0; i < PARTS; i++) {
-                asked.read[i] = read_settled(from + i * LANES * sizeof(uint4));
+                asked.read[i] = read_row(from + i * LANES * sizeof(uint4));
             }
         }
         return asked;
@@ -174,8 +164,8 @@ struct Norming {
         const int low = threadIdx.x * EIGHT, high = low + depth / 2;
         Asked asked = {low, high, low < depth / 2, {}};
         if (asked.has_channels) {
-            asked.read[0] = read_settled(row + low * (int)sizeof(__nv_bfloat16));
-            asked.read[1] = read_settled(row + high * (int)sizeof(__nv_bfloat16));
+            asked.read[0] = read_row(row + low * (int)sizeof(__nv_bfloat16));
+            asked.read[1] = read_row(row + high * (int)sizeof(__nv_bfloat16));
         }
         return asked;
     }

@@ -50,9 +50,6 @@ __device__ inline void multiply(float (&sums)[4], unsigned a0, unsigned a1, unsi
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-__device__ inline void write(float *to, float x) { *to = x; }
-__device__ inline void write(__nv_bfloat16 *to, float x) { *to = __float2bfloat16_rn(x); }
-
 // A lane's share of a block: of each half, 16 channels of two lines, and the block's scale.
 struct Weights {
     uint4 low[2], high[2];

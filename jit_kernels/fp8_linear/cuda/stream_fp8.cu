@@ -15,7 +15,7 @@ constexpr int ROWS = 8, ROWS_HELD = 2;
 struct Call {
     const unsigned char *rows, *weight;
     const float *scales, *weight_scales;
-    void *out;
+    __nv_bfloat16 *out;
     long long row_stride, scale_row, scale_block;
     int count, groups, lines, depth;
 };
@@ -45,7 +45,7 @@ __device__ inline void add_block(float (&sums)[4], const Weights &weights, const
     sums[3] = fmaf(part[3], odd, sums[3]);
 }
 
-template <int SPLIT, class Result>
+template <int SPLIT>
 __global__ void __launch_bounds__(WARPS * 32, RESIDENT)
     stream_fp8(const __grid_constant__ Call call) {
     constexpr int TILES = WARPS / SPLIT;
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(WARPS * 32, RESIDENT)
         if (row >= call.count || at >= call.lines) continue;
         float sum = parts[tile * SPLIT][place];
         for (int nth = 1; nth < SPLIT; nth++) sum += parts[tile * SPLIT + nth][place];
-        write(static_cast<Result *>(call.out) + (row * call.groups + group) * call.lines + at, sum);
+        call.out[(row * call.groups + group) * call.lines + at] = __float2bfloat16_rn(sum);
     }
 }
 
@@ -117,12 +117,11 @@ unsigned blocks_for(int lines, int tiles) {
     return (lines + each - 1) / each;
 }
 
-template <class Result>
 int launch(const Call &call, int split, void *where) {
-    const auto kernel = split == 8   ? stream_fp8<8, Result>
-                        : split == 4 ? stream_fp8<4, Result>
-                        : split == 2 ? stream_fp8<2, Result>
-                                     : stream_fp8<1, Result>;
+    const auto kernel = split == 8   ? stream_fp8<8>
+                        : split == 4 ? stream_fp8<4>
+                        : split == 2 ? stream_fp8<2>
+                                     : stream_fp8<1>;
     const dim3 blocks(blocks_for(call.lines, WARPS / split), call.groups);
     return launch_early(kernel, blocks, 0, call, where);
 }
@@ -149,29 +148,27 @@ const char *stream_fp8_words(int error) {
 // is 1, 2, 4 or 8. Returns a cudaError_t.
 int stream_fp8_call(const void *rows, long long row_stride, const float *scales,
                     long long scale_row, long long scale_block, const void *weight,
-                    const float *weight_scales, void *out, int is_bf16, int count, int groups,
+                    const float *weight_scales, __nv_bfloat16 *out, int count, int groups,
                     int lines, int depth, int split, void *where) {
     const Call call = {static_cast<const unsigned char *>(rows),
                        static_cast<const unsigned char *>(weight), scales, weight_scales, out,
                        row_stride, scale_row, scale_block, count, groups, lines, depth};
-    return is_bf16 ? launch<__nv_bfloat16>(call, split, where) : launch<float>(call, split, where);
+    return launch(call, split, where);
 }
 
 // Round and multiply one row of bfloat16, of 8,192 channels at most, by a weight of `lines`, a
 // multiple of 16. With the weight of a norm it is normed first, and has a multiple of 512 channels,
-// 4,096 at most. `settled`: the launch before does not write the row. Returns a cudaError_t.
+// 4,096 at most. Returns a cudaError_t.
 int stream_row_call(const void *row, const float *norm, float eps, const void *weight,
-                    const float *weight_scales, void *out, int is_bf16, int lines, int depth,
-                    int split, int settled, void *where) {
+                    const float *weight_scales, __nv_bfloat16 *out, int lines, int depth,
+                    int split, void *where) {
     const RowCall call = {static_cast<const unsigned char *>(row),
                           static_cast<const unsigned char *>(weight),
                           weight_scales,
                           out,
                           {norm, 1.0f / depth, eps},
-                          is_bf16,
                           lines,
-                          depth,
-                          settled};
+                          depth};
     if (norm) return launch_row<Norming>(call, split, where);
     if (depth <= Rounding<16>::MOST) return launch_row<Rounding<16>>(call, split, where);
     if (depth <= Rounding<8>::MOST) return launch_row<Rounding<8>>(call, split, where);

@@ -10,38 +10,30 @@ struct Tensors {
 
 // Ask the L2 cache for a tile and what is owed to it.
 template <class Memory>
-__device__ inline void bring_tile(const Call &call, const Tensors &tensors, const Part &part,
-                                  int tile) {
+__device__ inline void bring_tile(const Tensors &tensors, const Part &part, int tile) {
     const int token = part.token(tile), first = part.first / STRIP;
-    const int pieces = Memory::APART && call.same ? 1 : Memory::PIECES;
 #pragma unroll 1
-    for (int piece = 0; piece < pieces; piece++) {
-        bring_box(tensors.streams, 0, token, Memory::APART ? piece : 0,
-                  Memory::APART ? first : first + piece);
+    for (int strip = 0; strip < STRIPS; strip++) {
+        bring_box(tensors.streams, 0, token, 0, first + strip);
     }
     if (Memory::OWED) bring_box(tensors.result, 0, token, 0, first);
 }
 
-// Fetch a tile into a slot, and expect its gates: piece by piece, which is a strip of all
-// streams, or a stream. Beyond the last token there are zeros.
+// Fetch a tile into a slot, strip by strip of all streams, and expect its gates. Beyond the last token
+// there are zeros.
 template <class Memory>
 __device__ inline void fetch_tile(const Call &call, const CUtensorMap &streams, const Part &part,
                                   Memory &shared, int tile, int slot) {
     expect_bytes(&shared.gated[slot], TOKENS * sizeof(float4));
     const int token = part.token(tile), first = part.first / STRIP;
 #pragma unroll 1
-    for (int piece = 0; piece < Memory::PIECES; piece++) {
-        unsigned long long *const full = &shared.full[slot][piece];
-        expect_bytes(full, Memory::STRIPS * BAND_BYTES / Memory::PIECES);
-        if constexpr (Memory::APART) {
-            copy_box(shared.stream(slot, piece), streams, 0, token, call.same ? 0 : piece, first,
-                     full);
-        } else {
+    for (int strip = 0; strip < STRIPS; strip++) {
+        unsigned long long *const full = &shared.full[slot][strip];
+        expect_bytes(full, BAND_BYTES);
 #pragma unroll 1
-            for (int j = 0; j < (call.same ? STREAMS : 1); j++) {
-                copy_box(shared.stream(slot, j) + piece * BAND_BYTES, streams, 0, token, 0,
-                         first + piece, full);
-            }
+        for (int j = 0; j < (call.same ? STREAMS : 1); j++) {
+            copy_box(shared.streams[slot] + j * STRIP_BYTES + strip * BAND_BYTES, streams, 0, token,
+                     0, first + strip, full);
         }
     }
 }
@@ -52,9 +44,9 @@ template <class Memory>
 __device__ inline void fetch_result(const Call &call, const CUtensorMap &result, const Part &part,
                                     Memory &shared, int tile, int slot) {
     const int token = part.token(tile), live = min(call.tokens - token, TOKENS);
-    const int place = Memory::place_of_result(tile), bytes = live * SHARES * (int)sizeof(float);
+    const int place = tile % Memory::OWED_TILES, bytes = live * SHARES * (int)sizeof(float);
     unsigned long long *const brought = &shared.brought[slot];
-    expect_bytes(brought, Memory::STRIPS * STRIP_BYTES + bytes);
+    expect_bytes(brought, STRIPS * STRIP_BYTES + bytes);
     copy_box(shared.results[place], result, 0, token, 0, part.first / STRIP, brought);
     bulk_copy(shared.owed[place], call.owed + (long long)token * SHARES, bytes, brought);
 }
@@ -63,9 +55,6 @@ __device__ inline void fetch_result(const Call &call, const CUtensorMap &result,
 template <class Memory>
 __device__ inline void store_tile(const CUtensorMap &after, const Part &part, Memory &shared,
                                   int tile, int slot) {
-#pragma unroll 1
-    for (int j = 0; j < (Memory::APART ? STREAMS : 1); j++) {
-        store_box(shared.stream(slot, j), after, 0, part.token(tile), j, part.first / STRIP);
-    }
+    store_box(shared.streams[slot], after, 0, part.token(tile), 0, part.first / STRIP);
     close_boxes();
 }

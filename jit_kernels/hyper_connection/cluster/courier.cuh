@@ -37,14 +37,14 @@ __device__ inline void run_courier(const Call &call, const Tensors &tensors, con
         if (first && tile < part.tiles) fetch_tile(call, tensors.streams, part, shared, tile, slot);
     };
     // The first tile comes near while the launch before ends; others asked for here would hold it up.
-    if (first) bring_tile<Memory>(call, tensors, part, 0);
+    if (first) bring_tile<Memory>(tensors, part, 0);
     // Rows of `fn` need not wait; whatever is written follows from streams.
     take_turn();
 #pragma unroll 1
     for (int tile = 0; tile < Memory::COUNT; tile++) {
         // Where each cluster has many, half of the first comes alone: it is there sooner.
         if (tile == 1 && call.least > 2) {
-            await_phase(&shared.full[0][(Memory::PIECES - 1) / 2], 0);
+            await_phase(&shared.full[0][(STRIPS - 1) / 2], 0);
         }
         if constexpr (Memory::OWED) {
             if (first && tile < min(part.tiles, Memory::OWED_TILES)) {
@@ -62,7 +62,7 @@ __device__ inline void run_courier(const Call &call, const Tensors &tensors, con
     for (int tile = 0; tile < part.tiles; tile++, turn.advance()) {
         await_phase(&shared.mixed[turn.slot], turn.phase);
         if (tile + Memory::COUNT < part.tiles) {
-            if constexpr (Memory::GATER_STORES) await_phase(&shared.stored[turn.slot], turn.phase);
+            if constexpr (Memory::OWED) await_phase(&shared.stored[turn.slot], turn.phase);
             fetch(tile + Memory::COUNT, turn.slot);
         }
         if constexpr (NORM) {

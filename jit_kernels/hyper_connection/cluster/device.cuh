@@ -76,14 +76,10 @@ __device__ inline void store_box(const void *from, const CUtensorMap &tensor, in
 // Make a group of the boxes that this thread has had stored since the last one.
 __device__ inline void close_boxes() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
-// Wait until all groups of this thread but the last `LEFT` have been read.
-template <int LEFT>
+// Wait until all groups of this thread have been read.
 __device__ inline void await_boxes_read() {
-    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory");
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
-
-// Wait for all lanes of the four warps of a warpgroup that call this.
-__device__ inline void meet_warpgroup() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
 
 // Write into a block of the cluster without waiting; a barrier of the same block counts the bytes.
 __device__ inline void send(unsigned to, float4 value, unsigned barrier) {

@@ -59,7 +59,7 @@ __device__ inline void run_gater(const Call &call, const Tensors &tensors, const
     for (int tile = 0; tile <= last; tile++, turn.advance()) {
         const int slot = turn.slot;
         if (lane == 0) expect_bytes(&shared.heard[slot], TOKENS * TOLD * sizeof(float));
-        if constexpr (Memory::GATER_STORES) {
+        if constexpr (Memory::OWED) {
             if (lane == 0) {
                 await_phase(&shared.paid[slot], turn.phase);
                 store_tile(tensors.after, part, shared, tile, slot);
@@ -93,9 +93,9 @@ __device__ inline void run_gater(const Call &call, const Tensors &tensors, const
                             tile == last && own == part.owned() - 1);
             }
         }
-        if constexpr (Memory::GATER_STORES) {
+        if constexpr (Memory::OWED) {
             if (lane == 0) {
-                await_boxes_read<0>();
+                await_boxes_read();
                 arrive(&shared.stored[slot]);
             }
         }

@@ -1,11 +1,11 @@
 // Who does what, and where it lies.
 //
-// A cluster owns all channels, every block (its rank) 256 or 448 of them; its rows of `fn` stay in
+// A cluster owns all channels, every block (its rank) 256 of them; its rows of `fn` stay in
 // its registers for good. A cluster goes through tiles of 16 tokens, and of a tile
 //
 //   the courier  copies the block's channels into shared memory, once
-//   multipliers  mix in the result that is owed to the streams, in place, but for the head (of 448
-//                channels mixers do, see pay.cuh); multiply them by `fn`
+//   multipliers  mix in the result that is owed to the streams, in place, but for the head; multiply
+//                them by `fn`
 //   the adder    adds up their sums; those of each token it sends to the token's owner
 //   the gater    adds up the sums of the tokens that its block owns, a few of each tile, and sends
 //                the gates to all blocks; meanwhile streams that were mixed in place are copied to
@@ -37,6 +37,7 @@ constexpr int SLICE = 256, PIECE = SLICE / MULTIPLIERS, STEPS = PIECE / 16;
 // rows of a matrix and a token are read without conflict.
 constexpr int STRIP = 64, LINE_BYTES = STRIP * 2, STRIP_BYTES = TOKENS * LINE_BYTES;
 constexpr int BAND_BYTES = STREAMS * STRIP_BYTES;  // of a strip, all streams
+constexpr int STRIPS = SLICE / STRIP;
 // Numbers of a token that say how its streams, and the result that is owed to them, are mixed: a row
 // of what each gives new streams.
 constexpr int SHARES = (STREAMS + 1) * STREAMS;
@@ -60,7 +61,7 @@ struct Call {
     const float *base, *scale, *weight;
     __nv_bfloat16 *mixed;
     float *shares;
-    int tokens, width, slice, ranks, iterations;
+    int tokens, width, ranks, iterations;
     int least, more;  // of clusters: tiles of a group; the first `more` groups have one more
     float norm_eps, hc_eps, per_number, per_channel;  // the last two are 1 / (4 width), 1 / width
 };
@@ -70,24 +71,14 @@ struct Parts {
     float lines[MULTIPLIERS][TOKENS][LINES], squares[MULTIPLIERS][TOKENS];
 };
 
-// Of blocks of 256 channels. COUNT tiles are there at a time. A tile is normed when the next one is
+// COUNT tiles are there at a time. A tile is normed when the next one is
 // mixed and has freed its slot, too: of squares there are two slots more.
 template <int EIGHTS>
 struct Shared {
     static constexpr bool OWED = EIGHTS > 1;
     static constexpr int COUNT = 5, NORM_COUNT = COUNT + 2;
-    // Strips of a tile, and pieces that these come by: each multiplier waits for its own. Of a strip
-    // all streams come at once.
-    static constexpr int STRIPS = SLICE / STRIP, PIECES = STRIPS;
-    static constexpr bool APART = false;
-    // Tiles whose results are there, which are free before streams are; warps that mix them in.
-    static constexpr int OWED_TILES = 3, PAYERS = MULTIPLIERS;
-    // Whether the gater has streams copied that a result was mixed into; else those who mixed do.
-    static constexpr bool GATER_STORES = OWED;
-    // Whether gains lie in shared memory; else mixers have them in registers.
-    static constexpr bool KEEPS_GAIN = false;
-    // Where the result of a tile lies.
-    static __device__ int place_of_result(int tile) { return tile % OWED_TILES; }
+    // Tiles whose results are there, which are free before streams are.
+    static constexpr int OWED_TILES = 3;
     unsigned char streams[COUNT][STRIPS * BAND_BYTES];
     alignas(16) float squares[NORM_COUNT][MAX_RANKS][TOKENS];
     // What is owed to the streams, and by which shares.
@@ -101,16 +92,14 @@ struct Shared {
     float folded[2][MIXERS][32];
     // What the balancer takes: a matrix and the number of its token.
     float matrices[2][BATCH][STREAMS * STREAMS + 1];
-    // Pieces are there; so are the result and its shares.
-    unsigned long long full[COUNT][PIECES], brought[COUNT];
+    // Strips are there, for each of which some multipliers wait; so are the result and its shares.
+    unsigned long long full[COUNT][STRIPS], brought[COUNT];
     unsigned long long heard[COUNT], gated[COUNT], mixed[COUNT];
     // Results are mixed in; streams that were so are copied.
     unsigned long long paid[COUNT], stored[COUNT];
     unsigned long long normed[NORM_COUNT], filled[2], emptied[2];
     // Sums of all multipliers are there, and have been added up.
     unsigned long long summed, added;
-
-    __device__ unsigned char *stream(int slot, int j) { return streams[slot] + j * STRIP_BYTES; }
 };
 static_assert(sizeof(Shared<3>) <= 227 * 1024);
 
@@ -124,11 +113,10 @@ __device__ inline void make_barriers(Memory &shared) {
         make_barrier(&shared.mixed[i], MIXERS);
         if constexpr (Memory::OWED) {
             make_barrier(&shared.brought[i]);
-            make_barrier(&shared.paid[i], Memory::PAYERS);
+            make_barrier(&shared.paid[i], MULTIPLIERS);
+            make_barrier(&shared.stored[i], 1);
         }
-        if constexpr (Memory::GATER_STORES) make_barrier(&shared.stored[i], 1);
     }
-    if constexpr (Memory::KEEPS_GAIN) make_barrier(&shared.gained, 1);
     for (int i = 0; i < Memory::NORM_COUNT; i++) make_barrier(&shared.normed[i], 1);
     for (int i = 0; i < 2; i++) {
         make_barrier(&shared.filled[i], 1);
@@ -151,7 +139,7 @@ struct Part {
         group = blockIdx.x >> log_ranks;
         groups = gridDim.x >> log_ranks;
         tiles = call.least + (group < call.more);
-        first = rank * call.slice;
+        first = rank * SLICE;
     }
     __device__ int token(int tile) const { return (group + tile * groups) * TOKENS; }
     __device__ int owned() const { return TOKENS >> log_ranks; }

@@ -1,8 +1,7 @@
 // Streams mixed into one by clusters of blocks, in one launch that reads them once.
 #include "device/tensor_map.cuh"
 #include "gate.cuh"
-#include "narrow.cuh"
-#include "wide.cuh"
+#include "multiplier.cuh"
 
 namespace {
 
@@ -35,22 +34,22 @@ __device__ inline void run_other(const Call &call, const Tensors &tensors, const
     }
 }
 
-// Mix streams of 256 channels a block.
+// Mix streams.
 //
 // EIGHTS  lines of `fn` by eight: 3 with gates and matrix, for streams that a result is owed to, whose
 //         mix is normed; 1 for the head
 template <int EIGHTS>
 __global__ void __launch_bounds__(THREADS, 1)
-    mix_narrow(const __grid_constant__ Call call, const __grid_constant__ Tensors tensors) {
+    mix_streams(const __grid_constant__ Call call, const __grid_constant__ Tensors tensors) {
     extern __shared__ __align__(1024) unsigned char memory[];
     auto &shared = *reinterpret_cast<Shared<EIGHTS> *>(memory);
     const Part part(call);
     const int warp = warp_number(), mixer = warp - MULTIPLIERS, other = mixer - MIXERS;
     if (mixer < 0) {
-        typename NarrowWeights<EIGHTS>::Asked asked(call, part, warp);
+        typename Weights<EIGHTS>::Asked asked(call, part, warp);
         begin(tensors, shared, warp);
         take_registers<MULTIPLIER_REGISTERS>();
-        run_narrow_multiplier(call, part, shared, warp, asked);
+        run_multiplier(call, part, shared, warp, asked);
     } else if (other < 0) {
         begin(tensors, shared, warp);
         give_registers<MIXER_REGISTERS>();
@@ -65,45 +64,13 @@ __global__ void __launch_bounds__(THREADS, 1)
     meet_cluster();
 }
 
-// The same of 448 channels a block.
-template <int EIGHTS>
-__global__ void __launch_bounds__(THREADS, 1)
-    mix_wide(const __grid_constant__ Call call, const __grid_constant__ Tensors tensors) {
-    extern __shared__ __align__(1024) unsigned char memory[];
-    auto &shared = *reinterpret_cast<WideShared<EIGHTS> *>(memory);
-    const Part part(call);
-    const int warp = warp_number(), mixer = warp - MULTIPLIERS, other = mixer - MIXERS;
-    if (mixer < 0) {
-        typename WideWeights<EIGHTS>::Asked asked(call, part, warp);
-        begin(tensors, shared, warp);
-        take_registers<WIDE_MULTIPLIER_REGISTERS>();
-        run_wide_multiplier(call, part, shared, warp, asked);
-    } else if (other < 0) {
-        begin(tensors, shared, warp);
-        give_registers<WIDE_MIXER_REGISTERS>();
-        run_wide_mixer<(EIGHTS > 1)>(call, tensors, part, shared, mixer);
-    } else {
-        begin(tensors, shared, warp);
-        give_registers<WIDE_OTHER_REGISTERS>();
-        run_other<EIGHTS == 1>(call, tensors, part, shared, other);
-    }
-    __syncwarp();
-    meet_cluster();
-}
-
 using Kernel = void (*)(Call, Tensors);
 struct Choice {
     Kernel kernel;
-    int bytes;                 // of shared memory
-    unsigned streams, strips;  // of a box
+    int bytes;  // of shared memory
 };
-template <class Memory>
-constexpr Choice choice_of(Kernel kernel) {
-    return {kernel, sizeof(Memory), Memory::APART ? 1 : STREAMS, Memory::APART ? Memory::STRIPS : 1};
-}
-constexpr Choice KERNELS[] = {
-    choice_of<Shared<1>>(mix_narrow<1>), choice_of<Shared<3>>(mix_narrow<3>),
-    choice_of<WideShared<1>>(mix_wide<1>), choice_of<WideShared<3>>(mix_wide<3>)};
+constexpr Choice OF_HEAD = {mix_streams<1>, sizeof(Shared<1>)};
+constexpr Choice OF_BLOCK = {mix_streams<3>, sizeof(Shared<3>)};
 
 struct Launch {
     cudaLaunchConfig_t config = {};
@@ -138,16 +105,14 @@ cudaError_t count_groups(const Choice &choice, int ranks, int *groups) {
 
 // Describe channels of tokens, of which a copy takes strips of 128 bytes of a tile.
 //
-// count    streams; with a stride of 0 there is one
-// streams  how many a copy takes
-// strips   how many it takes
+// streams  how many there are, all of which a copy takes; with a stride of 0 there is one
+// strips   how many a copy takes
 cudaError_t describe(CUtensorMap &tensor, const void *first, long long token_stride,
-                     long long stream_stride, unsigned count, unsigned streams, unsigned strips,
-                     const Call &call) {
+                     long long stream_stride, unsigned streams, unsigned strips, const Call &call) {
     static const Describe function = find_describe();
     if (function == nullptr) return cudaErrorNotSupported;
     const bool one = stream_stride == 0;
-    const cuuint64_t size[4] = {STRIP, (cuuint64_t)call.tokens, one ? 1u : count,
+    const cuuint64_t size[4] = {STRIP, (cuuint64_t)call.tokens, one ? 1u : streams,
                                 (cuuint64_t)call.width / STRIP};
     const cuuint64_t stride[3] = {call.tokens > 1 ? (cuuint64_t)token_stride * 2 : LINE_BYTES,
                                   one ? LINE_BYTES : (cuuint64_t)stream_stride * 2, LINE_BYTES};
@@ -172,7 +137,7 @@ const char *mix_in_clusters_words(int error) {
 // holds at once, 0 if none.
 int mix_in_clusters_groups(int ranks) {
     int least = 1 << 30;
-    for (const Choice &choice : KERNELS) {
+    for (const Choice &choice : {OF_HEAD, OF_BLOCK}) {
         int groups = 0;
         if (count_groups(choice, ranks, &groups) != cudaSuccess) groups = 0;
         least = groups < least ? groups : least;
@@ -182,32 +147,29 @@ int mix_in_clusters_groups(int ranks) {
     return least;
 }
 
-// Mix streams by `groups` clusters of `ranks` blocks, `slice` channels each; `ranks` is a power of
-// two up to 16, `slice` 256 or 448, of which all channels are whole slices. Without `shares` `fn` is
-// the head's; else `result`, which is contiguous, is first mixed into the streams, as `owed` says,
-// `after` takes them, and what is mixed is normed by `weight`. With `early` the launch before does not
-// write `fn`. Returns a cudaError_t.
+// Mix streams by `groups` clusters of `ranks` blocks, 256 channels each; `ranks` is a power of two up
+// to 16. Without `shares` `fn` is the head's; else `result`, which is contiguous, is first mixed into
+// the streams, as `owed` says, `after` takes them, and what is mixed is normed by `weight`. With
+// `early` the launch before does not write `fn`. Returns a cudaError_t.
 int mix_in_clusters_call(const void *streams, long long token_stride, long long stream_stride,
                          const void *result, const float *owed, void *after, const void *fn,
                          const float *base, const float *scale, const float *weight, void *mixed,
-                         float *shares, int tokens, int width, int slice, int ranks, int groups,
-                         int iterations, int early, float norm_eps, float hc_eps, void *where) {
-    const int tiles = (tokens + TOKENS - 1) / TOKENS;
+                         float *shares, int tokens, int ranks, int groups, int iterations,
+                         int early, float norm_eps, float hc_eps, void *where) {
+    const int tiles = (tokens + TOKENS - 1) / TOKENS, width = ranks * SLICE;
     const Call call = {stream_stride == 0, owed, static_cast<const uint4 *>(fn), base, scale, weight,
-                       static_cast<__nv_bfloat16 *>(mixed), shares, tokens, width, slice, ranks,
+                       static_cast<__nv_bfloat16 *>(mixed), shares, tokens, width, ranks,
                        iterations, tiles / groups, tiles % groups, norm_eps, hc_eps,
                        1.0f / (STREAMS * width), 1.0f / width};
-    const Choice &choice = KERNELS[(slice > SLICE ? 2 : 0) + (shares ? 1 : 0)];
+    const Choice &choice = shares ? OF_BLOCK : OF_HEAD;
     const Launch launch(ranks, groups, choice.bytes, early, static_cast<cudaStream_t>(where));
     Tensors tensors = {};
     cudaError_t error =
-        describe(tensors.streams, streams, token_stride, stream_stride, STREAMS, choice.streams,
-                 choice.strips, call);
+        describe(tensors.streams, streams, token_stride, stream_stride, STREAMS, 1, call);
     if (error == cudaSuccess && result) {
-        error = describe(tensors.result, result, width, 0, 1, 1, slice / STRIP, call);
+        error = describe(tensors.result, result, width, 0, 1, STRIPS, call);
         if (error == cudaSuccess) {
-            error = describe(tensors.after, after, STREAMS * width, width, STREAMS, choice.streams,
-                             slice / STRIP, call);
+            error = describe(tensors.after, after, STREAMS * width, width, STREAMS, STRIPS, call);
         }
     }
     if (error != cudaSuccess) return error;

@@ -5,9 +5,6 @@
 
 // Sums of a line that a multiplier has in turn.
 constexpr int CHAINS = 2;
-// Of 256 channels a block, of each stream 16 channels after the other.
-template <int EIGHTS>
-using NarrowWeights = Weights<STREAMS * STEPS, EIGHTS, false>;
 
 // Add the squares of the channels that a lane has for products, of two rows.
 __device__ __forceinline__ void add_squares(float (&squares)[2], const unsigned (&x)[4]) {
@@ -21,8 +18,8 @@ __device__ __forceinline__ void add_squares(float (&squares)[2], const unsigned 
 // Multiply a multiplier's channels of a tile, `CHAINS` sums of each line in turn: a
 // product waits for the one before it in its sum. Squares as products of rows with themselves would
 // take registers that loads ahead need.
-template <int CHAINS, int EIGHTS>
-__device__ __forceinline__ void multiply_streams(const NarrowWeights<EIGHTS> &weights,
+template <int EIGHTS>
+__device__ __forceinline__ void multiply_streams(const Weights<EIGHTS> &weights,
                                                  const unsigned char *streams,
                                                  float (&sums)[CHAINS][EIGHTS][4],
                                                  float (&squares)[2]) {

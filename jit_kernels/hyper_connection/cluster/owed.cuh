@@ -54,7 +54,7 @@ __device__ __forceinline__ void mix_result(unsigned (&streams)[STREAMS][4],
 // Mix the result into a multiplier's channels of a tile, leave them where they were, and multiply
 // them, a sum of each line for each 16 channels.
 template <int EIGHTS>
-__device__ __forceinline__ void multiply_owed(const NarrowWeights<EIGHTS> &weights, unsigned char *tile,
+__device__ __forceinline__ void multiply_owed(const Weights<EIGHTS> &weights, unsigned char *tile,
                                               const unsigned char *result,
                                               const float4 (*shares)[STREAMS + 1],
                                               float (&sums)[CHAINS][EIGHTS][4],

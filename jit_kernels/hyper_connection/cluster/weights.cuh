@@ -23,14 +23,13 @@ struct Scale {
     }
 };
 
-// PRODUCTS of 16 channels, each with EIGHTS times eight lines. Of a product and an eight a lane has
-// four numbers of one line: a word of high bytes and one of low ones. Of four of these the high words
-// lie together, and the low ones.
-//
-// PACKED  low bytes are kept, and made numbers for each product: half the registers of low parts
-template <int PRODUCTS, int EIGHTS, bool PACKED>
+// Products of 16 channels, of each stream one after the other, each with EIGHTS times eight lines. Of a
+// product and an eight a lane has four numbers of one line: a word of high bytes and one of low ones.
+// Of four of these the high words lie together, and the low ones.
+template <int EIGHTS>
 struct Weights {
-    static constexpr int GROUPS = PRODUCTS * EIGHTS, FOURS = (GROUPS + 3) / 4;
+    static constexpr int PRODUCTS = STREAMS * STEPS;
+    static constexpr int GROUPS = PRODUCTS * EIGHTS, FOURS = GROUPS / 4;
     // Fours that are under way at once.
     static constexpr int AHEAD = FOURS < 7 ? FOURS : 7;
     struct Four {
@@ -62,7 +61,7 @@ struct Weights {
         }
     };
 
-    unsigned high[PRODUCTS][EIGHTS][2], low[PRODUCTS][EIGHTS][PACKED ? 1 : 2];
+    unsigned high[PRODUCTS][EIGHTS][2], low[PRODUCTS][EIGHTS][2];
     __nv_bfloat162 low_unit[EIGHTS];
 
     __device__ __forceinline__ explicit Weights(Asked &asked) {
@@ -83,35 +82,20 @@ struct Weights {
 
     // Take what a lane has of the `i`th product and eight.
     __device__ __forceinline__ void take(int i, unsigned highs, unsigned lows, const Asked &asked) {
-        if (i >= GROUPS) return;
         const int product = i / EIGHTS, eight = i % EIGHTS;
         const Scale scale(asked.unit(eight));
 #pragma unroll
         for (int pair = 0; pair < 2; pair++) {
             high[product][eight][pair] = scale.expand(highs, pair);
-            if constexpr (!PACKED) {
-                low[product][eight][pair] = Scale(low_unit[eight]).expand(lows, pair);
-            }
+            low[product][eight][pair] = Scale(low_unit[eight]).expand(lows, pair);
         }
-        if constexpr (PACKED) low[product][eight][0] = lows;
     }
 
     // Multiply 16 channels, low parts first.
     __device__ __forceinline__ void multiply_step(int product, const unsigned (&x)[4],
                                                   float (&sums)[EIGHTS][4]) const {
 #pragma unroll
-        for (int eight = 0; eight < EIGHTS; eight++) {
-            if constexpr (PACKED) {
-                const Scale scale(low_unit[eight]);
-                unsigned bytes = low[product][eight][0];
-                // Else numbers would be made once for all tiles, and spilled.
-                asm volatile("" : "+r"(bytes));
-                const unsigned pairs[2] = {scale.expand(bytes, 0), scale.expand(bytes, 1)};
-                multiply(sums[eight], x, pairs);
-            } else {
-                multiply(sums[eight], x, low[product][eight]);
-            }
-        }
+        for (int eight = 0; eight < EIGHTS; eight++) multiply(sums[eight], x, low[product][eight]);
 #pragma unroll
         for (int eight = 0; eight < EIGHTS; eight++) multiply(sums[eight], x, high[product][eight]);
     }

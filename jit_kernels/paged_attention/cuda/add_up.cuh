@@ -8,7 +8,7 @@
 
 #include "results.cuh"
 
-constexpr int UNIT_THREADS = UNIT_QUADS, UNITS = PAIRS * TEAM, TURNED = 64;
+constexpr int UNIT_THREADS = UNIT_QUADS, UNITS = PAIRS * TEAM;
 static_assert(UNIT_THREADS == OWN * 32, "a warp has a chunk of the channels");
 static_assert(OWN == 2, "a warp weighs the teams of one of the two heads");
 static_assert(MOST_TEAMS <= 32, "a lane weighs a team");
@@ -25,84 +25,16 @@ struct Unit {
     __device__ int channel() const { return (rank * OWN + chunk) * CHUNK + line * 8 + quarter * 2; }
 };
 
-// Sums as they are.
-struct Plain {
-    struct Turn {};
-    __device__ Turn turn_of(const Row &, const Unit &) const { return {}; }
-
-    __device__ void write(const Call &call, const Row &row, const Unit &unit, const Turn &,
-                          const float (&x)[2][2]) const {
+__device__ inline void write_unit(const Call &call, const Row &row, const Unit &unit,
+                                  const float (&x)[2][2]) {
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int head = unit.head() + half * 8;
-            if (head < call.heads) {
-                write_pair(call, row.nth, head, unit.channel(), x[half][0], x[half][1]);
-            }
+    for (int half = 0; half < 2; half++) {
+        const int head = unit.head() + half * 8;
+        if (head < call.heads) {
+            write_pair(call, row.nth, head, unit.channel(), x[half][0], x[half][1]);
         }
     }
-};
-
-// Sums rounded to bfloat16, turned back by `rotation`, [rows, 2, TURNED], and rounded again: codes
-// with a scale for the channels of a rank. It is, to the bit, what `round_heads` of
-// `rms_norm/cuda` makes of `Plain`.
-struct Rounded {
-    const float *rotation;
-    unsigned char *codes;
-    float *scales;
-    long long scale_stride;
-
-    // Cosine and sine of a thread's channels, if they turn.
-    struct Turn {
-        bool turns;
-        float cosine, sine;
-
-        // Products first, then one addition, as elsewhere.
-        __device__ void apply(float (&x)[2]) const {
-            if (!turns) return;
-            const float even = x[0], odd = x[1];
-            x[0] = __fsub_rn(__fmul_rn(even, cosine), __fmul_rn(odd, sine));
-            x[1] = __fadd_rn(__fmul_rn(odd, cosine), __fmul_rn(even, sine));
-        }
-    };
-
-    __device__ Turn turn_of(const Row &row, const Unit &unit) const {
-        const int turned = unit.channel() - (WIDTH - TURNED);
-        const float *const at = rotation + row.nth * 2 * TURNED + turned;
-        if (turned < 0) return {};
-        return {true, read_float(at), -read_float(at + TURNED + 1)};
-    }
-
-    __device__ void write(const Call &call, const Row &row, const Unit &unit, const Turn &turn,
-                          const float (&sums)[2][2]) const {
-        __shared__ float largest[2][OWN];
-        float x[2][2];
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const unsigned pair = pair_of(sums[half][0], sums[half][1]);
-            x[half][0] = __uint_as_float(pair << 16);
-            x[half][1] = __uint_as_float(pair & 0xffff0000u);
-            turn.apply(x[half]);
-            const float most = fmaxf(fabsf(x[half][0]), fabsf(x[half][1]));
-            const float of_warp = largest_of_lanes<32>(most);
-            if (threadIdx.x % 32 == 0) largest[half][unit.chunk] = of_warp;
-        }
-        __syncthreads();
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int head = unit.head() + half * 8;
-            if (head >= call.heads) continue;
-            const unsigned exponent = scale_exponent(fmaxf(largest[half][0], largest[half][1]));
-            const float factor = power_of_two(254 - exponent);
-            const unsigned both = e4m3_codes(x[half][0] * factor, x[half][1] * factor, 0.0f, 0.0f);
-            const long long line = row.nth * call.heads + head;
-            unsigned char *const to = codes + line * WIDTH + unit.channel();
-            *reinterpret_cast<unsigned short *>(to) = (unsigned short)both;
-            if (threadIdx.x == 0) {
-                scales[(head * TEAM + unit.rank) * scale_stride + row.nth] = power_of_two(exponent);
-            }
-        }
-    }
-};
+}
 
 // Ask for what a team of a row has left as its sum: a lane's team, of one head.
 __device__ inline float sum_of_team(const Call &call, const Row &row, int head) {
@@ -129,11 +61,9 @@ __device__ inline float share_of_team(float sum, float sink) {
     return weight * share_of(1.0f, sum_of_lanes<32>(weight) + power(sink - base));
 }
 
-// Shared memory has a unit of each team. Lengths, rotation and sinks are read before the teams end,
-// who write none of them.
-template <class Result>
-__global__ void __launch_bounds__(UNIT_THREADS)
-    add_up(const __grid_constant__ Call call, const __grid_constant__ Result result) {
+// Shared memory has a unit of each team. Lengths and sinks are read before the teams end, who
+// write none of them.
+__global__ void __launch_bounds__(UNIT_THREADS) add_up(const __grid_constant__ Call call) {
     extern __shared__ __align__(16) float4 quads[];
     __shared__ float shares[2][MOST_TEAMS];
     const Unit unit;
@@ -142,7 +72,6 @@ __global__ void __launch_bounds__(UNIT_THREADS)
     const bool weighs = weighed < call.heads;
     Row row(call, blockIdx.y);
     const float sink = weighs ? read_float(call.sink + weighed) : minus_infinity();
-    const auto turn = result.turn_of(row, unit);
     row.take(call, row.length_of(call.window), row.length_of(call.extra));
     take_turn();
     const float sum = sum_of_team(call, row, weighed);
@@ -160,5 +89,5 @@ __global__ void __launch_bounds__(UNIT_THREADS)
         sums[1][0] = fmaf(high, quad.z, sums[1][0]);
         sums[1][1] = fmaf(high, quad.w, sums[1][1]);
     }
-    result.write(call, row, unit, turn, sums);
+    write_unit(call, row, unit, sums);
 }

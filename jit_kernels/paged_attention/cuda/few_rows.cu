@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ C
         show_barriers();
     }
     arrive_at_cluster<false>();
-    await_launch_before_if(!call.settled);
+    await_launch_before();
     // Slots are asked for as if the row filled all columns, before its lengths are known.
     Row row(call, blockIdx.y);
     int slot = Place(call, row, blockIdx.x, key).slot(row.nth);
@@ -29,7 +29,6 @@ __global__ void __launch_bounds__(THREADS, 1) few_rows(const __grid_constant__ C
     if (!guessed) slot = place.slot(row.nth);
     if (place.column >= place.count) slot = -1;
     Record record(place.keys, slot, lane % 4);
-    await_launch_before_if(call.settled);
     // What adds up the teams begins when they have ended: while they hold most multiprocessors its
     // blocks would crowd on the others.
     let_next_begin_if(call.teams == 1);
@@ -94,23 +93,21 @@ struct Launch {
 };
 
 // Launch what adds up the teams of rows.
-template <class Result>
-cudaError_t launch_after(const Launch &launch, const Call &call, const Result &result) {
+cudaError_t launch_after(const Launch &launch, const Call &call) {
     cudaLaunchConfig_t config = launch.config;
     config.numAttrs = 1;
     config.gridDim = dim3(UNITS, config.gridDim.y);
     config.blockDim = dim3(UNIT_THREADS);
     config.dynamicSmemBytes = call.teams * UNIT_THREADS * sizeof(float4);
-    return cudaLaunchKernelEx(&config, add_up<Result>, call, result);
+    return cudaLaunchKernelEx(&config, add_up, call);
 }
 
 // Percent of shared memory that the blocks of all rows at once need of a multiprocessor, about.
 constexpr int LITTLE = 28;
 
 // A wish: where it is not heard, products beside are slower.
-template <class Result>
 void ask_for_little() {
-    cudaFuncSetAttribute(add_up<Result>, cudaFuncAttributePreferredSharedMemoryCarveout, LITTLE);
+    cudaFuncSetAttribute(add_up, cudaFuncAttributePreferredSharedMemoryCarveout, LITTLE);
 }
 
 }  // namespace
@@ -129,8 +126,7 @@ int paged_attention_teams() {
     launch.config.numAttrs = 1;
     cudaError_t error = cudaFuncSetAttribute(few_rows, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                              sizeof(Shared));
-    ask_for_little<Plain>();
-    ask_for_little<Rounded>();
+    ask_for_little();
     if (error == cudaSuccess) {
         error = cudaOccupancyMaxActiveClusters(&teams, few_rows, &launch.config);
     }
@@ -145,18 +141,15 @@ int paged_attention_teams() {
 long long paged_attention_team_numbers() { return TEAM * QUADS * 4ll + HEADS; }
 
 // Attend `rows` rows by `teams` teams each, after `paged_attention_teams`. If there are several they
-// leave in `parts` what they find; with `codes` it is turned back and rounded once added up, and
-// nothing is written to `out`. Scales stand in columns of `scale_stride`. Queries, pages and results
-// begin at multiples of 16 bytes, and so does each row of queries. Returns a cudaError_t.
+// leave in `parts` what they find. Queries, pages and results begin at multiples of 16 bytes, and so
+// does each row of queries. Returns a cudaError_t.
 int paged_attention_call(const void *q, long long q_stride, const void *window_pages,
                          const int *window_slots, long long window_stride,
                          const int *window_lengths, int window_columns, int window_rows,
                          long long window_bytes, const void *extra_pages, const int *extra_slots,
                          long long extra_stride, const int *extra_lengths, int extra_columns,
                          int extra_rows, long long extra_bytes, const float *sink, void *out,
-                         float scale, int rows, int heads, int teams, int settled, float *parts,
-                         const float *rotation, void *codes, float *scales, long long scale_stride,
-                         void *where) {
+                         float scale, int rows, int heads, int teams, float *parts, void *where) {
     const Call call = {{static_cast<const unsigned char *>(window_pages), window_slots,
                         window_lengths, window_stride, window_bytes, window_columns, window_rows},
                        {static_cast<const unsigned char *>(extra_pages), extra_slots, extra_lengths,
@@ -169,13 +162,10 @@ int paged_attention_call(const void *q, long long q_stride, const void *window_p
                        q_stride,
                        scale * LOG2_E,
                        heads,
-                       teams,
-                       settled};
+                       teams};
     const Launch launch(teams, rows, static_cast<cudaStream_t>(where));
     const cudaError_t error = cudaLaunchKernelEx(&launch.config, few_rows, call);
     if (error != cudaSuccess || teams == 1) return error;
-    if (codes == nullptr) return launch_after(launch, call, Plain());
-    const Rounded rounded = {rotation, static_cast<unsigned char *>(codes), scales, scale_stride};
-    return launch_after(launch, call, rounded);
+    return launch_after(launch, call);
 }
 }

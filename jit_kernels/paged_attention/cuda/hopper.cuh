@@ -44,8 +44,8 @@ __device__ inline void copy_or_clear(void *to, const void *from, bool copies) {
                  : "memory");
 }
 
-// Ask for 16 bytes that are read once, past the L1 cache: what is settled may be read before the
-// launch before has ended. The compiler keeps the order of such requests.
+// Ask for 16 bytes that are read once, past the L1 cache. The compiler keeps the order of such
+// requests.
 __device__ inline uint4 read_16(const void *from) {
     uint4 value;
     asm volatile("ld.relaxed.gpu.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"

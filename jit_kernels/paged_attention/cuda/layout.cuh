@@ -23,13 +23,11 @@ struct Keys {
     int columns, page_rows;
 };
 
-// q, out    [rows, heads, 512], a row of q at multiples of `q_stride` numbers; no `out` where what
-//           teams leave is rounded
+// q, out    [rows, heads, 512], a row of q at multiples of `q_stride` numbers
 // partials  [rows, teams, TEAM, 2048, 4] means of what teams attend, where there are several; for
 //           their order see `results.cuh`
 // sums      [rows, 64, teams] binary logarithms of their sums of weights
 // scale     of scores, for powers of two
-// settled   the launch before makes queries, and neither keys, nor what names or counts them, nor sinks
 struct Call {
     Keys window, extra;
     const __nv_bfloat16 *q;
@@ -39,7 +37,7 @@ struct Call {
     float *sums;
     long long q_stride;
     float scale;
-    int heads, teams, settled;
+    int heads, teams;
 };
 
 // What a tile's block sends to the others of the team: weights relative to the greatest score.

@@ -21,13 +21,6 @@ __device__ inline float number(unsigned order) {
     return __uint_as_float(order & 0x80000000u ? order & 0x7fffffffu : ~order);
 }
 
-// The higher number; NaN if one is.
-__device__ inline float higher(float a, float b) {
-    float c;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
-    return c;
-}
-
 // How many of the block's keys are at least `border`.
 template <int EACH>
 __device__ int count_from(const unsigned (&keys)[EACH], unsigned border) {

@@ -1,10 +1,7 @@
 // Which of the keys of a block are chosen, by counting them in bins that narrow down on the last
 // chosen one. Some barriers whatever the keys: each count tells apart 2,048 parts of the range in
 // which that key lies, and of what is left in one part each is compared with each.
-//
-// A thread has EACH keys, in registers; or EACH is 0, and it goes through `each` keys in shared memory
-// with little code. What runs once in a launch waits for its code longer than it runs, where that
-// comes from memory beside what other kernels read.
+// A thread has EACH keys, in registers.
 #pragma once
 
 #include "bisect.cuh"
@@ -110,22 +107,18 @@ __device__ inline void find_crossing(int need, Counters &counters) {
     __syncthreads();
 }
 
-// How often a thread does what EACH and `each` say.
-template <int EACH>
-__device__ constexpr int times(int each) { return EACH ? EACH : each; }
-
 // Narrow the range from `low` to `high` of a thread's keys, `key(i)`, to the part in which the
 // `need`-th highest key of it lies: until no more than `most` keys reach the part, or `few` are in
 // it, or all in it are equal.
 template <int EACH, class Key>
 __device__ Part close_in(Key key, int need, int most, int few, unsigned low, unsigned high,
-                         Counters &counters, int each = EACH) {
+                         Counters &counters) {
     unsigned span = high - low;
     int above = 0;
     while (true) {
         const int shift = max(0, 32 - CUT_BITS - __clz((int)span));
-#pragma unroll(EACH ? EACH : 1)
-        for (int i = 0; i < times<EACH>(each); i++) {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
             // What is below the range wraps around, and lies far above it.
             const unsigned above_low = key(i) - low;
             if (above_low <= span) atomicAdd(&counters.bins[above_low >> shift], 1);
@@ -143,10 +136,9 @@ __device__ Part close_in(Key key, int need, int most, int few, unsigned low, uns
 // The cut of a part of at most RANKED keys, `need` being left to choose from it. Once in a kernel.
 // Four threads compare one key; barriers lie before and after that.
 template <int EACH, class Key, class Column>
-__device__ Cut rank_part(Key key, Column column, Part part, int need, Counters &counters,
-                         int each = EACH) {
-#pragma unroll(EACH ? EACH : 1)
-    for (int i = 0; i < times<EACH>(each); i++) {
+__device__ Cut rank_part(Key key, Column column, Part part, int need, Counters &counters) {
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
         if (key(i) - part.low <= part.span) {
             counters.ranked[atomicAdd(&counters.gathered, 1)] = make_uint2(key(i), column(i));
         }
@@ -157,7 +149,7 @@ __device__ Cut rank_part(Key key, Column column, Part part, int need, Counters &
     int better = 0;
 #pragma unroll 1
     for (int first = 0; first < part.inside; first += 32) {
-#pragma unroll(EACH ? 8 : 2)
+#pragma unroll 8
         for (int j = 0; j < 32; j += 4) {
             const uint2 other = counters.ranked[first + j + threadIdx.x % 4];
             better += other.x > mine.x || (other.x == mine.x && other.y < mine.y);
@@ -176,16 +168,14 @@ __device__ Cut rank_part(Key key, Column column, Part part, int need, Counters &
 // it; there are as many. `column(i)` is that of `key(i)`, below `columns`. Once in a kernel.
 template <int EACH, class Key, class Column>
 __device__ Cut find_cut(Key key, Column column, int columns, int need, unsigned low, unsigned high,
-                        Counters &counters, int each = EACH) {
-    const Part part = close_in<EACH>(key, need, need, RANKED, low, high, counters, each);
+                        Counters &counters) {
+    const Part part = close_in<EACH>(key, need, need, RANKED, low, high, counters);
     if (part.above + part.inside == need) return {part.low, ALL};
     need -= part.above;
-    if (part.inside <= RANKED) {
-        return rank_part<EACH>(key, column, part, need, counters, each);
-    }
+    if (part.inside <= RANKED) return rank_part<EACH>(key, column, part, need, counters);
     // So many are equal: of these the first ones.
     const auto equal = [&](int i) { return key(i) == part.low ? ~(unsigned)column(i) : 0u; };
     const unsigned last = ~(unsigned)(columns - 1);
-    const Part first = close_in<EACH>(equal, need, need, 1, last, ALL, counters, each);
+    const Part first = close_in<EACH>(equal, need, need, 1, last, ALL, counters);
     return {part.low, ~first.low};
 }

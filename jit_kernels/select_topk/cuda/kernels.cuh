@@ -24,7 +24,6 @@ struct Scores {
     const void *visible;  // of long long, or of int where they are not wide
     bool wide;
     int columns, top_k;
-    bool next_settled;  // the launch after may begin when a cluster has begun
 };
 
 struct Shared {

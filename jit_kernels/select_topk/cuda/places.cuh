@@ -25,17 +25,15 @@ __device__ inline int bits_below(uint4 four, int bit) {
 }
 
 // Write the chosen columns, all of which lie in the window that begins at `window`, in ascending
-// order from place `from` on: of a thread's EACH, or of `each` with little code, those that
-// `chosen(i)`, their columns and pages. Marks and buckets are clear, and a barrier lies between;
-// `totals` is memory for `sum_before`.
+// order from place `from` on: of a thread's EACH those that `chosen(i)`, their columns and pages.
+// Marks and buckets are clear, and a barrier lies between; `totals` is memory for `sum_before`.
 template <int EACH, class Chosen, class Column, class Page>
 __device__ void place_chosen(Chosen chosen, Column columns, Page pages, unsigned window, int from,
-                             const Target &out, uint4 *marks, int2 *buckets, int *totals,
-                             int each = EACH) {
+                             const Target &out, uint4 *marks, int2 *buckets, int *totals) {
     unsigned *const words = reinterpret_cast<unsigned *>(marks);
     int *const counts = reinterpret_cast<int *>(buckets);
-#pragma unroll(EACH ? EACH : 1)
-    for (int i = 0; i < times<EACH>(each); i++) {
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
         if (!chosen(i)) continue;
         const unsigned column = columns(i) - window;
         atomicOr(&words[column / 32], 1u << column % 32);
@@ -46,8 +44,8 @@ __device__ void place_chosen(Chosen chosen, Column columns, Page pages, unsigned
     const int before = from + sum_before(two.x + two.y, totals);
     buckets[threadIdx.x] = make_int2(before, before + two.x);
     __syncthreads();
-#pragma unroll(EACH ? EACH : 1)
-    for (int i = 0; i < times<EACH>(each); i++) {
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
         if (!chosen(i)) continue;
         const unsigned column = columns(i) - window, bucket = column / BUCKET;
         const int bit = column % BUCKET;

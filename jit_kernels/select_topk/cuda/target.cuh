@@ -21,8 +21,7 @@ struct Target {
     }
 
     // The page of a column that is seen: what `put` needs, for those who can load it early.
-    __device__ int page(int column) const { return table ? *page_at(column) : 0; }
-    __device__ const int *page_at(int column) const { return table + (column >> shift); }
+    __device__ int page(int column) const { return table ? table[column >> shift] : 0; }
 
     __device__ void put(int place, int column, int page) const {
         if (table) {

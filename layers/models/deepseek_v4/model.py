@@ -9,7 +9,7 @@ from torch import Tensor
 
 from layers.blocks.hyper_connection import BlockResult
 from layers.blocks.rope import RopeFrequencies, frequencies
-from layers.experts.expert_form import ExpertForm, expert_form, smaller_form
+from layers.experts.contract import ExpertForm
 from layers.kinds import PlainKinds, QuantisedKinds
 from layers.linear.contract import Named
 from layers.models.contract import ModelFacts, Settings
@@ -20,6 +20,7 @@ from layers.models.deepseek_v4.config import (
     pool_spec,
     resolve_record_format,
 )
+from layers.models.deepseek_v4.expert_form import expert_form, smaller_form
 from layers.models.deepseek_v4.network import DeepseekV4
 from layers.parallel.ranks import OneRank, Ranks
 from layers.steps.chunks.step import PrefillStep
@@ -75,17 +76,23 @@ class V4Model:
         """Raise ConfigFault, naming the field, for a geometry that the kernels do not take."""
         check_geometry_of_kernels(self.config)
 
+    def smaller(self, settings: Settings) -> str | None:
+        """Return what would make the weights smaller; see `Model`."""
+        return smaller_form(self.config, self._form(settings))
+
+    def _form(self, settings: Settings) -> ExpertForm:
+        wanted = None if settings.experts == "auto" else cast(ExpertForm, settings.experts)
+        return expert_form(self.config, wanted, room=settings.weight_bytes)
+
     def build(
         self, device: torch.device, settings: Settings, ranks: Ranks | None = None
     ) -> "ReferenceV4 | QuantisedV4":
         """Return the network; see `Model`."""
         if device.type == "cuda":
-            wanted = None if settings.experts == "auto" else cast(ExpertForm, settings.experts)
-            form = expert_form(self.config, wanted, room=settings.weight_bytes)
             return QuantisedV4(
                 self.config,
                 device,
-                experts=form,
+                experts=self._form(settings),
                 deterministic=settings.deterministic,
                 draft_tokens=settings.draft_tokens,
                 ranks=ranks,
@@ -163,8 +170,6 @@ class ReferenceV4(_OnDevice):
     stream mixing are float32 in any case.
     """
 
-    smaller: str | None = None
-
     def __init__(
         self,
         config: ModelConfig,
@@ -228,11 +233,6 @@ class QuantisedV4(_OnDevice):
     def facts(self) -> Mapping[str, str]:
         """How it computes."""
         return {"dtype": "bfloat16", "record_format": "fp8", "experts": self._form}
-
-    @property
-    def smaller(self) -> str | None:
-        """What would make its weights smaller."""
-        return smaller_form(self.config, self._form)
 
     @torch.inference_mode()
     def decode(self, rows: DecodeRows, pools: KvPools) -> Tensor:

@@ -11,6 +11,7 @@ import numpy as np
 
 from mem_cache.allocator import PageAllocator
 from mem_cache.handles import Lock, Match, PointKind
+from mem_cache.layout import cache_spec
 from mem_cache.policy import EvictionPolicy, TurnPolicy
 from mem_cache.radix import ShadowRadixCache
 from mem_cache.spec import PoolSpec, TreeSpec
@@ -19,7 +20,7 @@ from runtime.config import ServerConfig
 from runtime.executor.memory_budget import pool_sizes
 from runtime.scheduler.resume_policy import ResumePolicy
 
-FLASH = PoolSpec(TreeSpec(), (0, 0, *(4, 128) * 20, 4), 512, 64, 128, "fp8")
+FLASH = cache_spec(PoolSpec(TreeSpec(), (0, 0, *(4, 128) * 20, 4), 512, 64, 128, "fp8"))
 # What the benchmark counts for a page of each of its two pools.
 FULL_PAGE_BYTES, SWA_PAGE_BYTES = 256 * 3899, 256 * 31875
 PAGE = FLASH.tree.page_size

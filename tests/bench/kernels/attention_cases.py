@@ -1,9 +1,8 @@
 """Attention at the shapes of V4-Flash and V4-Pro, backend by backend.
 
 `python -m tests.bench.kernels.attention_cases [op ...]` measures all backends that run here and
-prints a table; `op.NAME=number` among the arguments changes a constant of the op's Triton kernels,
-such as TILE or STAGES, for this run. Attention of many queries is bound by arithmetic: hence the
-operations, and why `python -m tests.bench.kernels`, whose floors are bytes, leaves it to this.
+prints a table. Attention of many queries is bound by arithmetic: hence the operations, and why
+`python -m tests.bench.kernels`, whose floors are bytes, leaves it to this.
 """
 
 import importlib
@@ -15,13 +14,11 @@ from typing import Any
 import torch
 
 from jit_kernels.copy_records import copy_records
-from jit_kernels.cuda_device import why_no_triton
 from jit_kernels.decode_indices import PageSizes, decode_indices
 from jit_kernels.kv_records.reference import encode_records
 from jit_kernels.kv_workspace import RecordSet, fill_workspace
 from jit_kernels.paged_attention import KeyCounts, PagedKeys, SplitPlan
 from jit_kernels.paged_attention.split_plans import plan_splits
-from jit_kernels.paged_attention_quant import paged_attention_quant
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.paged_rows.reference import store_rows
 from jit_kernels.prefill_indices import BlockList, prefill_index
@@ -93,7 +90,7 @@ def attention_cases(backends: list[str], *, shrink: int = 1) -> Iterator[Attenti
         for backend in backends:
             prepare = _prefill(backend, (tokens, heads, keys))
             yield AttentionCase("sparse_prefill", backend, shape, moved, operations, prepare)
-    for op, shape, moved, prepare in (*_rounded(shrink), *_plans(shrink), *_helpers(shrink)):
+    for op, shape, moved, prepare in (*_plans(shrink), *_helpers(shrink)):
         yield AttentionCase(op, ANY, shape, moved, 0, prepare)
 
 
@@ -140,27 +137,6 @@ def _decode(
         return lambda: run(q, window, extra, sink, SCALE, plan, splits == "fixed")
 
     return prepare
-
-
-def _rounded(shrink: int) -> Iterator[tuple[str, str, int, Callable[[], Callable[[], Any]]]]:
-    """Attention up to what the output projection takes."""
-    for rows, heads, keys, lengths in DECODES:
-        rows = -(-rows // shrink)
-
-        def attend(
-            rows: int = rows, heads: int = heads, keys: int = keys, lengths: bool = lengths
-        ) -> Callable[[], Any]:
-            q, sink = torch.randn(rows, heads, 512).bfloat16(), torch.randn(heads)
-            window = _keys(rows, 128, lengths=False)
-            extra = _keys(rows, keys, lengths=lengths) if keys else None
-            rotation, plan = torch.randn(rows, 2, 64), SplitPlan()
-            return lambda: paged_attention_quant(
-                q, window, extra, rotation, groups=8, sink=sink, scale=SCALE, plan=plan
-            )
-
-        shape = f"B={rows} H={heads} K=128+{keys}"
-        moved = rows * ((128 + keys) * 588 + heads * (1024 + 512 + 16) + 512)
-        yield "paged_attention_quant", shape, moved, attend
 
 
 def _prefill(backend: str, sizes: tuple[int, int, int]) -> Callable[[], Callable[[], Any]]:
@@ -252,27 +228,20 @@ def _helpers(shrink: int) -> Iterator[tuple[str, str, int, Callable[[], Callable
         yield "prefill_index", f"T={tokens} K=640", tokens * (640 * 4 + 20), index
 
 
-def main(arguments: list[str]) -> None:
+def main(ops: list[str]) -> None:
     """Measure and print the cases of the ops that are named, of all if there are none."""
-    ops = [argument for argument in arguments if "=" not in argument]
-    for place, _, value in (argument.partition("=") for argument in set(arguments) - set(ops)):
-        op, _, name = place.partition(".")
-        module = importlib.import_module(f"jit_kernels.{op}.triton_backend")
-        assert isinstance(getattr(module, name), int), place
-        setattr(module, name, int(value))
     if not torch.cuda.is_available():
         sys.exit("no CUDA device: there is nothing to measure")
-    found = {"flash_mla": why_no_flash_mla(), "triton": why_no_triton()}
-    for name, reason in found.items():
-        if reason:
-            print(f"without {name}: {reason}")
+    reason = why_no_flash_mla()
+    if reason:
+        print(f"without {VENDOR}: {reason}")
     with torch.device("cuda"):
         bandwidth = copy_bandwidth()
         print(f"{torch.cuda.get_device_name()}, copy {bandwidth / 1e12:.2f} TB/s")
         print(
             f"{'op':<17}{'backend':<17}{'shape':<26}{'us':>10}{'floor':>9}{'GB/s':>7}{'TFLOP/s':>9}"
         )
-        for case in attention_cases([name for name, reason in found.items() if not reason]):
+        for case in attention_cases([] if reason else [VENDOR]):
             if ops and case.op not in ops:
                 continue
             time_us = graph_us(

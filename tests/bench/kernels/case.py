@@ -40,7 +40,6 @@ class Limit:
 FEW, MANY = 256, 16_384
 # Routing of many tokens misses its share, and so does a plain copy of its 5 to 26 MB: it takes 3.2
 # to 8.4 us, 0.39 to 0.74 of a large one's bandwidth; 0.9 us of a launch move nothing (one H200).
-# Networks with DeepGEMM leave it to `gate_topk`, which `bench_gemm` measures.
 LIMITS = {FEW: Limit(copies=1.5), MANY: Limit(share=0.8)}
 
 

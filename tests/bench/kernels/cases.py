@@ -76,16 +76,16 @@ def _all_of(tokens: int) -> Iterator[tuple[str, str, int, Prepare]]:
 
 
 def _streams(tokens: int) -> Iterator[tuple[str, str, int, Prepare]]:
-    for width in (4096, 7168):
-        # Of `fn` two bytes a number are read: see `mix_rows`.
-        stream, small, fn = 2 * tokens * width, tokens * 20 * 4, 2 * 24 * 4 * width
-        moved = {
-            "mhc_post_pre_norm": 10 * stream + fn + 2 * small,
-            "mhc_head": 5 * stream + fn // 6,
-            "mhc_post": 9 * stream + small,
-        }
-        for (op, size), prepare in zip(moved.items(), _mixes(tokens, width), strict=True):
-            yield op, f"d={width}", size, prepare
+    width = 4096
+    # Of `fn` two bytes a number are read: see `mix_rows`.
+    stream, small, fn = 2 * tokens * width, tokens * 20 * 4, 2 * 24 * 4 * width
+    moved = {
+        "mhc_post_pre_norm": 10 * stream + fn + 2 * small,
+        "mhc_head": 5 * stream + fn // 6,
+        "mhc_post": 9 * stream + small,
+    }
+    for (op, size), prepare in zip(moved.items(), _mixes(tokens, width), strict=True):
+        yield op, f"d={width}", size, prepare
 
 
 def _mixes(tokens: int, width: int) -> tuple[Prepare, Prepare, Prepare]:

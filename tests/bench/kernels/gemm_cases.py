@@ -37,9 +37,6 @@ BF16_SHAPES = (
     ("weights_proj", 64, 4096),
 )
 GROUPS, GROUP_ROWS, GROUP_DEPTH = 8, 1024, 4096
-# Experts and channels of a gate: of V4-Flash, and of V4-Pro.
-GATES = ((256, 4096), (384, 7168))
-GATE_ROWS = (8192, 16384)
 LINEAR_ROWS = (1, 8, 16, 64, 256, 8192)
 STREAMED_ROWS = (1, 4, 16, 64, 128, 256, 512, 1024)
 GROUPED_ROWS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -67,24 +64,17 @@ def matrix_cases() -> Iterator[MatrixCase]:
     """Yield every case; nothing is drawn before `make` is called."""
     for name, columns, depth in FP8_SHAPES:
         for rows in LINEAR_ROWS:
-            for backend in (*_streams(rows), "triton", "deep_gemm"):
+            for backend in (*_streams(rows), "deep_gemm"):
                 yield _fp8_case(backend, f"{name} ", rows, columns, depth)
         for backend in ("one_row", "separate"):
             yield _fp8_row_case(backend, name, columns, depth)
     for name, columns, depth in BF16_SHAPES:
         for rows in LINEAR_ROWS:
-            for backend in (*_streams(rows), "triton", "deep_gemm"):
+            for backend in (*_streams(rows), "deep_gemm"):
                 yield _bf16_case(backend, f"{name} ", rows, columns, depth)
-    for count, depth in GATES:
-        for rows in GATE_ROWS:
-            for backend in ("cuda", "separate"):
-                yield _gate_case(backend, rows, count, depth)
     for rows in LINEAR_ROWS:
-        for backend in _streams(rows):
-            yield _grouped_case("fp8", backend, rows)
-        for backend in ("triton", "deep_gemm"):
-            yield _grouped_case("fp8", backend, rows)
-            yield _grouped_case("bf16", backend, rows)
+        for backend in (*_streams(rows), "deep_gemm"):
+            yield _grouped_case(backend, rows)
     for rows in (1, 64, 256, 8192):
         yield _blocks_case(rows, 128 if rows > 1024 else 8)
     yield _expand_case()
@@ -92,8 +82,7 @@ def matrix_cases() -> Iterator[MatrixCase]:
         for rows in STREAMED_ROWS:
             yield _streamed_case(backend, form, rows)
     for rows in GROUPED_ROWS:
-        for backend in ("deep_gemm", "triton"):
-            yield _moe_case(backend, rows)
+        yield _moe_case("deep_gemm", rows)
 
 
 def _streams(rows: int) -> tuple[str, ...]:
@@ -150,7 +139,7 @@ def _function(module: str, backend: str, name: str) -> Callable[..., Any]:
 def _fp8_case(backend: str, name: str, rows: int, columns: int, depth: int) -> MatrixCase:
     def make() -> Callable[[], object]:
         run = _function("fp8_linear", backend, "fp8_linear")
-        arguments = (*fp8_operands(rows, depth), *fp8_weight(columns, depth), torch.bfloat16)
+        arguments = (*fp8_operands(rows, depth), *fp8_weight(columns, depth))
         return lambda: run(*arguments)
 
     moved = columns * depth + rows * depth + 2 * rows * columns
@@ -165,7 +154,7 @@ def _fp8_row_case(backend: str, name: str, columns: int, depth: int) -> MatrixCa
         run = _function("fp8_linear", backend, "fp8_linear_of")
         x, norm = torch.randn(1, depth, device=DEVICE).bfloat16(), torch.randn(depth, device=DEVICE)
         gain = norm if name.endswith("wq_b") else None
-        arguments = (x, *fp8_weight(columns, depth), gain, 1e-6, torch.bfloat16, False, False)
+        arguments = (x, *fp8_weight(columns, depth), gain, 1e-6, False)
         return lambda: run(*arguments)
 
     moved = columns * depth + 2 * depth + 2 * columns
@@ -177,43 +166,25 @@ def _bf16_case(backend: str, name: str, rows: int, columns: int, depth: int) -> 
     def make() -> Callable[[], object]:
         run = _function("bf16_linear", backend, "bf16_linear")
         x, weight = (torch.randn(n, depth, device=DEVICE).bfloat16() for n in (rows, columns))
-        return lambda: run(x, weight, torch.float32)
+        return lambda: run(x, weight)
 
     moved = 2 * columns * depth + 2 * rows * depth + 4 * rows * columns
     shape = f"{name}{rows}x{columns}x{depth}"
     return MatrixCase("bf16_linear", backend, rows, shape, make, moved, 2 * rows * columns * depth)
 
 
-def _gate_case(backend: str, rows: int, count: int, depth: int) -> MatrixCase:
+def _grouped_case(backend: str, rows: int) -> MatrixCase:
     def make() -> Callable[[], object]:
-        run = _function("gate_topk", backend, "gate_topk")
-        x, weight = (torch.randn(n, depth, device=DEVICE).bfloat16() for n in (rows, count))
-        weight *= depth**-0.5
-        bias = torch.randn(count, device=DEVICE) * 0.01
-        return lambda: run(x, weight, bias, TOP_K, 1.5, False)
-
-    moved = 2 * count * depth + 2 * rows * depth + 12 * rows * TOP_K
-    shape = f"{rows}x{count}x{depth}"
-    return MatrixCase("gate_topk", backend, rows, shape, make, moved, 2 * rows * count * depth)
-
-
-def _grouped_case(kind: str, backend: str, rows: int) -> MatrixCase:
-    def make() -> Callable[[], object]:
-        run = _function(f"{kind}_linear", backend, f"{kind}_linear_grouped")
-        if kind == "bf16":
-            shapes = ((rows, GROUPS, GROUP_DEPTH), (GROUPS, GROUP_ROWS, GROUP_DEPTH))
-            x, weight = (torch.randn(shape, device=DEVICE).bfloat16() for shape in shapes)
-            return lambda: run(x, weight, torch.bfloat16)
+        run = _function("fp8_linear", backend, "fp8_linear_grouped")
         codes, scales = fp8_operands(rows, GROUPS * GROUP_DEPTH)
         rows_in = (codes.view(rows, GROUPS, GROUP_DEPTH), scales.unflatten(1, (GROUPS, -1)))
-        arguments = (*rows_in, *fp8_weight(GROUPS, GROUP_ROWS, GROUP_DEPTH), torch.bfloat16)
+        arguments = (*rows_in, *fp8_weight(GROUPS, GROUP_ROWS, GROUP_DEPTH))
         return lambda: run(*arguments)
 
-    size = 1 if kind == "fp8" else 2
-    moved = GROUPS * (size * (GROUP_ROWS + rows) * GROUP_DEPTH + 2 * rows * GROUP_ROWS)
+    moved = GROUPS * ((GROUP_ROWS + rows) * GROUP_DEPTH + 2 * rows * GROUP_ROWS)
     shape = f"wo_a {rows}x{GROUPS}x{GROUP_ROWS}x{GROUP_DEPTH}"
     flops = 2 * rows * GROUPS * GROUP_ROWS * GROUP_DEPTH
-    return MatrixCase(f"{kind}_linear_grouped", backend, rows, shape, make, moved, flops)
+    return MatrixCase("fp8_linear_grouped", backend, rows, shape, make, moved, flops)
 
 
 def _blocks_case(rows: int, size: int) -> MatrixCase:

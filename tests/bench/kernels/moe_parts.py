@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from jit_kernels.expert_weights import Fp8Experts
-from jit_kernels.grouped_moe import deep_gemm_backend, triton_backend
+from jit_kernels.grouped_moe import deep_gemm_backend, triton_run
 from tests.bench.kernels.bench_gemm import FP8_RATE
 from tests.bench.kernels.gemm_cases import (
     DEVICE,
@@ -67,11 +67,11 @@ def _recorded(found: list[Launch]) -> Iterator[None]:
 
         replace(module, name, call)
 
-    kernel = triton_backend._scatter_kernel  # pyright: ignore[reportPrivateUsage]
-    replace(triton_backend, "_scatter_kernel", _Recorder("copy", kernel, found))
-    function(triton_backend, "expert_blocks", "sort")
+    kernel = triton_run._scatter_kernel  # pyright: ignore[reportPrivateUsage]
+    replace(triton_run, "_scatter_kernel", _Recorder("copy", kernel, found))
+    function(triton_run, "expert_blocks", "sort")
     function(deep_gemm_backend, "gate_rows", "gate")
-    function(triton_backend, "weighted_sum", "sum")
+    function(triton_run, "weighted_sum", "sum")
     function(deep_gemm_backend, "_product", "product")
     try:
         yield

@@ -24,9 +24,10 @@ from pathlib import Path
 
 import torch
 
-from layers.experts.expert_form import ExpertForm, expert_form
+from layers.experts.contract import ExpertForm
 from layers.models.deepseek_v4.config import load_config
-from layers.models.deepseek_v4.network import FusedV4
+from layers.models.deepseek_v4.expert_form import expert_form
+from layers.models.deepseek_v4.model import QuantisedV4
 from layers.steps.pieces import PIECE_SIZES
 from layers.weights.loading import fill_dummy
 from runtime.executor.decode_graphs import CudaCapture
@@ -124,11 +125,11 @@ def _phases(
             phase.add_argument("--csv", type=Path, help="file that rows are added to")
 
 
-def _network(options: argparse.Namespace, device: torch.device) -> FusedV4:
+def _network(options: argparse.Namespace, device: torch.device) -> QuantisedV4:
     config = load_config(options.model)
     with stage("allocation of weights", device):
         form = expert_form(config, options.experts)
-        network = FusedV4(config, device, experts=form, deterministic=options.deterministic)
+        network = QuantisedV4(config, device, experts=form, deterministic=options.deterministic)
     with stage("random weights", device):
         fill_dummy(network, SEED)
     print(f"# {torch.cuda.memory_allocated(device) / 1e9:.1f} GB of weights", flush=True)
@@ -140,7 +141,7 @@ def kept_form(options: argparse.Namespace) -> ExpertForm:
     return "fp4" if options.deterministic and options.experts == "both" else options.experts
 
 
-def _context(options: argparse.Namespace, network: FusedV4, tokens: int) -> Context:
+def _context(options: argparse.Namespace, network: QuantisedV4, tokens: int) -> Context:
     return Context(
         network,
         tokens=tokens,
@@ -151,7 +152,7 @@ def _context(options: argparse.Namespace, network: FusedV4, tokens: int) -> Cont
     )
 
 
-def _decode(options: argparse.Namespace, network: FusedV4) -> Iterator[Figures]:
+def _decode(options: argparse.Namespace, network: QuantisedV4) -> Iterator[Figures]:
     bandwidth = copy_bandwidth()
     print(f"# copy {bandwidth / 1e12:.2f} TB/s, read and written")
     for tokens in options.context:
@@ -162,7 +163,7 @@ def _decode(options: argparse.Namespace, network: FusedV4) -> Iterator[Figures]:
         del context
 
 
-def _prefill(options: argparse.Namespace, network: FusedV4) -> Iterator[Figures]:
+def _prefill(options: argparse.Namespace, network: QuantisedV4) -> Iterator[Figures]:
     with stage("capture of small steps", network.device):
         network.capture_prefill(PIECE_SIZES, CudaCapture())
     for chunk in options.chunk:
@@ -179,7 +180,7 @@ def _prefill(options: argparse.Namespace, network: FusedV4) -> Iterator[Figures]
                 )
 
 
-def _profile(options: argparse.Namespace, network: FusedV4) -> None:
+def _profile(options: argparse.Namespace, network: QuantisedV4) -> None:
     """Profile the first of each list of sizes."""
     device = network.device
     if options.phase == "decode":

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from jit_kernels.likeliest import likeliest
-from layers.experts.expert_form import ExpertForm
+from layers.experts.contract import ExpertForm
 from layers.models.deepseek_v4.config import pool_spec
-from layers.models.deepseek_v4.network import FusedV4
+from layers.models.deepseek_v4.model import QuantisedV4
 from layers.steps.decode_step import DecodeRows
 from mem_cache.pools import KvPools
 from mem_cache.spec import div_ceil
@@ -37,7 +37,7 @@ OTHER_STEPS = 16
 class _Decoder:
     """Rows that go on by a step: logits, the likeliest token of each row, the next position."""
 
-    network: FusedV4
+    network: QuantisedV4
     rows: DecodeRows
     pools: KvPools
 
@@ -58,7 +58,7 @@ class Context:
 
     def __init__(
         self,
-        network: FusedV4,
+        network: QuantisedV4,
         *,
         tokens: int,
         rows: int,

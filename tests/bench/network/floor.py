@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 import layers.experts.router as router_module
-from layers.experts.expert_form import ExpertForm, expert_bytes
+from layers.experts.contract import ExpertForm
 from layers.models.deepseek_v4.config import ModelConfig
-from layers.models.deepseek_v4.network import FusedV4
+from layers.models.deepseek_v4.expert_form import expert_bytes
+from layers.models.deepseek_v4.model import QuantisedV4
 from layers.weights.weight_target import Fp8Target
 from mem_cache.layout import indexer_layout, record_layout
 from mem_cache.spec import PoolSpec
@@ -36,7 +37,7 @@ class StepBytes:
         return (self.dense + self.experts + self.kv) / bandwidth * 1e3
 
 
-def dense_bytes(network: FusedV4) -> int:
+def dense_bytes(network: QuantisedV4) -> int:
     """Return the bytes of all weights that every step reads whole.
 
     Embeddings and routing tables are read by a row or two, routed experts by those chosen.
@@ -93,7 +94,7 @@ def routed() -> Iterator[list[int]]:
         return call
 
     with ExitStack() as stack:
-        for name in ("gate_topk", "gate_hashed"):
+        for name in ("route_topk", "route_hashed"):
             wrapped = counting(getattr(router_module, name))
             stack.enter_context(patch.object(router_module, name, wrapped))
         yield counts

@@ -1,4 +1,4 @@
-"""Whole prompts by chunks through `FusedV4.prefill`."""
+"""Whole prompts by chunks through `QuantisedV4.prefill`."""
 
 import statistics
 import time
@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from layers.experts.expert_form import ExpertForm
+from layers.experts.contract import ExpertForm
 from layers.models.deepseek_v4.config import pool_spec
-from layers.models.deepseek_v4.network import FusedV4
+from layers.models.deepseek_v4.model import QuantisedV4
 from tests.bench.network.clock import stage, wait
 from tests.bench.network.report import Figures
 from tests.bench.network.units import RowUnits, forward_batch, packed_steps
@@ -16,7 +16,7 @@ from tests.bench.network.units import RowUnits, forward_batch, packed_steps
 __all__ = ["measure_prefill", "prompt_run"]
 
 
-def prompt_run(network: FusedV4, *, prompt: int, rows: int, chunk: int) -> Callable[[], None]:
+def prompt_run(network: QuantisedV4, *, prompt: int, rows: int, chunk: int) -> Callable[[], None]:
     """Return what computes `rows` prompts of random tokens from nothing and waits for the logits.
 
     chunk  tokens of all rows together in a step
@@ -39,7 +39,7 @@ def prompt_run(network: FusedV4, *, prompt: int, rows: int, chunk: int) -> Calla
 
 
 def measure_prefill(
-    network: FusedV4, *, prompt: int, rows: int, chunk: int, form: ExpertForm, repeats: int
+    network: QuantisedV4, *, prompt: int, rows: int, chunk: int, form: ExpertForm, repeats: int
 ) -> Figures:
     """Return tokens a second: the median of `repeats` runs after one that compiles."""
     run = prompt_run(network, prompt=prompt, rows=rows, chunk=chunk)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from layers.experts.expert_form import ExpertForm
+from layers.experts.contract import ExpertForm
 
 __all__ = [
     "Added",

@@ -6,7 +6,7 @@ from functools import cache
 import torch
 
 from layers.models.deepseek_v4.config import ModelConfig, load_config
-from layers.models.deepseek_v4.network import FusedV4
+from layers.models.deepseek_v4.model import QuantisedV4
 from layers.weights.loading import fill_dummy
 from tests.bench.network.__main__ import CUT
 
@@ -32,8 +32,8 @@ SMALL: ModelConfig = replace(
 
 
 @cache
-def network() -> FusedV4:
+def network() -> QuantisedV4:
     """Return the network with random weights; made once."""
-    made = FusedV4(SMALL, torch.device("cpu"), experts="both")
+    made = QuantisedV4(SMALL, torch.device("cpu"), experts="both")
     fill_dummy(made, 3)
     return made

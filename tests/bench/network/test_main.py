@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from layers.models.deepseek_v4.network import FusedV4
+from layers.models.deepseek_v4.model import QuantisedV4
 from layers.weights.loading import fill_dummy
 from tests.bench.network.__main__ import kept_form, parse
 from tests.bench.network.decode import Context, measure_decode
@@ -47,7 +47,7 @@ def test_a_context_ends_where_the_positions_of_the_network_do() -> None:
 
 def test_a_deterministic_network_is_measured_and_said_to_be_one() -> None:
     one_layer = replace(SMALL, num_hidden_layers=1, compress_ratios=(0,))
-    made = FusedV4(one_layer, torch.device("cpu"), experts="both", deterministic=True)
+    made = QuantisedV4(one_layer, torch.device("cpu"), experts="both", deterministic=True)
     fill_dummy(made, 3)
     options = parse(["decode", "--deterministic"])
 

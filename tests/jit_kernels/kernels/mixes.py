@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from jit_kernels.hyper_connection.mix_rows import by_products, pack, split
+from jit_kernels.hyper_connection.mix_rows import by_products, pack, ranks_of
 from tests.testing.compare import Bounds
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "mix_all",
     "owed",
     "post_bounds",
-    "shares_as_taken",
     "weights",
 ]
 
@@ -51,19 +50,19 @@ def weights(count: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def as_packed(fn: Tensor) -> Tensor:
     """Return the numbers that clusters take for those of `fn`, float64."""
-    how = split(fn.shape[1] // 4)
-    assert how is not None
+    count = ranks_of(fn.shape[1] // 4)
+    assert count is not None
     # Numbers are counted from 1: 0 fills up lines.
-    places = by_products(torch.arange(1, fn.numel() + 1).view(fn.shape), how)
+    places = by_products(torch.arange(1, fn.numel() + 1).view(fn.shape), count)
     ranks, multipliers, products, eights = places.shape[:4]
-    words, groups = pack(fn, how), products * eights
-    fours = -(-groups // 4)
+    words, groups = pack(fn, count), products * eights
+    fours = groups // 4
     codes = words[:, :, : fours * 256].contiguous().view(torch.uint8)
     # Fours, bytes, lines, lanes of a line, groups, channels: two, and two that are eight further.
     codes = codes.view(ranks, multipliers, fours, 2, 8, 4, 4, 2, 2).permute(
         3, 0, 1, 2, 6, 4, 7, 5, 8
     )
-    codes = codes.flatten(3, 4)[:, :, :, :groups].reshape(2, *places.shape).double()
+    codes = codes.flatten(3, 4).reshape(2, *places.shape).double()
     units = words[:, :, fours * 256 :].contiguous().view(torch.bfloat16)[:, :, ::2]
     units = units.view(ranks, multipliers, 1, 8, 4, 1).transpose(3, 4)[:, :, :, :eights].double()
     numbers = (torch.where(codes < 128, codes + 128, 2 * codes) - 320) * units
@@ -71,18 +70,6 @@ def as_packed(fn: Tensor) -> Tensor:
     taken = torch.zeros(fn.numel(), dtype=torch.float64)
     taken[places[places > 0] - 1] = (high + low)[places > 0]
     return taken.view(fn.shape)
-
-
-def shares_as_taken(x: Owed) -> Owed:
-    """Return what is owed, with the shares that clusters mix by.
-
-    Of 7,168 bfloat16 channels these are two bfloat16 parts. They differ by 2^-18 of themselves,
-    less than shares do for `fn` in two bytes.
-    """
-    if x.y.shape[1] != 7168 or x.y.dtype != torch.bfloat16:
-        return x
-    high = x.shares.bfloat16().float()
-    return Owed(x.y, x.streams, high + (x.shares - high).bfloat16().float())
 
 
 def exact_post(x: Tensor, fn: Tensor, base: Tensor, scale: Tensor) -> Tensor:
@@ -95,8 +82,8 @@ def exact_post(x: Tensor, fn: Tensor, base: Tensor, scale: Tensor) -> Tensor:
 def post_bounds(dtype: torch.dtype) -> Bounds:
     """Return how close float32 sums come to exact ones.
 
-    Of 24 seeds on an H200 the worst were 9e-7, and 5.3e-6 where Triton adds up products of bfloat16
-    numbers in tensor cores, which cut a sum's last bits off.
+    Of 24 seeds on an H200 the worst were 9e-7, and 5.3e-6 where tensor cores add up products of
+    bfloat16 numbers, as they cut a sum's last bits off.
     """
     return Bounds(atol=2e-6) if dtype == torch.float32 else Bounds(atol=8e-6)
 

@@ -1,6 +1,4 @@
-"""Scores of chunks from the device; the vendor's only there."""
-
-from collections.abc import Callable
+"""Pages copied in Triton; scores of chunks from the vendor's library, which a device has."""
 
 import pytest
 import torch
@@ -8,39 +6,20 @@ from torch import Tensor
 
 from jit_kernels.chunk_logits import reference, triton_backend
 from jit_kernels.vendor_library import why_no_deep_gemm
-from tests.jit_kernels.kernels.sizes import with_large
 from tests.jit_kernels.kernels.test_paged_logits import bounds
 from tests.testing.compare import assert_close, assert_same_bits
 from tests.testing.indexer_keys import key_layout, some_key_pages, some_queries
 
-Op = Callable[..., Tensor]
+REASON = why_no_deep_gemm()
+BY_DEEP_GEMM = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
-BACKENDS = ["triton", *([] if why_no_deep_gemm() else ["deep_gemm"])]
-# Tokens and first block seen of each row, heads, channels.
-CASES = with_large(
-    [([(5, 0), (2, 130)], 32, 32), ([(3, 70)], 64, 128)],
-    [([(700, 0), (1, 5000), (299, 1234)], 64, 128), ([(2000, 16_000)], 64, 128)],
-)
+# Tokens and first block seen of each row.
+CASES = [[(3, 70)], [(700, 0), (1, 5000), (299, 1234)], [(2000, 16_000)]]
 
 
-@pytest.fixture(autouse=True)
-def small_tiles(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the interpreter's few keys more than one tile."""
-    if device.type == "cpu":
-        monkeypatch.setattr(triton_backend, "KEYS", 64)
-
-
-def op_of(name: str) -> Op:
-    """Return a backend's function."""
-    if name == "triton":
-        return triton_backend.chunk_logits
-    from jit_kernels.chunk_logits import deep_gemm_backend
-
-    return deep_gemm_backend.chunk_logits
-
-
-def inputs(chunks: list[tuple[int, int]], heads: int, width: int) -> tuple[Inputs, int]:
+def inputs(chunks: list[tuple[int, int]]) -> tuple[Inputs, int]:
     """Return queries, weights, keys, bounds of the tokens of some rows, and the most keys."""
+    heads, width = 64, 128
     counts = [first + tokens // 4 + 1 for tokens, first in chunks]
     pages, table = some_key_pages(counts, width)
     named: list[int] = []
@@ -58,41 +37,41 @@ def inputs(chunks: list[tuple[int, int]], heads: int, width: int) -> tuple[Input
     return (*queries, *keys, *span), max(counts)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("chunks", "heads", "width"), CASES, ids=str)
-def test_scores_equal_the_reference(
-    device: torch.device, backend: str, chunks: list[tuple[int, int]], heads: int, width: int
-) -> None:
-    tensors, columns = inputs(chunks, heads, width)
+@pytest.mark.gpu
+@BY_DEEP_GEMM
+@pytest.mark.parametrize("chunks", CASES, ids=str)
+def test_scores_equal_the_reference(device: torch.device, chunks: list[tuple[int, int]]) -> None:
+    from jit_kernels.chunk_logits import deep_gemm_backend
 
-    got = op_of(backend)(*tensors, columns)
+    tensors, columns = inputs(chunks)
+
+    got = deep_gemm_backend.chunk_logits(*tensors, columns)
 
     want = reference.chunk_logits(*tensors, columns)
     assert got.shape == want.shape
     seen = torch.arange(columns) < (tensors[5] - tensors[4]).unsqueeze(1)
     assert not bool(want[seen].isnan().any())
-    assert_close(got[seen], want[seen], bounds(device, want[seen]), what=backend)
+    assert_close(got[seen], want[seen], bounds(device, want[seen]))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_token_has_the_same_bits_in_any_company(device: torch.device, backend: str) -> None:
-    chunks = [(5, 60)] if device.type == "cpu" else [(500, 3000), (7, 0)]
-    tensors, columns = inputs(chunks, 64, 32 if device.type == "cpu" else 128)
-    whole = op_of(backend)(*tensors, columns)
+@pytest.mark.gpu
+@BY_DEEP_GEMM
+def test_a_token_has_the_same_bits_in_any_company() -> None:
+    from jit_kernels.chunk_logits import deep_gemm_backend
 
-    # In the interpreter a sum depends on the column of its tile, as numpy multiplies: two tokens a
-    # tile, so that one stays where it was.
-    second = 2 if device.type == "cpu" else 1
-    for first, past in ((0, 1), (second, 4)):
+    tensors, columns = inputs([(500, 3000), (7, 0)])
+    whole = deep_gemm_backend.chunk_logits(*tensors, columns)
+
+    for first, past in ((0, 1), (1, 4)):
         q, weights, codes, scales, start, end = tensors
         mine = slice(first, past)
-        part = op_of(backend)(
+        part = deep_gemm_backend.chunk_logits(
             q[mine], weights[mine], codes, scales, start[mine], end[mine], columns
-        )  # fmt: skip
+        )
         for token in range(first, past):
             count = int(end[token] - start[token])
             got, want = part[token - first, :count], whole[token, :count]
-            assert_same_bits(got, want, what=f"{backend} token {token}")
+            assert_same_bits(got, want, what=f"token {token}")
 
 
 @pytest.mark.parametrize("width", [32, 128])

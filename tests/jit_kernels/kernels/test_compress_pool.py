@@ -31,7 +31,7 @@ CHUNKS = [
     [Chunk(0, 9, 2, (5,)), Chunk(6, 2, 1, (7,)), Chunk(255, 4, 4, (257,))],
     [Chunk(91 * nth, 1 + nth % 60, nth + 1, (91 * nth + 1,)) for nth in range(99)],
 ]
-# Steps of few blocks, which one launch takes: rings read and written, rows that end no block.
+# Steps of few blocks: rings read and written, rows that end no block.
 FEW = [
     [Chunk(0, 9, 2, (5,))],
     [Chunk(0, 64, 1)],

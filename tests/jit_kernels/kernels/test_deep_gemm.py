@@ -34,18 +34,17 @@ def operands(*shape: int) -> tuple[torch.Tensor, torch.Tensor]:
     ("columns", "depth", "counts"),
     [(1536, 4096, ROWS), (4096, 2048, SOME_ROWS), (36, 1024, SOME_ROWS)],
 )
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_fp8_products_equal_the_reference(
-    name: str, columns: int, depth: int, counts: list[int], dtype: torch.dtype
+    name: str, columns: int, depth: int, counts: list[int]
 ) -> None:
     from jit_kernels.fp8_linear import deep_gemm_backend
 
     weight = fp8_weight(columns, depth)
     for rows in counts:
         codes, scales = operands(rows, depth)
-        got = getattr(deep_gemm_backend, name)(codes, scales, *weight, dtype)
-        want = fp8_reference.fp8_linear(codes, scales, *weight, torch.float32)
-        assert_close(got.float(), want, ROUNDED, what=f"{rows} rows")
+        got = getattr(deep_gemm_backend, name)(codes, scales, *weight)
+        want = fp8_reference.fp8_linear(codes, scales, *weight)
+        assert_close(got, want, ROUNDED, what=f"{rows} rows")
 
 
 @pytest.mark.parametrize("name", ["fp8_linear_grouped", "fp8_linear_grouped_mixed"])
@@ -55,9 +54,9 @@ def test_fp8_products_of_groups_equal_the_reference(name: str) -> None:
     weight = fp8_weight(8, 1024, 4096)
     for rows in SOME_ROWS:
         codes, scales = operands(rows, 8, 4096)
-        got = getattr(deep_gemm_backend, name)(codes, scales, *weight, torch.bfloat16)
-        want = fp8_reference.fp8_linear_grouped(codes, scales, *weight, torch.float32)
-        assert_close(got.float(), want, ROUNDED, what=f"{rows} rows")
+        got = getattr(deep_gemm_backend, name)(codes, scales, *weight)
+        want = fp8_reference.fp8_linear_grouped(codes, scales, *weight)
+        assert_close(got, want, ROUNDED, what=f"{rows} rows")
 
 
 def test_scales_of_any_layout_are_taken() -> None:
@@ -66,20 +65,19 @@ def test_scales_of_any_layout_are_taken() -> None:
     codes, scales = operands(33, 4096)
     weight = fp8_weight(1536, 4096)
 
-    got = deep_gemm_backend.fp8_linear(codes, scales.contiguous(), *weight, torch.bfloat16)
+    got = deep_gemm_backend.fp8_linear(codes, scales.contiguous(), *weight)
 
-    assert_same_bits(got, deep_gemm_backend.fp8_linear(codes, scales, *weight, torch.bfloat16))
+    assert_same_bits(got, deep_gemm_backend.fp8_linear(codes, scales, *weight))
 
 
 def test_an_fp8_row_has_the_same_bits_in_any_company() -> None:
     from jit_kernels.fp8_linear import deep_gemm_backend
 
     x, weight = torch.randn(1000, 4096), fp8_weight(1536, 4096)
-    for dtype in (torch.bfloat16, torch.float32):
-        whole = deep_gemm_backend.fp8_linear(*quantise_rows(x), *weight, dtype)
-        for rows in (slice(0, 1), slice(3, 20), slice(60, 190), slice(999, 1000)):
-            part = deep_gemm_backend.fp8_linear(*quantise_rows(x[rows]), *weight, dtype)
-            assert_same_bits(part, whole[rows], what=f"{dtype} rows {rows}")
+    whole = deep_gemm_backend.fp8_linear(*quantise_rows(x), *weight)
+    for rows in (slice(0, 1), slice(3, 20), slice(60, 190), slice(999, 1000)):
+        part = deep_gemm_backend.fp8_linear(*quantise_rows(x[rows]), *weight)
+        assert_same_bits(part, whole[rows], what=f"rows {rows}")
 
 
 @pytest.mark.parametrize("name", ["bf16_linear", "bf16_linear_mixed"])
@@ -95,7 +93,7 @@ def test_bf16_products_are_exact_to_float32(
     weight = (torch.randn(columns, depth) * depth**-0.5).bfloat16()
     for rows in counts:
         x = torch.randn(rows, depth).bfloat16()
-        got = getattr(deep_gemm_backend, name)(x, weight, torch.float32)
+        got = getattr(deep_gemm_backend, name)(x, weight)
         want = (x.double() @ weight.double().T).float()
         assert_close(got, want, EXACT, what=f"{rows} rows")
 
@@ -104,9 +102,9 @@ def test_a_bf16_row_has_the_same_bits_in_any_company() -> None:
     from jit_kernels.bf16_linear import deep_gemm_backend
 
     x, weight = torch.randn(1000, 4096).bfloat16(), (torch.randn(2304, 4096) / 64).bfloat16()
-    whole = deep_gemm_backend.bf16_linear(x, weight, torch.float32)
+    whole = deep_gemm_backend.bf16_linear(x, weight)
     for rows in (slice(0, 1), slice(3, 20), slice(60, 190), slice(999, 1000)):
-        part = deep_gemm_backend.bf16_linear(x[rows], weight, torch.float32)
+        part = deep_gemm_backend.bf16_linear(x[rows], weight)
         assert_same_bits(part, whole[rows], what=f"rows {rows}")
 
 

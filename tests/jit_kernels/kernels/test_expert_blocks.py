@@ -1,12 +1,10 @@
 """Blocks of pairs on the device, to the bit."""
 
-from types import ModuleType
-
 import pytest
 import torch
 
-from jit_kernels.expert_blocks import cuda_backend, reference, triton_backend
 from jit_kernels.expert_blocks import expert_blocks as chosen_here
+from jit_kernels.expert_blocks import reference, triton_backend
 from tests.jit_kernels.kernels.sizes import with_large
 from tests.testing.compare import assert_same_bits
 
@@ -20,12 +18,11 @@ CASES = with_large(
         *((40, 600, 6, 8), (3000, 600, 6, 128), (2500, 1, 1, 64), (4000, 7, 2, 1)),
     ],
 )
-pytestmark = pytest.mark.parametrize("backend", with_large([triton_backend], [cuda_backend]))
 
 
-def check(backend: ModuleType, experts: torch.Tensor, num_experts: int, size: int) -> None:
+def check(experts: torch.Tensor, num_experts: int, size: int) -> None:
     """Fail unless the kernel and the reference agree in every field."""
-    got = backend.expert_blocks(experts, num_experts, size)
+    got = triton_backend.expert_blocks(experts, num_experts, size)
     want = reference.expert_blocks(experts, num_experts, size)
     for name in want._fields:
         assert_same_bits(getattr(got, name), getattr(want, name), what=name)
@@ -33,80 +30,63 @@ def check(backend: ModuleType, experts: torch.Tensor, num_experts: int, size: in
 
 @pytest.mark.parametrize(("rows", "experts", "top_k", "size"), CASES)
 def test_the_blocks_are_those_of_the_reference(
-    backend: ModuleType, rows: int, experts: int, top_k: int, size: int
+    rows: int, experts: int, top_k: int, size: int
 ) -> None:
     chosen = torch.rand(rows, experts).argsort(1)[:, :top_k]
 
-    check(backend, chosen, experts, size)
-    check(backend, chosen.int(), experts, size)
+    check(chosen, experts, size)
+    check(chosen.int(), experts, size)
 
 
-def test_many_pairs_are_counted_chunk_by_chunk(
-    backend: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_pairs_are_counted_chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_backend, "CHUNK", 32)
-    monkeypatch.setattr(cuda_backend, "FEW_PAIRS", 0)
-    monkeypatch.setattr(cuda_backend, "MAX_CHUNKS", 3)
 
     for rows in (70, 129):
-        check(backend, torch.randint(-1, 4, (rows, 2)), 4, 16)
-    check(backend, torch.randint(0, 2, (600, 1)), 2, 128)
+        check(torch.randint(-1, 4, (rows, 2)), 4, 16)
+    check(torch.randint(0, 2, (600, 1)), 2, 128)
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("rows", [1023, 1025, 3001])
-def test_chunks_of_several_tiles_keep_the_order(
-    backend: ModuleType, rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cuda_backend, "FEW_PAIRS", 0)
-    monkeypatch.setattr(cuda_backend, "MAX_CHUNKS", 3)
-
-    check(backend, torch.randint(-2, 260, (rows, 6)), 256, 16)
-
-
-def test_all_rows_may_want_one_expert_and_most_experts_none(backend: ModuleType) -> None:
+def test_all_rows_may_want_one_expert_and_most_experts_none() -> None:
     for rows in with_large([37], [1, 1000, 2049, 16384]):
         for expert in (0, 2, 6):
-            check(backend, torch.full((rows, 1), expert, dtype=torch.int32), 7, 8)
+            check(torch.full((rows, 1), expert, dtype=torch.int32), 7, 8)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("rows", [64, 16384])
 @pytest.mark.parametrize("expert", [0, 128, 255])
-def test_all_pairs_of_a_batch_may_want_one_expert_of_many(
-    backend: ModuleType, expert: int, rows: int
-) -> None:
-    check(backend, torch.full((rows, 6), expert), 256, 128)
+def test_all_pairs_of_a_batch_may_want_one_expert_of_many(expert: int, rows: int) -> None:
+    check(torch.full((rows, 6), expert), 256, 128)
 
 
-def test_pairs_of_another_rank_have_no_place(backend: ModuleType) -> None:
+def test_pairs_of_another_rank_have_no_place() -> None:
     for rows in with_large([30], [6000]):
         experts = torch.randint(-4, 9, (rows, 2))
-        check(backend, experts, 5, 4)
+        check(experts, 5, 4)
         assert (
             (chosen_here(experts, num_experts=5, size=4).place < 0)
             == (experts.flatten() < 0).logical_or(experts.flatten() > 4)
         ).all()
 
 
-def test_no_pair_may_be_ours(backend: ModuleType) -> None:
+def test_no_pair_may_be_ours() -> None:
     for rows in with_large([3], [6000]):
-        check(backend, torch.full((rows, 2), 9), 5, 8)
+        check(torch.full((rows, 2), 9), 5, 8)
 
 
-def test_no_rows_make_no_blocks(backend: ModuleType) -> None:
-    check(backend, torch.empty(0, 6, dtype=torch.int64), 16, 8)
+def test_no_rows_make_no_blocks() -> None:
+    check(torch.empty(0, 6, dtype=torch.int64), 16, 8)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("rows", [64, 4096])
-def test_a_graph_sorts_other_pairs_when_replayed(backend: ModuleType, rows: int) -> None:
+def test_a_graph_sorts_other_pairs_when_replayed(rows: int) -> None:
     experts = torch.rand(rows, 256).argsort(1)[:, :6].contiguous()
-    backend.expert_blocks(experts, 256, 8)
+    triton_backend.expert_blocks(experts, 256, 8)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        got = backend.expert_blocks(experts, 256, 8)
+        got = triton_backend.expert_blocks(experts, 256, 8)
 
     for _ in range(3):
         experts.copy_(torch.rand(rows, 256).argsort(1)[:, :6])

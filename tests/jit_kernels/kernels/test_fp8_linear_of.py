@@ -14,7 +14,6 @@ from tests.testing.compare import assert_same_bits
 pytestmark = pytest.mark.gpu
 
 EPS = 1e-6
-DTYPES = [torch.float32, torch.bfloat16]
 # Lines and depths; 8, 4, 2 and 1 warps share the channels of a line in the last ones.
 SHAPES = [
     (16, 128), (48, 256), (272, 384), (144, 640), (80, 1152), (528, 2048), (16, 2176), (1008, 4096),
@@ -43,54 +42,50 @@ def row_of(depth: int) -> torch.Tensor:
 def product(
     x: torch.Tensor,
     weight: tuple[torch.Tensor, torch.Tensor],
-    dtype: torch.dtype,
     norm: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return what one launch makes of a row."""
     assert one_row_backend.rounds_rows(x, norm)
-    return one_row_backend.fp8_linear_of(x, *weight, norm, EPS, dtype, False, False)
+    return one_row_backend.fp8_linear_of(x, *weight, norm, EPS, False)
 
 
 def apart(
     x: torch.Tensor,
     weight: tuple[torch.Tensor, torch.Tensor],
-    dtype: torch.dtype,
     norm: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return what two launches make of it."""
     rows = triton_backend.quantise_rows(x) if norm is None else norms.norm_quant(x, norm, EPS)
-    return cuda_backend.fp8_linear(*rows, *weight, dtype)
+    return cuda_backend.fp8_linear(*rows, *weight)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("lines", "depth"), SHAPES)
 def test_a_row_that_is_rounded_on_the_way_has_the_bits_of_one_that_was(
-    lines: int, depth: int, dtype: torch.dtype
+    lines: int, depth: int
 ) -> None:
     x, weight = row_of(depth), fp8_weight(lines, depth)
 
-    assert_same_bits(product(x, weight, dtype), apart(x, weight, dtype))
+    assert_same_bits(product(x, weight), apart(x, weight))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("lines", "depth"), NORMED)
 def test_a_row_that_is_normed_on_the_way_has_the_bits_of_one_that_was(
-    lines: int, depth: int, dtype: torch.dtype
+    lines: int, depth: int
 ) -> None:
     x, weight, norm = row_of(depth), fp8_weight(lines, depth), torch.randn(depth)
 
-    assert_same_bits(product(x, weight, dtype, norm), apart(x, weight, dtype, norm))
+    assert_same_bits(product(x, weight, norm), apart(x, weight, norm))
 
 
 def test_every_depth_is_rounded_alike() -> None:
     for depth in range(128, 8192 + 1, 128):
         x, weight = row_of(depth), fp8_weight(32, depth)
-        want = apart(x, weight, torch.float32)
-        assert_same_bits(product(x, weight, torch.float32), want, what=f"{depth} channels")
+        want = apart(x, weight)
+        assert_same_bits(product(x, weight), want, what=f"{depth} channels")
         if depth % 512 == 0 and depth <= 4096:
             norm = torch.randn(depth)
-            want = apart(x, weight, torch.float32, norm)
-            got = product(x, weight, torch.float32, norm)
+            want = apart(x, weight, norm)
+            got = product(x, weight, norm)
             assert_same_bits(got, want, what=f"{depth} normed channels")
 
 
@@ -105,8 +100,8 @@ def test_rows_of_any_size_are_rounded_alike(depth: int, normed: bool, size: floa
     x[0, 77] = size
     weight = fp8_weight(256, depth)
 
-    want = apart(x, weight, torch.float32, norm)
-    assert_same_bits(product(x, weight, torch.float32, norm), want)
+    want = apart(x, weight, norm)
+    assert_same_bits(product(x, weight, norm), want)
 
 
 @pytest.mark.parametrize("odd", [torch.inf, -torch.inf, torch.nan])
@@ -120,8 +115,8 @@ def test_what_is_not_finite_is_rounded_alike(depth: int, normed: bool, odd: floa
     x[0, depth - 130] = odd
     weight = fp8_weight(256, depth)
 
-    want = apart(x, weight, torch.float32, norm)
-    assert_same_bits(product(x, weight, torch.float32, norm), want)
+    want = apart(x, weight, norm)
+    assert_same_bits(product(x, weight, norm), want)
     assert bool(want.isnan().all()) == (normed or odd != odd)
 
 
@@ -129,18 +124,18 @@ def test_the_part_of_a_row_that_a_product_left_is_taken_as_it_lies() -> None:
     both = torch.randn(1, 1536).bfloat16()
     low, norm, weight = both.split([1024, 512], 1)[0], torch.randn(1024), fp8_weight(512, 1024)
 
-    got = product(low, weight, torch.bfloat16, norm)
+    got = product(low, weight, norm)
 
-    assert_same_bits(got, apart(low.contiguous(), weight, torch.bfloat16, norm))
+    assert_same_bits(got, apart(low.contiguous(), weight, norm))
 
 
 def test_a_row_has_the_same_bits_beside_others() -> None:
     x, norm, weight = torch.randn(8, 1024).bfloat16(), torch.randn(1024), fp8_weight(8192, 1024)
 
     for gain in (None, norm):
-        whole = apart(x, weight, torch.float32, gain)
+        whole = apart(x, weight, gain)
         for row in (0, 3, 7):
-            alone = product(x[row : row + 1], weight, torch.float32, gain)
+            alone = product(x[row : row + 1], weight, gain)
             assert_same_bits(alone, whole[row : row + 1], what=f"row {row}")
 
 
@@ -149,10 +144,10 @@ def test_a_product_reads_its_row_after_the_launch_that_writes_it(normed: bool) -
     norm = torch.randn(4096) if normed else None
     weight = fp8_weight(4096, 4096)
     drawn = torch.randn(64, 1, 4096).bfloat16()
-    wanted = [apart(x, weight, torch.float32, norm) for x in drawn]
+    wanted = [apart(x, weight, norm) for x in drawn]
     x = torch.empty(1, 4096, dtype=torch.bfloat16)
 
-    got = [product(x.copy_(fresh), weight, torch.float32, norm) for fresh in drawn]
+    got = [product(x.copy_(fresh), weight, norm) for fresh in drawn]
 
     assert_same_bits(torch.cat(got), torch.cat(wanted), what="rows one after the other")
 
@@ -164,41 +159,14 @@ def test_products_of_products_wait_for_each_other() -> None:
     def chain(multiply: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
         row, seen = x, list[torch.Tensor]()
         for _ in range(20):
-            low = multiply(row, down, torch.bfloat16)
-            q = multiply(low[:, :1024], up, torch.bfloat16, norm)
-            row = multiply(q[:, 8192:16384], back, torch.bfloat16)
+            low = multiply(row, down)
+            q = multiply(low[:, :1024], up, norm)
+            row = multiply(q[:, 8192:16384], back)
             seen += [low, q, row]
         return seen
 
     for got, want in zip(chain(product), chain(apart), strict=True):
         assert_same_bits(got, want)
-
-
-@pytest.mark.parametrize("normed", [False, True])
-def test_a_product_of_a_settled_row_is_written_after_the_launch_before(normed: bool) -> None:
-    """Both write the same memory, and the one before takes eight times as long."""
-    norm = torch.randn(4096) if normed else None
-    weight, other = fp8_weight(4096, 4096), fp8_weight(32768, 4096)
-    x, before = torch.randn(1, 4096).bfloat16(), torch.randn(1, 4096).bfloat16()
-    want = apart(x, weight, torch.float32, norm)
-    out = torch.empty(1, 32768)
-
-    def multiply(
-        row: torch.Tensor, by: tuple[torch.Tensor, torch.Tensor], gain: torch.Tensor | None
-    ) -> None:
-        lines, depth = by[0].shape
-        cuda_backend.call(
-            "stream_row",
-            row.device,
-            *(row.data_ptr(), None if gain is None else gain.data_ptr(), EPS),
-            *(by[0].data_ptr(), by[1].data_ptr(), out.data_ptr()),
-            *(False, lines, depth, cuda_backend.split(lines, depth), row is x),
-        )
-
-    for _ in range(32):
-        multiply(before, other, None)
-        multiply(x, weight, norm)
-        assert_same_bits(out[:, :4096], want)
 
 
 def test_other_rows_and_weights_are_rounded_apart() -> None:
@@ -209,10 +177,6 @@ def test_other_rows_and_weights_are_rounded_apart() -> None:
         for gain in (None, norm):
             rows = quantise_rows(x) if gain is None else norm_quant(x, gain, eps=EPS)
             for invariant in (False, True):
-                got = one_row_backend.fp8_linear_of(
-                    x, weight, weight_scales, gain, EPS, torch.float32, invariant, False
-                )
-                want = fp8_linear(
-                    *rows, weight, weight_scales, out_dtype=torch.float32, invariant=invariant
-                )
+                got = one_row_backend.fp8_linear_of(x, weight, weight_scales, gain, EPS, invariant)
+                want = fp8_linear(*rows, weight, weight_scales, invariant=invariant)
                 assert_same_bits(got, want)

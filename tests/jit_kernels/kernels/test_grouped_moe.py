@@ -3,8 +3,10 @@
 import pytest
 import torch
 
-from jit_kernels.grouped_moe import cuda_backend, reference, triton_backend
+from jit_kernels.grouped_moe import cuda_backend, reference, triton_gate
 from jit_kernels.grouped_moe.sorted_rows import SortedRows
+from jit_kernels.grouped_moe.triton_run import Gate, run
+from jit_kernels.grouped_moe.triton_tail import multiply_region
 from jit_kernels.quant_fp8.reference import quantise_rows
 from tests.jit_kernels.kernels.experts import chosen_experts, fp8_experts
 from tests.jit_kernels.kernels.sizes import with_large
@@ -20,12 +22,30 @@ CASES = with_large(
 WIDTH, INNER = with_large([(256, 128)], [(4096, 2048)])[-1]
 
 
+def product(
+    rows: SortedRows, weight: torch.Tensor, weight_scales: torch.Tensor, out: torch.Tensor
+) -> None:
+    """Multiply the blocks of both regions as those of the second are."""
+    for scales, first in zip(rows.region_scales(), (0, rows.first), strict=True):
+        multiply_region(rows, scales, weight, weight_scales, out, first=first)
+
+
 @pytest.mark.parametrize(("rows", "experts", "top_k"), CASES)
 def test_each_row_gets_the_sum_of_its_experts(rows: int, experts: int, top_k: int) -> None:
     x, parts = quantise_rows(torch.randn(rows, WIDTH)), fp8_experts(experts, WIDTH, INNER)
     chosen, plus = chosen_experts(rows, experts, top_k), torch.randn(rows, WIDTH)
 
-    got = triton_backend.grouped_moe(*x, *chosen, parts, LIMIT, plus, torch.float32)
+    got = run(
+        x,
+        *chosen,
+        parts,
+        limit=LIMIT,
+        plus=plus,
+        out_dtype=torch.float32,
+        product=product,
+        gate=triton_gate.gate_rows,
+        first=0,
+    )
 
     want = reference.grouped_moe(*x, *chosen, parts, LIMIT, plus, torch.float32)
     assert_close(got, want, BOUNDS)
@@ -36,7 +56,7 @@ def test_blocks_in_either_region_and_experts_elsewhere_come_out_alike(first: int
     x, parts = quantise_rows(torch.randn(5, WIDTH)), fp8_experts(3, WIDTH, INNER)
     experts = torch.tensor([[2, 0], [2, 7], [2, 0], [-1, 2], [2, 1]])
 
-    got = triton_backend.run(
+    got = run(
         x,
         experts,
         torch.ones(5, 2),
@@ -44,7 +64,8 @@ def test_blocks_in_either_region_and_experts_elsewhere_come_out_alike(first: int
         limit=LIMIT,
         plus=None,
         out_dtype=torch.float32,
-        product=triton_backend.product,
+        product=product,
+        gate=triton_gate.gate_rows,
         first=first,
     )
 
@@ -65,16 +86,16 @@ def test_gates_in_cuda_differ_from_those_in_triton_by_rounding(
     # A block with few rows, a full one, and one that nobody wants.
     member[:37], member[size : 2 * size] = 4, 5
 
-    def gated(run: triton_backend.Gate) -> torch.Tensor:
+    def gated(gate: Gate) -> torch.Tensor:
         codes = torch.full((rows, inner), 255, dtype=torch.uint8).view(torch.float8_e4m3fn)
         scales = torch.full((rows * inner // 128,), torch.nan)
         hidden = SortedRows(codes, scales, member, first, size)
-        run(products, LIMIT, hidden)
+        gate(products, LIMIT, hidden)
         assert codes.view(torch.uint8)[member < 0].eq(255).all()
         scales = torch.cat(hidden.region_scales()).repeat_interleave(128, 1)
         return (codes.float() * scales)[member >= 0]
 
-    got, want = gated(cuda_backend.gate_rows), gated(triton_backend.gate_rows)
+    got, want = gated(cuda_backend.gate_rows), gated(triton_gate.gate_rows)
 
     assert_close(got, want, Bounds(atol=5e-5, rtol=0.13))
     assert float((got != want).float().mean()) < 2e-3

@@ -1,72 +1,52 @@
-"""Attention over packed records against the reference; vendor and graphs only on a device."""
-
-from collections.abc import Callable
+"""Attention over packed records by the vendor, against the reference."""
 
 import pytest
 import torch
 from torch import Tensor
 
-from jit_kernels.paged_attention import (
-    KeyCounts,
-    PagedKeys,
-    SplitPlan,
-    reference,
-    together,
-    triton_backend,
-)
+from jit_kernels.paged_attention import KeyCounts, PagedKeys, SplitPlan, reference, together
 from jit_kernels.paged_attention.split_plans import leave_to_the_vendor
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.vendor_library import why_no_flash_mla
-from tests.jit_kernels.kernels.sizes import with_large
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
 from tests.testing.packed_pages import BY_2, BY_3, BY_64, OUTSIDE, some_keys, taken
 from tests.testing.split_plans import assert_reads_everything_once
 
-Op = Callable[..., Tensor]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(bool(why_no_flash_mla()), reason=str(why_no_flash_mla())),
+]
 SCALE = 512**-0.5
-BACKENDS = ["triton", *([] if why_no_flash_mla() else ["flash_mla"])]
-flash_mla_only = pytest.mark.skipif(bool(why_no_flash_mla()), reason=str(why_no_flash_mla()))
+BOUNDS = Bounds(atol=2e-2, rtol=2e-2, cosine=0.9999, rms=1e-2)
 # Rows, heads, window columns, extra columns (0: no such set), layouts, lengths of both sets.
-CASES = with_large(
-    [
-        (1, 4, 128, 192, BY_64, BY_2, False, False),
-        (3, 5, 64, 192, BY_3, BY_64, True, True),
-        (3, 17, 64, 0, BY_2, BY_3, False, False),
-        (1, 66, 64, 64, BY_64, BY_3, False, True),
-    ],
-    [
-        (17, 64, 128, 512, BY_64, BY_64, False, True),
-        (64, 64, 128, 512, BY_64, BY_64, False, False),
-        (1, 128, 128, 8192, BY_64, BY_64, False, True),
-        (33, 128, 128, 1024, BY_64, BY_64, True, True),
-        (200, 64, 128, 0, BY_64, BY_64, False, False),
-        (64, 8, 128, 2048, BY_64, BY_2, False, True),
-    ],
-)
+CASES = [
+    (1, 4, 128, 192, BY_64, BY_2, False, False),
+    (3, 5, 64, 192, BY_3, BY_64, True, True),
+    (3, 17, 64, 0, BY_2, BY_3, False, False),
+    (1, 66, 64, 64, BY_64, BY_3, False, True),
+    (17, 64, 128, 512, BY_64, BY_64, False, True),
+    (64, 64, 128, 512, BY_64, BY_64, False, False),
+    (1, 128, 128, 8192, BY_64, BY_64, False, True),
+    (33, 128, 128, 1024, BY_64, BY_64, True, True),
+    (200, 64, 128, 0, BY_64, BY_64, False, False),
+    (64, 8, 128, 2048, BY_64, BY_2, False, True),
+]
 
 
-@pytest.fixture(autouse=True)
-def small_parts(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the interpreter's few tiles many parts."""
-    if device.type == "cpu":
-        monkeypatch.setattr(triton_backend, "FIXED_TILES", 1)
-        monkeypatch.setattr(triton_backend, "GROUP", 2)
-
-
-def op_of(name: str) -> Op:
-    """Return a backend's function."""
-    if name == "triton":
-        return triton_backend.paged_attention
+def attend(
+    q: Tensor,
+    window: PagedKeys,
+    extra: PagedKeys | None,
+    sink: Tensor,
+    plan: SplitPlan | None = None,
+    *,
+    deterministic: bool = False,
+) -> Tensor:
+    """Attend by the vendor, by a plan of its own if none is given."""
     from jit_kernels.paged_attention import flash_mla_backend
 
-    return flash_mla_backend.paged_attention
-
-
-def bounds(device: torch.device) -> Bounds:
-    """Return what bfloat16 results differ by; on the device weights are bfloat16, too."""
-    if device.type == "cpu":
-        return Bounds(atol=2e-4, rtol=2.0**-7, cosine=0.99999)
-    return Bounds(atol=2e-2, rtol=2e-2, cosine=0.9999, rms=1e-2)
+    plan = plan or SplitPlan()
+    return flash_mla_backend.paged_attention(q, window, extra, sink, SCALE, plan, deterministic)
 
 
 def queries(rows: int, heads: int) -> tuple[Tensor, Tensor]:
@@ -75,15 +55,12 @@ def queries(rows: int, heads: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("rows", "heads", "columns", "extra", "layout", "extra_layout", "lengths", "extra_lengths"),
     CASES,
     ids=lambda value: str(value.page_rows if isinstance(value, PageLayout) else value),
 )
 def test_attention_equals_the_reference(
-    device: torch.device,
-    backend: str,
     rows: int,
     heads: int,
     columns: int,
@@ -98,16 +75,15 @@ def test_attention_equals_the_reference(
     window = some_keys(rows, columns, layout, lengths=lengths)
     more = some_keys(rows, extra, extra_layout, lengths=extra_lengths) if extra else None
 
-    got = op_of(backend)(q, window, more, sink, SCALE, SplitPlan(), deterministic)
+    got = attend(q, window, more, sink, deterministic=deterministic)
 
     want = reference.paged_attention(q, window, more, sink, SCALE, SplitPlan(), True)
     assert not want.isnan().any()
-    assert_close(got, want, bounds(device), what=backend)
+    assert_close(got, want, BOUNDS)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("lengths", [False, True])
-def test_rows_without_keys_give_zeros(backend: str, lengths: bool) -> None:
+def test_rows_without_keys_give_zeros(lengths: bool) -> None:
     q, sink = queries(2, 3)
     window = some_keys(2, 64, BY_64, lengths=False)
     window.slots.fill_(-1)
@@ -116,35 +92,29 @@ def test_rows_without_keys_give_zeros(backend: str, lengths: bool) -> None:
     if extra.lengths is not None:
         extra.lengths.zero_()
 
-    got = op_of(backend)(q, window, extra, sink - 50, SCALE, SplitPlan(), False)
+    got = attend(q, window, extra, sink - 50)
 
     assert_same_bits(got.abs(), torch.zeros_like(q))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_row_in_fixed_parts_has_the_same_bits_in_any_company(
-    device: torch.device, backend: str
-) -> None:
-    rows, heads, columns = (3, 4, 192) if device.type == "cpu" else (70, 64, 2048)
+def test_a_row_in_fixed_parts_has_the_same_bits_in_any_company() -> None:
+    rows, heads, columns = 70, 64, 2048
     q, sink = queries(rows, heads)
     window = some_keys(rows, 128, BY_64, lengths=False)
     extra = some_keys(rows, columns, BY_64, lengths=True)
 
     def run(pick: Tensor) -> Tensor:
         sets = taken(window, pick), taken(extra, pick)
-        return op_of(backend)(q[pick], *sets, sink, SCALE, SplitPlan(), True)
+        return attend(q[pick], *sets, sink, deterministic=True)
 
     everyone = torch.arange(rows)
     whole = run(everyone)
     for pick in (everyone[1:2], everyone.flip(0)):
-        assert_same_bits(run(pick), whole[pick], what=f"{backend}, rows {pick.tolist()[:4]}")
+        assert_same_bits(run(pick), whole[pick], what=f"rows {pick.tolist()[:4]}")
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_room_for_more_keys_changes_no_bits_in_fixed_parts(
-    device: torch.device, backend: str
-) -> None:
-    rows, columns = (2, 64) if device.type == "cpu" else (9, 512)
+def test_room_for_more_keys_changes_no_bits_in_fixed_parts() -> None:
+    rows, columns = 9, 512
     q, sink = queries(rows, 4)
     window = some_keys(rows, 64, BY_64, lengths=False)
     extra = some_keys(rows, columns, BY_64, lengths=True)
@@ -152,29 +122,16 @@ def test_room_for_more_keys_changes_no_bits_in_fixed_parts(
     room[:, :columns] = extra.slots
     roomy = PagedKeys(extra.pages, BY_64, room, extra.lengths)
 
-    got = op_of(backend)(q, window, roomy, sink, SCALE, SplitPlan(), True)
+    got = attend(q, window, roomy, sink, deterministic=True)
 
-    want = op_of(backend)(q, window, extra, sink, SCALE, SplitPlan(), True)
-    assert_same_bits(got, want, what=backend)
-
-
-def test_a_part_of_wider_queries_is_taken_as_it_lies() -> None:
-    q, sink = queries(3, 4)
-    wide = torch.stack((q, q * 3), 1)[:, 0]
-    window = some_keys(3, 64, BY_64, lengths=False)
-
-    got = triton_backend.paged_attention(wide, window, None, sink, SCALE, SplitPlan(), False)
-
-    want = triton_backend.paged_attention(q, window, None, sink, SCALE, SplitPlan(), False)
+    want = attend(q, window, extra, sink, deterministic=True)
     assert_same_bits(got, want)
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("heads", [64, 10])
-def test_one_graph_serves_all_lengths(backend: str, deterministic: bool, heads: int) -> None:
-    rows, op = 24, op_of(backend)
+def test_one_graph_serves_all_lengths(deterministic: bool, heads: int) -> None:
+    rows = 24
     q, sink = queries(rows, heads)
     window = some_keys(rows, 128, BY_64, lengths=False)
     full = some_keys(rows, 2048, BY_64, lengths=False)
@@ -183,8 +140,8 @@ def test_one_graph_serves_all_lengths(backend: str, deterministic: bool, heads: 
 
     def step() -> tuple[Tensor, Tensor]:
         plan = SplitPlan()
-        first = op(q, window, extra, sink, SCALE, plan, deterministic)
-        return first, op(first, window, extra, sink, SCALE, plan, deterministic)
+        first = attend(q, window, extra, sink, plan, deterministic=deterministic)
+        return first, attend(first, window, extra, sink, plan, deterministic=deterministic)
 
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -199,7 +156,7 @@ def test_one_graph_serves_all_lengths(backend: str, deterministic: bool, heads: 
         extra.slots.copy_(full.slots[:, torch.randperm(2048)])
         extra.slots.masked_fill_(torch.arange(2048) >= lengths.unsqueeze(1), OUTSIDE)
         graph.replay()
-        name = f"{backend}, up to {longest} keys"
+        name = f"up to {longest} keys"
         for got, goal in zip(out, step(), strict=True):
             assert_close(got, goal, Bounds(atol=2e-2, rtol=2e-2), what=f"eager {name}")
         want = reference.paged_attention(q, window, extra, sink, SCALE, SplitPlan(), True)
@@ -207,16 +164,16 @@ def test_one_graph_serves_all_lengths(backend: str, deterministic: bool, heads: 
         assert_close(out[0], want, Bounds(atol=2e-2, rtol=2e-2, rms=1e-2), what=name)
 
 
-def test_keys_are_read_through_slices_of_a_pool(device: torch.device) -> None:
+def test_keys_are_read_through_slices_of_a_pool() -> None:
     q, sink = queries(2, 4)
     window = some_keys(2, 64, BY_64, lengths=False)
     pool = torch.stack((torch.full_like(window.pages, 255), window.pages))
     sliced = PagedKeys(pool[1], window.layout, window.slots)
 
-    got = triton_backend.paged_attention(q, sliced, None, sink, SCALE, SplitPlan(), False)
+    got = attend(q, sliced, None, sink)
 
     want = reference.paged_attention(q, window, None, sink, SCALE, SplitPlan(), True)
-    assert_close(got, want, bounds(device))
+    assert_close(got, want, BOUNDS)
 
 
 def keys_of_lengths(lengths: Tensor, columns: int) -> PagedKeys:
@@ -226,8 +183,6 @@ def keys_of_lengths(lengths: Tensor, columns: int) -> PagedKeys:
     return PagedKeys(keys.pages, keys.layout, keys.slots, lengths)
 
 
-@pytest.mark.gpu
-@flash_mla_only
 @pytest.mark.parametrize("heads", [64, 128])
 @pytest.mark.parametrize("rows", [1, 3, 16, 64, 128, 200])
 @pytest.mark.parametrize(("shortest", "longest"), [(0, 0), (1, 8192), (7031, 7031), (0, 700)])
@@ -247,29 +202,24 @@ def test_our_plans_give_what_the_vendor_s_own_give(
 
     def run() -> tuple[Tensor, SplitPlan]:
         plan = SplitPlan()
-        out = flash_mla_backend.paged_attention(q, window, extra, sink, SCALE, plan, False)
+        out = attend(q, window, extra, sink, plan)
         made = plan.held["even"]
         records, splits = made.tile_scheduler_metadata.tolist(), made.num_splits.tolist()
         assert_reads_everything_once(records, splits, tiles)
         return out, plan
 
     got, plan = run()
-    again = flash_mla_backend.paged_attention(q, window, extra, sink, SCALE, plan, False)
+    again = attend(q, window, extra, sink, plan)
     monkeypatch.setattr(flash_mla_backend, "plan_splits", leave_to_the_vendor)
     want, _ = run()
 
     assert not want.isnan().any()
     assert_same_bits(again, got, what="the same plan twice")
-    assert_close(got, want, Bounds(atol=2e-2, rtol=2e-2, cosine=0.9999, rms=1e-2))
+    assert_close(got, want, BOUNDS)
 
 
-@pytest.mark.gpu
-@flash_mla_only
 @pytest.mark.parametrize("rows", [1, 24, 150])
 def test_plans_of_all_kinds_follow_the_lengths_in_one_graph(rows: int) -> None:
-    from jit_kernels.paged_attention import flash_mla_backend
-
-    op = flash_mla_backend.paged_attention
     q, sink = queries(rows, 64)
     window = some_keys(rows, 128, BY_64, lengths=False)
     few, many = (
@@ -288,7 +238,7 @@ def test_plans_of_all_kinds_follow_the_lengths_in_one_graph(rows: int) -> None:
         ]
         plans = together(counts)
         return [
-            op(q, window, more, sink, SCALE, plan, False)
+            attend(q, window, more, sink, plan)
             for more, plan in zip(sets * 2, plans * 2, strict=True)
         ]
 

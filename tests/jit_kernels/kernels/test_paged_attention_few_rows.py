@@ -9,7 +9,6 @@ from jit_kernels.paged_attention import PagedKeys, SplitPlan, reference
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.vendor_library import why_no_flash_mla
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
-from tests.testing.compressed_steps import turns
 from tests.testing.packed_pages import BY_2, BY_3, BY_64, OUTSIDE, some_keys
 
 REASON = why_no_flash_mla() or why_no_nvcc()
@@ -211,62 +210,3 @@ def test_one_graph_serves_all_lengths(heads: int) -> None:
         for got, want in zip(out, step(), strict=True):
             assert_same_bits(got, want, what=f"up to {longest} keys")
         assert_close(out[0], goal(q, window, extra, sink), BOUNDS)
-
-
-@pytest.mark.parametrize("heads", [64, 23, 5])
-@pytest.mark.parametrize("settled", [False, True])
-@pytest.mark.parametrize(
-    ("rows", "extra", "teams"), [(1, 512, 3), (5, 512, 3), (3, 192, 2), (1, 7040, 28)]
-)
-def test_teams_that_are_rounded_as_they_are_added_up_have_the_bits_of_two_launches(
-    rows: int, extra: int, teams: int, settled: bool, heads: int
-) -> None:
-    from jit_kernels.out_rope_quant import cuda_backend
-    from jit_kernels.paged_attention import few_rows_backend
-
-    q, sink = queries(rows, heads)
-    window = some_keys(rows, 128, BY_64, lengths=False)
-    more = some_keys(rows, extra, BY_2, lengths=True)
-    rotation = turns(torch.arange(rows) * 99, 64)
-
-    codes, scales = few_rows_backend.attend_quant(
-        q, window, more, rotation, sink, SCALE, teams, settled=settled
-    )
-
-    out = few_rows_backend.attend(q, window, more, sink, SCALE, teams)
-    want, want_scales = cuda_backend.out_rope_quant(out, rotation)
-    assert_same_bits(codes, want)
-    assert_same_bits(scales, want_scales)
-
-
-@pytest.mark.parametrize(("columns", "teams"), [(512, 3), (128, 1), (7040, 28)])
-def test_settled_keys_are_read_once_they_are_and_queries_once_they_are_made(
-    columns: int, teams: int
-) -> None:
-    """Keys and slots of each round are written two launches before, queries by the launch before.
-
-    That one lets the next begin at once, and writes the queries that are used last of very many.
-    """
-    from jit_kernels.paged_attention import few_rows_backend
-    from jit_kernels.q_norm_rope import q_norm_rope
-
-    rounds, heads, tokens = 12, 64, 2048
-    sink, rotation = torch.randn(heads), turns(torch.arange(tokens), 64)
-    window = some_keys(1, 128, BY_64, lengths=False)
-    drawn = [some_keys(1, columns, BY_64, lengths=False) for _ in range(rounds)]
-    raw = torch.randn(rounds, tokens, heads, 512).bfloat16()
-    wanted: list[Tensor] = []
-    for one, keys in zip(raw, drawn, strict=True):
-        q = q_norm_rope(one, rotation, eps=1e-6)[-1:].clone()
-        wanted.append(attend(q, window, keys, sink, teams))
-    pages, slots = torch.empty_like(drawn[0].pages), torch.empty_like(drawn[0].slots)
-    extra = PagedKeys(pages, BY_64, slots)
-
-    got: list[Tensor] = []
-    for one, keys in zip(raw, drawn, strict=True):
-        pages.copy_(keys.pages)
-        slots.copy_(keys.slots)
-        q = q_norm_rope(one, rotation, eps=1e-6)[-1:]
-        got.append(few_rows_backend.attend(q, window, extra, sink, SCALE, teams, settled=True))
-
-    assert_same_bits(torch.cat(got), torch.cat(wanted))

@@ -1,23 +1,17 @@
 """Scores of decoding rows from the device; vendor and graphs only there."""
 
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from jit_kernels.cuda_device import why_no_nvcc
 from jit_kernels.paged_logits import LogitsPlan, reference
 from jit_kernels.vendor_library import why_no_deep_gemm
 from tests.jit_kernels.kernels.sizes import with_large
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
 from tests.testing.indexer_keys import key_layout, some_key_pages, some_queries
 
-Op = Callable[..., Tensor]
-BACKENDS = [
-    *([] if why_no_deep_gemm() else ["deep_gemm"]),
-    *([] if why_no_deep_gemm() or why_no_nvcc() else ["cuda"]),
-]
 CASES = with_large(
     [([70, 0, 64, 1], 32, 32, 70), ([200], 64, 128, 256)],
     [
@@ -43,13 +37,14 @@ CASES = with_large(
         ([2048] * 64, 64, 128, 2048),
     ],
 )
+pytestmark = pytest.mark.skipif(why_no_deep_gemm() is not None, reason="needs DeepGEMM")
 
 
-def op_of(name: str) -> Op:
-    """Return a backend's function."""
-    from jit_kernels.paged_logits import cuda_backend, deep_gemm_backend
+def scores(*call: Any) -> Tensor:
+    """Return what DeepGEMM's backend makes of a call."""
+    from jit_kernels.paged_logits import deep_gemm_backend
 
-    return (cuda_backend if name == "cuda" else deep_gemm_backend).paged_logits
+    return deep_gemm_backend.paged_logits(*call)
 
 
 def keys_of(counts: list[int], width: int, columns: int) -> tuple[Tensor, Tensor]:
@@ -66,10 +61,9 @@ def bounds(device: torch.device, want: Tensor) -> Bounds:
     return Bounds(atol=2e-3 * float(want.abs().max()), rtol=5e-3)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("counts", "heads", "width", "columns"), CASES, ids=str)
 def test_scores_equal_the_reference(
-    device: torch.device, backend: str, counts: list[int], heads: int, width: int, columns: int
+    device: torch.device, counts: list[int], heads: int, width: int, columns: int
 ) -> None:
     (q, weights), (pages, table) = (
         some_queries(len(counts), heads, width),
@@ -77,20 +71,17 @@ def test_scores_equal_the_reference(
     )
     blocks, layout = torch.tensor(counts, dtype=torch.int32), key_layout(width)
 
-    got = op_of(backend)(q, weights, pages, layout, table, blocks, columns, LogitsPlan())
+    got = scores(q, weights, pages, layout, table, blocks, columns, LogitsPlan())
 
     want = reference.paged_logits(q, weights, pages, layout, table, blocks, columns, None)
     assert got.shape == want.shape
     seen = torch.arange(columns) < blocks.unsqueeze(1)
     if bool(seen.any()):
-        assert_close(got[seen], want[seen], bounds(device, want[seen]), what=backend)
+        assert_close(got[seen], want[seen], bounds(device, want[seen]), what="scores")
 
 
 @pytest.mark.parametrize("heads", with_large([32], [64]))
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_row_has_the_same_bits_in_any_company(
-    device: torch.device, backend: str, heads: int
-) -> None:
+def test_a_row_has_the_same_bits_in_any_company(device: torch.device, heads: int) -> None:
     counts = [70, 3, 64] if device.type == "cpu" else [7000, 3, 999, 64, 512] * 9
     width = 32 if device.type == "cpu" else 128
     (q, weights), (pages, table) = (
@@ -101,54 +92,28 @@ def test_a_row_has_the_same_bits_in_any_company(
 
     def run(pick: Tensor, columns: int) -> Tensor:
         rows = (q[pick], weights[pick], pages, layout, table[pick], blocks[pick])
-        return op_of(backend)(*rows, columns, LogitsPlan())
+        return scores(*rows, columns, LogitsPlan())
 
     whole = run(torch.arange(len(counts)), max(counts))
     for pick in ([1], [2, 0], [0, 2, 1] if device.type == "cpu" else [4, 3, 2, 1, 0, 7, 6, 5]):
         part = run(torch.tensor(pick), 64 * table.shape[1])
         for nth, row in enumerate(pick):
             count = counts[row]
-            assert_same_bits(part[nth, :count], whole[row, :count], what=f"{backend} row {row}")
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif("cuda" not in BACKENDS, reason="needs DeepGEMM and nvcc")
-@pytest.mark.parametrize(
-    ("counts", "columns"),
-    [
-        ([70_000], 70_000),
-        ([1], 262_144),
-        ([40_000, 3, 0, 999, 64, 12_345, 1, 65], 40_000),
-        ([512] * 20, 2048),
-        ([85_000] + [7] * 99, 85_000),
-    ],
-)
-def test_rows_have_the_bits_that_deep_gemm_gives_them(counts: list[int], columns: int) -> None:
-    from jit_kernels.paged_logits import cuda_backend, deep_gemm_backend
-
-    (q, weights), (pages, table) = some_queries(len(counts), 64, 128), keys_of(counts, 128, columns)
-    blocks = torch.tensor(counts, dtype=torch.int32)
-    call = (q, weights, pages, key_layout(128), table, blocks, columns)
-    want = deep_gemm_backend.paged_logits(*call, LogitsPlan())
-
-    got = cuda_backend.paged_logits(*call, LogitsPlan())
-    for row, count in enumerate(counts):
-        assert_same_bits(got[row, :count], want[row, :count], what=f"row {row}")
+            assert_same_bits(part[nth, :count], whole[row, :count], what=f"row {row}")
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("rows", "columns"), [(1, 3000), (8, 3000), (24, 3000), (1, 1 << 18)])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_one_graph_serves_all_lengths(backend: str, rows: int, columns: int) -> None:
+def test_one_graph_serves_all_lengths(rows: int, columns: int) -> None:
     counts = ([3000, 64, 1, 900] * 6)[:rows]
     (q, weights), (pages, table) = some_queries(rows, 64, 128), keys_of(counts, 128, columns)
     most = torch.tensor(counts, dtype=torch.int32)
-    blocks, op = most.clone(), op_of(backend)
+    blocks = most.clone()
 
     def step() -> tuple[Tensor, Tensor]:
         plan = LogitsPlan()
         rows = (q, weights, pages, key_layout(128), table, blocks, columns)
-        return op(*rows, plan), op(*rows, plan)
+        return scores(*rows, plan), scores(*rows, plan)
 
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -167,4 +132,4 @@ def test_one_graph_serves_all_lengths(backend: str, rows: int, columns: int) -> 
         seen = torch.arange(columns) < blocks.unsqueeze(1)
         if share:
             for got in out:
-                assert_close(got[seen], want[seen], bounds(q.device, want[seen]), what=backend)
+                assert_close(got[seen], want[seen], bounds(q.device, want[seen]), what="scores")

@@ -5,15 +5,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from jit_kernels.fp8_linear import cuda_backend as fp8_linear
 from jit_kernels.select_topk import cuda_backend, reference
-from tests.jit_kernels.kernels.fp8_weights import fp8_weight
 from tests.testing.compare import assert_same_bits
 
 pytestmark = pytest.mark.gpu
 
-# Rows, columns, top k. One block holds a row of up to 2,048, 4,096 or 16,384 columns; clusters hold
-# up to 8 rows of 4,097 to 262,144 each, in longer runs beyond 32,768; many blocks stream more and
+# Rows, columns, top k. One block holds a row of up to 4,096 or 16,384 columns; many blocks stream
 # longer ones. Odd strides too. A row of 16,385 has too few columns for a sample of 2,048.
 SHAPES = [
     *((1, 1023, 512), (3, 1024, 1023), (9, 2047, 512), (1, 1088, 512), (2, 4095, 512)),
@@ -69,31 +66,6 @@ def test_the_choice_equals_the_reference(rows: int, columns: int, top_k: int, ki
     assert_same_bits(cuda_backend.select_topk(scores, visible, top_k), got, what="second call")
 
 
-# By constants that send rows another way than sizes do.
-WAYS = {"the way of many": {"CLUSTER_ROWS": 0}, "clusters": {"CLUSTER_FROM": 0}}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("rows", "columns", "top_k"),
-    [
-        *((1, 700, 512), (3, 3000, 512), (7, 16_384, 1000), (1, 16_385, 512), (2, 32_768, 512)),
-        (3, 250_000, 1024),
-    ],
-)
-@pytest.mark.parametrize("way", WAYS)
-def test_rows_may_go_other_ways(
-    monkeypatch: pytest.MonkeyPatch, way: str, rows: int, columns: int, top_k: int, kind: str
-) -> None:
-    for name, value in WAYS[way].items():
-        monkeypatch.setattr(cuda_backend, name, value)
-    scores, visible = KINDS[kind](torch.randn(rows, columns)), torch.full((rows,), columns - 1)
-
-    got = cuda_backend.select_topk(scores, visible, top_k)
-
-    assert_same_bits(got, reference.select_topk(scores, visible, top_k))
-
-
 @pytest.mark.parametrize(
     "length", [0, 1, 63, 64, 65, 511, 512, 513, 2048, 4096, 4097, 16_384, 16_385, 250_000]
 )
@@ -105,20 +77,6 @@ def test_rows_of_any_length_in_one_batch(columns: int, rows: int, length: int) -
     visible = torch.tensor(lengths[:rows]).clamp(max=columns)
     hidden = torch.arange(columns) >= visible.unsqueeze(1)
     scores[hidden] = torch.nan
-
-    got = cuda_backend.select_topk(scores, visible, 512)
-
-    assert_same_bits(got, reference.select_topk(scores, visible, 512))
-
-
-@pytest.mark.parametrize("equal", [False, True])
-@pytest.mark.parametrize("columns", [5000, 32_000, 200_000])
-def test_scores_may_be_higher_in_one_block_than_it_may_hand_in(columns: int, equal: bool) -> None:
-    # A block of a row holds each sixteenth line of 32 scores: all high ones are in the same one.
-    column = torch.arange(columns)
-    high = (column // 32 % 16 == 5) & (column < 30_000)
-    scores = torch.where(high, 9.0 if equal else torch.randn(columns) + 9.0, torch.randn(columns))
-    scores, visible = scores.unsqueeze(0), torch.tensor([columns])
 
     got = cuda_backend.select_topk(scores, visible, 512)
 
@@ -220,48 +178,3 @@ def test_one_graph_follows_the_lengths_it_is_given() -> None:
         scores.normal_()
         graph.replay()
         assert_same_bits(got, reference.select_topk(scores, visible, 512))
-
-
-@pytest.mark.parametrize("columns", [2048, 8192, 65_536])
-def test_a_choice_lets_a_product_begin_that_waits_for_both(columns: int) -> None:
-    """Scores are a product as well, and still under way when the last product begins."""
-    by, other = fp8_weight(columns, 2048), fp8_weight(32_768, 1024)
-    begun, rows = torch.randn(2, 24, 1, 2048).bfloat16()
-    rows = rows[..., :1024].contiguous()
-    visible = torch.tensor([columns], dtype=torch.int32)
-    table = torch.randint(1, 5000, (1, columns // 64), dtype=torch.int32)
-    scores, slots = torch.empty(1, columns), torch.empty(24, 512, dtype=torch.int32)
-    products = torch.empty(24, 32_768)
-
-    def multiply(
-        row: torch.Tensor, weight: tuple[torch.Tensor, torch.Tensor], out: torch.Tensor, early: bool
-    ) -> None:
-        lines, depth = weight[0].shape
-        fp8_linear.call(
-            "stream_row",
-            row.device,
-            *(row.data_ptr(), None, 1e-6),
-            *(weight[0].data_ptr(), weight[1].data_ptr(), out.data_ptr()),
-            *(False, lines, depth, fp8_linear.split(lines, depth), early),
-        )
-
-    def all_steps(early: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        slots.fill_(-2)
-        products.fill_(torch.nan)
-        for nth in range(24):
-            multiply(begun[nth], by, scores, False)
-            out = slots[nth : nth + 1]
-            cuda_backend.select_slots(scores, visible, table, out, 512, 64, early)
-            if not early:
-                torch.cuda.synchronize()
-            multiply(rows[nth], other, products[nth], early)
-        return slots.clone(), products.clone()
-
-    want_slots, want_products = all_steps(False)
-    for _ in range(4):
-        got_slots, got_products = all_steps(True)
-
-        assert_same_bits(got_slots, want_slots)
-        assert_same_bits(got_products, want_products)
-    reference.select_slots(scores, visible, table, slots[23:], 512, 64)
-    assert_same_bits(slots[23:], want_slots[23:])

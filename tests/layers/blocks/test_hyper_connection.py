@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from jit_kernels.hyper_connection import mhc_head, mhc_post, mhc_post_pre_norm
-from layers.blocks.hyper_connection import BlockResult, HyperConnection, HyperHead
+from layers.blocks.hyper_connection import BlockResult, HyperConnection, HyperHead, Streams
 from layers.blocks.norm import RmsNorm
 from tests.testing.compare import assert_same_bits
-from tests.testing.tiny_model import CONFIG
 
 CPU = torch.device("cpu")
-WIDTH = CONFIG.hidden_size
+WIDTH = 42
+STREAMS = Streams(count=4, width=WIDTH, iterations=20, norm_eps=1e-6, hc_eps=1e-6)
 
 
 def parts(tokens: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -20,9 +20,9 @@ def parts(tokens: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return torch.randn(tokens, WIDTH), torch.randn(tokens, 4, WIDTH), shares
 
 
-def test_the_connection_runs_its_weights_with_the_constants_of_the_config() -> None:
-    connection = HyperConnection(CONFIG, name="hc_attn", device=CPU)
-    norm = RmsNorm(WIDTH, eps=CONFIG.rms_norm_eps, name="attn_norm", device=CPU)
+def test_the_connection_runs_its_weights_with_the_constants_of_its_streams() -> None:
+    connection = HyperConnection(STREAMS, name="hc_attn", device=CPU)
+    norm = RmsNorm(WIDTH, eps=1e-6, name="attn_norm", device=CPU)
     named = dict(connection.named_weights("layers.1."))
     for weight in (*named.values(), norm.weight):
         weight.normal_()
@@ -48,8 +48,8 @@ def test_the_connection_runs_its_weights_with_the_constants_of_the_config() -> N
 @pytest.mark.parametrize("inference", [True, False])
 def test_writes_to_fn_are_counted_wherever_it_is_made(inference: bool) -> None:
     with torch.inference_mode(inference):
-        connection = HyperConnection(CONFIG, name="hc_attn", device=CPU)
-        head = HyperHead(CONFIG, name="hc_head", device=CPU)
+        connection = HyperConnection(STREAMS, name="hc_attn", device=CPU)
+        head = HyperHead(STREAMS, name="hc_head", device=CPU)
         named = dict(connection.named_weights("")) | dict(head.named_weights())
 
         for fn in (named["hc_attn_fn"], named["hc_head_fn"]):
@@ -81,7 +81,7 @@ def test_a_result_that_was_mixed_keeps_nothing() -> None:
 
 
 def test_the_head_runs_its_weights() -> None:
-    head = HyperHead(CONFIG, name="hc_head", device=CPU)
+    head = HyperHead(STREAMS, name="hc_head", device=CPU)
     named = dict(head.named_weights())
     for weight in named.values():
         weight.normal_()

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
-from layers.blocks.rope import RopeFrequencies, frequencies
-from layers.models.deepseek_v4.config import YarnScaling
+from layers.blocks.rope import frequencies
+from layers.models.deepseek_v4.model import angles
+from layers.models.rope_scaling import YarnScaling
 from tests.testing.compare import Bounds, assert_close
 from tests.testing.rows import assert_rows_independent
 from tests.testing.tiny_model import CONFIG
@@ -42,7 +43,7 @@ def test_a_ramp_without_length_is_a_step() -> None:
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_a_rotation_holds_cosines_and_signed_sines(compressed: bool) -> None:
-    rope = RopeFrequencies(CONFIG, torch.device("cpu"))
+    rope = angles(CONFIG, torch.device("cpu"))
     positions = torch.tensor([0, 1, 1000])
 
     got = rope.rotation(positions, compressed=compressed)
@@ -57,7 +58,7 @@ def test_a_rotation_holds_cosines_and_signed_sines(compressed: bool) -> None:
 
 
 def test_a_rotation_has_the_same_bits_in_any_company() -> None:
-    rope = RopeFrequencies(CONFIG, torch.device("cpu"))
+    rope = angles(CONFIG, torch.device("cpu"))
 
     assert_rows_independent(
         lambda positions: rope.rotation(positions, compressed=True), [torch.arange(0, 4000, 57)]

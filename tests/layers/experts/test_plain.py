@@ -1,46 +1,53 @@
-"""Routed and shared experts of a layer."""
+"""Routed experts over plain numbers, against their formula."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from layers.experts.plain import Experts
-from layers.parallel.shares import Shards
+from layers.experts.contract import ExpertSizes
+from layers.experts.plain import PlainExperts
+from layers.linear.contract import Rows
 from tests.testing.compare import Bounds, assert_close
-from tests.testing.tiny_model import CONFIG
+from tests.testing.tiny_model import plain_weights
 
 CPU = torch.device("cpu")
+SIZES = ExpertSizes(count=5, first=0, width=42, inner=27, chosen=2, limit=2.5)
 
 
-@pytest.mark.parametrize("layer", [0, 2])
-def test_the_sum_runs_over_the_chosen_experts_and_the_shared_one(layer: int) -> None:
-    experts = Experts(CONFIG, layer, shards=Shards(), dtype=torch.float32, device=CPU)
-    named = dict(experts.named_weights("ffn."))
-    for name, weight in named.items():
-        if name.endswith("tid2eid"):
-            weight.copy_(torch.rand(CONFIG.vocab_size, 5).argsort(1)[:, :2])
-        else:
-            weight.normal_()
-    x, ids = torch.randn(3, CONFIG.hidden_size), torch.tensor([5, 6, 7])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_sum_runs_over_the_chosen_experts_and_what_is_added(dtype: torch.dtype) -> None:
+    layer = PlainExperts(SIZES, dtype=dtype, device=CPU)
+    named = plain_weights(layer.named_weights("ffn."))
+    for weight in named.values():
+        weight.normal_(std=weight.shape[1] ** -0.5)
+    x, shared = torch.randn(3, SIZES.width).to(dtype), torch.randn(3, SIZES.width)
+    experts, weights = torch.tensor([[4, 0], [2, 3], [1, 2]]), torch.rand(3, 2)
 
-    got = experts(x, ids)
+    got = layer(x, Rows(x), experts, weights, lambda: shared)
 
-    def expert(name: str, row: torch.Tensor) -> torch.Tensor:
-        w1, w2, w3 = (named[f"ffn.{name}.w{i}.weight"].double() for i in (1, 2, 3))
-        limit = CONFIG.swiglu_limit
-        return w2 @ (F.silu((w1 @ row).clamp(max=limit)) * (w3 @ row).clamp(-limit, limit))
+    def expert(number: int, row: torch.Tensor) -> torch.Tensor:
+        w1, w2, w3 = (named[f"ffn.experts.{number}.w{i}.weight"].double() for i in (1, 2, 3))
+        gate, up = (w1 @ row).clamp(max=SIZES.limit), (w3 @ row).clamp(-SIZES.limit, SIZES.limit)
+        return w2 @ (F.silu(gate) * up)
 
+    want = shared.double()
     for t in range(3):
-        row = x[t].double()
-        scores = F.softplus(named["ffn.gate.weight"].double() @ row).sqrt()
-        if layer == 0:
-            chosen = named["ffn.gate.tid2eid"][ids[t]].tolist()
-        else:
-            chosen = (scores + named["ffn.gate.bias"].double()).topk(2)[1].tolist()
-        total = scores[chosen].sum()
-        want = expert("shared_experts", row)
-        for e in chosen:
-            want = want + CONFIG.routed_scaling_factor * scores[e] / total * expert(
-                f"experts.{e}", row
-            )
-        assert_close(got[t], want.float(), Bounds(atol=1e-3, rtol=1e-4))
+        for e, share in zip(experts[t].tolist(), weights[t].double(), strict=True):
+            want[t] += share * expert(e, x[t].double())
+    assert got.dtype == dtype
+    bounds = Bounds(atol=1e-5) if dtype == torch.float32 else Bounds(atol=0.1, rms=0.01)
+    assert_close(got.float(), want.float(), bounds)
+
+
+def test_experts_have_the_numbers_that_they_have_in_the_layer() -> None:
+    layer = PlainExperts(
+        ExpertSizes(count=2, first=6, width=8, inner=4, chosen=2, limit=1.0),
+        dtype=torch.float32,
+        device=CPU,
+    )
+
+    named = plain_weights(layer.named_weights("ffn."))
+
+    assert named.keys() == {f"ffn.experts.{e}.w{i}.weight" for e in (6, 7) for i in (1, 2, 3)}
+    assert named["ffn.experts.7.w1.weight"].shape == (4, 8)
+    assert named["ffn.experts.7.w2.weight"].shape == (8, 4)

@@ -1,4 +1,4 @@
-"""Steps of decoding rows over fused kernels, against the reference network's attention."""
+"""Steps of decoding rows, against reference steps."""
 
 import dataclasses
 from collections.abc import Callable
@@ -9,19 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from jit_kernels.paged_attention import KeyCounts, PagedKeys, SplitPlan
-from jit_kernels.paged_attention_quant import paged_attention_quant
+from jit_kernels.compress_pool import EndedBlocks
+from jit_kernels.paged_attention import KeyCounts, PagedKeys, SplitPlan, paged_attention
 from layers.blocks.rope import RopeFrequencies
-from layers.models.deepseek_v4.config import ModelConfig
 from layers.steps.chunks.step import PrefillStep
-from layers.steps.contract import FusedStep
+from layers.steps.contract import FoldWeights, PoolingWeights, Step, StepSizes
 from layers.steps.decode_step import DecodeRows, DecodeStep, whole_tiles
 from layers.steps.forward_batch import ForwardBatch
 from mem_cache.pools import KvPools
 from tests.testing.attention_pair import (
     CONFIG,
-    FusedLayers,
-    ReferenceLayers,
+    AttentionLayers,
+    LayersOver,
     assert_alike,
     assert_same_pools,
     pair,
@@ -37,17 +36,17 @@ pytestmark = pytest.mark.usefixtures("poisoned_empty")
 def as_decoded(
     batch: ForwardBatch,
     pools: KvPools,
-    config: ModelConfig,
+    sizes: StepSizes,
     rope: RopeFrequencies,
     *,
     pages: int = 0,
-) -> FusedStep:
+) -> Step:
     """Return steps of one token a row as steps of decoding rows, all others as chunks.
 
     pages  columns of page tables beyond those in use
     """
     if batch.input_ids.shape != batch.chunk_start.shape:
-        return PrefillStep(batch, pools, config, rope)
+        return PrefillStep(batch, pools, sizes, rope)
     spare = batch.page_table.new_zeros((batch.page_table.shape[0], pages))
     rows = DecodeRows(
         input_ids=batch.input_ids,
@@ -56,7 +55,7 @@ def as_decoded(
         window=batch.save_window,
         ring=batch.ring,
     )
-    return DecodeStep(rows, pools, config, rope)
+    return DecodeStep(rows, pools, sizes, rope)
 
 
 def decoded(direct: Direct, rows: list[Row], steps: int) -> Tensor:
@@ -70,7 +69,7 @@ def decoded(direct: Direct, rows: list[Row], steps: int) -> Tensor:
 
 
 def compare(lengths: list[int], steps: int, device: torch.device, **sizes: int) -> None:
-    """Let both networks decode rows that begin with prompts of these lengths."""
+    """Let layers decode rows over both steps that begin with prompts of these lengths."""
     reference, fused = pair(partial(as_decoded, pages=3), device, **sizes)
     prompts = [prompt(length, seed=length) for length in lengths]
 
@@ -130,25 +129,24 @@ class _OtherRows:
     """Layers whose decode steps have other rows than the batch: `make_rows` says which."""
 
     def __init__(
-        self, reference: ReferenceLayers, make_rows: Callable[[ForwardBatch], DecodeRows]
+        self, layers: AttentionLayers, make_rows: Callable[[ForwardBatch], DecodeRows]
     ) -> None:
-        self.config, self._reference, self._make_rows = reference.config, reference, make_rows
+        self.config, self._layers, self._make_rows = layers.config, layers, make_rows
 
-    def forward(self, batch: ForwardBatch, pools: KvPools) -> Tensor:
+    def prefill(self, batch: ForwardBatch, pools: KvPools) -> Tensor:
         """Return what the layers give to as many rows as the batch has."""
+        layers = self._layers
         if batch.input_ids.shape != batch.chunk_start.shape:
-            return FusedLayers(self._reference, as_decoded).forward(batch, pools)
-        rows = self._make_rows(batch)
-        padded = dataclasses.replace(batch, input_ids=rows.input_ids)
-        layers = FusedLayers(self._reference, lambda _, *rest: DecodeStep(rows, *rest))
-        return layers.forward(padded, pools)[: batch.chunk_start.shape[0]]
+            return LayersOver(layers, as_decoded).prefill(batch, pools)
+        step = DecodeStep(self._make_rows(batch), pools, layers.sizes, layers.rope)
+        return layers.over(step)[: batch.chunk_start.shape[0]]
 
 
 def test_rows_that_pad_a_batch_change_nothing(device: torch.device) -> None:
-    reference = ReferenceLayers(CONFIG, device)
+    layers = AttentionLayers(CONFIG, device)
     lone, padded = (
         Direct(model, "fp8", device=device)
-        for model in (FusedLayers(reference, as_decoded), _OtherRows(reference, decode_rows))
+        for model in (LayersOver(layers, as_decoded), _OtherRows(layers, decode_rows))
     )
     prompts = [prompt(length, seed=length) for length in (127, 62, 0)]
     for direct in (lone, padded):
@@ -165,12 +163,12 @@ def test_rows_that_pad_a_batch_change_nothing(device: torch.device) -> None:
 
 
 def test_a_step_of_padding_alone_writes_nothing_but_unit_0(device: torch.device) -> None:
-    reference = ReferenceLayers(CONFIG, device)
+    layers = AttentionLayers(CONFIG, device)
 
     def nobody(batch: ForwardBatch) -> DecodeRows:
         return DecodeRows.empty(5, pages=2, window_pages=batch.window.shape[1], device=device)
 
-    direct = Direct(_OtherRows(reference, nobody), "fp8", device=device)
+    direct = Direct(_OtherRows(layers, nobody), "fp8", device=device)
     direct.poison()
     before = {name: tensor.clone() for name, tensor in direct.pools.tensors().items()}
 
@@ -184,24 +182,31 @@ def test_a_step_of_padding_alone_writes_nothing_but_unit_0(device: torch.device)
 
 @pytest.mark.parametrize("rows", [1, 5])
 def test_rotations_are_those_of_rows_and_of_the_blocks_that_they_end(
-    device: torch.device, rows: int
+    device: torch.device, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A block's rotation is that of its first position, up to a million and for padding rows."""
-    layers = FusedLayers(ReferenceLayers(CONFIG, device), as_decoded)
-    direct = Direct(layers, "fp8", device=device)
-    rope = RopeFrequencies(CONFIG, device)
+    layers = AttentionLayers(CONFIG, device)
+    direct, rope = Direct(LayersOver(layers, as_decoded), "fp8", device=device), layers.rope
     batch = DecodeRows.empty(rows, pages=4096, window_pages=4, device=device)
     position = torch.tensor([-1, 0, 130, 99_999, 999_999], device=device)[-rows:]
     batch.position.copy_(position)
 
-    step = DecodeStep(batch, direct.pools, CONFIG, rope)
+    step = DecodeStep(batch, direct.pools, layers.sizes, rope)
 
     for compressed in (False, True):
         want = rope.rotation(position, compressed=compressed)
         assert_same_bits(step.rotation(compressed=compressed), want)
-    for ratio in (4, 128):
+    nothing = torch.empty(0)
+    ended: list[EndedBlocks] = []
+    for name in ("pool_tokens", "fold_tokens"):
+        monkeypatch.setattr(
+            f"layers.steps.decode_step.{name}", lambda *_, **given: ended.append(given["ended"])
+        )
+    step.pool(1, nothing, PoolingWeights(nothing, nothing, nothing))
+    step.fold(2, nothing, FoldWeights(nothing, nothing))
+    for ratio, blocks in zip((4, 128), ended, strict=True):
         want = rope.rotation(position - (ratio - 1), compressed=True)
-        assert_same_bits(step._ended[ratio].rotation, want, what=f"blocks of {ratio}")
+        assert_same_bits(blocks.rotation, want, what=f"blocks of {ratio}")
 
 
 def test_plans_of_attention_are_for_the_keys_that_layers_read(
@@ -213,11 +218,10 @@ def test_plans_of_attention_are_for_the_keys_that_layers_read(
         q: Tensor,
         window: PagedKeys,
         extra: PagedKeys | None,
-        rotation: Tensor,
         *,
         plan: SplitPlan,
         **more: Any,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Tensor:
         counts = KeyCounts(window.slots.shape[1], window.lengths)
         if extra is not None:
             counts = dataclasses.replace(
@@ -226,9 +230,9 @@ def test_plans_of_attention_are_for_the_keys_that_layers_read(
         assert plan.counts is not None
         assert plan.counts.same(counts)
         planned.append(plan.counts)
-        return paged_attention_quant(q, window, extra, rotation, plan=plan, **more)
+        return paged_attention(q, window, extra, plan=plan, **more)
 
-    monkeypatch.setattr("layers.steps.decode_step.paged_attention_quant", watched)
+    monkeypatch.setattr("layers.steps.decode_step.paged_attention", watched)
     compare([130, 3], 1, device, index_topk=8)
 
     assert len({(counts.extra_columns, id(counts.extra_lengths)) for counts in planned}) == 3

@@ -8,12 +8,13 @@ import torch
 
 from layers.steps.forward_batch import ForwardBatch
 from mem_cache.spec import TreeSpec
-from runtime.executor.batch_builder import build_batch, logit_tokens
+from runtime.executor.batch_builder import build_batch, fed_tokens, logit_tokens
 from runtime.executor.line_tables import LineTables
 from runtime.executor.plan_rows import PlanRows
 from runtime.wire.arrays import INT32, INT64, packed
 from runtime.wire.step import PromptSpan, Saves, StepPlan
-from tests.testing.plans import PlannedRow, Plans
+from tests.testing.fused_rig import DEVICE
+from tests.testing.plans import PlannedRow, Plans, packed_rows
 
 TREE = TreeSpec(page_size=8, swa_page_size=4, window=8)
 WIDTH = TREE.window_pages
@@ -145,3 +146,17 @@ def test_a_step_may_want_no_logits_at_all() -> None:
 
     assert batch.logit_tokens.shape == (0,)
     assert batch.logit_tokens.dtype == torch.int64
+
+
+def test_a_chunk_may_begin_with_a_token_of_the_device() -> None:
+    last = torch.arange(100, 132, device=DEVICE)
+    given = [PlannedRow(4, 9, [0, 8, 8], 1), PlannedRow(1, 9, [7]), PlannedRow(3, 9, [0], 2)]
+
+    told = fed_tokens(PlanRows.of(packed_rows(given)), last)
+
+    assert told is not None
+    assert (told.at.tolist(), told.ids.tolist()) == ([0, 4], [104, 103])
+    assert told.at.dtype == told.ids.dtype == torch.int64
+    last.zero_()
+    assert told.ids.tolist() == [104, 103]
+    assert fed_tokens(PlanRows.of(packed_rows(given[1:2])), last) is None

@@ -44,7 +44,7 @@ def test_kept_rows_are_sampled_after_the_next_replay(fused: FusedRig) -> None:
 
 
 def test_kept_rows_follow_the_mask_that_comes_late(fused: FusedRig) -> None:
-    runner, plans, vocab = fused.runner(2), Plans(fused.spec.tree), fused.config.vocab_size
+    runner, plans, vocab = fused.runner(2), Plans(fused.tree), fused.config.vocab_size
     rows = [PlannedRow(line, 0, prompt(20 + line, line)) for line in range(2)]
     ruled = line_sampling(constrained=True)
     plan = plans.plan(*rows, joins={0: line_sampling(), 1: ruled}, sampled_later=True)

@@ -1,11 +1,10 @@
-"""Rows with drafts on the network over fused ops: the tokens of steps without any."""
+"""Rows with drafts on the network of CUDA devices: the tokens of steps without any."""
 
 import random
 from pathlib import Path
 
 import pytest
 
-from mem_cache.spec import TreeSpec
 from runtime.executor.cuda_runner import CudaModelRunner
 from tests.testing.fused_rig import FusedRig, short_stand_in
 from tests.testing.plans import PlannedRow, Plans, entry_tokens, line_sampling
@@ -22,15 +21,15 @@ DRAWN = line_sampling(temperature=1.0, seed=8)
 def strict(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> FusedRig:
     """A deterministic network: elsewhere a token's bits depend on the tokens beside it."""
     folder = short_stand_in(stand_in, tmp_path_factory.mktemp("drafts"))
-    return FusedRig(folder, deterministic=True)
+    return FusedRig(folder, deterministic=True, draft_tokens=DRAFTS)
 
 
 class Driver:
     """A runner, and the plans that it is sent."""
 
     def __init__(self, rig: FusedRig) -> None:
-        self.plans = Plans(TreeSpec(draft_tokens=DRAFTS), lines=LINES)
-        self.runner: CudaModelRunner = rig.runner(4, draft_tokens=DRAFTS)
+        self.plans = Plans(rig.tree, lines=LINES)
+        self.runner: CudaModelRunner = rig.runner(4)
         draw = random.Random(5)
         prompts = [draw.choices(range(2, 500), k=length) for length in LENGTHS]
         rows = [PlannedRow(line, 0, prompt) for line, prompt in enumerate(prompts)]

@@ -10,17 +10,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from layers.models.deepseek_v4.config import load_config, pool_spec
+from layers.models.deepseek_v4.config import load_config
+from layers.models.deepseek_v4.model import QuantisedV4
 from mem_cache.pools import KvPools
-from mem_cache.spec import PoolSizes, PoolSpec
+from mem_cache.spec import PoolSizes
 from runtime.config import ServerConfig
 from runtime.device_sizes import device_sizes
 from runtime.errors import ConfigError
 from runtime.executor.cuda_model import BOTH_FORMS_SHARE, CudaLoader
 from runtime.executor.cuda_runner import CudaModelRunner
+from runtime.executor.device_choice import choose_settings
 from runtime.executor.loaded_model import LoadedModel
 from runtime.wire.step import Join
-from tests.testing.fused_rig import DEVICE, FakeMemory, a_device, short_stand_in
+from tests.testing.fused_rig import DEVICE, FakeMemory, QuantisedModel, a_device, short_stand_in
 from tests.testing.plans import line_sampling
 
 GIB = 1 << 30
@@ -36,11 +38,10 @@ def folder(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def load(folder: Path, memory: FakeMemory | None = None, **flags: object) -> LoadedModel:
     config = ServerConfig(**{**SMALL, **flags})  # pyright: ignore[reportArgumentType]
-    model = load_config(folder)
     return CudaLoader(
         config,
-        model,
-        spec=pool_spec(model, "fp8"),
+        QuantisedModel(load_config(folder)),
+        settings=choose_settings(config, torch.device("cuda")),
         given=device_sizes(config, "cuda"),
         place=a_device(memory),
     ).load(folder, logit_rows=8)
@@ -138,16 +139,16 @@ def test_steps_that_are_too_large_beside_few_weights_are_named(folder: Path) -> 
         load(folder, memory, experts="fp4")
 
 
-def refuse_large_pools(spec: PoolSpec, sizes: PoolSizes, device: torch.device) -> KvPools:
+def refuse_large_pools(network: QuantisedV4, sizes: PoolSizes) -> KvPools:
     if sizes.full_pages > 1000:
         raise torch.OutOfMemoryError("CUDA out of memory")
-    return KvPools(spec, sizes, device)
+    return KvPools(network.spec, sizes, network.device)
 
 
 def test_pools_that_do_not_fit_are_named_with_their_size(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.executor.cuda_model.KvPools", refuse_large_pools)
+    monkeypatch.setattr(QuantisedV4, "pools", refuse_large_pools)
     memory = FakeMemory(20 * GIB, seen=(GIB, 12 * GIB))
 
     with pytest.raises(ConfigError, match=r"most of it is for KV pools .*: lower --mem-fr") as told:

@@ -132,6 +132,7 @@ def test_a_single_token_leaves_the_resume_points_that_are_wanted_behind_it(
     runner.run(msgspec.structs.replace(single, saves=saves))
 
     pools = runner._pools
+    assert isinstance(pools, KvPools)
     for state in (pools.c4_state, pools.c128_state):
         assert torch.equal(state[:, 2].view(torch.uint8), state[:, 1].view(torch.uint8))
     # 21 tokens lie in the window's first page.
@@ -166,7 +167,7 @@ def test_a_chunk_may_begin_with_a_token_of_the_device(fused: FusedRig) -> None:
     """Alone, and beside a row that is a token of the host's."""
     tail, told = prompt(9, 3), list[list[list[int]]]()
     for from_device in (False, True):
-        runner, plans = fused.runner(4), Plans(fused.spec.tree)
+        runner, plans = fused.runner(4), Plans(fused.tree)
         joins = dict.fromkeys(range(2), line_sampling())
         starts = [PlannedRow(line, 0, prompt(20 + line, line)) for line in range(2)]
         [[first], [second]] = entry_tokens(runner.run(plans.plan(*starts, joins=joins)))
@@ -257,7 +258,7 @@ def test_a_row_whose_logits_are_not_finite_fails_alone_also_when_it_feeds(
 def test_a_row_that_is_not_sampled_says_whether_it_is_finite(
     fused: FusedRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner, plans = fused.runner(), Plans(fused.spec.tree)
+    runner, plans = fused.runner(), Plans(fused.tree)
     prefill = fused.network.prefill
 
     def broken(*given: Any, **options: Any) -> Forwarded:
@@ -311,12 +312,12 @@ def test_a_scheduler_that_overlaps_steps_says_the_same(exact: FusedRig) -> None:
 @pytest.mark.parametrize("right", [0, 1])
 def test_drafts_change_no_token(exact: FusedRig, right: int) -> None:
     """Nor does a step behind them whose start and first token only the executor knows."""
-    runner, plans = exact.runner(), Plans(exact.spec.tree)
+    runner, plans = exact.runner(), Plans(exact.tree)
     text, joins = prompt(20, 1), {0: line_sampling()}
     plain = entry_tokens(runner.run(plans.plan(PlannedRow(0, 0, text), joins=joins)))[0]
     for k in range(4):
         plain += entry_tokens(runner.run(plans.plan(PlannedRow(0, 20 + k, plain[-1:]))))[0]
-    runner, plans = exact.runner(4), Plans(exact.spec.tree)
+    runner, plans = exact.runner(4), Plans(exact.tree)
     draft = plain[1] if right else (plain[1] + 1) % exact.config.vocab_size
 
     steps = [

@@ -106,21 +106,6 @@ def test_a_token_is_read_when_the_step_runs() -> None:
     assert made.first(1).input_ids.tolist() == [77]
 
 
-def test_a_chunk_may_begin_with_a_token_of_the_device() -> None:
-    made = buffers()
-    made.last.copy_(torch.arange(100, 132, device=DEVICE))
-    given = [PlannedRow(4, 9, [0, 8, 8], 1), PlannedRow(1, 9, [7]), PlannedRow(3, 9, [0], 2)]
-
-    told = made.fed_tokens(PlanRows.of(packed_rows(given)))
-
-    assert told is not None
-    assert (told.at.tolist(), told.ids.tolist()) == ([0, 4], [104, 103])
-    assert told.at.dtype == told.ids.dtype == torch.int64
-    made.last.zero_()
-    assert told.ids.tolist() == [104, 103]
-    assert made.fed_tokens(PlanRows.of(packed_rows(given[1:2]))) is None
-
-
 def test_as_many_lines_as_buffers_are_read() -> None:
     made = buffers(rows=16)
     made.last.copy_(torch.arange(100, 116, device=DEVICE))

@@ -7,17 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from layers.models.deepseek_v4.config import pool_spec
-from layers.models.deepseek_v4.reference_network import DeepseekV4
-from layers.weights.loading import fill_dummy
-from mem_cache.pools import KvPools
-from mem_cache.spec import TreeSpec
+from layers.models.deepseek_v4.model import ReferenceV4
 from runtime.executor.launched_step import LaunchedStep
 from runtime.executor.model_runner import CpuModelRunner
 from runtime.wire.arrays import FLOAT32, INT32, UINT8, packed, unpacked
 from runtime.wire.step import LineSampling, PromptSpan, StepResult
-from tests.testing.cpu_runner import cpu_runner
-from tests.testing.direct import CPU
+from tests.testing.cpu_runner import cpu_runner, tiny_network
 from tests.testing.plans import PlannedRow, Plans, entry_tokens, failures, line_sampling
 from tests.testing.tiny_model import CONFIG, prompt
 
@@ -31,19 +26,17 @@ DRAFTS = 7
 
 
 @pytest.fixture(scope="module")
-def model() -> DeepseekV4:
+def model() -> ReferenceV4:
     """A random network with every kind of layer."""
-    made = DeepseekV4(CONFIG, CPU, torch.float32)
-    fill_dummy(made, 7)
-    return made
+    return tiny_network(draft_tokens=DRAFTS)
 
 
 class Executor:
     """A runner, and the plans that it is sent."""
 
-    def __init__(self, model: DeepseekV4) -> None:
-        self.plans = Plans(TreeSpec(draft_tokens=DRAFTS), lines=LINES)
-        self.pools = KvPools(pool_spec(CONFIG, "fp32", draft_tokens=DRAFTS), self.plans.sizes, CPU)
+    def __init__(self, model: ReferenceV4) -> None:
+        self.plans = Plans(model.cache.tree, lines=LINES)
+        self.pools = model.pools(self.plans.sizes)
         self.runner: CpuModelRunner = cpu_runner(model, self.pools, lines=LINES)
 
     def prefill(self, *samplings: LineSampling) -> StepResult:
@@ -65,7 +58,7 @@ def values(result: StepResult, entry: int) -> list[list[float]]:
 Said = tuple[list[int], list[list[float]]]
 
 
-def said_plainly(model: DeepseekV4, line: int, sampling: LineSampling, count: int) -> Said:
+def said_plainly(model: ReferenceV4, line: int, sampling: LineSampling, count: int) -> Said:
     """Return tokens of a line, one step each, and their log-probabilities."""
     executor = Executor(model)
     result = executor.run(PlannedRow(line, 0, prompt(LENGTHS[line], line)), joins={line: sampling})
@@ -86,7 +79,7 @@ def guesses(tokens: Sequence[int], right: int, count: int) -> list[int]:
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 @pytest.mark.parametrize("count", [1, 3, DRAFTS])
 def test_drafts_change_neither_tokens_nor_bits(
-    model: DeepseekV4, sampling: LineSampling, count: int
+    model: ReferenceV4, sampling: LineSampling, count: int
 ) -> None:
     """Any number of them is right, step after step, beside a row that has none."""
     plain = [said_plainly(model, line, sampling, 32) for line in range(2)]
@@ -118,7 +111,7 @@ def test_drafts_change_neither_tokens_nor_bits(
 
 
 def test_a_chain_of_steps_of_unknown_length_says_the_same_before_anybody_reads(
-    model: DeepseekV4,
+    model: ReferenceV4,
 ) -> None:
     plain, told = said_plainly(model, 0, DRAWN, 24)
     executor = Executor(model)
@@ -145,7 +138,7 @@ def test_a_chain_of_steps_of_unknown_length_says_the_same_before_anybody_reads(
     assert sum((values(result, 0) for result in results), values(first, 0)) == told[: len(tokens)]
 
 
-def test_a_chunk_may_begin_with_a_token_that_only_the_device_has(model: DeepseekV4) -> None:
+def test_a_chunk_may_begin_with_a_token_that_only_the_device_has(model: ReferenceV4) -> None:
     """What follows an answer is computed with its last token, which is fed."""
     tail = prompt(9, 5)
     told: list[tuple[list[list[int]], list[list[float]]]] = []
@@ -159,7 +152,7 @@ def test_a_chunk_may_begin_with_a_token_that_only_the_device_has(model: Deepseek
     assert told[0] == told[1]
 
 
-def test_rows_that_are_not_sampled_say_whether_they_are_finite(model: DeepseekV4) -> None:
+def test_rows_that_are_not_sampled_say_whether_they_are_finite(model: ReferenceV4) -> None:
     """Of what is broken in the pools only those who read it are touched."""
     executor = Executor(model)
     rows = [PlannedRow(k, 0, prompt(LENGTHS[k], k), sampled=False) for k in range(2)]
@@ -176,8 +169,9 @@ def test_rows_that_are_not_sampled_say_whether_they_are_finite(model: DeepseekV4
     assert failures(result) == {}
 
 
-def test_a_weight_that_is_not_finite_is_told_of_every_row(model: DeepseekV4) -> None:
+def test_a_weight_that_is_not_finite_is_told_of_every_row(model: ReferenceV4) -> None:
     weight = dict(model.named_weights())["layers.1.attn_norm.weight"]
+    assert isinstance(weight, torch.Tensor)
     kept = weight.clone()
     weight[0] = torch.nan
     try:
@@ -192,7 +186,7 @@ def test_a_weight_that_is_not_finite_is_told_of_every_row(model: DeepseekV4) -> 
     assert entry_tokens(result) == [[]]
 
 
-def test_prompts_have_their_values_beside_runs(model: DeepseekV4) -> None:
+def test_prompts_have_their_values_beside_runs(model: ReferenceV4) -> None:
     plain, told = said_plainly(model, 0, GREEDY, 6)
     text = prompt(LENGTHS[1], 1)
     executor = Executor(model)

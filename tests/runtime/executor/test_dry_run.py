@@ -7,22 +7,21 @@ import numpy as np
 import pytest
 
 import runtime.executor.dry_run as dry_run
-from layers.models.deepseek_v4.config import pool_spec
+from mem_cache.spec import TreeSpec
 from runtime.executor.dry_run import Extent
 from runtime.executor.plan_rows import PlanRows, sampled_entries
 from runtime.executor.single_token_steps import is_single_token_step
 from runtime.wire.arrays import INT32, unpacked
 from runtime.wire.step import StepPlan
 from tests.testing.plan_arrays import PlanArrays, PlanReader
-from tests.testing.tiny_model import CONFIG
 
-SPEC = pool_spec(CONFIG, "fp32")
+TREE = TreeSpec()
 EXTENT = Extent(rows=5, chunk=100, context=4000, logit_rows=30, vocab=97)
 
 
 def read(plan: StepPlan) -> PlanArrays:
     """Return a plan as arrays, its tables those that it tells."""
-    return PlanReader(SPEC.tree).read(plan)
+    return PlanReader(TREE).read(plan)
 
 
 def decodes(plan: StepPlan) -> bool:
@@ -30,7 +29,7 @@ def decodes(plan: StepPlan) -> bool:
 
 
 def test_steps_are_as_large_as_may_be() -> None:
-    plans = EXTENT.steps(SPEC)
+    plans = EXTENT.steps(TREE)
     alone, together, decode = map(read, plans)
 
     assert (alone.chunk_len.tolist(), alone.chunk_start.tolist()) == ([100], [3900])
@@ -49,7 +48,7 @@ def test_steps_are_as_large_as_may_be() -> None:
 def test_rows_share_the_context_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dry_run, "STEP_CONTEXT_TOKENS", 6000)
 
-    alone, together, *_ = map(read, EXTENT.steps(SPEC))
+    alone, together, *_ = map(read, EXTENT.steps(TREE))
 
     assert set(alone.save_position.tolist()) == {4000}
     assert set(together.save_position.tolist()) == {1200}
@@ -59,15 +58,15 @@ def test_rows_share_the_context_of_a_step(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_smallest_server_has_its_steps_too(rows: int, chunk: int, context: int) -> None:
     extent = dataclasses.replace(EXTENT, rows=rows, chunk=chunk, context=context)
 
-    for plan in map(read, extent.steps(SPEC)):
+    for plan in map(read, extent.steps(TREE)):
         assert (plan.chunk_len >= 1).all()
         assert (plan.chunk_start >= 0).all()
         assert (plan.chunk_start + plan.chunk_len <= context).all()
 
 
 def test_units_lie_in_the_pools_and_no_two_rows_write_to_one() -> None:
-    sizes = EXTENT.pools(SPEC)
-    for plan in map(read, EXTENT.steps(SPEC)):
+    sizes = EXTENT.pools(TREE)
+    for plan in map(read, EXTENT.steps(TREE)):
         for name, most in (
             ("page_table", sizes.full_pages),
             ("window", sizes.swa_pages),
@@ -94,7 +93,7 @@ def test_units_lie_in_the_pools_and_no_two_rows_write_to_one() -> None:
 
 
 def test_rows_want_whatever_takes_memory() -> None:
-    for plan in EXTENT.steps(SPEC):
+    for plan in EXTENT.steps(TREE):
         _, lines = sampled_entries(plan)
         assert plan.sampling is not None
         assert [join.line for join in plan.joins] == lines.tolist()
@@ -118,7 +117,7 @@ def test_rows_want_whatever_takes_memory() -> None:
 @pytest.mark.parametrize("longest", [1, 5, 64, 100, 4096, 16384])
 def test_prefill_is_warmed_up_for_all_sizes(longest: int) -> None:
     extent = dataclasses.replace(EXTENT, chunk=longest, context=20000)
-    plans = [PlanRows.of(plan.rows) for plan in extent.warm_ups(SPEC)]
+    plans = [PlanRows.of(plan.rows) for plan in extent.warm_ups(TREE)]
 
     lengths = [int(plan.count.sum()) for plan in plans]
     assert lengths == sorted(set(lengths))
@@ -155,7 +154,7 @@ def test_steps_of_fewer_rows_are_warmed_up_too() -> None:
         (33, [1, 3, 16], [1, 32]),
         (100, [1, 3, 16], [1, 32, 64, 96]),
     ):
-        plans = dataclasses.replace(EXTENT, rows=rows).row_warm_ups(SPEC)
+        plans = dataclasses.replace(EXTENT, rows=rows).row_warm_ups(TREE)
 
         seen: dict[bool, list[PlanRows]] = {False: [], True: []}
         for plan in plans:

@@ -5,50 +5,51 @@ from pathlib import Path
 import pytest
 import torch
 
-from layers.models.deepseek_v4.config import load_config, pool_spec
-from layers.models.deepseek_v4.reference_network import DeepseekV4
+from layers.models.contract import Settings
+from layers.models.registry import read_model
 from layers.weights.checkpoint import WeightError
 from mem_cache.spec import PoolSizes
 from runtime.config import ServerConfig
 from runtime.device_sizes import DeviceSizes
 from runtime.errors import ConfigError
-from runtime.executor.loaded_model import fill_weights, load_on_cpu
+from runtime.executor.loaded_model import LoadedModel, fill_weights, load_on_cpu
 from runtime.executor.memory_budget import MOST_UNITS
 from runtime.executor.model_runner import CpuModelRunner
 
 GIVEN = DeviceSizes(max_running_requests=2, chunked_prefill_size=64, kv_cache_bytes=1 << 24)
 
 
+def load(folder: Path, config: ServerConfig) -> LoadedModel:
+    settings = Settings(dtype="bfloat16")
+    return load_on_cpu(config, folder, read_model(folder), settings=settings, given=GIVEN)
+
+
 def test_a_network_on_the_cpu_has_its_pools_and_no_step_in_flight(stand_in: Path) -> None:
-    model = load_config(stand_in)
     config = ServerConfig(full_pages=3, swa_pages=8, rings=2)
 
-    loaded = load_on_cpu(
-        config, stand_in, model, spec=pool_spec(model, "fp8"), given=GIVEN, dtype="bfloat16"
-    )
+    loaded = load(stand_in, config)
 
     assert isinstance(loaded.runner, CpuModelRunner)
     assert loaded.sizes == PoolSizes(3, 8, 2)
     assert loaded.context_tokens == 3 * 256
     assert (loaded.graphs, loaded.in_flight) == (False, False)
-    assert loaded.facts == {"device": "cpu", "dtype": "bfloat16"}
+    assert loaded.facts == {"device": "cpu", "dtype": "bfloat16", "record_format": "fp8"}
+    assert loaded.cache.record_format == "fp8"
     assert loaded.pool_bytes == loaded.runner._pools.bytes
 
 
 def test_pools_that_memory_does_not_hold_are_told_with_what_to_lower(stand_in: Path) -> None:
-    model = load_config(stand_in)
     config = ServerConfig(full_pages=MOST_UNITS, swa_pages=8, rings=2)
 
     with pytest.raises(ConfigError, match=r"pools take .* more .* --kv-cache-bytes"):
-        load_on_cpu(
-            config, stand_in, model, spec=pool_spec(model, "fp8"), given=GIVEN, dtype="bfloat16"
-        )
+        load(stand_in, config)
 
 
 def test_dummy_weights_need_no_files(stand_in: Path, tmp_path: Path) -> None:
-    model = load_config(stand_in)
-    network = DeepseekV4(model, torch.device("cpu"), torch.float32)
-    weights = dict(network.named_weights())
+    network = read_model(stand_in).build(torch.device("cpu"), Settings())
+    weights = {
+        name: weight for name, weight in network.named_weights() if isinstance(weight, torch.Tensor)
+    }
     for weight in weights.values():
         weight.zero_()
 

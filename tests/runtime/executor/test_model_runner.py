@@ -2,25 +2,22 @@
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 import torch
 
-from layers.models.deepseek_v4.config import pool_spec
-from layers.models.deepseek_v4.reference_network import DeepseekV4
+from layers.models.deepseek_v4.model import ReferenceV4
 from layers.steps.forward_batch import Forwarded
-from layers.weights.loading import fill_dummy
-from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes, TreeSpec
 from runtime.executor.batch_builder import build_batch
 from runtime.executor.plan_rows import PlanRows
 from runtime.messages import Grammar, Logprobs, TokenLogprobs
 from runtime.wire.arrays import INT32, packed
 from runtime.wire.step import Copies, Sample
-from tests.testing.cpu_runner import cpu_runner
-from tests.testing.direct import CPU
+from tests.testing.cpu_runner import cpu_runner, tiny_network
 from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.plan_arrays import PlanReader
 from tests.testing.plans import entry_tokens, mask, sample_kept
@@ -31,29 +28,26 @@ SIZES = PoolSizes(full_pages=8, swa_pages=40, rings=8)
 
 
 @pytest.fixture(scope="module")
-def model() -> DeepseekV4:
+def model() -> ReferenceV4:
     """A random network with every kind of layer."""
-    made = DeepseekV4(CONFIG, CPU, torch.float32)
-    fill_dummy(made, 7)
-    return made
+    return tiny_network()
 
 
 @pytest.fixture
-def rig(model: DeepseekV4) -> Rig:
+def rig(model: ReferenceV4) -> Rig:
     """A scheduler on that network."""
     return make(model)
 
 
 def make(
-    model: DeepseekV4,
+    model: ReferenceV4,
     *,
     reuse: bool = True,
     chunk: int = 50,
     grammars: FakeGrammars | None = None,
     overlap: bool = False,
 ) -> Rig:
-    pools = KvPools(pool_spec(CONFIG, "fp32"), SIZES, CPU)
-    runner = cpu_runner(model, pools)
+    runner = cpu_runner(model, model.pools(SIZES))
     return Rig(
         SIZES,
         spec=TreeSpec(),
@@ -65,25 +59,25 @@ def make(
     )
 
 
-def test_tokens_are_the_likeliest_of_the_forward_pass(model: DeepseekV4, rig: Rig) -> None:
+def test_tokens_are_the_likeliest_of_the_forward_pass(model: ReferenceV4, rig: Rig) -> None:
     first = rig.send(prompt(20, 1), 1)
     second = rig.send(prompt(30, 2), 1)
     rig.run()
 
     (plan,) = rig.plans
-    fresh = KvPools(pool_spec(CONFIG, "fp32"), SIZES, CPU)
+    fresh = model.pools(SIZES)
     with torch.inference_mode():
         tables = PlanReader(TreeSpec()).tables
         tables.apply(plan.plan.changes)
         rows = PlanRows.of(plan.plan.rows)
         batch = build_batch(plan.plan, rows, tables, page_size=TreeSpec().page_size)
-        logits = model.forward(batch, fresh).logits
+        logits = model.prefill(batch, fresh).logits
     best = logits.argmax(-1).tolist()
     assert [rig.tokens(first), rig.tokens(second)] == [[best[0]], [best[1]]]
 
 
 @pytest.mark.parametrize("chunk", [50, -1])
-def test_a_cache_changes_no_token(model: DeepseekV4, chunk: int) -> None:
+def test_a_cache_changes_no_token(model: ReferenceV4, chunk: int) -> None:
     tokens = prompt(140, 3)
     got: list[list[int]] = []
     for reuse in (True, False):
@@ -100,7 +94,7 @@ def test_a_cache_changes_no_token(model: DeepseekV4, chunk: int) -> None:
 
 
 def test_prompt_values_come_back_per_span_and_do_not_depend_on_company(
-    model: DeepseekV4, rig: Rig
+    model: ReferenceV4, rig: Rig
 ) -> None:
     wanted = [Logprobs(2, 3, (4, 9)), Logprobs(0), Logprobs(25, 1)]
     prompts = [prompt(30, 4 + i) for i in range(3)]
@@ -140,7 +134,7 @@ def test_a_step_without_samples_returns_none(rig: Rig) -> None:
 
 
 def test_copies_run_before_the_forward_pass(
-    model: DeepseekV4, monkeypatch: pytest.MonkeyPatch
+    model: ReferenceV4, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = make(model)
     request = rig.send(prompt(20, 10), 1)
@@ -148,7 +142,7 @@ def test_copies_run_before_the_forward_pass(
     pairs = [(1, 5)], [(2, 6), (6, 7)], [(3, 4)]
     copies = Copies(*(packed(some, INT32) for some in pairs))
     plan = msgspec.structs.replace(rig.plans[0].plan, copies=copies)
-    pools = KvPools(pool_spec(CONFIG, "fp32"), SIZES, CPU)
+    pools = model.pools(SIZES)
     calls: list[tuple[str, list[tuple[int, int]]]] = []
 
     def note(name: str) -> Callable[[list[tuple[int, int]]], None]:
@@ -156,14 +150,14 @@ def test_copies_run_before_the_forward_pass(
 
     for name in ("copy_full_pages", "copy_swa_pages", "copy_rings"):
         monkeypatch.setattr(pools, name, note(name))
-    forward = model.forward
+    prefill = model.prefill
     counted: list[int] = []
 
-    def counting(*given: object) -> Forwarded:
+    def counting(*given: Any, **options: Any) -> Forwarded:
         counted.append(len(calls))
-        return forward(*given)  # pyright: ignore[reportArgumentType]
+        return prefill(*given, **options)
 
-    monkeypatch.setattr(model, "forward", counting)
+    monkeypatch.setattr(model, "prefill", counting)
     result = cpu_runner(model, pools).launch(plan).result()
 
     assert counted == [3]
@@ -176,17 +170,17 @@ def test_copies_run_before_the_forward_pass(
 
 
 def test_a_row_whose_logits_are_not_finite_fails_alone(
-    model: DeepseekV4, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    model: ReferenceV4, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forward = model.forward
+    prefill = model.prefill
 
-    def broken(*given: object) -> Forwarded:
-        made = forward(*given)  # pyright: ignore[reportArgumentType]
+    def broken(*given: Any, **options: Any) -> Forwarded:
+        made = prefill(*given, **options)
         made.logits[0, 3] = np.nan
         return made
 
     bad, good = rig.send(prompt(20, 11), 1), rig.send(prompt(20, 12), 1)
-    monkeypatch.setattr(model, "forward", broken)
+    monkeypatch.setattr(model, "prefill", broken)
     rig.run()
 
     assert rig.outputs(bad)[-1].error == "logits are not finite"
@@ -198,7 +192,7 @@ def test_a_row_whose_logits_are_not_finite_fails_alone(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_sampled_late_say_what_they_would_have_said_in_their_step(
-    model: DeepseekV4, seed: int
+    model: ReferenceV4, seed: int
 ) -> None:
     """Held rows get the same tokens and the same bits of probability, and so does their company."""
     draw = random.Random(seed)
@@ -234,14 +228,14 @@ def _values(rig: Rig, request: int) -> list[float | None]:
     return [v for o in rig.outputs(request) if o.logprobs is not None for v in o.logprobs.values]
 
 
-def test_logits_are_kept_until_there_is_a_mask(model: DeepseekV4, rig: Rig) -> None:
+def test_logits_are_kept_until_there_is_a_mask(model: ReferenceV4, rig: Rig) -> None:
     asked = [rig.send(prompt(20 + k, 40 + k), 1) for k in range(2)]
     rig.run()
     (plan,) = rig.plans
     sampling = msgspec.structs.replace(plan.plan.joins[1].sampling, constrained=True)
     ruled = msgspec.structs.replace(plan.plan.joins[1], sampling=sampling)
     joins = [plan.plan.joins[0], ruled]
-    runner = cpu_runner(model, KvPools(pool_spec(CONFIG, "fp32"), SIZES, CPU))
+    runner = cpu_runner(model, model.pools(SIZES))
 
     step = runner.launch(msgspec.structs.replace(plan.plan, joins=joins, sampling=None))
     step.sample(Sample(plan.plan.step, keep=packed([ruled.line], INT32)))
@@ -252,7 +246,7 @@ def test_logits_are_kept_until_there_is_a_mask(model: DeepseekV4, rig: Rig) -> N
     assert entry_tokens(later) == [rig.tokens(asked[1])]
 
 
-def test_a_scheduler_that_overlaps_steps_says_the_same(model: DeepseekV4) -> None:
+def test_a_scheduler_that_overlaps_steps_says_the_same(model: ReferenceV4) -> None:
     """Rows come and go; steps are fed with tokens that the host does not know."""
     told: list[list[list[int]]] = []
     for overlap in (False, True):

@@ -1,31 +1,24 @@
 """On the real network: whoever goes on after an answer has the bits of a cold run."""
 
 import pytest
-import torch
 
-from layers.models.deepseek_v4.config import pool_spec
-from layers.models.deepseek_v4.reference_network import DeepseekV4
-from layers.weights.loading import fill_dummy
-from mem_cache.pools import KvPools
+from layers.models.deepseek_v4.model import ReferenceV4
 from mem_cache.spec import PoolSizes, TreeSpec
 from runtime.messages import Logprobs, TokenLogprobs
 from runtime.scheduler.resume_policy import ResumePolicy
 from tests.testing.byte_ledger import ByteLedger
-from tests.testing.cpu_runner import cpu_runner
-from tests.testing.direct import CPU
+from tests.testing.cpu_runner import cpu_runner, tiny_network
 from tests.testing.scheduler_rig import Rig
-from tests.testing.tiny_model import CONFIG, prompt
+from tests.testing.tiny_model import prompt
 
 SIZES = PoolSizes(full_pages=16, swa_pages=60, rings=20)
 TAIL = 9
 
 
 @pytest.fixture(scope="module")
-def model() -> DeepseekV4:
+def model() -> ReferenceV4:
     """A random network with every kind of layer."""
-    made = DeepseekV4(CONFIG, CPU, torch.float32)
-    fill_dummy(made, 7)
-    return made
+    return tiny_network()
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +32,7 @@ class Watched:
 
     def __init__(
         self,
-        model: DeepseekV4,
+        model: ReferenceV4,
         ledger: ByteLedger,
         *,
         overlap: bool,
@@ -48,7 +41,7 @@ class Watched:
         chunk: int = 100,
         resume: ResumePolicy | None = None,
     ) -> None:
-        self._pools = KvPools(pool_spec(CONFIG, "fp32"), sizes, CPU)
+        self._pools = model.pools(sizes)
         self._ledger = ledger
         runner = cpu_runner(model, self._pools)
         self.rig = Rig(
@@ -104,7 +97,7 @@ BY_LENGTH = [
 
 @pytest.mark.parametrize(("end", "how"), [*BY_STOP, *BY_LENGTH])
 def test_the_next_turn_has_the_whole_answer_and_the_bits_of_a_cold_run(
-    model: DeepseekV4, ledger: ByteLedger, end: int, how: str
+    model: ReferenceV4, ledger: ByteLedger, end: int, how: str
 ) -> None:
     cold = Watched(model, ledger, overlap=False, reuse=False)
     rig = Watched(model, ledger, overlap=True, reuse=True)
@@ -139,7 +132,7 @@ def test_the_next_turn_has_the_whole_answer_and_the_bits_of_a_cold_run(
 
 @pytest.mark.parametrize("chunk", [300, 1000])
 def test_whoever_starts_at_a_waypoint_has_the_bits_of_a_cold_run(
-    model: DeepseekV4, ledger: ByteLedger, chunk: int
+    model: ReferenceV4, ledger: ByteLedger, chunk: int
 ) -> None:
     cold = Watched(model, ledger, overlap=False, reuse=False)
     sizes = PoolSizes(full_pages=24, swa_pages=160, rings=48)
@@ -158,7 +151,7 @@ def test_whoever_starts_at_a_waypoint_has_the_bits_of_a_cold_run(
 
 
 def test_rows_that_come_and_go_get_the_tokens_that_they_get_in_turn(
-    model: DeepseekV4, ledger: ByteLedger
+    model: ReferenceV4, ledger: ByteLedger
 ) -> None:
     said: list[list[list[int]]] = []
     for overlap in (False, True):

@@ -12,9 +12,12 @@ import pytest
 import torch
 
 import runtime.scheduler.process as process
-from layers.models.deepseek_v4.config import ConfigFault, ModelConfig, load_config
+from layers.models.contract import Settings
+from layers.models.deepseek_v4.model import V4Model
+from layers.models.json_fields import ConfigFault
+from layers.models.registry import read_model
 from layers.weights.checkpoint import WeightError
-from mem_cache.spec import PoolSizes, PoolSpec
+from mem_cache.spec import PoolSizes
 from runtime.config import ServerConfig
 from runtime.device_sizes import DeviceSizes
 from runtime.errors import ConfigError
@@ -23,7 +26,7 @@ from runtime.executor.loaded_model import LoadedModel
 from runtime.ipc import SchedulerSocket, private_addresses
 from runtime.messages import Generate, Grammar, Outputs, Ready, Sampling, State, pack_ids
 from runtime.scheduler.loop import Scheduler
-from tests.testing.fused_rig import FakeMemory, a_device, short_stand_in
+from tests.testing.fused_rig import FakeMemory, QuantisedModel, a_device, short_stand_in
 from tests.testing.scheduler_rig import MemorySocket, Rig
 
 SMALL = ServerConfig(
@@ -118,15 +121,16 @@ def test_a_network_on_a_gpu_is_told_as_such_and_its_steps_overlap(
     def load(
         config: ServerConfig,
         folder: Path,
-        model: ModelConfig,
+        model: V4Model,
         *,
-        spec: PoolSpec,
+        settings: Settings,
         given: DeviceSizes,
         device: torch.device,
         logit_rows: int,
     ) -> LoadedModel:
         assert (given, device.type) == (DeviceSizes(3, 64, None), "cuda")
-        loader = CudaLoader(config, model, spec=spec, given=given, place=place)
+        there = QuantisedModel(model.config)
+        loader = CudaLoader(config, there, settings=settings, given=given, place=place)
         return loader.load(folder, logit_rows=logit_rows)
 
     monkeypatch.setattr(process, "choose_device", lambda *_: torch.device("cuda", 0))
@@ -290,7 +294,7 @@ def test_the_process_ends_with_its_parent(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_grammars_are_made_for_the_checkpoint_that_is_served(folder: Path, tmp_path: Path) -> None:
     pool = process.build_grammars(
-        ServerConfig(tokenizer_path=str(folder), max_grammars=2), tmp_path, load_config(folder)
+        ServerConfig(tokenizer_path=str(folder), max_grammars=2), tmp_path, read_model(folder).facts
     )
     output = pool.open(1, Grammar("regex", "[0-9]+", after=None))
 

@@ -1,6 +1,7 @@
 """Reading config.json."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,15 @@ from layers.models.deepseek_v4.config import (
     MAX_VOCAB_SIZE,
     ConfigFault,
     ModelConfig,
-    YarnScaling,
+    check_geometry_of_kernels,
     load_config,
     parse_config,
     pool_spec,
     resolve_record_format,
 )
+from layers.models.rope_scaling import YarnScaling
 from mem_cache.spec import TreeSpec
+from runtime.default_model.folder import default_model_folder
 from tests.testing.stand_in.folder import stand_in_config
 
 
@@ -172,19 +175,6 @@ def test_a_missing_field_is_named(name: str) -> None:
         parse_config(raw)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 100_000])
-def test_a_file_that_is_no_json_object_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / "config.json").write_text(text, encoding="utf-8")
-
-    with pytest.raises(ConfigFault, match=r"config\.json"):
-        load_config(tmp_path)
-
-
-def test_a_folder_without_a_configuration_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigFault, match=f"no config.json in {tmp_path}"):
-        load_config(tmp_path)
-
-
 def test_an_override_replaces_entries(tmp_path: Path) -> None:
     override = 'num_hidden_layers=2, compress_ratios=[4,128],rope_scaling=null,hidden_act="silu"'
 
@@ -314,3 +304,20 @@ def test_an_override_may_spell_as_transformers_does(tmp_path: Path) -> None:
     config = load_config(_write(tmp_path, _saved()), 'mlp_layer_types=["hash_moe","moe"]')
 
     assert config.num_hash_layers == 1
+
+
+def test_another_geometry_than_the_kernels_take_is_refused(oracle_v4_small: Path) -> None:
+    with pytest.raises(ConfigFault, match=r"head_dim is 64.*--device cpu"):
+        check_geometry_of_kernels(load_config(oracle_v4_small))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"hc_mult": 5}, {"index_n_heads": 65}, {"num_attention_heads": 129}, {"q_lora_rank": 100}],
+)
+def test_what_kernels_do_not_take_is_refused_by_its_field(change: dict[str, int]) -> None:
+    config = load_config(default_model_folder())
+    check_geometry_of_kernels(config)
+
+    with pytest.raises(ConfigFault, match=rf"{next(iter(change))} is .*--device cpu"):
+        check_geometry_of_kernels(replace(config, **change))  # type: ignore[arg-type]

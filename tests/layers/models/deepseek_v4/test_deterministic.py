@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from layers.experts.expert_form import ExpertForm
+from layers.experts.contract import ExpertForm
 from layers.models.deepseek_v4.model import QuantisedV4
 from layers.steps.decode_rows import DecodeRows
 from layers.steps.forward_batch import ForwardBatch, Forwarded

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from layers.experts.expert_form import ExpertForm
+from layers.experts.contract import ExpertForm
 from layers.models.deepseek_v4.config import load_config
 from layers.models.deepseek_v4.model import QuantisedV4
 from layers.weights.loading import fill_dummy

@@ -1,8 +1,6 @@
 """The network against references that were computed without it: log-probabilities and tokens."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,8 @@ from torch import Tensor
 from jit_kernels.hyper_connection import mhc_post
 from layers.blocks.hyper_connection import BlockResult
 from layers.models.deepseek_v4.model import ReferenceV4
+from layers.models.deepseek_v4.network import Layer, Projected
+from layers.steps.contract import Writes
 from mem_cache.spec import RecordFormat
 from tests.testing.compare import Bounds, assert_close
 from tests.testing.direct import Direct, load_model
@@ -80,24 +80,17 @@ def assert_matches(folder: Path, which: int, chunk: int | None, steps: int = 32)
     assert_close(chosen.log_softmax(-1), want, LOGPROB, what=f"steps of prompt {which}")
 
 
-@contextmanager
-def watched(model: ReferenceV4, entering: list[Tensor]) -> Iterator[None]:
-    """Note the last token's streams as they enter each layer."""
-    layers: list[Any] = model._layers  # pyright: ignore[reportPrivateUsage]
+def watch(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """Return the last token's streams as they enter each layer, from here on."""
+    entering, before = list[Tensor](), Layer.before
 
-    def noting(layer: Any) -> Callable[..., BlockResult]:
-        def call(before: BlockResult, *rest: Any) -> BlockResult:
-            parts = before.take()
-            entering.append(mhc_post(*parts)[-1])
-            return layer(BlockResult(*parts), *rest)
+    def noted(self: Layer, result: BlockResult, step: Writes) -> Projected:
+        parts = result.take()
+        entering.append(mhc_post(*parts)[-1])
+        return before(self, BlockResult(*parts), step)
 
-        return call
-
-    model._layers = [noting(layer) for layer in layers]  # pyright: ignore
-    try:
-        yield
-    finally:
-        model._layers = layers  # pyright: ignore
+    monkeypatch.setattr(Layer, "before", noted)
+    return entering
 
 
 @pytest.mark.parametrize("which", [0, 1, 2, 3, 5, 8, 11, 15, 18])
@@ -121,14 +114,14 @@ def test_a_prompt_in_chunks_gives_the_reference(
     assert_matches(oracle_v4_small, which, chunk, steps=8)
 
 
-def test_the_hidden_streams_of_every_layer_are_the_reference(oracle_v4_small: Path) -> None:
+def test_the_hidden_streams_of_every_layer_are_the_reference(
+    oracle_v4_small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prompts, tensors, _ = reference(oracle_v4_small)
-    model = checkpoint(oracle_v4_small, torch.float32)
-    direct = Direct(model, "fp32")
-    entering: list[Tensor] = []
+    direct = Direct(checkpoint(oracle_v4_small, torch.float32), "fp32")
+    entering = watch(monkeypatch)
 
-    with watched(model, entering):
-        direct.prefill(direct.row(prompts[12]["ids"]), logits=())
+    direct.prefill(direct.row(prompts[12]["ids"]), logits=())
 
     want = tensors["p12.hidden"]
     assert len(entering) == want.shape[0]

@@ -8,8 +8,8 @@ from jit_kernels.decode_indices import PageSizes
 from jit_kernels.kv_workspace import fill_workspace
 from jit_kernels.prefill_indices import prefill_slots
 from jit_kernels.store_kv.reference import store_records
-from layers.blocks.rope import RopeFrequencies
 from layers.models.deepseek_v4.config import pool_spec
+from layers.models.deepseek_v4.model import angles
 from layers.steps.chunks.blocks import ChunkBlocks, ChunkIndex, ChunkWindow, chunk_tokens
 from layers.steps.chunks.plan import ChunkPlan, plan_chunks
 from layers.steps.forward_batch import ForwardBatch
@@ -32,7 +32,7 @@ def plan_of(device: torch.device, step: ForwardBatch | None = None) -> ChunkPlan
 def blocks_of(plan: ChunkPlan, ratio: int) -> ChunkBlocks:
     """Return the blocks of a step."""
     blocks = plan.blocks[ratio]
-    rope = RopeFrequencies(CONFIG, plan.device)
+    rope = angles(CONFIG, plan.device)
     return ChunkBlocks.of(blocks, ratio, rope.rotation(blocks.first, compressed=True))
 
 
@@ -108,7 +108,7 @@ def test_keys_before_and_of_the_chunks_stand_in_order_and_saves_come_last(
     held = 3 * 64 + torch.arange(5)
     store_records(pools.swa[layer], held, before, layout, "fp8", 64)
     window = ChunkWindow(plan, pools, _old_slots(plan))
-    kv, rotation = torch.randn(14, 512), RopeFrequencies(CONFIG, device)
+    kv, rotation = torch.randn(14, 512), angles(CONFIG, device)
     turned = rotation.rotation(plan.position, compressed=True)
 
     window.store(layer, kv, weight=torch.ones(512), rotation=turned, eps=1e-6)

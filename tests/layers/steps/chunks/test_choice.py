@@ -8,8 +8,8 @@ from jit_kernels.indexer_keys import decode_keys
 from jit_kernels.indexer_queries import indexer_queries
 from jit_kernels.paged_rows import gather_rows
 from jit_kernels.store_kv.reference import store_keys
-from layers.blocks.rope import RopeFrequencies
 from layers.models.deepseek_v4.config import pool_spec
+from layers.models.deepseek_v4.model import angles
 from layers.steps.chunks.blocks import ChunkBlocks
 from layers.steps.chunks.choice import ChunkChoice, QueryHeads
 from layers.steps.chunks.plan import plan_chunks
@@ -38,7 +38,7 @@ def test_each_token_gets_its_best_visible_blocks(
 ) -> None:
     monkeypatch.setattr("layers.steps.chunks.choice.SCORES_BYTES", slice_bytes)
     plan = plan_chunks(batch(), SPEC, top_k=TOP_K, device=device)
-    rope = RopeFrequencies(CONFIG, device)
+    rope = angles(CONFIG, device)
     pools = KvPools(SPEC, PoolSizes(8, 1, 8), device)
     pools.indexer.fill_(0xFF)
     # Row 0 has blocks 0..64 in pages 3 and 4, row 1 block 0 in page 7.

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from jit_kernels.prefill_indices import BlockList
-from layers.blocks.rope import RopeFrequencies
 from layers.models.deepseek_v4.config import pool_spec
+from layers.models.deepseek_v4.model import angles
 from layers.steps.chunks.plan import ChunkPlan, plan_chunks
 from layers.steps.chunks.step import PrefillStep
+from layers.steps.contract import StepSizes
 from layers.steps.forward_batch import ForwardBatch
 from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes
@@ -153,7 +154,6 @@ def test_a_step_is_made_without_a_look_at_what_the_device_holds(
 ) -> None:
     # Tensors of this device hold nothing: whoever asks for a number of theirs fails.
     nowhere = torch.device("meta")
-    config = dataclasses.replace(CONFIG, index_topk=top_k)
     pools = KvPools(SPEC, PoolSizes(16, 16, 8), nowhere)
 
     def slots(
@@ -164,9 +164,9 @@ def test_a_step_is_made_without_a_look_at_what_the_device_holds(
         return [torch.empty(count, dtype=torch.int32, device=nowhere) for count in counts]
 
     monkeypatch.setattr("layers.steps.chunks.step.prefill_slots", slots)
-    rope = RopeFrequencies(config, nowhere)
+    sizes, rope = StepSizes(top_k, CONFIG.rms_norm_eps), angles(CONFIG, nowhere)
 
-    step = PrefillStep(batch(), pools, config, rope, deterministic=deterministic)
+    step = PrefillStep(batch(), pools, sizes, rope, deterministic=deterministic)
 
     assert step.rotation(compressed=True).shape == (430, 2, 64)
     assert (step.input_ids.device, step.logit_tokens.shape) == (nowhere, (2,))

@@ -2,8 +2,8 @@
 
 import torch
 
-from layers.blocks.rope import RopeFrequencies
 from layers.models.deepseek_v4.config import pool_spec
+from layers.models.deepseek_v4.model import angles
 from layers.steps.reference.attention_plan import plan_attention
 from tests.layers.steps.test_step_tokens import batch
 from tests.testing.direct import CPU
@@ -16,7 +16,7 @@ OLD = 127
 def test_a_window_slot_is_a_position_relative_to_the_token() -> None:
     step = batch()
 
-    plan = plan_attention(step, SPEC, CONFIG, RopeFrequencies(CONFIG, CPU))
+    plan = plan_attention(step, SPEC, top_k=CONFIG.index_topk, rope=angles(CONFIG, CPU))
 
     position = [*range(250, 262), 5, 6]
     for token in range(14):
@@ -36,7 +36,7 @@ def test_old_slots_follow_the_window_table() -> None:
     step = batch()
     step.window[1] = torch.tensor([9, 8, 7, 6])
 
-    plan = plan_attention(step, SPEC, CONFIG, RopeFrequencies(CONFIG, CPU))
+    plan = plan_attention(step, SPEC, top_k=CONFIG.index_topk, rope=angles(CONFIG, CPU))
 
     old = plan.window.old_slots.view(2, OLD)
     assert (old[0] == 0).all(), "a replay reads no window"
@@ -45,7 +45,7 @@ def test_old_slots_follow_the_window_table() -> None:
 
 
 def test_layers_of_each_kind_get_the_plan_they_need() -> None:
-    plan = plan_attention(batch(), SPEC, CONFIG, RopeFrequencies(CONFIG, CPU))
+    plan = plan_attention(batch(), SPEC, top_k=CONFIG.index_topk, rope=angles(CONFIG, CPU))
 
     assert plan.rotation is not None
     assert plan.compressed_rotation is not None

@@ -2,8 +2,8 @@
 
 import torch
 
-from layers.blocks.rope import RopeFrequencies
 from layers.models.deepseek_v4.config import pool_spec
+from layers.models.deepseek_v4.model import angles
 from layers.steps.forward_batch import ForwardBatch
 from layers.steps.reference.compression_plan import (
     FoldPlan,
@@ -26,7 +26,7 @@ def pooling(step: ForwardBatch, top_k: int = 24) -> PoolingPlan:
     return pooling_plan(
         StepTokens(step),
         SPEC,
-        rope=RopeFrequencies(CONFIG, CPU),
+        rope=angles(CONFIG, CPU),
         top_k=top_k,
         window_index=torch.zeros((14, 128), dtype=torch.int64),
         first_block=FIRST,
@@ -38,7 +38,7 @@ def fold(step: ForwardBatch) -> FoldPlan:
     return fold_plan(
         StepTokens(step),
         SPEC,
-        rope=RopeFrequencies(CONFIG, CPU),
+        rope=angles(CONFIG, CPU),
         window_index=torch.zeros((14, 128), dtype=torch.int64),
         first_block=FIRST,
     )

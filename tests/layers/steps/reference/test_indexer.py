@@ -5,13 +5,31 @@ import torch
 
 from jit_kernels.indexer_keys import decode_keys, hadamard
 from jit_kernels.paged_rows import gather_rows
-from layers.steps.reference.indexer import Indexer
+from layers.models.deepseek_v4.config import ModelConfig
+from layers.models.deepseek_v4.model import angles
+from layers.steps.reference.attention_plan import AttentionPlan, plan_attention
+from layers.steps.reference.compression_plan import PoolingPlan
+from layers.steps.reference.indexer import choose_blocks, store_keys
+from mem_cache.pools import KvPools
 from mem_cache.spec import RecordFormat
 from tests.testing import attention_formula
 from tests.testing.compare import Bounds, assert_close
+from tests.testing.direct import CPU
 from tests.testing.tiny_model import cold_batch, one_layer
 
 LENGTH = 180
+
+
+def planned(
+    length: int, record_format: RecordFormat
+) -> tuple[ModelConfig, KvPools, AttentionPlan, PoolingPlan]:
+    """Return a layer that compresses by 4, its pools, and the plan of a cold prompt."""
+    batch = cold_batch(length)
+    config, pools, _ = one_layer(4, batch, record_format)
+    rope = angles(config, CPU)
+    plan = plan_attention(batch, pools.spec, top_k=config.index_topk, rope=rope)
+    assert plan.pooling is not None
+    return config, pools, plan, plan.pooling
 
 
 def scores(q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
@@ -22,23 +40,25 @@ def scores(q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor) -> torch.
 
 @pytest.mark.parametrize("record_format", ["fp32", "bf16", "fp8"])
 def test_the_best_blocks_are_chosen(record_format: RecordFormat) -> None:
-    config, pools, plan = one_layer(4, cold_batch(LENGTH), record_format)
+    config, pools, plan, pooling = planned(LENGTH, record_format)
     heads, width, top_k = config.index_n_heads, config.index_head_dim, config.index_topk
-    assert plan.pooling is not None
     assert plan.compressed_rotation is not None
-    indexer = Indexer(config)
     keys, weights = torch.randn(LENGTH // 4, width), torch.randn(LENGTH, heads)
-    q = torch.randn(LENGTH, heads * width)
+    q = torch.randn(LENGTH, heads, width)
     rotated = torch.stack(
         [
-            attention_formula.rotate(row.view(heads, width).double(), t, config, compressed=True)
+            attention_formula.rotate(row.double(), t, config, compressed=True)
             for t, row in enumerate(q)
         ]
     )
 
-    indexer.store(keys, plan.pooling.finished, pools, 0)
-    got = indexer.select(q.clone(), weights, plan.compressed_rotation, plan.pooling, pools, layer=0)
+    given = q.clone()
+    store_keys(keys, pooling.finished, pools, 0)
+    got = choose_blocks(
+        given, weights, plan.compressed_rotation, pooling.table, pools, layer=0, top_k=top_k
+    )
 
+    assert torch.equal(given, q), "the queries are the caller's"
     want = scores(rotated, weights, keys)
     # A block may be chosen or left out against the formula only near the last place.
     slack = {"fp32": 1e-4, "bf16": 0.02, "fp8": 0.08}[record_format] * float(want.std())
@@ -54,11 +74,10 @@ def test_the_best_blocks_are_chosen(record_format: RecordFormat) -> None:
 
 @pytest.mark.parametrize("record_format", ["fp32", "fp8"])
 def test_keys_lie_in_the_pages_of_their_blocks(record_format: RecordFormat) -> None:
-    config, pools, plan = one_layer(4, cold_batch(300), record_format)
-    assert plan.pooling is not None
+    config, pools, _, pooling = planned(300, record_format)
     keys = torch.randn(75, config.index_head_dim)
 
-    Indexer(config).store(keys, plan.pooling.finished, pools, 0)
+    store_keys(keys, pooling.finished, pools, 0)
 
     rows = gather_rows(pools.indexer[0], torch.arange(64, 64 + 75), pools.indexer_layout)
     got = decode_keys(rows, record_format=record_format)

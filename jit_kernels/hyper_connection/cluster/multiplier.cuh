@@ -1,16 +1,15 @@
-// Streams of 256 channels a block: multipliers mix in the result that is owed.
+// The multipliers, which first mix in the result that is owed.
 #pragma once
 
 #include "courier.cuh"
 #include "owed.cuh"
 
 template <int EIGHTS>
-__device__ inline void run_narrow_multiplier(const Call &call, const Part &part,
-                                             Shared<EIGHTS> &shared, int nth,
-                                             typename NarrowWeights<EIGHTS>::Asked &asked) {
+__device__ inline void run_multiplier(const Call &call, const Part &part, Shared<EIGHTS> &shared,
+                                      int nth, typename Weights<EIGHTS>::Asked &asked) {
     // Always so; where the compiler knows it, it runs out of registers.
-    const bool works = nth * PIECE < call.slice;
-    const NarrowWeights<EIGHTS> weights(asked);
+    const bool works = nth * PIECE < call.width;
+    const Weights<EIGHTS> weights(asked);
     Turn<Shared<EIGHTS>::COUNT> turn;
     Turn<Shared<EIGHTS>::OWED_TILES> owed;
     Turn<1> parts;

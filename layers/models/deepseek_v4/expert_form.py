@@ -1,12 +1,11 @@
 """In which form a device keeps routed experts, and how many bytes that takes."""
 
-from typing import Literal, assert_never
+from typing import assert_never
 
+from layers.experts.contract import ExpertForm
 from layers.models.deepseek_v4.config import ConfigFault, ModelConfig
 
-__all__ = ["ExpertForm", "expert_bytes", "expert_form", "smaller_form"]
-
-ExpertForm = Literal["fp4", "fp8", "both"]
+__all__ = ["expert_bytes", "expert_form", "smaller_form"]
 
 _GIB = 1 << 30
 # A byte's share for each number: codes, and scales of 32 inputs or of 128 x 128 blocks.

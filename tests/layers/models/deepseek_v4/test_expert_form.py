@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from layers.experts.expert_form import ExpertForm, expert_bytes, expert_form
-from layers.experts.quantised import FusedExperts, expert_workspace
+from layers.experts.contract import ExpertForm, ExpertSizes
+from layers.experts.quantised import QuantisedExperts, expert_workspace
 from layers.models.deepseek_v4.config import ConfigFault
-from layers.parallel.shares import Shards
+from layers.models.deepseek_v4.expert_form import expert_bytes, expert_form, smaller_form
 from tests.testing.tiny_model import CONFIG
 
 TINY = replace(CONFIG, hidden_size=256, moe_intermediate_size=128, n_routed_experts=4)
@@ -36,9 +36,10 @@ def test_what_is_wanted_is_taken_where_the_file_allows_it(wanted: ExpertForm) ->
 
 @pytest.mark.parametrize("form", ["fp4", "fp8", "both"])
 def test_bytes_are_those_of_the_storage(form: ExpertForm) -> None:
-    cpu, shards = torch.device("cpu"), Shards()
-    workspace = expert_workspace(TINY, shards, cpu) if form == "fp4" else None
-    layer = FusedExperts(TINY, 0, shards=shards, device=cpu, form=form, workspace=workspace)
+    cpu = torch.device("cpu")
+    sizes = ExpertSizes(count=4, first=0, width=256, inner=128, chosen=2, limit=1.0)
+    workspace = expert_workspace(sizes, cpu) if form == "fp4" else None
+    layer = QuantisedExperts(sizes, device=cpu, form=form, workspace=workspace)
     held = [part for part in (layer.fp4, layer.fp8) if part is not None]
 
     total = sum(
@@ -48,3 +49,13 @@ def test_bytes_are_those_of_the_storage(form: ExpertForm) -> None:
     )
 
     assert total == expert_bytes(replace(TINY, num_hidden_layers=1), form)
+
+
+def test_the_smaller_form_is_advised_where_it_is_one_and_the_file_has_it() -> None:
+    advice = smaller_form(FP4, "both")
+
+    assert advice is not None
+    assert advice.startswith("give --experts fp4, which needs ")
+    assert smaller_form(FP4, "fp4") is None
+    assert smaller_form(FP8, "fp8") is None
+    assert smaller_form(TINY, "fp8") is None
