@@ -8,6 +8,7 @@ one notes its sizes, and the server asks for the kernels of all numbers of rows 
 import weakref
 from collections.abc import Callable, Sequence
 from threading import Event
+from typing import NamedTuple
 
 import torch
 
@@ -18,17 +19,27 @@ __all__ = ["calls_of", "compile_products", "note", "run_products"]
 
 # Results of a product that is made for the sake of its kernel: 2^28 numbers are 1 GiB.
 _MOST_NUMBERS = 1 << 28
-_NOTED: list[tuple[str, tuple[int, ...], "weakref.ref[torch.Tensor]"]] = []
 
 
-def note(op: str, sizes: Sequence[int], weight: torch.Tensor) -> None:
+class _Noted(NamedTuple):
+    op: str
+    sizes: tuple[int, ...]
+    above: int
+    weight: "weakref.ref[torch.Tensor]"
+
+
+_NOTED: list[_Noted] = []
+
+
+def note(op: str, sizes: Sequence[int], weight: torch.Tensor, *, above: int = 0) -> None:
     """Remember, for as long as `weight` lives, that an op multiplies by it.
 
     op     its name in the registry
     sizes  as the op's `rehearse` takes them
+    above  the op is called with more rows than that
     """
-    _NOTED[:] = [one for one in _NOTED if one[2]() is not None]
-    _NOTED.append((op, tuple(sizes), weakref.ref(weight)))
+    _NOTED[:] = [one for one in _NOTED if one.weight() is not None]
+    _NOTED.append(_Noted(op, tuple(sizes), above, weakref.ref(weight)))
 
 
 def calls_of(rows: Sequence[int], device: torch.device) -> list[VendorCalls]:
@@ -36,13 +47,17 @@ def calls_of(rows: Sequence[int], device: torch.device) -> list[VendorCalls]:
 
     A product that would be larger than any that a step keeps is left out.
     """
-    kinds: dict[tuple[str, tuple[int, ...]], None] = {}
-    for op, sizes, weight in _NOTED:
+    kinds: dict[tuple[str, tuple[int, ...], int], None] = {}
+    for op, sizes, above, weight in _NOTED:
         alive = weight()
         if alive is not None and alive.device == device:
-            kinds[op, sizes] = None
+            kinds[op, sizes, above] = None
     return [
-        call for op, sizes in kinds for call in vendor_calls(op, sizes, _fitting(op, sizes, rows))
+        call
+        for op, sizes, above in kinds
+        for call in vendor_calls(
+            op, sizes, _fitting(op, sizes, [count for count in rows if count > above])
+        )
     ]
 
 

@@ -40,11 +40,19 @@ class Fp8Experts:
 
     @classmethod
     def zeros(
-        cls, count: int, width: int, inner: int, device: torch.device, *, chosen: int = 0
+        cls,
+        count: int,
+        width: int,
+        inner: int,
+        device: torch.device,
+        *,
+        chosen: int = 0,
+        streamed: int = 0,
     ) -> Self:
         """Return zeros for so many experts.
 
-        chosen  experts of a row, where many rows are sorted by expert; 0: they never are
+        chosen    experts of a row, where more than `streamed` rows are sorted by expert; 0: they
+                  never are
         """
 
         def zeros(rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -54,7 +62,7 @@ class Fp8Experts:
 
         experts = cls(*zeros(2 * inner, width), *zeros(width, inner))
         if chosen:
-            note("grouped_moe", (count, width, inner, chosen), experts.down)
+            note("grouped_moe", (count, width, inner, chosen), experts.down, above=streamed)
         return experts
 
     @property

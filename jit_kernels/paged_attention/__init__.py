@@ -7,7 +7,7 @@ import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
 from jit_kernels.cuda_device import why_no_nvcc
-from jit_kernels.paged_attention.split_plans import KEY_TILE, KeyCounts, SplitPlan, together
+from jit_kernels.paged_attention.split_plans import KEY_TILE, SplitPlan
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.registry import Backend, select
 from jit_kernels.vendor_library import why_no_flash_mla
@@ -17,11 +17,9 @@ __all__ = [
     "KEY_TILE",
     "RECORD_BYTES",
     "WIDTH",
-    "KeyCounts",
     "PagedKeys",
     "SplitPlan",
     "paged_attention",
-    "together",
 ]
 
 HEADS = 128

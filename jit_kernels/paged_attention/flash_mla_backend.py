@@ -1,10 +1,9 @@
 """Attention over packed records by FlashMLA's kernels for Hopper.
 
-They take 64 or 128 heads; others are padded by queries of zeros. Tiles are divided evenly among
-the processors, by `plan_splits` or else by FlashMLA's own scheduler, so a row's bits depend on its
-company; the fixed plan gives each row to one processor. Source: flash_mla 1.0.0,
-`flash_mla_with_kvcache` with `use_legacy`; its scheduler's record of eight integers a processor is
-that of the public sources.
+They take 64 or 128 heads; others are padded by queries of zeros. FlashMLA's own scheduler divides
+tiles evenly among the processors, so a row's bits depend on its company; the fixed plan gives each
+row to one processor. Source: flash_mla 1.0.0, `flash_mla_with_kvcache` with `use_legacy`; its
+scheduler's record of eight integers a processor is that of the public sources.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -13,19 +12,14 @@ import torch
 import torch.nn.functional as F
 from flash_mla import flash_mla_with_kvcache, get_mla_metadata
 
-from jit_kernels.checks import ShapeError
-from jit_kernels.paged_attention.split_plans import (
-    KEY_TILE,
-    RECORD_WORDS,
-    KeyCounts,
-    SplitPlan,
-    plan_splits,
-)
+from jit_kernels.paged_attention.split_plans import KEY_TILE, SplitPlan
 
 if TYPE_CHECKING:
     from jit_kernels.paged_attention import PagedKeys
 
 _HEADS = (64, 128)
+# Of what a plan says to a processor.
+_RECORD_WORDS = 8
 
 
 def paged_attention(
@@ -42,7 +36,7 @@ def paged_attention(
     if not q.numel():
         return torch.empty((rows, heads, width), dtype=q.dtype, device=q.device)
     q, sink = pad_heads(q, sink)
-    schedule = (_fixed if deterministic else _even)(plan, q, window, extra)
+    schedule = _fixed(plan, q, window, extra) if deterministic else _even(plan)
     more = {}
     if extra is not None:
         more = {
@@ -80,35 +74,18 @@ def _fixed(plan: SplitPlan, q: torch.Tensor, window: "PagedKeys", extra: "PagedK
     schedule = plan.held.get("fixed")
     if schedule is None:
         processors = _processors(q.device, q.shape[1])
-        schedule = _schedule(fixed_schedule(_tiles(window, extra), processors))
+        schedule = get_mla_metadata()[0]
+        records, splits = fixed_schedule(_tiles(window, extra), processors)
+        schedule.tile_scheduler_metadata, schedule.num_splits = records, splits
         plan.held["fixed"] = schedule
     return schedule
 
 
-def _even(plan: SplitPlan, q: torch.Tensor, window: "PagedKeys", extra: "PagedKeys | None") -> Any:
-    """Return FlashMLA's schedule of evenly divided tiles, made with those of the other kinds."""
-    counts = KeyCounts(window.slots.shape[1], window.lengths)
-    if extra is not None:
-        more = extra.slots.shape[1], extra.lengths
-        counts = KeyCounts(window.slots.shape[1], window.lengths, *more)
-    if plan.counts is not None and not plan.counts.same(counts):
-        raise ShapeError("the plan was made for other columns or lengths than those of the call")
+def _even(plan: SplitPlan) -> Any:
+    """Return FlashMLA's schedule of evenly divided tiles, which the first call of a kind fills."""
     if "even" not in plan.held:
-        kinds = plan.kinds or [plan]
-        made = plan_splits(
-            q, [each.counts or counts for each in kinds], _processors(q.device, q.shape[1])
-        )
-        for nth, each in enumerate(kinds):
-            each.held["even"] = _schedule(None if made is None else (made[0][nth], made[1][nth]))
+        plan.held["even"] = get_mla_metadata()[0]
     return plan.held["even"]
-
-
-def _schedule(plan: tuple[torch.Tensor, torch.Tensor] | None) -> Any:
-    """Return what FlashMLA is handed: (records, splits), or nothing, and it makes them itself."""
-    schedule = get_mla_metadata()[0]
-    if plan is not None:
-        schedule.tile_scheduler_metadata, schedule.num_splits = plan
-    return schedule
 
 
 def fixed_schedule(tiles: torch.Tensor, processors: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -124,7 +101,7 @@ def fixed_schedule(tiles: torch.Tensor, processors: int) -> tuple[torch.Tensor, 
     edge = torch.arange(processors + 1, device=device) * rows // processors
     first, last = edge[:-1], edge[1:] - 1
     idle = last < first
-    records = torch.zeros((processors, RECORD_WORDS), dtype=torch.int32, device=device)
+    records = torch.zeros((processors, _RECORD_WORDS), dtype=torch.int32, device=device)
     records[:, 0] = first.masked_fill(idle, rows)
     records[:, 1] = last.masked_fill(idle, rows)
     records[:, 3] = tiles[last.clamp(min=0)]

@@ -66,7 +66,9 @@ class QuantisedExperts:
         self.fp4 = Fp4Experts.zeros(count, width, inner, device) if form != "fp8" else None
         self.fp8 = workspace
         if form != "fp4":
-            self.fp8 = Fp8Experts.zeros(count, width, inner, device, chosen=chosen)
+            self.fp8 = Fp8Experts.zeros(
+                count, width, inner, device, chosen=chosen, streamed=_STREAMED_ROWS[form]
+            )
         self._expands, self._streamed_rows = form == "fp4", _STREAMED_ROWS[form]
         self._fixed_rows = 0
         if deterministic:
@@ -140,7 +142,9 @@ class QuantisedExperts:
 
 def expert_workspace(sizes: ExpertSizes, device: torch.device) -> Fp8Experts:
     """Return room for the routed experts of one layer as fp8."""
-    return Fp8Experts.zeros(*sizes.held, device, chosen=sizes.chosen)
+    return Fp8Experts.zeros(
+        *sizes.held, device, chosen=sizes.chosen, streamed=_STREAMED_ROWS["fp4"]
+    )
 
 
 def _fp8_targets(parts: Fp8Experts, expert: int) -> dict[str, Fp8Target]:

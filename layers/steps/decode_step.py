@@ -13,7 +13,7 @@ from jit_kernels.compress_fold import fold_tokens
 from jit_kernels.compress_pool import BlockPages, EndedBlocks, pool_tokens
 from jit_kernels.decode_indices import PageSizes, decode_indices
 from jit_kernels.indexer_queries import indexer_queries
-from jit_kernels.paged_attention import KeyCounts, PagedKeys, paged_attention, together
+from jit_kernels.paged_attention import PagedKeys, SplitPlan, paged_attention
 from jit_kernels.paged_logits import LogitsPlan, paged_logits, row_slices
 from jit_kernels.select_topk import select_slots
 from jit_kernels.store_kv import norm_rope_store
@@ -68,10 +68,7 @@ class DecodeStep:
             128: EndedBlocks(at.c128_slot, blocks_128),
         }
         self._visible, self._chosen_lengths = at.c4_visible, at.c4_chosen
-        # One launch plans the attention of all kinds of layers.
-        ratios = sorted(set(pools.spec.layer_ratios))
-        counts = {ratio: self._key_counts(ratio) for ratio in ratios}
-        self._split = dict(zip(counts, together(list(counts.values())), strict=True))
+        self._split = {ratio: SplitPlan() for ratio in set(pools.spec.layer_ratios)}
         count = rows.position.shape[0]
         self._logits = [(part, LogitsPlan()) for part in score_slices(count, self._columns)]
         self._chosen: Tensor | None = None
@@ -179,15 +176,6 @@ class DecodeStep:
             plan=self._split[ratio],
             deterministic=self._deterministic,
         )
-
-    def _key_counts(self, ratio: int) -> KeyCounts:
-        """Return how many keys rows attend in layers of a kind."""
-        at, columns = self._at, self._at.window_slots.shape[1]
-        if not ratio:
-            return KeyCounts(columns, None)
-        if ratio == 128:
-            return KeyCounts(columns, None, at.c128_slots.shape[1], at.c128_lengths)
-        return KeyCounts(columns, None, whole_tiles(self._sizes.top_k), self._chosen_lengths)
 
     def _window_keys(self, layer: int) -> PagedKeys:
         pools = self._pools

@@ -92,15 +92,19 @@ def test_new_fp8_experts_are_zeros_that_are_noted_where_they_are_sorted(
     chosen: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted: list[tuple[object, ...]] = []
-    monkeypatch.setattr("jit_kernels.expert_weights.forms.note", lambda *given: noted.append(given))
 
-    experts = Fp8Experts.zeros(3, 256, 128, torch.device("cpu"), chosen=chosen)
+    def note(*given: object, above: int) -> None:
+        noted.append((*given, above))
+
+    monkeypatch.setattr("jit_kernels.expert_weights.forms.note", note)
+
+    experts = Fp8Experts.zeros(3, 256, 128, torch.device("cpu"), chosen=chosen, streamed=40)
 
     assert experts.sizes == (3, 256, 128)
     assert experts.gate_up_scales.shape == (3, 2, 2)
     for part in (experts.gate_up, experts.gate_up_scales, experts.down, experts.down_scales):
         assert not part.float().any()
-    want = [("grouped_moe", (3, 256, 128, 6), experts.down)]
+    want = [("grouped_moe", (3, 256, 128, 6), experts.down, 40)]
     assert noted == (want if chosen else [])
 
 

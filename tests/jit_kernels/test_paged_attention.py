@@ -14,11 +14,9 @@ from torch import Tensor
 from jit_kernels.checks import ShapeError
 from jit_kernels.kv_records.reference import decode_records
 from jit_kernels.paged_attention import (
-    KeyCounts,
     PagedKeys,
     SplitPlan,
     paged_attention,
-    together,
 )
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.paged_rows.reference import gather_rows
@@ -155,43 +153,6 @@ def test_calls_alike_share_the_vendor_s_schedule(vendor: Any) -> None:
     assert first is second
     assert first is not other
     assert fixed.tile_scheduler_metadata.shape == (6, 8)
-
-
-def test_plans_of_a_step_are_made_by_its_first_call(
-    vendor: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    q, sink = torch.randn(3, 70, 512).bfloat16(), torch.randn(70)
-    window = some_keys(3, 128, BY_64, lengths=False)
-    extra = some_keys(3, 64, BY_3, lengths=True)
-    asked: list[tuple[int, int, int]] = []
-
-    def plan_splits(q: Tensor, counts: list[KeyCounts], processors: int) -> tuple[Tensor, Tensor]:
-        asked.append((q.shape[0], len(counts), processors))
-        numbers = torch.arange(len(counts)).view(-1, 1, 1)
-        return numbers.expand(-1, 6, 8), numbers[:, 0].expand(-1, 4)
-
-    monkeypatch.setattr(vendor, "plan_splits", plan_splits)
-    alone, both = together([KeyCounts(128, None), KeyCounts(128, None, 64, extra.lengths)])
-
-    for more, plan in ((extra, both), (None, alone), (extra, both), (None, SplitPlan())):
-        vendor.paged_attention(q, window, more, sink, SCALE, plan, False)
-
-    assert asked == [(3, 2, 6), (3, 1, 6)]
-    plans = [call["tile_scheduler_metadata"] for call in vendor.calls]
-    assert [int(plan.tile_scheduler_metadata[0, 0]) for plan in plans] == [1, 0, 1, 0]
-    assert [int(plan.num_splits[0]) for plan in plans] == [1, 0, 1, 0]
-    assert plans[0] is plans[2]
-
-
-def test_a_plan_for_other_keys_is_refused(vendor: Any) -> None:
-    q, sink = torch.randn(3, 64, 512).bfloat16(), torch.randn(64)
-    window = some_keys(3, 128, BY_64, lengths=True)
-    (plan,) = together([KeyCounts(128, None)])
-
-    with pytest.raises(ShapeError, match="other columns or lengths"):
-        vendor.paged_attention(q, window, None, sink, SCALE, plan, False)
-    with pytest.raises(ShapeError, match="plans of 4 kinds, expected at most 3"):
-        together([KeyCounts(64, None)] * 4)
 
 
 def test_without_a_plan_the_vendor_makes_it(vendor: Any) -> None:

@@ -118,6 +118,15 @@ def test_rows_of_experts_are_never_too_many() -> None:
     assert calls == VendorCalls("grouped_moe", "deep_gemm", (256, 7168, 2048, 8), (3, 1 << 20))
 
 
+def test_rows_that_an_op_does_not_get_are_left_out() -> None:
+    kept = weight()
+    note("grouped_moe", (8, 256, 256, 2), kept, above=40)
+
+    (calls,) = calls_of([40, 41, 1, 300], CPU)
+
+    assert calls.rows == (41, 300)
+
+
 def test_a_machine_without_vendors_makes_no_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = registry._CHOSEN  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setitem(chosen, ("fp8_linear", "cuda"), "triton")

@@ -17,8 +17,7 @@ from jit_kernels.copy_records import copy_records
 from jit_kernels.decode_indices import PageSizes, decode_indices
 from jit_kernels.kv_records.reference import encode_records
 from jit_kernels.kv_workspace import RecordSet, fill_workspace
-from jit_kernels.paged_attention import KeyCounts, PagedKeys, SplitPlan
-from jit_kernels.paged_attention.split_plans import plan_splits
+from jit_kernels.paged_attention import PagedKeys, SplitPlan
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.paged_rows.reference import store_rows
 from jit_kernels.prefill_indices import BlockList, prefill_index
@@ -78,7 +77,7 @@ def attention_cases(backends: list[str], *, shrink: int = 1) -> Iterator[Attenti
         operations = 4 * 512 * rows * heads * (128 + keys)
         for backend in backends:
             # Tiles divided by our plan or the best there is, by row, and by the vendor's own plan.
-            for splits in ("even", "fixed", *(["vendor's"] if backend == VENDOR else [])):
+            for splits in ("even", "fixed"):
                 prepare = _decode(backend, (rows, heads, keys), lengths=lengths, splits=splits)
                 name = backend if splits == "even" else f"{backend} {splits}"
                 yield AttentionCase("paged_attention", name, shape, moved, operations, prepare)
@@ -90,7 +89,7 @@ def attention_cases(backends: list[str], *, shrink: int = 1) -> Iterator[Attenti
         for backend in backends:
             prepare = _prefill(backend, (tokens, heads, keys))
             yield AttentionCase("sparse_prefill", backend, shape, moved, operations, prepare)
-    for op, shape, moved, prepare in (*_plans(shrink), *_helpers(shrink)):
+    for op, shape, moved, prepare in _helpers(shrink):
         yield AttentionCase(op, ANY, shape, moved, 0, prepare)
 
 
@@ -131,9 +130,6 @@ def _decode(
         window = _keys(rows, 128, lengths=False)
         extra = _keys(rows, keys, lengths=lengths) if keys else None
         run, plan = _backend_of("paged_attention", backend), SplitPlan()
-        if splits == "vendor's":
-            # An empty schedule: the first call fills it.
-            plan.held["even"] = importlib.import_module("flash_mla").get_mla_metadata()[0]
         return lambda: run(q, window, extra, sink, SCALE, plan, splits == "fixed")
 
     return prepare
@@ -154,18 +150,6 @@ def _prefill(backend: str, sizes: tuple[int, int, int]) -> Callable[[], Callable
         return lambda: run(q, keys, index, sink, SCALE, None)
 
     return prepare
-
-
-def _plans(shrink: int) -> Iterator[tuple[str, str, int, Callable[[], Callable[[], Any]]]]:
-    for rows in sorted({-(-count // shrink) for count in (1, 64, 256)}):
-
-        def plan(rows: int = rows) -> Callable[[], Any]:
-            q, lengths = torch.empty(rows, 1), torch.randint(8192, (rows,), dtype=torch.int32)
-            kinds = [KeyCounts(128, None)]
-            kinds += [KeyCounts(128, None, most, lengths.clamp(max=most)) for most in (512, 8192)]
-            return lambda: plan_splits(q, kinds, PROCESSORS)
-
-        yield "plan_splits", f"B={rows} of 3 kinds", 3 * (32 * PROCESSORS + 12 * rows), plan
 
 
 def _helpers(shrink: int) -> Iterator[tuple[str, str, int, Callable[[], Callable[[], Any]]]]:
