@@ -7,6 +7,7 @@ the draft head (`mtp.*`) are passed over unless the model asks for them.
 
 import logging
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -40,6 +41,8 @@ _FP8 = "F8_E4M3"
 _FP4 = ("I8", "U8")
 _SCALES = ("F8_E8M0", "F32")
 _DRAFT = "mtp."
+# Tensors that are read, or copied to a device, at once.
+_THREADS = 8
 
 
 class NamedWeights(Protocol):
@@ -64,7 +67,12 @@ def load_weights(model: NamedWeights, folder: Path, *, progress: bool = True) ->
     """
     targets = dict(model.named_weights())
     rounded = 0
-    with Checkpoint(folder) as checkpoint, torch.no_grad():
+
+    def load(name: str) -> int:
+        with torch.no_grad():
+            return _load_one(name, targets, checkpoint)
+
+    with Checkpoint(folder) as checkpoint, ThreadPoolExecutor(_THREADS) as threads:
         raise_faults(folder, _faults(targets, checkpoint.headers))
         _tell_quantised(targets, checkpoint.headers)
         for shard in tqdm(
@@ -72,9 +80,8 @@ def load_weights(model: NamedWeights, folder: Path, *, progress: bool = True) ->
             desc="Loading safetensors checkpoint shards",
             disable=not progress,
         ):
-            for name in checkpoint.names(shard):
-                if name in targets:
-                    rounded += _load_one(name, targets, checkpoint)
+            names = [name for name in checkpoint.names(shard) if name in targets]
+            rounded += sum(threads.map(load, names))
     if rounded:
         logger.warning("%d numbers of fp4 weights were rounded to fp8", rounded)
 

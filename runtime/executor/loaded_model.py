@@ -31,12 +31,17 @@ class LoadedModel:
     told: Loaded
 
 
-def fill_weights(network: NamedWeights, config: ServerConfig, folder: Path) -> None:
-    """Fill a network's weights as --load-format says. Raises WeightError."""
+def fill_weights(
+    network: NamedWeights, config: ServerConfig, folder: Path, *, progress: bool = True
+) -> None:
+    """Fill a network's weights as --load-format says. Raises WeightError.
+
+    progress  show a bar; of several ranks one does
+    """
     if config.load_format == "dummy":
         fill_dummy(network, config.random_seed or 0)
     else:
-        load_weights(network, folder)
+        load_weights(network, folder, progress=progress)
 
 
 def line_tables(tree: TreeSpec, *, rows: int, context: int) -> LineTables:
@@ -63,7 +68,7 @@ def load_on_cpu(
     cache = network.cache
     sizes = pool_sizes(config, cache, given)
     context = context_tokens(config, model.facts.context_tokens, cache.tree, sizes)
-    fill_weights(network, config, folder)
+    fill_weights(network, config, folder, progress=ranks.shares.rank == 0)
     try:
         pools = network.pools(sizes)
     except RuntimeError as fault:  # what torch raises where the host's memory ends
