@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from jit_kernels.push_reduce import PushReduce, why_no_peers
+from layers.parallel.ranks import ordered_sum
 from layers.parallel.shares import Shares
 
 __all__ = ["CudaRanks"]
@@ -42,12 +43,11 @@ class CudaRanks:
             return self._push(partial)
         world, flat = self.shares.world, partial.reshape(-1)
         if world == 2 or flat.shape[0] % world:
-            return self._all(partial).sum(0, dtype=torch.float32).to(partial.dtype)
+            return ordered_sum(self._all(partial))
         # Each rank sums a part for all: half of the bytes of the other way for four ranks.
         parts = torch.empty_like(flat)
         dist.all_to_all_single(parts, flat)
-        mine = parts.view(world, -1).sum(0, dtype=torch.float32).to(partial.dtype)
-        return self._all(mine).view(partial.shape)
+        return self._all(ordered_sum(parts.view(world, -1))).view(partial.shape)
 
     def gathered(self, part: Tensor) -> Tensor:
         """Return all parts side by side; see `Ranks`."""

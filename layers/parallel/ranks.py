@@ -4,6 +4,7 @@ All ranks get the same bits from each exchange, whatever the batch: sums are tak
 the order of ranks.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from layers.parallel.shares import Shares
 
-__all__ = ["HostRanks", "OneRank", "Ranks"]
+__all__ = ["HostRanks", "OneRank", "Ranks", "ordered_sum"]
 
 
 class Ranks(Protocol):
@@ -34,6 +35,14 @@ class Ranks(Protocol):
     def least(self, value: int) -> int:
         """Return the least of all ranks' numbers; the host waits for it."""
         ...
+
+
+def ordered_sum(parts: Sequence[Tensor] | Tensor) -> Tensor:
+    """Return the sum of all parts in their dtype, added in float32, the first ones first."""
+    total = parts[0].to(torch.float32)
+    for part in parts[1:]:
+        total = total + part
+    return total.to(parts[0].dtype)
 
 
 class OneRank:
@@ -63,11 +72,7 @@ class HostRanks:
 
     def all_reduce(self, partial: Tensor) -> Tensor:
         """Return the sum; see `Ranks`."""
-        parts = self._all(partial.to(torch.float32))
-        total = parts[0]
-        for part in parts[1:]:
-            total = total + part
-        return total.to(partial.dtype)
+        return ordered_sum(self._all(partial))
 
     def gathered(self, part: Tensor) -> Tensor:
         """Return all parts; see `Ranks`."""

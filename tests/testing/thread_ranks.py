@@ -8,6 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from layers.parallel.ranks import ordered_sum
 from layers.parallel.shares import Shares
 
 T = TypeVar("T")
@@ -30,11 +31,7 @@ class ThreadRanks:
 
     def all_reduce(self, partial: Tensor) -> Tensor:
         """Return the sum in the order of ranks."""
-        parts = self._all(partial.to(torch.float32))
-        total = parts[0]
-        for part in parts[1:]:
-            total = total + part
-        return total.to(partial.dtype)
+        return ordered_sum(self._all(partial))
 
     def gathered(self, part: Tensor) -> Tensor:
         """Return all parts side by side."""
