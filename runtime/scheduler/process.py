@@ -165,6 +165,7 @@ def build_scheduler(
         eos_token_ids=list(facts.eos_token_ids),
         info=_facts(facts, told)
         | {
+            "tp_size": config.tp_size,
             "max_running_requests": given.max_running_requests,
             "chunked_prefill_size": given.chunked_prefill_size,
         }
