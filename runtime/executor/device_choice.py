@@ -28,8 +28,8 @@ def choose_device(config: ServerConfig, model: Model, rank: int = 0) -> torch.de
         if config.device == "cuda":
             raise ConfigError("--device cuda: torch finds no CUDA device")
         return torch.device("cpu")
+    _check_count(config)
     try:
-        _check_count(config)
         _check_hopper(config.base_gpu_id + rank)
         model.check_cuda()
         _check_wheels()

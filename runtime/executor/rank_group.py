@@ -13,12 +13,13 @@ import time
 from pathlib import Path
 
 import msgspec
+import torch
 
 from runtime.child import CONFIG_EXIT_CODE, EXIT_WORDS_BYTES
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError, WorkerDied
 from runtime.executor.loaded_model import LoadedModel
-from runtime.executor.rank_process import RankTask
+from runtime.executor.rank_process import SPIN_S, RankTask
 from runtime.executor.remote import RemoteExecutor
 from runtime.wire.channel import ExecutorFault, RankAddress, SchedulerChannel
 from runtime.wire.loaded import Loaded
@@ -97,7 +98,10 @@ class RankGroup:
         folder  private directory for sockets and for the file by which ranks meet
         """
         self._why: str | None = None
-        self.channel = SchedulerChannel.create(ranks=config.tp_size, folder=folder)
+        on_cuda = config.device != "cpu" and torch.cuda.is_available()
+        self.channel = SchedulerChannel.create(
+            ranks=config.tp_size, folder=folder, spin_s=SPIN_S if on_cuda else 0.0
+        )
         meeting = str(Path(folder) / "ranks")
         self._ranks = [
             _Rank(rank, config, address, meeting)

@@ -37,14 +37,15 @@ from runtime.executor.worker import serve
 from runtime.heap import keep_freed_memory
 from runtime.wire.channel import ExecutorChannel, RankAddress
 
-__all__ = ["BEAT_S", "RankTask"]
+__all__ = ["SPIN_S", "RankTask"]
 
 logger = logging.getLogger("umbra.rank")
 
-BEAT_S = 0.5
+_BEAT_S = 0.5
 # Ranks meet within this time: compiling and loading differ between them by less.
 _MEETING_S = 3600.0
-_SPIN_S = 0.01
+# How long a message is polled for before its reader sleeps, on hosts that compute on GPUs.
+SPIN_S = 0.01
 _ENVIRONMENT = {
     "NCCL_NVLS_ENABLE": "0",
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
@@ -102,7 +103,7 @@ def run(task: RankTask) -> None:
     device = choose_device(config, model, rank=task.rank)
     ranks = _joined(task, device)
     loaded = load_model(config, folder, model, ranks, device)
-    channel = ExecutorChannel.attach(task.address, spin_s=_SPIN_S if device.type == "cuda" else 0.0)
+    channel = ExecutorChannel.attach(task.address, spin_s=SPIN_S if device.type == "cuda" else 0.0)
     # Nobody serves before all have loaded.
     ranks.least(0)
     channel.send(loaded.told)
@@ -138,7 +139,7 @@ def _beat(descriptor: int) -> None:
     with contextlib.suppress(OSError):
         while True:
             os.write(descriptor, b"\0")
-            time.sleep(BEAT_S)
+            time.sleep(_BEAT_S)
 
 
 if __name__ == "__main__":
