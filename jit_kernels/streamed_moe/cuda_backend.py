@@ -24,8 +24,8 @@ from jit_kernels.expert_blocks.blocks import block_limit
 from jit_kernels.expert_weights.forms import Fp4Experts, Fp8Experts
 from jit_kernels.streamed_moe import triton_backend
 
-# Channels that the kernel takes at once, and the lines of weight that a block of threads takes.
-_CHUNK, _LINES = 1024, 256
+# Channels that the kernels take at once, and the lines of weight that a block of threads takes.
+_CHUNK, _UNIT_CHUNK, _LINES = 1024, 512, 256
 _SIZES = (8, 16)
 _SHIFT = 2.0**96
 # Up to so many blocks of rows are shared out in smaller parts by `stream.cuh`.
@@ -59,12 +59,13 @@ def streamed_moe(
     size: int,
 ) -> torch.Tensor:
     """Run the chosen experts; see `jit_kernels.streamed_moe.streamed_moe`."""
-    if not isinstance(parts, Fp4Experts) or not experts.numel() or not _fits(parts, size):
+    count, width, inner = parts.sizes
+    in_units = _in_units(experts.numel(), count, max(width, inner), size)
+    chunk = _UNIT_CHUNK if in_units else _CHUNK
+    if not isinstance(parts, Fp4Experts) or not experts.numel() or not _fits(parts, size, chunk):
         return triton_backend.streamed_moe(
             x, experts, weights, parts, limit, added, out_dtype, size
         )
-    count, width, inner = parts.sizes
-    in_units = _in_units(experts.numel(), count, max(width, inner), size)
     blocks = _blocks(experts, count, size, sort=not in_units or experts.shape[0] > 1)
     hidden = torch.empty((experts.numel(), inner), dtype=torch.bfloat16, device=x.device)
     outputs = torch.empty((experts.numel(), width), dtype=torch.float32, device=x.device)
@@ -101,12 +102,12 @@ def _aligned(x: torch.Tensor) -> torch.Tensor:
     return x.clone(memory_format=torch.contiguous_format)
 
 
-def _fits(parts: Fp4Experts, size: int) -> bool:
+def _fits(parts: Fp4Experts, size: int, chunk: int) -> bool:
     _, width, inner = parts.sizes
     weights = (parts.gate_up, parts.gate_up_scales, parts.down, parts.down_scales)
     return (
         size in _SIZES
-        and not (width % _CHUNK or inner % _CHUNK or width % _LINES)
+        and not (width % chunk or inner % chunk or width % _LINES)
         and all(one.is_contiguous() and not one.data_ptr() % 16 for one in weights)
     )
 

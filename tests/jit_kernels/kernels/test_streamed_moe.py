@@ -117,6 +117,7 @@ def each_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
         *((1, 40, 6, 4096, 2048), (2, 40, 6, 4096, 2048), (4, 40, 6, 4096, 2048)),
         *((16, 64, 6, 4096, 2048), (64, 40, 6, 4096, 2048), (33, 2, 1, 4096, 2048)),
         *((3, 5, 2, 1024, 1024), (20, 12, 3, 2048, 4096), (200, 3, 3, 2048, 1024)),
+        *((1, 8, 6, 4096, 512), (16, 12, 3, 1536, 512)),
     ],
 )
 def test_both_kernels_for_blocks_of_eight_give_what_the_reference_does(
