@@ -1,13 +1,13 @@
 """Attention of decoding rows over packed records, where they lie in their pages."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
 from jit_kernels.cuda_device import why_no_nvcc
-from jit_kernels.paged_attention.split_plans import KEY_TILE, SplitPlan
 from jit_kernels.paged_rows import PageLayout
 from jit_kernels.registry import Backend, select
 from jit_kernels.vendor_library import why_no_flash_mla
@@ -24,8 +24,21 @@ __all__ = [
 
 HEADS = 128
 WIDTH = 512
+KEY_TILE = 64
 # Data and scale bytes of a packed record of 448 + 64 channels.
 RECORD_BYTES = (576, 8)
+
+
+@dataclass(slots=True, eq=False)
+class SplitPlan:
+    """How the calls of one step divide the keys among the device's processors.
+
+    Calls of one step whose sets have the same shapes and lengths (the layers of one kind) share a
+    plan: the first fills it by a launch of its own, which is then part of a CUDA graph that is
+    being captured. So a plan is made inside the capture, and never outlives its step or graph.
+    """
+
+    held: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 def _why_no_few_rows() -> str | None:

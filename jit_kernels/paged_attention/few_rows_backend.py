@@ -20,8 +20,7 @@ import torch
 
 from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
-from jit_kernels.paged_attention import flash_mla_backend
-from jit_kernels.paged_attention.split_plans import KEY_TILE
+from jit_kernels.paged_attention import KEY_TILE, flash_mla_backend
 
 if TYPE_CHECKING:
     from jit_kernels.paged_attention import PagedKeys, SplitPlan

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from flash_mla import flash_mla_with_kvcache, get_mla_metadata
 
-from jit_kernels.paged_attention.split_plans import KEY_TILE, SplitPlan
+from jit_kernels.paged_attention import KEY_TILE, SplitPlan
 
 if TYPE_CHECKING:
     from jit_kernels.paged_attention import PagedKeys

@@ -76,7 +76,7 @@ def attention_cases(backends: list[str], *, shrink: int = 1) -> Iterator[Attenti
         moved = rows * ((128 + keys) * 588 + heads * 2048)
         operations = 4 * 512 * rows * heads * (128 + keys)
         for backend in backends:
-            # Tiles divided by our plan or the best there is, by row, and by the vendor's own plan.
+            # Tiles divided evenly where the backend does so, and by row.
             for splits in ("even", "fixed"):
                 prepare = _decode(backend, (rows, heads, keys), lengths=lengths, splits=splits)
                 name = backend if splits == "even" else f"{backend} {splits}"
