@@ -53,7 +53,7 @@ class Settings:
     kv_cache_dtype  "auto", "fp8", "bf16" or "fp32", of what pools hold
     experts         "auto", "fp4", "fp8" or "both", the forms in which routed experts are kept
     deterministic   a token's bits depend on its prefix alone
-    weight_bytes    that weights may take where forms differ in size; None: no limit
+    weight_bytes    that weights of all ranks may take where forms differ in size; None: no limit
     draft_tokens    most guessed tokens of a row in a step, 0 to 7
     """
 

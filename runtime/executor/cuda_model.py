@@ -147,7 +147,8 @@ class CudaLoader:
         """Load weights, measure, make pools, capture graphs."""
         memory, config = self._place.memory, self._config
         limit = int(config.mem_fraction_static * memory.total)
-        settings = dataclasses.replace(self._settings, weight_bytes=int(BOTH_FORMS_SHARE * limit))
+        room = int(BOTH_FORMS_SHARE * limit) * self._ranks.shares.world
+        settings = dataclasses.replace(self._settings, weight_bytes=room)
         others, advice = memory.used(), {**_ADVICE}
         advice[WEIGHTS] = self._model.smaller(settings) or advice[WEIGHTS]
         parts = MemoryParts(memory.total, advice, others=others)
