@@ -15,7 +15,7 @@ from tests.testing.rank_processes import in_processes
 
 KIB = 1024
 # Sizes of calls one after another: larger and smaller ones, each three times.
-SIZES = tuple(kib * KIB for kib in (8, 512, 16, 64, 128, 24, 256, 8)) + (16, 48)
+SIZES = (*(kib * KIB for kib in (8, 512, 16, 64, 128, 24, 256, 8)), 16, 48)
 WORLDS = (2, 4, 8)
 
 

@@ -15,7 +15,7 @@ from layers.experts.quantised import QuantisedExperts, expert_workspace
 from layers.linear.contract import Named, Rows
 from layers.models.deepseek_v4.config import load_config
 from layers.models.deepseek_v4.expert_form import expert_form
-from layers.parallel.shares import whole
+from layers.parallel.shares import Share, whole
 from layers.weights.checkpoint import Checkpoint, WeightError
 from layers.weights.loading import fill_dummy, load_weights
 from layers.weights.quant import quantise_fp4, quantise_fp8
@@ -281,7 +281,7 @@ def test_deterministic_layers_give_what_others_give(device: torch.device) -> Non
 
 
 def test_experts_have_the_numbers_that_they_have_in_the_layer(device: torch.device) -> None:
-    made = _made(replace(TINY, count=2, first=6), "fp8", device)
+    made = _made(replace(TINY, experts=Share(6, 2, 8)), "fp8", device)
 
     names = {name for name, _ in made.named_weights("ffn.")}
 
@@ -292,4 +292,4 @@ def test_fp4_alone_needs_a_workspace_and_sizes_must_fit(device: torch.device) ->
     with pytest.raises(ValueError, match="need a workspace"):
         QuantisedExperts(TINY, device=device, form="fp4")
     with pytest.raises(ShapeError, match="I is 64"):
-        _made(replace(TINY, inner=64), "both", device)
+        _made(replace(TINY, inner=whole(64)), "both", device)
