@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -34,7 +33,6 @@ NEW = 8
 MARGIN = 1e-3
 # An error reaches clients within this time.
 NOTICE_S = 5.0
-# Of which a stopped rank takes this long to be missed.
 RANK_MAIN = "runtime.executor.rank_process"
 
 
@@ -101,16 +99,14 @@ def test_a_second_turn_computes_only_what_is_new(
 
 
 def test_pools_that_are_full_are_emptied_and_nothing_leaks(shared: ServerProcess) -> None:
-    before = read_state(shared)
     prompts = [prompt(200 + n, 400 + 40 * n) for n in range(12)]
 
     with ThreadPoolExecutor(4) as pool:
         replies = list(pool.map(lambda ids: shared.generate(ids, max_new_tokens=3), prompts))
 
     assert len(replies) == len(prompts)
-    after = wait_idle(shared)
-    assert after["evicted_pages"] > before["evicted_pages"] if "evicted_pages" in after else True
-    assert shared.post("/flush_cache", {}).status_code == 200
+    state = wait_idle(shared)
+    assert sum(map(len, prompts)) > state["full_pages"] * 256, "nothing had to be evicted"
     assert_all_free(shared)
 
 
@@ -157,12 +153,6 @@ def under_traffic(
     return waiting
 
 
-def left_behind() -> set[str]:
-    """Return sockets' folders and shared memory of servers."""
-    folders = [str(path) for path in Path(tempfile.gettempdir()).glob("umbra-*")]
-    return {*folders, *(f"/dev/shm/{name}" for name in os.listdir("/dev/shm"))}
-
-
 def is_gone(pid: int) -> bool:
     """Say whether a process has ended; one that nobody has reaped has, too."""
     try:
@@ -189,7 +179,6 @@ def test_a_server_that_loses_a_rank_says_so_and_ends(
 ) -> None:
     # A folder of this test's own: other servers' sockets are elsewhere.
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     pages = ("--context-length", "3000")
     with (
         running_server(*flags, *pages, *RANKS, exit_code=None, check=False) as server,
@@ -213,24 +202,21 @@ def test_a_server_that_loses_a_rank_says_so_and_ends(
             assert time.monotonic() < deadline, "a process outlived the server"
             time.sleep(0.05)
         assert not list(tmp_path.glob("umbra-*"))
-        mine = {f"/proc/{pid}" for pid in processes}
-        assert not any(Path(path).exists() and not is_gone(int(path[6:])) for path in mine)
 
 
-def refused(*flags: str) -> str:
+def refused(folder: Path, *flags: str) -> str:
     """Return the lines of a server that refuses to start."""
-    before = left_behind()
     ended = subprocess.run(
         [sys.executable, str(LAUNCHER), "--port", "0", *flags, *RANKS],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)},
         capture_output=True,
         text=True,
         timeout=120.0,
         check=False,
     )
     assert ended.returncode == 2, ended.stderr
-    assert not {path for path in left_behind() - before if "umbra" in path}
+    assert not list(folder.glob("umbra-*"))
     return ended.stderr
 
 
@@ -244,14 +230,14 @@ def test_a_network_that_ranks_cannot_share_is_refused_in_a_line(tmp_path: Path) 
     changed: dict[str, Any] = {**CONFIG, "vocab_size": 511}
     (tmp_path / "config.json").write_text(json.dumps(changed), encoding="utf-8")
 
-    told = lines_of_faults(refused(*flags))
+    told = lines_of_faults(refused(tmp_path, *flags))
 
     assert len(told) == 1, told
     assert "--tp-size 2: 511 tokens of the vocabulary cannot be shared by 2 ranks" in told[0]
 
 
 def test_a_checkpoint_that_does_not_exist_is_refused_in_a_line(tmp_path: Path) -> None:
-    told = lines_of_faults(refused("--model-path", str(tmp_path / "nowhere")))
+    told = lines_of_faults(refused(tmp_path, "--model-path", str(tmp_path / "nowhere")))
 
     assert len(told) == 1, told
     assert "nowhere" in told[0]
@@ -262,7 +248,7 @@ def test_weights_that_do_not_exist_are_refused_in_a_line(tmp_path: Path) -> None
     """Only ranks read them."""
     (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
 
-    told = lines_of_faults(refused("--model-path", str(tmp_path)))
+    told = lines_of_faults(refused(tmp_path, "--model-path", str(tmp_path)))
 
     assert len(told) == 1, told
     assert "safetensors" in told[0]
