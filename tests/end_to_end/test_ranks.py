@@ -161,6 +161,11 @@ def is_gone(pid: int) -> bool:
         return True
 
 
+def shared_memory() -> set[str]:
+    """Return the names in shared memory."""
+    return set(os.listdir("/dev/shm"))
+
+
 @pytest.mark.parametrize(
     ("number", "rank"),
     [
@@ -179,7 +184,7 @@ def test_a_server_that_loses_a_rank_says_so_and_ends(
 ) -> None:
     # A folder of this test's own: other servers' sockets are elsewhere.
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    pages = ("--context-length", "3000")
+    pages, before = ("--context-length", "3000"), shared_memory()
     with (
         running_server(*flags, *pages, *RANKS, exit_code=None, check=False) as server,
         ThreadPoolExecutor(2) as pool,
@@ -202,6 +207,7 @@ def test_a_server_that_loses_a_rank_says_so_and_ends(
             assert time.monotonic() < deadline, "a process outlived the server"
             time.sleep(0.05)
         assert not list(tmp_path.glob("umbra-*"))
+        assert not [path for path in shared_memory() - before if "umbra" in path]
 
 
 def refused(folder: Path, *flags: str) -> str:

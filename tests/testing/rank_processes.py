@@ -72,4 +72,4 @@ def _main(function: str, backend: str, rank: int, world: int, meeting: str) -> N
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:3], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
+    _main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+import layers.parallel.cuda_ranks as cuda_ranks
 from jit_kernels.push_reduce.reference import push_reduce
-from layers.parallel import cuda_ranks
 from layers.parallel.cuda_ranks import CudaRanks
 from layers.parallel.shares import Shares
 from tests.testing.compare import assert_same_bits

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
+import runtime.executor.loading as loading
 from layers.models.registry import read_model
 from layers.parallel.ranks import OneRank
 from layers.parallel.shares import Shares
 from runtime.config import ServerConfig
-from runtime.executor import loading
 from runtime.executor.loading import load_model, logit_rows
 from tests.testing.thread_ranks import in_ranks
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+import runtime.executor.rank_group as rank_group
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError, WorkerDied
-from runtime.executor import rank_group
 from runtime.executor.rank_group import RankGroup
 from tests.end_to_end.tiny_model import CONFIG, tiny_model_flags
 

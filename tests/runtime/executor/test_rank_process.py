@@ -6,8 +6,8 @@ import threading
 import msgspec
 import pytest
 
+import runtime.executor.rank_process as rank_process
 from runtime.config import ServerConfig
-from runtime.executor import rank_process
 from runtime.executor.rank_process import RankTask
 from runtime.wire.channel import RankAddress
 
