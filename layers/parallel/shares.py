@@ -7,11 +7,15 @@ once.
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["Share", "Shares", "Size", "whole"]
+__all__ = ["Share", "Shares", "Size", "UnevenShares", "whole"]
 
 # A scale of quantised weights stands for so many rows and columns: blocks are not divided.
 _BLOCK = 128
 _WORLDS = (1, 2, 4, 8)
+
+
+class UnevenShares(ValueError):
+    """A size that so many ranks cannot share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ def whole(size: Size) -> Share:
 class Shares:
     """The shares of one rank among `world` equals.
 
-    Each method raises ValueError for what cannot be dealt out evenly.
+    Each method raises UnevenShares for what cannot be dealt out evenly.
     """
 
     rank: int = 0
@@ -78,7 +82,7 @@ class Shares:
         unit = _BLOCK if blocks else 1
         units = total // unit
         if units < self.world or total % unit:
-            raise ValueError(
+            raise UnevenShares(
                 f"{total} channels of an expert cannot be shared by {self.world} ranks"
             )
         first, last = (units * rank // self.world for rank in (self.rank, self.rank + 1))
@@ -95,6 +99,6 @@ class Shares:
     def _dealt(self, name: str, total: int) -> Share:
         """Return one of `world` equal parts."""
         if total % self.world:
-            raise ValueError(f"{total} {name} cannot be shared by {self.world} ranks")
+            raise UnevenShares(f"{total} {name} cannot be shared by {self.world} ranks")
         count = total // self.world
         return Share(self.rank * count, count, total)

@@ -98,6 +98,7 @@ class RankGroup:
         folder  private directory for sockets and for the file by which ranks meet
         """
         self._why: str | None = None
+        self._has_loaded = False
         on_cuda = config.device != "cpu" and torch.cuda.is_available()
         self.channel = SchedulerChannel.create(
             ranks=config.tp_size, folder=folder, spin_s=SPIN_S if on_cuda else 0.0
@@ -111,27 +112,33 @@ class RankGroup:
     def loaded(self) -> Loaded:
         """Wait until all have loaded. Raises ConfigError with a rank's words, or WorkerDied."""
         try:
-            while True:
-                self._check()
-                try:
-                    self.channel.accept(_LOOK_S)
-                    break
-                except TimeoutError:
-                    continue
-            while True:
-                self._check()
-                message = self.channel.receive(_LOOK_S)
-                if isinstance(message, Loaded):
-                    return message
-                if isinstance(message, ExecutorFault):
-                    raise WorkerDied(message.message)
+            told = self._first_message()
+            self._has_loaded = True
+            return told
         except PeerDied as fault:
+            # The rank that died may not be reaped yet.
             time.sleep(_LOOK_S)
             self._check()
             raise WorkerDied(str(fault)) from fault
-        except BaseException:
-            self.kill()
-            raise
+        finally:
+            if not self._has_loaded:
+                self.kill()
+
+    def _first_message(self) -> Loaded:
+        while True:
+            self._check()
+            try:
+                self.channel.accept(_LOOK_S)
+                break
+            except TimeoutError:
+                continue
+        while True:
+            self._check()
+            message = self.channel.receive(_LOOK_S)
+            if isinstance(message, Loaded):
+                return message
+            if isinstance(message, ExecutorFault):
+                raise WorkerDied(message.message)
 
     def why_lost(self) -> str | None:
         """Return which rank was lost first, and how; None where none is within a moment."""

@@ -25,7 +25,7 @@ from layers.models.json_fields import ConfigFault
 from layers.models.registry import read_model
 from layers.parallel.cuda_ranks import CudaRanks
 from layers.parallel.ranks import HostRanks, Ranks
-from layers.parallel.shares import Shares
+from layers.parallel.shares import Shares, UnevenShares
 from layers.weights.checkpoint import WeightError
 from runtime.child import CONFIG_EXIT_CODE, configure_logging, die_with_parent, exit_with
 from runtime.collector import calm_collector
@@ -84,6 +84,8 @@ def main(words: int) -> None:
     threading.Thread(target=_beat, args=(task.beats,), name="heartbeat", daemon=True).start()
     try:
         run(task)
+    except UnevenShares as fault:
+        exit_with(words, f"--tp-size {task.config.tp_size}: {fault}", CONFIG_EXIT_CODE)
     except (ConfigError, ConfigFault, WeightError, BackendUnavailable) as fault:
         exit_with(words, str(fault), CONFIG_EXIT_CODE)
     except Exception as fault:

@@ -121,21 +121,15 @@ def build_scheduler(
     model = read_model(folder, config.override_config)
     traces = open_traces(config)
     keep_freed_memory()
-    if config.tp_size == 1:
-        loaded = load_model(config, folder, model, OneRank())
-    else:
+    if config.tp_size > 1:
         loaded = start_ranks(config, private_folder)
+    else:
+        loaded = load_model(config, folder, model, OneRank())
     told, facts = loaded.told, model.facts
     cache, context = told.cache, told.context_tokens
     given = device_sizes(config, str(told.facts["device"]))
-    residency = build_residency(
-        config,
-        cache,
-        told.sizes,
-        context,
-        rows=given.max_running_requests,
-        event_sink=publisher,
-    )
+    rows = given.max_running_requests
+    residency = build_residency(config, cache, told.sizes, context, rows=rows, event_sink=publisher)
     settings = SchedulerSettings(
         context_tokens=context,
         eos_token_ids=facts.eos_token_ids,
@@ -166,7 +160,7 @@ def build_scheduler(
         info=_facts(facts, told)
         | {
             "tp_size": config.tp_size,
-            "max_running_requests": given.max_running_requests,
+            "max_running_requests": rows,
             "chunked_prefill_size": given.chunked_prefill_size,
         }
         | _event_facts(publisher),

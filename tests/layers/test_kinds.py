@@ -9,11 +9,12 @@ from torch import Tensor
 from layers.experts.contract import ExpertForm, ExpertSizes
 from layers.kinds import Kinds, PlainKinds, QuantisedKinds
 from layers.linear.contract import GroupedLinear, Linear, Named
+from layers.parallel.shares import whole
 from layers.weights.weight_target import Fp8Target
 from tests.testing.compare import Bounds, assert_close
 
 CPU = torch.device("cpu")
-SIZES = ExpertSizes(count=4, first=0, width=256, inner=128, chosen=2, limit=1.0)
+SIZES = ExpertSizes(whole(4), 256, whole(128), chosen=2, limit=1.0)
 # Rows and weights are rounded to e4m3, each off by 2.6 %.
 ROUNDED, EXACT = Bounds(cosine=0.998, rms=0.06, atol=torch.inf), Bounds(rms=0.01, atol=torch.inf)
 

@@ -96,7 +96,7 @@ def test_misuse_exits_with_2_and_says_why(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flag", ["--version", "--verbose", "--temperature", "--batch-size"])
+@pytest.mark.parametrize("flag", ["--version", "--verbose", "--temperature", "--frequency"])
 def test_a_flag_that_is_like_none_is_not_taken_for_one(
     flag: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,7 +121,8 @@ def test_flags_of_other_servers_are_refused_with_what_to_give_instead(
 def test_a_command_line_of_sglangs_is_taken_where_it_asks_for_what_is_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    line = """--model /m --tp 1 --enable-metrics --reasoning-parser=deepseek-v4 --page-size 256
+    line = """--model /m --tp 1 --ep 1 --enable-metrics --reasoning-parser=deepseek-v4
+        --page-size 256
         --radix-eviction-policy lru --uvicorn-access-log-exclude-prefixes /health /metrics
         --log-level-http warning --trust-remote-code --port 31000"""
 
@@ -129,10 +130,10 @@ def test_a_command_line_of_sglangs_is_taken_where_it_asks_for_what_is_so(
 
     assert (config.model_path, config.port, config.eviction_policy) == ("/m", 31000, "lru")
     assert config.uvicorn_access_log_exclude_prefixes == ("/health", "/metrics")
-    assert config.log_level_http == "warning"
+    assert (config.log_level_http, config.tp_size) == ("warning", 1)
     notes = capsys.readouterr().err.splitlines()
     assert len(notes) == 5
-    assert "note: --tp 1: one device computes" in notes
+    assert "note: --ep 1: one device computes" in notes
 
 
 def test_a_flag_is_never_guessed_from_its_beginning() -> None:

@@ -10,7 +10,7 @@ from runtime.flag_hints import HINTS, ForeignFlag, find, take_out
 OURS = [word for action in build_parser()._actions for word in action.option_strings]
 # What people type for SGLang, besides what is a flag here.
 _TYPED = """
---tp-size --tp --dp-size --dp --ep-size --enable-dp-attention --nnodes --node-rank
+--dp-size --dp --ep-size --enable-dp-attention --nnodes --node-rank
 --dist-init-addr --max-prefill-tokens --schedule-conservativeness
 --retraction-policy --page-size --swa-full-tokens-ratio --admin-api-key --enable-metrics
 --enable-cache-report --log-requests-level --soft-watchdog-timeout --cuda-graph-max-bs
@@ -41,7 +41,7 @@ _DOCUMENTED = """
 --attention-context-parallel-size --attn-cp-size --moe-data-parallel-size --moe-dp-size
 --pp-max-micro-batch-size --pp-async-batch-depth --incremental-streaming-output
 --constrained-json-whitespace-pattern --constrained-json-disable-any-whitespace --dist-timeout
---download-dir --model-checksum --base-gpu-id --gpu-id-step --custom-sigquit-handler
+--download-dir --model-checksum --gpu-id-step --custom-sigquit-handler
 --log-requests-format --log-requests-target --show-time-cost --enable-mfu-metrics
 --enable-metrics-for-all-schedulers --tokenizer-metrics-custom-labels-header
 --tokenizer-metrics-allowed-custom-labels --bucket-time-to-first-token
@@ -159,20 +159,20 @@ def test_no_flag_has_two_hints() -> None:
 
 
 def test_what_is_so_anyway_is_taken_out_with_a_note() -> None:
-    kept, notes = take_out(["--port", "1", "--tp=1", "--enable-metrics", "--dp-size", "1"], OURS)
+    kept, notes = take_out(["--port", "1", "--ep=1", "--enable-metrics", "--dp-size", "1"], OURS)
 
     assert kept == ["--port", "1"]
     assert [note.partition(":")[0] for note in notes] == [
-        "--tp 1", "--enable-metrics", "--dp-size 1",
+        "--ep 1", "--enable-metrics", "--dp-size 1",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "argv",
     [
-        ["--tp", "2"],
-        ["--tp"],
-        ["--tp_size", "8"],
+        ["--ep", "2"],
+        ["--ep"],
+        ["--ep_size", "8"],
         ["--enable-metrics", "yes"],
         ["--speculative-algorithm", "EAGLE"],
         ["--cuda-graph-max-bs", "1", "2", "4"],

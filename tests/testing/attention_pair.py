@@ -11,7 +11,7 @@ from layers.kinds import Kinds, PlainKinds
 from layers.models.deepseek_v4.config import ModelConfig
 from layers.models.deepseek_v4.model import angles
 from layers.models.deepseek_v4.network import Attention
-from layers.parallel.shares import Shares
+from layers.parallel.ranks import OneRank
 from layers.steps.contract import Step, StepSizes
 from layers.steps.forward_batch import ForwardBatch
 from layers.steps.reference.reference_step import ReferenceStep
@@ -45,7 +45,7 @@ class AttentionLayers:
         self.sizes = StepSizes(config.index_topk, config.rms_norm_eps)
         kinds = kinds or PlainKinds(device, torch.bfloat16)
         self.layers = [
-            Attention(config, layer, kinds, Shares()) for layer in range(config.num_hidden_layers)
+            Attention(config, layer, kinds, OneRank()) for layer in range(config.num_hidden_layers)
         ]
         for layer in self.layers:
             randomise(layer.named_weights(""))

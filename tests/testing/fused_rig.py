@@ -17,6 +17,7 @@ from layers.models.contract import Settings
 from layers.models.deepseek_v4.config import load_config
 from layers.models.deepseek_v4.expert_form import expert_form
 from layers.models.deepseek_v4.model import QuantisedV4, V4Model
+from layers.parallel.ranks import Ranks
 from layers.weights.loading import load_weights
 from mem_cache.spec import PoolSizes
 from runtime.executor.cuda_model import Device
@@ -99,7 +100,9 @@ def short_stand_in(stand_in: Path, folder: Path) -> Path:
 class QuantisedModel(V4Model):
     """A model whose network is that of CUDA devices, wherever it is built."""
 
-    def build(self, device: torch.device, settings: Settings) -> QuantisedV4:
+    def build(
+        self, device: torch.device, settings: Settings, ranks: Ranks | None = None
+    ) -> QuantisedV4:
         """Return the network; see `Model`."""
         wanted = None if settings.experts == "auto" else cast(ExpertForm, settings.experts)
         return QuantisedV4(
@@ -108,6 +111,7 @@ class QuantisedModel(V4Model):
             experts=expert_form(self.config, wanted, room=settings.weight_bytes),
             deterministic=settings.deterministic,
             draft_tokens=settings.draft_tokens,
+            ranks=ranks,
         )
 
 

@@ -1,17 +1,16 @@
 """A random network small enough for every test, with every kind of layer and odd sizes."""
 
 import dataclasses
-from collections.abc import Iterable
 
 import torch
 
+from layers.linear.contract import Named
 from layers.models.deepseek_v4.config import ModelConfig, pool_spec
 from layers.models.deepseek_v4.model import ReferenceV4, angles
 from layers.steps.contract import StepSizes
 from layers.steps.forward_batch import ForwardBatch
 from layers.steps.reference.reference_step import ReferenceStep
 from layers.weights.loading import fill_dummy
-from layers.weights.weight_target import WeightTarget
 from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes, RecordFormat, TreeSpec
 from tests.testing.direct import CPU, Direct
@@ -116,14 +115,14 @@ def one_layer(
 
 
 def plain_weights(
-    named: Iterable[tuple[str, torch.Tensor | WeightTarget]],
+    named: Named,
 ) -> dict[str, torch.Tensor]:
     """Return by name the weights that are tensors."""
     return {name: weight for name, weight in named if isinstance(weight, torch.Tensor)}
 
 
 def randomise(
-    named: Iterable[tuple[str, torch.Tensor | WeightTarget]],
+    named: Named,
 ) -> dict[str, torch.Tensor]:
     """Fill plain weights with numbers that keep activations near one; return them by name."""
     weights = plain_weights(named)

@@ -7,11 +7,12 @@ import torch.nn.functional as F
 from layers.experts.contract import ExpertSizes
 from layers.experts.plain import PlainExperts
 from layers.linear.contract import Rows
+from layers.parallel.shares import Share, whole
 from tests.testing.compare import Bounds, assert_close
 from tests.testing.tiny_model import plain_weights
 
 CPU = torch.device("cpu")
-SIZES = ExpertSizes(count=5, first=0, width=42, inner=27, chosen=2, limit=2.5)
+SIZES = ExpertSizes(whole(5), 42, whole(27), chosen=2, limit=2.5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -34,14 +35,14 @@ def test_the_sum_runs_over_the_chosen_experts_and_what_is_added(dtype: torch.dty
     for t in range(3):
         for e, share in zip(experts[t].tolist(), weights[t].double(), strict=True):
             want[t] += share * expert(e, x[t].double())
-    assert got.dtype == dtype
+    assert got.dtype == torch.float32
     bounds = Bounds(atol=1e-5) if dtype == torch.float32 else Bounds(atol=0.1, rms=0.01)
     assert_close(got.float(), want.float(), bounds)
 
 
 def test_experts_have_the_numbers_that_they_have_in_the_layer() -> None:
     layer = PlainExperts(
-        ExpertSizes(count=2, first=6, width=8, inner=4, chosen=2, limit=1.0),
+        ExpertSizes(Share(6, 2, 8), 8, whole(4), chosen=2, limit=1.0),
         dtype=torch.float32,
         device=CPU,
     )

@@ -1,6 +1,5 @@
 """Routed experts over quantised weights, against those over plain numbers."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,18 +12,18 @@ from jit_kernels.quant_fp8 import quantise_rows
 from layers.experts.contract import ExpertForm, ExpertSizes
 from layers.experts.plain import PlainExperts
 from layers.experts.quantised import QuantisedExperts, expert_workspace
-from layers.linear.contract import Rows
+from layers.linear.contract import Named, Rows
 from layers.models.deepseek_v4.config import load_config
 from layers.models.deepseek_v4.expert_form import expert_form
+from layers.parallel.shares import Share, whole
 from layers.weights.checkpoint import Checkpoint, WeightError
 from layers.weights.loading import fill_dummy, load_weights
 from layers.weights.quant import quantise_fp4, quantise_fp8
-from layers.weights.weight_target import WeightTarget
 from tests.layers.checkpoint_files import write_single
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
 from tests.testing.tiny_model import plain_weights
 
-TINY = ExpertSizes(count=8, first=0, width=256, inner=128, chosen=2, limit=2.5)
+TINY = ExpertSizes(whole(8), 256, whole(128), chosen=2, limit=2.5)
 PREFIX = "layers.2.ffn."
 FEW, MANY = 3, 1100
 # Rows rounded to e4m3 are off by 2.6 % each; so are their sums over many channels.
@@ -39,7 +38,7 @@ class _Layer:
     def __init__(self, experts: Routed) -> None:
         self.experts = experts
 
-    def named_weights(self) -> Iterator[tuple[str, Tensor | WeightTarget]]:
+    def named_weights(self) -> Named:
         yield from self.experts.named_weights(PREFIX)
 
 
@@ -56,7 +55,7 @@ class _Inputs:
     def of(cls, rows: int, sizes: ExpertSizes = TINY) -> "_Inputs":
         """Return inputs of so many rows, of two different experts each."""
         x, shared = torch.randn(2, rows, sizes.width).to(torch.bfloat16)
-        ids = torch.rand(rows, sizes.count).argsort(1)[:, : sizes.chosen]
+        ids = torch.rand(rows, sizes.experts.count).argsort(1)[:, : sizes.chosen]
         return cls(x, ids, torch.rand(rows, sizes.chosen), shared)
 
     def rows(self, first: int, last: int) -> "_Inputs":
@@ -213,10 +212,9 @@ def test_published_experts_give_what_plain_numbers_give(
         names = [name for name in checkpoint.headers if name.startswith(f"{PREFIX}experts.")]
         write_single(tmp_path, {name: checkpoint.tensor(name) for name in names})
     sizes = ExpertSizes(
-        count=config.n_routed_experts,
-        first=0,
-        width=config.hidden_size,
-        inner=config.moe_intermediate_size,
+        whole(config.n_routed_experts),
+        config.hidden_size,
+        whole(config.moe_intermediate_size),
         chosen=config.num_experts_per_tok,
         limit=config.swiglu_limit,
     )
@@ -283,7 +281,7 @@ def test_deterministic_layers_give_what_others_give(device: torch.device) -> Non
 
 
 def test_experts_have_the_numbers_that_they_have_in_the_layer(device: torch.device) -> None:
-    made = _made(replace(TINY, count=2, first=6), "fp8", device)
+    made = _made(replace(TINY, experts=Share(6, 2, 8)), "fp8", device)
 
     names = {name for name, _ in made.named_weights("ffn.")}
 
@@ -294,4 +292,4 @@ def test_fp4_alone_needs_a_workspace_and_sizes_must_fit(device: torch.device) ->
     with pytest.raises(ValueError, match="need a workspace"):
         QuantisedExperts(TINY, device=device, form="fp4")
     with pytest.raises(ShapeError, match="I is 64"):
-        _made(replace(TINY, inner=64), "both", device)
+        _made(replace(TINY, inner=whole(64)), "both", device)

@@ -56,20 +56,24 @@ def test_pools_get_what_the_limit_leaves_after_all_else(folder: Path) -> None:
     loaded = load(folder, memory, mem_fraction_static=0.9)
 
     graphs = GIB + (1 << 20) + 4 * 512 + pieces
-    assert loaded.facts["weight_bytes"] == 4 * GIB
-    assert loaded.facts["activation_bytes"] == 2 * GIB
-    assert loaded.facts["graph_bytes"] == graphs
+    assert loaded.told.facts["weight_bytes"] == 4 * GIB
+    assert loaded.told.facts["activation_bytes"] == 2 * GIB
+    assert loaded.told.facts["graph_bytes"] == graphs
     assert memory.runs == 1
     left = 18 * GIB - 3 * GIB - 4 * GIB - 2 * GIB - graphs
-    assert 0.99 * left < loaded.pool_bytes < 1.01 * left
+    assert 0.99 * left < loaded.told.pool_bytes < 1.01 * left
 
 
 def test_flags_for_pools_are_taken_as_they_are(folder: Path) -> None:
     loaded = load(folder, FakeMemory(GIB), kv_cache_bytes=1 << 24)
 
-    assert loaded.pool_bytes == pytest.approx(1 << 24, rel=0.1)
+    assert loaded.told.pool_bytes == pytest.approx(1 << 24, rel=0.1)
     assert isinstance(loaded.runner, CudaModelRunner)
-    assert (loaded.graphs, loaded.in_flight, loaded.context_tokens) == (True, True, 300)
+    assert (loaded.told.graphs, loaded.told.in_flight, loaded.told.context_tokens) == (
+        True,
+        True,
+        300,
+    )
 
 
 def test_what_sampling_takes_on_the_device_is_there_before_the_pools_are(folder: Path) -> None:
@@ -95,8 +99,8 @@ def test_what_is_not_wanted_is_left_out(folder: Path) -> None:
         disable_overlap_schedule=True,
     )
 
-    assert (loaded.graphs, loaded.in_flight) == (False, False)
-    assert loaded.facts["graph_bytes"] == 0
+    assert (loaded.told.graphs, loaded.told.in_flight) == (False, False)
+    assert loaded.told.facts["graph_bytes"] == 0
 
 
 def test_a_server_that_does_not_fit_says_so(folder: Path) -> None:
@@ -183,12 +187,12 @@ def test_graphs_for_more_rows_than_may_run_are_refused(folder: Path) -> None:
 
 def test_experts_are_kept_in_both_forms_where_there_is_room(folder: Path) -> None:
     kept = {
-        total: load(folder, FakeMemory(total), kv_cache_bytes=1 << 22).facts["experts"]
+        total: load(folder, FakeMemory(total), kv_cache_bytes=1 << 22).told.facts["experts"]
         for total in (GIB, 6 << 20)
     }
 
     exact = load(folder, FakeMemory(GIB), kv_cache_bytes=1 << 22, deterministic=True)
-    assert exact.facts["experts"] == "fp4"
+    assert exact.told.facts["experts"] == "fp4"
     assert kept == {GIB: "both", 6 << 20: "fp4"}
     assert 0 < BOTH_FORMS_SHARE < 1
 
@@ -198,10 +202,10 @@ def test_on_the_gpu_a_server_takes_no_more_than_its_limit(folder: Path) -> None:
     loaded = load(folder, mem_fraction_static=0.3)
 
     free, total = torch.cuda.mem_get_info(DEVICE)
-    assert loaded.facts["device"] == "cuda"
-    assert loaded.facts["device_memory_bytes"] == total
+    assert loaded.told.facts["device"] == "cuda"
+    assert loaded.told.facts["device_memory_bytes"] == total
     assert 0.25 < (total - free) / total <= 0.31
-    assert int(loaded.facts["activation_bytes"]) > 0
+    assert int(loaded.told.facts["activation_bytes"]) > 0
 
 
 @pytest.mark.gpu

@@ -32,8 +32,8 @@ MODULE = choose_device.__module__
 def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with a CUDA device, and all that a network on it needs."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     for name in ("why_no_nvcc", "why_no_deep_gemm", "why_no_flash_mla"):
         monkeypatch.setattr(f"{MODULE}.{name}", lambda: None)
 
@@ -59,14 +59,26 @@ def test_with_a_gpu_it_computes_unless_told_otherwise() -> None:
 
 
 @pytest.mark.usefixtures("one_gpu")
+def test_each_rank_has_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = ServerConfig(device="cuda", tp_size=2, base_gpu_id=1)
+    with pytest.raises(ConfigError, match=r"--tp-size 2 .* 3 CUDA devices, and torch finds 1"):
+        choose_device(config, FITS)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+
+    devices = [choose_device(config, FITS, rank) for rank in range(2)]
+
+    assert devices == [torch.device("cuda", 1), torch.device("cuda", 2)]
+
+
+@pytest.mark.usefixtures("one_gpu")
 @pytest.mark.parametrize("capability", [(8, 0), (10, 0)])
 def test_a_gpu_of_another_kind_is_left_alone_and_this_is_said(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     capability: tuple[int, int],
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A card")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A card")
     with caplog.at_level(logging.INFO, logger="umbra.scheduler"):
         assert choose_device(ServerConfig(), FITS) == CPU
 

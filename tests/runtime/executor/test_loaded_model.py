@@ -7,6 +7,7 @@ import torch
 
 from layers.models.contract import Settings
 from layers.models.registry import read_model
+from layers.parallel.ranks import OneRank
 from layers.weights.checkpoint import WeightError
 from mem_cache.spec import PoolSizes
 from runtime.config import ServerConfig
@@ -21,7 +22,8 @@ GIVEN = DeviceSizes(max_running_requests=2, chunked_prefill_size=64, kv_cache_by
 
 def load(folder: Path, config: ServerConfig) -> LoadedModel:
     settings = Settings(dtype="bfloat16")
-    return load_on_cpu(config, folder, read_model(folder), settings=settings, given=GIVEN)
+    model = read_model(folder)
+    return load_on_cpu(config, folder, model, settings=settings, given=GIVEN, ranks=OneRank())
 
 
 def test_a_network_on_the_cpu_has_its_pools_and_no_step_in_flight(stand_in: Path) -> None:
@@ -30,12 +32,12 @@ def test_a_network_on_the_cpu_has_its_pools_and_no_step_in_flight(stand_in: Path
     loaded = load(stand_in, config)
 
     assert isinstance(loaded.runner, CpuModelRunner)
-    assert loaded.sizes == PoolSizes(3, 8, 2)
-    assert loaded.context_tokens == 3 * 256
-    assert (loaded.graphs, loaded.in_flight) == (False, False)
-    assert loaded.facts == {"device": "cpu", "dtype": "bfloat16", "record_format": "fp8"}
-    assert loaded.cache.record_format == "fp8"
-    assert loaded.pool_bytes == loaded.runner._pools.bytes
+    assert loaded.told.sizes == PoolSizes(3, 8, 2)
+    assert loaded.told.context_tokens == 3 * 256
+    assert (loaded.told.graphs, loaded.told.in_flight) == (False, False)
+    assert loaded.told.facts == {"device": "cpu", "dtype": "bfloat16", "record_format": "fp8"}
+    assert loaded.told.cache.record_format == "fp8"
+    assert loaded.told.pool_bytes == loaded.runner._pools.bytes
 
 
 def test_pools_that_memory_does_not_hold_are_told_with_what_to_lower(stand_in: Path) -> None:

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
+import runtime.executor.loading as loading
 import runtime.scheduler.process as process
 from layers.models.contract import Settings
 from layers.models.deepseek_v4.model import V4Model
 from layers.models.json_fields import ConfigFault
 from layers.models.registry import read_model
+from layers.parallel.ranks import Ranks
 from layers.weights.checkpoint import WeightError
 from mem_cache.spec import PoolSizes
 from runtime.config import ServerConfig
@@ -107,7 +109,7 @@ def test_ready_and_settings_say_what_was_resolved(folder: Path) -> None:
     assert settings.eos_token_ids == (1,)
     assert (settings.schedule_policy, settings.max_queued_requests) == ("fcfs", 5)
     assert (settings.chunked_prefill_size, settings.decode_log_interval) == (64, 7)
-    assert settings.max_logit_rows == process.LOGIT_ELEMENTS // 512
+    assert settings.max_logit_rows == (1 << 26) // 512
     assert scheduler.residency.table.page_table.shape == (3, 6)
 
 
@@ -127,14 +129,15 @@ def test_a_network_on_a_gpu_is_told_as_such_and_its_steps_overlap(
         given: DeviceSizes,
         device: torch.device,
         logit_rows: int,
+        ranks: Ranks,
     ) -> LoadedModel:
         assert (given, device.type) == (DeviceSizes(3, 64, None), "cuda")
         there = QuantisedModel(model.config)
-        loader = CudaLoader(config, there, settings=settings, given=given, place=place)
+        loader = CudaLoader(config, there, settings=settings, given=given, place=place, ranks=ranks)
         return loader.load(folder, logit_rows=logit_rows)
 
-    monkeypatch.setattr(process, "choose_device", lambda *_: torch.device("cuda", 0))
-    monkeypatch.setattr(process, "load_on_cuda", load)
+    monkeypatch.setattr(loading, "choose_device", lambda *_: torch.device("cuda", 0))
+    monkeypatch.setattr(loading, "load_on_cuda", load)
     change = {"context_length": 300, "cuda_graph_bs": (1, 2), "check_every_step": True}
     scheduler, ready, socket = build(short_stand_in(folder, tmp_path), device="cuda", **change)
 

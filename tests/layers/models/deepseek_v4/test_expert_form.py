@@ -9,6 +9,7 @@ from layers.experts.contract import ExpertForm, ExpertSizes
 from layers.experts.quantised import QuantisedExperts, expert_workspace
 from layers.models.deepseek_v4.config import ConfigFault
 from layers.models.deepseek_v4.expert_form import expert_bytes, expert_form, smaller_form
+from layers.parallel.shares import whole
 from tests.testing.tiny_model import CONFIG
 
 TINY = replace(CONFIG, hidden_size=256, moe_intermediate_size=128, n_routed_experts=4)
@@ -37,7 +38,7 @@ def test_what_is_wanted_is_taken_where_the_file_allows_it(wanted: ExpertForm) ->
 @pytest.mark.parametrize("form", ["fp4", "fp8", "both"])
 def test_bytes_are_those_of_the_storage(form: ExpertForm) -> None:
     cpu = torch.device("cpu")
-    sizes = ExpertSizes(count=4, first=0, width=256, inner=128, chosen=2, limit=1.0)
+    sizes = ExpertSizes(whole(4), 256, whole(128), chosen=2, limit=1.0)
     workspace = expert_workspace(sizes, cpu) if form == "fp4" else None
     layer = QuantisedExperts(sizes, device=cpu, form=form, workspace=workspace)
     held = [part for part in (layer.fp4, layer.fp8) if part is not None]

@@ -14,7 +14,7 @@ from layers.kinds import Kinds, PlainKinds, QuantisedKinds
 from layers.linear.contract import Named
 from layers.models.deepseek_v4.config import ModelConfig
 from layers.models.deepseek_v4.network import Attention, DeepseekV4, Experts, Fold, Pooling
-from layers.parallel.shares import Shares
+from layers.parallel.ranks import OneRank
 from layers.steps.chunks.step import PrefillStep
 from layers.steps.contract import FoldWeights, PoolingWeights
 from layers.steps.decode_step import DecodeStep
@@ -183,7 +183,7 @@ def test_weights_of_compressors_have_the_names_of_files(kinds: Kinds) -> None:
 
 def test_the_ratio_says_what_a_layer_compresses_with(kinds: Kinds) -> None:
     plain, pooling, fold = (
-        {name for name in shapes(Attention(SIZES, layer, kinds, Shares()).named_weights(""))
+        {name for name in shapes(Attention(SIZES, layer, kinds, OneRank()).named_weights(""))
          if "compressor" in name or "indexer" in name}
         for layer in range(3)
     )  # fmt: skip
@@ -194,7 +194,7 @@ def test_the_ratio_says_what_a_layer_compresses_with(kinds: Kinds) -> None:
 
 
 def test_weights_of_attention_have_the_names_of_files(kinds: Kinds) -> None:
-    layer = Attention(SIZES, 1, kinds, Shares())
+    layer = Attention(SIZES, 1, kinds, OneRank())
 
     found = shapes(layer.named_weights("attn."))
 
@@ -211,7 +211,7 @@ def cold_attention(
 ) -> tuple[Tensor, Tensor]:
     """Return what one layer gives to a cold prompt, and what the formula gives."""
     config, _, step = one_layer(ratio, cold_batch(length), record_format)
-    attention = Attention(config, 0, PLAIN, Shares())
+    attention = Attention(config, 0, PLAIN, OneRank())
     weights = randomise(attention.named_weights(""))
     x = torch.randn(length, config.hidden_size)
 
@@ -334,7 +334,7 @@ def expert_formula(x: Tensor, ids: Tensor, named: dict[str, Tensor], config: Mod
 
 @pytest.mark.parametrize("layer", [0, 2])
 def test_the_sum_runs_over_the_chosen_experts_and_the_shared_one(layer: int) -> None:
-    experts = Experts(CONFIG, layer, PLAIN, Shares())
+    experts = Experts(CONFIG, layer, PLAIN, OneRank())
     named = plain_weights(experts.named_weights(""))
     for name, weight in named.items():
         if name.endswith("tid2eid"):
@@ -358,7 +358,8 @@ def test_quantised_experts_give_what_plain_ones_give(
 ) -> None:
     kinds = QuantisedKinds(device, experts="fp8", deterministic=deterministic)
     plain, quantised = (
-        Experts(SIZES, layer, made, Shares()) for made in (PlainKinds(device, torch.float32), kinds)
+        Experts(SIZES, layer, made, OneRank())
+        for made in (PlainKinds(device, torch.float32), kinds)
     )
     fill_dummy(Alone(plain.named_weights), 3)
     hand_over(quantised.named_weights(""), plain_weights(plain.named_weights("")))
@@ -374,7 +375,7 @@ def test_quantised_experts_give_what_plain_ones_give(
 def test_layers_are_announced_as_they_are_asked_for() -> None:
     for count, want in ((1, [0, "half"]), (3, [0, 1, "half", 2]), (4, [0, 1, "half", 2, 3])):
         config = dataclasses.replace(CONFIG, num_hidden_layers=count, compress_ratios=(0,) * count)
-        wired, said = DeepseekV4(config, PLAIN), list[object]()
+        wired, said = DeepseekV4(config, PLAIN, OneRank()), list[object]()
 
         for layer in wired.announced(lambda said=said: said.append("half")):
             said.append(wired.layers.index(layer))

@@ -1,0 +1,262 @@
+"""A server whose network is shared by ranks, as processes on the CPU: what it says, how it ends."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.end_to_end.pools import assert_all_free, read_state, wait_idle
+from tests.end_to_end.tiny_model import CONFIG, tiny_model_flags
+from tests.testing.server_process import (
+    LAUNCHER,
+    ROOT,
+    ServerProcess,
+    events,
+    generate_body,
+    running_server,
+)
+
+RANKS = ("--device", "cpu", "--tp-size", "2")
+POOLS = ("--full-pages", "12", "--swa-pages", "24", "--rings", "12", "--max-running-requests", "4")
+NEW, VOCAB = 8, 512
+# Where the two likeliest tokens of one rank are nearer, ranks may choose the other one.
+MARGIN = 1e-3
+# An error reaches clients within this time.
+NOTICE_S = 5.0
+RANK_MAIN = "runtime.executor.rank_process"
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Flags of a model that is quick on the CPU, with tiny pools."""
+    folder = tmp_path_factory.mktemp("model")
+    return (*tiny_model_flags(folder), *POOLS)
+
+
+@pytest.fixture(scope="module")
+def shared(flags: tuple[str, ...]) -> Iterator[ServerProcess]:
+    """A server of two ranks that checks every step."""
+    with running_server(*flags, *RANKS) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def alone(flags: tuple[str, ...]) -> Iterator[ServerProcess]:
+    """A server of one rank."""
+    with running_server(*flags, "--device", "cpu", "--disable-radix-cache") as server:
+        yield server
+
+
+def prompt(seed: int, length: int) -> list[int]:
+    """Return random token ids, none of which ends a text."""
+    draws = random.Random(seed)
+    return [draws.randrange(2, VOCAB) for _ in range(length)]
+
+
+def same_until_close(shared: ServerProcess, alone: ServerProcess, ids: list[int]) -> int:
+    """Compare greedy tokens; return how many were the same. A close choice ends the comparison."""
+    wanted = {"return_logprob": True, "top_logprobs_num": 2, "logprob_start_len": -1}
+    want = alone.generate(ids, wanted, max_new_tokens=NEW, ignore_eos=True)
+    got = shared.generate(ids, max_new_tokens=NEW, ignore_eos=True)["output_ids"]
+    tops = want["meta_info"]["output_top_logprobs"]
+    for at, (mine, goal) in enumerate(zip(got, want["output_ids"], strict=True)):
+        if mine != goal:
+            first, second = (pair[0] for pair in tops[at][:2])
+            assert first - second < MARGIN, f"token {at}: {mine}, not {goal}"
+            return at
+    return len(got)
+
+
+def test_two_ranks_choose_the_tokens_of_one(shared: ServerProcess, alone: ServerProcess) -> None:
+    lengths = (1, 5, 64, 127, 128, 129, 200, 255, 256, 257, 300, 500)
+
+    same = [same_until_close(shared, alone, prompt(n, length)) for n, length in enumerate(lengths)]
+
+    assert sum(same) > 0.8 * NEW * len(lengths)
+
+
+def test_a_second_turn_computes_only_what_is_new(
+    shared: ServerProcess, alone: ServerProcess
+) -> None:
+    first = prompt(100, 300)
+    reply = shared.generate(first, max_new_tokens=NEW, ignore_eos=True)["output_ids"]
+    second = [*first, *reply, *prompt(101, 20)]
+
+    told = shared.generate(second, max_new_tokens=NEW, ignore_eos=True)
+
+    assert told["meta_info"]["cached_tokens"] >= 256
+    assert same_until_close(shared, alone, second) > 0
+
+
+def test_pools_that_are_full_are_emptied_and_nothing_leaks(shared: ServerProcess) -> None:
+    prompts = [prompt(200 + n, 400 + 40 * n) for n in range(12)]
+
+    with ThreadPoolExecutor(4) as pool:
+        replies = list(pool.map(lambda ids: shared.generate(ids, max_new_tokens=3), prompts))
+
+    assert len(replies) == len(prompts)
+    state = wait_idle(shared)
+    assert sum(map(len, prompts)) > state["full_pages"] * 256, "nothing had to be evicted"
+    assert_all_free(shared)
+
+
+def test_the_server_says_what_it_is_made_of(shared: ServerProcess) -> None:
+    info = shared.get("/server_info")
+
+    assert info["tp_size"] == 2
+    assert info["device"] == "cpu"
+
+
+def rank_pids(server: ServerProcess) -> list[int]:
+    """Return the processes of the ranks, in their order."""
+
+    def is_rank(pid: int) -> bool:
+        return RANK_MAIN.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+    return [pid for pid in server.children() if is_rank(pid)]
+
+
+def ask(server: ServerProcess, *, stream: bool) -> tuple[str, float]:
+    """Return how a long request ended, and when."""
+    body = generate_body([0, 5, 9], {"stream": stream}, max_new_tokens=2500, ignore_eos=True)
+    try:
+        if stream:
+            with server.client.stream("POST", "/generate", json=body) as response:
+                last = list(events(response))[-1]
+        else:
+            last = server.post("/generate", body).json()
+        end = str(last["error"] if "error" in last else last["meta_info"]["finish_reason"]["type"])
+    except (httpx.TransportError, AssertionError) as fault:
+        end = f"cut off: {fault!r}"
+    return end, time.monotonic()
+
+
+def under_traffic(
+    pool: ThreadPoolExecutor, server: ServerProcess
+) -> list[Future[tuple[str, float]]]:
+    """Start a streaming and a plain client; wait until both compute."""
+    waiting = [pool.submit(ask, server, stream=stream) for stream in (True, False)]
+    deadline = time.monotonic() + 60.0
+    while read_state(server)["requests"] < len(waiting):
+        assert time.monotonic() < deadline, server.log()
+        time.sleep(0.02)
+    return waiting
+
+
+def is_gone(pid: int) -> bool:
+    """Say whether a process has ended; one that nobody has reaped has, too."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def shared_memory() -> set[str]:
+    """Return the names in shared memory."""
+    return set(os.listdir("/dev/shm"))
+
+
+@pytest.mark.parametrize(
+    ("number", "rank"),
+    [
+        (signal.SIGKILL, 1),
+        (signal.SIGSTOP, 0),
+        pytest.param(signal.SIGKILL, 0, marks=pytest.mark.slow),
+        pytest.param(signal.SIGSTOP, 1, marks=pytest.mark.slow),
+    ],
+)
+def test_a_server_that_loses_a_rank_says_so_and_ends(
+    flags: tuple[str, ...],
+    number: signal.Signals,
+    rank: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A folder of this test's own: other servers' sockets are elsewhere.
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    pages, before = ("--context-length", "3000"), shared_memory()
+    with (
+        running_server(*flags, *pages, *RANKS, exit_code=None, check=False) as server,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        processes = server.children()
+        waiting = under_traffic(pool, server)
+        lost = time.monotonic()
+
+        os.kill(rank_pids(server)[rank], number)
+
+        for future in waiting:
+            end, ended = future.result(timeout=60.0)
+            assert end != "length"
+            assert ended - lost < NOTICE_S, f"{end} after {ended - lost:.1f} s"
+        assert server.wait_exit(30.0) != 0
+        how = "was killed by SIGKILL" if number == signal.SIGKILL else "has not been heard of"
+        assert f"rank {rank} {how}" in server.log()
+        deadline = time.monotonic() + 5.0
+        while not all(map(is_gone, processes)):
+            assert time.monotonic() < deadline, "a process outlived the server"
+            time.sleep(0.05)
+        assert not list(tmp_path.glob("umbra-*"))
+        assert not [
+            path for path in shared_memory() - before if path.startswith(("sem.", "psm_", "torch_"))
+        ]
+
+
+def refused(folder: Path, *flags: str) -> str:
+    """Return the lines of a server that refuses to start."""
+    ended = subprocess.run(
+        [sys.executable, str(LAUNCHER), "--port", "0", *flags, *RANKS],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=120.0,
+        check=False,
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert not list(folder.glob("umbra-*"))
+    return ended.stderr
+
+
+def lines_of_faults(told: str) -> list[str]:
+    """Return what is neither a note nor a line of progress."""
+    return [line for line in told.splitlines() if line.strip() and " INFO " not in line]
+
+
+def test_a_network_that_ranks_cannot_share_is_refused_in_a_line(tmp_path: Path) -> None:
+    flags = tiny_model_flags(tmp_path)
+    changed: dict[str, Any] = {**CONFIG, "vocab_size": 511}
+    (tmp_path / "config.json").write_text(json.dumps(changed), encoding="utf-8")
+
+    told = lines_of_faults(refused(tmp_path, *flags))
+
+    assert len(told) == 1, told
+    assert "--tp-size 2: 511 tokens of the vocabulary cannot be shared by 2 ranks" in told[0]
+
+
+def test_a_checkpoint_that_does_not_exist_is_refused_in_a_line(tmp_path: Path) -> None:
+    told = lines_of_faults(refused(tmp_path, "--model-path", str(tmp_path / "nowhere")))
+
+    assert len(told) == 1, told
+    assert "nowhere" in told[0]
+
+
+@pytest.mark.slow
+def test_weights_that_do_not_exist_are_refused_in_a_line(tmp_path: Path) -> None:
+    """Only ranks read them."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+
+    told = lines_of_faults(refused(tmp_path, "--model-path", str(tmp_path)))
+
+    assert len(told) == 1, told
+    assert "safetensors" in told[0]

@@ -1,0 +1,146 @@
+"""Exchanges of GPUs: the arithmetic with threads for ranks, and all of it on several GPUs."""
+
+from pathlib import Path
+from threading import local
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import layers.parallel.cuda_ranks as cuda_ranks
+from jit_kernels.push_reduce.reference import push_reduce
+from layers.parallel.cuda_ranks import CudaRanks
+from layers.parallel.shares import Shares
+from tests.testing.compare import assert_same_bits
+from tests.testing.rank_processes import in_processes
+from tests.testing.thread_ranks import ThreadRanks, in_ranks
+
+# Numbers of one rank: what ranks divide, what they do not, nothing to vectorise.
+SHAPES = ((3, 8), (5, 7), (1,), (64, 64))
+
+
+class ThreadExchange:
+    """What stands in for `torch.distributed`: exchanges of one thread among others."""
+
+    def __init__(self, threads: ThreadRanks) -> None:
+        self._threads = threads
+
+    def all_gather_into_tensor(self, parts: Tensor, part: Tensor) -> None:
+        """Write what all give into `parts` [world, ...]."""
+        parts.copy_(torch.stack(self._threads._all(part)))
+
+    def all_to_all_single(self, parts: Tensor, flat: Tensor) -> None:
+        """Write what all give to this rank into `parts`, one after the other."""
+        world, rank = self._threads.shares.world, self._threads.shares.rank
+        parts.copy_(torch.cat([one.chunk(world)[rank] for one in self._threads._all(flat)]))
+
+
+class EachThread:
+    """Hands a call to the exchange of the thread that makes it."""
+
+    mine = local()
+
+    @classmethod
+    def all_gather_into_tensor(cls, parts: Tensor, part: Tensor) -> None:
+        """See `ThreadExchange`."""
+        cls.mine.exchange.all_gather_into_tensor(parts, part)
+
+    @classmethod
+    def all_to_all_single(cls, parts: Tensor, flat: Tensor) -> None:
+        """See `ThreadExchange`."""
+        cls.mine.exchange.all_to_all_single(parts, flat)
+
+
+class ThreadedCudaRanks(CudaRanks):
+    """One whose exchanges are those of threads."""
+
+    def __init__(self, threads: ThreadRanks) -> None:
+        super().__init__(threads.shares, torch.device("cpu", threads.shares.rank), limit_s=1.0)
+        self.exchange = ThreadExchange(threads)
+
+
+@pytest.fixture
+def no_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPUs that cannot reach each other's memory."""
+    reason = "device 0 cannot reach the memory of device 1"
+    monkeypatch.setattr(cuda_ranks, "why_no_peers", lambda *_: reason)
+
+
+def given(rank: int, shape: tuple[int, ...]) -> Tensor:
+    """Return what a rank gives."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(rank)).bfloat16()
+
+
+def assert_sums(found: dict[str, list[float]], world: int) -> None:
+    """Hold the sums of one rank against the ordered float32 sums, to the bit."""
+    for shape in SHAPES:
+        want = push_reduce([given(rank, shape) for rank in range(world)])
+        assert_same_bits(torch.tensor(found[str(shape)]).bfloat16(), want)
+
+
+def exchanged(ranks: CudaRanks, device: torch.device) -> dict[str, Any]:
+    """Return what all exchanges of one rank give, as lists."""
+    rank = ranks.shares.rank
+    sums = {str(s): ranks.all_reduce(given(rank, s).to(device)).float().tolist() for s in SHAPES}
+    wide = ranks.gathered(given(rank, (3, 4)).to(device)).float().tolist()
+    return {"sums": sums, "gathered": wide, "least": ranks.least(7 - 3 * rank)}
+
+
+def check(found: list[dict[str, Any]]) -> None:
+    """Hold what ranks got against formulas."""
+    world = len(found)
+    wide = torch.cat([given(rank, (3, 4)) for rank in range(world)], 1)
+    for got in found:
+        assert_sums(got["sums"], world)
+        assert_same_bits(torch.tensor(got["gathered"]).bfloat16(), wide)
+        assert got["least"] == 7 - 3 * (world - 1)
+
+
+@pytest.mark.usefixtures("no_peers")
+@pytest.mark.parametrize("world", [2, 4, 8])
+def test_sums_of_what_others_send_are_ordered_float32_sums(
+    world: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_ranks, "dist", EachThread)
+
+    def one(threads: ThreadRanks) -> dict[str, Any]:
+        ranks = ThreadedCudaRanks(threads)
+        EachThread.mine.exchange = ranks.exchange
+        return exchanged(ranks, torch.device("cpu"))
+
+    check(list(in_ranks(world, one)))
+
+
+@pytest.mark.usefixtures("no_peers")
+def test_gpus_that_cannot_reach_each_other_are_told_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level("WARNING", logger="umbra.rank"):
+        CudaRanks(Shares(0, 2), torch.device("cpu", 0), limit_s=1.0)
+
+    assert "go through NCCL: device 0 cannot reach" in caplog.text
+
+
+def exchange(rank: int, world: int, device: torch.device) -> dict[str, Any]:
+    """Run in each process, on its GPU."""
+    ranks = CudaRanks(Shares(rank, world), device, limit_s=30.0)
+    big = torch.randn(1 << 22, device=device).bfloat16()
+    parts = [torch.empty_like(big) for _ in range(world)]
+    dist.all_gather(parts, big)
+    same = torch.equal(ranks.all_reduce(big), push_reduce(parts))
+    return exchanged(ranks, device) | {"big": same}
+
+
+@pytest.mark.multi_gpu
+@pytest.mark.parametrize("world", [2, 4, 8])
+def test_gpus_exchange_what_they_have(world: int, tmp_path: Path) -> None:
+    if torch.cuda.device_count() < world:
+        pytest.skip(f"needs {world} GPUs")
+    name = "tests.layers.parallel.test_cuda_ranks:exchange"
+
+    found = in_processes(world, name, tmp_path, backend="nccl")
+
+    check(found)
+    assert all(got["big"] for got in found)

@@ -1,0 +1,94 @@
+"""Ranks as processes: how their scheduler starts them, misses them and ends them."""
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import runtime.executor.rank_group as rank_group
+from runtime.config import ServerConfig
+from runtime.errors import ConfigError, WorkerDied
+from runtime.executor.rank_group import RankGroup
+from tests.end_to_end.tiny_model import CONFIG, tiny_model_flags
+
+POOLS = {"full_pages": 4, "swa_pages": 12, "rings": 3, "max_running_requests": 2}
+LIMIT_S = 60.0
+
+
+def config_of(folder: Path, **change: object) -> ServerConfig:
+    """Return the flags of two ranks over a tiny checkpoint in `folder`."""
+    tiny_model_flags(folder)
+    raw = {**CONFIG, **change}
+    (folder / "config.json").write_text(json.dumps(raw), encoding="utf-8")
+    return ServerConfig(
+        model_path=str(folder),
+        load_format="dummy",
+        device="cpu",
+        tp_size=2,
+        **POOLS,  # type: ignore[arg-type]
+    )
+
+
+@contextlib.contextmanager
+def ranks_of(config: ServerConfig, folder: Path) -> Iterator[RankGroup]:
+    """Start ranks; afterwards none is left."""
+    made = folder / "s"
+    made.mkdir()
+    group = RankGroup(config, str(made))
+    try:
+        yield group
+    finally:
+        group.kill()
+        group.channel.close()
+        for rank in group._ranks:
+            rank.beats.close()
+            rank._words.close()
+        assert all(rank.process.poll() is not None for rank in group._ranks)
+
+
+def test_ranks_load_and_a_lost_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank_group, "_SILENCE_S", 1.5)
+    with ranks_of(config_of(tmp_path), tmp_path) as group:
+        told = group.loaded()
+
+        assert told.sizes.full_pages == 4
+        for rank in group._ranks:
+            rank.hear()
+            rank.heard_s = time.monotonic()
+        assert group._lost() is None
+        os.kill(group._ranks[1].process.pid, signal.SIGSTOP)
+        ends = time.monotonic() + LIMIT_S
+        while (lost := group._lost()) is None:
+            assert time.monotonic() < ends
+            time.sleep(0.05)
+        assert lost.how_it_ended().startswith("rank 1 has not been heard of for ")
+        group._ranks[1].process.kill()
+        group._ranks[1].process.wait()
+        assert group.why_lost() == "rank 1 was killed by SIGKILL"
+
+
+def test_a_network_that_cannot_be_shared_is_an_error_of_flags(tmp_path: Path) -> None:
+    config = config_of(tmp_path, vocab_size=511)
+
+    with (
+        ranks_of(config, tmp_path) as group,
+        pytest.raises(ConfigError, match="--tp-size 2: 511 tokens of the vocabulary"),
+    ):
+        group.loaded()
+
+
+def test_a_rank_that_dies_while_it_loads_ends_the_others(tmp_path: Path) -> None:
+    with ranks_of(config_of(tmp_path), tmp_path) as group:
+        group._ranks[0].process.kill()
+
+        with pytest.raises(WorkerDied, match="rank 0 was killed by SIGKILL"):
+            group.loaded()
+
+        assert all(rank.process.poll() is not None for rank in group._ranks)
