@@ -28,6 +28,13 @@ def prompt_fields(prompt: Prompt) -> dict[str, Any]:
             parts["between"] = [
                 {"after": text.after, "segment": _segment(text.piece)} for text in prompt.between
             ]
+        written = [
+            {"message": at, "segments": [_segment(piece) for piece in turn.pieces if piece]}
+            for at, turn in enumerate(prompt.turns)
+            if turn.pieces
+        ]
+        if written:
+            parts["written"] = written
         return {"prompt_parts": parts}
     if not any(isinstance(piece, Written) for piece in prompt.pieces):
         return {"text": prompt.text}

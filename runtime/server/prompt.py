@@ -6,6 +6,7 @@ rendered by the checkpoint's own template.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from runtime.server.chat import Chats
 from runtime.server.chat_schema import ChatBody, ChatMessage
 from runtime.server.native_schema import GenerateBody
 from runtime.server.service import Service
+from runtime.server.written import Answer, Written, make_answer, put_in
 from runtime.tokenizer.call import Limits, refuse_endless
 from runtime.tokenizer.tokenizer import TextTokenizer
 
@@ -46,6 +48,7 @@ class Prompt(msgspec.Struct, frozen=True):
                             which every longer chat begins with
     chat_template_kwargs    as for `/v1/chat/completions`
     between                 text that stands outside of the messages
+    written                 assistant's messages as the token ids that a model wrote
     """
 
     segments: list[str | list[int]] | None = None
@@ -54,6 +57,7 @@ class Prompt(msgspec.Struct, frozen=True):
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     between: list[Between] | None = None
+    written: list[Written] | None = None
 
 
 class PromptedBody(GenerateBody, frozen=True):
@@ -100,12 +104,80 @@ class Prompts:
         if prompt.segments is not None:
             return await self.encode_segments(prompt.segments)
         messages = prompt.messages or []
-        ids = await self._render(prompt, messages)
+        self._check_written(prompt.written or [], messages)
+        ids, open_tokens = await self._render(prompt, messages)
         if prompt.between:
-            return await self._insert(prompt, messages, ids)
-        return PromptIds(ids, open_tokens=len(ids), chat=True)
+            return await self._insert(prompt, messages, ids, open_tokens)
+        return PromptIds(ids, open_tokens, chat=True)
+
+    def _check_written(self, written: list[Written], messages: list[ChatMessage]) -> None:
+        """Raise BadRequest for what no message can be written in."""
+        seen: set[int] = set()
+        for one in written:
+            at = one.message
+            if not 0 <= at < len(messages) or messages[at].role != "assistant" or at in seen:
+                raise BadRequest(
+                    f"written names messages of the assistant by index, each once: got {at}",
+                    param="prompt_parts",
+                )
+            if not isinstance(messages[at].content, str):
+                raise BadRequest(
+                    f"messages[{at}] is written, so its content is one text", param="prompt_parts"
+                )
+            seen.add(at)
+            self._check_segments(one.segments)
 
     async def _render(
+        self, prompt: Prompt, messages: list[ChatMessage], *, as_prefix: bool = False
+    ) -> tuple[list[int], int]:
+        """Return the ids of a chat, and how many at its end come from text.
+
+        as_prefix  of what every longer one begins with
+        """
+        answers = await self._answers(prompt.written or [], len(messages))
+        if not answers:
+            ids = await self._render_text(prompt, messages, as_prefix=as_prefix)
+            return ids, len(ids)
+        marked = [
+            msgspec.structs.replace(message, content=answers[at].mark) if at in answers else message
+            for at, message in enumerate(messages)
+        ]
+        ids = await self._render_text(prompt, marked, as_prefix=as_prefix)
+        found = put_in(ids, [answers[at] for at in sorted(answers)])
+        if self._service.v4 is None or found is None:
+            # A template may change what it prints: V4's format does not.
+            plain = await self._render_text(prompt, messages, as_prefix=as_prefix)
+            if found is None or not self._is_same(ids, answers, messages, plain):
+                return plain, len(plain)
+        return found
+
+    async def _answers(self, written: list[Written], count: int) -> dict[int, Answer]:
+        """Return the answers among the first `count` messages that are written, by index."""
+        manager = self._service.manager
+        found = {
+            one.message: await manager.in_thread(
+                partial(make_answer, manager.tokenizer, one.segments),
+                chars=sum(len(s) for s in one.segments if isinstance(s, str)),
+            )
+            for one in written
+            if one.message < count
+        }
+        return {at: answer for at, answer in found.items() if answer is not None}
+
+    def _is_same(
+        self,
+        ids: list[int],
+        answers: dict[int, Answer],
+        messages: list[ChatMessage],
+        plain: list[int],
+    ) -> bool:
+        """Say whether a chat with marks, `ids`, reads as the `plain` one but for the marks."""
+        text = self._service.manager.tokenizer.decode(ids)
+        for at, answer in answers.items():
+            text = text.replace(answer.mark, str(messages[at].content))
+        return text == self._service.manager.tokenizer.decode(plain)
+
+    async def _render_text(
         self, prompt: Prompt, messages: list[ChatMessage], *, as_prefix: bool = False
     ) -> list[int]:
         """Return the ids of a chat; `as_prefix`: of what every longer one begins with."""
@@ -128,7 +200,7 @@ class Prompts:
         return ids
 
     async def _insert(
-        self, prompt: Prompt, messages: list[ChatMessage], ids: list[int]
+        self, prompt: Prompt, messages: list[ChatMessage], ids: list[int], ends_open: int
     ) -> PromptIds:
         """Return a chat's ids with the text between its messages in place. Raises BadRequest."""
         between = prompt.between or []
@@ -147,7 +219,7 @@ class Prompts:
             merged += ids[done:cut] + inserted.ids
             done, open_tokens = cut, inserted.open_tokens
         rest = ids[done:]
-        return PromptIds(merged + rest, len(rest) or open_tokens, chat=True)
+        return PromptIds(merged + rest, min(len(rest), ends_open) or open_tokens, chat=True)
 
     async def _prefix(
         self, prompt: Prompt, messages: list[ChatMessage], place: int, ids: list[int]
@@ -157,7 +229,7 @@ class Prompts:
             tokenizer = self._service.manager.tokenizer
             begin = BOS if self._service.v4 is not None else tokenizer.bos_token
             return ids[:1] if begin and ids[0] == tokenizer.token_id(begin) else []
-        prefix = await self._render(prompt, messages[:place], as_prefix=True)
+        prefix, _ = await self._render(prompt, messages[:place], as_prefix=True)
         if ids[: len(prefix)] != prefix:
             raise BadRequest(
                 f"the model's chat format has no place for text after messages[{place - 1}]",
@@ -174,16 +246,20 @@ class Prompts:
         self, segments: list[str | list[int]], *, begins: bool = True
     ) -> PromptIds:
         """Return the ids of segments, which a prompt `begins` with or not. Raises BadRequest."""
-        if not 1 <= len(segments) <= MAX_SEGMENTS:
-            raise BadRequest(f"a prompt has 1 to {MAX_SEGMENTS} segments", param="prompt_parts")
-        for segment in segments:
-            if not isinstance(segment, str) and segment:
-                self._service.check_token_ids(segment, param="prompt_parts")
+        self._check_segments(segments)
         manager = self._service.manager
         return await manager.in_thread(
             lambda: _encode_segments(manager.tokenizer, manager.limits, segments, begins=begins),
             chars=sum(len(s) for s in segments if isinstance(s, str)),
         )
+
+    def _check_segments(self, segments: list[str | list[int]]) -> None:
+        """Raise BadRequest for too many of them, or ids that are none."""
+        if not 1 <= len(segments) <= MAX_SEGMENTS:
+            raise BadRequest(f"a prompt has 1 to {MAX_SEGMENTS} segments", param="prompt_parts")
+        for segment in segments:
+            if not isinstance(segment, str) and segment:
+                self._service.check_token_ids(segment, param="prompt_parts")
 
 
 def _encode_segments(

@@ -77,3 +77,26 @@ def test_a_chat_is_scored_and_text_outside_of_turns_is_read_as_it_stands(
     assert seen(state, "whole") == whole
     assert seen(state, "after") == whole + "C"
     assert seen(state, "inside") == f"{whole}C{state['which']}<｜User｜>So"
+
+
+@pytest.mark.parametrize(
+    "given", [{"regex": "[a-z]{8,12}"}, {"temperature": 3}, {"temperature": 2, "ignore_eos": True}]
+)
+def test_a_chat_continues_at_the_exact_last_token_of_each_answer(
+    server: ServerProcess, given: dict[str, Any]
+) -> None:
+    @function
+    def talk(s: State) -> None:
+        s += system("Be brief.") + user("hi") + assistant(gen("a", max_tokens=30, **given))
+        s += user("more") + assistant("So " + gen("b", max_tokens=30, **given) + ".")
+        s += user("again") + assistant(gen("c", max_tokens=2))
+
+    with Endpoint(server.url) as endpoint:
+        endpoint.flush_cache()
+        state = talk.run(backend=endpoint)
+        first, second, third = (state.get_meta_info(name) for name in "abc")
+        # The last token was sampled, never fed.
+        for past, next_ in ((first, second), (second, third)):
+            assert next_["cached_tokens"] >= past["prompt_tokens"] + past["completion_tokens"] - 1
+    with OpenAI(server.model(), base_url=f"{server.url}/v1") as openai:
+        assert talk.run(backend=openai).messages()[1]["content"] == "hi"

@@ -56,12 +56,16 @@ def test_a_call_with_effects_is_not_made(
 ) -> None:
     seen: list[str] = []
 
-    with pytest.raises(Stop), without_effects(Stop):
-        try:
-            act("x")
-        except Exception:
-            seen.append("a failure of the call")
-        seen.append("what follows")
+    def body() -> None:
+        with without_effects(Stop):
+            try:
+                act("x")
+            except Exception:
+                seen.append("a failure of the call")
+            seen.append("what follows")
+
+    with pytest.raises(Stop):
+        body()
 
     assert seen == []
     assert capfd.readouterr() == ("", "")

@@ -29,7 +29,8 @@ def test_a_chat_prompt_ends_with_what_the_answer_says_already() -> None:
 
     assert fresh == Prompt(turns=(Turn("user", "hi"),))
     assert fresh.begun == ""
-    assert said.prompt().turns[-1] == Turn("assistant", "Well,")
+    written = ("", Written("Well,", (1, 2)))
+    assert said.prompt().turns[-1] == Turn("assistant", "Well,", written)
     assert said.prompt().begun == "Well,"
     assert said.settled() == Prompt(turns=(Turn("user", "hi"),), open=False)
 
@@ -101,3 +102,19 @@ def test_turns_open_and_close_in_order() -> None:
 def test_an_empty_prompt_is_false() -> None:
     assert not Transcript().prompt()
     assert Prompt(pieces=("a",))
+
+
+def test_only_the_assistant_writes_in_ids_inside_of_turns() -> None:
+    said = Transcript()
+    for role in ("user", "assistant"):
+        said.begin(role)
+        said.add("a")
+        said.add("b", (2,))
+        said.add("c")
+        said.add("d")
+        said.end(role)
+
+    assert said.copy().turns == [
+        Turn("user", "abcd"),
+        Turn("assistant", "abcd", ("a", Written("b", (2,)), "cd")),
+    ]
