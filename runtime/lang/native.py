@@ -24,6 +24,8 @@ def prompt_fields(prompt: Prompt) -> dict[str, Any]:
             # A program says itself what is thought and what is answered.
             "chat_template_kwargs": {"thinking": False},
         }
+        if prompt.shared:
+            parts["shared"] = [{"message": p.turn, "chars": p.chars} for p in prompt.shared]
         if prompt.between:
             parts["between"] = [
                 {"after": text.after, "segment": _segment(text.piece)} for text in prompt.between
@@ -36,6 +38,9 @@ def prompt_fields(prompt: Prompt) -> dict[str, Any]:
         if written:
             parts["written"] = written
         return {"prompt_parts": parts}
+    if prompt.shared:
+        shared = [{"chars": place.chars} for place in prompt.shared]
+        return {"prompt_parts": {"segments": [prompt.text], "shared": shared}}
     if not any(isinstance(piece, Written) for piece in prompt.pieces):
         return {"text": prompt.text}
     return {"prompt_parts": {"segments": [_segment(piece) for piece in prompt.pieces]}}

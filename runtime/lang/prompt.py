@@ -1,8 +1,12 @@
 """What has been said so far, as a backend is given it: plain text, or turns of a chat."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from runtime.errors import BadRequest
+
+# Shorter beginnings are not worth a resume point.
+MIN_SHARED_CHARS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,14 @@ class Between:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A place in the text of a prompt: behind so many characters of a turn, or of plain text."""
+
+    turn: int | None
+    chars: int
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """A prompt; exactly one of `pieces` and `turns` has entries.
 
@@ -50,6 +62,7 @@ class Prompt:
     open        an answer is wanted next; False: the turns alone
     between     what stands outside of the turns
     unfinished  the last turn, of another role than the assistant, continues
+    shared      where beginnings end that other prompts are likely to share
     """
 
     pieces: tuple[str | Written, ...] = ()
@@ -57,6 +70,26 @@ class Prompt:
     open: bool = True
     between: tuple[Between, ...] = ()
     unfinished: bool = False
+    shared: tuple[Place, ...] = ()
+
+    def parting(self, arguments: Sequence[str]) -> "Prompt":
+        """Return the prompt with `shared` where `arguments` of its program first stand in it.
+
+        Those are the first and the last of these places, behind text that is worth it.
+        """
+        if self.between or any(not isinstance(piece, str) for piece in self.pieces):
+            return self
+        turns = [(k, turn.content) for k, turn in enumerate(self.turns)] or [(None, self.text)]
+        found: set[tuple[int, int]] = set()
+        for argument in arguments:
+            for number, (_, text) in enumerate(turns):
+                if (at := text.find(argument)) >= 0:
+                    found.add((number, at))
+                    break
+        before = [sum(len(text) for _, text in turns[:number]) for number in range(len(turns))]
+        worth = sorted(p for p in found if p[1] and before[p[0]] + p[1] >= MIN_SHARED_CHARS)
+        ends = dict.fromkeys((*worth[:1], *worth[-1:]))
+        return replace(self, shared=tuple(Place(turns[n][0], at) for n, at in ends))
 
     @property
     def text(self) -> str:

@@ -5,7 +5,7 @@ produced, so that the next call continues at the exact last token. `{"messages":
 rendered by the checkpoint's own template.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from runtime.tokenizer.tokenizer import TextTokenizer
 MAX_SEGMENTS = 10_000
 # Places between the messages of a chat that text may stand at: each is rendered by itself.
 MAX_PLACES = 64
+MAX_SHARED = 4
 
 
 class Between(msgspec.Struct, frozen=True):
@@ -37,6 +38,17 @@ class Between(msgspec.Struct, frozen=True):
     segment: str | list[int]
 
 
+class Shared(msgspec.Struct, frozen=True):
+    """Where a beginning ends that other prompts are likely to share.
+
+    chars    of the message, or of the first segment
+    message  None: of segments
+    """
+
+    chars: int
+    message: int | None = None
+
+
 class Prompt(msgspec.Struct, frozen=True):
     """A prompt in pieces; exactly one of `segments` and `messages` is given.
 
@@ -48,6 +60,8 @@ class Prompt(msgspec.Struct, frozen=True):
                             which every longer chat begins with
     chat_template_kwargs    as for `/v1/chat/completions`
     between                 text that stands outside of the messages
+    shared                  ends of beginnings that other prompts are likely to share: each leaves a
+                            resume point
     written                 assistant's messages as the token ids that a model wrote
     """
 
@@ -58,6 +72,7 @@ class Prompt(msgspec.Struct, frozen=True):
     chat_template_kwargs: dict[str, Any] | None = None
     between: list[Between] | None = None
     written: list[Written] | None = None
+    shared: list[Shared] | None = None
 
 
 class PromptedBody(GenerateBody, frozen=True):
@@ -71,12 +86,14 @@ class PromptIds:
     """A prompt as ids.
 
     open_tokens  trailing ids that come from text, so that text after it may merge with them
+    boundaries   positions where other prompts are likely to part from it
     chat         it was rendered from messages, whose text never means a control token
     """
 
     ids: list[int]
     open_tokens: int
     chat: bool = False
+    boundaries: tuple[int, ...] = ()
 
 
 class Prompts:
@@ -86,19 +103,59 @@ class Prompts:
         self._service = service
         self._chat = chat
 
-    async def resolve(self, body: PromptedBody) -> GenerateBody:
-        """Return `body` with its `prompt_parts`, if any, as input_ids. Raises BadRequest."""
+    async def resolve(self, body: PromptedBody) -> tuple[GenerateBody, tuple[int, ...]]:
+        """Return `body` with its `prompt_parts`, if any, as input_ids; and its boundaries.
+
+        Raises BadRequest.
+        """
         if body.prompt_parts is None:
-            return body
+            return body, ()
         if body.text is not None or body.input_ids is not None:
             raise BadRequest(
                 "give only one of text, input_ids and prompt_parts", param="prompt_parts"
             )
-        ids = (await self.encode(body.prompt_parts)).ids
-        return msgspec.structs.replace(body, input_ids=ids, prompt_parts=None)
+        found = await self.encode(body.prompt_parts)
+        ids = msgspec.structs.replace(body, input_ids=found.ids, prompt_parts=None)
+        return ids, found.boundaries
 
     async def encode(self, prompt: Prompt) -> PromptIds:
         """Return the ids of a prompt in pieces. Raises BadRequest."""
+        found = await self._encode(prompt)
+        if not prompt.shared:
+            return found
+        if prompt.between or len(prompt.shared) > MAX_SHARED:
+            raise BadRequest(
+                f"shared names {MAX_SHARED} places at most, and none beside between",
+                param="prompt_parts",
+            )
+        ends = [await self._end(prompt, shared, found.ids) for shared in prompt.shared]
+        return replace(found, boundaries=tuple(sorted({end for end in ends if end > 0})))
+
+    async def _end(self, prompt: Prompt, shared: Shared, ids: list[int]) -> int:
+        """Return where a shared beginning of a prompt ends in its ids. Raises BadRequest."""
+        at, messages = shared.message, prompt.messages or []
+        texts = [m.content for m in messages] if prompt.messages else (prompt.segments or [])[:1]
+        place = at or 0
+        text = texts[place] if 0 <= place < len(texts) else None
+        is_chat = prompt.messages is not None
+        if (
+            is_chat != (at is not None)
+            or not isinstance(text, str)
+            or not (0 < shared.chars <= len(text))
+        ):
+            raise BadRequest("shared names no place in a text", param="prompt_parts")
+        if at is None:
+            begun = (await self.encode_segments([text[: shared.chars]])).ids
+        else:
+            last = msgspec.structs.replace(messages[at], content=text[: shared.chars])
+            cut = msgspec.structs.replace(
+                prompt, continue_final_message=True, add_generation_prompt=False
+            )
+            begun, _ = await self._render(cut, [*messages[:at], last])
+        pairs = enumerate(zip(begun, ids, strict=False))
+        return next((k for k, (a, b) in pairs if a != b), min(len(begun), len(ids)))
+
+    async def _encode(self, prompt: Prompt) -> PromptIds:
         if (prompt.segments is None) == (prompt.messages is None):
             raise BadRequest("prompt_parts has either segments or messages", param="prompt_parts")
         if prompt.segments is not None:

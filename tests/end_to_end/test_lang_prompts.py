@@ -100,3 +100,32 @@ def test_a_chat_continues_at_the_exact_last_token_of_each_answer(
             assert next_["cached_tokens"] >= past["prompt_tokens"] + past["completion_tokens"] - 1
     with OpenAI(server.model(), base_url=f"{server.url}/v1") as openai:
         assert talk.run(backend=openai).messages()[1]["content"] == "hi"
+
+
+SORT = "Please sort the mails of the shop into weather, market or music, and say why. " * 3
+REST = " A bird sang in the tree, and it went on for some more words." * 12
+
+
+@pytest.mark.parametrize("kind", ["plain", "chat", "select"])
+def test_the_second_run_hits_what_precedes_the_arguments(server: ServerProcess, kind: str) -> None:
+    @function
+    def ask(s: State, question: str) -> None:
+        if kind == "plain":
+            s += SORT + question + REST + gen("x", max_tokens=2)
+        else:
+            answer = gen("x", max_tokens=2) if kind == "chat" else select("x", ["a", "b c"])
+            s += user(SORT + question + REST) + assistant(answer)
+
+    counted = server.post("/tokenize", {"prompt": SORT, "add_special_tokens": False}).json()[
+        "count"
+    ]
+    with Endpoint(server.url) as endpoint:
+        endpoint.flush_cache()
+        first, second = (
+            ask.run(q, backend=endpoint, temperature=0).get_meta_info("x")["cached_tokens"]
+            for q in ("Two bears met.", "One fox ran.")
+        )
+
+    assert first == 0
+    # The last blank merges with the word behind it.
+    assert second >= counted - 1

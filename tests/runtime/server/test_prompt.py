@@ -227,13 +227,68 @@ async def test_text_at_no_place_of_a_chat_is_refused(server: Server) -> None:
         assert "0 to 2 messages" in reply.json()["error"]["message"]
 
 
+OFF: dict[str, Any] = {"chat_template_kwargs": {"thinking": False}}
+BEGINNING = "Sort this: "
+
+
+@pytest.mark.parametrize("v4", [False, True])
+def test_shared_beginnings_leave_boundaries_where_they_end(v4: bool) -> None:
+    @served(v4=v4)
+    async def check(server: Server) -> None:
+        off = OFF if v4 else {}
+        begun = {"messages": [{"role": "user", "content": BEGINNING}], **off}
+        chars, text = len(BEGINNING), BEGINNING + "one fox"
+        chat = {"messages": [{"role": "user", "content": text}], **off}
+
+        closed = await prompt_of(server, {**begun, "add_generation_prompt": False})
+        ids = await prompt_of(server, {**chat, "shared": [{"message": 0, "chars": chars}]})
+        of_chat = server.engine.requests[-1].boundaries
+        plain = await prompt_of(server, {"segments": [text], "shared": [{"chars": chars}]})
+        of_text = server.engine.requests[-1].boundaries
+
+        assert ids == await prompt_of(server, chat)
+        pairs = enumerate(zip(closed, ids, strict=False))
+        common = next((k for k, (a, b) in pairs if a != b), len(closed))
+        assert common in of_chat
+        assert common > 3
+        said = server.manager.tokenizer.encode(BEGINNING)
+        assert 0 < of_text[0] <= len(said)
+        assert plain[: of_text[0]] == said[: of_text[0]]
+
+    check()
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"segments": ["ab"], "shared": [{"chars": 3}]},
+        {"segments": ["ab"], "shared": [{"chars": 0}]},
+        {"segments": [[7, 8]], "shared": [{"chars": 1}]},
+        {"segments": ["ab"], "shared": [{"chars": 1, "message": 0}]},
+        {"segments": ["ab"], "shared": [{"chars": 1}] * 5},
+        {"messages": HI, "shared": [{"chars": 1}]},
+        {"messages": HI, "shared": [{"chars": 1, "message": 1}]},
+        {
+            "messages": HI,
+            "shared": [{"chars": 1, "message": 0}],
+            "between": [{"after": 1, "segment": "x"}],
+        },
+    ],
+)
+@served(v4=True)
+async def test_places_that_no_text_has_are_refused(server: Server, parts: dict[str, Any]) -> None:
+    reply = await server.post("/generate", {"prompt_parts": parts, "sampling_params": ONE})
+
+    assert reply.status_code == 400
+    assert "shared" in reply.text
+
+
 DIALOGUE: list[dict[str, Any]] = [
     {"role": "user", "content": "hi"},
     {"role": "assistant", "content": "I say Yes."},
     {"role": "user", "content": "more"},
     {"role": "assistant", "content": "No"},
 ]
-OFF: dict[str, Any] = {"chat_template_kwargs": {"thinking": False}}
 IDS = [[7, 8], [9]]
 
 
