@@ -11,9 +11,11 @@ from tqdm import tqdm
 
 from runtime.errors import RequestError
 from runtime.lang.backend import Backend
-from runtime.lang.bodies import wait, wait_over
+from runtime.lang.bodies import THREADS, wait, wait_over
 from runtime.lang.failures import named, shorten
 from runtime.lang.loop import LOOP
+from runtime.lang.prompt import Prompt
+from runtime.lang.recent import recent
 from runtime.lang.running import Call, start
 from runtime.lang.sampling import Sampling
 from runtime.lang.state import State
@@ -23,9 +25,19 @@ from runtime.lang.trace import common_prefix
 AT_ONCE = 1024
 
 
+async def _commit(backend: Backend, prefix: Prompt) -> None:
+    """Compute a prefix, unless that was done lately."""
+    kept = recent(backend)
+    if not kept.has(prefix):
+        await backend.cache_prefix(prefix)
+    kept.note(prefix)
+
+
 class Batch:
     """The runs of one function, each with its sampling, at most `at_once` of them at a time.
 
+    threads       how many of their bodies may block at once, if that is more than usual
+    traces        run the function on placeholders first, to find what all programs begin with
     raise_errors  end the batch when a program fails; False: leave the failure in its state
     lazy          the states are read one by one: those before the one that failed are finished
     """
@@ -36,12 +48,16 @@ class Batch:
         backend: Backend,
         *,
         at_once: int,
+        threads: int = 0,
+        traces: bool = True,
         raise_errors: bool = True,
         lazy: bool = False,
     ) -> None:
         self._calls = calls
         self._backend = backend
         self._at_once = at_once
+        self._threads = threads
+        self._traces = traces
         self._raise_errors = raise_errors
         self._lazy = lazy
         self._context = contextvars.copy_context()
@@ -61,21 +77,22 @@ class Batch:
         what still runs.
         """
         self._bar = tqdm(total=len(self._calls), disable=not progress)
-        try:
-            if len(self._calls) > 1:
-                self._cache_prefix()
-            for _ in range(min(self._at_once, len(self._calls))):
-                self._start_next()
-            for index, over in enumerate(self._over):
-                wait_over(over)
-                self._check(index)
-                state = self._states[index]
-                assert state is not None
-                self._states[index] = None
-                yield state
-        finally:
-            self._end_from(0)
-            self._bar.close()
+        with THREADS.at_least(min(self._threads, len(self._calls))):
+            try:
+                if self._traces and len(self._calls) > 1:
+                    self._cache_prefix()
+                for _ in range(min(self._at_once, len(self._calls))):
+                    self._start_next()
+                for index, over in enumerate(self._over):
+                    wait_over(over)
+                    self._check(index)
+                    state = self._states[index]
+                    assert state is not None
+                    self._states[index] = None
+                    yield state
+            finally:
+                self._end_from(0)
+                self._bar.close()
 
     def _cache_prefix(self) -> None:
         prefix = common_prefix([call for call, _ in self._calls], self._backend)
@@ -83,7 +100,7 @@ class Batch:
             return
         # Programs say themselves what is wrong with their prompts, or with the backend.
         with suppress(RequestError):
-            wait(LOOP.submit(self._backend.cache_prefix(prefix)))
+            wait(LOOP.submit(_commit(self._backend, prefix)))
 
     def _start_next(self) -> None:
         with self._lock:

@@ -10,10 +10,10 @@ now and then: what they wait for may be a body that has yet to begin.
 import contextvars
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -46,8 +46,23 @@ class BodyThreads:
 
     def __init__(self, max_threads: int = MAX_THREADS, *, patience_s: float = PATIENCE_S) -> None:
         self._pool = _Pool(max_threads)
+        self._least = max_threads
+        self._asked_for: list[int] = []
         self._patience_s = patience_s
         self._is_watched = False
+
+    @contextmanager
+    def at_least(self, count: int) -> Iterator[None]:
+        """Inside the block, let up to `count` bodies that block run at once, a thread each."""
+        with self._pool.lock:
+            self._asked_for.append(count)
+            self._pool.max_threads = max(self._least, *self._asked_for)
+        try:
+            yield
+        finally:
+            with self._pool.lock:
+                self._asked_for.remove(count)
+                self._pool.max_threads = max([self._least, *self._asked_for])
 
     def start(self, body: Body) -> None:
         """Run `body` as soon as a thread is free, in a copy of the caller's context.
@@ -210,6 +225,11 @@ class _Here(threading.local):
 
 _here = _Here()
 THREADS = BodyThreads()
+
+
+def in_body() -> bool:
+    """Return whether the caller is a body that runs as a greenlet."""
+    return _here.thread is not None
 
 
 def wait(future: "Future[Result]") -> Result:

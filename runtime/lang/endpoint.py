@@ -15,6 +15,7 @@ from runtime.lang.native import (
     score,
 )
 from runtime.lang.prompt import Prompt
+from runtime.lang.recent import recent
 from runtime.lang.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Endpoint(HttpBackend):
 
     async def aflush_cache(self) -> bool:
         """Empty the server's prefix cache; False while requests run."""
+        recent(self).clear()
         return await self.connection.status("/flush_cache") == 200
 
     async def aserver_info(self) -> dict[str, Any]:

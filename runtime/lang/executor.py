@@ -19,7 +19,7 @@ from runtime.lang.family import Member
 from runtime.lang.group import Group
 from runtime.lang.ir import Begin, End, Expr, Gen, Mark, Select, Text, leaves
 from runtime.lang.loop import LOOP
-from runtime.lang.prompt import Transcript
+from runtime.lang.prompt import Prompt, Transcript
 from runtime.lang.sampling import Sampling
 from runtime.lang.snapshot import Growth, Snapshot
 from runtime.lang.text_log import TextLog
@@ -43,6 +43,7 @@ class Executor:
 
     backend    runs the generations
     sampling   what generations leave open
+    arguments  of the function that says it, as text, until a request has been made
     streams    publish generations piece by piece
     group      the executors of the same run
     variables  what was promised under each name, the latest
@@ -62,6 +63,7 @@ class Executor:
         self.backend = backend
         self.sampling = sampling
         self.streams = streams
+        self.arguments: tuple[str, ...] = ()
         self.group = group or Group()
         self.variables = Variables()
         self.log = TextLog()
@@ -335,11 +337,16 @@ class Executor:
     async def _close(self, name: str) -> Value:
         return Value(self.log.text(self._scopes[name].pop()))
 
+    def _prompt(self) -> Prompt:
+        """Return what has been said; of the first one also where other runs may part from it."""
+        arguments, self.arguments = self.arguments, ()
+        return self._transcript.prompt().parting(arguments)
+
     async def _generate(self, gen: Gen) -> Value:
         sampling = gen.sampling.over(self.sampling)
         written = await write(
             self.backend,
-            self._transcript.prompt(),
+            self._prompt(),
             sampling,
             partial(self.log.add, gen.name),
             streams=self.streams,
@@ -351,7 +358,7 @@ class Executor:
 
     async def _select(self, select: Select) -> Value:
         scores, facts = await self.backend.score(
-            self._transcript.prompt(),
+            self._prompt(),
             select.choices,
             unconditional=select.method.requires_unconditional_logprobs,
         )

@@ -11,6 +11,7 @@ from runtime.lang.connection import MAX_REQUESTS
 from runtime.lang.native import generate_fields, generation, prompt_fields, score
 from runtime.lang.patience import patiently
 from runtime.lang.prompt import Prompt
+from runtime.lang.recent import recent
 from runtime.lang.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Local(DirectCalls):
 
     async def aflush_cache(self) -> bool:
         """Empty the engine's prefix cache; False while requests run."""
+        recent(self).clear()
         return await asyncio.to_thread(self.engine.flush_cache)
 
     async def aserver_info(self) -> dict[str, Any]:

@@ -24,11 +24,23 @@ def prompt_fields(prompt: Prompt) -> dict[str, Any]:
             # A program says itself what is thought and what is answered.
             "chat_template_kwargs": {"thinking": False},
         }
+        if prompt.shared:
+            parts["shared"] = [{"message": p.turn, "chars": p.chars} for p in prompt.shared]
         if prompt.between:
             parts["between"] = [
                 {"after": text.after, "segment": _segment(text.piece)} for text in prompt.between
             ]
+        written = [
+            {"message": at, "segments": [_segment(piece) for piece in turn.pieces if piece]}
+            for at, turn in enumerate(prompt.turns)
+            if turn.pieces
+        ]
+        if written:
+            parts["written"] = written
         return {"prompt_parts": parts}
+    if prompt.shared:
+        shared = [{"chars": place.chars} for place in prompt.shared]
+        return {"prompt_parts": {"segments": [prompt.text], "shared": shared}}
     if not any(isinstance(piece, Written) for piece in prompt.pieces):
         return {"text": prompt.text}
     return {"prompt_parts": {"segments": [_segment(piece) for piece in prompt.pieces]}}

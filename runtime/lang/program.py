@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, overload
 
 from runtime.errors import RequestError
@@ -20,12 +21,19 @@ class Program:
 
     Keyword arguments that are no parameters of the function are fields of `Sampling`
     (`max_new_tokens`, `temperature` ...): what generations that leave them open use.
+
+    traces  batches may run the function on placeholders first
     """
 
     def __init__(
-        self, function: Callable[..., Any], bound: Mapping[str, Any] | None = None
+        self,
+        function: Callable[..., Any],
+        bound: Mapping[str, Any] | None = None,
+        *,
+        traces: bool = True,
     ) -> None:
         self.function = function
+        self.traces = traces
         self.bound = dict(bound or {})
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
@@ -33,7 +41,7 @@ class Program:
 
     def bind(self, **arguments: Any) -> "Program":
         """Return this program with some arguments given."""
-        return Program(self.function, {**self.bound, **arguments})
+        return Program(self.function, {**self.bound, **arguments}, traces=self.traces)
 
     def run(
         self, *arguments: Any, backend: Backend | None = None, stream: bool = False, **keywords: Any
@@ -83,6 +91,7 @@ class Program:
         num_threads: int | Literal["auto"] = "auto",
         progress_bar: bool = False,
         raise_errors: bool = True,
+        trace: bool | None = None,
         backend: Backend | None = None,
         **sampling: Any,
     ) -> list[State]:
@@ -98,6 +107,7 @@ class Program:
         num_threads: int | Literal["auto"] = "auto",
         progress_bar: bool = False,
         raise_errors: bool = True,
+        trace: bool | None = None,
         backend: Backend | None = None,
         **sampling: Any,
     ) -> list[State] | Iterator[State]:
@@ -112,6 +122,7 @@ class Program:
         num_threads: int | Literal["auto"] = "auto",
         progress_bar: bool = False,
         raise_errors: bool = True,
+        trace: bool | None = None,
         backend: Backend | None = None,
         **sampling: Any,
     ) -> list[State] | Iterator[State]:
@@ -121,10 +132,13 @@ class Program:
         others, and its failure is raised when all have ended; it names the entry. An iterator
         yields the states of the entries before it first.
 
-        num_threads      how many programs may run at once; they need no threads of their own
+        num_threads      how many programs may run at once; a number also lets as many bodies block
+                         at once, each in a thread that is started when it is needed
         generator_style  return an iterator that yields states, in order, as they finish
         raise_errors     False: run all programs and return all states; reading the state of one
                          that failed raises its failure, and its `error()` returns it
+        trace            whether the function is first run on placeholders, to find what all
+                         programs begin with; None: as the function's own `trace` says
         """
         calls = [
             self._call((), entry) if isinstance(entry, Mapping) else self._call(tuple(entry), {})
@@ -138,6 +152,8 @@ class Program:
             [(call, own.over(shared)) for call, own in calls],
             backend_or_default(backend),
             at_once=at_once,
+            threads=0 if num_threads == "auto" else num_threads,
+            traces=self.traces if trace is None else trace,
             raise_errors=raise_errors,
             lazy=generator_style,
         )
@@ -160,26 +176,35 @@ class Program:
 
 
 @overload
-def function(function: Callable[..., Any], num_api_spec_tokens: int | None = None) -> Program:
+def function(
+    function: Callable[..., Any], num_api_spec_tokens: int | None = None, *, trace: bool = True
+) -> Program:
     """Make a program."""
     ...
 
 
 @overload
 def function(
-    function: None = None, num_api_spec_tokens: int | None = None
+    function: None = None, num_api_spec_tokens: int | None = None, *, trace: bool = True
 ) -> Callable[[Callable[..., Any]], Program]:
     """Return what makes one."""
     ...
 
 
 def function(
-    function: Callable[..., Any] | None = None, num_api_spec_tokens: int | None = None
+    function: Callable[..., Any] | None = None,
+    num_api_spec_tokens: int | None = None,
+    *,
+    trace: bool = True,
 ) -> Program | Callable[[Callable[..., Any]], Program]:
     """Make a program of a function, plain or `async def`; its first parameter is the state.
 
     `@function`, `@function()` and `@function(num_api_spec_tokens=64)` are the same.
 
     num_api_spec_tokens  ignored: SGLang writes ahead of the program by as many, and gives the same
+    trace                False: the function is never run on placeholders, to find what all programs
+                         of a batch begin with
     """
-    return Program if function is None else Program(function)
+    if function is None:
+        return partial(Program, traces=trace)
+    return Program(function, traces=trace)

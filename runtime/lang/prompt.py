@@ -1,8 +1,12 @@
 """What has been said so far, as a backend is given it: plain text, or turns of a chat."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from runtime.errors import BadRequest
+
+# Shorter beginnings are not worth a resume point.
+MIN_SHARED_CHARS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,10 +19,14 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message of a chat."""
+    """One message of a chat.
+
+    pieces  what its content is made of, where a model wrote some of it in an assistant's turn
+    """
 
     role: str
     content: str
+    pieces: tuple[str | Written, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,14 @@ class Between:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A place in the text of a prompt: behind so many characters of a turn, or of plain text."""
+
+    turn: int | None
+    chars: int
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """A prompt; exactly one of `pieces` and `turns` has entries.
 
@@ -46,6 +62,7 @@ class Prompt:
     open        an answer is wanted next; False: the turns alone
     between     what stands outside of the turns
     unfinished  the last turn, of another role than the assistant, continues
+    shared      where beginnings end that other prompts are likely to share
     """
 
     pieces: tuple[str | Written, ...] = ()
@@ -53,6 +70,26 @@ class Prompt:
     open: bool = True
     between: tuple[Between, ...] = ()
     unfinished: bool = False
+    shared: tuple[Place, ...] = ()
+
+    def parting(self, arguments: Sequence[str]) -> "Prompt":
+        """Return the prompt with `shared` where `arguments` of its program first stand in it.
+
+        Those are the first and the last of these places, behind text that is worth it.
+        """
+        if self.between or any(not isinstance(piece, str) for piece in self.pieces):
+            return self
+        turns = [(k, turn.content) for k, turn in enumerate(self.turns)] or [(None, self.text)]
+        found: set[tuple[int, int]] = set()
+        for argument in arguments:
+            for number, (_, text) in enumerate(turns):
+                if (at := text.find(argument)) >= 0:
+                    found.add((number, at))
+                    break
+        before = [sum(len(text) for _, text in turns[:number]) for number in range(len(turns))]
+        worth = sorted(p for p in found if p[1] and before[p[0]] + p[1] >= MIN_SHARED_CHARS)
+        ends = dict.fromkeys((*worth[:1], *worth[-1:]))
+        return replace(self, shared=tuple(Place(turns[n][0], at) for n, at in ends))
 
     @property
     def text(self) -> str:
@@ -75,8 +112,9 @@ class Transcript:
 
     Once a turn has begun, text outside of turns is `between` them.
 
-    role   whose turn is open, if any
-    begun  what the open turn says so far
+    role          whose turn is open, if any
+    begun         what the open turn says so far
+    begun_pieces  the same in pieces, the first of which is text
     """
 
     pieces: list[str | Written] = field(default_factory=list)
@@ -84,11 +122,13 @@ class Transcript:
     role: str | None = None
     begun: str = ""
     between: list[Between] = field(default_factory=list)
+    begun_pieces: list[str | Written] = field(default_factory=list)
 
     def copy(self) -> "Transcript":
         """Return an independent copy."""
         lists = list(self.pieces), list(self.turns)
-        return Transcript(*lists, self.role, self.begun, list(self.between))
+        began = list(self.between), list(self.begun_pieces)
+        return Transcript(*lists, self.role, self.begun, *began)
 
     def add(self, text: str, token_ids: tuple[int, ...] | None = None) -> None:
         """Append text; with `token_ids`, text that a model wrote in exactly these."""
@@ -97,12 +137,20 @@ class Transcript:
         piece = Written(text, token_ids) if token_ids else text
         if self.role is not None:
             self.begun += text
+            self._add_begun(piece if text and self.role == "assistant" else text)
         elif self.turns:
             self._add_between(piece)
         elif isinstance(piece, str) and self.pieces and isinstance(self.pieces[-1], str):
             self.pieces[-1] += piece
         else:
             self.pieces.append(piece)
+
+    def _add_begun(self, piece: str | Written) -> None:
+        match self.begun_pieces[-1], piece:
+            case str(text), str():
+                self.begun_pieces[-1] = text + piece
+            case _:
+                self.begun_pieces.append(piece)
 
     def _add_between(self, piece: str | Written) -> None:
         after, last = len(self.turns), self.between[-1] if self.between else None
@@ -118,14 +166,18 @@ class Transcript:
             raise BadRequest(f"the {role}'s turn begins inside the {self.role}'s")
         self.between += [Between(0, piece) for piece in self.pieces]
         self.pieces.clear()
-        self.role, self.begun = role, ""
+        self.role, self.begun, self.begun_pieces = role, "", [""]
 
     def end(self, role: str) -> None:
         """Close the open turn. Raises BadRequest where another or none is open."""
         if self.role != role:
             raise BadRequest(f"the {role}'s turn ends, but {self.role or 'no'} turn is open")
-        self.turns.append(Turn(role, self.begun))
-        self.role, self.begun = None, ""
+        self.turns.append(self._open_turn(role))
+        self.role, self.begun, self.begun_pieces = None, "", []
+
+    def _open_turn(self, role: str) -> Turn:
+        is_written = any(isinstance(piece, Written) for piece in self.begun_pieces)
+        return Turn(role, self.begun, tuple(self.begun_pieces) if is_written else ())
 
     def prompt(self) -> Prompt:
         """Return the prompt of a generation that stands here."""
@@ -134,7 +186,7 @@ class Transcript:
         turns, between = tuple(self.turns), tuple(self.between)
         if self.role is None:
             return Prompt(turns=turns, open=False, between=between)
-        begun = Turn(self.role, self.begun)
+        begun = self._open_turn(self.role)
         if self.role != "assistant":
             return Prompt(turns=(*turns, begun), open=False, between=between, unfinished=True)
         return Prompt(turns=(*turns, begun) if self.begun else turns, between=between)

@@ -33,6 +33,13 @@ class Call:
         """Whether the function is an `async def`."""
         return inspect.iscoroutinefunction(self.function)
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The arguments that may stand in a text as they are."""
+        values = (*self.arguments, *self.keywords.values())
+        plain = (v for v in values if isinstance(v, str | int | float))
+        return tuple(text for text in map(str, plain) if text)
+
     def __call__(self, state: Any) -> Any:
         """Run the function on a state."""
         return self.function(state, *self.arguments, **self.keywords)
@@ -73,9 +80,15 @@ def enroll(executor: Executor) -> None:
 
 
 def _enrolled(
-    backend: Backend, sampling: Sampling, *, streams: bool = False, group: Group | None = None
+    call: Call,
+    backend: Backend,
+    sampling: Sampling,
+    *,
+    streams: bool = False,
+    group: Group | None = None,
 ) -> Executor:
     executor = Executor(backend, sampling, streams=streams, group=group)
+    executor.arguments = call.texts
     enroll(executor)
     return executor
 
@@ -91,9 +104,9 @@ def run_here(call: Call, backend: Backend, sampling: Sampling) -> State:
         return _wait_for(start(call, backend, sampling, streams=False))
     outer = _body.get()
     if outer is not None and outer.executor is not None:
-        executor = _enrolled(backend, sampling, group=outer.executor.group)
+        executor = _enrolled(call, backend, sampling, group=outer.executor.group)
         return _run_body(call, State(executor))
-    executor = _enrolled(backend, sampling)
+    executor = _enrolled(call, backend, sampling)
     ended: Future[Any] = Future()
     outcome = _outcome(executor, ended)
     try:
@@ -158,7 +171,7 @@ def _outcome(executor: Executor, ended: "Future[Any]") -> "Future[None]":
 
 def start(call: Call, backend: Backend, sampling: Sampling, *, streams: bool) -> State:
     """Start a body in the background and return its state, which ends it when it goes away."""
-    executor = _enrolled(backend, sampling, streams=streams)
+    executor = _enrolled(call, backend, sampling, streams=streams)
     ended: Future[Any] = Future()
     ended.add_done_callback(lambda _: executor.log.wake())
     executor.body = ended
@@ -178,7 +191,7 @@ async def run_async(call: Call, backend: Backend, sampling: Sampling) -> State:
     program has under way.
     """
     if call.is_async:
-        state = await _await_body(call, _enrolled(backend, sampling))
+        state = await _await_body(call, _enrolled(call, backend, sampling))
     else:
         state = start(call, backend, sampling, streams=False)
     assert state.outcome is not None

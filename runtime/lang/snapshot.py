@@ -66,7 +66,7 @@ def _parts(transcript: Transcript) -> list[Part]:
             text = next(between, None)
         if place < len(transcript.turns):
             turn = transcript.turns[place]
-            parts += [Begin(turn.role), turn.content, End(turn.role)]
+            parts += [Begin(turn.role), *(turn.pieces or (turn.content,)), End(turn.role)]
     if transcript.role is not None:
-        parts += [Begin(transcript.role), transcript.begun]
+        parts += [Begin(transcript.role), *transcript.begun_pieces]
     return parts

@@ -2,16 +2,21 @@
 
 An argument that is the same for all of them is given as it is, any other as a placeholder, which
 can be put into text and nothing else. What is said before the first placeholder, the first
-generation or anything else that a placeholder cannot do is common to all.
+generation, an effect (see `runtime.lang.effects`) or anything else that a placeholder cannot do is
+common to all.
 """
 
+import contextvars
+import threading
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import closing, suppress
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from runtime.lang.backend import Backend
+from runtime.lang.bodies import in_body
+from runtime.lang.effects import assigns_outer_names, without_effects
 from runtime.lang.executor import Executor
 from runtime.lang.ir import Begin, End, Expr, Mark, Text, leaves
 from runtime.lang.prompt import Prompt, Transcript
@@ -21,6 +26,7 @@ from runtime.lang.state import AsyncState, State
 
 # Shorter ones are not worth a request of their own. Source: SGLang's language.
 MIN_PREFIX_CHARS = 64
+Result = TypeVar("Result")
 
 
 class _Stop(BaseException):
@@ -101,16 +107,21 @@ class _Recorder(Executor):
 
 
 def common_prefix(calls: Sequence[Call], backend: Backend) -> Prompt | None:
-    """Return what all `calls`, of one function, begin with; None where that is too little."""
+    """Return what all `calls`, of one function, begin with; None where that is too little.
+
+    A function that assigns variables outside of itself is not run for that.
+    """
     if len({(len(call.arguments), *sorted(call.keywords)) for call in calls}) > 1:
         return None
-    mark = f"\0{uuid.uuid4().hex}\0"
+    if assigns_outer_names(calls[0].function):
+        return None
+    mark = f"<placeholder {uuid.uuid4().hex}>"
     recorder = _Recorder(backend, mark)
     enroll(recorder)
     call = _generalised(calls, mark)
     body = Call(_first_step, (call,)) if call.is_async else call
     ended: Future[Any] = Future()
-    finish(body, State(recorder, owns=False), ended)()
+    _traced(lambda: finish(body, State(recorder, owns=False), ended))()
     # The function was not made for placeholders, and says so in whatever way it pleases.
     error = ended.exception()
     if error is not None and not isinstance(error, Exception | _Stop):
@@ -119,6 +130,27 @@ def common_prefix(calls: Sequence[Call], backend: Backend) -> Prompt | None:
     chat = [*(turn.content for turn in prompt.turns), *(part.text for part in prompt.between)]
     size = len(prompt.text) + sum(map(len, chat))
     return prompt if size >= MIN_PREFIX_CHARS else None
+
+
+def _traced(work: Callable[[], Result]) -> Result:
+    """Return what `work` does, without effects: from inside a body in a thread of its own.
+
+    A profiler, which finds the effects, cannot be set in a greenlet.
+    """
+    if not in_body():
+        with without_effects(_Stop):
+            return work()
+    done: Future[Result] = Future()
+    context = contextvars.copy_context()
+
+    def run() -> None:
+        with without_effects(_Stop):
+            result = context.run(work)
+        done.set_result(result)
+
+    thread = threading.Thread(target=run, name="umbra-trace", daemon=True)
+    thread.start()
+    return done.result()
 
 
 def _first_step(state: State, call: Call) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from runtime.errors import RequestFailed
 from runtime.lang.backend import Backend, Generation
 from runtime.lang.prompt import Prompt
+from runtime.lang.recent import note_points
 from runtime.lang.sampling import Sampling
 
 # Takes text that is new, and what the backend tells with it.
@@ -24,8 +25,11 @@ async def write(
     if sampling.max_tokens == 0 and sampling.return_logprob:
         return await _next_token(backend, prompt, sampling)
     if streams and sampling.n in (None, 1):
-        return [await _streamed(backend, prompt, sampling, publish)]
+        written = [await _streamed(backend, prompt, sampling, publish)]
+        note_points(backend, prompt)
+        return written
     written = await backend.generate(prompt, sampling)
+    note_points(backend, prompt)
     publish(written[0].text, written[0].meta_info)
     return written
 

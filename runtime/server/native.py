@@ -36,7 +36,8 @@ class Generations:
 
     async def plan(self, body: PromptedBody) -> NativePlan:
         """Return the calls that `body` asks for. Raises BadRequest."""
-        return plan_native(self._service, await self._prompts.resolve(body))
+        resolved, boundaries = await self._prompts.resolve(body)
+        return plan_native(self._service, resolved, boundaries=boundaries)
 
     async def gather(self, plan: NativePlan) -> dict[str, Any] | list[dict[str, Any]]:
         """Return the finished answer, or a list of them. Raises RequestError."""

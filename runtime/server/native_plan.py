@@ -49,8 +49,13 @@ class NativePlan:
         return call * self.calls[call].sampling.n + choice
 
 
-def plan_native(service: Service, body: GenerateBody) -> NativePlan:
-    """Return the calls that `body` asks for. Raises BadRequest."""
+def plan_native(
+    service: Service, body: GenerateBody, *, boundaries: tuple[int, ...] = ()
+) -> NativePlan:
+    """Return the calls that `body` asks for. Raises BadRequest.
+
+    boundaries  of each prompt, see `GenerateCall`
+    """
     prompts, batch = _prompts(service, body)
     count = len(prompts)
     service.check_prompts(count)
@@ -72,6 +77,7 @@ def plan_native(service: Service, body: GenerateBody) -> NativePlan:
             priority=check_priority(body.priority),
             stream=bool(body.stream),
             rid=rids[k],
+            boundaries=boundaries,
         )
         for k, prompt in enumerate(prompts)
     ]

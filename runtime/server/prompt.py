@@ -5,7 +5,8 @@ produced, so that the next call continues at the exact last token. `{"messages":
 rendered by the checkpoint's own template.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,12 +17,14 @@ from runtime.server.chat import Chats
 from runtime.server.chat_schema import ChatBody, ChatMessage
 from runtime.server.native_schema import GenerateBody
 from runtime.server.service import Service
+from runtime.server.written import Answer, Written, make_answer, put_in
 from runtime.tokenizer.call import Limits, refuse_endless
 from runtime.tokenizer.tokenizer import TextTokenizer
 
 MAX_SEGMENTS = 10_000
 # Places between the messages of a chat that text may stand at: each is rendered by itself.
 MAX_PLACES = 64
+MAX_SHARED = 4
 
 
 class Between(msgspec.Struct, frozen=True):
@@ -35,6 +38,17 @@ class Between(msgspec.Struct, frozen=True):
     segment: str | list[int]
 
 
+class Shared(msgspec.Struct, frozen=True):
+    """Where a beginning ends that other prompts are likely to share.
+
+    chars    of the message, or of the first segment
+    message  None: of segments
+    """
+
+    chars: int
+    message: int | None = None
+
+
 class Prompt(msgspec.Struct, frozen=True):
     """A prompt in pieces; exactly one of `segments` and `messages` is given.
 
@@ -46,6 +60,9 @@ class Prompt(msgspec.Struct, frozen=True):
                             which every longer chat begins with
     chat_template_kwargs    as for `/v1/chat/completions`
     between                 text that stands outside of the messages
+    shared                  ends of beginnings that other prompts are likely to share: each leaves a
+                            resume point
+    written                 assistant's messages as the token ids that a model wrote
     """
 
     segments: list[str | list[int]] | None = None
@@ -54,6 +71,8 @@ class Prompt(msgspec.Struct, frozen=True):
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     between: list[Between] | None = None
+    written: list[Written] | None = None
+    shared: list[Shared] | None = None
 
 
 class PromptedBody(GenerateBody, frozen=True):
@@ -67,12 +86,14 @@ class PromptIds:
     """A prompt as ids.
 
     open_tokens  trailing ids that come from text, so that text after it may merge with them
+    boundaries   positions where other prompts are likely to part from it
     chat         it was rendered from messages, whose text never means a control token
     """
 
     ids: list[int]
     open_tokens: int
     chat: bool = False
+    boundaries: tuple[int, ...] = ()
 
 
 class Prompts:
@@ -82,30 +103,138 @@ class Prompts:
         self._service = service
         self._chat = chat
 
-    async def resolve(self, body: PromptedBody) -> GenerateBody:
-        """Return `body` with its `prompt_parts`, if any, as input_ids. Raises BadRequest."""
+    async def resolve(self, body: PromptedBody) -> tuple[GenerateBody, tuple[int, ...]]:
+        """Return `body` with its `prompt_parts`, if any, as input_ids; and its boundaries.
+
+        Raises BadRequest.
+        """
         if body.prompt_parts is None:
-            return body
+            return body, ()
         if body.text is not None or body.input_ids is not None:
             raise BadRequest(
                 "give only one of text, input_ids and prompt_parts", param="prompt_parts"
             )
-        ids = (await self.encode(body.prompt_parts)).ids
-        return msgspec.structs.replace(body, input_ids=ids, prompt_parts=None)
+        found = await self.encode(body.prompt_parts)
+        ids = msgspec.structs.replace(body, input_ids=found.ids, prompt_parts=None)
+        return ids, found.boundaries
 
     async def encode(self, prompt: Prompt) -> PromptIds:
         """Return the ids of a prompt in pieces. Raises BadRequest."""
+        found = await self._encode(prompt)
+        if not prompt.shared:
+            return found
+        if prompt.between or len(prompt.shared) > MAX_SHARED:
+            raise BadRequest(
+                f"shared names {MAX_SHARED} places at most, and none beside between",
+                param="prompt_parts",
+            )
+        ends = [await self._end(prompt, shared, found.ids) for shared in prompt.shared]
+        return replace(found, boundaries=tuple(sorted({end for end in ends if end > 0})))
+
+    async def _end(self, prompt: Prompt, shared: Shared, ids: list[int]) -> int:
+        """Return where a shared beginning of a prompt ends in its ids. Raises BadRequest."""
+        at, messages = shared.message, prompt.messages or []
+        texts = [m.content for m in messages] if prompt.messages else (prompt.segments or [])[:1]
+        place = at or 0
+        text = texts[place] if 0 <= place < len(texts) else None
+        is_chat = prompt.messages is not None
+        if (
+            is_chat != (at is not None)
+            or not isinstance(text, str)
+            or not (0 < shared.chars <= len(text))
+        ):
+            raise BadRequest("shared names no place in a text", param="prompt_parts")
+        if at is None:
+            begun = (await self.encode_segments([text[: shared.chars]])).ids
+        else:
+            last = msgspec.structs.replace(messages[at], content=text[: shared.chars])
+            cut = msgspec.structs.replace(
+                prompt, continue_final_message=True, add_generation_prompt=False
+            )
+            begun, _ = await self._render(cut, [*messages[:at], last])
+        pairs = enumerate(zip(begun, ids, strict=False))
+        return next((k for k, (a, b) in pairs if a != b), min(len(begun), len(ids)))
+
+    async def _encode(self, prompt: Prompt) -> PromptIds:
         if (prompt.segments is None) == (prompt.messages is None):
             raise BadRequest("prompt_parts has either segments or messages", param="prompt_parts")
         if prompt.segments is not None:
             return await self.encode_segments(prompt.segments)
         messages = prompt.messages or []
-        ids = await self._render(prompt, messages)
+        self._check_written(prompt.written or [], messages)
+        ids, open_tokens = await self._render(prompt, messages)
         if prompt.between:
-            return await self._insert(prompt, messages, ids)
-        return PromptIds(ids, open_tokens=len(ids), chat=True)
+            return await self._insert(prompt, messages, ids, open_tokens)
+        return PromptIds(ids, open_tokens, chat=True)
+
+    def _check_written(self, written: list[Written], messages: list[ChatMessage]) -> None:
+        """Raise BadRequest for what no message can be written in."""
+        seen: set[int] = set()
+        for one in written:
+            at = one.message
+            if not 0 <= at < len(messages) or messages[at].role != "assistant" or at in seen:
+                raise BadRequest(
+                    f"written names messages of the assistant by index, each once: got {at}",
+                    param="prompt_parts",
+                )
+            if not isinstance(messages[at].content, str):
+                raise BadRequest(
+                    f"messages[{at}] is written, so its content is one text", param="prompt_parts"
+                )
+            seen.add(at)
+            self._check_segments(one.segments)
 
     async def _render(
+        self, prompt: Prompt, messages: list[ChatMessage], *, as_prefix: bool = False
+    ) -> tuple[list[int], int]:
+        """Return the ids of a chat, and how many at its end come from text.
+
+        as_prefix  of what every longer one begins with
+        """
+        answers = await self._answers(prompt.written or [], len(messages))
+        if not answers:
+            ids = await self._render_text(prompt, messages, as_prefix=as_prefix)
+            return ids, len(ids)
+        marked = [
+            msgspec.structs.replace(message, content=answers[at].mark) if at in answers else message
+            for at, message in enumerate(messages)
+        ]
+        ids = await self._render_text(prompt, marked, as_prefix=as_prefix)
+        found = put_in(ids, [answers[at] for at in sorted(answers)])
+        if self._service.v4 is None or found is None:
+            # A template may change what it prints: V4's format does not.
+            plain = await self._render_text(prompt, messages, as_prefix=as_prefix)
+            if found is None or not self._is_same(ids, answers, messages, plain):
+                return plain, len(plain)
+        return found
+
+    async def _answers(self, written: list[Written], count: int) -> dict[int, Answer]:
+        """Return the answers among the first `count` messages that are written, by index."""
+        manager = self._service.manager
+        found = {
+            one.message: await manager.in_thread(
+                partial(make_answer, manager.tokenizer, one.segments),
+                chars=sum(len(s) for s in one.segments if isinstance(s, str)),
+            )
+            for one in written
+            if one.message < count
+        }
+        return {at: answer for at, answer in found.items() if answer is not None}
+
+    def _is_same(
+        self,
+        ids: list[int],
+        answers: dict[int, Answer],
+        messages: list[ChatMessage],
+        plain: list[int],
+    ) -> bool:
+        """Say whether a chat with marks, `ids`, reads as the `plain` one but for the marks."""
+        text = self._service.manager.tokenizer.decode(ids)
+        for at, answer in answers.items():
+            text = text.replace(answer.mark, str(messages[at].content))
+        return text == self._service.manager.tokenizer.decode(plain)
+
+    async def _render_text(
         self, prompt: Prompt, messages: list[ChatMessage], *, as_prefix: bool = False
     ) -> list[int]:
         """Return the ids of a chat; `as_prefix`: of what every longer one begins with."""
@@ -128,7 +257,7 @@ class Prompts:
         return ids
 
     async def _insert(
-        self, prompt: Prompt, messages: list[ChatMessage], ids: list[int]
+        self, prompt: Prompt, messages: list[ChatMessage], ids: list[int], ends_open: int
     ) -> PromptIds:
         """Return a chat's ids with the text between its messages in place. Raises BadRequest."""
         between = prompt.between or []
@@ -147,7 +276,7 @@ class Prompts:
             merged += ids[done:cut] + inserted.ids
             done, open_tokens = cut, inserted.open_tokens
         rest = ids[done:]
-        return PromptIds(merged + rest, len(rest) or open_tokens, chat=True)
+        return PromptIds(merged + rest, min(len(rest), ends_open) or open_tokens, chat=True)
 
     async def _prefix(
         self, prompt: Prompt, messages: list[ChatMessage], place: int, ids: list[int]
@@ -157,7 +286,7 @@ class Prompts:
             tokenizer = self._service.manager.tokenizer
             begin = BOS if self._service.v4 is not None else tokenizer.bos_token
             return ids[:1] if begin and ids[0] == tokenizer.token_id(begin) else []
-        prefix = await self._render(prompt, messages[:place], as_prefix=True)
+        prefix, _ = await self._render(prompt, messages[:place], as_prefix=True)
         if ids[: len(prefix)] != prefix:
             raise BadRequest(
                 f"the model's chat format has no place for text after messages[{place - 1}]",
@@ -174,16 +303,20 @@ class Prompts:
         self, segments: list[str | list[int]], *, begins: bool = True
     ) -> PromptIds:
         """Return the ids of segments, which a prompt `begins` with or not. Raises BadRequest."""
-        if not 1 <= len(segments) <= MAX_SEGMENTS:
-            raise BadRequest(f"a prompt has 1 to {MAX_SEGMENTS} segments", param="prompt_parts")
-        for segment in segments:
-            if not isinstance(segment, str) and segment:
-                self._service.check_token_ids(segment, param="prompt_parts")
+        self._check_segments(segments)
         manager = self._service.manager
         return await manager.in_thread(
             lambda: _encode_segments(manager.tokenizer, manager.limits, segments, begins=begins),
             chars=sum(len(s) for s in segments if isinstance(s, str)),
         )
+
+    def _check_segments(self, segments: list[str | list[int]]) -> None:
+        """Raise BadRequest for too many of them, or ids that are none."""
+        if not 1 <= len(segments) <= MAX_SEGMENTS:
+            raise BadRequest(f"a prompt has 1 to {MAX_SEGMENTS} segments", param="prompt_parts")
+        for segment in segments:
+            if not isinstance(segment, str) and segment:
+                self._service.check_token_ids(segment, param="prompt_parts")
 
 
 def _encode_segments(

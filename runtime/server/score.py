@@ -53,6 +53,7 @@ class Scores:
                 bundle,
                 namespace=self._service.namespaces.of(body.cache_salt, body.extra_key),
                 priority=check_priority(body.priority),
+                boundaries=prompt.boundaries,
             )
             values = await run.conditional(plan)
             alone = await run.unconditional(plan) if body.unconditional else None

@@ -30,12 +30,19 @@ class ScoreRun:
     """
 
     def __init__(
-        self, manager: TokenizerManager, bundle: Bundle, *, namespace: str, priority: int
+        self,
+        manager: TokenizerManager,
+        bundle: Bundle,
+        *,
+        namespace: str,
+        priority: int,
+        boundaries: tuple[int, ...] = (),
     ) -> None:
         self._manager = manager
         self._bundle = bundle
         self._namespace = namespace
         self._priority = priority
+        self._boundaries = boundaries
         self.cached_tokens = 0
         self.computed_tokens = 0
 
@@ -84,6 +91,7 @@ class ScoreRun:
             namespace=self._namespace,
             priority=self._priority,
             stream=False,
+            boundaries=tuple(at for at in self._boundaries if at < len(ids)),
         )
 
     async def _answers(self, calls: list[GenerateCall]) -> list[Answer]:

@@ -33,6 +33,7 @@ class GenerateCall:
     channels  makes what splits the answer of one choice into channels: stop strings are then
               searched in the content only, and log-probabilities come with their channel. None:
               the text is not split
+    boundaries  positions in the prompt where other prompts are likely to part from it
     measured  False: no client's request, left out of what the observer hears and of the counts
     """
 
@@ -47,6 +48,7 @@ class GenerateCall:
     marks: Mapping[int, str] = field(default_factory=dict[int, str])
     channels: Callable[[], Channels] | None = None
     measured: bool = True
+    boundaries: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,8 @@ def make_requests(
     """
     spec = call.sampling
     _check_logprobs(call, len(prompt) // 4)
-    boundaries = turn_boundaries(prompt, turn_id)
+    known = {*turn_boundaries(prompt, turn_id), *call.boundaries}
+    boundaries = tuple(sorted(known))
     return [
         Generate(
             request_id=next(ids),

@@ -18,6 +18,7 @@ class TextTokenizer:
 
     chat_template   Jinja text of tokenizer_config.json, if it brings one
     bos_token, eos_token   their spelling, if the checkpoint names them
+    added_ids       ids of tokens that are spelled as a whole, such as control tokens
     special_ids     ids that `skip_special_tokens` leaves out of the text
     turn_id         id that begins a user's turn, where the tokenizer knows V4's chat format
     """
@@ -30,6 +31,7 @@ class TextTokenizer:
         self.chat_template = template if isinstance(template, str) else None
         self._post_process = facts.get("add_bos_token") is not False
         added = backend.get_added_tokens_decoder() if backend else {}
+        self.added_ids = frozenset(i for i, token in added.items() if not token.content.isspace())
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         self.turn_id = next((i for i, token in added.items() if token.content == USER_TURN), None)
 

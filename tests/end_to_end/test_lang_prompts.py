@@ -77,3 +77,55 @@ def test_a_chat_is_scored_and_text_outside_of_turns_is_read_as_it_stands(
     assert seen(state, "whole") == whole
     assert seen(state, "after") == whole + "C"
     assert seen(state, "inside") == f"{whole}C{state['which']}<｜User｜>So"
+
+
+@pytest.mark.parametrize(
+    "given", [{"regex": "[a-z]{8,12}"}, {"temperature": 3}, {"temperature": 2, "ignore_eos": True}]
+)
+def test_a_chat_continues_at_the_exact_last_token_of_each_answer(
+    server: ServerProcess, given: dict[str, Any]
+) -> None:
+    @function
+    def talk(s: State) -> None:
+        s += system("Be brief.") + user("hi") + assistant(gen("a", max_tokens=30, **given))
+        s += user("more") + assistant("So " + gen("b", max_tokens=30, **given) + ".")
+        s += user("again") + assistant(gen("c", max_tokens=2))
+
+    with Endpoint(server.url) as endpoint:
+        endpoint.flush_cache()
+        state = talk.run(backend=endpoint)
+        first, second, third = (state.get_meta_info(name) for name in "abc")
+        # The last token was sampled, never fed.
+        for past, next_ in ((first, second), (second, third)):
+            assert next_["cached_tokens"] >= past["prompt_tokens"] + past["completion_tokens"] - 1
+    with OpenAI(server.model(), base_url=f"{server.url}/v1") as openai:
+        assert talk.run(backend=openai).messages()[1]["content"] == "hi"
+
+
+SORT = "Please sort the mails of the shop into weather, market or music, and say why. " * 3
+REST = " A bird sang in the tree, and it went on for some more words." * 12
+
+
+@pytest.mark.parametrize("kind", ["plain", "chat", "select"])
+def test_the_second_run_hits_what_precedes_the_arguments(server: ServerProcess, kind: str) -> None:
+    @function
+    def ask(s: State, question: str) -> None:
+        if kind == "plain":
+            s += SORT + question + REST + gen("x", max_tokens=2)
+        else:
+            answer = gen("x", max_tokens=2) if kind == "chat" else select("x", ["a", "b c"])
+            s += user(SORT + question + REST) + assistant(answer)
+
+    counted = server.post("/tokenize", {"prompt": SORT, "add_special_tokens": False}).json()[
+        "count"
+    ]
+    with Endpoint(server.url) as endpoint:
+        endpoint.flush_cache()
+        first, second = (
+            ask.run(q, backend=endpoint, temperature=0).get_meta_info("x")["cached_tokens"]
+            for q in ("Two bears met.", "One fox ran.")
+        )
+
+    assert first == 0
+    # The last blank merges with the word behind it.
+    assert second >= counted - 1

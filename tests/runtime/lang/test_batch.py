@@ -15,6 +15,7 @@ from runtime.lang.running import Call, start
 from runtime.lang.state import State
 from runtime.lang.words import gen, select
 from tests.runtime.lang.fake import FakeBackend
+from tests.runtime.lang.three_backends import NAMES, Model, make_backend
 
 WAIT_S = 60.0
 
@@ -227,3 +228,20 @@ def test_many_programs_that_end_at_once_stand_beside_each_other(
     states = nothing.run_batch(entries, num_threads=1, backend=FakeBackend())
 
     assert [state.ret_value for state in states] == list(range(1200))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_as_many_bodies_as_asked_for_may_block_at_once(name: str) -> None:
+    count = MAX_THREADS + 8
+    together = threading.Barrier(count)
+
+    @function
+    def block(s: State, k: int) -> None:
+        together.wait(WAIT_S)
+        s += f"{k}" + gen("x")
+
+    batch, backend = [{"k": k} for k in range(count)], make_backend(name, Model())
+
+    states = block.run_batch(batch, num_threads=count, trace=False, backend=backend)
+
+    assert [s.text()[: len(str(k))] for k, s in enumerate(states)] == [str(k) for k in range(count)]

@@ -149,3 +149,25 @@ def test_what_a_body_returns_is_called_when_it_is_over() -> None:
     go.set_result(1)
 
     assert seen.result(60)
+
+
+def test_as_many_bodies_block_at_once_as_are_asked_for() -> None:
+    threads, together, done = BodyThreads(max_threads=1), threading.Barrier(5), Future[None]()
+
+    def block() -> None:
+        together.wait(60)
+
+    def last() -> None:
+        together.wait(60)
+        done.set_result(None)
+
+    with threads.at_least(5), threads.at_least(2):
+        for body in (block, block, block, block, last):
+            threads.start(body)
+        done.result(60)
+    before, go = threading.active_count(), threading.Event()
+    for _ in range(9):
+        threads.start(lambda: until(go))
+
+    assert threading.active_count() == before, "outside of the block none is added"
+    go.set()

@@ -75,3 +75,12 @@ def test_a_generation_that_was_aborted_is_none(message: str | None) -> None:
 
     with pytest.raises(Aborted, match=message or "aborted"):
         generation({**REPLY, "meta_info": meta})
+
+
+def test_answers_of_a_chat_are_said_in_their_ids_too() -> None:
+    turns = Turn("user", "hi"), Turn("assistant", "so b", ("so ", Written("b", (2,))))
+
+    parts = prompt_fields(Prompt(turns=turns))["prompt_parts"]
+
+    assert parts["messages"][1] == {"role": "assistant", "content": "so b"}
+    assert parts["written"] == [{"message": 1, "segments": ["so ", (2,)]}]

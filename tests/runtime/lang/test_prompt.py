@@ -3,7 +3,7 @@
 import pytest
 
 from runtime.errors import BadRequest
-from runtime.lang.prompt import Between, Prompt, Transcript, Turn, Written
+from runtime.lang.prompt import Between, Place, Prompt, Transcript, Turn, Written
 
 
 def test_adjacent_texts_are_one_and_what_a_model_wrote_keeps_its_ids() -> None:
@@ -29,7 +29,8 @@ def test_a_chat_prompt_ends_with_what_the_answer_says_already() -> None:
 
     assert fresh == Prompt(turns=(Turn("user", "hi"),))
     assert fresh.begun == ""
-    assert said.prompt().turns[-1] == Turn("assistant", "Well,")
+    written = ("", Written("Well,", (1, 2)))
+    assert said.prompt().turns[-1] == Turn("assistant", "Well,", written)
     assert said.prompt().begun == "Well,"
     assert said.settled() == Prompt(turns=(Turn("user", "hi"),), open=False)
 
@@ -101,3 +102,48 @@ def test_turns_open_and_close_in_order() -> None:
 def test_an_empty_prompt_is_false() -> None:
     assert not Transcript().prompt()
     assert Prompt(pieces=("a",))
+
+
+def test_only_the_assistant_writes_in_ids_inside_of_turns() -> None:
+    said = Transcript()
+    for role in ("user", "assistant"):
+        said.begin(role)
+        said.add("a")
+        said.add("b", (2,))
+        said.add("c")
+        said.add("d")
+        said.end(role)
+
+    assert said.copy().turns == [
+        Turn("user", "abcd"),
+        Turn("assistant", "abcd", ("a", Written("b", (2,)), "cd")),
+    ]
+
+
+INTRODUCTION = "Sort the mails of the shop into weather, market or music, and say why: "
+
+
+def test_prompts_part_where_arguments_first_stand() -> None:
+    plain = Prompt(pieces=(INTRODUCTION + "a fox, and a bear",))
+    chat = Prompt(turns=(Turn("system", INTRODUCTION), Turn("user", "Q: why?")))
+    at = len(INTRODUCTION)
+
+    assert plain.parting(("a fox",)).shared == (Place(None, at),)
+    assert plain.parting(("a bear", "a fox", "x")).shared == (
+        Place(None, at),
+        Place(None, at + len("a fox, and ")),
+    )
+    assert chat.parting(("why?",)).shared == (Place(1, len("Q: ")),)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        Prompt(pieces=("short a fox",)),
+        Prompt(pieces=("a fox" + INTRODUCTION,)),
+        Prompt(pieces=(INTRODUCTION, Written("a fox", (1,)))),
+        Prompt(turns=(Turn("user", INTRODUCTION + "a fox"),), between=(Between(0, "b"),)),
+    ],
+)
+def test_prompts_that_share_nothing_are_sent_as_they_are(prompt: Prompt) -> None:
+    assert prompt.parting(("a fox",)) == prompt

@@ -1,17 +1,19 @@
 """Tests of runtime.lang.trace: what programs begin with."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from runtime.lang.program import function
+from runtime.lang.program import Program, function
 from runtime.lang.prompt import Prompt, Turn
 from runtime.lang.running import Call
 from runtime.lang.state import AsyncState, State
 from runtime.lang.trace import common_prefix
 from runtime.lang.words import assistant, gen, select, system, user
 from tests.runtime.lang.fake import FakeBackend
+from tests.runtime.lang.three_backends import NAMES, Model, make_backend
 
 LONG = "This text is long enough to be worth computing it once, before all programs run. "
 
@@ -76,6 +78,70 @@ def test_of_a_chat_whole_turns_are_common() -> None:
     assert prefix_of(program, {"q": "a"}, {"q": "b"}) == Prompt(
         turns=(Turn("system", LONG),), open=False
     )
+
+
+def test_a_function_that_assigns_outer_variables_is_not_traced() -> None:
+    count = 0
+
+    def program(s: State, q: str) -> None:
+        nonlocal count
+        count += 1
+        s += LONG + q + gen("x")
+
+    assert prefix_of(program, {"q": "a"}, {"q": "b"}) is None
+    assert count == 0
+
+
+def test_a_placeholder_shows_no_control_characters() -> None:
+    shown: list[str] = []
+
+    def program(s: State, q: str) -> None:
+        shown.append(f"{q}")
+        s += LONG + q + gen("x")
+
+    prefix_of(program, {"q": "a"}, {"q": "b"})
+
+    assert shown[0].startswith("<placeholder ")
+    assert shown[0].isprintable()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tracing_is_turned_off_by_function_and_by_batch(name: str) -> None:
+    backend, runs = make_backend(name, Model()), list[str]()
+
+    def program(s: State, q: str) -> None:
+        runs.append(f"{q}")
+        s += LONG + q + gen("x")
+
+    batch, on, off = [{"q": "a"}, {"q": "b"}], function(program), function(trace=False)(program)
+
+    def runs_of(made: Program, **given: bool) -> int:
+        runs.clear()
+        made.run_batch(batch, backend=backend, **given)
+        return len(runs)
+
+    assert runs_of(on) == runs_of(off, trace=True) == 3
+    assert runs_of(off) == runs_of(off.bind()) == runs_of(on, trace=False) == 2
+
+
+def test_a_batch_inside_a_program_is_traced_without_effects() -> None:
+    backend, slept = FakeBackend(), list[str]()
+
+    @function
+    def inner(s: State, q: str) -> None:
+        s += LONG
+        time.sleep(0)
+        slept.append(q)
+        s += q + gen("x")
+
+    @function
+    def outer(s: State, k: int) -> None:
+        inner.run_batch([{"q": "a"}, {"q": "b"}], backend=backend)
+
+    outer.run_batch([{"k": 1}, {"k": 2}], backend=backend)
+
+    assert sorted(slept) == ["a", "a", "b", "b"]
+    assert backend.cached[0] == LONG
 
 
 def test_async_programs_are_traced_too() -> None:

@@ -225,3 +225,133 @@ async def test_text_at_no_place_of_a_chat_is_refused(server: Server) -> None:
 
         assert reply.status_code == 400
         assert "0 to 2 messages" in reply.json()["error"]["message"]
+
+
+OFF: dict[str, Any] = {"chat_template_kwargs": {"thinking": False}}
+BEGINNING = "Sort this: "
+
+
+@pytest.mark.parametrize("v4", [False, True])
+def test_shared_beginnings_leave_boundaries_where_they_end(v4: bool) -> None:
+    @served(v4=v4)
+    async def check(server: Server) -> None:
+        off = OFF if v4 else {}
+        begun = {"messages": [{"role": "user", "content": BEGINNING}], **off}
+        chars, text = len(BEGINNING), BEGINNING + "one fox"
+        chat = {"messages": [{"role": "user", "content": text}], **off}
+
+        closed = await prompt_of(server, {**begun, "add_generation_prompt": False})
+        ids = await prompt_of(server, {**chat, "shared": [{"message": 0, "chars": chars}]})
+        of_chat = server.engine.requests[-1].boundaries
+        plain = await prompt_of(server, {"segments": [text], "shared": [{"chars": chars}]})
+        of_text = server.engine.requests[-1].boundaries
+
+        assert ids == await prompt_of(server, chat)
+        pairs = enumerate(zip(closed, ids, strict=False))
+        common = next((k for k, (a, b) in pairs if a != b), len(closed))
+        assert common in of_chat
+        assert common > 3
+        said = server.manager.tokenizer.encode(BEGINNING)
+        assert 0 < of_text[0] <= len(said)
+        assert plain[: of_text[0]] == said[: of_text[0]]
+
+    check()
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"segments": ["ab"], "shared": [{"chars": 3}]},
+        {"segments": ["ab"], "shared": [{"chars": 0}]},
+        {"segments": [[7, 8]], "shared": [{"chars": 1}]},
+        {"segments": ["ab"], "shared": [{"chars": 1, "message": 0}]},
+        {"segments": ["ab"], "shared": [{"chars": 1}] * 5},
+        {"messages": HI, "shared": [{"chars": 1}]},
+        {"messages": HI, "shared": [{"chars": 1, "message": 1}]},
+        {
+            "messages": HI,
+            "shared": [{"chars": 1, "message": 0}],
+            "between": [{"after": 1, "segment": "x"}],
+        },
+    ],
+)
+@served(v4=True)
+async def test_places_that_no_text_has_are_refused(server: Server, parts: dict[str, Any]) -> None:
+    reply = await server.post("/generate", {"prompt_parts": parts, "sampling_params": ONE})
+
+    assert reply.status_code == 400
+    assert "shared" in reply.text
+
+
+DIALOGUE: list[dict[str, Any]] = [
+    {"role": "user", "content": "hi"},
+    {"role": "assistant", "content": "I say Yes."},
+    {"role": "user", "content": "more"},
+    {"role": "assistant", "content": "No"},
+]
+IDS = [[7, 8], [9]]
+
+
+@pytest.mark.parametrize("v4", [False, True])
+def test_answers_stand_in_a_chat_as_the_ids_they_were_written_in(v4: bool) -> None:
+    @served(v4=v4)
+    async def check(server: Server) -> None:
+        off = OFF if v4 else {}
+        first = {"message": 1, "segments": ["I say ", IDS[0]]}
+        last = {"message": 3, "segments": [IDS[1]]}
+        plain = {"messages": DIALOGUE, "add_generation_prompt": False, **off}
+        text = await prompt_of(server, plain)
+        ids = await prompt_of(server, {**plain, "written": [last, first]})
+        continued = await prompt_of(
+            server, {**plain, "written": [first, last], "continue_final_message": True}
+        )
+        opened = await prompt_of(server, {"messages": DIALOGUE[:1], **off})
+        closed = await prompt_of(server, {**plain, "messages": DIALOGUE[:2]})
+
+        encode = server.manager.tokenizer.encode
+        said = encode("I say Yes.", add_special_tokens=False)
+        end = closed[len(opened) + len(said) :]
+        start = encode("I say ", add_special_tokens=False)
+        assert ids[: len(opened) + len(start) + 2 + len(end)] == [*opened, *start, 7, 8, *end]
+        assert continued == ids[: len(ids) - len(end)]
+        assert continued[-1] == 9
+        assert ids[len(ids) - len(end) - 1 :] == [9, *end]
+        assert server.manager.tokenizer.decode(text).count("I say Yes.") == 1
+
+    check()
+
+
+@served(template="{% for m in messages %}|{{ m.content | trim }}{% endfor %}")
+async def test_the_text_of_an_answer_counts_where_the_format_changes_it(server: Server) -> None:
+    messages = [{"role": "assistant", "content": "Yes "}, {"role": "user", "content": "hi"}]
+    written = [{"message": 0, "segments": [[7, 8]]}]
+    kept = [{"role": "assistant", "content": "Yes"}, *messages[1:]]
+
+    changed = await prompt_of(server, {"messages": messages, "written": written})
+    same = await prompt_of(server, {"messages": kept, "written": written})
+
+    decode = server.manager.tokenizer.decode
+    assert decode(changed) == "|Yes|hi"
+    assert same == [changed[0], 7, 8, *changed[4:]]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        [{"message": 0, "segments": [[7]]}],
+        [{"message": 4, "segments": [[7]]}],
+        [{"message": -1, "segments": [[7]]}],
+        [{"message": 1, "segments": [[7]]}] * 2,
+        [{"message": 1, "segments": []}],
+        [{"message": 1, "segments": [[1 << 30]]}],
+    ],
+)
+@served(v4=True)
+async def test_ids_that_no_answer_has_are_refused(
+    server: Server, written: list[dict[str, Any]]
+) -> None:
+    prompt = {"messages": DIALOGUE, "written": written, **OFF}
+    reply = await server.post("/generate", {"prompt_parts": prompt, "sampling_params": ONE})
+
+    assert reply.status_code == 400
+    assert "prompt_parts" in reply.text or "written" in reply.text or "segments" in reply.text
