@@ -126,8 +126,9 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
         if self.top_logprobs and not self.logprobs:
             raise BadRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
         spec = self.common_spec(vocab_size, defaults, default_tokens=None)
-        if self.forced_tools() is not None and spec.grammar is not None:
-            name = next((n for n in _GRAMMARS if getattr(self, n) is not None), "response_format")
+        # A response_format holds for content, of which a forced call has none.
+        name = next((n for n in _GRAMMARS if getattr(self, n) is not None), None)
+        if self.forced_tools() is not None and name is not None:
             raise BadRequest(
                 "a forced call follows its tool's schema, and nothing else", param=name
             )

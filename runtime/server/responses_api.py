@@ -23,6 +23,7 @@ from runtime.server.responses_reply import Event, ResponseOutput
 from runtime.server.responses_schema import ENCRYPTED, FORMAT, ResponsesBody, in_responses
 from runtime.server.responses_state import failed, finished, response_object
 from runtime.server.responses_store import ResponseStore, Stored, history
+from runtime.server.responses_tools import namespaced
 from runtime.server.runs import Tally, gather, merge
 from runtime.server.service import Service
 from runtime.tokenizer.channel_text import TokenChannel
@@ -48,7 +49,12 @@ class _Job:
     def answer(self) -> tuple[ChoiceReply, ResponseOutput]:
         """Return an empty answer, and what turns it into items."""
         reply = self.plan.reply()
-        return reply, ResponseOutput(reply, carry_reasoning=self.body.includes(ENCRYPTED))
+        output = ResponseOutput(
+            reply,
+            carry_reasoning=self.body.includes(ENCRYPTED),
+            namespaced=namespaced(self.body.offered),
+        )
+        return reply, output
 
 
 class ResponsesRoutes:

@@ -51,6 +51,7 @@ _ITEM = either(
         call_id=STRING,
         name=STRING,
         arguments=STRING,
+        optional={"namespace": STRING},
     ),
 )
 _USAGE = record(

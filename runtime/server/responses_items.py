@@ -24,7 +24,7 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True):
     """One item of a conversation; which fields it has depends on its type.
 
     role, content      of a message; `content` of a reasoning item is the reasoning
-    call_id, name, arguments   of a function_call
+    call_id, name, arguments   of a function_call; `namespace` if its function is in one
     call_id, output    of a function_call_output
     encrypted_content  the reasoning again, for clients that keep no other field
     status             incomplete: the item was cut off
@@ -36,6 +36,7 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True):
     content: str | list[ItemPart] | None = None
     call_id: str | None = None
     name: str | None = None
+    namespace: str | None = None
     arguments: str | None = None
     output: str | list[ItemPart] | None = None
     summary: list[ItemPart] | None = None

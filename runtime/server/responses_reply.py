@@ -5,7 +5,7 @@ sent.
 """
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from runtime.server.chat_reply import ChoiceReply
@@ -25,15 +25,23 @@ class ResponseOutput:
     items  that are complete, or were cut off
     """
 
-    def __init__(self, reply: ChoiceReply, *, carry_reasoning: bool = False) -> None:
+    def __init__(
+        self,
+        reply: ChoiceReply,
+        *,
+        carry_reasoning: bool = False,
+        namespaced: Mapping[str, dict[str, str]] | None = None,
+    ) -> None:
         """Begin without an item.
 
         reply            tells which calls are whole
         carry_reasoning  add the reasoning in the form that some clients send back
+        namespaced       `name` and `namespace` of functions, by their full names
         """
         self.items: list[dict[str, Any]] = []
         self._reply = reply
         self._carry_reasoning = carry_reasoning
+        self._namespaced = namespaced or {}
         self._open: dict[str, Any] | None = None
         self._pieces: list[str] = []
         self._logprobs: list[dict[str, Any]] = []
@@ -105,8 +113,8 @@ class ResponseOutput:
         """Yield the events of a call's next piece; its first one has its id."""
         said = call["function"]
         if "id" in call:
-            named = {"call_id": call["id"], "name": said["name"], "arguments": ""}
-            yield from self._start("function_call", **named)
+            named = self._namespaced.get(said["name"], {"name": said["name"]})
+            yield from self._start("function_call", call_id=call["id"], **named, arguments="")
         if said["arguments"]:
             self._pieces.append(said["arguments"])
             delta = said["arguments"]

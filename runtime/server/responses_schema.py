@@ -7,12 +7,13 @@ from typing import Any, ClassVar, Literal, cast
 import msgspec
 
 from runtime.errors import BadRequest
-from runtime.server.chat_schema import EXTENSIONS, ChatBody, Tool, ToolFunction
+from runtime.server.chat_schema import EXTENSIONS, ChatBody
 from runtime.server.field_hints import FieldHints, HintedBody
 from runtime.server.fields import called_here
 from runtime.server.known_elsewhere import RESPONSES
 from runtime.server.native_schema import TokenId
 from runtime.server.responses_items import Item
+from runtime.server.responses_tools import ResponseTool, chat_tools, full_name, offered
 from runtime.server.responses_turns import chat_messages
 
 _SAMPLING = ("model", "temperature", "top_p", "top_k", "top_logprobs", "stream", *EXTENSIONS)
@@ -40,21 +41,12 @@ _FORMATS = ("text", "json_object", "json_schema")
 _METADATA_ENTRIES, _METADATA_NAME, _METADATA_VALUE = 16, 64, 512
 
 
-class ResponseTool(msgspec.Struct, frozen=True):
-    """One entry of `tools`; `parameters` is a JSON schema of an object."""
-
-    type: str
-    name: str | None = None
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
 class NamedTool(msgspec.Struct, frozen=True):
     """A `tool_choice` that names the tool to call."""
 
     type: Literal["function"]
     name: str
+    namespace: str | None = None
 
 
 class TextFormat(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -124,6 +116,11 @@ class ResponsesBody(HintedBody, frozen=True, kw_only=True):
             return [Item(type="message", role="user", content=self.input)]
         return self.input
 
+    @property
+    def offered(self) -> list[ResponseTool]:
+        """The tools that the model can call. Raises BadRequest."""
+        return offered(self.tools or (), self.tool_choice)
+
     def includes(self, name: str) -> bool:
         """Say whether the reply is to have an optional part."""
         return name in (self.include or ())
@@ -134,7 +131,7 @@ class ResponsesBody(HintedBody, frozen=True, kw_only=True):
         shared = {name: getattr(self, name) for name in _SAMPLING}
         return ChatBody(
             messages=chat_messages(self.instructions, items),
-            tools=[_tool(tool, f"tools[{k}]") for k, tool in enumerate(self.tools or ())] or None,
+            tools=chat_tools(self.offered) or None,
             tool_choice=self._tool_choice(),
             parallel_tool_calls=self.parallel_tool_calls,
             reasoning_effort=None if self.reasoning is None else self.reasoning.effort,
@@ -168,10 +165,11 @@ class ResponsesBody(HintedBody, frozen=True, kw_only=True):
             return choice
         kind = cast(dict[str, Any], choice).get("type") if isinstance(choice, dict) else choice
         try:
-            name = msgspec.convert(choice, NamedTool).name
+            named = msgspec.convert(choice, NamedTool)
         except msgspec.ValidationError as fault:
             text = "tool_choice must be none, auto, required, or name a function"
             raise BadRequest(f"{text}, got {str(kind)[:80]!r}", param="tool_choice") from fault
+        name = full_name(named.namespace, named.name)
         return {"type": "function", "function": {"name": name}}
 
     def _response_format(self) -> dict[str, Any] | None:
@@ -191,18 +189,6 @@ class ResponsesBody(HintedBody, frozen=True, kw_only=True):
 
 def _sides(entries: dict[str, str]) -> tuple[list[str], list[str]]:
     return list(entries), list(entries.values())
-
-
-def _tool(tool: ResponseTool, where: str) -> Tool:
-    if tool.type != "function":
-        text = f"{where}: the type {tool.type[:80]!r} is not supported: give functions"
-        raise BadRequest(text, param="tools", code="not_supported")
-    if not tool.name:
-        expected = '{"type": "function", "name": ..., "parameters": ...}'
-        raise BadRequest(f"{where}: a function is {expected}", param="tools")
-    # Source: deepseek-recipe describes a tool that has no description with nothing.
-    described = tool.description or ""
-    return Tool(ToolFunction(tool.name, described, tool.parameters, tool.strict))
 
 
 @contextmanager

@@ -49,7 +49,7 @@ def response_object(
         "temperature": temperature,
         "text": {"format": {"type": "text"} if form is None else _written(form, "text")},
         "tool_choice": _written(body.tool_choice or "auto", "tool_choice"),
-        "tools": _written(body.tools or [], "tools"),
+        "tools": _written(body.offered, "tools"),
         "top_logprobs": body.top_logprobs or 0,
         "top_p": top_p,
         "truncation": "disabled",

@@ -17,6 +17,7 @@ from runtime.server.chat_schema import (
     MessageToolCall,
 )
 from runtime.server.responses_items import ROLES, Item, texts, unsupported
+from runtime.server.responses_tools import full_name
 
 # The instructions are one message more.
 MAX_ITEMS = MAX_MESSAGES - 1
@@ -99,7 +100,8 @@ def _take(answer: _Answer, item: Item, where: str) -> bool:
 def _call(item: Item, where: str) -> MessageToolCall:
     if not item.call_id or not item.name:
         raise BadRequest(f"{where}: a function_call has a call_id and a name", param="input")
-    return MessageToolCall(item.call_id, FunctionCall(item.name, item.arguments or "{}"))
+    name = full_name(item.namespace, item.name)
+    return MessageToolCall(item.call_id, FunctionCall(name, item.arguments or "{}"))
 
 
 def _output(item: Item, waiting: set[str], where: str) -> ChatMessage:

@@ -261,11 +261,6 @@ REFUSED: dict[str, Json] = {
     "required of none": {"tool_choice": "required"},
     "unknown tool": {"tools": [TOOL], "tool_choice": {**NAMED, "function": {"name": "g"}}},
     "malformed choice": {"tools": [TOOL], "tool_choice": {"type": "function"}},
-    "call and format": {
-        "tools": [TOOL],
-        "tool_choice": "required",
-        "response_format": {"type": "json_object"},
-    },
     **{
         f"call and {name}": {"tools": [TOOL], "tool_choice": NAMED, name: text}
         for name, text in {
@@ -301,3 +296,17 @@ async def test_a_jinja_template_takes_no_tools(server: Server) -> None:
 
     assert reply.status_code == 400
     assert reply.json()["error"]["param"] == "tools"
+
+
+@served(v4=True)
+async def test_a_forced_call_follows_its_tool_where_a_format_of_content_is_asked_for(
+    server: Server,
+) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+    forced = {"messages": [HI], "tools": [TOOL], "tool_choice": "required"}
+    for fields in (forced, {**forced, "response_format": form}):
+        assert (await server.post(CHAT, fields)).status_code == 200
+
+    plain, formatted = (request.sampling.grammar for request in server.engine.requests)
+    assert plain is not None
+    assert plain == formatted

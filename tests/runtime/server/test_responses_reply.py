@@ -23,12 +23,12 @@ TOOLS: Json = {"f": {"type": "object", "properties": {"s": {"type": "string"}}}}
 
 
 def run(
-    text: str, *, step: int = 1, cut: bool = False, **options: bool
+    text: str, *, step: int = 1, cut: bool = False, carry_reasoning: bool = False
 ) -> tuple[list[Json], list[Json]]:
     """Return the events and the items of an answer that comes in pieces of `step` characters."""
     text = text.replace("｜DSML｜", DSML).replace("</think>", THINK_END)
     reply = ChoiceReply(AnswerParser(reasoning=True, tools=TOOLS), call_prefix="call_")
-    output = ResponseOutput(reply, **options)
+    output = ResponseOutput(reply, carry_reasoning=carry_reasoning)
     told: list[Json] = []
     for k in range(0, len(text), step):
         ended = k + step >= len(text)

@@ -91,8 +91,8 @@ def test_tools_and_their_choice_are_those_of_a_chat(given: Any, told: Any) -> No
 @pytest.mark.parametrize(
     ("fields", "param", "told"),
     [
-        ({"tools": [{"type": "web_search"}]}, "tools", r"tools\[0\]: the type 'web_search' is not"),
-        ({"tools": [TOOL, {"type": "mcp", "x": 1}]}, "tools", r"tools\[1\]: the type 'mcp'"),
+        ({"tools": [{"type": "web_search"}]}, "tools", "'web_search' not supported"),
+        ({"tools": [TOOL, {"type": "mcp", "x": 1}]}, "tools", "'mcp' not supported"),
         ({"tools": [{"type": "function", "function": {}}]}, "tools", "a function is"),
         ({"tool_choice": {"type": "file_search"}}, "tool_choice", "got 'file_search'"),
         ({"tool_choice": 5}, "tool_choice", "none, auto, required, or name a function"),
