@@ -166,6 +166,7 @@ class Model(Protocol):
 
         ranks  this rank among those that share the network; None: there is one
 
-        Raises ConfigFault for settings that do not suit it.
+        Raises ConfigFault for settings that do not suit it, UnevenShares for ranks that cannot
+        share it.
         """
         ...

@@ -23,6 +23,8 @@ from layers.linear.plain import PlainLinear
 from layers.models.contract import ModelFacts, Settings
 from layers.models.json_fields import positive_int, require
 from layers.models.registry import FAMILIES
+from layers.parallel.ranks import Ranks
+from layers.parallel.shares import UnevenShares
 from layers.steps.forward_batch import FedTokens, ForwardBatch, Forwarded, finite_rows
 from layers.steps.step_tokens import StepTokens
 from mem_cache.spec import CacheSpec, PoolSizes, TreeSpec
@@ -74,10 +76,14 @@ class Toy:
         """Let a CUDA device be asked for: torch knows all ops."""
 
     def smaller(self, settings: Settings) -> str | None:
-        """Know nothing."""
+        """Return no advice."""
 
-    def build(self, device: torch.device, settings: Settings) -> "ToyNetwork":
+    def build(
+        self, device: torch.device, settings: Settings, ranks: Ranks | None = None
+    ) -> "ToyNetwork":
         assert settings.experts == "auto"
+        if ranks is not None and ranks.shares.world > 1:
+            raise UnevenShares("this family is not shared")
         return ToyNetwork(self, device)
 
 
