@@ -26,13 +26,14 @@ class Hint:
     same: tuple[str, ...] = ()
 
 
+_TP = "GPUs of one host share a network with --tp-size only"
 _ONE = ("1",)
 _SWITCH = ("",)
 
 HINTS = (
     Hint("--tensor-parallel-size", "give --tp-size", _ONE),
-    Hint("--ep --ep-size --expert-parallel-size", "one device computes", _ONE),
-    Hint("--pp --pp-size --pipeline-parallel-size", "one device computes", _ONE),
+    Hint("--ep --ep-size --expert-parallel-size", _TP, _ONE),
+    Hint("--pp --pp-size --pipeline-parallel-size", _TP, _ONE),
     Hint(
         "--dp --dp-size --data-parallel-size",
         "run several servers behind a router that reads /v1/loads or /metrics", _ONE,
@@ -40,15 +41,15 @@ HINTS = (
     Hint("--nnodes", "a server runs on one host", _ONE),
     Hint("--node-rank", "a server runs on one host", ("0",)),
     Hint("--dist-init-addr --nccl-init-addr --nccl-port", "a server runs on one host"),
-    Hint("--attention-context-parallel-size --attn-cp-size", "one device computes", _ONE),
-    Hint("--moe-data-parallel-size --moe-dp-size", "one device computes", _ONE),
+    Hint("--attention-context-parallel-size --attn-cp-size", _TP, _ONE),
+    Hint("--moe-data-parallel-size --moe-dp-size", _TP, _ONE),
     Hint(
         "--enable-dp-attention --enable-dp-lm-head --enable-ep-moe --enable-deepep-moe --moe-a2a*"
         " --deepep-* --enable-eplb --eplb-* --enable-expert-parallel --moe-dense-tp-size"
         " --ep-num-redundant-experts --ep-dispatch-algorithm --init-expert-location --elastic-ep-*"
         " --enable-elastic-* --enable-deepep-* --expert-distribution-*"
         " --enable-expert-distribution-metrics --mooncake-* --enable-fused-grouped-gemm-combine",
-        "one device computes",
+        _TP,
     ),
     Hint(
         "--pp-max-micro-batch-size --pp-async-batch-depth --enable-two-batch-overlap"
@@ -58,7 +59,7 @@ HINTS = (
         " --disable-custom-all-reduce --enable-p2p-check --enable-flashinfer-allreduce-fusion"
         " --enable-aiter-allreduce-fusion --distributed-executor-backend --dist-timeout --headless"
         " --data-parallel-rank --gpu-id-step --numa-node --kt-*",
-        "one device computes, on one host",
+        _TP,
     ),
     Hint(
         "--load-balance-method --load-watch-interval --prefill-round-robin-balance",
@@ -97,7 +98,7 @@ HINTS = (
     Hint("--async-scheduling", "it is on, on CUDA", _SWITCH),
     Hint("--no-async-scheduling", "give --disable-overlap-schedule"),
     Hint("--scheduling-policy", "give --schedule-policy"),
-    Hint("--max-num-seqs", "give --max-running-requests"),
+    Hint("--max-num-seqs --batch-size --max-batch-size", "give --max-running-requests"),
     Hint("--max-num-queued-reqs --max-num-queued-requests", "give --max-queued-requests"),
     Hint("--max-model-len", "give --context-length"),
     Hint(

@@ -31,6 +31,8 @@ logger = logging.getLogger("umbra.scheduler")
 
 # Longest silence of a rank: its heart beats twice a second, whatever its other threads do.
 _SILENCE_S = 3.5
+# The same while it loads: importing from a slow disk comes before the first beat.
+_LOADING_SILENCE_S = 300.0
 _LOOK_S = 0.2
 # When one rank is lost, others fail over it: how long the one is looked for.
 _LOST_S = 0.5
@@ -144,7 +146,7 @@ class RankGroup:
         """Return which rank was lost first, and how; None where none is within a moment."""
         ends = time.monotonic() + _LOST_S
         while self._why is None and time.monotonic() < ends:
-            lost = self._lost()
+            lost = self._lost(_SILENCE_S)
             if lost is not None:
                 self._why = lost.how_it_ended()
             else:
@@ -165,7 +167,7 @@ class RankGroup:
 
     def _watch(self) -> None:
         while True:
-            lost = self._lost()
+            lost = self._lost(_SILENCE_S)
             if lost is not None:
                 self._why = self._why or lost.how_it_ended()
                 logger.error("%s", self._why)
@@ -175,24 +177,24 @@ class RankGroup:
                 os._exit(1)
             time.sleep(_LOOK_S)
 
-    def _lost(self) -> _Rank | None:
-        """Return a rank that has ended, or whose heart does not beat."""
+    def _lost(self, silence_s: float) -> _Rank | None:
+        """Return a rank that has ended, or whose heart has not beaten for so long."""
         for rank in self._ranks:
             rank.hear()
-            silent = time.monotonic() - rank.heard_s > _SILENCE_S
+            silent = time.monotonic() - rank.heard_s > silence_s
             if rank.process.poll() is not None or silent:
                 return rank
         return None
 
     def _check(self) -> None:
-        """Raise what a rank ended for."""
+        """Raise what a rank ended for, or that it is silent, while they load."""
         for rank in self._ranks:
             code = rank.process.poll()
             if code == CONFIG_EXIT_CODE:
                 raise ConfigError(rank.last_words())
-        for rank in self._ranks:
-            if rank.process.poll() is not None:
-                raise WorkerDied(rank.how_it_ended())
+        lost = self._lost(_LOADING_SILENCE_S)
+        if lost is not None:
+            raise WorkerDied(lost.how_it_ended())
 
 
 def start_ranks(config: ServerConfig, folder: str) -> LoadedModel:

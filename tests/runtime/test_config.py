@@ -133,7 +133,7 @@ def test_a_command_line_of_sglangs_is_taken_where_it_asks_for_what_is_so(
     assert (config.log_level_http, config.tp_size) == ("warning", 1)
     notes = capsys.readouterr().err.splitlines()
     assert len(notes) == 5
-    assert "note: --ep 1: one device computes" in notes
+    assert "note: --ep 1: GPUs of one host share a network with --tp-size only" in notes
 
 
 def test_a_flag_is_never_guessed_from_its_beginning() -> None:

@@ -51,10 +51,7 @@ def ranks_of(config: ServerConfig, folder: Path) -> Iterator[RankGroup]:
         assert all(rank.process.poll() is not None for rank in group._ranks)
 
 
-def test_ranks_load_and_a_lost_one_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rank_group, "_SILENCE_S", 1.5)
+def test_ranks_load_and_a_lost_one_is_named(tmp_path: Path) -> None:
     with ranks_of(config_of(tmp_path), tmp_path) as group:
         told = group.loaded()
 
@@ -62,10 +59,10 @@ def test_ranks_load_and_a_lost_one_is_named(
         for rank in group._ranks:
             rank.hear()
             rank.heard_s = time.monotonic()
-        assert group._lost() is None
+        assert group._lost(1.5) is None
         os.kill(group._ranks[1].process.pid, signal.SIGSTOP)
         ends = time.monotonic() + LIMIT_S
-        while (lost := group._lost()) is None:
+        while (lost := group._lost(1.5)) is None:
             assert time.monotonic() < ends
             time.sleep(0.05)
         assert lost.how_it_ended().startswith("rank 1 has not been heard of for ")
@@ -92,3 +89,26 @@ def test_a_rank_that_dies_while_it_loads_ends_the_others(tmp_path: Path) -> None
             group.loaded()
 
         assert all(rank.process.poll() is not None for rank in group._ranks)
+
+
+def test_a_rank_that_stops_while_it_loads_is_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank_group, "_LOADING_SILENCE_S", 2.0)
+    with ranks_of(config_of(tmp_path), tmp_path) as group:
+        wait_for_beat(group._ranks[1])
+        os.kill(group._ranks[1].process.pid, signal.SIGSTOP)
+        wait_for_beat(group._ranks[0])
+
+        with pytest.raises(WorkerDied, match="rank 1 has not been heard of for "):
+            group.loaded()
+
+
+def wait_for_beat(rank: rank_group._Rank) -> None:
+    """Return once its heart beats."""
+    started_s = rank.heard_s
+    ends = time.monotonic() + LIMIT_S
+    while rank.heard_s == started_s:
+        assert time.monotonic() < ends
+        rank.hear()
+        time.sleep(0.01)
