@@ -48,7 +48,7 @@ _ENDPOINTS = {
     "/configure_logging": "give --log-requests and --log-level at start",
     "/set_trace_level /trace*": "there is no tracing; /metrics has the times",
     "/freeze_gc": "the collector is calm anyway",
-    "/scale_elastic_ep /is_scaling_elastic_ep": "one device computes",
+    "/scale_elastic_ep /is_scaling_elastic_ep": "its ranks are those of its start",
     "/add_external_corpus /remove_external_corpus /list_external_corpora":
         "there is no draft decoding",
     "/dumper*": "nothing of a request is written to disk",

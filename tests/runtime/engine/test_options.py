@@ -37,7 +37,10 @@ def test_flags_come_before_a_configuration() -> None:
         ({"max_running_requests": 0}, "at least 1"),
         ({"grammar_memory": 1 << 70}, "grammar-memory does not fit"),
         ({"tp_size": 3}, "--tp-size must be 1, 2, 4 or 8"),
-        ({"ep_size": 2}, "ep_size=2 is not a flag here: one device computes"),
+        (
+            {"ep_size": 2},
+            "ep_size=2 is not a flag here: GPUs of one host share a network with --tp-size only",
+        ),
         ({"swap_space": 4}, "see --mem-fraction-static and --kv-cache-bytes"),
     ],
 )
