@@ -180,9 +180,7 @@ class Chats:
     def _choice(self, plan: ChatPlan, index: int, answer: Answer) -> dict[str, Any]:
         reply, counter = plan.reply(), plan.counter()
         reply.feed(answer.text, ended=True)
-        if counter is not None:
-            counter.count(answer.token_ids)
-            answer.reasoning_tokens = counter.tokens
+        answer.count_reasoning(counter, answer.token_ids)
         self.prepare_next(plan, reply, answer.finish)
         logprobs = None
         if plan.call.logprobs is not None:
@@ -207,9 +205,7 @@ class Chats:
             async for _, delta in merged:
                 tally, counter = usage.tallies[0][delta.index], counters[delta.index]
                 tally.count(delta)
-                if counter is not None:
-                    counter.count(delta.token_ids)
-                    tally.reasoning_tokens = counter.tokens
+                tally.count_reasoning(counter, delta.token_ids)
                 if delta.index not in begun:
                     begun.add(delta.index)
                     role = {"role": "assistant", "content": ""}

@@ -115,9 +115,7 @@ class MessagesRoutes:
         [[answer]] = await gather(self._service.manager, [plan.call])
         reply, counter = plan.reply(call_prefix=CALL_PREFIX), plan.counter()
         deltas = reply.feed(answer.text, ended=True)
-        if counter is not None:
-            counter.count(answer.token_ids)
-            answer.reasoning_tokens = counter.tokens
+        answer.count_reasoning(counter, answer.token_ids)
         self._chats.prepare_next(plan, reply, answer.finish)
         content = assembled([*blocks.add(deltas), *blocks.end()])
         return message.told(content, answer, **message.stop(answer.finish, reply, answer))
@@ -130,9 +128,7 @@ class MessagesRoutes:
         try:
             async for _, delta in merged:
                 tally.count(delta)
-                if counter is not None:
-                    counter.count(delta.token_ids)
-                    tally.reasoning_tokens = counter.tokens
+                tally.count_reasoning(counter, delta.token_ids)
                 if not begun:
                     begun = True
                     head = message.told([], tally, stop_reason=None, stop_sequence=None)

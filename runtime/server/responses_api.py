@@ -127,9 +127,7 @@ class ResponsesRoutes:
         [[answer]] = await gather(self._service.manager, [plan.call])
         (reply, output), counter = job.answer(), plan.counter()
         deltas = reply.feed(answer.text, ended=True)
-        if counter is not None:
-            counter.count(answer.token_ids)
-            answer.reasoning_tokens = counter.tokens
+        answer.count_reasoning(counter, answer.token_ids)
         for _ in output.add(deltas, self._logprobs(answer.logprobs, answer.channels)):
             pass
         for _ in output.end(cut=_is_cut(answer.finish)):
@@ -159,9 +157,7 @@ class ResponsesRoutes:
         try:
             async for _, delta in merged:
                 tally.count(delta)
-                if counter is not None:
-                    counter.count(delta.token_ids)
-                    tally.reasoning_tokens = counter.tokens
+                tally.count_reasoning(counter, delta.token_ids)
                 if not begun:
                     begun = True
                     yield {"type": "response.created", "response": job.head}

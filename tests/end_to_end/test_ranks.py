@@ -8,21 +8,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from tests.end_to_end.pools import assert_all_free, read_state, wait_idle
+from tests.end_to_end.pools import assert_all_free, wait_idle
 from tests.end_to_end.tiny_model import CONFIG, tiny_model_flags
+from tests.end_to_end.two_clients import FINISHED, two_clients
 from tests.testing.server_process import (
     LAUNCHER,
     ROOT,
     ServerProcess,
-    events,
-    generate_body,
     running_server,
 )
 
@@ -126,33 +124,6 @@ def rank_pids(server: ServerProcess) -> list[int]:
     return [pid for pid in server.children() if is_rank(pid)]
 
 
-def ask(server: ServerProcess, *, stream: bool) -> tuple[str, float]:
-    """Return how a long request ended, and when."""
-    body = generate_body([0, 5, 9], {"stream": stream}, max_new_tokens=2500, ignore_eos=True)
-    try:
-        if stream:
-            with server.client.stream("POST", "/generate", json=body) as response:
-                last = list(events(response))[-1]
-        else:
-            last = server.post("/generate", body).json()
-        end = str(last["error"] if "error" in last else last["meta_info"]["finish_reason"]["type"])
-    except (httpx.TransportError, AssertionError) as fault:
-        end = f"cut off: {fault!r}"
-    return end, time.monotonic()
-
-
-def under_traffic(
-    pool: ThreadPoolExecutor, server: ServerProcess
-) -> list[Future[tuple[str, float]]]:
-    """Start a streaming and a plain client; wait until both compute."""
-    waiting = [pool.submit(ask, server, stream=stream) for stream in (True, False)]
-    deadline = time.monotonic() + 60.0
-    while read_state(server)["requests"] < len(waiting):
-        assert time.monotonic() < deadline, server.log()
-        time.sleep(0.02)
-    return waiting
-
-
 def is_gone(pid: int) -> bool:
     """Say whether a process has ended; one that nobody has reaped has, too."""
     try:
@@ -190,14 +161,14 @@ def test_a_server_that_loses_a_rank_says_so_and_ends(
         ThreadPoolExecutor(2) as pool,
     ):
         processes = server.children()
-        waiting = under_traffic(pool, server)
+        waiting = two_clients(pool, server, 2500)
         lost = time.monotonic()
 
         os.kill(rank_pids(server)[rank], number)
 
         for future in waiting:
             end, ended = future.result(timeout=60.0)
-            assert end != "length"
+            assert end != FINISHED
             assert ended - lost < NOTICE_S, f"{end} after {ended - lost:.1f} s"
         assert server.wait_exit(30.0) != 0
         how = "was killed by SIGKILL" if number == signal.SIGKILL else "has not been heard of"

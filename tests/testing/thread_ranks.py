@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-import torch
 from torch import Tensor
 
-from layers.parallel.ranks import ordered_sum
+from layers.parallel.ranks import HostRanks
 from layers.parallel.shares import Shares
 
 T = TypeVar("T")
@@ -23,23 +22,12 @@ class _Meeting:
         self.parts: list[Tensor | None] = [None] * world
 
 
-class ThreadRanks:
-    """One of several threads; a `Ranks` with the arithmetic of `HostRanks`."""
+class ThreadRanks(HostRanks):
+    """One of several threads."""
 
     def __init__(self, shares: Shares, meeting: _Meeting) -> None:
-        self.shares, self._meeting = shares, meeting
-
-    def all_reduce(self, partial: Tensor) -> Tensor:
-        """Return the sum in the order of ranks."""
-        return ordered_sum(self._all(partial))
-
-    def gathered(self, part: Tensor) -> Tensor:
-        """Return all parts side by side."""
-        return torch.cat(self._all(part), 1)
-
-    def least(self, value: int) -> int:
-        """Return the least number."""
-        return int(torch.stack(self._all(torch.tensor(value))).min())
+        super().__init__(shares)
+        self._meeting = meeting
 
     def _all(self, part: Tensor) -> list[Tensor]:
         meeting = self._meeting

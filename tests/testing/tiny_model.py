@@ -50,6 +50,18 @@ CONFIG = ModelConfig(
 )
 # The packed record wants 448 + 64 channels.
 PACKED = dataclasses.replace(CONFIG, head_dim=512, qk_rope_head_dim=64, index_head_dim=128)
+# Each kind of layer once, so that a replay is short; tokens attend 32 blocks of 4.
+EVERY_KIND = dataclasses.replace(
+    PACKED,
+    hidden_size=256,
+    num_hidden_layers=3,
+    compress_ratios=(4, 128, 0),
+    q_lora_rank=128,
+    o_lora_rank=128,
+    n_routed_experts=8,
+    moe_intermediate_size=128,
+    index_topk=32,
+)
 
 
 def build(

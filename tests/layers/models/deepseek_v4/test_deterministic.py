@@ -17,22 +17,10 @@ from mem_cache.pools import KvPools
 from tests.testing.compare import assert_same_bits
 from tests.testing.direct import Chunk, Direct
 from tests.testing.fused_model import FusedModel, decode_rows
-from tests.testing.tiny_model import PACKED, prompt
+from tests.testing.tiny_model import EVERY_KIND, prompt
 
 pytestmark = pytest.mark.usefixtures("poisoned_empty")
 
-# Every kind of layer once, so that a replay is short; tokens see up to 105 blocks of 4.
-CONFIG = dataclasses.replace(
-    PACKED,
-    hidden_size=256,
-    num_hidden_layers=3,
-    compress_ratios=(4, 128, 0),
-    q_lora_rank=128,
-    o_lora_rank=128,
-    n_routed_experts=8,
-    moe_intermediate_size=128,
-    index_topk=32,
-)
 PROMPT = prompt(421, seed=1)
 EVERY = range(len(PROMPT))
 
@@ -41,7 +29,7 @@ EVERY = range(len(PROMPT))
 def network(form: ExpertForm, device: torch.device) -> QuantisedV4:
     """Return a deterministic network of random weights; made once."""
     with torch.random.fork_rng():
-        made = QuantisedV4(CONFIG, device, experts=form, deterministic=True)
+        made = QuantisedV4(EVERY_KIND, device, experts=form, deterministic=True)
         fill_dummy(made, 5)
     return made
 

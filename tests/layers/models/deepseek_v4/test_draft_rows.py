@@ -1,6 +1,5 @@
 """Chunks of one to eight tokens, some of them wrong guesses: the bits of decoding one by one."""
 
-import dataclasses
 from functools import cache
 
 import pytest
@@ -13,22 +12,10 @@ from tests.testing.direct import Chunk, Direct
 from tests.testing.draft_rows import EVERY_OUTCOME, SingleTokens, Try, copies, verify
 from tests.testing.fused_model import FusedModel
 from tests.testing.row_bytes import assert_same_bytes
-from tests.testing.tiny_model import PACKED, prompt
+from tests.testing.tiny_model import EVERY_KIND, prompt
 
 pytestmark = pytest.mark.usefixtures("poisoned_empty")
 
-# Every kind of layer; tokens see up to 99 blocks of 4, of which they attend 32.
-CONFIG = dataclasses.replace(
-    PACKED,
-    hidden_size=256,
-    num_hidden_layers=3,
-    compress_ratios=(4, 128, 0),
-    q_lora_rank=128,
-    o_lora_rank=128,
-    n_routed_experts=8,
-    moe_intermediate_size=128,
-    index_topk=32,
-)
 # Around ends of blocks of 4 and 128, of SWA pages, of the ring of windows (192), of full pages.
 STARTS = (1, 59, 121, 124, 127, 186, 191, 249, 252, 255, 381)
 
@@ -37,7 +24,7 @@ STARTS = (1, 59, 121, 124, 127, 186, 191, 249, 252, 255, 381)
 def network(device: torch.device) -> QuantisedV4:
     """Return a deterministic network of random weights; made once."""
     with torch.random.fork_rng():
-        made = QuantisedV4(CONFIG, device, experts="fp8", deterministic=True)
+        made = QuantisedV4(EVERY_KIND, device, experts="fp8", deterministic=True)
         fill_dummy(made, 5)
     return made
 
