@@ -16,11 +16,17 @@ from jit_kernels.cuda_device import launched
 from jit_kernels.cuda_library import load
 from jit_kernels.cuda_rows import processors
 
-__all__ = ["MOST_BYTES", "PushReduce", "why_no_peers"]
+__all__ = ["PushReduce", "most_bytes", "why_no_peers"]
 
-# More is moved faster by kernels that write each number once.
-MOST_BYTES = 512 << 10
+# Each rank writes all its numbers to each other one: the more ranks, the sooner it pays to sum a
+# part for all instead.
+_MOST_BYTES = {2: 4 << 20, 4: 1 << 20, 8: 512 << 10}
 _VECTOR, _GENERATIONS, _STATE_WORDS = 16, 3, 4
+
+
+def most_bytes(world: int) -> int:
+    """Return how much is summed at once over so many ranks; more is faster otherwise."""
+    return _MOST_BYTES[world]
 
 
 class PushReduce:
@@ -42,13 +48,13 @@ class PushReduce:
         Raises RuntimeError with the device's words.
         """
         self._rank, self._world, self._limit_ns = rank, world, int(limit_s * 1e9)
-        self._capacity = MOST_BYTES // _VECTOR
+        self._most = most_bytes(world)
         self._state = torch.zeros(_STATE_WORDS, dtype=torch.int32, device=device)
         library = _library()
         handle = ctypes.create_string_buffer(library.push_reduce_handle_bytes())
         own = ctypes.c_void_p()
         with torch.cuda.device(device):
-            size = _GENERATIONS * world * MOST_BYTES
+            size = _GENERATIONS * world * self._most
             _check(library.push_reduce_allocate(size, ctypes.byref(own), handle))
             memory = [own if other == rank else None for other in range(world)]
             for other, told in enumerate(exchange(handle.raw)):
@@ -63,7 +69,7 @@ class PushReduce:
             partial.dtype == torch.bfloat16
             and partial.is_contiguous()
             and not (partial.nbytes % _VECTOR or partial.data_ptr() % _VECTOR)
-            and 0 < partial.nbytes <= MOST_BYTES
+            and 0 < partial.nbytes <= self._most
         )
 
     def __call__(self, partial: torch.Tensor) -> torch.Tensor:
@@ -76,7 +82,7 @@ class PushReduce:
             partial.device,
             _library().push_reduce_call,
             *(partial.data_ptr(), out.data_ptr(), self._state.data_ptr(), self._memory),
-            *(partial.nbytes // _VECTOR, self._capacity, self._rank, self._world),
+            *(partial.nbytes // _VECTOR, self._most // _VECTOR, self._rank, self._world),
             *(processors(partial.device), self._limit_ns),
         )
         _check(error)

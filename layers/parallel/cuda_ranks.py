@@ -10,8 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from jit_kernels.push_reduce import PushReduce, why_no_peers
-from layers.parallel.ranks import ordered_sum
+from jit_kernels.ordered_sum import ordered_sum
+from jit_kernels.push_reduce import PushReduce, most_bytes, why_no_peers
+from layers.parallel.ranks import Deal, Dealt, Undealt, all_have_some
 from layers.parallel.shares import Shares
 
 __all__ = ["CudaRanks"]
@@ -48,6 +49,26 @@ class CudaRanks:
         parts = torch.empty_like(flat)
         dist.all_to_all_single(parts, flat)
         return self._all(ordered_sum(parts.view(world, -1))).view(partial.shape)
+
+    def deal(self, tokens: int, width: int) -> Deal:
+        """Return that each rank mixes a share where sums in one launch are not faster."""
+        world = self.shares.world
+        few = tokens * width * torch.bfloat16.itemsize <= most_bytes(world)
+        if few or not all_have_some(tokens, world):
+            return Undealt(self)
+        return Dealt(self, tokens)
+
+    def swapped(self, rows: Tensor, size: int) -> Tensor:
+        """Return what others have of this rank's rows; see `Moves`."""
+        rank, world = self.shares.rank, self.shares.world
+        sent = [size] * (world - 1) + [len(rows) - size * (world - 1)]
+        parts = rows.new_empty((world, sent[rank], *rows.shape[1:]))
+        dist.all_to_all_single(parts.flatten(0, 1), rows.contiguous(), [sent[rank]] * world, sent)
+        return parts
+
+    def stacked(self, rows: Tensor) -> Tensor:
+        """Return all rows; see `Moves`."""
+        return self._all(rows).flatten(0, 1)
 
     def gathered(self, part: Tensor) -> Tensor:
         """Return all parts side by side; see `Ranks`."""

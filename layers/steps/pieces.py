@@ -70,6 +70,10 @@ class PiecewiseNetwork(Protocol):
         """Return what the first layer takes."""
         ...
 
+    def whole(self, result: BlockResult, input_ids: Tensor) -> BlockResult:
+        """Return what the last layer made of all tokens, if ranks have shares of it."""
+        ...
+
     def announced(self, halfway: Callable[[], None] | None) -> Iterator[PiecewiseLayer]:
         """Yield the layers; `halfway` is called in the middle."""
         ...
@@ -175,7 +179,7 @@ class _Pieces:
         else:
             result = self._network.embedded(inputs.input_ids)
         if index == len(layers):
-            y, streams, shares = result.take()
+            y, streams, shares = self._network.whole(result, inputs.input_ids).take()
             y = places.copied("y", y)
             self.result = y, places.copied("streams", streams), places.copied("shares", shares)
             return y

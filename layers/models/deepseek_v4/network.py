@@ -20,7 +20,7 @@ from layers.experts.router import Router
 from layers.kinds import Kinds
 from layers.linear.contract import Named, Rows
 from layers.models.deepseek_v4.config import ModelConfig
-from layers.parallel.ranks import Ranks
+from layers.parallel.ranks import Deal, Ranks
 from layers.steps.contract import FoldWeights, PoolingWeights, Step, Tokens, Writes
 from layers.weights.part import part_of
 from mem_cache.layout import StateLayout
@@ -134,7 +134,6 @@ class Attention:
         self._compressor = None
         if self._ratio:
             self._compressor = (Pooling if self._ratio == 4 else Fold)(config, kinds)
-        self._ranks = ranks
 
     def project(self, x: Tensor, step: Writes) -> Tensor:
         """Write what tokens leave for others; return their queries [T, H, D], normed and turned.
@@ -172,13 +171,12 @@ class Attention:
         return q
 
     def finish(self, heads: Tensor, tokens: Tokens) -> Tensor:
-        """Return the block's result, [T, d].
+        """Return this rank's part of the block's result, [T, d].
 
         heads  [T, H, D], what tokens have read; may be changed
         """
         y = self._wo_a(heads, tokens.rotation(compressed=self._ratio > 0))
-        y = self._wo_b(self._wo_b.rows(y))
-        return self._ranks.all_reduce(y).to(heads.dtype)
+        return self._wo_b(self._wo_b.rows(y))
 
     def named_weights(self, prefix: str) -> Named:
         """Yield the weights under their names in files."""
@@ -200,7 +198,7 @@ class Experts:
     def __init__(self, config: ModelConfig, layer: int, kinds: Kinds, ranks: Ranks) -> None:
         """Allocate the weights of layer `layer`."""
         width, count = config.hidden_size, config.n_routed_experts
-        self._limit, self._side, self._ranks = config.swiglu_limit, kinds.side, ranks
+        self._limit, self._side = config.swiglu_limit, kinds.side
         self._router = Router(
             kinds.exact(width, {"gate": count}),
             count,
@@ -223,7 +221,7 @@ class Experts:
         self._shared_out = kinds.projection(inner, {"w2": width})
 
     def __call__(self, x: Tensor, input_ids: Tensor) -> Tensor:
-        """Return the experts' sum, [T, d].
+        """Return this rank's part of the experts' sum, [T, d].
 
         x          [T, d] normed input
         input_ids  [T] int64, which layers with a table route by
@@ -238,8 +236,7 @@ class Experts:
             return shared
 
         experts, weights = self._router(x, input_ids)
-        y = self._routed(x, rows, experts, weights, joined)
-        return self._ranks.all_reduce(y).to(x.dtype)
+        return self._routed(x, rows, experts, weights, joined)
 
     def named_weights(self, prefix: str) -> Named:
         """Yield the weights under their names in files."""
@@ -253,12 +250,13 @@ class Layer:
     """Attention, then experts; each between a norm and the streams' mixing (NETWORK.md, 1 and 2).
 
     It comes in two parts, so that attention can be apart from both: what precedes it and what
-    follows it take each token by itself.
+    follows it take each token by itself. Streams, shares and results are those of the tokens that
+    this rank mixes.
     """
 
     def __init__(self, config: ModelConfig, layer: int, kinds: Kinds, ranks: Ranks) -> None:
         """Allocate the weights of layer `layer`."""
-        self._side, self._layer, device = kinds.side, layer, kinds.device
+        self._side, self._layer, self._ranks, device = kinds.side, layer, ranks, kinds.device
         width, eps, streams = config.hidden_size, config.rms_norm_eps, streams_of(config)
         self._attention_mix = HyperConnection(streams, name="hc_attn", device=device)
         self._attention_norm = RmsNorm(width, eps=eps, name="attn_norm", device=device)
@@ -275,6 +273,7 @@ class Layer:
         x, streams, shares = self._attention_mix.pre_norm(result, self._attention_norm)
         # What a step derives for all layers may still be under way beside.
         self._side.join()
+        x = self._ranks.deal(len(step.input_ids), x.shape[1]).every(x)
         return self._attention.project(x, step), streams, shares
 
     def attend(self, q: Tensor, step: Step) -> Tensor:
@@ -283,11 +282,13 @@ class Layer:
 
     def after(self, heads: Tensor, streams: Tensor, shares: Tensor, tokens: Tokens) -> BlockResult:
         """Return what the experts make of what tokens have read."""
-        y = self._attention.finish(heads, tokens)
+        deal = self._ranks.deal(len(tokens.input_ids), streams.shape[2])
+        y = deal.summed(self._attention.finish(heads, tokens)).to(streams.dtype)
         x, streams, shares = self._experts_mix.pre_norm(
             BlockResult(y, streams, shares), self._experts_norm
         )
-        return BlockResult(self._experts(x, tokens.input_ids), streams, shares)
+        y = deal.summed(self._experts(deal.every(x), tokens.input_ids)).to(streams.dtype)
+        return BlockResult(y, streams, shares)
 
     def named_weights(self, prefix: str) -> Named:
         """Yield the weights under their names in files."""
@@ -307,9 +308,7 @@ class DeepseekV4:
         self._ranks, device, width = ranks, kinds.device, config.hidden_size
         vocab = ranks.shares.vocabulary(config.vocab_size)
         self._streams = streams_of(config)
-        self._embedding = Embedding(
-            vocab, width, name="embed", dtype=kinds.dtype, device=device, ranks=ranks
-        )
+        self._embedding = Embedding(vocab, width, name="embed", dtype=kinds.dtype, device=device)
         self.layers = [
             Layer(config, layer, kinds, ranks) for layer in range(config.num_hidden_layers)
         ]
@@ -319,7 +318,12 @@ class DeepseekV4:
 
     def embedded(self, input_ids: Tensor) -> BlockResult:
         """Return what the first layer takes of tokens [T] int64."""
-        return self._embedding.streams(input_ids, self._streams.count)
+        return self._embedding.streams(input_ids, self._streams.count, self._deal(input_ids))
+
+    def whole(self, result: BlockResult, input_ids: Tensor) -> BlockResult:
+        """Return what the last layer made of all tokens [T] int64, on each rank."""
+        deal = self._deal(input_ids)
+        return BlockResult(*(deal.every(part) for part in result.take()))
 
     def run(self, step: Step, halfway: Callable[[], None] | None = None) -> BlockResult:
         """Return what the last layer makes; `step` writes the pools.
@@ -330,7 +334,7 @@ class DeepseekV4:
         for layer in self.announced(halfway):
             q, streams, shares = layer.before(result, step)
             result = layer.after(layer.attend(q, step), streams, shares, step)
-        return result
+        return self.whole(result, step.input_ids)
 
     def announced(self, halfway: Callable[[], None] | None) -> Iterator[Layer]:
         """Yield the layers; `halfway` is called between the first half of them and the second."""
@@ -344,6 +348,9 @@ class DeepseekV4:
         """Return the logits of tokens, [T, vocab] float32."""
         x = self._norm(self._head_mix(result.mixed()))
         return self._ranks.gathered(self._head(self._head.rows(x)))
+
+    def _deal(self, input_ids: Tensor) -> Deal:
+        return self._ranks.deal(len(input_ids), self._streams.width)
 
     def named_weights(self) -> Named:
         """Yield (name in published files, where it goes) of every weight."""

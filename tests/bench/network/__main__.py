@@ -13,6 +13,11 @@ shortest, beside the time of the KV that it reads besides:
     python -m tests.bench.network decode --batch 1 --context 4096 900000 --experts fp4
     python -m tests.bench.network decode --batch 1 64 --deterministic
 
+With --tp several GPUs share the network, and what their exchanges take is measured by a step that
+copies instead:
+
+    python -m tests.bench.network decode --tp 2 --model tests/bench/network/v4_flash --experts fp4
+
 With --deterministic a token has the same bits in any company; the same command without it says
 what that costs.
 """
@@ -36,6 +41,7 @@ from tests.bench.network.clock import stage
 from tests.bench.network.decode import Context, measure_decode
 from tests.bench.network.kernels_run import gap_table, kernel_table, profiled
 from tests.bench.network.prefill import measure_prefill, prompt_run
+from tests.bench.network.ranks import Place, RanksOrCopies, start_all
 from tests.bench.network.report import (
     Figures,
     OtherColumns,
@@ -53,26 +59,29 @@ SEED = 7
 
 def main() -> None:
     """Measure what is asked for."""
-    options = parse(sys.argv[1:])
-    if not torch.cuda.is_available():
-        sys.exit("no CUDA device: there is nothing to measure")
+    options, place = parse(sys.argv[1:]), Place.mine()
+    if torch.cuda.device_count() < options.tp:
+        sys.exit(f"{options.tp} CUDA devices are needed, and there are {torch.cuda.device_count()}")
+    if options.tp > 1 and place is None:
+        sys.exit(start_all(options.tp, sys.argv[1:]))
     if not options.profile and options.csv is not None:
         try:
             check_columns(options.csv)
         except OtherColumns as fault:
             sys.exit(f"error: {fault}")
-    device = torch.device("cuda", 0)
+    device = torch.device("cuda", 0 if place is None else place.shares.rank)
+    ranks = None if place is None else place.join(device)
     torch.manual_seed(SEED)
     with torch.inference_mode():
-        network = _network(options, device)
+        network = _network(options, device, ranks)
         if options.profile:
             _profile(options, network)
             return
         found: list[Figures] = []
         measure = _decode if options.phase == "decode" else _prefill
-        for figures in measure(options, network):
+        for figures in measure(options, network, ranks):
             found.append(figures)
-            if options.csv is not None:
+            if options.csv is not None and device.index == 0:
                 gpu = torch.cuda.get_device_name()
                 add_rows(options.csv, [figures], gpu=gpu, commit=commit())
             print(heading(), line(figures), sep="\n", flush=True)
@@ -118,6 +127,7 @@ def _phases(
             "--deterministic", action="store_true", help="the same bits in any company; slower"
         )
         phase.add_argument("--experts", choices=("both", "fp4", "fp8"), default="both")
+        phase.add_argument("--tp", type=int, default=1, help="GPUs that share the network")
         phase.add_argument("--model", type=Path, default=CUT, help="folder with a config.json")
         if profile:
             phase.add_argument("--out", type=Path, help="chrome trace, .json or .json.gz")
@@ -125,11 +135,15 @@ def _phases(
             phase.add_argument("--csv", type=Path, help="file that rows are added to")
 
 
-def _network(options: argparse.Namespace, device: torch.device) -> QuantisedV4:
+def _network(
+    options: argparse.Namespace, device: torch.device, ranks: RanksOrCopies | None
+) -> QuantisedV4:
     config = load_config(options.model)
     with stage("allocation of weights", device):
         form = expert_form(config, options.experts)
-        network = QuantisedV4(config, device, experts=form, deterministic=options.deterministic)
+        network = QuantisedV4(
+            config, device, experts=form, deterministic=options.deterministic, ranks=ranks
+        )
     with stage("random weights", device):
         fill_dummy(network, SEED)
     print(f"# {torch.cuda.memory_allocated(device) / 1e9:.1f} GB of weights", flush=True)
@@ -152,18 +166,25 @@ def _context(options: argparse.Namespace, network: QuantisedV4, tokens: int) -> 
     )
 
 
-def _decode(options: argparse.Namespace, network: QuantisedV4) -> Iterator[Figures]:
+def _decode(
+    options: argparse.Namespace, network: QuantisedV4, ranks: RanksOrCopies | None
+) -> Iterator[Figures]:
     bandwidth = copy_bandwidth()
     print(f"# copy {bandwidth / 1e12:.2f} TB/s, read and written")
     for tokens in options.context:
         torch.cuda.empty_cache()
         context = _context(options, network, tokens)
         for rows in options.batch:
-            yield measure_decode(context, rows, form=kept_form(options), bandwidth=bandwidth)
+            yield measure_decode(
+                context, rows, form=kept_form(options), bandwidth=bandwidth, ranks=ranks
+            )
         del context
 
 
-def _prefill(options: argparse.Namespace, network: QuantisedV4) -> Iterator[Figures]:
+def _prefill(
+    options: argparse.Namespace, network: QuantisedV4, ranks: RanksOrCopies | None
+) -> Iterator[Figures]:
+    del ranks
     with stage("capture of small steps", network.device):
         network.capture_prefill(PIECE_SIZES, CudaCapture())
     for chunk in options.chunk:

@@ -23,6 +23,7 @@ from tests.bench.network.floor import (
     one_expert_bytes,
     routed,
 )
+from tests.bench.network.ranks import RanksOrCopies
 from tests.bench.network.report import Figures
 from tests.bench.network.units import RowUnits, copy_row, forward_batch, packed_steps
 
@@ -114,8 +115,17 @@ class Context:
         return replay
 
 
-def measure_decode(context: Context, rows: int, *, form: ExpertForm, bandwidth: float) -> Figures:
+def measure_decode(
+    context: Context,
+    rows: int,
+    *,
+    form: ExpertForm,
+    bandwidth: float,
+    ranks: RanksOrCopies | None = None,
+) -> Figures:
     """Return the median time of a step beside its floor.
+
+    ranks  those that share the network: the floor is this rank's bytes and the exchanges' time
 
     The experts of the floor are those actually routed to: the mean of a step before and a step
     after those that are timed, which are not known themselves.
@@ -125,12 +135,19 @@ def measure_decode(context: Context, rows: int, *, form: ExpertForm, bandwidth: 
     with stage("a first step", network.device):
         before = decoder.experts()
     times = times_ms(context.replay(decoder), context.replays, network.device)
+    median, exchanges_ms = statistics.median(times), 0.0
+    if ranks is not None:
+        with ranks.copies():
+            alone = times_ms(context.replay(decoder), context.replays, network.device)
+        exchanges_ms = median - statistics.median(alone)
+        print(f"# exchanges add {exchanges_ms:.3f} ms")
     after = decoder.experts()
     touched = (sum(before) + sum(after)) / 2
     layers = config.num_hidden_layers
+    world = 1 if ranks is None else ranks.shares.world
     read = StepBytes(
         dense=dense_bytes(network),
-        experts=round(touched * one_expert_bytes(config, form)),
+        experts=round(touched * one_expert_bytes(config, form) / world),
         kv=rows * kv_bytes(config, context.pools.spec, context.tokens),
     )
     uniform = expected_experts(config, rows)
@@ -140,7 +157,6 @@ def measure_decode(context: Context, rows: int, *, form: ExpertForm, bandwidth: 
         f"{uniform:.0f} if uniform), KV {read.kv / 1e9:.2f} GB; "
         f"steps of {min(times):.3f} to {max(times):.3f} ms"
     )
-    median = statistics.median(times)
     return Figures(
         phase="decode",
         experts=form,
@@ -148,7 +164,7 @@ def measure_decode(context: Context, rows: int, *, form: ExpertForm, bandwidth: 
         tokens=context.tokens,
         ms=median,
         tokens_per_s=rows / median * 1e3,
-        floor_ms=read.floor_ms(bandwidth),
+        floor_ms=read.floor_ms(bandwidth) + exchanges_ms,
         experts_a_layer=touched / layers,
         kv_floor_ms=StepBytes(dense=0, experts=0, kv=read.kv).floor_ms(bandwidth),
         deterministic=network.deterministic,

@@ -17,6 +17,7 @@ from layers.experts.contract import ExpertForm
 from layers.models.deepseek_v4.config import ModelConfig
 from layers.models.deepseek_v4.expert_form import expert_bytes
 from layers.models.deepseek_v4.model import QuantisedV4
+from layers.weights.part import Part
 from layers.weights.weight_target import Fp8Target
 from mem_cache.layout import indexer_layout, record_layout
 from mem_cache.spec import PoolSpec
@@ -46,6 +47,8 @@ def dense_bytes(network: QuantisedV4) -> int:
     for name, stored in network.named_weights():
         if name == "embed.weight" or name.endswith(".tid2eid") or ".ffn.experts." in name:
             continue
+        if isinstance(stored, Part):
+            stored = stored.target
         if isinstance(stored, Tensor):
             total += stored.nbytes
         else:

@@ -10,8 +10,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 import layers.parallel.cuda_ranks as cuda_ranks
-from jit_kernels.push_reduce.reference import push_reduce
+from jit_kernels.ordered_sum import ordered_sum
+from jit_kernels.push_reduce import most_bytes
 from layers.parallel.cuda_ranks import CudaRanks
+from layers.parallel.ranks import Dealt
 from layers.parallel.shares import Shares
 from tests.testing.compare import assert_same_bits
 from tests.testing.rank_processes import in_processes
@@ -31,10 +33,18 @@ class ThreadExchange:
         """Write what all give into `parts` [world, ...]."""
         parts.copy_(torch.stack(self._threads._all(part)))
 
-    def all_to_all_single(self, parts: Tensor, flat: Tensor) -> None:
+    def all_to_all_single(
+        self,
+        parts: Tensor,
+        rows: Tensor,
+        taken: list[int] | None = None,
+        sent: list[int] | None = None,
+    ) -> None:
         """Write what all give to this rank into `parts`, one after the other."""
         world, rank = self._threads.shares.world, self._threads.shares.rank
-        parts.copy_(torch.cat([one.chunk(world)[rank] for one in self._threads._all(flat)]))
+        sizes = sent or [len(rows) // world] * world
+        assert taken in (None, [sizes[rank]] * world)
+        parts.copy_(torch.cat([one.split(sizes)[rank] for one in self._threads._all(rows)]))
 
 
 class EachThread:
@@ -48,9 +58,9 @@ class EachThread:
         cls.mine.exchange.all_gather_into_tensor(parts, part)
 
     @classmethod
-    def all_to_all_single(cls, parts: Tensor, flat: Tensor) -> None:
+    def all_to_all_single(cls, parts: Tensor, rows: Tensor, *sizes: list[int]) -> None:
         """See `ThreadExchange`."""
-        cls.mine.exchange.all_to_all_single(parts, flat)
+        cls.mine.exchange.all_to_all_single(parts, rows, *sizes)
 
 
 class ThreadedCudaRanks(CudaRanks):
@@ -76,24 +86,41 @@ def given(rank: int, shape: tuple[int, ...]) -> Tensor:
 def assert_sums(found: dict[str, list[float]], world: int) -> None:
     """Hold the sums of one rank against the ordered float32 sums, to the bit."""
     for shape in SHAPES:
-        want = push_reduce([given(rank, shape) for rank in range(world)])
+        want = ordered_sum(torch.stack([given(rank, shape) for rank in range(world)]))
         assert_same_bits(torch.tensor(found[str(shape)]).bfloat16(), want)
 
 
 def exchanged(ranks: CudaRanks, device: torch.device) -> dict[str, Any]:
     """Return what all exchanges of one rank give, as lists."""
-    rank = ranks.shares.rank
+    rank, world = ranks.shares.rank, ranks.shares.world
     sums = {str(s): ranks.all_reduce(given(rank, s).to(device)).float().tolist() for s in SHAPES}
     wide = ranks.gathered(given(rank, (3, 4)).to(device)).float().tolist()
-    return {"sums": sums, "gathered": wide, "least": ranks.least(7 - 3 * rank)}
+    many = many_tokens(world)
+    deal, partial = ranks.deal(many, 3), given(rank, (many, 3)).to(device)
+    assert isinstance(deal, Dealt)
+    mine = deal.summed(partial)
+    dealt = [one.float().tolist() for one in (mine, deal.mine(partial), deal.every(mine))]
+    return {"sums": sums, "gathered": wide, "least": ranks.least(7 - 3 * rank), "dealt": dealt}
+
+
+def many_tokens(world: int) -> int:
+    """Return so many tokens that ranks share them, and the last gets fewer."""
+    return most_bytes(world) // 6 + world + 1
 
 
 def check(found: list[dict[str, Any]]) -> None:
     """Hold what ranks got against formulas."""
     world = len(found)
     wide = torch.cat([given(rank, (3, 4)) for rank in range(world)], 1)
-    for got in found:
+    many = many_tokens(world)
+    partial = [given(rank, (many, 3)) for rank in range(world)]
+    want, size = ordered_sum(torch.stack(partial)), -(-many // world)
+    for rank, got in enumerate(found):
         assert_sums(got["sums"], world)
+        mine, own, every = (torch.tensor(one).bfloat16() for one in got["dealt"])
+        assert_same_bits(mine, want[size * rank : size * (rank + 1)])
+        assert_same_bits(own, partial[rank][size * rank : size * (rank + 1)])
+        assert_same_bits(every, want)
         assert_same_bits(torch.tensor(got["gathered"]).bfloat16(), wide)
         assert got["least"] == 7 - 3 * (world - 1)
 
@@ -129,7 +156,7 @@ def exchange(rank: int, world: int, device: torch.device) -> dict[str, Any]:
     big = torch.randn(1 << 22, device=device).bfloat16()
     parts = [torch.empty_like(big) for _ in range(world)]
     dist.all_gather(parts, big)
-    same = torch.equal(ranks.all_reduce(big), push_reduce(parts))
+    same = torch.equal(ranks.all_reduce(big), ordered_sum(torch.stack(parts)))
     return exchanged(ranks, device) | {"big": same}
 
 

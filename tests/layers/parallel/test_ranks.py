@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from jit_kernels.push_reduce.reference import push_reduce
+from jit_kernels.ordered_sum import ordered_sum
 from layers.parallel.ranks import HostRanks, OneRank, Ranks
 from layers.parallel.shares import Shares
 from tests.testing.compare import assert_same_bits
@@ -18,6 +18,9 @@ from tests.testing.thread_ranks import in_ranks
 ORDERED = (1e8, -1e8, 1.0, 0.0)
 # 259 rounds to 260; rounded after each addition the sum stays at 256.
 SMALL = (256.0, 1.0, 1.0, 1.0)
+
+# Of a step: one for all ranks, shares of unequal and of equal size.
+TOKENS = (1, 7, 8)
 
 
 class GivenRanks(HostRanks):
@@ -63,7 +66,40 @@ def exchanged(ranks: Ranks) -> dict[str, Any]:
     given = parts_of(ranks.shares.rank)
     sums = {name: ranks.all_reduce(part).float().tolist() for name, part in given.items()}
     wide = ranks.gathered(given["bfloat16"]).float().tolist()
-    return {"sums": sums, "gathered": wide, "least": ranks.least(7 - 3 * ranks.shares.rank)}
+    return {
+        "sums": sums,
+        "gathered": wide,
+        "least": ranks.least(7 - 3 * ranks.shares.rank),
+        "dealt": {str(tokens): dealt(ranks, tokens) for tokens in TOKENS},
+    }
+
+
+def dealt(ranks: Ranks, tokens: int) -> list[list[list[float]]]:
+    """Return the sums of a rank's tokens, its own part of them, and all ranks' sums."""
+    deal, partial = ranks.deal(tokens, 3), tokens_of(ranks.shares.rank, tokens)
+    mine = deal.summed(partial)
+    return [mine.tolist(), deal.mine(partial).tolist(), deal.every(mine).tolist()]
+
+
+def tokens_of(rank: int, tokens: int) -> Tensor:
+    """Return what a rank gives for each of so many tokens."""
+    return torch.randn(tokens, 3, generator=torch.Generator().manual_seed(rank + 10 * tokens))
+
+
+def check_dealt(found: list[dict[str, Any]], tokens: int) -> None:
+    """Hold shares against the formula: together they are all tokens, in order."""
+    given = [tokens_of(rank, tokens) for rank in range(len(found))]
+    want = ordered_sum(torch.stack(given))
+    shares: list[Tensor] = []
+    for rank, got in enumerate(found):
+        summed, own, every = (torch.tensor(one) for one in got["dealt"][str(tokens)])
+        first = sum(map(len, shares)) if tokens > 1 else 0
+        assert_same_bits(summed, want[first : first + len(summed)])
+        assert_same_bits(own, given[rank][first : first + len(summed)])
+        assert_same_bits(every, want)
+        shares.append(summed)
+    if tokens > 1:
+        assert sum(map(len, shares)) == tokens
 
 
 def check(found: list[dict[str, Any]]) -> None:
@@ -71,11 +107,13 @@ def check(found: list[dict[str, Any]]) -> None:
     given = [parts_of(rank) for rank in range(len(found))]
     for got in found:
         for name in given[0]:
-            want = push_reduce([one[name] for one in given])
+            want = ordered_sum(torch.stack([one[name] for one in given]))
             assert_same_bits(torch.tensor(got["sums"][name]).to(want.dtype), want)
         side_by_side = torch.cat([one["bfloat16"] for one in given], 1)
         assert_same_bits(torch.tensor(got["gathered"]).bfloat16(), side_by_side)
         assert got["least"] == 7 - 3 * (len(found) - 1)
+    for tokens in TOKENS:
+        check_dealt(found, tokens)
 
 
 def test_processes_exchange_what_they_have(tmp_path: Path) -> None:

@@ -125,6 +125,10 @@ class SmallNetwork:
         shares = rows.new_ones((len(rows), STREAMS + 1, STREAMS)) / STREAMS
         return BlockResult(rows, rows.unsqueeze(1).expand(-1, STREAMS, -1), shares)
 
+    def whole(self, result: BlockResult, input_ids: Tensor) -> BlockResult:
+        del input_ids
+        return result
+
     def announced(self, halfway: Callable[[], None] | None) -> Iterator[SmallLayer]:
         for nth, layer in enumerate(self.layers):
             if nth == 3 and halfway is not None:
