@@ -4,6 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
+from jit_kernels.device_numbers import narrow
 from jit_kernels.triton_launch import prepared
 
 _BLOCK = 2048
@@ -20,7 +21,7 @@ def _kernel(
     total = tl.load(parts_ptr + at, mask=here, other=0.0).to(tl.float32)
     for rank in tl.static_range(1, WORLD):
         total += tl.load(parts_ptr + rank * count + at, mask=here, other=0.0).to(tl.float32)
-    tl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty), mask=here)
+    tl.store(out_ptr + at, narrow(total, out_ptr.dtype.element_ty), mask=here)
 
 
 def ordered_sum(parts: torch.Tensor, out: torch.Tensor) -> None:
