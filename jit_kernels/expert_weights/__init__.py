@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
-from jit_kernels.cuda_device import why_no_triton
+from jit_kernels.cuda_device import why_no_hopper
 from jit_kernels.expert_weights.forms import BLOCK, GROUP, Fp4Experts, Fp8Experts
 from jit_kernels.registry import Backend, select
 
@@ -18,7 +18,7 @@ _expand_fp4: Callable[..., torch.Tensor] = select(
     "expand_fp4",
     [
         Backend(
-            "triton", "jit_kernels.expert_weights.triton_backend:expand_fp4", why_no_triton, "cuda"
+            "cuda", "jit_kernels.expert_weights.cuda_backend:expand_fp4", why_no_hopper, "cuda"
         ),
         Backend("reference", "jit_kernels.expert_weights.reference:expand_fp4"),
     ],

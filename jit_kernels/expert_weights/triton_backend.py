@@ -1,10 +1,9 @@
-"""Forms of expert weights in Triton, and the numbers inside them on the way to a product."""
+"""Numbers inside expert weights on the way to a product, in Triton."""
 
-import torch
 import triton
 import triton.language as tl
 
-from jit_kernels.device_numbers import INTERPRETED, e4m3_codes, power_of_two
+from jit_kernels.device_numbers import INTERPRETED, power_of_two
 
 # 2^126 and 2^120: what exponents of e2m1 and e4m3 lack when their bits stand in a bfloat16.
 _FP4_BIAS = tl.constexpr(126)
@@ -110,73 +109,3 @@ def fp8_numbers(codes: tl.tensor) -> tl.tensor:
 @triton.jit
 def _interpreted_bias() -> tl.tensor:
     return tl.full([1, 1], _FP8_BIAS_BITS, tl.int32).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _expand_part(
-    words: tl.tensor, over: tl.tensor, codes_ptr: tl.tensor, SIGN: tl.constexpr,
-    SIZE: tl.constexpr, PART: tl.constexpr, COLUMNS: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """Write one of the four numbers of each word of a block [128, 32]; count what was rounded.
-
-    over  [128, 32] int32   exponent of the number's scale over that of the block
-    """
-    size = (words >> SIZE) & 7
-    # In halves: 0 1 2 3 4 6 8 12.
-    halves = tl.where(size < 2, size, (2 + (size & 1)) << tl.maximum((size >> 1) - 1, 0))
-    number = halves.to(tl.float32) * power_of_two(126 + tl.maximum(over, -32))
-    bits = number.to(tl.int32, bitcast=True) | (((words >> SIGN) & 1) << 31)
-    number = bits.to(tl.float32, bitcast=True)
-    column = tl.arange(0, 32)
-    column = column // 8 * 32 + 8 * PART + column % 8
-    at = codes_ptr + tl.arange(0, 128)[:, None] * COLUMNS + column[None, :]
-    tl.store(at, e4m3_codes(number))
-    # Steps of e4m3 below 2^-6 are 2^-9; the number is `halves` steps of 2^(over - 1).
-    missing = tl.minimum(tl.maximum(-8 - over, 0), 5)
-    return tl.sum(tl.where((halves & ((1 << missing) - 1)) != 0, 1, 0))
-
-
-@triton.jit
-def _expand_kernel(
-    words_ptr: tl.tensor, scales_ptr: tl.tensor, codes_ptr: tl.tensor, block_ptr: tl.tensor,
-    lost_ptr: tl.tensor, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-) -> None:  # fmt: skip
-    expert = tl.program_id(2).to(tl.int64)
-    first, across = tl.program_id(1) * 128, tl.program_id(0)
-    row = expert * ROWS + first + tl.arange(0, 128)
-    word = across * 32 + tl.arange(0, 32)
-    words = tl.load(words_ptr + row[:, None] * (COLUMNS // 4) + word[None, :]).to(tl.int32)
-    at = scales_ptr + row[:, None] * (COLUMNS // 32) + (word // 8)[None, :]
-    exponent = tl.load(at).to(tl.int32)
-    top = tl.maximum(tl.max(tl.max(exponent, 1), 0) - 6, 1)
-    blocks: tl.constexpr = COLUMNS // 128
-    at = (expert * (ROWS // 128) + tl.program_id(1)) * blocks + across
-    tl.store(block_ptr + at, power_of_two(top))
-    over = exponent - top
-    codes_ptr += (expert * ROWS + first) * COLUMNS + across * 128
-    lost = _expand_part(words, over, codes_ptr, 15, 6, 0, COLUMNS)
-    lost += _expand_part(words, over, codes_ptr, 12, 3, 1, COLUMNS)
-    lost += _expand_part(words, over, codes_ptr, 14, 0, 2, COLUMNS)
-    lost += _expand_part(words, over, codes_ptr, 13, 9, 3, COLUMNS)
-    if lost > 0:
-        tl.atomic_add(lost_ptr + expert, lost, sem="relaxed")
-
-
-def expand_fp4(
-    words: torch.Tensor, scales: torch.Tensor, codes: torch.Tensor, block_scales: torch.Tensor
-) -> torch.Tensor:
-    """Expand; see `jit_kernels.expert_weights.expand_fp4`."""
-    count, rows, columns = codes.shape
-    lost = torch.zeros(count, dtype=torch.int32, device=codes.device)
-    if codes.numel():
-        _expand_kernel[(columns // 128, rows // 128, count)](
-            words.contiguous(),
-            scales.contiguous(),
-            codes.view(torch.uint8),
-            block_scales,
-            lost,
-            ROWS=rows,
-            COLUMNS=columns,
-            num_warps=4,
-        )
-    return lost

@@ -9,15 +9,14 @@ scheduler's record of eight integers a processor is that of the public sources.
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from flash_mla import flash_mla_with_kvcache, get_mla_metadata
 
 from jit_kernels.paged_attention import KEY_TILE, SplitPlan
+from jit_kernels.paged_attention.padded_heads import pad_heads
 
 if TYPE_CHECKING:
     from jit_kernels.paged_attention import PagedKeys
 
-_HEADS = (64, 128)
 # Of what a plan says to a processor.
 _RECORD_WORDS = 8
 
@@ -60,13 +59,6 @@ def paged_attention(
         **more,
     )
     return out[:, 0, :heads]
-
-
-def pad_heads(q: torch.Tensor, sink: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return queries and sinks of 64 or 128 heads: what is added is zeros."""
-    heads = q.shape[1]
-    more = (_HEADS[0] if heads <= _HEADS[0] else _HEADS[1]) - heads
-    return (F.pad(q, (0, 0, 0, more)), F.pad(sink, (0, more))) if more else (q, sink)
 
 
 def _fixed(plan: SplitPlan, q: torch.Tensor, window: "PagedKeys", extra: "PagedKeys | None") -> Any:

@@ -201,15 +201,13 @@ def _expand_case() -> MatrixCase:
     count, columns = EXPERTS, WIDTH
 
     def make() -> Callable[[], object]:
-        run = _function("expert_weights", "triton", "expand_fp4")
+        run = _function("expert_weights", "cuda", "expand_fp4")
         parts, fp8 = experts("fp4"), experts("fp8")
         arguments = (parts.gate_up, parts.gate_up_scales, fp8.gate_up, fp8.gate_up_scales)
         return lambda: run(*arguments)
 
     numbers = count * 2 * INNER * columns
-    return MatrixCase(
-        "expand_fp4", "triton", 0, "gate_up", make, numbers * 3 // 2 + numbers // 32, 0
-    )
+    return MatrixCase("expand_fp4", "cuda", 0, "gate_up", make, numbers * 3 // 2 + numbers // 32, 0)
 
 
 def _expert_bytes(form: str, rows: int) -> int:
