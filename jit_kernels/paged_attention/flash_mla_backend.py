@@ -12,11 +12,12 @@ import torch
 from flash_mla import flash_mla_with_kvcache, get_mla_metadata
 
 from jit_kernels.paged_attention import KEY_TILE, SplitPlan
-from jit_kernels.paged_attention.padded_heads import pad_heads
+from jit_kernels.paged_attention.triton_heads import pad_heads
 
 if TYPE_CHECKING:
     from jit_kernels.paged_attention import PagedKeys
 
+_LEAST_HEADS = 64
 # Of what a plan says to a processor.
 _RECORD_WORDS = 8
 
@@ -116,7 +117,7 @@ def _tiles_of(keys: "PagedKeys") -> torch.Tensor:
 def _processors(device: torch.device, heads: int) -> int:
     """Return how many parts FlashMLA runs at once: it wants the plan to have as many records."""
     count = torch.cuda.get_device_properties(device).multi_processor_count
-    return max(1, count // (heads // _HEADS[0]))
+    return max(1, count // (heads // _LEAST_HEADS))
 
 
 def _view(keys: "PagedKeys") -> torch.Tensor:

@@ -7,7 +7,7 @@ It takes 64 or 128 heads; others are padded by queries of zeros. Source: flash_m
 import torch
 from flash_mla import flash_mla_sparse_fwd
 
-from jit_kernels.paged_attention.padded_heads import pad_heads
+from jit_kernels.paged_attention.triton_heads import pad_heads
 
 
 def sparse_prefill(

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from jit_kernels.paged_attention.padded_heads import pad_heads
+from jit_kernels.paged_attention.triton_heads import pad_heads
 from tests.testing.compare import assert_same_bits
 
 

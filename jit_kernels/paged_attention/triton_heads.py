@@ -19,7 +19,7 @@ def _kernel(
     q_ptr: tl.tensor, out_ptr: tl.tensor, HELD: tl.constexpr, WIDE: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    token, at = tl.program_id(1).to(tl.int64), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    token, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     q = tl.load(q_ptr + token * HELD + at, mask=at < HELD, other=0.0)
     tl.store(out_ptr + token * WIDE + at, q, mask=at < WIDE)
 
@@ -31,7 +31,7 @@ def pad_heads(q: torch.Tensor, sink: torch.Tensor) -> tuple[torch.Tensor, torch.
     if heads == wanted:
         return q, sink
     out = q.new_empty((tokens, wanted, width))
-    _kernel[(triton.cdiv(wanted * width, _BLOCK), tokens)](
+    _kernel[(tokens, triton.cdiv(wanted * width, _BLOCK))](
         q.contiguous(), out, HELD=heads * width, WIDE=wanted * width, BLOCK=_BLOCK, num_warps=8
     )
     return out, F.pad(sink, (0, wanted - heads))
