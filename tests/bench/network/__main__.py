@@ -117,6 +117,9 @@ def _phases(
     prefill.add_argument("--rows", type=int, nargs="+", default=[1], help="prompts at once")
     if not profile:
         prefill.add_argument("--repeats", type=int, default=3, help="runs, the median is taken")
+        prefill.add_argument(
+            "--no-graphs", dest="graphs", action="store_false", help="launch small steps op by op"
+        )
     for name, phase in (("decode", decode), ("prefill", prefill)):
         phase.set_defaults(phase=name, profile=profile)
         several = name == "prefill"
@@ -185,8 +188,9 @@ def _prefill(
     options: argparse.Namespace, network: QuantisedV4, ranks: RanksOrCopies | None
 ) -> Iterator[Figures]:
     del ranks
-    with stage("capture of small steps", network.device):
-        network.capture_prefill(PIECE_SIZES, CudaCapture())
+    if options.graphs:
+        with stage("capture of small steps", network.device):
+            network.capture_prefill(PIECE_SIZES, CudaCapture())
     for chunk in options.chunk:
         for prompt in options.prompt:
             for rows in options.rows:
