@@ -61,6 +61,12 @@ __device__ inline int rounded(uint2 words, int size, const Table &table) {
     return count;
 }
 
+__device__ inline uint4 of_neighbour(uint4 x) {
+    constexpr unsigned ALL = 0xffffffffu;
+    return {__shfl_xor_sync(ALL, x.x, 1), __shfl_xor_sync(ALL, x.y, 1), __shfl_xor_sync(ALL, x.z, 1),
+            __shfl_xor_sync(ALL, x.w, 1)};
+}
+
 __device__ inline int most_of_block(int value) {
     __shared__ int warps[THREADS / 32];
     value = __reduce_max_sync(0xffffffffu, value);
@@ -93,12 +99,17 @@ __global__ void __launch_bounds__(THREADS)
     for (int i = 0; i < EACH; i++) {
         const Table table = table_of(exponent[i] - top);
         const uint2 near = {held[i].x, held[i].y}, far = {held[i].z, held[i].w};
-        uint4 *const to = out + 2 * (at + (long long)i * ROWS * (columns / GROUP));
         // Bits of signs and sizes of columns 8 j to 8 j + 7: see pack_fp4.
-        to[0] = {codes(near, 15, 6, table), codes(far, 15, 6, table), codes(near, 12, 3, table),
-                 codes(far, 12, 3, table)};
-        to[1] = {codes(near, 14, 0, table), codes(far, 14, 0, table), codes(near, 13, 9, table),
-                 codes(far, 13, 9, table)};
+        const uint4 low = {codes(near, 15, 6, table), codes(far, 15, 6, table), codes(near, 12, 3, table),
+                           codes(far, 12, 3, table)};
+        const uint4 high = {codes(near, 14, 0, table), codes(far, 14, 0, table), codes(near, 13, 9, table),
+                            codes(far, 13, 9, table)};
+        // Two lanes write a group together, then the other, so that each store is whole sectors.
+        const bool odd = group & 1;
+        const uint4 other = of_neighbour(odd ? low : high);
+        uint4 *const to = out + 2 * (at - odd + (long long)i * ROWS * (columns / GROUP)) + odd;
+        to[0] = odd ? other : low;
+        to[2] = odd ? high : other;
         if (table.rounded) {
             for (int size = 0; size < 12; size += 3) {
                 missed += rounded(near, size, table) + rounded(far, size, table);

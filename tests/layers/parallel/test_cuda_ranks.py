@@ -92,15 +92,32 @@ def assert_sums(found: dict[str, list[float]], world: int) -> None:
 
 def exchanged(ranks: CudaRanks, device: torch.device) -> dict[str, Any]:
     """Return what all exchanges of one rank give, as lists."""
-    rank, world = ranks.shares.rank, ranks.shares.world
+    rank = ranks.shares.rank
     sums = {str(s): ranks.all_reduce(given(rank, s).to(device)).float().tolist() for s in SHAPES}
     wide = ranks.gathered(given(rank, (3, 4)).to(device)).float().tolist()
+    return {
+        "sums": sums,
+        "gathered": wide,
+        "least": ranks.least(7 - 3 * rank),
+        "dealt": dealt(ranks, device),
+    }
+
+
+def dealt(ranks: CudaRanks, device: torch.device) -> list[bool]:
+    """Return whether sums, shares and all together are those of the formula."""
+    rank, world = ranks.shares.rank, ranks.shares.world
     many = many_tokens(world)
-    deal, partial = ranks.deal(many, 3), given(rank, (many, 3)).to(device)
+    partial = [given(one, (many, 3)).to(device) for one in range(world)]
+    want, size = ordered_sum(torch.stack(partial)), -(-many // world)
+    share = slice(size * rank, size * (rank + 1))
+    deal = ranks.deal(many, 3)
     assert isinstance(deal, Dealt)
-    mine = deal.summed(partial)
-    dealt = [one.float().tolist() for one in (mine, deal.mine(partial), deal.every(mine))]
-    return {"sums": sums, "gathered": wide, "least": ranks.least(7 - 3 * rank), "dealt": dealt}
+    mine = deal.summed(partial[rank])
+    return [
+        torch.equal(mine, want[share]),
+        torch.equal(deal.mine(partial[rank]), partial[rank][share]),
+        torch.equal(deal.every(mine), want),
+    ]
 
 
 def many_tokens(world: int) -> int:
@@ -112,15 +129,9 @@ def check(found: list[dict[str, Any]]) -> None:
     """Hold what ranks got against formulas."""
     world = len(found)
     wide = torch.cat([given(rank, (3, 4)) for rank in range(world)], 1)
-    many = many_tokens(world)
-    partial = [given(rank, (many, 3)) for rank in range(world)]
-    want, size = ordered_sum(torch.stack(partial)), -(-many // world)
-    for rank, got in enumerate(found):
+    for got in found:
         assert_sums(got["sums"], world)
-        mine, own, every = (torch.tensor(one).bfloat16() for one in got["dealt"])
-        assert_same_bits(mine, want[size * rank : size * (rank + 1)])
-        assert_same_bits(own, partial[rank][size * rank : size * (rank + 1)])
-        assert_same_bits(every, want)
+        assert got["dealt"] == [True] * 3
         assert_same_bits(torch.tensor(got["gathered"]).bfloat16(), wide)
         assert got["least"] == 7 - 3 * (world - 1)
 
