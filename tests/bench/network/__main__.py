@@ -33,6 +33,7 @@ from layers.experts.contract import ExpertForm
 from layers.models.deepseek_v4.config import load_config
 from layers.models.deepseek_v4.expert_form import expert_form
 from layers.models.deepseek_v4.model import QuantisedV4
+from layers.parallel.shares import Shares
 from layers.steps.pieces import PIECE_SIZES
 from layers.weights.loading import fill_dummy
 from runtime.executor.decode_graphs import CudaCapture
@@ -41,7 +42,7 @@ from tests.bench.network.clock import stage
 from tests.bench.network.decode import Context, measure_decode
 from tests.bench.network.kernels_run import gap_table, kernel_table, profiled
 from tests.bench.network.prefill import measure_prefill, prompt_run
-from tests.bench.network.ranks import Place, RanksOrCopies, start_all
+from tests.bench.network.ranks import Copies, Place, RanksOrCopies, start_all
 from tests.bench.network.report import (
     Figures,
     OtherColumns,
@@ -60,9 +61,9 @@ SEED = 7
 def main() -> None:
     """Measure what is asked for."""
     options, place = parse(sys.argv[1:]), Place.mine()
-    if torch.cuda.device_count() < options.tp:
+    if torch.cuda.device_count() < options.tp and not options.alone:
         sys.exit(f"{options.tp} CUDA devices are needed, and there are {torch.cuda.device_count()}")
-    if options.tp > 1 and place is None:
+    if options.tp > 1 and place is None and not options.alone:
         sys.exit(start_all(options.tp, sys.argv[1:]))
     if not options.profile and options.csv is not None:
         try:
@@ -71,6 +72,8 @@ def main() -> None:
             sys.exit(f"error: {fault}")
     device = torch.device("cuda", 0 if place is None else place.shares.rank)
     ranks = None if place is None else place.join(device)
+    if options.alone:
+        ranks = RanksOrCopies(Copies(Shares(0, options.tp)))
     torch.manual_seed(SEED)
     with torch.inference_mode():
         network = _network(options, device, ranks)
@@ -131,6 +134,9 @@ def _phases(
         )
         phase.add_argument("--experts", choices=("both", "fp4", "fp8"), default="both")
         phase.add_argument("--tp", type=int, default=1, help="GPUs that share the network")
+        phase.add_argument(
+            "--alone", action="store_true", help="one rank of --tp, which copies for the others"
+        )
         phase.add_argument("--model", type=Path, default=CUT, help="folder with a config.json")
         if profile:
             phase.add_argument("--out", type=Path, help="chrome trace, .json or .json.gz")

@@ -13,11 +13,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from jit_kernels.push_reduce import most_bytes
 from layers.parallel.cuda_ranks import CudaRanks
-from layers.parallel.ranks import Deal, Ranks, Undealt
+from layers.parallel.ranks import Deal, Dealt, Ranks, Undealt
 from layers.parallel.shares import Shares
 
-__all__ = ["Place", "RanksOrCopies", "start_all"]
+__all__ = ["Copies", "Place", "RanksOrCopies", "start_all"]
 
 _PLACE = "UMBRA_BENCH_RANK"
 _ENVIRONMENT = {
@@ -80,15 +81,50 @@ def start_all(world: int, arguments: Sequence[str]) -> int:
                 one.kill()
 
 
+class Copies:
+    """A rank that is alone: it copies where others would exchange. Results are wrong."""
+
+    def __init__(self, shares: Shares) -> None:
+        """Take what it holds."""
+        self.shares = shares
+
+    def all_reduce(self, partial: Tensor) -> Tensor:
+        """Return a copy."""
+        return partial.clone()
+
+    def gathered(self, part: Tensor) -> Tensor:
+        """Return copies side by side."""
+        return part.repeat(1, self.shares.world)
+
+    def deal(self, tokens: int, width: int) -> Deal:
+        """Return what GPUs that reach each other would do."""
+        few = tokens * width * torch.bfloat16.itemsize <= most_bytes(self.shares.world)
+        return Undealt(self) if few else Dealt(self, tokens)
+
+    def least(self, value: int) -> int:
+        """Return it."""
+        return value
+
+    def swapped(self, rows: Tensor, size: int) -> Tensor:
+        """Return copies of the rows that this rank mixes."""
+        first = size * self.shares.rank
+        mine = rows[first : first + size]
+        return mine.expand(self.shares.world, *mine.shape).contiguous()
+
+    def stacked(self, rows: Tensor) -> Tensor:
+        """Return copies, one after the other."""
+        return rows.repeat(self.shares.world, *(1 for _ in rows.shape[1:]))
+
+
 class RanksOrCopies:
     """Ranks whose exchanges can be replaced by copies on this rank's own device.
 
-    The difference between the two is what exchanges take. Results are wrong with copies.
+    The difference between the two is what exchanges take.
     """
 
     def __init__(self, ranks: Ranks) -> None:
         """Take the ranks."""
-        self._ranks, self._copies = ranks, False
+        self._ranks, self._all = ranks, ranks
 
     @property
     def shares(self) -> Shares:
@@ -98,23 +134,21 @@ class RanksOrCopies:
     @contextmanager
     def copies(self) -> Iterator[None]:
         """Copy instead of exchanging while this is open."""
-        self._copies = True
+        self._ranks = Copies(self.shares)
         yield
-        self._copies = False
+        self._ranks = self._all
 
     def all_reduce(self, partial: Tensor) -> Tensor:
         """Return the sum, or a copy."""
-        return partial.clone() if self._copies else self._ranks.all_reduce(partial)
+        return self._ranks.all_reduce(partial)
 
     def gathered(self, part: Tensor) -> Tensor:
         """Return all parts, or as many copies of one."""
-        return part.repeat(1, self.shares.world) if self._copies else self._ranks.gathered(part)
+        return self._ranks.gathered(part)
 
     def deal(self, tokens: int, width: int) -> Deal:
         """Return who mixes which tokens."""
-        deal = self._ranks.deal(tokens, width)
-        # Where all mix all, they sum by the method above.
-        return Undealt(self) if isinstance(deal, Undealt) else deal
+        return self._ranks.deal(tokens, width)
 
     def least(self, value: int) -> int:
         """Return the least."""
