@@ -9,10 +9,11 @@ from typing import Protocol
 
 import torch
 
+from jit_kernels.expert_weights import Fp8Experts
 from layers.blocks.side_stream import SideStream
 from layers.experts.contract import ExpertForm, ExpertSizes, RoutedExperts
 from layers.experts.plain import PlainExperts
-from layers.experts.quantised import ExpertWorkspace, QuantisedExperts
+from layers.experts.quantised import QuantisedExperts, expert_workspace
 from layers.linear.bf16 import Bf16Linear
 from layers.linear.contract import GroupedLinear, Linear
 from layers.linear.fp8 import Fp8GroupedLinear, Fp8Linear
@@ -107,7 +108,7 @@ class QuantisedKinds:
         self.side = SideStream(device)
         # A deterministic network keeps of both forms the one that it multiplies.
         self.form: ExpertForm = "fp4" if deterministic and experts == "both" else experts
-        self._workspace: ExpertWorkspace | None = None
+        self._workspace: Fp8Experts | None = None
 
     def projection(self, width: Size, parts: Mapping[str, Size]) -> Fp8Linear:
         """See `Kinds`."""
@@ -130,7 +131,7 @@ class QuantisedKinds:
     def routed(self, sizes: ExpertSizes) -> QuantisedExperts:
         """See `Kinds`; layers that keep fp4 alone share room for one of them as fp8."""
         if self.form == "fp4" and not self._deterministic and self._workspace is None:
-            self._workspace = ExpertWorkspace(sizes, self.device)
+            self._workspace = expert_workspace(sizes, self.device)
         return QuantisedExperts(
             sizes,
             device=self.device,

@@ -38,13 +38,6 @@ class ExpertSizes:
 class RoutedExperts(Protocol):
     """Experts of which each token passes a few."""
 
-    def prepare(self, rows: int) -> None:
-        """Begin, beside what comes next, what can be made before the tokens of a call are known.
-
-        rows  how many the next call has; it comes after all that was launched before
-        """
-        ...
-
     def __call__(
         self,
         x: Tensor,

@@ -27,9 +27,6 @@ class PlainExperts:
         self._gate_up = torch.zeros((count, 2 * inner, width), dtype=dtype, device=device)
         self._down = torch.zeros((count, width, inner), dtype=dtype, device=device)
 
-    def prepare(self, rows: int) -> None:
-        """Do nothing: weights are multiplied as they are kept."""
-
     def __call__(
         self,
         x: Tensor,

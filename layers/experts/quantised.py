@@ -19,7 +19,7 @@ from layers.linear.contract import Named, Rows
 from layers.weights.part import part_of
 from layers.weights.weight_target import Fp4Target, Fp8Target, TwinTarget, WeightTarget
 
-__all__ = ["ExpertWorkspace", "QuantisedExperts"]
+__all__ = ["QuantisedExperts", "expert_workspace"]
 
 # The most rows that stream their experts' weights; more are sorted by expert. Where that takes
 # expanding a layer first, which moves three times what streaming reads, it pays later. Of 256
@@ -33,45 +33,11 @@ _FIXED_SIZE = 32
 _FIXED_BYTES = 512 << 20
 
 
-class ExpertWorkspace:
-    """Room for the routed experts of one layer as fp8, which layers that keep fp4 alone share.
-
-    Expanding takes memory, not multiplications: on a CUDA device it runs beside what precedes the
-    experts.
-    """
-
-    def __init__(self, sizes: ExpertSizes, device: torch.device) -> None:
-        """Allocate it."""
-        self._room = Fp8Experts.zeros(
-            *sizes.held, device, chosen=sizes.chosen, streamed=_STREAMED_ROWS["fp4"]
-        )
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._begun: Fp4Experts | None = None
-
-    def begin(self, parts: Fp4Experts) -> None:
-        """Expand a layer's experts after all launched so far, and beside what comes next."""
-        if self._stream is None:
-            return
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            expanded(parts, self._room)
-        self._begun = parts
-
-    def holding(self, parts: Fp4Experts) -> Fp8Experts:
-        """Return the experts as fp8, expanded now unless that was begun."""
-        if self._begun is parts and self._stream is not None:
-            torch.cuda.current_stream().wait_stream(self._stream)
-        else:
-            expanded(parts, self._room)
-        self._begun = None
-        return self._room
-
-
 class QuantisedExperts:
     """A `RoutedExperts`; results are bfloat16.
 
     fp4  the routed experts, unless they are kept as fp8 alone
-    fp8  the same, unless they are kept as fp4 alone
+    fp8  the same; where they are kept as fp4 alone, the workspace
     """
 
     def __init__(
@@ -80,12 +46,12 @@ class QuantisedExperts:
         *,
         device: torch.device,
         form: ExpertForm,
-        workspace: ExpertWorkspace | None = None,
+        workspace: Fp8Experts | None = None,
         deterministic: bool = False,
     ) -> None:
         """Allocate the weights.
 
-        workspace      shared by all layers: many rows of a layer that
+        workspace      from `expert_workspace`, shared by all layers: many rows of a layer that
                        keeps fp4 alone expand its weights into it, unless `deterministic`
         deterministic  a row's bits depend on its own numbers alone; fp4 is multiplied, if it is
                        there, however many rows there are
@@ -98,22 +64,16 @@ class QuantisedExperts:
         self._sizes, self._limit = sizes, sizes.limit
         chosen = 0 if deterministic else sizes.chosen
         self.fp4 = Fp4Experts.zeros(count, width, inner, device) if form != "fp8" else None
-        self.fp8 = None
+        self.fp8 = workspace
         if form != "fp4":
             self.fp8 = Fp8Experts.zeros(
                 count, width, inner, device, chosen=chosen, streamed=_STREAMED_ROWS[form]
             )
-        self._workspace, self._streamed_rows = workspace, _STREAMED_ROWS[form]
+        self._expands, self._streamed_rows = form == "fp4", _STREAMED_ROWS[form]
         self._fixed_rows = 0
         if deterministic:
             each = sizes.chosen * (4 * width + 2 * inner)
             self._fixed_rows = max(1, _FIXED_BYTES // each)
-
-    def prepare(self, rows: int) -> None:
-        """Begin to expand weights, if so many rows take them; see `RoutedExperts`."""
-        if self.fp8 is None and self._workspace and rows > self._streamed_rows:
-            assert self.fp4 is not None
-            self._workspace.begin(self.fp4)
 
     def __call__(
         self,
@@ -164,20 +124,27 @@ class QuantisedExperts:
 
     def _expanded(self) -> Fp8Experts:
         """Return the fp8 form, made anew where only fp4 is kept."""
-        if self.fp8 is not None:
-            return self.fp8
-        assert self.fp4 is not None
-        assert self._workspace is not None
-        return self._workspace.holding(self.fp4)
+        assert self.fp8 is not None
+        if self._expands:
+            assert self.fp4 is not None
+            expanded(self.fp4, self.fp8)
+        return self.fp8
 
     def _targets(self, expert: int) -> dict[str, WeightTarget]:
-        fp8 = _fp8_targets(self.fp8, expert) if self.fp8 else {}
+        fp8 = _fp8_targets(self.fp8, expert) if self.fp8 and not self._expands else {}
         if self.fp4 is None:
             return {**fp8}
         fp4 = _fp4_targets(self.fp4, expert)
         if not fp8:
             return {**fp4}
         return {leaf: TwinTarget(target, fp8[leaf]) for leaf, target in fp4.items()}
+
+
+def expert_workspace(sizes: ExpertSizes, device: torch.device) -> Fp8Experts:
+    """Return room for the routed experts of one layer as fp8."""
+    return Fp8Experts.zeros(
+        *sizes.held, device, chosen=sizes.chosen, streamed=_STREAMED_ROWS["fp4"]
+    )
 
 
 def _fp8_targets(parts: Fp8Experts, expert: int) -> dict[str, Fp8Target]:

@@ -220,10 +220,6 @@ class Experts:
         self._shared_in = kinds.projection(width, {"w1": inner, "w3": inner})
         self._shared_out = kinds.projection(inner, {"w2": width})
 
-    def prepare(self, tokens: int) -> None:
-        """Begin what does not depend on the tokens; see `RoutedExperts`."""
-        self._routed.prepare(tokens)
-
     def __call__(self, x: Tensor, input_ids: Tensor) -> Tensor:
         """Return this rank's part of the experts' sum, [T, d].
 
@@ -274,7 +270,6 @@ class Layer:
 
         result  what the layer before made, or embeddings
         """
-        self._experts.prepare(len(step.input_ids))
         x, streams, shares = self._attention_mix.pre_norm(result, self._attention_norm)
         # What a step derives for all layers may still be under way beside.
         self._side.join()

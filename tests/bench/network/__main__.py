@@ -225,7 +225,10 @@ def _profile(options: argparse.Namespace, network: QuantisedV4) -> None:
             call()
     call()
     torch.cuda.synchronize(device)
-    spans = profiled(call, count=steps, trace=options.out)
+    trace = options.out
+    if trace is not None and device.index:
+        trace = trace.with_name(f"rank{device.index}-{trace.name}")
+    spans = profiled(call, count=steps, trace=trace)
     print(*kernel_table(spans, steps=steps), *gap_table(spans), sep="\n")
 
 

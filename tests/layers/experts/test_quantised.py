@@ -11,7 +11,7 @@ from jit_kernels.checks import ShapeError
 from jit_kernels.quant_fp8 import quantise_rows
 from layers.experts.contract import ExpertForm, ExpertSizes
 from layers.experts.plain import PlainExperts
-from layers.experts.quantised import ExpertWorkspace, QuantisedExperts
+from layers.experts.quantised import QuantisedExperts, expert_workspace
 from layers.linear.contract import Named, Rows
 from layers.models.deepseek_v4.config import load_config
 from layers.models.deepseek_v4.expert_form import expert_form
@@ -75,7 +75,7 @@ class _Inputs:
 
 
 def _made(sizes: ExpertSizes, form: ExpertForm, device: torch.device) -> QuantisedExperts:
-    workspace = ExpertWorkspace(sizes, device) if form == "fp4" else None
+    workspace = expert_workspace(sizes, device) if form == "fp4" else None
     return QuantisedExperts(sizes, device=device, form=form, workspace=workspace)
 
 
@@ -169,7 +169,7 @@ def test_what_is_added_is_asked_for_once(
 
 
 def test_layers_share_the_workspace(device: torch.device) -> None:
-    workspace = ExpertWorkspace(TINY, device)
+    workspace = expert_workspace(TINY, device)
     layers = [
         QuantisedExperts(TINY, device=device, form="fp4", workspace=workspace) for _ in range(2)
     ]
@@ -178,10 +178,7 @@ def test_layers_share_the_workspace(device: torch.device) -> None:
     inputs = _Inputs.of(MANY)
 
     first = [inputs.over(layer) for layer in layers]
-    again: list[Tensor] = []
-    for layer in layers:
-        layer.prepare(MANY)
-        again.append(inputs.over(layer))
+    again = [inputs.over(layer) for layer in layers]
 
     for one, other in zip(first, again, strict=True):
         assert_same_bits(one, other)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from layers.experts.contract import ExpertForm, ExpertSizes
-from layers.experts.quantised import ExpertWorkspace, QuantisedExperts
+from layers.experts.quantised import QuantisedExperts, expert_workspace
 from layers.models.deepseek_v4.config import ConfigFault
 from layers.models.deepseek_v4.expert_form import expert_bytes, expert_form, smaller_form
 from layers.parallel.shares import whole
@@ -39,10 +39,9 @@ def test_what_is_wanted_is_taken_where_the_file_allows_it(wanted: ExpertForm) ->
 def test_bytes_are_those_of_the_storage(form: ExpertForm) -> None:
     cpu = torch.device("cpu")
     sizes = ExpertSizes(whole(4), 256, whole(128), chosen=2, limit=1.0)
-    workspace = ExpertWorkspace(sizes, cpu) if form == "fp4" else None
+    workspace = expert_workspace(sizes, cpu) if form == "fp4" else None
     layer = QuantisedExperts(sizes, device=cpu, form=form, workspace=workspace)
-    room = workspace._room if workspace else None
-    held = [part for part in (layer.fp4, layer.fp8, room) if part is not None]
+    held = [part for part in (layer.fp4, layer.fp8) if part is not None]
 
     total = sum(
         getattr(part, name).nbytes
