@@ -1,4 +1,4 @@
-"""Rings between real processes: order, room, wake-ups and deaths."""
+"""Queues between real processes: order, room, wake-ups and deaths."""
 
 import contextlib
 import random
@@ -10,25 +10,25 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from runtime.errors import RuntimeFault
-from runtime.wire.ring import PeerClosed, PeerDied, RingReader, RingWriter
-from tests.runtime.wire.ring_processes import ATTACH_S, child, line, summary
+from runtime.wire.queue import PeerClosed, PeerDied, QueueReader, QueueWriter
+from tests.runtime.wire.queue_processes import ATTACH_S, child, line, summary
 
 # Long enough for any machine; no test waits so long.
 WAIT_S = 60.0
 
 
-def write_for_ever(writer: RingWriter) -> None:
+def write_for_ever(writer: QueueWriter) -> None:
     """Write until that fails."""
     while True:
         writer.write(b"x" * 100, timeout_s=WAIT_S)
 
 
 @contextlib.contextmanager
-def pair(folder: str, size: int = 4096) -> Iterator[tuple[RingWriter, RingReader]]:
-    """Both ends of a ring in this process."""
-    writer = RingWriter.create(size=size, folder=folder)
+def pair(folder: str, size: int = 4096) -> Iterator[tuple[QueueWriter, QueueReader]]:
+    """Both ends of a queue in this process."""
+    writer = QueueWriter.create(size=size, folder=folder)
     with ThreadPoolExecutor(1) as pool:
-        guest = pool.submit(RingReader.attach, writer.addresses[0], ATTACH_S)
+        guest = pool.submit(QueueReader.attach, writer.addresses[0], ATTACH_S)
         writer.accept(ATTACH_S)
         reader = guest.result()
     with contextlib.closing(writer), contextlib.closing(reader):
@@ -47,19 +47,19 @@ def test_messages_keep_their_order_and_bytes_around_the_end(folder: str) -> None
             assert reader.read(0) is None
 
 
-def test_a_message_may_fill_the_ring_but_not_more(folder: str) -> None:
+def test_a_message_may_fill_the_queue_but_not_more(folder: str) -> None:
     with pair(folder, 1024) as (writer, reader):
         writer.write(b"shift")
         assert reader.read() == b"shift"
         writer.write(b"x" * 1016)
         assert reader.read() == b"x" * 1016
-        with pytest.raises(ValueError, match="1017 bytes in a ring of 1024"):
+        with pytest.raises(ValueError, match="1017 bytes in a queue of 1024"):
             writer.write(b"x" * 1017)
         writer.write(memoryview(b"still usable"))
         assert reader.read() == b"still usable"
 
 
-def test_a_full_ring_is_a_timeout_and_nothing_is_written(folder: str) -> None:
+def test_a_full_queue_is_a_timeout_and_nothing_is_written(folder: str) -> None:
     with pair(folder, 64) as (writer, reader):
         writer.write(b"a" * 40)
         for timeout_s in (0, 0.01):
@@ -83,12 +83,12 @@ def test_a_writer_without_room_goes_on_when_there_is_some(folder: str) -> None:
 
 @pytest.mark.parametrize("spin_s", [0.0, 0.001])
 def test_readers_of_any_speed_read_the_same(folder: str, spin_s: float) -> None:
-    """Sizes up to the ring's: no two of the large ones have room in it at once."""
+    """Sizes up to the queue's: no two of the large ones have room in it at once."""
     size = 1 << 16
     rng = random.Random(3)
     sizes = [rng.choice((0, 1, 8, 100, size // 2, size - 8)) for _ in range(400)]
     messages = [rng.randbytes(rng.randrange(most + 1)) for most in sizes]
-    writer = RingWriter.create(readers=2, size=size, folder=folder)
+    writer = QueueWriter.create(readers=2, size=size, folder=folder)
     fast, slow = writer.addresses
     with (
         child("summarise", fast, 0, spin_s) as first,
@@ -104,7 +104,7 @@ def test_readers_of_any_speed_read_the_same(folder: str, spin_s: float) -> None:
 
 def test_no_wake_up_is_lost_in_many_small_messages(folder: str) -> None:
     messages = [b"%d" % number for number in range(100_000)]
-    writer = RingWriter.create(size=1 << 12, folder=folder)
+    writer = QueueWriter.create(size=1 << 12, folder=folder)
     with child("summarise", writer.addresses[0], 0, 0) as process:
         writer.accept(ATTACH_S)
         for message in messages:
@@ -116,8 +116,8 @@ def test_no_wake_up_is_lost_in_many_small_messages(folder: str) -> None:
 
 @pytest.mark.parametrize("spin_s", [0.0, 0.001])
 def test_each_of_two_sleeping_ends_wakes_the_other(folder: str, spin_s: float) -> None:
-    writer = RingWriter.create(folder=folder, size=4096)
-    reader = RingReader.create(folder=folder, size=4096, spin_s=spin_s)
+    writer = QueueWriter.create(folder=folder, size=4096)
+    reader = QueueReader.create(folder=folder, size=4096, spin_s=spin_s)
     with (
         child("echo", writer.addresses[0], reader.addresses[0]),
         contextlib.closing(writer),
@@ -143,7 +143,7 @@ def test_a_reader_that_is_awake_gets_no_wake_bytes(folder: str) -> None:
 
 
 def test_a_reader_killed_while_the_writer_waits_is_named(folder: str) -> None:
-    writer = RingWriter.create(readers=2, size=1024, folder=folder)
+    writer = QueueWriter.create(readers=2, size=1024, folder=folder)
     with (
         child("summarise", writer.addresses[0], 0, 0),
         child("stop_after", writer.addresses[1], 1) as stopped,
@@ -160,7 +160,7 @@ def test_a_reader_killed_while_the_writer_waits_is_named(folder: str) -> None:
 
         killer = threading.Thread(target=kill)
         killer.start()
-        with pytest.raises(PeerDied, match="reader 1 of the ring has died") as raised:
+        with pytest.raises(PeerDied, match="reader 1 of the queue has died") as raised:
             write_for_ever(writer)
         killer.join()
 
@@ -168,8 +168,8 @@ def test_a_reader_killed_while_the_writer_waits_is_named(folder: str) -> None:
         assert not isinstance(raised.value, PeerClosed)
 
 
-def test_a_dead_reader_is_noticed_in_a_ring_with_room(folder: str) -> None:
-    writer = RingWriter.create(folder=folder, size=4096)
+def test_a_dead_reader_is_noticed_in_a_queue_with_room(folder: str) -> None:
+    writer = QueueWriter.create(folder=folder, size=4096)
     with child("stop_after", writer.addresses[0], 0) as process, contextlib.closing(writer):
         writer.accept(ATTACH_S)
         assert line(process) == "stopped"
@@ -186,13 +186,13 @@ def test_a_dead_reader_is_noticed_in_a_ring_with_room(folder: str) -> None:
 
 
 def test_whole_messages_of_a_killed_writer_are_read_and_no_half_one(folder: str) -> None:
-    reader = RingReader.create(folder=folder, size=4096)
+    reader = QueueReader.create(folder=folder, size=4096)
     with child("die_in_a_message", reader.addresses[0], 5), contextlib.closing(reader):
         reader.accept(ATTACH_S)
 
         assert [reader.read(WAIT_S) for _ in range(5)] == [b"%d" % n for n in range(5)]
         for timeout_s in (WAIT_S, 0, None):
-            with pytest.raises(PeerDied, match="the writer of the ring has died") as raised:
+            with pytest.raises(PeerDied, match="the writer of the queue has died") as raised:
                 reader.read(timeout_s)
             assert not isinstance(raised.value, PeerClosed)
 
@@ -212,15 +212,15 @@ def test_an_end_in_order_is_told_from_a_death(folder: str) -> None:
 
 
 def test_ends_that_are_not_attached_or_of_the_wrong_kind_are_faults(folder: str) -> None:
-    writer, reader = RingWriter.create(folder=folder), RingReader.create(folder=folder)
+    writer, reader = QueueWriter.create(folder=folder), QueueReader.create(folder=folder)
     with contextlib.closing(writer), contextlib.closing(reader), ThreadPoolExecutor(1) as pool:
         with pytest.raises(RuntimeFault, match="not attached yet"):
             writer.write(b"too soon")
         with pytest.raises(RuntimeFault, match="not attached yet"):
             reader.read(0)
-        wrong = pool.submit(RingWriter.attach, writer.addresses[0], ATTACH_S)
+        wrong = pool.submit(QueueWriter.attach, writer.addresses[0], ATTACH_S)
         writer.accept(ATTACH_S)
-        with pytest.raises(RuntimeFault, match="a writer came to the address of a ring's reader"):
+        with pytest.raises(RuntimeFault, match="a writer came to the address of a queue's reader"):
             wrong.result()
         with pytest.raises(PeerDied):
             writer.check()
@@ -230,11 +230,11 @@ def test_an_impossible_length_is_a_fault(folder: str) -> None:
     with pair(folder) as (writer, reader):
         writer.write(b"fine")
         writer._memory.put_length(0, 1 << 40)
-        with pytest.raises(RuntimeFault, match="the ring is damaged"):
+        with pytest.raises(RuntimeFault, match="the queue is damaged"):
             reader.read(0)
 
 
-def test_no_room_for_a_ring_is_a_fault(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.wire.ring_memory._free_bytes", lambda _: 1000)
+def test_no_room_for_a_queue_is_a_fault(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.wire.queue_memory._free_bytes", lambda _: 1000)
     with pytest.raises(RuntimeFault, match="no room for 69632 bytes"):
-        RingWriter.create(size=1 << 16, folder=folder)
+        QueueWriter.create(size=1 << 16, folder=folder)

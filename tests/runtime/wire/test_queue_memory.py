@@ -1,4 +1,4 @@
-"""Where the memory of a ring comes from, and what its words and bytes hold."""
+"""Where the memory of a queue comes from, and what its words and bytes hold."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from runtime.errors import RuntimeFault
-from runtime.wire.ring_memory import RingMemory, _free_bytes, _reserve, allocate, padded
+from runtime.wire.queue_memory import QueueMemory, _free_bytes, _reserve, allocate, padded
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
     first, second = tmp_path / "shm", tmp_path / "private"
     first.mkdir()
     second.mkdir()
-    monkeypatch.setattr("runtime.wire.ring_memory._SHARED_MEMORY", str(first))
+    monkeypatch.setattr("runtime.wire.queue_memory._SHARED_MEMORY", str(first))
     return first, second
 
 
@@ -43,8 +43,8 @@ def test_a_small_shared_memory_is_passed_over(
     def unnamed_file(place: str, size: int) -> None:
         asked.append(f"{place} {size}")
 
-    monkeypatch.setattr("runtime.wire.ring_memory._free_bytes", free_bytes)
-    monkeypatch.setattr("runtime.wire.ring_memory._unnamed_file", unnamed_file)
+    monkeypatch.setattr("runtime.wire.queue_memory._free_bytes", free_bytes)
+    monkeypatch.setattr("runtime.wire.queue_memory._unnamed_file", unnamed_file)
     allocate(4096, str(places[1]))
 
     assert asked == [f"{places[1]} 4096"]
@@ -61,7 +61,7 @@ def test_a_limit_that_only_allocation_meets_is_found(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         _reserve(descriptor, size)
 
-    monkeypatch.setattr("runtime.wire.ring_memory._reserve", reserve_second)
+    monkeypatch.setattr("runtime.wire.queue_memory._reserve", reserve_second)
     with allocate(4096, str(places[1])) as file:
         assert os.fstat(file.fileno()).st_size == 4096
 
@@ -72,9 +72,9 @@ def test_without_room_the_error_says_what_is_wanted_and_there_and_to_do(
     def no_quota(descriptor: int, size: int) -> None:
         raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
-    monkeypatch.setattr("runtime.wire.ring_memory._reserve", no_quota)
+    monkeypatch.setattr("runtime.wire.queue_memory._reserve", no_quota)
     monkeypatch.setattr(
-        "runtime.wire.ring_memory._free_bytes",
+        "runtime.wire.queue_memory._free_bytes",
         lambda place: 64 if place == str(places[0]) else None,
     )
     with pytest.raises(RuntimeFault) as raised:
@@ -105,9 +105,9 @@ def test_a_file_system_without_a_limit_has_no_number(monkeypatch: pytest.MonkeyP
 
 def test_two_mappings_share_words_and_bytes_around_the_end(tmp_path: Path) -> None:
     rng = random.Random(1)
-    one, file = RingMemory.create(1000, 16, str(tmp_path))
+    one, file = QueueMemory.create(1000, 16, str(tmp_path))
     with file:
-        other = RingMemory(file.fileno())
+        other = QueueMemory(file.fileno())
     assert (other.size, other.readers) == (1000, 16)
     for _ in range(300):
         position, data = rng.randrange(1 << 60), rng.randbytes(rng.randrange(1001))
@@ -136,13 +136,13 @@ def test_two_mappings_share_words_and_bytes_around_the_end(tmp_path: Path) -> No
 def test_bad_numbers_and_foreign_files_are_refused(tmp_path: Path) -> None:
     for readers in (0, 17):
         with pytest.raises(ValueError, match="1 to 16 readers"):
-            RingMemory.create(4096, readers, str(tmp_path))
+            QueueMemory.create(4096, readers, str(tmp_path))
     with pytest.raises(ValueError, match="no room for a message"):
-        RingMemory.create(8, 1, str(tmp_path))
+        QueueMemory.create(8, 1, str(tmp_path))
     foreign = tmp_path / "foreign"
     foreign.write_bytes(bytes(8192))
-    with foreign.open("r+b") as file, pytest.raises(RuntimeFault, match="no ring"):
-        RingMemory(file.fileno())
+    with foreign.open("r+b") as file, pytest.raises(RuntimeFault, match="no queue"):
+        QueueMemory(file.fileno())
 
 
 def test_sizes_are_whole_words() -> None:

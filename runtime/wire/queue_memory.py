@@ -1,4 +1,4 @@
-"""Memory of a ring: a file without a name that several processes map, and its layout.
+"""Memory of a queue: a file without a name that several processes map, and its layout.
 
     word 0, 1, 2, 3     magic, layout version, bytes of data, readers
     word 8, 16          written; 1 once the writer has closed its end
@@ -6,7 +6,7 @@
     byte 4096           data: messages, each a word with its length, then its bytes, padded to 8
 
 Words are 8 bytes, aligned, in the host's byte order. `written` and `read` count bytes since the
-ring was made; position p of that count is byte p modulo the size. A message may wrap around.
+queue was made; position p of that count is byte p modulo the size. A message may wrap around.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import threading
 
 from runtime.errors import RuntimeFault
 
-__all__ = ["LENGTH_BYTES", "MAX_READERS", "RingMemory", "allocate", "padded"]
+__all__ = ["LENGTH_BYTES", "MAX_READERS", "QueueMemory", "allocate", "padded"]
 
 MAX_READERS = 16
 LENGTH_BYTES = 8
@@ -77,15 +77,15 @@ def _reserve(descriptor: int, size: int) -> None:
     os.posix_fallocate(descriptor, 0, size)
 
 
-class RingMemory:
-    """One process's mapping of a ring. Belongs to one thread.
+class QueueMemory:
+    """One process's mapping of a queue. Belongs to one thread.
 
     size     bytes of data
     readers  number of readers
     """
 
     def __init__(self, descriptor: int) -> None:
-        """Map a ring. Raises RuntimeFault when the file is none of this layout."""
+        """Map a queue. Raises RuntimeFault when the file is none of this layout."""
         self._map = mmap.mmap(descriptor, 0)
         self._whole = memoryview(self._map)
         # Stores and loads of items of this view are single, aligned accesses of 8 bytes;
@@ -98,11 +98,11 @@ class RingMemory:
         magic, layout, self.size, self.readers = self._words[:4]
         if (magic, layout, self.size) != (_MAGIC, _LAYOUT, len(self._data)):
             self.close()
-            raise RuntimeFault(f"the shared memory is no ring of layout {_LAYOUT}: {layout}")
+            raise RuntimeFault(f"the shared memory is no queue of layout {_LAYOUT}: {layout}")
 
     @classmethod
-    def create(cls, size: int, readers: int, folder: str) -> tuple["RingMemory", io.FileIO]:
-        """Make an empty ring; return it and its file, which other processes may map.
+    def create(cls, size: int, readers: int, folder: str) -> tuple["QueueMemory", io.FileIO]:
+        """Make an empty queue; return it and its file, which other processes may map.
 
         size     bytes of data, rounded up to 8
         readers  1 to 16
@@ -110,9 +110,9 @@ class RingMemory:
         Raises ValueError for bad numbers, RuntimeFault when there is no room.
         """
         if not 1 <= readers <= MAX_READERS:
-            raise ValueError(f"a ring has 1 to {MAX_READERS} readers, not {readers}")
+            raise ValueError(f"a queue has 1 to {MAX_READERS} readers, not {readers}")
         if size <= LENGTH_BYTES:
-            raise ValueError(f"a ring of {size} bytes has no room for a message")
+            raise ValueError(f"a queue of {size} bytes has no room for a message")
         file = allocate(_HEADER_BYTES + padded(size), folder)
         with mmap.mmap(file.fileno(), _HEADER_BYTES) as header:
             view = memoryview(header).cast("Q")
@@ -201,7 +201,7 @@ class RingMemory:
         return b"".join((self._data[start:], self._data[: start + count - self.size]))
 
     def close(self) -> None:
-        """Unmap the ring. A second call does nothing."""
+        """Unmap the queue. A second call does nothing."""
         for view in (self._lengths, self._data, self._words, self._whole):
             view.release()
         self._map.close()

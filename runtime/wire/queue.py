@@ -1,4 +1,4 @@
-"""A ring of messages in shared memory: one writer, up to 16 readers, each of which reads all.
+"""A queue of messages in shared memory: one writer, up to 16 readers, each of which reads all.
 
 Waking and sleeping. A reader that finds nothing sets its flag `sleeps`, passes a fence, looks at
 `written` again, and only then sleeps on its socket. The writer stores `written`, passes a fence,
@@ -20,10 +20,10 @@ import select
 import time
 
 from runtime.errors import RuntimeFault
-from runtime.wire.ring_link import Deadline, Host, Link, PeerClosed, PeerDied, connect
-from runtime.wire.ring_memory import LENGTH_BYTES, RingMemory, padded
+from runtime.wire.queue_link import Deadline, Host, Link, PeerClosed, PeerDied, connect
+from runtime.wire.queue_memory import LENGTH_BYTES, QueueMemory, padded
 
-__all__ = ["DEFAULT_BYTES", "PeerClosed", "PeerDied", "RingReader", "RingWriter"]
+__all__ = ["DEFAULT_BYTES", "PeerClosed", "PeerDied", "QueueReader", "QueueWriter"]
 
 DEFAULT_BYTES = 64 << 20
 _WRITER = "writer"
@@ -31,13 +31,13 @@ _WRITER = "writer"
 _SPINS = platform.machine() in {"x86_64", "AMD64"}
 
 
-class RingWriter:
+class QueueWriter:
     """The writing end. Belongs to one thread.
 
     addresses  where the readers attach, in their order; [] if this end has attached itself
     """
 
-    def __init__(self, memory: RingMemory, links: list[Link], host: Host | None = None) -> None:
+    def __init__(self, memory: QueueMemory, links: list[Link], host: Host | None = None) -> None:
         """Use `create` or `attach`."""
         self._memory = memory
         self._host = host
@@ -49,20 +49,20 @@ class RingWriter:
         self._take(links)
 
     @classmethod
-    def create(cls, *, readers: int = 1, size: int = DEFAULT_BYTES, folder: str) -> "RingWriter":
-        """Make a ring.
+    def create(cls, *, readers: int = 1, size: int = DEFAULT_BYTES, folder: str) -> "QueueWriter":
+        """Make a queue.
 
         readers  1 to 16
         size     bytes of messages that it holds, 8 more for each
         folder   private directory for sockets, and for the memory if /dev/shm is too small
         Raises ValueError for bad numbers, RuntimeFault when there is no room.
         """
-        memory, file = RingMemory.create(size, readers, folder)
+        memory, file = QueueMemory.create(size, readers, folder)
         return cls(memory, [], Host(file, [f"reader {i}" for i in range(readers)], folder))
 
     @classmethod
-    def attach(cls, address: str, timeout_s: float | None = None) -> "RingWriter":
-        """Write to a ring that its reader has made. Waits until the reader accepts.
+    def attach(cls, address: str, timeout_s: float | None = None) -> "QueueWriter":
+        """Write to a queue that its reader has made. Waits until the reader accepts.
 
         Raises PeerDied when the reader is gone, TimeoutError when it does not accept in time.
         """
@@ -80,16 +80,16 @@ class RingWriter:
     def write(self, *parts: bytes | bytearray | memoryview, timeout_s: float | None = None) -> None:
         """Append a message, the concatenation of `parts`. Waits for room.
 
-        Raises ValueError for a message larger than the ring, PeerDied as soon as any reader has
+        Raises ValueError for a message larger than the queue, PeerDied as soon as any reader has
         died, TimeoutError when there is no room in time; then nothing was written.
         """
         views = [memoryview(part).cast("B") for part in parts if len(part)]
         count = sum(map(len, views))
         needed = LENGTH_BYTES + padded(count)
         if needed > self._memory.size:
-            raise ValueError(f"a message of {count} bytes in a ring of {self._memory.size} bytes")
+            raise ValueError(f"a message of {count} bytes in a queue of {self._memory.size} bytes")
         if not self._links:
-            raise RuntimeFault("the readers of the ring have not attached yet")
+            raise RuntimeFault("the readers of the queue have not attached yet")
         self.check()
         self._wait_for_room(needed, timeout_s)
         self._memory.put_length(self._written, count)
@@ -146,12 +146,12 @@ class RingWriter:
             reader = self._readers[descriptor]
             if not self._links[reader].drain():
                 if self._memory.closed(reader):
-                    raise PeerClosed(f"reader {reader} has closed its end of the ring", reader)
-                raise PeerDied(f"reader {reader} of the ring has died", reader)
+                    raise PeerClosed(f"reader {reader} has closed its end of the queue", reader)
+                raise PeerDied(f"reader {reader} of the queue has died", reader)
         return bool(events)
 
 
-class RingReader:
+class QueueReader:
     """A reading end. Belongs to one thread.
 
     addresses  where the writer attaches; [] if this end has attached itself
@@ -159,7 +159,7 @@ class RingReader:
 
     def __init__(
         self,
-        memory: RingMemory,
+        memory: QueueMemory,
         reader: int,
         links: list[Link],
         host: Host | None = None,
@@ -179,16 +179,16 @@ class RingReader:
         self._take(links)
 
     @classmethod
-    def create(cls, *, size: int = DEFAULT_BYTES, folder: str, spin_s: float = 0.0) -> "RingReader":
-        """Make a ring with one reader, this one; otherwise as `RingWriter.create`."""
-        memory, file = RingMemory.create(size, 1, folder)
+    def create(cls, *, size: int = DEFAULT_BYTES, folder: str, spin_s: float = 0.0) -> "QueueReader":
+        """Make a queue with one reader, this one; otherwise as `QueueWriter.create`."""
+        memory, file = QueueMemory.create(size, 1, folder)
         return cls(memory, 0, [], Host(file, [_WRITER], folder), spin_s=spin_s)
 
     @classmethod
     def attach(
         cls, address: str, timeout_s: float | None = None, *, spin_s: float = 0.0
-    ) -> "RingReader":
-        """Read from a ring that its writer has made. Waits until the writer accepts.
+    ) -> "QueueReader":
+        """Read from a queue that its writer has made. Waits until the writer accepts.
 
         spin_s  time that `read` polls memory before it sleeps; only x86 polls
         Raises PeerDied when the writer is gone, TimeoutError when it does not accept in time.
@@ -197,7 +197,7 @@ class RingReader:
         return cls(memory, int(role.split()[1]), [link], spin_s=spin_s)
 
     def accept(self, timeout_s: float | None = None) -> None:
-        """Wait until the writer has attached; otherwise as `RingWriter.accept`."""
+        """Wait until the writer has attached; otherwise as `QueueWriter.accept`."""
         if self._host is not None and not self._links:
             self._take(self._host.accept(timeout_s))
 
@@ -214,7 +214,7 @@ class RingReader:
         memory.fence()
         count = memory.length(self._read)
         if count > memory.size - LENGTH_BYTES:
-            raise RuntimeFault(f"the ring is damaged: a message of {count} bytes")
+            raise RuntimeFault(f"the queue is damaged: a message of {count} bytes")
         message = memory.get(self._read + LENGTH_BYTES, count)
         self._read += LENGTH_BYTES + padded(count)
         memory.fence()
@@ -239,7 +239,7 @@ class RingReader:
     def _wait(self, timeout_s: float | None) -> bool:
         """Wait for a message; return whether there is one."""
         if not self._links:
-            raise RuntimeFault("the writer of the ring has not attached yet")
+            raise RuntimeFault("the writer of the queue has not attached yet")
         memory, deadline = self._memory, Deadline(timeout_s)
         if self._spin_s and timeout_s != 0 and self._spin(timeout_s):
             return True
@@ -253,8 +253,8 @@ class RingReader:
                 return True
             if self._gone:
                 if memory.closed(None):
-                    raise PeerClosed("the writer has closed its end of the ring")
-                raise PeerDied("the writer of the ring has died")
+                    raise PeerClosed("the writer has closed its end of the queue")
+                raise PeerDied("the writer of the queue has died")
             if self._poll.poll(left_ms):
                 # All that a dead writer has written is visible by now: look once more.
                 self._gone = not self._links[0].drain()
@@ -270,19 +270,19 @@ class RingReader:
         return True
 
 
-def _attach(address: str, role: str, timeout_s: float | None) -> tuple[Link, RingMemory, str]:
+def _attach(address: str, role: str, timeout_s: float | None) -> tuple[Link, QueueMemory, str]:
     link, file, given = connect(address, timeout_s)
     try:
         with file:
             if not given.startswith(role):
-                raise RuntimeFault(f"a {role} came to the address of a ring's {given}")
-            return link, RingMemory(file.fileno()), given
+                raise RuntimeFault(f"a {role} came to the address of a queue's {given}")
+            return link, QueueMemory(file.fileno()), given
     except RuntimeFault:
         link.close()
         raise
 
 
-def _close(memory: RingMemory, reader: int | None, links: list[Link], host: Host | None) -> None:
+def _close(memory: QueueMemory, reader: int | None, links: list[Link], host: Host | None) -> None:
     if host is not None:
         host.close()
     if links:

@@ -1,4 +1,4 @@
-"""Child processes with ends of rings; each is one function, named on the command line."""
+"""Child processes with ends of queues; each is one function, named on the command line."""
 
 import contextlib
 import hashlib
@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from runtime.wire.ring import PeerClosed, RingReader, RingWriter
-from runtime.wire.ring_memory import RingMemory
+from runtime.wire.queue import PeerClosed, QueueReader, QueueWriter
+from runtime.wire.queue_memory import QueueMemory
 
 ROOT = Path(__file__).resolve().parents[3]
 ATTACH_S = 60.0
@@ -54,7 +54,7 @@ def summary(messages: Iterator[bytes]) -> str:
     return f"{count} {digest.hexdigest()}"
 
 
-def received(reader: RingReader, pauses: Iterator[float]) -> Iterator[bytes]:
+def received(reader: QueueReader, pauses: Iterator[float]) -> Iterator[bytes]:
     """Yield messages until the writer closes; take a pause before each."""
     while True:
         if pause_s := next(pauses):
@@ -72,13 +72,13 @@ def summarise(address: str, longest_pause_s: str, spin_s: str) -> None:
     rng = random.Random(address)
     longest_s = float(longest_pause_s)
     pauses = iter(lambda: rng.choice((0.0, 0.0, 0.0, rng.uniform(0, longest_s))), None)
-    with contextlib.closing(RingReader.attach(address, ATTACH_S, spin_s=float(spin_s))) as reader:
+    with contextlib.closing(QueueReader.attach(address, ATTACH_S, spin_s=float(spin_s))) as reader:
         print(summary(received(reader, pauses)))
 
 
 def stop_after(address: str, count: str) -> None:
     """Read so many messages, print a line, and do nothing any more."""
-    reader = RingReader.attach(address, ATTACH_S)
+    reader = QueueReader.attach(address, ATTACH_S)
     for _ in range(int(count)):
         reader.read()
     print("stopped", flush=True)
@@ -87,21 +87,21 @@ def stop_after(address: str, count: str) -> None:
 
 def die_in_a_message(address: str, count: str) -> None:
     """Write so many messages, and be killed in the middle of the next."""
-    writer = RingWriter.attach(address, ATTACH_S)
+    writer = QueueWriter.attach(address, ATTACH_S)
     for number in range(int(count)):
         writer.write(str(number).encode())
 
-    def put_and_die(self: RingMemory, position: int, part: memoryview) -> None:
+    def put_and_die(self: QueueMemory, position: int, part: memoryview) -> None:
         put(self, position, part[: len(part) // 2])
         os.kill(os.getpid(), signal.SIGKILL)
 
-    put, RingMemory.put = RingMemory.put, put_and_die
+    put, QueueMemory.put = QueueMemory.put, put_and_die
     writer.write(b"never whole")
 
 
 def echo(address: str, back: str) -> None:
     """Send each message back."""
-    reader, writer = RingReader.attach(address, ATTACH_S), RingWriter.attach(back, ATTACH_S)
+    reader, writer = QueueReader.attach(address, ATTACH_S), QueueWriter.attach(back, ATTACH_S)
     with contextlib.suppress(PeerClosed):
         while (message := reader.read()) is not None:
             writer.write(message)

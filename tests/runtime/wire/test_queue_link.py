@@ -1,4 +1,4 @@
-"""Connections of a ring: guests come, wake bytes pass, ends are seen."""
+"""Connections of a queue: guests come, wake bytes pass, ends are seen."""
 
 import os
 import socket
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from runtime.errors import RuntimeFault
-from runtime.wire.ring_link import Deadline, Host, PeerDied, connect
-from runtime.wire.ring_memory import allocate
+from runtime.wire.queue_link import Deadline, Host, PeerDied, connect
+from runtime.wire.queue_memory import allocate
 
 
 def host(folder: str, *roles: str) -> Host:
@@ -106,7 +106,7 @@ def test_a_host_that_is_gone_is_a_dead_peer(folder: str) -> None:
         one.close()
         with pytest.raises(PeerDied):
             guest.result()
-    with pytest.raises(PeerDied, match="no host of a ring listens"):
+    with pytest.raises(PeerDied, match="no host of a queue listens"):
         connect(one.addresses[0], 30)
     assert not os.listdir(folder)
 
@@ -120,7 +120,7 @@ def test_a_host_that_does_not_accept_is_a_timeout(folder: str) -> None:
 
 
 def test_a_folder_without_room_for_a_socket_is_a_fault(folder: str) -> None:
-    with pytest.raises(RuntimeFault, match="no socket for a ring in"):
+    with pytest.raises(RuntimeFault, match="no socket for a queue in"):
         host(str(Path(folder) / ("x" * 120)), "reader 0")
 
 

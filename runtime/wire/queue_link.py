@@ -1,6 +1,6 @@
-"""Connections between the ends of a ring: they wake a peer and show that it has ended.
+"""Connections between the ends of a queue: they wake a peer and show that it has ended.
 
-The end that makes a ring is the host; it listens on one Unix socket for each guest. A guest
+The end that makes a queue is the host; it listens on one Unix socket for each guest. A guest
 connects and gets the descriptor of the memory. After that the connection carries only wake
 bytes. The kernel closes it when a process ends, killed or not.
 """
@@ -23,7 +23,7 @@ _ROLE_BYTES = 16
 
 
 class PeerDied(WorkerDied):
-    """The process at another end of a ring has died.
+    """The process at another end of a queue has died.
 
     reader  number of the reader that died; None: the writer
     """
@@ -34,7 +34,7 @@ class PeerDied(WorkerDied):
 
 
 class PeerClosed(PeerDied):
-    """The other end of a ring was closed by a call of `close`."""
+    """The other end of a queue was closed by a call of `close`."""
 
 
 class Deadline:
@@ -85,7 +85,7 @@ class Link:
 
 
 class Host:
-    """The listening sockets of a ring's maker.
+    """The listening sockets of a queue's maker.
 
     addresses  one for each guest: a path, for the start of its process
     """
@@ -106,7 +106,7 @@ class Host:
                 self._listeners.append(_listen(address))
         except OSError as fault:
             self.close()
-            raise RuntimeFault(f"no socket for a ring in {folder}: {fault}") from fault
+            raise RuntimeFault(f"no socket for a queue in {folder}: {fault}") from fault
 
     def accept(self, timeout_s: float | None) -> list[Link]:
         """Wait for all guests; return their links, by role, once.
@@ -156,7 +156,7 @@ def _listen(address: str) -> socket.socket:
 
 
 def connect(address: str, timeout_s: float | None) -> tuple[Link, io.FileIO, str]:
-    """Connect to a host; return the link, the ring's file and this guest's role.
+    """Connect to a host; return the link, the queue's file and this guest's role.
 
     Raises PeerDied when the host is gone, TimeoutError when it has not accepted in time.
     """
@@ -167,7 +167,7 @@ def connect(address: str, timeout_s: float | None) -> tuple[Link, io.FileIO, str
             connected.connect(address)
             role, descriptors, _, _ = socket.recv_fds(connected, _ROLE_BYTES, 1)
         except (ConnectionError, FileNotFoundError) as fault:
-            raise PeerDied(f"no host of a ring listens at {address}: {fault}") from fault
+            raise PeerDied(f"no host of a queue listens at {address}: {fault}") from fault
         if not descriptors:
             raise PeerDied(f"the process that listened at {address} has ended")
         undo.pop_all()
