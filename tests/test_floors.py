@@ -79,7 +79,7 @@ OPTIONAL_IMPORTS = {
     "triton",
     "xgrammar",
 }
-TORCH_IN_MEM_CACHE = {"mem_cache/layout.py", "mem_cache/pools.py"}
+TORCH_IN_MEM_CACHE = {"layers/models/deepseek_v4/layout.py", "layers/models/deepseek_v4/pools.py"}
 FORBIDDEN_IMPORTS = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}
 FORBIDDEN_CALLS = {"compile", "eval", "exec", "torch.load", "torch.compile"}
 

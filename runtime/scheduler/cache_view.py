@@ -10,8 +10,8 @@ Prompts are private: no token id is told, and of a namespace's name only a diges
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from mem_cache.handles import PointKind
-from mem_cache.span import Span
+from mem_cache.tree.handles import PointKind
+from mem_cache.tree.span import Span
 from runtime.cache_messages import (
     CacheView,
     GetCache,

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from mem_cache.radix import ShadowRadixCache
+from mem_cache.tree.radix import ShadowRadixCache
 from runtime.durations import Durations
 
 

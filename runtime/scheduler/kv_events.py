@@ -20,8 +20,8 @@ from typing import Protocol
 import numpy as np
 
 from mem_cache.errors import IntegrityError
-from mem_cache.handles import Insertion
-from mem_cache.radix import ShadowRadixCache
+from mem_cache.tree.handles import Insertion
+from mem_cache.tree.radix import ShadowRadixCache
 from runtime.scheduler.kv_event_wire import Cleared, Event, Removed, Stored
 
 HASH_BYTES = 8

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mem_cache.handles import Point, PointKind
-from mem_cache.radix import ShadowRadixCache
 from mem_cache.spec import TreeSpec
+from mem_cache.tree.handles import Point, PointKind
+from mem_cache.tree.radix import ShadowRadixCache
 from runtime.scheduler.evictions import Evictions
 from runtime.scheduler.request import PendingPoint, Request
 

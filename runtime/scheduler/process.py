@@ -14,9 +14,9 @@ from layers.models.registry import read_model
 from layers.parallel.ranks import OneRank
 from layers.weights.checkpoint import WeightError
 from mem_cache.allocator import PageAllocator
-from mem_cache.policy import Lru, TurnPolicy
 from mem_cache.request_table import RequestTable
 from mem_cache.spec import CacheSpec, PoolSizes, div_ceil
+from mem_cache.tree.policy import Lru, TurnPolicy
 from runtime.collector import calm_collector
 from runtime.config import ServerConfig
 from runtime.device_sizes import device_sizes

@@ -5,7 +5,7 @@ from enum import Enum
 
 import numpy as np
 
-from mem_cache.handles import Lock, PointKind
+from mem_cache.tree.handles import Lock, PointKind
 from runtime.grammar.output import GrammarOutput
 from runtime.messages import Generate, TokenLogprobs, unpack_ids
 from runtime.scheduler.times import RequestTimes

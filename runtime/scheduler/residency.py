@@ -12,11 +12,11 @@ from collections import Counter
 import numpy as np
 
 from mem_cache.allocator import PageAllocator
-from mem_cache.handles import Lock, Match, Point, PointKind
-from mem_cache.policy import EvictionPolicy
-from mem_cache.radix import ShadowRadixCache
 from mem_cache.request_table import RequestTable
 from mem_cache.spec import TreeSpec, div_ceil
+from mem_cache.tree.handles import Lock, Match, Point, PointKind
+from mem_cache.tree.policy import EvictionPolicy
+from mem_cache.tree.radix import ShadowRadixCache
 from runtime.scheduler.evictions import Evictions
 from runtime.scheduler.kv_events import EventSink, KvEvents
 from runtime.scheduler.pending_points import Claims, Copies, PendingPoints, Save

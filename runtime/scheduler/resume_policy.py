@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from mem_cache.handles import Match, PointKind
+from mem_cache.tree.handles import Match, PointKind
 
 EARLIER_PAGES = 4
 

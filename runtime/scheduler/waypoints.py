@@ -14,9 +14,9 @@ and the others are given up.
 
 import logging
 
-from mem_cache.handles import Match, PointKind
 from mem_cache.request_table import RequestTable
 from mem_cache.spec import TreeSpec, div_ceil
+from mem_cache.tree.handles import Match, PointKind
 from runtime.scheduler.pending_points import Claims, PendingPoints, Save
 from runtime.scheduler.request import PendingPoint, Request
 

@@ -179,7 +179,9 @@ class QueueReader:
         self._take(links)
 
     @classmethod
-    def create(cls, *, size: int = DEFAULT_BYTES, folder: str, spin_s: float = 0.0) -> "QueueReader":
+    def create(
+        cls, *, size: int = DEFAULT_BYTES, folder: str, spin_s: float = 0.0
+    ) -> "QueueReader":
         """Make a queue with one reader, this one; otherwise as `QueueWriter.create`."""
         memory, file = QueueMemory.create(size, 1, folder)
         return cls(memory, 0, [], Host(file, [_WRITER], folder), spin_s=spin_s)

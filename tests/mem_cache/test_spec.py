@@ -2,7 +2,8 @@
 
 import pytest
 
-from mem_cache.spec import PoolSpec, TreeSpec, div_ceil
+from layers.models.deepseek_v4.pool_spec import PoolSpec
+from mem_cache.spec import TreeSpec, div_ceil
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from jit_kernels.paged_rows import PageLayout, gather_rows
-from mem_cache.pools import KvPools
+from layers.models.deepseek_v4.pools import KvPools
 from runtime.scheduler.request import Request
 from runtime.scheduler.residency import Residency
 

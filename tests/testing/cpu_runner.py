@@ -4,8 +4,8 @@ import torch
 
 from layers.models.contract import Settings
 from layers.models.deepseek_v4.model import ReferenceV4, V4Model
+from layers.models.deepseek_v4.pools import KvPools
 from layers.weights.loading import fill_dummy
-from mem_cache.pools import KvPools
 from runtime.executor.line_tables import LineTables
 from runtime.executor.lines import Lines
 from runtime.executor.model_runner import CpuModelRunner

@@ -12,10 +12,10 @@ import numpy as np
 
 from mem_cache.allocator import PageAllocator
 from mem_cache.errors import OutOfPages
-from mem_cache.handles import Insertion, Match, PointKind
-from mem_cache.policy import EvictionPolicy
-from mem_cache.radix import ShadowRadixCache
 from mem_cache.spec import TreeSpec, div_ceil
+from mem_cache.tree.handles import Insertion, Match, PointKind
+from mem_cache.tree.policy import EvictionPolicy
+from mem_cache.tree.radix import ShadowRadixCache
 from tests.testing.prefixes import Prefixes, Row, read_prefixes
 from tests.testing.tree_view import check_superseded, end_of, page_ids
 

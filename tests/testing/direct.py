@@ -10,10 +10,11 @@ from torch import Tensor
 
 from layers.models.deepseek_v4.config import ModelConfig, load_config, pool_spec
 from layers.models.deepseek_v4.model import ReferenceV4
+from layers.models.deepseek_v4.pool_spec import RecordFormat
+from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.forward_batch import ForwardBatch, Forwarded
 from layers.weights.loading import load_weights
-from mem_cache.pools import KvPools
-from mem_cache.spec import PoolSizes, RecordFormat, TreeSpec
+from mem_cache.spec import PoolSizes, TreeSpec
 
 CPU = torch.device("cpu")
 

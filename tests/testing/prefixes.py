@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mem_cache.handles import Lock
-from mem_cache.radix import ShadowRadixCache
 from mem_cache.spec import TreeSpec
+from mem_cache.tree.handles import Lock
+from mem_cache.tree.radix import ShadowRadixCache
 from tests.testing.tree_view import view_pages
 
 

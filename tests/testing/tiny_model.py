@@ -7,12 +7,13 @@ import torch
 from layers.linear.contract import Named
 from layers.models.deepseek_v4.config import ModelConfig, pool_spec
 from layers.models.deepseek_v4.model import ReferenceV4, angles
+from layers.models.deepseek_v4.pool_spec import RecordFormat
+from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.contract import StepSizes
 from layers.steps.forward_batch import ForwardBatch
 from layers.steps.reference.reference_step import ReferenceStep
 from layers.weights.loading import fill_dummy
-from mem_cache.pools import KvPools
-from mem_cache.spec import PoolSizes, RecordFormat, TreeSpec
+from mem_cache.spec import PoolSizes, TreeSpec
 from tests.testing.direct import CPU, Direct
 
 CONFIG = ModelConfig(

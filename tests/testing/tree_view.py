@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mem_cache.core.binding import SAVE_CLASSES
-from mem_cache.radix import ShadowRadixCache
+from mem_cache.tree.core.binding import SAVE_CLASSES
+from mem_cache.tree.radix import ShadowRadixCache
 
 
 class PageView(NamedTuple):

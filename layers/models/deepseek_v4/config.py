@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 
 from layers.models.config_files import read_files
 from layers.models.deepseek_v4.config_spelling import SPELLING_FIELDS, published_spelling
+from layers.models.deepseek_v4.pool_spec import PoolSpec, RecordFormat
 from layers.models.json_fields import (
     ConfigFault,
     int_from,
@@ -23,7 +24,7 @@ from layers.models.json_fields import (
     string_list,
 )
 from layers.models.rope_scaling import YarnScaling
-from mem_cache.spec import PoolSpec, RecordFormat, TreeSpec
+from mem_cache.spec import TreeSpec
 
 __all__ = [
     "MAX_INDEX_TOPK",

@@ -9,12 +9,12 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from layers.models.deepseek_v4.pool_spec import PoolSpec
 from layers.staging import stage_together
 from layers.steps.forward_batch import ForwardBatch
 from layers.steps.reference.attention_plan import window_saves
 from layers.steps.reference.compression_plan import ring_saves
 from layers.steps.step_tokens import StepTokens
-from mem_cache.spec import PoolSpec
 
 __all__ = ["BlockPlan", "ChunkPlan", "KeyPages", "plan_chunks"]
 

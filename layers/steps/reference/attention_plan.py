@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from layers.blocks.rope import RopeFrequencies
+from layers.models.deepseek_v4.pool_spec import PoolSpec
 from layers.steps.forward_batch import ForwardBatch
 from layers.steps.reference.compression_plan import (
     FoldPlan,
@@ -24,7 +25,7 @@ from layers.steps.reference.compression_plan import (
     pooling_plan,
 )
 from layers.steps.step_tokens import SaveList, StepTokens
-from mem_cache.spec import PoolSpec, TreeSpec
+from mem_cache.spec import TreeSpec
 
 __all__ = ["AttentionPlan", "WindowPlan", "plan_attention", "window_saves"]
 

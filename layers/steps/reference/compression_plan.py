@@ -7,8 +7,9 @@ from torch import Tensor
 
 from jit_kernels.sparse_attention import KEY_TILE
 from layers.blocks.rope import RopeFrequencies
+from layers.models.deepseek_v4.pool_spec import POINT_BANKS, POOLED_TOKENS, PoolSpec
 from layers.steps.step_tokens import SaveList, StepTokens
-from mem_cache.spec import POINT_BANKS, POOLED_TOKENS, PoolSpec, TreeSpec, div_ceil
+from mem_cache.spec import TreeSpec, div_ceil
 
 __all__ = [
     "BlockTable",

@@ -15,13 +15,13 @@ from jit_kernels.rms_norm import rms_norm
 from jit_kernels.rope import rope
 from jit_kernels.sparse_attention import sparse_attention
 from layers.blocks.rope import RopeFrequencies
+from layers.models.deepseek_v4.layout import state_layout
+from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.contract import FoldWeights, PoolingWeights, StepSizes
 from layers.steps.forward_batch import ForwardBatch, finite_rows
 from layers.steps.reference.attention_plan import plan_attention
 from layers.steps.reference.compression_plan import FinishedBlocks, pad_tile
 from layers.steps.reference.indexer import choose_blocks, store_keys
-from mem_cache.layout import state_layout
-from mem_cache.pools import KvPools
 
 __all__ = ["ReferenceStep"]
 

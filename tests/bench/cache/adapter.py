@@ -9,12 +9,13 @@ from collections import Counter
 
 import numpy as np
 
+from layers.models.deepseek_v4.layout import cache_spec
+from layers.models.deepseek_v4.pool_spec import PoolSpec
 from mem_cache.allocator import PageAllocator
-from mem_cache.handles import Lock, Match, PointKind
-from mem_cache.layout import cache_spec
-from mem_cache.policy import EvictionPolicy, TurnPolicy
-from mem_cache.radix import ShadowRadixCache
-from mem_cache.spec import PoolSpec, TreeSpec
+from mem_cache.spec import TreeSpec
+from mem_cache.tree.handles import Lock, Match, PointKind
+from mem_cache.tree.policy import EvictionPolicy, TurnPolicy
+from mem_cache.tree.radix import ShadowRadixCache
 from runtime.collector import calm_collector
 from runtime.config import ServerConfig
 from runtime.executor.memory_budget import pool_sizes

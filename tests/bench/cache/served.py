@@ -8,9 +8,9 @@ Only the steps that would compute and copy are missing.
 import numpy as np
 
 from mem_cache.allocator import PageAllocator
-from mem_cache.handles import Match
-from mem_cache.policy import TurnPolicy
 from mem_cache.request_table import RequestTable
+from mem_cache.tree.handles import Match
+from mem_cache.tree.policy import TurnPolicy
 from runtime.collector import calm_collector
 from runtime.config import ServerConfig
 from runtime.executor.memory_budget import pool_sizes

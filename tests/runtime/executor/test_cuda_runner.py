@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.forward_batch import ForwardBatch, Forwarded
-from mem_cache.pools import KvPools
 from mem_cache.spec import TreeSpec
 from runtime.executor.cuda_runner import CudaModelRunner
 from runtime.executor.plan_rows import PlanRows

@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 
 from layers.models.deepseek_v4.config import ModelConfig, pool_spec
-from mem_cache.layout import cache_spec
-from mem_cache.spec import CacheSpec, PoolSizes, RecordFormat
+from layers.models.deepseek_v4.layout import cache_spec
+from layers.models.deepseek_v4.pool_spec import RecordFormat
+from mem_cache.spec import CacheSpec, PoolSizes
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError
 from runtime.executor.memory_budget import MOST_UNITS, context_limit, pool_shares, pool_sizes

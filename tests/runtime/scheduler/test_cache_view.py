@@ -5,10 +5,10 @@ from collections import Counter
 import msgspec
 import pytest
 
-from mem_cache.handles import PointKind
-from mem_cache.radix import ShadowRadixCache
-from mem_cache.span import PointFacts, Span
 from mem_cache.spec import PoolSizes
+from mem_cache.tree.handles import PointKind
+from mem_cache.tree.radix import ShadowRadixCache
+from mem_cache.tree.span import PointFacts, Span
 from runtime.cache_messages import CacheView, GetCache, PoolView
 from runtime.scheduler.cache_view import MAX_PAGES_OF_A_SPAN, MAX_POINTS, MAX_REQUESTS, cache_view
 from tests.testing.scheduler_rig import Rig

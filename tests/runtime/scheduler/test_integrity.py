@@ -90,7 +90,7 @@ def test_what_is_verified_by_half_is_verified_anew_after_a_change(rig: Rig) -> N
 
 
 def test_a_large_tree_is_verified_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mem_cache.integrity.STEP_PAGES", 4)
+    monkeypatch.setattr("mem_cache.tree.integrity.STEP_PAGES", 4)
     rig = Rig(PoolSizes(full_pages=40, swa_pages=40, rings=10))
     for first in range(0, 2000, 100):
         rig.send([first, *range(7)], 3)

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from mem_cache.handles import PointKind
 from mem_cache.spec import PoolSizes, TreeSpec
+from mem_cache.tree.handles import PointKind
 from runtime.scheduler.pending_points import Claims, PendingPoints
 from runtime.scheduler.resume_policy import ResumePolicy
 from tests.testing.scheduler_rig import Rig

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from mem_cache.handles import PointKind
 from mem_cache.spec import PoolSizes, TreeSpec
+from mem_cache.tree.handles import PointKind
 from runtime.scheduler.request import Status
 from runtime.scheduler.resume_policy import ResumePolicy
 from runtime.scheduler.waypoints import MOST_OF_A_PROMPT

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mem_cache.core.binding import LENGTH_CLASSES
+from mem_cache.tree.core.binding import LENGTH_CLASSES
 from tests.testing.dictionary_model import Rig
 
 

@@ -6,14 +6,15 @@ import torch
 
 from jit_kernels.copy_units import copy_units
 from jit_kernels.paged_rows import PageLayout
-from mem_cache.layout import (
+from layers.models.deepseek_v4.layout import (
     C128_BLOCK_RECORDS,
     C128_PARTS,
     indexer_layout,
     record_layout,
     state_layout,
 )
-from mem_cache.spec import PoolSizes, PoolSpec, div_ceil
+from layers.models.deepseek_v4.pool_spec import PoolSpec
+from mem_cache.spec import PoolSizes, div_ceil
 
 __all__ = ["KvPools", "apart"]
 

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from mem_cache.allocator import PageAllocator
-from mem_cache.core.binding import (
+from mem_cache.errors import IntegrityError
+from mem_cache.spec import TreeSpec
+from mem_cache.tree.arrays import TreeArrays
+from mem_cache.tree.core.binding import (
     FLAG_FORKED,
     FLAG_SUPERSEDED,
     SAVE_CLASSES,
     address,
     library,
 )
-from mem_cache.errors import IntegrityError
-from mem_cache.spec import TreeSpec
-from mem_cache.tree_arrays import TreeArrays
 
 Held = tuple[Counter[int], Counter[int], Counter[int]]
 Pools = tuple[PageAllocator, PageAllocator, PageAllocator]

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from mem_cache.core.binding import LENGTH_CLASSES, RETURNS, SAVE_CLASSES, USES
-from mem_cache.handles import PointKind
-from mem_cache.policy import PAGE_KINDS, POINT_KINDS, EvictionPolicy, Lru, TurnPolicy
 from mem_cache.spec import TreeSpec
+from mem_cache.tree.core.binding import LENGTH_CLASSES, RETURNS, SAVE_CLASSES, USES
+from mem_cache.tree.handles import PointKind
+from mem_cache.tree.policy import PAGE_KINDS, POINT_KINDS, EvictionPolicy, Lru, TurnPolicy
 from tests.testing.dictionary_model import Rig
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mem_cache.tree_arrays import TreeArrays
+from mem_cache.tree.arrays import TreeArrays
 
 
 class Namespaces:

@@ -10,7 +10,7 @@ What a request may count on: a lock keeps all pages up to the matched length, un
 moves it. An extension may replace a *partial* page by a longer copy; the page then goes with its
 last lock.
 
-This is the face of `mem_cache/core`, where the work is done: a thin layer that speaks numpy,
+This is the face of `mem_cache/tree/core`, where the work is done: a thin layer that speaks numpy,
 strings and exceptions. Measured in `tests/bench/cache`: in Python alone a node costs more than all
 that a page is allowed to.
 """
@@ -22,21 +22,21 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from mem_cache.allocator import PageAllocator
-from mem_cache.core.binding import (
+from mem_cache.errors import IntegrityError
+from mem_cache.spec import TreeSpec, div_ceil
+from mem_cache.tree.arrays import TreeArrays
+from mem_cache.tree.core.binding import (
     CInsertion,
     CMatch,
     address,
     insertion_fault,
     library,
 )
-from mem_cache.errors import IntegrityError
-from mem_cache.handles import Insertion, Lock, Match, Point, PointKind
-from mem_cache.integrity import check_in_steps
-from mem_cache.namespaces import Namespaces
-from mem_cache.policy import PAGE_KINDS, POINT_KINDS, EvictionPolicy, Lru
-from mem_cache.span import Span, list_spans
-from mem_cache.spec import TreeSpec, div_ceil
-from mem_cache.tree_arrays import TreeArrays
+from mem_cache.tree.handles import Insertion, Lock, Match, Point, PointKind
+from mem_cache.tree.integrity import check_in_steps
+from mem_cache.tree.namespaces import Namespaces
+from mem_cache.tree.policy import PAGE_KINDS, POINT_KINDS, EvictionPolicy, Lru
+from mem_cache.tree.span import Span, list_spans
 
 # Matches between two looks of the policy at what became of the leaves.
 POLICY_TICKS = 64

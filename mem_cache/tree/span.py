@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mem_cache.core.binding import address, library
-from mem_cache.handles import PointKind
-from mem_cache.tree_arrays import TreeArrays
+from mem_cache.tree.arrays import TreeArrays
+from mem_cache.tree.core.binding import address, library
+from mem_cache.tree.handles import PointKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from mem_cache.core.binding import FLAG_FORKED, FLAG_SUPERSEDED
 from mem_cache.errors import IntegrityError
 from mem_cache.spec import TreeSpec
+from mem_cache.tree.core.binding import FLAG_FORKED, FLAG_SUPERSEDED
 from tests.testing.dictionary_model import Rig
 
 Break = Callable[["Tree"], object]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mem_cache.layout import (
+from layers.models.deepseek_v4.layout import (
     full_page_bytes,
     indexer_layout,
     record_layout,
@@ -10,7 +10,8 @@ from mem_cache.layout import (
     state_layout,
     swa_page_bytes,
 )
-from mem_cache.spec import PoolSpec, RecordFormat, TreeSpec
+from layers.models.deepseek_v4.pool_spec import PoolSpec, RecordFormat
+from mem_cache.spec import TreeSpec
 
 FLASH_RATIOS = (0, 0, *((4, 128) * 20), 4)
 

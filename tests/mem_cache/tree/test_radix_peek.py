@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from mem_cache.handles import PointKind
-from mem_cache.policy import TurnPolicy
 from mem_cache.spec import TreeSpec
+from mem_cache.tree.handles import PointKind
+from mem_cache.tree.policy import TurnPolicy
 from tests.testing.dictionary_model import Rig
 
 SPEC = TreeSpec(page_size=4, swa_page_size=2, window=4)

@@ -19,9 +19,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from mem_cache.handles import PointKind
-from mem_cache.policy import Lru, TurnPolicy
 from mem_cache.spec import TreeSpec
+from mem_cache.tree.handles import PointKind
+from mem_cache.tree.policy import Lru, TurnPolicy
 from tests.testing.dictionary_model import Rig, Row
 from tests.testing.tree_view import check_spans
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 from jit_kernels.kv_records import RECORD_DTYPES, packed_record_bytes
 from jit_kernels.paged_rows import PageLayout
-from mem_cache.spec import CacheSpec, PoolSpec, div_ceil
+from layers.models.deepseek_v4.pool_spec import PoolSpec
+from mem_cache.spec import CacheSpec, div_ceil
 
 __all__ = [
     "StateLayout",

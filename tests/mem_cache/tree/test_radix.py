@@ -7,9 +7,9 @@ import pytest
 
 from mem_cache.allocator import PageAllocator
 from mem_cache.errors import IntegrityError, OutOfPages
-from mem_cache.handles import Insertion
-from mem_cache.radix import ShadowRadixCache
 from mem_cache.spec import TreeSpec
+from mem_cache.tree.handles import Insertion
+from mem_cache.tree.radix import ShadowRadixCache
 from tests.testing.dictionary_model import Rig
 from tests.testing.faults import fail_call
 from tests.testing.tree_view import end_of, page_ids, view_pages

@@ -5,7 +5,9 @@ import ctypes
 import numpy as np
 
 from mem_cache.allocator import PageAllocator
-from mem_cache.core.binding import (
+from mem_cache.spec import TreeSpec
+from mem_cache.tree.arrays import TreeArrays
+from mem_cache.tree.core.binding import (
     LIST,
     RETURNS,
     ROOT,
@@ -16,8 +18,6 @@ from mem_cache.core.binding import (
     address,
     library,
 )
-from mem_cache.spec import TreeSpec
-from mem_cache.tree_arrays import TreeArrays
 
 SPEC = TreeSpec(page_size=4, swa_page_size=2, window=6)
 

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from mem_cache.layout import full_page_bytes, ring_bytes, swa_page_bytes
-from mem_cache.pools import KvPools, apart
-from mem_cache.spec import PoolSizes, PoolSpec, RecordFormat, TreeSpec
+from layers.models.deepseek_v4.layout import full_page_bytes, ring_bytes, swa_page_bytes
+from layers.models.deepseek_v4.pool_spec import PoolSpec, RecordFormat
+from layers.models.deepseek_v4.pools import KvPools, apart
+from mem_cache.spec import PoolSizes, TreeSpec
 from tests.testing.compare import assert_same_bits
 
 CPU = torch.device("cpu")

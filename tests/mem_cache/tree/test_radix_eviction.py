@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from mem_cache.errors import IntegrityError
-from mem_cache.handles import Insertion
-from mem_cache.radix import ShadowRadixCache
 from mem_cache.spec import TreeSpec
+from mem_cache.tree.handles import Insertion
+from mem_cache.tree.radix import ShadowRadixCache
 from tests.testing.dictionary_model import Rig
 from tests.testing.tree_view import page_ids, view_pages
 

@@ -5,7 +5,8 @@ import ctypes
 import numpy as np
 
 from mem_cache.allocator import PageAllocator
-from mem_cache.core.binding import (
+from mem_cache.spec import TreeSpec
+from mem_cache.tree.core.binding import (
     LIST,
     PAGE_WORDS,
     POINT_WORDS,
@@ -18,7 +19,6 @@ from mem_cache.core.binding import (
     CTree,
     address,
 )
-from mem_cache.spec import TreeSpec
 
 _FIRST_ROOTS = 64
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mem_cache.allocator import PageAllocator
-from mem_cache.radix import ShadowRadixCache
 from mem_cache.spec import TreeSpec
+from mem_cache.tree.radix import ShadowRadixCache
 from tests.testing.dictionary_model import Rig
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mem_cache.core.binding
+import mem_cache.tree.core.binding
 from mem_cache.allocator import PageAllocator
-from mem_cache.core.binding import LIST, RETURNS, ROOT, TRACE, CLinks, address, library
 from mem_cache.errors import IntegrityError
 from mem_cache.spec import TreeSpec
-from mem_cache.tree_arrays import TreeArrays
+from mem_cache.tree.arrays import TreeArrays
+from mem_cache.tree.core.binding import LIST, RETURNS, ROOT, TRACE, CLinks, address, library
 from tests.testing.dictionary_model import Rig
 
-HEADER = (Path(mem_cache.core.binding.__file__).parent / "core.h").read_text()
+HEADER = (Path(mem_cache.tree.core.binding.__file__).parent / "core.h").read_text()
 STRUCTS = ("Pool", "Links", "Tree", "Match", "Insertion")
 
 
@@ -29,7 +29,7 @@ def _fields(struct: str) -> list[str]:
 
 @pytest.mark.parametrize("struct", STRUCTS)
 def test_structs_have_the_fields_of_the_header_in_its_order(struct: str) -> None:
-    mirror: type[ctypes.Structure] = getattr(mem_cache.core.binding, f"C{struct}")
+    mirror: type[ctypes.Structure] = getattr(mem_cache.tree.core.binding, f"C{struct}")
     mine = [field[0] for field in mirror._fields_]
 
     # `from` is a keyword in Python.
@@ -44,12 +44,12 @@ def test_records_have_the_fields_of_the_header_in_its_order(struct: str, record:
 
 
 def test_a_mirror_of_another_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Longer(mem_cache.core.binding.CMatch):
+    class Longer(mem_cache.tree.core.binding.CMatch):
         """One field more than the header has."""
 
         _fields_ = (("more", ctypes.c_int64),)
 
-    monkeypatch.setattr(mem_cache.core.binding, "CMatch", Longer)
+    monkeypatch.setattr(mem_cache.tree.core.binding, "CMatch", Longer)
 
     with pytest.raises(IntegrityError, match=r"core\.h and its mirror differ"):
         library.__wrapped__()

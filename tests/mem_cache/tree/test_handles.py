@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from mem_cache.handles import Lock, Match, Point, PointKind
-from mem_cache.policy import PAGE_KINDS, POINT_KINDS
 from mem_cache.spec import TreeSpec
+from mem_cache.tree.handles import Lock, Match, Point, PointKind
+from mem_cache.tree.policy import PAGE_KINDS, POINT_KINDS
 from tests.testing.dictionary_model import Rig
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from mem_cache.handles import PointKind
-from mem_cache.span import Span
 from mem_cache.spec import TreeSpec
+from mem_cache.tree.handles import PointKind
+from mem_cache.tree.span import Span
 from tests.testing.dictionary_model import Rig
 from tests.testing.tree_view import check_spans
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from mem_cache.errors import IntegrityError
-from mem_cache.handles import PointKind
 from mem_cache.spec import TreeSpec
+from mem_cache.tree.handles import PointKind
 from tests.testing.dictionary_model import Rig, Row
 from tests.testing.tree_view import end_of, page_ids, points_by_age
 

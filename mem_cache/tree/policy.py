@@ -10,8 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
-from mem_cache.core.binding import LENGTH_CLASSES, SAVE_CLASSES, TURN_CLASSES
-from mem_cache.handles import PointKind
+from mem_cache.tree.core.binding import LENGTH_CLASSES, SAVE_CLASSES, TURN_CLASSES
+from mem_cache.tree.handles import PointKind
 
 # Kind 0 is a page where no request ended; the others are numbered by turns, then by length.
 PAGE_KINDS = 1 + TURN_CLASSES * LENGTH_CLASSES

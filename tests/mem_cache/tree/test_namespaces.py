@@ -3,9 +3,9 @@
 import pytest
 
 from mem_cache.allocator import PageAllocator
-from mem_cache.namespaces import Namespaces
 from mem_cache.spec import TreeSpec
-from mem_cache.tree_arrays import TreeArrays
+from mem_cache.tree.arrays import TreeArrays
+from mem_cache.tree.namespaces import Namespaces
 
 
 @pytest.fixture
