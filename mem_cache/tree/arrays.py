@@ -10,6 +10,7 @@ from mem_cache.tree.core.binding import (
     LIST,
     PAGE_WORDS,
     POINT_WORDS,
+    POOLS,
     RETURNS,
     ROOT,
     SAVE_CLASSES,
@@ -26,7 +27,7 @@ _FIRST_ROOTS = 64
 class TreeArrays:
     """Everything `core.h` calls a Tree. Memory is taken as it is touched, not at once.
 
-    Arrays by page id are [full capacity + 1], by ring [rings capacity + 1]; their names and
+    Arrays by node are [full capacity + 1], by point [capacity of points + 1]; their names and
     meanings are those of the C struct.
     """
 
@@ -36,13 +37,21 @@ class TreeArrays:
         *,
         full: PageAllocator,
         swa: PageAllocator,
-        rings: PageAllocator,
+        states: PageAllocator,
         page_kinds: int,
         point_kinds: int,
         end_kind: int,
         replay: int,
     ) -> None:
-        pages, points = full.capacity + 1, rings.capacity + 1
+        # Each point keeps a state of its own; without states, at least one SWA page.
+        most = states.capacity if spec.has_state else swa.capacity if spec.window else 0
+        pages, points = full.capacity + 1, most + 1
+        self.node_ids, self.point_ids = (
+            PageAllocator("nodes", full.capacity),
+            PageAllocator("points", most),
+        )
+        self.node_of, self.unit = (np.zeros(pages, np.int32) for _ in range(2))
+        self.point_of = np.zeros(states.capacity + 1, np.int32)
         self.tokens = np.zeros((pages, spec.page_size), np.int32)
         self.stamp = np.zeros(pages, np.int64)
         self.kind, self.turns, self.flags = (np.zeros(pages, np.uint8) for _ in range(3))
@@ -68,17 +77,17 @@ class TreeArrays:
         self.removed = np.zeros(pages, np.int32)
         self._scratch = np.zeros(spec.page_size, np.int32)
         self._links = [np.zeros(n, np.int32) for n in (pages, pages, pages, pages, points, points)]
-        self._pools = (full, swa, rings)
+        self._pools = (full, swa, states, self.node_ids, self.point_ids)
         self.tree = self._fill(spec, page_kinds, point_kinds, end_kind)
-        self.tree.replay = replay
+        self.tree.replay, self.tree.has_state = replay, spec.has_state
         self.pointer = ctypes.addressof(self.tree)
 
     def page(self, name: str) -> np.ndarray:
-        """Return the int32 array by page id that the C struct calls `name`."""
+        """Return the int32 array by node that the C struct calls `name`."""
         return self.words[name]
 
     def point(self, name: str) -> np.ndarray:
-        """Return the int32 array by ring that the C struct calls `name`."""
+        """Return the int32 array by point that the C struct calls `name`."""
         return self.point_words[name]
 
     def page_links(self) -> tuple[np.ndarray, np.ndarray]:
@@ -100,12 +109,24 @@ class TreeArrays:
 
     def _fill(self, spec: TreeSpec, page_kinds: int, point_kinds: int, end_kind: int) -> CTree:
         tree = CTree(spec.page_size, spec.window_pages, page_kinds, point_kinds, end_kind)
-        for name, pool in zip(("full", "swa", "rings"), self._pools, strict=True):
+        for name, pool in zip(POOLS, self._pools, strict=True):
             setattr(tree, name, ctypes.pointer(pool.pool))
         arrays = {
             name: getattr(self, name)
             for name in (
-                *("roots", "tokens", "stamp", "kind", "turns", "flags", "trail", "page_lists"),
+                *(
+                    "node_of",
+                    "unit",
+                    "point_of",
+                    "roots",
+                    "tokens",
+                    "stamp",
+                    "kind",
+                    "turns",
+                    "flags",
+                    "trail",
+                    "page_lists",
+                ),
                 *("page_favour", "returns", "traces", "windows", "point_stamp", "exact"),
                 *("point_kind", "point_saves", "buckets", "point_lists", "point_favour"),
                 "removed",

@@ -1,6 +1,7 @@
 """What the tree answers, and what a request holds: match, lock, insertion.
 
-A *node* is where a lock sits: a page id, or the top of a namespace as a number below 0.
+A *node* is where a lock sits: a page of the tree by a number of its own, which it keeps for as long
+as it is there, or the top of a namespace as a number below 0.
 """
 
 from enum import IntEnum
@@ -37,15 +38,17 @@ class PointKind(IntEnum):
 class Point(NamedTuple):
     """Everything besides full pages that is needed to compute `position` next.
 
+    id         its number, for as long as it is in the tree
     position   tokens before it are what the state was computed from; never 0
-    ring       unit of the compress-state pool; no other point has it
+    state      unit of the pool of states; no other point has it. 0 where the model has none
     swa_pages  of the window, in the order of TreeSpec.window_pages_at(position)
     exact      it cannot serve the position before its own, as other points do: it was itself
                copied from the point one further on, and lacks what that one had lost
     """
 
+    id: int
     position: int
-    ring: int
+    state: int
     swa_pages: tuple[int, ...]
     exact: bool
 
@@ -56,10 +59,12 @@ class Match(NamedTuple):
     full_tokens  F, the positions whose full pages are there; it may end inside a page
     pages        [ceil(F / page_size)] int32; of the last one only F % page_size positions are
                  valid if F ends inside it
-    node         the page that holds position F - 1, or the top; 0 for a namespace not there yet
+    node         which has position F - 1, or the top; 0 for a namespace not there yet
     namespace    where it was looked for
-    point        the resume point to start from, or None: then a replay, or nothing to reuse
-    start        the first position to compute: S with a point, else where a replay to F begins
+    point        the resume point to start from, or None: then a replay, or nothing to reuse; or
+                 a model that has neither window nor state, which starts anywhere
+    start        the first position to compute: S with a point, else where a replay to F begins;
+                 F where there is nothing but pages
     turns        that the conversation will have had at the end of this request
     tick         the time at which it counts as a request, in requests
     point_evicted  whether a resume point between `start` and F was evicted, and is missing now
@@ -75,21 +80,26 @@ class Match(NamedTuple):
     tick: int
     point_evicted: bool = False
 
+    @property
+    def replays(self) -> bool:
+        """Whether tokens before F are computed again without a point, and not written."""
+        return self.point is None and 0 < self.start < self.full_tokens
+
 
 class Lock:
     """A request's hold on the tree: a node with everything above it, and maybe a resume point.
 
     node   what it protects
-    ring   the point it pins, or 0
+    point  the number of the resume point that it pins, or 0
     turns  of the conversation, this request's included, as far as its tokens have told
     tick   when it was matched
     """
 
-    __slots__ = ("node", "released", "ring", "tick", "turns")
+    __slots__ = ("node", "point", "released", "tick", "turns")
 
-    def __init__(self, node: int, *, ring: int, turns: int, tick: int) -> None:
+    def __init__(self, node: int, *, point: int, turns: int, tick: int) -> None:
         self.node = node
-        self.ring = ring
+        self.point = point
         self.turns = turns
         self.tick = tick
         self.released = False
@@ -99,7 +109,7 @@ class Insertion(NamedTuple):
     """Where a sequence of n tokens is now.
 
     pages       [n // page_size] int32, the tree's ids for all whole pages
-    node        the page that holds position n - 1
+    node        which has position n - 1
     new_tokens  tokens that the tree did not have before
     first_new   index of the first page that the tree adopted; those from there on are new
     """

@@ -46,7 +46,7 @@ def check_in_steps(
     """Verify every invariant of tree, lists, locks and pools, and pause every 10 ms.
 
     locks  locks that were handed out and not released
-    held   references that others than the tree hold, by unit: full, SWA, rings
+    held   references that others than the tree hold, by unit: full pages, SWA pages, states
     Nothing may change in a pause. Raises IntegrityError naming the page, point or list.
     """
     checker = _Checker(spec, arrays, roots, np.flatnonzero(arrays.page("parent")))
@@ -58,6 +58,7 @@ def check_in_steps(
     checker.check_points()
     checker.check_point_lists()
     yield
+    checker.check_numbers()
     checker.check_references(held, pools)
 
 
@@ -68,16 +69,17 @@ def _demand(right: bool | np.bool_, fault: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Checker:
-    """pages  ids of all pages in the tree."""
+    """pages  nodes of all pages in the tree."""
 
     spec: TreeSpec
     arrays: TreeArrays
     roots: dict[str, int]
     pages: np.ndarray
 
-    def check_ranges(self, pages: int, swa_pages: int, rings: int) -> None:
+    def check_ranges(self, full_pages: int, swa_pages: int, states: int) -> None:
         """Each link names something that there is, so that following it is safe."""
         a = self.arrays
+        pages, most_points = a.node_ids.capacity, a.point_ids.capacity
         leaves = a.roots["leaves"]
         tries = (a.page("split_low"), a.page("split_high"), a.page("child"), a.roots["child"])
         places = (*a.page_links(), *a.root_links(), a.point("holder"))
@@ -87,17 +89,38 @@ class _Checker:
         for what, arrays, least, most in (
             ("parent", (a.page("parent"),), -len(a.roots), pages),
             ("page or branch", tries, -pages, pages),
-            ("page", (*places, *ends), 0, pages),
-            ("resume point", points, 0, rings),
+            ("page", (*places, *ends, a.node_of), 0, pages),
+            ("resume point", (*points, a.point_of), 0, most_points),
+            ("full page", (a.unit,), 0, full_pages),
             ("SWA page", (a.windows,), 0, swa_pages),
+            ("state", (a.point("state"),), 0, states),
             ("kind of page", (a.kind,), 0, len(a.page_lists) - 1),
             ("kind of point", (a.point_kind,), 0, len(a.uses) - 1),
             ("class of point", (a.point_saves,), 0, SAVE_CLASSES - 1),
         ):
             for array in arrays:
-                low, high = int(array.min()), int(array.max())
+                low, high = int(array.min(initial=0)), int(array.max(initial=0))
                 _demand(low >= least, f"a link names {what} {low}, below {least}")
                 _demand(high <= most, f"a link names {what} {high}, above {most}")
+
+    def check_numbers(self) -> None:
+        """Nodes and full pages know each other, as points and states do; the rest is free."""
+        a, position = self.arrays, self.arrays.point("position")
+        alive = np.flatnonzero(position)
+        for what, ids, used, units, back in (
+            ("page", a.node_ids, self.pages, a.unit, a.node_of),
+            ("point", a.point_ids, alive, a.point("state"), a.point_of),
+        ):
+            ids.check(np.bincount(used, minlength=ids.capacity + 1))
+            idle = np.ones(len(units), np.bool_)
+            idle[used] = False
+            _demand(not units[idle].any(), f"a {what} that is not there has a unit")
+            if what == "point" and not self.spec.has_state:
+                _demand(not (units.any() or back.any()), "a point has a state, the model none")
+                continue
+            wrong = (units[used] == 0) | (back[units[used]] != used)
+            _demand(not wrong.any(), f"the unit of {what} {used[wrong][:1]} is not known as its")
+            _demand(np.count_nonzero(back) == len(used), f"a unit is known as that of a {what}")
 
     def check_pages(self) -> Iterator[None]:
         """Each page follows a whole one of its namespace, and the counts agree."""
@@ -256,26 +279,26 @@ class _Checker:
         _demand(len(alive) == a.tree.points, f"{len(alive)} points live, {a.tree.points} counted")
         hung, filled = list[int](), a.windows != 0
         for page in self.pages[a.page("point")[self.pages] != 0].tolist():
-            ring, deeper = int(a.page("point")[page]), 1 << 31
+            point, deeper = int(a.page("point")[page]), 1 << 31
             start = int(a.page("number")[page]) * size
-            while ring:
-                at = int(position[ring])
-                _demand(holder[ring] == page, f"point {ring} hangs on page {page} unknown to it")
-                _demand(start < at < deeper, f"point {ring} at {at} is out of order on {page}")
+            while point:
+                at = int(position[point])
+                _demand(holder[point] == page, f"point {point} hangs on page {page} unknown to it")
+                _demand(start < at < deeper, f"point {point} at {at} is out of order on {page}")
                 end = start + int(a.page("length")[page])
-                _demand(at <= end, f"point {ring} is behind {page}")
+                _demand(at <= end, f"point {point} is behind {page}")
                 count = self.spec.window_pages_at(at)
-                full = not filled[ring, count:].any() and bool(filled[ring, :count].all())
-                _demand(full, f"point {ring} at {at} has not {count} SWA pages")
-                hung.append(ring)
-                ring, deeper = int(below[ring]), at
+                full = not filled[point, count:].any() and bool(filled[point, :count].all())
+                _demand(full, f"point {point} at {at} has not {count} SWA pages")
+                hung.append(point)
+                point, deeper = int(below[point]), at
         _demand(sorted(hung) == alive, "a point lives that hangs nowhere")
         inside = [r for r in alive if position[r] % size]
         tabled = self._tabled()
         _demand(sorted(tabled) == inside, f"points {tabled} are in the table, not {inside}")
-        for ring in inside:
-            found = library().point_find(a.pointer, int(holder[ring]), int(position[ring]))
-            _demand(found == ring, f"point {ring} is not found by its tokens, {found} is")
+        for point in inside:
+            found = library().point_find(a.pointer, int(holder[point]), int(position[point]))
+            _demand(found == point, f"point {point} is not found by its tokens, {found} is")
         parents = a.page("parent")[holder[inside]]
         counted = np.bincount(parents[parents > 0], minlength=len(a.stamp))
         wrong = a.page("heads")[self.pages] != counted[self.pages]
@@ -287,13 +310,13 @@ class _Checker:
 
     def _tabled(self) -> list[int]:
         buckets, chain = self.arrays.buckets, self.arrays.point("chain")
-        rings: list[int] = []
+        points: list[int] = []
         for first in buckets[buckets != 0].tolist():
-            ring = first
-            while ring and len(rings) <= len(chain):
-                rings.append(ring)
-                ring = int(chain[ring])
-        return rings
+            point = first
+            while point and len(points) <= len(chain):
+                points.append(point)
+                point = int(chain[point])
+        return points
 
     def check_point_lists(self) -> None:
         """Exactly the unpinned points stand in lists, each in its own."""
@@ -320,7 +343,8 @@ class _Checker:
         a = self.arrays
         alive = np.flatnonzero(a.point("position"))
         windows = a.windows[alive]
-        units = (self.pages, windows[windows != 0], alive)
+        states = a.point("state")[alive]
+        units = (a.unit[self.pages], windows[windows != 0], states[states != 0])
         for pool, mine, others in zip(pools, units, held, strict=True):
             expected = np.bincount(mine, minlength=pool.capacity + 1)
             for unit, count in others.items():

@@ -3,7 +3,7 @@
     match -> lock -> { insert, add_point }... -> unlock        one request
     evict_full, evict_swa                                      when a pool runs short
 
-The tree owns references, never units: it takes one on every page, SWA page and ring it adopts and
+The tree owns references, never units: it takes one on every page, SWA page and state it adopts and
 drops it on eviction. Which tokens are equal is always decided by comparing tokens.
 
 What a request may count on: a lock keeps all pages up to the matched length, until an insertion
@@ -45,7 +45,8 @@ POLICY_TICKS = 64
 class ShadowRadixCache:
     """A radix tree over pages of tokens, with resume points. Knows integers only.
 
-    replay_tokens  how far before F a recomputation must begin for window and ring at F to be
+    states         of no capacity where the model has none; likewise `swa`, without windows
+    replay_tokens  how far before F a recomputation must begin for window and state at F to be
                    exact; None never plans one
     policy         who goes first; plain LRU unless given
     log_removed    keep the ids of pages that leave, for `take_removed`
@@ -58,13 +59,13 @@ class ShadowRadixCache:
         *,
         full: PageAllocator,
         swa: PageAllocator,
-        rings: PageAllocator,
+        states: PageAllocator,
         replay_tokens: int | None = None,
         policy: EvictionPolicy | None = None,
         log_removed: bool = False,
     ) -> None:
         self.spec = spec
-        self.full, self.swa, self.rings = full, swa, rings
+        self.full, self.swa, self.states = full, swa, states
         self.policy: EvictionPolicy = policy or Lru()
         self.locks = 0
         self._replay = -1 if replay_tokens is None else replay_tokens
@@ -83,7 +84,7 @@ class ShadowRadixCache:
             self.spec,
             full=self.full,
             swa=self.swa,
-            rings=self.rings,
+            states=self.states,
             page_kinds=PAGE_KINDS,
             point_kinds=POINT_KINDS,
             end_kind=PointKind.REQUEST_END,
@@ -171,10 +172,12 @@ class ShadowRadixCache:
             self._match_address,
         )
         found = self._match
-        full, start, ring = found.full_tokens, found.resume_tokens, found.point
+        full, start = found.full_tokens, found.resume_tokens
         point: Point | None = None
-        if ring:
-            point = self._point(ring)
+        if found.point:
+            point = self._point(found.point)
+        elif not self.spec.has_points:
+            start = full
         elif self._replay >= 0:
             start = max(0, full - self._replay)
         pages = self._path[: found.pages].copy()
@@ -196,15 +199,16 @@ class ShadowRadixCache:
         Nothing may have left the tree since `peek`, unless a lock protects what was matched.
         """
         self._follow_policy()
-        ring = 0 if match.point is None else match.point.ring
-        self._core.tree_use(self._pointer, match.node, ring, match.turns)
+        point = 0 if match.point is None else match.point.id
+        self._core.tree_use(self._pointer, match.node, point, match.turns)
 
-    def _point(self, ring: int) -> Point:
+    def _point(self, point: int) -> Point:
         arrays = self.arrays
-        position = arrays.point_words["position"].item(ring)
+        position = arrays.point_words["position"].item(point)
         count = self.spec.window_pages_at(position)
-        window = tuple(arrays.windows[ring, :count].tolist())
-        return Point(position, ring, window, bool(arrays.exact[ring]))
+        window = tuple(arrays.windows[point, :count].tolist())
+        state = arrays.point_words["state"].item(point)
+        return Point(point, position, state, window, bool(arrays.exact[point]))
 
     def lock(self, match: Match) -> Lock:
         """Protect what was matched until `unlock`.
@@ -212,13 +216,13 @@ class ShadowRadixCache:
         Raises IntegrityError if the tree has let go of it since the match.
         """
         node = match.node if match.node > 0 else self._names.node(match.namespace)
-        ring, position = (0, 0) if match.point is None else (match.point.ring, match.point.position)
-        if self._core.tree_hold(self._pointer, node, ring, position) < 0:
+        point, position = (0, 0) if match.point is None else (match.point.id, match.point.position)
+        if self._core.tree_hold(self._pointer, node, point, position) < 0:
             raise IntegrityError(
                 f"lock of {match.full_tokens} tokens, or of their resume point, evicted since"
             )
         self.locks += 1
-        return Lock(node, ring=ring, turns=match.turns, tick=match.tick)
+        return Lock(node, point=point, turns=match.turns, tick=match.tick)
 
     def unlock(self, lock: Lock) -> None:
         """Let go of the node, and of the resume point if it is still pinned."""
@@ -231,9 +235,9 @@ class ShadowRadixCache:
 
     def unlock_point(self, lock: Lock) -> None:
         """Let go of the resume point only; doing it again does nothing."""
-        ring, lock.ring = lock.ring, 0
-        if ring:
-            self._core.tree_unpin(self._pointer, ring)
+        point, lock.point = lock.point, 0
+        if point:
+            self._core.tree_unpin(self._pointer, point)
 
     def insert(
         self,
@@ -284,7 +288,7 @@ class ShadowRadixCache:
         position: int,
         *,
         swa_pages: Sequence[int],
-        ring: int,
+        state: int,
         exact: bool = False,
         kind: PointKind = PointKind.PROMPT_END,
         give: bool = False,
@@ -293,6 +297,7 @@ class ShadowRadixCache:
 
         node       from an insertion of a sequence that reaches `position` at least
         swa_pages  ids for TreeSpec.window_pages_at(position), in order
+        state      of this position; 0 where the model has none
         exact      it cannot serve `position - 1`; one that can replaces it, unless it is pinned
         give       the caller's own references go to the tree, which drops them if it takes nothing
         Returns False, and takes nothing, if these tokens have one already or are gone.
@@ -301,10 +306,10 @@ class ShadowRadixCache:
             raise IntegrityError(f"{len(swa_pages)} SWA pages for the window at {position}")
         window = np.array(swa_pages, np.int32)
         add = self._core.point_give if give else self._core.point_add
-        added = add(self._pointer, node, position, address(window), len(window), ring, exact, kind)
+        added = add(self._pointer, node, position, address(window), len(window), state, exact, kind)
         if added < 0:
             raise IntegrityError(
-                f"point at {position}: SWA pages {list(swa_pages)} or ring {ring} are free, "
+                f"point at {position}: SWA pages {list(swa_pages)} or state {state} are free, "
                 "not there, or another point's"
             )
         return bool(added)
@@ -319,13 +324,13 @@ class ShadowRadixCache:
         """
         return bool(self._core.tree_evict(self._pointer, until_free))
 
-    def evict_swa(self, *, swa_pages: int = 0, rings: int = 0) -> bool:
+    def evict_swa(self, *, swa_pages: int = 0, states: int = 0) -> bool:
         """Drop unpinned resume points until so many units are free in both pools.
 
         Points and rows share SWA pages, so one point frees any number of them. Returns False if
         that many cannot be had; every unpinned point is gone then.
         """
-        return bool(self._core.points_evict(self._pointer, swa_pages, rings))
+        return bool(self._core.points_evict(self._pointer, swa_pages, states))
 
     def shrink(self, namespace: str, *, keep_tokens: int) -> bool:
         """Evict a namespace's own pages, oldest first, until it holds so many tokens at most.
@@ -358,16 +363,16 @@ class ShadowRadixCache:
         self.arrays.evicted[:] = 0
         self._names.clear()
 
-    def check(self, *, full: Counter[int], swa: Counter[int], rings: Counter[int]) -> None:
+    def check(self, *, full: Counter[int], swa: Counter[int], states: Counter[int]) -> None:
         """Verify every invariant of tree, lists, locks and pools; for tests and idle times.
 
-        full, swa, rings  references that others than the tree hold, by unit
+        full, swa, states  references that others than the tree hold, by unit
         Raises IntegrityError with the path to the fault.
         """
-        deque(self.check_in_steps(full=full, swa=swa, rings=rings), maxlen=0)
+        deque(self.check_in_steps(full=full, swa=swa, states=states), maxlen=0)
 
     def check_in_steps(
-        self, *, full: Counter[int], swa: Counter[int], rings: Counter[int]
+        self, *, full: Counter[int], swa: Counter[int], states: Counter[int]
     ) -> Iterator[None]:
         """Do what `check` does, seconds of a large tree, and pause every 10 ms: for no change."""
         return check_in_steps(
@@ -375,8 +380,8 @@ class ShadowRadixCache:
             self.arrays,
             self.roots,
             locks=self.locks,
-            held=(full, swa, rings),
-            pools=(self.full, self.swa, self.rings),
+            held=(full, swa, states),
+            pools=(self.full, self.swa, self.states),
         )
 
     def spans(self, limit: int) -> tuple[list[Span], int]:

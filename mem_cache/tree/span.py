@@ -29,7 +29,7 @@ class PointFacts:
 class Span:
     """A run of pages of one namespace without a branch in between.
 
-    id         page id of its first page; unique in the tree
+    id         node of its first page; unique in the tree
     parent     id of the span before it, 0 at the top of a namespace
     namespace  name of the namespace
     start      position of its first token
@@ -97,7 +97,7 @@ def _span(
         namespace=names[int(arrays.page("root")[first])],
         start=int(number[first]) * size,
         end=int(number[last]) * size + int(length[last]),
-        pages=tuple(ids.tolist()),
+        pages=tuple(arrays.unit[ids].tolist()),
         points=tuple(
             fact for page in ids[arrays.page("point")[ids] != 0] for fact in _points(arrays, page)
         ),
@@ -110,15 +110,15 @@ def _span(
 def _points(arrays: TreeArrays, page: int) -> list[PointFacts]:
     position, tick = arrays.point("position"), arrays.tree.tick
     facts: list[PointFacts] = []
-    ring = int(arrays.page("point")[page])
-    while ring:
+    point = int(arrays.page("point")[page])
+    while point:
         facts.append(
             PointFacts(
-                position=int(position[ring]),
-                kind=min(int(arrays.point_kind[ring]), PointKind.REQUEST_END),
-                pins=int(arrays.point("pins")[ring]),
-                age=max(0, tick - int(arrays.point_stamp[ring])),
+                position=int(position[point]),
+                kind=min(int(arrays.point_kind[point]), PointKind.REQUEST_END),
+                pins=int(arrays.point("pins")[point]),
+                age=max(0, tick - int(arrays.point_stamp[point])),
             )
         )
-        ring = int(arrays.point("below")[ring])
+        point = int(arrays.point("below")[point])
     return facts[::-1]

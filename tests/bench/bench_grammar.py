@@ -225,12 +225,12 @@ def make_scheduler(
     """Return a scheduler with room for every row."""
     spec = TreeSpec()
     pages = CONTEXT_TOKENS // spec.page_size
-    sizes = PoolSizes(full_pages=rows * pages, swa_pages=12 * rows + 64, rings=4 * rows + 64)
+    sizes = PoolSizes(full_pages=rows * pages, swa_pages=12 * rows + 64, states=4 * rows + 64)
     residency = Residency(
         spec,
         full=PageAllocator("full", sizes.full_pages),
         swa=PageAllocator("swa", sizes.swa_pages),
-        rings=PageAllocator("rings", sizes.rings),
+        states=PageAllocator("rings", sizes.states),
         table=RequestTable(spec, rows=rows, max_pages=pages),
     )
     settings = SchedulerSettings(

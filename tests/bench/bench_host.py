@@ -92,13 +92,13 @@ def make_scheduler(
     sizes = PoolSizes(
         full_pages=(rows + 8) * div_ceil(context, spec.page_size),
         swa_pages=12 * rows + 64,
-        rings=4 * rows + 64,
+        states=4 * rows + 64,
     )
     residency = Residency(
         spec,
         full=PageAllocator("full", sizes.full_pages),
         swa=PageAllocator("swa", sizes.swa_pages),
-        rings=PageAllocator("rings", sizes.rings),
+        states=PageAllocator("rings", sizes.states),
         table=RequestTable(spec, rows=rows, max_pages=div_ceil(context, spec.page_size)),
     )
     settings = SchedulerSettings(

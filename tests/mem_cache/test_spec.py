@@ -14,7 +14,7 @@ def test_div_ceil_rounds_up(value: int, divisor: int, quotient: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "sizes", [(0, 1, 1), (4, 0, 1), (4, 2, 0), (4, 3, 4), (4, 8, 4), (-4, -2, 1)]
+    "sizes", [(0, 1, 1), (4, 0, 1), (4, 2, -1), (4, 3, 4), (4, 8, 4), (-4, -2, 1)]
 )
 def test_sizes_that_do_not_fit_together_are_refused(sizes: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match=r"must be"):

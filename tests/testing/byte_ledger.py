@@ -78,7 +78,7 @@ class ByteLedger:
         self._hold("c128", prefixes[127::128], _records(pools.c128, c128, pools.c128_layout))
         if at < request.holding.exact_from:
             return
-        tree, spec, ring = residency.spec, pools.spec, int(table.ring[row])
+        tree, spec, ring = residency.spec, pools.spec, int(table.state[row])
         window = torch.from_numpy(table.window[row].astype(np.int64))
         # One short of a window and of a ring: the next position takes the oldest one's place.
         near = torch.arange(max(0, at - tree.window + 1), at)

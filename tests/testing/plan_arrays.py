@@ -96,7 +96,7 @@ class PlanReader:
             feed=rows.from_device != 0,
             page_copies=_pairs(copies.pages),
             swa_copies=_pairs(copies.windows),
-            ring_copies=_pairs(copies.rings),
+            ring_copies=_pairs(copies.states),
             sampled=row,
             sampled_line=line,
             spans=plan.spans,

@@ -109,7 +109,7 @@ class Rig:
             spec,
             full=PageAllocator("full", sizes.full_pages),
             swa=PageAllocator("swa", sizes.swa_pages),
-            rings=PageAllocator("rings", sizes.rings),
+            states=PageAllocator("rings", sizes.states),
             table=RequestTable(spec, rows=rows, max_pages=div_ceil(context, spec.page_size)),
             replay_tokens=replay,
             reuse=reuse,
@@ -251,9 +251,9 @@ class Rig:
         residency = self.residency
         assert not self.busy
         assert residency.rows_used == 0
-        assert residency.points.swa_held == residency.points.rings_held == 0
+        assert residency.points.swa_held == residency.points.states_held == 0
         assert residency.table.free == residency.table.page_table.shape[0]
         assert residency.full.free + residency.cache.tree_pages == residency.full.capacity
         residency.cache.reset()
-        for pool in (residency.full, residency.swa, residency.rings):
+        for pool in (residency.full, residency.swa, residency.states):
             assert pool.free == pool.capacity, pool.name

@@ -120,7 +120,7 @@ def one_layer(
     base = PACKED if record_format == "fp8" else CONFIG
     config = dataclasses.replace(base, num_hidden_layers=1, compress_ratios=(ratio,))
     spec = pool_spec(config, record_format)
-    pools = KvPools(spec, PoolSizes(full_pages=3, swa_pages=9, rings=2), CPU)
+    pools = KvPools(spec, PoolSizes(full_pages=3, swa_pages=9, states=2), CPU)
     for tensor in pools.tensors().values():
         tensor.view(torch.uint8).fill_(0xFF)
     sizes = StepSizes(config.index_topk, config.rms_norm_eps)

@@ -108,7 +108,7 @@ class ToyPools:
     def copy_swa_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy nothing: there are no windows."""
 
-    def copy_rings(self, pairs: Sequence[tuple[int, int]]) -> None:
+    def copy_states(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy nothing: there is no state."""
 
 

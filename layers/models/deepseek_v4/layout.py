@@ -1,11 +1,12 @@
-"""Byte maps of the pools: what a record, a page and a ring weigh, and where their parts lie.
+"""Byte maps of V4's pools: what a record, a page and a state weigh, and where their parts lie.
 
     SWA page    swa_page_size records                of every layer
     C4 page     page_size / 4 records                of every layer that compresses by 4
     indexer     page_size / 4 indexer keys           likewise
     C128        page_size / 128 records              likewise for 128; blocks of 64 records hold the
                                                      records of as many pages as that is, in order
-    ring        C4 layers: `state_rows` rows; C128 layers: `state_banks` banks
+    state       C4 layers: `state_rows` rows; C128 layers: `state_banks` banks; of a resume point
+                POOLED_TOKENS rows and POINT_BANKS banks
 
 A packed record is 448 e4m3 + 64 bfloat16 (576 data bytes), 7 ue8m0 + 1 pad (8 scale bytes). In a
 page of P records the data parts lie in [0, 576 P), the scale parts in [576 P, 584 P); the page is
@@ -17,18 +18,18 @@ from dataclasses import dataclass
 
 from jit_kernels.kv_records import RECORD_DTYPES, packed_record_bytes
 from jit_kernels.paged_rows import PageLayout
-from layers.models.deepseek_v4.pool_spec import PoolSpec
-from mem_cache.spec import CacheSpec, div_ceil
+from layers.models.deepseek_v4.pool_spec import POINT_BANKS, POOLED_TOKENS, PoolSpec
+from mem_cache.spec import CacheSpec, Paged, State, Window, div_ceil
 
 __all__ = [
     "StateLayout",
     "cache_spec",
-    "full_page_bytes",
     "indexer_layout",
+    "paged_groups",
     "record_layout",
-    "ring_bytes",
+    "state_groups",
     "state_layout",
-    "swa_page_bytes",
+    "window_group",
 ]
 
 FLOAT_BYTES = 4
@@ -90,40 +91,51 @@ def state_layout(spec: PoolSpec) -> StateLayout:
     return StateLayout(spec.head_dim, spec.index_head_dim)
 
 
-def swa_page_bytes(spec: PoolSpec) -> int:
-    """Return the bytes of one SWA page in all layers."""
-    return spec.num_layers * record_layout(spec, spec.tree.swa_page_size).page_bytes
-
-
-def full_page_bytes(spec: PoolSpec) -> int:
-    """Return the bytes of one full page in all layers: C4 and indexer pages, C128 records."""
+def paged_groups(spec: PoolSpec) -> tuple[Paged, ...]:
+    """Return what a full page holds: C4 records and indexer keys, C128 records."""
     c4, c128 = len(spec.layers_with_ratio(4)), len(spec.layers_with_ratio(128))
     page = spec.tree.page_size
-    total = 0
+    groups: list[Paged] = []
     if c4:
-        total += c4 * record_layout(spec, page // 4).page_bytes
-        total += c4 * indexer_layout(spec).page_bytes
+        groups.append(Paged("c4", c4 * record_layout(spec, page // 4).page_bytes))
+        groups.append(Paged("indexer", c4 * indexer_layout(spec).page_bytes))
     if c128:
         block = record_layout(spec, C128_BLOCK_RECORDS).page_bytes
-        total += c128 * div_ceil(block * (page // 128), C128_BLOCK_RECORDS)
-    return total
+        each = div_ceil(block * (page // 128), C128_BLOCK_RECORDS)
+        groups.append(Paged("c128", c128 * each))
+    return tuple(groups)
 
 
-def ring_bytes(spec: PoolSpec) -> int:
-    """Return the bytes of one ring in all layers."""
-    c4, c128 = len(spec.layers_with_ratio(4)), len(spec.layers_with_ratio(128))
-    rows = c4 * spec.state_rows * state_layout(spec).width
-    banks = c128 * spec.state_banks * C128_PARTS * spec.head_dim
-    return FLOAT_BYTES * (rows + banks)
+def window_group(spec: PoolSpec) -> Window:
+    """Return what an SWA page holds: records of every layer."""
+    page_bytes = spec.num_layers * record_layout(spec, spec.tree.swa_page_size).page_bytes
+    return Window("swa", spec.tree.window, page_bytes)
+
+
+def state_groups(spec: PoolSpec) -> tuple[State, ...]:
+    """Return what rows and resume points keep: C4 state rows, C128 banks.
+
+    Draft tokens make a row's state larger, not a resume point's.
+    """
+    row = FLOAT_BYTES * len(spec.layers_with_ratio(4)) * state_layout(spec).width
+    bank = FLOAT_BYTES * len(spec.layers_with_ratio(128)) * C128_PARTS * spec.head_dim
+    groups: list[State] = []
+    if row:
+        groups.append(State("c4 state", row * spec.state_rows, row * POOLED_TOKENS))
+    if bank:
+        groups.append(State("c128 state", bank * spec.state_banks, bank * POINT_BANKS))
+    return tuple(groups)
 
 
 def cache_spec(spec: PoolSpec) -> CacheSpec:
     """Return what the runtime knows of these pools."""
     return CacheSpec(
-        tree=spec.tree,
         record_format=spec.record_format,
-        full_page_bytes=full_page_bytes(spec),
-        swa_page_bytes=swa_page_bytes(spec),
-        ring_bytes=ring_bytes(spec),
+        paged=paged_groups(spec),
+        windows=(window_group(spec),),
+        states=state_groups(spec),
         replay_tokens=spec.replay_tokens,
+        page_size=spec.tree.page_size,
+        swa_page_size=spec.tree.swa_page_size,
+        draft_tokens=spec.tree.draft_tokens,
     )

@@ -1,8 +1,9 @@
-"""The device tensors of the pools, and copies of whole units across all layers."""
+"""The device tensors of V4's pools, and copies of whole units across all layers."""
 
 from collections.abc import Iterator, Sequence
 
 import torch
+from torch import Tensor
 
 from jit_kernels.copy_units import copy_units
 from jit_kernels.paged_rows import PageLayout
@@ -13,10 +14,10 @@ from layers.models.deepseek_v4.layout import (
     record_layout,
     state_layout,
 )
-from layers.models.deepseek_v4.pool_spec import PoolSpec
+from layers.models.deepseek_v4.pool_spec import POINT_BANKS, POOLED_TOKENS, PoolSpec
 from mem_cache.spec import PoolSizes, div_ceil
 
-__all__ = ["KvPools", "apart"]
+__all__ = ["KvPools", "apart", "state_entry"]
 
 
 class KvPools:
@@ -30,8 +31,12 @@ class KvPools:
     indexer   [L4, full_pages + 1, bytes] uint8    layout `indexer_layout`
     c128      [L128, blocks, bytes] uint8          layout `c128_layout`; record page * k + j is the
                                                    j-th of the k records of a full page
-    c4_state    [L4, rings + 1, state_rows, columns] float32    columns: layout.StateLayout
-    c128_state  [L128, rings + 1, state_banks, 3, head_dim] float32
+    c4_state    [L4, states + 1, state_rows, columns] float32    columns: layout.StateLayout
+    c128_state  [L128, states + 1, state_banks, 3, head_dim] float32
+
+    A state holds position t in row t % state_rows and bank t % state_banks. Where resume points
+    keep another form (`sizes.live_states`), only the dummy and the rows' units have these sizes;
+    behind them lie POOLED_TOKENS rows and POINT_BANKS banks of each unit of a resume point.
     """
 
     def __init__(self, spec: PoolSpec, sizes: PoolSizes, device: torch.device) -> None:
@@ -58,8 +63,8 @@ class KvPools:
             shape = (layers, count + 1, layout.page_bytes)
             return torch.empty(shape, dtype=torch.uint8, device=device)
 
-        def state(layers: int, *shape: int) -> torch.Tensor:
-            shape = (layers, sizes.rings + 1, *shape)
+        def state(layers: int, span: int, *shape: int) -> torch.Tensor:
+            shape = (layers, self._state_units(shape[0], span), *shape)
             return torch.empty(shape, dtype=torch.float32, device=device)
 
         self.swa = pages(spec.num_layers, sizes.swa_pages, self.swa_layout)
@@ -67,8 +72,9 @@ class KvPools:
         self.indexer = pages(len(c4), sizes.full_pages, self.indexer_layout)
         records = (sizes.full_pages + 1) * self._c128_records
         self.c128 = pages(len(c128), div_ceil(records, C128_BLOCK_RECORDS) - 1, self.c128_layout)
-        self.c4_state = state(len(c4), spec.state_rows, state_layout(spec).width)
-        self.c128_state = state(len(c128), spec.state_banks, C128_PARTS, spec.head_dim)
+        width = state_layout(spec).width
+        self.c4_state = state(len(c4), POOLED_TOKENS, spec.state_rows, width)
+        self.c128_state = state(len(c128), POINT_BANKS, spec.state_banks, C128_PARTS, spec.head_dim)
 
     @property
     def bytes(self) -> int:
@@ -105,13 +111,43 @@ class KvPools:
         for some in apart(pairs):
             copy_units(self.swa, self._staged(some))
 
-    def copy_rings(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy rings (source, destination) in every layer, one after the other."""
-        for some in apart(pairs):
+    def copy_states(self, copies: Sequence[tuple[int, int, int]]) -> None:
+        """Copy states (source, destination, position) in every layer, one after the other.
+
+        A unit's number says which form it has: a row's is packed into a resume point's, or the
+        other way round, by the position that the source is the state of.
+        """
+        if self.sizes.live_states:
+            for copy in copies:
+                self._copy_entries(self.c4_state, copy, POOLED_TOKENS)
+                self._copy_entries(self.c128_state, copy, POINT_BANKS)
+            return
+        for some in apart([(source, target) for source, target, _ in copies]):
             staged = self._staged(some)
             for state in (self.c4_state, self.c128_state):
                 if state.numel():
                     copy_units(state.flatten(2).view(torch.uint8), staged)
+
+    def _state_units(self, entries: int, span: int) -> int:
+        """Return the units of `entries` that all states take, those of resume points included."""
+        sizes = self.sizes
+        if not sizes.live_states:
+            return sizes.states + 1
+        return sizes.live_states + 1 + div_ceil(sizes.kept_states * span, entries)
+
+    def _copy_entries(self, pool: Tensor, copy: tuple[int, int, int], span: int) -> None:
+        """Copy the last `span` entries before a position, each to where the other form has it."""
+        if not pool.numel():
+            return
+        source, target, position = copy
+        held = torch.arange(max(0, position - span), position)
+        sizes = {"entries": pool.shape[2], "span": span, "live": self.sizes.live_states}
+        places = [
+            state_entry(torch.full_like(held, unit), held, **sizes) for unit in (source, target)
+        ]
+        old, new = self._staged(torch.stack(places, 1).tolist())
+        entries = pool.flatten(1, 2)
+        entries.index_copy_(1, new, entries.index_select(1, old))
 
     def _copy_c128_records(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy the records of full pages, which lie side by side in a block, as do their scales."""
@@ -133,6 +169,19 @@ class KvPools:
         pinned = device.type == "cuda"
         units = torch.tensor(pairs, dtype=torch.int64, device="cpu", pin_memory=pinned)
         return units.to(device, non_blocking=True).T.contiguous()
+
+
+def state_entry(unit: Tensor, position: Tensor, *, entries: int, span: int, live: int) -> Tensor:
+    """Return which row, or bank, of all units' holds positions in states, [n] int64 as both are.
+
+    entries  of a unit in the rows' form
+    span     of one in the form of resume points, which those behind `live` have; 0: none has
+    """
+    own = unit * entries + position % entries
+    if not live:
+        return own
+    kept = (live + 1) * entries + (unit - live - 1) * span + position % span
+    return torch.where(unit <= live, own, kept)
 
 
 def apart(pairs: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:

@@ -48,7 +48,11 @@ class PrefillStep:
         """
         self._pools, self._sizes, tree = pools, sizes, pools.spec.tree
         self._plan = plan = plan_chunks(
-            batch, pools.spec, top_k=sizes.top_k, device=pools.swa.device
+            batch,
+            pools.spec,
+            live=pools.sizes.live_states,
+            top_k=sizes.top_k,
+            device=pools.swa.device,
         )
         self._chunks = chunk_tokens(plan)
         self._rotation, turned = _rotations(plan, pools.spec.layer_ratios, rope)

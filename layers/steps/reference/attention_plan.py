@@ -62,10 +62,11 @@ class AttentionPlan:
 
 
 def plan_attention(
-    batch: ForwardBatch, spec: PoolSpec, *, top_k: int, rope: RopeFrequencies
+    batch: ForwardBatch, spec: PoolSpec, *, live: int = 0, top_k: int, rope: RopeFrequencies
 ) -> AttentionPlan:
     """Derive the plan of a step from its batch.
 
+    live   rings in the rows' form, PoolSizes.live_states
     top_k  blocks of 4 that a token attends at most
     """
     tokens = StepTokens(batch, draft_tokens=spec.tree.draft_tokens)
@@ -77,6 +78,7 @@ def plan_attention(
         pooling = pooling_plan(
             tokens,
             spec,
+            live=live,
             rope=rope,
             top_k=top_k,
             window_index=window.index,
@@ -84,7 +86,12 @@ def plan_attention(
         )
     if 128 in ratios:
         fold = fold_plan(
-            tokens, spec, rope=rope, window_index=window.index, first_block=first_block
+            tokens,
+            spec,
+            live=live,
+            rope=rope,
+            window_index=window.index,
+            first_block=first_block,
         )
 
     def rotation(compressed: bool) -> Tensor:

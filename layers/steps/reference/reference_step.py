@@ -34,7 +34,8 @@ class ReferenceStep:
     ) -> None:
         """Derive what the layers share; the batch is on the device of the pools."""
         self._batch, self._pools, self._sizes = batch, pools, sizes
-        self._plan = plan_attention(batch, pools.spec, top_k=sizes.top_k, rope=rope)
+        live = pools.sizes.live_states
+        self._plan = plan_attention(batch, pools.spec, live=live, top_k=sizes.top_k, rope=rope)
         # Of the layer at work: keys of the window, then of blocks; what each token attends of them.
         self._keys: list[Tensor] = []
         self._index = self._plan.window.index

@@ -10,17 +10,18 @@ import numpy as np
 from jit_kernels.host_library import load
 from mem_cache.errors import IntegrityError
 
+POOLS = ("full", "swa", "states", "node_ids", "point_ids")
 FAULT_NO_UNIT, FAULT_FREE_UNIT, FAULT_IN_TREE = -1, -2, -4
 FLAG_SUPERSEDED, FLAG_FORKED = 1, 2
 # As in `core.h`.
 TURN_CLASSES, LENGTH_CLASSES, SAVE_CLASSES = 8, 5, 8
 
-# The int32 arrays by page id and by ring, in the order of the struct.
+# The int32 arrays by node and by point, in the order of the struct.
 PAGE_WORDS = (
     *("length", "number", "parent", "root", "child", "children", "heads", "point", "locks"),
     *("guards", "split_at", "split_low", "split_high"),
 )
-POINT_WORDS = ("position", "holder", "below", "pins", "chain")
+POINT_WORDS = ("position", "state", "holder", "below", "pins", "chain")
 
 
 class CPool(Structure):
@@ -49,15 +50,15 @@ class CTree(Structure):
             (name, c_int32)
             for name in (
                 *("page_size", "window_pages", "page_kinds", "point_kinds", "end_kind"),
-                "replay",
+                *("replay", "has_state"),
             )
         ),
         ("tick", c_int64),
-        *((name, POINTER(CPool)) for name in ("full", "swa", "rings")),
+        *((name, POINTER(CPool)) for name in POOLS),
         *(
             (name, c_void_p)
             for name in (
-                *("roots", "tokens"),
+                *("roots", "node_of", "unit", "tokens"),
                 *PAGE_WORDS,
                 *("stamp", "kind", "turns", "flags", "trail"),
             )
@@ -71,6 +72,7 @@ class CTree(Structure):
         *(
             (name, c_void_p)
             for name in (
+                "point_of",
                 *POINT_WORDS,
                 *("windows", "point_stamp", "exact", "point_kind", "point_saves", "buckets"),
             )

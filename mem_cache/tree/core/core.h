@@ -1,8 +1,13 @@
 /* The Shadow Radix Cache's own memory: pools, pages in a tree, resume points, lists by age.
  *
  * Nothing here allocates: every array belongs to numpy (`tree_arrays.py`), and Python mirrors the
- * structs of this file (`binding.py`). Units are counted from 1; 0 is nobody. A call costs what it
+ * structs of this file (`binding.py`). Ids are counted from 1; 0 is nobody. A call costs what it
  * changes, and a match costs the pages that it confirms, token by token.
+ *
+ * A page of the tree goes by its node: a number of its own, for as long as it is in the tree.
+ * `unit` says which full page holds what was computed of it. A resume point has a number of its
+ * own as well; what it keeps, a window and a state, are units of two other pools, and a model
+ * may have neither: then there are no points, and each position serves as one.
  *
  *   pool.c       which units are free, and how many refer to each of the others
  *   list.c       items by age, oldest first
@@ -88,13 +93,19 @@ typedef struct {
     int32_t point_kinds;
     int32_t end_kind; /* of points where a request ended; the page's kind is added to it */
     int32_t replay;   /* tokens that a replay computes again; -1: there is none, all are */
+    int32_t has_state; /* whether a point keeps a state besides its window */
     int64_t tick; /* requests so far (`tree_use`): the clock of all ages */
     Pool *full;
     Pool *swa;
-    Pool *rings;
+    Pool *states;
+    Pool *node_ids;  /* which numbers pages of the tree have */
+    Pool *point_ids; /* likewise, resume points */
     Root *roots; /* [] */
 
-    /* Pages, by id: [capacity + 1] each. */
+    int32_t *node_of; /* [full capacity + 1] the node of each full page that the tree has */
+
+    /* Pages, by node: [node capacity + 1] each. */
+    int32_t *unit;     /* the full page that holds what was computed of it */
     int32_t *tokens;   /* [][page_size], -1 behind the valid ones */
     int32_t *length;   /* valid tokens */
     int32_t *number;   /* it begins at position number * page_size */
@@ -106,7 +117,7 @@ typedef struct {
     int32_t *point;    /* its own resume points, the deepest first */
     int32_t *locks;    /* locks on it and pins of its points */
     int32_t *guards;   /* pages after it that are guarded, and 1 if it is locked itself */
-    int32_t *split_at; /* the branch of the siblings' trie that bears its id */
+    int32_t *split_at; /* the branch of the siblings' trie that bears its number */
     int32_t *split_low;
     int32_t *split_high;
     int64_t *stamp;  /* tick of its last use */
@@ -124,8 +135,11 @@ typedef struct {
     uint32_t *evicted; /* [evicted_mask + 1] by trail: of pages that were evicted */
     int64_t evicted_mask;
 
-    /* Resume points, by ring: [capacity + 1] each. */
+    int32_t *point_of; /* [states capacity + 1] the point that keeps each state, 0: none */
+
+    /* Resume points, by number: [point capacity + 1] each. */
     int32_t *position; /* 0: no such point */
+    int32_t *state;    /* its state, 0 where there is none */
     int32_t *holder;   /* the page that holds its last token */
     int32_t *below;    /* the next less deep point of the same page */
     int32_t *pins;
@@ -152,8 +166,8 @@ typedef struct {
     int64_t evicted_points;
     int64_t returned_pages; /* prompts' whole pages computed again after their eviction */
 
-    /* Pages that left the tree, since Python looked; kept only if asked for. */
-    int32_t *removed; /* [capacity + 1]; none is written behind it */
+    /* Full pages that left the tree, since Python looked; kept only if asked for. */
+    int32_t *removed; /* [full capacity + 1]; none is written behind it */
     int64_t removed_count;
     int32_t log_removed;
 
@@ -181,8 +195,8 @@ enum {
 typedef struct {
     int32_t full_tokens;   /* F */
     int32_t pages;         /* that hold F */
-    int32_t holder;        /* page with position F - 1, or the root */
-    int32_t point;         /* the ring of the point that saves most, or 0 */
+    int32_t holder;        /* node with position F - 1, or the root */
+    int32_t point;         /* the point that saves most, or 0 */
     int32_t resume_tokens; /* S */
     int32_t turns;         /* that the conversation will have had at the end of this one */
     int32_t point_evicted; /* whether a point between S and F was evicted */
@@ -190,14 +204,14 @@ typedef struct {
 
 typedef struct {
     const int32_t *tokens; /* [length] */
-    int32_t *pages;        /* [ceil(length / page_size)] ids; whole ones become the tree's */
+    int32_t *pages;        /* [ceil(length / page_size)] full pages; whole ones become the tree's */
     int32_t length;
-    int32_t from;        /* page or root to begin at: pages before it are the tree's already */
+    int32_t from;        /* node or root to begin at: pages before it are the tree's already */
     int32_t locked;      /* whether the caller has a lock on `from`; it moves to `node` */
     int32_t turns;       /* in and out: as matched; more once the tokens tell */
     int32_t output_from; /* tokens from here on were sampled */
     int32_t ended;       /* whether the request ends with these tokens */
-    int32_t node;        /* out: page or root that holds the last token */
+    int32_t node;        /* out: node or root that holds the last token */
     int32_t new_tokens;  /* out */
     int32_t first_new;   /* out: index of the first page that the tree took */
     int64_t since;       /* tick of the match */
@@ -239,26 +253,26 @@ void siblings_remove(Tree *tree, int32_t *trie, int32_t page);
 
 /* points.c */
 int32_t point_add(Tree *tree, int32_t node, int32_t position, const int32_t *window, int32_t count,
-                  int32_t ring, int32_t exact, int32_t kind);
+                  int32_t state, int32_t exact, int32_t kind);
 int32_t point_give(Tree *tree, int32_t node, int32_t position, const int32_t *window, int32_t count,
-                   int32_t ring, int32_t exact, int32_t kind);
+                   int32_t state, int32_t exact, int32_t kind);
 int32_t point_serving_one_less(const Tree *tree, int32_t page, int32_t position);
 int32_t point_find(const Tree *tree, int32_t page, int32_t position);
 int32_t point_at(const Tree *tree, int32_t page, int32_t position);
-void point_free(Tree *tree, int32_t ring);
-void point_touch(Tree *tree, int32_t ring);
-void point_pin(Tree *tree, int32_t ring);
-int32_t point_unpin(Tree *tree, int32_t ring);
+void point_free(Tree *tree, int32_t point);
+void point_touch(Tree *tree, int32_t point);
+void point_pin(Tree *tree, int32_t point);
+int32_t point_unpin(Tree *tree, int32_t point);
 int32_t points_deepest_inside(const Tree *tree, int32_t page, const int32_t *tokens, int32_t run,
                               int32_t limit);
 void points_leave(Tree *tree, int32_t page);
 void points_move(Tree *tree, int32_t from, int32_t to, int32_t run);
-int32_t points_evict(Tree *tree, int64_t free_swa, int64_t free_rings);
+int32_t points_evict(Tree *tree, int64_t free_swa, int64_t free_states);
 
 /* tree.c */
 void tree_match(Tree *tree, int32_t root, const int32_t *tokens, int32_t length, int32_t limit,
                 int32_t *pages, Match *match);
-void tree_use(Tree *tree, int32_t holder, int32_t ring, int32_t turns);
+void tree_use(Tree *tree, int32_t holder, int32_t point, int32_t turns);
 int32_t tree_insert(Tree *tree, Insertion *insertion);
 void struct_sizes(int64_t *sizes);
 
@@ -267,14 +281,14 @@ bool page_evictable(const Tree *tree, int32_t page);
 void page_list(Tree *tree, int32_t page);
 void page_unlist(Tree *tree, int32_t page);
 void page_touch(Tree *tree, int32_t page);
-void page_adopt(Tree *tree, int32_t parent, int32_t page, Insertion *insertion, int32_t start);
+int32_t page_adopt(Tree *tree, int32_t parent, Insertion *insertion, int32_t start);
 void page_lengthen(Tree *tree, int32_t page, Insertion *insertion, const int32_t *tokens,
                    int32_t length);
 void page_leave(Tree *tree, int32_t page);
 int32_t tree_lock(Tree *tree, int32_t node);
 int32_t tree_unlock(Tree *tree, int32_t node);
-int32_t tree_hold(Tree *tree, int32_t node, int32_t ring, int32_t position);
-int32_t tree_unpin(Tree *tree, int32_t ring);
+int32_t tree_hold(Tree *tree, int32_t node, int32_t point, int32_t position);
+int32_t tree_unpin(Tree *tree, int32_t point);
 int32_t tree_evict(Tree *tree, int64_t free_pages);
 int32_t tree_evict_root(Tree *tree, int32_t root, int64_t keep_tokens);
 int32_t tree_span(const Tree *tree, int32_t page, int32_t *pages);

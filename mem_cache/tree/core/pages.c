@@ -81,8 +81,11 @@ static void follow_trail(Tree *tree, Insertion *insertion, int32_t page) {
     count_returned(tree, insertion, page);
 }
 
-void page_adopt(Tree *tree, int32_t parent, int32_t page, Insertion *insertion, int32_t start) {
-    int32_t length = insertion->length - start;
+/* Take the full page at `start` of a sequence into the tree, below `parent`; return its node. */
+int32_t page_adopt(Tree *tree, int32_t parent, Insertion *insertion, int32_t start) {
+    int32_t length = insertion->length - start, unit = insertion->pages[start / tree->page_size];
+    int32_t page = 0;
+    pool_alloc(tree->node_ids, 1, &page);
     if (length > tree->page_size) length = tree->page_size;
     int32_t root = parent < 0 ? -1 - parent : tree->root[parent];
     if (parent > 0 && page_evictable(tree, parent)) page_unlist(tree, parent);
@@ -95,7 +98,9 @@ void page_adopt(Tree *tree, int32_t parent, int32_t page, Insertion *insertion, 
     tree->flags[page] = start + length > insertion->output_from ? FLAG_OUTPUT : 0;
     tree->turns[page] = tree->kind[page] = 0;
     tree->stamp[page] = now(tree);
-    tree->full->references[page]++;
+    tree->unit[page] = unit;
+    tree->node_of[unit] = page;
+    tree->full->references[unit]++;
     siblings_add(tree, child_of(tree, parent), page);
     if (++*children_of(tree, parent) > 1 && parent > 0) tree->flags[parent] |= FLAG_FORKED;
     tree->pages++;
@@ -103,6 +108,7 @@ void page_adopt(Tree *tree, int32_t parent, int32_t page, Insertion *insertion, 
     tree->roots[root].tokens += length;
     page_list(tree, page);
     if (length == tree->page_size) follow_trail(tree, insertion, page);
+    return page;
 }
 
 /* Give a partial page of the tree the tokens that its owner has written behind the known ones. */
@@ -142,10 +148,14 @@ void page_leave(Tree *tree, int32_t page) {
     root->tokens -= tree->length[page];
     tree->parent[page] = 0;
     if (tree->log_removed) {
-        if (tree->removed_count <= tree->full->capacity) tree->removed[tree->removed_count] = page;
+        if (tree->removed_count <= tree->full->capacity)
+            tree->removed[tree->removed_count] = tree->unit[page];
         tree->removed_count++;
     }
-    pool_decref(tree->full, &page, 1);
+    tree->node_of[tree->unit[page]] = 0;
+    pool_decref(tree->full, &tree->unit[page], 1);
+    tree->unit[page] = 0;
+    pool_decref(tree->node_ids, &page, 1);
 }
 
 /* Let the page before one that was evicted be the next in line, with the age it has earned. */
@@ -238,23 +248,23 @@ int32_t tree_unlock(Tree *tree, int32_t node) {
     return 0;
 }
 
-/* Lock a node and, unless `ring` is 0, pin the point that had this position when it was matched. */
-int32_t tree_hold(Tree *tree, int32_t node, int32_t ring, int32_t position) {
-    if (ring && tree->position[ring] != position) return FAULT_GONE;
+/* Lock a node and, unless `point` is 0, pin the point that had this position when it was matched. */
+int32_t tree_hold(Tree *tree, int32_t node, int32_t point, int32_t position) {
+    if (point && tree->position[point] != position) return FAULT_GONE;
     int32_t fault = tree_lock(tree, node);
-    if (fault || ring == 0) return fault;
-    tree_lock(tree, tree->holder[ring]);
-    point_pin(tree, ring);
+    if (fault || point == 0) return fault;
+    tree_lock(tree, tree->holder[point]);
+    point_pin(tree, point);
     return 0;
 }
 
 /* Let go of a point that was pinned, and of its page. */
-int32_t tree_unpin(Tree *tree, int32_t ring) {
-    int32_t fault = point_unpin(tree, ring);
-    return fault ? fault : tree_unlock(tree, tree->holder[ring]);
+int32_t tree_unpin(Tree *tree, int32_t point) {
+    int32_t fault = point_unpin(tree, point);
+    return fault ? fault : tree_unlock(tree, tree->holder[point]);
 }
 
-/* Write the pages of the span that ends with `page`, last to first; return how many they are. */
+/* Write the nodes of the span that ends with `page`, last to first; return how many they are. */
 int32_t tree_span(const Tree *tree, int32_t page, int32_t *pages) {
     int32_t count = 0;
     pages[count++] = page;

@@ -1,8 +1,8 @@
 /* The tree over all sequences: match and insert.
  *
- * Every page is a node: nothing is ever split, and a page's id, place and known tokens stay what
- * they are for as long as it is in the tree; only a partial one may get more. What people call a
- * span is a run of pages with one child each.
+ * Every page is a node: nothing is ever split, and a node's number, place and known tokens stay
+ * what they are for as long as it is in the tree; only a partial one may get more. What people call
+ * a span is a run of pages with one child each.
  */
 #include <string.h>
 
@@ -52,35 +52,36 @@ void tree_match(Tree *tree, int32_t root, const int32_t *tokens, int32_t length,
         if (run < size) break;
     }
     int32_t full = position < limit ? position : limit, replay = tree->replay;
-    int32_t ring = 0;
-    if (next && full > 0 && full == position) ring = point_serving_one_less(tree, next, full + 1);
+    int32_t point = 0, deepest = tree->points ? count - 1 : -1;
+    if (next && full > 0 && full == position) point = point_serving_one_less(tree, next, full + 1);
     int32_t shallowest = replay < 0 || full < replay ? 0 : full - replay;
-    for (int32_t i = count - 1; i >= 0 && full > 0; i--) {
+    for (int32_t i = deepest; i >= 0 && full > 0; i--) {
         int32_t start = i * size, ahead = full - start;
         if (start + size <= shallowest) break;
         if (ahead < 0) continue;
         int32_t shared = i == count - 1 ? position - start : size;
         int32_t found = points_deepest_inside(tree, pages[i], tokens + start, shared, ahead);
-        if (found && (ring == 0 || tree->position[found] == full)) ring = found;
-        if (ring && (tree->position[ring] <= full || start < full)) break;
+        if (found && (point == 0 || tree->position[found] == full)) point = found;
+        if (point && (tree->position[point] <= full || start < full)) break;
     }
-    if (ring && tree->position[ring] <= shallowest) ring = 0;
+    if (point && tree->position[point] <= shallowest) point = 0;
     match->full_tokens = full;
     match->pages = (full + size - 1) / size;
     match->holder = full ? pages[match->pages - 1] : -1 - root;
-    match->point = ring;
+    match->point = point;
     match->resume_tokens = full;
-    if (ring == 0) match->resume_tokens = 0;
-    else if (tree->position[ring] < full) match->resume_tokens = tree->position[ring];
+    if (point == 0) match->resume_tokens = 0;
+    else if (tree->position[point] < full) match->resume_tokens = tree->position[point];
     match->turns = turns_after(tree, match->holder, full);
     match->point_evicted = lost_point(tree, pages, match->resume_tokens, full);
+    for (int32_t i = 0; i < match->pages; i++) pages[i] = tree->unit[pages[i]];
 }
 
 /* Count a request that matched: the clock advances, and what it uses is the newest. */
-void tree_use(Tree *tree, int32_t holder, int32_t ring, int32_t turns) {
+void tree_use(Tree *tree, int32_t holder, int32_t point, int32_t turns) {
     if (turns > 1) turns_return(tree, holder);
     if (holder > 0) page_touch(tree, holder);
-    if (ring) point_touch(tree, ring);
+    if (point) point_touch(tree, point);
     tree->tick++;
     for (int32_t kind = 0; kind < tree->point_kinds; kind++)
         tree->uses[kind].lived += tree->uses[kind].points;
@@ -96,17 +97,20 @@ static int32_t check_pages(Tree *tree, const Insertion *insertion, int32_t first
         tree->full->culprit = page;
         if (page < 1 || page > tree->full->capacity) return FAULT_NO_UNIT;
         if (tree->full->references[page] == 0) return FAULT_FREE_UNIT;
-        if (tree->parent[page]) return FAULT_IN_TREE;
+        if (tree->node_of[page]) return FAULT_IN_TREE;
     }
     return 0;
 }
 
-/* Whether `page` is a partial page below `node` with nothing but the first of `tokens`. */
-static bool begins(const Tree *tree, int32_t page, int32_t node, const int32_t *tokens,
-                   int32_t length) {
-    if (page < 1 || page > tree->full->capacity || tree->parent[page] != node) return false;
+/* Return the node of a full page that the tree has below `node`, a partial one with nothing but
+ * the first of `tokens`; 0 if it is none. */
+static int32_t begun(const Tree *tree, int32_t unit, int32_t node, const int32_t *tokens,
+                     int32_t length) {
+    int32_t page = unit < 1 || unit > tree->full->capacity ? 0 : tree->node_of[unit];
+    if (page == 0 || tree->parent[page] != node) return 0;
     int32_t known = tree->length[page];
-    return known < length && common_run(tokens_of(tree, page), tokens, known) == known;
+    bool begins = known < length && common_run(tokens_of(tree, page), tokens, known) == known;
+    return begins ? page : 0;
 }
 
 /* Move the caller's lock to the page of its last token, and note what is known of that one. */
@@ -140,7 +144,7 @@ int32_t tree_insert(Tree *tree, Insertion *insertion) {
             if (run && run == tree->length[page]) shorter = page;
             break;
         }
-        if (rest == size) insertion->pages[start / size] = page;
+        if (rest == size) insertion->pages[start / size] = tree->unit[page];
         node = page;
         start += rest;
     }
@@ -148,8 +152,7 @@ int32_t tree_insert(Tree *tree, Insertion *insertion) {
     insertion->first_new = (start + size - 1) / size;
     insertion->new_tokens = rest > 0 ? length - start - run : 0;
     const int32_t *tokens = insertion->tokens + start;
-    if (rest > 0 && begins(tree, insertion->pages[start / size], node, tokens, rest))
-        mine = insertion->pages[start / size];
+    if (rest > 0) mine = begun(tree, insertion->pages[start / size], node, tokens, rest);
     int32_t fault = check_pages(tree, insertion, insertion->first_new + (mine != 0));
     if (fault) return fault;
     if (other && !shorter && other != mine) turns_part(tree, insertion, other);
@@ -159,15 +162,12 @@ int32_t tree_insert(Tree *tree, Insertion *insertion) {
         start += size;
         if (shorter == mine) shorter = 0;
     }
-    for (; start < length; start += size) {
-        int32_t page = insertion->pages[start / size];
-        page_adopt(tree, node, page, insertion, start);
-        node = page;
-    }
+    for (; start < length; start += size) node = page_adopt(tree, node, insertion, start);
     insertion->node = node;
     if (shorter) {
         tree->flags[shorter] |= FLAG_SUPERSEDED;
-        tree->flags[insertion->pages[insertion->first_new]] |= tree->flags[shorter] & FLAG_OUTPUT;
+        int32_t longer = tree->node_of[insertion->pages[insertion->first_new]];
+        tree->flags[longer] |= tree->flags[shorter] & FLAG_OUTPUT;
     }
     settle(tree, insertion);
     bool stays = shorter == 0 || tree->parent[shorter] == 0 || !page_evictable(tree, shorter);

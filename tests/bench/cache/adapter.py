@@ -57,10 +57,10 @@ class Umbra:
         sizes = pool_sizes(config, FLASH)
         self.full = full = PageAllocator("full", sizes.full_pages)
         self.swa = swa = PageAllocator("swa", sizes.swa_pages)
-        self.rings = rings = PageAllocator("rings", sizes.rings)
+        self.states = rings = PageAllocator("rings", sizes.states)
         replay, policy = FLASH.replay_tokens, self.policy()
         self.cache = ShadowRadixCache(
-            FLASH.tree, full=full, swa=swa, rings=rings, replay_tokens=replay, policy=policy
+            FLASH.tree, full=full, swa=swa, states=rings, replay_tokens=replay, policy=policy
         )
         self.table = np.zeros((max_running, 1 << 12), np.int32)
         self.free_rows = list(range(max_running))
@@ -136,9 +136,9 @@ class Umbra:
         return self.swa.alloc(count).tolist()
 
     def _take_ring(self) -> int:
-        if self.rings.free < 1:
-            self.cache.evict_swa(rings=1)
-        return self.rings.take()
+        if self.states.free < 1:
+            self.cache.evict_swa(states=1)
+        return self.states.take()
 
     def _leave_point(self, row: Row, position: int, kind: PointKind) -> None:
         window, ring = self._take_swa(FLASH.tree.window_pages_at(position)), self._take_ring()

@@ -47,7 +47,7 @@ class Served:
             tree,
             full=PageAllocator("full", sizes.full_pages),
             swa=PageAllocator("swa", sizes.swa_pages),
-            rings=PageAllocator("rings", sizes.rings),
+            states=PageAllocator("rings", sizes.states),
             table=RequestTable(tree, rows=max_running, max_pages=LONGEST_TOKENS // PAGE),
             replay_tokens=FLASH.replay_tokens,
             eviction=TurnPolicy(),

@@ -23,9 +23,9 @@ SPEC = TreeSpec(page_size=4, swa_page_size=2, window=6)
 
 
 def _arrays() -> TreeArrays:
-    full, swa, rings = (PageAllocator(n, c) for n, c in (("full", 20), ("swa", 9), ("rings", 5)))
+    full, swa, states = (PageAllocator(n, c) for n, c in (("full", 20), ("swa", 9), ("states", 5)))
     return TreeArrays(
-        SPEC, full=full, swa=swa, rings=rings, page_kinds=3, point_kinds=7, end_kind=4, replay=-1
+        SPEC, full=full, swa=swa, states=states, page_kinds=3, point_kinds=7, end_kind=4, replay=-1
     )
 
 
@@ -59,7 +59,7 @@ def test_every_pointer_of_the_struct_leads_to_an_array_of_its_own() -> None:
 def test_pools_are_those_of_the_allocators() -> None:
     arrays = _arrays()
 
-    pools = (arrays.tree.full, arrays.tree.swa, arrays.tree.rings)
+    pools = (arrays.tree.full, arrays.tree.swa, arrays.tree.states)
 
     assert [pool.contents.capacity for pool in pools] == [20, 9, 5]
     assert isinstance(pools[0].contents, CPool)

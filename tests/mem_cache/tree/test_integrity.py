@@ -22,22 +22,29 @@ class Tree:
     """
 
     def __init__(self) -> None:
-        self.rig = Rig(TreeSpec(page_size=4, swa_page_size=2, window=4), full=20, swa=20, rings=9)
-        self.top, self.locked = self.rig.complete([0, 1, 2, 3, 4, 5, 6, 7], 3, 4, 6, 8)
-        self.loose, self.tail = self.rig.complete([0, 1, 2, 3, 9, 9, 9, 9, 9, 9])[1:]
-        self.short = self.rig.complete([0, 1, 2, 3, 9, 8])[1]
-        self.lock = self.rig.cache.lock(self.rig.match([0, 1, 2, 3, 4, 5, 6, 7, 8]))
-        self.cache = self.rig.cache
-        self.arrays = self.cache.arrays
+        spec = TreeSpec(page_size=4, swa_page_size=2, window=4)
+        self.rig = Rig(spec, full=20, swa=20, states=9, reverse_numbers=False)
+        # So that neither pages and nodes nor states and points have the same numbers.
+        self.rig.full.take()
+        self.rig.states.take()
+        self.cache, self.arrays = self.rig.cache, self.rig.cache.arrays
+        self.top, self.locked = self.complete([0, 1, 2, 3, 4, 5, 6, 7], 3, 4, 6, 8)
+        self.loose, self.tail = self.complete([0, 1, 2, 3, 9, 9, 9, 9, 9, 9])[1:]
+        self.short = self.complete([0, 1, 2, 3, 9, 8])[1]
+        self.lock = self.cache.lock(self.rig.match([0, 1, 2, 3, 4, 5, 6, 7, 8]))
         self.root = self.arrays.roots[self.cache.roots[""] :][:1]
 
-    def ring(self, position: int) -> int:
-        """Return the ring of the point at a position."""
+    def complete(self, tokens: list[int], *points: int) -> list[int]:
+        """Run a request and return the nodes of its pages."""
+        return self.arrays.node_of[self.rig.complete(tokens, *points)].tolist()
+
+    def point(self, position: int) -> int:
+        """Return the number of the point at a position."""
         return int(np.flatnonzero(self.arrays.point("position") == position)[0])
 
     def check(self) -> None:
-        """Check with nothing held by anyone but the tree."""
-        self.cache.check(full=Counter(), swa=Counter(), rings=Counter())
+        """Check with nothing held by anyone but the tree, and what was taken first."""
+        self.cache.check(full=Counter((1,)), swa=Counter(), states=Counter((1,)))
 
 
 def _page(name: str, part: str, value: int) -> Break:
@@ -57,7 +64,7 @@ def _point(name: str, position: int, value: int) -> Break:
     def apply(tree: Tree) -> None:
         known = name in tree.arrays.point_words
         array = tree.arrays.point(name) if known else getattr(tree.arrays, name)
-        array[tree.ring(position)] = value
+        array[tree.point(position)] = value
 
     return apply
 
@@ -86,7 +93,7 @@ def _lose_a_list(which: str) -> Break:
 
 def _link(which: str, end: int, part: str, value: int) -> Break:
     def apply(tree: Tree) -> None:
-        item = tree.ring(int(part)) if part.isdigit() else getattr(tree, part)
+        item = tree.point(int(part)) if part.isdigit() else getattr(tree, part)
         getattr(tree.arrays, which)()[end][item] = value
 
     return apply
@@ -128,18 +135,18 @@ def _branch_on_bit(bit: int) -> Break:
 
 
 def _points_in_a_circle(tree: Tree) -> None:
-    tree.arrays.point("below")[tree.ring(6)] = tree.ring(8)
+    tree.arrays.point("below")[tree.point(6)] = tree.point(8)
 
 
 def _table_in_a_circle(tree: Tree) -> None:
-    tree.arrays.point("chain")[tree.ring(3)] = tree.ring(3)
+    tree.arrays.point("chain")[tree.point(3)] = tree.point(3)
 
 
 def _move_to_another_bucket(tree: Tree) -> None:
-    buckets, ring = tree.arrays.buckets, tree.ring(6)
-    place = int(np.flatnonzero(buckets == ring)[0])
+    buckets, point = tree.arrays.buckets, tree.point(6)
+    place = int(np.flatnonzero(buckets == point)[0])
     free = int(np.flatnonzero(buckets == 0)[0])
-    buckets[place], buckets[free] = 0, ring
+    buckets[place], buckets[free] = 0, point
 
 
 def _pages_by_age_reversed(tree: Tree) -> None:
@@ -167,7 +174,12 @@ def _hang_the_tail_on_the_short_one(tree: Tree) -> None:
 
 
 def _drop_a_reference(tree: Tree) -> None:
-    tree.rig.swa.decref([int(tree.arrays.windows[tree.ring(8), 0])])
+    tree.rig.swa.decref([int(tree.arrays.windows[tree.point(8), 0])])
+
+
+def _swap_nodes(tree: Tree) -> None:
+    node_of = tree.arrays.node_of
+    node_of[2], node_of[3] = int(node_of[3]), int(node_of[2])
 
 
 FAULTS: list[tuple[str, Break]] = [
@@ -254,10 +266,23 @@ FAULTS: list[tuple[str, Break]] = [
     (r"list 0 has points \[\], not \[\d", _lose_a_list("point_lists")),
     (r"list 0 has points", _point("point_saves", 6, 1)),
     (r"list of points 0 is not in order of use", _points_by_age_reversed),
-    (r"pool full: unit 1", lambda t: t.rig.full.incref([t.top])),
+    (r"pool full: unit 2", lambda t: t.rig.full.incref([t.arrays.unit[t.top]])),
     (r"pool full: unit", lambda t: t.rig.full.alloc(1)),
     (r"pool swa: unit", _drop_a_reference),
-    (r"pool rings: unit", lambda t: t.rig.rings.incref([t.ring(6)])),
+    (r"pool rings: unit", lambda t: t.rig.states.incref([t.point(6)])),
+    (r"a link names full page 21, above 20", _page("unit", "tail", 21)),
+    (r"a link names page 21, above 20", _page("node_of", "tail", 21)),
+    (r"a link names state 10, above 9", _point("state", 8, 10)),
+    (r"a link names resume point 10, above 9", _point("point_of", 8, 10)),
+    (r"the unit of page \[\d\] is not known as its", _page("unit", "tail", 2)),
+    (r"the unit of page \[\d\] is not known as its", _page("unit", "tail", 0)),
+    (r"the unit of page \[1\] is not known as its", _swap_nodes),
+    (r"a unit is known as that of a page", lambda t: t.arrays.node_of.__setitem__(19, 1)),
+    (r"a page that is not there has a unit", lambda t: t.arrays.unit.__setitem__(19, 19)),
+    (r"the unit of point \[\d\] is not known as its", _point("state", 8, 2)),
+    (r"a unit is known as that of a point", lambda t: t.arrays.point_of.__setitem__(9, 1)),
+    (r"pool nodes: unit", lambda t: t.arrays.node_ids.take()),
+    (r"pool points: unit", lambda t: t.arrays.point_ids.take()),
 ]
 
 
@@ -307,32 +332,32 @@ def test_no_word_of_a_point_can_be_wrong_unnoticed(name: str, value: int) -> Non
     tree = Tree()
     array = tree.arrays.point(name)
     for position in (3, 4, 6, 8):
-        ring = tree.ring(position)
-        before = int(array[ring])
-        array[ring] = value
+        state = tree.point(position)
+        before = int(array[state])
+        array[state] = value
 
         if before != value:
             with pytest.raises(IntegrityError):
                 tree.check()
-        array[ring] = before
+        array[state] = before
     tree.check()
 
 
 def test_many_namespaces_are_counted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig(TreeSpec(page_size=4, swa_page_size=2, window=4), full=900, swa=20, rings=9)
+    rig = Rig(TreeSpec(page_size=4, swa_page_size=2, window=4), full=900, swa=20, states=9)
     for nth in range(800):
         rig.complete([nth, 1, 2, 3], namespace=f"user {nth}")
     counted: list[int] = []
     count = np.bincount
     monkeypatch.setattr(np, "bincount", lambda *a, **k: counted.append(1) or count(*a, **k))
 
-    parts = list(rig.cache.check_in_steps(full=Counter(), swa=Counter(), rings=Counter()))
+    parts = list(rig.cache.check_in_steps(full=Counter(), swa=Counter(), states=Counter()))
 
     assert len(counted) < 20
     assert 3 < len(parts) < 80
     rig.cache.arrays.roots["tokens"][rig.cache.roots["user 700"]] += 1
     with pytest.raises(IntegrityError, match=r"namespace 'user 700' has .*\(1, 4, 1\)"):
-        rig.cache.check(full=Counter(), swa=Counter(), rings=Counter())
+        rig.cache.check(full=Counter(), swa=Counter(), states=Counter())
 
 
 def test_the_path_to_the_fault_is_told() -> None:
@@ -355,8 +380,9 @@ def test_a_path_that_never_ends_is_told_too() -> None:
 
 def test_references_that_rows_hold_are_accounted_for() -> None:
     tree = Tree()
-    tree.rig.full.incref([tree.top, tree.top])
-    tree.cache.check(full=Counter({tree.top: 2}), swa=Counter(), rings=Counter())
+    top = int(tree.arrays.unit[tree.top])
+    tree.rig.full.incref([top, top])
+    tree.cache.check(full=Counter({top: 2, 1: 1}), swa=Counter(), states=Counter({1: 1}))
 
     with pytest.raises(IntegrityError, match="pool full: no unit 21 of 20"):
-        tree.cache.check(full=Counter({21: 1}), swa=Counter(), rings=Counter())
+        tree.cache.check(full=Counter({21: 1}), swa=Counter(), states=Counter())

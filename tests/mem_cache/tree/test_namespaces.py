@@ -10,12 +10,12 @@ from mem_cache.tree.namespaces import Namespaces
 
 @pytest.fixture
 def arrays() -> TreeArrays:
-    full, swa, rings = (PageAllocator(name, 9) for name in ("full", "swa", "rings"))
+    full, swa, states = (PageAllocator(name, 9) for name in ("full", "swa", "states"))
     return TreeArrays(
         TreeSpec(4, 2, 4),
         full=full,
         swa=swa,
-        rings=rings,
+        states=states,
         page_kinds=1,
         point_kinds=2,
         end_kind=1,

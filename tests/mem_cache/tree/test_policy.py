@@ -157,7 +157,7 @@ class _Favour:
 
 def _rig(policy: EvictionPolicy) -> Rig:
     spec = TreeSpec(page_size=4, swa_page_size=2, window=4)
-    return Rig(spec, full=40, swa=40, rings=20, policy=policy)
+    return Rig(spec, full=40, swa=40, states=20, policy=policy)
 
 
 @pytest.mark.parametrize(("ticks", "survives"), [(0, False), (5, False), (50, True)])
@@ -205,7 +205,7 @@ def test_a_favoured_point_is_spared_for_as_many_ticks(ticks: int, survives: bool
         rig.match([9, 9])
     rig.add_point(row, 8)
 
-    assert rig.evict_swa(rings=rig.rings.free + 1)
+    assert rig.evict_swa(states=rig.states.free + 1)
 
     assert (rig.match([1] * 4 + [5]).start == 4) == survives
     assert (rig.match([1] * 8 + [5]).start == 8) != survives

@@ -12,7 +12,7 @@ from mem_cache.tree.handles import Insertion
 from mem_cache.tree.radix import ShadowRadixCache
 from tests.testing.dictionary_model import Rig
 from tests.testing.faults import fail_call
-from tests.testing.tree_view import end_of, page_ids, view_pages
+from tests.testing.tree_view import end_of, full_pages, view_pages
 
 
 def _insert(cache: ShadowRadixCache, tokens: list[int], pages: np.ndarray) -> Insertion:
@@ -99,7 +99,7 @@ def test_match_changes_nothing_but_recency(rig: Rig) -> None:
 
 
 def test_of_many_children_with_the_same_first_tokens_the_longest_run_is_found() -> None:
-    rig = Rig(TreeSpec(page_size=8, swa_page_size=8, window=8), full=1300, swa=9, rings=3)
+    rig = Rig(TreeSpec(page_size=8, swa_page_size=8, window=8), full=1300, swa=9, states=3)
     for number in range(600):
         rig.complete([7, 7, 7, number // 36, number // 6 % 6, number % 6])
 
@@ -130,7 +130,7 @@ def test_sequences_that_part_inside_a_page_share_only_the_pages_before(rig: Rig)
     assert right[0] == left[0]
     assert not {*right[1:]} & {*left[1:]}
     assert rig.cache.tree_pages == 5
-    assert rig.match([1, 2, 3, 4, 5, 6, 7]).node == left[1]
+    assert rig.match([1, 2, 3, 4, 5, 6, 7]).node == rig.cache.arrays.node_of[left[1]]
 
 
 def test_a_branch_leaves_locks_and_pages_where_they_are(rig: Rig) -> None:
@@ -140,9 +140,10 @@ def test_a_branch_leaves_locks_and_pages_where_they_are(rig: Rig) -> None:
 
     rig.complete([1, 2, 3, 4, 0, 0])
 
-    assert row.lock.node == node == row.table[1]
+    above, below = rig.cache.arrays.node_of[row.table]
+    assert row.lock.node == node == below
     locks = rig.cache.arrays.page("locks")
-    assert (locks[node], locks[row.table[0]]) == (1, 0)
+    assert (locks[node], locks[above]) == (1, 0)
     rig.check()
 
 
@@ -163,7 +164,7 @@ def test_own_leaf_grows_in_place_chunk_by_chunk(rig: Rig) -> None:
         assert rig.compute(row, [token])
         rig.publish(row)
 
-    assert page_ids(rig.cache) == row.table
+    assert full_pages(rig.cache) == row.table
     rig.check()
 
 
@@ -183,12 +184,13 @@ def test_insert_moves_the_lock_to_the_page_of_its_last_token(rig: Rig) -> None:
     rig.complete(list(range(20)))
     row = rig.begin(list(range(6)))
     rig.publish(row)
-    assert (row.lock.node, rig.cache.evictable_pages) == (row.table[0] + 1, 3)
+    second = rig.cache.arrays.node_of[row.table[0] + 1]
+    assert (row.lock.node, rig.cache.evictable_pages) == (second, 3)
 
     assert rig.compute(row, [50, 51, 52, 53, 54, 55, 56, 57])
     rig.publish(row)
 
-    assert row.lock.node == row.table[-1]
+    assert row.lock.node == rig.cache.arrays.node_of[row.table[-1]]
     assert rig.cache.evictable_pages == 4
     assert rig.match([*range(6), 50, 51, 52, 53, 54, 55, 56, 57, 58]).full_tokens == 14
 
@@ -214,7 +216,7 @@ def test_a_page_that_cannot_be_adopted_is_not_and_nothing_changes(
         _insert(rig.cache, [1, 2, 3, 4, 5], np.array(pages, np.int32))
 
     assert view_pages(rig.cache) == before
-    rig.cache.check(full=Counter(own), swa=Counter(), rings=Counter())
+    rig.cache.check(full=Counter(own), swa=Counter(), states=Counter())
     rig.cache.reset()
     rig.cache.take_removed()
     rig.full.decref(own)
@@ -234,7 +236,7 @@ def test_an_empty_sequence_leaves_no_trace(rig: Rig) -> None:
 
 
 def test_arrays_of_the_caller_may_change_afterwards() -> None:
-    rig = Rig(TreeSpec(page_size=4, swa_page_size=2, window=4), full=40, swa=40, rings=20)
+    rig = Rig(TreeSpec(page_size=4, swa_page_size=2, window=4), full=40, swa=40, states=20)
     tokens, pages = np.arange(8, dtype=np.int32), rig.full.alloc(2)
     found = rig.cache.insert(tokens, pages)
     match = rig.cache.match(np.arange(9, dtype=np.int32))
@@ -265,7 +267,7 @@ def test_more_pages_left_than_anyone_asked_about_is_told_and_harms_nothing() -> 
         TreeSpec(1, 1, 1),
         full=full,
         swa=PageAllocator("swa", 1),
-        rings=PageAllocator("rings", 1),
+        states=PageAllocator("states", 1),
         log_removed=True,
     )
     for _ in range(9):
@@ -277,14 +279,14 @@ def test_more_pages_left_than_anyone_asked_about_is_told_and_harms_nothing() -> 
     with pytest.raises(IntegrityError, match="9 pages left"):
         cache.take_removed()
     assert cache.take_removed().tolist() == []
-    cache.check(full=Counter(), swa=Counter(), rings=Counter())
+    cache.check(full=Counter(), swa=Counter(), states=Counter())
 
 
 def test_no_failed_allocation_leaves_anything_behind() -> None:
     number, raised = 0, True
     while raised:
         number += 1
-        rig = Rig(TreeSpec(page_size=4, swa_page_size=2, window=4), full=9, swa=7, rings=3)
+        rig = Rig(TreeSpec(page_size=4, swa_page_size=2, window=4), full=9, swa=7, states=3)
         with fail_call(
             PageAllocator, "alloc", number=number, error=lambda: OutOfPages("any", 1, 0)
         ) as count:
@@ -294,7 +296,7 @@ def test_no_failed_allocation_leaves_anything_behind() -> None:
             rig.finish(row)
         rig.check()
         rig.reset()
-        assert rig.full.free + rig.swa.free + rig.rings.free == 9 + 7 + 3
+        assert rig.full.free + rig.swa.free + rig.states.free == 9 + 7 + 3
     assert number > 20
 
 

@@ -8,7 +8,7 @@ from mem_cache.spec import TreeSpec
 from mem_cache.tree.handles import Insertion
 from mem_cache.tree.radix import ShadowRadixCache
 from tests.testing.dictionary_model import Rig
-from tests.testing.tree_view import page_ids, view_pages
+from tests.testing.tree_view import full_pages, page_ids, view_pages
 
 
 def _insert(cache: ShadowRadixCache, tokens: list[int], pages: np.ndarray) -> Insertion:
@@ -61,7 +61,7 @@ def test_ages_hold_when_there_were_more_matches_than_32_bits_can_count(rig: Rig)
         rig.complete([token] * 8, 8)
 
     rig.check()
-    rig.evict_swa(rings=rig.rings.free + 1)
+    rig.evict_swa(states=rig.states.free + 1)
     rig.evict_full(rig.full.free + 2)
 
     assert rig.match([7] * 9).full_tokens == 0
@@ -112,7 +112,7 @@ def test_a_page_that_a_row_holds_too_does_not_count_as_free(rig: Rig) -> None:
 
 
 def test_a_thousand_leaves_go_one_by_one_in_order_of_use() -> None:
-    rig = Rig(TreeSpec(page_size=2, swa_page_size=2, window=2), full=1001, swa=1, rings=1)
+    rig = Rig(TreeSpec(page_size=2, swa_page_size=2, window=2), full=1001, swa=1, states=1)
     cache = rig.cache
     order = np.random.default_rng(0).permutation(1000)
     for number in range(1000):
@@ -128,7 +128,7 @@ def test_a_thousand_leaves_go_one_by_one_in_order_of_use() -> None:
         oldest = int(cache.arrays.page_lists["oldest"][0])
         assert cache.arrays.tokens[oldest].tolist() == [number, number]
         assert cache.evict_full(rig.full.free + 1)
-    assert page_ids(cache) == [1]
+    assert full_pages(cache) == [1]
 
 
 def test_evictable_pages_are_those_that_no_lock_protects(rig: Rig) -> None:
@@ -171,13 +171,13 @@ def test_a_second_lock_below_a_guarded_page_climbs_no_further(rig: Rig) -> None:
     pages = rig.complete(list(range(20)))
     rows = [rig.begin([*range(16), 90]), rig.begin([*range(16), 91])]
 
-    guards = rig.cache.arrays.page("guards")
+    guards, nodes = rig.cache.arrays.page("guards"), rig.cache.arrays.node_of[pages]
 
-    assert guards[pages].tolist() == [1, 1, 1, 1, 0]
-    assert rig.cache.arrays.page("locks")[pages].tolist() == [0, 0, 0, 2, 0]
+    assert guards[nodes].tolist() == [1, 1, 1, 1, 0]
+    assert rig.cache.arrays.page("locks")[nodes].tolist() == [0, 0, 0, 2, 0]
     for row in rows:
         rig.finish(row)
-    assert guards[pages].tolist() == [0] * 5
+    assert guards[nodes].tolist() == [0] * 5
 
 
 def test_an_unlocked_node_comes_back_as_the_most_recent(rig: Rig) -> None:
@@ -216,7 +216,7 @@ def test_what_was_evicted_since_the_match_cannot_be_locked(rig: Rig, left: int) 
 def test_a_point_evicted_since_the_match_cannot_be_locked(rig: Rig) -> None:
     rig.complete([1] * 8, 8)
     match = rig.match([1] * 9)
-    rig.evict_swa(rings=rig.rings.capacity)
+    rig.evict_swa(states=rig.states.capacity)
 
     with pytest.raises(IntegrityError, match="resume point, evicted since"):
         rig.cache.lock(match)

@@ -42,7 +42,7 @@ def test_what_holds_nothing_any_more_is_not_listed(rig: Rig) -> None:
 
 
 def test_any_number_of_namespaces_can_hold_something() -> None:
-    rig = Rig(TreeSpec(page_size=4, swa_page_size=2, window=4), full=300, swa=9, rings=3)
+    rig = Rig(TreeSpec(page_size=4, swa_page_size=2, window=4), full=300, swa=9, states=3)
     for number in range(300):
         rig.complete([1, 2, 3], namespace=f"n{number}")
 
@@ -77,7 +77,7 @@ def test_a_namespace_keeps_what_is_locked_whatever_its_quota(rig: Rig) -> None:
 
 
 def test_after_a_reset_there_may_be_as_many_namespaces_as_before() -> None:
-    rig = Rig(TreeSpec(page_size=4, swa_page_size=2, window=4), full=100, swa=9, rings=3)
+    rig = Rig(TreeSpec(page_size=4, swa_page_size=2, window=4), full=100, swa=9, states=3)
     rig.complete([1, 2, 3], namespace="before")
     rig.reset()
     for number in range(65):

@@ -1,7 +1,7 @@
 """Partial pages: read by some, lengthened by their owner, superseded by longer ones."""
 
 from tests.testing.dictionary_model import Rig
-from tests.testing.tree_view import page_ids, view_pages
+from tests.testing.tree_view import full_pages, view_pages
 
 
 def test_extending_a_partial_leaf_replaces_its_page_and_keeps_its_points(rig: Rig) -> None:
@@ -11,7 +11,7 @@ def test_extending_a_partial_leaf_replaces_its_page_and_keeps_its_points(rig: Ri
     assert new[0] == old[0]
     assert new[1] != old[1]
     assert rig.full.references(old[1]) == 0
-    assert page_ids(rig.cache) == new
+    assert full_pages(rig.cache) == new
     assert rig.match([1, 2, 3, 4, 5, 6, 0]).start == 6
 
 
@@ -47,11 +47,11 @@ def test_a_partial_page_that_is_read_stays_until_its_reader_goes_then_the_longer
     short = rig.complete([1, 2, 3, 4, 5, 6], 6)
     reader = rig.begin([1, 2, 3, 4, 5, 6, 0])
     longer = rig.complete([1, 2, 3, 4, 5, 6, 7])
-    assert set(page_ids(rig.cache)) == {*short, *longer}
+    assert set(full_pages(rig.cache)) == {*short, *longer}
 
     rig.finish(reader)
 
-    assert page_ids(rig.cache) == longer
+    assert full_pages(rig.cache) == longer
     assert rig.full.references(short[1]) == 0
     assert rig.match([1, 2, 3, 4, 5, 6, 7, 7]).start == 6
     rig.check()
@@ -62,7 +62,7 @@ def test_a_partial_page_stays_if_the_longer_one_went_before_its_reader(rig: Rig)
     reader = rig.begin([1, 2, 3, 4, 5, 6, 0])
     rig.complete([1, 2, 3, 4, 5, 6, 7])
     rig.evict_full(rig.full.free + 1)
-    assert set(page_ids(rig.cache)) == set(short)
+    assert set(full_pages(rig.cache)) == set(short)
 
     rig.finish(reader)
 
@@ -83,7 +83,7 @@ def test_an_own_partial_page_that_was_superseded_is_taken_back_when_it_goes_anot
     rig.publish(row)
 
     assert row.table[1] == own
-    assert {own, *longer} == set(page_ids(rig.cache))
+    assert {own, *longer} == set(full_pages(rig.cache))
     assert rig.match([1, 2, 3, 4, 5, 6, 9, 0]).full_tokens == 7
 
 
@@ -96,5 +96,5 @@ def test_an_own_partial_page_that_another_finished_first_is_given_up(rig: Rig) -
     assert rig.compute(row, [7, 8])
     rig.publish(row)
 
-    assert row.table == whole == page_ids(rig.cache)
+    assert row.table == whole == full_pages(rig.cache)
     assert rig.full.references(own) == 0

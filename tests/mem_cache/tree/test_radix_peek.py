@@ -13,7 +13,7 @@ SPEC = TreeSpec(page_size=4, swa_page_size=2, window=4)
 
 @pytest.fixture
 def rig() -> Rig:
-    return Rig(SPEC, full=40, swa=40, rings=20, replay_tokens=12)
+    return Rig(SPEC, full=40, swa=40, states=20, replay_tokens=12)
 
 
 def _state(rig: Rig) -> list[bytes]:
@@ -58,7 +58,7 @@ def test_a_match_tells_whether_the_point_it_lacks_was_evicted(rig: Rig) -> None:
     rig.add_point(row, 14)
     rig.finish(row)
     assert rig.match(tokens).start == 14
-    rig.evict_swa(rings=rig.rings.capacity)
+    rig.evict_swa(states=rig.states.capacity)
     assert rig.match(tokens).start < 14
     assert rig.match(tokens).point_evicted
     # What ends before the lost point lacks nothing that was there.
@@ -100,7 +100,7 @@ def test_a_flush_is_no_eviction(rig: Rig) -> None:
 
 
 def test_requests_of_namespaces_that_hold_nothing_yet_advance_the_clock() -> None:
-    rig = Rig(SPEC, full=40, swa=40, rings=3)
+    rig = Rig(SPEC, full=40, swa=40, states=3)
     for number in range(5):
         row = rig.begin([number] * 5, namespace=f"name {number}")
         rig.publish(row)
@@ -108,7 +108,7 @@ def test_requests_of_namespaces_that_hold_nothing_yet_advance_the_clock() -> Non
         kind = PointKind.BOUNDARY if number % 2 == 0 else PointKind.PROMPT_END
         rig.add_point(row, 4, kind=kind)
         rig.finish(row)
-        rig.evict_swa(rings=1)
+        rig.evict_swa(states=1)
 
     held = [rig.match([number] * 6, namespace=f"name {number}").start for number in range(5)]
     assert held == [0, 0, 0, 4, 4]
@@ -129,19 +129,19 @@ def _there(rig: Rig) -> set[int]:
 
 def test_the_point_that_saves_least_goes_first() -> None:
     spec = TreeSpec(page_size=64, swa_page_size=16, window=32)
-    rig = Rig(spec, full=40, swa=60, rings=20, replay_tokens=4096, policy=TurnPolicy())
+    rig = Rig(spec, full=40, swa=60, states=20, replay_tokens=4096, policy=TurnPolicy())
     _saving(rig, 500, 560, 1200)
     rig.match([7, 7])
 
     for left in ({500, 1200}, {1200}, set[int]()):
-        rig.evict_swa(rings=rig.rings.free + 1)
+        rig.evict_swa(states=rig.states.free + 1)
         assert _there(rig) == left
         rig.check()
 
 
 def test_a_point_saves_more_once_the_one_before_it_is_gone() -> None:
     spec = TreeSpec(page_size=64, swa_page_size=16, window=32)
-    rig = Rig(spec, full=60, swa=80, rings=20, replay_tokens=4096, policy=TurnPolicy())
+    rig = Rig(spec, full=60, swa=80, states=20, replay_tokens=4096, policy=TurnPolicy())
     _saving(rig, 1000, 1060)
     other = rig.begin([99] * 300)
     rig.publish(other)
@@ -150,10 +150,10 @@ def test_a_point_saves_more_once_the_one_before_it_is_gone() -> None:
     [first] = np.flatnonzero(rig.cache.arrays.point("position") == 1000)
     point = rig.cache.peek(np.array([*range(1000), 5], np.int32)).point
     assert point is not None
-    assert point.ring == first
+    assert point.id == first
 
     # 1,060 saves 60 tokens beside 1,000, and 1,060 without it.
     rig.cache.arrays.point_stamp[first] = 0
-    rig.evict_swa(rings=rig.rings.free + 1)
+    rig.evict_swa(states=rig.states.free + 1)
     assert _there(rig) == {1000, 300}
     rig.check()

@@ -58,7 +58,7 @@ def test_window_pages_are_shared_and_free_with_the_last_point_that_names_them(ri
     # [4, 8) is SWA pages 2 and 3; [5, 9) is 4 over 2, and 3, which is shared.
     assert rig.swa.free == rig.swa.capacity - 3
 
-    rig.evict_swa(rings=rig.rings.free + 1)
+    rig.evict_swa(states=rig.states.free + 1)
     assert rig.swa.free == rig.swa.capacity - 2
 
     rig.evict_swa(swa_pages=rig.swa.free + 1)
@@ -70,7 +70,7 @@ def test_the_point_used_longest_ago_goes_first(rig: Rig) -> None:
     rig.complete([9, 9, 9], 3)
     rig.match([0, 1, 2, 3, 4, 99])
 
-    rig.evict_swa(rings=rig.rings.free + 1)
+    rig.evict_swa(states=rig.states.free + 1)
 
     assert points_by_age(rig.cache, PointKind.PROMPT_END) == [3, 5]
 
@@ -97,18 +97,18 @@ def test_a_pinned_point_stays_until_its_last_user_lets_go(rig: Rig) -> None:
     rig.complete(list(range(10)), 10)
     one, two = rig.begin(list(range(12))), rig.begin(list(range(12)))
 
-    assert not rig.evict_swa(rings=rig.rings.capacity)
+    assert not rig.evict_swa(states=rig.states.capacity)
     rig.cache.unlock_point(one.lock)
     rig.cache.unlock_point(one.lock)
-    assert not rig.evict_swa(rings=rig.rings.capacity)
+    assert not rig.evict_swa(states=rig.states.capacity)
     rig.cache.unlock_point(two.lock)
 
-    assert rig.evict_swa(rings=rig.rings.capacity)
+    assert rig.evict_swa(states=rig.states.capacity)
     rig.check()
 
 
 def _holder(rig: Rig, row: Row) -> int:
-    return int(rig.cache.arrays.point("holder")[row.lock.ring])
+    return int(rig.cache.arrays.point("holder")[row.lock.point])
 
 
 def test_a_pin_keeps_the_page_of_the_point_although_the_row_went_elsewhere(rig: Rig) -> None:
@@ -131,21 +131,21 @@ def test_a_pin_keeps_the_page_of_the_point_although_the_row_went_elsewhere(rig: 
 def test_no_point_is_added_where_the_tokens_are_gone(rig: Rig) -> None:
     row = rig.begin(list(range(10)))
     rig.publish(row)
-    node, above = row.lock.node, row.table[1]
+    node, above = row.lock.node, int(rig.cache.arrays.node_of[row.table[1]])
     rig.finish(row)
-    swa, ring = rig.swa.alloc(2).tolist(), int(rig.rings.alloc(1)[0])
+    swa, state = rig.swa.alloc(2).tolist(), int(rig.states.alloc(1)[0])
 
     rig.evict_full(rig.full.capacity - 2)
-    assert not rig.cache.add_point(node, 9, swa_pages=swa, ring=ring)
-    assert not rig.cache.add_point(above, 9, swa_pages=swa, ring=ring)
-    assert rig.cache.add_point(above, 7, swa_pages=swa, ring=ring)
-    rig.ring_content[ring] = row.ids[7]
+    assert not rig.cache.add_point(node, 9, swa_pages=swa, state=state)
+    assert not rig.cache.add_point(above, 9, swa_pages=swa, state=state)
+    assert rig.cache.add_point(above, 7, swa_pages=swa, state=state)
+    rig.state_content[state] = row.ids[7]
     rig.points[row.ids[7]] = False
     rig.evict_full(rig.full.capacity)
-    assert not rig.cache.add_point(above, 3, swa_pages=swa, ring=ring)
+    assert not rig.cache.add_point(above, 3, swa_pages=swa, state=state)
 
     assert rig.swa.decref(swa) == 2
-    assert rig.rings.decref([ring]) == 1
+    assert rig.states.decref([state]) == 1
 
 
 def test_references_that_are_given_become_the_points_or_are_dropped(rig: Rig) -> None:
@@ -153,12 +153,13 @@ def test_references_that_are_given_become_the_points_or_are_dropped(rig: Rig) ->
     rig.publish(row)
 
     assert rig.add_point(row, 9, give=True) is True
-    ring = int(np.flatnonzero(rig.cache.arrays.point("position"))[0])
-    assert rig.rings.references(ring) == 1
-    free = rig.swa.free, rig.rings.free
+    [point] = np.flatnonzero(rig.cache.arrays.point("position"))
+    state = int(rig.cache.arrays.point("state")[point])
+    assert rig.states.references(state) == 1
+    free = rig.swa.free, rig.states.free
     assert rig.add_point(row, 9, give=True) is False
 
-    assert (rig.swa.free, rig.rings.free) == free
+    assert (rig.swa.free, rig.states.free) == free
     rig.check()
 
 
@@ -168,7 +169,7 @@ def test_what_is_given_with_a_fault_stays_with_the_caller(rig: Rig) -> None:
     swa = rig.swa.alloc(2).tolist()
 
     with pytest.raises(IntegrityError, match="point at 9"):
-        rig.cache.add_point(row.lock.node, 9, swa_pages=swa, ring=7, give=True)
+        rig.cache.add_point(row.lock.node, 9, swa_pages=swa, state=7, give=True)
 
     assert rig.swa.decref(swa) == 2
     rig.check()
@@ -178,26 +179,26 @@ def test_position_zero_has_no_point(rig: Rig) -> None:
     row = rig.begin([1, 2])
     rig.publish(row)
 
-    assert not rig.cache.add_point(row.lock.node, 0, swa_pages=(), ring=1)
+    assert not rig.cache.add_point(row.lock.node, 0, swa_pages=(), state=1)
 
 
-@pytest.mark.parametrize("wrong", ["free ring", "no ring", "dummy", "ring in use", "free page"])
+@pytest.mark.parametrize("wrong", ["free state", "no state", "dummy", "state in use", "free page"])
 def test_a_point_that_names_wrong_units_takes_nothing(rig: Rig, wrong: str) -> None:
     row = rig.begin(list(range(10)))
     rig.publish(row)
     assert rig.add_point(row, 4)
     used = int(np.flatnonzero(rig.cache.arrays.point("position"))[0])
-    swa, mine = rig.swa.alloc(2).tolist(), int(rig.rings.alloc(1)[0])
-    ring = {"free ring": 9, "no ring": 99, "dummy": 0, "ring in use": used}.get(wrong, mine)
+    swa, mine = rig.swa.alloc(2).tolist(), int(rig.states.alloc(1)[0])
+    state = {"free state": 9, "no state": 99, "dummy": 0, "state in use": used}.get(wrong, mine)
     window = [swa[0], 30] if wrong == "free page" else swa
 
     with pytest.raises(IntegrityError, match="point at 9: SWA pages"):
-        rig.cache.add_point(row.lock.node, 9, swa_pages=window, ring=ring)
+        rig.cache.add_point(row.lock.node, 9, swa_pages=window, state=state)
     with pytest.raises(IntegrityError, match="1 SWA pages for the window at 9"):
-        rig.cache.add_point(row.lock.node, 9, swa_pages=swa[:1], ring=mine)
+        rig.cache.add_point(row.lock.node, 9, swa_pages=swa[:1], state=mine)
 
     assert rig.swa.decref(swa) == 2
-    assert rig.rings.decref([mine]) == 1
+    assert rig.states.decref([mine]) == 1
     rig.check()
 
 
@@ -249,23 +250,23 @@ def test_an_exact_point_serves_its_own_position_only_until_a_better_one_replaces
     row = rig.begin(list(range(10)))
     rig.publish(row)
     node = row.lock.node
-    swa, rings = rig.swa.alloc(2).tolist(), rig.rings.alloc(2).tolist()
-    rig.ring_content.update(dict.fromkeys(rings, row.ids[7]))
+    swa, states = rig.swa.alloc(2).tolist(), rig.states.alloc(2).tolist()
+    rig.state_content.update(dict.fromkeys(states, row.ids[7]))
 
-    assert rig.cache.add_point(node, 7, swa_pages=swa, ring=rings[0], exact=True)
+    assert rig.cache.add_point(node, 7, swa_pages=swa, state=states[0], exact=True)
     assert resumes(rig, 7) == 7
     assert resumes(rig, 6) == 0
-    assert not rig.cache.add_point(node, 7, swa_pages=swa, ring=rings[1], exact=True)
+    assert not rig.cache.add_point(node, 7, swa_pages=swa, state=states[1], exact=True)
 
-    assert rig.cache.add_point(node, 7, swa_pages=swa, ring=rings[1])
+    assert rig.cache.add_point(node, 7, swa_pages=swa, state=states[1])
     assert rig.cache.points == 1
     assert resumes(rig, 6) == 6
 
     rig.points[row.ids[7]] = False
     rig.finish(row)
-    rig.evict_swa(rings=rig.rings.capacity)
+    rig.evict_swa(states=rig.states.capacity)
     assert rig.swa.decref(swa) == 2
-    assert rig.rings.decref(rings) == 2
+    assert rig.states.decref(states) == 2
 
 
 def test_an_exact_point_that_is_pinned_is_not_replaced(rig: Rig) -> None:
@@ -273,7 +274,7 @@ def test_an_exact_point_that_is_pinned_is_not_replaced(rig: Rig) -> None:
     rig.publish(row)
     assert rig.add_point(row, 7, exact=True)
     reader = rig.begin([*range(7), 50])
-    assert reader.lock.ring
+    assert reader.lock.point
 
     assert rig.add_point(row, 7) is False
     rig.finish(reader)
@@ -283,7 +284,7 @@ def test_an_exact_point_that_is_pinned_is_not_replaced(rig: Rig) -> None:
 @pytest.mark.parametrize("replay", [1, 4, 6, 30])
 def test_a_replay_is_planned_where_it_computes_fewer_tokens(replay: int) -> None:
     spec = TreeSpec(page_size=4, swa_page_size=2, window=4)
-    rig = Rig(spec, full=40, swa=40, rings=20, replay_tokens=replay)
+    rig = Rig(spec, full=40, swa=40, states=20, replay_tokens=replay)
     rig.complete(list(range(20)), 9)
 
     plans = {n: rig.match([*range(n), 50]) for n in range(1, 21)}

@@ -41,12 +41,12 @@ class CacheMachine(RuleBasedStateMachine):
     @initialize(replay=REPLAYS, policy=st.sampled_from((Lru, TurnPolicy)))
     def build(self, replay: int | None, policy: type[Lru | TurnPolicy]) -> None:
         """Make a cache; a replay is counted in runs of tokens."""
-        full, swa, rings = self.pools
+        full, swa, states = self.pools
         self.rig = Rig(
             self.spec,
             full=full,
             swa=swa,
-            rings=rings,
+            states=states,
             replay_tokens=None if replay is None else replay * self.longest - 1,
             policy=policy(),
         )
@@ -156,11 +156,12 @@ class CacheMachine(RuleBasedStateMachine):
         """Ask for free pages."""
         self.rig.evict_full(self.rig.full.capacity * share // 8)
 
-    @rule(swa=SHARES, rings=SHARES)
-    def evict_swa(self, swa: int, rings: int) -> None:
-        """Ask for free SWA pages and rings."""
+    @rule(swa=SHARES, states=SHARES)
+    def evict_swa(self, swa: int, states: int) -> None:
+        """Ask for free SWA pages and states."""
         self.rig.evict_swa(
-            swa_pages=self.rig.swa.capacity * swa // 8, rings=self.rig.rings.capacity * rings // 8
+            swa_pages=self.rig.swa.capacity * swa // 8,
+            states=self.rig.states.capacity * states // 8,
         )
 
     @rule(namespace=NAMESPACES, share=SHARES)
@@ -197,11 +198,12 @@ class CacheMachine(RuleBasedStateMachine):
             self.rig.finish(row)
         self.rig.reset()
         self.rig.check()
-        for pool in (self.rig.full, self.rig.swa, self.rig.rings):
+        for pool in (self.rig.full, self.rig.swa, self.rig.states):
             assert pool.free == pool.capacity
 
 
-# Page size, SWA page size, window: units of the pools, tokens of the longest run, examples.
+# Page size, SWA page size, window; units of the pools, tokens of the longest run, examples.
+# Without a window the second pool is empty, without states the third.
 SIZES: list[tuple[tuple[int, int, int], tuple[int, int, int], int, int]] = [
     ((1, 1, 1), (24, 6, 5), 3, 120),
     ((1, 1, 4), (24, 16, 5), 3, 120),
@@ -212,13 +214,25 @@ SIZES: list[tuple[tuple[int, int, int], tuple[int, int, int], int, int]] = [
     ((256, 2, 1), (9, 6, 5), 200, 40),
     ((256, 64, 4), (9, 6, 5), 200, 40),
     ((256, 64, 128), (9, 12, 5), 200, 40),
+    ((4, 2, 4), (14, 9, 0), 5, 90),
+    ((1, 1, 1), (24, 6, 0), 3, 60),
+    ((256, 64, 128), (9, 12, 0), 200, 20),
+    ((4, 2, 0), (14, 0, 5), 5, 60),
+    ((1, 1, 0), (24, 0, 5), 3, 60),
+    ((4, 2, 0), (14, 0, 0), 5, 60),
+    ((1, 1, 0), (24, 0, 0), 3, 60),
+    ((256, 64, 0), (9, 0, 0), 200, 20),
 ]
 
 
 def _run(
     sizes: tuple[int, int, int], pools: tuple[int, int, int], *, longest: int, examples: int
 ) -> None:
-    fields = {"spec": TreeSpec(*sizes), "pools": pools, "longest": longest}
+    fields = {
+        "spec": TreeSpec(*sizes, has_state=pools[2] > 0),
+        "pools": pools,
+        "longest": longest,
+    }
     machine = type("CacheMachine", (CacheMachine,), fields)
     run_state_machine_as_test(
         machine,

@@ -20,7 +20,7 @@ def test_a_tombstone_in_a_chain_vetoes_no_match_but_has_no_resume_point(
 ) -> None:
     """A (tombstone, 2 tokens), B (2), C (2), with a point at the end of C."""
     spec = TreeSpec(page_size=1, swa_page_size=1, window=4)
-    rig = Rig(spec, full=9, swa=9, rings=3, replay_tokens=replay)
+    rig = Rig(spec, full=9, swa=9, states=3, replay_tokens=replay)
     rig.complete([1, 2])
     rig.complete([1, 2, 3, 4])
     rig.complete([1, 2, 3, 4, 5, 6], 6)
@@ -36,15 +36,15 @@ def test_a_tombstone_in_a_chain_vetoes_no_match_but_has_no_resume_point(
 
 
 def test_the_chain_lives_on_as_tombstones_when_its_point_is_evicted() -> None:
-    rig = Rig(TreeSpec(1, 1, 4), full=9, swa=9, rings=3, replay_tokens=4)
+    rig = Rig(TreeSpec(1, 1, 4), full=9, swa=9, states=3, replay_tokens=4)
     pages = rig.complete([1, 2, 3, 4, 5, 6], 6)
 
-    rig.evict_swa(rings=3)
+    rig.evict_swa(states=3)
 
     match = rig.match([1, 2, 3, 4, 5, 6], limit=6)
     assert (match.full_tokens, match.point, match.start) == (6, None, 2)
     assert match.pages.tolist() == pages
-    assert (rig.swa.free, rig.rings.free) == (9, 3)
+    assert (rig.swa.free, rig.states.free) == (9, 3)
 
 
 class Overlap:
@@ -57,8 +57,8 @@ class Overlap:
     def __init__(self, spec: TreeSpec, evicted: int) -> None:
         self.spec = spec
         self.full, self.swa = PageAllocator("full", 20), PageAllocator("swa", 20)
-        self.rings = PageAllocator("rings", 5)
-        self.cache = ShadowRadixCache(spec, full=self.full, swa=self.swa, rings=self.rings)
+        self.states = PageAllocator("states", 5)
+        self.cache = ShadowRadixCache(spec, full=self.full, swa=self.swa, states=self.states)
         self.tokens = np.arange(1, 9, dtype=np.int32)
         self.old, self.mine = self.full.alloc(4), self.full.alloc(8)
         self.cache.insert(self.tokens[:4], self.old)
@@ -73,10 +73,10 @@ class Overlap:
             live = [p for p in range(end - size, end) if p in self.window]
             if len(live) < size:
                 continue
-            ring = self.rings.take()
+            state = self.states.take()
             units = [int(self.window[p]) for p in sorted(live, key=lambda p: p % size)]
-            assert self.cache.add_point(node, end, swa_pages=units, ring=ring)
-            self.rings.decref([ring])
+            assert self.cache.add_point(node, end, swa_pages=units, state=state)
+            self.states.decref([state])
             revived.append(end)
         return revived
 
@@ -119,7 +119,7 @@ def test_eight_tokens_over_a_tombstone_of_four_revive_keep_and_give_back(
     held = {int(case.window[p]) for end in revived for p in range(end - window, end)}
     assert case.swa.free == 20 - len(held)
     assert {unit for unit in range(1, 21) if case.swa.references(unit)} == held
-    case.cache.check(full=Counter(), swa=Counter(), rings=Counter())
+    case.cache.check(full=Counter(), swa=Counter(), states=Counter())
 
 
 def test_a_second_request_over_the_same_tokens_changes_nothing_and_gets_all_back() -> None:
@@ -132,9 +132,9 @@ def test_a_second_request_over_the_same_tokens_changes_nothing_and_gets_all_back
 
     assert found.pages.tolist() == [*case.old, *case.mine[4:]]
     assert (found.new_tokens, found.first_new) == (0, 8)
-    ring = case.rings.take()
+    state = case.states.take()
     units = [int(case.window[p]) for p in range(4, 8)]
-    assert not case.cache.add_point(found.node, 8, swa_pages=units, ring=ring)
-    assert not case.cache.add_point(found.node, 8, swa_pages=units, ring=ring, give=True)
-    assert case.rings.references(ring) == 0
+    assert not case.cache.add_point(found.node, 8, swa_pages=units, state=state)
+    assert not case.cache.add_point(found.node, 8, swa_pages=units, state=state, give=True)
+    assert case.states.references(state) == 0
     assert case.full.decref(again) == 8

@@ -26,13 +26,14 @@ def test_pages_without_a_branch_are_one_span(rig: Rig) -> None:
 
     (span,) = _spans(rig)
 
-    assert (span.id, span.parent, span.namespace, span.children) == (pages[0], 0, "a", 0)
+    first = rig.cache.arrays.node_of[pages[0]]
+    assert (span.id, span.parent, span.namespace, span.children) == (first, 0, "a", 0)
     assert (span.start, span.end, span.pages) == (0, 11, tuple(pages))
     assert [point.position for point in span.points] == [4, 9, 11]
 
 
 def test_there_may_be_more_namespaces_than_pages() -> None:
-    rig = Rig(TreeSpec(page_size=4, swa_page_size=2, window=4), full=6, swa=20, rings=8)
+    rig = Rig(TreeSpec(page_size=4, swa_page_size=2, window=4), full=6, swa=20, states=8)
     for name in map(str, range(10)):
         rig.evict_full(1)
         rig.complete([7] * 3, namespace=name)
@@ -61,6 +62,7 @@ def test_those_used_last_come_first_each_after_what_leads_to_it(rig: Rig) -> Non
     for token in (20, 30, 40):
         rig.complete([*range(4), *[token] * 4])
     rig.complete([9] * 4)
+    rig.match([5])
     rig.match([*range(4), *[30] * 4, 0])
 
     spans = _spans(rig)
@@ -98,7 +100,7 @@ def test_a_deep_path_is_cut_at_its_lower_end(rig: Rig) -> None:
 
 def test_a_span_without_points_is_a_tombstone_and_says_nothing_of_them(rig: Rig) -> None:
     rig.complete(list(range(10)), 10)
-    rig.evict_swa(rings=rig.rings.capacity)
+    rig.evict_swa(states=rig.states.capacity)
 
     assert _spans(rig)[0].points == ()
 

@@ -98,7 +98,7 @@ def test_a_batch_shares_no_memory_with_the_tables() -> None:
     batch = built.batch(built.plans.plan(PlannedRow(2, 0, [7, 8, 9])))
     before = {f.name: getattr(batch, f.name).clone() for f in dataclasses.fields(batch)}
 
-    for table in (built.tables.pages, built.tables.window, built.tables.ring):
+    for table in (built.tables.pages, built.tables.window, built.tables.state):
         table[...] = 99
 
     for name, tensor in before.items():

@@ -39,7 +39,7 @@ def test_changes_of_many_plans_add_up() -> None:
 
 def test_nothing_changes_without_changes() -> None:
     made = tables()
-    made.apply(TableChanges(rings=packed([2, 9], INT32)))
+    made.apply(TableChanges(states=packed([2, 9], INT32)))
 
     made.apply(TableChanges())
     made.apply(TableChanges(left=packed([2], INT32)))
@@ -53,7 +53,7 @@ def test_nothing_changes_without_changes() -> None:
         TableChanges(pages=packed([LINES, 0, 1], INT32)),
         TableChanges(pages=packed([0, PAGES, 1], INT32)),
         TableChanges(windows=packed([0, WINDOW, 1], INT32)),
-        TableChanges(rings=packed([LINES, 1], INT32)),
+        TableChanges(states=packed([LINES, 1], INT32)),
     ],
 )
 def test_lines_and_pages_that_are_not_there_are_refused(changes: TableChanges) -> None:

@@ -26,7 +26,7 @@ def total_bytes(sizes: PoolSizes) -> int:
     return (
         sizes.full_pages * CACHE.full_page_bytes
         + sizes.swa_pages * CACHE.swa_page_bytes
-        + sizes.rings * CACHE.ring_bytes
+        + sizes.states * CACHE.ring_bytes
     )
 
 
@@ -37,7 +37,7 @@ def test_the_budget_is_used_up_and_not_exceeded(budget: int, rows: int) -> None:
 
     assert budget - CACHE.full_page_bytes < total_bytes(sizes) <= budget
     assert sizes.swa_pages >= ROW_SWA
-    assert sizes.rings >= 1
+    assert sizes.states >= 1
 
 
 def test_rows_have_their_windows_and_rings_and_points_their_share() -> None:
@@ -46,7 +46,7 @@ def test_rows_have_their_windows_and_rings_and_points_their_share() -> None:
 
     sizes = pool_sizes(config, CACHE)
 
-    points = sizes.rings - rows - 1
+    points = sizes.states - rows - 1
     window = CACHE.tree.window_pages
     assert sizes.swa_pages == (rows + 1 + points) * window
     weight = points * (window * CACHE.swa_page_bytes + CACHE.ring_bytes)
@@ -70,7 +70,7 @@ def test_rows_give_way_to_pages_where_bytes_are_short() -> None:
     budget = 1 << 24
     sizes = pool_sizes(ServerConfig(kv_cache_bytes=budget, max_running_requests=1 << 12), CACHE)
 
-    assert 1 <= sizes.rings < 1 << 12
+    assert 1 <= sizes.states < 1 << 12
     assert sizes.full_pages * CACHE.full_page_bytes > budget // 4
 
 
@@ -93,7 +93,7 @@ def test_pages_without_records_are_as_many_as_their_tokens_have_bytes() -> None:
 
 
 def test_flags_are_taken_as_they_are() -> None:
-    config = ServerConfig(full_pages=7, swa_pages=ROW_SWA, rings=3, kv_cache_bytes=1)
+    config = ServerConfig(full_pages=7, swa_pages=ROW_SWA, states=3, kv_cache_bytes=1)
 
     assert pool_sizes(config, CACHE) == PoolSizes(7, ROW_SWA, 3)
 

@@ -24,7 +24,7 @@ from tests.testing.plans import entry_tokens, mask, sample_kept
 from tests.testing.scheduler_rig import Rig
 from tests.testing.tiny_model import CONFIG, prompt
 
-SIZES = PoolSizes(full_pages=8, swa_pages=40, rings=8)
+SIZES = PoolSizes(full_pages=8, swa_pages=40, states=8)
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def test_copies_run_before_the_forward_pass(
     def note(name: str) -> Callable[[list[tuple[int, int]]], None]:
         return lambda pairs: calls.append((name, pairs))
 
-    for name in ("copy_full_pages", "copy_swa_pages", "copy_rings"):
+    for name in ("copy_full_pages", "copy_swa_pages", "copy_states"):
         monkeypatch.setattr(pools, name, note(name))
     prefill = model.prefill
     counted: list[int] = []
@@ -164,7 +164,7 @@ def test_copies_run_before_the_forward_pass(
     assert dict(calls) == {
         "copy_full_pages": [(1, 5)],
         "copy_swa_pages": [(2, 6), (6, 7)],
-        "copy_rings": [(3, 4)],
+        "copy_states": [(3, 4)],
     }
     assert entry_tokens(result) == [rig.tokens(request)]
 

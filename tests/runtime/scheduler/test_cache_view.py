@@ -15,7 +15,7 @@ from tests.testing.scheduler_rig import Rig
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
-AMPLE = PoolSizes(full_pages=50, swa_pages=60, rings=20)
+AMPLE = PoolSizes(full_pages=50, swa_pages=60, states=20)
 PROMPT = list(range(20))
 
 
@@ -164,7 +164,7 @@ def test_evicting_every_point_frees_what_was_called_evictable() -> None:
     before = pools_of(view_of(rig, TreeStandIn([])))
     assert before["swa"].evictable > 0
 
-    rig.residency.cache.evict_swa(rings=AMPLE.rings)
+    rig.residency.cache.evict_swa(states=AMPLE.states)
     rig.scheduler.stats.update(running=1, waiting=0)
 
     after = pools_of(view_of(rig, TreeStandIn([])))
@@ -178,7 +178,7 @@ def test_a_replay_says_how_far_it_goes() -> None:
     history = [k % 13 for k in range(64)]
     rig.send([*history, 1], 2)
     rig.run()
-    rig.residency.cache.evict_swa(rings=AMPLE.rings)
+    rig.residency.cache.evict_swa(states=AMPLE.states)
     rig.send([*history, 2, 3], 2)
     rig.scheduler.turn()
 

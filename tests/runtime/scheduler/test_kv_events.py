@@ -32,7 +32,7 @@ class Rig:
             spec,
             full=self.full,
             swa=PageAllocator("swa", 4),
-            rings=PageAllocator("rings", 2),
+            states=PageAllocator("rings", 2),
             log_removed=True,
         )
         self.events = KvEvents(self.cache, self, clock=lambda: 12.5)

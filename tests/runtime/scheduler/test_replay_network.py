@@ -10,7 +10,7 @@ from runtime.scheduler.loop import Scheduler
 from runtime.scheduler.process import build_scheduler
 from tests.testing.scheduler_rig import MemorySocket
 
-POOLS = ServerConfig(full_pages=16, swa_pages=48, rings=12, max_running_requests=2)
+POOLS = ServerConfig(full_pages=16, swa_pages=48, states=12, max_running_requests=2)
 
 
 def run(scheduler: Scheduler, socket: MemorySocket, prompt: np.ndarray, new: int) -> Output:
@@ -34,7 +34,7 @@ def test_a_replay_gives_the_tokens_and_log_probabilities_of_a_cold_run(stand_in:
     socket = MemorySocket()
     scheduler, _ = build_scheduler(POOLS, stand_in, socket)
     run(scheduler, socket, prompt[:1000], 0)
-    scheduler.residency.cache.evict_swa(rings=scheduler.residency.rings.capacity)
+    scheduler.residency.cache.evict_swa(states=scheduler.residency.states.capacity)
     computed = scheduler.stats.counters["computed_prompt_tokens"]
     replayed = run(scheduler, socket, prompt, 6)
 

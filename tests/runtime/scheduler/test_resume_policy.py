@@ -12,7 +12,7 @@ from tests.testing.token_runner import expected_output
 
 PAGE = 8
 SPEC = TreeSpec(PAGE, 4, 8)
-AMPLE = PoolSizes(full_pages=200, swa_pages=300, rings=100)
+AMPLE = PoolSizes(full_pages=200, swa_pages=300, states=100)
 PROMPT = random.Random(1).choices(range(40), k=120)
 
 

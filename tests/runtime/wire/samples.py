@@ -56,11 +56,11 @@ PLAN = StepPlan(
         left=packed([1], INT32),
         pages=packed([0, 0, 4], INT32),
         windows=packed([0, 0, 5], INT32),
-        rings=packed([0, 6], INT32),
+        states=packed([0, 6], INT32),
     ),
     joins=[Join(line=0, sampling=_SAMPLING)],
     copies=Copies(
-        pages=packed([1, 2], INT32), windows=packed([3, 4], INT32), rings=packed([5, 6], INT32)
+        pages=packed([1, 2], INT32), windows=packed([3, 4], INT32), states=packed([5, 6], INT32)
     ),
     rows=Rows(
         line=packed([0], INT32),

@@ -10,7 +10,7 @@ from mem_cache.spec import PoolSizes, TreeSpec
 from tests.testing.compare import assert_same_bits
 
 CPU = torch.device("cpu")
-SIZES = PoolSizes(full_pages=5, swa_pages=4, rings=3)
+SIZES = PoolSizes(full_pages=5, swa_pages=4, states=3)
 
 
 def pools(record_format: RecordFormat = "fp8", ratios: tuple[int, ...] = (0, 4, 128, 4)) -> KvPools:
@@ -35,13 +35,13 @@ def test_bytes_are_the_units_and_one_dummy_of_each_kind(record_format: RecordFor
 
     want = (SIZES.full_pages + 1) * full_page_bytes(made.spec)
     want += (SIZES.swa_pages + 1) * swa_page_bytes(made.spec)
-    want += (SIZES.rings + 1) * ring_bytes(made.spec)
+    want += (SIZES.states + 1) * ring_bytes(made.spec)
     # C128 records come in whole blocks, of which the last one need not be full.
     assert want <= made.bytes < want + made.c128_layout.page_bytes
 
 
 def test_c128_blocks_hold_the_records_of_all_pages_and_the_dummy() -> None:
-    made = KvPools(pools().spec, PoolSizes(full_pages=64, swa_pages=1, rings=1), CPU)
+    made = KvPools(pools().spec, PoolSizes(full_pages=64, swa_pages=1, states=1), CPU)
 
     # 65 pages of two records each.
     assert made.c128.shape == (1, 3, made.c128_layout.page_bytes)
@@ -75,7 +75,7 @@ def test_the_records_of_a_compressing_layer_lie_in_the_pool_of_its_ratio() -> No
     [
         ("copy_full_pages", {"c4", "indexer", "c128"}),
         ("copy_swa_pages", {"swa"}),
-        ("copy_rings", {"c4_state", "c128_state"}),
+        ("copy_states", {"c4_state", "c128_state"}),
     ],
 )
 def test_a_copy_takes_one_unit_of_every_layer_and_no_other(copy: str, names: set[str]) -> None:
@@ -97,7 +97,7 @@ def test_a_copy_takes_one_unit_of_every_layer_and_no_other(copy: str, names: set
         assert torch.equal(tensor.view(torch.uint8), want.view(torch.uint8)), name
 
 
-@pytest.mark.parametrize("copy", ["copy_full_pages", "copy_swa_pages", "copy_rings"])
+@pytest.mark.parametrize("copy", ["copy_full_pages", "copy_swa_pages", "copy_states"])
 def test_copies_that_depend_on_each_other_keep_their_order(copy: str) -> None:
     at_once, one_by_one = pools(), pools()
     for name, tensor in at_once.tensors().items():
@@ -124,7 +124,7 @@ def test_a_model_without_compression_has_empty_pools() -> None:
     made = pools(ratios=(0, 0))
 
     made.copy_full_pages([(1, 2)])
-    made.copy_rings([(1, 2)])
+    made.copy_states([(1, 2)])
     assert made.bytes == made.swa.nbytes
 
 

@@ -66,7 +66,7 @@ class Siblings:
             spec,
             full=full,
             swa=small,
-            rings=small,
+            states=small,
             page_kinds=1,
             point_kinds=9,
             end_kind=8,
@@ -269,7 +269,7 @@ def test_lists_keep_their_order_whatever_comes_and_goes() -> None:
 
 def test_points_inside_pages_are_found_behind_any_sibling_by_their_tokens() -> None:
     random = np.random.default_rng(5)
-    rig = Rig(TreeSpec(page_size=8, swa_page_size=8, window=8), full=600, swa=500, rings=400)
+    rig = Rig(TreeSpec(page_size=8, swa_page_size=8, window=8), full=600, swa=500, states=400)
     sequences: list[list[int]] = []
     for _ in range(150):
         tokens = random.integers(0, 2, 20).tolist()
@@ -287,6 +287,6 @@ def test_points_inside_pages_are_found_behind_any_sibling_by_their_tokens() -> N
         for tokens in sequences[round_::4]:
             kept = int(random.integers(1, 20))
             rig.match([*tokens[:kept], 1 - tokens[kept], 1, 1])
-        rig.evict_swa(rings=rig.rings.free + 40)
+        rig.evict_swa(states=rig.states.free + 40)
         rig.evict_full(rig.full.free + 20)
         rig.check()
