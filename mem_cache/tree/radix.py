@@ -11,8 +11,7 @@ moves it. An extension may replace a *partial* page by a longer copy; the page t
 last lock.
 
 This is the face of `mem_cache/tree/core`, where the work is done: a thin layer that speaks numpy,
-strings and exceptions. Measured in `tests/bench/cache`: in Python alone a node costs more than all
-that a page is allowed to.
+strings and exceptions.
 """
 
 import ctypes

@@ -16,9 +16,9 @@ import time
 import msgspec
 import numpy as np
 
-from mem_cache.allocator import PageAllocator
 from mem_cache.request_table import RequestTable
 from mem_cache.spec import PoolSizes, TreeSpec, div_ceil
+from mem_cache.units import Units
 from runtime.messages import FromScheduler, Generate, Sampling, ToScheduler, pack_ids
 from runtime.scheduler.loop import Scheduler
 from runtime.scheduler.residency import Residency
@@ -96,9 +96,7 @@ def make_scheduler(
     )
     residency = Residency(
         spec,
-        full=PageAllocator("full", sizes.full_pages),
-        swa=PageAllocator("swa", sizes.swa_pages),
-        states=PageAllocator("rings", sizes.states),
+        units=Units(sizes),
         table=RequestTable(spec, rows=rows, max_pages=div_ceil(context, spec.page_size)),
     )
     settings = SchedulerSettings(

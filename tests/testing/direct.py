@@ -121,7 +121,7 @@ class Direct:
         self.finite: list[bool] = []
         self.may_be_broken = False
         self.pools = KvPools(self.spec, PoolSizes(full_pages, swa_pages, rings), device)
-        self.full, self.swa, self.states = Units(full_pages), Units(swa_pages), Units(rings)
+        self.full, self.swa, self.rings = Units(full_pages), Units(swa_pages), Units(rings)
 
     def poison(self) -> None:
         """Fill all pools with bytes that are NaN in every format."""
@@ -130,13 +130,13 @@ class Direct:
 
     def row(self, tokens: Sequence[int]) -> Row:
         """Return a new row that has computed nothing."""
-        return Row(list(tokens), ring=self.states.take())
+        return Row(list(tokens), ring=self.rings.take())
 
     def resume(self, tokens: Sequence[int], point: Point, pages: Sequence[int]) -> Row:
         """Return a row that goes on at `point`; pages that it may write are copied."""
         position, tree = point.position, self.tree
-        row = Row(list(tokens), done=position, ring=self.states.take(), write_from=position)
-        self.pools.copy_states([(point.state, row.ring)])
+        row = Row(list(tokens), done=position, ring=self.rings.take(), write_from=position)
+        self.pools.copy_states([(point.ring, row.ring, point.position)])
         row.pages = list(pages[: position // tree.page_size])
         self.full.share(row.pages)
         if position % tree.page_size:
@@ -152,7 +152,7 @@ class Direct:
 
         It writes to the last of `pages` from `until` on.
         """
-        row = Row(list(tokens), done=start, ring=self.states.take())
+        row = Row(list(tokens), done=start, ring=self.rings.take())
         row.pages = list(pages)
         self.full.share(pages)
         row.window_from, row.write_from = start, until
@@ -162,7 +162,7 @@ class Direct:
         """Let go of what a row holds."""
         self.full.give(row.pages)
         self.swa.give(row.window.values())
-        self.states.give([row.ring])
+        self.rings.give([row.ring])
 
     def step(self, chunks: Sequence[Chunk]) -> tuple[Tensor, list[Point]]:
         """Run one step; return the logits in chunk order, and the resume points."""
@@ -197,7 +197,7 @@ class Direct:
             write_from=_int64([chunk.row.write_from for chunk in chunks]),
             save_row=_int64([row for row, _ in saves]),
             save_position=_int64([point.position for _, point in saves]),
-            save_ring=_int32([point.state for _, point in saves]),
+            save_ring=_int32([point.ring for _, point in saves]),
             save_window=torch.stack([self._window_row(point.window) for _, point in saves]),
             logit_tokens=_int64(logit_tokens),
         )
@@ -205,7 +205,7 @@ class Direct:
         points: list[Point] = []
         for i, point in saves:
             row = chunks[i].row
-            if point.state == row.ring:
+            if point.ring == row.ring:
                 row.done = point.position
             else:
                 points.append(point)
@@ -261,7 +261,7 @@ class Direct:
     def _new_point(self, position: int) -> Point:
         slots = range(self.tree.window_pages_at(position))
         window = {slot: self.swa.take() for slot in slots}
-        return Point(position, window, self.states.take())
+        return Point(position, window, self.rings.take())
 
 
 def load_model(

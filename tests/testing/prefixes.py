@@ -63,7 +63,7 @@ class Row:
 
 
 def read_prefixes(cache: ShadowRadixCache, prefixes: Prefixes) -> tuple[set[int], dict[int, int]]:
-    """Return the numbers of all prefixes that a tree has, and the point of each that has a point."""
+    """Return the numbers of all prefixes that a tree has, and the point of each that has one."""
     published: set[int] = set()
     points: dict[int, int] = {}
     ends: dict[int, int] = {}

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mem_cache.allocator import PageAllocator
 from mem_cache.request_table import RequestTable
 from mem_cache.spec import PoolSizes, TreeSpec, div_ceil
+from mem_cache.units import Units
 from runtime.executor.interface import Executor, StepHandle
 from runtime.messages import (
     Abort,
@@ -107,9 +107,7 @@ class Rig:
         self.now_s = 0.0
         self.residency = Residency(
             spec,
-            full=PageAllocator("full", sizes.full_pages),
-            swa=PageAllocator("swa", sizes.swa_pages),
-            states=PageAllocator("rings", sizes.states),
+            units=Units(sizes),
             table=RequestTable(spec, rows=rows, max_pages=div_ceil(context, spec.page_size)),
             replay_tokens=replay,
             reuse=reuse,

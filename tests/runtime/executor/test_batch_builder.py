@@ -80,7 +80,7 @@ def test_a_row_s_save_at_its_end_comes_before_its_others() -> None:
     saves = Saves(
         row=packed([2, 0, 2], INT32),
         position=packed([4, 5, 6], INT64),
-        ring=packed([70, 71, 72], INT32),
+        state=packed([70, 71, 72], INT32),
         window=packed(targets, INT32),
     )
 

@@ -16,7 +16,7 @@ def tables() -> LineTables:
 
 def test_changes_of_many_plans_add_up() -> None:
     made, rng = tables(), np.random.default_rng(0)
-    pages, window, ring = (np.zeros_like(a) for a in (made.pages, made.window, made.ring))
+    pages, window, ring = (np.zeros_like(a) for a in (made.pages, made.window, made.state))
     for _ in range(50):
         parts: list[bytes] = []
         for table, width in ((pages, PAGES), (window, WINDOW)):
@@ -34,7 +34,7 @@ def test_changes_of_many_plans_add_up() -> None:
 
         assert (made.pages == pages).all()
         assert (made.window == window).all()
-        assert (made.ring == ring).all()
+        assert (made.state == ring).all()
 
 
 def test_nothing_changes_without_changes() -> None:
@@ -44,7 +44,7 @@ def test_nothing_changes_without_changes() -> None:
     made.apply(TableChanges())
     made.apply(TableChanges(left=packed([2], INT32)))
 
-    assert made.ring.tolist() == [0, 0, 9, 0, 0]
+    assert made.state.tolist() == [0, 0, 9, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def load(folder: Path, config: ServerConfig) -> LoadedModel:
 
 
 def test_a_network_on_the_cpu_has_its_pools_and_no_step_in_flight(stand_in: Path) -> None:
-    config = ServerConfig(full_pages=3, swa_pages=8, states=2)
+    config = ServerConfig(full_pages=3, swa_pages=8, rings=2)
 
     loaded = load(stand_in, config)
 
@@ -41,7 +41,7 @@ def test_a_network_on_the_cpu_has_its_pools_and_no_step_in_flight(stand_in: Path
 
 
 def test_pools_that_memory_does_not_hold_are_told_with_what_to_lower(stand_in: Path) -> None:
-    config = ServerConfig(full_pages=MOST_UNITS, swa_pages=8, states=2)
+    config = ServerConfig(full_pages=MOST_UNITS, swa_pages=8, rings=2)
 
     with pytest.raises(ConfigError, match=r"pools take .* more .* --kv-cache-bytes"):
         load(stand_in, config)

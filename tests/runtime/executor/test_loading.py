@@ -14,7 +14,7 @@ from runtime.config import ServerConfig
 from runtime.executor.loading import load_model, logit_rows
 from tests.testing.thread_ranks import in_ranks
 
-SMALL = ServerConfig(device="cpu", full_pages=3, swa_pages=8, states=2, max_running_requests=2)
+SMALL = ServerConfig(device="cpu", full_pages=3, swa_pages=8, rings=2, max_running_requests=2)
 
 
 @pytest.fixture(autouse=True)

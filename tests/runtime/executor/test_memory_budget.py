@@ -26,7 +26,7 @@ def total_bytes(sizes: PoolSizes) -> int:
     return (
         sizes.full_pages * CACHE.full_page_bytes
         + sizes.swa_pages * CACHE.swa_page_bytes
-        + sizes.states * CACHE.ring_bytes
+        + sizes.states * CACHE.state_bytes
     )
 
 
@@ -49,7 +49,7 @@ def test_rows_have_their_windows_and_rings_and_points_their_share() -> None:
     points = sizes.states - rows - 1
     window = CACHE.tree.window_pages
     assert sizes.swa_pages == (rows + 1 + points) * window
-    weight = points * (window * CACHE.swa_page_bytes + CACHE.ring_bytes)
+    weight = points * (window * CACHE.swa_page_bytes + CACHE.state_bytes)
     assert 0.099 < weight / budget <= 0.1
 
 
@@ -93,7 +93,7 @@ def test_pages_without_records_are_as_many_as_their_tokens_have_bytes() -> None:
 
 
 def test_flags_are_taken_as_they_are() -> None:
-    config = ServerConfig(full_pages=7, swa_pages=ROW_SWA, states=3, kv_cache_bytes=1)
+    config = ServerConfig(full_pages=7, swa_pages=ROW_SWA, rings=3, kv_cache_bytes=1)
 
     assert pool_sizes(config, CACHE) == PoolSizes(7, ROW_SWA, 3)
 

@@ -139,13 +139,13 @@ def test_copies_run_before_the_forward_pass(
     rig = make(model)
     request = rig.send(prompt(20, 10), 1)
     rig.run()
-    pairs = [(1, 5)], [(2, 6), (6, 7)], [(3, 4)]
+    pairs = [(1, 5)], [(2, 6), (6, 7)], [(3, 4, 20)]
     copies = Copies(*(packed(some, INT32) for some in pairs))
     plan = msgspec.structs.replace(rig.plans[0].plan, copies=copies)
     pools = model.pools(SIZES)
-    calls: list[tuple[str, list[tuple[int, int]]]] = []
+    calls: list[tuple[str, list[tuple[int, ...]]]] = []
 
-    def note(name: str) -> Callable[[list[tuple[int, int]]], None]:
+    def note(name: str) -> Callable[[list[tuple[int, ...]]], None]:
         return lambda pairs: calls.append((name, pairs))
 
     for name in ("copy_full_pages", "copy_swa_pages", "copy_states"):

@@ -1,7 +1,5 @@
 """What people may see of the cache is right, private, and bounded."""
 
-from collections import Counter
-
 import msgspec
 import pytest
 
@@ -147,9 +145,7 @@ def test_running_requests_show_their_lengths_and_hold_their_units() -> None:
     assert (decode.limit, decode.replay_to) == (29, 0)
     assert {request.row for request in view.requests} == {0, 1}
     assert view.waiting == 1
-    held: tuple[Counter[int], Counter[int], Counter[int]] = (Counter(), Counter(), Counter())
-    for running in shown:
-        rig.residency.count_references(rig.request(running), *held)
+    held = rig.residency.references([rig.request(running) for running in shown])
     for pool, units in (("swa", held[1]), ("rings", held[2])):
         told = pools_of(view)[pool]
         assert told.capacity - told.free - told.evictable == len(units) > 0

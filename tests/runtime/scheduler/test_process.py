@@ -35,7 +35,7 @@ SMALL = ServerConfig(
     device="cpu",
     full_pages=6,
     swa_pages=40,
-    states=8,
+    rings=8,
     max_running_requests=3,
     chunked_prefill_size=64,
 )

@@ -10,7 +10,7 @@ from runtime.scheduler.loop import Scheduler
 from runtime.scheduler.process import build_scheduler
 from tests.testing.scheduler_rig import MemorySocket
 
-POOLS = ServerConfig(full_pages=16, swa_pages=48, states=12, max_running_requests=2)
+POOLS = ServerConfig(full_pages=16, swa_pages=48, rings=12, max_running_requests=2)
 
 
 def run(scheduler: Scheduler, socket: MemorySocket, prompt: np.ndarray, new: int) -> Output:

@@ -308,7 +308,7 @@ def test_random_prompts_that_share_beginnings_read_what_is_theirs(overlap: bool,
     ("sizes", "every", "tells"),
     [
         (AMPLE, EVERY, ""),
-        (PoolSizes(full_pages=600, swa_pages=900, states=31), EVERY, "of which there are 31"),
+        (PoolSizes(full_pages=600, swa_pages=900, states=31), EVERY, "there are at most 31"),
         (PoolSizes(full_pages=600, swa_pages=900, states=31), 0, ""),
         (PoolSizes(full_pages=600, swa_pages=32, states=640), EVERY, "beside 32 SWA pages and 16"),
     ],

@@ -37,7 +37,7 @@ def network(form: ExpertForm, device: torch.device) -> QuantisedV4:
 def driven(form: ExpertForm, device: torch.device, *, decodes: bool = False) -> Direct:
     """Return the network over poisoned pools."""
     model = FusedModel(network(form, device), decodes=decodes)
-    direct = Direct(model, "fp8", device=device, full_pages=40, swa_pages=128, states=40)
+    direct = Direct(model, "fp8", device=device, full_pages=40, swa_pages=128, rings=40)
     direct.poison()
     return direct
 

@@ -36,7 +36,7 @@ def driven(device: torch.device, draft_tokens: int = 7) -> Direct:
         "fp8",
         full_pages=128,
         swa_pages=200,
-        states=50,
+        rings=50,
         draft_tokens=draft_tokens,
         device=device,
     )

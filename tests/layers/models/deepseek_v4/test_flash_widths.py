@@ -151,7 +151,7 @@ def networks(request: pytest.FixtureRequest) -> Networks:
 def run(network: QuantisedV4, script: Script) -> Tensor:
     """Return what a script says over poisoned pools."""
     direct = Direct(
-        FusedModel(network), "fp8", device=DEVICE, full_pages=360, swa_pages=900, states=160
+        FusedModel(network), "fp8", device=DEVICE, full_pages=360, swa_pages=900, rings=160
     )
     direct.poison()
     with placed_on(DEVICE):

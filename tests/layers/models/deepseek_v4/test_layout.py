@@ -1,17 +1,20 @@
-"""Bytes of records, pages and rings."""
+"""Bytes of records, pages and states."""
+
+from dataclasses import replace
 
 import pytest
 
 from layers.models.deepseek_v4.layout import (
-    full_page_bytes,
+    cache_spec,
     indexer_layout,
+    paged_groups,
     record_layout,
-    ring_bytes,
+    state_groups,
     state_layout,
-    swa_page_bytes,
+    window_group,
 )
 from layers.models.deepseek_v4.pool_spec import PoolSpec, RecordFormat
-from mem_cache.spec import TreeSpec
+from mem_cache.spec import Paged, TreeSpec
 
 FLASH_RATIOS = (0, 0, *((4, 128) * 20), 4)
 
@@ -42,10 +45,10 @@ def test_units_of_flash_weigh_what_the_design_says() -> None:
 
     assert flash.num_layers == 43
     # A page's two C128 records are a 32nd of a block of 64.
-    assert full_page_bytes(flash) == 21 * (37440 + 8448) + 20 * 37440 // 32
-    assert round(full_page_bytes(flash) / 256) == 3856
-    assert swa_page_bytes(flash) == 43 * 37440
-    assert ring_bytes(flash) == 4 * (21 * 8 * 4 * (512 + 128) + 20 * 2 * 3 * 512)
+    assert cache_spec(flash).full_page_bytes == 21 * (37440 + 8448) + 20 * 37440 // 32
+    assert round(cache_spec(flash).full_page_bytes / 256) == 3856
+    assert window_group(flash).page_bytes == 43 * 37440
+    assert cache_spec(flash).state_bytes == 4 * (21 * 8 * 4 * (512 + 128) + 20 * 2 * 3 * 512)
 
 
 @pytest.mark.parametrize(("record_format", "size"), [("bf16", 2), ("fp32", 4)])
@@ -59,9 +62,10 @@ def test_plain_pages_are_their_numbers(record_format: RecordFormat, size: int) -
 def test_layers_of_one_kind_weigh_nothing_in_the_pools_of_another() -> None:
     windows = spec("fp8", ratios=(0, 0))
 
-    assert full_page_bytes(windows) == 0
-    assert ring_bytes(windows) == 0
-    assert full_page_bytes(spec("fp8", ratios=(128,))) == 1170
+    assert paged_groups(windows) == ()
+    assert state_groups(windows) == ()
+    assert paged_groups(spec("fp8", ratios=(128,))) == (Paged("c128", 1170),)
+    assert [group.name for group in paged_groups(spec("fp8"))] == ["c4", "indexer", "c128"]
 
 
 def test_columns_of_a_state_row_follow_each_other() -> None:
@@ -70,3 +74,15 @@ def test_columns_of_a_state_row_follow_each_other() -> None:
     assert state.main == (0, 1024)
     assert state.index == (2048, 2304)
     assert state.width == 2560
+
+
+@pytest.mark.parametrize("draft_tokens", [1, 3, 7])
+def test_a_resume_point_does_not_grow_with_draft_tokens(draft_tokens: int) -> None:
+    plain, drafts = spec("fp8"), spec("fp8")
+    drafts = replace(drafts, tree=TreeSpec(draft_tokens=draft_tokens))
+    without, with_drafts = cache_spec(plain), cache_spec(drafts)
+
+    assert with_drafts.state_bytes == without.state_bytes == without.live_state_bytes
+    assert with_drafts.live_state_bytes > without.live_state_bytes
+    assert (without.packs_states, with_drafts.packs_states) == (False, True)
+    assert with_drafts.tree == drafts.tree

@@ -284,5 +284,5 @@ def test_pools_are_those_that_the_cache_is_told_of(
 
     cache = network.cache
     assert (pools.sizes, pools.spec.tree) == (some, cache.tree)
-    added = 32 * cache.full_page_bytes + 2 * cache.swa_page_bytes + 5 * cache.ring_bytes
+    added = 32 * cache.full_page_bytes + 2 * cache.swa_page_bytes + 5 * cache.state_bytes
     assert network.pools(more).bytes - pools.bytes == added

@@ -1,15 +1,23 @@
 """Pool tensors and copies of whole units."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch import Tensor
 
-from layers.models.deepseek_v4.layout import full_page_bytes, ring_bytes, swa_page_bytes
+from layers.models.deepseek_v4.layout import cache_spec
 from layers.models.deepseek_v4.pool_spec import PoolSpec, RecordFormat
-from layers.models.deepseek_v4.pools import KvPools, apart
+from layers.models.deepseek_v4.pools import KvPools, apart, state_entry
 from mem_cache.spec import PoolSizes, TreeSpec
 from tests.testing.compare import assert_same_bits
 
 CPU = torch.device("cpu")
+COPIES = {
+    "copy_full_pages": KvPools.copy_full_pages,
+    "copy_swa_pages": KvPools.copy_swa_pages,
+    "copy_states": lambda pools, pairs: pools.copy_states([(a, b, 1) for a, b in pairs]),
+}
 SIZES = PoolSizes(full_pages=5, swa_pages=4, states=3)
 
 
@@ -33,9 +41,10 @@ def pools(record_format: RecordFormat = "fp8", ratios: tuple[int, ...] = (0, 4, 
 def test_bytes_are_the_units_and_one_dummy_of_each_kind(record_format: RecordFormat) -> None:
     made = pools(record_format)
 
-    want = (SIZES.full_pages + 1) * full_page_bytes(made.spec)
-    want += (SIZES.swa_pages + 1) * swa_page_bytes(made.spec)
-    want += (SIZES.states + 1) * ring_bytes(made.spec)
+    cache = cache_spec(made.spec)
+    want = (SIZES.full_pages + 1) * cache.full_page_bytes
+    want += (SIZES.swa_pages + 1) * cache.swa_page_bytes
+    want += (SIZES.states + 1) * cache.state_bytes
     # C128 records come in whole blocks, of which the last one need not be full.
     assert want <= made.bytes < want + made.c128_layout.page_bytes
 
@@ -82,7 +91,7 @@ def test_a_copy_takes_one_unit_of_every_layer_and_no_other(copy: str, names: set
     made = pools()
     before = {name: tensor.clone() for name, tensor in made.tensors().items()}
 
-    getattr(made, copy)([(2, 3)])
+    COPIES[copy](made, [(2, 3)])
 
     for name, tensor in made.tensors().items():
         want = before[name]
@@ -97,17 +106,17 @@ def test_a_copy_takes_one_unit_of_every_layer_and_no_other(copy: str, names: set
         assert torch.equal(tensor.view(torch.uint8), want.view(torch.uint8)), name
 
 
-@pytest.mark.parametrize("copy", ["copy_full_pages", "copy_swa_pages", "copy_states"])
+@pytest.mark.parametrize("copy", COPIES)
 def test_copies_that_depend_on_each_other_keep_their_order(copy: str) -> None:
     at_once, one_by_one = pools(), pools()
     for name, tensor in at_once.tensors().items():
         one_by_one.tensors()[name].copy_(tensor)
     pairs = [(1, 2), (2, 3), (3, 1), (2, 1), (1, 3), (2, 3)]
 
-    getattr(at_once, copy)(pairs)
+    COPIES[copy](at_once, pairs)
 
     for pair in pairs:
-        getattr(one_by_one, copy)([pair])
+        COPIES[copy](one_by_one, [pair])
     for name, tensor in at_once.tensors().items():
         assert_same_bits(tensor.view(torch.uint8), one_by_one.tensors()[name].view(torch.uint8))
 
@@ -124,7 +133,7 @@ def test_a_model_without_compression_has_empty_pools() -> None:
     made = pools(ratios=(0, 0))
 
     made.copy_full_pages([(1, 2)])
-    made.copy_states([(1, 2)])
+    made.copy_states([(1, 2, 9)])
     assert made.bytes == made.swa.nbytes
 
 
@@ -139,3 +148,63 @@ def test_a_page_that_holds_no_whole_block_is_refused() -> None:
     )
     with pytest.raises(ValueError, match="multiple of the ratios"):
         KvPools(spec, SIZES, CPU)
+
+
+class TwoForms:
+    """States of rows with room for draft tokens, and those of resume points without."""
+
+    def __init__(self, draft_tokens: int) -> None:
+        spec = pools(ratios=(4, 128)).spec
+        spec = replace(spec, tree=TreeSpec(draft_tokens=draft_tokens))
+        self.live, self.spec = 2, spec
+        self.pools = KvPools(spec, PoolSizes(1, 1, states=7, live_states=self.live), CPU)
+        self.rows = self.pools.c4_state.fill_(-1).flatten(1, 2)
+        self.banks = self.pools.c128_state.fill_(-1).flatten(1, 2)
+
+    def entries(self, unit: int, positions: range) -> tuple[Tensor, Tensor]:
+        """Return the state rows, and the banks, of positions."""
+        at = torch.tensor(positions)
+        units = torch.full_like(at, unit)
+        rows = state_entry(units, at, entries=self.spec.state_rows, span=8, live=self.live)
+        banks = state_entry(units, at, entries=self.spec.state_banks, span=2, live=self.live)
+        return rows, banks
+
+    def fill(self, unit: int, positions: range) -> None:
+        """Write each position's number where the state has room for it."""
+        rows, banks = self.entries(unit, positions)
+        self.rows[0, rows] = torch.tensor(positions, dtype=torch.float32)[:, None]
+        self.banks[0, banks] = torch.tensor(positions, dtype=torch.float32)[:, None, None]
+
+    def holds(self, unit: int, position: int) -> bool:
+        """Whether a state is what a request needs that goes on at a position."""
+        rows, _ = self.entries(unit, range(max(0, position - 8), position))
+        _, banks = self.entries(unit, range(max(0, position - 2), position))
+        found = self.rows[0, rows, 0].tolist(), self.banks[0, banks, 0, 0].tolist()
+        numbers = [float(p) for p in range(max(0, position - 8), position)]
+        return found == (numbers, numbers[-2:])
+
+
+@pytest.mark.parametrize("draft_tokens", [1, 4, 7])
+@pytest.mark.parametrize("position", [1, 5, 8, 11, 100, 128])
+def test_a_state_survives_being_packed_and_unpacked(draft_tokens: int, position: int) -> None:
+    forms = TwoForms(draft_tokens)
+    # A row has written some tokens more by the time at which its state is kept.
+    forms.fill(1, range(max(0, position - 8), position + draft_tokens))
+    others = [unit for unit in range(3, 8) if unit != 4]
+    for unit in others:
+        forms.fill(unit, range(200, 208))
+
+    forms.pools.copy_states([(1, 4, position), (4, 7, position), (7, 2, position)])
+
+    assert all(forms.holds(unit, position) for unit in (4, 7, 2))
+    assert all(forms.holds(unit, 208) for unit in others if unit != 7)
+
+
+def test_states_of_two_forms_take_the_room_of_both() -> None:
+    forms = TwoForms(3)
+    cache = cache_spec(forms.spec)
+
+    # Rounded up to whole units of rows.
+    least = 3 * cache.live_state_bytes + 5 * cache.state_bytes
+    found = forms.pools.c4_state.nbytes + forms.pools.c128_state.nbytes
+    assert least <= found < least + cache.live_state_bytes

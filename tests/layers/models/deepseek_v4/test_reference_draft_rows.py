@@ -34,7 +34,7 @@ def roomy(record_format: RecordFormat = "fp32", draft_tokens: int = 7) -> Direct
         record_format,
         full_pages=128,
         swa_pages=200,
-        states=50,
+        rings=50,
         draft_tokens=draft_tokens,
     )
     direct.poison()
@@ -103,7 +103,7 @@ def test_a_copy_made_with_guesses_serves_every_length_they_may_leave(
         end = start + right + 1
         _, (point,) = direct.step([Chunk(row, chunk.stop, points=[chunk.stop])])
 
-        copied = direct.resume(tokens, Point(end, point.window, point.state), row.pages)
+        copied = direct.resume(tokens, Point(end, point.window, point.ring), row.pages)
 
         assert_same_bytes(held(direct, copied), want.bytes[end])
         poison_rest(direct, copied)
@@ -118,7 +118,7 @@ def test_short_windows_have_room_for_guesses_too(window: int) -> None:
     start, tree = 126, TreeSpec(swa_page_size=4)
     tokens = prompt(start + 17, seed=1)
     one, direct = (
-        Direct(made, "fp32", full_pages=80, swa_pages=3000, states=50, tree=tree, draft_tokens=k)
+        Direct(made, "fp32", full_pages=80, swa_pages=3000, rings=50, tree=tree, draft_tokens=k)
         for k in (0, 7)
     )
     direct.poison()
