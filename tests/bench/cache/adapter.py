@@ -24,7 +24,8 @@ from runtime.scheduler.resume_policy import ResumePolicy
 FLASH = cache_spec(PoolSpec(TreeSpec(), (0, 0, *(4, 128) * 20, 4), 512, 64, 128, "fp8"))
 # What the benchmark counts for a page of each of its two pools.
 FULL_PAGE_BYTES, SWA_PAGE_BYTES = 256 * 3899, 256 * 31875
-PAGE = FLASH.tree.page_size
+TREE = FLASH.tree
+PAGE = TREE.page_size
 RESUME = ResumePolicy()
 
 
@@ -60,7 +61,7 @@ class Umbra:
         self.states = states = PageAllocator("rings", sizes.states)
         replay, policy = FLASH.replay_tokens, self.policy()
         self.cache = ShadowRadixCache(
-            FLASH.tree, full=full, swa=swa, states=states, replay_tokens=replay, policy=policy
+            TREE, full=full, swa=swa, states=states, replay_tokens=replay, policy=policy
         )
         self.table = np.zeros((max_running, 1 << 12), np.int32)
         self.free_rows = list(range(max_running))
@@ -93,7 +94,7 @@ class Umbra:
                 self.cache.evict_full(need)
             row.pages[row.pages_held : row.pages_held + need] = self.full.alloc(need)
             row.pages_held += need
-        if (missing := FLASH.tree.window_pages_at(upto) - len(row.window)) > 0:
+        if (missing := TREE.window_pages_at(upto) - len(row.window)) > 0:
             row.window += self._take_swa(missing)
 
     def insert(self, row: Row, upto: int, finished: bool) -> None:
@@ -141,7 +142,7 @@ class Umbra:
         return self.states.take()
 
     def _leave_point(self, row: Row, position: int, kind: PointKind) -> None:
-        window, state = self._take_swa(FLASH.tree.window_pages_at(position)), self._take_state()
+        window, state = self._take_swa(TREE.window_pages_at(position)), self._take_state()
         self._hang(row, position, window, state, kind)
 
     def _hang(

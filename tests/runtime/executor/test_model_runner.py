@@ -164,7 +164,7 @@ def test_copies_run_before_the_forward_pass(
     assert dict(calls) == {
         "copy_full_pages": [(1, 5)],
         "copy_swa_pages": [(2, 6), (6, 7)],
-        "copy_states": [(3, 4)],
+        "copy_states": [(3, 4, 20)],
     }
     assert entry_tokens(result) == [rig.tokens(request)]
 
