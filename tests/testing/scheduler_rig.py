@@ -253,5 +253,6 @@ class Rig:
         assert residency.table.free == residency.table.page_table.shape[0]
         assert residency.full.free + residency.cache.tree_pages == residency.full.capacity
         residency.cache.reset()
-        for pool in (residency.full, residency.swa, residency.states):
+        for pool in (residency.full, residency.swa):
             assert pool.free == pool.capacity, pool.name
+        assert residency.states.free == self.sizes.kept_states
