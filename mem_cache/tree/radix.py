@@ -10,8 +10,7 @@ What a request may count on: a lock keeps all pages up to the matched length, un
 moves it. An extension may replace a *partial* page by a longer copy; the page then goes with its
 last lock.
 
-This is the face of `mem_cache/tree/core`, where the work is done: a thin layer that speaks numpy,
-strings and exceptions.
+This is the face of `mem_cache/tree/core`, where the work is done, in numpy and exceptions.
 """
 
 import ctypes

@@ -16,6 +16,7 @@ from mem_cache.spec import TreeSpec, div_ceil
 from mem_cache.tree.handles import Insertion, Match, PointKind
 from mem_cache.tree.policy import EvictionPolicy
 from mem_cache.tree.radix import ShadowRadixCache
+from tests.testing.match_checks import check_match
 from tests.testing.prefixes import Prefixes, Row, read_prefixes
 from tests.testing.tree_view import check_superseded, end_of, full_pages
 
@@ -81,8 +82,7 @@ class Rig:
             assert end_of(self.cache, match.node) >= full
         else:
             assert match.node <= 0
-        self._check_pages(match, ids)
-        self._check_plan(match, ids)
+        check_match(self, match, ids)
         return match
 
     def start(self, tokens: Sequence[int], *, namespace: str = "") -> Row | None:
@@ -317,51 +317,6 @@ class Rig:
             self.swa.decref(units)
             self.states.decref([state] if state else [])
         return added
-
-    def _check_pages(self, match: Match, ids: list[int]) -> None:
-        page = self.spec.page_size
-        assert len(match.pages) == div_ceil(match.full_tokens, page)
-        for position in range(match.full_tokens):
-            content = self.page_content[int(match.pages[position // page])]
-            assert content[position % page] == ids[position + 1]
-
-    def _check_plan(self, match: Match, ids: list[int]) -> None:
-        full, point = match.full_tokens, match.point
-        if not self.spec.has_points:
-            assert (match.start, point) == (full, None)
-            assert not match.replays
-            return
-        best = max((k for k in range(1, full + 1) if ids[k] in self.points), default=0)
-        follows = 0 < full < len(ids) - 1 and self.points.get(ids[full + 1]) is False
-        replay = max(0, full - (full if self.replay_tokens is None else self.replay_tokens))
-        if point is None:
-            assert match.start == replay
-            assert best <= replay
-            assert not follows or full == replay
-        elif point.position <= full:
-            assert match.start == point.position == best > replay
-            assert best == full or not follows
-        else:
-            assert point.position == full + 1 == match.start + 1 > replay
-            assert not point.exact
-            assert 0 < full > best
-        if point is not None:
-            self._check_point(match, ids)
-
-    def _check_point(self, match: Match, ids: list[int]) -> None:
-        full, point = match.full_tokens, match.point
-        assert point is not None
-        _, points = read_prefixes(self.cache, self.prefixes)
-        number = next(number for number, found in points.items() if found == point.id)
-        assert self.points[number] == point.exact
-        expected = number if point.position <= full else self.prefixes.parent[number]
-        assert expected == ids[min(point.position, full)]
-        assert (point.state != 0) == self.spec.has_state
-        assert not point.state or self.state_content[point.state] == number
-        size, position = self.spec.swa_page_size, point.position
-        for p in range(max(0, position - self.spec.window), min(position, full)):
-            unit = point.swa_pages[p // size % self.spec.window_pages]
-            assert self.swa_content[unit][p % size] == ids[p + 1]
 
     def _share_window(self, row: Row, match: Match) -> None:
         assert match.point is not None

@@ -248,7 +248,7 @@ int32_t tree_unlock(Tree *tree, int32_t node) {
     return 0;
 }
 
-/* Lock a node and, unless `point` is 0, pin the point that had this position when it was matched. */
+/* Lock a node and, unless `point` is 0, pin the point, which had this position when matched. */
 int32_t tree_hold(Tree *tree, int32_t node, int32_t point, int32_t position) {
     if (point && tree->position[point] != position) return FAULT_GONE;
     int32_t fault = tree_lock(tree, node);

@@ -1,8 +1,8 @@
 /* Resume points: on which page each hangs, and behind which tokens.
  *
  * A point hangs on the page with its last token. One at the end of a page serves whoever has that
- * page. One inside a page serves whoever has the tokens before it, on whichever sibling: it is found
- * through a table, by (page before, tokens in the page).
+ * page. One inside a page serves whoever has the tokens before it, on whichever sibling: it is
+ * found through a table, by (page before, tokens in the page).
  */
 #include <string.h>
 
@@ -126,7 +126,8 @@ static void unhang(Tree *tree, int32_t point) {
 /* Return the tokens that a request starting from the point need not compute because of it: those
  * behind the point before it on its path, but no more than a replay computes. */
 static int32_t saved_by(const Tree *tree, int32_t point) {
-    int32_t position = tree->position[point], page = tree->holder[point], other = tree->below[point];
+    int32_t position = tree->position[point], page = tree->holder[point];
+    int32_t other = tree->below[point];
     int32_t most = tree->replay >= 0 && tree->replay < position ? tree->replay : position;
     while (other == 0) {
         page = tree->parent[page];
@@ -183,7 +184,7 @@ static int32_t take_units(Tree *tree, const int32_t *window, int32_t count, int3
 }
 
 /* Hang a point on the path to `node`, with a reference on each of its units. Returns 1, or 0 if
- * these tokens have one already that is as good or in use, or there are as many points as can be. */
+ * these tokens have one already that is as good or in use, or no more points can be. */
 int32_t point_add(Tree *tree, int32_t node, int32_t position, const int32_t *window, int32_t count,
                   int32_t state, int32_t exact, int32_t kind) {
     if (node > 0 && tree->parent[node] == 0) return 0;
