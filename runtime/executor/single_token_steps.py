@@ -40,13 +40,7 @@ def run_saves(plan: StepPlan, rows: PlanRows, tables: LineTables, pools: Pools) 
     target = unpacked(saves.window, INT32, *source.shape)
     kept = target != 0
     pools.copy_swa_pages([*zip(source[kept].tolist(), target[kept].tolist(), strict=True)])
-    states, position = unpacked(saves.state, INT32), unpacked(saves.position, INT64)
-    pools.copy_states(
-        [
-            (own, state, at)
-            for own, state, at in zip(
-                tables.state[line].tolist(), states.tolist(), position.tolist(), strict=True
-            )
-            if state
-        ]
-    )
+    own, position = tables.state[line], unpacked(saves.position, INT64)
+    states = np.stack((own, unpacked(saves.state, INT32), position), axis=1)
+    if own.any():
+        pools.copy_states([(int(a), int(b), int(at)) for a, b, at in states.tolist()])

@@ -301,3 +301,26 @@ def test_a_replay_is_never_planned_unless_its_length_is_known(rig: Rig) -> None:
     match = rig.match(list(range(20)))
 
     assert (match.full_tokens, match.point, match.start) == (19, None, 0)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_point_behind_a_page_serves_those_who_part_before_it_unless_it_is_exact(
+    rig: Rig, exact: bool
+) -> None:
+    row = rig.begin(list(range(10)))
+    rig.publish(row)
+    rig.add_point(row, 5, exact=exact)
+
+    match = rig.match([0, 1, 2, 3, 50, 51])
+
+    assert (match.full_tokens, match.start) == (4, 0 if exact else 4)
+    rig.finish(row)
+
+
+def test_points_inside_pages_are_told_apart_by_their_tokens_not_by_their_hash(rig: Rig) -> None:
+    rig.cache.arrays.tree.bucket_mask = 0
+    for token in (20, 30, 40):
+        rig.complete([0, 1, 2, 3, token, token, token], 6)
+
+    for token, start in ((30, 6), (20, 6), (40, 6), (50, 0)):
+        assert rig.match([0, 1, 2, 3, token, token, 60, 61]).start == start
