@@ -1,6 +1,6 @@
 /* The Shadow Radix Cache's own memory: pools, pages in a tree, resume points, lists by age.
  *
- * Nothing here allocates: every array belongs to numpy (`tree_arrays.py`), and Python mirrors the
+ * Nothing here allocates: every array belongs to numpy (`arrays.py`), and Python mirrors the
  * structs of this file (`binding.py`). Ids are counted from 1; 0 is nobody. A call costs what it
  * changes, and a match costs the pages that it confirms, token by token.
  *
