@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mem_cache.core.binding import FAULT_NO_UNIT, CPool, address, library
 from mem_cache.errors import IntegrityError, OutOfPages
+from mem_cache.tree.core.binding import FAULT_NO_UNIT, CPool, address, library
 
 Units = Sequence[int] | np.ndarray
 

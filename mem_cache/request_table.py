@@ -1,4 +1,4 @@
-"""One line per running request: which pages, window and ring its positions are in."""
+"""One line per running request: which pages, window and state its positions are in."""
 
 from dataclasses import dataclass
 
@@ -17,13 +17,13 @@ class RowChanges:
     released  [k] rows that were released, which may be claimed again by now
     pages     [k, 3] row, index in its page table, full page
     windows   [k, 3] row, index in its window, SWA page
-    rings     [k, 2] row, ring
+    states     [k, 2] row, state
     """
 
     released: np.ndarray
     pages: np.ndarray
     windows: np.ndarray
-    rings: np.ndarray
+    states: np.ndarray
 
 
 class RequestTable:
@@ -31,7 +31,7 @@ class RequestTable:
 
     page_table  [rows, max_pages] int32       full page of each page of positions
     window      [rows, window_pages] int32    SWA page of position p at (p // swa_page_size) % pages
-    ring        [rows] int32                  compress state
+    state        [rows] int32                  compress state
     length      [rows] int64                  tokens whose KV is written or planned
     Whoever claimed the row writes the first three by the methods here, which keep `RowChanges`,
     and `length` directly.
@@ -40,7 +40,7 @@ class RequestTable:
     def __init__(self, spec: TreeSpec, *, rows: int, max_pages: int) -> None:
         self.page_table = np.zeros((rows, max_pages), np.int32)
         self.window = np.zeros((rows, spec.window_pages), np.int32)
-        self.ring = np.zeros(rows, np.int32)
+        self.state = np.zeros(rows, np.int32)
         self.length = np.zeros(rows, np.int64)
         self._claimed = np.zeros(rows, np.bool_)
         self._free = list(range(rows - 1, -1, -1))
@@ -71,7 +71,7 @@ class RequestTable:
         self._claimed[row] = False
         self.page_table[row] = 0
         self.window[row] = 0
-        self.ring[row] = 0
+        self.state[row] = 0
         self.length[row] = 0
         self._free.append(row)
         self._released.append(row)
@@ -88,10 +88,10 @@ class RequestTable:
         if len(pages):
             self._windows.append(_written(row, first, pages))
 
-    def write_ring(self, row: int, ring: int) -> None:
-        """Write a row's ring."""
-        self.ring[row] = ring
-        self._rings.append((row, ring))
+    def write_state(self, row: int, state: int) -> None:
+        """Write a row's state."""
+        self.state[row] = state
+        self._states.append((row, state))
 
     def take_changes(self) -> RowChanges:
         """Return the changes since the last call."""
@@ -99,7 +99,7 @@ class RequestTable:
             np.array(self._released, dtype=np.int32),
             _together(self._pages),
             _together(self._windows),
-            np.array(self._rings, dtype=np.int32).reshape(-1, 2),
+            np.array(self._states, dtype=np.int32).reshape(-1, 2),
         )
         self._forget_changes()
         return changes
@@ -108,7 +108,7 @@ class RequestTable:
         self._released: list[int] = []
         self._pages: list[np.ndarray] = []
         self._windows: list[np.ndarray] = []
-        self._rings: list[tuple[int, int]] = []
+        self._states: list[tuple[int, int]] = []
 
 
 def _written(row: int, first: int, pages: np.ndarray) -> np.ndarray:

@@ -1,20 +1,29 @@
-"""Sizes of the coordinates and of the pools, as plain integers.
+"""What a model keeps of its sequences, in groups, and how much of each there is.
 
-`TreeSpec` is all that the tree, the allocators and the request table know of a model.
-`PoolSpec` is what the device tensors need besides. Both are derived from a model's
-configuration one floor up; nothing here knows a model.
+    Paged    of every token, for as long as its page is cached: a full page owns one unit of every
+             such group, so that they share the ids of full pages
+    Window   of the last tokens before a position; all windows of a model lie in the same SWA pages
+    State    of one position, whatever its length: a unit for each row and for each resume point
+
+A model has any number of each, and may have no window or no state. `TreeSpec` is all that the tree,
+the allocators and the request table know of it. The byte maps are the model's own, and so is the
+length of a replay; nothing here knows a model.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
-RecordFormat = Literal["fp8", "bf16", "fp32"]
+__all__ = [
+    "MAX_DRAFT_TOKENS",
+    "CacheSpec",
+    "Paged",
+    "PoolSizes",
+    "State",
+    "TreeSpec",
+    "Window",
+    "div_ceil",
+]
 
 MAX_DRAFT_TOKENS = 7
-# A block of 4 is pooled over as many tokens; a resume point holds as many state rows, and the
-# banks of its last two positions, since it serves the position before its own, too.
-POOLED_TOKENS = 8
-POINT_BANKS = 2
 
 
 def div_ceil(value: int, divisor: int) -> int:
@@ -28,30 +37,42 @@ class TreeSpec:
 
     page_size      tokens in a full page, the unit of the tree
     swa_page_size  tokens in an SWA page; divides `page_size`
-    window         tokens a resume point must hold before its position
+    window         tokens a resume point must hold before its position; 0: no layer has a window
     draft_tokens   most guessed tokens of a row in a step, 0 to MAX_DRAFT_TOKENS: so many positions
                    may be written and rejected while the window before them is still needed
+    has_state      rows and resume points keep a state
     """
 
     page_size: int = 256
     swa_page_size: int = 64
     window: int = 128
     draft_tokens: int = 0
+    has_state: bool = True
 
     def __post_init__(self) -> None:
-        if min(self.page_size, self.swa_page_size, self.window) < 1:
-            raise ValueError(f"sizes must be positive: {self}")
+        if min(self.page_size, self.swa_page_size) < 1 or self.window < 0:
+            raise ValueError(f"sizes must be positive, a window at least 0: {self}")
         if self.page_size % self.swa_page_size:
             raise ValueError(f"page_size must be a multiple of swa_page_size: {self}")
         if not 0 <= self.draft_tokens <= MAX_DRAFT_TOKENS:
             raise ValueError(f"draft_tokens must be 0 to {MAX_DRAFT_TOKENS}: {self}")
 
     @property
+    def has_points(self) -> bool:
+        """Whether a request can start at resume points alone.
+
+        With neither window nor state its pages are all that a position needs: it starts anywhere.
+        """
+        return self.window > 0 or self.has_state
+
+    @property
     def window_pages(self) -> int:
-        """SWA pages of a window: a ring, in which a position takes the place of one before it.
+        """SWA pages of a window, in which a position takes the place of one before it.
 
         It has room for draft tokens besides: rejected ones overwrite nothing that is still read.
         """
+        if not self.window:
+            return 0
         return div_ceil(self.window + self.draft_tokens, self.swa_page_size)
 
     @property
@@ -59,8 +80,13 @@ class TreeSpec:
         """SWA pages one row may need at once: its window, and the one it is being copied from."""
         return 2 * self.window_pages
 
+    @property
+    def growth_tokens(self) -> int:
+        """A row that grows may need more units at multiples of so many tokens, nowhere else."""
+        return self.swa_page_size if self.window else self.page_size
+
     def window_pages_at(self, position: int) -> int:
-        """SWA pages of the ring, from its first on, that [0, position) has been written to.
+        """SWA pages of the window, from its first on, that [0, position) has been written to.
 
         The window before `position` lies in them, in all of them where `draft_tokens` is 0.
         """
@@ -68,79 +94,110 @@ class TreeSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolSpec:
-    """Shapes of the five pools of one model.
+class Paged:
+    """What a full page holds of its tokens.
 
-    layer_ratios     per layer: 0 (window only), 4 or 128
-    head_dim         channels of a KV record; the last `rope_dim` are rotated
-    index_head_dim   channels of an indexer key
-    record_format    "fp8" is the packed 584-byte record and needs 448 + 64 channels
+    page_bytes  of one page in all layers of the group
     """
 
-    tree: TreeSpec
-    layer_ratios: tuple[int, ...]
-    head_dim: int
-    rope_dim: int
-    index_head_dim: int
-    record_format: RecordFormat
+    name: str
+    page_bytes: int
 
-    @property
-    def state_rows(self) -> int:
-        """C4 ring length in tokens: what a block is pooled over, twice with draft tokens.
 
-        So rejected tokens, fewer than POOLED_TOKENS, overwrite nothing that is still read.
-        """
-        return 2 * POOLED_TOKENS if self.tree.draft_tokens else POOLED_TOKENS
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What an SWA page holds of its tokens, of which the last `tokens` are needed.
 
-    @property
-    def state_banks(self) -> int:
-        """C128 banks per ring: those of the last two positions, and one for each draft token."""
-        return POINT_BANKS + self.tree.draft_tokens
+    page_bytes  of one page in all layers of the group
+    """
 
-    @property
-    def num_layers(self) -> int:
-        """Layers, each of which keeps a window."""
-        return len(self.layer_ratios)
+    name: str
+    tokens: int
+    page_bytes: int
 
-    @property
-    def replay_tokens(self) -> int:
-        """Tokens before a position that make its window and ring exact in every layer.
 
-        A token sees window - 1 earlier ones in each layer, so that what lies before the start
-        has faded from the last layer's window after this many, and from its ring, which may reach
-        further back than a short window. Source: design, replay length.
-        """
-        window = self.tree.window
-        rings = (POOLED_TOKENS if ratio == 4 else ratio for ratio in self.layer_ratios)
-        reach = max((window, *rings))
-        return reach + (window - 1) * (self.num_layers - 1)
+@dataclass(frozen=True, slots=True)
+class State:
+    """What rows and resume points hold of one position.
 
-    def layers_with_ratio(self, ratio: int) -> tuple[int, ...]:
-        """Indices of the layers that compress by `ratio`."""
-        return tuple(i for i, r in enumerate(self.layer_ratios) if r == ratio)
+    live_bytes  of a row's, with room for draft tokens
+    kept_bytes  of a resume point's; the pools convert where the two differ
+    """
+
+    name: str
+    live_bytes: int
+    kept_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSpec:
-    """What the runtime knows of a model's pools: units, and what each of them weighs.
+    """What the runtime knows of a model's pools: their groups, and what each unit weighs.
 
-    record_format    of what pages hold, for people
-    full_page_bytes  of one full page in all layers; swa_page_bytes and ring_bytes likewise
-    replay_tokens    tokens before a position that make its window and ring exact in every layer
+    record_format  of what pages hold, for people
+    replay_tokens  tokens before a position that make its windows and states exact in every layer
+    Units are those of `TreeSpec`.
     """
 
-    tree: TreeSpec
     record_format: str
-    full_page_bytes: int
-    swa_page_bytes: int
-    ring_bytes: int
-    replay_tokens: int
+    paged: tuple[Paged, ...]
+    windows: tuple[Window, ...] = ()
+    states: tuple[State, ...] = ()
+    replay_tokens: int = 0
+    page_size: int = 256
+    swa_page_size: int = 64
+    draft_tokens: int = 0
+
+    @property
+    def tree(self) -> TreeSpec:
+        """What the tree knows of it: the largest window, and whether there is a state."""
+        return TreeSpec(
+            self.page_size,
+            self.swa_page_size,
+            window=max((group.tokens for group in self.windows), default=0),
+            draft_tokens=self.draft_tokens,
+            has_state=bool(self.states),
+        )
+
+    @property
+    def full_page_bytes(self) -> int:
+        """Bytes of one full page in all groups."""
+        return sum(group.page_bytes for group in self.paged)
+
+    @property
+    def swa_page_bytes(self) -> int:
+        """Bytes of one SWA page in all groups."""
+        return sum(group.page_bytes for group in self.windows)
+
+    @property
+    def live_state_bytes(self) -> int:
+        """Bytes of a row's state in all groups."""
+        return sum(group.live_bytes for group in self.states)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a resume point's state in all groups."""
+        return sum(group.kept_bytes for group in self.states)
+
+    @property
+    def packs_states(self) -> bool:
+        """Whether resume points keep another form of the state than rows have."""
+        return any(group.kept_bytes != group.live_bytes for group in self.states)
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSizes:
-    """How many units each pool has, the dummy unit 0 not counted."""
+    """How many units each pool has, the dummy unit 0 not counted.
+
+    live_states  of `states`, the first so many are in the rows' form, one for each row, and the
+                 others in that of resume points; 0: all have one form, and go from hand to hand
+    """
 
     full_pages: int
     swa_pages: int
-    rings: int
+    states: int
+    live_states: int = 0
+
+    @property
+    def kept_states(self) -> int:
+        """States that resume points may have."""
+        return self.states - self.live_states

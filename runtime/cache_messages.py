@@ -65,7 +65,7 @@ class RequestView(msgspec.Struct, frozen=True):
 
 
 class PointView(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A resume point of a span; see `mem_cache.span.PointFacts`.
+    """A resume point of a span; see `mem_cache.tree.span.PointFacts`.
 
     There are thousands, and never a cycle: the collector need not follow them.
 
@@ -79,7 +79,7 @@ class PointView(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class SpanView(msgspec.Struct, frozen=True, gc=False):
-    """A run of pages without a branch in between; see `mem_cache.span.Span`.
+    """A run of pages without a branch in between; see `mem_cache.tree.span.Span`.
 
     namespace   index into `CacheView.namespaces`
     num_pages   its pages; `pages` names the first few

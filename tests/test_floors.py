@@ -79,7 +79,9 @@ OPTIONAL_IMPORTS = {
     "triton",
     "xgrammar",
 }
-TORCH_IN_MEM_CACHE = {"mem_cache/layout.py", "mem_cache/pools.py"}
+# Folders that name no group of a model's pools.
+NO_MODEL = ("runtime/scheduler/", "runtime/wire/", "mem_cache/tree/")
+GROUP_NAMES = re.compile(r"(?<![a-z])(c4|c128|indexers?|rings?)(?![a-z])", re.IGNORECASE)
 FORBIDDEN_IMPORTS = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}
 FORBIDDEN_CALLS = {"compile", "eval", "exec", "torch.load", "torch.compile"}
 
@@ -264,21 +266,26 @@ def test_the_cache_tree_knows_no_tensor() -> None:
     _fail_if(
         f"{path}:{line} imports {name}"
         for path in _sources("mem_cache")
-        if path not in TORCH_IN_MEM_CACHE
         for name, line in _imports(path)
         if name.split(".")[0] in {"torch", "jit_kernels"} and name != "jit_kernels.host_library"
     )
 
 
 def test_the_runtime_knows_models_by_their_contract() -> None:
-    others = re.compile(
-        r"layers\.models\.(?!contract|registry|json_fields)|mem_cache\.(pools|layout)\b"
-    )
     _fail_if(
         f"{path}:{line} imports {name}"
         for path in _sources("runtime")
         for name, line in _imports(path)
-        if others.match(name)
+        if re.match(r"layers\.models\.(?!contract|registry|json_fields)", name)
+    )
+
+
+def test_scheduler_plans_and_tree_name_no_group_of_a_model() -> None:
+    _fail_if(
+        f"{path} names {found.group()}"
+        for path in _committed()
+        if path.startswith(NO_MODEL) and path.endswith((".py", ".c", ".h"))
+        for found in GROUP_NAMES.finditer((ROOT / path).read_text("utf-8"))
     )
 
 

@@ -66,7 +66,10 @@ class Settings:
 
 
 class Pools(Protocol):
-    """The device memory of a cache: units of each pool, across all layers."""
+    """The device memory of a cache: units of each pool, across all layers.
+
+    Where a network has no windows, or no state, nobody asks for copies of them.
+    """
 
     @property
     def bytes(self) -> int:
@@ -85,8 +88,12 @@ class Pools(Protocol):
         """Copy SWA pages (source, destination), one after the other."""
         ...
 
-    def copy_rings(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy rings (source, destination), one after the other."""
+    def copy_states(self, copies: Sequence[tuple[int, int, int]]) -> None:
+        """Copy states (source, destination, position of the source), one after the other.
+
+        Units up to `PoolSizes.live_states` have the rows' form, those behind it that of resume
+        points: what is copied from one to the other is packed, or unpacked.
+        """
         ...
 
 

@@ -18,9 +18,9 @@ from jit_kernels.paged_logits import LogitsPlan, paged_logits, row_slices
 from jit_kernels.select_topk import select_slots
 from jit_kernels.store_kv import norm_rope_store
 from layers.blocks.rope import RopeFrequencies
+from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.contract import FoldWeights, PoolingWeights, StepSizes
 from layers.steps.decode_rows import DecodeRows
-from mem_cache.pools import KvPools
 from mem_cache.spec import div_ceil
 
 __all__ = ["DecodeStep", "score_slices", "whole_tiles"]

@@ -28,10 +28,11 @@ def build_batch(
     its others.
     """
     n = len(rows.line)
-    ring, window = tables.ring[rows.line], tables.window[rows.line]
+    state, window = tables.state[rows.line], tables.window[rows.line]
     columns = div_ceil(int(rows.end.max(initial=0)), page_size)
     saves = plan.saves
-    row = np.concatenate((np.arange(n), unpacked(saves.row, INT32)))
+    beside = unpacked(saves.row, INT32)
+    row = np.concatenate((np.arange(n), beside))
     order = np.argsort(row, kind="stable")
     width = window.shape[1]
 
@@ -44,13 +45,13 @@ def build_batch(
         "chunk_len": rows.count.astype(np.int64),
         "page_table": tables.pages[rows.line, :columns],
         "window": window,
-        "ring": ring,
+        "ring": state,
         "window_from": rows.window_from.astype(np.int64),
         "write_from": rows.write_from.astype(np.int64),
         "save_row": row[order],
         "save_position": saved(rows.end, unpacked(saves.position, INT64)),
-        "save_ring": saved(ring, unpacked(saves.ring, INT32)),
-        "save_window": saved(window, unpacked(saves.window, INT32, -1, width)),
+        "save_ring": saved(state, unpacked(saves.state, INT32)),
+        "save_window": saved(window, unpacked(saves.window, INT32, len(beside), width)),
         "logit_tokens": logit_tokens(plan, rows),
     }
     return ForwardBatch(**{name: torch.from_numpy(array) for name, array in arrays.items()})

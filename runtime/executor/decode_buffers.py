@@ -129,7 +129,7 @@ class DecodeBuffers:
             (host.ids, rows.ids, 0),
             (host.index, np.where(rows.from_device, rows.line, self._own[:count]), 0),
             (host.position, rows.start, -1),
-            (host.ring, tables.ring[rows.line], 0),
+            (host.ring, tables.state[rows.line], 0),
             (host.window, tables.window[rows.line], 0),
         ):
             array[:count] = values

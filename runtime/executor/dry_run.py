@@ -36,8 +36,8 @@ _TILE = 64
 _SMALL_TILES = (8, 16, 32)
 # Rows that the scores of decoding rows are planned for at a time.
 _ROW_TILE = 32
-# A copy over the unit that nobody reads, for the kernels that make it.
-_TO_DUMMY = packed([1, 0], INT32)
+# Copies over the units that nobody reads, for the kernels that make them.
+_TO_DUMMY, _STATE_TO_DUMMY = packed([1, 0], INT32), packed([1, 0, 1], INT32)
 # A grammar that allows every other token.
 _EVEN_WORD = 0x55555555
 # Kernels may be compiled anew for one row, for several, and for whole sixteens of them.
@@ -83,9 +83,10 @@ class Extent:
         return max(self.context, STEP_CONTEXT_TOKENS)
 
     def pools(self, tree: TreeSpec) -> PoolSizes:
-        """Return the smallest pools on which the steps can run: a page, two windows, a ring."""
+        """Return the smallest pools on which the steps can run: a page, two windows, a state."""
         windows = 2 * tree.window_pages
-        return PoolSizes(full_pages=self.rows, swa_pages=self.rows * windows, rings=self.rows)
+        states = self.rows if tree.has_state else 0
+        return PoolSizes(full_pages=self.rows, swa_pages=self.rows * windows, states=states)
 
     def steps(self, tree: TreeSpec) -> list[StepPlan]:
         """Return the steps: one long row, as many rows as there may be, decode of all of them."""
@@ -156,7 +157,7 @@ class Extent:
     ) -> StepPlan:
         """Return a step of rows of `length` tokens from `start` on, all of them sampled.
 
-        saves  besides, each row leaves a window and its own ring behind its last token
+        saves  besides, each row leaves a window and its own state behind its last token
         """
         line, count = np.arange(rows), np.full(rows, length)
         tokens = np.arange(rows * length, dtype=np.int64)
@@ -165,7 +166,7 @@ class Extent:
             step=0,
             changes=self._tables(rows, div_ceil(start + length, tree.page_size), tree),
             joins=[Join(i, self._sampling()) for i in range(rows)],
-            copies=Copies(_TO_DUMMY, _TO_DUMMY, _TO_DUMMY),
+            copies=_copies(tree),
             rows=Rows(
                 line=packed(line, INT32),
                 start=packed(np.full(rows, start), INT64),
@@ -179,14 +180,14 @@ class Extent:
         )
 
     def _tables(self, rows: int, pages: int, tree: TreeSpec) -> TableChanges:
-        """Return tables in which each row has one page, a window and a ring of its own."""
+        """Return tables in which each row has one page, a window and a state of its own."""
         line, width = np.arange(rows), tree.window_pages
         unit = line + 1
         window = np.arange(1, 1 + rows * width)
         return TableChanges(
             pages=_triples(np.repeat(line, pages), np.tile(np.arange(pages), rows), unit, pages),
             windows=_triples(np.repeat(line, width), np.tile(np.arange(width), rows), window, 1),
-            rings=packed(np.stack((line, unit), axis=1), INT32),
+            states=packed(np.stack((line, unit), axis=1), INT32) if tree.has_state else b"",
         )
 
     def _mask(self) -> bytes:
@@ -214,13 +215,21 @@ def _triples(line: np.ndarray, index: np.ndarray, unit: np.ndarray, repeats: int
     return packed(np.stack((line, index, np.repeat(unit, repeats)), axis=1), INT32)
 
 
+def _copies(tree: TreeSpec) -> Copies:
+    return Copies(
+        _TO_DUMMY,
+        _TO_DUMMY if tree.window else b"",
+        _STATE_TO_DUMMY if tree.has_state else b"",
+    )
+
+
 def _saves(rows: int, position: int, tree: TreeSpec) -> Saves:
-    """Return a snapshot of each row, into a window that is nobody's and its own ring."""
+    """Return a snapshot of each row, into a window that is nobody's and its own state."""
     line, width = np.arange(rows), tree.window_pages
     window = np.arange(1, 1 + rows * width) + rows * width
     return Saves(
         row=packed(line, INT32),
         position=packed(np.full(rows, position), INT64),
-        ring=packed(line + 1, INT32),
+        state=packed(line + 1 if tree.has_state else 0 * line, INT32),
         window=packed(window, INT32),
     )

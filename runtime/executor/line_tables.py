@@ -1,4 +1,4 @@
-"""Where the KV of each line is: page tables, windows and rings, kept up to date by plans."""
+"""Where the KV of each line is: page tables, windows and states, kept up to date by plans."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ class LineTables:
 
     pages   [lines, P] int32 full page of each page of positions
     window  [lines, W] int32 SWA page of position p at (p // swa_page_size) % W
-    ring    [lines] int32
+    state   [lines] int32
     What a line held before somebody else had it may still be there, behind what is in use.
     """
 
@@ -25,7 +25,7 @@ class LineTables:
         """
         self.pages = np.zeros((lines, pages), np.int32)
         self.window = np.zeros((lines, window_pages), np.int32)
-        self.ring = np.zeros(lines, np.int32)
+        self.state = np.zeros(lines, np.int32)
 
     def apply(self, changes: TableChanges) -> None:
         """Take in the changes of a plan. Raises IndexError for a line or page there is not."""
@@ -33,6 +33,6 @@ class LineTables:
             if data:
                 line, index, unit = unpacked(data, INT32, -1, 3).T
                 table[line, index] = unit
-        if changes.rings:
-            line, ring = unpacked(changes.rings, INT32, -1, 2).T
-            self.ring[line] = ring
+        if changes.states:
+            line, state = unpacked(changes.states, INT32, -1, 2).T
+            self.state[line] = state

@@ -17,10 +17,12 @@ def run_copies(copies: Copies, pools: Pools) -> None:
     for data, copy in (
         (copies.pages, pools.copy_full_pages),
         (copies.windows, pools.copy_swa_pages),
-        (copies.rings, pools.copy_rings),
     ):
         if data:
             copy([(int(a), int(b)) for a, b in unpacked(data, INT32, -1, 2).tolist()])
+    if copies.states:
+        states = unpacked(copies.states, INT32, -1, 3).tolist()
+        pools.copy_states([(int(a), int(b), int(position)) for a, b, position in states])
 
 
 class CpuModelRunner:

@@ -23,7 +23,7 @@ from runtime.executor.rank_process import SPIN_S, RankTask
 from runtime.executor.remote import RemoteExecutor
 from runtime.wire.channel import ExecutorFault, RankAddress, SchedulerChannel
 from runtime.wire.loaded import Loaded
-from runtime.wire.ring import PeerDied
+from runtime.wire.queue import PeerDied
 
 __all__ = ["RankGroup", "start_ranks"]
 

@@ -57,7 +57,7 @@ _ENVIRONMENT = {
 class RankTask(msgspec.Struct, frozen=True):
     """What a rank is told.
 
-    address  where the scheduler's rings are
+    address  where the scheduler's queues are
     meeting  file by which ranks find each other
     beats    descriptor that a byte is written to twice a second
     """

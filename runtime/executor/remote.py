@@ -6,7 +6,7 @@ from runtime.errors import RuntimeFault, WorkerDied
 from runtime.executor.interface import MAX_IN_FLIGHT
 from runtime.wire.channel import ExecutorFault, FromWorker, Progress, SchedulerChannel
 from runtime.wire.loaded import Loaded
-from runtime.wire.ring import PeerDied
+from runtime.wire.queue import PeerDied
 from runtime.wire.step import (
     KeptResult,
     Sample,
@@ -115,7 +115,7 @@ class RemoteExecutor:
         return self._kept
 
     def send(self, message: ToExecutor) -> None:
-        """Send a message. Waits while the ring is full."""
+        """Send a message. Waits while the queue is full."""
         self._check()
         try:
             self._channel.send(message)

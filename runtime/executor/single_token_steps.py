@@ -9,7 +9,7 @@ import numpy as np
 from layers.models.contract import Pools
 from runtime.executor.line_tables import LineTables
 from runtime.executor.plan_rows import PlanRows, sampled_entries
-from runtime.wire.arrays import INT32, unpacked
+from runtime.wire.arrays import INT32, INT64, unpacked
 from runtime.wire.step import StepPlan
 
 __all__ = ["is_single_token_step", "run_saves"]
@@ -40,5 +40,7 @@ def run_saves(plan: StepPlan, rows: PlanRows, tables: LineTables, pools: Pools) 
     target = unpacked(saves.window, INT32, *source.shape)
     kept = target != 0
     pools.copy_swa_pages([*zip(source[kept].tolist(), target[kept].tolist(), strict=True)])
-    rings = unpacked(saves.ring, INT32)
-    pools.copy_rings([*zip(tables.ring[line].tolist(), rings.tolist(), strict=True)])
+    own, position = tables.state[line], unpacked(saves.position, INT64)
+    states = np.stack((own, unpacked(saves.state, INT32), position), axis=1)
+    if own.any():
+        pools.copy_states([(int(a), int(b), int(at)) for a, b, at in states.tolist()])

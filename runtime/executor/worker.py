@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from runtime.errors import RuntimeFault
 from runtime.executor.interface import Executor, StepHandle
 from runtime.wire.channel import ExecutorChannel, ExecutorFault, Progress
-from runtime.wire.ring import PeerClosed, PeerDied
+from runtime.wire.queue import PeerClosed, PeerDied
 from runtime.wire.step import Sample, SampleKept, StepPlan, ToExecutor
 
 __all__ = ["serve"]

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mem_cache.handles import Match, PointKind
 from mem_cache.spec import div_ceil
+from mem_cache.tree.handles import Match, PointKind
 from runtime.scheduler.request import Request, Status
 from runtime.scheduler.request_sets import RequestSets
 from runtime.scheduler.residency import Residency

@@ -7,11 +7,11 @@ rows for the rest. The tree is asked for no more than `max_spans` spans, and not
 Prompts are private: no token id is told, and of a namespace's name only a digest (`namespaces`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-from mem_cache.handles import PointKind
-from mem_cache.span import Span
+from mem_cache.tree.handles import PointKind
+from mem_cache.tree.span import Span
 from runtime.cache_messages import (
     CacheView,
     GetCache,
@@ -21,6 +21,7 @@ from runtime.cache_messages import (
     RequestView,
     SpanView,
 )
+from runtime.executor.pool_names import pool_views
 from runtime.scheduler.namespaces import digest
 from runtime.scheduler.request import Request, Status
 from runtime.scheduler.residency import Residency
@@ -72,7 +73,7 @@ def cache_view(
         window=residency.spec.window,
         replay_tokens=residency.replay_tokens,
         point_kinds=POINT_KINDS,
-        pools=_pool_views(residency, stats.gauges),
+        pools=_pool_views(residency),
         counters=dict(stats.counters),
         namespaces=names.views(tree.tokens_by_namespace()),
         waiting=int(stats.gauges["waiting"]),
@@ -139,10 +140,8 @@ def _request_view(request: Request, names: _Namespaces) -> RequestView:
     )
 
 
-def _pool_views(residency: Residency, gauges: Mapping[str, float]) -> list[PoolView]:
-    full, swa, rings = residency.full, residency.swa, residency.rings
+def _pool_views(residency: Residency) -> list[PoolView]:
     return [
-        PoolView("full", full.capacity, full.free, int(gauges["full_pages_evictable"])),
-        PoolView("swa", swa.capacity, swa.free, int(gauges["swa_pages_evictable"])),
-        PoolView("rings", rings.capacity, rings.free, int(gauges["rings_evictable"])),
+        PoolView(name, pool.capacity, pool.free, pool.evictable)
+        for name, pool in pool_views(residency.usage)
     ]

@@ -91,15 +91,12 @@ class DecodeSet:
         self._last_token[request.row] = token
         self._changed = True
 
-    def needs_page(self) -> list[Request]:
-        """Return the rows whose next position opens a new full page."""
-        page = self._residency.spec.page_size
-        return self._at_boundary(page)
-
-    def _at_boundary(self, size: int) -> list[Request]:
+    def needs_room(self) -> list[Request]:
+        """Return the rows whose next token needs more than they have."""
         self._refresh()
         start = self._residency.table.length[self._rows]
-        return [self._active[i] for i in np.flatnonzero(start % size == 0)]
+        grows = start % self._residency.spec.growth_tokens == 0
+        return [self._active[i] for i in np.flatnonzero(grows)]
 
     def _refresh(self) -> None:
         if self._changed:
@@ -111,10 +108,8 @@ class DecodeSet:
             self._changed = False
 
     def plan(self) -> StepRows:
-        """Return rows that feed each active row's last token; its page must be there."""
-        residency = self._residency
-        for request in self._at_boundary(residency.spec.swa_page_size):
-            residency.open_window(request, request.scheduled + 1)
+        """Return rows that feed each active row's last token, for which there is room."""
+        self._refresh()
         rows = self._assemble(self._active, self._rows, self._fed(), sampled=self._each)
         self._scheduled(self._active, self._rows)
         self._changed |= bool((rows.end >= self._limit).any())
@@ -132,12 +127,10 @@ class DecodeSet:
         return [r for r in self.active if r.scheduled + 1 == len(r.tokens)]
 
     def plan_closing(self, requests: list[Request]) -> StepRows:
-        """Return rows that feed `closing` requests, and sample none; their pages are there.
+        """Return rows that feed `closing` requests, and sample none; there is room for them.
 
         They take part in no later step.
         """
-        for request in requests:
-            self._residency.open_window(request, request.scheduled + 1)
         lines = np.array([r.row for r in requests], dtype=np.int64)
         fed = np.ones(len(requests), dtype=bool)
         rows = self._assemble(requests, lines, fed, sampled=np.zeros(0, dtype=np.int64))

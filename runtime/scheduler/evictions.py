@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from mem_cache.radix import ShadowRadixCache
+from mem_cache.tree.radix import ShadowRadixCache
 from runtime.durations import Durations
 
 
@@ -25,12 +25,12 @@ class Evictions:
         cache = self._cache
         return cache.full.free >= pages or self._timed(lambda: cache.evict_full(pages))
 
-    def drop_points(self, *, swa_pages: int = 0, rings: int = 0) -> bool:
-        """Have so many SWA pages and rings free; False if they cannot be had."""
+    def drop_points(self, *, swa_pages: int = 0, states: int = 0) -> bool:
+        """Have so many SWA pages and states free; False if they cannot be had."""
         cache = self._cache
-        if cache.swa.free >= swa_pages and cache.rings.free >= rings:
+        if cache.swa.free >= swa_pages and cache.states.free >= states:
             return True
-        return self._timed(lambda: cache.evict_swa(swa_pages=swa_pages, rings=rings))
+        return self._timed(lambda: cache.evict_swa(swa_pages=swa_pages, states=states))
 
     def shrink(self, namespace: str, *, keep_tokens: int) -> None:
         """Have a namespace hold so many tokens at most, as far as no lock protects more."""

@@ -1,6 +1,6 @@
 """When the invariants of the cache are verified: after every step if asked, else in quiet times."""
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 from runtime.scheduler.request import Request
@@ -51,10 +51,7 @@ class IntegrityWatch:
         self._verified = next(self._parts, _DONE) is _DONE
 
     def _check(self, running: Sequence[Request]) -> Iterator[None]:
-        full: Counter[int] = Counter()
-        swa: Counter[int] = Counter()
-        rings: Counter[int] = Counter()
         for request in running:
             request.check()
-            self._residency.count_references(request, full, swa, rings)
-        yield from self._residency.cache.check_in_steps(full=full, swa=swa, rings=rings)
+        full, swa, states = self._residency.references(running)
+        yield from self._residency.cache.check_in_steps(full=full, swa=swa, states=states)

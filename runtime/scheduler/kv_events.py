@@ -20,8 +20,8 @@ from typing import Protocol
 import numpy as np
 
 from mem_cache.errors import IntegrityError
-from mem_cache.handles import Insertion
-from mem_cache.radix import ShadowRadixCache
+from mem_cache.tree.handles import Insertion
+from mem_cache.tree.radix import ShadowRadixCache
 from runtime.scheduler.kv_event_wire import Cleared, Event, Removed, Stored
 
 HASH_BYTES = 8
@@ -68,11 +68,15 @@ class KvEvents:
         if not len(pages):
             return
         arrays = self._cache.arrays
-        above = arrays.page("parent").item(pages[0])
-        parent = self._hashes.get(above)
-        if above > 0 and parent is None:
-            raise IntegrityError(f"page {pages[0]} comes after page {above}, which has no hash")
-        tokens = arrays.tokens[pages]
+        nodes = arrays.node_of[pages]
+        above = arrays.page("parent").item(nodes[0])
+        page_above = arrays.unit.item(above) if above > 0 else 0
+        parent = self._hashes.get(page_above)
+        if page_above and parent is None:
+            raise IntegrityError(
+                f"page {pages[0]} comes after page {page_above}, which has no hash"
+            )
+        tokens = arrays.tokens[nodes]
         hashes = chain_hashes(self._top(namespace) if parent is None else parent, tokens)
         self._hashes.update(zip(pages.tolist(), hashes, strict=True))
         self._pending.append(Stored(hashes, parent, tokens))

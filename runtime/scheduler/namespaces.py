@@ -8,7 +8,7 @@ import hashlib
 import heapq
 import secrets
 
-from mem_cache.radix import ShadowRadixCache
+from mem_cache.tree.radix import ShadowRadixCache
 
 _DIGEST_BYTES = 4
 _DIGEST_KEY = secrets.token_bytes(16)

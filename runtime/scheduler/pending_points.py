@@ -1,74 +1,73 @@
 """Resume points on their way into the tree: wanted, saved by a step, waiting for their node.
 
-A pending point holds one reference on each of its SWA pages and on its ring. It cannot be
+A pending point holds one reference on each of its SWA pages and on its state. It cannot be
 evicted, so that it is only made out of what running rows can never need (`Claims`).
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mem_cache.handles import Point, PointKind
-from mem_cache.radix import ShadowRadixCache
 from mem_cache.spec import TreeSpec
+from mem_cache.tree.handles import Point, PointKind
+from mem_cache.tree.radix import ShadowRadixCache
 from runtime.scheduler.evictions import Evictions
 from runtime.scheduler.request import PendingPoint, Request
-
-
-@dataclass(frozen=True, slots=True)
-class Claims:
-    """What running rows may need at most, whatever they do next."""
-
-    swa_pages: int
-    rings: int
-
-    def with_point(self, swa_pages: int) -> "Claims":
-        """Return them beside one more point, whose window has so many pages."""
-        return Claims(self.swa_pages + swa_pages, self.rings + 1)
+from runtime.scheduler.row_units import Claims, Copies
 
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """One snapshot of a step: the window and ring as they are before `position`."""
+    """One snapshot of a step: the window and state as they are before `position`.
+
+    state   0 where the model has none
+    window  [window_pages] int32, 0 behind the last page
+    """
 
     position: int
-    ring: int
+    state: int
     window: np.ndarray
-
-
-@dataclass(slots=True)
-class Copies:
-    """Copies (source, destination) that must run before the next forward pass."""
-
-    pages: list[tuple[int, int]] = field(default_factory=list)
-    swa: list[tuple[int, int]] = field(default_factory=list)
-    rings: list[tuple[int, int]] = field(default_factory=list)
 
 
 class PendingPoints:
     """Makes, counts and places pending points of all requests.
 
-    swa_held, rings_held   references that pending points hold
+    swa_held, states_held   references that pending points hold
     """
 
-    def __init__(self, spec: TreeSpec, cache: ShadowRadixCache, evictions: Evictions) -> None:
+    def __init__(
+        self,
+        spec: TreeSpec,
+        cache: ShadowRadixCache,
+        evictions: Evictions,
+        *,
+        live_states: int = 0,
+    ) -> None:
+        """Make none yet; `live_states` are never a point's (`Units`)."""
         self._spec = spec
         self._cache = cache
         self._evictions = evictions
-        self._swa, self._rings = cache.swa, cache.rings
+        self._swa, self._states = cache.swa, cache.states
+        self._live, self._state_each = live_states, int(spec.has_state)
         self.swa_held = 0
-        self.rings_held = 0
+        self.states_held = 0
 
     @property
     def capacity(self) -> int:
         """How many points there can be at most, if no row runs."""
-        return self._rings.capacity
+        if self._spec.has_state:
+            return self._states.capacity - self._live
+        return self._swa.capacity // self._spec.window_pages if self._spec.window else 0
+
+    def claims_with_point(self, claims: Claims, position: int) -> Claims:
+        """Return claims beside one more point at `position`."""
+        return claims.with_point(self._spec.window_pages_at(position), self._state_each)
 
     def leaves_room(self, claims: Claims) -> bool:
         """Whether the claims can all be met beside the points that are pending now."""
         return (
             claims.swa_pages + self.swa_held <= self._swa.capacity
-            and claims.rings + self.rings_held <= self._rings.capacity
+            and claims.states + self.states_held <= self._states.capacity - self._live
         )
 
     def plan_saves(self, request: Request, start: int, end: int, *, claims: Claims) -> list[Save]:
@@ -96,7 +95,7 @@ class PendingPoints:
         if window is None:
             return None
         point = self._hold(PendingPoint(position, window, 0, kind))
-        return point, Save(position, point.ring, self._by_slot(window))
+        return point, Save(position, point.state, self._by_slot(window))
 
     def keep_branch(
         self, request: Request, point: Point, copies: Copies, *, claims: Claims
@@ -112,13 +111,16 @@ class PendingPoints:
             return
         kept = self._hold(PendingPoint(request.matched, window, 0, PointKind.BRANCH, exact=True))
         request.holding.pending_points.append(kept)
-        copies.rings.append((point.ring, kept.ring))
+        if kept.state:
+            copies.states.append((point.state, kept.state, point.position))
         copies.swa += zip(point.swa_pages, window, strict=False)
 
     def _take_window(self, position: int, claims: Claims) -> tuple[int, ...] | None:
-        """Take the SWA pages of a point, and see that there is a ring for it."""
+        """Take the SWA pages of a point, and see that there is a state for it."""
         count = self._spec.window_pages_at(position)
-        if not self._make_room(claims, swa_pages=count):
+        if not self.leaves_room(self.claims_with_point(claims, position)):
+            return None
+        if not self._evictions.drop_points(swa_pages=count, states=self._state_each):
             return None
         return tuple(self._swa.alloc(count).tolist())
 
@@ -127,16 +129,11 @@ class PendingPoints:
         slots[: len(window)] = window
         return slots
 
-    def _make_room(self, claims: Claims, *, swa_pages: int) -> bool:
-        if not self.leaves_room(claims.with_point(swa_pages)):
-            return False
-        return self._evictions.drop_points(swa_pages=swa_pages, rings=1)
-
     def _hold(self, point: PendingPoint) -> PendingPoint:
-        """Return a point whose pages are taken with a ring that is taken for it."""
+        """Return a point whose pages are taken with a state that is taken for it."""
         self.swa_held += len(point.swa_pages)
-        self.rings_held += 1
-        return replace(point, ring=self._rings.take())
+        self.states_held += self._state_each
+        return replace(point, state=self._states.take()) if self._state_each else point
 
     def place(self, request: Request) -> None:
         """Hang the points whose positions are published by now into the tree."""
@@ -155,7 +152,7 @@ class PendingPoints:
             request.holding.lock.node,
             point.position,
             swa_pages=point.swa_pages,
-            ring=point.ring,
+            state=point.state,
             exact=point.exact,
             kind=point.kind,
             give=True,
@@ -171,9 +168,10 @@ class PendingPoints:
     def let_go(self, point: PendingPoint) -> None:
         """Drop a point's references."""
         self._swa.decref(point.swa_pages)
-        self._rings.decref([point.ring])
+        if point.state:
+            self._states.decref([point.state])
         self._forget(point)
 
     def _forget(self, point: PendingPoint) -> None:
         self.swa_held -= len(point.swa_pages)
-        self.rings_held -= 1
+        self.states_held -= self._state_each

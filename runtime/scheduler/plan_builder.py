@@ -63,7 +63,7 @@ class PlanBuilder:
             self._steps,
             changes=changes,
             joins=joins,
-            copies=Copies(*(_pairs(c) for c in (copies.pages, copies.swa, copies.rings))),
+            copies=Copies(*(_copied(c) for c in (copies.pages, copies.swa, copies.states))),
             rows=_rows(rows),
             saves=_saves(rows.saves) if rows.saves else Saves(),
             sampled=packed(entries, INT32),
@@ -96,7 +96,7 @@ class PlanBuilder:
         ]
         return TableChanges(
             packed(left, INT32) if left else b"",
-            *(packed(part, INT32) for part in (changes.pages, changes.windows, changes.rings)),
+            *(packed(part, INT32) for part in (changes.pages, changes.windows, changes.states)),
         )
 
     def _joins(self, rows: StepRows, decoding: int) -> list[Join]:
@@ -140,15 +140,15 @@ def _unless_zero(values: np.ndarray, dtype: np.dtype) -> bytes:
     return packed(values, dtype) if values.any() else b""
 
 
-def _pairs(pairs: list[tuple[int, int]]) -> bytes:
-    return packed(pairs, INT32) if pairs else b""
+def _copied(copies: Sequence[tuple[int, ...]]) -> bytes:
+    return packed(copies, INT32) if copies else b""
 
 
 def _saves(saves: list[tuple[int, Save]]) -> Saves:
     return Saves(
         row=packed([row for row, _ in saves], INT32),
         position=packed([save.position for _, save in saves], INT64),
-        ring=packed([save.ring for _, save in saves], INT32),
+        state=packed([save.state for _, save in saves], INT32),
         window=packed(np.stack([save.window for _, save in saves]), INT32),
     )
 

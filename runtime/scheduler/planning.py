@@ -52,7 +52,7 @@ class Planning:
         chunks = [request for request in self._to_compute if request not in last]
         if chunks and not (self._chunks_had_turn and self._decoding.active):
             return self._prefill(chunks)
-        self._find_decode_pages()
+        self._find_decode_room()
         if self._decoding.active:
             return self._decode()
         return self._prefill(self._to_compute) if self._to_compute else None
@@ -63,7 +63,7 @@ class Planning:
         rows = self._planner.plan(requests, beside=len(closing))
         told = len(rows.requests)
         closing = self._planner.beside(rows, closing)
-        closing = [r for r in closing if self._residency.try_grow(r, r.scheduled)]
+        closing = [r for r in closing if self._residency.reserve(r, 1)]
         # Whoever has the same prompt may be admitted before the next step is planned, and
         # log-probabilities of prompts are told with the first token.
         overlaps = self._overlap and not (rows.twins or rows.spans)
@@ -98,15 +98,15 @@ class Planning:
         """The prefills of which some is in no step yet."""
         return [request for request in self._sets.prefills if request.scheduled < request.target]
 
-    def _find_decode_pages(self) -> None:
-        """Give each row the page its next position opens.
+    def _find_decode_room(self) -> None:
+        """Give each row what its next token needs.
 
-        Where there is none, settle the step in flight; then retract.
+        Where that cannot be had, settle the step in flight; then retract.
         """
-        for request in self._decoding.needs_page() if self._decoding.active else []:
-            while request.row >= 0 and not self._residency.try_grow(request, request.scheduled):
+        for request in self._decoding.needs_room() if self._decoding.active else []:
+            while request.row >= 0 and not self._residency.reserve(request, 1):
                 if self._settle_in_flight():
-                    self._find_decode_pages()
+                    self._find_decode_room()
                     return
                 self._retract(self._victim())
 

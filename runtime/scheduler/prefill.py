@@ -79,7 +79,8 @@ class PrefillPlanner:
         shares = share_out(prefills, tokens=tokens, logit_rows=self._logit_rows)
         for request, end in self._within_context(shares):
             start = request.scheduled
-            self._residency.open_window(request, end)
+            there = self._residency.reserve(request, end - start)
+            assert there, f"request {request.id} has no pages of its prompt"
             saves = self._residency.plan_saves(request, start, end)
             request.scheduled = self._residency.table.length[request.row] = end
             chunks.append(_Chunk(request, start, end, saves))

@@ -13,16 +13,16 @@ from layers.models.json_fields import ConfigFault
 from layers.models.registry import read_model
 from layers.parallel.ranks import OneRank
 from layers.weights.checkpoint import WeightError
-from mem_cache.allocator import PageAllocator
-from mem_cache.policy import Lru, TurnPolicy
 from mem_cache.request_table import RequestTable
 from mem_cache.spec import CacheSpec, PoolSizes, div_ceil
+from mem_cache.tree.policy import Lru, TurnPolicy
+from mem_cache.units import Units
 from runtime.collector import calm_collector
 from runtime.config import ServerConfig
 from runtime.device_sizes import device_sizes
 from runtime.errors import ConfigError, WorkerDied
 from runtime.executor.loading import load_model, logit_rows
-from runtime.executor.memory_budget import pool_shares
+from runtime.executor.pool_names import pool_facts, pools_in_words
 from runtime.executor.rank_group import start_ranks
 from runtime.executor.trace_folder import TraceFolder
 from runtime.grammar.nursery import NurserySettings
@@ -165,7 +165,8 @@ def build_scheduler(
         }
         | _event_facts(publisher),
     )
-    _log_pools(cache, told.sizes)
+    words = pools_in_words(cache, told.sizes)
+    logger.info("KV pools, %s records: %s", cache.record_format, words)
     return scheduler, ready
 
 
@@ -195,19 +196,6 @@ def build_grammars(config: ServerConfig, folder: Path, facts: ModelFacts) -> Gra
     )
 
 
-def _log_pools(cache: CacheSpec, sizes: PoolSizes) -> None:
-    shares = pool_shares(cache, sizes)
-    total = max(1, sum(shares.values()))
-    logger.info(
-        "KV pools, %s records: %d full pages (%d bytes, %.1f %%), %d SWA pages (%d, %.1f %%), "
-        "%d rings (%d, %.1f %%)",
-        cache.record_format,
-        *(sizes.full_pages, shares["full"], 100 * shares["full"] / total),
-        *(sizes.swa_pages, shares["swa"], 100 * shares["swa"] / total),
-        *(sizes.rings, shares["rings"], 100 * shares["rings"] / total),
-    )
-
-
 def build_residency(
     config: ServerConfig,
     cache: CacheSpec,
@@ -221,12 +209,10 @@ def build_residency(
     tree = cache.tree
     return Residency(
         tree,
-        full=PageAllocator("full", sizes.full_pages),
-        swa=PageAllocator("swa", sizes.swa_pages),
-        rings=PageAllocator("rings", sizes.rings),
+        units=Units(sizes),
         table=RequestTable(
             tree,
-            rows=rows,
+            rows=min(rows, sizes.live_states or rows),
             max_pages=div_ceil(context_tokens, tree.page_size),
         ),
         replay_tokens=cache.replay_tokens,
@@ -262,19 +248,8 @@ def _facts(model: ModelFacts, loaded: Loaded) -> Facts:
         "model_type": model.model_type,
         "architectures": ",".join(model.architectures),
         "num_hidden_layers": model.num_layers,
-        "page_size": cache.tree.page_size,
-        "swa_page_size": cache.tree.swa_page_size,
-        "window": cache.tree.window,
-        "full_pages": sizes.full_pages,
-        "swa_pages": sizes.swa_pages,
-        "rings": sizes.rings,
+        **pool_facts(cache, sizes),
         "pool_bytes": loaded.pool_bytes,
-        "full_page_bytes": cache.full_page_bytes,
-        "swa_page_bytes": cache.swa_page_bytes,
-        "ring_bytes": cache.ring_bytes,
-        **{f"{pool}_pool_bytes": size for pool, size in pool_shares(cache, sizes).items()},
-        "replay_tokens": cache.replay_tokens,
-        "max_total_num_tokens": sizes.full_pages * cache.tree.page_size,
         "cuda_graph": loaded.graphs,
         "overlap": loaded.in_flight,
         "backends": ",".join(f"{op}={name}" for op, name in sorted(backends.items())),

@@ -5,7 +5,7 @@ from enum import Enum
 
 import numpy as np
 
-from mem_cache.handles import Lock, PointKind
+from mem_cache.tree.handles import Lock, PointKind
 from runtime.grammar.output import GrammarOutput
 from runtime.messages import Generate, TokenLogprobs, unpack_ids
 from runtime.scheduler.times import RequestTimes
@@ -27,13 +27,13 @@ class Status(Enum):
 class PendingPoint:
     """A resume point whose state is saved (or in flight) but whose node is not published yet.
 
-    It holds one reference on each of its SWA pages and on its ring. An exact one cannot serve
+    It holds one reference on each of its SWA pages and on its state. An exact one cannot serve
     the position before its own.
     """
 
     position: int
     swa_pages: tuple[int, ...]
-    ring: int
+    state: int
     kind: PointKind
     exact: bool = False
 
@@ -51,7 +51,7 @@ class Holding:
     point_evicted  whether one was evicted between `matched` and `full_matched`
     window_from    where a replay began, whose window has nothing before; 0: there is none
     write_from     records before this position are there, and not written again
-    exact_from     window and ring are exact from here on; before it a replay has not got there
+    exact_from     window and state are exact from here on; before it a replay has not got there
     save_positions positions at which a resume point is wanted once prefill passes them, and why
     pending_points resume points on their way into the tree (`PendingPoints`)
     waypoints      resume points that are outside the tree while the request runs (`Waypoints`)

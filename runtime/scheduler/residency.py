@@ -8,27 +8,29 @@ the device: copies and saves are collected here and travel with the next step pl
 """
 
 from collections import Counter
+from collections.abc import Iterable
 
-import numpy as np
-
-from mem_cache.allocator import PageAllocator
-from mem_cache.handles import Lock, Match, Point, PointKind
-from mem_cache.policy import EvictionPolicy
-from mem_cache.radix import ShadowRadixCache
 from mem_cache.request_table import RequestTable
 from mem_cache.spec import TreeSpec, div_ceil
+from mem_cache.tree.handles import Lock, Match, PointKind
+from mem_cache.tree.integrity import Held
+from mem_cache.tree.policy import EvictionPolicy
+from mem_cache.tree.radix import ShadowRadixCache
+from mem_cache.units import Units
+from runtime.executor.pool_names import PoolUsage, Usage
 from runtime.scheduler.evictions import Evictions
 from runtime.scheduler.kv_events import EventSink, KvEvents
-from runtime.scheduler.pending_points import Claims, Copies, PendingPoints, Save
+from runtime.scheduler.pending_points import PendingPoints, Save
 from runtime.scheduler.request import Holding, Request
 from runtime.scheduler.resume_policy import ResumePolicy
+from runtime.scheduler.row_units import Claims, Copies, RowUnits
 from runtime.scheduler.waypoints import Waypoints
 
 
 class Residency:
     """Owns the allocators, the request table and the tree of one scheduler.
 
-    replay_tokens  how far before F to start so that window and ring at F are exact; None never
+    replay_tokens  how far before F to start so that window and state at F are exact; None never
                    replays
     reuse          False keeps the tree empty: every request is computed cold and freed whole
     policy         where resume points are left
@@ -41,9 +43,7 @@ class Residency:
         self,
         spec: TreeSpec,
         *,
-        full: PageAllocator,
-        swa: PageAllocator,
-        rings: PageAllocator,
+        units: Units,
         table: RequestTable,
         replay_tokens: int | None = None,
         reuse: bool = True,
@@ -53,12 +53,13 @@ class Residency:
         event_sink: EventSink | None = None,
     ) -> None:
         self.spec = spec
-        self.full, self.swa, self.rings, self.table = full, swa, rings, table
+        self.full, self.swa, self.states = units.full, units.swa, units.states
+        self.table = table
         self.cache = ShadowRadixCache(
             spec,
-            full=full,
-            swa=swa,
-            rings=rings,
+            full=units.full,
+            swa=units.swa,
+            states=units.states,
             replay_tokens=replay_tokens,
             policy=eviction,
             log_removed=event_sink is not None,
@@ -69,11 +70,13 @@ class Residency:
         self.policy = policy or ResumePolicy()
         self._namespace_tokens = namespace_tokens
         self.evictions = Evictions(self.cache)
-        self.points = PendingPoints(spec, self.cache, self.evictions)
+        self._rows = RowUnits(spec, units, table, self.evictions)
+        self.points = PendingPoints(spec, self.cache, self.evictions, live_states=units.live_states)
         self.waypoints = Waypoints(
             spec,
             self.points,
             table=table,
+            claims=self._rows.claims(table.rows, table.rows),
             every_tokens=self.policy.waypoint_tokens if reuse else 0,
         )
         self._running: dict[int, Request] = {}
@@ -89,18 +92,12 @@ class Residency:
 
     def has_row(self, *, beside: int = 0) -> bool:
         """Whether one more row, and `beside` after it, can run with all that they may need."""
-        claims = self._claims(extra_rows=1 + beside)
+        claims = self._claims(new=1 + beside)
         return self.table.free > beside and self.points.leaves_room(claims)
 
-    def _claims(self, *, extra_rows: int = 0) -> Claims:
-        """Return what running rows, and `extra_rows` more, may need at most.
-
-        A row that starts from a resume point needs that one's window and ring beside its own until
-        they were copied.
-        """
-        copied = len(self._pins) + extra_rows
-        rows = self.rows_used + extra_rows
-        return Claims((rows + copied) * self.spec.window_pages, rows + len(self._pins))
+    def _claims(self, *, new: int = 0) -> Claims:
+        """Return what running rows, and `new` more, may need at most."""
+        return self._rows.claims(self.rows_used, len(self._pins), new=new)
 
     def plan_saves(self, request: Request, start: int, end: int) -> list[Save]:
         """Return the snapshots for resume points in (start, end] of a chunk."""
@@ -124,9 +121,9 @@ class Residency:
         return self.cache.peek(tokens, limit=limit, namespace=request.namespace)
 
     def try_admit(self, request: Request, match: Match, *, reserve_pages: int = 0) -> bool:
-        """Give a waiting request a row, its window and ring, and pages up to its `total`.
+        """Give a waiting request a row, its window and state, and pages up to its `total`.
 
-        Takes nothing and returns False when pages or rings cannot be had; `reserve_pages` must
+        Takes nothing and returns False when pages or states cannot be had; `reserve_pages` must
         stay free besides. A lone request whose own match is in the way starts cold instead.
         """
         lock = self._lock_with_room(request, match, reserve_pages)
@@ -140,7 +137,8 @@ class Residency:
 
     def _lock_with_room(self, request: Request, match: Match, reserve_pages: int) -> Lock | None:
         """Lock the match and free the pages the rest of the request needs, or do neither."""
-        if match.point is not None and not self._has_ring_to_copy():
+        # The row needs units of its own while the point that it copies from keeps some.
+        if match.point is not None and not self.points.leaves_room(self._claims(new=2).of_states):
             return None
         page = self.spec.page_size
         wanted = div_ceil(request.total, page) - match.full_tokens // page + reserve_pages
@@ -151,38 +149,30 @@ class Residency:
         self.cache.unlock(lock)
         return None
 
-    def _has_ring_to_copy(self) -> bool:
-        """Whether a row can have a ring of its own while the point it copies from keeps one."""
-        claims = self._claims(extra_rows=2)
-        return claims.rings + self.points.rings_held <= self.rings.capacity
-
     def _claim(self, request: Request, match: Match, lock: Lock) -> None:
-        """Take row, ring, window and pages.
+        """Take a row, what it starts from, and pages.
 
         All whole pages of the match are shared, also those past the start: their records are
-        there, so the tokens in between are computed for window and ring, and not written. A
-        replay must not write its first, inexact records at all, so that it copies the partial
-        page, too.
+        there, so the tokens in between are computed for what a point would have kept, and not
+        written. A replay must not write its first, inexact records at all, so that it copies the
+        partial page, too.
         """
         page, start, full = self.spec.page_size, match.start, match.full_tokens
         self.cache.use(match)
         shared = full // page
-        replays = match.point is None and start > 0
+        replays = match.replays
         wanted = div_ceil(request.total, page) - shared
         row = self.table.claim()
         own = self.full.alloc(wanted)
         self._running[request.id] = request
         self.table.write_pages(row, 0, match.pages[:shared])
         self.table.write_pages(row, shared, own)
-        ring = self._alloc_ring()
-        self.table.write_ring(row, ring)
+        self._rows.start(row, match.point, self._copies)
         self.table.length[row] = start
         if (full if replays else start) > shared * page:
             self._copies.pages.append((int(match.pages[shared]), int(own[0])))
         if match.point is not None:
-            self._copies.rings.append((match.point.ring, ring))
             self._pins.append(lock)
-            self._copy_window(row, match.point)
         write_from = full if replays else shared * page
         request.start(row, start)
         request.holding = Holding(
@@ -198,17 +188,11 @@ class Residency:
             save_positions=self.policy.positions(
                 match, target=request.target, boundaries=request.boundaries, page_size=page
             )
-            if self.reuse
+            if self.reuse and self.spec.has_points
             else {},
         )
         if match.point is not None and start < min(match.point.position, request.match_limit):
             self.points.keep_branch(request, match.point, self._copies, claims=self._claims())
-
-    def _copy_window(self, row: int, point: Point) -> None:
-        """Give a row a window of its own with what the point's has: it will be written on."""
-        mine = self._alloc_swa(len(point.swa_pages))
-        self._copies.swa += zip(point.swa_pages, mine.tolist(), strict=True)
-        self.table.write_window(row, 0, mine)
 
     def take_copies(self) -> Copies:
         """Return the copies collected since the last call; they must run before the step."""
@@ -227,22 +211,21 @@ class Residency:
 
     # --- growth
 
-    def try_grow(self, request: Request, position: int) -> bool:
-        """Make the page of `position` the row's, if it is not yet; False if there is none."""
-        if position // self.spec.page_size < request.holding.num_pages:
-            return True
-        if not self.evictions.make_room(1):
-            return False
-        self.table.write_pages(request.row, request.holding.num_pages, self.full.alloc(1))
-        request.holding.num_pages += 1
-        return True
+    def reserve(self, request: Request, tokens: int) -> bool:
+        """Make all that a row needs for so many more tokens its own; False if it cannot be had.
 
-    def open_window(self, request: Request, end: int) -> None:
-        """Give a row the SWA pages that a window at `end` has; it keeps them to its own end."""
-        wanted = self.spec.window_pages_at(end)
-        have = int(np.count_nonzero(self.table.window[request.row]))
-        if have < wanted:
-            self.table.write_window(request.row, have, self._alloc_swa(wanted - have))
+        It can only fail for want of pages, and may be asked again then.
+        """
+        end, holding = request.scheduled + tokens, request.holding
+        missing = div_ceil(end, self.spec.page_size) - holding.num_pages
+        if missing > 0:
+            if not self.evictions.make_room(missing):
+                return False
+            own = self.full.alloc(missing)
+            self.table.write_pages(request.row, holding.num_pages, own)
+            holding.num_pages += missing
+        self._rows.grow(request.row, end)
+        return True
 
     # --- publication
 
@@ -322,57 +305,60 @@ class Residency:
         self.waypoints.give_up(request)
         own = slice(holding.shared_pages, holding.num_pages)
         self.full.decref(self.table.page_table[row, own])
-        window = self.table.window[row]
-        self.swa.decref(window[window != 0])
-        self.rings.decref([int(self.table.ring[row])])
+        self._rows.give_back(row)
         self.cache.unlock(holding.lock)
         self.table.release(row)
         del self._running[request.id]
         request.leave_row()
 
     def _leave_end_point(self, request: Request) -> None:
-        """Hand the row's window and ring to a resume point behind all that was fed."""
-        position = request.committed
+        """Leave a resume point behind all that was fed, of what the row has."""
+        position, holding = request.committed, request.holding
         assert request.scheduled == position, f"request {request.id} leaves with a chunk in flight"
-        if (
-            not (self.reuse and self.policy.request_end and position)
-            or request.holding.lock is None
-        ):
+        wanted = self.reuse and self.policy.request_end and self.spec.has_points and position
+        if not wanted or holding.lock is None:
             return
-        pages = self.table.window[request.row, : self.spec.window_pages_at(position)]
-        if position <= request.matched or position < request.holding.exact_from:
+        if position <= request.matched or position < holding.exact_from:
             return
+        lent = self._rows.lend(request.row, position, self._copies)
+        if lent is None:
+            return
+        window, state = lent
         self.cache.add_point(
-            request.holding.lock.node,
+            holding.lock.node,
             position,
-            swa_pages=pages.tolist(),
-            ring=int(self.table.ring[request.row]),
+            swa_pages=window,
+            state=state,
             kind=PointKind.REQUEST_END,
         )
+        self._rows.settle(state)
 
-    # --- allocation and checks
+    # --- what is in use
 
-    def count_references(
-        self, request: Request, full: Counter[int], swa: Counter[int], rings: Counter[int]
-    ) -> None:
-        """Add the references that a running request holds, per unit of each pool."""
-        row = request.row
-        full.update(
-            self.table.page_table[
-                row, request.holding.shared_pages : request.holding.num_pages
-            ].tolist()
+    @property
+    def usage(self) -> Usage:
+        """What each pool has, and how much of it requests hold now."""
+        full, swa, states = self.full, self.swa, self.states
+        full_held = full.capacity - full.free - self.cache.evictable_pages
+        swa_held = self._rows.swa_held + self.points.swa_held
+        states_held = self._rows.states_held + self.points.states_held
+        return Usage(
+            PoolUsage(full.capacity, full.free, full_held),
+            PoolUsage(swa.capacity, swa.free, swa_held),
+            PoolUsage(states.capacity, states.free, states_held),
         )
-        window = self.table.window[row]
-        swa.update(window[window != 0].tolist())
-        rings[int(self.table.ring[row])] += 1
-        for point in (*request.holding.pending_points, *request.holding.waypoints):
-            swa.update(point.swa_pages)
-            rings[point.ring] += 1
 
-    def _alloc_swa(self, count: int) -> np.ndarray:
-        self.evictions.drop_points(swa_pages=count)
-        return self.swa.alloc(count)
-
-    def _alloc_ring(self) -> int:
-        self.evictions.drop_points(rings=1)
-        return self.rings.take()
+    def references(self, requests: Iterable[Request]) -> Held:
+        """Count the references that running requests, and rows, hold on units of each pool."""
+        full, swa, states = Counter[int](), Counter[int](), Counter[int]()
+        self._rows.count_owned(states)
+        for request in requests:
+            row, holding = request.row, request.holding
+            own = self.table.page_table[row, holding.shared_pages : holding.num_pages]
+            full.update(own.tolist())
+            self._rows.count(row, swa, states)
+            for point in (*holding.pending_points, *holding.waypoints):
+                swa.update(point.swa_pages)
+                if point.state:
+                    states[point.state] += 1
+        return full, swa, states

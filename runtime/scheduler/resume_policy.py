@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from mem_cache.handles import Match, PointKind
+from mem_cache.tree.handles import Match, PointKind
 
 EARLIER_PAGES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ResumePolicy:
-    """Where resume points are left; every one costs a ring and up to a window of SWA pages.
+    """Where resume points are left; every one costs a state and up to a window of SWA pages.
 
     prompt_end         at the end of each prefilled prompt
     request_end        at the end of a finished, aborted or retracted request

@@ -4,8 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import Literal
 
-import numpy as np
-
+from runtime.executor.pool_names import pool_gauges
 from runtime.messages import Generate
 from runtime.scheduler.namespaces import largest_namespaces
 from runtime.scheduler.request import Request
@@ -135,7 +134,6 @@ class Stats:
         residency = self._residency
         cache = residency.cache
         page = residency.spec.page_size
-        full, swa, rings = residency.full, residency.swa, residency.rings
         hits, prompt = self.counters["cached_tokens"], self.counters["prompt_tokens"]
         self.counters["evicted_pages"] = cache.evicted_pages
         self.counters["evicted_points"] = cache.evicted_points
@@ -148,37 +146,20 @@ class Stats:
         if now >= self._namespaces_due_s:
             self._namespaces_due_s = now + NAMESPACES_INTERVAL_S
             self.namespace_tokens = largest_namespaces(cache, NAMESPACES_TOLD)
-        # A cached unit that nobody uses is room: usage counts what requests hold. Rows and points
-        # in the making share no window and no ring, so that counting entries counts units.
-        table, points = residency.table, residency.points
-        rows = len(table.length)
-        full_used = full.capacity - full.free - cache.evictable_pages
-        swa_used = int(np.count_nonzero(table.window)) + points.swa_held
-        rings_used = int(np.count_nonzero(table.ring)) + points.rings_held
+        usage = residency.usage
         self.gauges = {
             "running": running,
             "waiting": waiting,
             "compiling": compiling,
             "waiting_uncached_tokens": waiting_uncached_tokens,
-            "rows": rows,
+            "rows": residency.table.rows,
             "cuda_graph": float(self.cuda_graph),
-            "full_pages": full.capacity,
-            "full_pages_free": full.free,
-            "full_pages_evictable": cache.evictable_pages,
-            "swa_pages": swa.capacity,
-            "swa_pages_free": swa.free,
-            "swa_pages_evictable": swa.capacity - swa.free - swa_used,
-            "rings": rings.capacity,
-            "rings_free": rings.free,
-            "rings_evictable": rings.capacity - rings.free - rings_used,
+            **pool_gauges(usage),
             "tree_pages": cache.tree_pages,
             "resume_points": cache.points,
             "page_size": page,
             "swa_page_size": residency.spec.swa_page_size,
-            "used_tokens": full_used * page,
-            "full_usage": full_used / full.capacity,
-            "swa_usage": swa_used / swa.capacity,
-            "ring_usage": rings_used / rings.capacity,
+            "used_tokens": usage.full.held * page,
             "cache_hit_rate": hits / prompt if prompt else 0.0,
             "gen_throughput": self._gen_throughput,
         }
@@ -240,7 +221,7 @@ class Stats:
             rows,
             gauges["used_tokens"],
             gauges["full_usage"],
-            gauges["swa_usage"] * residency.swa.capacity * residency.spec.swa_page_size,
+            residency.usage.swa.held * residency.spec.swa_page_size,
             gauges["swa_usage"],
             self.cuda_graph,
             self._gen_throughput,

@@ -14,15 +14,17 @@ and the others are given up.
 
 import logging
 
-from mem_cache.handles import Match, PointKind
 from mem_cache.request_table import RequestTable
 from mem_cache.spec import TreeSpec, div_ceil
-from runtime.scheduler.pending_points import Claims, PendingPoints, Save
+from mem_cache.tree.handles import Match, PointKind
+from runtime.executor.pool_names import POINT_FLAGS
+from runtime.scheduler.pending_points import PendingPoints, Save
 from runtime.scheduler.request import PendingPoint, Request
+from runtime.scheduler.row_units import Claims
 
 logger = logging.getLogger("umbra.scheduler")
 
-# What all waypoints together may hold of the rings, at most.
+# What all waypoints together may be of the points that there can be, at most.
 SHARE = 1 / 32
 MOST_OF_A_PROMPT = 16
 
@@ -32,23 +34,29 @@ class Waypoints:
 
     every_tokens  how far apart, rounded up to whole pages; a long prompt has them further apart, so
                   that there are `MOST_OF_A_PROMPT`; 0: none are left
-    They take nothing that the rows of the table could ever need, and are at most a `SHARE` of the
-    rings: who had them for the longest time loses them then. Pools that have no room for one beside
-    the rows say so in the log.
+    claims        what the rows of the table could ever need
+    They take nothing of the claims, and are at most a `SHARE` of all points: who had them for the
+    longest time loses them then. Pools that have no room for one beside the rows say so in the log.
     """
 
     def __init__(
-        self, spec: TreeSpec, points: PendingPoints, *, table: RequestTable, every_tokens: int
+        self,
+        spec: TreeSpec,
+        points: PendingPoints,
+        *,
+        table: RequestTable,
+        claims: Claims,
+        every_tokens: int,
     ) -> None:
         self._spec = spec
         self._points = points
         self._table = table
-        rows = table.page_table.shape[0]
-        # Each row may start from a resume point, which it copies.
-        self._claims = Claims(2 * rows * spec.window_pages, 2 * rows)
+        self._claims = claims
+        if not spec.has_points:
+            every_tokens = 0
         self._every_tokens = every_tokens
         self._most = int(SHARE * points.capacity) if every_tokens else 0
-        why_none = self._why_none(rows) if every_tokens else ""
+        why_none = self._why_none(table.rows) if every_tokens else ""
         if why_none:
             logger.warning(
                 "prompts leave no resume points as they run: %s, so that prompts which come while "
@@ -62,15 +70,14 @@ class Waypoints:
     def _why_none(self, rows: int) -> str:
         """Return why there is no room for a waypoint beside so many rows; empty if there is."""
         if self._most == 0:
-            return (
-                f"they may have one ring of 32, of which there are "
-                f"{self._points.capacity} (--rings)"
-            )
-        if self._points.leaves_room(self._claims.with_point(self._spec.window_pages)):
+            most = self._points.capacity
+            return f"they may be one of 32 points, and there are at most {most} ({POINT_FLAGS})"
+        longest = self._table.page_table.shape[1] * self._spec.page_size
+        if self._points.leaves_room(self._points.claims_with_point(self._claims, longest)):
             return ""
         return (
-            f"beside {self._claims.swa_pages} SWA pages and {self._claims.rings} rings that {rows} "
-            "rows may need, the pools have too few (--swa-pages, --rings)"
+            f"beside {self._claims.swa_pages} SWA pages and {self._claims.states} states that "
+            f"{rows} rows may need, the pools have too few ({POINT_FLAGS})"
         )
 
     def leave(self, request: Request, start: int, end: int) -> list[Save]:

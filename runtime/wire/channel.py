@@ -1,9 +1,9 @@
 """Typed messages between a scheduler's process and the workers that run its steps.
 
-    scheduler  -- plans ring: StepPlan, Sample, SampleKept -->  every rank
-    scheduler  <-- results ring: results, notices           --  rank 0
+    scheduler  -- plans queue: StepPlan, Sample, SampleKept -->  every rank
+    scheduler  <-- results queue: results, notices           --  rank 0
 
-Both rings are made by the scheduler; a worker attaches with the address of its rank.
+Both queues are made by the scheduler; a worker attaches with the address of its rank.
 """
 
 import contextlib
@@ -13,8 +13,8 @@ import msgspec
 
 from runtime.errors import RuntimeFault
 from runtime.wire.loaded import Loaded
-from runtime.wire.ring import DEFAULT_BYTES, PeerDied, RingReader, RingWriter
-from runtime.wire.ring_link import Deadline
+from runtime.wire.queue import DEFAULT_BYTES, PeerDied, QueueReader, QueueWriter
+from runtime.wire.queue_link import Deadline
 from runtime.wire.step import VERSION, FromExecutor, StepPlan, ToExecutor
 
 __all__ = [
@@ -67,7 +67,7 @@ class SchedulerChannel:
     addresses  for each rank
     """
 
-    def __init__(self, plans: RingWriter, results: RingReader) -> None:
+    def __init__(self, plans: QueueWriter, results: QueueReader) -> None:
         """Use `create`."""
         self._plans = plans
         self._results = results
@@ -86,7 +86,7 @@ class SchedulerChannel:
         results_bytes: int = RESULTS_BYTES,
         spin_s: float = 0.0,
     ) -> "SchedulerChannel":
-        """Make both rings.
+        """Make both queues.
 
         ranks   1 to 16
         folder  private directory for sockets, and for memory if /dev/shm is too small
@@ -94,9 +94,9 @@ class SchedulerChannel:
         Raises ValueError for bad numbers, RuntimeFault when there is no room.
         """
         with contextlib.ExitStack() as undo:
-            plans = RingWriter.create(readers=ranks, size=plans_bytes, folder=folder)
+            plans = QueueWriter.create(readers=ranks, size=plans_bytes, folder=folder)
             undo.callback(plans.close)
-            results = RingReader.create(size=results_bytes, folder=folder, spin_s=spin_s)
+            results = QueueReader.create(size=results_bytes, folder=folder, spin_s=spin_s)
             undo.pop_all()
         return cls(plans, results)
 
@@ -111,10 +111,10 @@ class SchedulerChannel:
         self._results.accept(None if left_ms is None else left_ms / 1000)
 
     def send(self, message: ToExecutor, timeout_s: float | None = None) -> None:
-        """Send a message to all ranks. Waits while their ring is full.
+        """Send a message to all ranks. Waits while their queue is full.
 
         Raises PeerDied when a worker has died, TimeoutError when there is no room in time,
-        ValueError for a message larger than the ring.
+        ValueError for a message larger than the queue.
         """
         data = self._encoder.encode(message)
         try:
@@ -161,7 +161,7 @@ class SchedulerChannel:
         return None
 
     def close(self) -> None:
-        """Close both rings: workers get PeerClosed once they have read all."""
+        """Close both queues: workers get PeerClosed once they have read all."""
         self._plans.close()
         self._results.close()
 
@@ -172,7 +172,7 @@ class ExecutorChannel:
     spins  whether the host has processors to spare for polling
     """
 
-    def __init__(self, plans: RingReader, results: RingWriter | None, *, spins: bool) -> None:
+    def __init__(self, plans: QueueReader, results: QueueWriter | None, *, spins: bool) -> None:
         """Use `attach`."""
         self._plans = plans
         self._results = results
@@ -184,15 +184,15 @@ class ExecutorChannel:
     def attach(
         cls, address: RankAddress, timeout_s: float | None = None, *, spin_s: float = 0.0
     ) -> "ExecutorChannel":
-        """Attach to the rings of a scheduler. Waits until it accepts.
+        """Attach to the queues of a scheduler. Waits until it accepts.
 
         spin_s  time that `receive` polls memory before it sleeps
         Raises PeerDied when the scheduler is gone, TimeoutError when it does not accept in time.
         """
         with contextlib.ExitStack() as undo:
-            plans = RingReader.attach(address.plans, timeout_s, spin_s=spin_s)
+            plans = QueueReader.attach(address.plans, timeout_s, spin_s=spin_s)
             undo.callback(plans.close)
-            results = RingWriter.attach(address.results, timeout_s) if address.results else None
+            results = QueueWriter.attach(address.results, timeout_s) if address.results else None
             undo.pop_all()
         return cls(plans, results, spins=spin_s > 0)
 
@@ -219,7 +219,7 @@ class ExecutorChannel:
         """Send a message if this is rank 0; other ranks compute the same and send nothing.
 
         Raises PeerDied when the scheduler has died, TimeoutError when there is no room in time,
-        ValueError for a message larger than the ring.
+        ValueError for a message larger than the queue.
         """
         if self._results is not None:
             self._results.write(self._encoder.encode(message), timeout_s=timeout_s)

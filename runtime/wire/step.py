@@ -1,7 +1,7 @@
 """A step as plain data: what the scheduler asks of an executor, and what comes back.
 
 Words: a *row* is a request's tokens in one step; a *line* is its fixed index for as long as it
-runs. An executor keeps, by line, the page table, the window and the ring, what sampling needs, the
+runs. An executor keeps, by line, the page table, the window and the state, what sampling needs, the
 token sampled last, and the length after the last launched step. A plan tells what has changed of
 these since the plan before, then the rows of the step.
 
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 # To be raised with every change of a field: an executor refuses plans of another version.
-VERSION = 1
+VERSION = 2
 # The `Failure.reason` of an entry whose logits, or row, hold a NaN or an infinity.
 NOT_FINITE_REASON = "logits are not finite"
 
@@ -97,21 +97,26 @@ class TableChanges(msgspec.Struct, frozen=True, array_like=True):
     left     int32 lines that nobody has any more: their sampling, kept logits and lengths go
     pages    [k, 3] int32 line, index in its page table, full page
     windows  [k, 3] int32 line, index in its window, SWA page
-    rings    [k, 2] int32 line, ring
+    states   [k, 2] int32 line, state
     """
 
     left: bytes = b""
     pages: bytes = b""
     windows: bytes = b""
-    rings: bytes = b""
+    states: bytes = b""
 
 
 class Copies(msgspec.Struct, frozen=True, array_like=True):
-    """Copies, made in order before the forward pass: each [k, 2] int32 source, destination."""
+    """Copies, made in order before the forward pass.
+
+    pages    [k, 2] int32 source, destination; so are
+    windows  SWA pages
+    states   [k, 3] int32 source, destination, position that the source is the state of
+    """
 
     pages: bytes = b""
     windows: bytes = b""
-    rings: bytes = b""
+    states: bytes = b""
 
 
 class Rows(msgspec.Struct, frozen=True, array_like=True):
@@ -130,7 +135,7 @@ class Rows(msgspec.Struct, frozen=True, array_like=True):
     write_from   [n] int64, or empty for all 0. Records whose last token is before it are not
                  written
 
-    Each row leaves its window and its state at its end in its own pages and ring.
+    Each row leaves its window and its state at its end in its own pages and unit.
     """
 
     line: bytes
@@ -150,13 +155,13 @@ class Saves(msgspec.Struct, frozen=True, array_like=True):
 
     row       [m] int32 index of the row
     position  [m] int64 in (start, start + count] of the row
-    ring      [m] int32 destination
+    state     [m] int32 destination; 0 where the network has none
     window    [m, W] int32 destination SWA pages
     """
 
     row: bytes = b""
     position: bytes = b""
-    ring: bytes = b""
+    state: bytes = b""
     window: bytes = b""
 
 

@@ -20,9 +20,9 @@ import msgspec
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from mem_cache.allocator import PageAllocator
 from mem_cache.request_table import RequestTable
 from mem_cache.spec import PoolSizes, TreeSpec
+from mem_cache.units import Units
 from runtime.executor.plan_rows import PlanRows, sampled_entries
 from runtime.grammar.nursery import NurserySettings
 from runtime.grammar.output import GrammarOutput
@@ -225,12 +225,10 @@ def make_scheduler(
     """Return a scheduler with room for every row."""
     spec = TreeSpec()
     pages = CONTEXT_TOKENS // spec.page_size
-    sizes = PoolSizes(full_pages=rows * pages, swa_pages=12 * rows + 64, rings=4 * rows + 64)
+    sizes = PoolSizes(full_pages=rows * pages, swa_pages=12 * rows + 64, states=4 * rows + 64)
     residency = Residency(
         spec,
-        full=PageAllocator("full", sizes.full_pages),
-        swa=PageAllocator("swa", sizes.swa_pages),
-        rings=PageAllocator("rings", sizes.rings),
+        units=Units(sizes),
         table=RequestTable(spec, rows=rows, max_pages=pages),
     )
     settings = SchedulerSettings(

@@ -16,9 +16,9 @@ import time
 import msgspec
 import numpy as np
 
-from mem_cache.allocator import PageAllocator
 from mem_cache.request_table import RequestTable
 from mem_cache.spec import PoolSizes, TreeSpec, div_ceil
+from mem_cache.units import Units
 from runtime.messages import FromScheduler, Generate, Sampling, ToScheduler, pack_ids
 from runtime.scheduler.loop import Scheduler
 from runtime.scheduler.residency import Residency
@@ -92,13 +92,11 @@ def make_scheduler(
     sizes = PoolSizes(
         full_pages=(rows + 8) * div_ceil(context, spec.page_size),
         swa_pages=12 * rows + 64,
-        rings=4 * rows + 64,
+        states=4 * rows + 64,
     )
     residency = Residency(
         spec,
-        full=PageAllocator("full", sizes.full_pages),
-        swa=PageAllocator("swa", sizes.swa_pages),
-        rings=PageAllocator("rings", sizes.rings),
+        units=Units(sizes),
         table=RequestTable(spec, rows=rows, max_pages=div_ceil(context, spec.page_size)),
     )
     settings = SchedulerSettings(

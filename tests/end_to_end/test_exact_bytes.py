@@ -181,7 +181,7 @@ def test_a_replay_leaves_the_same_bytes(
     rig = NetworkRig(ledger, *model, *ROOM, *chunked(chunk))
     rig.ask([*LONG[:full], *words(4, 60)])
     residency = rig.scheduler.residency
-    residency.cache.evict_swa(rings=residency.rings.capacity)
+    residency.cache.evict_swa(states=residency.states.capacity)
 
     replayed = rig.send(LONG, NEW_TOKENS)
     rig.run()

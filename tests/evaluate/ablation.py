@@ -23,9 +23,9 @@ import torch
 
 import layers.steps.reference.reference_step as reference_step
 from layers.blocks.rope import RopeFrequencies
+from layers.models.deepseek_v4.pool_spec import PoolSpec
 from layers.steps.forward_batch import ForwardBatch
 from layers.steps.reference.attention_plan import AttentionPlan, plan_attention
-from mem_cache.spec import PoolSpec
 from runtime.config import ServerConfig
 from runtime.ipc import Addresses
 from runtime.launch import serve

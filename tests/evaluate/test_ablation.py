@@ -12,9 +12,9 @@ import layers.steps.reference.reference_step as reference_step
 from layers.blocks.rope import RopeFrequencies
 from layers.models.deepseek_v4.config import pool_spec
 from layers.models.deepseek_v4.model import angles
+from layers.models.deepseek_v4.pool_spec import PoolSpec
 from layers.steps.forward_batch import ForwardBatch, Forwarded
 from layers.steps.reference.attention_plan import AttentionPlan, plan_attention
-from mem_cache.spec import PoolSpec
 from tests.evaluate.ablation import NO_SINK, PATHS, main, take_away, without_sinks
 from tests.layers.checkpoint_files import write_single
 from tests.testing.direct import CPU, Direct

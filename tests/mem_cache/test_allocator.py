@@ -34,10 +34,10 @@ def test_a_pool_that_is_short_hands_out_nothing_and_says_by_how_much() -> None:
 
 
 def test_units_can_be_taken_one_by_one() -> None:
-    pool = PageAllocator("rings", 2)
+    pool = PageAllocator("states", 2)
 
     assert [pool.take(), pool.take()] == [1, 2]
-    with pytest.raises(OutOfPages, match="pool rings: wanted 1, free 0"):
+    with pytest.raises(OutOfPages, match="pool states: wanted 1, free 0"):
         pool.take()
     pool.check(Counter({1: 1, 2: 1}))
 
@@ -136,7 +136,7 @@ def test_a_unit_that_does_not_exist_is_refused(unit: int) -> None:
 
 
 def test_check_names_a_unit_with_too_many_or_too_few_references() -> None:
-    pool = PageAllocator("rings", 3)
+    pool = PageAllocator("states", 3)
     pool.alloc(2)
 
     with pytest.raises(IntegrityError, match="unit 2 has 1 references, 0 are accounted for"):
@@ -150,7 +150,7 @@ def test_check_names_a_unit_with_too_many_or_too_few_references() -> None:
 
 @pytest.mark.parametrize("corrupt", ["repeat", "loss", "used"])
 def test_check_finds_a_free_list_that_is_wrong(corrupt: str) -> None:
-    pool = PageAllocator("rings", 4)
+    pool = PageAllocator("states", 4)
     pool.alloc(1)
     if corrupt == "repeat":
         pool._stack[0] = pool._stack[1]

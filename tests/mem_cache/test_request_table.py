@@ -17,7 +17,7 @@ def test_arrays_have_the_shapes_that_the_device_expects() -> None:
 
     assert (table.page_table.shape, table.page_table.dtype) == ((3, 5), "int32")
     assert (table.window.shape, table.window.dtype) == ((3, 2), "int32")
-    assert (table.ring.shape, table.ring.dtype) == ((3,), "int32")
+    assert (table.state.shape, table.state.dtype) == ((3,), "int32")
     assert (table.length.shape, table.length.dtype) == ((3,), "int64")
 
 
@@ -33,12 +33,12 @@ def test_every_row_is_claimed_once() -> None:
 def test_a_released_row_is_zero_and_may_be_claimed_again() -> None:
     table = _table()
     row, other = table.claim(), table.claim()
-    for array in (table.page_table, table.window, table.ring, table.length):
+    for array in (table.page_table, table.window, table.state, table.length):
         array[:] = 7
 
     table.release(row)
 
-    for array in (table.page_table, table.window, table.ring, table.length):
+    for array in (table.page_table, table.window, table.state, table.length):
         assert not array[row].any()
         assert array[other].all()
     assert table.free == 2
@@ -61,22 +61,22 @@ def test_changes_are_what_was_written_since_they_were_taken() -> None:
     table.write_pages(row, 1, np.array([7, 9]))
     table.write_pages(row, 1, np.array([], dtype=np.int32))
     table.write_window(row, 0, np.array([5]))
-    table.write_ring(row, 3)
+    table.write_state(row, 3)
 
     changes = table.take_changes()
 
     assert table.page_table[row].tolist() == [0, 7, 9, 0]
-    assert (table.window[row].tolist(), int(table.ring[row])) == ([5, 0], 3)
+    assert (table.window[row].tolist(), int(table.state[row])) == ([5, 0], 3)
     assert changes.released.tolist() == []
     assert changes.pages.tolist() == [[row, 1, 7], [row, 2, 9]]
     assert changes.windows.tolist() == [[row, 0, 5]]
-    assert changes.rings.tolist() == [[row, 3]]
-    for part in (changes.pages, changes.windows, changes.rings):
+    assert changes.states.tolist() == [[row, 3]]
+    for part in (changes.pages, changes.windows, changes.states):
         assert part.dtype == np.int32
 
     table.release(row)
-    table.write_ring(table.claim(), 2)
+    table.write_state(table.claim(), 2)
     again = table.take_changes()
     assert (again.released.tolist(), again.pages.shape) == ([row], (0, 3))
-    assert again.rings.tolist() == [[row, 2]]
-    assert table.take_changes().rings.shape == (0, 2)
+    assert again.states.tolist() == [[row, 2]]
+    assert table.take_changes().states.shape == (0, 2)

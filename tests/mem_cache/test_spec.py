@@ -2,7 +2,7 @@
 
 import pytest
 
-from mem_cache.spec import PoolSpec, TreeSpec, div_ceil
+from mem_cache.spec import CacheSpec, Paged, PoolSizes, State, TreeSpec, Window, div_ceil
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ def test_div_ceil_rounds_up(value: int, divisor: int, quotient: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "sizes", [(0, 1, 1), (4, 0, 1), (4, 2, 0), (4, 3, 4), (4, 8, 4), (-4, -2, 1)]
+    "sizes", [(0, 1, 1), (4, 0, 1), (4, 2, -1), (4, 3, 4), (4, 8, 4), (-4, -2, 1)]
 )
 def test_sizes_that_do_not_fit_together_are_refused(sizes: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match=r"must be"):
@@ -68,22 +68,6 @@ def test_a_ring_holds_the_window_wherever_draft_tokens_are_rejected(
         assert all(places[position % entries] == position for position in needed)
 
 
-@pytest.mark.parametrize("draft_tokens", range(8))
-def test_rings_of_state_hold_what_is_read_wherever_draft_tokens_are_rejected(
-    draft_tokens: int,
-) -> None:
-    tree = TreeSpec(draft_tokens=draft_tokens)
-    spec = PoolSpec(tree, (0, 4, 128), 512, 64, 128, "fp8")
-    if not draft_tokens:
-        assert (spec.state_rows, spec.state_banks) == (8, 2)
-    start = 1000
-    for entries, span in ((spec.state_rows, 8), (spec.state_banks, 2)):
-        # Whatever is accepted, what lies before the end is kept, and every token has an entry.
-        kept = range(start + 1 - span, start + 1 + draft_tokens)
-        assert len({position % entries for position in kept}) == len(kept)
-    assert spec.replay_tokens == 128 + 2 * 127
-
-
 def test_a_window_with_draft_tokens_takes_one_page_more() -> None:
     for draft_tokens in range(1, 8):
         spec = TreeSpec(draft_tokens=draft_tokens)
@@ -105,37 +89,37 @@ def test_the_sizes_of_flash_are_those_of_the_design() -> None:
     assert [spec.window_pages_at(p) for p in (0, 1, 64, 65, 128, 1000)] == [0, 1, 1, 2, 2, 2]
 
 
-def test_a_pool_specification_finds_its_layers_by_ratio() -> None:
-    spec = PoolSpec(
-        tree=TreeSpec(),
-        layer_ratios=(0, 0, 4, 128, 4),
-        head_dim=512,
-        rope_dim=64,
-        index_head_dim=128,
-        record_format="fp8",
+def test_a_model_is_the_sum_of_its_groups() -> None:
+    cache = CacheSpec(
+        "fp32",
+        paged=(Paged("keys", 7), Paged("values", 5)),
+        windows=(Window("short", 4, 3), Window("long", 9, 2)),
+        states=(State("sums", live_bytes=8, kept_bytes=6), State("rows", 4, 4)),
+        page_size=16,
+        swa_page_size=4,
+        draft_tokens=2,
     )
 
-    assert spec.num_layers == 5
-    assert spec.layers_with_ratio(4) == (2, 4)
-    assert spec.layers_with_ratio(128) == (3,)
-    assert spec.layers_with_ratio(7) == ()
+    assert cache.tree == TreeSpec(16, 4, window=9, draft_tokens=2)
+    assert (cache.full_page_bytes, cache.swa_page_bytes) == (12, 5)
+    assert (cache.live_state_bytes, cache.state_bytes, cache.packs_states) == (12, 10, True)
 
 
-@pytest.mark.parametrize(
-    ("window", "ratios", "tokens"),
-    [
-        (128, (0, 4, 128), 128 + 2 * 127),
-        (2, (0, 0), 2 + 1),
-        (2, (0, 4), 8 + 1),
-        (100, (4, 128), 128 + 99),
-        (200, (128,), 200),
-    ],
-)
-def test_a_replay_reaches_back_over_window_and_ring(
-    window: int, ratios: tuple[int, ...], tokens: int
-) -> None:
-    for draft_tokens in (0, 7):
-        tree = TreeSpec(window=window, draft_tokens=draft_tokens)
-        spec = PoolSpec(tree, ratios, 512, 64, 128, "fp8")
+def test_a_model_of_pages_alone_has_no_window_no_state_and_no_points() -> None:
+    cache = CacheSpec("bf16", paged=(Paged("kv", 4096),))
+    tree = cache.tree
 
-        assert spec.replay_tokens == tokens
+    assert (cache.swa_page_bytes, cache.state_bytes, cache.packs_states) == (0, 0, False)
+    assert (tree.window, tree.has_state, tree.has_points) == (0, False, False)
+    assert (tree.window_pages, tree.row_swa_pages, tree.window_pages_at(1000)) == (0, 0, 0)
+    assert tree.growth_tokens == tree.page_size
+
+
+@pytest.mark.parametrize(("window", "has_state"), [(128, False), (0, True), (128, True)])
+def test_points_are_needed_for_a_window_or_a_state(window: int, has_state: bool) -> None:
+    assert TreeSpec(window=window, has_state=has_state).has_points
+
+
+def test_states_that_no_row_owns_are_for_points() -> None:
+    assert PoolSizes(1, 1, states=9, live_states=4).kept_states == 5
+    assert PoolSizes(1, 1, states=9).kept_states == 9

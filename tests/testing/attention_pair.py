@@ -11,11 +11,11 @@ from layers.kinds import Kinds, PlainKinds
 from layers.models.deepseek_v4.config import ModelConfig
 from layers.models.deepseek_v4.model import angles
 from layers.models.deepseek_v4.network import Attention
+from layers.models.deepseek_v4.pools import KvPools
 from layers.parallel.ranks import OneRank
 from layers.steps.contract import Step, StepSizes
 from layers.steps.forward_batch import ForwardBatch
 from layers.steps.reference.reference_step import ReferenceStep
-from mem_cache.pools import KvPools
 from tests.testing.compare import Bounds, assert_close
 from tests.testing.direct import Direct
 from tests.testing.tiny_model import PACKED, randomise

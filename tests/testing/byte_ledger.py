@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from jit_kernels.paged_rows import PageLayout, gather_rows
-from mem_cache.pools import KvPools
+from layers.models.deepseek_v4.pools import KvPools
 from runtime.scheduler.request import Request
 from runtime.scheduler.residency import Residency
 
@@ -78,7 +78,7 @@ class ByteLedger:
         self._hold("c128", prefixes[127::128], _records(pools.c128, c128, pools.c128_layout))
         if at < request.holding.exact_from:
             return
-        tree, spec, ring = residency.spec, pools.spec, int(table.ring[row])
+        tree, spec, ring = residency.spec, pools.spec, int(table.state[row])
         window = torch.from_numpy(table.window[row].astype(np.int64))
         # One short of a window and of a ring: the next position takes the oldest one's place.
         near = torch.arange(max(0, at - tree.window + 1), at)

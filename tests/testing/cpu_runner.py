@@ -2,10 +2,10 @@
 
 import torch
 
-from layers.models.contract import Settings
+from layers.models.contract import Network, Pools, Settings
 from layers.models.deepseek_v4.model import ReferenceV4, V4Model
+from layers.models.deepseek_v4.pools import KvPools
 from layers.weights.loading import fill_dummy
-from mem_cache.pools import KvPools
 from runtime.executor.line_tables import LineTables
 from runtime.executor.lines import Lines
 from runtime.executor.model_runner import CpuModelRunner
@@ -26,8 +26,14 @@ def tiny_network(*, draft_tokens: int = 0) -> ReferenceV4:
 
 def cpu_runner(network: ReferenceV4, pools: KvPools, *, lines: int = 4) -> CpuModelRunner:
     """Return a runner for so many lines, each of which may have all pages."""
-    tree = network.cache.tree
-    tables = LineTables(lines, pages=pools.sizes.full_pages, window_pages=tree.window_pages)
-    sampler = Sampler(network.config.vocab_size, CPU)
+    pages = pools.sizes.full_pages
+    return network_runner(network, pools, vocab=network.config.vocab_size, pages=pages, lines=lines)
+
+
+def network_runner(
+    network: Network, pools: Pools, *, vocab: int, pages: int, lines: int = 4
+) -> CpuModelRunner:
+    """Return a runner of any family for so many lines, each of which may have so many pages."""
+    tables = LineTables(lines, pages=pages, window_pages=network.cache.tree.window_pages)
     last = torch.zeros(lines, dtype=torch.int64)
-    return CpuModelRunner(network, pools, Lines(tables, sampler, last))
+    return CpuModelRunner(network, pools, Lines(tables, Sampler(vocab, CPU), last))

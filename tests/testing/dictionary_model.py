@@ -1,7 +1,7 @@
 """A tree of prefixes as a dictionary, and a rig that runs the real tree against it.
 
 Every prefix of every sequence gets a number of its own. Units hold such numbers instead of bytes:
-a position of a full page or of an SWA page holds the prefix that ends with it, a ring the prefix
+a position of a full page or of an SWA page holds the prefix that ends with it, a state the prefix
 it was computed from. So a test sees at once whether anything reused belongs to other tokens.
 """
 
@@ -12,17 +12,20 @@ import numpy as np
 
 from mem_cache.allocator import PageAllocator
 from mem_cache.errors import OutOfPages
-from mem_cache.handles import Insertion, Match, PointKind
-from mem_cache.policy import EvictionPolicy
-from mem_cache.radix import ShadowRadixCache
 from mem_cache.spec import TreeSpec, div_ceil
+from mem_cache.tree.handles import Insertion, Match, PointKind
+from mem_cache.tree.policy import EvictionPolicy
+from mem_cache.tree.radix import ShadowRadixCache
+from tests.testing.match_checks import check_match
 from tests.testing.prefixes import Prefixes, Row, read_prefixes
-from tests.testing.tree_view import check_superseded, end_of, page_ids
+from tests.testing.tree_view import check_superseded, end_of, full_pages
 
 
 class Rig:
     """The real tree, the model, and rows that use them by the rules; checks as it goes.
 
+    reverse_numbers  number nodes and points from their last number on, so that none is by chance
+             that of its unit
     points   prefixes that have a resume point, and whether it is an exact one
     fail_in  the allocation that fails, counted from now; 0 for none
     """
@@ -33,23 +36,27 @@ class Rig:
         *,
         full: int,
         swa: int,
-        rings: int,
+        states: int,
         replay_tokens: int | None = None,
         policy: EvictionPolicy | None = None,
+        reverse_numbers: bool = True,
     ) -> None:
         self.spec, self.replay_tokens = spec, replay_tokens
         self.full = PageAllocator("full", full)
         self.swa = PageAllocator("swa", swa)
-        self.rings = PageAllocator("rings", rings)
+        self.states = PageAllocator("rings", states)
         self.cache = ShadowRadixCache(
             spec,
             full=self.full,
             swa=self.swa,
-            rings=self.rings,
+            states=self.states,
             replay_tokens=replay_tokens,
             policy=policy,
             log_removed=True,
         )
+        if reverse_numbers:
+            for ids in (self.cache.arrays.node_ids, self.cache.arrays.point_ids):
+                ids.decref(ids.alloc(ids.capacity)[::-1])
         self.prefixes = Prefixes()
         self.published: set[int] = set()
         self.points: dict[int, bool] = {}
@@ -57,7 +64,7 @@ class Rig:
         self.fail_in = 0
         self.page_content: dict[int, list[int]] = {}
         self.swa_content: dict[int, dict[int, int]] = {}
-        self.ring_content: dict[int, int] = {}
+        self.state_content: dict[int, int] = {}
         self._tree_pages: set[int] = set()
 
     def match(
@@ -71,12 +78,11 @@ class Rig:
         full = max((k for k in range(1, cut + 1) if ids[k] in self.published), default=0)
         assert match.full_tokens == full
         if full:
-            assert match.node == match.pages[-1]
+            assert self.cache.arrays.unit[match.node] == match.pages[-1]
             assert end_of(self.cache, match.node) >= full
         else:
             assert match.node <= 0
-        self._check_pages(match, ids)
-        self._check_plan(match, ids)
+        check_match(self, match, ids)
         return match
 
     def start(self, tokens: Sequence[int], *, namespace: str = "") -> Row | None:
@@ -192,8 +198,9 @@ class Rig:
                 break
             units.append(unit)
         else:
-            if (ring := self._try_alloc(self.rings)) is not None:
-                return self._offer(row, position, units, ring, exact=exact, kind=kind, give=give)
+            state = self._try_alloc(self.states) if self.spec.has_state else 0
+            if state is not None:
+                return self._offer(row, position, units, state, exact=exact, kind=kind, give=give)
         self.swa.decref(units)
         return None
 
@@ -226,25 +233,26 @@ class Rig:
         self._learn_evictions()
         return done
 
-    def evict_swa(self, *, swa_pages: int = 0, rings: int = 0) -> bool:
+    def evict_swa(self, *, swa_pages: int = 0, states: int = 0) -> bool:
         """Drop resume points; verify that none is left if it was not enough."""
-        done = self.cache.evict_swa(swa_pages=swa_pages, rings=rings)
-        assert done == (self.swa.free >= swa_pages and self.rings.free >= rings)
-        pinned = {row.lock.ring for row in self.rows if row.lock.ring}
+        done = self.cache.evict_swa(swa_pages=swa_pages, states=states)
+        assert done == (self.swa.free >= swa_pages and self.states.free >= states)
+        pinned = {row.lock.point for row in self.rows if row.lock.point}
         assert done or self.cache.points == len(pinned)
         self._learn_evictions()
         return done
 
     def shrink(self, namespace: str, keep_tokens: int) -> bool:
         """Cut a namespace down; verify that others keep all, and it what need not go."""
-        before = self.cache.tokens_by_namespace()
+        before, arrays = self.cache.tokens_by_namespace(), self.cache.arrays
+        lengths_before = arrays.page("length")[arrays.node_of]
         done = self.cache.shrink(namespace, keep_tokens=keep_tokens)
         after = self.cache.tokens_by_namespace()
         mine = after.get(namespace, 0)
         assert {**before, namespace: mine} == {**after, namespace: mine}
         assert done == (mine <= keep_tokens)
         removed = self.sync_removed()
-        lengths = self.cache.arrays.page("length")[removed]
+        lengths = lengths_before[removed]
         assert mine + lengths.sum() == before.get(namespace, 0)
         assert not len(removed) or mine + lengths[-1] > keep_tokens
         if not done:
@@ -266,9 +274,9 @@ class Rig:
         """Verify the tree's own invariants, its content, and all references."""
         full = Counter(row.table[index] for row in self.rows for index in row.own)
         swa = Counter(unit for row in self.rows for unit in row.window.values())
-        self.cache.check(full=full, swa=swa, rings=Counter())
+        self.cache.check(full=full, swa=swa, states=Counter())
         assert self._tree_content() == (self.published, self.points)
-        assert self._tree_pages == set(page_ids(self.cache))
+        assert self._tree_pages == set(full_pages(self.cache))
         assert self.cache.tree_pages == len(self._tree_pages)
         check_superseded(self.cache)
         assert sum(self.cache.tokens_by_namespace().values()) >= len(self.published)
@@ -283,66 +291,32 @@ class Rig:
         row: Row,
         position: int,
         units: list[int],
-        ring: int,
+        state: int,
         *,
         exact: bool,
         kind: PointKind,
         give: bool,
     ) -> bool:
         number = row.ids[position]
-        self.ring_content[ring] = number
+        if state:
+            self.state_content[state] = number
         known = self.points.get(number)
-        pinned = {self.ring_content[r.lock.ring] for r in self.rows if r.lock.ring}
-        assert self.cache.arrays.tree.pins_held == sum(r.lock.ring > 0 for r in self.rows)
+        held = {row.lock.point for row in self.rows}
+        _, points = read_prefixes(self.cache, self.prefixes)
+        pinned = {number for number, point in points.items() if point in held}
+        assert self.cache.arrays.tree.pins_held == sum(r.lock.point > 0 for r in self.rows)
         wanted = known is None or (known and not exact and number not in pinned)
+        wanted = wanted and self.spec.has_points
         added = self.cache.add_point(
-            row.lock.node, position, swa_pages=units, ring=ring, exact=exact, kind=kind, give=give
+            row.lock.node, position, swa_pages=units, state=state, exact=exact, kind=kind, give=give
         )
         assert added == wanted
         if added:
             self.points[number] = exact
         if not give:
             self.swa.decref(units)
-            self.rings.decref((ring,))
+            self.states.decref([state] if state else [])
         return added
-
-    def _check_pages(self, match: Match, ids: list[int]) -> None:
-        page = self.spec.page_size
-        assert len(match.pages) == div_ceil(match.full_tokens, page)
-        for position in range(match.full_tokens):
-            content = self.page_content[int(match.pages[position // page])]
-            assert content[position % page] == ids[position + 1]
-
-    def _check_plan(self, match: Match, ids: list[int]) -> None:
-        full, point = match.full_tokens, match.point
-        best = max((k for k in range(1, full + 1) if ids[k] in self.points), default=0)
-        follows = 0 < full < len(ids) - 1 and self.points.get(ids[full + 1]) is False
-        replay = max(0, full - (full if self.replay_tokens is None else self.replay_tokens))
-        if point is None:
-            assert match.start == replay
-            assert best <= replay
-            assert not follows or full == replay
-        elif point.position <= full:
-            assert match.start == point.position == best > replay
-            assert best == full or not follows
-        else:
-            assert point.position == full + 1 == match.start + 1 > replay
-            assert not point.exact
-            assert 0 < full > best
-        if point is not None:
-            self._check_point(match, ids)
-
-    def _check_point(self, match: Match, ids: list[int]) -> None:
-        full, point = match.full_tokens, match.point
-        assert point is not None
-        number = self.ring_content[point.ring]
-        assert self.points[number] == point.exact
-        expected = number if point.position <= full else self.prefixes.parent[number]
-        assert expected == ids[min(point.position, full)]
-        size, position = self.spec.swa_page_size, point.position
-        for p in range(max(0, position - self.spec.window), min(position, full)):
-            unit = point.swa_pages[p // size % self.spec.window_pages]
-            assert self.swa_content[unit][p % size] == ids[p + 1]
 
     def _share_window(self, row: Row, match: Match) -> None:
         assert match.point is not None
@@ -376,7 +350,7 @@ class Rig:
 
     def sync_removed(self) -> np.ndarray:
         """Take the pages [n] int32 that left; they must be those that are not there any more."""
-        removed, now = self.cache.take_removed(), set(page_ids(self.cache))
+        removed, now = self.cache.take_removed(), set(full_pages(self.cache))
         assert sorted(removed.tolist()) == sorted(self._tree_pages - now)
         self._tree_pages = now
         return removed
@@ -392,6 +366,7 @@ class Rig:
 
     def _tree_content(self) -> tuple[set[int], dict[int, bool]]:
         published, points = read_prefixes(self.cache, self.prefixes)
-        assert all(self.ring_content[ring] == number for number, ring in points.items())
-        exact = self.cache.arrays.exact
-        return published, {number: bool(exact[ring]) for number, ring in points.items()}
+        exact, states = self.cache.arrays.exact, self.cache.arrays.point("state")
+        for number, point in points.items():
+            assert not states[point] or self.state_content[int(states[point])] == number
+        return published, {number: bool(exact[point]) for number, point in points.items()}

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from layers.models.deepseek_v4.config import ModelConfig, load_config, pool_spec
 from layers.models.deepseek_v4.model import ReferenceV4
+from layers.models.deepseek_v4.pool_spec import RecordFormat
+from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.forward_batch import ForwardBatch, Forwarded
 from layers.weights.loading import load_weights
-from mem_cache.pools import KvPools
-from mem_cache.spec import PoolSizes, RecordFormat, TreeSpec
+from mem_cache.spec import PoolSizes, TreeSpec
 
 CPU = torch.device("cpu")
 
@@ -135,7 +136,7 @@ class Direct:
         """Return a row that goes on at `point`; pages that it may write are copied."""
         position, tree = point.position, self.tree
         row = Row(list(tokens), done=position, ring=self.rings.take(), write_from=position)
-        self.pools.copy_rings([(point.ring, row.ring)])
+        self.pools.copy_states([(point.ring, row.ring, point.position)])
         row.pages = list(pages[: position // tree.page_size])
         self.full.share(row.pages)
         if position % tree.page_size:

@@ -9,10 +9,10 @@ from layers.experts.contract import ExpertForm
 from layers.models.deepseek_v4.config import load_config
 from layers.models.deepseek_v4.expert_form import expert_form
 from layers.models.deepseek_v4.model import QuantisedV4
+from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.decode_rows import DecodeRows
 from layers.steps.forward_batch import ForwardBatch, Forwarded
 from layers.weights.loading import load_weights
-from mem_cache.pools import KvPools
 
 __all__ = ["FusedModel", "load_fused"]
 

@@ -31,7 +31,7 @@ from runtime.executor.sampler import Sampler
 from tests.testing.stand_in.folder import write_stand_in
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-SIZES = PoolSizes(full_pages=24, swa_pages=96, rings=24)
+SIZES = PoolSizes(full_pages=24, swa_pages=96, states=24)
 ROWS, PAGES = 4, 8
 # Every kind of attention, and of both kinds of routing.
 SHORT = {"num_hidden_layers": 3, "compress_ratios": [0, 128, 4], "num_hash_layers": 1}

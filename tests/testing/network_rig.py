@@ -3,7 +3,7 @@
 import itertools
 from pathlib import Path
 
-from mem_cache.pools import KvPools
+from layers.models.deepseek_v4.pools import KvPools
 from runtime.config import ServerConfig, parse_args
 from runtime.executor.model_runner import CpuModelRunner
 from runtime.messages import Abort, Generate, Outputs, Sampling, pack_ids

@@ -14,7 +14,7 @@ from runtime.executor.worker import serve
 from runtime.wire.channel import ExecutorChannel, RankAddress
 from tests.testing.cpu_runner import cpu_runner, tiny_network
 
-SIZES = PoolSizes(full_pages=16, swa_pages=60, rings=20)
+SIZES = PoolSizes(full_pages=16, swa_pages=60, states=20)
 ROWS = 4
 
 

@@ -96,12 +96,12 @@ class PlanReader:
             feed=rows.from_device != 0,
             page_copies=_pairs(copies.pages),
             swa_copies=_pairs(copies.windows),
-            ring_copies=_pairs(copies.rings),
+            ring_copies=_pairs(copies.states, 3),
             sampled=row,
             sampled_line=line,
             spans=plan.spans,
         )
 
 
-def _pairs(data: bytes) -> Pairs:
-    return [(a, b) for a, b in unpacked(data, INT32, -1, 2).tolist()]
+def _pairs(data: bytes, width: int = 2) -> Pairs:
+    return [(a, b) for a, b, *_ in unpacked(data, INT32, -1, width).tolist()]

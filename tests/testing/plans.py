@@ -112,7 +112,7 @@ class Plans:
             told,
             pages=_units(self.lines, self.pages),
             windows=_units(self.lines, self.tree.window_pages),
-            rings=packed(np.stack((line, line + 1), axis=1), INT32),
+            states=packed(np.stack((line, line + 1), axis=1), INT32),
         )
 
 

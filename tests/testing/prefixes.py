@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mem_cache.handles import Lock
-from mem_cache.radix import ShadowRadixCache
 from mem_cache.spec import TreeSpec
+from mem_cache.tree.handles import Lock
+from mem_cache.tree.radix import ShadowRadixCache
 from tests.testing.tree_view import view_pages
 
 
@@ -63,7 +63,7 @@ class Row:
 
 
 def read_prefixes(cache: ShadowRadixCache, prefixes: Prefixes) -> tuple[set[int], dict[int, int]]:
-    """Return the numbers of all prefixes that a tree has, and the ring of each that has a point."""
+    """Return the numbers of all prefixes that a tree has, and the point of each that has one."""
     published: set[int] = set()
     points: dict[int, int] = {}
     ends: dict[int, int] = {}
@@ -72,8 +72,8 @@ def read_prefixes(cache: ShadowRadixCache, prefixes: Prefixes) -> tuple[set[int]
         ids = prefixes.below(top, view.tokens)
         published.update(ids[1:])
         ends[view.page] = ids[-1]
-        for position, ring in view.points:
+        for position, point in view.points:
             number = ids[position - view.start]
             assert number not in points
-            points[number] = ring
+            points[number] = point
     return published, points

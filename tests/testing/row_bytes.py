@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from jit_kernels.paged_rows import PageLayout, gather_rows, store_rows
-from mem_cache.spec import POINT_BANKS, POOLED_TOKENS
+from layers.models.deepseek_v4.pool_spec import POINT_BANKS, POOLED_TOKENS
 from tests.testing.direct import Direct, Row
 
 __all__ = ["assert_same_bytes", "held", "poison_rest"]

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mem_cache.allocator import PageAllocator
 from mem_cache.request_table import RequestTable
 from mem_cache.spec import PoolSizes, TreeSpec, div_ceil
+from mem_cache.units import Units
 from runtime.executor.interface import Executor, StepHandle
 from runtime.messages import (
     Abort,
@@ -107,9 +107,7 @@ class Rig:
         self.now_s = 0.0
         self.residency = Residency(
             spec,
-            full=PageAllocator("full", sizes.full_pages),
-            swa=PageAllocator("swa", sizes.swa_pages),
-            rings=PageAllocator("rings", sizes.rings),
+            units=Units(sizes),
             table=RequestTable(spec, rows=rows, max_pages=div_ceil(context, spec.page_size)),
             replay_tokens=replay,
             reuse=reuse,
@@ -251,9 +249,10 @@ class Rig:
         residency = self.residency
         assert not self.busy
         assert residency.rows_used == 0
-        assert residency.points.swa_held == residency.points.rings_held == 0
+        assert residency.points.swa_held == residency.points.states_held == 0
         assert residency.table.free == residency.table.page_table.shape[0]
         assert residency.full.free + residency.cache.tree_pages == residency.full.capacity
         residency.cache.reset()
-        for pool in (residency.full, residency.swa, residency.rings):
+        for pool in (residency.full, residency.swa):
             assert pool.free == pool.capacity, pool.name
+        assert residency.states.free == self.sizes.kept_states

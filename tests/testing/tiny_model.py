@@ -7,12 +7,13 @@ import torch
 from layers.linear.contract import Named
 from layers.models.deepseek_v4.config import ModelConfig, pool_spec
 from layers.models.deepseek_v4.model import ReferenceV4, angles
+from layers.models.deepseek_v4.pool_spec import RecordFormat
+from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.contract import StepSizes
 from layers.steps.forward_batch import ForwardBatch
 from layers.steps.reference.reference_step import ReferenceStep
 from layers.weights.loading import fill_dummy
-from mem_cache.pools import KvPools
-from mem_cache.spec import PoolSizes, RecordFormat, TreeSpec
+from mem_cache.spec import PoolSizes, TreeSpec
 from tests.testing.direct import CPU, Direct
 
 CONFIG = ModelConfig(
@@ -119,7 +120,7 @@ def one_layer(
     base = PACKED if record_format == "fp8" else CONFIG
     config = dataclasses.replace(base, num_hidden_layers=1, compress_ratios=(ratio,))
     spec = pool_spec(config, record_format)
-    pools = KvPools(spec, PoolSizes(full_pages=3, swa_pages=9, rings=2), CPU)
+    pools = KvPools(spec, PoolSizes(full_pages=3, swa_pages=9, states=2), CPU)
     for tensor in pools.tensors().values():
         tensor.view(torch.uint8).fill_(0xFF)
     sizes = StepSizes(config.index_topk, config.rms_norm_eps)

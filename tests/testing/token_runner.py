@@ -183,8 +183,8 @@ class TokenRunner:
         self.full = np.full((sizes.full_pages + 1, spec.page_size), POISON)
         self.tokens = np.zeros((sizes.full_pages + 1, spec.page_size), dtype=np.int64)
         self.swa = np.full((sizes.swa_pages + 1, spec.swa_page_size), POISON)
-        self.ring_rows = np.full((sizes.rings + 1, RING_ROWS), POISON)
-        self.banks = np.full((sizes.rings + 1, BANKS), POISON)
+        self.ring_rows = np.full((sizes.states + 1, RING_ROWS), POISON)
+        self.banks = np.full((sizes.states + 1, BANKS), POISON)
         self.computed_tokens = 0
         self.steps = 0
         self.in_flight: list[int] = []

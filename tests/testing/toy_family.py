@@ -1,12 +1,13 @@
-"""A family of one file: two dense layers that attend everything, no window, no compression.
+"""Two families in one file: layers that attend everything, alone or in turn with windowed ones.
 
-It has what `layers.models.contract` asks for and nothing else: where the runtime takes for granted
-what only V4 has, it fails here. `python -m tests.testing.toy_family` serves it.
+Neither has a state, and the first has no windows. They have what `layers.models.contract` asks for
+and nothing else: where the runtime takes for granted what only V4 has, they fail here.
+`python -m tests.testing.toy_family` serves them.
 """
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from layers.parallel.ranks import Ranks
 from layers.parallel.shares import UnevenShares
 from layers.steps.forward_batch import FedTokens, ForwardBatch, Forwarded, finite_rows
 from layers.steps.step_tokens import StepTokens
-from mem_cache.spec import CacheSpec, PoolSizes, TreeSpec
+from mem_cache.spec import CacheSpec, Paged, PoolSizes, Window
 from runtime.config import ServerConfig
 from runtime.ipc import Addresses
 from runtime.launch import serve
@@ -35,6 +36,8 @@ from tests.testing.stand_in.tokenizer import write_tokenizer
 
 MODEL_TYPE = "toy"
 CONFIG = {"model_type": MODEL_TYPE, "vocab_size": 512, "hidden_size": 32, "num_hidden_layers": 2}
+# Layers 0 and 2 attend a window of 12 tokens.
+SLIDING = CONFIG | {"num_hidden_layers": 4, "sliding_window": 12}
 HEADS, KEY_HEADS, HEAD_DIM, INNER = 4, 2, 16, 48
 EPS, THETA, CONTEXT = 1e-6, 10000.0, 4096
 
@@ -53,23 +56,49 @@ def run_scheduler(config: ServerConfig, addresses: Addresses) -> None:
 def read(raw: dict[str, Any], generation: dict[str, Any], override: dict[str, Any]) -> "Toy":
     """Return the model of parsed files. Raises ConfigFault."""
     raw = raw | override
-    require(raw, "num_hidden_layers", (2,))
+    require(raw, "num_hidden_layers", (2, 4))
+    layers, window = positive_int(raw, "num_hidden_layers"), raw.get("sliding_window", 0)
+    windows = tuple(window if window and i % 2 == 0 else 0 for i in range(layers))
     end = generation.get("eos_token_id", 1)
-    return Toy(positive_int(raw, "vocab_size"), positive_int(raw, "hidden_size"), (end,))
+    vocab, width = positive_int(raw, "vocab_size"), positive_int(raw, "hidden_size")
+    return Toy(vocab, width, (end,), windows)
 
 
 @dataclass(frozen=True, slots=True)
 class Toy:
-    """A `Model`."""
+    """A `Model`.
+
+    windows    of each layer, the tokens that it attends; 0: all
+    page_size  tokens in a full page, of which an SWA page has a quarter
+    """
 
     vocab: int
     width: int
     end_ids: tuple[int, ...]
+    windows: tuple[int, ...] = (0, 0)
+    page_size: int = 256
 
     @property
     def facts(self) -> ModelFacts:
-        return ModelFacts(
-            MODEL_TYPE, ("ToyForCausalLM",), 2, self.width, self.vocab, CONTEXT, self.end_ids
+        layers = len(self.windows)
+        names = ("ToyForCausalLM",)
+        return ModelFacts(MODEL_TYPE, names, layers, self.width, self.vocab, CONTEXT, self.end_ids)
+
+    @property
+    def cache(self) -> CacheSpec:
+        """What the cache has to hold: pages of layers that attend all, windows of the others."""
+        token = 2 * KEY_HEADS * HEAD_DIM * 4
+        sliding = [window for window in self.windows if window]
+        swa_page = self.page_size // 4
+        groups = [Window(f"swa {w}", w, swa_page * token) for w in sliding]
+        return CacheSpec(
+            "fp32",
+            paged=(Paged("kv", self.page_size * token * (len(self.windows) - len(sliding))),),
+            windows=tuple(groups),
+            # Each such layer sees window - 1 tokens before; the last one's window is needed whole.
+            replay_tokens=sum(window - 1 for window in sliding) + bool(sliding),
+            page_size=self.page_size,
+            swa_page_size=swa_page,
         )
 
     def check_cuda(self) -> None:
@@ -88,28 +117,37 @@ class Toy:
 
 
 class ToyPools:
-    """Keys and values of each page's tokens, [L, pages + 1, page, 2, KEY_HEADS, HEAD_DIM]."""
+    """Keys and values of tokens, all NaN until they are written.
 
-    def __init__(self, page_size: int, sizes: PoolSizes, device: torch.device) -> None:
-        shape = (2, sizes.full_pages + 1, page_size, 2, KEY_HEADS, HEAD_DIM)
-        self.pages = torch.full(shape, torch.nan, device=device)
+    pages  [L, full_pages + 1, page, 2, KEY_HEADS, HEAD_DIM]    of layers that attend all
+    swa    [L, swa_pages + 1, swa_page, 2, KEY_HEADS, HEAD_DIM]    of layers with a window
+    """
+
+    def __init__(self, model: Toy, sizes: PoolSizes, device: torch.device) -> None:
+        tail = (2, KEY_HEADS, HEAD_DIM)
+        layers, tree, self.sizes = len(model.windows), model.cache.tree, sizes
+        pages = (layers, sizes.full_pages + 1, tree.page_size, *tail)
+        swa = (layers, sizes.swa_pages + 1, tree.swa_page_size, *tail)
+        self.pages = torch.full(pages, torch.nan, device=device)
+        self.swa = torch.full(swa, torch.nan, device=device)
 
     @property
     def bytes(self) -> int:
-        return self.pages.nbytes
+        return self.pages.nbytes + self.swa.nbytes
 
     def tensors(self) -> Mapping[str, Tensor]:
-        return {"pages": self.pages}
+        return {"pages": self.pages, "swa": self.swa}
 
     def copy_full_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
         for source, destination in pairs:
             self.pages[:, destination] = self.pages[:, source]
 
     def copy_swa_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy nothing: there are no windows."""
+        for source, destination in pairs:
+            self.swa[:, destination] = self.swa[:, source]
 
-    def copy_rings(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy nothing: there is no state."""
+    def copy_states(self, copies: Sequence[tuple[int, int, int]]) -> None:
+        raise AssertionError(f"there is no state: {copies}")
 
 
 class ToyLayer:
@@ -138,25 +176,17 @@ class ToyNetwork:
     """A `Network`."""
 
     def __init__(self, model: Toy, device: torch.device) -> None:
-        self._device, self._tree = device, TreeSpec(window=1)
+        self._device, self._model, self._tree = device, model, model.cache.tree
         vocab, width = model.vocab, model.width
         self._embedding = torch.zeros((vocab, width), device=device)
-        self._layers = [ToyLayer(width, device) for _ in range(2)]
+        self._layers = [ToyLayer(width, device) for _ in model.windows]
         self._norm = RmsNorm(width, eps=EPS, name="norm", device=device)
         self._head = PlainLinear(width, {"head": vocab}, dtype=torch.float32, device=device)
         self._angles = frequencies(HEAD_DIM, THETA, None).repeat_interleave(2).to(device)
 
     @property
     def cache(self) -> CacheSpec:
-        page = self._tree.page_size * 2 * 2 * KEY_HEADS * HEAD_DIM * 4
-        return CacheSpec(
-            self._tree,
-            record_format="fp32",
-            full_page_bytes=page,
-            swa_page_bytes=0,
-            ring_bytes=0,
-            replay_tokens=0,
-        )
+        return self._model.cache
 
     @property
     def facts(self) -> Mapping[str, str]:
@@ -171,7 +201,7 @@ class ToyNetwork:
         yield from self._head.named_weights("")
 
     def pools(self, sizes: PoolSizes) -> ToyPools:
-        return ToyPools(self._tree.page_size, sizes, self._device)
+        return ToyPools(self._model, sizes, self._device)
 
     @torch.inference_mode()
     def prefill(
@@ -188,7 +218,7 @@ class ToyNetwork:
         turns = rotations(tokens.position, self._angles)
         x = self._embedding.index_select(0, batch.input_ids)
         for i, layer in enumerate(self._layers):
-            x = x + self._attended(layer, x, tokens, turns, pools.pages[i])
+            x = x + self._attended(i, x, tokens, turns, pools)
             hidden = layer.gate_up(layer.gate_up.rows(x, layer.mlp_norm))
             x = x + layer.down(layer.down.gated(hidden, limit=1e9))
             if halfway is not None and i == 0:
@@ -198,29 +228,65 @@ class ToyNetwork:
         return Forwarded(self._head(self._head.rows(last, self._norm)), finite)
 
     def _attended(
-        self, layer: ToyLayer, x: Tensor, tokens: StepTokens, turns: Tensor, pages: Tensor
+        self, nth: int, x: Tensor, tokens: StepTokens, turns: Tensor, pools: ToyPools
     ) -> Tensor:
-        batch, keys = tokens.batch, KEY_HEADS * HEAD_DIM
+        layer, window = self._layers[nth], self._model.windows[nth]
+        keys = KEY_HEADS * HEAD_DIM
         made = layer.qkv(layer.qkv.rows(x, layer.attention_norm))
         q, k, v = made.split([HEADS * HEAD_DIM, keys, keys], 1)
         q = rope(q.reshape(-1, HEADS, HEAD_DIM).contiguous(), turns)
         k = rope(k.reshape(-1, KEY_HEADS, HEAD_DIM).contiguous(), turns)
-        size = self._tree.page_size
-        page = batch.page_table[tokens.row, tokens.position // size].long()
-        pages[page, tokens.position % size] = torch.stack((k, v.reshape_as(k)), 1)
+        both = torch.stack((k, v.reshape_as(k)), 1)
         out = torch.empty_like(q)
-        for t in range(tokens.count):
-            row, seen = int(tokens.row[t]), int(tokens.position[t]) + 1
-            held = pages[batch.page_table[row, : -(-seen // size)].long()].flatten(0, 1)[:seen]
-            both = held.repeat_interleave(HEADS // KEY_HEADS, 2)
-            scores = torch.einsum("hd,shd->hs", q[t], both[:, 0]) * HEAD_DIM**-0.5
-            out[t] = torch.einsum("hs,shd->hd", scores.softmax(1), both[:, 1])
+        read = self._windows if window else self._all_pages
+        for t, seen in enumerate(read(nth, both, tokens, pools)):
+            held = seen.repeat_interleave(HEADS // KEY_HEADS, 2)
+            scores = torch.einsum("hd,shd->hs", q[t], held[:, 0]) * HEAD_DIM**-0.5
+            out[t] = torch.einsum("hs,shd->hd", scores.softmax(1), held[:, 1])
         return layer.wo(layer.wo.rows(out.flatten(1)))
 
+    def _all_pages(
+        self, nth: int, both: Tensor, tokens: StepTokens, pools: ToyPools
+    ) -> Iterator[Tensor]:
+        """Write each row's keys and values from `write_from` on; yield what each token attends."""
+        batch, size, pages = tokens.batch, self._tree.page_size, pools.pages[nth]
+        page = batch.page_table[tokens.row, tokens.position // size].long()
+        written = tokens.writes_records
+        pages[page[written], tokens.position[written] % size] = both[written]
+        for row, position in zip(tokens.row.tolist(), tokens.position.tolist(), strict=True):
+            table = batch.page_table[row, : position // size + 1].long()
+            yield pages[table].flatten(0, 1)[: position + 1]
 
-def write_folder(folder: Path) -> Path:
+    def _windows(
+        self, nth: int, both: Tensor, tokens: StepTokens, pools: ToyPools
+    ) -> Iterator[Tensor]:
+        """Yield what each token attends, then write what the step saves."""
+        batch, window = tokens.batch, self._model.windows[nth]
+        known: list[tuple[int, Tensor]] = []
+        for row in range(tokens.rows):
+            start, first = int(batch.chunk_start[row]), int(batch.window_from[row])
+            oldest = min(start, max(0, first, start - window + 1))
+            places = self._places(batch.window[row], range(oldest, start))
+            chunk = both[tokens.row == row]
+            known.append((oldest, torch.cat((pools.swa[nth][places], chunk))))
+        for row, position in zip(tokens.row.tolist(), tokens.position.tolist(), strict=True):
+            oldest, keys = known[row]
+            yield keys[max(0, position - window + 1 - oldest) : position + 1 - oldest]
+        for save, row in enumerate(batch.save_row.tolist()):
+            (oldest, keys), end = known[row], int(batch.save_position[save])
+            kept = range(max(oldest, end - window), end)
+            places = self._places(batch.save_window[save], kept)
+            pools.swa[nth][places] = keys[kept.start - oldest : kept.stop - oldest]
+
+    def _places(self, window: Tensor, positions: range) -> tuple[Tensor, Tensor]:
+        """Return the SWA pages of positions, and where in these they are."""
+        size, at = self._tree.swa_page_size, torch.tensor(positions, dtype=torch.int64)
+        return window[at // size % self._tree.window_pages].long(), at % size
+
+
+def write_folder(folder: Path, config: dict[str, Any] = CONFIG) -> Path:
     """Write a checkpoint folder without weights, for --load-format dummy."""
-    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     write_tokenizer(folder, max_tokens=CONTEXT)
     return folder
 

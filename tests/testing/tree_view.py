@@ -4,15 +4,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mem_cache.core.binding import SAVE_CLASSES
-from mem_cache.radix import ShadowRadixCache
+from mem_cache.tree.core.binding import SAVE_CLASSES
+from mem_cache.tree.radix import ShadowRadixCache
 
 
 class PageView(NamedTuple):
     """One page of a tree and what hangs on it.
 
+    page    its node
     start   position of its first token
-    points  (position, ring) of its resume points, the deepest first
+    points  (position, number) of its resume points, the deepest first
     """
 
     page: int
@@ -24,10 +25,15 @@ class PageView(NamedTuple):
 
 
 def page_ids(cache: ShadowRadixCache) -> list[int]:
-    """Return the ids of all pages in the tree, those nearer to the top first."""
+    """Return the nodes of all pages in the tree, those nearer to the top first."""
     arrays = cache.arrays
     pages = np.flatnonzero(arrays.page("parent"))
     return pages[np.argsort(arrays.page("number")[pages], kind="stable")].tolist()
+
+
+def full_pages(cache: ShadowRadixCache) -> list[int]:
+    """Return the full pages of all pages in the tree, those nearer to the top first."""
+    return cache.arrays.unit[page_ids(cache)].tolist()
 
 
 def view_pages(cache: ShadowRadixCache) -> list[PageView]:
@@ -37,10 +43,10 @@ def view_pages(cache: ShadowRadixCache) -> list[PageView]:
     views: list[PageView] = []
     for page in page_ids(cache):
         points: list[tuple[int, int]] = []
-        ring = int(arrays.page("point")[page])
-        while ring:
-            points.append((int(arrays.point("position")[ring]), ring))
-            ring = int(arrays.point("below")[ring])
+        point = int(arrays.page("point")[page])
+        while point:
+            points.append((int(arrays.point("position")[point]), point))
+            point = int(arrays.point("below")[point])
         views.append(
             PageView(
                 page,
@@ -78,10 +84,10 @@ def points_by_age(cache: ShadowRadixCache, kind: int) -> list[int]:
     arrays = cache.arrays
     newer, _ = arrays.point_links()
     found: list[tuple[int, int]] = []
-    for ring in arrays.point_lists["oldest"].reshape(-1, SAVE_CLASSES)[kind].tolist():
-        while ring:
-            found.append((int(arrays.point_stamp[ring]), int(arrays.point("position")[ring])))
-            ring = int(newer[ring])
+    for point in arrays.point_lists["oldest"].reshape(-1, SAVE_CLASSES)[kind].tolist():
+        while point:
+            found.append((int(arrays.point_stamp[point]), int(arrays.point("position")[point])))
+            point = int(newer[point])
     return [position for _, position in sorted(found, key=lambda pair: pair[0])]
 
 
@@ -89,23 +95,25 @@ def check_spans(cache: ShadowRadixCache, limit: int) -> None:
     """Verify that all spans make up the tree, and that `limit` leaves out no more than it must."""
     views = {view.page: view for view in view_pages(cache)}
     spans, left_out = cache.spans(len(views) + 1)
+    node_of = cache.arrays.node_of
+    nodes = {span.id: node_of[list(span.pages)].tolist() for span in spans}
     by_id = {span.id: span for span in spans}
     assert left_out == 0
-    assert sorted(page for span in spans for page in span.pages) == sorted(views)
-    assert list(by_id) == [span.pages[0] for span in spans]
+    assert sorted(node for span in nodes.values() for node in span) == sorted(views)
+    assert list(by_id) == [nodes[span.id][0] for span in spans]
     for span in spans:
-        inner = [views[page] for page in span.pages]
-        assert [view.parent for view in inner[1:]] == list(span.pages[:-1])
+        inner = [views[node] for node in nodes[span.id]]
+        assert [view.parent for view in inner[1:]] == nodes[span.id][:-1]
         assert {view.namespace for view in inner} == {span.namespace}
         assert span.start == inner[0].start
         assert span.end == inner[-1].start + len(inner[-1].tokens)
         found = sorted(position for view in inner for position, _ in view.points)
         assert [point.position for point in span.points] == found
-        assert span.locks == cache.arrays.page("locks")[list(span.pages)].sum()
+        assert span.locks == cache.arrays.page("locks")[nodes[span.id]].sum()
         assert span.children == sum(other.parent == span.id for other in spans) != 1
         assert 0 <= span.age <= cache.arrays.tree.tick
         above = views[span.id].parent
-        assert (by_id[span.parent].pages[-1] if span.parent else min(above, 0)) == above
+        assert (nodes[span.parent][-1] if span.parent else min(above, 0)) == above
 
     some, left_out = cache.spans(limit)
     assert len(some) == min(limit, len(spans))

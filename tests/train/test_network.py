@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from layers.models.deepseek_v4.config import parse_config
-from mem_cache.spec import RecordFormat
+from layers.models.deepseek_v4.pool_spec import RecordFormat
 from tests.testing.compare import Bounds, assert_close
 from tests.testing.direct import Direct, load_model
 from tests.testing.recall_rows import VOCAB, small_config

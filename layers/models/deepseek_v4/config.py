@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 
 from layers.models.config_files import read_files
 from layers.models.deepseek_v4.config_spelling import SPELLING_FIELDS, published_spelling
+from layers.models.deepseek_v4.pool_spec import PoolSpec, RecordFormat
 from layers.models.json_fields import (
     ConfigFault,
     int_from,
@@ -23,7 +24,7 @@ from layers.models.json_fields import (
     string_list,
 )
 from layers.models.rope_scaling import YarnScaling
-from mem_cache.spec import PoolSpec, RecordFormat, TreeSpec
+from mem_cache.spec import TreeSpec
 
 __all__ = [
     "MAX_INDEX_TOPK",
@@ -218,12 +219,17 @@ def pool_spec(
 ) -> PoolSpec:
     """Return the pool shapes of a model.
 
-    tree          page sizes; the rest of it is replaced: its window by the model's `sliding_window`
+    tree          page sizes; the rest of it is replaced by what the model says
     draft_tokens  most guessed tokens of a row in a step, 0 to 7
     Raises ConfigFault when a page does not hold whole compressed records of every layer, ValueError
     for another number of draft tokens.
     """
-    tree = replace(tree or TreeSpec(), window=config.sliding_window, draft_tokens=draft_tokens)
+    tree = replace(
+        tree or TreeSpec(),
+        window=config.sliding_window,
+        draft_tokens=draft_tokens,
+        has_state=any(config.compress_ratios),
+    )
     for ratio in set(config.compress_ratios) - {0}:
         if tree.page_size % ratio:
             raise ConfigFault(

@@ -21,7 +21,10 @@ from layers.models.deepseek_v4.config import (
     resolve_record_format,
 )
 from layers.models.deepseek_v4.expert_form import expert_form, smaller_form
+from layers.models.deepseek_v4.layout import cache_spec
 from layers.models.deepseek_v4.network import DeepseekV4
+from layers.models.deepseek_v4.pool_spec import PoolSpec, RecordFormat
+from layers.models.deepseek_v4.pools import KvPools
 from layers.parallel.ranks import OneRank, Ranks
 from layers.steps.chunks.step import PrefillStep
 from layers.steps.contract import ChunkStep, StepSizes
@@ -30,9 +33,7 @@ from layers.steps.decode_step import DecodeStep
 from layers.steps.forward_batch import FedTokens, ForwardBatch, Forwarded
 from layers.steps.pieces import Capture, PrefillPieces
 from layers.steps.reference.reference_step import ReferenceStep
-from mem_cache.layout import cache_spec
-from mem_cache.pools import KvPools
-from mem_cache.spec import CacheSpec, PoolSizes, PoolSpec, RecordFormat
+from mem_cache.spec import CacheSpec, PoolSizes
 
 __all__ = ["QuantisedV4", "ReferenceV4", "V4Model", "angles", "read"]
 

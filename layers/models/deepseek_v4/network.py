@@ -20,10 +20,10 @@ from layers.experts.router import Router
 from layers.kinds import Kinds
 from layers.linear.contract import Named, Rows
 from layers.models.deepseek_v4.config import ModelConfig
+from layers.models.deepseek_v4.layout import StateLayout
 from layers.parallel.ranks import Deal, Ranks
 from layers.steps.contract import FoldWeights, PoolingWeights, Step, Tokens, Writes
 from layers.weights.part import part_of
-from mem_cache.layout import StateLayout
 
 __all__ = ["DeepseekV4", "Layer", "Projected"]
 

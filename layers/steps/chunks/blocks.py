@@ -17,8 +17,8 @@ from jit_kernels.paged_attention import PagedKeys
 from jit_kernels.paged_logits import row_slices
 from jit_kernels.prefill_indices import BlockList, prefill_index
 from jit_kernels.store_kv import norm_rope_store
+from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.chunks.plan import BlockPlan, ChunkPlan
-from mem_cache.pools import KvPools
 from mem_cache.spec import div_ceil
 
 __all__ = ["INDEX_BYTES", "ChunkBlocks", "ChunkIndex", "ChunkWindow", "chunk_tokens"]

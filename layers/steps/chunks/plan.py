@@ -9,12 +9,12 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from layers.models.deepseek_v4.pool_spec import PoolSpec
 from layers.staging import stage_together
 from layers.steps.forward_batch import ForwardBatch
 from layers.steps.reference.attention_plan import window_saves
 from layers.steps.reference.compression_plan import ring_saves
 from layers.steps.step_tokens import StepTokens
-from mem_cache.spec import PoolSpec
 
 __all__ = ["BlockPlan", "ChunkPlan", "KeyPages", "plan_chunks"]
 
@@ -110,18 +110,19 @@ class ChunkPlan:
 
 
 def plan_chunks(
-    batch: ForwardBatch, spec: PoolSpec, *, top_k: int, device: torch.device
+    batch: ForwardBatch, spec: PoolSpec, *, live: int = 0, top_k: int, device: torch.device
 ) -> ChunkPlan:
     """Derive the tables of a step and launch their copy to `device`; the host does not wait.
 
     batch  in host memory; one that is elsewhere is brought there first, and that is waited for
+    live   rings in the rows' form, PoolSizes.live_states
     top_k  blocks of 4 that a token attends at most
     """
     tokens = StepTokens(_on_host(batch), draft_tokens=spec.tree.draft_tokens)
     ends: list[int] = (tokens.batch.chunk_start + tokens.batch.chunk_len).tolist()
     ratios = sorted(set(spec.layer_ratios) - {0})
     groups = {"step": _step_tables(tokens, spec)}
-    groups |= {f"{ratio}": _block_tables(tokens, spec, ratio) for ratio in ratios}
+    groups |= {f"{ratio}": _block_tables(tokens, spec, ratio, live) for ratio in ratios}
     if 4 in ratios and max(ends) // 4 > top_k:
         groups["keys"] = _key_tables(tokens, spec)
     there = _stage_groups(groups, device)
@@ -151,9 +152,9 @@ def _step_tables(tokens: StepTokens, spec: PoolSpec) -> dict[str, Tensor]:
     return tables
 
 
-def _block_tables(tokens: StepTokens, spec: PoolSpec, ratio: int) -> dict[str, Tensor]:
+def _block_tables(tokens: StepTokens, spec: PoolSpec, ratio: int, live: int) -> dict[str, Tensor]:
     last = tokens.finishing(ratio)
-    saves = ring_saves(tokens, spec, ratio)
+    saves = ring_saves(tokens, spec, ratio, live=live)
     each = (tokens.batch.chunk_start + tokens.batch.chunk_len) // ratio
     return {
         "last": last,

@@ -16,11 +16,11 @@ from jit_kernels.paged_attention import PagedKeys, SplitPlan, paged_attention
 from jit_kernels.paged_logits import LogitsPlan, paged_logits
 from jit_kernels.select_topk import select_topk
 from jit_kernels.translate_blocks import translate_blocks
+from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.chunks.blocks import ChunkBlocks, ChunkIndex, ChunkWindow
 from layers.steps.chunks.choice import SCORES_BYTES, QueryHeads
 from layers.steps.chunks.plan import ChunkPlan
 from layers.steps.decode_step import whole_tiles
-from mem_cache.pools import KvPools
 
 __all__ = ["MOST_ROWS", "ChunkRows", "equal_slices", "token_rows"]
 

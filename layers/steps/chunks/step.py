@@ -10,6 +10,7 @@ from jit_kernels.compress_pool import BlockPages, pool_chunks
 from jit_kernels.decode_indices import PageSizes
 from jit_kernels.prefill_indices import prefill_slots
 from layers.blocks.rope import RopeFrequencies
+from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.chunks.blocks import ChunkBlocks, ChunkWindow, chunk_tokens
 from layers.steps.chunks.choice import QueryHeads
 from layers.steps.chunks.plan import ChunkPlan, plan_chunks
@@ -17,7 +18,6 @@ from layers.steps.chunks.rows import ChunkRows
 from layers.steps.chunks.workspace import ChunkWorkspace
 from layers.steps.contract import FoldWeights, PoolingWeights, StepSizes
 from layers.steps.forward_batch import ForwardBatch, finite_rows
-from mem_cache.pools import KvPools
 
 __all__ = ["PrefillStep"]
 
@@ -48,7 +48,11 @@ class PrefillStep:
         """
         self._pools, self._sizes, tree = pools, sizes, pools.spec.tree
         self._plan = plan = plan_chunks(
-            batch, pools.spec, top_k=sizes.top_k, device=pools.swa.device
+            batch,
+            pools.spec,
+            live=pools.sizes.live_states,
+            top_k=sizes.top_k,
+            device=pools.swa.device,
         )
         self._chunks = chunk_tokens(plan)
         self._rotation, turned = _rotations(plan, pools.spec.layer_ratios, rope)

@@ -5,10 +5,10 @@ from torch import Tensor
 
 from jit_kernels.kv_workspace import RecordSet, fill_workspace
 from jit_kernels.sparse_prefill import sparse_prefill
+from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.chunks.blocks import ChunkBlocks, ChunkIndex, ChunkWindow
 from layers.steps.chunks.choice import ChunkChoice, QueryHeads
 from layers.steps.chunks.plan import ChunkPlan
-from mem_cache.pools import KvPools
 
 __all__ = ["ChunkWorkspace"]
 

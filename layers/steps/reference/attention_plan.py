@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from layers.blocks.rope import RopeFrequencies
+from layers.models.deepseek_v4.pool_spec import PoolSpec
 from layers.steps.forward_batch import ForwardBatch
 from layers.steps.reference.compression_plan import (
     FoldPlan,
@@ -24,7 +25,7 @@ from layers.steps.reference.compression_plan import (
     pooling_plan,
 )
 from layers.steps.step_tokens import SaveList, StepTokens
-from mem_cache.spec import PoolSpec, TreeSpec
+from mem_cache.spec import TreeSpec
 
 __all__ = ["AttentionPlan", "WindowPlan", "plan_attention", "window_saves"]
 
@@ -61,10 +62,11 @@ class AttentionPlan:
 
 
 def plan_attention(
-    batch: ForwardBatch, spec: PoolSpec, *, top_k: int, rope: RopeFrequencies
+    batch: ForwardBatch, spec: PoolSpec, *, live: int = 0, top_k: int, rope: RopeFrequencies
 ) -> AttentionPlan:
     """Derive the plan of a step from its batch.
 
+    live   rings in the rows' form, PoolSizes.live_states
     top_k  blocks of 4 that a token attends at most
     """
     tokens = StepTokens(batch, draft_tokens=spec.tree.draft_tokens)
@@ -76,6 +78,7 @@ def plan_attention(
         pooling = pooling_plan(
             tokens,
             spec,
+            live=live,
             rope=rope,
             top_k=top_k,
             window_index=window.index,
@@ -83,7 +86,12 @@ def plan_attention(
         )
     if 128 in ratios:
         fold = fold_plan(
-            tokens, spec, rope=rope, window_index=window.index, first_block=first_block
+            tokens,
+            spec,
+            live=live,
+            rope=rope,
+            window_index=window.index,
+            first_block=first_block,
         )
 
     def rotation(compressed: bool) -> Tensor:

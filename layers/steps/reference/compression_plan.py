@@ -7,8 +7,10 @@ from torch import Tensor
 
 from jit_kernels.sparse_attention import KEY_TILE
 from layers.blocks.rope import RopeFrequencies
+from layers.models.deepseek_v4.pool_spec import POINT_BANKS, POOLED_TOKENS, PoolSpec
+from layers.models.deepseek_v4.pools import state_entry
 from layers.steps.step_tokens import SaveList, StepTokens
-from mem_cache.spec import POINT_BANKS, POOLED_TOKENS, PoolSpec, TreeSpec, div_ceil
+from mem_cache.spec import TreeSpec, div_ceil
 
 __all__ = [
     "BlockTable",
@@ -122,6 +124,7 @@ def pooling_plan(
     tokens: StepTokens,
     spec: PoolSpec,
     *,
+    live: int = 0,
     rope: RopeFrequencies,
     top_k: int,
     window_index: Tensor,
@@ -140,7 +143,7 @@ def pooling_plan(
         old_rows=_ring_slots(ring, count),
         members=_pool_members(tokens, last, count),
         finished=_finished_blocks(tokens, last, ratio=4, tree=spec.tree, rope=rope),
-        saves=ring_saves(tokens, spec, 4),
+        saves=ring_saves(tokens, spec, 4, live=live),
         table=table,
         window_index=window_index,
         first_block=first_block,
@@ -152,6 +155,7 @@ def fold_plan(
     tokens: StepTokens,
     spec: PoolSpec,
     *,
+    live: int = 0,
     rope: RopeFrequencies,
     window_index: Tensor,
     first_block: int,
@@ -163,7 +167,7 @@ def fold_plan(
     state_of = torch.empty_like(order)
     state_of[order] = tokens.index
     last = tokens.finishing(128)
-    saves = ring_saves(tokens, spec, 128)
+    saves = ring_saves(tokens, spec, 128, live=live)
     old = tokens.rows * banks
     chunk = saves.source >= old
     source = torch.where(chunk, state_of[(saves.source - old).clamp(min=0)] + old, saves.source)
@@ -249,18 +253,26 @@ def _ring_slots(ring: Tensor, count: int) -> Tensor:
     return (ring.unsqueeze(1) * count + entries).flatten()
 
 
-def ring_saves(tokens: StepTokens, spec: PoolSpec, ratio: int) -> SaveList:
+def ring_saves(tokens: StepTokens, spec: PoolSpec, ratio: int, *, live: int) -> SaveList:
     """Return the entries of rings to write in layers of a ratio, 4 or 128.
 
-    A ring has `spec.state_rows` or `spec.state_banks` of them, say e: position t is in t % e.
+    live  rings in the rows' form, PoolSizes.live_states
+
+    A row's ring has `spec.state_rows` or `spec.state_banks` of them, say e: position t is in
+    t % e. One in a resume point's form has room for what lies right before its position alone.
     """
     count, span = spec.state_rows, POOLED_TOKENS
     if ratio == 128:
         count, span = spec.state_banks, POINT_BANKS
     ring = tokens.batch.ring.to(torch.int64)
     save, row, position = tokens.saved(span)
+    saved = tokens.batch.save_ring.to(torch.int64)[save]
+    if live:
+        end = tokens.batch.save_position.index_select(0, save)
+        needed = ((saved <= live) | (position >= end - span)).nonzero()[:, 0]
+        saved, row, position = saved[needed], row[needed], position[needed]
     entry = position % count
-    target = tokens.batch.save_ring.to(torch.int64)[save] * count + entry
+    target = state_entry(saved, position, entries=count, span=span, live=live)
     held = ring[row] * count + entry
     return tokens.save_list(row, position, span=count, kept=entry, target=target, held=held)
 

@@ -12,8 +12,8 @@ from jit_kernels.indexer_logits import indexer_logits
 from jit_kernels.paged_rows import gather_rows, store_rows
 from jit_kernels.rope import rope
 from jit_kernels.select_topk import select_topk
+from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.reference.compression_plan import BlockTable, FinishedBlocks
-from mem_cache.pools import KvPools
 
 __all__ = ["choose_blocks", "store_keys"]
 

@@ -15,13 +15,13 @@ from jit_kernels.rms_norm import rms_norm
 from jit_kernels.rope import rope
 from jit_kernels.sparse_attention import sparse_attention
 from layers.blocks.rope import RopeFrequencies
+from layers.models.deepseek_v4.layout import state_layout
+from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.contract import FoldWeights, PoolingWeights, StepSizes
 from layers.steps.forward_batch import ForwardBatch, finite_rows
 from layers.steps.reference.attention_plan import plan_attention
 from layers.steps.reference.compression_plan import FinishedBlocks, pad_tile
 from layers.steps.reference.indexer import choose_blocks, store_keys
-from mem_cache.layout import state_layout
-from mem_cache.pools import KvPools
 
 __all__ = ["ReferenceStep"]
 
@@ -34,7 +34,8 @@ class ReferenceStep:
     ) -> None:
         """Derive what the layers share; the batch is on the device of the pools."""
         self._batch, self._pools, self._sizes = batch, pools, sizes
-        self._plan = plan_attention(batch, pools.spec, top_k=sizes.top_k, rope=rope)
+        live = pools.sizes.live_states
+        self._plan = plan_attention(batch, pools.spec, live=live, top_k=sizes.top_k, rope=rope)
         # Of the layer at work: keys of the window, then of blocks; what each token attends of them.
         self._keys: list[Tensor] = []
         self._index = self._plan.window.index

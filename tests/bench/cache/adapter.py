@@ -1,6 +1,6 @@
 """Umbra's own tree and allocators behind the interface of the shared cache benchmark.
 
-A row does what `runtime.scheduler.residency` does with the tree: it has a window and a ring of its
+A row does what `runtime.scheduler.residency` does with the tree: it has a window and a state of its
 own, leaves points where the server's resume policy does, but for waypoints that are outside the
 tree, and gives everything back. Sizes are the server's own, for V4-Flash and as many bytes.
 """
@@ -9,12 +9,13 @@ from collections import Counter
 
 import numpy as np
 
+from layers.models.deepseek_v4.layout import cache_spec
+from layers.models.deepseek_v4.pool_spec import PoolSpec
 from mem_cache.allocator import PageAllocator
-from mem_cache.handles import Lock, Match, PointKind
-from mem_cache.layout import cache_spec
-from mem_cache.policy import EvictionPolicy, TurnPolicy
-from mem_cache.radix import ShadowRadixCache
-from mem_cache.spec import PoolSpec, TreeSpec
+from mem_cache.spec import TreeSpec
+from mem_cache.tree.handles import Lock, Match, PointKind
+from mem_cache.tree.policy import EvictionPolicy, TurnPolicy
+from mem_cache.tree.radix import ShadowRadixCache
 from runtime.collector import calm_collector
 from runtime.config import ServerConfig
 from runtime.executor.memory_budget import pool_sizes
@@ -23,7 +24,8 @@ from runtime.scheduler.resume_policy import ResumePolicy
 FLASH = cache_spec(PoolSpec(TreeSpec(), (0, 0, *(4, 128) * 20, 4), 512, 64, 128, "fp8"))
 # What the benchmark counts for a page of each of its two pools.
 FULL_PAGE_BYTES, SWA_PAGE_BYTES = 256 * 3899, 256 * 31875
-PAGE = FLASH.tree.page_size
+TREE = FLASH.tree
+PAGE = TREE.page_size
 RESUME = ResumePolicy()
 
 
@@ -38,7 +40,7 @@ class Row:
         self.hit, self.full_hit = match.start, match.full_tokens
         self.pages_held = self.pages_shared = match.full_tokens // PAGE
         self.window: list[int] = []
-        self.ring = self.row = 0
+        self.state = self.row = 0
         wanted = RESUME.positions(match, target=prompt_tokens, boundaries=(), page_size=PAGE)
         # The deepest first: they are left from the end of the list.
         self.wanted = sorted(wanted.items(), reverse=True)
@@ -56,10 +58,10 @@ class Umbra:
         sizes = pool_sizes(config, FLASH)
         self.full = full = PageAllocator("full", sizes.full_pages)
         self.swa = swa = PageAllocator("swa", sizes.swa_pages)
-        self.rings = rings = PageAllocator("rings", sizes.rings)
+        self.states = states = PageAllocator("rings", sizes.states)
         replay, policy = FLASH.replay_tokens, self.policy()
         self.cache = ShadowRadixCache(
-            FLASH.tree, full=full, swa=swa, rings=rings, replay_tokens=replay, policy=policy
+            TREE, full=full, swa=swa, states=states, replay_tokens=replay, policy=policy
         )
         self.table = np.zeros((max_running, 1 << 12), np.int32)
         self.free_rows = list(range(max_running))
@@ -80,7 +82,7 @@ class Umbra:
         row.row = self.free_rows.pop()
         row.pages = self.table[row.row]
         row.pages[: row.pages_shared] = match.pages[: row.pages_shared]
-        row.ring = self._take_ring()
+        row.state = self._take_state()
         if match.point is not None:
             row.window = self._take_swa(len(match.point.swa_pages))
             self.cache.unlock_point(row.lock)
@@ -92,7 +94,7 @@ class Umbra:
                 self.cache.evict_full(need)
             row.pages[row.pages_held : row.pages_held + need] = self.full.alloc(need)
             row.pages_held += need
-        if (missing := FLASH.tree.window_pages_at(upto) - len(row.window)) > 0:
+        if (missing := TREE.window_pages_at(upto) - len(row.window)) > 0:
             row.window += self._take_swa(missing)
 
     def insert(self, row: Row, upto: int, finished: bool) -> None:
@@ -111,8 +113,8 @@ class Umbra:
         while row.wanted and row.wanted[-1][0] <= length:
             self._leave_point(row, *row.wanted.pop())
         if finished:
-            self._hang(row, upto, row.window, row.ring, PointKind.REQUEST_END)
-            row.window, row.ring = [], 0
+            self._hang(row, upto, row.window, row.state, PointKind.REQUEST_END)
+            row.window, row.state = [], 0
 
     def unlock(self, row: Row) -> None:
         self.full.decref(row.pages[row.pages_shared : row.pages_held])
@@ -134,16 +136,18 @@ class Umbra:
             self.cache.evict_swa(swa_pages=count)
         return self.swa.alloc(count).tolist()
 
-    def _take_ring(self) -> int:
-        if self.rings.free < 1:
-            self.cache.evict_swa(rings=1)
-        return self.rings.take()
+    def _take_state(self) -> int:
+        if self.states.free < 1:
+            self.cache.evict_swa(states=1)
+        return self.states.take()
 
     def _leave_point(self, row: Row, position: int, kind: PointKind) -> None:
-        window, ring = self._take_swa(FLASH.tree.window_pages_at(position)), self._take_ring()
-        self._hang(row, position, window, ring, kind)
+        window, state = self._take_swa(TREE.window_pages_at(position)), self._take_state()
+        self._hang(row, position, window, state, kind)
 
-    def _hang(self, row: Row, position: int, window: list[int], ring: int, kind: PointKind) -> None:
+    def _hang(
+        self, row: Row, position: int, window: list[int], state: int, kind: PointKind
+    ) -> None:
         self.cache.add_point(
-            row.lock.node, position, swa_pages=window, ring=ring, kind=kind, give=True
+            row.lock.node, position, swa_pages=window, state=state, kind=kind, give=True
         )

@@ -7,10 +7,10 @@ Only the steps that would compute and copy are missing.
 
 import numpy as np
 
-from mem_cache.allocator import PageAllocator
-from mem_cache.handles import Match
-from mem_cache.policy import TurnPolicy
 from mem_cache.request_table import RequestTable
+from mem_cache.tree.handles import Match
+from mem_cache.tree.policy import TurnPolicy
+from mem_cache.units import Units
 from runtime.collector import calm_collector
 from runtime.config import ServerConfig
 from runtime.executor.memory_budget import pool_sizes
@@ -45,9 +45,7 @@ class Served:
         sizes, tree = pool_sizes(config, FLASH), FLASH.tree
         self.residency = Residency(
             tree,
-            full=PageAllocator("full", sizes.full_pages),
-            swa=PageAllocator("swa", sizes.swa_pages),
-            rings=PageAllocator("rings", sizes.rings),
+            units=Units(sizes),
             table=RequestTable(tree, rows=max_running, max_pages=LONGEST_TOKENS // PAGE),
             replay_tokens=FLASH.replay_tokens,
             eviction=TurnPolicy(),
@@ -79,10 +77,8 @@ class Served:
         if decode:
             request.tokens[request.total : upto] = row.toks[request.total : upto]
             request.total = upto
-            for position in range(request.holding.num_pages * PAGE, upto, PAGE):
-                if not residency.try_grow(request, position):
-                    raise AssertionError("no page for a running request")
-        residency.open_window(request, upto)
+        if not residency.reserve(request, upto - request.scheduled):
+            raise AssertionError("no page for a running request")
         if not decode:
             residency.plan_saves(request, request.scheduled, upto)
         request.scheduled = upto

@@ -1,6 +1,6 @@
 """The adapter with another policy, to see what the policy is worth."""
 
-from mem_cache.policy import Lru
+from mem_cache.tree.policy import Lru
 from tests.bench.cache.adapter import Umbra
 
 

@@ -11,8 +11,8 @@ from jit_kernels.likeliest import likeliest
 from layers.experts.contract import ExpertForm
 from layers.models.deepseek_v4.config import pool_spec
 from layers.models.deepseek_v4.model import QuantisedV4
+from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.decode_step import DecodeRows
-from mem_cache.pools import KvPools
 from mem_cache.spec import div_ceil
 from tests.bench.network.clock import replayed, rest, stage, times_ms
 from tests.bench.network.floor import (

@@ -16,11 +16,11 @@ import layers.experts.router as router_module
 from layers.experts.contract import ExpertForm
 from layers.models.deepseek_v4.config import ModelConfig
 from layers.models.deepseek_v4.expert_form import expert_bytes
+from layers.models.deepseek_v4.layout import indexer_layout, record_layout
 from layers.models.deepseek_v4.model import QuantisedV4
+from layers.models.deepseek_v4.pool_spec import PoolSpec
 from layers.weights.part import Part
 from layers.weights.weight_target import Fp8Target
-from mem_cache.layout import indexer_layout, record_layout
-from mem_cache.spec import PoolSpec
 
 __all__ = ["StepBytes", "dense_bytes", "expected_experts", "kv_bytes", "one_expert_bytes", "routed"]
 

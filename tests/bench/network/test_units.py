@@ -23,7 +23,7 @@ def test_rows_share_no_unit_and_use_all_but_the_dummy() -> None:
     for table, count in (
         (units.page_table, pools.sizes.full_pages),
         (units.window, pools.sizes.swa_pages),
-        (units.ring, pools.sizes.rings),
+        (units.ring, pools.sizes.states),
     ):
         assert sorted(table.flatten().tolist()) == list(range(1, count + 1))
 

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from jit_kernels.paged_rows import gather_rows, store_rows
+from layers.models.deepseek_v4.pool_spec import PoolSpec
+from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.decode_step import DecodeRows
 from layers.steps.forward_batch import ForwardBatch
-from mem_cache.pools import KvPools
-from mem_cache.spec import PoolSizes, PoolSpec, div_ceil
+from mem_cache.spec import PoolSizes, div_ceil
 
 __all__ = ["Chunk", "RowUnits", "copy_row", "forward_batch", "packed_steps"]
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from jit_kernels.compress_pool import EndedBlocks
 from jit_kernels.paged_attention import PagedKeys, SplitPlan, paged_attention
 from layers.blocks.rope import RopeFrequencies
+from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.chunks.step import PrefillStep
 from layers.steps.contract import FoldWeights, PoolingWeights, Step, StepSizes
 from layers.steps.decode_step import DecodeRows, DecodeStep, whole_tiles
 from layers.steps.forward_batch import ForwardBatch
-from mem_cache.pools import KvPools
 from tests.testing.attention_pair import (
     CONFIG,
     AttentionLayers,

@@ -313,7 +313,7 @@ def test_a_network_in_pieces_says_once_that_half_is_launched(
 ) -> None:
     made, calls = network(stand_in, device), list[int]()
     capture_pieces(made, 16)
-    pools = made.pools(PoolSizes(full_pages=2, swa_pages=4, rings=1))
+    pools = made.pools(PoolSizes(full_pages=2, swa_pages=4, states=1))
 
     with torch.device("cpu"):
         made.prefill(cold_batch(9), pools, halfway=lambda: calls.append(1))

@@ -80,7 +80,7 @@ def test_a_row_s_save_at_its_end_comes_before_its_others() -> None:
     saves = Saves(
         row=packed([2, 0, 2], INT32),
         position=packed([4, 5, 6], INT64),
-        ring=packed([70, 71, 72], INT32),
+        state=packed([70, 71, 72], INT32),
         window=packed(targets, INT32),
     )
 
@@ -98,7 +98,7 @@ def test_a_batch_shares_no_memory_with_the_tables() -> None:
     batch = built.batch(built.plans.plan(PlannedRow(2, 0, [7, 8, 9])))
     before = {f.name: getattr(batch, f.name).clone() for f in dataclasses.fields(batch)}
 
-    for table in (built.tables.pages, built.tables.window, built.tables.ring):
+    for table in (built.tables.pages, built.tables.window, built.tables.state):
         table[...] = 99
 
     for name, tensor in before.items():

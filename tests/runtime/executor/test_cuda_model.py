@@ -12,7 +12,7 @@ import torch
 
 from layers.models.deepseek_v4.config import load_config
 from layers.models.deepseek_v4.model import QuantisedV4
-from mem_cache.pools import KvPools
+from layers.models.deepseek_v4.pools import KvPools
 from mem_cache.spec import PoolSizes
 from runtime.config import ServerConfig
 from runtime.device_sizes import device_sizes

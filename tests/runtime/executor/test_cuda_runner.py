@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.forward_batch import ForwardBatch, Forwarded
-from mem_cache.pools import KvPools
 from mem_cache.spec import TreeSpec
 from runtime.executor.cuda_runner import CudaModelRunner
 from runtime.executor.plan_rows import PlanRows
@@ -125,7 +125,7 @@ def test_a_single_token_leaves_the_resume_points_that_are_wanted_behind_it(
     saves = Saves(
         row=packed([0], INT32),
         position=packed([len(text) + 1], INT64),
-        ring=packed([2], INT32),
+        state=packed([2], INT32),
         window=packed(range(width + 1, 2 * width + 1), INT32),
     )
 

@@ -23,7 +23,7 @@ def tables(lines: int = 20) -> LineTables:
     """Tables of random numbers."""
     draw = np.random.default_rng(lines)
     made = LineTables(lines, pages=PAGES, window_pages=WINDOW)
-    for table in (made.pages, made.window, made.ring):
+    for table in (made.pages, made.window, made.state):
         table[...] = draw.integers(1, 99, size=table.shape)
     return made
 
@@ -59,7 +59,7 @@ def test_rows_are_filled_in_and_the_rest_is_padding() -> None:
         assert rows.position.tolist() == [*given.start.tolist(), *[-1] * (20 - count)]
         assert rows.page_table[:count, :columns].tolist() == where.pages[line, :columns].tolist()
         assert rows.window[:count].tolist() == where.window[line].tolist()
-        assert rows.ring.tolist() == [*where.ring[line].tolist(), *[0] * (20 - count)]
+        assert rows.ring.tolist() == [*where.state[line].tolist(), *[0] * (20 - count)]
         assert not rows.window[count:].any()
         assert not rows.input_ids[count:].any()
 

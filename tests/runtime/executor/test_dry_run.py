@@ -71,7 +71,7 @@ def test_units_lie_in_the_pools_and_no_two_rows_write_to_one() -> None:
             ("page_table", sizes.full_pages),
             ("window", sizes.swa_pages),
             ("save_window", sizes.swa_pages),
-            ("ring", sizes.rings),
+            ("ring", sizes.states),
         ):
             units = getattr(plan, name)
             assert (units.min() >= 1, units.max() <= most) == (True, True), name
@@ -111,7 +111,7 @@ def test_rows_want_whatever_takes_memory() -> None:
             assert wants.bias_ids
         assert plan.copies.pages
         assert plan.copies.windows
-        assert plan.copies.rings
+        assert plan.copies.states
 
 
 @pytest.mark.parametrize("longest", [1, 5, 64, 100, 4096, 16384])

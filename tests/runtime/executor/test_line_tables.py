@@ -16,7 +16,7 @@ def tables() -> LineTables:
 
 def test_changes_of_many_plans_add_up() -> None:
     made, rng = tables(), np.random.default_rng(0)
-    pages, window, ring = (np.zeros_like(a) for a in (made.pages, made.window, made.ring))
+    pages, window, ring = (np.zeros_like(a) for a in (made.pages, made.window, made.state))
     for _ in range(50):
         parts: list[bytes] = []
         for table, width in ((pages, PAGES), (window, WINDOW)):
@@ -34,17 +34,17 @@ def test_changes_of_many_plans_add_up() -> None:
 
         assert (made.pages == pages).all()
         assert (made.window == window).all()
-        assert (made.ring == ring).all()
+        assert (made.state == ring).all()
 
 
 def test_nothing_changes_without_changes() -> None:
     made = tables()
-    made.apply(TableChanges(rings=packed([2, 9], INT32)))
+    made.apply(TableChanges(states=packed([2, 9], INT32)))
 
     made.apply(TableChanges())
     made.apply(TableChanges(left=packed([2], INT32)))
 
-    assert made.ring.tolist() == [0, 0, 9, 0, 0]
+    assert made.state.tolist() == [0, 0, 9, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_nothing_changes_without_changes() -> None:
         TableChanges(pages=packed([LINES, 0, 1], INT32)),
         TableChanges(pages=packed([0, PAGES, 1], INT32)),
         TableChanges(windows=packed([0, WINDOW, 1], INT32)),
-        TableChanges(rings=packed([LINES, 1], INT32)),
+        TableChanges(states=packed([LINES, 1], INT32)),
     ],
 )
 def test_lines_and_pages_that_are_not_there_are_refused(changes: TableChanges) -> None:

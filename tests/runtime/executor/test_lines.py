@@ -43,7 +43,7 @@ def test_a_plan_of_another_version_is_refused_and_changes_nothing(version: int) 
     with pytest.raises(ValueError, match=f"version {version}, and this executor has {VERSION}"):
         rig.lines.begin(plan)
 
-    assert not rig.lines.tables.ring.any()
+    assert not rig.lines.tables.state.any()
     with pytest.raises(KeyError):
         rig.lines.sampler.state(0)
 
@@ -52,12 +52,12 @@ def test_tables_follow_before_rows_are_read() -> None:
     rig = LineRig()
     rig.lines.begin(rig.plans.plan())
     plan = rig.plans.plan(PlannedRow(2, 0, [1]))
-    changes = TableChanges(rings=packed([2, 77], INT32))
+    changes = TableChanges(states=packed([2, 77], INT32))
 
     rows = rig.lines.begin(msgspec.structs.replace(plan, changes=changes))
 
     assert rows.ids.tolist() == [1]
-    assert rig.lines.tables.ring.tolist() == [1, 2, 77, 4]
+    assert rig.lines.tables.state.tolist() == [1, 2, 77, 4]
 
 
 def test_a_row_is_fed_only_with_what_was_sampled_for_its_line_as_it_is() -> None:

@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 
 from layers.models.deepseek_v4.config import ModelConfig, pool_spec
-from mem_cache.layout import cache_spec
-from mem_cache.spec import CacheSpec, PoolSizes, RecordFormat
+from layers.models.deepseek_v4.layout import cache_spec
+from layers.models.deepseek_v4.pool_spec import RecordFormat
+from mem_cache.spec import CacheSpec, Paged, PoolSizes
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError
 from runtime.executor.memory_budget import MOST_UNITS, context_limit, pool_shares, pool_sizes
@@ -25,7 +26,7 @@ def total_bytes(sizes: PoolSizes) -> int:
     return (
         sizes.full_pages * CACHE.full_page_bytes
         + sizes.swa_pages * CACHE.swa_page_bytes
-        + sizes.rings * CACHE.ring_bytes
+        + sizes.states * CACHE.state_bytes
     )
 
 
@@ -36,7 +37,7 @@ def test_the_budget_is_used_up_and_not_exceeded(budget: int, rows: int) -> None:
 
     assert budget - CACHE.full_page_bytes < total_bytes(sizes) <= budget
     assert sizes.swa_pages >= ROW_SWA
-    assert sizes.rings >= 1
+    assert sizes.states >= 1
 
 
 def test_rows_have_their_windows_and_rings_and_points_their_share() -> None:
@@ -45,10 +46,10 @@ def test_rows_have_their_windows_and_rings_and_points_their_share() -> None:
 
     sizes = pool_sizes(config, CACHE)
 
-    points = sizes.rings - rows - 1
+    points = sizes.states - rows - 1
     window = CACHE.tree.window_pages
     assert sizes.swa_pages == (rows + 1 + points) * window
-    weight = points * (window * CACHE.swa_page_bytes + CACHE.ring_bytes)
+    weight = points * (window * CACHE.swa_page_bytes + CACHE.state_bytes)
     assert 0.099 < weight / budget <= 0.1
 
 
@@ -69,7 +70,7 @@ def test_rows_give_way_to_pages_where_bytes_are_short() -> None:
     budget = 1 << 24
     sizes = pool_sizes(ServerConfig(kv_cache_bytes=budget, max_running_requests=1 << 12), CACHE)
 
-    assert 1 <= sizes.rings < 1 << 12
+    assert 1 <= sizes.states < 1 << 12
     assert sizes.full_pages * CACHE.full_page_bytes > budget // 4
 
 
@@ -137,3 +138,39 @@ def test_pools_too_small_for_one_request_are_refused(change: dict[str, int]) -> 
 
     with pytest.raises(ConfigError, match="too small for one request"):
         pool_sizes(config, CACHE)
+
+
+PAGES_ALONE = CacheSpec("fp32", paged=(Paged("kv", 4096),))
+
+
+def test_a_model_of_pages_alone_has_all_bytes_in_pages() -> None:
+    config = ServerConfig(kv_cache_bytes=1 << 22, max_running_requests=64)
+
+    assert pool_sizes(config, PAGES_ALONE) == PoolSizes(1 << 10, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (ServerConfig(swa_pages=8), "--swa-pages 8: this model has no windows"),
+        (ServerConfig(rings=3), "--rings 3: this model has no compress state"),
+    ],
+)
+def test_the_flag_of_a_pool_that_is_not_there_is_refused(config: ServerConfig, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        pool_sizes(config, PAGES_ALONE)
+
+
+def test_rows_have_states_of_their_own_where_points_keep_smaller_ones() -> None:
+    cache = cache_spec(pool_spec(CONFIG, "fp32", draft_tokens=3))
+    config = ServerConfig(kv_cache_bytes=1 << 28, max_running_requests=8)
+
+    sizes = pool_sizes(config, cache)
+
+    assert sizes.live_states == 8
+    points = sizes.kept_states - 1
+    assert sizes.swa_pages == (8 + 1 + points) * cache.tree.window_pages
+    assert 0 <= (1 << 28) - sum(pool_shares(cache, sizes).values()) < cache.full_page_bytes
+    few = ServerConfig(kv_cache_bytes=1 << 28, max_running_requests=8, rings=8)
+    with pytest.raises(ConfigError, match=r"8 rings of \d+ bytes \(9 needed\)"):
+        pool_sizes(few, cache)

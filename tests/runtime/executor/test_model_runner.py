@@ -24,7 +24,7 @@ from tests.testing.plans import entry_tokens, mask, sample_kept
 from tests.testing.scheduler_rig import Rig
 from tests.testing.tiny_model import CONFIG, prompt
 
-SIZES = PoolSizes(full_pages=8, swa_pages=40, rings=8)
+SIZES = PoolSizes(full_pages=8, swa_pages=40, states=8)
 
 
 @pytest.fixture(scope="module")
@@ -139,16 +139,16 @@ def test_copies_run_before_the_forward_pass(
     rig = make(model)
     request = rig.send(prompt(20, 10), 1)
     rig.run()
-    pairs = [(1, 5)], [(2, 6), (6, 7)], [(3, 4)]
+    pairs = [(1, 5)], [(2, 6), (6, 7)], [(3, 4, 20)]
     copies = Copies(*(packed(some, INT32) for some in pairs))
     plan = msgspec.structs.replace(rig.plans[0].plan, copies=copies)
     pools = model.pools(SIZES)
-    calls: list[tuple[str, list[tuple[int, int]]]] = []
+    calls: list[tuple[str, list[tuple[int, ...]]]] = []
 
-    def note(name: str) -> Callable[[list[tuple[int, int]]], None]:
+    def note(name: str) -> Callable[[list[tuple[int, ...]]], None]:
         return lambda pairs: calls.append((name, pairs))
 
-    for name in ("copy_full_pages", "copy_swa_pages", "copy_rings"):
+    for name in ("copy_full_pages", "copy_swa_pages", "copy_states"):
         monkeypatch.setattr(pools, name, note(name))
     prefill = model.prefill
     counted: list[int] = []
@@ -164,7 +164,7 @@ def test_copies_run_before_the_forward_pass(
     assert dict(calls) == {
         "copy_full_pages": [(1, 5)],
         "copy_swa_pages": [(2, 6), (6, 7)],
-        "copy_rings": [(3, 4)],
+        "copy_states": [(3, 4, 20)],
     }
     assert entry_tokens(result) == [rig.tokens(request)]
 

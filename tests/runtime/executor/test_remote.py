@@ -17,7 +17,7 @@ from runtime.wire.channel import ExecutorChannel, ExecutorFault, Progress, Sched
 from runtime.wire.step import Sample, SampleKept
 from tests.runtime.executor.fake_executor import kept_result, plan, result
 from tests.runtime.wire.channels import WAIT_S, channels
-from tests.runtime.wire.ring_processes import child, line
+from tests.runtime.wire.queue_processes import child, line
 
 Process: TypeAlias = "subprocess.Popen[str]"
 FAKE = "tests.runtime.executor.fake_executor"

@@ -14,7 +14,7 @@ from runtime.executor.remote import RemoteExecutor
 from runtime.messages import Generate, Grammar, Logprobs, Output, Sampling, TokenLogprobs, pack_ids
 from runtime.wire.channel import SchedulerChannel
 from tests.runtime.wire.channels import WAIT_S
-from tests.runtime.wire.ring_processes import child
+from tests.runtime.wire.queue_processes import child
 from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.network_worker import ROWS, SIZES, local_executor
 from tests.testing.scheduler_rig import Rig

@@ -68,13 +68,13 @@ class _Noting:
 
     def __init__(self) -> None:
         self.swa: list[tuple[int, int]] = []
-        self.rings: list[tuple[int, int]] = []
+        self.states: list[tuple[int, int, int]] = []
 
     def copy_swa_pages(self, pairs: list[tuple[int, int]]) -> None:
         self.swa += pairs
 
-    def copy_rings(self, pairs: list[tuple[int, int]]) -> None:
-        self.rings += pairs
+    def copy_states(self, copies: list[tuple[int, int, int]]) -> None:
+        self.states += copies
 
 
 def repeated() -> tuple[PlanArrays, PlanReader]:
@@ -103,7 +103,7 @@ def test_a_cached_prompt_leaves_a_single_token_and_resume_points_get_what_its_ro
     run_saves(plan.plan, rows, reader.tables, pools)  # pyright: ignore[reportArgumentType]
 
     (first, one, second, two) = plan.save_ring.tolist()
-    assert pools.rings == [(first, one), (second, two)]
+    assert pools.states == [(first, one, 300), (second, two, 15)]
     target = plan.save_window[[1, 3]]
     own = plan.save_window[[0, 2]]
     kept = target != 0
@@ -125,7 +125,7 @@ def test_only_rows_with_a_resume_point_are_copied() -> None:
 
     assert unpacked(plan.rows.line, INT32)[1] == 0
     assert pools.swa == [(int(tables.window[0, 1]), 99)]
-    assert pools.rings == [(1, 50)]
+    assert pools.states == [(1, 50, 0)]
 
 
 def test_without_resume_points_nothing_is_copied() -> None:
@@ -135,4 +135,4 @@ def test_without_resume_points_nothing_is_copied() -> None:
     run_saves(plan, PlanRows.of(plan.rows), plans.tables, pools)  # pyright: ignore[reportArgumentType]
 
     assert not pools.swa
-    assert not pools.rings
+    assert not pools.states

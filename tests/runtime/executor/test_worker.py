@@ -17,7 +17,7 @@ from runtime.wire.channel import (
     Progress,
     SchedulerChannel,
 )
-from runtime.wire.ring import PeerDied
+from runtime.wire.queue import PeerDied
 from runtime.wire.step import Mask, Sample, SampleKept, ToExecutor
 from tests.runtime.executor.fake_executor import FakeExecutor, fail_at, kept_result, plan, result
 from tests.runtime.wire.channels import WAIT_S, channels

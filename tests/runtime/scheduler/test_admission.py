@@ -13,7 +13,7 @@ from tests.testing.token_runner import expected_output
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
-AMPLE = PoolSizes(full_pages=200, swa_pages=200, rings=60)
+AMPLE = PoolSizes(full_pages=200, swa_pages=200, states=60)
 LARGE = TreeSpec(64, 16, 32)
 
 

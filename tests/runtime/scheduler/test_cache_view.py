@@ -1,21 +1,19 @@
 """What people may see of the cache is right, private, and bounded."""
 
-from collections import Counter
-
 import msgspec
 import pytest
 
-from mem_cache.handles import PointKind
-from mem_cache.radix import ShadowRadixCache
-from mem_cache.span import PointFacts, Span
 from mem_cache.spec import PoolSizes
+from mem_cache.tree.handles import PointKind
+from mem_cache.tree.radix import ShadowRadixCache
+from mem_cache.tree.span import PointFacts, Span
 from runtime.cache_messages import CacheView, GetCache, PoolView
 from runtime.scheduler.cache_view import MAX_PAGES_OF_A_SPAN, MAX_POINTS, MAX_REQUESTS, cache_view
 from tests.testing.scheduler_rig import Rig
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
-AMPLE = PoolSizes(full_pages=50, swa_pages=60, rings=20)
+AMPLE = PoolSizes(full_pages=50, swa_pages=60, states=20)
 PROMPT = list(range(20))
 
 
@@ -147,9 +145,7 @@ def test_running_requests_show_their_lengths_and_hold_their_units() -> None:
     assert (decode.limit, decode.replay_to) == (29, 0)
     assert {request.row for request in view.requests} == {0, 1}
     assert view.waiting == 1
-    held: tuple[Counter[int], Counter[int], Counter[int]] = (Counter(), Counter(), Counter())
-    for running in shown:
-        rig.residency.count_references(rig.request(running), *held)
+    held = rig.residency.references([rig.request(running) for running in shown])
     for pool, units in (("swa", held[1]), ("rings", held[2])):
         told = pools_of(view)[pool]
         assert told.capacity - told.free - told.evictable == len(units) > 0
@@ -164,7 +160,7 @@ def test_evicting_every_point_frees_what_was_called_evictable() -> None:
     before = pools_of(view_of(rig, TreeStandIn([])))
     assert before["swa"].evictable > 0
 
-    rig.residency.cache.evict_swa(rings=AMPLE.rings)
+    rig.residency.cache.evict_swa(states=AMPLE.states)
     rig.scheduler.stats.update(running=1, waiting=0)
 
     after = pools_of(view_of(rig, TreeStandIn([])))
@@ -178,7 +174,7 @@ def test_a_replay_says_how_far_it_goes() -> None:
     history = [k % 13 for k in range(64)]
     rig.send([*history, 1], 2)
     rig.run()
-    rig.residency.cache.evict_swa(rings=AMPLE.rings)
+    rig.residency.cache.evict_swa(states=AMPLE.states)
     rig.send([*history, 2, 3], 2)
     rig.scheduler.turn()
 

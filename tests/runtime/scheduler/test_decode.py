@@ -13,7 +13,7 @@ from tests.testing.token_runner import expected_output
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
-AMPLE = PoolSizes(full_pages=100, swa_pages=100, rings=30)
+AMPLE = PoolSizes(full_pages=100, swa_pages=100, states=30)
 
 
 def prompt_of(seed: int, length: int) -> list[int]:

@@ -10,7 +10,7 @@ from tests.testing.scheduler_rig import Rig
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
-SIZES = PoolSizes(full_pages=30, swa_pages=60, rings=20)
+SIZES = PoolSizes(full_pages=30, swa_pages=60, states=20)
 PROMPT = list(range(20))
 ENDS = ("finished_requests", "aborted_requests", "failed_requests", "refused_requests")
 

@@ -8,7 +8,7 @@ from mem_cache.spec import PoolSizes
 from runtime.scheduler.evictions import Evictions
 from tests.testing.scheduler_rig import Rig
 
-SIZES = PoolSizes(full_pages=10, swa_pages=60, rings=20)
+SIZES = PoolSizes(full_pages=10, swa_pages=60, states=20)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def count(evictions: Evictions) -> int:
 
 def test_room_that_is_there_takes_no_eviction(rig: Rig, evictions: Evictions) -> None:
     assert evictions.make_room(rig.residency.full.free)
-    assert evictions.drop_points(swa_pages=1, rings=1)
+    assert evictions.drop_points(swa_pages=1, states=1)
 
     assert count(evictions) == 0
     assert rig.residency.cache.evicted_pages == rig.residency.cache.evicted_points == 0
@@ -47,7 +47,7 @@ def test_pages_are_evicted_and_timed(rig: Rig, evictions: Evictions) -> None:
 
 
 def test_resume_points_are_dropped_and_timed(rig: Rig, evictions: Evictions) -> None:
-    assert evictions.drop_points(rings=SIZES.rings)
+    assert evictions.drop_points(states=SIZES.states)
 
     assert rig.residency.cache.points == 0
     assert count(evictions) == 1
@@ -65,4 +65,4 @@ def test_a_namespace_is_shrunk_and_timed(rig: Rig, evictions: Evictions) -> None
 
 def test_room_that_cannot_be_had_is_told(rig: Rig, evictions: Evictions) -> None:
     assert not evictions.make_room(SIZES.full_pages + 1)
-    assert not evictions.drop_points(rings=SIZES.rings + 1)
+    assert not evictions.drop_points(states=SIZES.states + 1)

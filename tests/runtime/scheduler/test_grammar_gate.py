@@ -25,7 +25,7 @@ from tests.testing.token_runner import SampledRow, TokenRunner, expected_output,
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
-SIZES = PoolSizes(full_pages=60, swa_pages=80, rings=30)
+SIZES = PoolSizes(full_pages=60, swa_pages=80, states=30)
 VOCAB = 50
 EOS = 49
 A = Grammar("regex", "a", field="regex")
@@ -269,7 +269,7 @@ def finished(rig: Rig, request_id: int) -> Output | None:
 
 def test_retracted_requests_go_on_where_their_grammar_was(pool: GrammarPool) -> None:
     """Pages for about two of four: each is thrown out and comes back, some of them often."""
-    sizes = PoolSizes(full_pages=14, swa_pages=40, rings=20)
+    sizes = PoolSizes(full_pages=14, swa_pages=40, states=20)
     runner = MaskedRunner(SMALL, sizes, vocab=VOCAB_SIZE)
     rig = Rig(sizes, grammars=pool, eos=(EOS_ID,), runner=runner, context=100)
     pattern, tokenizer = "([a-f]{2}[0-9]{3}-){6}z", train_tokenizer()

@@ -7,7 +7,7 @@ from runtime.wire.step import KeptResult, Sample, SampleKept, StepPlan, StepResu
 from tests.testing.scheduler_rig import SMALL, MemorySocket, Rig
 from tests.testing.token_runner import TokenRunner, expected_output
 
-AMPLE = PoolSizes(full_pages=200, swa_pages=200, rings=60)
+AMPLE = PoolSizes(full_pages=200, swa_pages=200, states=60)
 VOCAB = 50
 LONG = [i * 7 % 41 for i in range(90)]
 SHORT = [5, 4, 3]

@@ -18,7 +18,7 @@ from tests.testing.token_runner import TokenRunner, expected_output
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
-SIZES = PoolSizes(full_pages=60, swa_pages=80, rings=30)
+SIZES = PoolSizes(full_pages=60, swa_pages=80, states=30)
 VOCAB = 50
 A = Grammar("regex", "a")
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -181,7 +181,7 @@ def test_an_abort_of_a_row_that_is_held_frees_it(rig: Rig, grammars: FakeGrammar
 @pytest.mark.parametrize("seed", range(6))
 def test_when_masks_come_changes_no_token_also_under_retraction(seed: int) -> None:
     draw = random.Random(seed)
-    sizes = PoolSizes(full_pages=10, swa_pages=40, rings=20)
+    sizes = PoolSizes(full_pages=10, swa_pages=40, states=20)
     grammars = FakeGrammars(VOCAB)
     rig = Rig(sizes, grammars=grammars, vocab=VOCAB, context=80)
     asked: list[tuple[int, list[int], int]] = []

@@ -13,7 +13,7 @@ from tests.testing.scheduler_rig import Rig
 @pytest.fixture
 def rig() -> Rig:
     """A scheduler that has served a request, and whose counts are wrong since then."""
-    rig = Rig(PoolSizes(full_pages=20, swa_pages=40, rings=10))
+    rig = Rig(PoolSizes(full_pages=20, swa_pages=40, states=10))
     rig.send(list(range(20)), 3)
     rig.run()
     rig.residency.full.alloc(1)
@@ -90,15 +90,15 @@ def test_what_is_verified_by_half_is_verified_anew_after_a_change(rig: Rig) -> N
 
 
 def test_a_large_tree_is_verified_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mem_cache.integrity.STEP_PAGES", 4)
-    rig = Rig(PoolSizes(full_pages=40, swa_pages=40, rings=10))
+    monkeypatch.setattr("mem_cache.tree.integrity.STEP_PAGES", 4)
+    rig = Rig(PoolSizes(full_pages=40, swa_pages=40, states=10))
     for first in range(0, 2000, 100):
         rig.send([first, *range(7)], 3)
         rig.run()
 
     assert rig.residency.cache.tree_pages >= 20
     empty: Counter[int] = Counter()
-    parts = list(rig.residency.cache.check_in_steps(full=empty, swa=empty, rings=empty))
+    parts = list(rig.residency.cache.check_in_steps(full=empty, swa=empty, states=empty))
     assert len(parts) >= 3 * 20 // 4
 
 
@@ -111,7 +111,7 @@ def _last_unit(rig: Rig) -> int:
 
 
 def test_an_idle_loop_gets_round_to_it() -> None:
-    rig = Rig(PoolSizes(full_pages=20, swa_pages=40, rings=10))
+    rig = Rig(PoolSizes(full_pages=20, swa_pages=40, states=10))
     watch = rig.scheduler._watch = IntegrityWatch(rig.residency, every_step=False)
     rig.send(list(range(20)), 3)
     rig.run()

@@ -7,8 +7,8 @@ import pytest
 
 from mem_cache.allocator import PageAllocator
 from mem_cache.errors import IntegrityError
-from mem_cache.radix import ShadowRadixCache
 from mem_cache.spec import TreeSpec
+from mem_cache.tree.radix import ShadowRadixCache
 from runtime.scheduler.kv_event_wire import Cleared, Event, Removed, Stored
 from runtime.scheduler.kv_events import KvEvents, chain_hashes
 
@@ -32,7 +32,7 @@ class Rig:
             spec,
             full=self.full,
             swa=PageAllocator("swa", 4),
-            rings=PageAllocator("rings", 2),
+            states=PageAllocator("rings", 2),
             log_removed=True,
         )
         self.events = KvEvents(self.cache, self, clock=lambda: 12.5)

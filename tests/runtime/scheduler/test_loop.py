@@ -12,8 +12,8 @@ from tests.testing.token_runner import expected_output
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
-AMPLE = PoolSizes(full_pages=200, swa_pages=200, rings=60)
-TIGHT = PoolSizes(full_pages=14, swa_pages=40, rings=8)
+AMPLE = PoolSizes(full_pages=200, swa_pages=200, states=60)
+TIGHT = PoolSizes(full_pages=14, swa_pages=40, states=8)
 
 
 def prompt_of(seed: int, length: int, vocab: int = 50) -> list[int]:
@@ -305,7 +305,7 @@ def test_random_conversations_under_eviction_are_exact_and_conserve_slots(seed: 
     sizes = PoolSizes(
         full_pages=pages,
         swa_pages=rng.randint(1, 3) * spec.row_swa_pages + rng.randint(0, 9),
-        rings=rng.randint(1, 9),
+        states=rng.randint(1, 9),
     )
     rig = Rig(sizes, spec=spec, rows=rows, chunk=rng.choice([1, 3, 11, 64, -1]), vocab=50)
     context = pages * spec.page_size

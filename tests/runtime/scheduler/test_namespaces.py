@@ -4,7 +4,7 @@ from mem_cache.spec import PoolSizes
 from runtime.scheduler.namespaces import digest, largest_namespaces
 from tests.testing.scheduler_rig import Rig
 
-AMPLE = PoolSizes(full_pages=100, swa_pages=100, rings=30)
+AMPLE = PoolSizes(full_pages=100, swa_pages=100, states=30)
 
 
 def test_a_digest_is_stable_and_tells_nothing_of_the_name() -> None:

@@ -11,7 +11,7 @@ from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
 
-AMPLE = PoolSizes(full_pages=200, swa_pages=200, rings=60)
+AMPLE = PoolSizes(full_pages=200, swa_pages=200, states=60)
 VOCAB = 50
 A = Grammar("regex", "a")
 
@@ -72,7 +72,7 @@ def test_an_answer_that_stopped_is_there_for_the_next_turn_its_last_token_too(le
 
     assert rig.tokens(first) == expected_output(prompt, at + 1, VOCAB)
     assert computed == 2 + 60 + length + at + 1  # the stop token is fed, and what follows dropped
-    rig.residency.cache.evict_swa(rings=0)
+    rig.residency.cache.evict_swa(states=0)
     history = [*prompt, *rig.tokens(first)]
     for tail in ([7, 8, 9], [11]):
         again = rig.send([*history, *tail], 4)
@@ -101,7 +101,7 @@ def test_an_answer_of_full_length_is_there_for_the_next_turn_its_last_token_too(
 
 def test_a_last_token_is_not_fed_where_that_would_cost_another_its_pages() -> None:
     prompt = prompt_of(9, 20)
-    rig = overlapping(PoolSizes(full_pages=8, swa_pages=40, rings=8))
+    rig = overlapping(PoolSizes(full_pages=8, swa_pages=40, states=8))
     # Four pages each; the last token of the first would open one more.
     first, second = rig.send(prompt, 13), rig.send(prompt_of(10, 17), 13)
     rig.run()
@@ -228,7 +228,7 @@ def test_an_abort_of_a_prompt_settles_the_chunk_in_flight_first() -> None:
 
 
 def test_the_step_in_flight_is_settled_before_anybody_yields() -> None:
-    sizes = PoolSizes(full_pages=14, swa_pages=40, rings=8)
+    sizes = PoolSizes(full_pages=14, swa_pages=40, states=8)
     rig = overlapping(sizes)
     retract = rig.scheduler._planning._retract
     retracted: list[int] = []

@@ -11,7 +11,7 @@ from tests.testing.cpu_runner import cpu_runner, tiny_network
 from tests.testing.scheduler_rig import Rig
 from tests.testing.tiny_model import prompt
 
-SIZES = PoolSizes(full_pages=16, swa_pages=60, rings=20)
+SIZES = PoolSizes(full_pages=16, swa_pages=60, states=20)
 TAIL = 9
 
 
@@ -135,7 +135,7 @@ def test_whoever_starts_at_a_waypoint_has_the_bits_of_a_cold_run(
     model: ReferenceV4, ledger: ByteLedger, chunk: int
 ) -> None:
     cold = Watched(model, ledger, overlap=False, reuse=False)
-    sizes = PoolSizes(full_pages=24, swa_pages=160, rings=48)
+    sizes = PoolSizes(full_pages=24, swa_pages=160, states=48)
     policy = ResumePolicy(waypoint_tokens=256)
     rig = Watched(model, ledger, overlap=True, reuse=True, sizes=sizes, chunk=chunk, resume=policy)
     shared = prompt(540, 1)

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from mem_cache.handles import PointKind
 from mem_cache.spec import PoolSizes, TreeSpec
+from mem_cache.tree.handles import PointKind
 from runtime.scheduler.pending_points import Claims, PendingPoints
 from runtime.scheduler.resume_policy import ResumePolicy
 from tests.testing.scheduler_rig import Rig
@@ -13,7 +13,7 @@ from tests.testing.token_runner import expected_output
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
-AMPLE = PoolSizes(full_pages=100, swa_pages=100, rings=30)
+AMPLE = PoolSizes(full_pages=100, swa_pages=100, states=30)
 PLAIN = ResumePolicy(page_end=False)
 PROMPT = random.Random(1).choices(range(40), k=44)
 
@@ -27,7 +27,7 @@ def prefilling(rig: Rig, prompt: list[int]) -> int:
 
 def held(rig: Rig) -> tuple[int, int]:
     points: PendingPoints = rig.residency.points
-    return points.swa_held, points.rings_held
+    return points.swa_held, points.states_held
 
 
 def test_a_point_inside_a_page_is_held_until_its_page_is_published(either_way: bool) -> None:

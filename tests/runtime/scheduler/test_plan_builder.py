@@ -13,7 +13,7 @@ from runtime.wire.step import VERSION, StepPlan
 from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.scheduler_rig import Rig
 
-AMPLE = PoolSizes(full_pages=100, swa_pages=100, rings=30)
+AMPLE = PoolSizes(full_pages=100, swa_pages=100, states=30)
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
 A = Grammar("regex", "a")
 
@@ -114,11 +114,11 @@ def test_pages_windows_and_rings_travel_when_they_change_and_only_then() -> None
     # Pages of 8 tokens, and a window of 8 in SWA pages of 4.
     assert [triple[:2] for triple in triples(first.changes.pages)] == [(0, 0), (0, 1)]
     assert [triple[:2] for triple in triples(first.changes.windows)] == [(0, 0), (0, 1)]
-    assert len(unpacked(first.changes.rings, INT32)) == 2
+    assert len(unpacked(first.changes.states, INT32)) == 2
     later = [triple[:2] for plan in rest for triple in triples(plan.changes.pages)]
     # A third page, and the first two once more should the tree have had them before.
     assert later[-1] == (0, 2) or (0, 2) in later
-    assert not any(plan.changes.windows or plan.changes.rings for plan in rest)
+    assert not any(plan.changes.windows or plan.changes.states for plan in rest)
 
 
 def test_a_line_that_is_left_is_told_before_somebody_else_has_it() -> None:
@@ -148,7 +148,7 @@ def test_waiting_requests_are_sampled_on_lines_past_the_tables() -> None:
 
 
 def test_who_comes_back_joins_again_with_the_output_that_its_penalties_count() -> None:
-    tight = PoolSizes(full_pages=8, swa_pages=40, rings=16)
+    tight = PoolSizes(full_pages=8, swa_pages=40, states=16)
     rig = Rig(tight, rows=4, chunk=16)
     for k in range(4):
         sampling = Sampling(30, seed=0, temperature=0.0, presence_penalty=0.5)

@@ -11,8 +11,8 @@ from tests.testing.token_runner import expected_output
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
-AMPLE = PoolSizes(full_pages=100, swa_pages=100, rings=30)
-TIGHT = PoolSizes(full_pages=14, swa_pages=40, rings=8)
+AMPLE = PoolSizes(full_pages=100, swa_pages=100, states=30)
+TIGHT = PoolSizes(full_pages=14, swa_pages=40, states=8)
 
 
 def prompt_of(seed: int, length: int) -> list[int]:
@@ -43,7 +43,7 @@ def test_running_out_of_pages_retracts_and_everybody_still_finishes() -> None:
 
 
 def test_a_request_that_retracts_itself_with_nothing_else_running_is_admitted_again() -> None:
-    rig = Rig(PoolSizes(full_pages=3, swa_pages=60, rings=30), rows=3)
+    rig = Rig(PoolSizes(full_pages=3, swa_pages=60, states=30), rows=3)
     prompt = prompt_of(1, 10)
     # The second copies the first one's last page, and its lock keeps the original: it lacks a page
     # until it lets go of that. The third waits meanwhile, so that the last admission was in vain.

@@ -13,7 +13,7 @@ from tests.testing.token_runner import expected_output, prefix_hashes
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
-AMPLE = PoolSizes(full_pages=100, swa_pages=100, rings=30)
+AMPLE = PoolSizes(full_pages=100, swa_pages=100, states=30)
 
 
 LONG_AND_SHORT = ((1, 150), (2, 20), (3, 60), (4, 10))

@@ -12,7 +12,7 @@ from runtime.scheduler.request import Request, Status
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
 
-AMPLE = PoolSizes(full_pages=400, swa_pages=400, rings=80)
+AMPLE = PoolSizes(full_pages=400, swa_pages=400, states=80)
 # Small pages, so that prompts of a few hundred tokens have many.
 SPEC = TreeSpec(8, 4, 8)
 

@@ -39,7 +39,7 @@ SMALL = ServerConfig(
     max_running_requests=3,
     chunked_prefill_size=64,
 )
-SMALL_POOLS = PoolSizes(full_pages=20, swa_pages=40, rings=8)
+SMALL_POOLS = PoolSizes(full_pages=20, swa_pages=40, states=8)
 PROMPT = [(7 * i + 3) % 500 + 2 for i in range(70)]
 
 

@@ -17,7 +17,7 @@ from tests.testing.token_runner import expected_output
 pytestmark = pytest.mark.usefixtures("either_way")
 
 SPEC = TreeSpec(page_size=8, swa_page_size=4, window=8)
-AMPLE = PoolSizes(full_pages=200, swa_pages=200, rings=60)
+AMPLE = PoolSizes(full_pages=200, swa_pages=200, states=60)
 REPLAY = 24
 
 
@@ -27,7 +27,7 @@ def prompt_of(seed: int, length: int) -> list[int]:
 
 def forget_points(rig: Rig) -> None:
     """Make every node a tombstone."""
-    rig.residency.cache.evict_swa(rings=rig.residency.rings.capacity)
+    rig.residency.cache.evict_swa(states=rig.residency.states.capacity)
     assert rig.residency.cache.points == 0
 
 
@@ -175,7 +175,7 @@ def test_random_branches_under_eviction_are_exact(seed: int) -> None:
             prompt, new = live.pop(request)
             assert rig.tokens(request) == expected_output(prompt, new, 50)
         if rng.random() < 0.1:
-            rig.residency.cache.evict_swa(rings=rng.randint(0, rig.residency.rings.free + 1))
+            rig.residency.cache.evict_swa(states=rng.randint(0, rig.residency.states.free + 1))
         if live and rng.random() < 0.05:
             request = rng.choice(list(live))
             rig.socket.inbox.append(Abort([request]))

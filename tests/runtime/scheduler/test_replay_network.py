@@ -34,7 +34,7 @@ def test_a_replay_gives_the_tokens_and_log_probabilities_of_a_cold_run(stand_in:
     socket = MemorySocket()
     scheduler, _ = build_scheduler(POOLS, stand_in, socket)
     run(scheduler, socket, prompt[:1000], 0)
-    scheduler.residency.cache.evict_swa(rings=scheduler.residency.rings.capacity)
+    scheduler.residency.cache.evict_swa(states=scheduler.residency.states.capacity)
     computed = scheduler.stats.counters["computed_prompt_tokens"]
     replayed = run(scheduler, socket, prompt, 6)
 

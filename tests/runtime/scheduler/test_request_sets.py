@@ -10,7 +10,7 @@ from tests.testing.scheduler_rig import Rig
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
-TIGHT = PoolSizes(full_pages=14, swa_pages=40, rings=16)
+TIGHT = PoolSizes(full_pages=14, swa_pages=40, states=16)
 
 
 def check(rig: Rig) -> None:

@@ -13,7 +13,7 @@ from tests.testing.token_runner import expected_output
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
-AMPLE = PoolSizes(full_pages=100, swa_pages=100, rings=30)
+AMPLE = PoolSizes(full_pages=100, swa_pages=100, states=30)
 PROMPT = random.Random(2).choices(range(40), k=60)
 
 
@@ -21,7 +21,7 @@ def test_after_a_tombstone_match_shared_pages_are_read_and_not_written() -> None
     rig = Rig(AMPLE, chunk=10)
     rig.send(PROMPT[:44], 2)
     rig.run()
-    rig.residency.cache.evict_swa(rings=AMPLE.rings)
+    rig.residency.cache.evict_swa(states=AMPLE.states)
     assert rig.residency.cache.points == 0
     pages = rig.residency.cache.tree_pages
 
@@ -45,7 +45,7 @@ def test_an_abort_inside_shared_pages_leaves_a_point_at_what_was_computed(stop_a
     rig = Rig(AMPLE, chunk=5)
     rig.send(PROMPT[:44], 2)
     rig.run()
-    rig.residency.cache.evict_swa(rings=AMPLE.rings)
+    rig.residency.cache.evict_swa(states=AMPLE.states)
     gone = rig.send(PROMPT[:44], 2)
     rig.turn_until(lambda: rig.request(gone).committed >= stop_after)
     stopped = min(44, rig.request(gone).scheduled)
@@ -126,7 +126,7 @@ def test_with_one_ring_a_next_turn_starts_cold_rather_than_never() -> None:
 
 
 def test_a_row_that_starts_from_a_point_waits_for_room_for_both_windows() -> None:
-    rig = Rig(PoolSizes(full_pages=100, swa_pages=5, rings=30), rows=2)
+    rig = Rig(PoolSizes(full_pages=100, swa_pages=5, states=30), rows=2)
     rig.send(PROMPT[:23], 0)
     rig.run()
     rig.residency.policy = ResumePolicy(prompt_end=False, request_end=False)
@@ -164,14 +164,14 @@ def test_a_row_that_cannot_be_had_changes_nothing() -> None:
     second = rig.send(PROMPT[30:50], 4)
     rig.scheduler._receive(rig.socket.receive(0.0)[0])
     request, residency = rig.request(second), rig.residency
-    free = (residency.full.free, residency.swa.free, residency.rings.free, residency.table.free)
+    free = (residency.full.free, residency.swa.free, residency.states.free, residency.table.free)
 
     assert not residency.try_admit(request, residency.match(request), reserve_pages=1)
 
     assert free == (
         residency.full.free,
         residency.swa.free,
-        residency.rings.free,
+        residency.states.free,
         residency.table.free,
     )
     assert residency.cache.locks == 1
@@ -199,7 +199,7 @@ def test_a_finished_row_is_zero_again() -> None:
     rig.run()
 
     table = rig.residency.table
-    for array in (table.page_table, table.window, table.ring, table.length):
+    for array in (table.page_table, table.window, table.state, table.length):
         assert not np.any(array)
 
 
@@ -230,7 +230,7 @@ def test_an_end_right_behind_the_prompt_is_an_end_to_learn_from(new: int) -> Non
 
 
 def test_a_request_that_cannot_start_yet_evicts_nothing() -> None:
-    rig = Rig(PoolSizes(full_pages=14, swa_pages=60, rings=20))
+    rig = Rig(PoolSizes(full_pages=14, swa_pages=60, states=20))
     draw = random.Random(1)
     rig.send(draw.choices(range(40), k=16), 0)
     rig.run()

@@ -4,15 +4,15 @@ import random
 
 import pytest
 
-from mem_cache.handles import PointKind
 from mem_cache.spec import PoolSizes, TreeSpec
+from mem_cache.tree.handles import PointKind
 from runtime.scheduler.resume_policy import EARLIER_PAGES, ResumePolicy
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
 
 PAGE = 8
 SPEC = TreeSpec(PAGE, 4, 8)
-AMPLE = PoolSizes(full_pages=200, swa_pages=300, rings=100)
+AMPLE = PoolSizes(full_pages=200, swa_pages=300, states=100)
 PROMPT = random.Random(1).choices(range(40), k=120)
 
 

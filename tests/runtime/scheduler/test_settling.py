@@ -11,7 +11,7 @@ from runtime.wire.step import StepResult
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
 
-AMPLE = PoolSizes(full_pages=100, swa_pages=100, rings=30)
+AMPLE = PoolSizes(full_pages=100, swa_pages=100, states=30)
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
 
 pytestmark = pytest.mark.usefixtures("either_way")

@@ -16,7 +16,7 @@ from tests.testing.scheduler_rig import Rig
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
-AMPLE = PoolSizes(full_pages=50, swa_pages=60, rings=20)
+AMPLE = PoolSizes(full_pages=50, swa_pages=60, states=20)
 PROMPT = list(range(20))
 
 
@@ -67,7 +67,7 @@ def test_prompt_tokens_that_did_not_come_from_the_cache_are_counted_by_cause() -
 
     assert added(PROMPT) == [0, 0, 0, 20]
     assert added([*PROMPT[:18], 45]) == [18, 0, 0, 1]
-    rig.residency.cache.evict_swa(rings=AMPLE.rings)
+    rig.residency.cache.evict_swa(states=AMPLE.states)
     assert added([*PROMPT, 45]) == [0, 20, 0, 1]
     rig.residency.cache.evict_full(AMPLE.full_pages)
     # Whole pages are known again, the partial one is not.
@@ -102,7 +102,7 @@ def test_tokens_of_background_work_are_nobodys() -> None:
 
 
 def test_the_state_tells_how_long_evictions_took() -> None:
-    rig = Rig(PoolSizes(full_pages=6, swa_pages=60, rings=20))
+    rig = Rig(PoolSizes(full_pages=6, swa_pages=60, states=20))
     for start in range(4):
         rig.send([start, *range(30)], 1)
         rig.run()
@@ -168,7 +168,7 @@ class LateGrammars(FakeGrammars):
 
 def test_after_each_turn_the_gauges_are_those_that_an_update_would_make() -> None:
     draw = random.Random(1)
-    sizes = PoolSizes(full_pages=14, swa_pages=60, rings=20)
+    sizes = PoolSizes(full_pages=14, swa_pages=60, states=20)
     rig = Rig(sizes, rows=3, grammars=LateGrammars(50), overlap=True)
     scheduler = rig.scheduler
     for _ in range(400):

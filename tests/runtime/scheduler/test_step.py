@@ -7,7 +7,7 @@ from runtime.messages import Logprobs
 from runtime.scheduler.step import Step, StepState
 from tests.testing.scheduler_rig import Rig
 
-AMPLE = PoolSizes(full_pages=100, swa_pages=100, rings=30)
+AMPLE = PoolSizes(full_pages=100, swa_pages=100, states=30)
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 

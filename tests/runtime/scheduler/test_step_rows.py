@@ -13,7 +13,7 @@ from tests.testing.plan_arrays import PlanArrays
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
 
-AMPLE = PoolSizes(full_pages=200, swa_pages=200, rings=60)
+AMPLE = PoolSizes(full_pages=200, swa_pages=200, states=60)
 VOCAB = 50
 LONG = [i * i % VOCAB for i in range(37)]
 SHORT = [7, 3, 9, 1]

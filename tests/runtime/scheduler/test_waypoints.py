@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from mem_cache.handles import PointKind
 from mem_cache.spec import PoolSizes, TreeSpec
+from mem_cache.tree.handles import PointKind
 from runtime.scheduler.request import Status
 from runtime.scheduler.resume_policy import ResumePolicy
 from runtime.scheduler.waypoints import MOST_OF_A_PROMPT
@@ -15,7 +15,7 @@ from tests.testing.token_runner import expected_output
 VOCAB = 50
 # Pages of 8 tokens and a waypoint every 64: the benchmark's 8,192 + 1,024 tokens by 32.
 SPEC = TreeSpec(8, 4, 8)
-AMPLE = PoolSizes(full_pages=600, swa_pages=1400, rings=640)
+AMPLE = PoolSizes(full_pages=600, swa_pages=1400, states=640)
 EVERY = 64
 
 both_ways = pytest.mark.parametrize("overlap", [False, True], ids=["in turn", "overlap"])
@@ -70,7 +70,7 @@ def test_a_shared_beginning_is_computed_once(overlap: bool, chunk: int, gap: int
 @pytest.mark.parametrize("chunk", [8192, 16384])
 def test_a_system_prompt_of_the_usual_size_is_computed_once(chunk: int) -> None:
     shared = prompt_of(2, 8192)
-    sizes = PoolSizes(full_pages=200, swa_pages=400, rings=240)
+    sizes = PoolSizes(full_pages=200, swa_pages=400, states=240)
     rig = Rig(sizes, spec=TreeSpec(), chunk=chunk, overlap=True)
     requests = arrive(rig, [sharing(shared, k, 1024) for k in range(3)], gap=1)
 
@@ -158,7 +158,7 @@ def test_of_all_waypoints_before_it_a_request_starts_at_the_last() -> None:
     for prompt in (sharing(shared, 0, 30), longer):
         first = rig.send(prompt, 90)
         rig.turn_until(lambda sent=first: bool(rig.tokens(sent)))
-    rig.residency.cache.evict_swa(rings=AMPLE.rings)
+    rig.residency.cache.evict_swa(states=AMPLE.states)
     request = rig.send([*longer[:400], 45, 46], 5)
     rig.run()
 
@@ -202,7 +202,7 @@ def test_waypoints_hold_a_share_of_the_rings_and_the_oldest_go_first() -> None:
 
     held = [len(rig.request(r).holding.waypoints) for r in (first, second)]
     assert held == [0, 3]  # 6 at most: 4 and 3 are too many
-    assert rig.residency.points.rings_held == 3
+    assert rig.residency.points.states_held == 3
     rig.run()
     rig.assert_conserved()
 
@@ -219,7 +219,7 @@ def test_a_prompt_with_more_waypoints_than_the_share_keeps_its_first_ones() -> N
 
 
 def test_small_pools_and_those_that_reuse_nothing_have_no_waypoints() -> None:
-    small = PoolSizes(full_pages=100, swa_pages=100, rings=24)
+    small = PoolSizes(full_pages=100, swa_pages=100, states=24)
     for rig in (rig_with(chunk=512, sizes=small, rows=13), rig_with(chunk=512, reuse=False)):
         request = rig.send(prompt_of(13, 270), 9)
         while not rig.tokens(request):
@@ -245,7 +245,7 @@ def test_a_replay_leaves_none_before_it_is_exact() -> None:
     prompt = prompt_of(15, 256)
     rig = rig_with(chunk=512, replay=100)
     arrive(rig, [prompt], gap=0)
-    rig.residency.cache.evict_swa(rings=AMPLE.rings)
+    rig.residency.cache.evict_swa(states=AMPLE.states)
     again = rig.send([*prompt, *prompt_of(16, 150)], 9)
     rig.turn_until(lambda: bool(rig.tokens(again)))
 
@@ -308,9 +308,9 @@ def test_random_prompts_that_share_beginnings_read_what_is_theirs(overlap: bool,
     ("sizes", "every", "tells"),
     [
         (AMPLE, EVERY, ""),
-        (PoolSizes(full_pages=600, swa_pages=900, rings=31), EVERY, "of which there are 31"),
-        (PoolSizes(full_pages=600, swa_pages=900, rings=31), 0, ""),
-        (PoolSizes(full_pages=600, swa_pages=32, rings=640), EVERY, "beside 32 SWA pages and 16"),
+        (PoolSizes(full_pages=600, swa_pages=900, states=31), EVERY, "there are at most 31"),
+        (PoolSizes(full_pages=600, swa_pages=900, states=31), 0, ""),
+        (PoolSizes(full_pages=600, swa_pages=32, states=640), EVERY, "beside 32 SWA pages and 16"),
     ],
 )
 def test_pools_without_room_for_any_say_so(

@@ -1,4 +1,4 @@
-"""What the tests of rings and channels share."""
+"""What the tests of queues and channels share."""
 
 import tempfile
 from collections.abc import Iterator

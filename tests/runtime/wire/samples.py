@@ -56,11 +56,11 @@ PLAN = StepPlan(
         left=packed([1], INT32),
         pages=packed([0, 0, 4], INT32),
         windows=packed([0, 0, 5], INT32),
-        rings=packed([0, 6], INT32),
+        states=packed([0, 6], INT32),
     ),
     joins=[Join(line=0, sampling=_SAMPLING)],
     copies=Copies(
-        pages=packed([1, 2], INT32), windows=packed([3, 4], INT32), rings=packed([5, 6], INT32)
+        pages=packed([1, 2], INT32), windows=packed([3, 4], INT32), states=packed([5, 6, 7], INT32)
     ),
     rows=Rows(
         line=packed([0], INT32),
@@ -75,7 +75,7 @@ PLAN = StepPlan(
     saves=Saves(
         row=packed([0], INT32),
         position=packed([2**40 + 1], INT64),
-        ring=packed([7], INT32),
+        state=packed([7], INT32),
         window=packed([8], INT32),
     ),
     sampled=packed([0, 0], INT32),

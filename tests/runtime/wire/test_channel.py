@@ -1,4 +1,4 @@
-"""Typed messages over rings: both directions, large ones, other versions, deaths."""
+"""Typed messages over queues: both directions, large ones, other versions, deaths."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +9,7 @@ import pytest
 from runtime.errors import RuntimeFault
 from runtime.wire.arrays import INT32, packed
 from runtime.wire.channel import ExecutorFault, Progress, RankAddress, SchedulerChannel
-from runtime.wire.ring import PeerClosed, PeerDied
+from runtime.wire.queue import PeerClosed, PeerDied
 from runtime.wire.step import VERSION, Join, LineSampling, Mask, Sample, StepPlan
 from tests.runtime.wire.channels import WAIT_S, channels
 from tests.runtime.wire.samples import KEPT_RESULT, PLAN, RESULT, SAMPLE, SAMPLE_KEPT
@@ -53,15 +53,15 @@ def test_masks_of_128_rows_and_a_prompt_of_a_million_tokens_pass(folder: str) ->
         assert received.result() == [plan] * 3
 
 
-def test_a_message_larger_than_the_ring_is_an_error(folder: str) -> None:
+def test_a_message_larger_than_the_queue_is_an_error(folder: str) -> None:
     with channels(folder, plans_bytes=1024) as (scheduler, (worker,)):
-        with pytest.raises(ValueError, match="bytes in a ring of 1024"):
+        with pytest.raises(ValueError, match="bytes in a queue of 1024"):
             scheduler.send(Sample(1, [Mask(0, bytes(2000))]))
         scheduler.send(SAMPLE)
         assert worker.receive(WAIT_S) == SAMPLE
 
 
-def test_a_full_ring_is_a_timeout(folder: str) -> None:
+def test_a_full_queue_is_a_timeout(folder: str) -> None:
     with channels(folder, plans_bytes=1024, results_bytes=1024) as (scheduler, (worker,)):
         scheduler.send(Sample(1, [Mask(0, bytes(800))]))
         with pytest.raises(TimeoutError):
@@ -172,7 +172,7 @@ def test_addresses_are_plain(folder: str) -> None:
 def test_a_channel_without_room_leaves_nothing(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.wire.ring_memory._free_bytes", lambda _: 1 << 16)
+    monkeypatch.setattr("runtime.wire.queue_memory._free_bytes", lambda _: 1 << 16)
     with pytest.raises(RuntimeFault, match="no room for"):
         SchedulerChannel.create(ranks=1, folder=folder, plans_bytes=1024)
 

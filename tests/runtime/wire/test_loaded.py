@@ -5,7 +5,7 @@ import dataclasses
 import msgspec
 
 from layers.models.deepseek_v4.config import pool_spec
-from mem_cache.layout import cache_spec
+from layers.models.deepseek_v4.layout import cache_spec
 from mem_cache.spec import PoolSizes
 from runtime.wire.loaded import Loaded
 from tests.testing.tiny_model import CONFIG

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from layers.experts.contract import ExpertForm
 from layers.models.deepseek_v4.model import QuantisedV4
+from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.decode_rows import DecodeRows
 from layers.steps.forward_batch import ForwardBatch, Forwarded
 from layers.weights.loading import fill_dummy
-from mem_cache.pools import KvPools
 from tests.testing.compare import assert_same_bits
 from tests.testing.direct import Chunk, Direct
 from tests.testing.fused_model import FusedModel, decode_rows

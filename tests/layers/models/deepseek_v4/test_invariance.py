@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from layers.models.deepseek_v4.model import ReferenceV4
+from layers.models.deepseek_v4.pool_spec import RecordFormat
 from layers.weights.loading import fill_dummy
-from mem_cache.spec import RecordFormat
 from tests.testing.direct import CPU, Chunk, Direct, Point, Row
 from tests.testing.row_bytes import assert_same_bytes, held
 from tests.testing.tiny_model import CONFIG, build, prompt

@@ -122,7 +122,7 @@ def test_tokens_of_the_device_take_the_places_of_the_batch(
     network = make(CPU)
     fill_dummy(network, 7)
     batch = cold_batch(9)
-    pools = network.pools(PoolSizes(full_pages=2, swa_pages=4, rings=1))
+    pools = network.pools(PoolSizes(full_pages=2, swa_pages=4, states=1))
     want, at = network.prefill(batch, pools).logits, torch.tensor([2, 8])
     ids = batch.input_ids[at].clone()
     batch.input_ids[at] = 0
@@ -137,7 +137,7 @@ def test_tokens_of_the_device_take_the_places_of_the_batch(
 def test_halfway_is_called_once_in_a_step(make: Callable[[torch.device], Network]) -> None:
     network, calls = make(CPU), list[str]()
     fill_dummy(network, 7)
-    pools = network.pools(PoolSizes(full_pages=2, swa_pages=4, rings=1))
+    pools = network.pools(PoolSizes(full_pages=2, swa_pages=4, states=1))
 
     network.prefill(cold_batch(3), pools, halfway=lambda: calls.append("half"))
 
@@ -284,5 +284,5 @@ def test_pools_are_those_that_the_cache_is_told_of(
 
     cache = network.cache
     assert (pools.sizes, pools.spec.tree) == (some, cache.tree)
-    added = 32 * cache.full_page_bytes + 2 * cache.swa_page_bytes + 5 * cache.ring_bytes
+    added = 32 * cache.full_page_bytes + 2 * cache.swa_page_bytes + 5 * cache.state_bytes
     assert network.pools(more).bytes - pools.bytes == added

@@ -14,6 +14,7 @@ from layers.kinds import Kinds, PlainKinds, QuantisedKinds
 from layers.linear.contract import Named
 from layers.models.deepseek_v4.config import ModelConfig
 from layers.models.deepseek_v4.network import Attention, DeepseekV4, Experts, Fold, Pooling
+from layers.models.deepseek_v4.pool_spec import RecordFormat
 from layers.parallel.ranks import OneRank
 from layers.steps.chunks.step import PrefillStep
 from layers.steps.contract import FoldWeights, PoolingWeights
@@ -21,7 +22,6 @@ from layers.steps.decode_step import DecodeStep
 from layers.weights.loading import fill_dummy
 from layers.weights.quant import dequantise_fp8
 from layers.weights.weight_target import Fp8Target
-from mem_cache.spec import RecordFormat
 from tests.testing import attention_formula
 from tests.testing.attention_pair import CONFIG as PAIR
 from tests.testing.attention_pair import AttentionLayers, LayersOver, assert_alike

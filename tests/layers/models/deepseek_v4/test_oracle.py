@@ -14,8 +14,8 @@ from jit_kernels.hyper_connection import mhc_post
 from layers.blocks.hyper_connection import BlockResult
 from layers.models.deepseek_v4.model import ReferenceV4
 from layers.models.deepseek_v4.network import Layer, Projected
+from layers.models.deepseek_v4.pool_spec import RecordFormat
 from layers.steps.contract import Writes
-from mem_cache.spec import RecordFormat
 from tests.testing.compare import Bounds, assert_close
 from tests.testing.direct import Direct, load_model
 

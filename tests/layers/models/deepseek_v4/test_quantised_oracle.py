@@ -13,9 +13,9 @@ from torch import Tensor
 from layers.models.deepseek_v4.config import load_config
 from layers.models.deepseek_v4.expert_form import expert_form
 from layers.models.deepseek_v4.model import QuantisedV4
+from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.forward_batch import ForwardBatch, Forwarded
 from layers.weights.loading import load_weights
-from mem_cache.pools import KvPools
 from tests.testing.direct import Chunk, Direct
 from tests.testing.exact_products import round_no_activations
 from tests.testing.fused_model import FusedModel, load_fused

@@ -12,10 +12,10 @@ from torch import Tensor
 from layers.models.contract import Settings
 from layers.models.deepseek_v4.config import ModelConfig, load_config
 from layers.models.deepseek_v4.model import QuantisedV4, ReferenceV4
+from layers.models.deepseek_v4.pool_spec import RecordFormat
 from layers.parallel.ranks import OneRank, Ranks
 from layers.parallel.shares import UnevenShares
 from layers.weights.loading import fill_dummy, load_weights
-from mem_cache.spec import RecordFormat
 from tests.testing.compare import Bounds, assert_close
 from tests.testing.direct import CPU, Chunk, Direct
 from tests.testing.fused_rig import SHORT, QuantisedModel

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from layers.models.deepseek_v4.model import ReferenceV4
+from layers.models.deepseek_v4.pool_spec import RecordFormat
 from layers.weights.loading import fill_dummy
-from mem_cache.spec import RecordFormat, TreeSpec
+from mem_cache.spec import TreeSpec
 from tests.testing.compare import assert_same_bits
 from tests.testing.direct import CPU, Chunk, Direct, Point
 from tests.testing.draft_rows import EVERY_OUTCOME, SingleTokens, Try, copies, verify

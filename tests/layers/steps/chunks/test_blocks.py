@@ -10,10 +10,10 @@ from jit_kernels.prefill_indices import prefill_slots
 from jit_kernels.store_kv.reference import store_records
 from layers.models.deepseek_v4.config import pool_spec
 from layers.models.deepseek_v4.model import angles
+from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.chunks.blocks import ChunkBlocks, ChunkIndex, ChunkWindow, chunk_tokens
 from layers.steps.chunks.plan import ChunkPlan, plan_chunks
 from layers.steps.forward_batch import ForwardBatch
-from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes
 from tests.layers.steps.test_step_tokens import batch
 from tests.testing.attention_pair import CONFIG

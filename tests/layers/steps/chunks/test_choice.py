@@ -10,10 +10,10 @@ from jit_kernels.paged_rows import gather_rows
 from jit_kernels.store_kv.reference import store_keys
 from layers.models.deepseek_v4.config import pool_spec
 from layers.models.deepseek_v4.model import angles
+from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.chunks.blocks import ChunkBlocks
 from layers.steps.chunks.choice import ChunkChoice, QueryHeads
 from layers.steps.chunks.plan import plan_chunks
-from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes
 from tests.layers.steps.test_step_tokens import batch
 from tests.testing.attention_pair import CONFIG

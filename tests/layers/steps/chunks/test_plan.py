@@ -9,11 +9,11 @@ from torch import Tensor
 from jit_kernels.prefill_indices import BlockList
 from layers.models.deepseek_v4.config import pool_spec
 from layers.models.deepseek_v4.model import angles
+from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.chunks.plan import ChunkPlan, plan_chunks
 from layers.steps.chunks.step import PrefillStep
 from layers.steps.contract import StepSizes
 from layers.steps.forward_batch import ForwardBatch
-from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes
 from tests.testing.attention_pair import CONFIG
 from tests.testing.compare import assert_same_bits

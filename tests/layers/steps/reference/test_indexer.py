@@ -7,11 +7,11 @@ from jit_kernels.indexer_keys import decode_keys, hadamard
 from jit_kernels.paged_rows import gather_rows
 from layers.models.deepseek_v4.config import ModelConfig
 from layers.models.deepseek_v4.model import angles
+from layers.models.deepseek_v4.pool_spec import RecordFormat
+from layers.models.deepseek_v4.pools import KvPools
 from layers.steps.reference.attention_plan import AttentionPlan, plan_attention
 from layers.steps.reference.compression_plan import PoolingPlan
 from layers.steps.reference.indexer import choose_blocks, store_keys
-from mem_cache.pools import KvPools
-from mem_cache.spec import RecordFormat
 from tests.testing import attention_formula
 from tests.testing.compare import Bounds, assert_close
 from tests.testing.direct import CPU

@@ -10,7 +10,7 @@ from jit_kernels.paged_rows import gather_rows
 from layers.kinds import PlainKinds
 from layers.models.deepseek_v4.config import ModelConfig
 from layers.models.deepseek_v4.network import Fold, Pooling
-from mem_cache.pools import KvPools
+from layers.models.deepseek_v4.pools import KvPools
 from tests.testing import attention_formula
 from tests.testing.compare import Bounds, assert_close
 from tests.testing.direct import CPU

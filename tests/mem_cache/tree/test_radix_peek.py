@@ -1,0 +1,159 @@
+"""Looking changes nothing, a use counts; and why tokens are missing is known."""
+
+import numpy as np
+import pytest
+
+from mem_cache.spec import TreeSpec
+from mem_cache.tree.handles import PointKind
+from mem_cache.tree.policy import TurnPolicy
+from tests.testing.dictionary_model import Rig
+
+SPEC = TreeSpec(page_size=4, swa_page_size=2, window=4)
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig(SPEC, full=40, swa=40, states=20, replay_tokens=12)
+
+
+def _state(rig: Rig) -> list[bytes]:
+    """Return all that the tree knows."""
+    a = rig.cache.arrays
+    arrays = (
+        *(a.tokens, a.stamp, a.kind, a.turns, a.flags, a.trail, a.returns, a.traces, a.uses),
+        *(a.page_lists, a.point_lists, a.point_stamp, a.point_kind, a.point_saves, a.roots),
+        *a.words.values(),
+        *a.point_words.values(),
+    )
+    return [bytes(a.tree), *(array.tobytes() for array in arrays)]
+
+
+def test_looking_changes_nothing(rig: Rig) -> None:
+    tokens = list(range(30))
+    row = rig.begin(tokens[:20])
+    rig.publish(row, ended=True)
+    rig.add_point(row, 20, kind=PointKind.REQUEST_END)
+    rig.finish(row)
+    before, tick = _state(rig), rig.cache.arrays.tree.tick
+
+    for length in (3, 4, 13, 20, 30):
+        seen = rig.cache.peek(np.array(tokens[:length], np.int32))
+        assert _state(rig) == before
+        assert seen.full_tokens == min(length - 1, 20)
+
+    match = rig.cache.match(np.array(tokens, np.int32))
+    assert (match.start, match.turns) == (20, 2)
+    assert rig.cache.arrays.tree.tick == tick + 1
+    assert rig.cache.arrays.returns["returned"].sum() == 1
+
+
+def test_a_match_tells_whether_the_point_it_lacks_was_evicted(rig: Rig) -> None:
+    tokens = [*range(16), 90, 91]
+    row = rig.begin(tokens[:16])
+    rig.publish(row)
+    rig.finish(row)
+    assert not rig.match(tokens).point_evicted
+
+    row = rig.begin(tokens[:16])
+    rig.add_point(row, 14)
+    rig.finish(row)
+    assert rig.match(tokens).start == 14
+    rig.evict_swa(states=rig.states.capacity)
+    assert rig.match(tokens).start < 14
+    assert rig.match(tokens).point_evicted
+    # What ends before the lost point lacks nothing that was there.
+    assert not rig.match([*tokens[:12], 90]).point_evicted
+
+    row = rig.begin(tokens[:16])
+    rig.add_point(row, 14)
+    rig.finish(row)
+    assert not rig.match(tokens).point_evicted
+    rig.check()
+
+
+@pytest.mark.parametrize(("prompt_tokens", "returned"), [(16, 4), (15, 3), (8, 2), (0, 0)])
+def test_pages_of_prompts_are_counted_that_come_back(
+    rig: Rig, prompt_tokens: int, returned: int
+) -> None:
+    seen = 0
+    for _ in range(2):
+        row = rig.begin(list(range(16)))
+        row.prompt_tokens = prompt_tokens
+        rig.publish(row)
+        rig.finish(row)
+        seen = rig.cache.returned_pages
+        rig.evict_full(rig.full.capacity)
+
+    assert seen == returned
+    rig.complete([50] * 16)
+    assert rig.cache.returned_pages == returned
+    rig.check()
+
+
+def test_a_flush_is_no_eviction(rig: Rig) -> None:
+    rig.complete(list(range(16)))
+    rig.evict_full(rig.full.capacity)
+    rig.reset()
+    rig.complete(list(range(16)))
+
+    assert rig.cache.returned_pages == 0
+
+
+def test_requests_of_namespaces_that_hold_nothing_yet_advance_the_clock() -> None:
+    rig = Rig(SPEC, full=40, swa=40, states=3)
+    for number in range(5):
+        row = rig.begin([number] * 5, namespace=f"name {number}")
+        rig.publish(row)
+        # Of kinds in turn: only age tells which one is the oldest.
+        kind = PointKind.BOUNDARY if number % 2 == 0 else PointKind.PROMPT_END
+        rig.add_point(row, 4, kind=kind)
+        rig.finish(row)
+        rig.evict_swa(states=1)
+
+    held = [rig.match([number] * 6, namespace=f"name {number}").start for number in range(5)]
+    assert held == [0, 0, 0, 4, 4]
+    rig.check()
+
+
+def _saving(rig: Rig, *positions: int) -> None:
+    row = rig.begin(list(range(positions[-1] + 1)))
+    rig.publish(row)
+    for position in positions:
+        assert rig.add_point(row, position, kind=PointKind.BRANCH)
+    rig.finish(row)
+
+
+def _there(rig: Rig) -> set[int]:
+    return set(rig.cache.arrays.point("position").tolist()) - {0}
+
+
+def test_the_point_that_saves_least_goes_first() -> None:
+    spec = TreeSpec(page_size=64, swa_page_size=16, window=32)
+    rig = Rig(spec, full=40, swa=60, states=20, replay_tokens=4096, policy=TurnPolicy())
+    _saving(rig, 500, 560, 1200)
+    rig.match([7, 7])
+
+    for left in ({500, 1200}, {1200}, set[int]()):
+        rig.evict_swa(states=rig.states.free + 1)
+        assert _there(rig) == left
+        rig.check()
+
+
+def test_a_point_saves_more_once_the_one_before_it_is_gone() -> None:
+    spec = TreeSpec(page_size=64, swa_page_size=16, window=32)
+    rig = Rig(spec, full=60, swa=80, states=20, replay_tokens=4096, policy=TurnPolicy())
+    _saving(rig, 1000, 1060)
+    other = rig.begin([99] * 300)
+    rig.publish(other)
+    rig.add_point(other, 300, kind=PointKind.BRANCH)
+    rig.finish(other)
+    [first] = np.flatnonzero(rig.cache.arrays.point("position") == 1000)
+    point = rig.cache.peek(np.array([*range(1000), 5], np.int32)).point
+    assert point is not None
+    assert point.id == first
+
+    # 1,060 saves 60 tokens beside 1,000, and 1,060 without it.
+    rig.cache.arrays.point_stamp[first] = 0
+    rig.evict_swa(states=rig.states.free + 1)
+    assert _there(rig) == {1000, 300}
+    rig.check()

@@ -1,0 +1,188 @@
+"""Other groups of pools than V4's, in the real scheduler: no window, no state, states of two forms.
+
+Every step verifies the tree and its pools (`check_every_step`); what was reused is compared with a
+scheduler that reuses nothing.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from layers.models.contract import Network, Settings
+from layers.weights.loading import fill_dummy
+from mem_cache.spec import PoolSizes
+from tests.testing.cpu_runner import network_runner, tiny_network
+from tests.testing.direct import CPU
+from tests.testing.scheduler_rig import Rig
+from tests.testing.tiny_model import CONFIG
+from tests.testing.toy_family import Toy
+
+WINDOW, PAGE, VOCAB = 12, 32, 96
+
+
+def toy(*windows: int) -> Network:
+    """Return a random network of a toy family with these layers."""
+    network = Toy(VOCAB, 32, (1,), windows, page_size=PAGE).build(CPU, Settings())
+    fill_dummy(network, 5)
+    return network
+
+
+@dataclass(frozen=True)
+class Family:
+    """A network, what it can say, and pools that are ample or short.
+
+    page    tokens of a page, by which prompts are measured
+    chunk   tokens of a prefill step
+    new     tokens of an answer: rows are retracted where it is longer than a page
+    """
+
+    make: Callable[[], Network]
+    vocab: int
+    page: int
+    chunk: int
+    new: int
+    ample: PoolSizes
+    short: PoolSizes
+
+
+FAMILIES = {
+    "pages alone": Family(
+        lambda: toy(0, 0), VOCAB, PAGE, 40, 36, PoolSizes(120, 0, 0), PoolSizes(9, 0, 0)
+    ),
+    "windows on half": Family(
+        lambda: toy(WINDOW, 0, WINDOW, 0),
+        *(VOCAB, PAGE, 40, 36),
+        PoolSizes(120, 160, 0),
+        PoolSizes(9, 14, 0),
+    ),
+    "states of two forms": Family(
+        lambda: tiny_network(draft_tokens=3),
+        *(CONFIG.vocab_size, 256, 300, 6),
+        PoolSizes(60, 160, 40, live_states=4),
+        PoolSizes(9, 34, 8, live_states=4),
+    ),
+}
+
+
+def rig_of(
+    family: Family, sizes: PoolSizes, *, reuse: bool = True, chunk: int | None = None
+) -> Rig:
+    network = family.make()
+    runner = network_runner(
+        network, network.pools(sizes), vocab=family.vocab, pages=sizes.full_pages
+    )
+    return Rig(
+        sizes,
+        spec=network.cache.tree,
+        replay=network.cache.replay_tokens,
+        reuse=reuse,
+        chunk=chunk or family.chunk,
+        runner=runner,
+    )
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> Family:
+    """Each of the families."""
+    return FAMILIES[request.param]
+
+
+def draw_ids(draw: random.Random, family: Family, count: int) -> list[int]:
+    return [draw.randrange(2, family.vocab) for _ in range(count)]
+
+
+def conversations(draw: random.Random, family: Family, count: int) -> list[list[int]]:
+    """Return prompts that begin alike, part inside pages and at ends, and go on from others."""
+    page = family.page
+    bases = [draw_ids(draw, family, length) for length in (2 * page, page + 5, page - 3)]
+    prompts: list[list[int]] = []
+    for _ in range(count):
+        base = draw.choice([*bases, *prompts])[: 3 * page]
+        prompts.append([*base, *draw_ids(draw, family, draw.randrange(1, page))])
+    return prompts
+
+
+def cold(family: Family, prompts: list[list[int]], new: int) -> list[list[int]]:
+    """Return what a scheduler says that computes every prompt anew."""
+    rig = rig_of(family, family.ample, reuse=False, chunk=-1)
+    sent = [rig.send(prompt, new, ignore_eos=True) for prompt in prompts]
+    rig.run()
+    return [rig.tokens(request) for request in sent]
+
+
+def test_the_next_turn_computes_only_what_is_new(family: Family) -> None:
+    rig, draw = rig_of(family, family.ample), random.Random(1)
+    prompt = draw_ids(draw, family, 2 * family.page + 7)
+
+    first = rig.send(prompt, 5, ignore_eos=True)
+    rig.run()
+    history = [*prompt, *rig.tokens(first), *draw_ids(draw, family, 9)]
+    second = rig.send(history, 3, ignore_eos=True)
+    again = rig.send(history, 3, ignore_eos=True)
+    rig.run()
+
+    # The last token of an answer is fed by nobody.
+    assert rig.cached(second) == len(prompt) + 4
+    assert rig.cached(again) >= rig.cached(second)
+    assert [rig.tokens(second), rig.tokens(again)] == cold(family, [history] * 2, 3)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_is_reused_evicted_and_retracted_changes_no_token(family: Family, seed: int) -> None:
+    draw, new = random.Random(seed), family.new
+    prompts = conversations(draw, family, 8)
+    rig, expected = rig_of(family, family.short), cold(family, prompts, new)
+
+    sent: list[int] = []
+    for prompt in prompts:
+        # One at a time or together, and now and then as a fork.
+        sent.append(rig.send(prompt, new, ignore_eos=True))
+        if draw.random() < 0.3:
+            rig.send(prompt, new, ignore_eos=True)
+        if draw.random() < 0.4:
+            rig.run()
+    rig.run()
+
+    assert [rig.tokens(request) for request in sent] == expected
+    cache, counters = rig.residency.cache, rig.scheduler.stats.counters
+    assert cache.evicted_pages
+    assert counters["cached_tokens"]
+    assert (counters["retracted_requests"] > 0) == (family.new > family.page)
+    assert (cache.evicted_points > 0) == rig.spec.has_points
+    rig.assert_conserved()
+
+
+def test_where_pages_are_all_every_position_is_a_point() -> None:
+    family = FAMILIES["pages alone"]
+    rig, prompt = rig_of(family, family.ample), [*range(2, 2 + 70)]
+    rig.send(prompt, 1)
+    rig.run()
+
+    for shared in (1, PAGE - 1, PAGE, PAGE + 1, 69):
+        request = rig.send([*prompt[:shared], 90, 91], 1)
+        rig.run()
+        assert rig.cached(request) == shared
+
+    assert rig.residency.cache.points == 0
+    assert rig.scheduler.stats.counters["recomputed_tokens"] == 0
+    assert rig.scheduler.stats.counters["replayed_tokens"] == 0
+
+
+def test_without_a_point_windows_are_replayed_and_nothing_else() -> None:
+    family = FAMILIES["windows on half"]
+    rig, draw = rig_of(family, family.ample), random.Random(3)
+    prompt = draw_ids(draw, family, 3 * PAGE)
+    rig.send(prompt, 1, ignore_eos=True)
+    rig.run()
+    rig.residency.evictions.drop_points(swa_pages=rig.residency.swa.capacity)
+    other = [*prompt[: 2 * PAGE + 9], *draw_ids(draw, family, 5)]
+
+    request = rig.send(other, 4, ignore_eos=True)
+    rig.run()
+
+    # Two windows reach back, the last of them whole.
+    assert rig.cached(request) == 2 * PAGE + 9 - (2 * WINDOW - 1)
+    assert rig.scheduler.stats.counters["replayed_tokens"] == 2 * WINDOW - 1
+    assert [rig.tokens(request)] == cold(family, [other], 4)
