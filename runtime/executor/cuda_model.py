@@ -193,6 +193,9 @@ class CudaLoader:
             },
             step_context=extent.step_context,
             step_samples=extent.rows,
+            memory=[
+                use.of_rank(self._ranks.shares.rank, pools.bytes, free=memory.total - memory.used())
+            ],
         )
         return LoadedModel(runner, told)
 

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 
 from runtime.errors import ConfigError
+from runtime.rank_memory import RankMemory
 
 __all__ = [
     "ACTIVATIONS",
@@ -21,6 +22,7 @@ __all__ = [
     "DeviceMemory",
     "MemoryParts",
     "MemoryUse",
+    "is_out_of_memory",
 ]
 
 WEIGHTS, ACTIVATIONS, GRAPHS = "weights", "activations", "CUDA graphs"
@@ -150,6 +152,22 @@ class MemoryUse:
         limit, total = self.limit / _GIB, self.total / _GIB
         return f"GiB: {_listed(parts)}; limit {limit:.2f} of {total:.2f}"
 
+    def of_rank(self, rank: int, pools: int, *, free: int) -> RankMemory:
+        """Return what is told of a rank.
+
+        pools  bytes of its pools
+        free   bytes that nobody uses
+        """
+        return RankMemory(
+            rank,
+            weight_bytes=self.weights,
+            pool_bytes=pools,
+            activation_bytes=self.activations,
+            graph_bytes=self.graphs,
+            total_bytes=self.total,
+            free_bytes=free,
+        )
+
     def facts(self) -> dict[str, int]:
         """Return what /server_info tells."""
         return {
@@ -183,7 +201,7 @@ class MemoryParts:
         try:
             yield
         except RuntimeError as fault:
-            if not _is_out_of_memory(fault):
+            if not is_out_of_memory(fault):
                 raise
             raise ConfigError(self._shortage(name, size)) from fault
 
@@ -200,11 +218,12 @@ class MemoryParts:
         )
 
 
-def _is_out_of_memory(fault: RuntimeError) -> bool:
-    """Whether torch, a library or the driver found no memory: only torch has an error for it."""
-    if isinstance(fault, torch.OutOfMemoryError):
+def is_out_of_memory(fault: Exception) -> bool:
+    """Whether torch, a library or the driver found no memory: few have an error for it."""
+    if isinstance(fault, torch.OutOfMemoryError | MemoryError):
         return True
-    return any(mark in str(fault) for mark in ("out of memory", "OUT_OF_MEMORY", "ALLOC_FAILED"))
+    marks = ("out of memory", "OUT_OF_MEMORY", "ALLOC_FAILED", "can't allocate memory")
+    return any(mark in str(fault) for mark in marks)
 
 
 def _listed(parts: Mapping[str, int]) -> str:

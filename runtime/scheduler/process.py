@@ -164,6 +164,7 @@ def build_scheduler(
             "chunked_prefill_size": given.chunked_prefill_size,
         }
         | _event_facts(publisher),
+        memory=told.memory,
     )
     _log_pools(cache, told.sizes)
     return scheduler, ready

@@ -3,6 +3,7 @@
 On a CUDA device where there is one, else on the CPU, whose memory is made up.
 """
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 
 from layers.models.deepseek_v4.config import load_config
 from layers.models.deepseek_v4.model import QuantisedV4
+from layers.parallel.ranks import Ranks
 from mem_cache.pools import KvPools
 from mem_cache.spec import PoolSizes
 from runtime.config import ServerConfig
@@ -24,6 +26,7 @@ from runtime.executor.loaded_model import LoadedModel
 from runtime.wire.step import Join
 from tests.testing.fused_rig import DEVICE, FakeMemory, QuantisedModel, a_device, short_stand_in
 from tests.testing.plans import line_sampling
+from tests.testing.thread_ranks import ThreadRanks, in_ranks
 
 GIB = 1 << 30
 pytestmark = pytest.mark.usefixtures("dense_weights_once")
@@ -36,7 +39,12 @@ def folder(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return short_stand_in(stand_in, tmp_path_factory.mktemp("short"))
 
 
-def load(folder: Path, memory: FakeMemory | None = None, **flags: object) -> LoadedModel:
+def load(
+    folder: Path,
+    memory: FakeMemory | None = None,
+    ranks: Ranks | None = None,
+    **flags: object,
+) -> LoadedModel:
     config = ServerConfig(**{**SMALL, **flags})  # pyright: ignore[reportArgumentType]
     return CudaLoader(
         config,
@@ -44,6 +52,7 @@ def load(folder: Path, memory: FakeMemory | None = None, **flags: object) -> Loa
         settings=choose_settings(config, torch.device("cuda")),
         given=device_sizes(config, "cuda"),
         place=a_device(memory),
+        ranks=ranks,
     ).load(folder, logit_rows=8)
 
 
@@ -62,6 +71,28 @@ def test_pools_get_what_the_limit_leaves_after_all_else(folder: Path) -> None:
     assert memory.runs == 1
     left = 18 * GIB - 3 * GIB - 4 * GIB - 2 * GIB - graphs
     assert 0.99 * left < loaded.told.pool_bytes < 1.01 * left
+
+
+def test_ranks_have_the_pools_of_the_one_that_has_least_left(
+    folder: Path, tmp_path: Path
+) -> None:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["moe_intermediate_size"] = 256
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    totals = (GIB // 4, GIB // 8)
+
+    def load_one(ranks: ThreadRanks) -> LoadedModel:
+        memory = FakeMemory(totals[ranks.shares.rank])
+        return load(tmp_path, memory, ranks, load_format="dummy", disable_cuda_graph=True)
+
+    both = in_ranks(2, load_one)
+
+    assert both[0].told.sizes == both[1].told.sizes
+    assert 0.8 * totals[1] < both[1].told.pool_bytes < 0.9 * totals[1]
+    [[first], [second]] = [loaded.told.memory for loaded in both]
+    assert (first.rank, second.rank) == (0, 1)
+    assert (first.total_bytes, second.total_bytes) == totals
+    assert first.pool_bytes == second.pool_bytes == both[0].told.pool_bytes
 
 
 def test_flags_for_pools_are_taken_as_they_are(folder: Path) -> None:
