@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from tests.bench.serving.trace import read_trace
 from tests.end_to_end.pools import assert_all_free, wait_idle
 from tests.end_to_end.tiny_model import CONFIG, tiny_model_flags
 from tests.end_to_end.two_clients import FINISHED, two_clients
@@ -42,9 +44,12 @@ def flags(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def shared(flags: tuple[str, ...]) -> Iterator[ServerProcess]:
-    """A server of two ranks that checks every step."""
-    with running_server(*flags, *RANKS) as server:
+def shared(
+    flags: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """A server of two ranks that checks every step, and may be profiled."""
+    traces = tmp_path_factory.mktemp("traces")
+    with running_server(*flags, *RANKS, "--profile-dir", str(traces)) as server:
         yield server
 
 
@@ -113,6 +118,49 @@ def test_the_server_says_what_it_is_made_of(shared: ServerProcess) -> None:
 
     assert info["tp_size"] == 2
     assert info["device"] == "cpu"
+
+
+def test_the_memory_of_each_rank_is_told_everywhere(
+    shared: ServerProcess, alone: ServerProcess
+) -> None:
+    [whole] = alone.get("/server_info")["rank_memory"]
+    parts = shared.get("/server_info")["rank_memory"]
+
+    assert [part["rank"] for part in parts] == [0, 1]
+    for part in parts:
+        assert 0 < part["weight_bytes"] < whole["weight_bytes"]
+        assert part["pool_bytes"] == whole["pool_bytes"] > 0
+    assert sum(part["weight_bytes"] for part in parts) > whole["weight_bytes"]
+    assert shared.get("/cache")["rank_memory"] == parts
+    told = text_string_to_metric_families(shared.client.get("/metrics").text)
+    [family] = [family for family in told if family.name == "umbra:rank_memory_bytes"]
+    kept = [sample for sample in family.samples if sample.labels["part"] == "weights"]
+    assert {int(one.labels["rank"]): one.value for one in kept} == {
+        part["rank"]: part["weight_bytes"] for part in parts
+    }
+
+
+def test_each_rank_writes_a_trace_of_the_same_steps(shared: ServerProcess) -> None:
+    started = shared.post("/start_profile", {"activities": ["CPU"]})
+    again = shared.post("/start_profile", {})
+    shared.generate(prompt(300, 40), max_new_tokens=3, ignore_eos=True)
+    stopped = shared.post("/stop_profile", {})
+    late = shared.post("/stop_profile", {})
+    without_gpu = shared.post("/start_profile", {"activities": ["GPU"]})
+
+    assert started.status_code == stopped.status_code == 200, stopped.text
+    files = stopped.json()["files"]
+    assert files == started.json()["files"]
+    assert [file.rpartition("-")[2] for file in files] == [
+        f"rank{rank}.trace.json.gz" for rank in (0, 1)
+    ]
+    names = [[step.name for step in read_trace(Path(file)).steps] for file in files]
+    assert names[0] == names[1]
+    assert names[0][0] == "step prefill 1 rows 40 tokens"
+    assert len(names[0]) >= 3
+    for refused, why in ((again, "stop it first"), (late, "no profile"), (without_gpu, "no GPU")):
+        assert refused.status_code == 400
+        assert why in refused.text
 
 
 def rank_pids(server: ServerProcess) -> list[int]:

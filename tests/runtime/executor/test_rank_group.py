@@ -13,6 +13,7 @@ import pytest
 import runtime.executor.rank_group as rank_group
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError, WorkerDied
+from runtime.executor.rank_child import RankChild
 from runtime.executor.rank_group import RankGroup
 from tests.end_to_end.tiny_model import CONFIG, tiny_model_flags
 
@@ -46,8 +47,7 @@ def ranks_of(config: ServerConfig, folder: Path) -> Iterator[RankGroup]:
         group.kill()
         group.channel.close()
         for rank in group._ranks:
-            rank.beats.close()
-            rank._words.close()
+            rank.close()
         assert all(rank.process.poll() is not None for rank in group._ranks)
 
 
@@ -56,6 +56,11 @@ def test_ranks_load_and_a_lost_one_is_named(tmp_path: Path) -> None:
         told = group.loaded()
 
         assert told.sizes.full_pages == 4
+        assert [memory.rank for memory in told.memory] == [0, 1]
+        for memory in told.memory:
+            assert memory.pool_bytes == told.pool_bytes
+            assert 0 < memory.weight_bytes < memory.total_bytes
+            assert 0 < memory.free_bytes <= memory.total_bytes
         for rank in group._ranks:
             rank.hear()
             rank.heard_s = time.monotonic()
@@ -104,7 +109,7 @@ def test_a_rank_that_stops_while_it_loads_is_missed(
             group.loaded()
 
 
-def wait_for_beat(rank: rank_group._Rank) -> None:
+def wait_for_beat(rank: RankChild) -> None:
     """Return once its heart beats."""
     started_s = rank.heard_s
     ends = time.monotonic() + LIMIT_S
