@@ -73,9 +73,7 @@ def test_pools_get_what_the_limit_leaves_after_all_else(folder: Path) -> None:
     assert 0.99 * left < loaded.told.pool_bytes < 1.01 * left
 
 
-def test_ranks_have_the_pools_of_the_one_that_has_least_left(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_ranks_have_the_pools_of_the_one_that_has_least_left(folder: Path, tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config["moe_intermediate_size"] = 256
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
