@@ -22,6 +22,11 @@ class Profiler(Executor, Protocol):
     """What stands before a runner and has its steps traced on request."""
 
     @property
+    def runner(self) -> Executor:
+        """Return what runs the steps."""
+        ...
+
+    @property
     def busy(self) -> bool:
         """Whether a profile waits for its first step, runs, or is being written."""
         ...
@@ -48,7 +53,7 @@ class RankProfiler:
     def __init__(
         self, runner: RemoteExecutor, ranks: RankWatch, *, say: Callable[[Profiled], None]
     ) -> None:
-        self._runner = runner
+        self.runner = runner
         self._ranks = ranks
         self._say = say
         self._lock = threading.Lock()
@@ -62,11 +67,11 @@ class RankProfiler:
 
     def launch(self, plan: StepPlan) -> RemoteStep:
         """Start a step."""
-        return self._runner.launch(plan)
+        return self.runner.launch(plan)
 
     def sample_kept(self, command: SampleKept) -> KeptResult:
         """Sample lines whose logits were kept."""
-        return self._runner.sample_kept(command)
+        return self.runner.sample_kept(command)
 
     def start(self, message: StartProfile) -> None:
         """Have all ranks begin a profile; the answer comes when all have answered."""
@@ -82,7 +87,7 @@ class RankProfiler:
     def _send(self, command: StartProfile | StopProfile) -> None:
         with self._lock:
             self._answers[command.call_id] = {}
-        self._runner.send(Profile(command))
+        self.runner.send(Profile(command))
 
     def _hear(self, rank: int, answer: Profiled) -> None:
         """Take a rank's answer; say what all say once the last has come."""

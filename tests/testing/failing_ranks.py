@@ -38,10 +38,10 @@ def _run_rank(words: int) -> None:
     run, launch = rank_process.run, CpuModelRunner.launch
 
     def failing_run(task: RankTask, lines: RankLineWriter) -> None:
-        def failing_launch(runner: CpuModelRunner, plan: StepPlan) -> LaunchedStep:
+        def failing_launch(self: CpuModelRunner, plan: StepPlan) -> LaunchedStep:
             if FIRST_TOKEN + task.rank in unpacked(plan.rows.ids, INT32).tolist():
                 raise FAULTS[task.rank]
-            return launch(runner, plan)
+            return launch(self, plan)
 
         CpuModelRunner.launch = failing_launch
         run(task, lines)
