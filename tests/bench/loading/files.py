@@ -81,7 +81,7 @@ def _patterns(experts: int) -> dict[str, Callable[[np.random.Generator], memoryv
 
 
 def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
-    return memoryview(np.ascontiguousarray(array).view(np.uint8))
+    return memoryview(array.tobytes())
 
 
 def _write(path: Path, tensors: Sequence[Stored], blocks: dict[str, memoryview]) -> None:
