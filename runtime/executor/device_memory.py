@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from runtime.errors import ConfigError
+from runtime.errors import MemoryShortage
 from runtime.rank_memory import RankMemory
 
 __all__ = [
@@ -119,15 +119,15 @@ class MemoryUse:
     def pool_budget(self, wanted: int | None, advice: Advice) -> int:
         """Return the bytes for pools: `wanted` by flag, or all that are left.
 
-        Raises ConfigError, with the advice on the largest part first, where that does not fit.
+        Raises MemoryShortage, with the advice on the largest part first, where that does not fit.
         """
         if wanted is not None and wanted > self.room:
-            raise ConfigError(
+            raise MemoryShortage(
                 f"--kv-cache-bytes {wanted} is more than the {max(0, self.room)} bytes that the "
                 f"device has left ({self.told()}): lower it, or {self._less(advice)}"
             )
         if wanted is None and self.left <= 0:
-            raise ConfigError(
+            raise MemoryShortage(
                 f"nothing is left for the KV pools ({self.told()}): raise --mem-fraction-static, "
                 f"or {self._less(advice)}"
             )
@@ -192,7 +192,7 @@ class MemoryParts:
 
     @contextlib.contextmanager
     def fitting(self, name: str, size: int | None = None) -> Iterator[None]:
-        """Raise ConfigError where the device has not the memory for part `name`.
+        """Raise MemoryShortage where the device has not the memory for part `name`.
 
         The error names the largest part, which need not be the one that found no room.
 
@@ -203,7 +203,7 @@ class MemoryParts:
         except RuntimeError as fault:
             if not is_out_of_memory(fault):
                 raise
-            raise ConfigError(self._shortage(name, size)) from fault
+            raise MemoryShortage(self._shortage(name, size)) from fault
 
     def _shortage(self, name: str, size: int | None) -> str:
         taken = {part: held for part, held in self._taken.items() if part != name}

@@ -11,7 +11,7 @@ from layers.weights.loading import NamedWeights, fill_dummy, load_weights
 from mem_cache.spec import TreeSpec, div_ceil
 from runtime.config import ServerConfig
 from runtime.device_sizes import DeviceSizes
-from runtime.errors import ConfigError
+from runtime.errors import MemoryShortage
 from runtime.executor.host_memory import free_host_bytes, total_host_bytes, weight_bytes
 from runtime.executor.interface import Executor
 from runtime.executor.line_tables import LineTables
@@ -75,7 +75,7 @@ def load_on_cpu(
         pools = network.pools(sizes)
     except RuntimeError as fault:  # what torch raises where the host's memory ends
         wanted = sum(pool_shares(cache, sizes).values())
-        raise ConfigError(
+        raise MemoryShortage(
             f"the KV pools take {wanted} bytes, more than this machine gives: lower "
             "--kv-cache-bytes, or the flags of the pools"
         ) from fault

@@ -30,7 +30,7 @@ from layers.weights.checkpoint import WeightError
 from runtime.child import CONFIG_EXIT_CODE, configure_logging, die_with_parent, exit_with
 from runtime.collector import calm_collector
 from runtime.config import ServerConfig
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, MemoryShortage
 from runtime.executor.device_choice import choose_device
 from runtime.executor.device_memory import is_out_of_memory
 from runtime.executor.loading import load_model
@@ -53,7 +53,7 @@ _MEETING_S = 3600.0
 # How long a message is polled for before its reader sleeps, on hosts that compute on GPUs.
 SPIN_S = 0.01
 _OUT_OF_MEMORY = (
-    "out of memory while serving: lower --mem-fraction-static or --kv-cache-bytes, or "
+    "out of memory: lower --mem-fraction-static or --kv-cache-bytes, or "
     "--chunked-prefill-size and --max-running-requests, or end other processes on the device"
 )
 _ENVIRONMENT = {
@@ -97,6 +97,8 @@ def main(words: int) -> None:
         run(task, lines)
     except UnevenShares as fault:
         exit_with(words, f"--tp-size {task.config.tp_size}: {fault}", CONFIG_EXIT_CODE)
+    except MemoryShortage as fault:
+        exit_with(words, f"rank {task.rank}: {fault}", CONFIG_EXIT_CODE)
     except (ConfigError, ConfigFault, WeightError, BackendUnavailable) as fault:
         exit_with(words, str(fault), CONFIG_EXIT_CODE)
     except Exception as fault:

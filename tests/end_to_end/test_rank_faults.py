@@ -138,6 +138,6 @@ def test_a_rank_that_runs_out_of_memory_is_named_with_advice(
             for line in server.log().splitlines()
             if f"rank {rank} exited" in line and "ERROR" in line
         }
-        assert line.startswith("exited with code 1: out of memory while serving: lower --mem-fr")
+        assert line.startswith("exited with code 1: out of memory: lower --mem-fr")
         assert line.endswith(f"{type(FAULTS[rank]).__name__}: {FAULTS[rank]}")
     assert not list(sockets.glob("umbra-*"))

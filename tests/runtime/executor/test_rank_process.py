@@ -58,6 +58,6 @@ def test_a_fault_is_told_with_what_it_comes_from(
     told = rank_process._told(fault)
 
     assert rank_process._is_of_peer(fault) == is_of_peer
-    assert told.startswith("out of memory while serving: lower --mem-fraction-static") == advised
+    assert told.startswith("out of memory: lower --mem-fraction-static") == advised
     assert type(fault).__name__ in told
     assert str(fault) in told
