@@ -154,16 +154,19 @@ class RankGroup:
         for rank in self._ranks:
             for answer in rank.hear():
                 self._hear(rank.rank, answer)
+        if any(rank.lost_a_peer for rank in self._ranks):
+            # The one that was lost first may not be reaped yet.
+            time.sleep(_LOOK_S)
         lost = [rank for rank in self._ranks if rank.is_lost(silence_s)]
         return min(lost, key=lambda rank: rank.lost_a_peer, default=None)
 
     def _check(self) -> None:
         """Raise what a rank ended for, or that it is silent, while they load."""
+        lost = self._lost(_LOADING_SILENCE_S)
         for rank in self._ranks:
             code = rank.process.poll()
             if code == CONFIG_EXIT_CODE:
                 raise ConfigError(rank.last_words())
-        lost = self._lost(_LOADING_SILENCE_S)
         if lost is not None:
             raise WorkerDied(lost.how_it_ended())
 

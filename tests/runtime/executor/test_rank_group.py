@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from runtime.config import ServerConfig
 from runtime.errors import ConfigError, WorkerDied
 from runtime.executor.rank_child import RankChild
 from runtime.executor.rank_group import RankGroup
+from runtime.profile_messages import Profiled
 from tests.end_to_end.tiny_model import CONFIG, tiny_model_flags
 
 POOLS = {"full_pages": 4, "swa_pages": 12, "rings": 3, "max_running_requests": 2}
@@ -117,3 +119,51 @@ def wait_for_beat(rank: RankChild) -> None:
         assert time.monotonic() < ends
         rank.hear()
         time.sleep(0.01)
+
+
+class Child:
+    """Stands for a rank's process: rank 1 has failed, and rank 0 over it."""
+
+    lost_ranks: frozenset[int] = frozenset()
+
+    def __init__(self, rank: int, *given: object) -> None:
+        self.rank, self.tracing, self.lost_a_peer = rank, rank == 1, rank == 0
+        self.answers = [Profiled(rank, True, "told")]
+        self.silences: list[float] = []
+
+    def hear(self) -> list[Profiled]:
+        """Return each answer once."""
+        answers, self.answers = self.answers, []
+        return answers
+
+    def is_lost(self, silence_s: float) -> bool:
+        """Note the limit."""
+        self.silences.append(silence_s)
+        return self.rank in self.lost_ranks
+
+    def how_it_ended(self) -> str:
+        """Name it."""
+        return f"rank {self.rank} ended"
+
+
+def test_answers_are_passed_on_and_the_rank_that_was_lost_first_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank_group, "RankChild", Child)
+    monkeypatch.setattr(rank_group, "_LOOK_S", 0.0)
+    config = ServerConfig(model_path="/m", device="cpu", tp_size=2, watchdog_timeout=77.0)
+    group = RankGroup(config, str(tmp_path))
+    children: list[Any] = list(group._ranks)
+    heard: list[tuple[int, Profiled]] = []
+    group.listen(lambda rank, answer: heard.append((rank, answer)), lambda: False)
+
+    assert group.tracing
+    assert group._lost() is None
+    assert heard == [(rank, Profiled(rank, True, "told")) for rank in (0, 1)]
+    children[1].tracing = False
+    assert not group.tracing
+    assert group._lost() is None
+    assert children[0].silences == [77.0, rank_group._SILENCE_S]
+    monkeypatch.setattr(Child, "lost_ranks", frozenset({0, 1}))
+    assert group.why_lost() == "rank 1 ended"
+    group.channel.close()
