@@ -38,7 +38,7 @@ BASE = {
     *("errors", "flag_hints", "heap"),
     "kv_events_config",
     *("cache_messages", "messages", "open_files", "profile_messages"),
-    "rank_memory",
+    *("private_folder", "rank_memory"),
     "sampling",
     "schema_reference",
     "version",
