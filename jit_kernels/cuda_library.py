@@ -7,7 +7,6 @@ sources may include the headers of `device`, what kernels of several ops are mad
 
 import ctypes
 import hashlib
-import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 import torch
 
 from jit_kernels.cuda_device import nvcc
-from jit_kernels.host_library import cache_folder, compile_into, opened
+from jit_kernels.host_library import cache_folder, compile_once, opened
 from jit_kernels.registry import BackendUnavailable
 
 _FLAGS = ("-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC")
@@ -64,9 +63,8 @@ def _made(command: list[str], folder: Path) -> Path:
     """Return the library of a folder, compiled by `command` unless it is there."""
     name = f"{folder.parent.name}-{folder.name}-{_digest(command, folder)}.so"
     place = cache_folder() / name
-    if not os.path.exists(place):
-        sources = sorted(folder.glob("*.cu"))
-        compile_into(place, command, [f"-I{_HEADERS.parent}", *map(str, sources)])
+    sources = sorted(folder.glob("*.cu"))
+    compile_once(place, command, [f"-I{_HEADERS.parent}", *map(str, sources)])
     return place
 
 

@@ -6,6 +6,7 @@ sources, the flags, and what the compiler says of itself and of this processor, 
 of any of them builds anew. So the compiler is asked each time, and must stay.
 """
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -15,6 +16,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from jit_kernels.compile_lock import alone
 from jit_kernels.registry import BackendUnavailable
 
 FLAGS = ("-std=c11", "-O3", "-fPIC", "-shared", "-Wall", "-Wextra")
@@ -38,9 +40,7 @@ def load(
         )
     command = [*compiler, *FLAGS, *flags]
     target = cache_folder() / f"{name}-{_digest(command, folder)}.so"
-    # Of a folder that may not be searched `Path.exists` raises.
-    if not os.path.exists(target):
-        compile_into(target, command, [*map(str, sorted(folder.glob(sources))), "-lm"])
+    compile_once(target, command, [*map(str, sorted(folder.glob(sources))), "-lm"])
     return opened(name, target)
 
 
@@ -74,6 +74,19 @@ def _digest(command: list[str], folder: Path) -> str:
     for path in sorted(folder.rglob("*.[ch]")):
         digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def compile_once(target: Path, command: list[str], inputs: list[str]) -> None:
+    """Have a library made unless it is there, by one of the processes that want it; see below."""
+    # Of a folder that may not be searched `Path.exists` raises.
+    if os.path.exists(target):
+        return
+    # Where the folder cannot be made, the compiler's turn says why.
+    with contextlib.suppress(OSError):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    with alone(target.with_suffix(".lock"), target.stem):
+        if not os.path.exists(target):
+            compile_into(target, command, inputs)
 
 
 def compile_into(target: Path, command: list[str], inputs: list[str]) -> None:

@@ -8,7 +8,6 @@ entries, and publish them whole by renaming a folder alike.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import importlib.util
 import json
@@ -26,6 +25,7 @@ from threading import Event
 
 import torch
 
+from jit_kernels.compile_lock import alone
 from jit_kernels.cuda_device import nvcc
 from jit_kernels.host_library import cache_folder
 from jit_kernels.kernel_recorder import LIMIT_S
@@ -101,7 +101,7 @@ class _Cache:
         if self._complete(done):
             return []
         done.parent.mkdir(parents=True, exist_ok=True)
-        with self._alone(), tempfile.TemporaryDirectory(dir=done.parent) as scratch:
+        with self._turn(), tempfile.TemporaryDirectory(dir=done.parent) as scratch:
             # Another server may have done it while this one waited.
             if self._complete(done):
                 return []
@@ -135,16 +135,12 @@ class _Cache:
         return any((folder / "cache" / name).exists() for folder in self._folders)
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _turn(self) -> Iterator[None]:
         """Let servers that start together take turns; the second finds what the first compiled."""
-        with (self._folders[0] / "ahead" / "lock").open("w") as lock:
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if self._stop.wait(_POLL_S):
-                        raise _Fault("stopped") from None
+        lock = self._folders[0] / "ahead" / "lock"
+        with alone(lock, "kernels of DeepGEMM", stopped=self._stop.is_set):
+            if self._stop.is_set():
+                raise _Fault("stopped")
             yield
 
     def _record(self, text: str, scratch: Path) -> list[str]:

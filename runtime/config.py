@@ -277,8 +277,6 @@ def check(config: ServerConfig) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 1")
     if config.tp_size not in (1, 2, 4, 8):
         raise ConfigError("--tp-size must be 1, 2, 4 or 8")
-    if config.tp_size > 1 and config.profile_dir:
-        raise ConfigError("--profile-dir: profiles are not written where --tp-size is above 1")
     if config.base_gpu_id < 0:
         raise ConfigError("--base-gpu-id must not be negative")
     if (config.max_running_requests or 1) > MOST_ROWS:

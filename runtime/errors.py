@@ -3,6 +3,7 @@
     RuntimeFault             ours: the process says so and stops, the launcher stops the rest
     ├─ WorkerDied            a process died or stopped answering
     └─ ConfigError           flags or checkpoint that cannot be served
+       └─ MemoryShortage     a device has too little memory for them
     RequestError             theirs: becomes a reply with an HTTP status
     ├─ BadRequest            400 a field is missing, malformed or out of range
     │  ├─ PromptTooLong      400 prompt, or prompt and new tokens, exceed what can ever fit
@@ -30,6 +31,10 @@ class WorkerDied(RuntimeFault):
 
 class ConfigError(RuntimeFault):
     """Flags or a checkpoint that cannot be served."""
+
+
+class MemoryShortage(ConfigError):
+    """A device, or the host, has too little memory for what flags and checkpoint ask."""
 
 
 class RequestError(Exception):

@@ -10,8 +10,6 @@ whole process for the sake of the other one.
 import asyncio
 import contextlib
 import logging
-import shutil
-import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,8 +20,8 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from runtime.errors import RuntimeFault
 from runtime.messages import FromScheduler, ToScheduler
+from runtime.private_folder import private_folder
 
 logger = logging.getLogger("umbra.ipc")
 
@@ -68,18 +66,10 @@ def private_addresses() -> Iterator[Addresses]:
     A TMPDIR too long for a socket path is passed over for /tmp. Raises RuntimeFault where no
     temporary folder can be written.
     """
-    try:
-        folder = tempfile.mkdtemp(prefix="umbra-")
-        if len(folder) + 1 + max(map(len, _NAMES)) > _MAX_SOCKET_PATH:
-            Path(folder).rmdir()
-            folder = tempfile.mkdtemp(prefix="umbra-", dir="/tmp")
-    except OSError as fault:
-        raise RuntimeFault(f"no folder for sockets: {fault}; name one in TMPDIR") from fault
-    try:
+    longest = _MAX_SOCKET_PATH - 1 - max(map(len, _NAMES))
+    with private_folder(longest) as folder:
         to_scheduler, from_scheduler = (f"ipc://{folder}/{name}" for name in _NAMES)
         yield Addresses(to_scheduler, from_scheduler)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Codec(Generic[Message]):

@@ -12,6 +12,7 @@ import numpy as np
 
 from runtime.cache_messages import CacheView, GetCache
 from runtime.profile_messages import Profiled, StartProfile, StopProfile
+from runtime.rank_memory import RankMemory
 
 FinishType = Literal["stop", "length", "abort", "error"]
 
@@ -266,12 +267,14 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     context_tokens   longest sequence served (prompt and output)
     eos_token_ids    the model's own end tokens
     info             facts for /server_info (pool sizes, backends, dtypes ...), JSON values
+    memory           of each rank's device
     """
 
     context_tokens: int
     vocab_size: int
     eos_token_ids: list[int]
     info: dict[str, str | int | float | bool]
+    memory: list[RankMemory] = []
 
 
 ToScheduler = (

@@ -43,9 +43,11 @@ class Profiled(msgspec.Struct, frozen=True, tag=True):
     done     whether it was started, or stopped
     message  what happened, or why nothing did
     file     path of the trace, which is there once the profile has ended; "" where there is none
+    files    of several ranks, the trace of each, `file` being that of the first; else empty
     """
 
     call_id: int
     done: bool
     message: str
     file: str = ""
+    files: list[str] = []

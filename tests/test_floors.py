@@ -38,6 +38,7 @@ BASE = {
     *("errors", "flag_hints", "heap"),
     "kv_events_config",
     *("cache_messages", "messages", "open_files", "profile_messages"),
+    *("private_folder", "rank_memory"),
     "sampling",
     "schema_reference",
     "version",

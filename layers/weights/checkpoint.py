@@ -1,6 +1,8 @@
 """The safetensors files of a checkpoint folder, opened together and read one tensor at a time."""
 
+import contextlib
 import json
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from torch import Tensor
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+_AHEAD_BYTES = 16 << 20
 
 
 class WeightError(Exception):
@@ -76,6 +79,15 @@ class Checkpoint:
             return cast(Tensor, self._handles[shard].get_tensor(name))
         except (SafetensorError, OSError, ValueError) as error:
             raise self._damaged(shard, error) from error
+
+    def read_ahead(self, shard: str) -> None:
+        """Have the kernel read a file into memory, in pieces; faults of a mapping come one by one.
+
+        Returns once the file is there, or was asked for: of several processes each may ask.
+        """
+        with contextlib.suppress(OSError), (self.folder / shard).open("rb", buffering=0) as file:
+            for first in range(0, os.fstat(file.fileno()).st_size, _AHEAD_BYTES):
+                os.posix_fadvise(file.fileno(), first, _AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
 
     def _open_all(self) -> None:
         if (self.folder / SINGLE_FILE).exists():

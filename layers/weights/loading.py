@@ -6,7 +6,7 @@ the draft head (`mtp.*`) are passed over unless the model asks for them.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
@@ -43,6 +43,8 @@ _SCALES = ("F8_E8M0", "F32")
 _DRAFT = "mtp."
 # Tensors that are read, or copied to a device, at once.
 _THREADS = 8
+# Files that are read into memory before their turn.
+_AHEAD = 2
 
 
 class NamedWeights(Protocol):
@@ -75,15 +77,29 @@ def load_weights(model: NamedWeights, folder: Path, *, progress: bool = True) ->
     with Checkpoint(folder) as checkpoint, ThreadPoolExecutor(_THREADS) as threads:
         raise_faults(folder, _faults(targets, checkpoint.headers))
         _tell_quantised(targets, checkpoint.headers)
+        wanted = {
+            shard: [name for name in checkpoint.names(shard) if name in targets]
+            for shard in checkpoint.shards
+        }
         for shard in tqdm(
-            checkpoint.shards,
+            _read_ahead(checkpoint, [shard for shard, names in wanted.items() if names]),
             desc="Loading safetensors checkpoint shards",
+            total=sum(map(bool, wanted.values())),
             disable=not progress,
         ):
-            names = [name for name in checkpoint.names(shard) if name in targets]
-            rounded += sum(threads.map(load, names))
+            rounded += sum(threads.map(load, wanted[shard]))
     if rounded:
         logger.warning("%d numbers of fp4 weights were rounded to fp8", rounded)
+
+
+def _read_ahead(checkpoint: Checkpoint, shards: Sequence[str]) -> Iterator[str]:
+    """Yield the shards, and have those that come next read into memory meanwhile."""
+    with ThreadPoolExecutor(1) as reader:
+        for number, shard in enumerate(shards):
+            first = number + _AHEAD if number else 0
+            for near in shards[first : number + _AHEAD + 1]:
+                reader.submit(checkpoint.read_ahead, near)
+            yield shard
 
 
 def fill_dummy(model: NamedWeights, seed: int) -> None:

@@ -106,7 +106,11 @@ def load_on_cuda(
     logit_rows  prompt positions whose logits a step may compute
     """
     name = torch.cuda.get_device_name(device)
+    # Of several ranks one compiles a kernel. Only here is Triton sure to be installed.
+    from jit_kernels.triton_cache import use_one_compiler
+
     name_folder()
+    use_one_compiler()
 
     def ahead(rows: Sequence[int], stop: Event) -> list[str]:
         return compile_products(rows, device, stop=stop, tell=logger.info)
@@ -193,6 +197,9 @@ class CudaLoader:
             },
             step_context=extent.step_context,
             step_samples=extent.rows,
+            memory=[
+                use.of_rank(self._ranks.shares.rank, pools.bytes, free=memory.total - memory.used())
+            ],
         )
         return LoadedModel(runner, told)
 
@@ -201,9 +208,11 @@ class CudaLoader:
         """Have kernels compiled beside the block, if they are not yet."""
         stop, place = Event(), self._place
         if self._ranks.shares.rank:
-            # One rank compiles for all: the others find it done when they meet.
+            # One rank compiles for all: the others find it done when they meet. What is left are
+            # products of sizes that only this rank has.
             yield
             self._ranks.least(0)
+            _warn(place.ahead(rows, stop))
             return
         with ThreadPoolExecutor(2) as threads:
             try:
@@ -213,8 +222,7 @@ class CudaLoader:
             except BaseException:
                 stop.set()
                 raise
-        for fault in faults:
-            logger.warning("%s", fault)
+        _warn(faults)
         self._ranks.least(0)
 
     def _warm_up(self, tree: TreeSpec, logit_rows: int) -> WarmUp:
@@ -329,3 +337,8 @@ class CudaLoader:
 def _run(runner: CudaModelRunner, extent: Extent, tree: TreeSpec) -> None:
     for plan in extent.steps(tree):
         runner.run(plan)
+
+
+def _warn(faults: Sequence[str]) -> None:
+    for fault in faults:
+        logger.warning("%s", fault)

@@ -8,7 +8,8 @@ from typing import Protocol
 
 import torch
 
-from runtime.errors import ConfigError
+from runtime.errors import MemoryShortage
+from runtime.rank_memory import RankMemory
 
 __all__ = [
     "ACTIVATIONS",
@@ -21,6 +22,7 @@ __all__ = [
     "DeviceMemory",
     "MemoryParts",
     "MemoryUse",
+    "is_out_of_memory",
 ]
 
 WEIGHTS, ACTIVATIONS, GRAPHS = "weights", "activations", "CUDA graphs"
@@ -117,15 +119,15 @@ class MemoryUse:
     def pool_budget(self, wanted: int | None, advice: Advice) -> int:
         """Return the bytes for pools: `wanted` by flag, or all that are left.
 
-        Raises ConfigError, with the advice on the largest part first, where that does not fit.
+        Raises MemoryShortage, with the advice on the largest part first, where that does not fit.
         """
         if wanted is not None and wanted > self.room:
-            raise ConfigError(
+            raise MemoryShortage(
                 f"--kv-cache-bytes {wanted} is more than the {max(0, self.room)} bytes that the "
                 f"device has left ({self.told()}): lower it, or {self._less(advice)}"
             )
         if wanted is None and self.left <= 0:
-            raise ConfigError(
+            raise MemoryShortage(
                 f"nothing is left for the KV pools ({self.told()}): raise --mem-fraction-static, "
                 f"or {self._less(advice)}"
             )
@@ -149,6 +151,22 @@ class MemoryUse:
         parts = self._parts() if pools is None else {**self._parts(), POOLS: pools}
         limit, total = self.limit / _GIB, self.total / _GIB
         return f"GiB: {_listed(parts)}; limit {limit:.2f} of {total:.2f}"
+
+    def of_rank(self, rank: int, pools: int, *, free: int) -> RankMemory:
+        """Return what is told of a rank.
+
+        pools  bytes of its pools
+        free   bytes that nobody uses
+        """
+        return RankMemory(
+            rank,
+            weight_bytes=self.weights,
+            pool_bytes=pools,
+            activation_bytes=self.activations,
+            graph_bytes=self.graphs,
+            total_bytes=self.total,
+            free_bytes=free,
+        )
 
     def facts(self) -> dict[str, int]:
         """Return what /server_info tells."""
@@ -174,7 +192,7 @@ class MemoryParts:
 
     @contextlib.contextmanager
     def fitting(self, name: str, size: int | None = None) -> Iterator[None]:
-        """Raise ConfigError where the device has not the memory for part `name`.
+        """Raise MemoryShortage where the device has not the memory for part `name`.
 
         The error names the largest part, which need not be the one that found no room.
 
@@ -183,9 +201,9 @@ class MemoryParts:
         try:
             yield
         except RuntimeError as fault:
-            if not _is_out_of_memory(fault):
+            if not is_out_of_memory(fault):
                 raise
-            raise ConfigError(self._shortage(name, size)) from fault
+            raise MemoryShortage(self._shortage(name, size)) from fault
 
     def _shortage(self, name: str, size: int | None) -> str:
         taken = {part: held for part, held in self._taken.items() if part != name}
@@ -200,11 +218,12 @@ class MemoryParts:
         )
 
 
-def _is_out_of_memory(fault: RuntimeError) -> bool:
-    """Whether torch, a library or the driver found no memory: only torch has an error for it."""
-    if isinstance(fault, torch.OutOfMemoryError):
+def is_out_of_memory(fault: Exception) -> bool:
+    """Whether torch, a library or the driver found no memory: few have an error for it."""
+    if isinstance(fault, torch.OutOfMemoryError | MemoryError):
         return True
-    return any(mark in str(fault) for mark in ("out of memory", "OUT_OF_MEMORY", "ALLOC_FAILED"))
+    marks = ("out of memory", "OUT_OF_MEMORY", "ALLOC_FAILED", "can't allocate memory")
+    return any(mark in str(fault) for mark in marks)
 
 
 def _listed(parts: Mapping[str, int]) -> str:

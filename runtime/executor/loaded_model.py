@@ -11,13 +11,15 @@ from layers.weights.loading import NamedWeights, fill_dummy, load_weights
 from mem_cache.spec import TreeSpec, div_ceil
 from runtime.config import ServerConfig
 from runtime.device_sizes import DeviceSizes
-from runtime.errors import ConfigError
+from runtime.errors import MemoryShortage
+from runtime.executor.host_memory import free_host_bytes, total_host_bytes, weight_bytes
 from runtime.executor.interface import Executor
 from runtime.executor.line_tables import LineTables
 from runtime.executor.lines import Lines
 from runtime.executor.memory_budget import context_tokens, pool_shares, pool_sizes
 from runtime.executor.model_runner import CpuModelRunner
 from runtime.executor.sampler import Sampler
+from runtime.rank_memory import RankMemory
 from runtime.wire.loaded import Loaded
 
 __all__ = ["LoadedModel", "fill_weights", "line_tables", "load_on_cpu"]
@@ -73,7 +75,7 @@ def load_on_cpu(
         pools = network.pools(sizes)
     except RuntimeError as fault:  # what torch raises where the host's memory ends
         wanted = sum(pool_shares(cache, sizes).values())
-        raise ConfigError(
+        raise MemoryShortage(
             f"the KV pools take {wanted} bytes, more than this machine gives: lower "
             "--kv-cache-bytes, or the flags of the pools"
         ) from fault
@@ -91,5 +93,16 @@ def load_on_cpu(
         graphs=False,
         in_flight=False,
         facts={"device": device.type, **network.facts},
+        memory=[
+            RankMemory(
+                ranks.shares.rank,
+                weight_bytes=weight_bytes(network),
+                pool_bytes=pools.bytes,
+                activation_bytes=0,
+                graph_bytes=0,
+                total_bytes=total_host_bytes(),
+                free_bytes=free_host_bytes(),
+            )
+        ],
     )
     return LoadedModel(CpuModelRunner(network, pools, lines), told)

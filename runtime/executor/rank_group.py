@@ -1,27 +1,26 @@
 """The ranks of a network, as the scheduler starts, watches and ends them."""
 
 import contextlib
-import io
 import logging
 import os
-import select
-import signal
 import subprocess
-import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import torch
+from msgspec.structs import replace
 
-from runtime.child import CONFIG_EXIT_CODE, EXIT_WORDS_BYTES
+from runtime.child import CONFIG_EXIT_CODE
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError, WorkerDied
 from runtime.executor.loaded_model import LoadedModel
-from runtime.executor.rank_process import SPIN_S, RankTask
+from runtime.executor.rank_child import RankChild
+from runtime.executor.rank_process import SPIN_S
 from runtime.executor.remote import RemoteExecutor
-from runtime.wire.channel import ExecutorFault, RankAddress, SchedulerChannel
+from runtime.profile_messages import Profiled
+from runtime.wire.channel import ExecutorFault, SchedulerChannel
 from runtime.wire.loaded import Loaded
 from runtime.wire.queue import PeerDied
 
@@ -36,78 +35,33 @@ _LOADING_SILENCE_S = 300.0
 _LOOK_S = 0.2
 # When one rank is lost, others fail over it: how long the one is looked for.
 _LOST_S = 0.5
-# How long an ended rank's last words are waited for.
-_WORDS_S = 1.0
-
-
-class _Rank:
-    """One process, its heart, and its last words."""
-
-    def __init__(self, rank: int, config: ServerConfig, address: RankAddress, meeting: str) -> None:
-        """Start it."""
-        self.rank = rank
-        words, say_words = os.pipe()
-        beats, say_beats = os.pipe()
-        self.beats, self._words = io.FileIO(beats), io.FileIO(words)
-        os.set_blocking(beats, False)
-        task = RankTask(config, rank, address, meeting, say_beats, os.getpid())
-        try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "runtime.executor.rank_process", str(say_words)],
-                stdin=subprocess.PIPE,
-                pass_fds=[say_words, say_beats],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
-            )
-        finally:
-            os.close(say_words)
-            os.close(say_beats)
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self.process.stdin as stdin:
-            stdin.write(msgspec.json.encode(task))
-        self.heard_s = time.monotonic()
-
-    def hear(self) -> None:
-        """Take the beats that have come."""
-        with contextlib.suppress(BlockingIOError):
-            if self.beats.read(4096):
-                self.heard_s = time.monotonic()
-
-    def last_words(self) -> str:
-        """Return why it ended, in its own words, or ""."""
-        readable, _, _ = select.select([self._words], [], [], _WORDS_S)
-        words = self._words.read(EXIT_WORDS_BYTES) if readable else b""
-        return (words or b"").decode(errors="replace")
-
-    def how_it_ended(self) -> str:
-        """Return a phrase such as "rank 1 was killed by SIGKILL"."""
-        code = self.process.poll()
-        if code is None:
-            silence_s = time.monotonic() - self.heard_s
-            return f"rank {self.rank} has not been heard of for {silence_s:.1f} s"
-        if code < 0:
-            with contextlib.suppress(ValueError):
-                return f"rank {self.rank} was killed by {signal.Signals(-code).name}"
-        words = self.last_words()
-        return f"rank {self.rank} exited with code {code}" + (f": {words}" if words else "")
 
 
 class RankGroup:
-    """All ranks. When one dies or is silent, all are killed, and so is this process."""
+    """All ranks. When one dies or is silent, all are killed, and so is this process.
+
+    world  how many there are
+    """
 
     def __init__(self, config: ServerConfig, folder: str) -> None:
         """Start them.
 
         folder  private directory for sockets and for the file by which ranks meet
         """
+        self.world = config.tp_size
         self._why: str | None = None
         self._has_loaded = False
+        # The profiler of torch holds up all threads of a rank.
+        self._tracing_silence_s = max(_SILENCE_S, config.watchdog_timeout)
+        self._hear: Callable[[int, Profiled], None] = lambda rank, answer: None
+        self._awaits: Callable[[], bool] = lambda: False
         on_cuda = config.device != "cpu" and torch.cuda.is_available()
         self.channel = SchedulerChannel.create(
             ranks=config.tp_size, folder=folder, spin_s=SPIN_S if on_cuda else 0.0
         )
         meeting = str(Path(folder) / "ranks")
         self._ranks = [
-            _Rank(rank, config, address, meeting)
+            RankChild(rank, config, address, meeting)
             for rank, address in enumerate(self.channel.addresses)
         ]
 
@@ -116,7 +70,11 @@ class RankGroup:
         try:
             told = self._first_message()
             self._has_loaded = True
-            return told
+            # Each rank said what it holds before any was ready.
+            for rank in self._ranks:
+                rank.hear()
+            known = [rank.memory for rank in self._ranks if rank.memory is not None]
+            return replace(told, memory=known)
         except PeerDied as fault:
             # The rank that died may not be reaped yet.
             time.sleep(_LOOK_S)
@@ -142,11 +100,20 @@ class RankGroup:
             if isinstance(message, ExecutorFault):
                 raise WorkerDied(message.message)
 
+    @property
+    def tracing(self) -> bool:
+        """Whether a rank traces steps, or was asked to and has not answered."""
+        return self._awaits() or any(rank.tracing for rank in self._ranks)
+
+    def listen(self, hear: Callable[[int, Profiled], None], awaits: Callable[[], bool]) -> None:
+        """Have `hear` called with a rank and its answer; `awaits` tells whether one is missing."""
+        self._hear, self._awaits = hear, awaits
+
     def why_lost(self) -> str | None:
         """Return which rank was lost first, and how; None where none is within a moment."""
         ends = time.monotonic() + _LOST_S
         while self._why is None and time.monotonic() < ends:
-            lost = self._lost(_SILENCE_S)
+            lost = self._lost()
             if lost is not None:
                 self._why = lost.how_it_ended()
             else:
@@ -167,7 +134,7 @@ class RankGroup:
 
     def _watch(self) -> None:
         while True:
-            lost = self._lost(_SILENCE_S)
+            lost = self._lost()
             if lost is not None:
                 self._why = self._why or lost.how_it_ended()
                 logger.error("%s", self._why)
@@ -177,22 +144,29 @@ class RankGroup:
                 os._exit(1)
             time.sleep(_LOOK_S)
 
-    def _lost(self, silence_s: float) -> _Rank | None:
-        """Return a rank that has ended, or whose heart has not beaten for so long."""
+    def _lost(self, silence_s: float | None = None) -> RankChild | None:
+        """Return a rank that has ended or is silent; one that others failed over comes first.
+
+        silence_s  its longest silence; None: of one that serves
+        """
+        if silence_s is None:
+            silence_s = self._tracing_silence_s if self.tracing else _SILENCE_S
         for rank in self._ranks:
-            rank.hear()
-            silent = time.monotonic() - rank.heard_s > silence_s
-            if rank.process.poll() is not None or silent:
-                return rank
-        return None
+            for answer in rank.hear():
+                self._hear(rank.rank, answer)
+        if any(rank.lost_a_peer for rank in self._ranks):
+            # The one that was lost first may not be reaped yet.
+            time.sleep(_LOOK_S)
+        lost = [rank for rank in self._ranks if rank.is_lost(silence_s)]
+        return min(lost, key=lambda rank: rank.lost_a_peer, default=None)
 
     def _check(self) -> None:
         """Raise what a rank ended for, or that it is silent, while they load."""
+        lost = self._lost(_LOADING_SILENCE_S)
         for rank in self._ranks:
             code = rank.process.poll()
             if code == CONFIG_EXIT_CODE:
                 raise ConfigError(rank.last_words())
-        lost = self._lost(_LOADING_SILENCE_S)
         if lost is not None:
             raise WorkerDied(lost.how_it_ended())
 
@@ -205,4 +179,4 @@ def start_ranks(config: ServerConfig, folder: str) -> LoadedModel:
     group = RankGroup(config, folder)
     told = group.loaded()
     group.watch()
-    return LoadedModel(RemoteExecutor(group.channel, group.why_lost), told)
+    return LoadedModel(RemoteExecutor(group.channel, group), told)

@@ -30,22 +30,32 @@ from layers.weights.checkpoint import WeightError
 from runtime.child import CONFIG_EXIT_CODE, configure_logging, die_with_parent, exit_with
 from runtime.collector import calm_collector
 from runtime.config import ServerConfig
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, MemoryShortage
 from runtime.executor.device_choice import choose_device
+from runtime.executor.device_memory import is_out_of_memory
 from runtime.executor.loading import load_model
+from runtime.executor.step_profiler import StepProfiler
+from runtime.executor.trace_folder import TraceFolder
 from runtime.executor.worker import serve
 from runtime.heap import keep_freed_memory
 from runtime.wire.channel import ExecutorChannel, RankAddress
+from runtime.wire.rank_line import RankLineWriter
 
-__all__ = ["SPIN_S", "RankTask"]
+__all__ = ["PEER_EXIT_CODE", "SPIN_S", "RankTask"]
 
 logger = logging.getLogger("umbra.rank")
 
+# The exit code of a rank that failed since another one was gone.
+PEER_EXIT_CODE = 3
 _BEAT_S = 0.5
 # Ranks meet within this time: compiling and loading differ between them by less.
 _MEETING_S = 3600.0
 # How long a message is polled for before its reader sleeps, on hosts that compute on GPUs.
 SPIN_S = 0.01
+_OUT_OF_MEMORY = (
+    "out of memory: lower --mem-fraction-static or --kv-cache-bytes, or "
+    "--chunked-prefill-size and --max-running-requests, or end other processes on the device"
+)
 _ENVIRONMENT = {
     "NCCL_NVLS_ENABLE": "0",
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
@@ -59,14 +69,14 @@ class RankTask(msgspec.Struct, frozen=True):
 
     address  where the scheduler's queues are
     meeting  file by which ranks find each other
-    beats    descriptor that a byte is written to twice a second
+    lines    descriptor of what it writes beside the channel, twice a second at least
     """
 
     config: ServerConfig
     rank: int
     address: RankAddress
     meeting: str
-    beats: int
+    lines: int
     parent: int
 
 
@@ -81,21 +91,24 @@ def main(words: int) -> None:
     configure_logging(task.config.log_level if task.rank == 0 else "warning")
     # tqdm's own lock is a named semaphore, which a killed process would leave behind.
     tqdm.set_lock(threading.RLock())
-    threading.Thread(target=_beat, args=(task.beats,), name="heartbeat", daemon=True).start()
+    lines = RankLineWriter(task.lines)
+    threading.Thread(target=_beat, args=(lines,), name="heartbeat", daemon=True).start()
     try:
-        run(task)
+        run(task, lines)
     except UnevenShares as fault:
         exit_with(words, f"--tp-size {task.config.tp_size}: {fault}", CONFIG_EXIT_CODE)
+    except MemoryShortage as fault:
+        exit_with(words, f"rank {task.rank}: {fault}", CONFIG_EXIT_CODE)
     except (ConfigError, ConfigFault, WeightError, BackendUnavailable) as fault:
         exit_with(words, str(fault), CONFIG_EXIT_CODE)
     except Exception as fault:
         logger.exception("rank %d failed", task.rank)
-        exit_with(words, f"{type(fault).__name__}: {fault}", 1)
+        exit_with(words, _told(fault), PEER_EXIT_CODE if _is_of_peer(fault) else 1)
     # Collectives of others may still be under way: nothing is tidied up.
     exit_with(words, "", 0)
 
 
-def run(task: RankTask) -> None:
+def run(task: RankTask, lines: RankLineWriter) -> None:
     """Load, say what was loaded, and serve."""
     config = task.config
     assert config.model_path is not None
@@ -106,11 +119,17 @@ def run(task: RankTask) -> None:
     ranks = _joined(task, device)
     loaded = load_model(config, folder, model, ranks, device)
     channel = ExecutorChannel.attach(task.address, spin_s=SPIN_S if device.type == "cuda" else 0.0)
+    traces = TraceFolder(config.profile_dir, rank=task.rank) if config.profile_dir else None
+    profiler = StepProfiler(loaded.runner, traces, say=lines.write)
+    lines.tracing = lambda: profiler.busy
+    for memory in loaded.told.memory:
+        lines.write(memory)
     # Nobody serves before all have loaded.
     ranks.least(0)
     channel.send(loaded.told)
     calm_collector()
-    serve(loaded.runner, channel)
+    serve(profiler, channel, profiler)
+    profiler.close()
 
 
 def _joined(task: RankTask, device: torch.device) -> Ranks:
@@ -136,12 +155,25 @@ def _joined(task: RankTask, device: torch.device) -> Ranks:
     return HostRanks(shares)
 
 
-def _beat(descriptor: int) -> None:
-    """Write a byte twice a second, until nobody reads."""
+def _beat(lines: RankLineWriter) -> None:
+    """Write a line twice a second, until nobody reads."""
     with contextlib.suppress(OSError):
         while True:
-            os.write(descriptor, b"\0")
+            lines.write()
             time.sleep(_BEAT_S)
+
+
+def _told(fault: Exception) -> str:
+    """Return the last words for a fault, with advice where memory ran out."""
+    text = f"{type(fault).__name__}: {fault}"
+    return f"{_OUT_OF_MEMORY}: {text}" if is_out_of_memory(fault) else text
+
+
+def _is_of_peer(fault: Exception) -> bool:
+    """Say whether an exchange failed: gloo has no error of its own."""
+    marks = ("gloo", "NCCL", "Connection closed by peer")
+    failed = isinstance(fault, dist.DistError) or any(mark in str(fault) for mark in marks)
+    return failed and not is_out_of_memory(fault)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """The scheduler's side of an executor that runs in worker processes."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 from runtime.errors import RuntimeFault, WorkerDied
 from runtime.executor.interface import MAX_IN_FLIGHT
+from runtime.profile_messages import Profiled
 from runtime.wire.channel import ExecutorFault, FromWorker, Progress, SchedulerChannel
 from runtime.wire.loaded import Loaded
 from runtime.wire.queue import PeerDied
@@ -16,7 +18,29 @@ from runtime.wire.step import (
     ToExecutor,
 )
 
-__all__ = ["RemoteExecutor", "RemoteStep"]
+__all__ = ["RankWatch", "RemoteExecutor", "RemoteStep"]
+
+
+class RankWatch(Protocol):
+    """What is known of workers beside the channel."""
+
+    @property
+    def world(self) -> int:
+        """Return how many there are."""
+        ...
+
+    @property
+    def tracing(self) -> bool:
+        """Whether one of them traces steps, or was asked to and has not answered."""
+        ...
+
+    def why_lost(self) -> str | None:
+        """Return which worker ended first, and how; None where none did."""
+        ...
+
+    def listen(self, hear: Callable[[int, Profiled], None], awaits: Callable[[], bool]) -> None:
+        """Have `hear` called with a rank and its answer; `awaits` tells whether one is missing."""
+        ...
 
 
 class RemoteStep:
@@ -81,15 +105,13 @@ class RemoteExecutor:
     died, every call raises WorkerDied with the reason.
     """
 
-    def __init__(
-        self, channel: SchedulerChannel, why_lost: Callable[[], str | None] | None = None
-    ) -> None:
+    def __init__(self, channel: SchedulerChannel, ranks: RankWatch | None = None) -> None:
         """Take the channel.
 
-        why_lost  returns which worker ended first, and how; None where none did
+        ranks  the workers; None: nothing is known of them
         """
         self._channel = channel
-        self._why_lost = why_lost or (lambda: None)
+        self.ranks = ranks
         self._in_flight: dict[int, RemoteStep] = {}
         self._call: int | None = None
         self._kept: KeptResult | None = None
@@ -168,5 +190,6 @@ class RemoteExecutor:
             raise WorkerDied(self._failure)
 
     def _fail(self, reason: str) -> WorkerDied:
-        self._failure = self._why_lost() or reason
+        lost = None if self.ranks is None else self.ranks.why_lost()
+        self._failure = lost or reason
         return WorkerDied(self._failure)

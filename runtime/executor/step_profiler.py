@@ -5,9 +5,9 @@ A trace is torch's, in Chrome's format: https://ui.perfetto.dev draws it, and
 and so does its sampling, so that what the device did is known by step: a kernel's correlation id is
 that of the call which launched it, and the call lies in the range.
 
-The profiler of torch wants to be started and stopped by one thread, the scheduler's; serving waits
-meanwhile, and at the end for the device. Files are written by a thread of their own. Where a
-profile fails, serving goes on without it.
+The profiler of torch wants to be started and stopped by one thread, the one that launches steps;
+serving waits meanwhile, and at the end for the device. Files are written by a thread of their own.
+Where a profile fails, serving goes on without it.
 """
 
 import logging

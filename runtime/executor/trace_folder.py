@@ -17,11 +17,15 @@ _COPIED_BYTES = 1 << 20
 class TraceFolder:
     """A folder that the operator named; clients may name folders below it."""
 
-    def __init__(self, root: str) -> None:
-        """Make the folder if it is not there. Raises OSError, ValueError where that fails."""
+    def __init__(self, root: str, *, rank: int | None = None) -> None:
+        """Make the folder if it is not there. Raises OSError, ValueError where that fails.
+
+        rank  stands in the names of files; None: the network has one rank
+        """
         Path(root).mkdir(parents=True, exist_ok=True)
         self._root = Path(root).resolve()
         self._count = 0
+        self._mark = "" if rank is None else f"-rank{rank}"
 
     def new_file(self, below: str) -> Path:
         """Return the path of a trace that is not there yet, and make its folder.
@@ -38,7 +42,7 @@ class TraceFolder:
         folder.mkdir(parents=True, exist_ok=True)
         self._count += 1
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        return folder / f"umbra-{stamp}-{os.getpid()}-{self._count}.trace.json.gz"
+        return folder / f"umbra-{stamp}-{os.getpid()}-{self._count}{self._mark}.trace.json.gz"
 
 
 def write_trace(export: Callable[[str], None], file: Path) -> None:

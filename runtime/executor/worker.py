@@ -5,14 +5,16 @@ import time
 import traceback
 from collections import deque
 from dataclasses import dataclass
+from typing import Protocol
 
 from runtime.errors import RuntimeFault
 from runtime.executor.interface import Executor, StepHandle
+from runtime.profile_messages import StartProfile, StopProfile
 from runtime.wire.channel import ExecutorChannel, ExecutorFault, Progress
 from runtime.wire.queue import PeerClosed, PeerDied
-from runtime.wire.step import Sample, SampleKept, StepPlan, ToExecutor
+from runtime.wire.step import Profile, Sample, SampleKept, StepPlan, ToExecutor
 
-__all__ = ["serve"]
+__all__ = ["Tracer", "serve"]
 
 # Interval of looking at a step in flight on a host that cannot spare a processor for polling.
 _POLL_S = 50e-6
@@ -20,15 +22,29 @@ _POLL_S = 50e-6
 _FAULT_S = 1.0
 
 
-def serve(executor: Executor, channel: ExecutorChannel) -> None:
+class Tracer(Protocol):
+    """What traces the steps of this process."""
+
+    def start(self, message: StartProfile) -> None:
+        """Begin a profile, or note when to; answer."""
+        ...
+
+    def stop(self, message: StopProfile) -> None:
+        """End the profile; answer once its file is there."""
+        ...
+
+
+def serve(executor: Executor, channel: ExecutorChannel, tracer: Tracer | None = None) -> None:
     """Run the plans of a channel until the scheduler closes it.
+
+    tracer  takes commands about profiles; None: there must be none
 
     Results are sent as soon as they are there. Raises what the executor raises, after its
     traceback was sent; PeerDied when the scheduler has died; RuntimeFault for messages out of
     order. The process should end then.
     """
     try:
-        _Worker(executor, channel).run()
+        _Worker(executor, channel, tracer).run()
     except PeerClosed:
         return
     except PeerDied:
@@ -53,8 +69,9 @@ class _InFlight:
 class _Worker:
     """An executor, the end of a channel, and the steps in flight, oldest first."""
 
-    def __init__(self, executor: Executor, channel: ExecutorChannel) -> None:
+    def __init__(self, executor: Executor, channel: ExecutorChannel, tracer: Tracer | None) -> None:
         self._executor = executor
+        self._tracer = tracer
         self._channel = channel
         self._in_flight: deque[_InFlight] = deque()
         self._last_step: int | None = None
@@ -76,6 +93,8 @@ class _Worker:
             self._launch(message)
         elif isinstance(message, Sample):
             self._sample(message)
+        elif isinstance(message, Profile):
+            self._profile(message.command)
         else:
             self._sample_kept(message)
 
@@ -100,6 +119,14 @@ class _Worker:
 
     def _sample_kept(self, command: SampleKept) -> None:
         self._channel.send(self._executor.sample_kept(command))
+
+    def _profile(self, command: StartProfile | StopProfile) -> None:
+        if self._tracer is None:
+            raise RuntimeFault("a command about a profile reached a worker that traces nothing")
+        if isinstance(command, StartProfile):
+            self._tracer.start(command)
+        else:
+            self._tracer.stop(command)
 
     def _report(self) -> bool:
         """Send results and progress that are new; return whether there were any."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from runtime.cache_messages import CacheView, GetCache
 from runtime.executor.interface import Executor
-from runtime.executor.step_profiler import StepProfiler
+from runtime.executor.rank_profiler import profiler_of
 from runtime.executor.trace_folder import TraceFolder
 from runtime.ipc import Socket
 from runtime.messages import (
@@ -73,7 +73,7 @@ class Scheduler:
     ) -> None:
         self.settings = settings
         self.residency = residency
-        self._runner = self._profiler = StepProfiler(runner, traces, say=socket.send)
+        self._runner = self._profiler = profiler_of(runner, traces, say=socket.send)
         self._socket = socket
         self._clock = clock
         self.sets = RequestSets(WaitingQueue(settings.schedule_policy), DecodeSet(residency))

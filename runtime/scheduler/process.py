@@ -164,6 +164,7 @@ def build_scheduler(
             "chunked_prefill_size": given.chunked_prefill_size,
         }
         | _event_facts(publisher),
+        memory=told.memory,
     )
     words = pools_in_words(cache, told.sizes)
     logger.info("KV pools, %s records: %s", cache.record_format, words)

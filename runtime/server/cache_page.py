@@ -25,6 +25,7 @@ from starlette.responses import Response
 
 from runtime.cache_messages import CacheView
 from runtime.errors import BadRequest, QueueFull, Unavailable
+from runtime.server.facts import rank_memory
 from runtime.server.replies import json_reply, until_disconnect
 from runtime.server.service import Service
 from runtime.tokenizer.manager import TokenizerManager
@@ -76,10 +77,11 @@ class CacheRoutes:
         return Response(self._page, media_type="text/html", headers=self._headers)
 
     def _body(self, view: CacheView) -> dict[str, Any]:
-        """Return what clients get: the view, and the bytes of a unit where they are known."""
+        """Return what clients get: the view, bytes of units, and what memory of ranks holds."""
         body = msgspec.structs.asdict(view)
         del body["call_id"]
         facts = self._manager.ready.info
+        body["rank_memory"] = rank_memory(self._manager.ready.memory)
         body["pools"] = [
             {**msgspec.structs.asdict(pool), "unit_bytes": facts.get(UNIT_BYTES[pool.name])}
             for pool in view.pools

@@ -1,11 +1,20 @@
 """Facts about a server or an engine, as `/server_info` tells them."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
+from runtime.rank_memory import RankMemory
 from runtime.server.kv_event_sources import describe
 from runtime.server.service import Service
 from runtime.version import VERSION
+
+
+def rank_memory(ranks: Sequence[RankMemory]) -> list[dict[str, int]]:
+    """Return what is told of the memory of each rank's device, one object a rank."""
+    return [msgspec.structs.asdict(rank) for rank in ranks]
 
 
 async def server_info(service: Service) -> dict[str, Any]:
@@ -28,6 +37,7 @@ async def server_info(service: Service) -> dict[str, Any]:
         "vocab_size": service.vocab_size,
         "eos_token_ids": service.manager.ready.eos_token_ids,
         "chat_format": service.chat_format,
+        "rank_memory": rank_memory(service.manager.ready.memory),
         "kv_events": describe(service.config, service.manager.ready.info),
         "internal_states": [internal],
     }

@@ -311,7 +311,7 @@ PROFILE = FieldHints(
     (
         FieldHint("profile_by_stage profile_stages",
                   "the range of each step in the trace tells its phase"),
-        FieldHint("merge_profiles", "there is one trace"),
+        FieldHint("merge_profiles", "each rank writes a trace of its own"),
         FieldHint("profile_prefix", "give output_dir"),
     ),
 )  # fmt: skip

@@ -5,7 +5,7 @@ counters and gauges, read when somebody scrapes.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 import prometheus_client
@@ -21,6 +21,8 @@ from prometheus_client.registry import Collector
 
 from runtime.durations import Durations
 from runtime.messages import Histogram, State
+from runtime.rank_memory import RankMemory
+from runtime.server.memory_metrics import RankMemoryCollector
 from runtime.tokenizer.observer import Observer, Stage
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -106,15 +108,23 @@ _DURATIONS = {
 class Metrics(Observer):
     """The observer of the tokenizer manager, and the text of /metrics."""
 
-    def __init__(self, model_name: str, *, log_requests: bool = False) -> None:
+    def __init__(
+        self,
+        model_name: str,
+        *,
+        log_requests: bool = False,
+        memory: Sequence[RankMemory] = (),
+    ) -> None:
         """Make a registry of its own: two servers in one process share nothing.
 
         log_requests  log the size and outcome of each request; never its text
+        memory        of each rank's device
         """
         self._model_name = model_name
         self._registry = CollectorRegistry()
         self._scheduler = _SchedulerCollector(model_name)
         self._registry.register(self._scheduler)
+        self._registry.register(RankMemoryCollector(model_name, memory))
         self._log_requests = log_requests
         self._ttft = self._seconds("time_to_first_token", "Seconds to the first token", _SECONDS)
         # Observed for every token: prometheus_client's own histogram takes ten times as long.

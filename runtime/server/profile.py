@@ -48,7 +48,7 @@ class ProfileRoutes:
         self._manager = service.manager
 
     async def start(self, request: Request) -> Response:
-        """Trace steps into a file, whose name is told. Raises BadRequest where it is refused."""
+        """Trace steps, each rank into a file that is told. Raises BadRequest where refused."""
         body = await read_body(request, ProfileBody)
         wanted = body.activities or ["CPU", "GPU"]
         question = StartProfile(
@@ -65,7 +65,7 @@ class ProfileRoutes:
         return _reply(profiled, "the profile was not started")
 
     async def stop(self, request: Request) -> Response:
-        """End the trace; replies when the file is there. Raises BadRequest where there is none."""
+        """End the trace; replies when all files are there. Raises BadRequest if there is none."""
         profiled = await self._manager.stop_profile()
         return _reply(profiled, "nothing was stopped")
 
@@ -73,4 +73,6 @@ class ProfileRoutes:
 def _reply(profiled: Profiled, refused: str) -> Response:
     if not profiled.done:
         raise BadRequest(f"{refused}: {profiled.message}")
-    return json_reply({"message": profiled.message, "file": profiled.file or None})
+    files = profiled.files or [file for file in [profiled.file] if file]
+    told = {"message": profiled.message, "file": profiled.file or None, "files": files}
+    return json_reply(told)

@@ -313,7 +313,7 @@ TOKENS = record(
 )
 TEXT = record(text=STRING, prompt=STRING)
 ABORTED = record(aborted=INTEGER)
-PROFILED = record(message=STRING, file=_nullable(STRING))
+PROFILED = record(message=STRING, file=_nullable(STRING), files=array(STRING))
 
 # --- facts
 

@@ -82,7 +82,11 @@ class Service:
         service = cls(
             manager=manager,
             config=config,
-            metrics=Metrics(served_name(config), log_requests=config.log_requests),
+            metrics=Metrics(
+                served_name(config),
+                log_requests=config.log_requests,
+                memory=manager.ready.memory,
+            ),
             namespaces=CacheNamespaces(config.api_key),
             chat=chat,
             v4=v4,

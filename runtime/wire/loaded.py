@@ -3,6 +3,7 @@
 import msgspec
 
 from mem_cache.spec import CacheSpec, PoolSizes
+from runtime.rank_memory import RankMemory
 
 __all__ = ["Facts", "Loaded"]
 
@@ -20,6 +21,7 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
     step_context    tokens before and in the chunks of a prefill step of several rows that memory
                     was measured for; None: it needs no bound
     step_samples    likewise, rows that a prefill step samples
+    memory          of each rank, in their order; a rank tells its own
     """
 
     cache: CacheSpec
@@ -31,3 +33,4 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
     facts: Facts
     step_context: int | None = None
     step_samples: int | None = None
+    memory: list[RankMemory] = []

@@ -14,6 +14,8 @@ Every field is a number, a string, bytes or a struct of these. Arrays are little
 
 import msgspec
 
+from runtime.profile_messages import StartProfile, StopProfile
+
 __all__ = [
     "NOT_FINITE_REASON",
     "VERSION",
@@ -25,6 +27,7 @@ __all__ = [
     "LineSampling",
     "Mask",
     "PackedLogprobs",
+    "Profile",
     "PromptSpan",
     "Rows",
     "Sample",
@@ -229,6 +232,12 @@ class SampleKept(msgspec.Struct, frozen=True, array_like=True, tag="sample_kept"
     masks: list[Mask] = []
 
 
+class Profile(msgspec.Struct, frozen=True, array_like=True, tag="profile"):
+    """Start or stop a trace of steps; each rank answers by a line of its own."""
+
+    command: StartProfile | StopProfile
+
+
 class PackedLogprobs(msgspec.Struct, frozen=True, array_like=True):
     """Log-probabilities at r positions.
 
@@ -288,5 +297,5 @@ class KeptResult(msgspec.Struct, frozen=True, array_like=True, tag="kept_result"
     logprobs: list[EntryLogprobs] = []
 
 
-ToExecutor = StepPlan | Sample | SampleKept
+ToExecutor = StepPlan | Sample | SampleKept | Profile
 FromExecutor = StepResult | KeptResult

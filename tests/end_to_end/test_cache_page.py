@@ -126,6 +126,9 @@ def test_the_page_shows_what_the_server_tells_and_follows_it(
     wait_for(lambda: _numbers(browser) == _wanted(after), "the page follows the server")
     log = texts_of(browser, "#log li")
     assert any("came from the cache" in line for line in log)
+    [memory] = texts_of(browser, "#memory-rows tr")
+    assert memory.startswith("0 ")
+    assert memory.count("iB") + memory.count(" B") == 6
     assert complaints(browser) == []
 
 

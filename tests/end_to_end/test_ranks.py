@@ -3,20 +3,19 @@
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from tests.bench.serving.trace import read_trace
 from tests.end_to_end.pools import assert_all_free, wait_idle
 from tests.end_to_end.tiny_model import CONFIG, tiny_model_flags
-from tests.end_to_end.two_clients import FINISHED, two_clients
 from tests.testing.server_process import (
     LAUNCHER,
     ROOT,
@@ -29,9 +28,6 @@ POOLS = ("--full-pages", "12", "--swa-pages", "24", "--rings", "12", "--max-runn
 NEW, VOCAB = 8, 512
 # Where the two likeliest tokens of one rank are nearer, ranks may choose the other one.
 MARGIN = 1e-3
-# An error reaches clients within this time.
-NOTICE_S = 5.0
-RANK_MAIN = "runtime.executor.rank_process"
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +38,12 @@ def flags(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def shared(flags: tuple[str, ...]) -> Iterator[ServerProcess]:
-    """A server of two ranks that checks every step."""
-    with running_server(*flags, *RANKS) as server:
+def shared(
+    flags: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """A server of two ranks that checks every step, and may be profiled."""
+    traces = tmp_path_factory.mktemp("traces")
+    with running_server(*flags, *RANKS, "--profile-dir", str(traces)) as server:
         yield server
 
 
@@ -115,72 +114,47 @@ def test_the_server_says_what_it_is_made_of(shared: ServerProcess) -> None:
     assert info["device"] == "cpu"
 
 
-def rank_pids(server: ServerProcess) -> list[int]:
-    """Return the processes of the ranks, in their order."""
-
-    def is_rank(pid: int) -> bool:
-        return RANK_MAIN.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
-
-    return [pid for pid in server.children() if is_rank(pid)]
-
-
-def is_gone(pid: int) -> bool:
-    """Say whether a process has ended; one that nobody has reaped has, too."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
-def shared_memory() -> set[str]:
-    """Return the names in shared memory."""
-    return set(os.listdir("/dev/shm"))
-
-
-@pytest.mark.parametrize(
-    ("number", "rank"),
-    [
-        (signal.SIGKILL, 1),
-        (signal.SIGSTOP, 0),
-        pytest.param(signal.SIGKILL, 0, marks=pytest.mark.slow),
-        pytest.param(signal.SIGSTOP, 1, marks=pytest.mark.slow),
-    ],
-)
-def test_a_server_that_loses_a_rank_says_so_and_ends(
-    flags: tuple[str, ...],
-    number: signal.Signals,
-    rank: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_memory_of_each_rank_is_told_everywhere(
+    shared: ServerProcess, alone: ServerProcess
 ) -> None:
-    # A folder of this test's own: other servers' sockets are elsewhere.
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    pages, before = ("--context-length", "3000"), shared_memory()
-    with (
-        running_server(*flags, *pages, *RANKS, exit_code=None, check=False) as server,
-        ThreadPoolExecutor(2) as pool,
-    ):
-        processes = server.children()
-        waiting = two_clients(pool, server, 2500)
-        lost = time.monotonic()
+    [whole] = alone.get("/server_info")["rank_memory"]
+    parts = shared.get("/server_info")["rank_memory"]
 
-        os.kill(rank_pids(server)[rank], number)
+    assert [part["rank"] for part in parts] == [0, 1]
+    for part in parts:
+        assert 0 < part["weight_bytes"] < whole["weight_bytes"]
+        assert part["pool_bytes"] == whole["pool_bytes"] > 0
+    assert sum(part["weight_bytes"] for part in parts) > whole["weight_bytes"]
+    assert shared.get("/cache")["rank_memory"] == parts
+    told = text_string_to_metric_families(shared.client.get("/metrics").text)
+    [family] = [family for family in told if family.name == "umbra:rank_memory_bytes"]
+    kept = [sample for sample in family.samples if sample.labels["part"] == "weights"]
+    assert {int(one.labels["rank"]): one.value for one in kept} == {
+        part["rank"]: part["weight_bytes"] for part in parts
+    }
 
-        for future in waiting:
-            end, ended = future.result(timeout=60.0)
-            assert end != FINISHED
-            assert ended - lost < NOTICE_S, f"{end} after {ended - lost:.1f} s"
-        assert server.wait_exit(30.0) != 0
-        how = "was killed by SIGKILL" if number == signal.SIGKILL else "has not been heard of"
-        assert f"rank {rank} {how}" in server.log()
-        deadline = time.monotonic() + 5.0
-        while not all(map(is_gone, processes)):
-            assert time.monotonic() < deadline, "a process outlived the server"
-            time.sleep(0.05)
-        assert not list(tmp_path.glob("umbra-*"))
-        assert not [
-            path for path in shared_memory() - before if path.startswith(("sem.", "psm_", "torch_"))
-        ]
+
+def test_each_rank_writes_a_trace_of_the_same_steps(shared: ServerProcess) -> None:
+    started = shared.post("/start_profile", {"activities": ["CPU"]})
+    again = shared.post("/start_profile", {})
+    shared.generate(prompt(300, 40), max_new_tokens=3, ignore_eos=True)
+    stopped = shared.post("/stop_profile", {})
+    late = shared.post("/stop_profile", {})
+    without_gpu = shared.post("/start_profile", {"activities": ["GPU"]})
+
+    assert started.status_code == stopped.status_code == 200, stopped.text
+    files = stopped.json()["files"]
+    assert files == started.json()["files"]
+    assert [file.rpartition("-")[2] for file in files] == [
+        f"rank{rank}.trace.json.gz" for rank in (0, 1)
+    ]
+    names = [[step.name for step in read_trace(Path(file)).steps] for file in files]
+    assert names[0] == names[1]
+    assert names[0][0] == "step prefill 1 rows 40 tokens"
+    assert len(names[0]) >= 3
+    for refused, why in ((again, "stop it first"), (late, "no profile"), (without_gpu, "no GPU")):
+        assert refused.status_code == 400
+        assert why in refused.text
 
 
 def refused(folder: Path, *flags: str) -> str:

@@ -17,6 +17,13 @@ LOAD = (
     "import sys; from pathlib import Path; from jit_kernels.host_library import load;"
     "print(load('twice', Path(sys.argv[1])).answer())"
 )
+# Takes its time, and notes that it compiles.
+SLOW_COMPILER = """#!/bin/sh
+case "$*" in *-dM*) exec cc "$@" ;; esac
+echo $$ >> "$(dirname "$0")/calls"
+sleep 0.3
+exec cc "$@"
+"""
 
 
 @pytest.fixture
@@ -201,18 +208,21 @@ def test_the_home_folder_keeps_what_is_compiled_unless_another_is_named(
     assert [path.name[:5] for path in folder.iterdir()] == ["core-"]
 
 
-def test_two_processes_may_compile_the_same_at_once(sources: Path) -> None:
-    # Large enough that both are still compiling when the other one looks.
-    (sources / "more.c").write_text(
-        "".join(f"int f{i}(int a) {{ return a * {i} + {i % 7}; }}\n" for i in range(600))
-    )
+def test_of_processes_that_want_the_same_one_compiles(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "slow-cc"
+    compiler.write_text(SLOW_COMPILER, encoding="utf-8")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
     command = [sys.executable, "-c", LOAD, str(sources)]
     started = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ}) for _ in range(2)
+        subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ}) for _ in range(3)
     ]
 
     said = [process.communicate(timeout=250)[0] for process in started]
 
-    assert said == [b"42\n", b"42\n"]
-    assert [process.returncode for process in started] == [0, 0]
+    assert said == [b"42\n"] * 3
+    assert [process.returncode for process in started] == [0] * 3
+    assert len((tmp_path / "calls").read_text(encoding="utf-8").splitlines()) == 1
     assert len(_compiled(sources)) == 1

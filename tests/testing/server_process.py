@@ -21,6 +21,7 @@ from typing import IO, Any
 import httpx
 
 from runtime.lang.lines import LineCutter
+from tests.testing.processes import descendants
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LAUNCHER = ROOT / "launch_server.py"
@@ -122,17 +123,7 @@ class ServerProcess:
 
     def children(self) -> list[int]:
         """Return the ids of all living descendants, nearest first (Linux)."""
-        parents: dict[int, int] = {}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with contextlib.suppress(OSError):
-                    state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-                    if state != "Z":
-                        parents[int(entry.name)] = int(parent)
-        found = [self.pid]
-        for pid in found:
-            found.extend(sorted(child for child, parent in parents.items() if parent == pid))
-        return found[1:]
+        return descendants(self.pid)
 
     def kill(self) -> None:
         """End the process and its descendants without asking; for what a test left behind."""

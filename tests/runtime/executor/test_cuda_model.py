@@ -3,6 +3,8 @@
 On a CUDA device where there is one, else on the CPU, whose memory is made up.
 """
 
+import dataclasses
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,17 +15,19 @@ import torch
 from layers.models.deepseek_v4.config import load_config
 from layers.models.deepseek_v4.model import QuantisedV4
 from layers.models.deepseek_v4.pools import KvPools
+from layers.parallel.ranks import Ranks
 from mem_cache.spec import PoolSizes
 from runtime.config import ServerConfig
 from runtime.device_sizes import device_sizes
 from runtime.errors import ConfigError
-from runtime.executor.cuda_model import BOTH_FORMS_SHARE, CudaLoader
+from runtime.executor.cuda_model import BOTH_FORMS_SHARE, CudaLoader, Device
 from runtime.executor.cuda_runner import CudaModelRunner
 from runtime.executor.device_choice import choose_settings
 from runtime.executor.loaded_model import LoadedModel
 from runtime.wire.step import Join
 from tests.testing.fused_rig import DEVICE, FakeMemory, QuantisedModel, a_device, short_stand_in
 from tests.testing.plans import line_sampling
+from tests.testing.thread_ranks import ThreadRanks, in_ranks
 
 GIB = 1 << 30
 pytestmark = pytest.mark.usefixtures("dense_weights_once")
@@ -36,14 +40,22 @@ def folder(stand_in: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return short_stand_in(stand_in, tmp_path_factory.mktemp("short"))
 
 
-def load(folder: Path, memory: FakeMemory | None = None, **flags: object) -> LoadedModel:
+def load(
+    folder: Path,
+    memory: FakeMemory | None = None,
+    *,
+    place: Device | None = None,
+    ranks: Ranks | None = None,
+    **flags: object,
+) -> LoadedModel:
     config = ServerConfig(**{**SMALL, **flags})  # pyright: ignore[reportArgumentType]
     return CudaLoader(
         config,
         QuantisedModel(load_config(folder)),
         settings=choose_settings(config, torch.device("cuda")),
         given=device_sizes(config, "cuda"),
-        place=a_device(memory),
+        place=place or a_device(memory),
+        ranks=ranks,
     ).load(folder, logit_rows=8)
 
 
@@ -62,6 +74,44 @@ def test_pools_get_what_the_limit_leaves_after_all_else(folder: Path) -> None:
     assert memory.runs == 1
     left = 18 * GIB - 3 * GIB - 4 * GIB - 2 * GIB - graphs
     assert 0.99 * left < loaded.told.pool_bytes < 1.01 * left
+
+
+@pytest.fixture(scope="module")
+def wide(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A configuration that two ranks can share, without weights."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["moe_intermediate_size"] = 256
+    made = tmp_path_factory.mktemp("wide")
+    (made / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return made
+
+
+def test_ranks_have_the_pools_of_the_one_that_has_least_left_and_one_compiles(wide: Path) -> None:
+    totals, done = (GIB // 4, GIB // 8), list[str]()
+
+    def note(what: str) -> list[str]:
+        done.append(what)
+        return []
+
+    def load_one(ranks: ThreadRanks) -> LoadedModel:
+        rank = ranks.shares.rank
+        place = dataclasses.replace(
+            a_device(FakeMemory(totals[rank])),
+            compile=lambda: note(f"{rank} compiles"),
+            ahead=lambda rows, stop: note(f"{rank} has products compiled"),
+        )
+        return load(wide, place=place, ranks=ranks, load_format="dummy", disable_cuda_graph=True)
+
+    both = in_ranks(2, load_one)
+
+    assert both[0].told.sizes == both[1].told.sizes
+    assert 0.8 * totals[1] < both[1].told.pool_bytes < 0.9 * totals[1]
+    [[first], [second]] = [loaded.told.memory for loaded in both]
+    assert (first.rank, second.rank) == (0, 1)
+    assert (first.total_bytes, second.total_bytes) == totals
+    assert first.pool_bytes == second.pool_bytes == both[0].told.pool_bytes
+    assert set(done[:2]) == {"0 compiles", "0 has products compiled"}
+    assert done[2:] == ["1 has products compiled"]
 
 
 def test_flags_for_pools_are_taken_as_they_are(folder: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 import runtime.executor.loading as loading
 from layers.models.registry import read_model
@@ -32,14 +33,19 @@ def test_the_network_is_loaded_where_flags_say(stand_in: Path) -> None:
     assert (loaded.told.sizes.full_pages, loaded.told.context_tokens) == (3, 768)
 
 
-def test_all_ranks_tell_the_same(stand_in: Path) -> None:
+def test_all_ranks_tell_the_same_but_for_their_memory(stand_in: Path) -> None:
     """What the scheduler plans with holds for each of them."""
     model = read_model(stand_in)
 
     told = in_ranks(2, lambda ranks: load_model(SMALL, stand_in, model, ranks).told)
+    alone = load_model(SMALL, stand_in, model, OneRank()).told
 
-    assert told[0] == told[1]
-    assert told[0] == load_model(SMALL, stand_in, model, OneRank()).told
+    planned = [replace(one, memory=[]) for one in (*told, alone)]
+    assert planned == planned[:1] * 3
+    [first], [second], [whole] = (one.memory for one in (*told, alone))
+    assert (first.rank, second.rank, whole.rank) == (0, 1, 0)
+    assert first.weight_bytes == second.weight_bytes < whole.weight_bytes
+    assert first.pool_bytes == second.pool_bytes == whole.pool_bytes
 
 
 def test_a_device_that_is_given_is_taken(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,16 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import runtime.executor.rank_group as rank_group
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError, WorkerDied
+from runtime.executor.rank_child import RankChild
 from runtime.executor.rank_group import RankGroup
+from runtime.profile_messages import Profiled
 from tests.end_to_end.tiny_model import CONFIG, tiny_model_flags
 
 POOLS = {"full_pages": 4, "swa_pages": 12, "rings": 3, "max_running_requests": 2}
@@ -46,8 +49,7 @@ def ranks_of(config: ServerConfig, folder: Path) -> Iterator[RankGroup]:
         group.kill()
         group.channel.close()
         for rank in group._ranks:
-            rank.beats.close()
-            rank._words.close()
+            rank.close()
         assert all(rank.process.poll() is not None for rank in group._ranks)
 
 
@@ -56,6 +58,11 @@ def test_ranks_load_and_a_lost_one_is_named(tmp_path: Path) -> None:
         told = group.loaded()
 
         assert told.sizes.full_pages == 4
+        assert [memory.rank for memory in told.memory] == [0, 1]
+        for memory in told.memory:
+            assert memory.pool_bytes == told.pool_bytes
+            assert 0 < memory.weight_bytes < memory.total_bytes
+            assert 0 < memory.free_bytes <= memory.total_bytes
         for rank in group._ranks:
             rank.hear()
             rank.heard_s = time.monotonic()
@@ -104,7 +111,7 @@ def test_a_rank_that_stops_while_it_loads_is_missed(
             group.loaded()
 
 
-def wait_for_beat(rank: rank_group._Rank) -> None:
+def wait_for_beat(rank: RankChild) -> None:
     """Return once its heart beats."""
     started_s = rank.heard_s
     ends = time.monotonic() + LIMIT_S
@@ -112,3 +119,51 @@ def wait_for_beat(rank: rank_group._Rank) -> None:
         assert time.monotonic() < ends
         rank.hear()
         time.sleep(0.01)
+
+
+class Child:
+    """Stands for a rank's process: rank 1 has failed, and rank 0 over it."""
+
+    lost_ranks: frozenset[int] = frozenset()
+
+    def __init__(self, rank: int, *given: object) -> None:
+        self.rank, self.tracing, self.lost_a_peer = rank, rank == 1, rank == 0
+        self.answers = [Profiled(rank, True, "told")]
+        self.silences: list[float] = []
+
+    def hear(self) -> list[Profiled]:
+        """Return each answer once."""
+        answers, self.answers = self.answers, []
+        return answers
+
+    def is_lost(self, silence_s: float) -> bool:
+        """Note the limit."""
+        self.silences.append(silence_s)
+        return self.rank in self.lost_ranks
+
+    def how_it_ended(self) -> str:
+        """Name it."""
+        return f"rank {self.rank} ended"
+
+
+def test_answers_are_passed_on_and_the_rank_that_was_lost_first_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank_group, "RankChild", Child)
+    monkeypatch.setattr(rank_group, "_LOOK_S", 0.0)
+    config = ServerConfig(model_path="/m", device="cpu", tp_size=2, watchdog_timeout=77.0)
+    group = RankGroup(config, str(tmp_path))
+    children: list[Any] = list(group._ranks)
+    heard: list[tuple[int, Profiled]] = []
+    group.listen(lambda rank, answer: heard.append((rank, answer)), lambda: False)
+
+    assert group.tracing
+    assert group._lost() is None
+    assert heard == [(rank, Profiled(rank, True, "told")) for rank in (0, 1)]
+    children[1].tracing = False
+    assert not group.tracing
+    assert group._lost() is None
+    assert children[0].silences == [77.0, rank_group._SILENCE_S]
+    monkeypatch.setattr(Child, "lost_ranks", frozenset({0, 1}))
+    assert group.why_lost() == "rank 1 ended"
+    group.channel.close()

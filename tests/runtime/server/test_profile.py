@@ -31,7 +31,11 @@ async def test_a_body_is_a_question(
     reply = await server.post("/start_profile", body)
 
     assert reply.status_code == 200
-    assert reply.json() == {"message": "tracing", "file": "/traces/x"}
+    assert reply.json() == {
+        "message": "tracing",
+        "file": "/traces/x",
+        "files": ["/traces/x"],
+    }
     [got] = server.engine.profiles
     assert got.call_id != 0
     assert (got.folder, got.first_step, got.steps) == (asked.folder, asked.first_step, asked.steps)
@@ -48,7 +52,7 @@ async def test_a_body_is_a_question(
         ({"activities": ["MEM"]}, "activities"),
         ({"output_dir": 5}, "output_dir"),
         ({"profile_by_stage": True}, "tells its phase"),
-        ({"merge_profiles": True}, "there is one trace"),
+        ({"merge_profiles": True}, "each rank writes a trace"),
     ],
 )
 @served()
@@ -68,5 +72,8 @@ async def test_a_stop_needs_no_body_and_tells_why_not(server: Server) -> None:
 
     assert refused.status_code == 400
     assert refused.json()["error"]["message"] == "nothing was stopped: none is running"
-    assert (stopped.status_code, stopped.json()) == (200, {"message": "", "file": None})
+    assert (stopped.status_code, stopped.json()) == (
+        200,
+        {"message": "", "file": None, "files": []},
+    )
     assert (await server.client.get("/start_profile")).status_code == 405
