@@ -100,14 +100,13 @@ def test_streamed_experts(size: int, form: str) -> None:
     assert_fits([*found])
 
 
-def test_grouped_experts_and_their_weights() -> None:
-    from jit_kernels.expert_weights import triton_backend as weights
+def test_grouped_experts() -> None:
     from jit_kernels.grouped_moe.triton_gate import gate_rows
     from jit_kernels.grouped_moe.triton_run import run
     from tests.jit_kernels.kernels.test_grouped_moe import product
     from tests.testing.hopper_code import launches
 
-    fp4, fp8 = fp4_experts(), fp8_experts()
+    fp8 = fp8_experts()
     with launches() as found:
         x = rows_of(8192, WIDTH)
         run(
@@ -121,7 +120,5 @@ def test_grouped_experts_and_their_weights() -> None:
             gate=gate_rows,
             first=400,
         )
-        weights.expand_fp4(fp4.gate_up, fp4.gate_up_scales, fp8.gate_up, fp8.gate_up_scales)
-        weights.expand_fp4(fp4.down, fp4.down_scales, fp8.down, fp8.down_scales)
 
     assert_fits([*found])
