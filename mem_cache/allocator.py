@@ -36,8 +36,9 @@ class PageAllocator:
         self._decref = core.pool_decref
         self.pool = CPool(address(self._references), address(self._stack), capacity, capacity, 0)
         self._pool = ctypes.addressof(self.pool)
-        self._one = np.zeros(1, np.int32)
-        self._one_address = address(self._one)
+        # Where the core writes what it hands out: to ask for an address costs more than a copy.
+        self._taken = np.zeros(max(1, capacity), np.int32)
+        self._taken_address = address(self._taken)
 
     @property
     def free(self) -> int:
@@ -53,15 +54,14 @@ class PageAllocator:
             raise ValueError(f"pool {self.name}: cannot allocate {count} units")
         if count > self.pool.free:
             raise OutOfPages(self.name, count, self.pool.free)
-        units = np.empty(count, np.int32)
-        self._alloc(self._pool, count, address(units))
-        return units
+        self._alloc(self._pool, count, self._taken_address)
+        return self._taken[:count].copy()
 
     def take(self) -> int:
         """Take one free unit. Raises OutOfPages if there is none."""
-        if self._alloc(self._pool, 1, self._one_address) < 0:
+        if self._alloc(self._pool, 1, self._taken_address) < 0:
             raise OutOfPages(self.name, 1, 0)
-        return self._one.item(0)
+        return self._taken.item(0)
 
     def incref(self, units: Units) -> None:
         """Add one reference to each of `units`; a unit named twice gets two.

@@ -10,7 +10,7 @@ the allocators and the request table know of it. The byte maps are the model's o
 length of a replay; nothing here knows a model.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = [
     "MAX_DRAFT_TOKENS",
@@ -41,6 +41,8 @@ class TreeSpec:
     draft_tokens   most guessed tokens of a row in a step, 0 to MAX_DRAFT_TOKENS: so many positions
                    may be written and rejected while the window before them is still needed
     has_state      rows and resume points keep a state
+    window_pages   SWA pages of a window, in which a position takes the place of one before it. It
+                   has room for draft tokens besides: rejected ones overwrite nothing still read
     """
 
     page_size: int = 256
@@ -48,14 +50,19 @@ class TreeSpec:
     window: int = 128
     draft_tokens: int = 0
     has_state: bool = True
+    window_pages: int = field(init=False)
 
     def __post_init__(self) -> None:
-        if min(self.page_size, self.swa_page_size) < 1 or self.window < 0:
-            raise ValueError(f"sizes must be positive, a window at least 0: {self}")
+        sizes = self.page_size, self.swa_page_size, self.window, self.draft_tokens
+        if min(sizes[:2]) < 1 or self.window < 0:
+            raise ValueError(f"sizes must be positive, a window at least 0: {sizes}")
         if self.page_size % self.swa_page_size:
-            raise ValueError(f"page_size must be a multiple of swa_page_size: {self}")
+            raise ValueError(f"page_size must be a multiple of swa_page_size: {sizes}")
         if not 0 <= self.draft_tokens <= MAX_DRAFT_TOKENS:
-            raise ValueError(f"draft_tokens must be 0 to {MAX_DRAFT_TOKENS}: {self}")
+            raise ValueError(f"draft_tokens must be 0 to {MAX_DRAFT_TOKENS}: {sizes}")
+        # Asked for with every point and page of a row.
+        written = self.window + self.draft_tokens if self.window else 0
+        object.__setattr__(self, "window_pages", div_ceil(written, self.swa_page_size))
 
     @property
     def has_points(self) -> bool:
@@ -64,16 +71,6 @@ class TreeSpec:
         With neither window nor state its pages are all that a position needs: it starts anywhere.
         """
         return self.window > 0 or self.has_state
-
-    @property
-    def window_pages(self) -> int:
-        """SWA pages of a window, in which a position takes the place of one before it.
-
-        It has room for draft tokens besides: rejected ones overwrite nothing that is still read.
-        """
-        if not self.window:
-            return 0
-        return div_ceil(self.window + self.draft_tokens, self.swa_page_size)
 
     @property
     def row_swa_pages(self) -> int:

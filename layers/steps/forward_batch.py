@@ -41,7 +41,7 @@ class ForwardBatch:
     write_from     [n] int64    records whose last token is before it are not written
     save_row       [m] int64    row index of each save
     save_position  [m] int64    in (chunk_start, chunk_start + chunk_len]
-    save_ring      [m] int32    destination ring
+    save_ring      [m] int32    destination ring, a row's or a resume point's
     save_window    [m, window_pages] int32   destination SWA pages
     logit_tokens   [k] int64    indices into the T tokens whose logits are wanted
     """

@@ -36,8 +36,7 @@ from mem_cache.tree.namespaces import Namespaces
 from mem_cache.tree.policy import PAGE_KINDS, POINT_KINDS, EvictionPolicy, Lru
 from mem_cache.tree.span import Span, list_spans
 
-# Matches between two looks of the policy at what became of the leaves.
-POLICY_TICKS = 64
+POLICY_TICKS = 64  # requests between two looks of the policy at what became of the leaves
 
 
 class ShadowRadixCache:
@@ -75,6 +74,8 @@ class ShadowRadixCache:
         self._insertion_address = ctypes.addressof(self._insertion)
         self._path = np.zeros(full.capacity + 1, np.int32)
         self._path_address = address(self._path)
+        self._window = np.zeros(max(1, spec.window_pages), np.int32)
+        self._window_address = address(self._window)
         self._clear()
 
     def _clear(self) -> None:
@@ -300,16 +301,15 @@ class ShadowRadixCache:
         give       the caller's own references go to the tree, which drops them if it takes nothing
         Returns False, and takes nothing, if these tokens have one already or are gone.
         """
-        if len(swa_pages) != self.spec.window_pages_at(position):
-            raise IntegrityError(f"{len(swa_pages)} SWA pages for the window at {position}")
-        window = np.array(swa_pages, np.int32)
+        count = len(swa_pages)
+        if count != self.spec.window_pages_at(position):
+            raise IntegrityError(f"{count} SWA pages for the window at {position}")
+        self._window[:count] = swa_pages
         add = self._core.point_give if give else self._core.point_add
-        added = add(self._pointer, node, position, address(window), len(window), state, exact, kind)
+        added = add(self._pointer, node, position, self._window_address, count, state, exact, kind)
         if added < 0:
-            raise IntegrityError(
-                f"point at {position}: SWA pages {list(swa_pages)} or state {state} are free, "
-                "not there, or another point's"
-            )
+            units = f"SWA pages {list(swa_pages)} or state {state}"
+            raise IntegrityError(f"point at {position}: {units} are free, not there, or in use")
         return bool(added)
 
     # --- eviction

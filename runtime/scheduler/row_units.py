@@ -57,6 +57,7 @@ class RowUnits:
     def __init__(
         self, spec: TreeSpec, units: Units, table: RequestTable, evictions: Evictions
     ) -> None:
+        assert not units.live_states or table.rows <= units.live_states, "a row has no state"
         self._spec, self._table, self._evictions = spec, table, evictions
         self._swa, self._states = units.swa, units.states
         self._live = units.live_states

@@ -177,7 +177,7 @@ class TokenRunner:
         self, spec: TreeSpec, sizes: PoolSizes, *, vocab: int = 50, replay_tokens: int | None = None
     ) -> None:
         # How long after the start of a replay its windows and rings hold nothing true.
-        self.fading = 0 if replay_tokens is None else replay_tokens - spec.window
+        self.fading = 0 if replay_tokens is None else replay_tokens - (spec.window or RING_ROWS)
         self.spec = spec
         self.vocab = vocab
         self.full = np.full((sizes.full_pages + 1, spec.page_size), POISON)
@@ -321,7 +321,7 @@ class TokenRunner:
         stored = before.copy()
         stored[:exact] = POISON
         self._check_window(plan, i, stored)
-        if start > replay or not replay:
+        if self.spec.has_state and (start > replay or not replay):
             self._check_ring(int(plan.ring[i]), stored, replay)
         hashes = prefix_hashes(tokens, before[-1] if start else np.uint64(1))
         positions = np.arange(start, start + count)

@@ -55,7 +55,7 @@ class Ledger(Umbra):
         super().unlock(row)
 
     def _own(self, page: int, row: Row) -> None:
-        if self.owner[page] or self.cache.arrays.page("parent")[page]:
+        if self.owner[page] or self.cache.arrays.node_of[page]:
             raise LedgerFault(f"page {page} was handed to row {row.row + 1} and has an owner")
         self.owner[page] = row.row + 1
         self.written[page] = -1

@@ -12,7 +12,7 @@ import pytest
 
 from layers.models.contract import Network, Settings
 from layers.weights.loading import fill_dummy
-from mem_cache.spec import PoolSizes
+from mem_cache.spec import PoolSizes, TreeSpec
 from tests.testing.cpu_runner import network_runner, tiny_network
 from tests.testing.direct import CPU
 from tests.testing.scheduler_rig import Rig
@@ -186,3 +186,32 @@ def test_without_a_point_windows_are_replayed_and_nothing_else() -> None:
     assert rig.cached(request) == 2 * PAGE + 9 - (2 * WINDOW - 1)
     assert rig.scheduler.stats.counters["replayed_tokens"] == 2 * WINDOW - 1
     assert [rig.tokens(request)] == cold(family, [other], 4)
+
+
+@pytest.mark.parametrize("has_state", [False, True])
+@pytest.mark.parametrize("window", [0, WINDOW])
+def test_whatever_a_row_keeps_it_reads_its_own_prefix(window: int, has_state: bool) -> None:
+    """The runner raises where a page, a window or a state is not that of a row's tokens."""
+    spec = TreeSpec(16, 8, window=window, has_state=has_state)
+    sizes = PoolSizes(10, 20 if window else 0, 9 if has_state else 0)
+    rig = Rig(sizes, spec=spec, replay=20 if spec.has_points else None)
+    draw, prompts = random.Random(1), list[list[int]]([[]])
+    for _ in range(16):
+        prompts.append([*draw.choice(prompts)[:60], *_random_run(draw)])
+        rig.send(prompts[-1], 18)
+        if draw.random() < 0.4:
+            rig.run()
+            rig.residency.evictions.drop_points(swa_pages=sizes.swa_pages, states=sizes.states)
+    rig.run()
+
+    counters = rig.scheduler.stats.counters
+    assert counters["finished_requests"] == 16
+    assert counters["cached_tokens"] > 0
+    assert counters["retracted_requests"] > 0
+    assert rig.residency.cache.evicted_pages > 0
+    assert (counters["replayed_tokens"] > 0) == spec.has_points
+    rig.assert_conserved()
+
+
+def _random_run(draw: random.Random) -> list[int]:
+    return [draw.randrange(2, 40) for _ in range(draw.randrange(1, 30))]

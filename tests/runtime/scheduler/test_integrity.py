@@ -105,7 +105,7 @@ def test_a_large_tree_is_verified_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
 def _last_unit(rig: Rig) -> int:
     """Return the page that the fixture took."""
     full = rig.residency.full
-    held = set(rig.residency.cache.arrays.page("length").nonzero()[0].tolist())
+    held = set(rig.residency.cache.arrays.unit.tolist())
     [page] = [p for p in range(1, full.capacity + 1) if full.references(p) and p not in held]
     return page
 

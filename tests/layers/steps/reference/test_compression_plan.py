@@ -11,6 +11,7 @@ from layers.steps.reference.compression_plan import (
     fold_plan,
     pad_tile,
     pooling_plan,
+    ring_saves,
 )
 from layers.steps.step_tokens import StepTokens
 from tests.layers.steps.test_step_tokens import batch
@@ -117,3 +118,20 @@ def test_padding_reaches_whole_tiles() -> None:
     assert pad_tile(torch.ones(2, 64)).shape == (2, 64)
     assert pad_tile(torch.ones(2, 65)).shape == (2, 128)
     assert float(pad_tile(torch.ones(2, 65)).sum()) == 130
+
+
+def test_a_resume_point_keeps_only_what_lies_before_it_although_drafts_may_be_lost() -> None:
+    spec, live = pool_spec(CONFIG, "fp32", draft_tokens=3), 9
+    step = batch()
+    # Two tokens, of which the second may be lost: the row itself keeps one position more.
+    step.chunk_start[1], step.save_position[1:] = 20, torch.tensor([22, 21])
+    tokens, behind = StepTokens(step, draft_tokens=3), (live + 1) * spec.state_rows
+    step.save_ring[1] = live + 2
+
+    saves = ring_saves(tokens, spec, 4, live=live)
+
+    kept = saves.target >= behind
+    assert (saves.target[kept] - behind).tolist() == [8 + p % 8 for p in range(14, 22)]
+    # Six from the row's ring, then the tokens 12 and 13 of the step.
+    held = [spec.state_rows + p % spec.state_rows for p in range(14, 20)]
+    assert saves.source[kept].tolist() == [*held, *(2 * spec.state_rows + t for t in (12, 13))]
