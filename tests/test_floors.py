@@ -32,8 +32,7 @@ TOP_LEVEL = {
 # Inside runtime a module may import what its entry names, and its own group. The scheduler's side
 # and the server's side meet only through messages: they are different processes.
 BASE = {
-    *("chat_template", "child"),
-    "collector",
+    *("chat_template", "child", "collector"),
     *("config", "device_sizes", "durations"),
     *("errors", "flag_hints", "heap"),
     "kv_events_config",
