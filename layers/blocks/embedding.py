@@ -33,17 +33,30 @@ class Embedding:
         self._name, self._vocab, self._ranks = name, vocab, ranks
         self.weight = torch.zeros((vocab.count, width), dtype=dtype, device=device)
 
+    def __call__(self, token_ids: Tensor) -> Tensor:
+        """Return the rows of `token_ids` [T] int64, [T, width]."""
+        rows = self.weight.index_select(0, self._mine(token_ids))
+        return self._whole(rows, token_ids)
+
     def streams(self, token_ids: Tensor, count: int) -> BlockResult:
         """Return the rows of `token_ids` [T] int64 as what each of `count` streams begins with."""
-        mine = token_ids
-        if not self._vocab.is_whole:
-            mine = (token_ids - self._vocab.first).clamp_(0, self._vocab.count - 1)
-        rows, shares = embed_streams(mine, self.weight, streams=count)
-        if not self._vocab.is_whole:
-            others = (token_ids != mine + self._vocab.first).unsqueeze(1)
-            rows = self._ranks.all_reduce(rows.masked_fill(others, 0.0))
+        rows, shares = embed_streams(self._mine(token_ids), self.weight, streams=count)
+        rows = self._whole(rows, token_ids)
         return BlockResult(rows, rows.unsqueeze(1).expand(-1, count, -1), shares)
 
     def named_weights(self) -> Named:
         """Yield the table under its name in files."""
         yield f"{self._name}.weight", part_of(self.weight, self._vocab, self.weight.shape[1])
+
+    def _mine(self, token_ids: Tensor) -> Tensor:
+        """Return the rows of this rank that stand for tokens; any row for tokens of others."""
+        if self._vocab.is_whole:
+            return token_ids
+        return (token_ids - self._vocab.first).clamp_(0, self._vocab.count - 1)
+
+    def _whole(self, rows: Tensor, token_ids: Tensor) -> Tensor:
+        """Return the rows that all ranks have of tokens."""
+        if self._vocab.is_whole:
+            return rows
+        others = (token_ids != self._mine(token_ids) + self._vocab.first).unsqueeze(1)
+        return self._ranks.all_reduce(rows.masked_fill(others, 0.0))
