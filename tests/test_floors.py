@@ -46,7 +46,9 @@ RUNTIME_ORDER: dict[str, set[str]] = {
     **dict.fromkeys(BASE, BASE),
     "chat": BASE,
     "default_model": BASE,
+    "gguf": BASE,
     "ipc": BASE,
+    "model_folder": BASE | {"default_model", "gguf"},
     "scheduler_process": BASE | {"ipc"},
     "wire": BASE,
     "executor": BASE | {"ipc", "wire"},
@@ -54,7 +56,7 @@ RUNTIME_ORDER: dict[str, set[str]] = {
     "scheduler": BASE | {"ipc", "executor", "grammar", "wire"},
     "tokenizer": BASE | {"ipc"},
     "server": BASE | {"chat", "ipc", "tokenizer"},
-    "supervision": BASE | {"default_model", "ipc", "scheduler_process", "tokenizer"},
+    "supervision": BASE | {"ipc", "model_folder", "scheduler_process", "tokenizer"},
     "engine": BASE | {"ipc", "scheduler_process", "tokenizer", "server", "supervision"},
     # On the roof, beside the server: it must stay light, so it knows nothing of what it talks to.
     "lang": {"chat_template", "errors"},
@@ -74,6 +76,7 @@ READ_BY_CONFIG_ITSELF = {"insecure"}  # config.check is all there is to it
 DISTRIBUTIONS = {"deepseek_recipe": "deepseek-recipe", "zmq": "pyzmq"}
 OPTIONAL_IMPORTS = {
     *("deep_gemm", "flash_mla", "sgl_kernel"),
+    "gguf",
     "greenlet",
     "httpx",
     "triton",

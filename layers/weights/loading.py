@@ -16,7 +16,14 @@ from torch import Tensor
 from tqdm import tqdm
 
 from jit_kernels.checks import ShapeError
-from layers.weights.checkpoint import Checkpoint, TensorHeader, WeightError, raise_faults
+from layers.weights.checkpoint import (
+    Checkpoint,
+    TensorFiles,
+    TensorHeader,
+    WeightError,
+    raise_faults,
+)
+from layers.weights.gguf_checkpoint import GGUF_INDEX, GgufCheckpoint
 from layers.weights.part import Part
 from layers.weights.quant import (
     FP4_GROUP,
@@ -58,7 +65,7 @@ class NamedWeights(Protocol):
 
 
 def load_weights(model: NamedWeights, folder: Path, *, progress: bool = True) -> None:
-    """Fill every weight of `model` from the safetensors files in `folder`, in place.
+    """Fill every weight of `model` from the files of `folder`, in place.
 
     progress  show a bar on stderr, one step a file
     Raises WeightError naming the file that is damaged or the tensors that are missing,
@@ -72,7 +79,7 @@ def load_weights(model: NamedWeights, folder: Path, *, progress: bool = True) ->
         with torch.no_grad():
             return _load_one(name, targets, checkpoint)
 
-    with Checkpoint(folder) as checkpoint, ThreadPoolExecutor(_THREADS) as threads:
+    with _opened(folder) as checkpoint, ThreadPoolExecutor(_THREADS) as threads:
         raise_faults(folder, _faults(targets, checkpoint.headers))
         _tell_quantised(targets, checkpoint.headers)
         for shard in tqdm(
@@ -84,6 +91,11 @@ def load_weights(model: NamedWeights, folder: Path, *, progress: bool = True) ->
             rounded += sum(threads.map(load, names))
     if rounded:
         logger.warning("%d numbers of fp4 weights were rounded to fp8", rounded)
+
+
+def _opened(folder: Path) -> TensorFiles:
+    """Return the files of a folder, which may name a GGUF file instead of having its own."""
+    return (GgufCheckpoint if (folder / GGUF_INDEX).is_file() else Checkpoint)(folder)
 
 
 def fill_dummy(model: NamedWeights, seed: int) -> None:
@@ -183,7 +195,7 @@ def _storage(target: Target) -> Tensor | WeightTarget:
     return target.target if isinstance(target, Part) else target
 
 
-def _load_one(name: str, targets: Mapping[str, Target], checkpoint: Checkpoint) -> int:
+def _load_one(name: str, targets: Mapping[str, Target], checkpoint: TensorFiles) -> int:
     """Copy one weight; return how many numbers quantised storage could not hold exactly."""
     target, header = targets[name], checkpoint.headers[name]
     storage, form = _storage(target), _form(header)
@@ -209,7 +221,7 @@ def _load_one(name: str, targets: Mapping[str, Target], checkpoint: Checkpoint) 
     return 0
 
 
-def _expand(name: str, target: Target, checkpoint: Checkpoint, form: StoredForm) -> None:
+def _expand(name: str, target: Target, checkpoint: TensorFiles, form: StoredForm) -> None:
     """Expand a quantised weight into plain storage; of a part, all of it is expanded first."""
     storage, stored = _storage(target), checkpoint.tensor(name)
     assert isinstance(storage, Tensor)
@@ -244,7 +256,7 @@ def _cut_scales(cut: tuple[slice, ...], form: StoredForm) -> tuple[slice, ...]:
     )
 
 
-def _scale(name: str, checkpoint: Checkpoint, cut: tuple[slice, ...] = ()) -> Tensor:
+def _scale(name: str, checkpoint: TensorFiles, cut: tuple[slice, ...] = ()) -> Tensor:
     scale_name = _scale_name(name)
     scale = checkpoint.tensor(scale_name, cut)
     if not bool(torch.isfinite(scale.to(torch.float32)).all()):
