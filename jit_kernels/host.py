@@ -20,11 +20,13 @@ import torch
 from jit_kernels.host_library import load
 from jit_kernels.registry import Backend, BackendUnavailable
 
-__all__ = ["by_rows", "function", "on_host", "raise_fault", "rows_of"]
+__all__ = ["by_columns", "by_rows", "function", "on_host", "raise_fault", "rows_of"]
 
 logger = logging.getLogger("umbra.kernels")
 
 MANY_ROWS = 256  # fewer are done before another thread has woken up
+MANY_BYTES = 1 << 21
+ALIGNED = 4  # rows and columns that a kernel takes together
 MOST_THREADS = 8
 # More than one part a thread: whoever is kept waiting for a core keeps the others for a part only.
 PARTS = 4
@@ -80,12 +82,25 @@ def by_rows(work: Callable[[int, int], None], rows: int) -> None:
 
     work  a call of a kernel on these rows, which must not depend on each other
     """
-    threads = _threads() if rows >= MANY_ROWS else 1
+    _shared(work, rows, _threads() if rows >= MANY_ROWS else 1, PARTS)
+
+
+def by_columns(work: Callable[[int, int], None], columns: int, *, nbytes: int) -> None:
+    """Call `work(first, last)` for parts of [0, columns), on several threads if there is much to do.
+
+    work    a call of a kernel on these columns, which must not depend on each other
+    nbytes  that all of it reads
+    """
+    _shared(work, columns, _threads() if nbytes >= MANY_BYTES else 1, 1)
+
+
+def _shared(work: Callable[[int, int], None], count: int, threads: int, each: int) -> None:
+    """Call `work` for [0, count) on so many threads, in `each` parts a thread."""
     if threads == 1:
-        work(0, rows)
+        work(0, count)
         return
-    size = -(-rows // (threads * PARTS * 4)) * 4
-    parts = iter([(first, min(first + size, rows)) for first in range(0, rows, size)])
+    size = -(-count // (threads * each * ALIGNED)) * ALIGNED
+    parts = iter([(first, min(first + size, count)) for first in range(0, count, size)])
 
     def take_parts() -> None:
         for part in parts:
