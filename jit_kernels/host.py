@@ -86,7 +86,7 @@ def by_rows(work: Callable[[int, int], None], rows: int) -> None:
 
 
 def by_columns(work: Callable[[int, int], None], columns: int, *, nbytes: int) -> None:
-    """Call `work(first, last)` for parts of [0, columns), on several threads if there is much to do.
+    """Call `work(first, last)` for parts of [0, columns), on several threads if they are large.
 
     work    a call of a kernel on these columns, which must not depend on each other
     nbytes  that all of it reads

@@ -6,13 +6,12 @@ on the sources here, so that a change of any of them makes a new one.
 
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from jit_kernels.host_library import cache_folder
-from jit_kernels.registry import BackendUnavailable
 from runtime.errors import ConfigError
 from runtime.gguf.metadata import Metadata
 from runtime.gguf.model_files import StoredTensor, generation_config, model_config, tensor_index
@@ -29,8 +28,10 @@ def gguf_folder(path: Path) -> Path:
     Raises ConfigError for a file that cannot be read or is not served, and without the library.
     """
     try:
-        folder = cache_folder().parent / "gguf" / _digest(path)
-    except (OSError, BackendUnavailable) as fault:
+        root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        folder = Path(root) / "umbra" / "gguf" / _digest(path)
+    # A user without a home is a RuntimeError.
+    except (OSError, RuntimeError) as fault:
         raise ConfigError(f"--model-path {path}: {fault}") from fault
     if (folder / _INDEX).is_file():
         return folder
