@@ -1,4 +1,4 @@
-"""A family without windows and state through HTTP: tokens of transformers, reuse, eviction."""
+"""Families without windows and state: tokens of transformers, reuse and eviction through HTTP."""
 
 import random
 from collections.abc import Iterator
@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.testing.gqa_checkpoints import VOCAB, assert_greedy, reference, write
+from layers.models.contract import Settings
+from layers.models.registry import read_model
+from layers.weights.loading import load_weights
+from tests.conftest import SEED
+from tests.testing.gqa_checkpoints import CHECKPOINTS, VOCAB, assert_greedy, reference, write
+from tests.testing.page_rig import PageRig
 from tests.testing.server_process import ServerProcess, running_server
 from tests.testing.stand_in.tokenizer import write_tokenizer
 
@@ -16,7 +21,7 @@ from tests.testing.stand_in.tokenizer import write_tokenizer
 @pytest.fixture(scope="module")
 def model() -> Any:
     """What transformers makes of the checkpoint."""
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     return reference("qwen3")
 
 
@@ -38,6 +43,19 @@ def words(draw: random.Random, count: int) -> list[int]:
 def cached(reply: dict[str, Any]) -> int:
     """Return how many prompt tokens came from the cache."""
     return reply["meta_info"]["cached_tokens"]
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_tokens_of_each_family_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    model = reference(name)
+    folder = write(model, tmp_path)
+    network = read_model(folder).build(torch.device("cpu"), Settings())
+    load_weights(network, folder, progress=False)
+    rig, draw = PageRig(network), random.Random(SEED)
+
+    for length, chunk in ((1, 1), (300, 64), (531, 1024)):
+        prompt = words(draw, length)
+        assert_greedy(model, prompt, rig.greedy(prompt, 12, chunk=chunk))
 
 
 def test_its_facts_are_told(server: ServerProcess) -> None:

@@ -3,6 +3,7 @@
 transformers writes them and computes them: it is the reference.
 """
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,18 @@ def _fill(name: str, weight: Tensor, *, tied: bool) -> None:
 def write(model: Any, folder: Path) -> Path:
     """Write a model's checkpoint folder, without a tokenizer."""
     model.save_pretrained(folder)
+    return folder
+
+
+def write_config(name: str, folder: Path) -> Path:
+    """Write a folder without weights, in the spelling of the published files."""
+    prefix, fields = CHECKPOINTS[name]
+    kind = {"Qwen3Moe": "qwen3_moe"}.get(prefix, prefix.lower())
+    rope = {"rope_parameters": {"rope_theta": 10000.0}, **fields}["rope_parameters"]
+    config = {**_DENSE, **fields, "model_type": kind, "rope_theta": rope["rope_theta"]}
+    config["rope_scaling"] = rope if "factor" in rope else None
+    del config["rope_parameters"]
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder
 
 

@@ -44,11 +44,23 @@ def family(kind: str, name: str, **fields: Any) -> dict[str, Any]:
 
 MISTRAL = family("mistral", "MistralForCausalLM", sliding_window=None, head_dim=None)
 QWEN2 = family(
-    "qwen2", "Qwen2ForCausalLM", sliding_window=32768, use_sliding_window=False, hidden_size=896
+    "qwen2",
+    "Qwen2ForCausalLM",
+    hidden_size=896,
+    num_attention_heads=14,
+    num_key_value_heads=2,
+    sliding_window=32768,
+    use_sliding_window=False,
+    max_window_layers=24,
 )
-QWEN2 |= {"num_attention_heads": 14, "num_key_value_heads": 2, "max_window_layers": 24}
-QWEN3 = family("qwen3", "Qwen3ForCausalLM", head_dim=128, hidden_size=1024)
-QWEN3 |= {"num_attention_heads": 16, "layer_types": ["full_attention"] * 16}
+QWEN3 = family(
+    "qwen3",
+    "Qwen3ForCausalLM",
+    head_dim=128,
+    hidden_size=1024,
+    num_attention_heads=16,
+    layer_types=["full_attention"] * 16,
+)
 MIXTURE = family(
     "qwen3_moe",
     "Qwen3MoeForCausalLM",
