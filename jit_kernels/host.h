@@ -112,7 +112,8 @@ INLINE float lane_sum(Vector sum) {
 }
 
 /* Return a_r . b_c of `rows` x `columns` = TILE pairs, in the order r * columns + c. What lies
- * `ahead` bytes behind each b_c is fetched meanwhile, unless that is 0. */
+ * `ahead` bytes behind each b_c is brought into the second cache meanwhile, unless that is 0: into
+ * the first one a processor brings too few lines at a time. */
 INLINE Vector dots_ahead(int rows, int columns, const float *const *a, const void *const *b,
                          int half, int64_t depth, int64_t ahead) {
     Vector sums[TILE] = {{0}}, row[TILE], column[TILE];
@@ -121,7 +122,7 @@ INLINE Vector dots_ahead(int rows, int columns, const float *const *a, const voi
         if (ahead)
 #pragma GCC unroll 16
             for (int c = 0; c < columns; c++)
-                __builtin_prefetch((const char *)b[c] + k * (half ? 2 : 4) + ahead);
+                __builtin_prefetch((const char *)b[c] + k * (half ? 2 : 4) + ahead, 0, 2);
 #pragma GCC unroll 16
         for (int r = 0; r < rows; r++) row[r] = load(a[r] + k);
 #pragma GCC unroll 16

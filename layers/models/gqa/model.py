@@ -86,8 +86,8 @@ class PlainGqa:
     """The network in plain numbers; a row's result does not depend on its company.
 
     The same token at the same position after the same tokens gives the same bits, whatever the
-    chunks, the other rows, and what was reused instead of computed. Norms, rotations, softmax and
-    the residual stream are float32 in any case.
+    chunks, the other rows, and what was reused instead of computed. All but matrices and what is
+    cached is float32 in any case.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class PlainGqa:
         draft_tokens: int,
         ranks: Ranks,
     ) -> None:
-        """Allocate all weights; `dtype` is that of matrices and of what they multiply."""
+        """Allocate all weights; `dtype` is that of matrices."""
         self._layers, self._device, self._dtype = config.num_layers, device, dtype
         self._format = record_format
         self._tree = TreeSpec(window=1, draft_tokens=draft_tokens)
@@ -110,7 +110,8 @@ class PlainGqa:
             config.head_dim,
             _RECORDS[record_format],
         )
-        self._wired = GqaNetwork(config, PlainKinds(device, dtype), ranks)
+        kinds = PlainKinds(device, torch.float32, stored=dtype)
+        self._wired = GqaNetwork(config, kinds, ranks)
         angles = frequencies(config.head_dim, config.rope.theta, config.rope.scaling)
         factor = config.rope.attention_factor
         self._rope = HalfRope(angles, attention_factor=factor, device=device)

@@ -2,7 +2,8 @@
 
     h = h + attention(norm(h));  h = h + feed_forward(norm(h));  logits = head(norm(h))
 
-The residual stream is float32 whatever the dtype of matrices. Names of weights are the published
+The residual stream and what matrices multiply is float32 whatever their dtype; experts multiply
+numbers of their own. Names of weights are the published
 ones.
 """
 
@@ -156,7 +157,7 @@ class Mixture:
         """Allocate the weights."""
         width, self._fields, self._ranks = config.hidden_size, fields, ranks
         self._gate = kinds.exact(width, {"gate": fields.count})
-        self._dtype = kinds.dtype
+        self._dtype = kinds.stored
         sizes = ExpertSizes(
             ranks.shares.experts(fields.count),
             width,
@@ -165,7 +166,7 @@ class Mixture:
             limit=math.inf,
         )
         names = ("gate_proj", "up_proj", "down_proj")
-        self._routed = PlainExperts(sizes, dtype=kinds.dtype, device=kinds.device, names=names)
+        self._routed = PlainExperts(sizes, dtype=kinds.stored, device=kinds.device, names=names)
 
     def __call__(self, h: Tensor, norm: RmsNorm) -> Tensor:
         """Return the block's result; see `FeedForward`."""
@@ -224,7 +225,7 @@ class GqaNetwork:
             vocab,
             width,
             name="model.embed_tokens",
-            dtype=kinds.dtype,
+            dtype=kinds.stored,
             device=kinds.device,
             ranks=ranks,
         )
