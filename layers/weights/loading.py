@@ -48,6 +48,10 @@ _FP8 = "F8_E4M3"
 _FP4 = ("I8", "U8")
 _SCALES = ("F8_E8M0", "F32")
 _DRAFT = "mtp."
+# Old files hold what is derived from the configuration.
+_DERIVED = ".rotary_emb.inv_freq"
+# A head that is the embedding may be in the file as well.
+_HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 # Tensors that are read, or copied to a device, at once.
 _THREADS = 8
 
@@ -81,6 +85,7 @@ def load_weights(model: NamedWeights, folder: Path, *, progress: bool = True) ->
 
     with _opened(folder) as checkpoint, ThreadPoolExecutor(_THREADS) as threads:
         raise_faults(folder, _faults(targets, checkpoint.headers))
+        _check_tied(targets, checkpoint)
         _tell_quantised(targets, checkpoint.headers)
         for shard in tqdm(
             checkpoint.shards,
@@ -128,13 +133,30 @@ def _faults(targets: Mapping[str, Target], headers: dict[str, TensorHeader]) -> 
     faults = [f"{name} is missing" for name in targets if name not in headers]
     scales = {_scale_name(name) for name in targets if name.endswith(".weight")}
     for name in headers:
-        if name not in targets and name not in scales and not name.startswith(_DRAFT):
+        if name not in targets and name not in scales and not _passed_over(name):
             faults.append(f"{name} is unexpected")
     for name, view in targets.items():
         if name in headers:
             fault = _fault(name, view, headers)
             faults += [f"{name} {fault}"] if fault else []
     return faults
+
+
+def _passed_over(name: str) -> bool:
+    """Return whether a tensor may be in a file although the network has no place for it."""
+    return name.startswith(_DRAFT) or name.endswith(_DERIVED) or name == _HEAD
+
+
+def _check_tied(targets: Mapping[str, Target], checkpoint: TensorFiles) -> None:
+    """Raise WeightError where a network without a head of its own has a file with another one."""
+    if _HEAD in targets or _HEAD not in checkpoint.headers:
+        return
+    tied = _EMBEDDING in checkpoint.headers
+    if not tied or not torch.equal(checkpoint.tensor(_HEAD), checkpoint.tensor(_EMBEDDING)):
+        shard = checkpoint.headers[_HEAD].shard
+        raise WeightError(
+            f"{_HEAD} in {shard} is not the embedding, and the configuration ties them"
+        )
 
 
 def _tell_quantised(targets: Mapping[str, Target], headers: dict[str, TensorHeader]) -> None:

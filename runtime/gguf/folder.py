@@ -75,8 +75,8 @@ def _read(path: Path) -> tuple[Metadata, dict[str, StoredTensor]]:
     try:
         reader = GGUFReader(path)
         values = {key: field.contents() for key, field in reader.fields.items()}
-    # What the library raises for a damaged file is not said anywhere.
-    except Exception as fault:
+    # What the library raises for a damaged file.
+    except (OSError, ValueError, KeyError, IndexError, TypeError, MemoryError) as fault:
         raise ConfigError(f"--model-path {path} cannot be read as GGUF: {fault}") from fault
     tensors = {
         tensor.name: StoredTensor(
