@@ -39,7 +39,8 @@ class TextTokenizer:
     def load(cls, folder: Path | str) -> "TextTokenizer":
         """Read tokenizer.json and tokenizer_config.json of `folder`, both optional.
 
-        A chat_template.jinja beside them is the template. Raises ConfigError for a file that is there and cannot be read.
+        A chat_template.jinja beside them is the template. Raises ConfigError for a file that is
+        there and cannot be read.
         """
         folder = Path(folder)
         path = folder / "tokenizer.json"

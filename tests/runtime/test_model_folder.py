@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.default_model import NAME, default_model_folder
+from runtime.default_model.folder import NAME, default_model_folder
 from runtime.errors import ConfigError
 from runtime.model_folder import SMOLLM2, model_folder
 
