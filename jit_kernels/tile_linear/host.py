@@ -1,5 +1,7 @@
 """Matrix product in C: each element is one dot product, summed in the same order always."""
 
+from functools import partial
+
 import torch
 
 from jit_kernels.host import MANY_ROWS, by_columns, by_rows, function, rows_of
@@ -31,8 +33,7 @@ def _multiply(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
     half = weight.dtype is torch.bfloat16
     columns, depth = weight.shape
 
-    def multiply(rows: tuple[int, int], part: tuple[int, int]) -> None:
-        (first, last), (left, right) = rows, part
+    def multiply(first: int, last: int, left: int = 0, right: int = columns) -> None:
         _tile_linear(
             *(x_at + 4 * first * x_stride, x_stride),
             *(weight_at + left * weight_stride * weight.itemsize, weight_stride, half),
@@ -42,10 +43,7 @@ def _multiply(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
 
     rows = x.shape[0]
     if rows < MANY_ROWS:
-        by_columns(
-            lambda *part: multiply((0, rows), part),
-            columns,
-            nbytes=columns * depth * weight.itemsize,
-        )
+        nbytes = columns * depth * weight.itemsize
+        by_columns(partial(multiply, 0, rows), columns, nbytes=nbytes)
     else:
-        by_rows(lambda *some: multiply(some, (0, columns)), rows)
+        by_rows(multiply, rows)
