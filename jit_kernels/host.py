@@ -20,7 +20,7 @@ import torch
 from jit_kernels.host_library import load
 from jit_kernels.registry import Backend, BackendUnavailable
 
-__all__ = ["by_columns", "by_rows", "function", "on_host", "raise_fault", "rows_of"]
+__all__ = ["by_rows", "function", "on_host", "raise_fault", "rows_of"]
 
 logger = logging.getLogger("umbra.kernels")
 
@@ -77,30 +77,18 @@ def rows_of(x: torch.Tensor) -> torch.Tensor:
     return wide if wide.stride(-1) == 1 else wide.contiguous()
 
 
-def by_rows(work: Callable[[int, int], None], rows: int) -> None:
+def by_rows(work: Callable[[int, int], None], rows: int, *, nbytes: int = 0) -> None:
     """Call `work(first, last)` for parts of [0, rows) that cover it, on several threads if many.
 
-    work  a call of a kernel on these rows, which must not depend on each other
+    work    a call of a kernel on these rows, or columns, which must not depend on each other
+    nbytes  that all of it reads: if many, few rows are shared as well
     """
-    _shared(work, rows, _threads() if rows >= MANY_ROWS else 1, PARTS)
-
-
-def by_columns(work: Callable[[int, int], None], columns: int, *, nbytes: int) -> None:
-    """Call `work(first, last)` for parts of [0, columns), on several threads if they are large.
-
-    work    a call of a kernel on these columns, which must not depend on each other
-    nbytes  that all of it reads
-    """
-    _shared(work, columns, _threads() if nbytes >= MANY_BYTES else 1, 1)
-
-
-def _shared(work: Callable[[int, int], None], count: int, threads: int, each: int) -> None:
-    """Call `work` for [0, count) on so many threads, in `each` parts a thread."""
+    threads = _threads() if rows >= MANY_ROWS or nbytes >= MANY_BYTES else 1
     if threads == 1:
-        work(0, count)
+        work(0, rows)
         return
-    size = -(-count // (threads * each * ALIGNED)) * ALIGNED
-    parts = iter([(first, min(first + size, count)) for first in range(0, count, size)])
+    size = -(-rows // (threads * PARTS * ALIGNED)) * ALIGNED
+    parts = iter([(first, min(first + size, rows)) for first in range(0, rows, size)])
 
     def take_parts() -> None:
         for part in parts:

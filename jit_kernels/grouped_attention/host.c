@@ -127,6 +127,7 @@ int grouped_attention(const float *q, int64_t stride, const char *keys, const ch
                       int64_t heads, int64_t groups, int64_t width, int64_t units, int64_t size,
                       int64_t rows, int64_t columns) {
     int64_t share = heads / groups, wide = half ? 2 : 4, furthest = 0;
+    int64_t each = groups * width * wide; /* bytes of a position */
     int64_t most = share < BLOCK_QUERIES ? BLOCK_QUERIES / share : 1;
     for (int64_t t = 0; t < tokens; t++)
         furthest = position[t] >= furthest ? position[t] + 1 : furthest;
@@ -139,13 +140,13 @@ int grouped_attention(const float *q, int64_t stride, const char *keys, const ch
             block.tokens++;
         here = block.tokens;
         const char **values_at = at + furthest;
-        for (int64_t j = 0; j < block.first + here; j++) {
-            int64_t page = row[t] >= 0 && row[t] < rows && j / size < columns
-                               ? table[row[t] * columns + j / size]
-                               : -1;
+        int64_t count = block.first + here, known = row[t] >= 0 && row[t] < rows;
+        for (int64_t j = 0, c = 0; j < count && !fault; c++) {
+            int64_t page = known && c < columns ? table[row[t] * columns + c] : -1;
             if (page < 0 || page >= units) fault = -1;
-            int64_t place = (page * size + j % size) * groups * width * wide;
-            at[j] = keys + place, values_at[j] = values + place;
+            int64_t place = page * size * each;
+            for (int64_t end = j + size; j < end && j < count; j++, place += each)
+                at[j] = keys + place, values_at[j] = values + place;
         }
         for (int64_t g = 0; g < groups && !fault; g++) {
             const float *mine[MOST_QUERIES];

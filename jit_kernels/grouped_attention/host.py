@@ -37,5 +37,6 @@ def grouped_attention(
         )
         raise_fault(code)
 
-    by_rows(attend, tokens)
+    each = 2 * groups * width * keys.itemsize
+    by_rows(attend, tokens, nbytes=each * int(rows.position.sum()) if tokens > 1 else 0)
     return out

@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from jit_kernels.host import MANY_ROWS, by_columns, by_rows, function, rows_of
+from jit_kernels.host import MANY_ROWS, by_rows, function, rows_of
 
 _tile_linear = function("tile_linear", "pipiipiiii")
 
@@ -44,6 +44,6 @@ def _multiply(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
     rows = x.shape[0]
     if rows < MANY_ROWS:
         nbytes = columns * depth * weight.itemsize
-        by_columns(partial(multiply, 0, rows), columns, nbytes=nbytes)
+        by_rows(partial(multiply, 0, rows), columns, nbytes=nbytes)
     else:
         by_rows(multiply, rows)

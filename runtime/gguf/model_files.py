@@ -74,8 +74,9 @@ def model_config(metadata: Metadata, tensors: Mapping[str, StoredTensor]) -> dic
 
 
 def generation_config(metadata: Metadata) -> dict[str, Any]:
-    """Return generation_config.json."""
-    return _token_ids(metadata, "eos_token_id")
+    """Return generation_config.json: the ends of a text and of a turn."""
+    found = _token_ids(metadata, "eos_token_id", "eot_token_id")
+    return {"eos_token_id": list(found.values())}
 
 
 def tensor_index(

@@ -3,8 +3,7 @@
     h = h + attention(norm(h));  h = h + feed_forward(norm(h));  logits = head(norm(h))
 
 The residual stream and what matrices multiply is float32 whatever their dtype; experts multiply
-numbers of their own. Names of weights are the published
-ones.
+numbers of their own. Names of weights are the published ones.
 """
 
 import math
@@ -99,7 +98,7 @@ class Attention:
         turned = self._heads + self._groups
         if self._norms:
             q, k, _ = made.split([self._heads, self._groups, self._groups], 1)
-            q, k = (norm(x.contiguous()) for norm, x in zip(self._norms, (q, k), strict=True))
+            q, k = (own(x.contiguous()) for own, x in zip(self._norms, (q, k), strict=True))
             rope_halves(q, step.rotation)
             rope_halves(k, step.rotation)
         else:
@@ -232,7 +231,7 @@ class GqaNetwork:
         self._layers = [Layer(config, i, kinds, ranks) for i in range(config.num_layers)]
         self._norm = RmsNorm(width, eps=config.eps, name="model.norm", device=kinds.device)
         self._tied = config.tied
-        self._head = kinds.head(width, {"lm_head": 0 if config.tied else vocab})
+        self._head = kinds.head(width, {"lm_head": vocab})
         if config.tied:
             self._head.weight = self._embedding.weight
 

@@ -1,6 +1,7 @@
 """The pages of keys and values of all layers: one lifetime, no windows, no state."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,14 +13,14 @@ from mem_cache.spec import PoolSizes
 __all__ = ["KeyValuePools", "PageShape"]
 
 
+@dataclass(frozen=True, slots=True)
 class PageShape:
-    """What one page holds in one layer, once for keys and once for values.
+    """What one page holds in one layer, once for keys and once for values."""
 
-    Raises ValueError for a page that is no multiple of 8 bytes.
-    """
-
-    def __init__(self, page_size: int, heads: int, head_dim: int, dtype: torch.dtype) -> None:
-        self.size, self.heads, self.head_dim, self.dtype = page_size, heads, head_dim, dtype
+    size: int
+    heads: int
+    head_dim: int
+    dtype: torch.dtype
 
     @property
     def shape(self) -> tuple[int, int, int]:

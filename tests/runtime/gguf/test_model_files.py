@@ -42,7 +42,9 @@ def test_a_configuration_is_that_of_the_published_files() -> None:
     assert (made["vocab_size"], made["rope_theta"], made["eos_token_id"]) == (49152, 1e5, 2)
     assert made["tie_word_embeddings"] is True
     assert config({"output.weight": EMBEDDING})["tie_word_embeddings"] is False
-    assert generation_config(Metadata(VALUES)) == {"eos_token_id": 2}
+    assert generation_config(Metadata(VALUES)) == {"eos_token_id": [2]}
+    turns = Metadata({**VALUES, "tokenizer.ggml.eot_token_id": 5})
+    assert generation_config(turns) == {"eos_token_id": [2, 5]}
 
 
 @pytest.mark.parametrize(
