@@ -2,8 +2,8 @@
 
     h = h + attention(norm(h));  h = h + feed_forward(norm(h));  logits = head(norm(h))
 
-The residual stream and what matrices multiply is float32 whatever their dtype; experts multiply
-numbers of their own. Names of weights are the published ones.
+The residual stream and what matrices multiply are float32 whatever the dtype of matrices; experts
+alone round what they multiply. Names of weights are the published ones.
 """
 
 import math
@@ -243,9 +243,12 @@ class GqaNetwork:
         halfway  called when half of the layers are launched
         """
         h = self._embedding(input_ids).to(torch.float32)
-        for i, layer in enumerate(self._layers):
-            if halfway is not None and i == (len(self._layers) + 1) // 2:
-                halfway()
+        half = (len(self._layers) + 1) // 2
+        for layer in self._layers[:half]:
+            h = layer(h, step)
+        if halfway is not None:
+            halfway()
+        for layer in self._layers[half:]:
             h = layer(h, step)
         return h
 
