@@ -111,12 +111,18 @@ INLINE float lane_sum(Vector sum) {
     return sum[0];
 }
 
-/* Return a_r . b_c of `rows` x `columns` = TILE pairs, in the order r * columns + c. */
-INLINE Vector dots(int rows, int columns, const float *const *a, const void *const *b, int half,
-                   int64_t depth) {
+/* Return a_r . b_c of `rows` x `columns` = TILE pairs, in the order r * columns + c. What lies
+ * `ahead` bytes behind each b_c is brought into the second cache meanwhile, unless that is 0: into
+ * the first one a processor brings too few lines at a time. */
+INLINE Vector dots_ahead(int rows, int columns, const float *const *a, const void *const *b,
+                         int half, int64_t depth, int64_t ahead) {
     Vector sums[TILE] = {{0}}, row[TILE], column[TILE];
     int64_t k = 0;
     for (; k + LANES <= depth; k += LANES) {
+        if (ahead)
+#pragma GCC unroll 16
+            for (int c = 0; c < columns; c++)
+                __builtin_prefetch((const char *)b[c] + k * (half ? 2 : 4) + ahead, 0, 2);
 #pragma GCC unroll 16
         for (int r = 0; r < rows; r++) row[r] = load(a[r] + k);
 #pragma GCC unroll 16
@@ -135,6 +141,11 @@ INLINE Vector dots(int rows, int columns, const float *const *a, const void *con
             for (int c = 0; c < columns; c++) sums[r * columns + c] += row[r] * column[c];
     }
     return lane_sums(sums);
+}
+
+INLINE Vector dots(int rows, int columns, const float *const *a, const void *const *b, int half,
+                   int64_t depth) {
+    return dots_ahead(rows, columns, a, b, half, depth, 0);
 }
 
 INLINE float dot(const float *a, const float *b, int64_t depth) {

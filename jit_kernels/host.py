@@ -25,6 +25,8 @@ __all__ = ["by_rows", "function", "on_host", "raise_fault", "rows_of"]
 logger = logging.getLogger("umbra.kernels")
 
 MANY_ROWS = 256  # fewer are done before another thread has woken up
+MANY_BYTES = 1 << 21
+ALIGNED = 4  # rows and columns that a kernel takes together
 MOST_THREADS = 8
 # More than one part a thread: whoever is kept waiting for a core keeps the others for a part only.
 PARTS = 4
@@ -75,16 +77,17 @@ def rows_of(x: torch.Tensor) -> torch.Tensor:
     return wide if wide.stride(-1) == 1 else wide.contiguous()
 
 
-def by_rows(work: Callable[[int, int], None], rows: int) -> None:
+def by_rows(work: Callable[[int, int], None], rows: int, *, nbytes: int = 0) -> None:
     """Call `work(first, last)` for parts of [0, rows) that cover it, on several threads if many.
 
-    work  a call of a kernel on these rows, which must not depend on each other
+    work    a call of a kernel on these rows, or columns, which must not depend on each other
+    nbytes  that all of it reads: if many, few rows are shared as well
     """
-    threads = _threads() if rows >= MANY_ROWS else 1
+    threads = _threads() if rows >= MANY_ROWS or nbytes >= MANY_BYTES else 1
     if threads == 1:
         work(0, rows)
         return
-    size = -(-rows // (threads * PARTS * 4)) * 4
+    size = -(-rows // (threads * PARTS * ALIGNED)) * ALIGNED
     parts = iter([(first, min(first + size, rows)) for first in range(0, rows, size)])
 
     def take_parts() -> None:

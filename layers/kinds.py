@@ -58,18 +58,28 @@ class Kinds(Protocol):
 
 
 class PlainKinds:
-    """Plain numbers; gates and compressors are float32 whatever the dtype."""
+    """Plain numbers; gates and compressors are float32 whatever the dtype.
+
+    stored  dtype of projections and of the head
+    """
 
     blocks = False
 
-    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
-        """Take the dtype of matrices and activations, float32 or bfloat16."""
-        self.device, self.dtype = device, dtype
+    def __init__(
+        self, device: torch.device, dtype: torch.dtype, *, stored: torch.dtype | None = None
+    ) -> None:
+        """Take the dtype of matrices and activations, float32 or bfloat16.
+
+        stored  dtype of matrices where that is another
+        """
+        self.device, self.dtype, self.stored = device, dtype, stored or dtype
         self.side = SideStream(device)
 
     def projection(self, width: Size, parts: Mapping[str, Size]) -> PlainLinear:
         """See `Kinds`."""
-        return PlainLinear(width, parts, dtype=self.dtype, device=self.device)
+        return PlainLinear(
+            width, parts, dtype=self.dtype, device=self.device, weight_dtype=self.stored
+        )
 
     def grouped(self, groups: Size, rows: int, width: int, *, name: str) -> PlainGroupedLinear:
         """See `Kinds`."""

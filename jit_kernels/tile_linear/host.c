@@ -13,8 +13,10 @@ INLINE void tile(int tile_rows, int tile_columns, const float *x, int64_t x_stri
     for (int c = 0; c < tile_columns; c++)
         b[c] = (const char *)weight.data +
                (c < columns ? c : columns - 1) * weight.stride * width;
-    Vector sums = weight.half ? dots(tile_rows, tile_columns, a, b, 1, depth)
-                              : dots(tile_rows, tile_columns, a, b, 0, depth);
+    /* One row reads each weight once, and waits for memory: what comes next is on its way. */
+    int64_t ahead = tile_rows == 1 ? 2 * TILE * weight.stride * width : 0;
+    Vector sums = weight.half ? dots_ahead(tile_rows, tile_columns, a, b, 1, depth, ahead)
+                              : dots_ahead(tile_rows, tile_columns, a, b, 0, depth, ahead);
     float found[TILE];
     store(found, sums);
     int64_t stored = columns < tile_columns ? columns : tile_columns;

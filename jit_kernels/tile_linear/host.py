@@ -1,8 +1,10 @@
 """Matrix product in C: each element is one dot product, summed in the same order always."""
 
+from functools import partial
+
 import torch
 
-from jit_kernels.host import by_rows, function, rows_of
+from jit_kernels.host import MANY_ROWS, by_rows, function, rows_of
 
 _tile_linear = function("tile_linear", "pipiipiiii")
 
@@ -27,13 +29,21 @@ def _multiply(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
     x = rows_of(x)
     weight = weight if weight.stride(1) == 1 else weight.contiguous()
     x_at, x_stride, out_at, out_stride = x.data_ptr(), x.stride(0), out.data_ptr(), out.stride(0)
-    matrix = (weight.data_ptr(), weight.stride(0), weight.dtype is torch.bfloat16)
+    weight_at, weight_stride = weight.data_ptr(), weight.stride(0)
+    half = weight.dtype is torch.bfloat16
     columns, depth = weight.shape
 
-    def multiply(first: int, last: int) -> None:
+    def multiply(first: int, last: int, left: int = 0, right: int = columns) -> None:
         _tile_linear(
-            *(x_at + 4 * first * x_stride, x_stride, *matrix),
-            *(out_at + 4 * first * out_stride, out_stride, last - first, columns, depth),
+            *(x_at + 4 * first * x_stride, x_stride),
+            *(weight_at + left * weight_stride * weight.itemsize, weight_stride, half),
+            *(out_at + 4 * (first * out_stride + left), out_stride),
+            *(last - first, right - left, depth),
         )
 
-    by_rows(multiply, x.shape[0])
+    rows = x.shape[0]
+    if rows < MANY_ROWS:
+        nbytes = columns * depth * weight.itemsize
+        by_rows(partial(multiply, 0, rows), columns, nbytes=nbytes)
+    else:
+        by_rows(multiply, rows)

@@ -20,9 +20,20 @@ class PlainExperts:
     down     [experts, d, inner]       W2
     """
 
-    def __init__(self, sizes: ExpertSizes, *, dtype: torch.dtype, device: torch.device) -> None:
-        """Allocate the weights."""
+    def __init__(
+        self,
+        sizes: ExpertSizes,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        names: tuple[str, str, str] = ("w1", "w3", "w2"),
+    ) -> None:
+        """Allocate the weights.
+
+        names  of gate, up and down projections in files
+        """
         count, width, inner = sizes.held
+        self._names = names
         self._sizes, self._limit = sizes, sizes.limit
         self._gate_up = torch.zeros((count, 2 * inner, width), dtype=dtype, device=device)
         self._down = torch.zeros((count, width, inner), dtype=dtype, device=device)
@@ -43,9 +54,10 @@ class PlainExperts:
     def named_weights(self, prefix: str) -> Named:
         """Yield the weights under their names in files."""
         width, inner = self._sizes.width, self._sizes.inner
+        gate_name, up_name, down_name = self._names
         for expert in range(self._down.shape[0]):
             name = f"{prefix}experts.{self._sizes.experts.first + expert}."
             gate, up = self._gate_up[expert].chunk(2)
-            yield f"{name}w1.weight", part_of(gate, inner, width)
-            yield f"{name}w3.weight", part_of(up, inner, width)
-            yield f"{name}w2.weight", part_of(self._down[expert], width, inner)
+            yield f"{name}{gate_name}.weight", part_of(gate, inner, width)
+            yield f"{name}{up_name}.weight", part_of(up, inner, width)
+            yield f"{name}{down_name}.weight", part_of(self._down[expert], width, inner)

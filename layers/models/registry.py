@@ -19,6 +19,9 @@ __all__ = ["FAMILIES", "read_model"]
 # entries that override the former, all parsed, and returns a Model.
 FAMILIES: dict[str, str] = {
     "deepseek_v4": "layers.models.deepseek_v4.model:read",
+    **dict.fromkeys(
+        ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe"), "layers.models.gqa.model:read"
+    ),
 }
 
 
@@ -33,7 +36,8 @@ def read_model(folder: Path, override: str | None = None) -> Model:
     kind: Any = present(raw | entries, "model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         known = " or ".join(FAMILIES)
-        raise ConfigFault(f"model_type must be {known}, got {kind!r}")
+        code = "; the code that auto_map names is never run" if raw.get("auto_map") else ""
+        raise ConfigFault(f"model_type must be {known}, got {kind!r}{code}")
     module, _, function = FAMILIES[kind].partition(":")
     read: Callable[..., Model] = getattr(importlib.import_module(module), function)
     return read(raw, generation, entries)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, Self, cast
+from typing import Any, Protocol, Self, cast
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -30,8 +30,39 @@ class TensorHeader:
     dtype: str
 
 
+class TensorFiles(Protocol):
+    """Tensors of a checkpoint by name; a context manager."""
+
+    headers: dict[str, TensorHeader]
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        ...
+
+    def __exit__(self, *_: object) -> None:
+        """Close the files."""
+        ...
+
+    @property
+    def shards(self) -> list[str]:
+        """Names of the files, in order."""
+        ...
+
+    def names(self, shard: str) -> Iterator[str]:
+        """Yield the names of the tensors of one file, in order."""
+        ...
+
+    def tensor(self, name: str, cut: tuple[slice, ...] = ()) -> Tensor:
+        """Read one tensor, or the part of it that an index cuts out, onto the CPU."""
+        ...
+
+    def read_ahead(self, shard: str) -> None:
+        """Have a file read into memory, where that pays."""
+        ...
+
+
 class Checkpoint:
-    """All tensors of `model.safetensors`, or of the shards that its index names.
+    """A `TensorFiles`: all tensors of `model.safetensors`, or of the shards that its index names.
 
     A context manager; the files are mapped, not read, until `tensor` is called.
     """

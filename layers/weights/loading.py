@@ -16,7 +16,14 @@ from torch import Tensor
 from tqdm import tqdm
 
 from jit_kernels.checks import ShapeError
-from layers.weights.checkpoint import Checkpoint, TensorHeader, WeightError, raise_faults
+from layers.weights.checkpoint import (
+    Checkpoint,
+    TensorFiles,
+    TensorHeader,
+    WeightError,
+    raise_faults,
+)
+from layers.weights.gguf_checkpoint import GGUF_INDEX, GgufCheckpoint
 from layers.weights.part import Part
 from layers.weights.quant import (
     FP4_GROUP,
@@ -41,6 +48,10 @@ _FP8 = "F8_E4M3"
 _FP4 = ("I8", "U8")
 _SCALES = ("F8_E8M0", "F32")
 _DRAFT = "mtp."
+# Old files hold what is derived from the configuration.
+_DERIVED = ".rotary_emb.inv_freq"
+# A head that is the embedding may be in the file as well.
+_HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 # Tensors that are read, or copied to a device, at once.
 _THREADS = 8
 # Files that are read into memory before their turn.
@@ -60,7 +71,7 @@ class NamedWeights(Protocol):
 
 
 def load_weights(model: NamedWeights, folder: Path, *, progress: bool = True) -> None:
-    """Fill every weight of `model` from the safetensors files in `folder`, in place.
+    """Fill every weight of `model` from the files of `folder`, in place.
 
     progress  show a bar on stderr, one step a file
     Raises WeightError naming the file that is damaged or the tensors that are missing,
@@ -74,8 +85,9 @@ def load_weights(model: NamedWeights, folder: Path, *, progress: bool = True) ->
         with torch.no_grad():
             return _load_one(name, targets, checkpoint)
 
-    with Checkpoint(folder) as checkpoint, ThreadPoolExecutor(_THREADS) as threads:
+    with _opened(folder) as checkpoint, ThreadPoolExecutor(_THREADS) as threads:
         raise_faults(folder, _faults(targets, checkpoint.headers))
+        _check_tied(targets, checkpoint)
         _tell_quantised(targets, checkpoint.headers)
         wanted = {
             shard: [name for name in checkpoint.names(shard) if name in targets]
@@ -92,7 +104,12 @@ def load_weights(model: NamedWeights, folder: Path, *, progress: bool = True) ->
         logger.warning("%d numbers of fp4 weights were rounded to fp8", rounded)
 
 
-def _read_ahead(checkpoint: Checkpoint, shards: Sequence[str]) -> Iterator[str]:
+def _opened(folder: Path) -> TensorFiles:
+    """Return the files of a folder, which may name a GGUF file instead of having its own."""
+    return (GgufCheckpoint if (folder / GGUF_INDEX).is_file() else Checkpoint)(folder)
+
+
+def _read_ahead(checkpoint: TensorFiles, shards: Sequence[str]) -> Iterator[str]:
     """Yield the shards, and have those that come next read into memory meanwhile."""
     with ThreadPoolExecutor(1) as reader:
         for number, shard in enumerate(shards):
@@ -132,13 +149,30 @@ def _faults(targets: Mapping[str, Target], headers: dict[str, TensorHeader]) -> 
     faults = [f"{name} is missing" for name in targets if name not in headers]
     scales = {_scale_name(name) for name in targets if name.endswith(".weight")}
     for name in headers:
-        if name not in targets and name not in scales and not name.startswith(_DRAFT):
+        if name not in targets and name not in scales and not _passed_over(name):
             faults.append(f"{name} is unexpected")
     for name, view in targets.items():
         if name in headers:
             fault = _fault(name, view, headers)
             faults += [f"{name} {fault}"] if fault else []
     return faults
+
+
+def _passed_over(name: str) -> bool:
+    """Return whether a tensor may be in a file although the network has no place for it."""
+    return name.startswith(_DRAFT) or name.endswith(_DERIVED) or name == _HEAD
+
+
+def _check_tied(targets: Mapping[str, Target], checkpoint: TensorFiles) -> None:
+    """Raise WeightError where a network without a head of its own has a file with another one."""
+    if _HEAD in targets or _HEAD not in checkpoint.headers:
+        return
+    tied = _EMBEDDING in checkpoint.headers
+    if not tied or not torch.equal(checkpoint.tensor(_HEAD), checkpoint.tensor(_EMBEDDING)):
+        shard = checkpoint.headers[_HEAD].shard
+        raise WeightError(
+            f"{_HEAD} in {shard} is not the embedding, and the configuration ties them"
+        )
 
 
 def _tell_quantised(targets: Mapping[str, Target], headers: dict[str, TensorHeader]) -> None:
@@ -199,7 +233,7 @@ def _storage(target: Target) -> Tensor | WeightTarget:
     return target.target if isinstance(target, Part) else target
 
 
-def _load_one(name: str, targets: Mapping[str, Target], checkpoint: Checkpoint) -> int:
+def _load_one(name: str, targets: Mapping[str, Target], checkpoint: TensorFiles) -> int:
     """Copy one weight; return how many numbers quantised storage could not hold exactly."""
     target, header = targets[name], checkpoint.headers[name]
     storage, form = _storage(target), _form(header)
@@ -225,7 +259,7 @@ def _load_one(name: str, targets: Mapping[str, Target], checkpoint: Checkpoint) 
     return 0
 
 
-def _expand(name: str, target: Target, checkpoint: Checkpoint, form: StoredForm) -> None:
+def _expand(name: str, target: Target, checkpoint: TensorFiles, form: StoredForm) -> None:
     """Expand a quantised weight into plain storage; of a part, all of it is expanded first."""
     storage, stored = _storage(target), checkpoint.tensor(name)
     assert isinstance(storage, Tensor)
@@ -260,7 +294,7 @@ def _cut_scales(cut: tuple[slice, ...], form: StoredForm) -> tuple[slice, ...]:
     )
 
 
-def _scale(name: str, checkpoint: Checkpoint, cut: tuple[slice, ...] = ()) -> Tensor:
+def _scale(name: str, checkpoint: TensorFiles, cut: tuple[slice, ...] = ()) -> Tensor:
     scale_name = _scale_name(name)
     scale = checkpoint.tensor(scale_name, cut)
     if not bool(torch.isfinite(scale.to(torch.float32)).all()):

@@ -14,6 +14,7 @@ from layers.weights.part import Part
 from layers.weights.weight_target import WeightTarget
 
 _TABLE_ROWS = 1 << 13
+_EMBEDDINGS = ("embed.weight", "model.embed_tokens.weight")
 
 
 def fill_random(
@@ -60,7 +61,7 @@ def fill_random(
     elif leaf in ("attn_sink", "ape"):
         out.normal_(0.0, 0.5, generator=generator)
     else:
-        fan_in = 1 if name == "embed.weight" else out.shape[-1]
+        fan_in = 1 if name in _EMBEDDINGS else out.shape[-1]
         out.normal_(0.0, gain / math.sqrt(fan_in), generator=generator)
 
 

@@ -16,7 +16,7 @@ _NO_TOKENIZER = "this checkpoint has no tokenizer.json: send token ids instead o
 class TextTokenizer:
     """The tokenizer of a checkpoint; without tokenizer.json only token ids can be served.
 
-    chat_template   Jinja text of tokenizer_config.json, if it brings one
+    chat_template   Jinja text, if the checkpoint brings one
     bos_token, eos_token   their spelling, if the checkpoint names them
     added_ids       ids of tokens that are spelled as a whole, such as control tokens
     special_ids     ids that `skip_special_tokens` leaves out of the text
@@ -39,11 +39,15 @@ class TextTokenizer:
     def load(cls, folder: Path | str) -> "TextTokenizer":
         """Read tokenizer.json and tokenizer_config.json of `folder`, both optional.
 
-        Raises ConfigError for a file that is there and cannot be read.
+        A chat_template.jinja beside them is the template. Raises ConfigError for a file that is
+        there and cannot be read.
         """
         folder = Path(folder)
         path = folder / "tokenizer.json"
         facts = _read_facts(folder / "tokenizer_config.json")
+        template = folder / "chat_template.jinja"
+        if template.exists():
+            facts["chat_template"] = _read_text(template)
         return cls(_parse(path) if path.exists() else None, facts)
 
     def token_id(self, token: str) -> int | None:
@@ -79,12 +83,19 @@ def _read_facts(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        facts: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as fault:
+        facts: Any = json.loads(_read_text(path))
+    except ValueError as fault:
         raise ConfigError(f"cannot read {path}: {fault}") from fault
     if not isinstance(facts, dict):
         raise ConfigError(f"{path} holds no JSON object")
     return cast(dict[str, Any], facts)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as fault:
+        raise ConfigError(f"cannot read {path}: {fault}") from fault
 
 
 def _parse(path: Path) -> Tokenizer:

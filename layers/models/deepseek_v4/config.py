@@ -24,6 +24,7 @@ from layers.models.json_fields import (
     string_list,
 )
 from layers.models.rope_scaling import YarnScaling
+from layers.models.token_ids import MAX_VOCAB_SIZE, end_ids, token_id
 from mem_cache.spec import TreeSpec
 
 __all__ = [
@@ -43,9 +44,8 @@ __all__ = [
 
 RATIOS = (0, 4, 128)
 WEIGHT_BLOCK = 128
-# What `select_topk` and `sample` take, which load torch.
+# What `select_topk` takes, which loads torch.
 MAX_INDEX_TOPK = 2048
-MAX_VOCAB_SIZE = 2**18
 
 # Fields that do not become part of ModelConfig, with the values the network computes.
 _FIXED: dict[str, tuple[object, ...]] = {
@@ -176,7 +176,7 @@ def parse_config(
         num_hash_layers=min(int_from(raw, "num_hash_layers", 0), layers),
         compress_ratios=_compress_ratios(raw, layers),
         rope_scaling=_yarn(raw),
-        eos_token_ids=_eos_ids(raw, generation or {}, vocab_size),
+        eos_token_ids=end_ids(raw, generation or {}, vocab_size),
         model_type="deepseek_v4",
         architectures=_architectures(raw),
         expert_dtype=_expert_dtype(raw),
@@ -294,24 +294,7 @@ def _expert_dtype(raw: dict[str, Any]) -> Literal["fp4", "fp8"] | None:
 def _check_bos(raw: dict[str, Any], vocab_size: int) -> None:
     value: Any = raw.get("bos_token_id")
     if value is not None:
-        _token_id(value, "bos_token_id", vocab_size)
-
-
-def _eos_ids(raw: dict[str, Any], generation: dict[str, Any], vocab_size: int) -> tuple[int, ...]:
-    ids: dict[int, None] = {}
-    for source in (raw, generation):
-        value: Any = source.get("eos_token_id")
-        if value is None:
-            continue
-        for item in cast(list[Any], value) if isinstance(value, list) else [value]:
-            ids[_token_id(item, "eos_token_id", vocab_size)] = None
-    return tuple(ids)
-
-
-def _token_id(value: object, name: str, vocab_size: int) -> int:
-    if type(value) is not int or not 0 <= value < vocab_size:
-        raise ConfigFault(f"{name} must be a token id below {vocab_size}, got {value!r}")
-    return value
+        token_id(value, "bos_token_id", vocab_size)
 
 
 def _architectures(raw: dict[str, Any]) -> tuple[str, ...]:

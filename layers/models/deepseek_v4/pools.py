@@ -1,12 +1,13 @@
 """The device tensors of V4's pools, and copies of whole units across all layers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from jit_kernels.copy_units import copy_units
 from jit_kernels.paged_rows import PageLayout
+from layers.models.copies import apart
 from layers.models.deepseek_v4.layout import (
     C128_BLOCK_RECORDS,
     C128_PARTS,
@@ -17,7 +18,7 @@ from layers.models.deepseek_v4.layout import (
 from layers.models.deepseek_v4.pool_spec import POINT_BANKS, POOLED_TOKENS, PoolSpec
 from mem_cache.spec import PoolSizes, div_ceil
 
-__all__ = ["KvPools", "apart", "state_entry"]
+__all__ = ["KvPools", "state_entry"]
 
 
 class KvPools:
@@ -182,21 +183,3 @@ def state_entry(unit: Tensor, position: Tensor, *, entries: int, span: int, live
         return own
     kept = (live + 1) * entries + (unit - live - 1) * span + position % span
     return torch.where(unit <= live, own, kept)
-
-
-def apart(pairs: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-    """Yield copies (source, destination) in their order, in groups that can be made at once.
-
-    In a group nothing is written twice, and nothing both read and written.
-    """
-    group: list[tuple[int, int]] = []
-    read, written = set[int](), set[int]()
-    for source, destination in pairs:
-        if destination in read or destination in written or source in written:
-            yield group
-            group, read, written = [], set(), set()
-        group.append((source, destination))
-        read.add(source)
-        written.add(destination)
-    if group:
-        yield group

@@ -35,7 +35,7 @@ def test_a_family_is_a_line_of_the_registry(
 ) -> None:
     folder = _folder(tmp_path, model_type="toy", width=4)
     (folder / "generation_config.json").write_text('{"eos_token_id": 7}', encoding="utf-8")
-    with pytest.raises(ConfigFault, match="model_type must be deepseek_v4, got 'toy'"):
+    with pytest.raises(ConfigFault, match=r"^model_type must be deepseek_v4 or .*, got 'toy'"):
         read_model(folder)
     monkeypatch.setitem(FAMILIES, "toy", f"{__name__}:read_toy")
 
@@ -54,8 +54,17 @@ def test_an_override_may_say_the_family(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["deepseek_v3", 4, ["deepseek_v4"], ""])
 def test_another_type_is_refused(tmp_path: Path, kind: object) -> None:
-    with pytest.raises(ConfigFault, match=r"^model_type must be deepseek_v4, got "):
+    with pytest.raises(
+        ConfigFault, match=r"^model_type must be deepseek_v4 or llama or [a-z0-9_ ]+, got "
+    ):
         read_model(_folder(tmp_path, **{**stand_in_config(), "model_type": kind}))
+
+
+def test_code_that_a_checkpoint_wants_to_bring_is_refused_by_name(tmp_path: Path) -> None:
+    folder = _folder(tmp_path, model_type="mine", auto_map={"AutoModel": "modeling.Model"})
+
+    with pytest.raises(ConfigFault, match="got 'mine'; the code that auto_map names is never run"):
+        read_model(folder)
 
 
 def test_a_missing_type_is_named(tmp_path: Path) -> None:

@@ -372,3 +372,18 @@ def test_dummy_weights_fill_the_network(oracle_v4_small: Path) -> None:
 
     for name, view in weights.items():
         assert not (view == -9).any(), name
+
+
+def test_a_head_that_is_the_embedding_may_be_in_the_file_as_well(tmp_path: Path) -> None:
+    model = FakeModel({"model.embed_tokens.weight": (6, 4)}, torch.float32)
+    table = torch.randn(6, 4)
+    extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(2)}
+    tensors = {"model.embed_tokens.weight": table, "lm_head.weight": table.clone(), **extra}
+    write_single(tmp_path, tensors)
+
+    load_weights(model, tmp_path, progress=False)
+
+    assert torch.equal(model.weights["model.embed_tokens.weight"], table)
+    write_single(tmp_path, {**tensors, "lm_head.weight": table + 1})
+    with pytest.raises(WeightError, match=r"lm_head\.weight in .* is not the embedding"):
+        load_weights(model, tmp_path, progress=False)

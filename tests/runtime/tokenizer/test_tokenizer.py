@@ -42,6 +42,13 @@ def test_facts_come_from_the_config_in_both_spellings(tmp_path: Path) -> None:
     assert (tokenizer.token_id("<eos>"), tokenizer.token_id("<no such>")) == (EOS, None)
 
 
+def test_a_template_of_its_own_file_is_the_one(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, byte_tokenizer(), chat_template="{{ x }}")
+    (folder / "chat_template.jinja").write_text("{{ y }}", encoding="utf-8")
+
+    assert TextTokenizer.load(folder).chat_template == "{{ y }}"
+
+
 def test_the_post_processor_decides_about_special_tokens(tmp_path: Path) -> None:
     tokenizer = TextTokenizer.load(write_checkpoint(tmp_path, with_bos()))
 

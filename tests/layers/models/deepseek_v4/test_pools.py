@@ -8,7 +8,7 @@ from torch import Tensor
 
 from layers.models.deepseek_v4.layout import cache_spec
 from layers.models.deepseek_v4.pool_spec import PoolSpec, RecordFormat
-from layers.models.deepseek_v4.pools import KvPools, apart, state_entry
+from layers.models.deepseek_v4.pools import KvPools, state_entry
 from mem_cache.spec import PoolSizes, TreeSpec
 from tests.testing.compare import assert_same_bits
 
@@ -119,14 +119,6 @@ def test_copies_that_depend_on_each_other_keep_their_order(copy: str) -> None:
         COPIES[copy](one_by_one, [pair])
     for name, tensor in at_once.tensors().items():
         assert_same_bits(tensor.view(torch.uint8), one_by_one.tensors()[name].view(torch.uint8))
-
-
-def test_copies_go_together_unless_one_waits_for_another() -> None:
-    assert [*apart([])] == []
-    assert [*apart([(1, 2), (1, 3), (4, 5)])] == [[(1, 2), (1, 3), (4, 5)]]
-    assert [*apart([(1, 2), (2, 3)])] == [[(1, 2)], [(2, 3)]]
-    assert [*apart([(1, 2), (3, 2), (3, 4)])] == [[(1, 2)], [(3, 2), (3, 4)]]
-    assert [*apart([(1, 2), (3, 1)])] == [[(1, 2)], [(3, 1)]]
 
 
 def test_a_model_without_compression_has_empty_pools() -> None:

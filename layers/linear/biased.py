@@ -1,0 +1,46 @@
+"""A linear layer of any kind, and a bias for each of its parts."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from layers.blocks.norm import RmsNorm
+from layers.linear.contract import Linear, Named, Rows
+from layers.parallel.shares import Size, whole
+from layers.weights.part import part_of
+
+__all__ = ["BiasedLinear"]
+
+
+class BiasedLinear:
+    """A `Linear` whose results have a bias added, in float32.
+
+    bias  [sum of rows] float32   the parts one after another
+    """
+
+    def __init__(self, product: Linear, parts: Mapping[str, Size], device: torch.device) -> None:
+        """Take the product of `parts`, name -> output rows, and allocate their biases."""
+        self._product = product
+        self._parts = {name: whole(rows) for name, rows in parts.items()}
+        count = sum(rows.count for rows in self._parts.values())
+        self.bias = torch.zeros(count, dtype=torch.float32, device=device)
+
+    def rows(self, x: Tensor, norm: RmsNorm | None = None) -> Rows:
+        """Return the rows, normed; see `Linear`."""
+        return self._product.rows(x, norm)
+
+    def gated(self, hidden: Tensor, limit: float) -> Rows:
+        """Return gated rows; see `Linear`."""
+        return self._product.gated(hidden, limit)
+
+    def __call__(self, rows: Rows) -> Tensor:
+        """Return the product and the bias in float32; see `Linear`."""
+        return self._product(rows) + self.bias
+
+    def named_weights(self, prefix: str) -> Named:
+        """Yield the product's weights, then each part's bias."""
+        yield from self._product.named_weights(prefix)
+        views = self.bias.split([rows.count for rows in self._parts.values()])
+        for (name, rows), view in zip(self._parts.items(), views, strict=True):
+            yield f"{prefix}{name}.bias", part_of(view, rows)

@@ -1,0 +1,246 @@
+"""GqaConfig: what `config.json` of these families says, read strictly.
+
+The families differ in where biases and norms are; `_TRAITS` has that, everything else is in the
+file. Whatever the network does not compute is refused with one sentence that names the field.
+"""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from layers.models.json_fields import (
+    ConfigFault,
+    int_from,
+    json_object,
+    positive_int,
+    positive_number,
+    present,
+    require,
+    string_list,
+)
+from layers.models.rope_fields import RopeFields, read_rope
+from layers.models.token_ids import end_ids, token_id, vocab_size
+
+__all__ = ["ExpertFields", "GqaConfig", "parse_config"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Traits:
+    """What a model_type says without a field.
+
+    architecture  the one that generates text
+    qkv_bias      projections of queries, keys and values always have biases; else a field says so
+    head_norms    heads of queries and keys are normed
+    fixed         fields with the values that are computed, where they are there
+    """
+
+    architecture: str
+    qkv_bias: bool = False
+    head_norms: bool = False
+    fixed: tuple[tuple[str, tuple[object, ...]], ...] = ()
+
+
+_NO_WINDOW = (("sliding_window", (None,)),)
+_UNUSED_WINDOW = (("use_sliding_window", (False, None)),)
+_TRAITS = {
+    "llama": _Traits("LlamaForCausalLM"),
+    "mistral": _Traits("MistralForCausalLM", fixed=_NO_WINDOW),
+    "qwen2": _Traits("Qwen2ForCausalLM", qkv_bias=True, fixed=_UNUSED_WINDOW),
+    "qwen3": _Traits("Qwen3ForCausalLM", head_norms=True, fixed=_UNUSED_WINDOW),
+    "qwen3_moe": _Traits("Qwen3MoeForCausalLM", head_norms=True, fixed=_UNUSED_WINDOW),
+}
+_FIXED: tuple[tuple[str, tuple[object, ...]], ...] = (
+    ("hidden_act", ("silu",)),
+    ("pretraining_tp", (1, None)),
+)
+_KNOWN = frozenset(
+    {
+        *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
+        *("num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps"),
+        *("max_position_embeddings", "tie_word_embeddings", "attention_bias", "mlp_bias"),
+        *("rope_theta", "rope_scaling", "rope_parameters", "eos_token_id", "bos_token_id"),
+        *(
+            "num_experts",
+            "num_local_experts",
+            "num_experts_per_tok",
+            "moe_intermediate_size",
+            "norm_topk_prob",
+        ),
+        *("decoder_sparse_step", "mlp_only_layers", "hidden_act", "sliding_window"),
+        *("use_sliding_window", "layer_types", "architectures", "model_type"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertFields:
+    """Routed experts.
+
+    chosen      experts of a token
+    inner       channels inside an expert
+    normalised  weights are the softmax over the chosen experts, else over all
+    layers      which layers have experts
+    """
+
+    count: int
+    chosen: int
+    inner: int
+    normalised: bool
+    layers: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class GqaConfig:
+    """Sizes and constants of one network.
+
+    inner            channels inside the feed-forward blocks without experts
+    qkv_bias         projections of queries, keys and values have biases
+    output_bias      the projection of what heads have read has one
+    mlp_bias         the projections of feed-forward blocks have biases
+    head_norms       heads of queries and keys are normed before they turn
+    tied             the output head is the embedding
+    experts          None: no layer has any
+    eos_token_ids    ids of config.json, then those that only generation_config.json has
+    """
+
+    model_type: str
+    architectures: tuple[str, ...]
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    heads: int
+    key_heads: int
+    head_dim: int
+    inner: int
+    eps: float
+    rope: RopeFields
+    context_tokens: int
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    head_norms: bool
+    tied: bool
+    experts: ExpertFields | None
+    eos_token_ids: tuple[int, ...]
+
+
+def parse_config(
+    raw: dict[str, Any], generation: dict[str, Any], override: dict[str, Any]
+) -> GqaConfig:
+    """Return the configuration that config.json and generation_config.json hold, both parsed.
+
+    override  entries that replace those of `raw`
+    Raises ConfigFault, naming the field, for whatever cannot be run.
+    """
+    for key in override:
+        if key not in raw and key not in _KNOWN:
+            raise ConfigFault(f"override names {key!r}, which is no field of config.json")
+    raw = raw | override
+    require(raw, "model_type", tuple(_TRAITS))
+    kind = cast(str, raw["model_type"])
+    traits = _TRAITS[kind]
+    _refuse_others(raw, traits)
+    vocab, layers = vocab_size(raw), positive_int(raw, "num_hidden_layers")
+    heads, head_dim = _heads(raw, traits)
+    bias = _flag(raw, "attention_bias") if kind != "mistral" and not traits.qkv_bias else False
+    if raw.get("bos_token_id") is not None:
+        token_id(raw["bos_token_id"], "bos_token_id", vocab)
+    return GqaConfig(
+        model_type=kind,
+        architectures=_architectures(raw, traits),
+        vocab_size=vocab,
+        hidden_size=positive_int(raw, "hidden_size"),
+        num_layers=layers,
+        heads=heads[0],
+        key_heads=heads[1],
+        head_dim=head_dim,
+        inner=positive_int(raw, "intermediate_size"),
+        eps=positive_number(raw, "rms_norm_eps"),
+        rope=read_rope(raw),
+        context_tokens=positive_int(raw, "max_position_embeddings"),
+        qkv_bias=bias or traits.qkv_bias,
+        output_bias=bias,
+        mlp_bias=_flag(raw, "mlp_bias") if kind == "llama" else False,
+        head_norms=traits.head_norms,
+        tied=_flag(raw, "tie_word_embeddings"),
+        experts=_experts(raw, layers) if kind == "qwen3_moe" else None,
+        eos_token_ids=end_ids(raw, generation, vocab),
+    )
+
+
+def _refuse_others(raw: dict[str, Any], traits: _Traits) -> None:
+    """Raise ConfigFault for what would be silently wrong if it were passed over."""
+    if raw.get("quantization_config") is not None:
+        quantisation = json_object(raw["quantization_config"], "quantization_config")
+        method = quantisation.get("quant_method")
+        raise ConfigFault(
+            f"quantization_config.quant_method {method!r} is not read in this family: "
+            "serve the checkpoint in bfloat16"
+        )
+    if raw.get("auto_map") is not None:
+        raise ConfigFault(
+            "auto_map asks for code that comes with the checkpoint, which is never run"
+        )
+    for name, allowed in (*_FIXED, *traits.fixed):
+        if name in raw:
+            require(raw, name, allowed)
+    if raw.get("layer_types") is not None:
+        string_list(raw, "layer_types", ("full_attention",))
+
+
+def _heads(raw: dict[str, Any], traits: _Traits) -> tuple[tuple[int, int], int]:
+    """Return the heads of queries and of keys, and their width."""
+    heads, hidden = positive_int(raw, "num_attention_heads"), positive_int(raw, "hidden_size")
+    given = {name: value for name, value in raw.items() if value is not None}
+    key_heads = positive_int({"num_key_value_heads": heads, **given}, "num_key_value_heads")
+    if heads % key_heads:
+        raise ConfigFault(
+            f"num_key_value_heads must divide num_attention_heads {heads}, got {key_heads}"
+        )
+    if "head_dim" not in given and traits.head_norms:
+        raise ConfigFault("head_dim is missing")
+    if "head_dim" not in given and hidden % heads:
+        raise ConfigFault(f"num_attention_heads must divide hidden_size {hidden}, got {heads}")
+    width = positive_int({"head_dim": hidden // heads, **given}, "head_dim")
+    if width % 2:
+        raise ConfigFault(f"head_dim must be even, got {width}")
+    return (heads, key_heads), width
+
+
+def _architectures(raw: dict[str, Any], traits: _Traits) -> tuple[str, ...]:
+    names = tuple(string_list({"architectures": [], **raw}, "architectures", None))
+    if names and traits.architecture not in names:
+        raise ConfigFault(
+            f"architectures must be {traits.architecture}, got {', '.join(names)}: "
+            "only models that generate text are served"
+        )
+    return names
+
+
+def _experts(raw: dict[str, Any], layers: int) -> ExpertFields:
+    # transformers 5 writes the other name.
+    name = "num_local_experts" if "num_experts" not in raw else "num_experts"
+    count, chosen = positive_int(raw, name), positive_int(raw, "num_experts_per_tok")
+    if chosen > count:
+        raise ConfigFault(f"num_experts_per_tok must be at most {name} {count}, got {chosen}")
+    step = positive_int({"decoder_sparse_step": 1, **raw}, "decoder_sparse_step")
+    dense: Any = raw.get("mlp_only_layers") or []
+    if not isinstance(dense, list):
+        raise ConfigFault(f"mlp_only_layers must be a list, got {dense!r}")
+    for layer in cast(list[Any], dense):
+        int_from({"mlp_only_layers": layer}, "mlp_only_layers", 0)
+    sparse = {layer for layer in range(layers) if (layer + 1) % step == 0}
+    return ExpertFields(
+        count=count,
+        chosen=chosen,
+        inner=positive_int(raw, "moe_intermediate_size"),
+        normalised=_flag(raw, "norm_topk_prob"),
+        layers=frozenset(sparse - set(cast(list[int], dense))),
+    )
+
+
+def _flag(raw: dict[str, Any], name: str) -> bool:
+    """Return a boolean field; false where it is missing or null."""
+    value: Any = present({name: None, **raw}, name)
+    if value is not None:
+        require(raw, name, (True, False))
+    return bool(value)

@@ -1,0 +1,1 @@
+"""GGUF files as checkpoints: configuration, tokenizer, and an index of the tensors."""

