@@ -108,9 +108,9 @@ def take_away(path: str) -> None:
     edit = PATHS[path]
 
     def edited(
-        batch: ForwardBatch, spec: PoolSpec, *, top_k: int, rope: RopeFrequencies
+        batch: ForwardBatch, spec: PoolSpec, *, live: int, top_k: int, rope: RopeFrequencies
     ) -> AttentionPlan:
-        plan = plan_attention(batch, spec, top_k=top_k, rope=rope)
+        plan = plan_attention(batch, spec, live=live, top_k=top_k, rope=rope)
         return edit(plan, spec.tree.window)
 
     cast(Any, reference_step).plan_attention = edited

@@ -40,9 +40,9 @@ def _last_logits(monkeypatch: pytest.MonkeyPatch, paths: Sequence[str], seed: in
     """Return the logits after a prompt that ends with token 5, without these paths."""
 
     def edited(
-        batch: ForwardBatch, spec: PoolSpec, *, top_k: int, rope: RopeFrequencies
+        batch: ForwardBatch, spec: PoolSpec, *, live: int, top_k: int, rope: RopeFrequencies
     ) -> AttentionPlan:
-        plan = plan_attention(batch, spec, top_k=top_k, rope=rope)
+        plan = plan_attention(batch, spec, live=live, top_k=top_k, rope=rope)
         for path in paths:
             plan = PATHS[path](plan, spec.tree.window)
         return plan
