@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from layers.parallel.ranks import OneRank, Ranks
 from layers.parallel.shares import Shares
 from layers.steps.forward_batch import ForwardBatch, Forwarded
 from layers.weights.loading import fill_dummy
+from layers.weights.part import Part
 from runtime.executor.batch_builder import idle_batch
 from tests.testing.compare import Bounds, assert_close
 from tests.testing.direct import CPU, Chunk, Direct
@@ -21,6 +23,7 @@ from tests.testing.thread_ranks import ThreadRanks, in_ranks
 from tests.testing.tiny_model import CONFIG, prompt
 
 NEW = 4
+_NO_MEETING: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +131,16 @@ def test_what_other_ranks_compute_changes_no_bit() -> None:
         assert torch.equal(got, want)
 
 
-def test_ranks_hold_all_but_experts_whole() -> None:
-    alone = {name: place.numel for name, place in sizes(network_of(OneRank())).items()}
-    for found in in_ranks(2, lambda ranks: sizes(network_of(ranks)), attention="data"):
-        for name, place in found.items():
-            shared = ".experts." in name or "shared_experts" in name
-            assert place.numel * (2 if shared else 1) == alone[name], name
+def test_ranks_share_experts_and_nothing_else() -> None:
+    network = ReferenceV4(CONFIG, CPU, ranks=ThreadRanks(Shares(1, 2, "data"), _NO_MEETING))
+
+    for name, target in network.named_weights():
+        assert isinstance(target, Part) == ("experts." in name), name
 
 
 @pytest.mark.parametrize("counts", [[3], [3, 3], [2, 0]])
 def test_counts_that_do_not_fit_the_step_are_refused(counts: list[int]) -> None:
-    ranks = ThreadRanks(Shares(0, 2, "data"), None)  # type: ignore[arg-type]
+    ranks = ThreadRanks(Shares(0, 2, "data"), _NO_MEETING)
 
     with pytest.raises(ValueError, match="2 tokens of rank 0, and"):
         expert_tokens(ranks, torch.zeros(2, dtype=torch.int64), 8, counts)
