@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from runtime.executor.joint_tokens import JointTokens
 from runtime.wire.step import KeptResult, Sample, SampleKept, StepPlan, StepResult
 
-__all__ = ["MAX_IN_FLIGHT", "Executor", "JointExecutor", "StepHandle"]
+__all__ = ["MAX_IN_FLIGHT", "Executor", "JointExecutor", "RankExecutor", "StepHandle"]
 
 # Steps that are launched and have no result yet.
 MAX_IN_FLIGHT = 2
@@ -42,6 +43,18 @@ class Executor(Protocol):
 
     def sample_kept(self, command: SampleKept) -> KeptResult:
         """Sample lines whose logits were kept; waits for the result."""
+        ...
+
+
+class RankExecutor(Executor, Protocol):
+    """The executor of a rank in a process of its own."""
+
+    def launch_part(self, plan: StepPlan | None, tokens: JointTokens) -> StepHandle | None:
+        """Start this rank's part of a step of ranks that have rows of their own.
+
+        plan    of this rank's rows; None: it takes part without any, and there is no handle
+        tokens  of all ranks; all must start the same step
+        """
         ...
 
 

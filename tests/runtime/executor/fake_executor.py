@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from runtime.executor.joint_tokens import JointTokens
 from runtime.executor.worker import serve
 from runtime.wire.arrays import INT32, packed
 from runtime.wire.channel import ExecutorChannel, RankAddress
@@ -105,6 +106,11 @@ class FakeExecutor:
         self.launched.release()
         return step
 
+    def launch_part(self, plan: StepPlan | None, tokens: JointTokens) -> FakeStep | None:
+        """Note a step of ranks, and what is known of it."""
+        self.commands.append(tokens)
+        return None if plan is None else self.launch(plan)
+
     def sample_kept(self, command: SampleKept) -> KeptResult:
         """Note a command and answer it."""
         self.commands.append(command)
@@ -132,12 +138,12 @@ def wait_at(step: int) -> Callable[[StepPlan], None]:
     return before_launch
 
 
-def run_worker(address: str, behaviour: str, step: str) -> None:
+def run_worker(address: str, behaviour: str, step: str, rank: str = "0") -> None:
     """Serve as a worker process until the scheduler closes the channel."""
     before_launch = {"fail": fail_at, "wait": wait_at}[behaviour](int(step))
     channel = ExecutorChannel.attach(msgspec.json.decode(address, type=RankAddress), 60)
     try:
-        serve(FakeExecutor(before_launch=before_launch), channel)
+        serve(FakeExecutor(before_launch=before_launch), channel, rank=int(rank))
     except ArithmeticError:
         sys.exit(1)
     finally:
