@@ -138,12 +138,12 @@ def wait_at(step: int) -> Callable[[StepPlan], None]:
     return before_launch
 
 
-def run_worker(address: str, behaviour: str, step: str, rank: str = "0") -> None:
+def run_worker(address: str, behaviour: str, step: str) -> None:
     """Serve as a worker process until the scheduler closes the channel."""
     before_launch = {"fail": fail_at, "wait": wait_at}[behaviour](int(step))
     channel = ExecutorChannel.attach(msgspec.json.decode(address, type=RankAddress), 60)
     try:
-        serve(FakeExecutor(before_launch=before_launch), channel, rank=int(rank))
+        serve(FakeExecutor(before_launch=before_launch), channel)
     except ArithmeticError:
         sys.exit(1)
     finally:
