@@ -108,6 +108,7 @@ class CudaModelRunner:
         """
         if plan is not None:
             return self._launch(plan, tokens)
+        self._check_sampled()
         if tokens.decodes:
             self._buffers.fill(_NO_ROWS, self._lines.tables, page_size=self._page_size)
             self._run_decode(max(tokens.counts))
@@ -116,8 +117,7 @@ class CudaModelRunner:
         return None
 
     def _launch(self, plan: StepPlan, tokens: JointTokens | None) -> CudaStep:
-        if self._before is not None and not self._before.is_sampled:
-            raise ValueError("the step before was not sampled")
+        self._check_sampled()
         lines, pools = self._lines, self._pools
         rows = lines.begin(plan)
         run_copies(plan.copies, pools)
@@ -130,6 +130,10 @@ class CudaModelRunner:
         if plan.sampling is not None:
             step.sample(plan.sampling)
         return step
+
+    def _check_sampled(self) -> None:
+        if self._before is not None and not self._before.is_sampled:
+            raise ValueError("the step before was not sampled")
 
     def run(self, plan: StepPlan) -> StepResult:
         """Launch a step, have it sampled, and wait for it."""
