@@ -298,7 +298,8 @@ class RankStepProfiler(StepProfiler):
         """Start this rank's part of a step, traced if that is wanted."""
         if not self._traces_next():
             return self._rank_runner.launch_part(plan, tokens)
-        with record_function("step idle" if plan is None else range_name(plan)):
+        idle = f"step {'decode' if tokens.decodes else 'prefill'} 0 rows 0 tokens"
+        with record_function(idle if plan is None else range_name(plan)):
             part = None if plan is None else _unsampled(plan)
             handle = self._rank_runner.launch_part(part, tokens)
         step = None if handle is None else _TracedStep(handle)
