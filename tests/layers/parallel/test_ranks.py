@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from jit_kernels.ordered_sum import ordered_sum
-from layers.parallel.own_rows import OwnRows
 from layers.parallel.ranks import HostRanks, OneRank, Ranks
 from layers.parallel.shares import Shares
 from tests.testing.compare import assert_same_bits
@@ -22,8 +21,6 @@ SMALL = (256.0, 1.0, 1.0, 1.0)
 
 # Of a step: one for all ranks, shares of unequal and of equal size.
 TOKENS = (1, 7, 8)
-# Of ranks that have rows of their own.
-COUNTS = [3, 1, 5, 1]
 
 
 class GivenRanks(HostRanks):
@@ -74,29 +71,7 @@ def exchanged(ranks: Ranks) -> dict[str, Any]:
         "gathered": wide,
         "least": ranks.least(7 - 3 * ranks.shares.rank),
         "dealt": {str(tokens): dealt(ranks, tokens) for tokens in TOKENS},
-        "owned": owned(ranks),
     }
-
-
-def owned(ranks: Ranks) -> list[list[list[float]]]:
-    """Return the sums of a rank's own rows, the rows as all have them, and its part of them."""
-    rank, counts = ranks.shares.rank, COUNTS[: ranks.shares.world]
-    deal = OwnRows(ranks, counts)
-    mine = deal.summed(tokens_of(rank, sum(counts)))
-    every = deal.every(mine)
-    return [mine.tolist(), every.tolist(), deal.mine(every).tolist()]
-
-
-def check_owned(found: list[dict[str, Any]]) -> None:
-    """Hold the exchanges of ranks with rows of their own against the formula."""
-    counts = COUNTS[: len(found)]
-    given = [tokens_of(rank, sum(counts)) for rank in range(len(found))]
-    want = ordered_sum(torch.stack(given))
-    for got, part in zip(found, want.split(counts), strict=True):
-        mine, every, again = (torch.tensor(one) for one in got["owned"])
-        assert_same_bits(mine, part)
-        assert_same_bits(every, want)
-        assert_same_bits(again, part)
 
 
 def dealt(ranks: Ranks, tokens: int) -> list[list[list[float]]]:
@@ -137,7 +112,6 @@ def check(found: list[dict[str, Any]]) -> None:
         side_by_side = torch.cat([one["bfloat16"] for one in given], 1)
         assert_same_bits(torch.tensor(got["gathered"]).bfloat16(), side_by_side)
         assert got["least"] == 7 - 3 * (len(found) - 1)
-    check_owned(found)
     for tokens in TOKENS:
         check_dealt(found, tokens)
 

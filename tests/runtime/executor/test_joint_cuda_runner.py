@@ -112,11 +112,3 @@ def test_a_rank_has_the_same_tokens_with_others_in_graphs_and_alone(
     assert [tokens(results) for results in graphs] == [tokens(results) for results in both]
     assert tokens(alone[0]) == tokens(both[0])
     assert alone[1] == []
-
-
-def test_sizes_of_a_step_are_those_of_its_sections(tree: TreeSpec) -> None:
-    prefill, *decodes = script(Plans(tree, lines=LINES, pages=PAGES), (5, 6), new=1, seed=3)
-    empty = Plans(tree).plan()
-
-    assert JointTokens.of([decodes[0], None, empty]) == JointTokens((2, 1, 1), decodes=True)
-    assert JointTokens.of([decodes[0], prefill]) == JointTokens((2, 11), decodes=False)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from layers.models.deepseek_v4.model import ReferenceV4
 from layers.models.deepseek_v4.pools import KvPools
-from layers.parallel.own_rows import expert_tokens
 from layers.parallel.ranks import OneRank, Ranks
 from layers.parallel.shares import Shares
 from layers.steps.forward_batch import ForwardBatch, Forwarded
@@ -136,11 +135,3 @@ def test_ranks_share_experts_and_nothing_else() -> None:
 
     for name, target in network.named_weights():
         assert isinstance(target, Part) == ("experts." in name), name
-
-
-@pytest.mark.parametrize("counts", [[3], [3, 3], [2, 0]])
-def test_counts_that_do_not_fit_the_step_are_refused(counts: list[int]) -> None:
-    ranks = ThreadRanks(Shares(0, 2, "data"), _NO_MEETING)
-
-    with pytest.raises(ValueError, match="2 tokens of rank 0, and"):
-        expert_tokens(ranks, torch.zeros(2, dtype=torch.int64), 8, counts)
