@@ -121,6 +121,7 @@ class Network(NamedWeights, Protocol):
         *,
         fed: FedTokens | None = None,
         halfway: Callable[[], None] | None = None,
+        counts: Sequence[int] | None = None,
     ) -> Forwarded:
         """Run a step; return `batch.logit_tokens`' logits, and which rows are finite.
 
@@ -128,6 +129,7 @@ class Network(NamedWeights, Protocol):
         pools    from `pools`
         fed      tokens that are not the batch's but the device's
         halfway  called when half of the layers are launched
+        counts   tokens of each rank, where each has its own rows; None: all have as many
         """
         ...
 
@@ -138,7 +140,8 @@ class CudaNetwork(Network, Protocol):
     def decode(self, rows: DecodeRows, pools: Any) -> Tensor:
         """Run one token of each row and return their logits, [B, vocab] float32.
 
-        Launches alone: a CUDA graph can hold it. Pools are written in place.
+        Launches alone: a CUDA graph can hold it. Pools are written in place. Where ranks have rows
+        of their own, each has as many in such a step.
         """
         ...
 

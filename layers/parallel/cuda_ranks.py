@@ -5,6 +5,7 @@ are float32 and in the order of ranks, inside CUDA graphs, too.
 """
 
 import logging
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from jit_kernels.ordered_sum import ordered_sum
 from jit_kernels.push_reduce import PushReduce, most_bytes, why_no_peers
-from layers.parallel.ranks import Deal, Dealt, Undealt, all_have_some
+from layers.parallel.ranks import Deal, Dealt, OneRank, Undealt, all_have_some
 from layers.parallel.shares import Shares
 
 __all__ = ["CudaRanks"]
@@ -53,6 +54,8 @@ class CudaRanks:
     def deal(self, tokens: int, width: int) -> Deal:
         """Return that each rank mixes a share where sums in one launch are not faster."""
         world = self.shares.world
+        if self.shares.attention == "data":
+            return Undealt(OneRank())
         few = tokens * width * torch.bfloat16.itemsize <= most_bytes(world)
         if few or not all_have_some(tokens, world):
             return Undealt(self)
@@ -73,6 +76,27 @@ class CudaRanks:
     def gathered(self, part: Tensor) -> Tensor:
         """Return all parts side by side; see `Ranks`."""
         return self._all(part).transpose(0, 1).flatten(1)
+
+    def collected(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        """Return all rows; see `Ranks`."""
+        if min(counts) == max(counts):
+            return self.stacked(rows)
+        every = rows.new_empty((sum(counts), *rows.shape[1:]))
+        dist.all_to_all([*every.split([*counts])], [rows.contiguous()] * self.shares.world)
+        return every
+
+    def returned(self, partial: Tensor, counts: Sequence[int]) -> Tensor:
+        """Return the sums of this rank's rows; see `Ranks`."""
+        rank, world = self.shares.rank, self.shares.world
+        if self._push is not None and self._push.takes(partial):
+            first = sum(counts[:rank])
+            return self._push(partial)[first : first + counts[rank]]
+        parts = partial.new_empty((world, counts[rank], *partial.shape[1:]))
+        sent = [*counts]
+        dist.all_to_all_single(
+            parts.flatten(0, 1), partial.contiguous(), [counts[rank]] * world, sent
+        )
+        return ordered_sum(parts)
 
     def least(self, value: int) -> int:
         """Return the least; see `Ranks`."""

@@ -6,8 +6,10 @@ the order of ranks.
 Between two blocks of a network, streams are mixed token by token. In a step of many tokens each
 rank mixes a share of them (`Dealt`): then a block's results are summed where they are mixed, and
 only the next block's input is sent to all. In a step of few, all ranks mix all (`Undealt`).
+Ranks that have rows of their own are another case: `layers.parallel.own_rows`.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -53,7 +55,18 @@ class Ranks(Protocol):
         ...
 
     def deal(self, tokens: int, width: int) -> Deal:
-        """Return who mixes which tokens of a step; `width` channels each are sent."""
+        """Return who mixes which tokens of a step; `width` channels each are sent.
+
+        Where ranks have rows of their own these are this rank's tokens, and it mixes all.
+        """
+        ...
+
+    def collected(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        """Return all ranks' rows; see `layers.parallel.own_rows.RowMoves`."""
+        ...
+
+    def returned(self, partial: Tensor, counts: Sequence[int]) -> Tensor:
+        """Return the sums of this rank's rows; see `layers.parallel.own_rows.RowMoves`."""
         ...
 
     def least(self, value: int) -> int:
@@ -149,6 +162,14 @@ class OneRank:
         """Return it."""
         return part
 
+    def collected(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        """Return them."""
+        return rows
+
+    def returned(self, partial: Tensor, counts: Sequence[int]) -> Tensor:
+        """Return it."""
+        return partial
+
     def least(self, value: int) -> int:
         """Return it."""
         return value
@@ -167,6 +188,8 @@ class HostRanks:
 
     def deal(self, tokens: int, width: int) -> Deal:
         """Return that each rank mixes a share, of few tokens, too: the arithmetic is the same."""
+        if self.shares.attention == "data":
+            return Undealt(OneRank())
         if all_have_some(tokens, self.shares.world):
             return Dealt(self, tokens)
         return Undealt(self)
@@ -183,6 +206,19 @@ class HostRanks:
     def gathered(self, part: Tensor) -> Tensor:
         """Return all parts; see `Ranks`."""
         return torch.cat(self._all(part), 1)
+
+    def collected(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        """Return all rows; see `Ranks`. They are sent as if all ranks had as many."""
+        padded = rows.new_zeros((max(counts), *rows.shape[1:]))
+        padded[: len(rows)] = rows
+        parts = zip(self._all(padded), counts, strict=True)
+        return torch.cat([part[:count] for part, count in parts])
+
+    def returned(self, partial: Tensor, counts: Sequence[int]) -> Tensor:
+        """Return the sums of this rank's rows; see `Ranks`."""
+        first = sum(counts[: self.shares.rank])
+        mine = slice(first, first + counts[self.shares.rank])
+        return ordered_sum(torch.stack([every[mine] for every in self._all(partial)]))
 
     def least(self, value: int) -> int:
         """Return the least; see `Ranks`."""

@@ -5,13 +5,16 @@ once.
 """
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
-__all__ = ["Share", "Shares", "Size", "UnevenShares", "whole"]
+__all__ = ["AttentionShares", "Share", "Shares", "Size", "UnevenShares", "whole"]
 
 # A scale of quantised weights stands for so many rows and columns: blocks are not divided.
 _BLOCK = 128
 _WORLDS = (1, 2, 4, 8)
+
+# How ranks share attention: heads of all rows, or rows with all heads.
+AttentionShares = Literal["tensor", "data"]
 
 
 class UnevenShares(ValueError):
@@ -54,11 +57,14 @@ def whole(size: Size) -> Share:
 class Shares:
     """The shares of one rank among `world` equals.
 
+    attention  "data": each rank has rows of its own; it holds all of what is not an expert
+
     Each method raises UnevenShares for what cannot be dealt out evenly.
     """
 
     rank: int = 0
     world: int = 1
+    attention: AttentionShares = "tensor"
 
     def __post_init__(self) -> None:
         if self.world not in _WORLDS or not 0 <= self.rank < self.world:
@@ -97,7 +103,9 @@ class Shares:
         return self._dealt("tokens of the vocabulary", total)
 
     def _dealt(self, name: str, total: int) -> Share:
-        """Return one of `world` equal parts."""
+        """Return one of `world` equal parts, or all where ranks do not share it."""
+        if self.attention == "data":
+            return whole(total)
         if total % self.world:
             raise UnevenShares(f"{total} {name} cannot be shared by {self.world} ranks")
         count = total // self.world

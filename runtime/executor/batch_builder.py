@@ -12,7 +12,7 @@ from runtime.executor.plan_rows import PlanRows, sampled_entries
 from runtime.wire.arrays import INT32, INT64, unpacked
 from runtime.wire.step import StepPlan
 
-__all__ = ["build_batch", "fed_tokens", "logit_tokens"]
+__all__ = ["build_batch", "fed_tokens", "idle_batch", "logit_tokens"]
 
 
 def build_batch(
@@ -55,6 +55,33 @@ def build_batch(
         "logit_tokens": logit_tokens(plan, rows),
     }
     return ForwardBatch(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+
+
+def idle_batch(window_pages: int) -> ForwardBatch:
+    """Return a step of one token that leaves nothing but what dummy units hold.
+
+    A rank without rows of its own takes part with it in the steps of the others.
+
+    window_pages  of a row
+    """
+    zero, one = torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.int64)
+    unit = torch.zeros(1, dtype=torch.int32)
+    window = torch.zeros((1, window_pages), dtype=torch.int32)
+    return ForwardBatch(
+        input_ids=zero,
+        chunk_start=zero,
+        chunk_len=one,
+        page_table=unit.view(1, 1),
+        window=window,
+        ring=unit,
+        window_from=zero,
+        write_from=zero,
+        save_row=zero,
+        save_position=one,
+        save_ring=unit,
+        save_window=window,
+        logit_tokens=zero,
+    )
 
 
 def fed_tokens(rows: PlanRows, last: Tensor) -> FedTokens | None:

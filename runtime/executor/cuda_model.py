@@ -226,14 +226,17 @@ class CudaLoader:
         self._ranks.least(0)
 
     def _warm_up(self, tree: TreeSpec, logit_rows: int) -> WarmUp:
+        own_rows = self._ranks.shares.attention == "data"
         extent = Extent(
             rows=self._given.max_running_requests,
             chunk=self._given.chunked_prefill_size,
             context=context_limit(self._config, self._model.facts.context_tokens),
             logit_rows=logit_rows,
             vocab=self._model.facts.vocab_size,
+            meeting=self._ranks.shares.world if own_rows else 1,
         )
-        longest = extent.chunk if self._graph_sizes else 0
+        # Ranks with rows of their own have steps of unequal sizes, which are never in pieces.
+        longest = extent.chunk if self._graph_sizes and not own_rows else 0
         pieces = [size for size in PIECE_SIZES if size <= longest]
         return WarmUp(extent, tree, self._graph_sizes, pieces)
 

@@ -12,17 +12,19 @@ from torch import Tensor
 
 from jit_kernels.likeliest import likeliest
 from layers.models.contract import CudaNetwork, Pools
-from runtime.executor.batch_builder import build_batch, fed_tokens
 from runtime.executor.decode_buffers import DecodeBuffers
 from runtime.executor.decode_graphs import Capture, DecodeGraphs
+from runtime.executor.joint_tokens import JointTokens
 from runtime.executor.launched_step import LaunchedStep
 from runtime.executor.lines import Lines
-from runtime.executor.model_runner import run_copies
+from runtime.executor.model_runner import run_chunks, run_copies, run_idle
 from runtime.executor.plan_rows import PlanRows
 from runtime.executor.single_token_steps import is_single_token_step, run_saves
-from runtime.wire.step import KeptResult, Sample, SampleKept, StepPlan, StepResult
+from runtime.wire.step import KeptResult, Rows, Sample, SampleKept, StepPlan, StepResult
 
 __all__ = ["CudaModelRunner", "CudaStep"]
+
+_NO_ROWS = PlanRows.of(Rows(b"", b"", b"", b""))
 
 
 class CudaStep(LaunchedStep):
@@ -96,20 +98,42 @@ class CudaModelRunner:
 
         Raises ValueError over the logits of a step that was not sampled.
         """
-        if self._before is not None and not self._before.is_sampled:
-            raise ValueError("the step before was not sampled")
+        return self._launch(plan, None)
+
+    @torch.inference_mode()
+    def launch_part(self, plan: StepPlan | None, tokens: JointTokens) -> CudaStep | None:
+        """Launch this rank's part of a step; see `RankExecutor`.
+
+        Decode steps have the size that the rank with the most rows needs, on all ranks.
+        """
+        if plan is not None:
+            return self._launch(plan, tokens)
+        self._check_sampled()
+        if tokens.decodes:
+            self._buffers.fill(_NO_ROWS, self._lines.tables, page_size=self._page_size)
+            self._run_decode(max(tokens.counts))
+        else:
+            run_idle(self._network, self._pools, tokens.counts)
+        return None
+
+    def _launch(self, plan: StepPlan, tokens: JointTokens | None) -> CudaStep:
+        self._check_sampled()
         lines, pools = self._lines, self._pools
         rows = lines.begin(plan)
         run_copies(plan.copies, pools)
-        if is_single_token_step(plan, rows):
-            step = self._launch_decode(plan, rows)
+        if is_single_token_step(plan, rows) if tokens is None else tokens.decodes:
+            step = self._launch_decode(plan, rows, tokens)
             run_saves(plan, rows, lines.tables, pools)
         else:
-            step = self._launch_chunks(plan, rows)
+            step = self._launch_chunks(plan, rows, tokens)
         self._before = step
         if plan.sampling is not None:
             step.sample(plan.sampling)
         return step
+
+    def _check_sampled(self) -> None:
+        if self._before is not None and not self._before.is_sampled:
+            raise ValueError("the step before was not sampled")
 
     def run(self, plan: StepPlan) -> StepResult:
         """Launch a step, have it sampled, and wait for it."""
@@ -122,27 +146,37 @@ class CudaModelRunner:
         """Sample lines whose logits were kept."""
         return self._lines.sample_kept(command)
 
-    def _launch_chunks(self, plan: StepPlan, rows: PlanRows) -> CudaStep:
+    def _launch_chunks(
+        self, plan: StepPlan, rows: PlanRows, tokens: JointTokens | None
+    ) -> CudaStep:
         half = torch.cuda.Event() if self._buffers.on_cuda else None
-        forwarded = self._network.prefill(
-            build_batch(plan, rows, self._lines.tables, page_size=self._page_size),
+        forwarded = run_chunks(
+            self._network,
             self._pools,
-            fed=fed_tokens(rows, self._lines.last),
+            self._lines,
+            plan,
+            rows,
+            counts=None if tokens is None else tokens.counts,
             halfway=None if half is None else half.record,
         )
         logits, finite = forwarded.logits, forwarded.finite
         return CudaStep(plan, rows, self._lines, logits, finite=finite, half=half)
 
-    def _launch_decode(self, plan: StepPlan, rows: PlanRows) -> CudaStep:
+    def _launch_decode(
+        self, plan: StepPlan, rows: PlanRows, tokens: JointTokens | None
+    ) -> CudaStep:
         count = len(rows.line)
         self._buffers.fill(rows, self._lines.tables, page_size=self._page_size)
-        size = None if self._graphs is None else self._graphs.size_for(count)
-        if self._graphs is None or size is None:
-            logits = self._decode(count)
-        else:
-            logits = self._graphs.replay(size)[:count]
+        logits = self._run_decode(count if tokens is None else max(tokens.counts))[:count]
         likely = self._buffers.likely[:count]
         return CudaStep(plan, rows, self._lines, logits, likely=likely)
+
+    def _run_decode(self, count: int) -> Tensor:
+        """Launch a step of the first `count` rows of the buffers, as a graph where there is one."""
+        size = None if self._graphs is None else self._graphs.size_for(count)
+        if self._graphs is None or size is None:
+            return self._decode(count)
+        return self._graphs.replay(size)
 
     def _decode(self, count: int) -> Tensor:
         """Launch a step of the first `count` rows of the buffers, and find its likeliest tokens."""

@@ -69,6 +69,7 @@ class Extent:
     context     tokens of the longest sequence; the rows of a prefill step together have as many,
                 or STEP_CONTEXT_TOKENS where that is more
     logit_rows  prompt positions whose logits a prefill step computes
+    meeting     ranks that have rows of their own, all of which pass the experts of each
     """
 
     rows: int
@@ -76,6 +77,7 @@ class Extent:
     context: int
     logit_rows: int
     vocab: int
+    meeting: int = 1
 
     @property
     def step_context(self) -> int:
@@ -117,7 +119,7 @@ class Extent:
 
     def product_rows(self) -> list[int]:
         """Return all kinds of numbers of rows that layers may multiply at once."""
-        return _row_counts(max(self.chunk, self.rows))
+        return _row_counts(self.meeting * max(self.chunk, self.rows))
 
     def head_rows(self) -> list[int]:
         """Return all kinds of numbers of rows whose logits a step may compute."""

@@ -1,15 +1,20 @@
 """Weights, pools and sampler of the CPU: runs step plans in the order given."""
 
+from collections.abc import Callable, Sequence
+
 import torch
 
 from layers.models.contract import Network, Pools
-from runtime.executor.batch_builder import build_batch, fed_tokens
+from layers.steps.forward_batch import Forwarded
+from runtime.executor.batch_builder import build_batch, fed_tokens, idle_batch
+from runtime.executor.joint_tokens import JointTokens
 from runtime.executor.launched_step import LaunchedStep
 from runtime.executor.lines import Lines
+from runtime.executor.plan_rows import PlanRows
 from runtime.wire.arrays import INT32, unpacked
 from runtime.wire.step import Copies, KeptResult, SampleKept, StepPlan
 
-__all__ = ["CpuModelRunner", "run_copies"]
+__all__ = ["CpuModelRunner", "run_chunks", "run_copies", "run_idle"]
 
 
 def run_copies(copies: Copies, pools: Pools) -> None:
@@ -25,28 +30,67 @@ def run_copies(copies: Copies, pools: Pools) -> None:
         pools.copy_states([(int(a), int(b), int(position)) for a, b, position in states])
 
 
+def run_chunks(
+    network: Network,
+    pools: Pools,
+    lines: Lines,
+    plan: StepPlan,
+    rows: PlanRows,
+    *,
+    counts: Sequence[int] | None = None,
+    halfway: Callable[[], None] | None = None,
+) -> Forwarded:
+    """Run the forward pass of a plan's rows; `counts` and `halfway` as in `Network.prefill`.
+
+    A plan without rows is one of a rank among others: it takes part in their step.
+    """
+    if not len(rows.line):
+        idle = run_idle(network, pools, counts)
+        return Forwarded(idle.logits[:0], idle.finite[:0])
+    return network.prefill(
+        build_batch(plan, rows, lines.tables, page_size=network.cache.tree.page_size),
+        pools,
+        fed=fed_tokens(rows, lines.last),
+        halfway=halfway,
+        counts=counts,
+    )
+
+
+def run_idle(network: Network, pools: Pools, counts: Sequence[int] | None) -> Forwarded:
+    """Take part in a step of other ranks with a token that nobody wants."""
+    return network.prefill(idle_batch(network.cache.tree.window_pages), pools, counts=counts)
+
+
 class CpuModelRunner:
     """Runs a step's forward pass inside `launch`, and its sampling inside `sample`."""
 
     def __init__(self, network: Network, pools: Pools, lines: Lines) -> None:
         self._network = network
         self._pools = pools
-        self._page_size = network.cache.tree.page_size
         self._lines = lines
 
-    @torch.inference_mode()
     def launch(self, plan: StepPlan) -> LaunchedStep:
         """Run the plan's copies and its forward pass, and sample it where the plan says how."""
-        rows = self._lines.begin(plan)
-        run_copies(plan.copies, self._pools)
-        batch = build_batch(plan, rows, self._lines.tables, page_size=self._page_size)
-        fed = fed_tokens(rows, self._lines.last)
-        forwarded = self._network.prefill(batch, self._pools, fed=fed)
-        step = LaunchedStep(plan, rows, self._lines, forwarded.logits, finite=forwarded.finite)
-        if plan.sampling is not None:
-            step.sample(plan.sampling)
-        return step
+        return self._launch(plan)
+
+    @torch.inference_mode()
+    def launch_part(self, plan: StepPlan | None, tokens: JointTokens) -> LaunchedStep | None:
+        """Run this rank's part of a step; see `RankExecutor`."""
+        if plan is None:
+            run_idle(self._network, self._pools, tokens.counts)
+            return None
+        return self._launch(plan, tokens.counts)
 
     def sample_kept(self, command: SampleKept) -> KeptResult:
         """Sample lines whose logits were kept."""
         return self._lines.sample_kept(command)
+
+    @torch.inference_mode()
+    def _launch(self, plan: StepPlan, counts: Sequence[int] | None = None) -> LaunchedStep:
+        rows = self._lines.begin(plan)
+        run_copies(plan.copies, self._pools)
+        forwarded = run_chunks(self._network, self._pools, self._lines, plan, rows, counts=counts)
+        step = LaunchedStep(plan, rows, self._lines, forwarded.logits, finite=forwarded.finite)
+        if plan.sampling is not None:
+            step.sample(plan.sampling)
+        return step

@@ -15,9 +15,10 @@ from msgspec.structs import replace
 from runtime.child import CONFIG_EXIT_CODE
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError, WorkerDied
+from runtime.executor.joint_executors import RemoteJointExecutor
 from runtime.executor.loaded_model import LoadedModel
 from runtime.executor.rank_child import RankChild
-from runtime.executor.rank_process import SPIN_S
+from runtime.executor.rank_process import SPIN_S, attention_shares
 from runtime.executor.remote import RemoteExecutor
 from runtime.profile_messages import Profiled
 from runtime.wire.channel import ExecutorFault, SchedulerChannel
@@ -40,7 +41,8 @@ _LOST_S = 0.5
 class RankGroup:
     """All ranks. When one dies or is silent, all are killed, and so is this process.
 
-    world  how many there are
+    world      how many there are
+    answering  how many of them send results, the first ones: all that have rows of their own
     """
 
     def __init__(self, config: ServerConfig, folder: str) -> None:
@@ -49,6 +51,7 @@ class RankGroup:
         folder  private directory for sockets and for the file by which ranks meet
         """
         self.world = config.tp_size
+        self.answering = self.world if attention_shares(config) == "data" else 1
         self._why: str | None = None
         self._has_loaded = False
         # The profiler of torch holds up all threads of a rank.
@@ -57,7 +60,10 @@ class RankGroup:
         self._awaits: Callable[[], bool] = lambda: False
         on_cuda = config.device != "cpu" and torch.cuda.is_available()
         self.channel = SchedulerChannel.create(
-            ranks=config.tp_size, folder=folder, spin_s=SPIN_S if on_cuda else 0.0
+            ranks=config.tp_size,
+            folder=folder,
+            answering=self.answering,
+            spin_s=SPIN_S if on_cuda else 0.0,
         )
         meeting = str(Path(folder) / "ranks")
         self._ranks = [
@@ -68,7 +74,8 @@ class RankGroup:
     def loaded(self) -> Loaded:
         """Wait until all have loaded. Raises ConfigError with a rank's words, or WorkerDied."""
         try:
-            told = self._first_message()
+            self._accept()
+            told, *_ = [self._first_message(rank) for rank in range(self.answering)]
             self._has_loaded = True
             # Each rank said what it holds before any was ready.
             for rank in self._ranks:
@@ -84,17 +91,19 @@ class RankGroup:
             if not self._has_loaded:
                 self.kill()
 
-    def _first_message(self) -> Loaded:
+    def _accept(self) -> None:
         while True:
             self._check()
             try:
                 self.channel.accept(_LOOK_S)
-                break
+                return
             except TimeoutError:
                 continue
+
+    def _first_message(self, rank: int) -> Loaded:
         while True:
             self._check()
-            message = self.channel.receive(_LOOK_S)
+            message = self.channel.receive(_LOOK_S, rank=rank)
             if isinstance(message, Loaded):
                 return message
             if isinstance(message, ExecutorFault):
@@ -179,4 +188,7 @@ def start_ranks(config: ServerConfig, folder: str) -> LoadedModel:
     group = RankGroup(config, folder)
     told = group.loaded()
     group.watch()
-    return LoadedModel(RemoteExecutor(group.channel, group), told)
+    if group.answering == 1:
+        return LoadedModel(RemoteExecutor(group.channel, group), told)
+    joint = RemoteJointExecutor(group.channel, group.world, group)
+    return LoadedModel(joint.replicas[0], told, joint)

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import torch
@@ -25,7 +26,7 @@ from layers.models.json_fields import ConfigFault
 from layers.models.registry import read_model
 from layers.parallel.cuda_ranks import CudaRanks
 from layers.parallel.ranks import HostRanks, Ranks
-from layers.parallel.shares import Shares, UnevenShares
+from layers.parallel.shares import AttentionShares, Shares, UnevenShares
 from layers.weights.checkpoint import WeightError
 from runtime.child import CONFIG_EXIT_CODE, configure_logging, die_with_parent, exit_with
 from runtime.collector import calm_collector
@@ -33,15 +34,16 @@ from runtime.config import ServerConfig
 from runtime.errors import ConfigError, MemoryShortage
 from runtime.executor.device_choice import choose_device
 from runtime.executor.device_memory import is_out_of_memory
+from runtime.executor.interface import RankExecutor
 from runtime.executor.loading import load_model
-from runtime.executor.step_profiler import StepProfiler
+from runtime.executor.step_profiler import RankStepProfiler
 from runtime.executor.trace_folder import TraceFolder
 from runtime.executor.worker import serve
 from runtime.heap import keep_freed_memory
 from runtime.wire.channel import ExecutorChannel, RankAddress
 from runtime.wire.rank_line import RankLineWriter
 
-__all__ = ["PEER_EXIT_CODE", "SPIN_S", "RankTask"]
+__all__ = ["PEER_EXIT_CODE", "SPIN_S", "RankTask", "attention_shares"]
 
 logger = logging.getLogger("umbra.rank")
 
@@ -120,7 +122,9 @@ def run(task: RankTask, lines: RankLineWriter) -> None:
     loaded = load_model(config, folder, model, ranks, device)
     channel = ExecutorChannel.attach(task.address, spin_s=SPIN_S if device.type == "cuda" else 0.0)
     traces = TraceFolder(config.profile_dir, rank=task.rank) if config.profile_dir else None
-    profiler = StepProfiler(loaded.runner, traces, say=lines.write)
+    # What a rank loads runs its part of a step, too.
+    runner = cast(RankExecutor, loaded.runner)
+    profiler = RankStepProfiler(runner, traces, say=lines.write)
     lines.tracing = lambda: profiler.busy
     for memory in loaded.told.memory:
         lines.write(memory)
@@ -128,14 +132,19 @@ def run(task: RankTask, lines: RankLineWriter) -> None:
     ranks.least(0)
     channel.send(loaded.told)
     calm_collector()
-    serve(profiler, channel, profiler)
+    serve(profiler, channel, profiler, rank=task.rank)
     profiler.close()
+
+
+def attention_shares(config: ServerConfig) -> AttentionShares:
+    """Return how ranks share attention: with as many replicas as ranks, each has its own rows."""
+    return "data" if getattr(config, "dp_size", 1) > 1 else "tensor"
 
 
 def _joined(task: RankTask, device: torch.device) -> Ranks:
     """Return this rank among the others, once all are there."""
     world = task.config.tp_size
-    shares = Shares(task.rank, world)
+    shares = Shares(task.rank, world, attention_shares(task.config))
     on_cuda = device.type == "cuda"
     if on_cuda:
         torch.cuda.set_device(device)

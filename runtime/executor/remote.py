@@ -1,7 +1,9 @@
 """The scheduler's side of an executor that runs in worker processes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from runtime.errors import RuntimeFault, WorkerDied
 from runtime.executor.interface import MAX_IN_FLIGHT
@@ -10,6 +12,7 @@ from runtime.wire.channel import ExecutorFault, FromWorker, Progress, SchedulerC
 from runtime.wire.loaded import Loaded
 from runtime.wire.queue import PeerDied
 from runtime.wire.step import (
+    ALL_RANKS,
     KeptResult,
     Sample,
     SampleKept,
@@ -78,7 +81,7 @@ class RemoteStep:
         if self._sampled or command.step != self._step:
             raise RuntimeFault(f"step {self._step} awaits no sample command of {command.step}")
         self._sampled = True
-        self._executor.send(command)
+        self._executor.send_sample(command)
 
     def result(self) -> StepResult:
         """Wait for the result. Raises RuntimeFault when nothing has been sampled."""
@@ -105,13 +108,21 @@ class RemoteExecutor:
     died, every call raises WorkerDied with the reason.
     """
 
-    def __init__(self, channel: SchedulerChannel, ranks: RankWatch | None = None) -> None:
+    def __init__(
+        self,
+        channel: SchedulerChannel,
+        ranks: RankWatch | None = None,
+        *,
+        rank: int | None = None,
+    ) -> None:
         """Take the channel.
 
         ranks  the workers; None: nothing is known of them
+        rank   the one whose rows these are; None: all have the same rows, and rank 0 answers
         """
         self._channel = channel
         self.ranks = ranks
+        self._rank = ALL_RANKS if rank is None else rank
         self._in_flight: dict[int, RemoteStep] = {}
         self._call: int | None = None
         self._kept: KeptResult | None = None
@@ -123,6 +134,15 @@ class RemoteExecutor:
         if len(self._in_flight) >= MAX_IN_FLIGHT:
             raise RuntimeFault(f"step {plan.step} is one too many: {MAX_IN_FLIGHT} are in flight")
         self.send(plan)
+        return self.awaited(plan)
+
+    @property
+    def steps_in_flight(self) -> Set[int]:
+        """The steps whose results have not arrived."""
+        return self._in_flight.keys()
+
+    def awaited(self, plan: StepPlan) -> RemoteStep:
+        """Return the handle of a step that has been sent."""
         step = RemoteStep(self, plan.step, sampled=plan.sampling is not None)
         self._in_flight[plan.step] = step
         return step
@@ -130,19 +150,23 @@ class RemoteExecutor:
     def sample_kept(self, command: SampleKept) -> KeptResult:
         """Have lines sampled whose logits were kept; wait for the result."""
         self._call, self._kept = command.call, None
-        self.send(command)
+        self.send(replace(command, rank=self._rank))
         while self._kept is None:
             self.take_next()
         self._call = None
         return self._kept
 
+    def send_sample(self, command: Sample) -> None:
+        """Send the sample command of a step."""
+        self.send(replace(command, rank=self._rank))
+
     def send(self, message: ToExecutor) -> None:
-        """Send a message. Waits while the queue is full."""
+        """Send a message to all ranks. Waits while the queue is full."""
         self._check()
         try:
             self._channel.send(message)
         except PeerDied as fault:
-            # Rank 0 may have sent the reason.
+            # The rank may have sent the reason.
             self.take_arrived()
             raise self._fail(str(fault)) from fault
 
@@ -158,7 +182,7 @@ class RemoteExecutor:
     def _take(self, timeout_s: float | None) -> bool:
         self._check()
         try:
-            message = self._channel.receive(timeout_s)
+            message = self._channel.receive(timeout_s, rank=self._answering)
         except PeerDied as fault:
             raise self._fail(str(fault)) from fault
         if message is None:
@@ -168,7 +192,8 @@ class RemoteExecutor:
 
     def _note(self, message: FromWorker) -> None:
         if isinstance(message, ExecutorFault):
-            raise self._fail(f"the executor of rank 0 has failed:\n{message.message}")
+            rank = self._answering
+            raise self._fail(f"the executor of rank {rank} has failed:\n{message.message}")
         if isinstance(message, KeptResult):
             if message.call != self._call:
                 raise self._fail(f"a worker answered call {message.call}, not {self._call}")
@@ -184,6 +209,10 @@ class RemoteExecutor:
         else:
             del self._in_flight[message.step]
             step.complete(message)
+
+    @property
+    def _answering(self) -> int:
+        return max(self._rank, 0)
 
     def _check(self) -> None:
         if self._failure is not None:

@@ -21,13 +21,14 @@ import msgspec
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from runtime.executor.interface import Executor, StepHandle
+from runtime.executor.interface import Executor, RankExecutor, StepHandle
+from runtime.executor.joint_tokens import JointTokens
 from runtime.executor.trace_folder import TraceFolder, write_trace
 from runtime.profile_messages import MAX_PROFILE_STEPS, Profiled, StartProfile, StopProfile
 from runtime.wire.arrays import INT32, unpacked
 from runtime.wire.step import KeptResult, Sample, SampleKept, StepPlan, StepResult
 
-__all__ = ["SAMPLING", "StepProfiler", "range_name"]
+__all__ = ["SAMPLING", "RankStepProfiler", "StepProfiler", "range_name"]
 
 logger = logging.getLogger("umbra.profiler")
 
@@ -68,6 +69,11 @@ class _TracedStep:
     def result(self) -> StepResult:
         """Wait for the tokens."""
         return self._handle.result()
+
+
+def _unsampled(plan: StepPlan) -> StepPlan:
+    """Return a plan without its sampling, which has a range of its own."""
+    return msgspec.structs.replace(plan, sampling=None)
 
 
 class _Refused(Exception):
@@ -115,25 +121,35 @@ class StepProfiler:
 
     def launch(self, plan: StepPlan) -> StepHandle:
         """Start a step, traced if that is wanted."""
-        self._launched += 1
-        recording = self._recording
-        if recording is None or self._launched < recording.first:
+        if not self._traces_next():
             return self.runner.launch(plan)
-        if recording.running is None and self._begin(recording) is not None:
-            self._recording = None
-            return self.runner.launch(plan)
-        # The sampling has a range of its own, also where the plan says how.
         with record_function(range_name(plan)):
-            step = _TracedStep(self.runner.launch(msgspec.structs.replace(plan, sampling=None)))
-        if plan.sampling is not None:
-            step.sample(plan.sampling)
-        if self._launched >= recording.last:
-            self._end(recording)
+            step = _TracedStep(self.runner.launch(_unsampled(plan)))
+        self._sample(plan, step)
         return step
 
     def sample_kept(self, command: SampleKept) -> KeptResult:
         """Sample lines whose logits were kept."""
         return self.runner.sample_kept(command)
+
+    def _traces_next(self) -> bool:
+        """Count a step; begin what is to begin with it, and return whether it is traced."""
+        self._launched += 1
+        recording = self._recording
+        if recording is None or self._launched < recording.first:
+            return False
+        if recording.running is None and self._begin(recording) is not None:
+            self._recording = None
+            return False
+        return True
+
+    def _sample(self, plan: StepPlan | None, step: StepHandle | None) -> None:
+        """Sample a traced step where its plan says how; end what ends with it."""
+        if plan is not None and step is not None and plan.sampling is not None:
+            step.sample(plan.sampling)
+        recording = self._recording
+        if recording is not None and self._launched >= recording.last:
+            self._end(recording)
 
     # --- what an operator asks
 
@@ -267,6 +283,28 @@ class StepProfiler:
     def _tell(self, call_id: int | None, done: bool, text: str, *, file: str = "") -> None:
         if call_id is not None:
             self._say(Profiled(call_id, done, text, file))
+
+
+class RankStepProfiler(StepProfiler):
+    """One that passes a rank's part of a step on, too; a `RankExecutor`."""
+
+    def __init__(
+        self, runner: RankExecutor, traces: TraceFolder | None, *, say: Callable[[Profiled], None]
+    ) -> None:
+        super().__init__(runner, traces, say=say)
+        self._rank_runner = runner
+
+    def launch_part(self, plan: StepPlan | None, tokens: JointTokens) -> StepHandle | None:
+        """Start this rank's part of a step, traced if that is wanted."""
+        if not self._traces_next():
+            return self._rank_runner.launch_part(plan, tokens)
+        idle = f"step {'decode' if tokens.decodes else 'prefill'} 0 rows 0 tokens"
+        with record_function(idle if plan is None else range_name(plan)):
+            part = None if plan is None else _unsampled(plan)
+            handle = self._rank_runner.launch_part(part, tokens)
+        step = None if handle is None else _TracedStep(handle)
+        self._sample(plan, step)
+        return step
 
 
 def _fault_of_stopping(running: profile) -> Exception | None:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from runtime.errors import RuntimeFault
-from runtime.executor.interface import Executor, StepHandle
+from runtime.executor.interface import RankExecutor, StepHandle
+from runtime.executor.joint_tokens import JointTokens
 from runtime.profile_messages import StartProfile, StopProfile
 from runtime.wire.channel import ExecutorChannel, ExecutorFault, Progress
 from runtime.wire.queue import PeerClosed, PeerDied
-from runtime.wire.step import Profile, Sample, SampleKept, StepPlan, ToExecutor
+from runtime.wire.step import ALL_RANKS, Joint, Profile, Sample, SampleKept, StepPlan, ToExecutor
 
 __all__ = ["Tracer", "serve"]
 
@@ -34,17 +35,24 @@ class Tracer(Protocol):
         ...
 
 
-def serve(executor: Executor, channel: ExecutorChannel, tracer: Tracer | None = None) -> None:
+def serve(
+    executor: RankExecutor,
+    channel: ExecutorChannel,
+    tracer: Tracer | None = None,
+    *,
+    rank: int = 0,
+) -> None:
     """Run the plans of a channel until the scheduler closes it.
 
     tracer  takes commands about profiles; None: there must be none
+    rank    this worker's
 
     Results are sent as soon as they are there. Raises what the executor raises, after its
     traceback was sent; PeerDied when the scheduler has died; RuntimeFault for messages out of
     order. The process should end then.
     """
     try:
-        _Worker(executor, channel, tracer).run()
+        _Worker(executor, channel, tracer, rank).run()
     except PeerClosed:
         return
     except PeerDied:
@@ -69,8 +77,11 @@ class _InFlight:
 class _Worker:
     """An executor, the end of a channel, and the steps in flight, oldest first."""
 
-    def __init__(self, executor: Executor, channel: ExecutorChannel, tracer: Tracer | None) -> None:
+    def __init__(
+        self, executor: RankExecutor, channel: ExecutorChannel, tracer: Tracer | None, rank: int
+    ) -> None:
         self._executor = executor
+        self._rank = rank
         self._tracer = tracer
         self._channel = channel
         self._in_flight: deque[_InFlight] = deque()
@@ -90,24 +101,38 @@ class _Worker:
 
     def _execute(self, message: ToExecutor) -> None:
         if isinstance(message, StepPlan):
-            self._launch(message)
-        elif isinstance(message, Sample):
-            self._sample(message)
+            self._check_order(message.step)
+            self._note(message, self._executor.launch(message))
+        elif isinstance(message, Joint):
+            self._launch_part(message)
         elif isinstance(message, Profile):
             self._profile(message.command)
+        elif message.rank not in (ALL_RANKS, self._rank):
+            return
+        elif isinstance(message, Sample):
+            self._sample(message)
         else:
             self._sample_kept(message)
 
-    def _launch(self, plan: StepPlan) -> None:
-        if self._last_step is not None and plan.step != self._last_step + 1:
-            raise RuntimeFault(f"the plan of step {plan.step} came after step {self._last_step}")
-        if self._in_flight and not self._in_flight[-1].sampled:
+    def _check_order(self, step: int) -> None:
+        if self._last_step is not None and step != self._last_step + 1:
+            raise RuntimeFault(f"the plan of step {step} came after step {self._last_step}")
+        flight = self._in_flight[-1] if self._in_flight else None
+        if flight is not None and not flight.sampled:
             raise RuntimeFault(
-                f"the plan of step {plan.step} came before the sample command of step "
-                f"{self._last_step}"
+                f"the plan of step {step} came before the sample command of step {flight.step}"
             )
-        self._last_step = plan.step
-        handle = self._executor.launch(plan)
+        self._last_step = step
+
+    def _launch_part(self, joint: Joint) -> None:
+        """Launch this rank's part of a step of all ranks."""
+        self._check_order(joint.step)
+        plan = joint.sections[self._rank]
+        handle = self._executor.launch_part(plan, JointTokens.of(joint.sections))
+        if plan is not None and handle is not None:
+            self._note(plan, handle)
+
+    def _note(self, plan: StepPlan, handle: StepHandle) -> None:
         self._in_flight.append(_InFlight(plan.step, handle, plan.sampling is not None))
 
     def _sample(self, command: Sample) -> None:

@@ -1,12 +1,14 @@
 """Typed messages between a scheduler's process and the workers that run its steps.
 
-    scheduler  -- plans queue: StepPlan, Sample, SampleKept -->  every rank
-    scheduler  <-- results queue: results, notices           --  rank 0
+    scheduler  -- plans queue: StepPlan, Joint, Sample, SampleKept -->  every rank
+    scheduler  <-- results queue: results, notices                  --  rank 0
 
-Both queues are made by the scheduler; a worker attaches with the address of its rank.
+Where ranks have rows of their own, each rank answers, on a results queue of its own. All queues are
+made by the scheduler; a worker attaches with the address of its rank.
 """
 
 import contextlib
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -15,7 +17,7 @@ from runtime.errors import RuntimeFault
 from runtime.wire.loaded import Loaded
 from runtime.wire.queue import DEFAULT_BYTES, PeerDied, QueueReader, QueueWriter
 from runtime.wire.queue_link import Deadline
-from runtime.wire.step import VERSION, FromExecutor, StepPlan, ToExecutor
+from runtime.wire.step import VERSION, FromExecutor, Joint, StepPlan, ToExecutor
 
 __all__ = [
     "ExecutorChannel",
@@ -27,7 +29,7 @@ __all__ = [
 ]
 
 RESULTS_BYTES = 16 << 20
-# Interval of looking for a dead rank other than 0.
+# Interval of looking for a dead rank other than the one whose message is waited for.
 _CHECK_MS = 200
 
 
@@ -49,7 +51,7 @@ FromWorker: TypeAlias = FromExecutor | Progress | ExecutorFault | Loaded
 
 
 class RankAddress(msgspec.Struct, frozen=True):
-    """Where the worker of a rank attaches; `results` is empty but for rank 0."""
+    """Where the worker of a rank attaches; `results` is empty where it does not answer."""
 
     plans: str
     results: str = ""
@@ -61,19 +63,31 @@ class _PlanHead(msgspec.Struct, array_like=True, tag="plan"):
     version: int
 
 
+class _JointHead(msgspec.Struct, array_like=True, tag="joint"):
+    """The first field of the plans of all ranks, in every version."""
+
+    version: int
+
+
+_HEADS: msgspec.msgpack.Decoder[_PlanHead | _JointHead] = msgspec.msgpack.Decoder(
+    _PlanHead | _JointHead  # pyright: ignore[reportArgumentType]
+)
+
+
 class SchedulerChannel:
     """The scheduler's end. Belongs to one thread.
 
     addresses  for each rank
     """
 
-    def __init__(self, plans: QueueWriter, results: QueueReader) -> None:
+    def __init__(self, plans: QueueWriter, results: Sequence[QueueReader]) -> None:
         """Use `create`."""
         self._plans = plans
         self._results = results
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
-        ends = [*results.addresses, *[""] * (len(plans.addresses) - 1)]
+        ends = [address for queue in results for address in queue.addresses]
+        ends += [""] * (len(plans.addresses) - len(ends))
         self.addresses = [RankAddress(*both) for both in zip(plans.addresses, ends, strict=True)]
 
     @classmethod
@@ -82,21 +96,27 @@ class SchedulerChannel:
         *,
         ranks: int,
         folder: str,
+        answering: int = 1,
         plans_bytes: int = DEFAULT_BYTES,
         results_bytes: int = RESULTS_BYTES,
         spin_s: float = 0.0,
     ) -> "SchedulerChannel":
-        """Make both queues.
+        """Make all queues.
 
-        ranks   1 to 16
-        folder  private directory for sockets, and for memory if /dev/shm is too small
-        spin_s  time that `receive` polls memory before it sleeps
+        ranks      1 to 16
+        folder     private directory for sockets, and for memory if /dev/shm is too small
+        answering  ranks that send results: the first so many
+        spin_s     time that `receive` polls memory before it sleeps
         Raises ValueError for bad numbers, RuntimeFault when there is no room.
         """
         with contextlib.ExitStack() as undo:
             plans = QueueWriter.create(readers=ranks, size=plans_bytes, folder=folder)
             undo.callback(plans.close)
-            results = QueueReader.create(size=results_bytes, folder=folder, spin_s=spin_s)
+            results: list[QueueReader] = []
+            for _ in range(answering):
+                queue = QueueReader.create(size=results_bytes, folder=folder, spin_s=spin_s)
+                undo.callback(queue.close)
+                results.append(queue)
             undo.pop_all()
         return cls(plans, results)
 
@@ -107,8 +127,9 @@ class SchedulerChannel:
         """
         deadline = Deadline(timeout_s)
         self._plans.accept(timeout_s)
-        left_ms = deadline.left_ms()
-        self._results.accept(None if left_ms is None else left_ms / 1000)
+        for queue in self._results:
+            left_ms = deadline.left_ms()
+            queue.accept(None if left_ms is None else left_ms / 1000)
 
     def send(self, message: ToExecutor, timeout_s: float | None = None) -> None:
         """Send a message to all ranks. Waits while their queue is full.
@@ -122,22 +143,22 @@ class SchedulerChannel:
         except PeerDied as fault:
             raise _of_rank(fault) from fault
 
-    def receive(self, timeout_s: float | None = None) -> FromWorker | None:
-        """Return the next message of rank 0, or None when none came in time.
+    def receive(self, timeout_s: float | None = None, *, rank: int = 0) -> FromWorker | None:
+        """Return the next message of a rank that answers, or None when none came in time.
 
-        Raises PeerDied when any worker has died, after all messages of rank 0 are read;
+        Raises PeerDied when any worker has died, after all messages of the rank are read;
         RuntimeFault for bytes that are no message.
         """
-        deadline = Deadline(timeout_s)
+        deadline, results = Deadline(timeout_s), self._results[rank]
         while True:
             left_ms = deadline.left_ms()
             wait_ms = _CHECK_MS if left_ms is None else min(left_ms, _CHECK_MS)
             try:
-                data = self._results.read(wait_ms / 1000)
+                data = results.read(wait_ms / 1000)
                 if data is None:
-                    data = self._check()
+                    data = self._check(results)
             except PeerDied as fault:
-                raise _of_rank(fault) from fault
+                raise _of_rank(fault, rank) from fault
             if data is not None:
                 return self._decoded(data)
             if left_ms is not None and left_ms <= wait_ms:
@@ -149,21 +170,22 @@ class SchedulerChannel:
         except msgspec.DecodeError as fault:
             raise _malformed(data, fault) from fault
 
-    def _check(self) -> bytes | None:
-        """Raise PeerDied if a rank has died, unless rank 0 has sent something meanwhile."""
+    def _check(self, results: QueueReader) -> bytes | None:
+        """Raise PeerDied if a rank has died, unless there is a message in `results` by now."""
         try:
             self._plans.check()
         except PeerDied:
-            data = self._results.read(0)
+            data = results.read(0)
             if data is None:
                 raise
             return data
         return None
 
     def close(self) -> None:
-        """Close both queues: workers get PeerClosed once they have read all."""
+        """Close all queues: workers get PeerClosed once they have read all."""
         self._plans.close()
-        self._results.close()
+        for queue in self._results:
+            queue.close()
 
 
 class ExecutorChannel:
@@ -211,12 +233,12 @@ class ExecutorChannel:
         except msgspec.DecodeError as fault:
             _check_version(data)
             raise _malformed(data, fault) from fault
-        if isinstance(message, StepPlan) and message.version != VERSION:
+        if isinstance(message, StepPlan | Joint) and message.version != VERSION:
             _check_version(data)
         return message
 
     def send(self, message: FromWorker, timeout_s: float | None = None) -> None:
-        """Send a message if this is rank 0; other ranks compute the same and send nothing.
+        """Send a message if this rank answers; others compute the same and send nothing.
 
         Raises PeerDied when the scheduler has died, TimeoutError when there is no room in time,
         ValueError for a message larger than the queue.
@@ -231,9 +253,9 @@ class ExecutorChannel:
             self._results.close()
 
 
-def _of_rank(fault: PeerDied) -> PeerDied:
-    """Return the same error with the worker's rank; only rank 0 writes results."""
-    rank = fault.reader or 0
+def _of_rank(fault: PeerDied, writer: int = 0) -> PeerDied:
+    """Return the same error with the worker's rank: that of a reader, or of the one who writes."""
+    rank = writer if fault.reader is None else fault.reader
     return type(fault)(f"the worker of rank {rank} has ended: {fault}", rank)
 
 
@@ -244,7 +266,7 @@ def _malformed(data: bytes, fault: msgspec.DecodeError) -> RuntimeFault:
 def _check_version(data: bytes) -> None:
     """Raise RuntimeFault if a message is a plan of another version."""
     try:
-        version = msgspec.msgpack.decode(data, type=_PlanHead).version
+        version = _HEADS.decode(data).version
     except msgspec.DecodeError:
         return
     if version != VERSION:

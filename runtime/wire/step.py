@@ -8,6 +8,9 @@ these since the plan before, then the rows of the step.
     scheduler  -- StepPlan s, Sample s, StepPlan s + 1, SampleKept, ... -->  executor
     scheduler  <-- StepResult s, KeptResult, ...                        --  executor
 
+Where each rank has rows of its own, one message has a plan for each: `Joint`. Lines, states and
+pages are a rank's own, then.
+
 Every field is a number, a string, bytes or a struct of these. Arrays are little-endian bytes;
 `runtime.wire.arrays` converts them. An array named [k, 3] is k triples, one after the other.
 """
@@ -17,12 +20,14 @@ import msgspec
 from runtime.profile_messages import StartProfile, StopProfile
 
 __all__ = [
+    "ALL_RANKS",
     "NOT_FINITE_REASON",
     "VERSION",
     "Copies",
     "EntryLogprobs",
     "Failure",
     "Join",
+    "Joint",
     "KeptResult",
     "LineSampling",
     "Mask",
@@ -39,7 +44,9 @@ __all__ = [
 ]
 
 # To be raised with every change of a field: an executor refuses plans of another version.
-VERSION = 2
+VERSION = 3
+# `Sample.rank` and `SampleKept.rank` of commands to all ranks.
+ALL_RANKS = -1
 # The `Failure.reason` of an entry whose logits, or row, hold a NaN or an infinity.
 NOT_FINITE_REASON = "logits are not finite"
 
@@ -207,16 +214,30 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="plan"):
     sampling: "Sample | None" = None
 
 
+class Joint(msgspec.Struct, frozen=True, array_like=True, tag="joint"):
+    """One step of ranks that have rows of their own.
+
+    step      number of the step, that of all sections
+    sections  plan of each rank; None: it has no rows, but takes part, and sends no result
+    """
+
+    version: int
+    step: int
+    sections: list[StepPlan | None]
+
+
 class Sample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):
     """Sample the entries of a launched step.
 
     masks  of constrained lines, where they are others than before
     keep   int32 lines that are not sampled yet: their logits are kept until `SampleKept`
+    rank   whose step, where ranks have rows of their own
     """
 
     step: int
     masks: list[Mask] = []
     keep: bytes = b""
+    rank: int = ALL_RANKS
 
 
 class SampleKept(msgspec.Struct, frozen=True, array_like=True, tag="sample_kept"):
@@ -225,11 +246,13 @@ class SampleKept(msgspec.Struct, frozen=True, array_like=True, tag="sample_kept"
     call   number of the command, which its answer bears
     lines  [s] int32
     masks  as in `Sample`
+    rank   whose lines, where ranks have rows of their own
     """
 
     call: int
     lines: bytes
     masks: list[Mask] = []
+    rank: int = ALL_RANKS
 
 
 class Profile(msgspec.Struct, frozen=True, array_like=True, tag="profile"):
@@ -297,5 +320,5 @@ class KeptResult(msgspec.Struct, frozen=True, array_like=True, tag="kept_result"
     logprobs: list[EntryLogprobs] = []
 
 
-ToExecutor = StepPlan | Sample | SampleKept | Profile
+ToExecutor = StepPlan | Joint | Sample | SampleKept | Profile
 FromExecutor = StepResult | KeptResult

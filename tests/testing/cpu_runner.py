@@ -5,6 +5,7 @@ import torch
 from layers.models.contract import Network, Pools, Settings
 from layers.models.deepseek_v4.model import ReferenceV4, V4Model
 from layers.models.deepseek_v4.pools import KvPools
+from layers.parallel.ranks import Ranks
 from layers.weights.loading import fill_dummy
 from runtime.executor.line_tables import LineTables
 from runtime.executor.lines import Lines
@@ -16,9 +17,9 @@ from tests.testing.tiny_model import CONFIG
 SEED = 7
 
 
-def tiny_network(*, draft_tokens: int = 0) -> ReferenceV4:
+def tiny_network(*, draft_tokens: int = 0, ranks: Ranks | None = None) -> ReferenceV4:
     """Return a random network with every kind of layer, the same in every process."""
-    network = V4Model(CONFIG).build(CPU, Settings(draft_tokens=draft_tokens))
+    network = V4Model(CONFIG).build(CPU, Settings(draft_tokens=draft_tokens), ranks)
     assert isinstance(network, ReferenceV4)
     fill_dummy(network, SEED)
     return network

@@ -8,7 +8,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from layers.parallel.ranks import HostRanks
-from layers.parallel.shares import Shares
+from layers.parallel.shares import AttentionShares, Shares
 
 T = TypeVar("T")
 _WAIT_S = 60
@@ -38,13 +38,15 @@ class ThreadRanks(HostRanks):
         return parts
 
 
-def in_ranks(world: int, run: Callable[[ThreadRanks], T]) -> Sequence[T]:
+def in_ranks(
+    world: int, run: Callable[[ThreadRanks], T], *, attention: AttentionShares = "tensor"
+) -> Sequence[T]:
     """Return what `run` returns in each of `world` threads, in the order of ranks."""
     meeting = _Meeting(world)
 
     def one(rank: int) -> T:
         try:
-            return run(ThreadRanks(Shares(rank, world), meeting))
+            return run(ThreadRanks(Shares(rank, world, attention), meeting))
         except BaseException:
             meeting.barrier.abort()
             raise

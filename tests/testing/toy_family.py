@@ -211,7 +211,9 @@ class ToyNetwork:
         *,
         fed: FedTokens | None = None,
         halfway: Callable[[], None] | None = None,
+        counts: Sequence[int] | None = None,
     ) -> Forwarded:
+        assert counts is None
         if fed is not None:
             batch.input_ids.index_copy_(0, fed.at, fed.ids)
         tokens = StepTokens(batch)

@@ -145,12 +145,13 @@ class _OnDevice(ABC):
         *,
         fed: FedTokens | None = None,
         halfway: Callable[[], None] | None = None,
+        counts: Sequence[int] | None = None,
     ) -> Forwarded:
         """Run a step of chunks; see `Network`."""
         step = self._chunks(batch, pools)
         if fed is not None:
             step.input_ids.index_copy_(0, fed.at, fed.ids)
-        result = self._run(step, halfway)
+        result = self._run(step, halfway, counts)
         finite = step.finite_rows(result.finite())
         return Forwarded(self._wired.logits(result.of(step.logit_tokens)), finite)
 
@@ -158,9 +159,14 @@ class _OnDevice(ABC):
     def _chunks(self, batch: ForwardBatch, pools: KvPools) -> ChunkStep:
         """Return the step of a batch."""
 
-    def _run(self, step: ChunkStep, halfway: Callable[[], None] | None) -> BlockResult:
+    def _run(
+        self,
+        step: ChunkStep,
+        halfway: Callable[[], None] | None,
+        counts: Sequence[int] | None,
+    ) -> BlockResult:
         """Return what the last layer makes."""
-        return self._wired.run(step, halfway)
+        return self._wired.run(step, halfway, counts)
 
 
 class ReferenceV4(_OnDevice):
@@ -261,7 +267,12 @@ class QuantisedV4(_OnDevice):
     def _chunks(self, batch: ForwardBatch, pools: KvPools) -> ChunkStep:
         return PrefillStep(batch, pools, self._sizes, self._rope, deterministic=self.deterministic)
 
-    def _run(self, step: ChunkStep, halfway: Callable[[], None] | None) -> BlockResult:
-        if self._pieces is not None and self._pieces.hold(step):
+    def _run(
+        self,
+        step: ChunkStep,
+        halfway: Callable[[], None] | None,
+        counts: Sequence[int] | None,
+    ) -> BlockResult:
+        if counts is None and self._pieces is not None and self._pieces.hold(step):
             return self._pieces.run(step, halfway)
-        return super()._run(step, halfway)
+        return super()._run(step, halfway, counts)

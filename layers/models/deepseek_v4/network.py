@@ -6,7 +6,7 @@ stand here in one order, for the reference on any device and for steps of decodi
 chunks on a GPU.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from layers.kinds import Kinds
 from layers.linear.contract import Named, Rows
 from layers.models.deepseek_v4.config import ModelConfig
 from layers.models.deepseek_v4.layout import StateLayout
+from layers.parallel.own_rows import ExpertTokens, expert_tokens
 from layers.parallel.ranks import Deal, Ranks
 from layers.steps.contract import FoldWeights, PoolingWeights, Step, Tokens, Writes
 from layers.weights.part import part_of
@@ -280,14 +281,27 @@ class Layer:
         """Return what tokens read, [T, H, D]."""
         return step.attend(self._layer, q, self._attention.sink)
 
-    def after(self, heads: Tensor, streams: Tensor, shares: Tensor, tokens: Tokens) -> BlockResult:
-        """Return what the experts make of what tokens have read."""
+    def after(
+        self,
+        heads: Tensor,
+        streams: Tensor,
+        shares: Tensor,
+        tokens: Tokens,
+        experts: ExpertTokens | None = None,
+    ) -> BlockResult:
+        """Return what the experts make of what tokens have read.
+
+        experts  tokens that pass the experts, if that was asked for before
+        """
         deal = self._ranks.deal(len(tokens.input_ids), streams.shape[2])
         y = deal.summed(self._attention.finish(heads, tokens)).to(streams.dtype)
         x, streams, shares = self._experts_mix.pre_norm(
             BlockResult(y, streams, shares), self._experts_norm
         )
-        y = deal.summed(self._experts(deal.every(x), tokens.input_ids)).to(streams.dtype)
+        if experts is None:
+            experts = expert_tokens(self._ranks, tokens.input_ids, streams.shape[2])
+        y = self._experts(experts.deal.every(x), experts.ids)
+        y = experts.deal.summed(y).to(streams.dtype)
         return BlockResult(y, streams, shares)
 
     def named_weights(self, prefix: str) -> Named:
@@ -306,7 +320,7 @@ class DeepseekV4:
     def __init__(self, config: ModelConfig, kinds: Kinds, ranks: Ranks) -> None:
         """Allocate all weights that this rank holds."""
         self._ranks, device, width = ranks, kinds.device, config.hidden_size
-        vocab = ranks.shares.vocabulary(config.vocab_size)
+        self._vocab = vocab = ranks.shares.vocabulary(config.vocab_size)
         self._streams = streams_of(config)
         self._embedding = Embedding(vocab, width, name="embed", dtype=kinds.dtype, device=device)
         self.layers = [
@@ -325,15 +339,22 @@ class DeepseekV4:
         deal = self._deal(input_ids)
         return BlockResult(*(deal.every(part) for part in result.take()))
 
-    def run(self, step: Step, halfway: Callable[[], None] | None = None) -> BlockResult:
+    def run(
+        self,
+        step: Step,
+        halfway: Callable[[], None] | None = None,
+        counts: Sequence[int] | None = None,
+    ) -> BlockResult:
         """Return what the last layer makes; `step` writes the pools.
 
         halfway  called when half of the layers are launched
+        counts   tokens of each rank, where each has its own rows; None: all have as many
         """
+        experts = expert_tokens(self._ranks, step.input_ids, self._streams.width, counts)
         result = self.embedded(step.input_ids)
         for layer in self.announced(halfway):
             q, streams, shares = layer.before(result, step)
-            result = layer.after(layer.attend(q, step), streams, shares, step)
+            result = layer.after(layer.attend(q, step), streams, shares, step, experts)
         return self.whole(result, step.input_ids)
 
     def announced(self, halfway: Callable[[], None] | None) -> Iterator[Layer]:
@@ -347,7 +368,8 @@ class DeepseekV4:
     def logits(self, result: BlockResult) -> Tensor:
         """Return the logits of tokens, [T, vocab] float32."""
         x = self._norm(self._head_mix(result.mixed()))
-        return self._ranks.gathered(self._head(self._head.rows(x)))
+        logits = self._head(self._head.rows(x))
+        return logits if self._vocab.is_whole else self._ranks.gathered(logits)
 
     def _deal(self, input_ids: Tensor) -> Deal:
         return self._ranks.deal(len(input_ids), self._streams.width)

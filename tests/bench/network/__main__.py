@@ -18,6 +18,8 @@ copies instead:
 
     python -m tests.bench.network decode --tp 2 --model tests/bench/network/v4_flash --experts fp4
 
+With --own-rows each of them computes attention of its own rows, and --batch is the rows of one.
+
 With --deterministic a token has the same bits in any company; the same command without it says
 what that costs.
 """
@@ -71,10 +73,12 @@ def main() -> None:
         except OtherColumns as fault:
             sys.exit(f"error: {fault}")
     device = torch.device("cuda", 0 if place is None else place.shares.rank)
-    ranks = None if place is None else place.join(device)
+    attention = "data" if options.own_rows else "tensor"
+    ranks = None if place is None else place.join(device, attention)
     if options.alone:
-        ranks = RanksOrCopies(Copies(Shares(0, options.tp)))
-    torch.manual_seed(SEED)
+        ranks = RanksOrCopies(Copies(Shares(0, options.tp, attention)))
+    # Rows of their own are other rows, which go to other experts.
+    torch.manual_seed(SEED + (0 if ranks is None or not options.own_rows else device.index))
     with torch.inference_mode():
         network = _network(options, device, ranks)
         if options.profile:
@@ -135,6 +139,11 @@ def _phases(
         phase.add_argument("--experts", choices=("both", "fp4", "fp8"), default="both")
         phase.add_argument("--tp", type=int, default=1, help="GPUs that share the network")
         phase.add_argument(
+            "--own-rows",
+            action="store_true",
+            help="each of --tp has rows of its own, as many as are given; only experts are shared",
+        )
+        phase.add_argument(
             "--alone", action="store_true", help="one rank of --tp, which copies for the others"
         )
         phase.add_argument("--model", type=Path, default=CUT, help="folder with a config.json")
@@ -194,7 +203,7 @@ def _prefill(
     options: argparse.Namespace, network: QuantisedV4, ranks: RanksOrCopies | None
 ) -> Iterator[Figures]:
     del ranks
-    if options.graphs:
+    if options.graphs and not options.own_rows:
         with stage("capture of small steps", network.device):
             network.capture_prefill(PIECE_SIZES, CudaCapture())
     for chunk in options.chunk:

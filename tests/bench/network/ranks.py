@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.distributed as dist
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from jit_kernels.push_reduce import most_bytes
 from layers.parallel.cuda_ranks import CudaRanks
-from layers.parallel.ranks import Deal, Dealt, Ranks, Undealt
-from layers.parallel.shares import Shares
+from layers.parallel.ranks import Deal, Dealt, OneRank, Ranks, Undealt
+from layers.parallel.shares import AttentionShares, Shares
 
 __all__ = ["Copies", "Place", "RanksOrCopies", "start_all"]
 
@@ -45,7 +45,7 @@ class Place:
         rank, world, meeting = told.split(":", 2)
         return cls(Shares(int(rank), int(world)), meeting)
 
-    def join(self, device: torch.device) -> "RanksOrCopies":
+    def join(self, device: torch.device, attention: AttentionShares) -> "RanksOrCopies":
         """Return the ranks, once all are there."""
         torch.cuda.set_device(device)
         dist.init_process_group(
@@ -56,7 +56,8 @@ class Place:
             timeout=datetime.timedelta(hours=1),
             device_id=device,
         )
-        return RanksOrCopies(CudaRanks(self.shares, device, limit_s=_LIMIT_S))
+        shares = replace(self.shares, attention=attention)
+        return RanksOrCopies(CudaRanks(shares, device, limit_s=_LIMIT_S))
 
 
 def start_all(world: int, arguments: Sequence[str]) -> int:
@@ -98,8 +99,20 @@ class Copies:
 
     def deal(self, tokens: int, width: int) -> Deal:
         """Return what GPUs that reach each other would do."""
+        if self.shares.attention == "data":
+            return Undealt(OneRank())
         few = tokens * width * torch.bfloat16.itemsize <= most_bytes(self.shares.world)
         return Undealt(self) if few else Dealt(self, tokens)
+
+    def collected(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        """Return copies, one after the other, each with the size of a rank's rows."""
+        first = [rows[:1].expand(count, *rows.shape[1:]) for count in counts]
+        first[self.shares.rank] = rows
+        return torch.cat(first)
+
+    def returned(self, partial: Tensor, counts: Sequence[int]) -> Tensor:
+        """Return a copy of this rank's rows."""
+        return partial.split([*counts])[self.shares.rank].clone()
 
     def least(self, value: int) -> int:
         """Return it."""
@@ -149,6 +162,14 @@ class RanksOrCopies:
     def deal(self, tokens: int, width: int) -> Deal:
         """Return who mixes which tokens."""
         return self._ranks.deal(tokens, width)
+
+    def collected(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        """Return all ranks' rows, or copies of this rank's."""
+        return self._ranks.collected(rows, counts)
+
+    def returned(self, partial: Tensor, counts: Sequence[int]) -> Tensor:
+        """Return the sums of this rank's rows, or a copy."""
+        return self._ranks.returned(partial, counts)
 
     def least(self, value: int) -> int:
         """Return the least."""

@@ -13,6 +13,7 @@ import layers.parallel.cuda_ranks as cuda_ranks
 from jit_kernels.ordered_sum import ordered_sum
 from jit_kernels.push_reduce import most_bytes
 from layers.parallel.cuda_ranks import CudaRanks
+from layers.parallel.own_rows import OwnRows
 from layers.parallel.ranks import Dealt
 from layers.parallel.shares import Shares
 from tests.testing.compare import assert_same_bits
@@ -46,6 +47,12 @@ class ThreadExchange:
         assert taken in (None, [sizes[rank]] * world)
         parts.copy_(torch.cat([one.split(sizes)[rank] for one in self._threads._all(rows)]))
 
+    def all_to_all(self, parts: list[Tensor], sent: list[Tensor]) -> None:
+        """Write what each rank gives to all into its part."""
+        assert all(one is sent[0] for one in sent)
+        for part, rows in zip(parts, self._threads._all(sent[0]), strict=True):
+            part.copy_(rows)
+
 
 class EachThread:
     """Hands a call to the exchange of the thread that makes it."""
@@ -61,6 +68,11 @@ class EachThread:
     def all_to_all_single(cls, parts: Tensor, rows: Tensor, *sizes: list[int]) -> None:
         """See `ThreadExchange`."""
         cls.mine.exchange.all_to_all_single(parts, rows, *sizes)
+
+    @classmethod
+    def all_to_all(cls, parts: list[Tensor], sent: list[Tensor]) -> None:
+        """See `ThreadExchange`."""
+        cls.mine.exchange.all_to_all(parts, sent)
 
 
 class ThreadedCudaRanks(CudaRanks):
@@ -92,7 +104,7 @@ def assert_sums(found: dict[str, list[float]], world: int) -> None:
 
 def exchanged(ranks: CudaRanks, device: torch.device) -> dict[str, Any]:
     """Return what all exchanges of one rank give, as lists."""
-    rank = ranks.shares.rank
+    rank, world = ranks.shares.rank, ranks.shares.world
     sums = {str(s): ranks.all_reduce(given(rank, s).to(device)).float().tolist() for s in SHAPES}
     wide = ranks.gathered(given(rank, (3, 4)).to(device)).float().tolist()
     return {
@@ -100,7 +112,23 @@ def exchanged(ranks: CudaRanks, device: torch.device) -> dict[str, Any]:
         "gathered": wide,
         "least": ranks.least(7 - 3 * rank),
         "dealt": dealt(ranks, device),
+        "owned": [owned(ranks, device, counts) for counts in counts_of(world)],
     }
+
+
+def counts_of(world: int) -> list[list[int]]:
+    """Return rows of ranks: unequal, few of equal number, many of equal number."""
+    many = most_bytes(world) // 6
+    return [[1 + (5 * rank) % 7 for rank in range(world)], [2] * world, [many] * world]
+
+
+def owned(ranks: CudaRanks, device: torch.device, counts: list[int]) -> bool:
+    """Return whether sums of a rank's own rows, and all rows, are those of the formula."""
+    rank, total = ranks.shares.rank, sum(counts)
+    partial = [given(one, (total, 3)).to(device) for one in range(len(counts))]
+    want, deal = ordered_sum(torch.stack(partial)), OwnRows(ranks, counts)
+    mine = deal.summed(partial[rank])
+    return torch.equal(mine, want.split(counts)[rank]) and torch.equal(deal.every(mine), want)
 
 
 def dealt(ranks: CudaRanks, device: torch.device) -> list[bool]:
@@ -132,6 +160,7 @@ def check(found: list[dict[str, Any]]) -> None:
     for got in found:
         assert_sums(got["sums"], world)
         assert got["dealt"] == [True] * 3
+        assert got["owned"] == [True] * 3
         assert_same_bits(torch.tensor(got["gathered"]).bfloat16(), wide)
         assert got["least"] == 7 - 3 * (world - 1)
 

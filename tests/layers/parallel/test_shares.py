@@ -51,6 +51,14 @@ def test_one_rank_holds_any_number(name: str) -> None:
     assert EVEN[name][0](Shares(), 97) == Share(0, 97, 97)
 
 
+@pytest.mark.parametrize("name", EVEN)
+def test_ranks_with_rows_of_their_own_hold_all_but_experts(name: str) -> None:
+    shares = Shares(1, 2, "data")
+
+    assert EVEN[name][0](shares, 97) == Share(0, 97, 97)
+    assert shares.inner(256, blocks=True) == Shares(1, 2).inner(256, blocks=True)
+
+
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize(("total", "blocks"), [(2048, True), (1408, True), (27, False), (8, False)])
 def test_channels_of_an_expert_are_shared_in_whole_blocks(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from runtime.executor.joint_tokens import JointTokens
 from runtime.executor.worker import serve
 from runtime.wire.arrays import INT32, packed
 from runtime.wire.channel import ExecutorChannel, RankAddress
@@ -104,6 +105,11 @@ class FakeExecutor:
         self.steps[plan.step] = step
         self.launched.release()
         return step
+
+    def launch_part(self, plan: StepPlan | None, tokens: JointTokens) -> FakeStep | None:
+        """Note a step of ranks, and what is known of it."""
+        self.commands.append(tokens)
+        return None if plan is None else self.launch(plan)
 
     def sample_kept(self, command: SampleKept) -> KeptResult:
         """Note a command and answer it."""

@@ -16,6 +16,7 @@ from layers.models.deepseek_v4.config import load_config
 from layers.models.deepseek_v4.model import QuantisedV4
 from layers.models.deepseek_v4.pools import KvPools
 from layers.parallel.ranks import Ranks
+from layers.parallel.shares import AttentionShares
 from mem_cache.spec import PoolSizes
 from runtime.config import ServerConfig
 from runtime.device_sizes import device_sizes
@@ -86,7 +87,10 @@ def wide(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_ranks_have_the_pools_of_the_one_that_has_least_left_and_one_compiles(wide: Path) -> None:
+@pytest.mark.parametrize("attention", ["tensor", "data"])
+def test_ranks_have_the_pools_of_the_one_that_has_least_left_and_one_compiles(
+    wide: Path, attention: AttentionShares
+) -> None:
     totals, done = (GIB // 4, GIB // 8), list[str]()
 
     def note(what: str) -> list[str]:
@@ -102,7 +106,7 @@ def test_ranks_have_the_pools_of_the_one_that_has_least_left_and_one_compiles(wi
         )
         return load(wide, place=place, ranks=ranks, load_format="dummy", disable_cuda_graph=True)
 
-    both = in_ranks(2, load_one)
+    both = in_ranks(2, load_one, attention=attention)
 
     assert both[0].told.sizes == both[1].told.sizes
     assert 0.8 * totals[1] < both[1].told.pool_bytes < 0.9 * totals[1]

@@ -147,6 +147,13 @@ def test_the_head_meets_as_many_rows_as_a_step_may_ask_for() -> None:
     assert dataclasses.replace(EXTENT, rows=200).product_rows()[-1] == 200
 
 
+def test_products_of_ranks_that_meet_at_the_experts_have_the_rows_of_all() -> None:
+    meeting = dataclasses.replace(EXTENT, meeting=4)
+
+    assert meeting.product_rows()[-1] == 4 * EXTENT.chunk
+    assert meeting.head_rows() == EXTENT.head_rows()
+
+
 def test_steps_of_fewer_rows_are_warmed_up_too() -> None:
     for rows, prefilled, decoded in (
         (1, [1], [1]),

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import pytest
 import runtime.executor.rank_group as rank_group
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError, WorkerDied
+from runtime.executor.joint_executors import RemoteJointExecutor
 from runtime.executor.rank_child import RankChild
-from runtime.executor.rank_group import RankGroup
+from runtime.executor.rank_group import RankGroup, start_ranks
 from runtime.profile_messages import Profiled
 from tests.end_to_end.tiny_model import CONFIG, tiny_model_flags
 
@@ -121,6 +123,13 @@ def wait_for_beat(rank: RankChild) -> None:
         time.sleep(0.01)
 
 
+@dataclass(frozen=True, slots=True)
+class OwnRows(ServerConfig):
+    """Flags with which each of two ranks has rows of its own."""
+
+    dp_size: int = 2
+
+
 class Child:
     """Stands for a rank's process: rank 1 has failed, and rank 0 over it."""
 
@@ -167,3 +176,21 @@ def test_answers_are_passed_on_and_the_rank_that_was_lost_first_is_named(
     monkeypatch.setattr(Child, "lost_ranks", frozenset({0, 1}))
     assert group.why_lost() == "rank 1 ended"
     group.channel.close()
+
+
+def test_ranks_with_rows_of_their_own_all_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: Any = object()
+    monkeypatch.setattr(rank_group, "RankChild", Child)
+    monkeypatch.setattr(RankGroup, "loaded", lambda group: told)
+    monkeypatch.setattr(RankGroup, "watch", lambda group: None)
+
+    loaded = start_ranks(OwnRows(model_path="/m", device="cpu", tp_size=2), str(tmp_path))
+
+    assert isinstance(loaded.joint, RemoteJointExecutor)
+    assert loaded.runner is loaded.joint.replicas[0]
+    assert loaded.told is told
+    channel = loaded.joint.replicas[1]._channel
+    assert all(address.results for address in channel.addresses)
+    channel.close()

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from mem_cache.spec import TreeSpec
-from runtime.executor.step_profiler import SAMPLING, StepProfiler, range_name
+from runtime.executor.joint_tokens import JointTokens
+from runtime.executor.step_profiler import SAMPLING, RankStepProfiler, range_name
 from runtime.executor.trace_folder import TraceFolder
 from runtime.profile_messages import MAX_PROFILE_STEPS, Profiled, StartProfile, StopProfile
 from runtime.wire.step import KeptResult, Sample, SampleKept, StepPlan, StepResult
@@ -19,6 +20,7 @@ from tests.bench.serving.trace import read_trace
 from tests.testing.plans import PlannedRow, Plans, sample_kept
 
 DEADLINE_S = 60.0
+TOKENS = JointTokens((2, 1), decodes=True)
 
 
 @dataclass
@@ -49,6 +51,12 @@ class Runner:
         torch.mm(torch.ones(4, 4), torch.ones(4, 4))
         return Handle()
 
+    def launch_part(self, plan: StepPlan | None, tokens: JointTokens) -> Handle | None:
+        """Count, and return a step where there is a plan."""
+        assert tokens == TOKENS
+        handle = self.launch(plan or Plans(TreeSpec()).plan())
+        return None if plan is None else handle
+
     def sample_kept(self, command: SampleKept) -> KeptResult:
         """Return nothing of note."""
         return KeptResult(command.call, b"", b"")
@@ -64,7 +72,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.runner = Runner()
-        self.profiler = StepProfiler(self.runner, self.traces, say=self._hear)
+        self.profiler = RankStepProfiler(self.runner, self.traces, say=self._hear)
 
     def _hear(self, answer: Profiled) -> None:
         self.said.append(answer)
@@ -132,6 +140,19 @@ def test_the_sampling_of_each_step_has_a_range_of_its_own(bench: Bench) -> None:
     ranges = [e["name"] for e in events if e.get("cat") == "user_annotation"]
     assert [name for name in ranges if name == SAMPLING] == [SAMPLING] * 3
     assert plan(1).sampling is not None
+
+
+def test_steps_in_which_a_rank_is_idle_are_traced_as_such(bench: Bench) -> None:
+    profiler = bench.profiler
+    assert profiler.launch_part(plan(1), TOKENS) is not None
+    told = bench.ask(StartProfile(7, steps=3))
+    handles = [profiler.launch_part(one, TOKENS) for one in (None, plan(1), None, plan(1))]
+    bench.settle()
+
+    assert [handle is None for handle in handles] == [True, False, True, False]
+    trace = read_trace(Path(told.file))
+    idle, decode = "step decode 0 rows 0 tokens", "step decode 2 rows 2 tokens"
+    assert [step.name for step in trace.steps] == [idle, decode, idle]
 
 
 def test_a_profile_runs_until_it_is_stopped(bench: Bench) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from runtime.errors import RuntimeFault
+from runtime.executor.joint_tokens import JointTokens
 from runtime.executor.worker import serve
 from runtime.wire.channel import (
     ExecutorChannel,
@@ -18,7 +19,7 @@ from runtime.wire.channel import (
     SchedulerChannel,
 )
 from runtime.wire.queue import PeerDied
-from runtime.wire.step import Mask, Sample, SampleKept, ToExecutor
+from runtime.wire.step import VERSION, Joint, Mask, Sample, SampleKept, ToExecutor
 from tests.runtime.executor.fake_executor import FakeExecutor, fail_at, kept_result, plan, result
 from tests.runtime.wire.channels import WAIT_S, channels
 
@@ -48,9 +49,9 @@ class Rig:
         self.served.result(WAIT_S)
 
 
-def _serve(executor: FakeExecutor, channel: ExecutorChannel) -> None:
+def _serve(executor: FakeExecutor, channel: ExecutorChannel, rank: int = 0) -> None:
     with contextlib.closing(channel):
-        serve(executor, channel)
+        serve(executor, channel, rank=rank)
 
 
 @contextlib.contextmanager
@@ -181,3 +182,47 @@ def test_every_rank_runs_the_steps_and_rank_0_answers() -> None:
             one.result(WAIT_S)
 
     assert [list(executor.steps) for executor in executors] == [[1, 2, 3]] * 3
+
+
+def test_each_rank_runs_its_section_of_a_step_and_answers_what_it_is_asked() -> None:
+    executors = [FakeExecutor() for _ in range(2)]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ThreadPoolExecutor(2) as pool,
+        channels(folder, ranks=2, answering=2) as (scheduler, workers),
+        contextlib.closing(scheduler),
+    ):
+        served = [
+            pool.submit(_serve, executor, worker, rank)
+            for rank, (executor, worker) in enumerate(zip(executors, workers, strict=True))
+        ]
+        messages: list[ToExecutor] = [
+            Joint(VERSION, 1, [plan(1), None]),
+            Joint(VERSION, 2, [plan(2), plan(2, sampled=False)]),
+            Sample(2, rank=1),
+            SampleKept(5, b"", rank=1),
+            Joint(VERSION, 3, [None, plan(3)]),
+        ]
+        for message in messages:
+            scheduler.send(message)
+
+        assert [scheduler.receive(WAIT_S) for _ in range(2)] == [result(1), result(2)]
+        assert [scheduler.receive(WAIT_S, rank=1) for _ in range(4)] == [
+            Progress(2, halfway=True, forwarded=True),
+            result(2),
+            kept_result(5),
+            result(3),
+        ]
+        scheduler.close()
+        for one in served:
+            one.result(WAIT_S)
+
+    # Each row of `plan` begins a prompt, which no decode step computes.
+    tokens = JointTokens((1, 1), decodes=False)
+    assert executors[0].commands == [tokens, plan(1), tokens, plan(2), tokens]
+    assert executors[1].commands == [
+        tokens,
+        *(tokens, plan(2, sampled=False), Sample(2, rank=1)),
+        SampleKept(5, b"", rank=1),
+        *(tokens, plan(3)),
+    ]

@@ -15,6 +15,7 @@ def channels(
     folder: str,
     ranks: int = 1,
     *,
+    answering: int = 1,
     plans_bytes: int = 1 << 20,
     results_bytes: int = 1 << 20,
     spin_s: float = 0.0,
@@ -23,6 +24,7 @@ def channels(
     scheduler = SchedulerChannel.create(
         ranks=ranks,
         folder=folder,
+        answering=answering,
         plans_bytes=plans_bytes,
         results_bytes=results_bytes,
         spin_s=spin_s,

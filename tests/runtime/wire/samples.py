@@ -7,6 +7,7 @@ from runtime.wire.step import (
     EntryLogprobs,
     Failure,
     Join,
+    Joint,
     KeptResult,
     LineSampling,
     Mask,
@@ -48,7 +49,7 @@ _LOGPROBS = PackedLogprobs(
     values=packed([-0.5, -0.5], FLOAT32),
     best=packed([11], INT32),
 )
-SAMPLE = Sample(step=12, masks=[_MASK], keep=packed([3], INT32))
+SAMPLE = Sample(step=12, masks=[_MASK], keep=packed([3], INT32), rank=1)
 PLAN = StepPlan(
     version=VERSION,
     step=12,
@@ -82,7 +83,8 @@ PLAN = StepPlan(
     spans=[PromptSpan(row=0, start=1, targets=packed([15], INT32), top=1, ids=b"\1\0\0\0")],
     sampling=SAMPLE,
 )
-SAMPLE_KEPT = SampleKept(call=16, lines=packed([3], INT32), masks=[_MASK])
+JOINT = Joint(version=VERSION, step=12, sections=[None, PLAN])
+SAMPLE_KEPT = SampleKept(call=16, lines=packed([3], INT32), masks=[_MASK], rank=1)
 RESULT = StepResult(
     step=12,
     finite=packed([1], UINT8),

@@ -12,17 +12,17 @@ from runtime.wire.channel import ExecutorFault, Progress, RankAddress, Scheduler
 from runtime.wire.queue import PeerClosed, PeerDied
 from runtime.wire.step import VERSION, Join, LineSampling, Mask, Sample, StepPlan
 from tests.runtime.wire.channels import WAIT_S, channels
-from tests.runtime.wire.samples import KEPT_RESULT, PLAN, RESULT, SAMPLE, SAMPLE_KEPT
+from tests.runtime.wire.samples import JOINT, KEPT_RESULT, PLAN, RESULT, SAMPLE, SAMPLE_KEPT
 
 
 def test_every_message_passes_and_all_ranks_read_the_plans(folder: str) -> None:
     with channels(folder, ranks=3) as (scheduler, workers):
         assert [bool(address.results) for address in scheduler.addresses] == [True, False, False]
-        for message in (PLAN, SAMPLE, SAMPLE_KEPT):
+        sent = [PLAN, JOINT, SAMPLE, SAMPLE_KEPT]
+        for message in sent:
             scheduler.send(message)
         for worker in workers:
-            received = [worker.receive(WAIT_S) for _ in range(3)]
-            assert received == [PLAN, SAMPLE, SAMPLE_KEPT]
+            assert [worker.receive(WAIT_S) for _ in sent] == sent
             assert worker.receive(0) is None
         told = [RESULT, KEPT_RESULT, Progress(1, True, False), ExecutorFault("why")]
         for message in told:
@@ -76,6 +76,8 @@ def test_a_full_queue_is_a_timeout(folder: str) -> None:
     [
         msgspec.msgpack.encode(msgspec.structs.replace(PLAN, version=VERSION + 1)),
         msgspec.msgpack.encode(["plan", VERSION + 1, "with", "other fields"]),
+        msgspec.msgpack.encode(msgspec.structs.replace(JOINT, version=VERSION + 1)),
+        msgspec.msgpack.encode(["joint", VERSION + 1, "with", "other fields"]),
     ],
 )
 def test_plans_of_another_version_are_refused(folder: str, data: bytes) -> None:
@@ -114,6 +116,22 @@ def test_a_worker_that_ends_is_named_by_its_rank(folder: str) -> None:
             scheduler.send(SAMPLE)
         workers[0].send(KEPT_RESULT)
         assert scheduler.receive(0) == KEPT_RESULT
+
+
+def test_each_rank_that_answers_has_a_queue_of_its_own(folder: str) -> None:
+    with channels(folder, ranks=2, answering=2) as (scheduler, workers):
+        workers[1].send(KEPT_RESULT)
+        assert scheduler.receive(0) is None
+        workers[0].send(RESULT)
+
+        assert scheduler.receive(WAIT_S) == RESULT
+        assert scheduler.receive(WAIT_S, rank=1) == KEPT_RESULT
+        workers[1].send(RESULT)
+        workers[1].close()
+        assert scheduler.receive(WAIT_S, rank=1) == RESULT
+        for rank in (0, 1):
+            with pytest.raises(PeerDied, match="the worker of rank 1 has ended"):
+                scheduler.receive(WAIT_S, rank=rank)
 
 
 def test_last_words_come_before_the_death(folder: str) -> None:

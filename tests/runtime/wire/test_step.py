@@ -9,6 +9,7 @@ from msgspec import inspect
 
 from runtime.wire.step import (
     FromExecutor,
+    Joint,
     KeptResult,
     Sample,
     SampleKept,
@@ -16,7 +17,7 @@ from runtime.wire.step import (
     StepResult,
     ToExecutor,
 )
-from tests.runtime.wire.samples import KEPT_RESULT, PLAN, RESULT, SAMPLE, SAMPLE_KEPT
+from tests.runtime.wire.samples import JOINT, KEPT_RESULT, PLAN, RESULT, SAMPLE, SAMPLE_KEPT
 
 PLAIN = (
     inspect.BoolType,
@@ -27,7 +28,7 @@ PLAIN = (
     inspect.StrType,
 )
 MESSAGES = [
-    *((ToExecutor, message) for message in (PLAN, SAMPLE, SAMPLE_KEPT)),
+    *((ToExecutor, message) for message in (PLAN, JOINT, SAMPLE, SAMPLE_KEPT)),
     *((FromExecutor, message) for message in (RESULT, KEPT_RESULT)),
 ]
 
@@ -48,7 +49,7 @@ def others(where: str, kind: inspect.Type, seen: set[type]) -> Iterator[str]:
         yield f"{where} is {kind}"
 
 
-@pytest.mark.parametrize("message", [StepPlan, Sample, SampleKept, StepResult, KeptResult])
+@pytest.mark.parametrize("message", [StepPlan, Joint, Sample, SampleKept, StepResult, KeptResult])
 def test_a_message_holds_nothing_but_plain_data(message: type) -> None:
     seen: set[type] = set()
 
