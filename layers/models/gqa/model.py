@@ -1,6 +1,6 @@
 """These families as a `Model`: configuration, pools, and the network on the CPU."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,6 +63,8 @@ class GqaModel:
         """Return the network; see `Model`."""
         if device.type == "cuda":
             self.check_cuda()
+        if ranks is not None and ranks.shares.attention == "data":
+            raise ConfigFault(f"ranks with rows of their own are not for model_type {self._kind}")
         dtype = torch.float32 if settings.dtype == "auto" else getattr(torch, settings.dtype)
         records = settings.kv_cache_dtype
         if records == "auto":
@@ -149,8 +151,10 @@ class PlainGqa:
         *,
         fed: FedTokens | None = None,
         halfway: Callable[[], None] | None = None,
+        counts: Sequence[int] | None = None,
     ) -> Forwarded:
         """Run a step of chunks; see `Network`."""
+        assert counts is None, "no rank has rows of its own"
         if fed is not None:
             batch.input_ids.index_copy_(0, fed.at, fed.ids)
         step = PagedStep(batch, pools, self._rope)
