@@ -4,6 +4,7 @@
 """
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +99,14 @@ def test_what_does_not_suit_it_is_refused(tmp_path: Path) -> None:
         model.build(CPU, Settings(kv_cache_dtype="fp8"))
     with pytest.raises(ConfigFault, match="model_type llama runs on the CPU: use --device cpu"):
         model.check_cuda()
+
+
+def test_ranks_with_rows_of_their_own_are_refused(tmp_path: Path) -> None:
+    model = read_model(write_config("llama", tmp_path))
+
+    def run(ranks: ThreadRanks) -> None:
+        ranks.shares = replace(ranks.shares, attention="data")
+        with pytest.raises(ConfigFault, match="rows of their own are not for model_type llama"):
+            model.build(CPU, Settings(), ranks)
+
+    in_ranks(2, run)
