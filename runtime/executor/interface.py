@@ -1,10 +1,11 @@
 """What runs steps: the same interface in the scheduler's process and in front of workers."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from runtime.wire.step import KeptResult, Sample, SampleKept, StepPlan, StepResult
 
-__all__ = ["MAX_IN_FLIGHT", "Executor", "StepHandle"]
+__all__ = ["MAX_IN_FLIGHT", "Executor", "JointExecutor", "StepHandle"]
 
 # Steps that are launched and have no result yet.
 MAX_IN_FLIGHT = 2
@@ -41,4 +42,25 @@ class Executor(Protocol):
 
     def sample_kept(self, command: SampleKept) -> KeptResult:
         """Sample lines whose logits were kept; waits for the result."""
+        ...
+
+
+class JointExecutor(Protocol):
+    """Runs steps of several replicas at once; see `Executor`.
+
+    Replicas own their rows and pools, and meet inside a step. Each step is launched for all of
+    them, and has one number for all.
+    """
+
+    @property
+    def replicas(self) -> Sequence[Executor]:
+        """Return an executor for each replica; `launch` of these is not called."""
+        ...
+
+    def launch(self, plans: Sequence[StepPlan | None]) -> list[StepHandle | None]:
+        """Start a step of all replicas; return a handle for each that has a plan.
+
+        plans  for each replica, of the same step number; None: it has nothing to compute, but takes
+               part. If all are None nothing is launched
+        """
         ...
