@@ -42,8 +42,8 @@ class Planning:
         self._retract = retract
         self._chunks_had_turn = False
 
-    def next_step(self) -> Step | None:
-        """Return the next step: prefill and decode take turns when both have work.
+    def next_step(self, number: int) -> Step | None:
+        """Return the step of this number: prefill and decode take turns when both have work.
 
         Prompts of which only the last token is left need no turn: they join those that decode.
         None: there is nothing to compute.
@@ -51,13 +51,13 @@ class Planning:
         last = set(self._last_tokens)
         chunks = [request for request in self._to_compute if request not in last]
         if chunks and not (self._chunks_had_turn and self._decoding.active):
-            return self._prefill(chunks)
+            return self._prefill(chunks, number)
         self._find_decode_room()
         if self._decoding.active:
-            return self._decode()
-        return self._prefill(self._to_compute) if self._to_compute else None
+            return self._decode(number)
+        return self._prefill(self._to_compute, number) if self._to_compute else None
 
-    def _prefill(self, requests: list[Request]) -> Step:
+    def _prefill(self, requests: list[Request], number: int) -> Step:
         self._chunks_had_turn = True
         closing = self._decoding.closing
         rows = self._planner.plan(requests, beside=len(closing))
@@ -69,9 +69,9 @@ class Planning:
         overlaps = self._overlap and not (rows.twins or rows.spans)
         if closing:
             rows = rows.followed_by(self._decoding.plan_closing(closing))
-        return self._step(rows, told=told, decoding=0, overlaps=overlaps)
+        return self._step(number, rows, told=told, decoding=0, overlaps=overlaps)
 
-    def _decode(self) -> Step:
+    def _decode(self, number: int) -> Step:
         self._chunks_had_turn = False
         last = self._last_tokens
         rows = self._decoding.plan()
@@ -79,10 +79,12 @@ class Planning:
         if last:
             rows = rows.followed_by(self._planner.plan(last))
         told = len(rows.requests)
-        return self._step(rows, told=told, decoding=decoding, overlaps=self._overlap)
+        return self._step(number, rows, told=told, decoding=decoding, overlaps=self._overlap)
 
-    def _step(self, rows: StepRows, *, told: int, decoding: int, overlaps: bool) -> Step:
-        plan = self._builder.build(rows, decoding=decoding)
+    def _step(
+        self, number: int, rows: StepRows, *, told: int, decoding: int, overlaps: bool
+    ) -> Step:
+        plan = self._builder.build(rows, step=number, decoding=decoding)
         constrained = plan.sampling is None
         return Step(rows, plan, told, decoding, overlaps=overlaps, constrained=constrained)
 

@@ -33,7 +33,7 @@ from runtime.kv_events_config import parse_kv_events_config
 from runtime.messages import Ready
 from runtime.scheduler.kv_events import EventSink
 from runtime.scheduler.kv_publisher import KvEventPublisher
-from runtime.scheduler.loop import Scheduler
+from runtime.scheduler.loop import Scheduler, solo_scheduler
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.resume_policy import ResumePolicy
 from runtime.scheduler.settings import SchedulerSettings
@@ -129,7 +129,17 @@ def build_scheduler(
     cache, context = told.cache, told.context_tokens
     given = device_sizes(config, str(told.facts["device"]))
     rows = given.max_running_requests
-    residency = build_residency(config, cache, told.sizes, context, rows=rows, event_sink=publisher)
+    residencies = [
+        build_residency(
+            config,
+            cache,
+            told.sizes,
+            context,
+            rows=rows,
+            event_sink=None if publisher is None else publisher.of_rank(rank),
+        )
+        for rank in range(config.dp_size)
+    ]
     settings = SchedulerSettings(
         context_tokens=context,
         eos_token_ids=facts.eos_token_ids,
@@ -143,16 +153,17 @@ def build_scheduler(
         step_samples=told.step_samples,
         overlap=told.in_flight,
     )
-    scheduler = Scheduler(
+    scheduler = solo_scheduler(
         settings,
-        residency,
+        residencies[0],
         runner=loaded.runner,
         socket=socket,
         clock=clock,
         grammars=build_grammars(config, folder, facts),
         traces=traces,
     )
-    scheduler.stats.cuda_graph = told.graphs
+    for replica in scheduler.replicas:
+        replica.stats.cuda_graph = told.graphs
     ready = Ready(
         context_tokens=context,
         vocab_size=facts.vocab_size,
@@ -160,6 +171,8 @@ def build_scheduler(
         info=_facts(facts, told)
         | {
             "tp_size": config.tp_size,
+            "dp_size": config.dp_size,
+            "enable_dp_attention": config.enable_dp_attention,
             "max_running_requests": rows,
             "chunked_prefill_size": given.chunked_prefill_size,
         }

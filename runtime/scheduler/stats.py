@@ -38,6 +38,7 @@ COUNTERS = (
     "point_evicted_tokens",
     "page_evicted_tokens",
     "never_seen_tokens",
+    "elsewhere_tokens",
     "computed_prompt_tokens",
     "generation_tokens",
     "prefill_steps",

@@ -22,7 +22,7 @@ from runtime.messages import (
     pack_ids,
 )
 from runtime.scheduler.grammar_gate import Grammars
-from runtime.scheduler.loop import Scheduler
+from runtime.scheduler.loop import solo_scheduler
 from runtime.scheduler.request import Request
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.resume_policy import ResumePolicy
@@ -128,7 +128,7 @@ class Rig:
             max_logit_rows=logit_rows,
             overlap=OVERLAP if overlap is None else overlap,
         )
-        self.scheduler = Scheduler(
+        self.scheduler = solo_scheduler(
             adjust(settings),
             self.residency,
             runner=recorder,
@@ -136,6 +136,7 @@ class Rig:
             clock=self._tick,
             grammars=grammars,
         )
+        [self.replica] = self.scheduler.replicas
         self._next_id = 0
 
     def _tick(self) -> float:
@@ -190,11 +191,11 @@ class Rig:
 
     def request(self, request_id: int) -> Request:
         """Return a request that waits or runs."""
-        return self.scheduler.sets.by_id[request_id]
+        return self.replica.sets.by_id[request_id]
 
     def at_rest(self, request_id: int) -> Request:
         """Return a request that runs and may be ended: no chunk of it is in flight."""
-        request = self.scheduler._at_rest(request_id)
+        request = self.replica._at_rest(request_id)
         assert request is not None
         return request
 
@@ -217,10 +218,8 @@ class Rig:
     @property
     def busy(self) -> bool:
         """Whether any request waits or runs."""
-        s = self.scheduler
-        return bool(
-            self.socket.inbox or len(s.sets.waiting) or s.sets.prefills or len(s.sets.decoding)
-        )
+        sets = self.replica.sets
+        return bool(self.socket.inbox or len(sets.waiting) or sets.prefills or len(sets.decoding))
 
     def outputs(self, request_id: int) -> list[Output]:
         """Return all news of a request so far."""

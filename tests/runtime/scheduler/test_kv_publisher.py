@@ -202,11 +202,11 @@ def test_a_full_queue_loses_batches_and_leaves_a_gap_in_the_numbers(
 ) -> None:
     stuck, go_on = threading.Event(), threading.Event()
 
-    def encode(time_s: float, events: list[Event]) -> bytes:
+    def encode(time_s: float, events: list[Event], rank: int) -> bytes:
         if events == removed(0):
             stuck.set()
             assert go_on.wait(60)
-        return encode_batch(time_s, events)
+        return encode_batch(time_s, events, rank)
 
     with publishing(max_queue_size=2, replay_endpoint=ANYWHERE) as publisher:
         monkeypatch.setattr(kv_publisher, "encode_batch", encode)

@@ -99,7 +99,7 @@ def test_ready_and_settings_say_what_was_resolved(folder: Path) -> None:
     assert (info["dtype"], info["record_format"], info["device"]) == ("float32", "fp8", "cpu")
     assert (info["max_running_requests"], info["chunked_prefill_size"]) == (3, 64)
     assert info["cuda_graph"] is info["overlap"] is False
-    assert scheduler.stats.gauges["cuda_graph"] == 0
+    assert scheduler.replicas[0].stats.gauges["cuda_graph"] == 0
     # Each pool has its dummy unit besides.
     weights = {"full_page_bytes": 7, "swa_page_bytes": 41, "ring_bytes": 9}
     counted = sum(int(info[name]) * n for name, n in weights.items())
@@ -110,7 +110,7 @@ def test_ready_and_settings_say_what_was_resolved(folder: Path) -> None:
     assert (settings.schedule_policy, settings.max_queued_requests) == ("fcfs", 5)
     assert (settings.chunked_prefill_size, settings.decode_log_interval) == (64, 7)
     assert settings.max_logit_rows == (1 << 26) // 512
-    assert scheduler.residency.table.page_table.shape == (3, 6)
+    assert scheduler.replicas[0].residency.table.page_table.shape == (3, 6)
 
 
 @pytest.mark.usefixtures("dense_weights_once")
@@ -157,7 +157,7 @@ def test_a_shorter_context_is_kept_and_bounds_the_table(folder: Path) -> None:
     scheduler, ready, _ = build(folder, context_length=300)
 
     assert ready.context_tokens == 300
-    assert scheduler.residency.table.page_table.shape == (3, 2)
+    assert scheduler.replicas[0].residency.table.page_table.shape == (3, 2)
 
 
 @pytest.mark.parametrize(("length", "words"), [(32769, "exceeds"), (0, "least"), (-4, "least")])
