@@ -87,7 +87,9 @@ class Scheduler:
             for residency, runner, share in zip(residencies, executor.replicas, shares, strict=True)
         ]
         self._grammars = grammars
-        self._placement = Placement(self.replicas, clock)
+        self._placement = Placement(
+            self.replicas, step_tokens=settings.chunked_prefill_size, clock=clock
+        )
         self._by_id = ChainMap(*(replica.sets.by_id for replica in self.replicas))
         self._steps = 0
         self.running = True

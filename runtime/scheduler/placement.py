@@ -1,11 +1,13 @@
 """Which replica a request goes to: where its prefix is, unless the queue there costs more.
 
 The cost of a replica, in tokens: what is to be computed there before the request, and what the
-request would compute itself. Copying a prefix from another replica would make the second part
-cheaper: `donor` says from which one.
+request would compute itself. All replicas step together, and a step computes up to a chunk in each
+of them: less than that is not worth computing a prefix again for. Copying a prefix from another
+replica would make the second part cheaper: `donor` says from which one.
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from runtime.scheduler.pending_prefixes import prefix_hashes
 from runtime.scheduler.replica import Replica
@@ -13,8 +15,10 @@ from runtime.scheduler.request import Request, Status
 
 __all__ = ["Placement"]
 
-# What each request without a free row costs those behind it, as if it were computed tokens.
+# What waiting for a row costs, for each request that does, as if it were computed tokens.
 ROW_WAIT_TOKENS = 2048
+# What a step computes where it has no limit.
+UNLIMITED_STEP_TOKENS = 8192
 # How often requests that wait are looked at for an idle replica, and how many of them.
 MOVE_INTERVAL_S = 0.02
 MOST_LOOKED_AT = 16
@@ -25,11 +29,15 @@ MOVE_PATIENCE_S = 2.0
 class Placement:
     """Chooses replicas. With one replica it costs nothing.
 
-    clock  of the arrival times of requests
+    step_tokens  prompt tokens that a step computes in a replica at most; -1: no limit
+    clock        of the arrival times of requests
     """
 
-    def __init__(self, replicas: Sequence[Replica], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, replicas: Sequence[Replica], *, step_tokens: int, clock: Callable[[], float]
+    ) -> None:
         self._replicas = replicas
+        self._step_tokens = step_tokens if step_tokens > 0 else UNLIMITED_STEP_TOKENS
         self._clock = clock
         self._due_s = clock()
 
@@ -89,27 +97,40 @@ class Placement:
     def _cheapest(self, request: Request, replicas: Sequence[Replica]) -> tuple[Replica, int]:
         """Return the replica of the least cost, and where the request would start there.
 
-        Of equal ones, that with the fewest requests, then the first.
+        Of equal ones, that with the fewest requests, then the first. The one that has most of the
+        request is left if that saves more than a step.
         """
-        costs = [(_cost(request, replica), replica) for replica in replicas]
-        (_, start), replica = min(costs, key=lambda pair: (pair[0][0], len(pair[1].sets.by_id)))
-        return replica, start
+        costs = [_Cost.of(request, replica) for replica in replicas]
+        best = min(costs, key=lambda cost: (cost.tokens, len(cost.replica.sets.by_id)))
+        home = max(costs, key=lambda cost: (cost.start, -cost.tokens))
+        if home.start > best.start and home.tokens - best.tokens <= self._step_tokens:
+            best = home
+        return best.replica, best.start
 
 
-def _cost(request: Request, replica: Replica) -> tuple[int, int]:
-    """Return what a replica costs a request in tokens, and where it would start there.
+class _Cost(NamedTuple):
+    """What a replica costs a request, and where it would start there."""
 
-    A prefix that another request will compute there counts as matched, and not as part of the
-    queue, too: somebody has to compute it anywhere.
-    """
-    sets, residency = replica.sets, replica.residency
-    there = residency.peek(request).start
-    pages = sets.pending.match(request.prefixes)
-    pending = min(pages * residency.spec.page_size, request.match_limit)
-    start = max(there, pending)
-    queued = max(0, sets.waiting_uncached_tokens - (start - there))
-    waiting = len(sets.waiting) + 1 - residency.table.free
-    return queued + request.total - start + max(0, waiting) * ROW_WAIT_TOKENS, start
+    replica: Replica
+    tokens: int
+    start: int
+
+    @classmethod
+    def of(cls, request: Request, replica: Replica) -> "_Cost":
+        """Look at a replica.
+
+        A prefix that another request will compute there counts as matched, and not as part of the
+        queue, too: it would have to be computed anywhere.
+        """
+        sets, residency = replica.sets, replica.residency
+        there = residency.peek(request).start
+        pages = sets.pending.match(request.prefixes)
+        pending = min(pages * residency.spec.page_size, request.match_limit)
+        start = max(there, pending)
+        queued = max(0, sets.waiting_uncached_tokens - (start - there))
+        without_row = max(0, len(sets.waiting) + 1 - residency.table.free)
+        tokens = queued + request.total - start + without_row * ROW_WAIT_TOKENS
+        return cls(replica, tokens, start)
 
 
 def _can_move(request: Request, replica: Replica) -> bool:

@@ -105,7 +105,7 @@ class Rig:
         context = min(context or 10**9, sizes.full_pages * spec.page_size)
         self.spec, self.sizes = spec, sizes
         self.now_s = 0.0
-        self.residency = Residency(
+        self.make_residency = lambda: Residency(
             spec,
             units=Units(sizes),
             table=RequestTable(spec, rows=rows, max_pages=div_ceil(context, spec.page_size)),
@@ -114,6 +114,7 @@ class Rig:
             policy=resume,
             namespace_tokens=quota,
         )
+        self.residency = self.make_residency()
         self.runner = TokenRunner(spec, sizes, vocab=vocab, replay_tokens=replay)
         recorder = Recorder(runner or self.runner, spec)
         self.plans = recorder.plans
@@ -128,8 +129,9 @@ class Rig:
             max_logit_rows=logit_rows,
             overlap=OVERLAP if overlap is None else overlap,
         )
+        self.settings = adjust(settings)
         self.scheduler = solo_scheduler(
-            adjust(settings),
+            self.settings,
             self.residency,
             runner=recorder,
             socket=self.socket,
@@ -245,8 +247,11 @@ class Rig:
 
     def assert_conserved(self) -> None:
         """Assert that an idle scheduler's units are all free or in the tree."""
-        residency = self.residency
         assert not self.busy
+        self.assert_all_there(self.residency)
+
+    def assert_all_there(self, residency: Residency) -> None:
+        """Assert that units that nobody runs in are all free or in the tree, and empty the tree."""
         assert residency.rows_used == 0
         assert residency.points.swa_held == residency.points.states_held == 0
         assert residency.table.free == residency.table.page_table.shape[0]
