@@ -1,9 +1,10 @@
 """Which replica a request goes to: where its prefix is, unless the queue there costs more.
 
-The cost of a replica, in tokens: what is to be computed there before the request, and what the
-request would compute itself. All replicas step together, and a step computes up to a chunk in each
-of them: less than that is not worth computing a prefix again for. Copying a prefix from another
-replica would make the second part cheaper: `donor` says from which one.
+The cost of a replica, in tokens: what is to be computed there before the request, what the request
+would compute itself, and a little for each request that is there, whose decoding slows the steps of
+all. Where most of the prefix is, a queue that fits into one step counts as none: all replicas step
+together. Copying a prefix from another replica would make the second part cheaper: `donor` says
+from which one.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +16,8 @@ from runtime.scheduler.request import Request, Status
 
 __all__ = ["Placement"]
 
+# What each request of a replica costs, as if it were computed tokens.
+ROW_TOKENS = 32
 # What waiting for a row costs, for each request that does, as if it were computed tokens.
 ROW_WAIT_TOKENS = 2048
 # What a step computes where it has no limit.
@@ -97,22 +100,27 @@ class Placement:
     def _cheapest(self, request: Request, replicas: Sequence[Replica]) -> tuple[Replica, int]:
         """Return the replica of the least cost, and where the request would start there.
 
-        Of equal ones, that with the fewest requests, then the first. The one that has most of the
-        request is left if that saves more than a step.
+        Of equal ones, that with the fewest requests, then the first.
         """
         costs = [_Cost.of(request, replica) for replica in replicas]
         best = min(costs, key=lambda cost: (cost.tokens, len(cost.replica.sets.by_id)))
         home = max(costs, key=lambda cost: (cost.start, -cost.tokens))
-        if home.start > best.start and home.tokens - best.tokens <= self._step_tokens:
-            best = home
+        if home.tokens - min(home.queued, self._step_tokens) <= best.tokens:
+            best = home if home.start > best.start else best
         return best.replica, best.start
 
 
 class _Cost(NamedTuple):
-    """What a replica costs a request, and where it would start there."""
+    """What a replica costs a request.
+
+    tokens  all in all
+    queued  of these, what is to be computed before the request
+    start   where the request would start
+    """
 
     replica: Replica
     tokens: int
+    queued: int
     start: int
 
     @classmethod
@@ -129,8 +137,8 @@ class _Cost(NamedTuple):
         start = max(there, pending)
         queued = max(0, sets.waiting_uncached_tokens - (start - there))
         without_row = max(0, len(sets.waiting) + 1 - residency.table.free)
-        tokens = queued + request.total - start + without_row * ROW_WAIT_TOKENS
-        return cls(replica, tokens, start)
+        load = ROW_TOKENS * len(sets.by_id) + ROW_WAIT_TOKENS * without_row
+        return cls(replica, queued + request.total - start + load, queued, start)
 
 
 def _can_move(request: Request, replica: Replica) -> bool:

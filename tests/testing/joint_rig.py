@@ -59,7 +59,7 @@ class JointRig(Rig):
     """A rig of several replicas, each with pools of the given sizes.
 
     replicas  of the scheduler
-    runners   what runs the steps of each
+    runners   what runs the steps of each, instead of token runners
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class JointRig(Rig):
         grammars: Grammars | None = None,
         max_queued: int = 1024,
         replay: int | None = None,
+        runners: Sequence[Executor] | None = None,
     ) -> None:
         super().__init__(
             sizes,
@@ -86,8 +87,9 @@ class JointRig(Rig):
             max_queued=max_queued,
             replay=replay,
         )
-        self.runners = [TokenRunner(spec, sizes, replay_tokens=replay) for _ in range(count)]
-        self.executor = LocalJointExecutor(self.runners)
+        self.executor = LocalJointExecutor(
+            runners or [TokenRunner(spec, sizes, replay_tokens=replay) for _ in range(count)]
+        )
         self.profiles = CountedProfiles()
         self.scheduler = Scheduler(
             self.settings,

@@ -4,9 +4,10 @@ import random
 
 import pytest
 
-from mem_cache.spec import PoolSizes
+from mem_cache.spec import PoolSizes, TreeSpec
 from runtime.messages import Grammar
 from runtime.scheduler import placement
+from tests.bench.bench_host import NoOpRunner
 from tests.runtime.scheduler.test_loop import prompt_of
 from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.joint_rig import JointRig
@@ -34,11 +35,11 @@ def test_the_next_turn_goes_where_the_conversation_is() -> None:
 
 def test_requests_without_a_prefix_go_where_the_least_is_to_be_computed() -> None:
     rig = JointRig(AMPLE, 2)
-    lengths = (50, 10, 10, 10, 40)
+    lengths = (350, 90, 90, 90, 90, 90)
     requests = [rig.send(prompt_of(k, n), 3) for k, n in enumerate(lengths)]
     rig.scheduler.turn()
 
-    assert [rig.place(request) for request in requests] == [0, 1, 1, 1, 1]
+    assert [rig.place(request) for request in requests] == [0, 1, 1, 1, 1, 0]
 
 
 def test_of_equal_replicas_the_one_with_the_fewest_requests_is_taken() -> None:
@@ -54,32 +55,36 @@ def test_of_equal_replicas_the_one_with_the_fewest_requests_is_taken() -> None:
 
 
 def test_a_prefix_is_left_where_its_queue_costs_more_than_computing_it_again() -> None:
-    rig = JointRig(AMPLE, 2, rows=8)
-    history = prompt_of(1, 40)
+    rig = JointRig(AMPLE, 2, rows=8, chunk=100)
+    history = prompt_of(1, 100)
     assert rig.ask(history)[0] == 0
-    for seed in (2, 3, 4):
-        rig.send(prompt_of(seed, 30), 2)
+    queued = rig.send(prompt_of(2, 150), 2)
+    first, last = (rig.send([*history, 1, k], 2) for k in (1, 2))
     rig.scheduler.turn()
-    assert [len(replica.sets.by_id) for replica in rig.replicas] == [2, 1]
 
-    # 60 tokens are queued where 39 of these are, and 30 elsewhere, less what this turn planned.
-    again = rig.send(history, 2)
-    rig.scheduler.turn()
-    assert rig.place(again) == 0
-
-    for seed in (5, 6, 7, 8):
-        rig.send([*history, seed, *prompt_of(seed, 60)], 2)
-    rig.scheduler.turn()
-    assert len({rig.place(request) for request in range(6, 10)}) == 2
+    # 150 tokens are queued there, of which a step computes 100, and then there is `first`, too.
+    assert [rig.place(request) for request in (queued, first, last)] == [0, 0, 1]
     rig.run()
-    assert rig.scheduler.state().counters["elsewhere_tokens"] > 0
+    assert rig.tokens(last) == expected_output([*history, 1, 2], 2, 50)
+    assert rig.scheduler.state().counters["elsewhere_tokens"] == 100
+
+
+def test_a_shared_prefix_is_computed_again_where_many_requests_have_it() -> None:
+    rig = JointRig(AMPLE, 2, rows=8)
+    shared = prompt_of(1, 60)
+    requests: list[int] = []
+    for k in range(6):
+        requests.append(rig.send([*shared, k], 200))
+        rig.turn_until(lambda: not any(r.sets.prefills for r in rig.replicas))
+
+    assert [rig.place(request) for request in requests] == [0, 0, 1, 1, 0, 1]
 
 
 def test_samples_of_one_prompt_compute_it_once() -> None:
     joint, solo = JointRig(AMPLE, 4, rows=8), Rig(AMPLE, rows=8)
-    prompt = prompt_of(3, 90)
-    requests = [joint.send(prompt, 4) for _ in range(8)]
-    for _ in range(8):
+    prompt = prompt_of(3, 250)
+    requests = [joint.send(prompt, 4) for _ in range(6)]
+    for _ in range(6):
         solo.send(prompt, 4)
     joint.run()
     solo.run()
@@ -120,23 +125,24 @@ def test_without_reuse_only_load_counts() -> None:
     assert sorted(rig.place(request) for request in requests) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("overlap", [False, True], ids=["in turn", "overlap"])
-def test_32_conversations_compute_no_more_than_with_one_tree(overlap: bool) -> None:
-    sizes = PoolSizes(full_pages=1200, swa_pages=1200, states=600)
+def test_32_conversations_compute_no_more_than_with_one_tree() -> None:
+    sizes = PoolSizes(full_pages=6000, swa_pages=1200, states=600)
+    spec = TreeSpec(page_size=32, swa_page_size=8, window=16)
+    runners = [NoOpRunner() for _ in range(4)]
     rigs = [
-        JointRig(sizes, 4, rows=16, chunk=512, overlap=overlap),
-        Rig(sizes, rows=64, chunk=512, overlap=overlap),
+        JointRig(sizes, 4, spec=spec, rows=16, chunk=2048, overlap=True, runners=runners),
+        Rig(sizes, spec=spec, rows=64, chunk=2048, overlap=True, runner=NoOpRunner()),
     ]
     computed: list[float] = []
     for rig in rigs:
         draw = random.Random(5)
-        texts = [prompt_of(k, draw.randrange(30, 90)) for k in range(32)]
+        texts = [prompt_of(k, draw.randrange(300, 900)) for k in range(32)]
         for _ in range(4):
             draw.shuffle(texts)
             requests = [rig.send(text, draw.randrange(1, 12)) for text in texts]
             rig.run()
             texts = [
-                [*text, *rig.tokens(request), *draw.choices(range(50), k=draw.randrange(3, 40))]
+                [*text, *rig.tokens(request), *draw.choices(range(50), k=draw.randrange(3, 300))]
                 for text, request in zip(texts, requests, strict=True)
             ]
         computed.append(rig.scheduler.state().counters["computed_prompt_tokens"])
