@@ -13,7 +13,7 @@ from runtime.config import ServerConfig
 from runtime.device_sizes import DeviceSizes
 from runtime.errors import MemoryShortage
 from runtime.executor.host_memory import free_host_bytes, total_host_bytes, weight_bytes
-from runtime.executor.interface import Executor
+from runtime.executor.interface import Executor, JointExecutor
 from runtime.executor.line_tables import LineTables
 from runtime.executor.lines import Lines
 from runtime.executor.memory_budget import context_tokens, pool_shares, pool_sizes
@@ -27,10 +27,15 @@ __all__ = ["LoadedModel", "fill_weights", "line_tables", "load_on_cpu"]
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A network that is ready for steps, and what runs them."""
+    """A network that is ready for steps, and what runs them.
+
+    runner  runs steps; where ranks have rows of their own that is the executor of the first one
+    joint   launches their steps; None: there is one executor
+    """
 
     runner: Executor
     told: Loaded
+    joint: JointExecutor | None = None
 
 
 def fill_weights(

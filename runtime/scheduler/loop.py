@@ -33,6 +33,7 @@ from runtime.scheduler.grammar_gate import Grammars
 from runtime.scheduler.grammar_shares import share_grammars
 from runtime.scheduler.joint import Profiles, SoloExecutor
 from runtime.scheduler.placement import Placement
+from runtime.scheduler.planning import ChunkTurns
 from runtime.scheduler.refusals import refusal_of
 from runtime.scheduler.replica import Replica
 from runtime.scheduler.request import Request
@@ -73,6 +74,7 @@ class Scheduler:
         self._socket = socket
         self._clock = clock
         self.times = LoopTimes(clock())
+        self._turns = ChunkTurns()
         shares = share_grammars(grammars, len(residencies))
         self.replicas = [
             Replica(
@@ -81,6 +83,7 @@ class Scheduler:
                 runner=runner,
                 clock=clock,
                 times=self.times,
+                turns=self._turns,
                 send=socket.send,
                 grammars=share,
             )
@@ -150,6 +153,7 @@ class Scheduler:
         if not any(steps):
             return
         self._steps += 1
+        self._turns.advance()
         times = self.times
         times.step_started_s = started_s = self._clock()
         handles = self._executor.launch([None if step is None else step.plan for step in steps])

@@ -10,12 +10,30 @@ from runtime.scheduler.residency import Residency
 from runtime.scheduler.step import Step
 from runtime.scheduler.step_rows import StepRows
 
-__all__ = ["Planning"]
+__all__ = ["ChunkTurns", "Planning"]
+
+
+class ChunkTurns:
+    """Whose turn it is, where chunks of prompts and decoding rows take turns.
+
+    All replicas share it: they compute chunks in the same steps, as one with chunks holds up all.
+
+    had      the last step had chunks
+    planned  the one that is being planned has
+    """
+
+    def __init__(self) -> None:
+        self.had = self.planned = False
+
+    def advance(self) -> None:
+        """Note that the step was launched."""
+        self.had, self.planned = self.planned, False
 
 
 class Planning:
     """Chooses among what is admitted.
 
+    turns             of all replicas
     overlap           steps may be in flight when the next one is launched
     settle_in_flight  settles the step in flight, which may end requests; False: there is none
     retract           puts a running request back into the queue
@@ -28,6 +46,7 @@ class Planning:
         sets: RequestSets,
         planner: PrefillPlanner,
         builder: PlanBuilder,
+        turns: ChunkTurns,
         overlap: bool,
         settle_in_flight: Callable[[], bool],
         retract: Callable[[Request], None],
@@ -40,7 +59,7 @@ class Planning:
         self._overlap = overlap
         self._settle_in_flight = settle_in_flight
         self._retract = retract
-        self._chunks_had_turn = False
+        self._turns = turns
 
     def next_step(self, number: int) -> Step | None:
         """Return the step of this number: prefill and decode take turns when both have work.
@@ -50,7 +69,7 @@ class Planning:
         """
         last = set(self._last_tokens)
         chunks = [request for request in self._to_compute if request not in last]
-        if chunks and not (self._chunks_had_turn and self._decoding.active):
+        if chunks and not (self._turns.had and self._decoding.active):
             return self._prefill(chunks, number)
         self._find_decode_room()
         if self._decoding.active:
@@ -58,7 +77,7 @@ class Planning:
         return self._prefill(self._to_compute, number) if self._to_compute else None
 
     def _prefill(self, requests: list[Request], number: int) -> Step:
-        self._chunks_had_turn = True
+        self._turns.planned = True
         closing = self._decoding.closing
         rows = self._planner.plan(requests, beside=len(closing))
         told = len(rows.requests)
@@ -72,7 +91,6 @@ class Planning:
         return self._step(number, rows, told=told, decoding=0, overlaps=overlaps)
 
     def _decode(self, number: int) -> Step:
-        self._chunks_had_turn = False
         last = self._last_tokens
         rows = self._decoding.plan()
         decoding = len(rows.requests)

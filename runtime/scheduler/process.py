@@ -24,6 +24,7 @@ from runtime.errors import ConfigError, WorkerDied
 from runtime.executor.loading import load_model, logit_rows
 from runtime.executor.pool_names import pool_facts, pools_in_words
 from runtime.executor.rank_group import start_ranks
+from runtime.executor.rank_profiler import profiler_of
 from runtime.executor.trace_folder import TraceFolder
 from runtime.grammar.nursery import NurserySettings
 from runtime.grammar.pool import GrammarPool, PoolSettings
@@ -31,9 +32,10 @@ from runtime.heap import keep_freed_memory
 from runtime.ipc import Addresses, SchedulerSocket, Socket
 from runtime.kv_events_config import parse_kv_events_config
 from runtime.messages import Ready
+from runtime.scheduler.joint import SoloExecutor
 from runtime.scheduler.kv_events import EventSink
 from runtime.scheduler.kv_publisher import KvEventPublisher
-from runtime.scheduler.loop import Scheduler, solo_scheduler
+from runtime.scheduler.loop import Scheduler
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.resume_policy import ResumePolicy
 from runtime.scheduler.settings import SchedulerSettings
@@ -153,14 +155,15 @@ def build_scheduler(
         step_samples=told.step_samples,
         overlap=told.in_flight,
     )
-    scheduler = solo_scheduler(
+    profiler = profiler_of(loaded.runner, traces, say=socket.send)
+    scheduler = Scheduler(
         settings,
-        residencies[0],
-        runner=loaded.runner,
+        residencies,
+        executor=loaded.joint or SoloExecutor(profiler),
+        profiles=profiler,
         socket=socket,
         clock=clock,
         grammars=build_grammars(config, folder, facts),
-        traces=traces,
     )
     for replica in scheduler.replicas:
         replica.stats.cuda_graph = told.graphs
@@ -173,7 +176,7 @@ def build_scheduler(
             "tp_size": config.tp_size,
             "dp_size": config.dp_size,
             "enable_dp_attention": config.enable_dp_attention,
-            "max_running_requests": rows,
+            "max_running_requests": rows * config.dp_size,
             "chunked_prefill_size": given.chunked_prefill_size,
         }
         | _event_facts(publisher),

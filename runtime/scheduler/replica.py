@@ -19,7 +19,7 @@ from runtime.scheduler.endings import Endings
 from runtime.scheduler.grammar_gate import GrammarGate, Grammars
 from runtime.scheduler.integrity import IntegrityWatch
 from runtime.scheduler.plan_builder import PlanBuilder
-from runtime.scheduler.planning import Planning
+from runtime.scheduler.planning import ChunkTurns, Planning
 from runtime.scheduler.prefill import prefill_planner
 from runtime.scheduler.queue import WaitingQueue
 from runtime.scheduler.replies import Replies
@@ -41,7 +41,8 @@ class Replica:
     """Requests, and the pools that `residency` accounts for.
 
     runner     samples lines whose logits it kept; steps are launched by the loop
-    times      of the loop that all replicas of a scheduler take part in
+    times      of the loop that all replicas of a scheduler take part in; likewise
+    turns      of chunks and decoding rows
     send       sends what is not part of a turn's outputs
     grammars   makes the masks of outputs that follow one; None: such requests are refused
     in_flight  the step that is launched and not settled, between two turns
@@ -55,6 +56,7 @@ class Replica:
         runner: Executor,
         clock: Callable[[], float],
         times: LoopTimes,
+        turns: ChunkTurns,
         send: Callable[[FromScheduler], None],
         grammars: Grammars | None = None,
     ) -> None:
@@ -70,6 +72,7 @@ class Replica:
         self._planning = Planning(
             residency,
             builder=self._builder,
+            turns=turns,
             sets=self.sets,
             planner=prefill_planner(settings, residency, self.sets.waiting),
             overlap=settings.overlap,

@@ -14,7 +14,7 @@ from tests.testing.scheduler_rig import SMALL, Rig
 from tests.testing.token_runner import TokenRunner
 
 
-class LocalJointExecutor:
+class CheckedJointExecutor:
     """Runs joint steps on executors of this process, and checks their numbers.
 
     steps  for each, which replicas had something to compute
@@ -87,7 +87,7 @@ class JointRig(Rig):
             max_queued=max_queued,
             replay=replay,
         )
-        self.executor = LocalJointExecutor(
+        self.executor = CheckedJointExecutor(
             runners or [TokenRunner(spec, sizes, replay_tokens=replay) for _ in range(count)]
         )
         self.profiles = CountedProfiles()
