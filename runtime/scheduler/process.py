@@ -172,10 +172,9 @@ def build_scheduler(
         vocab_size=facts.vocab_size,
         eos_token_ids=list(facts.eos_token_ids),
         info=_facts(facts, told)
+        | _replica_facts(config, told.sizes.full_pages * cache.page_size)
         | {
             "tp_size": config.tp_size,
-            "dp_size": config.dp_size,
-            "enable_dp_attention": config.enable_dp_attention,
             "max_running_requests": rows * config.dp_size,
             "chunked_prefill_size": given.chunked_prefill_size,
         }
@@ -246,6 +245,19 @@ def _quota_tokens(config: ServerConfig, sizes: PoolSizes, page_size: int) -> int
     if config.namespace_quota == 1:
         return None
     return max(1, int(config.namespace_quota * sizes.full_pages)) * page_size
+
+
+def _replica_facts(config: ServerConfig, tokens: int) -> Facts:
+    """Return what ranks with rows of their own have together.
+
+    tokens  that the full pages of one hold
+    """
+    return {
+        "dp_size": config.dp_size,
+        "enable_dp_attention": config.enable_dp_attention,
+        "tokens_per_replica": tokens,
+        "max_total_num_tokens": config.dp_size * tokens,
+    }
 
 
 def _event_facts(publisher: KvEventPublisher | None) -> dict[str, str | int | float | bool]:
