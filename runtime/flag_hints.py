@@ -36,14 +36,14 @@ HINTS = (
     Hint("--pp --pp-size --pipeline-parallel-size", _TP, _ONE),
     Hint(
         "--data-parallel-size",
-        "run several servers behind a router that reads /v1/loads or /metrics; or add"
-        " --enable-expert-parallel",
+        "run several servers behind a router that reads /v1/loads or /metrics, or give"
+        " --tp-size N --dp-size N --enable-dp-attention",
         _ONE,
     ),
     Hint(
         "--enable-expert-parallel",
-        "with --tp-size experts are shared anyway; give --data-parallel-size N with it, or"
-        " --tp-size N --dp-size N --enable-dp-attention",
+        "--tp-size N shares experts and attention, with --dp-size N --enable-dp-attention experts"
+        " alone",
     ),
     Hint("--nnodes", "a server runs on one host", _ONE),
     Hint("--node-rank", "a server runs on one host", ("0",)),

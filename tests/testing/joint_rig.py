@@ -17,22 +17,27 @@ from tests.testing.token_runner import TokenRunner
 class CheckedJointExecutor:
     """Runs joint steps on executors of this process, and checks their numbers.
 
-    steps  for each, which replicas had something to compute
+    plans  of all steps so far
     """
 
     def __init__(self, replicas: Sequence[Executor]) -> None:
         self.replicas = replicas
-        self.steps: list[list[bool]] = []
+        self.plans: list[Sequence[StepPlan | None]] = []
 
     def launch(self, plans: Sequence[StepPlan | None]) -> list[StepHandle | None]:
         """Start a step of all replicas."""
-        self.steps.append([plan is not None for plan in plans])
+        self.plans.append(plans)
         numbers = {plan.step for plan in plans if plan is not None}
-        assert numbers == {len(self.steps)}, f"step {len(self.steps)} has the numbers {numbers}"
+        assert numbers == {len(self.plans)}, f"step {len(self.plans)} has the numbers {numbers}"
         return [
             None if plan is None else replica.launch(plan)
             for replica, plan in zip(self.replicas, plans, strict=True)
         ]
+
+    @property
+    def steps(self) -> list[list[bool]]:
+        """Which replicas had something to compute in each step."""
+        return [[plan is not None for plan in plans] for plans in self.plans]
 
 
 class CountedProfiles:

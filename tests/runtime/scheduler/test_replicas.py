@@ -86,6 +86,24 @@ def test_replicas_that_come_in_between_take_part_under_the_same_numbers() -> Non
     assert rig.tokens(second) == expected_output(prompt_of(2, 30), 3, 50)
 
 
+def test_replicas_compute_chunks_in_the_same_steps() -> None:
+    rig = JointRig(AMPLE, 2, rows=2, overlap=True)
+    for seed in (1, 2):
+        rig.send(prompt_of(seed, 9), 60)
+    rig.turn_until(lambda: all(len(r.sets.decoding) == 1 for r in rig.replicas))
+    rig.send(prompt_of(3, 90), 4)
+    rig.scheduler.turn()
+    rig.send(prompt_of(4, 150), 4)
+    rig.turn_until(lambda: all(r.sets.prefills for r in rig.replicas))
+    first = len(rig.executor.plans)
+    rig.turn_until(lambda: not all(r.sets.prefills for r in rig.replicas))
+
+    plans = rig.executor.plans[first:]
+    chunks = [tuple(len(plan.rows.ids) > 8 for plan in step if plan is not None) for step in plans]
+    assert len(chunks) > 6
+    assert set(chunks[:-2]) == {(True, True), (False, False)}
+
+
 def test_a_flush_waits_for_all_replicas_and_empties_each() -> None:
     rig = JointRig(AMPLE, 2)
     rig.send(prompt_of(1, 30), 2)

@@ -1,6 +1,6 @@
 """The load that routers balance by."""
 
-from runtime.messages import State
+from runtime.messages import ReplicaState, State
 from runtime.server.load import server_loads
 from runtime.server.metrics import Metrics
 from tests.runtime.server.engine import Server, served
@@ -38,6 +38,21 @@ async def test_utilization_is_that_of_the_metrics(server: Server) -> None:
         assert load["utilization"] == max(0.5, usage)
         told = Metrics("m").render(state).decode()
         assert f'sglang:utilization{{model_name="m"}} {load["utilization"]}' in told
+
+
+@served()
+async def test_replicas_have_loads_of_their_own(server: Server) -> None:
+    parts = [
+        ReplicaState({}, {"running": running, "rows": 4.0, "used_tokens": 512.0 * running})
+        for running in (1.0, 3.0)
+    ]
+
+    loads = server_loads(server.app.state.service, State(0, {}, {}, replicas=parts))
+
+    assert [load["dp_rank"] for load in loads] == [0, 1]
+    assert [load["num_running_reqs"] for load in loads] == [1, 3]
+    assert [load["num_used_tokens"] for load in loads] == [512, 1536]
+    assert [load["utilization"] for load in loads] == [0.25, 0.75]
 
 
 @served()
