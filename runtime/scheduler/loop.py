@@ -75,7 +75,7 @@ class Scheduler:
         self._clock = clock
         self.times = LoopTimes(clock())
         self._turns = ChunkTurns()
-        shares = share_grammars(grammars, len(residencies))
+        count = len(residencies)
         self.replicas = [
             Replica(
                 settings,
@@ -86,8 +86,11 @@ class Scheduler:
                 turns=self._turns,
                 send=socket.send,
                 grammars=share,
+                name=f"DP{rank}" if count > 1 else "",
             )
-            for residency, runner, share in zip(residencies, executor.replicas, shares, strict=True)
+            for rank, (residency, runner, share) in enumerate(
+                zip(residencies, executor.replicas, share_grammars(grammars, count), strict=True)
+            )
         ]
         self._grammars = grammars
         self._placement = Placement(

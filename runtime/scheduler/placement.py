@@ -3,7 +3,7 @@
 The cost of a replica, in tokens: what is to be computed there before the request, what the request
 would compute itself, and a little for each request that is there, whose decoding slows the steps of
 all. Where most of the prefix is, a queue that fits into one step counts as none: all replicas step
-together. Copying a prefix from another replica would make the second part cheaper: `donor` says
+together. Copying a prefix from another replica would make the second part cheaper: `_donor` says
 from which one.
 """
 
@@ -58,22 +58,12 @@ class Placement:
                 page_size=residency.spec.page_size,
                 namespace=request.namespace,
             )
-        replica, start = self._cheapest(request, self._replicas)
-        donor = self.donor(request, replica, start)
+        costs = [_Cost.of(request, replica) for replica in self._replicas]
+        best = self._cheapest(costs)
+        donor = _donor(costs, best)
         if donor is not None:
-            replica.stats.count("elsewhere_tokens", donor[1] - start)
-        return replica, start
-
-    def donor(self, request: Request, to: Replica, start: int) -> tuple[Replica, int] | None:
-        """Return the replica whose tree has most of a request, and up to where it could start.
-
-        start  where it starts in the replica `to`
-        None: no other tree has more. Nothing is copied between replicas yet.
-        """
-        others = [replica for replica in self._replicas if replica is not to]
-        starts = [(replica.residency.peek(request).start, replica) for replica in others]
-        best, replica = max(starts, key=lambda pair: pair[0])
-        return (replica, best) if best > start else None
+            best.replica.stats.count("elsewhere_tokens", donor.cached - best.start)
+        return best.replica, best.start
 
     def move_waiting(self) -> None:
         """Let requests that never ran, and cannot run where they wait, go to idle replicas."""
@@ -92,22 +82,18 @@ class Placement:
 
     def _move(self, request: Request, replica: Replica, choices: Sequence[Replica]) -> None:
         replica.withdraw(request)
-        chosen, start = self._cheapest(request, choices)
-        chosen.enter(request, start=start)
-        if chosen is not replica:
-            chosen.admit()
+        best = self._cheapest([_Cost.of(request, choice) for choice in choices])
+        best.replica.enter(request, start=best.start)
+        if best.replica is not replica:
+            best.replica.admit()
 
-    def _cheapest(self, request: Request, replicas: Sequence[Replica]) -> tuple[Replica, int]:
-        """Return the replica of the least cost, and where the request would start there.
-
-        Of equal ones, that with the fewest requests, then the first.
-        """
-        costs = [_Cost.of(request, replica) for replica in replicas]
+    def _cheapest(self, costs: "Sequence[_Cost]") -> "_Cost":
+        """Return the least cost; of equal ones, that of the fewest requests, then the first."""
         best = min(costs, key=lambda cost: (cost.tokens, len(cost.replica.sets.by_id)))
         home = max(costs, key=lambda cost: (cost.start, -cost.tokens))
         if home.tokens - min(home.queued, self._step_tokens) <= best.tokens:
             best = home if home.start > best.start else best
-        return best.replica, best.start
+        return best
 
 
 class _Cost(NamedTuple):
@@ -115,12 +101,14 @@ class _Cost(NamedTuple):
 
     tokens  all in all
     queued  of these, what is to be computed before the request
-    start   where the request would start
+    cached  where the request would start by what is in the tree
+    start   where it would start by what will be there then, too
     """
 
     replica: Replica
     tokens: int
     queued: int
+    cached: int
     start: int
 
     @classmethod
@@ -131,14 +119,23 @@ class _Cost(NamedTuple):
         queue, too: it would have to be computed anywhere.
         """
         sets, residency = replica.sets, replica.residency
-        there = residency.peek(request).start
+        cached = residency.peek(request).start
         pages = sets.pending.match(request.prefixes)
         pending = min(pages * residency.spec.page_size, request.match_limit)
-        start = max(there, pending)
-        queued = max(0, sets.waiting_uncached_tokens - (start - there))
+        start = max(cached, pending)
+        queued = max(0, sets.waiting_uncached_tokens - (start - cached))
         without_row = max(0, len(sets.waiting) + 1 - residency.table.free)
         load = ROW_TOKENS * len(sets.by_id) + ROW_WAIT_TOKENS * without_row
-        return cls(replica, queued + request.total - start + load, queued, start)
+        return cls(replica, queued + request.total - start + load, queued, cached, start)
+
+
+def _donor(costs: Sequence[_Cost], best: _Cost) -> _Cost | None:
+    """Return which replica has most of a request in its tree, if that is more than `best` has.
+
+    A prefix would be copied from there. Nothing is copied yet: it is computed again.
+    """
+    donor = max(costs, key=lambda cost: cost.cached)
+    return donor if donor.cached > best.start else None
 
 
 def _can_move(request: Request, replica: Replica) -> bool:

@@ -45,6 +45,7 @@ class Replica:
     turns      of chunks and decoding rows
     send       sends what is not part of a turn's outputs
     grammars   makes the masks of outputs that follow one; None: such requests are refused
+    name       in log lines; "" where there is no other replica
     in_flight  the step that is launched and not settled, between two turns
     """
 
@@ -59,6 +60,7 @@ class Replica:
         turns: ChunkTurns,
         send: Callable[[FromScheduler], None],
         grammars: Grammars | None = None,
+        name: str = "",
     ) -> None:
         self.residency = residency
         self._runner = runner
@@ -66,7 +68,9 @@ class Replica:
         self._times = times
         self._send = send
         self.sets = RequestSets(WaitingQueue(settings.schedule_policy), DecodeSet(residency))
-        self.stats = Stats(residency, clock, decode_log_interval=settings.decode_log_interval)
+        self.stats = Stats(
+            residency, clock, decode_log_interval=settings.decode_log_interval, name=name
+        )
         self._admission = Admission(self.sets, residency, clock)
         self._builder = PlanBuilder(residency)
         self._planning = Planning(

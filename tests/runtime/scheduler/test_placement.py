@@ -4,9 +4,9 @@ import random
 
 import pytest
 
+import runtime.scheduler.placement as placement
 from mem_cache.spec import PoolSizes, TreeSpec
 from runtime.messages import Grammar
-from runtime.scheduler import placement
 from tests.bench.bench_host import NoOpRunner
 from tests.runtime.scheduler.test_loop import prompt_of
 from tests.testing.fake_grammars import FakeGrammars
