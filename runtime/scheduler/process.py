@@ -19,7 +19,7 @@ from mem_cache.tree.policy import Lru, TurnPolicy
 from mem_cache.units import Units
 from runtime.collector import calm_collector
 from runtime.config import ServerConfig
-from runtime.device_sizes import device_sizes
+from runtime.device_sizes import DeviceSizes, device_sizes
 from runtime.errors import ConfigError, WorkerDied
 from runtime.executor.loading import load_model, logit_rows
 from runtime.executor.pool_names import pool_facts, pools_in_words
@@ -127,23 +127,29 @@ def build_scheduler(
         loaded = start_ranks(config, private_folder)
     else:
         loaded = load_model(config, folder, model, OneRank())
-    told, facts = loaded.told, model.facts
-    cache, context = told.cache, told.context_tokens
-    given = device_sizes(config, str(told.facts["device"]))
-    rows = given.max_running_requests
-    residencies = [
-        build_residency(
-            config,
-            cache,
-            told.sizes,
-            context,
-            rows=rows,
-            event_sink=None if publisher is None else publisher.of_rank(rank),
-        )
-        for rank in range(config.dp_size)
-    ]
-    settings = SchedulerSettings(
-        context_tokens=context,
+    given = device_sizes(config, str(loaded.told.facts["device"]))
+    profiler = profiler_of(loaded.runner, traces, say=socket.send)
+    scheduler = Scheduler(
+        _settings(config, given, model.facts, loaded.told),
+        _residencies(config, given, loaded.told, publisher),
+        executor=loaded.joint or SoloExecutor(profiler),
+        profiles=profiler,
+        socket=socket,
+        clock=clock,
+        grammars=build_grammars(config, folder, model.facts),
+    )
+    for replica in scheduler.replicas:
+        replica.stats.cuda_graph = loaded.told.graphs
+    words = pools_in_words(loaded.told.cache, loaded.told.sizes)
+    logger.info("KV pools, %s records: %s", loaded.told.cache.record_format, words)
+    return scheduler, _ready(config, given, model.facts, loaded.told, publisher)
+
+
+def _settings(
+    config: ServerConfig, given: DeviceSizes, facts: ModelFacts, told: Loaded
+) -> SchedulerSettings:
+    return SchedulerSettings(
+        context_tokens=told.context_tokens,
         eos_token_ids=facts.eos_token_ids,
         max_queued_requests=config.max_queued_requests,
         chunked_prefill_size=given.chunked_prefill_size,
@@ -155,35 +161,42 @@ def build_scheduler(
         step_samples=told.step_samples,
         overlap=told.in_flight,
     )
-    profiler = profiler_of(loaded.runner, traces, say=socket.send)
-    scheduler = Scheduler(
-        settings,
-        residencies,
-        executor=loaded.joint or SoloExecutor(profiler),
-        profiles=profiler,
-        socket=socket,
-        clock=clock,
-        grammars=build_grammars(config, folder, facts),
-    )
-    for replica in scheduler.replicas:
-        replica.stats.cuda_graph = told.graphs
-    ready = Ready(
-        context_tokens=context,
+
+
+def _residencies(
+    config: ServerConfig, given: DeviceSizes, told: Loaded, publisher: KvEventPublisher | None
+) -> list[Residency]:
+    """Return one for each replica."""
+    return [
+        build_residency(
+            config,
+            told.cache,
+            told.sizes,
+            told.context_tokens,
+            rows=given.max_running_requests,
+            event_sink=None if publisher is None else publisher.of_rank(rank),
+        )
+        for rank in range(config.dp_size)
+    ]
+
+
+def _ready(
+    config: ServerConfig,
+    given: DeviceSizes,
+    facts: ModelFacts,
+    told: Loaded,
+    publisher: KvEventPublisher | None,
+) -> Ready:
+    return Ready(
+        context_tokens=told.context_tokens,
         vocab_size=facts.vocab_size,
         eos_token_ids=list(facts.eos_token_ids),
         info=_facts(facts, told)
-        | _replica_facts(config, told.sizes.full_pages * cache.page_size)
-        | {
-            "tp_size": config.tp_size,
-            "max_running_requests": rows * config.dp_size,
-            "chunked_prefill_size": given.chunked_prefill_size,
-        }
+        | _replica_facts(config, given, told.sizes.full_pages * told.cache.page_size)
+        | {"chunked_prefill_size": given.chunked_prefill_size}
         | _event_facts(publisher),
         memory=told.memory,
     )
-    words = pools_in_words(cache, told.sizes)
-    logger.info("KV pools, %s records: %s", cache.record_format, words)
-    return scheduler, ready
 
 
 def open_traces(config: ServerConfig) -> TraceFolder | None:
@@ -247,14 +260,16 @@ def _quota_tokens(config: ServerConfig, sizes: PoolSizes, page_size: int) -> int
     return max(1, int(config.namespace_quota * sizes.full_pages)) * page_size
 
 
-def _replica_facts(config: ServerConfig, tokens: int) -> Facts:
-    """Return what ranks with rows of their own have together.
+def _replica_facts(config: ServerConfig, given: DeviceSizes, tokens: int) -> Facts:
+    """Return what ranks have together, where each has rows of its own.
 
     tokens  that the full pages of one hold
     """
     return {
+        "tp_size": config.tp_size,
         "dp_size": config.dp_size,
         "enable_dp_attention": config.enable_dp_attention,
+        "max_running_requests": config.dp_size * given.max_running_requests,
         "tokens_per_replica": tokens,
         "max_total_num_tokens": config.dp_size * tokens,
     }

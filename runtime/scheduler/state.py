@@ -11,8 +11,8 @@ __all__ = ["joint_gauges", "scheduler_state"]
 
 # What is the same in all replicas.
 _SAME = ("page_size", "swa_page_size", "cuda_graph")
-# share -> the units of the pool that requests hold such a share of
-_SHARES = {"full_usage": "full_pages", "swa_usage": "swa_pages", "ring_usage": "rings"}
+# How the shares of pools end that requests hold; the pools of all replicas have one size.
+_SHARE = "_usage"
 
 
 def scheduler_state(
@@ -59,10 +59,7 @@ def joint_gauges(
         return gauges[0]
     joint = summed(gauges)
     joint |= {name: gauges[0][name] for name in _SAME}
-    for share, units in _SHARES.items():
-        there = joint[units]
-        held = there - joint[f"{units}_free"] - joint[f"{units}_evictable"]
-        joint[share] = held / there if there else 0.0
+    joint |= {name: joint[name] / len(gauges) for name in joint if name.endswith(_SHARE)}
     prompt = counters["prompt_tokens"]
     joint["cache_hit_rate"] = counters["cached_tokens"] / prompt if prompt else 0.0
     return joint

@@ -169,10 +169,7 @@ class TokenizerManager:
         return await self._questions.ask(GetState, State)
 
     async def cache(self, max_spans: int, replica: int = 0) -> CacheView:
-        """Ask the scheduler what a replica's cache looks like; it answers between two steps.
-
-        Raises Unavailable.
-        """
+        """Ask the scheduler for a replica's cache, between two steps. Raises Unavailable."""
         return await self._questions.ask(
             lambda call_id: GetCache(call_id, max_spans, replica), CacheView
         )

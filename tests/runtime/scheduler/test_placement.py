@@ -6,10 +6,8 @@ import pytest
 
 import runtime.scheduler.placement as placement
 from mem_cache.spec import PoolSizes, TreeSpec
-from runtime.messages import Grammar
 from tests.bench.bench_host import NoOpRunner
 from tests.runtime.scheduler.test_loop import prompt_of
-from tests.testing.fake_grammars import FakeGrammars
 from tests.testing.joint_rig import JointRig
 from tests.testing.scheduler_rig import Rig
 from tests.testing.token_runner import expected_output
@@ -196,20 +194,3 @@ def test_who_waits_for_a_prefix_in_the_making_is_not_moved() -> None:
         rig.scheduler.turn()
 
     assert {rig.place(request) for request in requests} == {0}
-
-
-def test_each_replica_hears_of_its_own_grammars() -> None:
-    grammars = FakeGrammars(50)
-    rig = JointRig(AMPLE, 2, grammars=grammars)
-    requests = [rig.send(prompt_of(k, 20), 4, grammar=Grammar("regex", "a")) for k in range(4)]
-    rig.scheduler.turn()
-    assert {rig.place(request) for request in requests} == {0, 1}
-    grammars.fail(requests[3], "it is too large")
-    grammars.instant = True
-    rig.run()
-
-    assert [(r.request_id, r.message) for r in rig.refusals()] == [(requests[3], "it is too large")]
-    for k, request in enumerate(requests[:3]):
-        assert rig.tokens(request) == expected_output(prompt_of(k, 20), 4, 50)
-    assert not grammars.outputs
-    rig.assert_conserved()

@@ -5,7 +5,7 @@ import logging
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from runtime.messages import Histogram, ReplicaState, State
+from runtime.messages import Histogram, State
 from runtime.server.metrics import Metrics
 from tests.runtime.server.engine import Server, served
 
@@ -105,25 +105,6 @@ def test_scheduler_values_have_the_names_routers_read() -> None:
     assert told["umbra:rings"] == 5
     assert told["umbra:step_age_seconds"] == 0.5
     assert told["sglang:cache_config_info{num_pages=10}{page_size=256}"] == 1
-
-
-def test_values_of_replicas_are_told_by_rank() -> None:
-    sizes = {"full_pages": 10.0, "full_pages_free": 4.0, "page_size": 256.0}
-    parts = [
-        ReplicaState({"prompt_tokens": 10.0 * k}, {"running": float(k)} | sizes) for k in (1, 2)
-    ]
-    state = State(0, {"prompt_tokens": 30.0}, {"running": 3.0} | sizes, replicas=parts)
-
-    text = Metrics("m").render(state)
-    told = samples(text)
-
-    assert told["sglang:prompt_tokens_total{dp_rank=0}"] == 10
-    assert told["sglang:prompt_tokens_total{dp_rank=1}"] == 20
-    assert told["sglang:num_running_reqs{dp_rank=1}"] == 2
-    assert told["sglang:kv_available_tokens{dp_rank=0}"] == 1024
-    assert "sglang:num_running_reqs" not in told
-    # A family is told once, with all its samples.
-    assert text.count(b"# TYPE sglang:num_running_reqs gauge") == 1
 
 
 def test_durations_that_the_scheduler_measured_are_histograms() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from mem_cache.spec import PoolSizes
 from runtime.cache_messages import CacheView, GetCache
-from runtime.messages import Flush, Flushed, GetState, State
+from runtime.messages import Flush, Flushed
 from runtime.profile_messages import StartProfile, StopProfile
 from tests.runtime.scheduler.test_loop import prompt_of
 from tests.testing.joint_rig import JointRig
@@ -118,32 +118,6 @@ def test_a_flush_waits_for_all_replicas_and_empties_each() -> None:
     flushed = [m for m in rig.socket.outbox if isinstance(m, Flushed)]
     assert [(m.call_id, m.done) for m in flushed] == [(1, False), (2, True)]
     assert not any(replica.residency.cache.tree_pages for replica in rig.replicas)
-
-
-def test_counters_and_amounts_are_sums_and_shares_are_of_all_units() -> None:
-    rig = JointRig(AMPLE, 2)
-    for seed in range(4):
-        rig.send(prompt_of(seed, 20), 8)
-    rig.turn_until(lambda: all(len(r.sets.decoding) == 2 for r in rig.replicas))
-    late = rig.send(prompt_of(0, 20), 8)
-    rig.turn_until(lambda: bool(rig.outputs(late)))
-    rig.socket.inbox.append(GetState(3))
-    rig.scheduler.turn()
-
-    state = next(m for m in rig.socket.outbox if isinstance(m, State))
-    one, other = state.replicas
-    assert state.gauges["running"] == one.gauges["running"] + other.gauges["running"] == 5
-    assert state.counters["prompt_tokens"] == 100
-    assert state.gauges["full_pages"] == 400
-    assert state.gauges["page_size"] == one.gauges["page_size"]
-    mean = (one.gauges["full_usage"] + other.gauges["full_usage"]) / 2
-    assert state.gauges["full_usage"] == pytest.approx(mean)
-    assert state.gauges["cache_hit_rate"] == state.counters["cached_tokens"] / 100 > 0
-    assert state.durations["eviction"].counts == [0] * len(state.durations["eviction"].counts)
-
-
-def test_one_replica_tells_no_parts() -> None:
-    assert Rig(AMPLE).scheduler.state().replicas == []
 
 
 def test_the_cache_is_seen_by_replica() -> None:
