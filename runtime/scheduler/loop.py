@@ -118,9 +118,7 @@ class Scheduler:
         for message in self._socket.receive(self._patience_s):
             self._receive(message)
         if any(replica.gate.active for replica in replicas):
-            at_work = any(replica.at_work for replica in replicas)
-            for replica in replicas:
-                replica.hear_grammars(at_work=at_work)
+            self._hear_grammars()
         if (began_s := self._early_s) is not None:
             times.step_started_s = began_s  # which may hang
             self._reply()
@@ -136,6 +134,14 @@ class Scheduler:
         idle = not any(replica.sets.by_id for replica in replicas)
         for replica, step, flight in zip(replicas, steps, flights, strict=True):
             replica.verify(stepped=flight or step is not None, idle=idle)
+
+    def _hear_grammars(self) -> None:
+        """Have all replicas take in masks; the last one waits a moment where none has work."""
+        at_work = any(replica.at_work for replica in self.replicas)
+        *others, last = self.replicas
+        for replica in others:
+            replica.hear_grammars(at_work=True)
+        last.hear_grammars(at_work=at_work)
 
     @property
     def _early_s(self) -> float | None:

@@ -114,7 +114,10 @@ class Replica:
     @property
     def at_work(self) -> bool:
         """Whether a step is in flight, or could be planned whatever masks come."""
-        return bool(self.sets.prefills or self.in_flight)
+        sets = self.sets
+        if self.in_flight or sets.prefills or sets.decoding.active:
+            return True
+        return any(request.is_ready for request in sets.waiting)
 
     # --- requests come and go
 
