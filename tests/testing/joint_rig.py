@@ -1,6 +1,7 @@
 """A scheduler of several replicas in one process: token runners, run one after another."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mem_cache.spec import PoolSizes, TreeSpec
 from runtime.executor.interface import Executor, StepHandle
@@ -64,6 +65,7 @@ class JointRig(Rig):
     """A rig of several replicas, each with pools of the given sizes.
 
     replicas  of the scheduler
+    check     verify the caches after each step
     runners   what runs the steps of each, instead of token runners
     """
 
@@ -80,6 +82,7 @@ class JointRig(Rig):
         grammars: Grammars | None = None,
         max_queued: int = 1024,
         replay: int | None = None,
+        check: bool = True,
         runners: Sequence[Executor] | None = None,
     ) -> None:
         super().__init__(
@@ -91,6 +94,7 @@ class JointRig(Rig):
             overlap=overlap,
             max_queued=max_queued,
             replay=replay,
+            adjust=lambda settings: replace(settings, check_every_step=check),
         )
         self.executor = CheckedJointExecutor(
             runners or [TokenRunner(spec, sizes, replay_tokens=replay) for _ in range(count)]

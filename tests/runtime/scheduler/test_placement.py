@@ -194,3 +194,20 @@ def test_who_waits_for_a_prefix_in_the_making_is_not_moved() -> None:
         rig.scheduler.turn()
 
     assert {rig.place(request) for request in requests} == {0}
+
+
+def test_a_request_that_finds_no_pages_goes_to_an_idle_replica() -> None:
+    rig = JointRig(PoolSizes(full_pages=14, swa_pages=80, states=24), 2, rows=3)
+    near, far = (rig.send(prompt_of(seed, 70), 30) for seed in (1, 2))
+    rig.turn_until(lambda: sum(len(r.sets.decoding) for r in rig.replicas) == 2)
+    late = rig.send(prompt_of(3, 60), 5)
+    rig.scheduler.turn()
+    assert [rig.place(request) for request in (near, far, late)] == [0, 1, 0]
+    assert rig.request(late).row < 0
+    rig.abort(far)
+    rig.turn_until(lambda: bool(rig.outputs(late)))
+
+    assert rig.place(late) == 1
+    rig.run()
+    assert rig.tokens(late) == expected_output(prompt_of(3, 60), 5, 50)
+    rig.assert_conserved()

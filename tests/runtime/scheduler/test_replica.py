@@ -8,6 +8,7 @@ from mem_cache.spec import PoolSizes
 from runtime.cache_messages import CacheView, GetCache
 from runtime.messages import Flush, Flushed
 from runtime.profile_messages import StartProfile, StopProfile
+from runtime.scheduler.integrity import QUIET_S
 from tests.runtime.scheduler.test_loop import prompt_of
 from tests.testing.joint_rig import JointRig
 from tests.testing.scheduler_rig import Rig
@@ -156,3 +157,21 @@ def test_the_same_id_is_refused_wherever_it_runs() -> None:
     rig.run()
 
     assert [refused.reason for refused in rig.refusals()] == ["bad_request"] * 2
+
+
+def test_all_replicas_are_verified_once_none_has_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = JointRig(AMPLE, 2, check=False)
+    for seed in (1, 2):
+        rig.send(prompt_of(seed, 30), 3)
+    rig.run()
+    verified: list[int] = []
+    for k, replica in enumerate(rig.replicas):
+        cache = replica.residency.cache
+        monkeypatch.setattr(cache, "check_in_steps", lambda k=k, **_: iter([verified.append(k)]))
+    rig.scheduler.turn()
+    assert verified == []
+    rig.now_s += QUIET_S
+    for _ in range(3):
+        rig.scheduler.turn()
+
+    assert verified == [0, 1]
