@@ -12,10 +12,12 @@ class GetCache(msgspec.Struct, frozen=True, tag=True):
     """Ask what the pools and the tree look like. Answered by `CacheView`.
 
     max_spans   the answer carries no more; also bounds what the answer costs the scheduler
+    replica     whose; with data-parallel attention each has a tree and pools of its own
     """
 
     call_id: int
     max_spans: int
+    replica: int = 0
 
 
 class PoolView(msgspec.Struct, frozen=True):

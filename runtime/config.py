@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NoReturn
 
 from runtime.errors import ConfigError
-from runtime.flag_hints import ForeignFlag, take_out
+from runtime.flag_hints import ForeignFlag, in_our_words, take_out
 from runtime.kv_events_config import parse_kv_events_config
 
 # Less is taken by the allocator of a process before it compiles anything; beyond the others lies
@@ -56,6 +56,17 @@ class ServerConfig:
     )
     tp_size: int = _flag(
         1, "devices, or processes on the CPU, that share the network: 1, 2, 4 or 8", "--tp"
+    )
+    dp_size: int = _flag(
+        1,
+        "ranks of --tp-size that attend to requests of their own, with a cache each: 1, or all of"
+        " them with --enable-dp-attention",
+        "--dp",
+    )
+    enable_dp_attention: bool = _flag(
+        False,
+        "share only the experts among ranks: each has rows and pools of its own, so that the cache"
+        " holds --dp-size times as many tokens",
     )
     base_gpu_id: int = _flag(0, "the first of the CUDA devices that compute")
     dtype: Literal["auto", "bfloat16", "float32"] = _flag(
@@ -251,7 +262,7 @@ def parse_args(argv: list[str]) -> ServerConfig:
     parser = build_parser()
     ours = [word for action in parser._actions for word in action.option_strings]
     try:
-        argv, notes = take_out(argv, ours)
+        argv, notes = take_out(in_our_words(argv), ours)
     except ForeignFlag as foreign:
         parser.error(str(foreign))
     for note in notes:
@@ -276,8 +287,7 @@ def check(config: ServerConfig) -> None:
         value = getattr(config, name)
         if value is not None and value < 1:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 1")
-    if config.tp_size not in (1, 2, 4, 8):
-        raise ConfigError("--tp-size must be 1, 2, 4 or 8")
+    _check_ranks(config)
     if config.base_gpu_id < 0:
         raise ConfigError("--base-gpu-id must not be negative")
     if (config.max_running_requests or 1) > MOST_ROWS:
@@ -326,6 +336,25 @@ def check(config: ServerConfig) -> None:
         )
     if not config.insecure and not config.api_key and not _is_loopback(config.host):
         raise ConfigError(f"--host {config.host} is not loopback: give --api-key or --insecure")
+
+
+def _check_ranks(config: ServerConfig) -> None:
+    """Raise ConfigError for ranks that cannot be."""
+    tp, dp = config.tp_size, config.dp_size
+    if tp not in (1, 2, 4, 8):
+        raise ConfigError("--tp-size must be 1, 2, 4 or 8")
+    if dp != 1 and not config.enable_dp_attention:
+        raise ConfigError(
+            f"--dp-size {dp} alone would be {dp} copies of the network: run several servers behind"
+            " a router that reads /v1/loads, or add --enable-dp-attention"
+        )
+    if dp not in (1, tp):
+        raise ConfigError(
+            f"--dp-size {dp} with --tp-size {tp}: data-parallel attention is for all ranks, so that"
+            " both are the same"
+        )
+    if config.enable_dp_attention and dp == 1 < tp:
+        raise ConfigError(f"--enable-dp-attention needs --dp-size {tp}, the same as --tp-size")
 
 
 def _check_values(config: ServerConfig) -> None:

@@ -35,8 +35,15 @@ HINTS = (
     Hint("--ep --ep-size --expert-parallel-size", _TP, _ONE),
     Hint("--pp --pp-size --pipeline-parallel-size", _TP, _ONE),
     Hint(
-        "--dp --dp-size --data-parallel-size",
-        "run several servers behind a router that reads /v1/loads or /metrics", _ONE,
+        "--data-parallel-size",
+        "run several servers behind a router that reads /v1/loads or /metrics, or give"
+        " --tp-size N --dp-size N --enable-dp-attention",
+        _ONE,
+    ),
+    Hint(
+        "--enable-expert-parallel",
+        "--tp-size N shares experts and attention, with --dp-size N --enable-dp-attention experts"
+        " alone",
     ),
     Hint("--nnodes", "a server runs on one host", _ONE),
     Hint("--node-rank", "a server runs on one host", ("0",)),
@@ -44,8 +51,8 @@ HINTS = (
     Hint("--attention-context-parallel-size --attn-cp-size", _TP, _ONE),
     Hint("--moe-data-parallel-size --moe-dp-size", _TP, _ONE),
     Hint(
-        "--enable-dp-attention --enable-dp-lm-head --enable-ep-moe --enable-deepep-moe --moe-a2a*"
-        " --deepep-* --enable-eplb --eplb-* --enable-expert-parallel --moe-dense-tp-size"
+        "--enable-dp-lm-head --enable-ep-moe --enable-deepep-moe --moe-a2a*"
+        " --deepep-* --enable-eplb --eplb-* --moe-dense-tp-size"
         " --ep-num-redundant-experts --ep-dispatch-algorithm --init-expert-location --elastic-ep-*"
         " --enable-elastic-* --enable-deepep-* --expert-distribution-*"
         " --enable-expert-distribution-metrics --mooncake-* --enable-fused-grouped-gemm-combine",
@@ -63,7 +70,8 @@ HINTS = (
     ),
     Hint(
         "--load-balance-method --load-watch-interval --prefill-round-robin-balance",
-        "run several servers behind a router that reads /v1/loads or /metrics",
+        "with --enable-dp-attention a request goes to the rank that has its prefix, or to the one"
+        " with the least to compute",
     ),
     Hint("--model-impl", "the network is this server's own", ("auto", "sglang", "vllm")),
     Hint("--max-mamba-cache-size --mamba-* --dllm-*", "V4 has no such layers"),
@@ -330,6 +338,37 @@ def take_out(argv: Sequence[str], known: Sequence[str]) -> tuple[list[str], list
             raise ForeignFlag(f"{word} is not a flag of this server: {hint.text}")
         notes.append(f"{' '.join([name, *values])}: {hint.text}")
     return kept, notes
+
+
+def in_our_words(argv: Sequence[str]) -> list[str]:
+    """Return `argv` with what vLLM calls data-parallel attention in the words of this server.
+
+    `--data-parallel-size N --enable-expert-parallel` is N ranks there; without the second flag,
+    or with `--tp-size`, nothing is changed. Raises ForeignFlag where N is missing.
+    """
+    size, experts = "--data-parallel-size", "--enable-expert-parallel"
+    words = [part for word in argv for part in _split(word, size)]
+    if experts not in words or size not in words or {"--tp", "--tp-size"} & _names(words):
+        return list(argv)
+    at = words.index(size)
+    if at + 1 == len(words) or words[at + 1].startswith("-"):
+        raise ForeignFlag(f"{size} needs a number")
+    ranks = words[at + 1]
+    del words[at : at + 2]
+    words.remove(experts)
+    if ranks == "1":
+        return words
+    return [*words, "--tp-size", ranks, "--dp-size", ranks, "--enable-dp-attention"]
+
+
+def _split(word: str, flag: str) -> list[str]:
+    """Return a flag and its value, if they are one word."""
+    name, equals, value = word.partition("=")
+    return [name, value] if equals and name == flag else [word]
+
+
+def _names(words: Sequence[str]) -> set[str]:
+    return {word.partition("=")[0] for word in words}
 
 
 def find(name: str) -> Hint | None:

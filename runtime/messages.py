@@ -239,6 +239,13 @@ class Histogram(msgspec.Struct, frozen=True):
     sum_s: float
 
 
+class ReplicaState(msgspec.Struct, frozen=True):
+    """Counters and gauges of one replica, as in `State`."""
+
+    counters: dict[str, float]
+    gauges: dict[str, float]
+
+
 class State(msgspec.Struct, frozen=True, tag=True):
     """Answer to `GetState`, and sent unasked every half second: a heartbeat.
 
@@ -249,6 +256,8 @@ class State(msgspec.Struct, frozen=True, tag=True):
     namespaces   tokens that the largest cache namespaces hold, by digest of their names
     durations    how long evictions, compilations of grammars ... took, since start
     profiling    a profile runs or is being written: the process may stall for that
+    replicas     of each replica where there are several, whose sums counters and gauges are then;
+                 shares are of all units together
     """
 
     call_id: int
@@ -259,6 +268,7 @@ class State(msgspec.Struct, frozen=True, tag=True):
     namespaces: dict[str, float] = {}
     durations: dict[str, Histogram] = {}
     profiling: bool = False
+    replicas: list[ReplicaState] = []
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):

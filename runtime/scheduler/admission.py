@@ -30,6 +30,11 @@ class Admission:
         """Say that a request arrived, ended, or published."""
         self._awake = True
 
+    def awaits_prefix(self, request: Request) -> bool:
+        """Whether a waiting request waits for a prefix that another one computes."""
+        other, _ = self._waits.get(request.id, (None, 0))
+        return other is not None and other.status is Status.PREFILL
+
     def admit(self) -> list[Request]:
         """Admit what fits and return it, in order."""
         prefills, decoding = self._sets.prefills, self._sets.decoding

@@ -16,7 +16,6 @@ import numpy as np
 MEDIUM = "GPU"
 # Every position is kept until its page goes, which is what readers want to know of a group.
 GROUP, GROUP_KIND = 0, "full_attention"
-RANK = 0
 
 
 class Stored(NamedTuple):
@@ -83,9 +82,13 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     data_parallel_rank: int
 
 
-def encode_batch(time_s: float, events: Sequence[Event]) -> bytes:
-    """Return the payload of a message with `events`, in order. `time_s` is Unix time."""
-    return msgspec.msgpack.encode(Batch(time_s, [_wire(event) for event in events], RANK))
+def encode_batch(time_s: float, events: Sequence[Event], rank: int = 0) -> bytes:
+    """Return the payload of a message with `events`, in order.
+
+    time_s  Unix time
+    rank    of the replica whose cache changed
+    """
+    return msgspec.msgpack.encode(Batch(time_s, [_wire(event) for event in events], rank))
 
 
 def _wire(event: Event) -> BlockStored | BlockRemoved | AllBlocksCleared:

@@ -20,6 +20,7 @@ import zmq
 from runtime.errors import ConfigError
 from runtime.kv_events_config import FLAG, KvEventsConfig, host_and_port
 from runtime.scheduler.kv_event_wire import Event, encode_batch
+from runtime.scheduler.kv_events import EventSink
 
 logger = logging.getLogger("umbra.kv_events")
 
@@ -35,6 +36,18 @@ class _Batch(NamedTuple):
     number: int
     time_s: float
     events: list[Event]
+    rank: int
+
+
+class _OfRank(NamedTuple):
+    """Where one replica publishes."""
+
+    publisher: "KvEventPublisher"
+    rank: int
+
+    def publish(self, events: list[Event], *, time_s: float) -> None:
+        """Queue a batch of this replica."""
+        self.publisher.publish(events, time_s=time_s, rank=self.rank)
 
 
 class KvEventPublisher:
@@ -91,7 +104,11 @@ class KvEventPublisher:
         socket.setsockopt(zmq.MAXMSGSIZE, _MAX_INCOMING_BYTES)
         return socket
 
-    def publish(self, events: list[Event], *, time_s: float) -> None:
+    def of_rank(self, rank: int) -> EventSink:
+        """Return where the replica of a rank publishes; numbers go on through those of all."""
+        return _OfRank(self, rank)
+
+    def publish(self, events: list[Event], *, time_s: float, rank: int = 0) -> None:
         """Queue a batch under the next number; never blocks. The list is the publisher's now."""
         number, self._next = self._next, self._next + 1
         if len(self._queue) >= self._most_queued:
@@ -99,7 +116,7 @@ class KvEventPublisher:
                 logger.warning("the cache event queue is full: batches from %d are lost", number)
             self.dropped += 1
             return
-        self._queue.append(_Batch(number, time_s, events))
+        self._queue.append(_Batch(number, time_s, events, rank))
         self._waker.send(b"", zmq.NOBLOCK)
 
     def close(self) -> None:

@@ -39,18 +39,17 @@ class PlanBuilder:
     def __init__(self, residency: Residency) -> None:
         self._residency = residency
         self._table = residency.table
-        self._steps = 0
         self._calls = 0
         # Lines past those of the table, of twins in the last step that had any.
         self._guests = 0
         self._masks: dict[int, np.ndarray] = {}
 
-    def build(self, rows: StepRows, *, decoding: int) -> StepPlan:
+    def build(self, rows: StepRows, *, step: int, decoding: int) -> StepPlan:
         """Return the plan of a step, which takes along all copies and table changes that are due.
 
+        step      its number
         decoding  how many of the rows are of lines that were told how they are sampled
         """
-        self._steps += 1
         changes = self._changes(self._table.take_changes())
         joins, sampled = self._joins(rows, decoding), rows.sampled
         entries = np.stack((sampled, rows.line[sampled]), axis=1)
@@ -60,7 +59,7 @@ class PlanBuilder:
         copies = self._residency.take_copies()
         return StepPlan(
             VERSION,
-            self._steps,
+            step,
             changes=changes,
             joins=joins,
             copies=Copies(*(_copied(c) for c in (copies.pages, copies.swa, copies.states))),
@@ -68,7 +67,7 @@ class PlanBuilder:
             saves=_saves(rows.saves) if rows.saves else Saves(),
             sampled=packed(entries, INT32),
             spans=rows.spans,
-            sampling=None if rows.is_constrained else Sample(self._steps),
+            sampling=None if rows.is_constrained else Sample(step),
         )
 
     def sample(self, plan: StepPlan, rows: StepRows, *, kept: Sequence[Request]) -> Sample:

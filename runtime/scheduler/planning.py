@@ -10,12 +10,30 @@ from runtime.scheduler.residency import Residency
 from runtime.scheduler.step import Step
 from runtime.scheduler.step_rows import StepRows
 
-__all__ = ["Planning"]
+__all__ = ["ChunkTurns", "Planning"]
+
+
+class ChunkTurns:
+    """Whose turn it is, where chunks of prompts and decoding rows take turns.
+
+    All replicas share it: they compute chunks in the same steps, as one with chunks holds up all.
+
+    had      the last step had chunks
+    planned  the one that is being planned has
+    """
+
+    def __init__(self) -> None:
+        self.had = self.planned = False
+
+    def advance(self) -> None:
+        """Note that the step was launched."""
+        self.had, self.planned = self.planned, False
 
 
 class Planning:
     """Chooses among what is admitted.
 
+    turns             of all replicas
     overlap           steps may be in flight when the next one is launched
     settle_in_flight  settles the step in flight, which may end requests; False: there is none
     retract           puts a running request back into the queue
@@ -28,6 +46,7 @@ class Planning:
         sets: RequestSets,
         planner: PrefillPlanner,
         builder: PlanBuilder,
+        turns: ChunkTurns,
         overlap: bool,
         settle_in_flight: Callable[[], bool],
         retract: Callable[[Request], None],
@@ -40,25 +59,25 @@ class Planning:
         self._overlap = overlap
         self._settle_in_flight = settle_in_flight
         self._retract = retract
-        self._chunks_had_turn = False
+        self._turns = turns
 
-    def next_step(self) -> Step | None:
-        """Return the next step: prefill and decode take turns when both have work.
+    def next_step(self, number: int) -> Step | None:
+        """Return the step of this number: prefill and decode take turns when both have work.
 
         Prompts of which only the last token is left need no turn: they join those that decode.
         None: there is nothing to compute.
         """
         last = set(self._last_tokens)
         chunks = [request for request in self._to_compute if request not in last]
-        if chunks and not (self._chunks_had_turn and self._decoding.active):
-            return self._prefill(chunks)
+        if chunks and not (self._turns.had and self._decoding.active):
+            return self._prefill(chunks, number)
         self._find_decode_room()
         if self._decoding.active:
-            return self._decode()
-        return self._prefill(self._to_compute) if self._to_compute else None
+            return self._decode(number)
+        return self._prefill(self._to_compute, number) if self._to_compute else None
 
-    def _prefill(self, requests: list[Request]) -> Step:
-        self._chunks_had_turn = True
+    def _prefill(self, requests: list[Request], number: int) -> Step:
+        self._turns.planned = True
         closing = self._decoding.closing
         rows = self._planner.plan(requests, beside=len(closing))
         told = len(rows.requests)
@@ -69,20 +88,21 @@ class Planning:
         overlaps = self._overlap and not (rows.twins or rows.spans)
         if closing:
             rows = rows.followed_by(self._decoding.plan_closing(closing))
-        return self._step(rows, told=told, decoding=0, overlaps=overlaps)
+        return self._step(number, rows, told=told, decoding=0, overlaps=overlaps)
 
-    def _decode(self) -> Step:
-        self._chunks_had_turn = False
+    def _decode(self, number: int) -> Step:
         last = self._last_tokens
         rows = self._decoding.plan()
         decoding = len(rows.requests)
         if last:
             rows = rows.followed_by(self._planner.plan(last))
         told = len(rows.requests)
-        return self._step(rows, told=told, decoding=decoding, overlaps=self._overlap)
+        return self._step(number, rows, told=told, decoding=decoding, overlaps=self._overlap)
 
-    def _step(self, rows: StepRows, *, told: int, decoding: int, overlaps: bool) -> Step:
-        plan = self._builder.build(rows, decoding=decoding)
+    def _step(
+        self, number: int, rows: StepRows, *, told: int, decoding: int, overlaps: bool
+    ) -> Step:
+        plan = self._builder.build(rows, step=number, decoding=decoding)
         constrained = plan.sampling is None
         return Step(rows, plan, told, decoding, overlaps=overlaps, constrained=constrained)
 

@@ -19,11 +19,12 @@ from mem_cache.tree.policy import Lru, TurnPolicy
 from mem_cache.units import Units
 from runtime.collector import calm_collector
 from runtime.config import ServerConfig
-from runtime.device_sizes import device_sizes
+from runtime.device_sizes import DeviceSizes, device_sizes
 from runtime.errors import ConfigError, WorkerDied
 from runtime.executor.loading import load_model, logit_rows
 from runtime.executor.pool_names import pool_facts, pools_in_words
 from runtime.executor.rank_group import start_ranks
+from runtime.executor.rank_profiler import profiler_of
 from runtime.executor.trace_folder import TraceFolder
 from runtime.grammar.nursery import NurserySettings
 from runtime.grammar.pool import GrammarPool, PoolSettings
@@ -31,6 +32,7 @@ from runtime.heap import keep_freed_memory
 from runtime.ipc import Addresses, SchedulerSocket, Socket
 from runtime.kv_events_config import parse_kv_events_config
 from runtime.messages import Ready
+from runtime.scheduler.joint import SoloExecutor
 from runtime.scheduler.kv_events import EventSink
 from runtime.scheduler.kv_publisher import KvEventPublisher
 from runtime.scheduler.loop import Scheduler
@@ -125,13 +127,29 @@ def build_scheduler(
         loaded = start_ranks(config, private_folder)
     else:
         loaded = load_model(config, folder, model, OneRank())
-    told, facts = loaded.told, model.facts
-    cache, context = told.cache, told.context_tokens
-    given = device_sizes(config, str(told.facts["device"]))
-    rows = given.max_running_requests
-    residency = build_residency(config, cache, told.sizes, context, rows=rows, event_sink=publisher)
-    settings = SchedulerSettings(
-        context_tokens=context,
+    given = device_sizes(config, str(loaded.told.facts["device"]))
+    profiler = profiler_of(loaded.runner, traces, say=socket.send)
+    scheduler = Scheduler(
+        _settings(config, given, model.facts, loaded.told),
+        _residencies(config, given, loaded.told, publisher),
+        executor=loaded.joint or SoloExecutor(profiler),
+        profiles=profiler,
+        socket=socket,
+        clock=clock,
+        grammars=build_grammars(config, folder, model.facts),
+    )
+    for replica in scheduler.replicas:
+        replica.stats.cuda_graph = loaded.told.graphs
+    words = pools_in_words(loaded.told.cache, loaded.told.sizes)
+    logger.info("KV pools, %s records: %s", loaded.told.cache.record_format, words)
+    return scheduler, _ready(config, given, model.facts, loaded.told, publisher)
+
+
+def _settings(
+    config: ServerConfig, given: DeviceSizes, facts: ModelFacts, told: Loaded
+) -> SchedulerSettings:
+    return SchedulerSettings(
+        context_tokens=told.context_tokens,
         eos_token_ids=facts.eos_token_ids,
         max_queued_requests=config.max_queued_requests,
         chunked_prefill_size=given.chunked_prefill_size,
@@ -143,32 +161,42 @@ def build_scheduler(
         step_samples=told.step_samples,
         overlap=told.in_flight,
     )
-    scheduler = Scheduler(
-        settings,
-        residency,
-        runner=loaded.runner,
-        socket=socket,
-        clock=clock,
-        grammars=build_grammars(config, folder, facts),
-        traces=traces,
-    )
-    scheduler.stats.cuda_graph = told.graphs
-    ready = Ready(
-        context_tokens=context,
+
+
+def _residencies(
+    config: ServerConfig, given: DeviceSizes, told: Loaded, publisher: KvEventPublisher | None
+) -> list[Residency]:
+    """Return one for each replica."""
+    return [
+        build_residency(
+            config,
+            told.cache,
+            told.sizes,
+            told.context_tokens,
+            rows=given.max_running_requests,
+            event_sink=None if publisher is None else publisher.of_rank(rank),
+        )
+        for rank in range(config.dp_size)
+    ]
+
+
+def _ready(
+    config: ServerConfig,
+    given: DeviceSizes,
+    facts: ModelFacts,
+    told: Loaded,
+    publisher: KvEventPublisher | None,
+) -> Ready:
+    return Ready(
+        context_tokens=told.context_tokens,
         vocab_size=facts.vocab_size,
         eos_token_ids=list(facts.eos_token_ids),
         info=_facts(facts, told)
-        | {
-            "tp_size": config.tp_size,
-            "max_running_requests": rows,
-            "chunked_prefill_size": given.chunked_prefill_size,
-        }
+        | _replica_facts(config, given, told.sizes.full_pages * told.cache.page_size)
+        | {"chunked_prefill_size": given.chunked_prefill_size}
         | _event_facts(publisher),
         memory=told.memory,
     )
-    words = pools_in_words(cache, told.sizes)
-    logger.info("KV pools, %s records: %s", cache.record_format, words)
-    return scheduler, ready
 
 
 def open_traces(config: ServerConfig) -> TraceFolder | None:
@@ -230,6 +258,21 @@ def _quota_tokens(config: ServerConfig, sizes: PoolSizes, page_size: int) -> int
     if config.namespace_quota == 1:
         return None
     return max(1, int(config.namespace_quota * sizes.full_pages)) * page_size
+
+
+def _replica_facts(config: ServerConfig, given: DeviceSizes, tokens: int) -> Facts:
+    """Return what ranks have together, where each has rows of its own.
+
+    tokens  that the full pages of one hold
+    """
+    return {
+        "tp_size": config.tp_size,
+        "dp_size": config.dp_size,
+        "enable_dp_attention": config.enable_dp_attention,
+        "max_running_requests": config.dp_size * given.max_running_requests,
+        "tokens_per_replica": tokens,
+        "max_total_num_tokens": config.dp_size * tokens,
+    }
 
 
 def _event_facts(publisher: KvEventPublisher | None) -> dict[str, str | int | float | bool]:

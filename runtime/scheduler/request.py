@@ -111,6 +111,7 @@ class Request:
     logprob_next   next prompt position whose logits are wanted, None when there is none left
     outgoing       what its client has not been sent yet
     tail_hash      of the prompt's end, where most prompts of the same length differ
+    prefixes       hashes of the prompt up to each whole page, where there are several replicas
     """
 
     def __init__(self, message: Generate, eos_token_ids: tuple[int, ...], arrival_s: float) -> None:
@@ -142,6 +143,7 @@ class Request:
         self.row = -1
         self.holding = Holding()
         self.boundaries = message.boundaries
+        self.prefixes: tuple[int, ...] = ()
         self.common: dict[int, int] = {}
         self.cached_tokens: int | None = None
         self.outgoing = Outgoing()

@@ -7,6 +7,7 @@ enter          start             begin_decoding
 """
 
 from runtime.scheduler.decode import DecodeSet
+from runtime.scheduler.pending_prefixes import PendingPrefixes
 from runtime.scheduler.queue import WaitingQueue
 from runtime.scheduler.request import Request, Status
 
@@ -20,6 +21,7 @@ class RequestSets:
     waiting   those that hold no row
     prefills  those whose prompt is being computed, in order of admission
     decoding  those whose first token is there
+    pending   prefixes of those that wait or are being computed
     """
 
     def __init__(self, waiting: WaitingQueue, decoding: DecodeSet) -> None:
@@ -27,6 +29,7 @@ class RequestSets:
         self.waiting = waiting
         self.prefills: list[Request] = []
         self.decoding = decoding
+        self.pending = PendingPrefixes()
 
     @property
     def running(self) -> list[Request]:
@@ -49,10 +52,22 @@ class RequestSets:
         started = sum(max(r.target - r.scheduled, 0) for r in self.prefills)
         return self.waiting.uncached_tokens + started
 
-    def enter(self, request: Request) -> None:
-        """Let a new request wait."""
+    def enter(self, request: Request, *, start: int = 0) -> None:
+        """Let a new request wait.
+
+        start  where its prefill will start, as far as is known
+        """
         self.by_id[request.id] = request
+        self.pending.add(request)
         self.waiting.add(request)
+        if start:
+            self.waiting.note_start(request, start)
+
+    def withdraw(self, request: Request) -> None:
+        """Forget a request that waits and never ran."""
+        self.waiting.remove(request.id)
+        self.pending.remove(request)
+        del self.by_id[request.id]
 
     def start(self, request: Request) -> None:
         """Take a request that was given a row out of the queue."""
@@ -62,11 +77,13 @@ class RequestSets:
     def finish_prefill(self, request: Request) -> None:
         """Note that a prompt is computed; the request decodes or ends."""
         self.prefills.remove(request)
+        self.pending.remove(request)
         request.status = Status.DECODE
 
     def requeue(self, request: Request) -> None:
         """Let a request wait that lost its row."""
         request.status = Status.WAITING
+        self.pending.add(request)
         self.waiting.add(request)
 
     def leave_running(self, request: Request) -> None:
@@ -79,4 +96,5 @@ class RequestSets:
     def leave(self, request: Request) -> None:
         """Forget a request that has ended and stands in no set any more."""
         request.status = Status.FINISHED
+        self.pending.remove(request)
         del self.by_id[request.id]

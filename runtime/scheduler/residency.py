@@ -109,13 +109,14 @@ class Residency:
 
         Looking counts for nothing: only who is admitted is a use of what it matched.
         """
-        match = self._match(request)
+        match = self.peek(request)
         lost_tokens = match.full_tokens - match.start
         if lost_tokens >= self.policy.branch_min_tokens and self.waypoints.enter(match):
-            return self._match(request)
+            return self.peek(request)
         return match
 
-    def _match(self, request: Request) -> Match:
+    def peek(self, request: Request) -> Match:
+        """Return what the tree alone has of a waiting request; change nothing."""
         tokens = request.tokens[: request.total]
         limit = request.match_limit if self.reuse else 0
         return self.cache.peek(tokens, limit=limit, namespace=request.namespace)

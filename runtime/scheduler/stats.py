@@ -38,6 +38,7 @@ COUNTERS = (
     "point_evicted_tokens",
     "page_evicted_tokens",
     "never_seen_tokens",
+    "elsewhere_tokens",
     "computed_prompt_tokens",
     "generation_tokens",
     "prefill_steps",
@@ -49,11 +50,17 @@ class Stats:
     """What happened since start, and what is so now. Written by the loop, read by anyone.
 
     namespace_tokens  that the largest cache namespaces hold, by digest
+    name              of the replica in log lines; "" where there is no other
     cuda_graph        whether decode steps are replayed as CUDA graphs
     """
 
     def __init__(
-        self, residency: Residency, clock: Callable[[], float], *, decode_log_interval: int
+        self,
+        residency: Residency,
+        clock: Callable[[], float],
+        *,
+        decode_log_interval: int,
+        name: str = "",
     ) -> None:
         self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0.0)
         self.gauges: dict[str, float] = {}
@@ -62,6 +69,7 @@ class Stats:
         self._residency = residency
         self._clock = clock
         self._interval = decode_log_interval
+        self._prefix = f"{name} " if name else ""
         self._decode_steps = 0
         self._decode_tokens = 0
         self._decode_since = clock()
@@ -188,9 +196,10 @@ class Stats:
         gauges = self.gauges
         fresh = [r for r in requests if r.committed == r.matched]
         logger.info(
-            "Prefill batch, #new-seq: %d, #new-token: %d, #cached-token: %d, "
+            "%sPrefill batch, #new-seq: %d, #new-token: %d, #cached-token: %d, "
             "full token usage: %.2f, swa token usage: %.2f, #running-req: %d, #queue-req: %d, "
             "#pending-token: %d, input throughput (token/s): %.2f",
+            self._prefix,
             len(requests),
             tokens,
             sum(r.matched for r in fresh),
@@ -215,9 +224,10 @@ class Stats:
         self._decode_since = now
         residency, gauges = self._residency, self.gauges
         logger.info(
-            "Decode batch, #running-req: %d, #full token: %d, full token usage: %.2f, "
+            "%sDecode batch, #running-req: %d, #full token: %d, full token usage: %.2f, "
             "#swa token: %d, swa token usage: %.2f, cuda graph: %s, "
             "gen throughput (token/s): %.2f, #queue-req: %d",
+            self._prefix,
             rows,
             gauges["used_tokens"],
             gauges["full_usage"],

@@ -1,4 +1,6 @@
-"""How long a request takes at each stage of its life."""
+"""How long a request takes at each stage of its life, and where the loop is."""
+
+from dataclasses import dataclass
 
 
 class RequestTimes:
@@ -35,3 +37,15 @@ class RequestTimes:
         """Note the end."""
         if self._computed_s is not None:
             self.decode_s = now_s - self._computed_s
+
+
+@dataclass(slots=True)
+class LoopTimes:
+    """Where the loop is, on the scheduler's clock; written by the loop, read by any thread.
+
+    turned_s        when it last turned, or had the result of a step
+    step_started_s  since when it has waited for a step; None: it waits for none
+    """
+
+    turned_s: float
+    step_started_s: float | None = None

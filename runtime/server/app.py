@@ -103,7 +103,9 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     _add(app, "/", cache.page, get)
     spans = {"type": "integer", "minimum": 1, "maximum": MAX_SPANS, "default": DEFAULT_SPANS}
     limit = {"name": "max_spans", "in": "query", "schema": spans}
-    _add(app, "/cache", cache.cache, get, parameters=[limit])
+    ranks = {"type": "integer", "minimum": 0, "maximum": service.config.dp_size - 1, "default": 0}
+    replica = {"name": "replica", "in": "query", "schema": ranks}
+    _add(app, "/cache", cache.cache, get, parameters=[limit, replica])
     _add(app, "/flush_cache", info.flush_cache, ["GET", "POST"])
     _add(app, "/abort_request", info.abort_request, post, body=AbortBody)
     _add(app, "/start_profile", profile.start, post, body=ProfileBody)

@@ -34,7 +34,7 @@ DEFAULT_SPANS = 1000
 MAX_SPANS = 10_000
 INTERVAL_S = 0.2
 ANSWER_LIMIT_S = 10.0
-# Questions with different `max_spans` that may wait for their turn.
+# Different questions that may wait for their turn.
 MAX_QUESTIONS = 8
 UNIT_BYTES = {"full": "full_page_bytes", "swa": "swa_page_bytes", "rings": "ring_bytes"}
 PAGE = Path(__file__).with_name("cache_page.html")
@@ -48,6 +48,7 @@ class CacheRoutes:
     def __init__(self, service: Service) -> None:
         """Read the page once. Raises OSError where it is not beside this module."""
         self._manager = service.manager
+        self._replicas = service.config.dp_size
         self._views = SharedViews(service.manager)
         self._page = PAGE.read_text("utf-8")
         self._headers = {
@@ -60,15 +61,18 @@ class CacheRoutes:
     async def cache(self, request: Request) -> Response:
         """Return the cache as JSON.
 
-        Raises BadRequest for a bad `max_spans`, Unavailable while the scheduler does not answer.
+        Raises BadRequest for a bad `max_spans` or `replica`, Unavailable while the scheduler does
+        not answer.
         """
         limit = max_spans(request.query_params.getlist("max_spans"))
-        work = asyncio.wait_for(self._views.get(limit), ANSWER_LIMIT_S)
+        given = request.query_params.getlist("replica")
+        replica = _number("replica", given, default=0, least=0, most=self._replicas - 1)
+        work = asyncio.wait_for(self._views.get(limit, replica), ANSWER_LIMIT_S)
         try:
             view = await until_disconnect(request, work)
         except TimeoutError:
             raise Unavailable("the scheduler is in a long step: ask again later") from None
-        reply = json_reply(self._body(view))
+        reply = json_reply(self._body(view, replica))
         reply.headers["Cache-Control"] = "no-store"
         return reply
 
@@ -76,10 +80,11 @@ class CacheRoutes:
         """Return the page."""
         return Response(self._page, media_type="text/html", headers=self._headers)
 
-    def _body(self, view: CacheView) -> dict[str, Any]:
+    def _body(self, view: CacheView, replica: int) -> dict[str, Any]:
         """Return what clients get: the view, bytes of units, and what memory of ranks holds."""
         body = msgspec.structs.asdict(view)
         del body["call_id"]
+        body |= {"replica": replica, "replicas": self._replicas}
         facts = self._manager.ready.info
         body["rank_memory"] = rank_memory(self._manager.ready.memory)
         body["pools"] = [
@@ -94,50 +99,55 @@ class SharedViews:
 
     def __init__(self, manager: TokenizerManager) -> None:
         self._manager = manager
-        self._asking: dict[int, asyncio.Task[CacheView]] = {}
+        self._asking: dict[tuple[int, int], asyncio.Task[CacheView]] = {}
         self._turn = asyncio.Lock()
         self._due_s = 0.0
 
-    async def get(self, limit: int) -> CacheView:
-        """Return a view of at most `limit` spans, made after this call or just before it.
+    async def get(self, limit: int, replica: int) -> CacheView:
+        """Return a view of at most `limit` spans of a replica, as it is now or was just before.
 
         Whoever leaves early does not end the question: it is under way, and others may share it.
         Raises QueueFull, and Unavailable.
         """
-        task = self._asking.get(limit)
+        question = (limit, replica)
+        task = self._asking.get(question)
         if task is None:
             if len(self._asking) >= MAX_QUESTIONS:
                 raise QueueFull("too many different views are being asked for: try again later")
-            task = asyncio.create_task(self._ask(limit))
-            self._asking[limit] = task
-            task.add_done_callback(lambda done: self._forget(limit, done))
+            task = asyncio.create_task(self._ask(limit, replica))
+            self._asking[question] = task
+            task.add_done_callback(lambda done: self._forget(question, done))
         return await asyncio.shield(task)
 
-    async def _ask(self, limit: int) -> CacheView:
+    async def _ask(self, limit: int, replica: int) -> CacheView:
         now = asyncio.get_running_loop().time
         async with self._turn:
             await asyncio.sleep(self._due_s - now())
             self._due_s = now() + INTERVAL_S
-            return await self._manager.cache(limit)
+            return await self._manager.cache(limit, replica)
 
-    def _forget(self, limit: int, task: "asyncio.Task[CacheView]") -> None:
-        del self._asking[limit]
+    def _forget(self, question: tuple[int, int], task: "asyncio.Task[CacheView]") -> None:
+        del self._asking[question]
         # With nobody left to raise it to, a failure is no news.
         _ = task.cancelled() or task.exception()
 
 
 def max_spans(values: list[str]) -> int:
     """Return the limit a client asks for. Raises BadRequest unless it is one number in range."""
+    return _number("max_spans", values, default=DEFAULT_SPANS, least=1, most=MAX_SPANS)
+
+
+def _number(name: str, values: list[str], *, default: int, least: int, most: int) -> int:
+    """Return a parameter. Raises BadRequest unless it is given once, and in range."""
     if not values:
-        return DEFAULT_SPANS
+        return default
     text = values[0]
     # Longer digits than any limit has are not worth a conversion.
     good = len(values) == 1 and re.fullmatch(r"[0-9]{1,9}", text)
-    if not good or not 1 <= int(text) <= MAX_SPANS:
+    if not good or not least <= int(text) <= most:
         shown = ", ".join(values)[:80]
         raise BadRequest(
-            f"max_spans must be one whole number from 1 to {MAX_SPANS}, got {shown!r}",
-            param="max_spans",
+            f"{name} must be one whole number from {least} to {most}, got {shown!r}", param=name
         )
     return int(text)
 

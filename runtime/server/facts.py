@@ -23,9 +23,13 @@ async def server_info(service: Service) -> dict[str, Any]:
     # Whether there is a key is no secret; the key is.
     settings["api_key"] = None if service.config.api_key is None else "***"
     state = await service.state()
-    internal: dict[str, Any] = {}
+    internal: list[dict[str, Any]] = [{}]
     if state is not None:
-        internal = {**state.counters, **state.gauges, "step_age_s": state.step_age_s}
+        # As SGLang does: an object for each data-parallel rank.
+        parts = state.replicas or [state]
+        internal = [
+            {**part.counters, **part.gauges, "step_age_s": state.step_age_s} for part in parts
+        ]
     return {
         **settings,
         **service.manager.ready.info,
@@ -39,5 +43,5 @@ async def server_info(service: Service) -> dict[str, Any]:
         "chat_format": service.chat_format,
         "rank_memory": rank_memory(service.manager.ready.memory),
         "kv_events": describe(service.config, service.manager.ready.info),
-        "internal_states": [internal],
+        "internal_states": internal,
     }

@@ -12,7 +12,7 @@ from runtime.errors import BadRequest
 from runtime.server.body import read_body
 from runtime.server.facts import server_info
 from runtime.server.kv_event_sources import sources
-from runtime.server.load import server_load
+from runtime.server.load import server_loads
 from runtime.server.replies import json_reply
 from runtime.server.service import Service
 from runtime.version import VERSION
@@ -102,16 +102,24 @@ class InfoRoutes:
 
     async def loads(self, request: Request) -> Response:
         """Return how busy the server is, for routers; SGLang's gateway takes text as timestamp."""
-        load = server_load(self._service, await self._service.state())
+        loads = server_loads(self._service, await self._service.state())
         now = _utc(time.time())
-        return json_reply({"timestamp": now, "version": VERSION, "loads": [load]})
+        return json_reply({"timestamp": now, "version": VERSION, "loads": loads})
 
     async def get_load(self, request: Request) -> Response:
         """Return the same as routers of older SGLang ask for it."""
-        load = server_load(self._service, await self._service.state())
-        running, waiting = load["num_running_reqs"], load["num_waiting_reqs"]
-        rank = {"dp_rank": 0, "num_reqs": running + waiting, "num_waiting_reqs": waiting}
-        return json_reply([{**rank, "num_tokens": load["num_used_tokens"]}])
+        loads = server_loads(self._service, await self._service.state())
+        return json_reply(
+            [
+                {
+                    "dp_rank": load["dp_rank"],
+                    "num_reqs": load["num_total_reqs"],
+                    "num_waiting_reqs": load["num_waiting_reqs"],
+                    "num_tokens": load["num_used_tokens"],
+                }
+                for load in loads
+            ]
+        )
 
     async def version(self, request: Request) -> Response:
         """Return the version alone."""

@@ -10,7 +10,7 @@ from runtime.server.field_hints import OFF, FieldHint, FieldHints
 _ONE = (*OFF, 1)
 _ON = (True,)
 _ONE_SERVER = "prefill and decode run in one server"
-_ONE_REPLICA = "a server has one replica of the network"
+_OWN_CHOICE = "the server chooses which rank a request runs on: where its prefix is"
 _NO_CODE = "code of a client is never run; use logit_bias"
 _NO_BUDGET = "V4 knows no budget; use reasoning_effort"
 _EFFORT = "V4 knows no budget; use output_config.effort"
@@ -38,7 +38,7 @@ _GENERATING = (
     FieldHint("return_sampling_mask return_entropy", "log-probabilities are reported, no more"),
     FieldHint("kv_transfer_params ec_transfer_params", _ONE_SERVER),
     FieldHint("bootstrap_host bootstrap_port bootstrap_room bootstrap_pair_key", _ONE_SERVER, ()),
-    FieldHint("routed_dp_rank data_parallel_rank disagg_prefill_dp_rank", _ONE_REPLICA),
+    FieldHint("routed_dp_rank data_parallel_rank disagg_prefill_dp_rank", _OWN_CHOICE),
     FieldHint("watermark watermarking", "answers are not marked"),
     FieldHint("repetition_detection", "limit the length, or use a penalty"),
     FieldHint("stream_interval", "every step's tokens are streamed", _ONE),

@@ -12,7 +12,7 @@ from runtime.config import ServerConfig
 from runtime.kv_events_config import host_and_port, parse_kv_events_config
 
 _Facts = Mapping[str, str | int | float | bool]
-# One scheduler, one tree: there is no other rank.
+# One publisher has the events of all replicas: a batch says by `data_parallel_rank` of which.
 _RANK = "0"
 
 

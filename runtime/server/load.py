@@ -3,12 +3,23 @@
 from typing import Any
 
 from runtime.messages import State
-from runtime.server.metrics import fullest_pool
+from runtime.server.scheduler_metrics import fullest_pool
 from runtime.server.service import Service
 
 
-def server_load(service: Service, state: State | None) -> dict[str, Any]:
-    """Return the load of the one rank there is, under SGLang's names; zeros without a `state`.
+def server_loads(service: Service, state: State | None) -> list[dict[str, Any]]:
+    """Return the load of each replica; zeros for one without a `state`."""
+    if state is None or not state.replicas:
+        gauges = {} if state is None else state.gauges
+        return [_load(0, gauges, service.manager.rows)]
+    return [
+        _load(rank, replica.gauges, int(replica.gauges["rows"]))
+        for rank, replica in enumerate(state.replicas)
+    ]
+
+
+def _load(rank: int, gauges: dict[str, float], rows: int) -> dict[str, Any]:
+    """Return the load of a replica, under SGLang's names.
 
     num_waiting_uncached_tokens  that are to be prefilled and in no step yet: of prompts that wait,
                   from where their prefill would start by the last look-up in the cache, or by
@@ -20,13 +31,11 @@ def server_load(service: Service, state: State | None) -> dict[str, Any]:
     token_usage   of the fullest pool, cached units that no request holds not counted
     utilization   share of the rows that run, or of the fullest pool if that is more
     """
-    gauges = {} if state is None else state.gauges
-    rows = service.manager.rows
     running = int(gauges.get("running", 0))
     token_usage = fullest_pool(gauges)
     capacity = gauges.get("full_pages", 0.0) * gauges.get("page_size", 0.0)
     return {
-        "dp_rank": 0,
+        "dp_rank": rank,
         "num_running_reqs": running,
         "num_waiting_reqs": int(gauges.get("waiting", 0)),
         "num_waiting_uncached_tokens": int(gauges.get("waiting_uncached_tokens", 0)),

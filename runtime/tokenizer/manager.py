@@ -168,12 +168,11 @@ class TokenizerManager:
         """Ask the scheduler for its counters and gauges. Raises Unavailable."""
         return await self._questions.ask(GetState, State)
 
-    async def cache(self, max_spans: int) -> CacheView:
-        """Ask the scheduler what its cache looks like; it answers between two steps.
-
-        Raises Unavailable.
-        """
-        return await self._questions.ask(lambda call_id: GetCache(call_id, max_spans), CacheView)
+    async def cache(self, max_spans: int, replica: int = 0) -> CacheView:
+        """Ask the scheduler for a replica's cache, between two steps. Raises Unavailable."""
+        return await self._questions.ask(
+            lambda call_id: GetCache(call_id, max_spans, replica), CacheView
+        )
 
     async def start_profile(self, wanted: StartProfile) -> Profiled:
         """Have steps traced; the `call_id` of `wanted` is replaced. Raises Unavailable."""

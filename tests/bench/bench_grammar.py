@@ -28,7 +28,7 @@ from runtime.grammar.nursery import NurserySettings
 from runtime.grammar.output import GrammarOutput
 from runtime.grammar.pool import GrammarPool, PoolSettings
 from runtime.messages import Generate, Grammar, Sampling, pack_ids
-from runtime.scheduler.loop import Scheduler
+from runtime.scheduler.loop import Scheduler, solo_scheduler
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.settings import SchedulerSettings
 from runtime.wire.arrays import INT32, UINT8, packed, unpacked
@@ -234,7 +234,7 @@ def make_scheduler(
     settings = SchedulerSettings(
         context_tokens=CONTEXT_TOKENS, eos_token_ids=(eos_id,), idle_poll_s=0.0, overlap=overlap
     )
-    return Scheduler(
+    return solo_scheduler(
         settings, residency, runner=runner, socket=socket, clock=time.monotonic, grammars=pool
     )
 
@@ -251,7 +251,7 @@ def send(socket: EncodingSocket, request_id: int, grammar: Grammar | None) -> No
 def measure(scheduler: Scheduler, seconds: float) -> tuple[float, float]:
     """Return the tokens per second of all free and of all ruled rows."""
     # Held on to, so that one that happens to end counts as well.
-    requests = list(scheduler.sets.decoding.requests)
+    requests = list(scheduler.replicas[0].sets.decoding.requests)
 
     def counts() -> np.ndarray:
         ruled = sum(r.output_tokens for r in requests if r.id < FREE)
@@ -289,7 +289,8 @@ def main() -> None:
                 send(socket, k, schema(k % args.grammars))
             for k in range(args.free):
                 send(socket, FREE + k, None)
-            while socket.inbox or len(scheduler.sets.waiting) or scheduler.sets.prefills:
+            sets = scheduler.replicas[0].sets
+            while socket.inbox or len(sets.waiting) or sets.prefills:
                 scheduler.turn()
             pool.seconds.clear()
             free, told = measure(scheduler, args.seconds)

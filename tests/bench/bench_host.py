@@ -20,7 +20,7 @@ from mem_cache.request_table import RequestTable
 from mem_cache.spec import PoolSizes, TreeSpec, div_ceil
 from mem_cache.units import Units
 from runtime.messages import FromScheduler, Generate, Sampling, ToScheduler, pack_ids
-from runtime.scheduler.loop import Scheduler
+from runtime.scheduler.loop import Scheduler, solo_scheduler
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.settings import SchedulerSettings
 from runtime.scheduler.step import Step
@@ -106,7 +106,9 @@ def make_scheduler(
         idle_poll_s=0.0,
         overlap=overlap,
     )
-    return Scheduler(settings, residency, runner=NoOpRunner(), socket=socket, clock=time.monotonic)
+    return solo_scheduler(
+        settings, residency, runner=NoOpRunner(), socket=socket, clock=time.monotonic
+    )
 
 
 def generate(request_id: int, prompt: np.ndarray, new: int) -> bytes:
@@ -135,7 +137,7 @@ def decoding_scheduler(running: int, steps: int, *, overlap: bool) -> Scheduler:
     scheduler = make_scheduler(running, 2048 + steps, socket, overlap=overlap)
     for i in range(running):
         socket.inbox.append(generate(i, rng.integers(8, 500, 1000), steps + 500))
-    while len(scheduler.sets.decoding) < running:
+    while len(scheduler.replicas[0].sets.decoding) < running:
         scheduler.turn()
     return scheduler
 
@@ -143,12 +145,12 @@ def decoding_scheduler(running: int, steps: int, *, overlap: bool) -> Scheduler:
 def plans(running: int, steps: int) -> list[float]:
     """Return the CPU time in which each plan is chosen, built and encoded, in ms."""
     scheduler, encoder = decoding_scheduler(running, steps, overlap=True), msgspec.msgpack.Encoder()
-    planning, times = scheduler._planning, list[float]()
+    planning, times = scheduler.replicas[0]._planning, list[float]()
     choose = planning.next_step
 
-    def timed() -> Step | None:
+    def timed(number: int) -> Step | None:
         started = time.thread_time_ns()
-        step = choose()
+        step = choose(number)
         assert step is not None
         encoder.encode(step.plan)
         times.append((time.thread_time_ns() - started) / 1e6)

@@ -180,7 +180,7 @@ def test_a_replay_leaves_the_same_bytes(
     before = dict(ledger.compared)
     rig = NetworkRig(ledger, *model, *ROOM, *chunked(chunk))
     rig.ask([*LONG[:full], *words(4, 60)])
-    residency = rig.scheduler.residency
+    residency = rig.replica.residency
     residency.cache.evict_swa(states=residency.states.capacity)
 
     replayed = rig.send(LONG, NEW_TOKENS)
@@ -239,7 +239,7 @@ def test_the_ledger_sees_a_single_bit(model: tuple[str, ...], cold: Cold, pool: 
     ledger, _, _ = cold
     rig = NetworkRig(ledger, *model, *COLD)
     rig.send(SHORT, NEW_TOKENS)
-    while not len(rig.scheduler.sets.decoding):
+    while not len(rig.replica.sets.decoding):
         rig.turn()
 
     rig.pools.tensors()[pool].view(torch.uint8).bitwise_xor_(1)

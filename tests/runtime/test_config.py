@@ -136,6 +136,39 @@ def test_a_command_line_of_sglangs_is_taken_where_it_asks_for_what_is_so(
     assert "note: --ep 1: GPUs of one host share a network with --tp-size only" in notes
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--tp 4 --dp 4 --enable-dp-attention",
+        "--tp-size 4 --dp-size 4 --enable-dp-attention",
+        "--data-parallel-size 4 --enable-expert-parallel",
+    ],
+)
+def test_data_parallel_attention_is_asked_for_in_sglangs_or_vllms_words(line: str) -> None:
+    config = parse_args(line.split())
+
+    assert (config.tp_size, config.dp_size, config.enable_dp_attention) == (4, 4, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("--dp 4", "run several servers behind a router"),
+        ("--tp 4 --dp 4", "or add --enable-dp-attention"),
+        ("--tp 4 --dp 2 --enable-dp-attention", "both are the same"),
+        ("--tp 2 --dp 4 --enable-dp-attention", "both are the same"),
+        ("--tp 2 --dp 0 --enable-dp-attention", "both are the same"),
+        ("--tp 4 --enable-dp-attention", "needs --dp-size 4"),
+        ("--data-parallel-size 3 --enable-expert-parallel", "--tp-size must be 1, 2, 4 or 8"),
+    ],
+)
+def test_other_numbers_of_replicas_are_refused_in_one_line(line: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as refused:
+        parse_args(line.split())
+
+    assert "\n" not in str(refused.value)
+
+
 def test_a_flag_is_never_guessed_from_its_beginning() -> None:
     with pytest.raises(SystemExit):
         parse_args(["--full", "3"])

@@ -5,12 +5,12 @@ from dataclasses import fields
 import pytest
 
 from runtime.config import ServerConfig, build_parser
-from runtime.flag_hints import HINTS, ForeignFlag, find, take_out
+from runtime.flag_hints import HINTS, ForeignFlag, find, in_our_words, take_out
 
 OURS = [word for action in build_parser()._actions for word in action.option_strings]
 # What people type for SGLang, besides what is a flag here.
 _TYPED = """
---dp-size --dp --ep-size --enable-dp-attention --nnodes --node-rank
+--ep-size --nnodes --node-rank
 --dist-init-addr --max-prefill-tokens --schedule-conservativeness
 --retraction-policy --page-size --swa-full-tokens-ratio --admin-api-key --enable-metrics
 --enable-cache-report --log-requests-level --soft-watchdog-timeout --cuda-graph-max-bs
@@ -125,7 +125,7 @@ _KNOWN = """
 --decode-log-interval --watchdog-timeout --random-seed --kv-events-config --dtype
 --kv-cache-dtype --sampling-defaults --mem-fraction-static --gpu-memory-utilization --device
 --disable-cuda-graph --enforce-eager --cuda-graph-bs --disable-overlap-schedule
---kv-cache-memory-bytes --enable-deterministic-inference
+--kv-cache-memory-bytes --enable-deterministic-inference --dp-size --dp --enable-dp-attention
 """
 KNOWN = _KNOWN.split()
 
@@ -159,11 +159,11 @@ def test_no_flag_has_two_hints() -> None:
 
 
 def test_what_is_so_anyway_is_taken_out_with_a_note() -> None:
-    kept, notes = take_out(["--port", "1", "--ep=1", "--enable-metrics", "--dp-size", "1"], OURS)
+    kept, notes = take_out(["--port", "1", "--ep=1", "--enable-metrics", "--pp-size", "1"], OURS)
 
     assert kept == ["--port", "1"]
     assert [note.partition(":")[0] for note in notes] == [
-        "--ep 1", "--enable-metrics", "--dp-size 1",
+        "--ep 1", "--enable-metrics", "--pp-size 1",
     ]  # fmt: skip
 
 
@@ -183,6 +183,43 @@ def test_what_is_so_anyway_is_taken_out_with_a_note() -> None:
 def test_what_is_not_so_is_refused(argv: list[str]) -> None:
     with pytest.raises(ForeignFlag, match="is not a flag of this server: "):
         take_out(argv, OURS)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--data-parallel-size 4 --port 5 --enable-expert-parallel",
+        "--port 5 --enable-expert-parallel --data-parallel-size=4",
+    ],
+)
+def test_vllms_words_for_data_parallel_attention_are_taken(line: str) -> None:
+    ours = ["--port", "5", "--tp-size", "4", "--dp-size", "4", "--enable-dp-attention"]
+
+    assert in_our_words(line.split()) == ours
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--data-parallel-size 4",
+        "--enable-expert-parallel",
+        "--tp-size 4 --enable-expert-parallel",
+        "--tp 4 --data-parallel-size 4 --enable-expert-parallel",
+    ],
+)
+def test_words_that_say_less_are_left_as_they_are_and_refused(line: str) -> None:
+    assert in_our_words(line.split()) == line.split()
+    with pytest.raises(ForeignFlag, match="--dp-size N"):
+        take_out(line.split(), OURS)
+
+
+def test_a_size_without_a_number_is_refused() -> None:
+    with pytest.raises(ForeignFlag, match="needs a number"):
+        in_our_words(["--data-parallel-size", "--enable-expert-parallel"])
+
+
+def test_one_replica_is_what_there_is_anyway() -> None:
+    assert in_our_words(["--enable-expert-parallel", "--data-parallel-size", "1"]) == []
 
 
 def test_unknown_words_are_left_to_the_parser() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from layers.models.deepseek_v4.pools import KvPools
 from runtime.config import ServerConfig, parse_args
 from runtime.executor.model_runner import CpuModelRunner
+from runtime.executor.step_profiler import StepProfiler
 from runtime.messages import Abort, Generate, Outputs, Sampling, pack_ids
 from runtime.scheduler.process import build_scheduler
 from tests.testing.byte_ledger import ByteLedger
@@ -26,6 +27,7 @@ class NetworkRig:
         self.scheduler, _ = build_scheduler(
             self.config, Path(self.config.model_path), self.socket, clock=self._tick
         )
+        [self.replica] = self.scheduler.replicas
         self._ledger = ledger
         self._ids = itertools.count(1)
 
@@ -36,7 +38,9 @@ class NetworkRig:
     @property
     def pools(self) -> KvPools:
         """The device tensors."""
-        runner = self.scheduler._profiler.runner
+        [profiler] = self.scheduler._executor.replicas
+        assert isinstance(profiler, StepProfiler)
+        runner = profiler.runner
         assert isinstance(runner, CpuModelRunner)
         pools = runner._pools
         assert isinstance(pools, KvPools)
@@ -79,20 +83,13 @@ class NetworkRig:
     @property
     def busy(self) -> bool:
         """Whether any request waits or runs."""
-        scheduler = self.scheduler
-        return bool(
-            self.socket.inbox
-            or len(scheduler.sets.waiting)
-            or scheduler.sets.prefills
-            or len(scheduler.sets.decoding)
-        )
+        return bool(self.socket.inbox or self.replica.sets.by_id)
 
     def turn(self) -> None:
         """Turn the loop once, and look at every row."""
-        scheduler = self.scheduler
-        scheduler.turn()
-        for request in [*scheduler.sets.prefills, *scheduler.sets.decoding.requests]:
-            self._ledger.look(self.pools, scheduler.residency, request)
+        self.scheduler.turn()
+        for request in self.replica.sets.running:
+            self._ledger.look(self.pools, self.replica.residency, request)
 
     def run(self) -> None:
         """Turn until nothing is left to do."""

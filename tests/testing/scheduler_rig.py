@@ -22,7 +22,7 @@ from runtime.messages import (
     pack_ids,
 )
 from runtime.scheduler.grammar_gate import Grammars
-from runtime.scheduler.loop import Scheduler
+from runtime.scheduler.loop import solo_scheduler
 from runtime.scheduler.request import Request
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.resume_policy import ResumePolicy
@@ -105,7 +105,7 @@ class Rig:
         context = min(context or 10**9, sizes.full_pages * spec.page_size)
         self.spec, self.sizes = spec, sizes
         self.now_s = 0.0
-        self.residency = Residency(
+        self.make_residency = lambda: Residency(
             spec,
             units=Units(sizes),
             table=RequestTable(spec, rows=rows, max_pages=div_ceil(context, spec.page_size)),
@@ -114,6 +114,7 @@ class Rig:
             policy=resume,
             namespace_tokens=quota,
         )
+        self.residency = self.make_residency()
         self.runner = TokenRunner(spec, sizes, vocab=vocab, replay_tokens=replay)
         recorder = Recorder(runner or self.runner, spec)
         self.plans = recorder.plans
@@ -128,14 +129,16 @@ class Rig:
             max_logit_rows=logit_rows,
             overlap=OVERLAP if overlap is None else overlap,
         )
-        self.scheduler = Scheduler(
-            adjust(settings),
+        self.settings = adjust(settings)
+        self.scheduler = solo_scheduler(
+            self.settings,
             self.residency,
             runner=recorder,
             socket=self.socket,
             clock=self._tick,
             grammars=grammars,
         )
+        [self.replica] = self.scheduler.replicas
         self._next_id = 0
 
     def _tick(self) -> float:
@@ -190,11 +193,11 @@ class Rig:
 
     def request(self, request_id: int) -> Request:
         """Return a request that waits or runs."""
-        return self.scheduler.sets.by_id[request_id]
+        return self.replica.sets.by_id[request_id]
 
     def at_rest(self, request_id: int) -> Request:
         """Return a request that runs and may be ended: no chunk of it is in flight."""
-        request = self.scheduler._at_rest(request_id)
+        request = self.replica._at_rest(request_id)
         assert request is not None
         return request
 
@@ -217,10 +220,8 @@ class Rig:
     @property
     def busy(self) -> bool:
         """Whether any request waits or runs."""
-        s = self.scheduler
-        return bool(
-            self.socket.inbox or len(s.sets.waiting) or s.sets.prefills or len(s.sets.decoding)
-        )
+        sets = self.replica.sets
+        return bool(self.socket.inbox or len(sets.waiting) or sets.prefills or len(sets.decoding))
 
     def outputs(self, request_id: int) -> list[Output]:
         """Return all news of a request so far."""
@@ -246,8 +247,11 @@ class Rig:
 
     def assert_conserved(self) -> None:
         """Assert that an idle scheduler's units are all free or in the tree."""
-        residency = self.residency
         assert not self.busy
+        self.assert_all_there(self.residency)
+
+    def assert_all_there(self, residency: Residency) -> None:
+        """Assert that units that nobody runs in are all free or in the tree, and empty the tree."""
         assert residency.rows_used == 0
         assert residency.points.swa_held == residency.points.states_held == 0
         assert residency.table.free == residency.table.page_table.shape[0]

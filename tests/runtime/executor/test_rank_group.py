@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -123,13 +122,6 @@ def wait_for_beat(rank: RankChild) -> None:
         time.sleep(0.01)
 
 
-@dataclass(frozen=True, slots=True)
-class OwnRows(ServerConfig):
-    """Flags with which each of two ranks has rows of its own."""
-
-    dp_size: int = 2
-
-
 class Child:
     """Stands for a rank's process: rank 1 has failed, and rank 0 over it."""
 
@@ -186,7 +178,9 @@ def test_ranks_with_rows_of_their_own_all_answer(
     monkeypatch.setattr(RankGroup, "loaded", lambda group: told)
     monkeypatch.setattr(RankGroup, "watch", lambda group: None)
 
-    loaded = start_ranks(OwnRows(model_path="/m", device="cpu", tp_size=2), str(tmp_path))
+    config = ServerConfig(model_path="/m", device="cpu", tp_size=2, dp_size=2)
+
+    loaded = start_ranks(config, str(tmp_path))
 
     assert isinstance(loaded.joint, RemoteJointExecutor)
     assert loaded.runner is loaded.joint.replicas[0]

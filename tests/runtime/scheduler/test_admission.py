@@ -39,7 +39,7 @@ def test_equal_prompts_at_once_are_computed_once_even_with_fewer_rows(count: int
 
     assert all(rig.tokens(r) == expected_output(prompt, 5, 50) for r in requests)
     assert [rig.cached(r) for r in requests] == [0, *[130] * (count - 1)]
-    assert rig.scheduler.stats.counters["computed_prompt_tokens"] == 130 + count - 1
+    assert rig.replica.stats.counters["computed_prompt_tokens"] == 130 + count - 1
     rig.assert_conserved()
 
 
@@ -51,7 +51,7 @@ def test_requests_of_two_namespaces_do_not_wait_for_each_other() -> None:
 
     rig.scheduler.turn()
 
-    assert len(rig.scheduler.sets.prefills) == 2
+    assert len(rig.replica.sets.prefills) == 2
 
 
 @pytest.mark.parametrize(("shared_tokens", "prefills"), [(63, 2), (64, 1)])
@@ -65,7 +65,7 @@ def test_nobody_waits_for_a_prefix_too_short_to_be_worth_it(
 
     rig.scheduler.turn()
 
-    assert len(rig.scheduler.sets.prefills) == prefills
+    assert len(rig.replica.sets.prefills) == prefills
 
 
 def test_the_request_waited_for_leaves_a_point_where_the_two_part() -> None:
@@ -88,7 +88,7 @@ def test_what_waits_to_be_computed_is_neither_cached_nor_in_the_making(
     policy: Literal["lpm", "fcfs"],
 ) -> None:
     rig = Rig(AMPLE, spec=LARGE, rows=1, chunk=50, policy=policy)
-    stats, cached = rig.scheduler.stats, prompt_of(1, 128)
+    stats, cached = rig.replica.stats, prompt_of(1, 128)
     rig.send(cached, 0)
     rig.run()
     assert stats.gauges["waiting_uncached_tokens"] == 0
@@ -116,12 +116,12 @@ def test_a_shared_prefix_that_is_being_computed_counts_once() -> None:
         rig.send([*prompt_of(6, 301), *prompt_of(seed, 20)], 1)
     rig.send([*cached, *prompt_of(9, 70)], 1)
     rig.scheduler.turn()
-    waiting = rig.scheduler.sets.waiting
+    waiting = rig.replica.sets.waiting
     assert len(waiting) == 2
-    started = sum(r.target - r.scheduled for r in rig.scheduler.sets.prefills)
+    started = sum(r.target - r.scheduled for r in rig.replica.sets.prefills)
     assert 301 <= started + 50 <= 301 + 70
 
-    assert rig.scheduler.stats.gauges["waiting_uncached_tokens"] == started + 2 * 20
+    assert rig.replica.stats.gauges["waiting_uncached_tokens"] == started + 2 * 20
 
 
 def test_of_two_prefixes_in_the_making_the_longer_one_is_waited_for() -> None:
@@ -165,13 +165,13 @@ def test_whoever_waited_goes_on_when_the_other_leaves(how: str) -> None:
     if how == "abort":
         rig.abort(first)
     else:
-        rig.scheduler._planning._retract(rig.at_rest(first))
+        rig.replica._planning._retract(rig.at_rest(first))
     rig.run()
 
     expected = expected_output(prompt, 2, 50)
     assert rig.tokens(second) == expected
     assert rig.tokens(first) == ([] if how == "abort" else expected)
-    assert rig.scheduler.stats.counters["computed_prompt_tokens"] <= 302
+    assert rig.replica.stats.counters["computed_prompt_tokens"] <= 302
     rig.assert_conserved()
 
 
@@ -198,7 +198,7 @@ def test_a_long_prompt_is_not_passed_for_ever_by_cached_ones() -> None:
     for _ in range(400):
         if rig.tokens(large):
             break
-        if len(rig.scheduler.sets.waiting) < 4:
+        if len(rig.replica.sets.waiting) < 4:
             rig.send(cached, 8)
         rig.now_s += 0.05
         rig.scheduler.turn()
@@ -218,7 +218,7 @@ def test_pages_for_rows_that_decode_are_kept_back() -> None:
 
     rig.run()
 
-    assert rig.scheduler.stats.counters["retracted_requests"] == 0
+    assert rig.replica.stats.counters["retracted_requests"] == 0
     assert rig.tokens(first) == expected_output(prompt_of(30, 14), 30, 50)
     assert rig.tokens(second) == expected_output(prompt_of(31, 31), 1, 50)
     rig.assert_conserved()
@@ -230,13 +230,13 @@ def test_a_request_that_is_still_prefilling_yields_and_finishes_later() -> None:
     rig.turn_until(lambda: all(rig.tokens(r) for r in old))
     late = rig.send(prompt_of(50, 60), 3)
     retracted_while: list[Status] = []
-    retract = rig.scheduler._planning._retract
+    retract = rig.replica._planning._retract
 
     def note(request: object) -> None:
         retracted_while.append(rig.request(late).status)
         retract(request)  # pyright: ignore[reportArgumentType]
 
-    rig.scheduler._planning._retract = note
+    rig.replica._planning._retract = note
     rig.run()
 
     assert Status.PREFILL in retracted_while
@@ -312,7 +312,7 @@ def test_a_prompt_stays_urgent_when_all_rows_are_taken() -> None:
         rig.scheduler.turn()
 
     assert rig.residency.rows_used == 2
-    rig.scheduler._admission.wake()
+    rig.replica._admission.wake()
     rig.scheduler.turn()
     assert rig.request(maker).urgency == 10
     rig.run()

@@ -51,13 +51,13 @@ def span_of(number: int, *, namespace: str = "", pages: int = 1, points: int = 0
 
 def view_of(rig: Rig, tree: TreeStandIn, *, max_spans: int = 1000) -> CacheView:
     """Return the view of a rig's scheduler, with spans from elsewhere."""
-    scheduler = rig.scheduler
+    replica = rig.replica
     return cache_view(
         GetCache(5, max_spans),
         tree,
         residency=rig.residency,
-        stats=scheduler.stats,
-        requests=[*scheduler.sets.prefills, *scheduler.sets.decoding.requests],
+        stats=replica.stats,
+        requests=replica.sets.running,
         time_s=1.5,
     )
 
@@ -75,7 +75,7 @@ def test_an_idle_scheduler_shows_its_sizes_and_counters() -> None:
 
     assert (view.call_id, view.time_s, view.page_size, view.window) == (5, 1.5, 8, 8)
     assert view.replay_tokens == 24
-    assert view.counters == rig.scheduler.stats.counters
+    assert view.counters == rig.replica.stats.counters
     assert view.counters["prompt_tokens"] == 20
     assert (view.requests, view.waiting, view.namespaces, view.spans) == ([], 0, [], [])
     full, swa, rings = view.pools
@@ -161,7 +161,7 @@ def test_evicting_every_point_frees_what_was_called_evictable() -> None:
     assert before["swa"].evictable > 0
 
     rig.residency.cache.evict_swa(states=AMPLE.states)
-    rig.scheduler.stats.update(running=1, waiting=0)
+    rig.replica.stats.update(running=1, waiting=0)
 
     after = pools_of(view_of(rig, TreeStandIn([])))
     for name in ("swa", "rings"):
@@ -181,7 +181,7 @@ def test_a_replay_says_how_far_it_goes() -> None:
     (request,) = view_of(rig, TreeStandIn([])).requests
 
     assert (request.matched, request.replay_to) == (40, 64)
-    assert rig.scheduler.stats.counters["replayed_tokens"] == 24
+    assert rig.replica.stats.counters["replayed_tokens"] == 24
     assert request.committed < request.replay_to
 
 
@@ -216,7 +216,7 @@ def test_many_running_requests_are_counted_but_not_all_named() -> None:
         GetCache(1, 10),
         TreeStandIn([]),
         residency=rig.residency,
-        stats=rig.scheduler.stats,
+        stats=rig.replica.stats,
         requests=many,
         time_s=0.0,
     )

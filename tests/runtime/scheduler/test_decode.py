@@ -22,9 +22,9 @@ def prompt_of(seed: int, length: int) -> list[int]:
 
 def step_of(rig: Rig) -> Step:
     """Return the next decode step, launched by nobody."""
-    rows = rig.scheduler.sets.decoding.plan()
+    rows = rig.replica.sets.decoding.plan()
     count = len(rows.requests)
-    plan = rig.scheduler._builder.build(rows, decoding=count)
+    plan = rig.replica._builder.build(rows, step=1, decoding=count)
     return Step(rows, plan, told=count, decoding=count)
 
 
@@ -121,8 +121,8 @@ def test_a_held_row_sits_out_until_it_is_resumed_with_its_token() -> None:
     rig = Rig(AMPLE, chunk=-1)
     first, second = rig.send(prompt_of(80, 6), 20), rig.send(prompt_of(81, 9), 20)
     rig.turn_until(lambda: len(rig.tokens(first)) == len(rig.tokens(second)) == 2)
-    rig.scheduler._settle_in_flight()
-    decoding, request = rig.scheduler.sets.decoding, rig.request(second)
+    rig.replica.settle_in_flight()
+    decoding, request = rig.replica.sets.decoding, rig.request(second)
     step = step_of(rig)
 
     decoding.hold(step, [request])
@@ -152,6 +152,6 @@ def test_a_row_that_leaves_is_held_no_more() -> None:
     request = rig.request(request_id)
     request.held = True
 
-    rig.scheduler.sets.decoding.remove(request)
+    rig.replica.sets.decoding.remove(request)
 
     assert not request.held

@@ -24,11 +24,11 @@ def abort(rig: Rig, request_id: int) -> None:
 
 
 def fail(rig: Rig, request_id: int) -> None:
-    rig.scheduler._endings.fail(rig.at_rest(request_id), "broken")
+    rig.replica._endings.fail(rig.at_rest(request_id), "broken")
 
 
 def refuse(rig: Rig, request_id: int) -> None:
-    rig.scheduler._endings.quietly(rig.at_rest(request_id), "refused")
+    rig.replica._endings.quietly(rig.at_rest(request_id), "refused")
 
 
 def let_be(rig: Rig, request_id: int) -> None:
@@ -56,7 +56,7 @@ def test_every_ending_is_counted_once_wherever_the_request_stands(ending: str, t
     CASES[ending](rig, first)
     rig.run()
 
-    counters = rig.scheduler.stats.counters
+    counters = rig.replica.stats.counters
     assert counters["requests"] == 2
     assert {name: counters[name] for name in ENDS} == dict.fromkeys(ENDS, 0) | {ending: 2}
     rig.assert_conserved()
@@ -71,7 +71,7 @@ def test_background_work_is_in_no_count_of_requests(end: Callable[[Rig, int], No
     end(rig, request)
     rig.run()
 
-    counters = rig.scheduler.stats.counters
+    counters = rig.replica.stats.counters
     assert counters["requests"] == sum(counters[name] for name in ENDS) == 0
     assert counters["prompt_tokens"] == counters["cached_tokens"] == 0
     assert (counters["background_requests"], counters["background_prompt_tokens"]) == (1, 20)

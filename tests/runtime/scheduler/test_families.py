@@ -146,7 +146,7 @@ def test_what_is_reused_evicted_and_retracted_changes_no_token(family: Family, s
     rig.run()
 
     assert [rig.tokens(request) for request in sent] == expected
-    cache, counters = rig.residency.cache, rig.scheduler.stats.counters
+    cache, counters = rig.residency.cache, rig.replica.stats.counters
     assert cache.evicted_pages
     assert counters["cached_tokens"]
     assert (counters["retracted_requests"] > 0) == (family.new > family.page)
@@ -166,8 +166,8 @@ def test_where_pages_are_all_every_position_is_a_point() -> None:
         assert rig.cached(request) == shared
 
     assert rig.residency.cache.points == 0
-    assert rig.scheduler.stats.counters["recomputed_tokens"] == 0
-    assert rig.scheduler.stats.counters["replayed_tokens"] == 0
+    assert rig.replica.stats.counters["recomputed_tokens"] == 0
+    assert rig.replica.stats.counters["replayed_tokens"] == 0
 
 
 def test_without_a_point_windows_are_replayed_and_nothing_else() -> None:
@@ -184,7 +184,7 @@ def test_without_a_point_windows_are_replayed_and_nothing_else() -> None:
 
     # Two windows reach back, the last of them whole.
     assert rig.cached(request) == 2 * PAGE + 9 - (2 * WINDOW - 1)
-    assert rig.scheduler.stats.counters["replayed_tokens"] == 2 * WINDOW - 1
+    assert rig.replica.stats.counters["replayed_tokens"] == 2 * WINDOW - 1
     assert [rig.tokens(request)] == cold(family, [other], 4)
 
 
@@ -204,7 +204,7 @@ def test_whatever_a_row_keeps_it_reads_its_own_prefix(window: int, has_state: bo
             rig.residency.evictions.drop_points(swa_pages=sizes.swa_pages, states=sizes.states)
     rig.run()
 
-    counters = rig.scheduler.stats.counters
+    counters = rig.replica.stats.counters
     assert counters["finished_requests"] == 16
     assert counters["cached_tokens"] > 0
     assert counters["retracted_requests"] > 0

@@ -73,7 +73,7 @@ def test_a_request_waits_in_the_queue_until_its_grammar_is_compiled(
 
     rig.turn_until(lambda: bool(rig.outputs(free)) and rig.outputs(free)[-1].finish is not None)
     assert rig.outputs(waiting) == []
-    assert len(rig.scheduler.sets.waiting) == 1
+    assert len(rig.replica.sets.waiting) == 1
     assert rig.residency.rows_used == 0
 
     grammars.instant = True
@@ -94,14 +94,14 @@ def test_a_mask_that_comes_while_a_step_is_gathered_lets_its_request_in(
     for _ in range(3):
         grammars.answer(running)
         rig.scheduler.turn()
-    gather = rig.scheduler._gate.gather
+    gather = rig.replica.gate.gather
 
     def with_all_masks(requests: Sequence[Request], step: StepHandle) -> None:
         grammars.answer()
         grammars.poll()
         gather(requests, step)
 
-    monkeypatch.setattr(rig.scheduler._gate, "gather", with_all_masks)
+    monkeypatch.setattr(rig.replica.gate, "gather", with_all_masks)
 
     for _ in range(6):
         grammars.answer(running)
@@ -288,8 +288,8 @@ def test_retracted_requests_go_on_where_their_grammar_was(pool: GrammarPool) -> 
             assert (last.finish, last.matched_stop) == ("stop", EOS_ID)
             assert re.fullmatch(pattern, tokenizer.decode(rig.tokens(request_id)))
         assert len(rig.tokens(free)) == 40
-        if rig.scheduler.stats.counters["retracted_requests"] > 0:
+        if rig.replica.stats.counters["retracted_requests"] > 0:
             break
-    assert rig.scheduler.stats.counters["retracted_requests"] > 0
+    assert rig.replica.stats.counters["retracted_requests"] > 0
     assert not pool.active
     rig.assert_conserved()

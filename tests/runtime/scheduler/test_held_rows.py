@@ -197,7 +197,7 @@ def test_when_masks_come_changes_no_token_also_under_retraction(seed: int) -> No
         if not rig.busy:
             break
 
-    assert rig.scheduler.stats.counters["retracted_requests"] > 0
+    assert rig.replica.stats.counters["retracted_requests"] > 0
     for request_id, prompt, new in asked:
         assert rig.tokens(request_id) == expected_output(prompt, new, VOCAB)
     rig.assert_conserved()
@@ -207,14 +207,14 @@ def test_a_grammar_that_fails_during_a_step_ends_its_request_after_it(
     rig: Rig, grammars: FakeGrammars
 ) -> None:
     bad, fine = rig.send(PROMPT, new=9, grammar=A), rig.send([7, 7, 7], new=9)
-    gather = rig.scheduler._gate.gather
+    gather = rig.replica.gate.gather
 
     def failing(requests: Sequence[Request], step: StepHandle) -> None:
         if bad in grammars.outputs:
             grammars.fail(bad, "it is slow")
         gather(requests, step)
 
-    rig.scheduler._gate.gather = failing
+    rig.replica.gate.gather = failing
     rig.scheduler.turn()
     grammars.answer()
     rig.run()

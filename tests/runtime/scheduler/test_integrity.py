@@ -112,7 +112,7 @@ def _last_unit(rig: Rig) -> int:
 
 def test_an_idle_loop_gets_round_to_it() -> None:
     rig = Rig(PoolSizes(full_pages=20, swa_pages=40, states=10))
-    watch = rig.scheduler._watch = IntegrityWatch(rig.residency, every_step=False)
+    watch = rig.replica._watch = IntegrityWatch(rig.residency, every_step=False)
     rig.send(list(range(20)), 3)
     rig.run()
     rig.scheduler.turn()

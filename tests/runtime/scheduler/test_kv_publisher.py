@@ -116,6 +116,20 @@ def test_a_subscriber_gets_topic_number_and_payload(readers: Readers) -> None:
             ]
 
 
+def test_replicas_publish_under_their_ranks_and_numbers_in_common(readers: Readers) -> None:
+    with publishing() as publisher:
+        reader, first = readers.subscribe(publisher)
+
+        for rank in (1, 0):
+            publisher.of_rank(rank).publish(removed(rank), time_s=1.0)
+
+        for offset, rank in enumerate((1, 0)):
+            _, counted, payload = reader.recv_multipart()
+            assert counted == number(first + offset)
+            assert payload == encode_batch(1.0, removed(rank), rank)
+            assert msgspec.msgpack.decode(payload)[2] == rank
+
+
 def test_the_topic_is_empty_unless_given(readers: Readers) -> None:
     with publishing() as publisher:
         reader, first = readers.subscribe(publisher)
@@ -202,11 +216,11 @@ def test_a_full_queue_loses_batches_and_leaves_a_gap_in_the_numbers(
 ) -> None:
     stuck, go_on = threading.Event(), threading.Event()
 
-    def encode(time_s: float, events: list[Event]) -> bytes:
+    def encode(time_s: float, events: list[Event], rank: int) -> bytes:
         if events == removed(0):
             stuck.set()
             assert go_on.wait(60)
-        return encode_batch(time_s, events)
+        return encode_batch(time_s, events, rank)
 
     with publishing(max_queue_size=2, replay_endpoint=ANYWHERE) as publisher:
         monkeypatch.setattr(kv_publisher, "encode_batch", encode)

@@ -122,7 +122,7 @@ def test_a_waiting_request_takes_over_when_the_one_it_waits_for_is_aborted() -> 
     prompt = prompt_of(6, 300)
     first, second = rig.send(prompt, 2), rig.send(prompt, 2)
     rig.scheduler.turn()
-    assert len(rig.scheduler.sets.waiting) == 1
+    assert len(rig.replica.sets.waiting) == 1
 
     rig.socket.inbox.append(Abort([first]))
     rig.run()

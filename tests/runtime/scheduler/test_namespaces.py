@@ -28,6 +28,6 @@ def test_the_state_carries_them() -> None:
     rig = Rig(AMPLE)
     rig.send(list(range(20)), 1, namespace="a")
     rig.run()
-    rig.scheduler.stats.update(running=0, waiting=0)
+    rig.replica.stats.update(running=0, waiting=0)
 
     assert set(rig.scheduler.state().namespaces) <= {digest("a")}

@@ -107,7 +107,7 @@ def test_a_last_token_is_not_fed_where_that_would_cost_another_its_pages() -> No
     rig.run()
 
     assert [len(rig.tokens(request)) for request in (first, second)] == [13, 13]
-    assert rig.scheduler.stats.counters["retracted_requests"] == 0
+    assert rig.replica.stats.counters["retracted_requests"] == 0
     again = rig.send([*prompt, *rig.tokens(first), 7], 2)
     rig.run()
     assert rig.cached(again) == 32
@@ -196,13 +196,13 @@ def test_an_abort_keeps_all_that_was_told_and_drops_what_was_not() -> None:
     gone = rig.send(prompt, 40)
     rig.turn_until(lambda: len(rig.tokens(gone)) == 10)
     said = rig.tokens(gone)
-    assert rig.scheduler._in_flight is not None
+    assert rig.replica.in_flight is not None
     rig.abort(gone)
     rig.run()
     rig.scheduler.turn()
 
     assert rig.tokens(gone) == said
-    assert rig.scheduler._in_flight is None
+    assert rig.replica.in_flight is None
     again = rig.send([*prompt, *said, 7], 4)
     rig.run()
     assert rig.cached(again) == len(prompt) + len(said)
@@ -230,16 +230,16 @@ def test_an_abort_of_a_prompt_settles_the_chunk_in_flight_first() -> None:
 def test_the_step_in_flight_is_settled_before_anybody_yields() -> None:
     sizes = PoolSizes(full_pages=14, swa_pages=40, states=8)
     rig = overlapping(sizes)
-    retract = rig.scheduler._planning._retract
+    retract = rig.replica._planning._retract
     retracted: list[int] = []
 
     def note(request: Request) -> None:
-        assert rig.scheduler._in_flight is None
+        assert rig.replica.in_flight is None
         assert request.scheduled == request.committed
         retracted.append(request.id)
         retract(request)
 
-    rig.scheduler._planning._retract = note
+    rig.replica._planning._retract = note
     prompts = [prompt_of(10 + i, 12) for i in range(6)]
     requests = [rig.send(prompt, 60) for prompt in prompts]
     rig.run()
@@ -270,7 +270,7 @@ def test_a_flush_is_not_held_up_by_a_step_that_nobody_waits_for() -> None:
     rig = overlapping()
     rig.send(prompt, 60, stop=(stop,))
     rig.run()
-    assert rig.scheduler._in_flight is not None
+    assert rig.replica.in_flight is not None
     rig.socket.inbox.append(Flush(1))
     request = rig.send(prompt, 5)
     rig.run()
@@ -288,8 +288,8 @@ def test_a_shutdown_settles_the_step_in_flight() -> None:
     rig.socket.inbox.append(Shutdown())
     rig.scheduler.run()
 
-    assert rig.scheduler._in_flight is None
-    assert rig.runner.steps == rig.scheduler.stats.counters["decode_steps"] + 1
+    assert rig.replica.in_flight is None
+    assert rig.runner.steps == rig.replica.stats.counters["decode_steps"] + 1
 
 
 def test_steps_and_tokens_are_counted_when_they_are_settled() -> None:
@@ -300,7 +300,7 @@ def test_steps_and_tokens_are_counted_when_they_are_settled() -> None:
     rig.run()
     rig.scheduler.turn()
 
-    counters = rig.scheduler.stats.counters
+    counters = rig.replica.stats.counters
     assert counters["generation_tokens"] == at + 1
     assert counters["decode_steps"] == at + 1
 
@@ -311,13 +311,13 @@ def test_a_row_that_ended_may_be_anothers_while_its_last_step_is_in_flight() -> 
     rig = overlapping(rows=1)
     first, second = rig.send(prompt, 60, stop=(stop,)), rig.send(prompt_of(31, 7), 12)
     rig.turn_until(lambda: rig.outputs(first) != [] and rig.outputs(first)[-1].finish is not None)
-    late = rig.scheduler._in_flight
+    late = rig.replica.in_flight
     assert late is not None
     rig.scheduler.turn()
 
     assert rig.request(second).status is Status.PREFILL
     assert rig.request(second).row == int(late.rows.line[0])
-    assert rig.scheduler._in_flight is not late
+    assert rig.replica.in_flight is not late
     rig.run()
     assert rig.tokens(second) == expected_output(prompt_of(31, 7), 12, VOCAB)
     rig.assert_conserved()

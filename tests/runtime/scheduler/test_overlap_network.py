@@ -56,12 +56,12 @@ class Watched:
 
     def run(self) -> None:
         """Turn until nothing is left to do."""
-        scheduler = self.rig.scheduler
+        scheduler, replica = self.rig.scheduler, self.rig.replica
         while self.rig.busy:
             scheduler.turn()
-            for request in [*scheduler.sets.prefills, *scheduler.sets.decoding.requests]:
+            for request in replica.sets.running:
                 if request.scheduled - request.committed <= 1:
-                    self._ledger.look(self._pools, scheduler.residency, request)
+                    self._ledger.look(self._pools, replica.residency, request)
 
     def ask(self, text: list[int], new: int, stop: tuple[int, ...] = ()) -> list[int]:
         """Return the tokens that follow."""

@@ -55,7 +55,7 @@ def test_several_points_of_one_chunk_are_saved_in_order() -> None:
     rig = Rig(AMPLE, chunk=40, resume=PLAIN)
     request = rig.send(PROMPT, 1)
     rig.scheduler._receive(rig.socket.receive(0.0)[0])
-    rig.scheduler._admission.admit()
+    rig.replica._admission.admit()
     rig.request(request).holding.save_positions |= dict.fromkeys(
         (31, 9, 8, 40, 41), PointKind.BRANCH
     )
@@ -102,7 +102,7 @@ def test_points_take_no_pages_that_the_window_of_their_row_will_need() -> None:
     rig = Rig(PoolSizes(20, spec.row_swa_pages, 9), spec=spec, rows=1, chunk=3, resume=PLAIN)
     request = rig.send(PROMPT[:20], 3)
     rig.scheduler._receive(rig.socket.receive(0.0)[0])
-    rig.scheduler._admission.admit()
+    rig.replica._admission.admit()
     rig.request(request).holding.save_positions |= dict.fromkeys((1, 2, 3), PointKind.BRANCH)
 
     rig.scheduler.turn()
@@ -163,7 +163,7 @@ def test_a_request_that_ends_early_leaves_nothing_pending(fails: bool) -> None:
     assert held(rig) != (0, 0)
 
     if fails:
-        rig.scheduler._endings.fail(rig.at_rest(request), "broken")
+        rig.replica._endings.fail(rig.at_rest(request), "broken")
     else:
         rig.abort(request)
     rig.run()

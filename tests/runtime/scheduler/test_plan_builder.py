@@ -155,7 +155,7 @@ def test_who_comes_back_joins_again_with_the_output_that_its_penalties_count() -
         rig.socket.inbox.append(Generate(k + 1, pack_ids([k, *PROMPT]), sampling))
     rig.run()
 
-    assert rig.scheduler.stats.counters["retracted_requests"] > 0
+    assert rig.replica.stats.counters["retracted_requests"] > 0
     outputs = [join.sampling.output for plan in plans(rig) for join in plan.joins]
     assert sum(not output for output in outputs) == 4
     known = [rig.tokens(k + 1) for k in range(4)]
@@ -171,8 +171,8 @@ def test_masks_travel_when_they_are_others_than_before() -> None:
     first, second = rig.send(PROMPT, 9, grammar=A), rig.send(PROMPT[::-1], 9, grammar=A)
     rig.turn_until(lambda: bool(grammars.answer() or rig.plans))
     requests = [rig.request(first), rig.request(second)]
-    builder, rows = rig.scheduler._builder, rig.scheduler.sets.decoding.plan()
-    plan = builder.build(rows, decoding=2)
+    builder, rows = rig.replica._builder, rig.replica.sets.decoding.plan()
+    plan = builder.build(rows, step=1, decoding=2)
     masks = [np.full(2, k, dtype=np.int32) for k in range(2)]
     for request, mask in zip(requests, masks, strict=True):
         assert request.constraint is not None

@@ -36,7 +36,7 @@ def test_running_out_of_pages_retracts_and_everybody_still_finishes() -> None:
     requests = [rig.send(p, 60) for p in prompts]
     rig.run()
 
-    assert rig.scheduler.stats.counters["retracted_requests"] > 0
+    assert rig.replica.stats.counters["retracted_requests"] > 0
     for prompt, request in zip(prompts, requests, strict=True):
         assert rig.tokens(request) == expected_output(prompt, 60, 50)
     rig.assert_conserved()
@@ -51,7 +51,7 @@ def test_a_request_that_retracts_itself_with_nothing_else_running_is_admitted_ag
     requests = [rig.send(p, count) for p, count in zip(prompts, counts, strict=True)]
     rig.run(turns=200)
 
-    assert rig.scheduler.stats.counters["retracted_requests"] == 1
+    assert rig.replica.stats.counters["retracted_requests"] == 1
     for p, count, request in zip(prompts, counts, requests, strict=True):
         assert rig.tokens(request) == expected_output(p, count, 50)
     rig.assert_conserved()
@@ -63,7 +63,7 @@ def test_a_retraction_and_its_return_are_no_turns_to_learn_from() -> None:
         rig.send(prompt_of(70 + i, 8), 40)
     rig.run()
 
-    assert rig.scheduler.stats.counters["retracted_requests"] > 0
+    assert rig.replica.stats.counters["retracted_requests"] > 0
     returns = rig.residency.cache.arrays.returns
     assert (returns["ended"].sum(), returns["returned"].sum()) == (3, 0)
 
@@ -73,7 +73,7 @@ def test_the_lowest_priority_and_then_the_newest_yields() -> None:
     prompts = [prompt_of(50 + i, 8) for i in range(3)]
     requests = [rig.send(p, 40, priority=k) for p, k in zip(prompts, (0, 1, 0), strict=True)]
     retracted: list[int] = []
-    planning = rig.scheduler._planning
+    planning = rig.replica._planning
     retract = planning._retract
 
     def note(request: Request) -> None:
@@ -98,5 +98,5 @@ def test_a_lone_request_may_fill_every_page_there_is() -> None:
     rig.run()
 
     assert rig.tokens(request) == expected_output(prompt_of(61, 3), 37, 50)
-    assert rig.scheduler.stats.counters["retracted_requests"] == 0
+    assert rig.replica.stats.counters["retracted_requests"] == 0
     rig.assert_conserved()

@@ -63,7 +63,7 @@ def test_without_a_budget_whole_prompts_go_in_one_step() -> None:
 
 def test_rows_that_make_the_context_of_a_step_too_long_wait_for_another() -> None:
     rig = Rig(AMPLE, chunk=30)
-    rig.scheduler._planning._planner._context = 100
+    rig.replica._planning._planner._context = 100
     lengths = {rig.send(prompt_of(seed, length), 2): length for seed, length in LONG_AND_SHORT}
     rig.run()
 
@@ -78,7 +78,7 @@ def test_rows_that_make_the_context_of_a_step_too_long_wait_for_another() -> Non
 
 def test_twins_beyond_what_a_step_may_sample_are_sampled_later() -> None:
     rig = Rig(AMPLE, rows=1, chunk=30)
-    rig.scheduler._planning._planner._samples = 3
+    rig.replica._planning._planner._samples = 3
     prompt = prompt_of(1, 20)
     requests = [rig.send(prompt, 2) for _ in range(6)]
     rig.run()
@@ -152,7 +152,7 @@ def test_prompt_values_are_whole_after_a_retraction(turns: int) -> None:
     for _ in range(turns):
         rig.scheduler.turn()
 
-    rig.scheduler._retract(rig.request(request))
+    rig.replica._retract(rig.request(request))
     rig.run()
 
     assert_prompt_values(rig, request, prompt, 3)

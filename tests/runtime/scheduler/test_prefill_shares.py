@@ -217,7 +217,7 @@ def test_short_prompts_without_end_cost_a_long_one_half_of_its_speed_at_most() -
     first, sent = rig.send(long, 1), 0
     rig.scheduler.turn()
     while not rig.tokens(first):
-        if len(rig.scheduler.sets.prefills) < 3:
+        if len(rig.replica.sets.prefills) < 3:
             sent += 1
             rig.send(prompt_of(100 + sent, 16), 1)
         rig.scheduler.turn()
@@ -253,7 +253,7 @@ def test_a_prompt_that_somebody_urgent_waits_for_goes_first_until_that_one_start
     shared = prompt_of(8, 300)
     prefix = rig.send([*shared, *prompt_of(9, 300)], 1)
     rig.send(prompt_of(10, 2000), 1, priority=3)
-    rig.turn_until(lambda: len(rig.scheduler.sets.prefills) == 2, 1)
+    rig.turn_until(lambda: len(rig.replica.sets.prefills) == 2, 1)
     urgent = rig.send([*shared, 41], 1, priority=5)
     rig.scheduler.turn()
     assert rig.request(prefix).urgency == 5

@@ -17,7 +17,7 @@ from layers.models.contract import Settings
 from layers.models.deepseek_v4.model import V4Model
 from layers.models.json_fields import ConfigFault
 from layers.models.registry import read_model
-from layers.parallel.ranks import Ranks
+from layers.parallel.ranks import OneRank, Ranks
 from layers.weights.checkpoint import WeightError
 from mem_cache.spec import PoolSizes
 from runtime.config import ServerConfig
@@ -25,10 +25,12 @@ from runtime.device_sizes import DeviceSizes
 from runtime.errors import ConfigError
 from runtime.executor.cuda_model import CudaLoader
 from runtime.executor.loaded_model import LoadedModel
+from runtime.executor.loading import load_model
 from runtime.ipc import SchedulerSocket, private_addresses
 from runtime.messages import Generate, Grammar, Outputs, Ready, Sampling, State, pack_ids
 from runtime.scheduler.loop import Scheduler
 from tests.testing.fused_rig import FakeMemory, QuantisedModel, a_device, short_stand_in
+from tests.testing.joint_rig import CheckedJointExecutor
 from tests.testing.scheduler_rig import MemorySocket, Rig
 
 SMALL = ServerConfig(
@@ -86,6 +88,34 @@ def test_greedy_tokens_are_the_same_with_and_without_a_cache(folder: Path) -> No
     assert len({tuple(tokens) for tokens, _ in warm}) > 1
 
 
+def test_ranks_with_rows_of_their_own_answer_as_one_rank_does(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [PROMPT, PROMPT[:40], [*PROMPT[:69], 9, 9], PROMPT[5:]]
+    solo, _, solo_socket = build(folder)
+    expected = [generate(solo, solo_socket, p, i) for i, p in enumerate(prompts)]
+
+    def start(config: ServerConfig, private_folder: str) -> LoadedModel:
+        """Return whole networks where ranks would be."""
+        model = read_model(folder, config.override_config)
+        one, other = (load_model(config, folder, model, OneRank()) for _ in range(2))
+        joint = CheckedJointExecutor([one.runner, other.runner])
+        return dataclasses.replace(one, joint=joint)
+
+    monkeypatch.setattr(process, "start_ranks", start)
+    scheduler, ready, socket = build(
+        folder, tp_size=2, dp_size=2, enable_dp_attention=True, check_every_step=True
+    )
+    told = [generate(scheduler, socket, p, i) for i, p in enumerate(prompts)]
+
+    assert told == expected
+    assert len(scheduler.replicas) == 2
+    info = ready.info
+    assert (info["dp_size"], info["enable_dp_attention"]) == (2, True)
+    assert (info["tokens_per_replica"], info["max_total_num_tokens"]) == (6 * 256, 12 * 256)
+    assert info["max_running_requests"] == 6
+
+
 def test_ready_and_settings_say_what_was_resolved(folder: Path) -> None:
     scheduler, ready, _ = build(
         folder, schedule_policy="fcfs", max_queued_requests=5, decode_log_interval=7
@@ -99,7 +129,7 @@ def test_ready_and_settings_say_what_was_resolved(folder: Path) -> None:
     assert (info["dtype"], info["record_format"], info["device"]) == ("float32", "fp8", "cpu")
     assert (info["max_running_requests"], info["chunked_prefill_size"]) == (3, 64)
     assert info["cuda_graph"] is info["overlap"] is False
-    assert scheduler.stats.gauges["cuda_graph"] == 0
+    assert scheduler.replicas[0].stats.gauges["cuda_graph"] == 0
     # Each pool has its dummy unit besides.
     weights = {"full_page_bytes": 7, "swa_page_bytes": 41, "ring_bytes": 9}
     counted = sum(int(info[name]) * n for name, n in weights.items())
@@ -110,7 +140,7 @@ def test_ready_and_settings_say_what_was_resolved(folder: Path) -> None:
     assert (settings.schedule_policy, settings.max_queued_requests) == ("fcfs", 5)
     assert (settings.chunked_prefill_size, settings.decode_log_interval) == (64, 7)
     assert settings.max_logit_rows == (1 << 26) // 512
-    assert scheduler.residency.table.page_table.shape == (3, 6)
+    assert scheduler.replicas[0].residency.table.page_table.shape == (3, 6)
 
 
 @pytest.mark.usefixtures("dense_weights_once")
@@ -157,7 +187,7 @@ def test_a_shorter_context_is_kept_and_bounds_the_table(folder: Path) -> None:
     scheduler, ready, _ = build(folder, context_length=300)
 
     assert ready.context_tokens == 300
-    assert scheduler.residency.table.page_table.shape == (3, 2)
+    assert scheduler.replicas[0].residency.table.page_table.shape == (3, 2)
 
 
 @pytest.mark.parametrize(("length", "words"), [(32769, "exceeds"), (0, "least"), (-4, "least")])

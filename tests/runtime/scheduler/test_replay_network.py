@@ -34,12 +34,13 @@ def test_a_replay_gives_the_tokens_and_log_probabilities_of_a_cold_run(stand_in:
     socket = MemorySocket()
     scheduler, _ = build_scheduler(POOLS, stand_in, socket)
     run(scheduler, socket, prompt[:1000], 0)
-    scheduler.residency.cache.evict_swa(states=scheduler.residency.states.capacity)
-    computed = scheduler.stats.counters["computed_prompt_tokens"]
+    [replica] = scheduler.replicas
+    replica.residency.cache.evict_swa(states=replica.residency.states.capacity)
+    computed = replica.stats.counters["computed_prompt_tokens"]
     replayed = run(scheduler, socket, prompt, 6)
 
     # Six layers with a window of 128: 128 + 5 * 127 tokens before position 1000.
     assert replayed.cached_tokens == 1000 - 763
-    assert scheduler.stats.counters["computed_prompt_tokens"] - computed == 763 + 5
+    assert replica.stats.counters["computed_prompt_tokens"] - computed == 763 + 5
     assert replayed.token_ids == expected.token_ids
     assert replayed.logprobs == expected.logprobs

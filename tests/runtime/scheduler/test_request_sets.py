@@ -15,7 +15,7 @@ TIGHT = PoolSizes(full_pages=14, swa_pages=40, states=16)
 
 def check(rig: Rig) -> None:
     """Assert that each request stands in the one set that its status names."""
-    sets = rig.scheduler.sets
+    sets = rig.replica.sets
     stands = {
         Status.WAITING: [*sets.waiting],
         Status.PREFILL: sets.prefills,
@@ -46,6 +46,6 @@ def test_each_request_stands_in_one_set(seed: int) -> None:
     rig.run()
 
     check(rig)
-    assert rig.scheduler.sets.waiting_uncached_tokens == 0
-    assert not rig.scheduler.sets.by_id
+    assert rig.replica.sets.waiting_uncached_tokens == 0
+    assert not rig.replica.sets.by_id
     rig.assert_conserved()

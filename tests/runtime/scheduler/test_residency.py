@@ -241,7 +241,7 @@ def test_a_request_that_cannot_start_yet_evicts_nothing() -> None:
     for _ in range(10):
         rig.scheduler.turn()
 
-    assert len(rig.scheduler.sets.waiting) == 1
+    assert len(rig.replica.sets.waiting) == 1
     assert rig.residency.cache.evicted_pages == 0
     rig.run()
     rig.assert_conserved()

@@ -20,7 +20,7 @@ def _wanted(rig: Rig, prompt: list[int], boundaries: tuple[int, ...] = ()) -> di
     """Return what a prompt is asked to leave when it is admitted."""
     request = rig.send(prompt, 1, boundaries=boundaries)
     rig.scheduler._receive(rig.socket.receive(0.0)[0])
-    rig.scheduler._admission.admit()
+    rig.replica._admission.admit()
     return dict(rig.request(request).holding.save_positions)
 
 

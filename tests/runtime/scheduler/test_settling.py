@@ -39,19 +39,19 @@ def test_a_token_of_a_request_that_has_ended_is_nobodys() -> None:
     rig.scheduler.turn()
     request = rig.request(request_id)
     rig.turn_until(lambda: request.output_tokens == 3)
-    rig.scheduler._settle_in_flight()
-    rows = rig.scheduler.sets.decoding.plan()
-    plan = rig.scheduler._builder.build(rows, decoding=1)
+    rig.replica.settle_in_flight()
+    rows = rig.replica.sets.decoding.plan()
+    plan = rig.replica._builder.build(rows, step=1, decoding=1)
     step = Step(rows, plan, told=1, decoding=1, state=StepState.SAMPLED)
-    total, counters = request.total, dict(rig.scheduler.stats.counters)
-    rig.scheduler._endings.quietly(request, "aborted")
+    total, counters = request.total, dict(rig.replica.stats.counters)
+    rig.replica._endings.quietly(request, "aborted")
 
     one = packed([1], INT32)
     result = StepResult(1, finite=b"\1", accepted=one, tokens=packed([7], INT32))
-    rig.scheduler._settling.step(step, result, now_s=1.0, elapsed_s=0.1)
+    rig.replica._settling.step(step, result, now_s=1.0, elapsed_s=0.1)
 
     assert request.total == total
-    after = rig.scheduler.stats.counters
+    after = rig.replica.stats.counters
     assert after["decode_steps"] == counters["decode_steps"] + 1
     assert after["generation_tokens"] == counters["generation_tokens"]
     rig.assert_conserved()
@@ -74,7 +74,7 @@ def test_without_reuse_nothing_counts_as_cached() -> None:
 
     rig.run()
 
-    assert rig.scheduler.stats.counters["cached_tokens"] == 0
+    assert rig.replica.stats.counters["cached_tokens"] == 0
 
 
 def test_a_waiting_request_with_the_same_prompt_gets_a_token_of_its_own() -> None:

@@ -38,7 +38,7 @@ def test_counters_add_up_over_requests_hits_refusals_and_aborts() -> None:
     rig.abort(gone, 999)
     rig.run()
 
-    counters = rig.scheduler.stats.counters
+    counters = rig.replica.stats.counters
     assert counters["requests"] == 4
     assert counters["refused_requests"] == 1
     assert counters["finished_requests"] == 2
@@ -49,19 +49,19 @@ def test_counters_add_up_over_requests_hits_refusals_and_aborts() -> None:
     assert counters["computed_prompt_tokens"] == 20 + 1 + 2
     assert counters["generation_tokens"] == 8 + len(rig.tokens(gone))
     assert counters["prefill_steps"] + counters["decode_steps"] == rig.runner.steps
-    assert rig.scheduler.stats.gauges["cache_hit_rate"] == pytest.approx(19 / 42)
+    assert rig.replica.stats.gauges["cache_hit_rate"] == pytest.approx(19 / 42)
 
 
 def test_prompt_tokens_that_did_not_come_from_the_cache_are_counted_by_cause() -> None:
     rig = Rig(AMPLE, resume=ResumePolicy(page_end=False, request_end=False))
-    counters = rig.scheduler.stats.counters
+    counters = rig.replica.stats.counters
     causes = ("no_point", "point_evicted", "page_evicted", "never_seen")
 
     def added(prompt: list[int]) -> list[int]:
         before = [counters[f"{cause}_tokens"] for cause in causes]
         rig.send(prompt, 1)
         rig.run()
-        rig.scheduler.stats.update(running=0, waiting=0)
+        rig.replica.stats.update(running=0, waiting=0)
         told = zip(causes, before, strict=True)
         return [int(counters[f"{cause}_tokens"] - was) for cause, was in told]
 
@@ -81,16 +81,16 @@ def test_background_work_changes_no_hit_rate_but_counts_as_computed() -> None:
     rig.run()
     rig.send(PROMPT, 0, background=True)
     rig.run()
-    assert rig.scheduler.stats.gauges["cache_hit_rate"] == 0.0
+    assert rig.replica.stats.gauges["cache_hit_rate"] == 0.0
     rig.send([*PROMPT, 7], 1)
     rig.run()
 
-    counters = rig.scheduler.stats.counters
+    counters = rig.replica.stats.counters
     assert (counters["requests"], counters["finished_requests"]) == (1, 1)
     assert (counters["background_requests"], counters["background_prompt_tokens"]) == (2, 40)
     assert (counters["prompt_tokens"], counters["cached_tokens"]) == (21, 20)
     assert counters["computed_prompt_tokens"] == 20 + 1 + 1
-    assert rig.scheduler.stats.gauges["cache_hit_rate"] == pytest.approx(20 / 21)
+    assert rig.replica.stats.gauges["cache_hit_rate"] == pytest.approx(20 / 21)
 
 
 def test_tokens_of_background_work_are_nobodys() -> None:
@@ -98,7 +98,7 @@ def test_tokens_of_background_work_are_nobodys() -> None:
     rig.send(PROMPT, 2, background=True)
     rig.run()
 
-    assert rig.scheduler.stats.counters["generation_tokens"] == 0
+    assert rig.replica.stats.counters["generation_tokens"] == 0
 
 
 def test_the_state_tells_how_long_evictions_took() -> None:
@@ -120,11 +120,11 @@ def test_the_gauge_of_those_that_wait_for_a_grammar_follows_them() -> None:
         rig.send([start, 1, 2], 2, grammar=Grammar("regex", "x"))
     rig.send([5, 1, 2], 2)
     rig.scheduler.turn()
-    assert rig.scheduler.stats.gauges["compiling"] == 2
+    assert rig.replica.stats.gauges["compiling"] == 2
 
     grammars.instant = True
     rig.run()
-    assert rig.scheduler.stats.gauges["compiling"] == 0
+    assert rig.replica.stats.gauges["compiling"] == 0
 
 
 def test_gauges_follow_the_pools() -> None:
@@ -135,7 +135,7 @@ def test_gauges_follow_the_pools() -> None:
 
     rig.scheduler.turn()
     rig.scheduler.turn()
-    gauges = rig.scheduler.stats.gauges
+    gauges = rig.replica.stats.gauges
     assert (gauges["running"], gauges["waiting"]) == (1, 1)
     assert gauges["full_pages_free"] == rig.residency.full.free == 47
     assert gauges["full_usage"] == pytest.approx(3 / 50)
@@ -146,7 +146,7 @@ def test_gauges_follow_the_pools() -> None:
     assert in_use == rig.residency.spec.window_pages
 
     rig.run()
-    gauges = rig.scheduler.stats.gauges
+    gauges = rig.replica.stats.gauges
     assert (gauges["running"], gauges["waiting"]) == (0, 0)
     assert gauges["tree_pages"] + gauges["full_pages_free"] == 50
     assert gauges["resume_points"] == rig.residency.cache.points > 0
@@ -170,23 +170,23 @@ def test_after_each_turn_the_gauges_are_those_that_an_update_would_make() -> Non
     draw = random.Random(1)
     sizes = PoolSizes(full_pages=14, swa_pages=60, states=20)
     rig = Rig(sizes, rows=3, grammars=LateGrammars(50), overlap=True)
-    scheduler = rig.scheduler
+    scheduler, replica = rig.scheduler, rig.replica
     for _ in range(400):
-        if len(scheduler.sets.waiting) < 4:
+        if len(replica.sets.waiting) < 4:
             prompt = draw.choices(range(50), k=draw.randint(1, 20))
             grammar = Grammar("regex", "x") if draw.random() < 0.5 else None
             values = Logprobs(0) if draw.random() < 0.2 else None
             rig.send(prompt, draw.randint(0, 12), grammar=grammar, logprobs=values, min_new=9)
         scheduler.turn()
-        seen = scheduler.stats.gauges
+        seen = replica.stats.gauges
 
-        scheduler.stats.update(
-            running=len(scheduler.sets.prefills) + len(scheduler.sets.decoding),
-            waiting=len(scheduler.sets.waiting),
-            compiling=sum(not request.is_ready for request in scheduler.sets.waiting),
-            waiting_uncached_tokens=scheduler.sets.waiting_uncached_tokens,
+        replica.stats.update(
+            running=len(replica.sets.prefills) + len(replica.sets.decoding),
+            waiting=len(replica.sets.waiting),
+            compiling=sum(not request.is_ready for request in replica.sets.waiting),
+            waiting_uncached_tokens=replica.sets.waiting_uncached_tokens,
         )
-        assert seen == scheduler.stats.gauges
+        assert seen == replica.stats.gauges
 
 
 def test_pages_that_a_running_request_has_locked_are_not_evictable() -> None:

@@ -23,8 +23,8 @@ def test_the_states_of_a_step_follow_each_other(state: StepState, refused: StepS
     rig = Rig(AMPLE)
     rig.send(PROMPT, 5)
     rig.scheduler.turn()
-    rows = rig.scheduler.sets.decoding.plan()
-    step = Step(rows, rig.scheduler._builder.build(rows, decoding=1), told=1, decoding=1)
+    rows = rig.replica.sets.decoding.plan()
+    step = Step(rows, rig.replica._builder.build(rows, step=1, decoding=1), told=1, decoding=1)
     for name in StepState:
         if StepState.PLANNED.value < name.value <= state.value:
             step.advance(name)
@@ -49,7 +49,7 @@ def test_whoever_goes_on_after_a_prefill_step_joins_with_its_entry() -> None:
     nothing, long = rig.send([8, 8], 0), rig.send([9] * 40, 5)
     rig.scheduler.turn()
 
-    step = rig.scheduler._in_flight
+    step = rig.replica.in_flight
     assert step is not None
     assert {r.id for r in step.requests} == {first, single, nothing, long}
     assert [r.id for r in step.joining] == [first]
@@ -69,7 +69,7 @@ def test_a_step_with_twins_or_prompt_values_is_settled_in_its_turn() -> None:
     requests = [rig.send(PROMPT, 5), rig.send(PROMPT, 5)]
     rig.scheduler.turn()
 
-    assert rig.scheduler._in_flight is None
+    assert rig.replica.in_flight is None
     assert [len(rig.tokens(r)) for r in requests] == [1, 1]
 
     rig.run()
@@ -77,7 +77,7 @@ def test_a_step_with_twins_or_prompt_values_is_settled_in_its_turn() -> None:
     rig.send([7] * 9, 5, logprobs=Logprobs(0))
     rig.scheduler.turn()
     assert rig.plans[-1].spans
-    assert rig.scheduler._in_flight is None
+    assert rig.replica.in_flight is None
     rig.run()
     rig.assert_conserved()
 

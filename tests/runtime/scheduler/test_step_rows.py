@@ -299,7 +299,7 @@ def test_a_token_that_is_fed_beside_chunks_is_not_sampled_from() -> None:
 
 def test_rows_that_make_the_context_of_a_step_too_long_are_not_fed_there() -> None:
     rig = Rig(AMPLE, overlap=True, chunk=4)
-    rig.scheduler._planning._planner._context = 12
+    rig.replica._planning._planner._context = 12
     first = rig.send(TALK, 4)
     rig.turn_until(lambda: len(rig.tokens(first)) > 0)
     rig.send([i * 7 % 41 for i in range(60)], 3)
@@ -318,7 +318,7 @@ def test_as_many_rows_are_fed_as_the_context_of_a_step_has_room_for() -> None:
         rig = Rig(AMPLE, overlap=True, chunk=16)
         talkers = [rig.send(talk, 4) for talk in (TALK, TALK[::-1])]
         rig.turn_until(lambda: all(rig.tokens(request) for request in talkers))
-        rig.scheduler._planning._planner._context = context
+        rig.replica._planning._planner._context = context
         rig.send([i * 7 % 41 for i in range(60)], 3)
         rig.run()
         rig.assert_conserved()

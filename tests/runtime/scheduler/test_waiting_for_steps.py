@@ -38,7 +38,7 @@ class LateStep:
 
     def sample(self, command: Sample) -> None:
         rig = self._runner.rig
-        if 1 in rig.scheduler.sets.by_id:
+        if 1 in rig.replica.sets.by_id:
             self._runner.sent.append((len(rig.tokens(1)), rig.request(1).output_tokens))
         self._step.sample(command)
 

@@ -37,6 +37,7 @@ async def test_the_view_is_told_as_json(server: Server) -> None:
         pool["unit_bytes"] = 2000 if pool["name"] == "rings" else None
     del wanted["call_id"], wanted["type"]
     assert told.pop("rank_memory") == []
+    assert (told.pop("replica"), told.pop("replicas")) == (0, 1)
     assert told == wanted
     del server.manager.ready.info["ring_bytes"]
 
@@ -51,6 +52,21 @@ async def test_the_limit_reaches_the_scheduler(
         assert (await server.client.get(f"/cache{query}")).status_code == 200
 
     assert [asked.max_spans for asked in server.engine.asked] == [1000, 1, 10_000]
+
+
+@served(ServerConfig(tp_size=4, dp_size=4, enable_dp_attention=True))
+async def test_a_client_chooses_whose_cache_it_sees(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{MODULE}.INTERVAL_S", 0.0)
+
+    told = (await server.client.get("/cache?replica=3")).json()
+    refused = await server.client.get("/cache?replica=4")
+
+    assert (told["replica"], told["replicas"]) == (3, 4)
+    assert [asked.replica for asked in server.engine.asked] == [3]
+    assert refused.status_code == 400
+    assert "replica must be one whole number from 0 to 3" in refused.text
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ class Player:
                     self._grammars.fail(ask.message.request_id, "no more")
 
     def _launch(self, plan: StepPlan) -> None:
-        view = read_plan(self._reader.read(plan), self._rig.scheduler, spec=self._rig.spec)
+        view = read_plan(self._reader.read(plan), self._rig.replica, spec=self._rig.spec)
         self.played.lines += lines(self._runner.steps, view)
         self._count(view)
 
@@ -134,7 +134,7 @@ class Player:
         counts["copies"] += bool(view.page_copies or view.swa_copies or view.ring_copies)
 
     def _late(self, command: SampleKept) -> None:
-        requests = {r.row: r for r in self._rig.scheduler.sets.by_id.values()}
+        requests = {r.row: r for r in self._rig.replica.sets.by_id.values()}
         late = [requests[line] for line in unpacked(command.lines, INT32).tolist()]
         named = " ".join(f"r{request.id} at {request.total}" for request in late)
         self.played.lines.append(f"late sample {named}")
@@ -150,7 +150,7 @@ class Player:
         self.played.lines += [_answer(k, items) for k, items in sorted(outputs.items())]
         for refused in rig.refusals():
             self.played.lines.append(f"answer r{refused.request_id}: refused, {refused.reason}")
-        counters = rig.scheduler.stats.counters
+        counters = rig.replica.stats.counters
         for name in ("retracted", "aborted", "failed", "refused", "finished"):
             self.played.counts[f"{name} requests"] += int(counters[f"{name}_requests"])
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mem_cache.spec import TreeSpec, div_ceil
-from runtime.scheduler.loop import Scheduler
+from runtime.scheduler.replica import Replica
 from runtime.wire.arrays import INT32, unpacked
 from runtime.wire.step import PromptSpan
 from tests.testing.plan_arrays import PlanArrays
@@ -74,16 +74,16 @@ class StepView:
     entries: tuple[int, ...]
 
 
-def read_plan(plan: PlanArrays, scheduler: Scheduler, *, spec: TreeSpec) -> StepView:
-    """Return the view of a plan that `scheduler` is about to launch."""
-    running = {r.row: r for r in scheduler.sets.by_id.values() if r.row >= 0}
+def read_plan(plan: PlanArrays, replica: Replica, *, spec: TreeSpec) -> StepView:
+    """Return the view of a plan that is about to be launched for `replica`."""
+    running = {r.row: r for r in replica.sets.by_id.values() if r.row >= 0}
     by_line = {line: request.id for line, request in running.items()}
     lines: list[int] = plan.sampled_line.tolist()
     twins = {
         twin.id: None
         for line in lines
         if line in running
-        for twin in scheduler.sets.waiting.twins(running[line])
+        for twin in replica.sets.waiting.twins(running[line])
     }
     waiting = iter(twins)
     entries = tuple(by_line[k] if k in by_line else next(waiting) for k in lines)

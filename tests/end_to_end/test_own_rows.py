@@ -1,0 +1,73 @@
+"""A server whose two ranks have rows of their own, as processes on the CPU."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.end_to_end.pools import assert_all_free, wait_idle
+from tests.end_to_end.test_ranks import NEW, POOLS, prompt, same_until_close
+from tests.end_to_end.tiny_model import tiny_model_flags
+from tests.testing.server_process import ServerProcess, running_server
+
+OWN_ROWS = ("--device", "cpu", "--tp-size", "2", "--dp-size", "2", "--enable-dp-attention")
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Flags of a model that is quick on the CPU, with tiny pools."""
+    return (*tiny_model_flags(tmp_path_factory.mktemp("model")), *POOLS)
+
+
+@pytest.fixture(scope="module")
+def joint(flags: tuple[str, ...]) -> Iterator[ServerProcess]:
+    """A server of two ranks that checks every step."""
+    with running_server(*flags, *OWN_ROWS) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def alone(flags: tuple[str, ...]) -> Iterator[ServerProcess]:
+    """A server of one rank."""
+    with running_server(*flags, "--device", "cpu", "--disable-radix-cache") as server:
+        yield server
+
+
+def test_ranks_with_rows_of_their_own_choose_the_tokens_of_one(
+    joint: ServerProcess, alone: ServerProcess
+) -> None:
+    lengths = (1, 5, 64, 127, 128, 129, 200, 255, 256, 257, 300, 500)
+    prompts = [prompt(n, length) for n, length in enumerate(lengths)]
+
+    with ThreadPoolExecutor(6) as pool:
+        same = list(pool.map(lambda ids: same_until_close(joint, alone, ids), prompts))
+
+    assert sum(same) > 0.8 * NEW * len(lengths)
+    states = joint.get("/server_info")["internal_states"]
+    assert all(state["computed_prompt_tokens"] > 0 for state in states)
+
+
+def test_a_second_turn_goes_where_the_first_was_computed(
+    joint: ServerProcess, alone: ServerProcess
+) -> None:
+    first = prompt(100, 300)
+    reply = joint.generate(first, max_new_tokens=NEW, ignore_eos=True)["output_ids"]
+    second = [*first, *reply, *prompt(101, 20)]
+
+    told = joint.generate(second, max_new_tokens=NEW, ignore_eos=True)
+
+    assert told["meta_info"]["cached_tokens"] >= 256
+    assert same_until_close(joint, alone, second) > 0
+
+
+def test_pools_of_all_ranks_are_emptied_and_nothing_leaks(joint: ServerProcess) -> None:
+    prompts = [prompt(200 + n, 400 + 40 * n) for n in range(24)]
+
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(lambda ids: joint.generate(ids, max_new_tokens=3), prompts))
+
+    assert len(replies) == len(prompts)
+    wait_idle(joint)
+    states = joint.get("/server_info")["internal_states"]
+    assert all(state["evicted_pages"] > 0 for state in states)
+    assert_all_free(joint)
