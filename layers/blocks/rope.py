@@ -9,7 +9,7 @@ from torch import Tensor
 from jit_kernels.rope import rotations
 from layers.models.rope_scaling import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
 
-__all__ = ["HalfRope", "RopeFrequencies", "frequencies"]
+__all__ = ["HalfRope", "PairRope", "RopeFrequencies", "frequencies"]
 
 
 def frequencies(width: int, base: float, scaling: RopeScaling | None) -> Tensor:
@@ -73,6 +73,22 @@ class HalfRope:
     def rotation(self, positions: Tensor) -> Tensor:
         """Return [T, 2, D / 2] for `jit_kernels.rope_halves`; `positions` is [T] int64."""
         return rotations(positions, self._angles)[:, :, 1::2] * self._factor
+
+
+class PairRope:
+    """Rotations of a head's last channels, channel 2i with channel 2i + 1."""
+
+    def __init__(self, angles: Tensor, *, attention_factor: float, device: torch.device) -> None:
+        """Take the angle per position of each channel pair, [R / 2] float32.
+
+        attention_factor  of cosines and sines
+        """
+        self._angles = angles.repeat_interleave(2).to(device)
+        self._factor = attention_factor
+
+    def rotation(self, positions: Tensor) -> Tensor:
+        """Return [T, 2, R] for `jit_kernels.rope.rope`; `positions` is [T] int64."""
+        return rotations(positions, self._angles) * self._factor
 
 
 class RopeFrequencies:

@@ -8,7 +8,6 @@ alone round what they multiply. Names of weights are the published ones.
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,12 +15,14 @@ from torch import Tensor
 from jit_kernels.rope_halves import rope_halves
 from jit_kernels.route_softmax import route_softmax
 from layers.blocks.embedding import Embedding
+from layers.blocks.gated import FeedForward, Gated
 from layers.blocks.norm import RmsNorm
 from layers.experts.contract import ExpertSizes
 from layers.experts.plain import PlainExperts
 from layers.kinds import PlainKinds
 from layers.linear.biased import BiasedLinear
 from layers.linear.contract import Linear, Named
+from layers.linear.summed import SummedLinear
 from layers.models.gqa.config import ExpertFields, GqaConfig
 from layers.models.gqa.step import PagedStep
 from layers.parallel.ranks import Ranks, Undealt
@@ -35,35 +36,6 @@ def _linear(
 ) -> Linear:
     product = kinds.projection(width, parts)
     return BiasedLinear(product, parts, kinds.device) if bias else product
-
-
-class _SummedLinear:
-    """A product whose width ranks share: their sum, then a bias."""
-
-    def __init__(
-        self, kinds: PlainKinds, width: Size, name: str, rows: int, *, bias: bool, ranks: Ranks
-    ) -> None:
-        self._product = kinds.projection(width, {name: rows})
-        self._name, self._ranks = name, ranks
-        self._bias = torch.zeros(rows, device=kinds.device) if bias else None
-
-    def of_rows(self, x: Tensor) -> Tensor:
-        """Return the result of `x` [T, width], [T, rows] float32."""
-        return self._summed(self._product(self._product.rows(x)))
-
-    def of_gated(self, hidden: Tensor) -> Tensor:
-        """Return the result of SwiGLU of `hidden` [T, 2 width], [T, rows] float32."""
-        return self._summed(self._product(self._product.gated(hidden, math.inf)))
-
-    def _summed(self, partial: Tensor) -> Tensor:
-        y = self._ranks.all_reduce(partial)
-        return y if self._bias is None else y + self._bias
-
-    def named_weights(self, prefix: str) -> Named:
-        """Yield the weights under their names in files."""
-        yield from self._product.named_weights(prefix)
-        if self._bias is not None:
-            yield f"{prefix}{self._name}.bias", self._bias
 
 
 class Attention:
@@ -83,7 +55,7 @@ class Attention:
                 RmsNorm(width, eps=config.eps, name=name, device=kinds.device)
                 for name in ("q_norm", "k_norm")
             ]
-        self._out = _SummedLinear(
+        self._out = SummedLinear(
             kinds,
             heads.times(width),
             "o_proj",
@@ -111,40 +83,6 @@ class Attention:
         """Yield the weights under their names in files."""
         for part in (self._qkv, *self._norms, self._out):
             yield from part.named_weights(prefix)
-
-
-class FeedForward(Protocol):
-    """What follows attention in a layer."""
-
-    def __call__(self, h: Tensor, norm: RmsNorm) -> Tensor:
-        """Return the block's result of the stream `h` [T, d], [T, d] float32."""
-        ...
-
-    def named_weights(self, prefix: str) -> Named:
-        """Yield the weights under their names in files."""
-        ...
-
-
-class Gated:
-    """SwiGLU."""
-
-    def __init__(self, config: GqaConfig, kinds: PlainKinds, ranks: Ranks) -> None:
-        """Allocate the weights."""
-        inner, bias = ranks.shares.inner(config.inner, blocks=False), config.mlp_bias
-        parts: dict[str, Size] = {"gate_proj": inner, "up_proj": inner}
-        self._in = _linear(kinds, config.hidden_size, parts, bias=bias)
-        self._out = _SummedLinear(
-            kinds, inner, "down_proj", config.hidden_size, bias=bias, ranks=ranks
-        )
-
-    def __call__(self, h: Tensor, norm: RmsNorm) -> Tensor:
-        """Return the block's result; see `FeedForward`."""
-        return self._out.of_gated(self._in(self._in.rows(h, norm)))
-
-    def named_weights(self, prefix: str) -> Named:
-        """Yield the weights under their names in files."""
-        yield from self._in.named_weights(prefix)
-        yield from self._out.named_weights(prefix)
 
 
 class Mixture:
@@ -197,7 +135,9 @@ class Layer:
         if config.experts is not None and layer in config.experts.layers:
             self._feed_forward = Mixture(config, config.experts, kinds, ranks)
         else:
-            self._feed_forward = Gated(config, kinds, ranks)
+            self._feed_forward = Gated(
+                config.hidden_size, config.inner, kinds, ranks, bias=config.mlp_bias
+            )
 
     def __call__(self, h: Tensor, step: PagedStep) -> Tensor:
         """Return the stream behind the layer, [T, d] float32."""
