@@ -19,10 +19,10 @@ __all__ = ["FAMILIES", "read_model"]
 # entries that override the former, all parsed, and returns a Model.
 FAMILIES: dict[str, str] = {
     "deepseek_v4": "layers.models.deepseek_v4.model:read",
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), "layers.models.mla.model:read"),
     **dict.fromkeys(
         ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe"), "layers.models.gqa.model:read"
     ),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), "layers.models.mla.model:read"),
 }
 
 

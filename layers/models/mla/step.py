@@ -1,5 +1,6 @@
 """A step of chunks: where its tokens write their records, and what they read."""
 
+import torch
 from torch import Tensor
 
 from jit_kernels.latent_attention import latent_attention
@@ -30,7 +31,8 @@ class LatentStep:
         if not self._halves:
             return rope(x, self._rotation)
         last = x[..., x.shape[2] - self._turned :]
-        last.copy_(rope_halves(last.contiguous(), self._rotation))
+        own = last.clone(memory_format=torch.contiguous_format)
+        last.copy_(rope_halves(own, self._rotation))
         return x
 
     def store(self, layer: int, records: Tensor) -> None:
