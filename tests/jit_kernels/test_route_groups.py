@@ -16,7 +16,14 @@ pytestmark = pytest.mark.usefixtures("device")
 
 def route(logits: Tensor, bias: Tensor | None, **changes: Any) -> tuple[Tensor, Tensor]:
     """Route 12 experts in 4 groups, of which 2 are kept."""
-    fields = {"top_k": 3, "groups": 4, "kept": 2, "normalised": False, "scale": 1.0, **changes}
+    fields: dict[str, Any] = {
+        "top_k": 3,
+        "groups": 4,
+        "kept": 2,
+        "normalised": False,
+        "scale": 1.0,
+        **changes,
+    }
     return route_groups(logits, bias, **fields)
 
 

@@ -109,29 +109,6 @@ def test_a_weight_and_its_scale_may_be_in_different_shards(tmp_path: Path) -> No
     assert all(torch.equal(parted.weights[name], whole.weights[name]) for name in whole.weights)
 
 
-def test_a_scale_may_have_the_name_that_v3_gives_it(tmp_path: Path) -> None:
-    tensors = _file()
-    want = _dequantised(tensors, ATTN).to(torch.float32)
-    scale = tensors.pop(ATTN.replace(".weight", ".scale"))
-    write_single(tmp_path, tensors | {f"{ATTN}_scale_inv": scale.to(torch.float32)})
-    model = _model()
-
-    load_weights(model, tmp_path, progress=False)
-
-    assert torch.equal(model.weights[ATTN], want)
-
-
-def test_a_layer_that_is_a_draft_head_is_passed_over_and_no_other(tmp_path: Path) -> None:
-    layer = {"layers.7.attn.wq_a.weight": torch.zeros(2, 2)}
-    write_single(tmp_path, _file() | layer)
-    with pytest.raises(WeightError, match=r"layers.7.attn.wq_a.weight is unexpected"):
-        load_weights(_model(), tmp_path, progress=False)
-
-    write_single(tmp_path, _file() | layer | {"layers.7.eh_proj.weight": torch.zeros(2, 4)})
-
-    load_weights(_model(), tmp_path, progress=False)
-
-
 def test_the_draft_head_is_passed_over(tmp_path: Path) -> None:
     extra = {"mtp.0.norm.weight": torch.zeros(3), "mtp.0.e_proj.scale": torch.zeros(1, 1)}
     write_single(tmp_path, _file() | extra)
