@@ -65,11 +65,6 @@ static void weigh(float *p, Block block, float *total) {
         for (int64_t r = 0; r < queries; r++) total[r] += p[j * queries + r];
 }
 
-INLINE Vector channels_at(const void *head, int64_t at, int64_t stored, int half) {
-    if (stored >= LANES) return load_at(head, at, half);
-    return stored > 0 ? load_tail(head, at, stored, half) : (Vector){0};
-}
-
 /* out_r = sum over j of p[j, r] * value_j / total[r], for up to QUERIES queries from r and CHANNELS
  * channels; the sums of a channel are in a vector's lane and go through the positions in order. */
 INLINE void gather(const float *p, Column values, Block block, const float *total,
@@ -84,7 +79,7 @@ INLINE void gather(const float *p, Column values, Block block, const float *tota
         Vector part[CHANNELS / LANES];
 #pragma GCC unroll 4
         for (int c = 0; c < CHANNELS / LANES; c++)
-            part[c] = channels_at(head, channel + c * LANES, stored - c * LANES, half);
+            part[c] = load_some(head, channel + c * LANES, stored - c * LANES, half);
 #pragma GCC unroll 4
         for (int q = 0; q < QUERIES; q++) {
             /* What a token does not read may be no number: 0 times that is none. */

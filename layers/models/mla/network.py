@@ -18,6 +18,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from jit_kernels.latent_queries import latent_queries
 from jit_kernels.route_groups import route_groups
 from jit_kernels.tile_linear import tile_linear_grouped
 from layers.blocks.embedding import Embedding
@@ -83,8 +84,7 @@ class LatentHeads:
 
     def queries(self, q: Tensor) -> Tensor:
         """Return what queries [T, H, plain] multiply latents with, [T, H, latent] float32."""
-        keys = self.weight[:, : self._plain].transpose(1, 2)
-        return tile_linear_grouped(q, keys).unflatten(1, (len(keys), -1))
+        return latent_queries(q, self.weight[:, : self._plain])
 
     def values(self, read: Tensor) -> Tensor:
         """Return the values of sums of latents [T, H, latent], [T, H value] float32."""
