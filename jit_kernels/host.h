@@ -77,7 +77,7 @@ INLINE Vector load_tail(const void *row, int64_t at, int64_t count, int half) {
     return load(tail);
 }
 
-/* Return elements [at, at + LANES), or the `stored` of them that there are and zeros behind them. */
+/* Return elements [at, at + LANES), or the `stored` ones that there are and zeros behind them. */
 INLINE Vector load_some(const void *row, int64_t at, int64_t stored, int half) {
     if (stored >= LANES) return load_at(row, at, half);
     return stored > 0 ? load_tail(row, at, stored, half) : (Vector){0};

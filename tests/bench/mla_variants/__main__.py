@@ -48,7 +48,7 @@ def decode(module: Module, args: argparse.Namespace) -> list[dict[str, object]]:
             timed = Timer("run()", globals={"run": torch.inference_mode()(run)})
             times = timed.blocked_autorange(min_run_time=args.seconds)
             made.drop_expanded()
-            quarters = torch.tensor(times.times).quantile(torch.tensor([0.25, 0.75]).double())
+            quarters = torch.tensor(times.times).quantile(torch.tensor([0.25, 0.75]))
             ms = (1e3 * t for t in (times.mean, times.median, *quarters.tolist()))
             rows.append(dict(zip(COLUMNS, (name, batch, keys, *ms, cached), strict=True)))
             print(
