@@ -1,6 +1,4 @@
-"""The network: attention over latent records and experts, each with a norm and a residual.
-
-    h = h + attention(norm(h));  h = h + feed_forward(norm(h));  logits = head(norm(h))
+"""The parts of the network: attention over latent records, and experts with a shared block.
 
 Attention is absorbed: a head's key and value of a position are both products with its record's
 latent c, so that the product of keys moves to the query and that of values behind the softmax:
@@ -8,12 +6,11 @@ latent c, so that the product of keys moves to the query and that of values behi
     q . k = (q_plain K) . c + q_turned . record_turned        k = [K c, record_turned]
     sum of p v = V (sum of p c)                               v = V c
 
-The residual stream and what matrices multiply are float32 whatever the dtype of matrices; routed
-experts alone round what they multiply. Names of weights are the published ones.
+What matrices multiply is float32 whatever their dtype; routed experts alone round it. Names of
+weights are the published ones.
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -21,7 +18,6 @@ from torch import Tensor
 from jit_kernels.latent_queries import latent_queries
 from jit_kernels.route_groups import route_groups
 from jit_kernels.tile_linear import tile_linear_grouped
-from layers.blocks.embedding import Embedding
 from layers.blocks.gated import FeedForward, Gated
 from layers.blocks.norm import RmsNorm
 from layers.experts.contract import ExpertSizes
@@ -31,11 +27,12 @@ from layers.linear.contract import Named
 from layers.linear.summed import SummedLinear
 from layers.models.mla.config import ExpertFields, HeadFields, MlaConfig
 from layers.models.mla.step import LatentStep
-from layers.parallel.ranks import Ranks, Undealt
+from layers.models.plain_decoder import Decoder, DecoderLayer
+from layers.parallel.ranks import Ranks
 from layers.parallel.shares import Share
 from layers.weights.part import part_of
 
-__all__ = ["MlaNetwork"]
+__all__ = ["decoder"]
 
 # Of the norms of latents; it is in no configuration.
 _LATENT_EPS = 1e-6
@@ -184,75 +181,20 @@ class Mixture:
             yield from self._shared.named_weights(f"{prefix}shared_experts.")
 
 
-class Layer:
-    """Attention, then a gated product or a mixture of experts."""
+def decoder(config: MlaConfig, kinds: PlainKinds, ranks: Ranks) -> Decoder[LatentStep]:
+    """Return the network, with all weights allocated that this rank holds."""
+    width, eps = config.hidden_size, config.eps
 
-    def __init__(self, config: MlaConfig, layer: int, kinds: PlainKinds, ranks: Ranks) -> None:
-        """Allocate the weights of layer `layer`."""
-        self._norms = [
-            RmsNorm(config.hidden_size, eps=config.eps, name=name, device=kinds.device)
-            for name in ("input_layernorm", "post_attention_layernorm")
-        ]
-        self._attention = Attention(config, layer, kinds, ranks)
-        self._feed_forward: FeedForward
-        if config.experts is not None and layer in config.experts.layers:
-            self._feed_forward = Mixture(config, config.experts, kinds, ranks)
-        else:
-            self._feed_forward = Gated(config.hidden_size, config.inner, kinds, ranks)
+    def layer(number: int) -> DecoderLayer[LatentStep]:
+        attention = Attention(config, number, kinds, ranks)
+        feed_forward = _feed_forward(config, number, kinds, ranks)
+        return DecoderLayer(attention, feed_forward, width, eps=eps, device=kinds.device)
 
-    def __call__(self, h: Tensor, step: LatentStep) -> Tensor:
-        """Return the stream behind the layer, [T, d] float32."""
-        before, between = self._norms
-        h = h + self._attention(h, before, step)
-        return h + self._feed_forward(h, between)
-
-    def named_weights(self, prefix: str) -> Named:
-        """Yield the weights under their names in files."""
-        for norm in self._norms:
-            yield from norm.named_weights(prefix)
-        yield from self._attention.named_weights(f"{prefix}self_attn.")
-        yield from self._feed_forward.named_weights(f"{prefix}mlp.")
+    layers = [layer(number) for number in range(config.num_layers)]
+    return Decoder(layers, width, config.vocab_size, eps=eps, tied=False, kinds=kinds, ranks=ranks)
 
 
-class MlaNetwork:
-    """The whole network on one device."""
-
-    def __init__(self, config: MlaConfig, kinds: PlainKinds, ranks: Ranks) -> None:
-        """Allocate all weights that this rank holds."""
-        self._ranks, width, device = ranks, config.hidden_size, kinds.device
-        vocab = ranks.shares.vocabulary(config.vocab_size)
-        self._embedding = Embedding(
-            vocab, width, name="model.embed_tokens", dtype=kinds.stored, device=device
-        )
-        self._layers = [Layer(config, i, kinds, ranks) for i in range(config.num_layers)]
-        self._norm = RmsNorm(width, eps=config.eps, name="model.norm", device=device)
-        self._head = kinds.head(width, {"lm_head": vocab})
-
-    def run(
-        self, input_ids: Tensor, step: LatentStep, halfway: Callable[[], None] | None = None
-    ) -> Tensor:
-        """Return the stream behind the last layer, [T, d] float32; `step` writes the pools.
-
-        halfway  called when half of the layers are launched
-        """
-        h = self._embedding(input_ids, Undealt(self._ranks)).to(torch.float32)
-        half = (len(self._layers) + 1) // 2
-        for layer in self._layers[:half]:
-            h = layer(h, step)
-        if halfway is not None:
-            halfway()
-        for layer in self._layers[half:]:
-            h = layer(h, step)
-        return h
-
-    def logits(self, h: Tensor) -> Tensor:
-        """Return the logits of tokens, [T, vocab] float32."""
-        return self._ranks.gathered(self._head(self._head.rows(h, self._norm)))
-
-    def named_weights(self) -> Named:
-        """Yield (name in published files, where it goes) of every weight."""
-        yield from self._embedding.named_weights()
-        for i, layer in enumerate(self._layers):
-            yield from layer.named_weights(f"model.layers.{i}.")
-        yield from self._norm.named_weights("")
-        yield from self._head.named_weights("")
+def _feed_forward(config: MlaConfig, layer: int, kinds: PlainKinds, ranks: Ranks) -> FeedForward:
+    if config.experts is not None and layer in config.experts.layers:
+        return Mixture(config, config.experts, kinds, ranks)
+    return Gated(config.hidden_size, config.inner, kinds, ranks)
