@@ -83,7 +83,12 @@ V2: dict[str, Any] = {
     "topk_group": 3,
     "topk_method": "group_limited_greedy",
 }
-LITE = Path(__file__).parents[3] / "bench" / "network" / "v2_lite_cut" / "config.json"
+_CUT = Path(__file__).parents[3] / "bench" / "network" / "v2_lite_cut" / "config.json"
+LITE: dict[str, Any] = {
+    **json.loads(_CUT.read_text(encoding="utf-8")),
+    "num_hidden_layers": 27,
+    "n_routed_experts": 64,
+}
 
 
 def read(raw: dict[str, Any], **changes: Any) -> MlaConfig:
@@ -118,7 +123,7 @@ def test_the_scale_of_logits_has_mscale_squared() -> None:
 
 
 def test_v2_and_lite_differ_in_routing_and_queries() -> None:
-    config, lite = read(V2), read(json.loads(LITE.read_text(encoding="utf-8")))
+    config, lite = read(V2), read(LITE)
 
     assert config.experts is not None
     assert lite.experts is not None

@@ -1,5 +1,6 @@
 """The families against transformers, and a network against itself: chunks, reuse, ranks."""
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,11 +12,12 @@ import torch
 
 from layers.models.contract import Settings
 from layers.models.json_fields import ConfigFault
-from layers.models.mla.config import ExpertFields, MlaConfig
+from layers.models.mla.config import ExpertFields, MlaConfig, parse_config
 from layers.models.mla.model import MlaModel, PlainMla
 from layers.models.registry import read_model
 from layers.parallel.shares import UnevenShares
 from layers.weights.loading import fill_dummy, load_weights
+from tests.layers.models.mla.test_config import LITE, V2, V3
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
 from tests.testing.gqa_checkpoints import VOCAB, assert_greedy, write
 from tests.testing.mla_checkpoints import CHECKPOINTS, reference, write_fp8, write_published
@@ -45,6 +47,28 @@ def dummy(folder: Path, **settings: Any) -> PlainMla:
     assert isinstance(made, PlainMla)
     fill_dummy(made, SEED)
     return made
+
+
+@pytest.mark.parametrize(
+    ("raw", "weights", "numbers", "token_bytes"),
+    # The published counts of parameters are 671, 236 and 15.7 billion.
+    [
+        (V3, 45_395, 671_026_419_200, 70_272),
+        (V2, 29_102, 236_016_686_080, 69_120),
+        (LITE, 5_291, 15_706_484_224, 31_104),
+    ],
+    ids=["v3", "v2", "v2_lite"],
+)
+def test_published_sizes_make_the_published_number_of_parameters(
+    raw: dict[str, Any], weights: int, numbers: int, token_bytes: int
+) -> None:
+    model = MlaModel(parse_config(raw, {}, {}))
+
+    made = model.build(torch.device("meta"), Settings(dtype="bfloat16"))
+
+    shapes = [view.shape for _, view in made.named_weights()]
+    assert (len(shapes), sum(map(math.prod, shapes))) == (weights, numbers)
+    assert made.cache.full_page_bytes == 256 * token_bytes
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
