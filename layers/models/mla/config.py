@@ -40,7 +40,7 @@ _ROUTING: dict[str, tuple[tuple[str, tuple[object, ...]], ...]] = {
 }
 _QUANTISATION: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("quant_method", ("fp8",)),
-    ("fmt", ("e4m3",)),
+    ("fmt", ("e4m3", None)),
     ("weight_block_size", ([128, 128],)),
 )
 _KNOWN = frozenset(
@@ -171,7 +171,8 @@ def _refuse_others(raw: dict[str, Any]) -> None:
     if raw.get("quantization_config") is not None:
         quantisation = json_object(raw["quantization_config"], "quantization_config")
         for name, allowed in _QUANTISATION:
-            require(quantisation, name, allowed, "quantization_config.")
+            if name in quantisation or None not in allowed:
+                require(quantisation, name, allowed, "quantization_config.")
 
 
 def _heads(raw: dict[str, Any]) -> HeadFields:

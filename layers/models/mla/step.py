@@ -18,13 +18,13 @@ class LatentStep:
     """What the layers of one step share, derived once."""
 
     def __init__(
-        self, batch: ForwardBatch, pools: LatentPools, turn: HalfRope | PairRope, *, turned: int
+        self, batch: ForwardBatch, pools: LatentPools, turn: PairRope, *, turned: int
     ) -> None:
         """Take how the last `turned` channels of heads and records turn."""
         self._pools, self._turned = pools, turned
         self._slots = PageSlots(batch, pools.records.shape[2])
         self._halves = isinstance(turn, HalfRope)
-        self._rotation = turn.rotation(self._slots.position).contiguous()
+        self._rotation = turn.rotation(self._slots.position)
 
     def turn(self, x: Tensor) -> Tensor:
         """Turn the last channels of `x` [T, H, C] float32, contiguous, in place; return it."""
