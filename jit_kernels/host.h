@@ -77,6 +77,12 @@ INLINE Vector load_tail(const void *row, int64_t at, int64_t count, int half) {
     return load(tail);
 }
 
+/* Return elements [at, at + LANES), or the `stored` ones that there are and zeros behind them. */
+INLINE Vector load_some(const void *row, int64_t at, int64_t stored, int half) {
+    if (stored >= LANES) return load_at(row, at, half);
+    return stored > 0 ? load_tail(row, at, stored, half) : (Vector){0};
+}
+
 #if LANES == 16
 #define EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
 #define ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31

@@ -82,6 +82,10 @@ FORBIDDEN_CALLS = {"compile", "eval", "exec", "torch.load", "torch.compile"}
 NO_TWIN: dict[str, str] = {
     "layers/models/gqa/network.py": "test_model.py holds it against transformers",
     "layers/models/gqa/step.py": "test_model.py: chunks, company and reuse are its promises",
+    "layers/models/mla/network.py": "test_model.py holds it against transformers",
+    "layers/models/mla/step.py": "test_model.py: chunks, company and reuse are its promises",
+    "layers/models/plain_decoder.py": "the test_model.py of each family computes with it",
+    "layers/models/plain_model.py": "the test_model.py of each family computes with it",
     "layers/models/rope_scaling.py": "fields only; test_rope.py computes with them",
     "mem_cache/errors.py": "two classes, raised and caught throughout tests/mem_cache",
     "runtime/errors.py": "classes only, pinned by tests/runtime/server",

@@ -65,11 +65,6 @@ static void weigh(float *p, Block block, float *total) {
         for (int64_t r = 0; r < queries; r++) total[r] += p[j * queries + r];
 }
 
-INLINE Vector channels_at(const void *head, int64_t at, int64_t stored, int half) {
-    if (stored >= LANES) return load_at(head, at, half);
-    return stored > 0 ? load_tail(head, at, stored, half) : (Vector){0};
-}
-
 /* out_r = sum over j of p[j, r] * value_j / total[r], for up to QUERIES queries from r and CHANNELS
  * channels; the sums of a channel are in a vector's lane and go through the positions in order. */
 INLINE void gather(const float *p, Column values, Block block, const float *total,
@@ -84,7 +79,7 @@ INLINE void gather(const float *p, Column values, Block block, const float *tota
         Vector part[CHANNELS / LANES];
 #pragma GCC unroll 4
         for (int c = 0; c < CHANNELS / LANES; c++)
-            part[c] = channels_at(head, channel + c * LANES, stored - c * LANES, half);
+            part[c] = load_some(head, channel + c * LANES, stored - c * LANES, half);
 #pragma GCC unroll 4
         for (int q = 0; q < QUERIES; q++) {
             /* What a token does not read may be no number: 0 times that is none. */
@@ -118,16 +113,17 @@ static void attend(const float *const *q, float *const *out, Column keys, Column
                 gather(p, values, block, total, out, r, c, 0);
 }
 
-/* q and out [tokens, heads, width], q with `stride` floats a token; keys and values [units, size,
- * groups, width]; table [rows, columns]; row and position [tokens]. Return -1 for a page that is
- * none, -2 where there is no memory. */
+/* q [tokens, heads, width] with `stride` floats a token; keys [units, size, groups, width]; values
+ * have `wide` of every `apart` numbers of a position, a head after the other; out [tokens, heads,
+ * wide]; table [rows, columns]; row and position [tokens]. Return -1 for a page that is none, -2
+ * where there is no memory. */
 int grouped_attention(const float *q, int64_t stride, const char *keys, const char *values,
                       int64_t half, const int32_t *table, const int64_t *row,
                       const int64_t *position, float scale, float *out, int64_t tokens,
-                      int64_t heads, int64_t groups, int64_t width, int64_t units, int64_t size,
-                      int64_t rows, int64_t columns) {
-    int64_t share = heads / groups, wide = half ? 2 : 4, furthest = 0;
-    int64_t each = groups * width * wide; /* bytes of a position */
+                      int64_t heads, int64_t groups, int64_t width, int64_t wide, int64_t apart,
+                      int64_t units, int64_t size, int64_t rows, int64_t columns) {
+    int64_t share = heads / groups, bytes = half ? 2 : 4, furthest = 0;
+    int64_t each = groups * width * bytes; /* of a position */
     int64_t most = share < BLOCK_QUERIES ? BLOCK_QUERIES / share : 1;
     for (int64_t t = 0; t < tokens; t++)
         furthest = position[t] >= furthest ? position[t] + 1 : furthest;
@@ -144,9 +140,9 @@ int grouped_attention(const float *q, int64_t stride, const char *keys, const ch
         for (int64_t j = 0, c = 0; j < count && !fault; c++) {
             int64_t page = known && c < columns ? table[row[t] * columns + c] : -1;
             if (page < 0 || page >= units) fault = -1;
-            int64_t place = page * size * each;
-            for (int64_t end = j + size; j < end && j < count; j++, place += each)
-                at[j] = keys + place, values_at[j] = values + place;
+            int64_t place = page * size;
+            for (int64_t end = j + size; j < end && j < count; j++, place++)
+                at[j] = keys + place * each, values_at[j] = values + place * apart * bytes;
         }
         for (int64_t g = 0; g < groups && !fault; g++) {
             const float *mine[MOST_QUERIES];
@@ -154,11 +150,10 @@ int grouped_attention(const float *q, int64_t stride, const char *keys, const ch
             for (int64_t r = 0; r < here * share; r++) {
                 int64_t token = t + r / share, head = g * share + r % share;
                 mine[r] = q + token * stride + head * width;
-                found[r] = out + (token * heads + head) * width;
+                found[r] = out + (token * heads + head) * wide;
             }
-            int64_t shift = g * width * wide;
-            attend(mine, found, (Column){at, shift, width, (int)half},
-                   (Column){values_at, shift, width, (int)half}, block, p, scale);
+            attend(mine, found, (Column){at, g * width * bytes, width, (int)half},
+                   (Column){values_at, g * wide * bytes, wide, (int)half}, block, p, scale);
         }
     }
     free(p);

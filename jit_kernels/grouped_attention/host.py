@@ -9,7 +9,7 @@ from jit_kernels.host import by_rows, function, raise_fault
 if TYPE_CHECKING:
     from jit_kernels.grouped_attention import ChunkRows
 
-_grouped_attention = function("grouped_attention", "pippipppfpiiiiiiii")
+_attention = function("grouped_attention", "pippipppfpiiiiiiiiii")
 
 
 def grouped_attention(
@@ -20,23 +20,41 @@ def grouped_attention(
     scale: float,
 ) -> torch.Tensor:
     """Attend; see `jit_kernels.grouped_attention.grouped_attention`."""
+    groups, width = keys.shape[2:]
+    return attention(q, keys, values, rows, scale, wide=width, apart=groups * width)
+
+
+def attention(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    rows: "ChunkRows",
+    scale: float,
+    *,
+    wide: int,
+    apart: int,
+) -> torch.Tensor:
+    """Attend to values of `wide` channels, whose positions lie `apart` numbers from each other.
+
+    The rest as in `jit_kernels.grouped_attention.grouped_attention`; returns [T, H, wide].
+    """
     tokens, heads, width = q.shape
     units, size, groups, _ = keys.shape
-    out = torch.empty((tokens, heads, width), dtype=torch.float32)
+    out = torch.empty((tokens, heads, wide), dtype=torch.float32)
     table = rows.page_table
     q_at, out_at, stride = q.data_ptr(), out.data_ptr(), q.stride(0)
     row_at, position_at = rows.row.data_ptr(), rows.position.data_ptr()
     pools = (keys.data_ptr(), values.data_ptr(), keys.dtype is torch.bfloat16)
-    sizes = (heads, groups, width, units, size, *table.shape)
+    sizes = (heads, groups, width, wide, apart, units, size, *table.shape)
 
     def attend(first: int, last: int) -> None:
-        code = _grouped_attention(
+        code = _attention(
             *(q_at + 4 * first * stride, stride, *pools, table.data_ptr()),
             *(row_at + 8 * first, position_at + 8 * first, scale),
-            *(out_at + 4 * first * heads * width, last - first, *sizes),
+            *(out_at + 4 * first * heads * wide, last - first, *sizes),
         )
         raise_fault(code)
 
-    each = 2 * groups * width * keys.itemsize
+    each = groups * (width + wide) * keys.itemsize
     by_rows(attend, tokens, nbytes=each * int(rows.position.sum()) if tokens > 1 else 0)
     return out

@@ -27,7 +27,8 @@ def grouped_attention(
 ) -> torch.Tensor:
     """Attend; see `jit_kernels.grouped_attention.grouped_attention`."""
     size, heads = keys.shape[1], q.shape[1]
-    parts = [q.new_empty((0, *q.shape[1:]))]
+    wide = values.shape[3]
+    parts = [q.new_empty((0, heads, wide))]
     chunks = zip(q.split(rows.count.tolist()), rows.start.tolist(), strict=True)
     for row, (mine, start) in enumerate(chunks):
         end = start + mine.shape[0]
@@ -40,7 +41,7 @@ def grouped_attention(
         for first in range(0, mine.shape[0], block):
             some = mine[first : first + block]
             position = torch.arange(len(some), device=q.device) + (start + first)
-            parts.append(_block(some, position, *both, scale))
+            parts.append(_block(some, position, *both, scale)[..., :wide])
     return torch.cat(parts)
 
 
@@ -58,8 +59,8 @@ def _block(
     values: torch.Tensor,
     scale: float,
 ) -> torch.Tensor:
-    """Attend with the tokens of one row, [T, H, D]; `position` is [T]."""
-    tokens, heads, width = q.shape
+    """Attend with the tokens of one row, [T, H, D]; `position` is [T]. Values may be padded."""
+    tokens, heads, _ = q.shape
     groups, tiles = keys.shape[:2]
     share = heads // groups
     # [KH, T * share, D], then tiles of 16 queries.
@@ -80,7 +81,7 @@ def _block(
     p = (logits - logits.amax((2, 4), keepdim=True)).exp()
     total = _in_order(p.sum(4, keepdim=True))
     result = _in_order(product(p, values.unsqueeze(1))) / total
-    result = result.flatten(1, 2)[:, : tokens * share, :width]
+    result = result.flatten(1, 2)[:, : tokens * share]
     return result.unflatten(1, (tokens, share)).transpose(0, 1).flatten(1, 2)
 
 

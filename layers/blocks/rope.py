@@ -9,7 +9,7 @@ from torch import Tensor
 from jit_kernels.rope import rotations
 from layers.models.rope_scaling import LinearScaling, Llama3Scaling, RopeScaling, YarnScaling
 
-__all__ = ["HalfRope", "RopeFrequencies", "frequencies"]
+__all__ = ["HalfRope", "PairRope", "RopeFrequencies", "frequencies"]
 
 
 def frequencies(width: int, base: float, scaling: RopeScaling | None) -> Tensor:
@@ -59,11 +59,11 @@ def _interpolated(plain: Tensor, width: int, base: float, scaling: YarnScaling) 
     return plain / scaling.factor * ramp + plain * (1.0 - ramp)
 
 
-class HalfRope:
-    """Rotations of whole heads, channel i with channel i + D / 2."""
+class PairRope:
+    """Rotations of a head's last channels, channel 2i with channel 2i + 1."""
 
     def __init__(self, angles: Tensor, *, attention_factor: float, device: torch.device) -> None:
-        """Take the angle per position of each channel pair, [D / 2] float32.
+        """Take the angle per position of each channel pair, [R / 2] float32.
 
         attention_factor  of cosines and sines
         """
@@ -71,8 +71,16 @@ class HalfRope:
         self._factor = attention_factor
 
     def rotation(self, positions: Tensor) -> Tensor:
+        """Return [T, 2, R] for `jit_kernels.rope.rope`; `positions` is [T] int64."""
+        return rotations(positions, self._angles) * self._factor
+
+
+class HalfRope(PairRope):
+    """Rotations of whole heads, channel i with channel i + D / 2."""
+
+    def rotation(self, positions: Tensor) -> Tensor:
         """Return [T, 2, D / 2] for `jit_kernels.rope_halves`; `positions` is [T] int64."""
-        return rotations(positions, self._angles)[:, :, 1::2] * self._factor
+        return super().rotation(positions)[:, :, 1::2].contiguous()
 
 
 class RopeFrequencies:

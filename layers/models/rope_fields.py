@@ -20,6 +20,7 @@ from layers.models.rope_scaling import LinearScaling, Llama3Scaling, RopeScaling
 __all__ = ["RopeFields", "read_rope"]
 
 _DEFAULT_THETA = 10000.0
+_MSCALES = ("mscale", "mscale_all_dim")
 _TYPES = ("default", "linear", "llama3", "yarn")
 
 
@@ -30,16 +31,19 @@ class RopeFields:
     theta             base of the frequencies
     scaling           None for plain rope
     attention_factor  of cosines and sines
+    logit_factor      of the logits of whole heads, turned channels and others
     """
 
     theta: float
     scaling: RopeScaling | None = None
     attention_factor: float = 1.0
+    logit_factor: float = 1.0
 
 
-def read_rope(raw: dict[str, Any]) -> RopeFields:
+def read_rope(raw: dict[str, Any], *, mscale: bool = False) -> RopeFields:
     """Return the rope settings of a parsed config.json.
 
+    mscale  the family has YaRN with `mscale` and `mscale_all_dim`, as DeepSeek publishes it
     Raises ConfigFault, naming the field, for what is not computed.
     """
     where, fields = "rope_scaling.", raw.get("rope_scaling") or {}
@@ -65,7 +69,7 @@ def read_rope(raw: dict[str, Any]) -> RopeFields:
     positions = positive_int(original, "original_max_position_embeddings", where)
     if kind == "llama3":
         return RopeFields(theta, _llama3(fields, where, factor, positions))
-    return _yarn(theta, fields, where, factor, positions)
+    return _yarn(theta, fields, where, factor, positions, mscale=mscale)
 
 
 def _llama3(fields: dict[str, Any], where: str, factor: float, positions: int) -> Llama3Scaling:
@@ -77,11 +81,14 @@ def _llama3(fields: dict[str, Any], where: str, factor: float, positions: int) -
 
 
 def _yarn(
-    theta: float, fields: dict[str, Any], where: str, factor: float, positions: int
+    theta: float,
+    fields: dict[str, Any],
+    where: str,
+    factor: float,
+    positions: int,
+    *,
+    mscale: bool,
 ) -> RopeFields:
-    for name in ("mscale", "mscale_all_dim"):
-        if fields.get(name):
-            raise ConfigFault(f"{where}{name} is not computed in this family")
     given = {name: value for name, value in fields.items() if value is not None}
     truncate = {"truncate": True, **given}
     require(truncate, "truncate", (True, False), where)
@@ -92,6 +99,24 @@ def _yarn(
         original_max_position_embeddings=positions,
         truncate=truncate["truncate"],
     )
-    attention = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
+    attention, whole = _magnitudes(given, where, factor, mscale=mscale)
     found = positive_number({"attention_factor": attention, **given}, "attention_factor", where)
-    return RopeFields(theta, scaling, found)
+    return RopeFields(theta, scaling, found, whole**2)
+
+
+def _magnitudes(
+    fields: dict[str, Any], where: str, factor: float, *, mscale: bool
+) -> tuple[float, float]:
+    """Return the factors of cosines and sines, and of whole queries and keys."""
+
+    def magnitude(share: float) -> float:
+        return 0.1 * share * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    named = [name for name in _MSCALES if fields.get(name)]
+    if not named:
+        return magnitude(1.0), 1.0
+    if not mscale:
+        raise ConfigFault(f"{where}{named[0]} is not computed in this family")
+    # Published codes differ in what one without the other means.
+    turned, whole = (magnitude(positive_number(fields, name, where)) for name in _MSCALES)
+    return turned / whole, whole

@@ -1,8 +1,9 @@
 """Weights of a network: from a checkpoint's files, checked complete, or random.
 
-Names are those of the published files. Quantised tensors (a `.weight` with a `.scale`) become
-plain numbers on the way, unless the network keeps them quantised, as a `WeightTarget`; tensors of
-the draft head (`mtp.*`) are passed over unless the model asks for them.
+Names are those of the published files. Quantised tensors (a `.weight` with a `.scale`, or with a
+`.weight_scale_inv`, which means the same) become plain numbers on the way, unless the network
+keeps them quantised, as a `WeightTarget`; tensors of draft heads (`mtp.*`, and layers that have an
+`eh_proj`) are passed over unless the model asks for them.
 """
 
 import logging
@@ -47,7 +48,10 @@ _INTEGERS = ("I64", "I32")
 _FP8 = "F8_E4M3"
 _FP4 = ("I8", "U8")
 _SCALES = ("F8_E8M0", "F32")
+_SCALE_SUFFIXES = (".scale", ".weight_scale_inv")
 _DRAFT = "mtp."
+# What a layer has that is a draft head; all of its tensors have the same beginning.
+_DRAFT_LAYER = "eh_proj.weight"
 # Old files hold what is derived from the configuration.
 _DERIVED = ".rotary_emb.inv_freq"
 # A head that is the embedding may be in the file as well.
@@ -131,8 +135,12 @@ def fill_dummy(model: NamedWeights, seed: int) -> None:
             fill_random(name, view, seed=seed, experts=_num_experts(name, targets))
 
 
-def _scale_name(name: str) -> str:
-    return name.removesuffix(".weight") + ".scale"
+def _scale_name(name: str, headers: Mapping[str, TensorHeader]) -> str | None:
+    """Return the name of a weight's scale, None where there is none."""
+    if not name.endswith(".weight"):
+        return None
+    names = (name.removesuffix(".weight") + suffix for suffix in _SCALE_SUFFIXES)
+    return next((scale for scale in names if scale in headers), None)
 
 
 def _num_experts(name: str, targets: Mapping[str, Target]) -> int:
@@ -147,9 +155,10 @@ def _num_experts(name: str, targets: Mapping[str, Target]) -> int:
 
 def _faults(targets: Mapping[str, Target], headers: dict[str, TensorHeader]) -> list[str]:
     faults = [f"{name} is missing" for name in targets if name not in headers]
-    scales = {_scale_name(name) for name in targets if name.endswith(".weight")}
+    known = {*targets, *(_scale_name(name, headers) for name in targets)}
+    drafts = (_DRAFT, *_draft_layers(targets, headers))
     for name in headers:
-        if name not in targets and name not in scales and not _passed_over(name):
+        if name not in known and not name.startswith(drafts) and not _passed_over(name):
             faults.append(f"{name} is unexpected")
     for name, view in targets.items():
         if name in headers:
@@ -160,7 +169,16 @@ def _faults(targets: Mapping[str, Target], headers: dict[str, TensorHeader]) -> 
 
 def _passed_over(name: str) -> bool:
     """Return whether a tensor may be in a file although the network has no place for it."""
-    return name.startswith(_DRAFT) or name.endswith(_DERIVED) or name == _HEAD
+    return name.endswith(_DERIVED) or name == _HEAD
+
+
+def _draft_layers(targets: Mapping[str, Target], headers: dict[str, TensorHeader]) -> list[str]:
+    """Return how the names of layers begin that are draft heads and not part of the network."""
+    return [
+        name.removesuffix(_DRAFT_LAYER)
+        for name in headers
+        if name.endswith(f".{_DRAFT_LAYER}") and name not in targets
+    ]
 
 
 def _check_tied(targets: Mapping[str, Target], checkpoint: TensorFiles) -> None:
@@ -186,7 +204,8 @@ def _fault(name: str, target: Target, headers: dict[str, TensorHeader]) -> str |
     """Return what is wrong with the header of a tensor that is there, None when it fits."""
     header = headers[name]
     want, form = tuple(target.shape), _form(header)
-    scale = headers.get(_scale_name(name)) if name.endswith(".weight") else None
+    scale_name = _scale_name(name, headers)
+    scale = None if scale_name is None else headers[scale_name]
     storage = _storage(target)
     floating = not isinstance(storage, Tensor) or storage.is_floating_point()
     if not isinstance(storage, Tensor) and (refusal := storage.why_not(form)) is not None:
@@ -295,7 +314,8 @@ def _cut_scales(cut: tuple[slice, ...], form: StoredForm) -> tuple[slice, ...]:
 
 
 def _scale(name: str, checkpoint: TensorFiles, cut: tuple[slice, ...] = ()) -> Tensor:
-    scale_name = _scale_name(name)
+    scale_name = _scale_name(name, checkpoint.headers)
+    assert scale_name is not None, "headers were checked"
     scale = checkpoint.tensor(scale_name, cut)
     if not bool(torch.isfinite(scale.to(torch.float32)).all()):
         shard = checkpoint.headers[scale_name].shard

@@ -54,7 +54,7 @@ def fill_random(
         _fill_table(out, experts, generator)
     elif leaf.startswith("hc_"):
         _fill_stream_mixer(leaf, out, generator)
-    elif leaf == "bias":
+    elif leaf in ("bias", "e_score_correction_bias"):
         out.zero_()
     elif "norm." in name:
         out.fill_(1.0)

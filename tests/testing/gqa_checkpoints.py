@@ -79,13 +79,20 @@ def reference(name: str) -> Any:
     config = getattr(transformers, f"{prefix}Config")(**{**_DENSE, **fields})
     config._attn_implementation = "eager"
     model = getattr(transformers, f"{prefix}ForCausalLM")(config).float().eval()
-    with torch.no_grad():
-        for part, weight in model.named_parameters():
-            _fill(part, weight, tied=config.tie_word_embeddings)
+    fill(model)
     return model
 
 
-def _fill(name: str, weight: Tensor, *, tied: bool) -> None:
+@torch.no_grad()
+def fill(model: Any) -> None:
+    """Draw all weights of a model of transformers, and its buffers that files hold."""
+    stored = model.state_dict()
+    for name, weight in (*model.named_parameters(), *model.named_buffers()):
+        if name in stored:
+            _draw(name, weight, tied=model.config.tie_word_embeddings)
+
+
+def _draw(name: str, weight: Tensor, *, tied: bool) -> None:
     """Draw numbers that keep activations of order one, so that tokens differ."""
     noise = torch.randn_like(weight)
     if "norm" in name:

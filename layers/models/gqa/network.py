@@ -1,33 +1,32 @@
-"""The network: attention over shared keys and a gated product, each with a norm and a residual.
+"""The parts of the network: attention of heads that share keys, and experts.
 
-    h = h + attention(norm(h));  h = h + feed_forward(norm(h));  logits = head(norm(h))
-
-The residual stream and what matrices multiply are float32 whatever the dtype of matrices; experts
-alone round what they multiply. Names of weights are the published ones.
+What matrices multiply is float32 whatever their dtype; experts alone round it. Names of weights are
+the published ones.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from jit_kernels.rope_halves import rope_halves
 from jit_kernels.route_softmax import route_softmax
-from layers.blocks.embedding import Embedding
+from layers.blocks.gated import FeedForward, Gated
 from layers.blocks.norm import RmsNorm
 from layers.experts.contract import ExpertSizes
 from layers.experts.plain import PlainExperts
 from layers.kinds import PlainKinds
 from layers.linear.biased import BiasedLinear
 from layers.linear.contract import Linear, Named
+from layers.linear.summed import SummedLinear
 from layers.models.gqa.config import ExpertFields, GqaConfig
 from layers.models.gqa.step import PagedStep
-from layers.parallel.ranks import Ranks, Undealt
+from layers.models.plain_decoder import Decoder, DecoderLayer
+from layers.parallel.ranks import Ranks
 from layers.parallel.shares import Size
 
-__all__ = ["GqaNetwork"]
+__all__ = ["decoder"]
 
 
 def _linear(
@@ -35,35 +34,6 @@ def _linear(
 ) -> Linear:
     product = kinds.projection(width, parts)
     return BiasedLinear(product, parts, kinds.device) if bias else product
-
-
-class _SummedLinear:
-    """A product whose width ranks share: their sum, then a bias."""
-
-    def __init__(
-        self, kinds: PlainKinds, width: Size, name: str, rows: int, *, bias: bool, ranks: Ranks
-    ) -> None:
-        self._product = kinds.projection(width, {name: rows})
-        self._name, self._ranks = name, ranks
-        self._bias = torch.zeros(rows, device=kinds.device) if bias else None
-
-    def of_rows(self, x: Tensor) -> Tensor:
-        """Return the result of `x` [T, width], [T, rows] float32."""
-        return self._summed(self._product(self._product.rows(x)))
-
-    def of_gated(self, hidden: Tensor) -> Tensor:
-        """Return the result of SwiGLU of `hidden` [T, 2 width], [T, rows] float32."""
-        return self._summed(self._product(self._product.gated(hidden, math.inf)))
-
-    def _summed(self, partial: Tensor) -> Tensor:
-        y = self._ranks.all_reduce(partial)
-        return y if self._bias is None else y + self._bias
-
-    def named_weights(self, prefix: str) -> Named:
-        """Yield the weights under their names in files."""
-        yield from self._product.named_weights(prefix)
-        if self._bias is not None:
-            yield f"{prefix}{self._name}.bias", self._bias
 
 
 class Attention:
@@ -83,7 +53,7 @@ class Attention:
                 RmsNorm(width, eps=config.eps, name=name, device=kinds.device)
                 for name in ("q_norm", "k_norm")
             ]
-        self._out = _SummedLinear(
+        self._out = SummedLinear(
             kinds,
             heads.times(width),
             "o_proj",
@@ -111,40 +81,6 @@ class Attention:
         """Yield the weights under their names in files."""
         for part in (self._qkv, *self._norms, self._out):
             yield from part.named_weights(prefix)
-
-
-class FeedForward(Protocol):
-    """What follows attention in a layer."""
-
-    def __call__(self, h: Tensor, norm: RmsNorm) -> Tensor:
-        """Return the block's result of the stream `h` [T, d], [T, d] float32."""
-        ...
-
-    def named_weights(self, prefix: str) -> Named:
-        """Yield the weights under their names in files."""
-        ...
-
-
-class Gated:
-    """SwiGLU."""
-
-    def __init__(self, config: GqaConfig, kinds: PlainKinds, ranks: Ranks) -> None:
-        """Allocate the weights."""
-        inner, bias = ranks.shares.inner(config.inner, blocks=False), config.mlp_bias
-        parts: dict[str, Size] = {"gate_proj": inner, "up_proj": inner}
-        self._in = _linear(kinds, config.hidden_size, parts, bias=bias)
-        self._out = _SummedLinear(
-            kinds, inner, "down_proj", config.hidden_size, bias=bias, ranks=ranks
-        )
-
-    def __call__(self, h: Tensor, norm: RmsNorm) -> Tensor:
-        """Return the block's result; see `FeedForward`."""
-        return self._out.of_gated(self._in(self._in.rows(h, norm)))
-
-    def named_weights(self, prefix: str) -> Named:
-        """Yield the weights under their names in files."""
-        yield from self._in.named_weights(prefix)
-        yield from self._out.named_weights(prefix)
 
 
 class Mixture:
@@ -183,83 +119,22 @@ class Mixture:
         yield from self._routed.named_weights(prefix)
 
 
-class Layer:
-    """Attention, then a gated product or a mixture of experts."""
+def decoder(config: GqaConfig, kinds: PlainKinds, ranks: Ranks) -> Decoder[PagedStep]:
+    """Return the network, with all weights allocated that this rank holds."""
+    width, eps = config.hidden_size, config.eps
 
-    def __init__(self, config: GqaConfig, layer: int, kinds: PlainKinds, ranks: Ranks) -> None:
-        """Allocate the weights of layer `layer`."""
-        self._norms = [
-            RmsNorm(config.hidden_size, eps=config.eps, name=name, device=kinds.device)
-            for name in ("input_layernorm", "post_attention_layernorm")
-        ]
-        self._attention = Attention(config, layer, kinds, ranks)
-        self._feed_forward: FeedForward
-        if config.experts is not None and layer in config.experts.layers:
-            self._feed_forward = Mixture(config, config.experts, kinds, ranks)
-        else:
-            self._feed_forward = Gated(config, kinds, ranks)
+    def layer(number: int) -> DecoderLayer[PagedStep]:
+        attention = Attention(config, number, kinds, ranks)
+        feed_forward = _feed_forward(config, number, kinds, ranks)
+        return DecoderLayer(attention, feed_forward, width, eps=eps, device=kinds.device)
 
-    def __call__(self, h: Tensor, step: PagedStep) -> Tensor:
-        """Return the stream behind the layer, [T, d] float32."""
-        before, between = self._norms
-        h = h + self._attention(h, before, step)
-        return h + self._feed_forward(h, between)
-
-    def named_weights(self, prefix: str) -> Named:
-        """Yield the weights under their names in files."""
-        for norm in self._norms:
-            yield from norm.named_weights(prefix)
-        yield from self._attention.named_weights(f"{prefix}self_attn.")
-        yield from self._feed_forward.named_weights(f"{prefix}mlp.")
+    layers = [layer(number) for number in range(config.num_layers)]
+    return Decoder(
+        layers, width, config.vocab_size, eps=eps, tied=config.tied, kinds=kinds, ranks=ranks
+    )
 
 
-class GqaNetwork:
-    """The whole network on one device."""
-
-    def __init__(self, config: GqaConfig, kinds: PlainKinds, ranks: Ranks) -> None:
-        """Allocate all weights that this rank holds."""
-        self._ranks, width = ranks, config.hidden_size
-        vocab = ranks.shares.vocabulary(config.vocab_size)
-        self._embedding = Embedding(
-            vocab,
-            width,
-            name="model.embed_tokens",
-            dtype=kinds.stored,
-            device=kinds.device,
-        )
-        self._layers = [Layer(config, i, kinds, ranks) for i in range(config.num_layers)]
-        self._norm = RmsNorm(width, eps=config.eps, name="model.norm", device=kinds.device)
-        self._tied = config.tied
-        self._head = kinds.head(width, {"lm_head": vocab})
-        if config.tied:
-            self._head.weight = self._embedding.weight
-
-    def run(
-        self, input_ids: Tensor, step: PagedStep, halfway: Callable[[], None] | None = None
-    ) -> Tensor:
-        """Return the stream behind the last layer, [T, d] float32; `step` writes the pools.
-
-        halfway  called when half of the layers are launched
-        """
-        h = self._embedding(input_ids, Undealt(self._ranks)).to(torch.float32)
-        half = (len(self._layers) + 1) // 2
-        for layer in self._layers[:half]:
-            h = layer(h, step)
-        if halfway is not None:
-            halfway()
-        for layer in self._layers[half:]:
-            h = layer(h, step)
-        return h
-
-    def logits(self, h: Tensor) -> Tensor:
-        """Return the logits of tokens, [T, vocab] float32."""
-        return self._ranks.gathered(self._head(self._head.rows(h, self._norm)))
-
-    def named_weights(self) -> Named:
-        """Yield (name in published files, where it goes) of every weight."""
-        yield from self._embedding.named_weights()
-        for i, layer in enumerate(self._layers):
-            yield from layer.named_weights(f"model.layers.{i}.")
-        yield from self._norm.named_weights("")
-        if not self._tied:
-            yield from self._head.named_weights("")
+def _feed_forward(config: GqaConfig, layer: int, kinds: PlainKinds, ranks: Ranks) -> FeedForward:
+    if config.experts is not None and layer in config.experts.layers:
+        return Mixture(config, config.experts, kinds, ranks)
+    return Gated(config.hidden_size, config.inner, kinds, ranks, bias=config.mlp_bias)

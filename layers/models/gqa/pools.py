@@ -1,13 +1,10 @@
-"""The pages of keys and values of all layers: one lifetime, no windows, no state."""
+"""The pages of keys and values of all layers."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from jit_kernels.copy_units import copy_units
-from layers.models.copies import apart
+from layers.models.page_pools import PagePools
 from mem_cache.spec import PoolSizes
 
 __all__ = ["KeyValuePools", "PageShape"]
@@ -33,8 +30,8 @@ class PageShape:
         return 2 * self.size * self.heads * self.head_dim * self.dtype.itemsize
 
 
-class KeyValuePools:
-    """Keys and values of every position; a `Pools`.
+class KeyValuePools(PagePools):
+    """Keys and values of every position.
 
     keys    [L, pages + 1, page_size, key heads, head_dim] float32 or bfloat16; page 0 is the dummy
             that padding writes to
@@ -48,25 +45,4 @@ class KeyValuePools:
         shape = (layers, sizes.full_pages + 1, *page.shape)
         self.keys = torch.empty(shape, dtype=page.dtype, device=device)
         self.values = torch.empty(shape, dtype=page.dtype, device=device)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all of it, the dummy included."""
-        return self.keys.nbytes + self.values.nbytes
-
-    def tensors(self) -> Mapping[str, Tensor]:
-        """Return all of it by name."""
-        return {"keys": self.keys, "values": self.values}
-
-    def copy_full_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy pages (source, destination) in every layer, one after the other."""
-        for some in apart(pairs):
-            staged = torch.tensor(some, dtype=torch.int64).to(self.keys.device).T.contiguous()
-            for pool in (self.keys, self.values):
-                copy_units(pool.flatten(2).view(torch.uint8), staged)
-
-    def copy_swa_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy nothing: there are no windows."""
-
-    def copy_states(self, copies: Sequence[tuple[int, int, int]]) -> None:
-        """Copy nothing: there is no state."""
+        super().__init__({"keys": self.keys, "values": self.values})

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from layers.blocks.rope import frequencies
+from layers.blocks.rope import HalfRope, PairRope, frequencies
 from layers.models.deepseek_v4.model import angles
 from layers.models.rope_scaling import YarnScaling
 from tests.testing.compare import Bounds, assert_close
@@ -63,3 +63,16 @@ def test_a_rotation_has_the_same_bits_in_any_company() -> None:
     assert_rows_independent(
         lambda positions: rope.rotation(positions, compressed=True), [torch.arange(0, 4000, 57)]
     )
+
+
+def test_pairs_and_halves_turn_by_the_same_angles() -> None:
+    angles, positions = torch.tensor([1.0, 0.1, 0.01]), torch.tensor([0, 5, 900])
+    pairs, halves = (
+        kind(angles, attention_factor=1.25, device=torch.device("cpu")).rotation(positions)
+        for kind in (PairRope, HalfRope)
+    )
+
+    assert torch.equal(pairs[:, :, 1::2], halves)
+    assert torch.equal(pairs[:, 0, ::2], halves[:, 0])
+    assert torch.equal(pairs[:, 1, ::2], -halves[:, 1])
+    assert_close(halves.norm(dim=1), torch.full((3, 3), 1.25), Bounds(rtol=1e-5))

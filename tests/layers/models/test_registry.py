@@ -52,7 +52,7 @@ def test_an_override_may_say_the_family(tmp_path: Path) -> None:
     assert model.facts.model_type == "deepseek_v4"
 
 
-@pytest.mark.parametrize("kind", ["deepseek_v3", 4, ["deepseek_v4"], ""])
+@pytest.mark.parametrize("kind", ["deepseek_v9", 4, ["deepseek_v4"], ""])
 def test_another_type_is_refused(tmp_path: Path, kind: object) -> None:
     with pytest.raises(
         ConfigFault, match=r"^model_type must be deepseek_v4 or llama or [a-z0-9_ ]+, got "

@@ -71,3 +71,17 @@ def test_scaling_is_from_the_models_context_where_no_other_is_said() -> None:
 def test_what_is_not_computed_is_refused_by_name(raw: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigFault, match=message):
         read_rope(raw)
+
+
+def test_mscale_divides_cosines_and_multiplies_logits_where_a_family_has_it() -> None:
+    fields = {"type": "yarn", **YARN, "mscale": 1.0, "mscale_all_dim": 0.707}
+
+    found = read_rope({"rope_scaling": fields}, mscale=True)
+
+    whole = 0.0707 * math.log(4.0) + 1.0
+    assert found.attention_factor == pytest.approx((0.1 * math.log(4.0) + 1.0) / whole)
+    assert found.logit_factor == pytest.approx(whole**2)
+    plain = read_rope({"rope_scaling": {"type": "yarn", **YARN}}, mscale=True)
+    assert plain == read_rope({"rope_scaling": {"type": "yarn", **YARN}})
+    with pytest.raises(ConfigFault, match="mscale_all_dim is missing"):
+        read_rope({"rope_scaling": {"type": "yarn", **YARN, "mscale": 1.0}}, mscale=True)

@@ -1,0 +1,54 @@
+"""A linear layer whose width ranks share: the sum of their products, then a bias."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from layers.kinds import PlainKinds
+from layers.linear.contract import Named
+from layers.parallel.ranks import Ranks
+from layers.parallel.shares import Size
+
+__all__ = ["SummedLinear"]
+
+
+class SummedLinear:
+    """One named weight of plain numbers, summed to float32 over ranks."""
+
+    def __init__(
+        self,
+        kinds: PlainKinds,
+        width: Size,
+        name: str,
+        rows: int,
+        *,
+        ranks: Ranks,
+        bias: bool = False,
+    ) -> None:
+        """Allocate the weight `name` of [rows, width], and a bias if there is one."""
+        self._product = kinds.projection(width, {name: rows})
+        self._name, self._ranks = name, ranks
+        self._bias = torch.zeros(rows, device=kinds.device) if bias else None
+
+    def of_rows(self, x: Tensor) -> Tensor:
+        """Return the result of `x` [T, width], [T, rows] float32."""
+        return self._summed(self._product(self._product.rows(x)))
+
+    def of_gated(self, hidden: Tensor) -> Tensor:
+        """Return the result of SwiGLU of `hidden` [T, 2 width], [T, rows] float32."""
+        return self._summed(self.part_of_gated(hidden))
+
+    def part_of_gated(self, hidden: Tensor) -> Tensor:
+        """Return what this rank adds to `of_gated`, without the bias."""
+        return self._product(self._product.gated(hidden, math.inf))
+
+    def _summed(self, partial: Tensor) -> Tensor:
+        y = self._ranks.all_reduce(partial)
+        return y if self._bias is None else y + self._bias
+
+    def named_weights(self, prefix: str) -> Named:
+        """Yield the weights under their names in files."""
+        yield from self._product.named_weights(prefix)
+        if self._bias is not None:
+            yield f"{prefix}{self._name}.bias", self._bias

@@ -1,0 +1,257 @@
+"""MlaConfig: what `config.json` of these families says, read strictly.
+
+V2 and V3 differ in how they route; all else is in the file. Whatever the network does not compute
+is refused with one sentence that names the field. The code that `auto_map` names, which published
+files have, is never run.
+"""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from layers.models.json_fields import (
+    ConfigFault,
+    int_from,
+    json_object,
+    positive_int,
+    positive_number,
+    require,
+    string_list,
+)
+from layers.models.rope_fields import RopeFields, read_rope
+from layers.models.token_ids import end_ids, token_id, vocab_size
+
+__all__ = ["ExpertFields", "HeadFields", "MlaConfig", "parse_config"]
+
+_ARCHITECTURES = {"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM"}
+# Fields with the values that are computed, where they are there.
+_FIXED: tuple[tuple[str, tuple[object, ...]], ...] = (
+    ("hidden_act", ("silu",)),
+    ("attention_bias", (False, None)),
+    ("mlp_bias", (False, None)),
+    ("tie_word_embeddings", (False, None)),
+    ("pretraining_tp", (1, None)),
+)
+_ROUTING: dict[str, tuple[tuple[str, tuple[object, ...]], ...]] = {
+    "deepseek_v2": (
+        ("scoring_func", ("softmax",)),
+        ("topk_method", ("greedy", "group_limited_greedy")),
+    ),
+    "deepseek_v3": (("scoring_func", ("sigmoid",)), ("topk_method", ("noaux_tc",))),
+}
+_QUANTISATION: tuple[tuple[str, tuple[object, ...]], ...] = (
+    ("quant_method", ("fp8",)),
+    ("fmt", ("e4m3", None)),
+    ("weight_block_size", ([128, 128],)),
+)
+_KNOWN = frozenset(
+    {
+        *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
+        *("num_attention_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim"),
+        *("qk_rope_head_dim", "v_head_dim", "rms_norm_eps", "max_position_embeddings"),
+        *("rope_theta", "rope_scaling", "rope_parameters", "rope_interleave"),
+        *("n_routed_experts", "n_shared_experts", "num_experts_per_tok", "moe_intermediate_size"),
+        *("moe_layer_freq", "first_k_dense_replace", "n_group", "topk_group", "topk_method"),
+        *("scoring_func", "norm_topk_prob", "routed_scaling_factor"),
+        *("bos_token_id", "eos_token_id", "quantization_config", "architectures", "model_type"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFields:
+    """Widths of attention: a query is [plain, turned], a record is [latent, turned].
+
+    q_rank  channels of the latent that queries are made of, None: they are made of the stream
+    """
+
+    count: int
+    plain: int
+    turned: int
+    value: int
+    latent: int
+    q_rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertFields:
+    """Routed and shared experts.
+
+    chosen      experts of a token
+    inner       channels inside an expert
+    shared      channels inside all shared experts together, 0: there are none
+    groups      of routed experts, of which a token goes to `kept`
+    biased      scores are sigmoids that a correction bias is added to for choosing, else a softmax
+    normalised  weights are divided by their sum over the chosen experts
+    scale       of the weights
+    layers      which layers have experts
+    """
+
+    count: int
+    chosen: int
+    inner: int
+    shared: int
+    groups: int
+    kept: int
+    biased: bool
+    normalised: bool
+    scale: float
+    layers: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class MlaConfig:
+    """Sizes and constants of one network.
+
+    inner            channels inside the feed-forward blocks without experts
+    interleaved      neighbouring channels turn together, else those of two halves
+    experts          None: no layer has any
+    eos_token_ids    ids of config.json, then those that only generation_config.json has
+    """
+
+    model_type: str
+    architectures: tuple[str, ...]
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    heads: HeadFields
+    inner: int
+    eps: float
+    rope: RopeFields
+    interleaved: bool
+    context_tokens: int
+    experts: ExpertFields | None
+    eos_token_ids: tuple[int, ...]
+
+    @property
+    def logit_scale(self) -> float:
+        """Return the factor of the products of queries and keys."""
+        return (self.heads.plain + self.heads.turned) ** -0.5 * self.rope.logit_factor
+
+
+def parse_config(
+    raw: dict[str, Any], generation: dict[str, Any], override: dict[str, Any]
+) -> MlaConfig:
+    """Return the configuration that config.json and generation_config.json hold, both parsed.
+
+    override  entries that replace those of `raw`
+    Raises ConfigFault, naming the field, for whatever cannot be run.
+    """
+    for key in override:
+        if key not in raw and key not in _KNOWN:
+            raise ConfigFault(f"override names {key!r}, which is no field of config.json")
+    raw = raw | override
+    require(raw, "model_type", tuple(_ARCHITECTURES))
+    kind = cast(str, raw["model_type"])
+    _refuse_others(raw)
+    vocab, layers = vocab_size(raw), positive_int(raw, "num_hidden_layers")
+    if raw.get("bos_token_id") is not None:
+        token_id(raw["bos_token_id"], "bos_token_id", vocab)
+    return MlaConfig(
+        model_type=kind,
+        architectures=_architectures(raw, _ARCHITECTURES[kind]),
+        vocab_size=vocab,
+        hidden_size=positive_int(raw, "hidden_size"),
+        num_layers=layers,
+        heads=_heads(raw),
+        inner=positive_int(raw, "intermediate_size"),
+        eps=positive_number(raw, "rms_norm_eps"),
+        rope=read_rope(raw, mscale=True),
+        interleaved=_flag(raw, "rope_interleave", default=True),
+        context_tokens=positive_int(raw, "max_position_embeddings"),
+        experts=None if raw.get("n_routed_experts") is None else _experts(raw, kind, layers),
+        eos_token_ids=end_ids(raw, generation, vocab),
+    )
+
+
+def _refuse_others(raw: dict[str, Any]) -> None:
+    """Raise ConfigFault for what would be silently wrong if it were passed over."""
+    for name, allowed in _FIXED:
+        if name in raw:
+            require(raw, name, allowed)
+    if raw.get("quantization_config") is not None:
+        quantisation = json_object(raw["quantization_config"], "quantization_config")
+        for name, allowed in _QUANTISATION:
+            if name in quantisation or None not in allowed:
+                require(quantisation, name, allowed, "quantization_config.")
+
+
+def _heads(raw: dict[str, Any]) -> HeadFields:
+    turned = positive_int(raw, "qk_rope_head_dim")
+    if turned % 2:
+        raise ConfigFault(f"qk_rope_head_dim must be even, got {turned}")
+    q_rank = raw.get("q_lora_rank")
+    return HeadFields(
+        count=positive_int(raw, "num_attention_heads"),
+        plain=positive_int(raw, "qk_nope_head_dim"),
+        turned=turned,
+        value=positive_int(raw, "v_head_dim"),
+        latent=positive_int(raw, "kv_lora_rank"),
+        q_rank=None if q_rank is None else positive_int(raw, "q_lora_rank"),
+    )
+
+
+def _architectures(raw: dict[str, Any], wanted: str) -> tuple[str, ...]:
+    names = tuple(string_list({"architectures": [], **raw}, "architectures", None))
+    if names and wanted not in names:
+        raise ConfigFault(
+            f"architectures must be {wanted}, got {', '.join(names)}: "
+            "only models that generate text are served"
+        )
+    return names
+
+
+def _experts(raw: dict[str, Any], kind: str, layers: int) -> ExpertFields:
+    for name, allowed in _ROUTING[kind]:
+        if raw.get(name) is not None:
+            require(raw, name, allowed)
+    count, chosen = positive_int(raw, "n_routed_experts"), positive_int(raw, "num_experts_per_tok")
+    groups, kept = _groups(raw, kind, count)
+    if chosen > kept * count // groups:
+        raise ConfigFault(
+            f"num_experts_per_tok must be at most {kept * count // groups}, which topk_group "
+            f"leaves of {count}, got {chosen}"
+        )
+    # DeepSeek's code does not normalise the weight of a single expert.
+    normalised = _flag(raw, "norm_topk_prob") and chosen > 1
+    scale = positive_number({"routed_scaling_factor": 1.0, **raw}, "routed_scaling_factor")
+    inner = positive_int(raw, "moe_intermediate_size")
+    given = {name: value for name, value in raw.items() if value is not None}
+    every = positive_int({"moe_layer_freq": 1, **given}, "moe_layer_freq")
+    first = int_from({"first_k_dense_replace": 0, **given}, "first_k_dense_replace", 0)
+    return ExpertFields(
+        count=count,
+        chosen=chosen,
+        inner=inner,
+        shared=inner * int_from({"n_shared_experts": 0, **given}, "n_shared_experts", 0),
+        groups=groups,
+        kept=kept,
+        biased=kind == "deepseek_v3",
+        normalised=normalised,
+        # V2's published code normalises or scales, V3's does both.
+        scale=1.0 if normalised and kind == "deepseek_v2" else scale,
+        layers=frozenset(layer for layer in range(first, layers) if layer % every == 0),
+    )
+
+
+def _groups(raw: dict[str, Any], kind: str, experts: int) -> tuple[int, int]:
+    """Return how many groups of experts there are, and how many a token goes to."""
+    if kind == "deepseek_v2" and raw.get("topk_method") != "group_limited_greedy":
+        return 1, 1
+    groups, kept = positive_int(raw, "n_group"), positive_int(raw, "topk_group")
+    least = 2 if kind == "deepseek_v3" else 1
+    if experts % groups or experts // groups < least:
+        raise ConfigFault(
+            f"n_group must divide n_routed_experts {experts} into groups of at least {least}, "
+            f"got {groups}"
+        )
+    if kept > groups:
+        raise ConfigFault(f"topk_group must be at most n_group {groups}, got {kept}")
+    return groups, kept
+
+
+def _flag(raw: dict[str, Any], name: str, *, default: bool = False) -> bool:
+    """Return a boolean field; the default where it is missing or null."""
+    if raw.get(name) is None:
+        return default
+    require(raw, name, (True, False))
+    return bool(raw[name])

@@ -1,0 +1,53 @@
+"""A step of chunks: where its tokens write their records, and what they read."""
+
+import torch
+from torch import Tensor
+
+from jit_kernels.latent_attention import latent_attention
+from jit_kernels.rope import rope
+from jit_kernels.rope_halves import rope_halves
+from layers.blocks.rope import HalfRope, PairRope
+from layers.models.mla.pools import LatentPools
+from layers.steps.forward_batch import ForwardBatch
+from layers.steps.page_slots import PageSlots
+
+__all__ = ["LatentStep"]
+
+
+class LatentStep:
+    """What the layers of one step share, derived once."""
+
+    def __init__(
+        self, batch: ForwardBatch, pools: LatentPools, turn: PairRope, *, turned: int
+    ) -> None:
+        """Take how the last `turned` channels of heads and records turn."""
+        self._pools, self._turned = pools, turned
+        self._slots = PageSlots(batch, pools.records.shape[2])
+        self._halves = isinstance(turn, HalfRope)
+        self._rotation = turn.rotation(self._slots.position)
+
+    def turn(self, x: Tensor) -> Tensor:
+        """Turn the last channels of `x` [T, H, C] float32, contiguous, in place; return it."""
+        if not self._halves:
+            return rope(x, self._rotation)
+        last = x[..., x.shape[2] - self._turned :]
+        own = last.clone(memory_format=torch.contiguous_format)
+        last.copy_(rope_halves(own, self._rotation))
+        return x
+
+    def store(self, layer: int, records: Tensor) -> None:
+        """Write what the tokens leave in a layer, [T, C] float32, turned."""
+        self._slots.store(self._pools.records[layer], records)
+
+    def attend(self, layer: int, q: Tensor, *, scale: float) -> Tensor:
+        """Return what tokens read, [T, H, latent] float32.
+
+        q  [T, H, C] float32, as wide as records
+        """
+        records = self._pools.records[layer]
+        latent = records.shape[2] - self._turned
+        return latent_attention(q, records, self._slots.rows, values=latent, scale=scale)
+
+    def finite_rows(self, x: Tensor) -> Tensor:
+        """Return which rows have only finite tokens, [n] bool; `x` is [T, d]."""
+        return self._slots.finite_rows(x)

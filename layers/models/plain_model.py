@@ -1,0 +1,144 @@
+"""What models have in common that run in plain numbers on the CPU, and have pages alone."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from layers.linear.contract import Named
+from layers.models.contract import ModelFacts, Settings
+from layers.models.json_fields import ConfigFault
+from layers.models.page_pools import PagePools
+from layers.models.plain_decoder import Decoder
+from layers.parallel.ranks import Ranks
+from layers.steps.forward_batch import FedTokens, ForwardBatch, Forwarded
+from mem_cache.spec import CacheSpec, Paged, PoolSizes
+
+__all__ = ["PAGE_TOKENS", "RECORD_DTYPES", "CpuModel", "Numbers", "PlainNetwork"]
+
+PAGE_TOKENS = 256
+RECORD_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_OWN_RECORDS = {torch.float32: "fp32", torch.bfloat16: "bf16"}
+
+
+class Numbers:
+    """In which numbers a network computes and caches.
+
+    device   where
+    dtype    of matrices, float32 or bfloat16; all but them and what is cached is float32
+    records  name of the format of what is cached, a key of `RECORD_DTYPES`
+    drafts   most guessed tokens of a row in a step
+    """
+
+    def __init__(self, device: torch.device, settings: Settings, model_type: str) -> None:
+        """Resolve what settings leave open. Raises ConfigFault for what does not suit."""
+        self.device, self.drafts = device, settings.draft_tokens
+        self.dtype: torch.dtype = torch.float32
+        if settings.dtype != "auto":
+            self.dtype = getattr(torch, settings.dtype)
+        self.records = settings.kv_cache_dtype
+        if self.records == "auto":
+            self.records = _OWN_RECORDS[self.dtype]
+        if self.records not in RECORD_DTYPES:
+            raise ConfigFault(f"kv_cache_dtype {self.records} is not for model_type {model_type}")
+
+    @property
+    def record_dtype(self) -> torch.dtype:
+        """Return the dtype of what is cached."""
+        return RECORD_DTYPES[self.records]
+
+
+class CpuModel(ABC):
+    """A `Model`, but for its facts and how it is built."""
+
+    @property
+    @abstractmethod
+    def facts(self) -> ModelFacts:
+        """What the configuration says."""
+
+    def check_cuda(self) -> None:
+        """Raise ConfigFault: there are no kernels for CUDA devices."""
+        raise ConfigFault(f"model_type {self.facts.model_type} runs on the CPU: use --device cpu")
+
+    def smaller(self, settings: Settings) -> str | None:
+        """Return no advice; see `Model`."""
+        del settings
+        return None
+
+    def numbers(self, device: torch.device, settings: Settings, ranks: Ranks) -> Numbers:
+        """Return how the network computes. Raises ConfigFault for what does not suit."""
+        kind = self.facts.model_type
+        if device.type == "cuda":
+            self.check_cuda()
+        if ranks.shares.attention == "data":
+            raise ConfigFault(f"ranks with rows of their own are not for model_type {kind}")
+        return Numbers(device, settings, kind)
+
+
+class _Step(Protocol):
+    def finite_rows(self, x: Tensor) -> Tensor: ...
+
+
+PoolsT = TypeVar("PoolsT", bound=PagePools)
+StepT = TypeVar("StepT", bound=_Step)
+
+
+class PlainNetwork(ABC, Generic[PoolsT, StepT]):
+    """A `Network` in plain numbers; a row's result does not depend on its company.
+
+    The same token at the same position after the same tokens gives the same bits, whatever the
+    chunks, the other rows, and what was reused instead of computed.
+    """
+
+    def __init__(self, wired: Decoder[StepT], numbers: Numbers, paged: Paged) -> None:
+        """Take the network with its weights allocated, and what a page of all layers weighs."""
+        self._wired, self._numbers, self._paged = wired, numbers, paged
+
+    @property
+    def cache(self) -> CacheSpec:
+        """What the cache has to hold."""
+        return CacheSpec(
+            self._numbers.records,
+            paged=(self._paged,),
+            page_size=PAGE_TOKENS,
+            draft_tokens=self._numbers.drafts,
+        )
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """How it computes."""
+        dtype = str(self._numbers.dtype).removeprefix("torch.")
+        return {"dtype": dtype, "record_format": self._numbers.records}
+
+    def named_weights(self) -> Named:
+        """Yield (name in published files, where it goes) of every weight."""
+        yield from self._wired.named_weights()
+
+    @abstractmethod
+    def pools(self, sizes: PoolSizes) -> PoolsT:
+        """Return pools on the device; see `Network`."""
+
+    @abstractmethod
+    def step(self, batch: ForwardBatch, pools: PoolsT) -> StepT:
+        """Return what the layers of a step share."""
+
+    @torch.inference_mode()
+    def prefill(
+        self,
+        batch: ForwardBatch,
+        pools: PoolsT,
+        *,
+        fed: FedTokens | None = None,
+        halfway: Callable[[], None] | None = None,
+        counts: Sequence[int] | None = None,
+    ) -> Forwarded:
+        """Run a step of chunks; see `Network`."""
+        assert counts is None, "no rank has rows of its own"
+        if fed is not None:
+            batch.input_ids.index_copy_(0, fed.at, fed.ids)
+        step = self.step(batch, pools)
+        h = self._wired.run(batch.input_ids, step, halfway)
+        last = h.index_select(0, batch.logit_tokens)
+        return Forwarded(self._wired.logits(last), step.finite_rows(h))

@@ -1,0 +1,1 @@
+"""Ways to attend to latent records, side by side."""

@@ -1,0 +1,41 @@
+"""A family with latent records through HTTP: tokens of transformers, reuse, forks and eviction."""
+
+import random
+from pathlib import Path
+
+from tests.testing.gqa_checkpoints import VOCAB, assert_greedy, write
+from tests.testing.mla_checkpoints import reference
+from tests.testing.server_process import running_server
+from tests.testing.stand_in.tokenizer import write_tokenizer
+
+
+def test_turns_and_forks_have_the_tokens_of_transformers(tmp_path: Path) -> None:
+    model = reference("v3")
+    write_tokenizer(write(model, tmp_path), max_tokens=4096)
+    flags = ("--full-pages", "8", "--chunked-prefill-size", "256")
+
+    def words(count: int) -> list[int]:
+        return [random.randrange(10, VOCAB) for _ in range(count)]
+
+    history = words(601)
+    turns, found = list[list[int]](), list[int]()
+    with running_server("--model-path", str(tmp_path), *flags) as server:
+        assert server.get("/server_info")["model_type"] == "deepseek_v3"
+        for _ in range(3):
+            reply = server.generate(history, max_new_tokens=5, ignore_eos=True)
+            turns.append(history)
+            found.append(reply["meta_info"]["cached_tokens"])
+            assert_greedy(model, history, reply["output_ids"])
+            history = [*history, *reply["output_ids"], *words(22)]
+        # Others push them out, then each is computed anew, and a fork behind its first half.
+        together = server.generate([words(900) for _ in range(3)], max_new_tokens=2)
+        forked = [*turns[0][:300], *words(40)]
+        replies = [
+            server.generate(ids, max_new_tokens=5, ignore_eos=True) for ids in (turns[2], forked)
+        ]
+
+    assert found == [0, 605, 632]
+    assert len(together) == 3
+    assert [reply["meta_info"]["cached_tokens"] for reply in replies] == [0, 300]
+    for ids, reply in zip((turns[2], forked), replies, strict=True):
+        assert_greedy(model, ids, reply["output_ids"])
