@@ -28,7 +28,7 @@ def test_each_head_has_a_product_of_its_own(
 
     got = latent_queries(q, keys)
 
-    want = torch.einsum("tha,hab->thb", q.double(), keys.double()).float()
+    want = torch.einsum("bhn,hnc->bhc", q.double(), keys.double()).float()
     assert_close(got, want, Bounds(atol=1e-4))
     assert_close(in_torch(q, keys), want, Bounds(atol=1e-4))
 
