@@ -50,13 +50,48 @@ class Numbers:
         return RECORD_DTYPES[self.records]
 
 
-class CpuModel(ABC):
-    """A `Model`, but for its facts and how it is built."""
+class _Config(Protocol):
+    """What configurations of such models have in common; the names are those of `ModelFacts`."""
 
     @property
-    @abstractmethod
+    def model_type(self) -> str: ...
+    @property
+    def architectures(self) -> tuple[str, ...]: ...
+    @property
+    def num_layers(self) -> int: ...
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def context_tokens(self) -> int: ...
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]: ...
+
+
+ConfigT = TypeVar("ConfigT", bound=_Config)
+
+
+class CpuModel(Generic[ConfigT]):
+    """A `Model`, but for how it is built: a checkpoint's configuration."""
+
+    def __init__(self, config: ConfigT) -> None:
+        """Take it."""
+        self.config = config
+
+    @property
     def facts(self) -> ModelFacts:
         """What the configuration says."""
+        config = self.config
+        return ModelFacts(
+            model_type=config.model_type,
+            architectures=config.architectures,
+            num_layers=config.num_layers,
+            hidden_size=config.hidden_size,
+            vocab_size=config.vocab_size,
+            context_tokens=config.context_tokens,
+            eos_token_ids=config.eos_token_ids,
+        )
 
     def check_cuda(self) -> None:
         """Raise ConfigFault: there are no kernels for CUDA devices."""

@@ -6,7 +6,7 @@ import torch
 
 from layers.blocks.rope import HalfRope, frequencies
 from layers.kinds import PlainKinds
-from layers.models.contract import ModelFacts, Settings
+from layers.models.contract import Settings
 from layers.models.gqa.config import GqaConfig, parse_config
 from layers.models.gqa.network import decoder
 from layers.models.gqa.pools import KeyValuePools, PageShape
@@ -24,25 +24,8 @@ def read(raw: dict[str, Any], generation: dict[str, Any], override: dict[str, An
     return GqaModel(parse_config(raw, generation, override))
 
 
-class GqaModel(CpuModel):
+class GqaModel(CpuModel[GqaConfig]):
     """A checkpoint's configuration; a `Model`."""
-
-    def __init__(self, config: GqaConfig) -> None:
-        self.config = config
-
-    @property
-    def facts(self) -> ModelFacts:
-        """What the configuration says."""
-        config = self.config
-        return ModelFacts(
-            model_type=config.model_type,
-            architectures=config.architectures,
-            num_layers=config.num_layers,
-            hidden_size=config.hidden_size,
-            vocab_size=config.vocab_size,
-            context_tokens=config.context_tokens,
-            eos_token_ids=config.eos_token_ids,
-        )
 
     def build(
         self, device: torch.device, settings: Settings, ranks: Ranks | None = None

@@ -6,7 +6,7 @@ import torch
 
 from layers.blocks.rope import HalfRope, PairRope, frequencies
 from layers.kinds import PlainKinds
-from layers.models.contract import ModelFacts, Settings
+from layers.models.contract import Settings
 from layers.models.mla.config import MlaConfig, parse_config
 from layers.models.mla.network import decoder
 from layers.models.mla.pools import LatentPools
@@ -24,25 +24,8 @@ def read(raw: dict[str, Any], generation: dict[str, Any], override: dict[str, An
     return MlaModel(parse_config(raw, generation, override))
 
 
-class MlaModel(CpuModel):
+class MlaModel(CpuModel[MlaConfig]):
     """A checkpoint's configuration; a `Model`."""
-
-    def __init__(self, config: MlaConfig) -> None:
-        self.config = config
-
-    @property
-    def facts(self) -> ModelFacts:
-        """What the configuration says."""
-        config = self.config
-        return ModelFacts(
-            model_type=config.model_type,
-            architectures=config.architectures,
-            num_layers=config.num_layers,
-            hidden_size=config.hidden_size,
-            vocab_size=config.vocab_size,
-            context_tokens=config.context_tokens,
-            eos_token_ids=config.eos_token_ids,
-        )
 
     def build(
         self, device: torch.device, settings: Settings, ranks: Ranks | None = None
