@@ -7,6 +7,7 @@ import pytest
 
 from tests.end_to_end.pools import wait_idle
 from tests.testing.server_process import ServerProcess, running_server
+from tests.testing.stand_in.folder import write_stand_in
 
 KEY = "secret"
 FLAGS = ("--full-pages", "64", "--random-seed", "0")
@@ -23,6 +24,13 @@ def _keyed_server(narrow_stand_in: Path) -> Iterator[ServerProcess]:  # pyright:
     with running_server("--model-path", str(narrow_stand_in), *FLAGS, "--api-key", KEY) as server:
         server.client.headers["Authorization"] = f"Bearer {KEY}"
         yield server
+
+
+@pytest.fixture(scope="session")
+def wide_stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stand-in with experts that two ranks share by whole blocks of 128 channels."""
+    folder = tmp_path_factory.mktemp("wide_stand_in")
+    return write_stand_in(folder, moe_intermediate_size=256)
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,9 @@
 
 Two servers: one with few pages and every check on, which computes prompts in small steps; one that
 reuses nothing and computes them in large ones. Tokens and log-probabilities must be equal without
-any allowance. What holds without --deterministic is tested by `tests.evaluate`, on a model that is
-sure of its choices.
+any allowance. Where there are two GPUs, both servers share the network over two, too.
+What holds without --deterministic is tested by `tests.evaluate`, on a model that is sure of its
+choices.
 """
 
 from collections.abc import Iterator
@@ -75,10 +76,17 @@ class Pair:
             assert reply["meta_info"][field] == cold["meta_info"][field], field
 
 
-@pytest.fixture(scope="module")
-def servers(stand_in: Path) -> Iterator[Pair]:
+@pytest.fixture(
+    scope="module",
+    params=["1", pytest.param("2", marks=pytest.mark.multi_gpu)],
+    ids="{} GPU".format,
+)
+def servers(request: pytest.FixtureRequest, wide_stand_in: Path) -> Iterator[Pair]:
     """Both servers."""
-    flags = ("--model-path", str(stand_in), *DEVICE, "--context-length", "4096")
+    flags = (
+        *("--model-path", str(wide_stand_in), *DEVICE, "--context-length", "4096"),
+        *("--tp-size", request.param),
+    )
     with (
         running_server(*flags, *TINY, *SMALL_STEPS, ready_s=READY_S) as warm,
         running_server(*flags, *COLD, check=False, ready_s=READY_S) as cold,

@@ -60,7 +60,9 @@ def prompt(seed: int, length: int) -> list[int]:
     return [draws.randrange(2, VOCAB) for _ in range(length)]
 
 
-def same_until_close(shared: ServerProcess, alone: ServerProcess, ids: list[int]) -> int:
+def same_until_close(
+    shared: ServerProcess, alone: ServerProcess, ids: list[int], margin: float = MARGIN
+) -> int:
     """Compare greedy tokens; return how many were the same. A close choice ends the comparison."""
     wanted = {"return_logprob": True, "top_logprobs_num": 2, "logprob_start_len": -1}
     want = alone.generate(ids, wanted, max_new_tokens=NEW, ignore_eos=True)
@@ -69,7 +71,7 @@ def same_until_close(shared: ServerProcess, alone: ServerProcess, ids: list[int]
     for at, (mine, goal) in enumerate(zip(got, want["output_ids"], strict=True)):
         if mine != goal:
             first, second = (pair[0] for pair in tops[at][:2])
-            assert first - second < MARGIN, f"token {at}: {mine}, not {goal}"
+            assert first - second < margin, f"token {at}: {mine}, not {goal}"
             return at
     return len(got)
 
