@@ -10,6 +10,7 @@ from runtime.scheduler.request import Request, Status
 from runtime.scheduler.request_sets import RequestSets
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.stats import Ending, Stats
+from runtime.wire.step import NOT_FINITE_REASON
 
 logger = logging.getLogger("umbra.scheduler")
 
@@ -53,6 +54,29 @@ class Endings:
         self._replies.finish(request, "error", error=error)
         self._end(request, publish=False)
 
+    def not_finite(self, request: Request) -> None:
+        """End a request whose numbers are not finite, or have it computed again.
+
+        What it alone left in the cache is not used again. Where it started from the cache, that may
+        be what is wrong: then it is computed once more, from its first token on.
+        """
+        self._stats.count("not_finite_requests")
+        suspect = 0 if self._told_of(request) else self._residency.suspect(request)
+        self._stats.count("distrusted_pages", self._residency.distrust_own(request))
+        if request.suspect or not suspect:
+            self.fail(request, NOT_FINITE_REASON)
+            return
+        logger.warning("Request %d is not finite: compute what was cached, too", request.id)
+        self._sets.suspend(request)
+        self._residency.release(request, publish=False)
+        request.suspect, request.cached_tokens = suspect, 0
+        self._on_change()
+
+    @staticmethod
+    def _told_of(request: Request) -> bool:
+        """Whether log-probabilities of its prompt are on their way, which are not told twice."""
+        return bool(request.outgoing.prompt_logprobs)
+
     def abort(self, request: Request) -> None:
         """End a request that nobody wants more of; tokens that were kept for its end are sent."""
         if not request.stream:
@@ -68,6 +92,8 @@ class Endings:
     def _end(self, request: Request, *, publish: bool = True) -> None:
         if request.status is Status.WAITING:
             self._sets.waiting.remove(request.id)
+        elif request.status is Status.SUSPENDED:
+            self._sets.leave_running(request)
         else:
             self._sets.leave_running(request)
             self._residency.release(request, publish=publish)

@@ -14,7 +14,9 @@ on published hashes.
 import hashlib
 import secrets
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import groupby
 from typing import Protocol
 
 import numpy as np
@@ -55,6 +57,10 @@ class KvEvents:
         self._clock = clock
         self._secret = secrets.token_bytes(32)
         self._hashes: dict[int, int] = {}
+        # Pages of each hash that a match can find: a clean copy may stand beside one set aside.
+        self._copies = Counter[int]()
+        # Pages that no match finds, or that came after one of these: nobody is told of them.
+        self._aside: set[int] = set()
         self._pending: list[Event] = []
 
     def inserted(self, insertion: Insertion, namespace: str) -> None:
@@ -79,12 +85,18 @@ class KvEvents:
         tokens = arrays.tokens[nodes]
         hashes = chain_hashes(self._top(namespace) if parent is None else parent, tokens)
         self._hashes.update(zip(pages.tolist(), hashes, strict=True))
-        self._pending.append(Stored(hashes, parent, tokens))
+        if page_above in self._aside:
+            self._aside.update(pages.tolist())
+            return
+        self._copies.update(hashes)
+        self._pending += _stored(hashes, parent, tokens, [self._copies[h] == 1 for h in hashes])
 
     def cleared(self) -> None:
         """Note that the tree was reset."""
         self._cache.take_removed()
         self._hashes.clear()
+        self._copies.clear()
+        self._aside.clear()
         self._pending.append(Cleared())
 
     def flush(self) -> None:
@@ -100,14 +112,48 @@ class KvEvents:
             return
         # Partial pages never had a hash.
         known = [page for page in removed.tolist() if page in self._hashes]
-        if known:
-            self._pending.append(Removed([self._hashes.pop(page) for page in known]))
+        self._tell_gone([page for page in known if page not in self._aside])
+        for page in known:
+            del self._hashes[page]
+            self._aside.discard(page)
+
+    def set_aside(self, page: int) -> None:
+        """Note that no match finds a page of the tree any more; it may leave later."""
+        self._note_removed()
+        if page in self._hashes and page not in self._aside:
+            self._tell_gone([page])
+            self._aside.add(page)
+
+    def _tell_gone(self, pages: list[int]) -> None:
+        hashes = [self._hashes[page] for page in pages]
+        self._copies.subtract(hashes)
+        last = [hashed for hashed in hashes if self._copies[hashed] <= 0]
+        for hashed in last:
+            del self._copies[hashed]
+        if last:
+            self._pending.append(Removed(last))
 
     def _top(self, namespace: str) -> int:
         key = self._secret if namespace else b""
         name = namespace.encode()
         digest = hashlib.blake2b(name, digest_size=HASH_BYTES, key=key, person=_TOP).digest()
         return int.from_bytes(digest, "big")
+
+
+def _stored(
+    hashes: list[int], parent: int | None, tokens: np.ndarray, new: list[bool]
+) -> Iterator[Stored]:
+    """Yield the events of a run of pages: of those that nobody knows yet.
+
+    new  whether a page is the first of its hash; a page that follows one set aside may be another
+    """
+    first = 0
+    for is_new, run in groupby(new):
+        stop = first + len(list(run))
+        if is_new:
+            above = hashes[first - 1] if first else parent
+            yield Stored(hashes[first:stop], above, tokens[first:stop])
+        first = stop
 
 
 def chain_hashes(before: int, tokens: np.ndarray) -> list[int]:

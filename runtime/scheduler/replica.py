@@ -109,13 +109,14 @@ class Replica:
     @property
     def busy(self) -> bool:
         """Whether a step is in flight, or a request waits or runs."""
-        return bool(self.in_flight or self.sets.running_count or len(self.sets.waiting))
+        sets = self.sets
+        return bool(self.in_flight or sets.running_count or len(sets.waiting) or sets.suspended)
 
     @property
     def at_work(self) -> bool:
         """Whether a step is in flight, or could be planned whatever masks come."""
         sets = self.sets
-        if self.in_flight or sets.prefills or sets.decoding.active:
+        if self.in_flight or sets.prefills or sets.decoding.active or sets.suspended:
             return True
         return any(request.is_ready for request in sets.waiting)
 
@@ -220,9 +221,20 @@ class Replica:
 
     def admit(self) -> None:
         """Start waiting requests that fit."""
+        if self.sets.suspended:
+            self._requeue_suspended()
         for request in self._admission.admit():
             request.times.admitted(self._clock())
             self.stats.recomputed(request)
+
+    def _requeue_suspended(self) -> None:
+        """Let those that lost their row wait again: no step in flight has them in any more."""
+        self.settle_in_flight()
+        while self.sets.suspended:
+            request = self.sets.suspended.pop(0)
+            request.times.queued(self._clock())
+            self.sets.requeue(request)
+        self._admission.wake()
 
     def plan(self, number: int) -> Step | None:
         """Return the next step under its number, or None: there is nothing to compute."""

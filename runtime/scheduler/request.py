@@ -15,9 +15,13 @@ TAIL_BYTES = 1024
 
 
 class Status(Enum):
-    """Where a request stands."""
+    """Where a request stands.
+
+    A suspended one lost its row while a step in flight had it in: it waits again after that.
+    """
 
     WAITING = "waiting"
+    SUSPENDED = "suspended"
     PREFILL = "prefill"
     DECODE = "decode"
     FINISHED = "finished"
@@ -110,6 +114,10 @@ class Request:
     urgency        the highest priority of it and of those that wait for it
     logprob_next   next prompt position whose logits are wanted, None when there is none left
     outgoing       what its client has not been sent yet
+    unseen_end     it ended with a token in flight that it left in the tree: whether what was
+                   computed of that is finite is not known yet
+    suspect        first page of what it started from when its numbers were not finite: it is
+                   computed a second time, all of it; 0: it is not
     tail_hash      of the prompt's end, where most prompts of the same length differ
     prefixes       hashes of the prompt up to each whole page, where there are several replicas
     """
@@ -135,7 +143,8 @@ class Request:
         self.sampling = sampling
         self.logprobs = message.logprobs
         self.constraint: GrammarOutput | None = None
-        self.held = False
+        self.held = self.unseen_end = False
+        self.suspect = 0
         self.logprob_next = _first_logprob_position(message, len(prompt))
         self.status = Status.WAITING
         self.total = len(prompt)
@@ -152,6 +161,8 @@ class Request:
     def match_limit(self) -> int:
         """Most tokens that may come from the cache: one is always computed, and every
         position whose logits are still wanted."""
+        if self.suspect:
+            return 0
         limit = self.total - 1
         return limit if self.logprob_next is None else min(limit, self.logprob_next)
 

@@ -4,6 +4,8 @@ enter          start             begin_decoding
 ------> waiting -----> prefills ----------------> decoding ---+
            ^              |                           |       |  leave
            +--------------+------ requeue ------------+       +------->
+           |              |  suspend                  |
+           +---------- suspended <--------------------+
 """
 
 from runtime.scheduler.decode import DecodeSet
@@ -21,6 +23,7 @@ class RequestSets:
     waiting   those that hold no row
     prefills  those whose prompt is being computed, in order of admission
     decoding  those whose first token is there
+    suspended those that lost their row to a result that was not finite
     pending   prefixes of those that wait or are being computed
     """
 
@@ -29,6 +32,7 @@ class RequestSets:
         self.waiting = waiting
         self.prefills: list[Request] = []
         self.decoding = decoding
+        self.suspended: list[Request] = []
         self.pending = PendingPrefixes()
 
     @property
@@ -80,6 +84,12 @@ class RequestSets:
         self.pending.remove(request)
         request.status = Status.DECODE
 
+    def suspend(self, request: Request) -> None:
+        """Take a request out of the steps until the one in flight is settled."""
+        self.leave_running(request)
+        request.status = Status.SUSPENDED
+        self.suspended.append(request)
+
     def requeue(self, request: Request) -> None:
         """Let a request wait that lost its row."""
         request.status = Status.WAITING
@@ -92,6 +102,8 @@ class RequestSets:
             self.prefills.remove(request)
         elif request in self.decoding.requests:
             self.decoding.remove(request)
+        elif request in self.suspended:
+            self.suspended.remove(request)
 
     def leave(self, request: Request) -> None:
         """Forget a request that has ended and stands in no set any more."""

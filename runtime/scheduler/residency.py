@@ -278,6 +278,48 @@ class Residency:
         if self._events is not None:
             self._events.flush()
 
+    # --- what is not to be trusted
+
+    def set_aside(self, node: int) -> int:
+        """Have nobody start from a page any more, nor from what follows it; return how many."""
+        if node <= 0:
+            return 0
+        unit = self.cache.arrays.unit.item(node)
+        pages = self.cache.set_aside(node)
+        if self._events is not None and pages:
+            self._events.set_aside(unit)
+        return pages
+
+    def distrust_own(self, request: Request) -> int:
+        """Set aside what a running request left in the tree and nobody else has; return pages."""
+        lock, holding = request.holding.lock, request.holding
+        if lock is None:
+            return 0
+        first = div_ceil(holding.full_matched, self.spec.page_size)
+        return self.set_aside(self.cache.only_of(lock, first=first))
+
+    def suspect(self, request: Request) -> int:
+        """Return the first page of what a running request started from; 0 if that is nothing."""
+        lock = request.holding.lock
+        return self.cache.top_of(lock.node) if lock and request.holding.full_matched else 0
+
+    def distrust_suspect(self, request: Request) -> int:
+        """Set aside what a request that is finite now started from at first; return the pages.
+
+        Whoever came first has replaced it already.
+        """
+        top = self.cache.top_of(self._found(request).node)
+        return self.set_aside(top) if top == request.suspect else 0
+
+    def distrust_end(self, request: Request) -> int:
+        """Set aside the page with the last token of an ended request; return the pages."""
+        match = self._found(request)
+        return self.set_aside(match.node) if match.full_tokens == request.total else 0
+
+    def _found(self, request: Request) -> Match:
+        tokens = request.tokens[: request.total]
+        return self.cache.peek(tokens, limit=len(tokens), namespace=request.namespace)
+
     def reset(self) -> None:
         """Empty the tree. Raises IntegrityError while requests run."""
         self.cache.reset()
@@ -298,6 +340,7 @@ class Residency:
         if publish:
             if request.scheduled == request.total:
                 # A decode step in flight feeds the last token; who reads that is launched later.
+                request.unseen_end = request.committed < request.total
                 request.committed = request.total
             self.publish(request, partial=True, ended=ended)
             self.waypoints.hand_over(request)

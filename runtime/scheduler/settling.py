@@ -1,5 +1,6 @@
 """What becomes of a step's result: lengths, pages for the tree, tokens, ends."""
 
+import logging
 from collections.abc import Callable
 
 from runtime.scheduler.endings import Endings
@@ -13,6 +14,8 @@ from runtime.scheduler.step import Step, StepState
 from runtime.wire.arrays import INT32, UINT8, unpacked
 from runtime.wire.logprobs import unpack_logprobs
 from runtime.wire.step import NOT_FINITE_REASON, KeptResult, PackedLogprobs, StepResult
+
+logger = logging.getLogger("umbra.scheduler")
 
 
 class _Tokens:
@@ -72,11 +75,24 @@ class Settling:
         step.advance(StepState.SETTLED)
         self._now_s = now_s
         tokens = _Tokens(result)
+        finite: list[int] = unpacked(result.finite, UINT8).tolist()
+        if not all(finite):
+            self._distrust_ends(step, finite)
         if step.decoding:
-            self._decode(step, tokens)
+            self._decode(step, tokens, finite)
         if step.decoding < step.told:
-            self._prefill(step, result, tokens, elapsed_s)
+            self._prefill(step, result, tokens, finite=finite, elapsed_s=elapsed_s)
+        for request in step.rows.requests[step.told :]:
+            request.unseen_end = False
         self._gate.tell()
+
+    def _distrust_ends(self, step: Step, finite: list[int]) -> None:
+        """Have nobody go on from answers whose last token turns out not to be finite."""
+        for request, is_finite in zip(step.rows.requests, finite, strict=True):
+            if request.unseen_end and not is_finite:
+                logger.warning("The end of request %d is not finite", request.id)
+                pages = self._residency.distrust_end(request)
+                self._stats.count("distrusted_pages", pages)
 
     def held(self, requests: list[Request], result: KeptResult, *, now_s: float) -> None:
         """Have held requests go on with the tokens that were sampled for them."""
@@ -88,7 +104,15 @@ class Settling:
             self._take_token(request, tokens, k)
         self._gate.tell()
 
-    def _prefill(self, step: Step, result: StepResult, tokens: _Tokens, elapsed_s: float) -> None:
+    def _prefill(
+        self,
+        step: Step,
+        result: StepResult,
+        tokens: _Tokens,
+        *,
+        finite: list[int],
+        elapsed_s: float,
+    ) -> None:
         requests, own = step.requests[step.decoding :], slice(step.decoding, step.told)
         # Not `scheduled`: the next chunk may be in flight.
         ends: list[int] = step.rows.end[own].tolist()
@@ -100,12 +124,12 @@ class Settling:
         )
         self._take_spans(step, result)
         entries = step.entries
-        finite: list[int] = unpacked(result.finite, UINT8)[own].tolist()
-        for request, end, is_finite in zip(requests, ends, finite, strict=True):
+        for request, end, is_finite in zip(requests, ends, finite[own], strict=True):
             if request.status is Status.PREFILL:  # else it failed with the chunk before
                 self._take_chunk(request, end, tokens, entries.get(request.id), is_finite)
-        for k, twin in enumerate(step.twins, start=len(entries)):
-            self._take_first_token(twin, tokens, k)
+        for k, (row, twin) in enumerate(step.rows.twins, start=len(entries)):
+            if finite[row]:  # else it goes on waiting, and computes its own
+                self._take_first_token(twin, tokens, k)
         self._on_publish()
 
     def _take_spans(self, step: Step, result: StepResult) -> None:
@@ -124,7 +148,10 @@ class Settling:
         failure = None if entry is None else tokens.failed.get(entry)
         if failure is None and not is_finite:
             failure = NOT_FINITE_REASON
-        if failure is None:
+        if failure is None and (done or not request.suspect):
+            if request.suspect:
+                pages = self._residency.distrust_suspect(request)
+                self._stats.count("distrusted_pages", pages)
             self._residency.publish(request, partial=done)
         self._stats.computed(request, start, end)
         if request.cached_tokens is None:
@@ -133,7 +160,9 @@ class Settling:
         if done:
             request.times.computed(self._now_s)
             self._sets.finish_prefill(request)
-        if failure is not None:
+        if failure == NOT_FINITE_REASON:
+            self._endings.not_finite(request)
+        elif failure is not None:
             self._endings.fail(request, failure)
         elif done and entry is None:
             self._endings.finish(request, "length", now_s=self._now_s)
@@ -151,22 +180,28 @@ class Settling:
         twin.times.computed(self._now_s)
         self._take_token(twin, tokens, k)
 
-    def _decode(self, step: Step, tokens: _Tokens) -> None:
+    def _decode(self, step: Step, tokens: _Tokens, finite: list[int]) -> None:
         self._decoding.settled(step, tokens.accepted, tokens.tokens)
         taken = 0
         for k, request in enumerate(step.requests[: step.decoding]):
             if request.status is not Status.DECODE:
+                request.unseen_end = False
                 continue  # it ended with the step before: this token is one too many
             taken += 1
             request.committed += 1
-            if k not in step.held:
+            if not finite[k]:
+                self._endings.not_finite(request)
+            elif k not in step.held:
                 self._take_token(request, tokens, k)
         self._stats.decode_step(taken)
 
     def _take_token(self, request: Request, tokens: _Tokens, k: int) -> bool:
         """Append the token of entry `k` to its request; False if that ended the request."""
-        if k in tokens.failed:
-            self._endings.fail(request, tokens.failed[k])
+        if (failure := tokens.failed.get(k)) == NOT_FINITE_REASON and request.row >= 0:
+            self._endings.not_finite(request)
+            return False
+        if failure is not None:
+            self._endings.fail(request, failure)
             return False
         token = tokens.token(k)
         request.append(token)

@@ -30,6 +30,8 @@ COUNTERS = (
     "aborted_requests",
     "failed_requests",
     "retracted_requests",
+    "not_finite_requests",
+    "distrusted_pages",
     "prompt_tokens",
     "cached_tokens",
     "replayed_tokens",

@@ -50,6 +50,14 @@ _COUNTERS = {
         "Prompt tokens computed, those of background requests included",
     ),
     "retracted_requests": ("sglang:num_retracted_requests", "Times a request gave up its row"),
+    "not_finite_requests": (
+        "umbra:not_finite_requests",
+        "Times a request's numbers were not finite, which is no client's fault",
+    ),
+    "distrusted_pages": (
+        "umbra:distrusted_pages",
+        "Pages that are not used again because something computed from them was not finite",
+    ),
 }
 # Causes for which prompt tokens are computed; the scheduler counts `<cause>_tokens`.
 UNCACHED_CAUSES = ("no_point", "point_evicted", "page_evicted", "never_seen")

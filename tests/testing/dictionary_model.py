@@ -263,6 +263,27 @@ class Rig:
         self._learn_evictions()
         return done
 
+    def set_aside(self, tokens: Sequence[int], share: int, *, namespace: str = "") -> None:
+        """Distrust one of the pages that `tokens` match; verify that it goes with all below it."""
+        page = self.spec.page_size
+        match = self.match(tokens, limit=len(tokens) * share // 8, namespace=namespace)
+        if not match.full_tokens:
+            return
+        below = set(self.cache.below(match.node))
+        for row in list(self.rows):
+            held = {row.lock.node, int(self.cache.arrays.point("holder")[row.lock.point])}
+            if held & below:
+                self.finish(row)
+        start = (match.full_tokens - 1) // page * page
+        number = self.prefixes.ids(namespace, tokens)[start + 1 : match.full_tokens + 1][-1]
+        self.cache.set_aside(match.node)
+        gone = set(self.published)
+        self._learn_evictions()
+        gone -= self.published
+        assert number in gone or self.cache.peek(
+            np.array(tokens, np.int32), limit=match.full_tokens, namespace=namespace
+        ).node not in (0, match.node)
+
     def reset(self) -> None:
         """Forget everything, on both sides."""
         self.cache.reset()

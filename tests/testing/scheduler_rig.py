@@ -221,7 +221,8 @@ class Rig:
     def busy(self) -> bool:
         """Whether any request waits or runs."""
         sets = self.replica.sets
-        return bool(self.socket.inbox or len(sets.waiting) or sets.prefills or len(sets.decoding))
+        waiting = self.socket.inbox or len(sets.waiting) or sets.suspended
+        return bool(waiting or sets.prefills or len(sets.decoding))
 
     def outputs(self, request_id: int) -> list[Output]:
         """Return all news of a request so far."""

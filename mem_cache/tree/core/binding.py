@@ -12,7 +12,7 @@ from mem_cache.errors import IntegrityError
 
 POOLS = ("full", "swa", "states", "node_ids", "point_ids")
 FAULT_NO_UNIT, FAULT_FREE_UNIT, FAULT_IN_TREE = -1, -2, -4
-FLAG_SUPERSEDED, FLAG_FORKED = 1, 2
+FLAG_SUPERSEDED, FLAG_FORKED, FLAG_ASIDE = 1, 2, 16
 # As in `core.h`.
 TURN_CLASSES, LENGTH_CLASSES, SAVE_CLASSES = 8, 5, 8
 
@@ -171,6 +171,8 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "tree_evict": (_I, (_P, _L)),
     "tree_evict_root": (_I, (_P, _I, _L)),
     "tree_span": (_I, (_P, _I, _P)),
+    "tree_set_aside": (_I, (_P, _I)),
+    "tree_drop": (_I, (_P, _I)),
     "trail_add": (_U, (_U, _P, _I)),
 }
 

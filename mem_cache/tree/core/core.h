@@ -190,6 +190,7 @@ enum {
     FLAG_FORKED = 2,     /* it once had two children */
     FLAG_OUTPUT = 4,     /* its last token was sampled, not given */
     FLAG_LOST_POINT = 8, /* a resume point of it was evicted since one was added */
+    FLAG_ASIDE = 16,     /* no match finds it, nor what follows it: it waits for its eviction */
 };
 
 typedef struct {
@@ -216,6 +217,10 @@ typedef struct {
     int32_t first_new;   /* out: index of the first page that the tree took */
     int64_t since;       /* tick of the match */
 } Insertion;
+
+static inline bool is_aside(const Tree *tree, int32_t node) {
+    return node > 0 && tree->flags[node] & FLAG_ASIDE;
+}
 
 static inline int32_t *tokens_of(const Tree *tree, int32_t page) {
     return tree->tokens + (int64_t)page * tree->page_size;
@@ -292,6 +297,8 @@ int32_t tree_unpin(Tree *tree, int32_t point);
 int32_t tree_evict(Tree *tree, int64_t free_pages);
 int32_t tree_evict_root(Tree *tree, int32_t root, int64_t keep_tokens);
 int32_t tree_span(const Tree *tree, int32_t page, int32_t *pages);
+int32_t tree_set_aside(Tree *tree, int32_t node);
+int32_t tree_drop(Tree *tree, int32_t node);
 
 /* turns.c */
 uint64_t trail_add(uint64_t trail, const int32_t *tokens, int32_t length);

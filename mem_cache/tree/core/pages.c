@@ -115,10 +115,11 @@ int32_t page_adopt(Tree *tree, int32_t parent, Insertion *insertion, int32_t sta
 void page_lengthen(Tree *tree, int32_t page, Insertion *insertion, const int32_t *tokens,
                      int32_t length) {
     int32_t *trie = child_of(tree, tree->parent[page]);
+    bool aside = is_aside(tree, page);
     tree->roots[tree->root[page]].tokens += length - tree->length[page];
-    siblings_remove(tree, trie, page);
+    if (!aside) siblings_remove(tree, trie, page);
     write_tokens(tree, page, tokens, length);
-    siblings_add(tree, trie, page);
+    if (!aside) siblings_add(tree, trie, page);
     tree->flags[page] &= (uint8_t)~FLAG_SUPERSEDED;
     page_touch(tree, page);
     int32_t end = tree->number[page] * tree->page_size + length;
@@ -130,10 +131,11 @@ void page_lengthen(Tree *tree, int32_t page, Insertion *insertion, const int32_t
 void page_leave(Tree *tree, int32_t page) {
     int32_t parent = tree->parent[page];
     Root *root = &tree->roots[tree->root[page]];
-    siblings_remove(tree, child_of(tree, parent), page);
+    bool aside = is_aside(tree, page);
+    if (!aside) siblings_remove(tree, child_of(tree, parent), page);
     if (tree->point[page]) {
         int32_t heir = siblings_nearest(tree, *child_of(tree, parent), tokens_of(tree, page));
-        if (heir) {
+        if (heir && !aside) {
             int32_t shorter = tree->length[page];
             if (tree->length[heir] < shorter) shorter = tree->length[heir];
             int32_t run = common_run(tokens_of(tree, page), tokens_of(tree, heir), shorter);
@@ -201,6 +203,26 @@ int32_t tree_evict_root(Tree *tree, int32_t root, int64_t keep_tokens) {
         if (oldest == 0) return 0;
         evict_page(tree, oldest);
     }
+    return 1;
+}
+
+/* --- pages that are not to be trusted */
+
+/* Let no match find a page from now on, nor what follows it. Locks on them stay, and whoever has
+ * one may go on below. */
+int32_t tree_set_aside(Tree *tree, int32_t node) {
+    if (node <= 0 || tree->parent[node] == 0) return FAULT_GONE;
+    if (is_aside(tree, node)) return 0;
+    siblings_remove(tree, child_of(tree, tree->parent[node]), node);
+    tree->flags[node] &= (uint8_t)~FLAG_SUPERSEDED;
+    tree->flags[node] |= FLAG_ASIDE;
+    return 1;
+}
+
+/* Evict one page if nothing locks or follows it; return whether it went. */
+int32_t tree_drop(Tree *tree, int32_t node) {
+    if (node <= 0 || tree->parent[node] == 0 || !page_evictable(tree, node)) return 0;
+    evict_page(tree, node);
     return 1;
 }
 

@@ -36,6 +36,7 @@ static int32_t find_in(const Tree *tree, int32_t point, int32_t parent, const in
         int32_t page = tree->holder[point];
         const int32_t *theirs = tree->tokens + (int64_t)page * tree->page_size;
         if (tree->parent[page] == parent && offset_of(tree, point) == offset &&
+            !is_aside(tree, page) &&
             memcmp(theirs, tokens, (size_t)offset * sizeof *tokens) == 0)
             return point;
     }

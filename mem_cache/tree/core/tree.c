@@ -135,6 +135,11 @@ int32_t tree_insert(Tree *tree, Insertion *insertion) {
     int32_t node = from < 0 ? from : tree->parent[from], shorter = 0, other = 0, run = 0;
     int32_t start = from < 0 ? 0 : tree->number[from] * size;
     if (node == 0) return FAULT_GONE;
+    if (is_aside(tree, from) && insertion->pages[start / size] == tree->unit[from]) {
+        /* Nothing finds it by its tokens; it is the caller's very page. */
+        int32_t known = tree->length[from], rest = length - start;
+        if (rest <= known || known == size) node = from, start += rest < size ? rest : size;
+    }
     while (start < length) {
         int32_t rest = length - start < size ? length - start : size;
         const int32_t *query = page_of(tree, insertion->tokens, start, rest);
@@ -160,7 +165,7 @@ int32_t tree_insert(Tree *tree, Insertion *insertion) {
         page_lengthen(tree, mine, insertion, tokens, rest);
         node = mine;
         start += size;
-        if (shorter == mine) shorter = 0;
+        if (shorter == mine || is_aside(tree, mine)) shorter = 0;
     }
     for (; start < length; start += size) node = page_adopt(tree, node, insertion, start);
     insertion->node = node;

@@ -170,6 +170,12 @@ class CacheMachine(RuleBasedStateMachine):
         has = self.rig.cache.tokens_by_namespace().get(namespace, 0)
         self.rig.shrink(namespace, has * share // 8)
 
+    @precondition(lambda self: self.rig.published)
+    @rule(data=st.data(), namespace=NAMESPACES, share=SHARES)
+    def set_aside(self, data: st.DataObject, namespace: str, share: int) -> None:
+        """Distrust a page, and what follows it; whoever has it locked ends first."""
+        self.rig.set_aside(self._tokens(data), share, namespace=namespace)
+
     @rule(number=st.integers(1, 5))
     def let_an_allocation_fail(self, number: int) -> None:
         """Let one of the next allocations fail although there is room."""

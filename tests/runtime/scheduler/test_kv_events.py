@@ -74,6 +74,10 @@ class Rig:
         assert len(self.batches) <= before + 1
         return self.batches[before] if len(self.batches) > before else []
 
+    def sequences_known(self) -> set[tuple[int, ...]]:
+        """Return what the reader believes to be there."""
+        return set(self.known.values())
+
     def sequences(self) -> set[tuple[int, ...]]:
         """Return what is in the tree: the tokens up to the end of each whole page."""
         arrays = self.cache.arrays
@@ -231,3 +235,54 @@ def test_a_reader_always_knows_exactly_the_whole_pages_of_the_tree(rig: Rig) -> 
         kept.add(len(rig.known))
     assert max(kept) >= PAGES - 1
     assert sum(isinstance(e, Removed) for batch in rig.batches for e in batch) > 50
+
+
+def test_pages_set_aside_are_gone_and_come_back_with_a_clean_copy() -> None:
+    rig = Rig()
+    rig.insert([1] * 12)
+    match = rig.cache.match(np.array([1] * 12, np.int32), limit=12)
+    lock = rig.cache.lock(match)
+    top = rig.cache.top_of(match.node)
+    unit = int(rig.cache.arrays.unit[top])
+    rig.flushed()
+    assert len(rig.known) == 3
+
+    rig.cache.set_aside(top)
+    rig.events.set_aside(unit)
+    rig.flushed()
+    # What follows it cannot be reached without it.
+    assert rig.sequences_known() == {(1,) * 8, (1,) * 12}
+
+    rig.insert([1] * 12)
+    rig.flushed()
+    assert rig.sequences_known() == {(1,) * 4, (1,) * 8, (1,) * 12}
+    rig.cache.unlock(lock)
+    clean = rig.cache.lock(rig.cache.match(np.array([1] * 12, np.int32), limit=12))
+    rig.cache.evict_full(3)
+    rig.flushed()
+    assert rig.sequences_known() == {(1,) * 4, (1,) * 8, (1,) * 12}
+    rig.cache.unlock(clean)
+    rig.cache.evict_full(6)
+    rig.flushed()
+    assert not rig.known
+
+
+def test_nobody_is_told_of_what_comes_after_a_page_set_aside() -> None:
+    rig = Rig()
+    rig.insert([1] * 4)
+    lock = rig.cache.lock(rig.cache.match(np.array([1] * 4, np.int32), limit=4))
+    unit = int(rig.cache.arrays.unit[lock.node])
+    rig.cache.set_aside(lock.node)
+    rig.events.set_aside(unit)
+    rig.flushed()
+    assert not rig.known
+
+    pages = np.array([unit, *rig.full.alloc(2).tolist()], np.int32)
+    more = rig.cache.insert(np.array([1] * 12, np.int32), pages, lock=lock)
+    rig.events.inserted(more, "")
+    rig.full.decref(pages[1:])
+
+    assert not rig.flushed()
+    rig.cache.unlock(lock)
+    rig.cache.evict_full(6)
+    assert not rig.flushed()
