@@ -312,49 +312,6 @@ class ShadowRadixCache:
             raise IntegrityError(f"point at {position}: {units} are free, not there, or in use")
         return bool(added)
 
-    # --- what is not to be trusted
-
-    def set_aside(self, node: int) -> int:
-        """Let no match find a page from now on, nor what follows it; return how many pages go.
-
-        What nobody has locked is evicted, the rest as others are. Locks stay valid, and whoever has
-        one may go on below. A node that has left the tree, or is aside, is let be.
-        """
-        if self._core.tree_set_aside(self._pointer, node) <= 0:
-            return 0
-        below = self.below(node)
-        for page in reversed(below):
-            self._core.tree_drop(self._pointer, page)
-        return len(below)
-
-    def below(self, node: int) -> list[int]:
-        """Return a page and all that follow it, each behind the one before it."""
-        parent, children = self.arrays.page("parent"), self.arrays.page("children")
-        found, level = [node], np.array([node])
-        while children[level].any():
-            level = np.flatnonzero(np.isin(parent, level))
-            found += level.tolist()
-        return found
-
-    def only_of(self, lock: Lock, *, first: int) -> int:
-        """Return the topmost page on a lock's path that it alone protects; 0 if there is none.
-
-        first  pages before this one do not count
-        """
-        arrays, top = self.arrays, 0
-        parent, number, guards = arrays.page("parent"), arrays.page("number"), arrays.page("guards")
-        node = lock.node if lock.node > 0 and arrays.page("locks")[lock.node] == 1 else 0
-        while node > 0 and guards[node] == 1 and number[node] >= first:
-            top, node = node, int(parent[node])
-        return top
-
-    def top_of(self, node: int) -> int:
-        """Return the first page of the path to `node`; 0 if that is a root."""
-        parent, top = self.arrays.page("parent"), 0
-        while node > 0:
-            top, node = node, int(parent[node])
-        return top
-
     # --- eviction
 
     def evict_full(self, until_free: int) -> bool:
@@ -431,6 +388,19 @@ class ShadowRadixCache:
         The most recently used come first, each after the spans that lead to it.
         """
         return list_spans(self.arrays, self.roots, limit)
+
+    # --- what is not to be trusted
+
+    def set_aside(self, node: int) -> bool:
+        """Let no match find a page from now on, nor what follows it; False if it is so already.
+
+        Locks stay valid, and whoever has one may go on below. See `mem_cache.tree.aside`.
+        """
+        return self._core.tree_set_aside(self._pointer, node) > 0
+
+    def drop(self, node: int) -> bool:
+        """Evict one page, if nobody has locked it and none follows it."""
+        return bool(self._core.tree_drop(self._pointer, node))
 
     # --- policy
 

@@ -61,8 +61,8 @@ class Endings:
         be what is wrong: then it is computed once more, from its first token on.
         """
         self._stats.count("not_finite_requests")
-        suspect = 0 if self._told_of(request) else self._residency.suspect(request)
-        self._stats.count("distrusted_pages", self._residency.distrust_own(request))
+        suspect = 0 if self._told_of(request) else self._residency.distrust.suspect_of(request)
+        self._stats.count("distrusted_pages", self._residency.distrust.own(request))
         if request.suspect or not suspect:
             self.fail(request, NOT_FINITE_REASON)
             return

@@ -18,6 +18,7 @@ from mem_cache.tree.policy import EvictionPolicy
 from mem_cache.tree.radix import ShadowRadixCache
 from mem_cache.units import Units
 from runtime.executor.pool_names import PoolUsage, Usage
+from runtime.scheduler.distrust import Distrust
 from runtime.scheduler.evictions import Evictions
 from runtime.scheduler.kv_events import EventSink, KvEvents
 from runtime.scheduler.pending_points import PendingPoints, Save
@@ -65,6 +66,7 @@ class Residency:
             log_removed=event_sink is not None,
         )
         self._events = None if event_sink is None else KvEvents(self.cache, event_sink)
+        self.distrust = Distrust(self.cache, self._events)
         self.reuse = reuse
         self.replay_tokens = replay_tokens
         self.policy = policy or ResumePolicy()
@@ -277,48 +279,6 @@ class Residency:
         """Hand on which pages came and went since the last call, if anybody wants to know."""
         if self._events is not None:
             self._events.flush()
-
-    # --- what is not to be trusted
-
-    def set_aside(self, node: int) -> int:
-        """Have nobody start from a page any more, nor from what follows it; return how many."""
-        if node <= 0:
-            return 0
-        unit = self.cache.arrays.unit.item(node)
-        pages = self.cache.set_aside(node)
-        if self._events is not None and pages:
-            self._events.set_aside(unit)
-        return pages
-
-    def distrust_own(self, request: Request) -> int:
-        """Set aside what a running request left in the tree and nobody else has; return pages."""
-        lock, holding = request.holding.lock, request.holding
-        if lock is None:
-            return 0
-        first = div_ceil(holding.full_matched, self.spec.page_size)
-        return self.set_aside(self.cache.only_of(lock, first=first))
-
-    def suspect(self, request: Request) -> int:
-        """Return the first page of what a running request started from; 0 if that is nothing."""
-        lock = request.holding.lock
-        return self.cache.top_of(lock.node) if lock and request.holding.full_matched else 0
-
-    def distrust_suspect(self, request: Request) -> int:
-        """Set aside what a request that is finite now started from at first; return the pages.
-
-        Whoever came first has replaced it already.
-        """
-        top = self.cache.top_of(self._found(request).node)
-        return self.set_aside(top) if top == request.suspect else 0
-
-    def distrust_end(self, request: Request) -> int:
-        """Set aside the page with the last token of an ended request; return the pages."""
-        match = self._found(request)
-        return self.set_aside(match.node) if match.full_tokens == request.total else 0
-
-    def _found(self, request: Request) -> Match:
-        tokens = request.tokens[: request.total]
-        return self.cache.peek(tokens, limit=len(tokens), namespace=request.namespace)
 
     def reset(self) -> None:
         """Empty the tree. Raises IntegrityError while requests run."""

@@ -91,7 +91,7 @@ class Settling:
         for request, is_finite in zip(step.rows.requests, finite, strict=True):
             if request.unseen_end and not is_finite:
                 logger.warning("The end of request %d is not finite", request.id)
-                pages = self._residency.distrust_end(request)
+                pages = self._residency.distrust.end(request)
                 self._stats.count("distrusted_pages", pages)
 
     def held(self, requests: list[Request], result: KeptResult, *, now_s: float) -> None:
@@ -150,7 +150,7 @@ class Settling:
             failure = NOT_FINITE_REASON
         if failure is None and (done or not request.suspect):
             if request.suspect:
-                pages = self._residency.distrust_suspect(request)
+                pages = self._residency.distrust.suspect(request)
                 self._stats.count("distrusted_pages", pages)
             self._residency.publish(request, partial=done)
         self._stats.computed(request, start, end)

@@ -13,6 +13,7 @@ import numpy as np
 from mem_cache.allocator import PageAllocator
 from mem_cache.errors import OutOfPages
 from mem_cache.spec import TreeSpec, div_ceil
+from mem_cache.tree.aside import below, set_aside
 from mem_cache.tree.handles import Insertion, Match, PointKind
 from mem_cache.tree.policy import EvictionPolicy
 from mem_cache.tree.radix import ShadowRadixCache
@@ -269,18 +270,18 @@ class Rig:
         match = self.match(tokens, limit=len(tokens) * share // 8, namespace=namespace)
         if not match.full_tokens:
             return
-        below = set(self.cache.below(match.node))
+        gone = set(below(self.cache, match.node))
         for row in list(self.rows):
             held = {row.lock.node, int(self.cache.arrays.point("holder")[row.lock.point])}
-            if held & below:
+            if held & gone:
                 self.finish(row)
         start = (match.full_tokens - 1) // page * page
         number = self.prefixes.ids(namespace, tokens)[start + 1 : match.full_tokens + 1][-1]
-        self.cache.set_aside(match.node)
-        gone = set(self.published)
+        set_aside(self.cache, match.node)
+        before = set(self.published)
         self._learn_evictions()
-        gone -= self.published
-        assert number in gone or self.cache.peek(
+        lost = before - self.published
+        assert number in lost or self.cache.peek(
             np.array(tokens, np.int32), limit=match.full_tokens, namespace=namespace
         ).node not in (0, match.node)
 

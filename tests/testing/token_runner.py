@@ -24,6 +24,7 @@ from runtime.wire.step import (
     StepPlan,
     StepResult,
 )
+from tests.testing.bad_numbers import BadNumbers
 from tests.testing.plan_arrays import PlanArrays, PlanReader
 from tests.testing.token_draws import Drawn, SampledRow
 
@@ -175,8 +176,7 @@ class TokenRunner:
 
     in_flight    of each step launched, how many before it were not settled then: 0 or 1
     fail_tokens  whoever samples one of them has none
-    bad_tokens   the numbers of a row that feeds one of them are not finite
-    bad_pages    nor are those of a row that has one of them before its chunk
+    bad          what makes the numbers of rows that are not finite
     """
 
     def __init__(
@@ -195,8 +195,7 @@ class TokenRunner:
         self.steps = 0
         self.in_flight: list[int] = []
         self.fail_tokens: set[int] = set()
-        self.bad_tokens: set[int] = set()
-        self.bad_pages: set[int] = set()
+        self.bad = BadNumbers(spec.page_size)
         self.open_steps: list[_Forwarded] = []
         self.states: dict[int, LineSampling] = {}
         self.kept: dict[int, tuple[np.uint64, int]] = {}
@@ -223,7 +222,7 @@ class TokenRunner:
         for source, destination in plan.page_copies:
             self.full[destination] = self.full[source]
             self.tokens[destination] = self.tokens[source]
-            self._note_page(destination, bad=source in self.bad_pages)
+            self.bad.copied(source, destination)
         for source, destination in plan.swa_copies:
             self.swa[destination] = self.swa[source]
         for source, destination in plan.ring_copies:
@@ -239,22 +238,7 @@ class TokenRunner:
         for k in range(len(plan.save_row)):
             self._save(plan, k, chunks[int(plan.save_row[k])], before)
         self.computed_tokens += len(plan.input_ids)
-        finite = [
-            self._is_finite(plan, i, input_ids[end - int(count) : end])
-            for i, (end, count) in enumerate(zip(ends, plan.chunk_len, strict=True))
-        ]
-        return _Forwarded(self, plan, chunks, finite=np.array(finite, dtype=bool))
-
-    def _note_page(self, page: int, *, bad: bool) -> None:
-        if self.bad_pages:
-            self.bad_pages.discard(page)
-            self.bad_pages.update([page] if bad else ())
-
-    def _is_finite(self, plan: PlanArrays, i: int, tokens: np.ndarray) -> bool:
-        read = plan.page_table[i][: -(-int(plan.chunk_start[i]) // self.spec.page_size)]
-        return self.bad_tokens.isdisjoint(tokens.tolist()) and self.bad_pages.isdisjoint(
-            read.tolist()
-        )
+        return _Forwarded(self, plan, chunks, finite=self.bad.finite(plan, input_ids))
 
     def _update(self, plan: StepPlan) -> None:
         """Let lines leave and join."""
@@ -349,8 +333,7 @@ class TokenRunner:
         hashes = prefix_hashes(tokens, before[-1] if start else np.uint64(1))
         positions = np.arange(start, start + count)
         page = pages[positions // self.spec.page_size]
-        for begun in page[positions % self.spec.page_size == 0].tolist():
-            self._note_page(begun, bad=False)
+        self.bad.pages.difference_update(page[positions % self.spec.page_size == 0].tolist())
         if (page == 0).any():
             raise ReadFault(f"row {i} writes the dummy page")
         kept = positions >= plan.write_from[i]

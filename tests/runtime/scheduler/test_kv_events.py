@@ -8,6 +8,7 @@ import pytest
 from mem_cache.allocator import PageAllocator
 from mem_cache.errors import IntegrityError
 from mem_cache.spec import TreeSpec
+from mem_cache.tree.aside import set_aside, top_of
 from mem_cache.tree.radix import ShadowRadixCache
 from runtime.scheduler.kv_event_wire import Cleared, Event, Removed, Stored
 from runtime.scheduler.kv_events import KvEvents, chain_hashes
@@ -242,12 +243,12 @@ def test_pages_set_aside_are_gone_and_come_back_with_a_clean_copy() -> None:
     rig.insert([1] * 12)
     match = rig.cache.match(np.array([1] * 12, np.int32), limit=12)
     lock = rig.cache.lock(match)
-    top = rig.cache.top_of(match.node)
+    top = top_of(rig.cache, match.node)
     unit = int(rig.cache.arrays.unit[top])
     rig.flushed()
     assert len(rig.known) == 3
 
-    rig.cache.set_aside(top)
+    set_aside(rig.cache, top)
     rig.events.set_aside(unit)
     rig.flushed()
     # What follows it cannot be reached without it.
@@ -272,7 +273,7 @@ def test_nobody_is_told_of_what_comes_after_a_page_set_aside() -> None:
     rig.insert([1] * 4)
     lock = rig.cache.lock(rig.cache.match(np.array([1] * 4, np.int32), limit=4))
     unit = int(rig.cache.arrays.unit[lock.node])
-    rig.cache.set_aside(lock.node)
+    set_aside(rig.cache, lock.node)
     rig.events.set_aside(unit)
     rig.flushed()
     assert not rig.known

@@ -113,7 +113,9 @@ def test_a_step_of_nan_is_forgotten(name: str, overlap: bool, every: int) -> Non
                 failed += 1
             else:
                 assert rig.tokens(one) == want
-        assert rig.replica.stats.counters["not_finite_requests"] >= 1, at
+        # Where all that it fed were ends of answers, it failed nobody.
+        counters = rig.replica.stats.counters
+        assert counters["not_finite_requests"] + counters["distrusted_pages"] >= 1, at
         again = [rig.tokens(one) for one in asked(rig, prompts)]
         assert again == expected, at
         rig.assert_conserved()

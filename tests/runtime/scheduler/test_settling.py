@@ -97,7 +97,7 @@ def test_a_chunk_that_is_not_finite_fails_its_request_and_is_not_published(
     rig = Rig(AMPLE, chunk=5, overlap=overlap)
     bad = [*PROMPT]
     bad[at] = 33
-    rig.runner.bad_tokens.add(33)
+    rig.runner.bad.tokens.add(33)
     failed = rig.send(bad, 4)
     rig.run()
     other = rig.send(PROMPT[::-1], 4)
@@ -108,7 +108,7 @@ def test_a_chunk_that_is_not_finite_fails_its_request_and_is_not_published(
     assert rig.tokens(other) == expected_output(PROMPT[::-1], 4, 50)
     there = rig.residency.cache.peek(np.array(bad, dtype=np.int32), limit=len(bad), namespace="")
     assert there.full_tokens <= at
-    rig.runner.bad_tokens.clear()
+    rig.runner.bad.tokens.clear()
     again = rig.send(bad, 4)
     rig.run()
     assert rig.tokens(again) == expected_output(bad, 4, 50)

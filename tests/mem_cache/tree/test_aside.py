@@ -8,6 +8,7 @@ import pytest
 
 from mem_cache.allocator import PageAllocator
 from mem_cache.spec import TreeSpec
+from mem_cache.tree.aside import only_of, set_aside, top_of
 from mem_cache.tree.handles import Insertion, Lock
 from mem_cache.tree.radix import ShadowRadixCache
 
@@ -31,7 +32,7 @@ class Pools:
         return self.cache.lock(self.cache.match(np.array(tokens, np.int32), limit=len(tokens)))
 
     def top(self, tokens: Sequence[int]) -> int:
-        return self.cache.top_of(self.cache.peek(np.array(tokens, np.int32)).node)
+        return top_of(self.cache, self.cache.peek(np.array(tokens, np.int32)).node)
 
     def new(self, count: int) -> list[int]:
         pages = self.full.alloc(count).tolist()
@@ -75,12 +76,12 @@ def test_what_nobody_has_locked_goes_at_once_and_siblings_stay(pools: Pools) -> 
     pools.put([3] * 8)
     node = pools.cache.match(np.array([1] * 8, np.int32), limit=8).node
 
-    assert pools.cache.set_aside(node) == 1
+    assert set_aside(pools.cache, node) == 1
     pools.check()
 
     assert pools.found([1] * 8) == 4
     assert pools.found([1, 1, 1, 1, 2, 2]) == 6
-    assert pools.cache.set_aside(pools.top([1] * 8)) == 2
+    assert set_aside(pools.cache, pools.top([1] * 8)) == 2
     pools.check()
     assert pools.found([1] * 8) == 0
     assert pools.found([3] * 8) == 8
@@ -90,17 +91,17 @@ def test_what_nobody_has_locked_goes_at_once_and_siblings_stay(pools: Pools) -> 
 def test_a_page_that_left_is_let_be(pools: Pools) -> None:
     pools.put([1] * 4)
     node = pools.cache.match(np.array([1] * 4, np.int32), limit=4).node
-    pools.cache.set_aside(node)
+    set_aside(pools.cache, node)
 
-    assert pools.cache.set_aside(node) == 0
-    assert pools.cache.set_aside(0) == 0
+    assert set_aside(pools.cache, node) == 0
+    assert set_aside(pools.cache, 0) == 0
 
 
 def test_a_locked_page_stays_and_a_clean_copy_stands_beside_it(pools: Pools) -> None:
     pages = pools.put([1] * 8)
     lock = pools.lock([1] * 8)
-    pools.cache.set_aside(lock.node)
-    pools.cache.set_aside(pools.top([1] * 8))
+    set_aside(pools.cache, lock.node)
+    set_aside(pools.cache, pools.top([1] * 8))
     pools.check()
     assert pools.found([1] * 8) == 0
 
@@ -125,7 +126,7 @@ def test_whoever_has_locked_it_goes_on_below(
     pages = pools.new(-(-known // 4))
     lock = pools.lock([])
     pools.insert([1] * known, pages, lock)
-    pools.cache.set_aside(lock.node)
+    set_aside(pools.cache, lock.node)
     if clean:
         pools.put([1] * known)
     before = pools.found([1] * 20)
@@ -154,7 +155,7 @@ def test_its_points_serve_nobody_by_way_of_a_sibling(pools: Pools) -> None:
     pools.put([1, 1, 3])
     assert pools.cache.match(np.array([1, 1, 3, 3])).start == 2
 
-    pools.cache.set_aside(lock.node)
+    set_aside(pools.cache, lock.node)
 
     match = pools.cache.match(np.array([1, 1, 3, 3]))
     assert (match.full_tokens, match.start, match.point) == (3, 0, None)
@@ -173,11 +174,11 @@ def test_only_what_one_lock_protects_is_its_own(pools: Pools) -> None:
     pools.insert([1] * 16, pages, lock)
     nodes = pools.cache.arrays.node_of
     own = int(nodes[pages[2]])
-    assert pools.cache.only_of(lock, first=2) == own
+    assert only_of(pools.cache, lock, first=2) == own
 
     other = pools.lock([1] * 12)
-    assert pools.cache.only_of(lock, first=2) == int(nodes[pages[3]])
-    assert pools.cache.only_of(other, first=2) == 0
+    assert only_of(pools.cache, lock, first=2) == int(nodes[pages[3]])
+    assert only_of(pools.cache, other, first=2) == 0
     pools.cache.unlock(other)
-    assert pools.cache.only_of(lock, first=2) == own
-    assert pools.cache.only_of(lock, first=4) == 0
+    assert only_of(pools.cache, lock, first=2) == own
+    assert only_of(pools.cache, lock, first=4) == 0

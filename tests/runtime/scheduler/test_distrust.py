@@ -23,7 +23,7 @@ def full_tokens(rig: Rig, tokens: list[int]) -> int:
 def poison(rig: Rig, tokens: list[int], page: int) -> None:
     """Have one page of what the tree has of `tokens` go bad."""
     match = rig.residency.cache.peek(np.array(tokens, np.int32), limit=len(tokens))
-    rig.runner.bad_pages.add(int(match.pages[page]))
+    rig.runner.bad.pages.add(int(match.pages[page]))
 
 
 def counted(rig: Rig, name: str) -> float:
@@ -40,7 +40,7 @@ def test_a_request_takes_back_what_it_alone_wrote(overlap: bool) -> None:
     rig = Rig(AMPLE, chunk=8, overlap=overlap)
     other = rig.send([*PROMPT[:16], 40, 41], 3)
     rig.run()
-    rig.runner.bad_tokens.add(BAD)
+    rig.runner.bad.tokens.add(BAD)
     failed = rig.send([*PROMPT, *PROMPT, BAD, 4, 5], 3)
     rig.run()
 
@@ -49,7 +49,7 @@ def test_a_request_takes_back_what_it_alone_wrote(overlap: bool) -> None:
     assert counted(rig, "not_finite_requests") == 2
     assert full_tokens(rig, [*PROMPT, *PROMPT]) == 16
     assert full_tokens(rig, [*PROMPT[:16], 40, 41]) >= 18
-    rig.runner.bad_tokens.clear()
+    rig.runner.bad.tokens.clear()
     again = rig.send([*PROMPT, *PROMPT, BAD, 4, 5], 3)
     rig.run()
     assert_right(rig, again, [*PROMPT, *PROMPT, BAD, 4, 5], 3)
@@ -123,7 +123,7 @@ def test_a_row_that_decodes_goes_on_behind_what_it_has_said(overlap: bool) -> No
 def test_a_cold_row_that_decodes_fails_and_leaves_nothing(overlap: bool) -> None:
     rig = Rig(AMPLE, chunk=32, overlap=overlap)
     [*_, fifth] = expected_output(PROMPT, 5, 50)
-    rig.runner.bad_tokens.add(fifth)
+    rig.runner.bad.tokens.add(fifth)
     request = rig.send(PROMPT, 12)
     rig.run()
 
@@ -139,7 +139,7 @@ def test_an_end_that_is_not_finite_is_not_gone_on_from(beside: bool) -> None:
     said = expected_output(PROMPT, 6, 50)
     first = rig.send(PROMPT, 6)
     rig.turn_until(lambda: len(rig.tokens(first)) >= 4)
-    rig.runner.bad_tokens.add(said[-1])
+    rig.runner.bad.tokens.add(said[-1])
     if beside:
         rig.send([41] * 60, 1)
     rig.run()
@@ -147,7 +147,7 @@ def test_an_end_that_is_not_finite_is_not_gone_on_from(beside: bool) -> None:
     assert rig.tokens(first) == said
     assert full_tokens(rig, [*PROMPT, *said]) <= len(PROMPT) + 5
 
-    rig.runner.bad_tokens.clear()
+    rig.runner.bad.tokens.clear()
     second = rig.send([*PROMPT, *said, 3], 4)
     rig.run()
 
@@ -160,10 +160,10 @@ def test_an_end_that_is_not_finite_is_not_gone_on_from(beside: bool) -> None:
 def test_a_twin_computes_its_own(overlap: bool) -> None:
     rig = Rig(AMPLE, chunk=64, rows=1, overlap=overlap)
     prompt = [*PROMPT, BAD]
-    rig.runner.bad_tokens.add(BAD)
+    rig.runner.bad.tokens.add(BAD)
     one, twin = rig.send(prompt, 3), rig.send(prompt, 3)
     rig.turn_until(lambda: bool(rig.outputs(one)))
-    rig.runner.bad_tokens.clear()
+    rig.runner.bad.tokens.clear()
     rig.run()
 
     assert rig.outputs(one)[-1].error == WHY

@@ -1,0 +1,53 @@
+"""Pages that are not to be trusted: what a request may have spoilt, and how it leaves the tree."""
+
+import numpy as np
+
+from mem_cache.tree.handles import Lock
+from mem_cache.tree.radix import ShadowRadixCache
+
+__all__ = ["below", "only_of", "set_aside", "top_of"]
+
+
+def set_aside(cache: ShadowRadixCache, node: int) -> int:
+    """Let no match find a page from now on, nor what follows it; return how many pages go.
+
+    What nobody has locked is evicted, the rest as others are. A node that has left the tree, or is
+    aside, is let be.
+    """
+    if not cache.set_aside(node):
+        return 0
+    pages = below(cache, node)
+    for page in reversed(pages):
+        cache.drop(page)
+    return len(pages)
+
+
+def below(cache: ShadowRadixCache, node: int) -> list[int]:
+    """Return a page and all that follow it, each behind the one before it."""
+    parent, children = cache.arrays.page("parent"), cache.arrays.page("children")
+    found, level = [node], np.array([node])
+    while children[level].any():
+        level = np.flatnonzero(np.isin(parent, level))
+        found += level.tolist()
+    return found
+
+
+def only_of(cache: ShadowRadixCache, lock: Lock, *, first: int) -> int:
+    """Return the topmost page on a lock's path that it alone protects; 0 if there is none.
+
+    first  pages before this one do not count
+    """
+    arrays, top = cache.arrays, 0
+    parent, number, guards = arrays.page("parent"), arrays.page("number"), arrays.page("guards")
+    node = lock.node if lock.node > 0 and arrays.page("locks")[lock.node] == 1 else 0
+    while node > 0 and guards[node] == 1 and number[node] >= first:
+        top, node = node, int(parent[node])
+    return top
+
+
+def top_of(cache: ShadowRadixCache, node: int) -> int:
+    """Return the first page of the path to `node`; 0 if that is a root."""
+    parent, top = cache.arrays.page("parent"), 0
+    while node > 0:
+        top, node = node, int(parent[node])
+    return top

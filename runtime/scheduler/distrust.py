@@ -1,0 +1,59 @@
+"""What numbers that were not finite may have spoilt in the cache: nobody goes on from it."""
+
+from mem_cache.spec import div_ceil
+from mem_cache.tree.aside import only_of, set_aside, top_of
+from mem_cache.tree.handles import Match
+from mem_cache.tree.radix import ShadowRadixCache
+from runtime.scheduler.kv_events import KvEvents
+from runtime.scheduler.request import Request
+
+__all__ = ["Distrust"]
+
+
+class Distrust:
+    """Sets pages of a tree aside. Each method returns how many.
+
+    events  is told of them, if given
+    """
+
+    def __init__(self, cache: ShadowRadixCache, events: KvEvents | None) -> None:
+        self._cache, self._events = cache, events
+
+    def own(self, request: Request) -> int:
+        """Set aside what a running request left in the tree and nobody else has."""
+        lock, page = request.holding.lock, self._cache.spec.page_size
+        if lock is None:
+            return 0
+        first = div_ceil(request.holding.full_matched, page)
+        return self._set_aside(only_of(self._cache, lock, first=first))
+
+    def suspect(self, request: Request) -> int:
+        """Set aside what a request that is finite now started from at first (`Request.suspect`).
+
+        Whoever came first has replaced it already.
+        """
+        top = top_of(self._cache, self._found(request).node)
+        return self._set_aside(top) if top == request.suspect else 0
+
+    def end(self, request: Request) -> int:
+        """Set aside the page with the last token of a request that has ended."""
+        match = self._found(request)
+        return self._set_aside(match.node) if match.full_tokens == request.total else 0
+
+    def suspect_of(self, request: Request) -> int:
+        """Return the first page of what a running request started from; 0 if that is nothing."""
+        lock = request.holding.lock
+        return top_of(self._cache, lock.node) if lock and request.holding.full_matched else 0
+
+    def _found(self, request: Request) -> Match:
+        tokens = request.tokens[: request.total]
+        return self._cache.peek(tokens, limit=len(tokens), namespace=request.namespace)
+
+    def _set_aside(self, node: int) -> int:
+        if node <= 0:
+            return 0
+        unit = self._cache.arrays.unit.item(node)
+        pages = set_aside(self._cache, node)
+        if self._events is not None and pages:
+            self._events.set_aside(unit)
+        return pages
