@@ -49,6 +49,8 @@ class Holding:
     full_matched   tokens whose full pages were there at admission: from `matched` on they are
                    computed again for want of a resume point
     point_evicted  whether one was evicted between `matched` and `full_matched`
+    copied         tokens that came from another replica for this admission
+    elsewhere      tokens that another replica has, and that are computed again
     window_from    where a replay began, whose window has nothing before; 0: there is none
     write_from     records before this position are there, and not written again
     exact_from     window and state are exact from here on; before it a replay has not got there
@@ -63,6 +65,8 @@ class Holding:
     published: int = 0
     full_matched: int = 0
     point_evicted: bool = False
+    copied: int = 0
+    elsewhere: int = 0
     window_from: int = 0
     write_from: int = 0
     exact_from: int = 0
@@ -111,6 +115,8 @@ class Request:
     logprob_next   next prompt position whose logits are wanted, None when there is none left
     outgoing       what its client has not been sent yet
     tail_hash      of the prompt's end, where most prompts of the same length differ
+    reach          where it may start once a prefix is copied from another replica; 0: nowhere
+    copied_to      how far pieces of such a prefix have come
     prefixes       hashes of the prompt up to each whole page, where there are several replicas
     """
 
@@ -144,6 +150,7 @@ class Request:
         self.holding = Holding()
         self.boundaries = message.boundaries
         self.prefixes: tuple[int, ...] = ()
+        self.reach = self.copied_to = 0
         self.common: dict[int, int] = {}
         self.cached_tokens: int | None = None
         self.outgoing = Outgoing()

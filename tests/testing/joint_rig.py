@@ -10,25 +10,35 @@ from runtime.scheduler.grammar_gate import Grammars
 from runtime.scheduler.loop import Scheduler
 from runtime.scheduler.replica import Replica
 from runtime.scheduler.request import Request
-from runtime.wire.step import StepPlan
+from runtime.wire.step import Exchange, StepPlan
 from tests.testing.scheduler_rig import SMALL, Rig
+from tests.testing.token_exchange import exchange_units
 from tests.testing.token_runner import TokenRunner
 
 
 class CheckedJointExecutor:
     """Runs joint steps on executors of this process, and checks their numbers.
 
-    plans  of all steps so far
+    plans      of all steps so far
+    exchanges  of those that had one
     """
 
     def __init__(self, replicas: Sequence[Executor]) -> None:
         self.replicas = replicas
         self.plans: list[Sequence[StepPlan | None]] = []
+        self.exchanges: list[Exchange] = []
 
-    def launch(self, plans: Sequence[StepPlan | None]) -> list[StepHandle | None]:
+    def launch(
+        self, plans: Sequence[StepPlan | None], exchange: Exchange | None = None
+    ) -> list[StepHandle | None]:
         """Start a step of all replicas."""
         self.plans.append(plans)
-        numbers = {plan.step for plan in plans if plan is not None}
+        if exchange is not None:
+            self.exchanges.append(exchange)
+            runners = [one for one in self.replicas if isinstance(one, TokenRunner)]
+            if runners:
+                exchange_units(runners, exchange)
+        numbers = {part.step for part in (*plans, exchange) if part is not None}
         assert numbers == {len(self.plans)}, f"step {len(self.plans)} has the numbers {numbers}"
         return [
             None if plan is None else replica.launch(plan)

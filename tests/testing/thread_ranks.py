@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from layers.parallel.ranks import HostRanks
@@ -28,6 +29,15 @@ class ThreadRanks(HostRanks):
     def __init__(self, shares: Shares, meeting: _Meeting) -> None:
         super().__init__(shares)
         self._meeting = meeting
+
+    def traded(self, rows: Tensor, given: Sequence[int], taken: Sequence[int]) -> Tensor:
+        """Return what others have for this rank; see `Ranks`."""
+        rank = self.shares.rank
+        sizes = self._all(torch.tensor([*given]))
+        every = self._all(rows)
+        parts = [one.split(size.tolist())[rank] for one, size in zip(every, sizes, strict=True)]
+        assert [len(part) for part in parts] == [*taken]
+        return torch.cat(parts)
 
     def _all(self, part: Tensor) -> list[Tensor]:
         meeting = self._meeting
