@@ -13,16 +13,7 @@ from runtime.executor.joint_tokens import JointTokens
 from runtime.profile_messages import StartProfile, StopProfile
 from runtime.wire.channel import ExecutorChannel, ExecutorFault, Progress
 from runtime.wire.queue import PeerClosed, PeerDied
-from runtime.wire.step import (
-    ALL_RANKS,
-    JOINT_VERSION,
-    Joint,
-    Profile,
-    Sample,
-    SampleKept,
-    StepPlan,
-    ToExecutor,
-)
+from runtime.wire.step import ALL_RANKS, Joint, Profile, Sample, SampleKept, StepPlan, ToExecutor
 
 __all__ = ["Tracer", "serve"]
 
@@ -136,8 +127,6 @@ class _Worker:
     def _launch_part(self, joint: Joint) -> None:
         """Launch this rank's part of a step of all ranks."""
         self._check_order(joint.step)
-        if joint.version != JOINT_VERSION:
-            raise RuntimeFault(f"a joint step of version {joint.version}, not {JOINT_VERSION}")
         plan, tokens = joint.sections[self._rank], JointTokens.of(joint.sections)
         handle = self._executor.launch_part(plan, tokens, joint.exchange)
         if plan is not None and handle is not None:

@@ -148,11 +148,12 @@ class _Cost(NamedTuple):
 def _can_move(request: Request, replica: Replica) -> bool:
     """Whether a request never ran, and waits for room and nothing else.
 
-    A grammar's output belongs to a replica.
+    A grammar's output belongs to a replica, as do pieces of a prefix that were copied there.
     """
     return (
         request.status is Status.WAITING
         and request.cached_tokens is None
         and request.constraint is None
+        and not request.copied_to
         and not replica.awaits_prefix(request)
     )

@@ -97,13 +97,13 @@ class PrefixCopies:
         return _Step(arriving=[set() for _ in self._residencies])
 
     def bring(
-        self, request: Request, match: Match, *, to: int, reserve_pages: int
+        self, request: Request, match: Match, reserve_pages: int, *, to: int
     ) -> Brought | None:
         """Copy what another replica has of a waiting request beyond `match`, if that pays.
 
         match          what the request's own replica has; nothing has left its tree since
-        to             that replica
         reserve_pages  that must stay free besides those of the request
+        to             its replica
 
         Returns None if a step must be launched before more of it can be copied.
         """
@@ -120,9 +120,10 @@ class PrefixCopies:
         if not self._copy(request, match, (giver, to), piece, theirs, reserve_pages):
             return Brought(match, elsewhere=gain)
         found = self._residencies[to].match(request)
-        request.copied_to = found.full_tokens
         if not piece.is_last:
+            request.copied_to = found.full_tokens
             return None
+        request.copied_to = 0
         return Brought(found, copied=max(0, found.start - match.start))
 
     def _most(self, request: Request, to: int) -> tuple[int, Match | None]:

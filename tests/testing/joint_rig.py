@@ -10,6 +10,7 @@ from runtime.scheduler.grammar_gate import Grammars
 from runtime.scheduler.loop import Scheduler
 from runtime.scheduler.replica import Replica
 from runtime.scheduler.request import Request
+from runtime.scheduler.settings import CopyLimits
 from runtime.wire.step import Exchange, StepPlan
 from tests.testing.scheduler_rig import SMALL, Rig
 from tests.testing.token_exchange import exchange_units
@@ -77,6 +78,7 @@ class JointRig(Rig):
     replicas  of the scheduler
     check     verify the caches after each step
     runners   what runs the steps of each, instead of token runners
+    copies    limits of copies between them
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class JointRig(Rig):
         replay: int | None = None,
         check: bool = True,
         runners: Sequence[Executor] | None = None,
+        copies: CopyLimits | None = None,
     ) -> None:
         super().__init__(
             sizes,
@@ -104,7 +107,9 @@ class JointRig(Rig):
             overlap=overlap,
             max_queued=max_queued,
             replay=replay,
-            adjust=lambda settings: replace(settings, check_every_step=check),
+            adjust=lambda settings: replace(
+                settings, check_every_step=check, copies=copies or CopyLimits()
+            ),
         )
         self.executor = CheckedJointExecutor(
             runners or [TokenRunner(spec, sizes, replay_tokens=replay) for _ in range(count)]
