@@ -36,7 +36,7 @@ class Admission:
 
         bring  copies what other replicas have of a request; None: there is no other
         """
-        self._bring = bring or (lambda request, match, reserve_pages: Brought(match))
+        self._bring = bring or (lambda request, match, reserve_pages: Brought(match, 0))
         self._sets = sets
         self._queue = sets.waiting
         self._residency = residency
@@ -88,8 +88,7 @@ class Admission:
             # was admitted launches its copies before any page they name can change hands.
             if not self._residency.try_admit(request, brought.match, reserve_pages=reserve):
                 break
-            request.holding.copied = brought.copied
-            request.holding.elsewhere = brought.elsewhere
+            request.note_brought(brought.elsewhere)
             self._sets.start(request)
             admitted.append(request)
         self._tell(prefills)

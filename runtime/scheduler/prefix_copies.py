@@ -50,13 +50,11 @@ class Brought(NamedTuple):
     """What a request can start from now.
 
     match      in its own replica
-    copied     tokens of it that come from another one
     elsewhere  tokens that another one has, and that are computed again
     """
 
     match: Match
-    copied: int = 0
-    elsewhere: int = 0
+    elsewhere: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,26 +103,25 @@ class PrefixCopies:
         reserve_pages  that must stay free besides those of the request
         to             its replica
 
-        Returns None if a step must be launched before more of it can be copied.
+        Returns None if a step must be launched before more of it can be copied. `Request.copied`
+        counts by how much later the request starts.
         """
         giver, theirs = self._most(request, to)
         gain = 0 if theirs is None else theirs.start - match.start
         if theirs is None or gain <= 0:
-            return Brought(match)
+            return Brought(match, 0)
         lost = match.full_tokens < request.copied_to
         if lost or copied_cost(gain) >= gain:
-            return Brought(match, elsewhere=gain)
+            return Brought(match, gain)
         piece = self._piece(theirs, match)
         if piece is None:
             return None
         if not self._copy(request, match, (giver, to), piece, theirs, reserve_pages):
-            return Brought(match, elsewhere=gain)
+            return Brought(match, gain)
         found = self._residencies[to].match(request)
-        if not piece.is_last:
-            request.copied_to = found.full_tokens
-            return None
-        request.copied_to = 0
-        return Brought(found, copied=max(0, found.start - match.start))
+        request.copied += max(0, found.start - match.start)
+        request.copied_to = 0 if piece.is_last else found.full_tokens
+        return Brought(found, 0) if piece.is_last else None
 
     def _most(self, request: Request, to: int) -> tuple[int, Match | None]:
         """Return which other replica has most of a request in its tree, and what it has.

@@ -116,7 +116,8 @@ class Request:
     outgoing       what its client has not been sent yet
     tail_hash      of the prompt's end, where most prompts of the same length differ
     reach          where it may start once a prefix is copied from another replica; 0: nowhere
-    copied_to      how far pieces of such a prefix have come
+    copied         by how much later it starts for it
+    copied_to      how far pieces of such a prefix have come, while more are to come
     prefixes       hashes of the prompt up to each whole page, where there are several replicas
     """
 
@@ -150,7 +151,7 @@ class Request:
         self.holding = Holding()
         self.boundaries = message.boundaries
         self.prefixes: tuple[int, ...] = ()
-        self.reach = self.copied_to = 0
+        self.reach = self.copied = self.copied_to = 0
         self.common: dict[int, int] = {}
         self.cached_tokens: int | None = None
         self.outgoing = Outgoing()
@@ -211,6 +212,15 @@ class Request:
         """Hold nothing any more; what is known of the output stays."""
         self.row, self.holding = -1, Holding()
         self.matched = self.committed = self.scheduled = 0
+
+    def note_brought(self, elsewhere: int) -> None:
+        """Note what of the matched prefix was copied for this admission, as it begins.
+
+        elsewhere  tokens that another replica has, and that are computed again
+        """
+        self.holding.copied = min(self.copied, self.matched)
+        self.holding.elsewhere = elsewhere
+        self.copied = self.copied_to = 0
 
     def append(self, token: int) -> None:
         """Add a sampled token."""

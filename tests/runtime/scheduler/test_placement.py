@@ -60,8 +60,8 @@ def test_a_prefix_is_copied_from_where_its_queue_costs_more() -> None:
     first, last = (rig.send([*history, 1, k], 2) for k in (1, 2))
     rig.scheduler.turn()
 
-    # 150 tokens are queued there, of which a step computes 100, and then there is `first`, too.
-    assert [rig.place(request) for request in (queued, first, last)] == [0, 0, 1]
+    # 150 tokens are queued there, of which a step computes 100; to copy 100 costs as much as 34.
+    assert [rig.place(request) for request in (queued, first, last)] == [0, 1, 1]
     rig.run()
     assert rig.tokens(last) == expected_output([*history, 1, 2], 2, 50)
     counters = rig.scheduler.state().counters
