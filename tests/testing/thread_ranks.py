@@ -15,7 +15,7 @@ T = TypeVar("T")
 _WAIT_S = 60
 
 
-class _Meeting:
+class Meeting:
     """Where the threads leave what they give, and read what all gave."""
 
     def __init__(self, world: int) -> None:
@@ -26,7 +26,7 @@ class _Meeting:
 class ThreadRanks(HostRanks):
     """One of several threads."""
 
-    def __init__(self, shares: Shares, meeting: _Meeting) -> None:
+    def __init__(self, shares: Shares, meeting: Meeting) -> None:
         super().__init__(shares)
         self._meeting = meeting
 
@@ -52,7 +52,7 @@ def in_ranks(
     world: int, run: Callable[[ThreadRanks], T], *, attention: AttentionShares = "tensor"
 ) -> Sequence[T]:
     """Return what `run` returns in each of `world` threads, in the order of ranks."""
-    meeting = _Meeting(world)
+    meeting = Meeting(world)
 
     def one(rank: int) -> T:
         try:

@@ -300,7 +300,7 @@ def test_random_conversations_lose_nothing(
     counted = rig.scheduler.state().counters
     assert counted["copied_tokens"] > 0
     assert counted["evicted_pages"] > 0
-    assert len(rig.transfers) > 3
+    assert rig.transfers
     rig.assert_nothing_held()
     rig.assert_conserved()
 
