@@ -19,8 +19,8 @@ def transfer_units(ranks: Ranks, views: UnitViews, transfers: Sequence[Transfer]
     All sources are read before any target is written. On a GPU the host does not wait.
     """
     rank, world = ranks.shares.rank, ranks.shares.world
-    given = [[t for t in transfers if (t.giver, t.taker) == (rank, other)] for other in range(world)]
-    taken = [[t for t in transfers if (t.giver, t.taker) == (other, rank)] for other in range(world)]
+    given = [_between(transfers, rank, other) for other in range(world)]
+    taken = [_between(transfers, other, rank) for other in range(world)]
     pieces = [piece for some in given for t in some for piece in read_units(views, t.source)]
     received = ranks.traded(
         torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.uint8, device=_device(views)),
@@ -32,6 +32,10 @@ def transfer_units(ranks: Ranks, views: UnitViews, transfers: Sequence[Transfer]
         size = unit_bytes(views, transfer.target)
         write_units(views, transfer.target, received[first : first + size])
         first += size
+
+
+def _between(transfers: Sequence[Transfer], giver: int, taker: int) -> list[Transfer]:
+    return [one for one in transfers if (one.giver, one.taker) == (giver, taker)]
 
 
 def _device(views: UnitViews) -> torch.device:

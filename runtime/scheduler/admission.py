@@ -14,9 +14,12 @@ from runtime.scheduler.request import Request, Status
 from runtime.scheduler.request_sets import RequestSets
 from runtime.scheduler.residency import Residency
 
-
 # (request, what its replica has of it, pages to reserve) -> what it can start from.
 Bring = Callable[[Request, Match, int], Brought | None]
+
+
+def _bring_nothing(request: Request, match: Match, reserve_pages: int) -> Brought:
+    return Brought(match, 0)
 
 
 class Admission:
@@ -36,7 +39,7 @@ class Admission:
 
         bring  copies what other replicas have of a request; None: there is no other
         """
-        self._bring = bring or (lambda request, match, reserve_pages: Brought(match, 0))
+        self._bring = bring or _bring_nothing
         self._sets = sets
         self._queue = sets.waiting
         self._residency = residency

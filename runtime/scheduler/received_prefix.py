@@ -16,6 +16,8 @@ from runtime.scheduler.residency import Residency
 
 __all__ = ["Prefix", "Received", "receive"]
 
+_Units = Sequence[int] | np.ndarray
+
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
@@ -110,6 +112,6 @@ def _hang(
     return _pairs(point.swa_pages, swa), [(point.state, state)] if state else []
 
 
-def _pairs(source: Sequence[int] | np.ndarray, target: Sequence[int]) -> list[tuple[int, int]]:
+def _pairs(source: _Units, target: _Units) -> list[tuple[int, int]]:
     """Pair units; there may be more sources than targets."""
     return [(int(a), int(b)) for a, b in zip(source, target, strict=False)]

@@ -19,7 +19,17 @@ from runtime.wire.channel import (
     SchedulerChannel,
 )
 from runtime.wire.queue import PeerDied
-from runtime.wire.step import JOINT_VERSION, Copies, Exchange, Joint, Mask, Sample, SampleKept, ToExecutor, UnitTransfer
+from runtime.wire.step import (
+    JOINT_VERSION,
+    Copies,
+    Exchange,
+    Joint,
+    Mask,
+    Sample,
+    SampleKept,
+    ToExecutor,
+    UnitTransfer,
+)
 from tests.runtime.executor.fake_executor import FakeExecutor, fail_at, kept_result, plan, result
 from tests.runtime.wire.channels import WAIT_S, channels
 

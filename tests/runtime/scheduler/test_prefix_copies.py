@@ -269,13 +269,9 @@ def test_a_flush_finds_nothing_locked(either_way: bool) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(k, marks=pytest.mark.slow) for k in MORE)])
 @pytest.mark.parametrize("replay", [24, pytest.param(None, marks=pytest.mark.slow)])
-def test_random_conversations_lose_nothing(
-    seed: int, replay: int | None, either_way: bool
-) -> None:
+def test_random_conversations_lose_nothing(seed: int, replay: int | None, either_way: bool) -> None:
     """Turns go anywhere; pools are tight, requests are aborted and retracted at any time."""
-    rig = Spread(
-        TIGHT, rows=3, overlap=either_way, replay=replay, copies=FEW if seed % 2 else None
-    )
+    rig = Spread(TIGHT, rows=3, overlap=either_way, replay=replay, copies=FEW if seed % 2 else None)
     draw = random.Random(seed)
     texts = [prompt_of(draw.randrange(6), 40) + prompt_of(k, 5) for k in range(5)]
     asked: dict[int, tuple[int, list[int], int]] = {}
