@@ -9,8 +9,8 @@ from runtime.scheduler.queue import Policy
 class CopyLimits:
     """Bytes of units, and how many of them replicas copy from each other in one step.
 
-    step_bytes  of each step at most, but for one page with its point; a rank has room for as many
-                beside its pools
+    step_bytes  of each step at most, but for one page with its point. While it copies, a rank takes
+                up to three times as many of the memory that a step's activations have later
     """
 
     page_bytes: int = 1

@@ -58,7 +58,7 @@ class ThreadExecutor:
         return list(self._threads.map(part, range(WORLD)))
 
 
-@pytest.fixture(params=[0, 3], ids=["one form of states", "two forms"])
+@pytest.fixture(params=[pytest.param(0, marks=pytest.mark.slow), 3], ids=["one form", "two forms"])
 def executor(request: pytest.FixtureRequest) -> Iterator[ThreadExecutor]:
     """Ranks with random weights; with draft tokens resume points keep packed states."""
     with ThreadPoolExecutor(WORLD) as threads:

@@ -21,7 +21,7 @@ AMPLE = PoolSizes(full_pages=200, swa_pages=200, states=60)
 TIGHT = PoolSizes(full_pages=30, swa_pages=60, states=12)
 PAGES_ALONE = TreeSpec(page_size=8, swa_page_size=4, window=0, has_state=False)
 HISTORY = prompt_of(1, 100)
-MORE = range(2, 12)
+MORE = range(1, 12)
 # Three pages, or two with a point.
 FEW = CopyLimits(page_bytes=10, swa_page_bytes=2, state_bytes=4, step_bytes=30)
 
@@ -170,7 +170,7 @@ def test_copies_of_one_turn_share_what_a_step_may_copy() -> None:
     rig.assert_conserved()
 
 
-@pytest.mark.parametrize("turns", range(1, 6))
+@pytest.mark.parametrize("turns", [1, 3, 5])
 def test_an_abort_between_pieces_holds_nothing(turns: int, either_way: bool) -> None:
     rig = Spread(AMPLE, overlap=either_way, copies=FEW)
     rig.ask_at(0, HISTORY)
@@ -267,7 +267,7 @@ def test_a_flush_finds_nothing_locked(either_way: bool) -> None:
     assert [m.done for m in rig.socket.outbox if isinstance(m, Flushed)] == [True]
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(k, marks=pytest.mark.slow) for k in MORE)])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in MORE)])
 @pytest.mark.parametrize("replay", [24, pytest.param(None, marks=pytest.mark.slow)])
 def test_random_conversations_lose_nothing(seed: int, replay: int | None, either_way: bool) -> None:
     """Turns go anywhere; pools are tight, requests are aborted and retracted at any time."""

@@ -7,6 +7,8 @@ import pytest
 
 from mem_cache.spec import PoolSizes
 from runtime.messages import Generate, Sampling, pack_ids
+from runtime.scheduler.kv_event_wire import Event, Stored
+from runtime.scheduler.kv_events import KvEvents
 from runtime.scheduler.received_prefix import Prefix, Received, receive
 from runtime.scheduler.request import Request
 from runtime.scheduler.residency import Residency
@@ -118,3 +120,25 @@ def test_a_page_that_was_evicted_here_is_not_counted_as_computed_again() -> None
     received(rig.residency, donor())
 
     assert rig.residency.cache.returned_pages == 0
+
+
+class Sink:
+    """Keeps what is published."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def publish(self, events: list[Event], *, time_s: float) -> None:
+        """Note events."""
+        self.events += events
+
+
+def test_whole_pages_that_come_are_announced() -> None:
+    residency, sink = Rig(SIZES).residency, Sink()
+    residency._events = KvEvents(residency.cache, sink)
+    received(residency, donor())
+    residency.flush_events()
+
+    [stored] = sink.events
+    assert isinstance(stored, Stored)
+    assert stored.tokens.flatten().tolist() == TOKENS[:40]
