@@ -16,7 +16,7 @@ The giver's copy is evicted first, if it is no more than this prefix: its reques
 taker, and so will the next turn.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -70,8 +70,9 @@ class _Piece:
 class _Step:
     """What the next step copies.
 
-    early  copies of replicas that take part, which were due before
-    held   what givers have locked; those whose last piece this is are named with their match
+    early     copies of replicas that take part, which were due before
+    held      what givers have locked; those whose last piece this is are named with their match
+    arriving  kind and number of the units of each replica that are written
     """
 
     early: dict[int, Copies] = field(default_factory=dict[int, Copies])
@@ -79,7 +80,7 @@ class _Step:
     held: list[tuple[Residency, Lock, Match | None]] = field(
         default_factory=list[tuple[Residency, Lock, Match | None]]
     )
-    arriving: list[set[int]] = field(default_factory=list[set[int]])
+    arriving: list[set[tuple[int, int]]] = field(default_factory=list[set[tuple[int, int]]])
     bytes: int = 0
 
 
@@ -133,7 +134,8 @@ class PrefixCopies:
             if rank == to:
                 continue
             match = residency.match(request)
-            if self._step.arriving[rank].intersection(match.pages.tolist()):
+            arriving = self._step.arriving[rank]
+            if arriving and not arriving.isdisjoint(_units(match)):
                 continue
             if best[1] is None or match.start > best[1].start:
                 best = (rank, match)
@@ -146,10 +148,12 @@ class PrefixCopies:
         count = div_ceil(theirs.full_tokens, page) - first
         left = limits.step_bytes - self._step.bytes
         least = 0 if self._step.bytes else 1
-        of_point = 0 if point is None else limits.of_point(len(point.swa_pages))
-        if count <= max(least, (left - of_point) // limits.page_bytes):
+        whole = count * limits.page_bytes
+        if point is not None:
+            whole += limits.of_point(len(point.swa_pages))
+        if whole <= left or (least and count <= 1):
             prefix = Prefix(theirs.pages, theirs.full_tokens, point, turns)
-            return _Piece(prefix, of_point + count * limits.page_bytes, True)
+            return _Piece(prefix, whole, True)
         pages = min(count - 1, max(least, left // limits.page_bytes))
         if pages < 1:
             return None
@@ -183,9 +187,10 @@ class PrefixCopies:
         if piece.is_last:
             source.cache.use(theirs)
         step.held.append((source, lock, theirs if piece.is_last else None))
-        step.arriving[taker].update(page for _, page in received.pages)
-        step.bytes += piece.bytes
         kinds = (received.pages, received.swa_pages, received.states)
+        for kind, pairs in enumerate(kinds):
+            step.arriving[taker].update((kind, target) for _, target in pairs)
+        step.bytes += piece.bytes
         step.transfers.append(UnitTransfer(giver, taker, *map(_told, kinds)))
         return True
 
@@ -206,6 +211,14 @@ class PrefixCopies:
             if match is not None:
                 cool(source.cache, match)
         self._step = self._new_step()
+
+
+def _units(match: Match) -> Iterator[tuple[int, int]]:
+    """Yield kind and number of all units that would be copied of a match."""
+    yield from ((0, page) for page in match.pages.tolist())
+    if match.point is not None:
+        yield from ((1, page) for page in match.point.swa_pages)
+        yield (2, match.point.state)
 
 
 def _told(pairs: list[tuple[int, int]]) -> bytes:

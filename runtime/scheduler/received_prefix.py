@@ -52,7 +52,7 @@ def receive(
     match          what the tree has of it already; nothing has left the tree since
     reserve_pages  that must stay free besides those of the request
 
-    Returns None, and changes nothing, if pages, or units for the point, cannot be had beside what
+    Returns None, and takes nothing, if pages, or units for the point, cannot be had beside what
     running rows and the request need.
     """
     page, cache = residency.spec.page_size, residency.cache
@@ -62,11 +62,11 @@ def receive(
     # Its own point is not needed: the one that comes is further on.
     lock = cache.lock(match._replace(point=None))
     there = residency.full.free + cache.evictable_pages >= count + of_request
+    there = there and residency.evictions.make_room(count)
     position = 0 if prefix.point is None else min(prefix.point.position, prefix.tokens)
     if not there or (position and not residency.make_point_room(position)):
         cache.unlock(lock)
         return None
-    residency.evictions.make_room(count)
     own = residency.full.alloc(count)
     insertion = cache.insert(
         request.tokens[: prefix.tokens],

@@ -220,7 +220,7 @@ class Request:
         """
         self.holding.copied = min(self.copied, self.matched)
         self.holding.elsewhere = elsewhere
-        self.copied = self.copied_to = 0
+        self.reach = self.copied = self.copied_to = 0
 
     def append(self, token: int) -> None:
         """Add a sampled token."""

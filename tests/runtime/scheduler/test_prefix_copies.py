@@ -230,6 +230,22 @@ def test_what_is_only_arriving_is_copied_from_where_it_is(either_way: bool) -> N
     rig.assert_conserved()
 
 
+def test_a_point_that_is_only_arriving_is_copied_from_where_it_is() -> None:
+    rig = Spread(AMPLE, 3)
+    rig.ask_at(0, HISTORY)
+    rig.ask_at(2, HISTORY)
+    rig.replicas[0].residency.cache.evict_swa(states=60)
+    requests = [rig.send_to(place, [*HISTORY, place], 3) for place in (0, 1)]
+    rig.run()
+
+    _, point, whole = rig.transfers
+    assert [(one.giver, one.taker) for one in (point, whole)] == [(2, 0), (2, 1)]
+    assert (point.pages, bool(point.states)) == (b"", True)
+    for place, request in enumerate(requests):
+        assert rig.tokens(request) == expected_output([*HISTORY, place], 3, 50)
+    rig.assert_conserved()
+
+
 def test_the_copy_that_stays_behind_is_evicted_first() -> None:
     rig = Spread(TIGHT)
     older, newer = prompt_of(7, 70), prompt_of(8, 70)
