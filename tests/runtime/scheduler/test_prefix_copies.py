@@ -65,11 +65,10 @@ class Spread(JointRig):
         counters = self.scheduler.state().counters
         return counters["copied_tokens"], counters["elsewhere_tokens"]
 
-    def assert_nothing_held(self) -> None:
-        """Assert that no tree is locked for a copy."""
+    def assert_nothing_held(self, *, copying: int = 0) -> None:
+        """Assert that so many copies lock trees, one lock in each that takes part."""
         for replica in self.replicas:
-            running = replica.sets.running_count
-            assert replica.residency.cache.locks == running
+            assert replica.residency.cache.locks == replica.sets.running_count + copying
         assert not self.scheduler._copies._step.held
 
 
@@ -200,6 +199,32 @@ def test_who_finds_no_room_computes() -> None:
     rig.run()
 
     assert rig.tokens(late) == expected_output(HISTORY[:60], 3, 50)
+    rig.assert_conserved()
+
+
+@pytest.mark.parametrize("what", ["make_room", "drop_points"])
+def test_room_that_cannot_be_had_after_all_leaves_nothing_locked(
+    what: str, monkeypatch: pytest.MonkeyPatch, either_way: bool
+) -> None:
+    rig = Spread(AMPLE, overlap=either_way)
+    rig.ask_at(0, HISTORY)
+    evictions = rig.replicas[1].residency.evictions
+    have, failed = getattr(evictions, what), list[Any]()
+
+    def fail_once(*wanted: Any, **more: Any) -> bool:
+        if failed:
+            return have(*wanted, **more)
+        failed.append(wanted or more)
+        rig.assert_nothing_held(copying=1)
+        return False
+
+    monkeypatch.setattr(evictions, what, fail_once)
+    rig.ask_at(1, [*HISTORY, 1])
+
+    assert failed
+    assert not rig.transfers
+    assert rig.counted == (0, 100)
+    rig.assert_nothing_held()
     rig.assert_conserved()
 
 
