@@ -129,6 +129,8 @@ class CudaModelRunner:
         self._check_sampled()
         if exchange is not None:
             run_exchange(exchange, self._pools, self._ranks)
+        if tokens.nothing:
+            return None
         if plan is not None:
             return self._launch(plan, tokens)
         if tokens.decodes:

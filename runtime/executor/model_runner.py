@@ -100,6 +100,8 @@ class CpuModelRunner:
         """Run this rank's part of a step; see `RankExecutor`."""
         if exchange is not None:
             run_exchange(exchange, self._pools, self._ranks)
+        if tokens.nothing:
+            return None
         if plan is None:
             run_idle(self._network, self._pools, tokens.counts)
             return None

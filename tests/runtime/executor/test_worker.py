@@ -232,7 +232,7 @@ def test_each_rank_runs_its_section_of_a_step_and_answers_what_it_is_asked() -> 
 
     # Each row of `plan` begins a prompt, which no decode step computes.
     tokens = JointTokens((1, 1), decodes=False)
-    nothing = JointTokens((1, 1), decodes=True)
+    nothing = JointTokens((1, 1), decodes=True, nothing=True)
     assert executors[0].commands == [
         *(tokens, plan(1), tokens, plan(2)),
         *(tokens, EXCHANGE, nothing),
