@@ -317,7 +317,7 @@ def test_random_conversations_lose_nothing(seed: int, replay: int | None, either
     texts = [prompt_of(draw.randrange(6), 40) + prompt_of(k, 5) for k in range(5)]
     asked: dict[int, tuple[int, list[int], int]] = {}
     gone: set[int] = set()
-    for _ in range(40):
+    for _ in range(30):
         k, new = draw.randrange(len(texts)), draw.randrange(1, 20)
         send = rig.send if draw.random() < 0.3 else lambda *a: rig.send_to(draw.randrange(2), *a)
         asked[send(texts[k], new)] = (k, texts[k], new)
