@@ -88,6 +88,7 @@ NO_TWIN: dict[str, str] = {
     "layers/models/plain_model.py": "the test_model.py of each family computes with it",
     "layers/models/rope_scaling.py": "fields only; test_rope.py computes with them",
     "mem_cache/errors.py": "two classes, raised and caught throughout tests/mem_cache",
+    "mem_cache/transfer.py": "fields only; layers/parallel/test_transfer.py copies by them",
     "runtime/errors.py": "classes only, pinned by tests/runtime/server",
     "runtime/executor/interface.py": "a contract without code; test_remote.py fills it",
     "runtime/scheduler/settings.py": "fields only; test_process.py pins where each comes from",

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from layers.models.unit_views import UnitViews
 from layers.parallel.ranks import Ranks
 from layers.steps.decode_rows import DecodeRows
 from layers.steps.forward_batch import FedTokens, ForwardBatch, Forwarded
@@ -94,6 +95,10 @@ class Pools(Protocol):
         Units up to `PoolSizes.live_states` have the rows' form, those behind it that of resume
         points: what is copied from one to the other is packed, or unpacked.
         """
+        ...
+
+    def unit_views(self) -> UnitViews:
+        """Return all of it as bytes by unit, for copies to pools of another rank or server."""
         ...
 
 

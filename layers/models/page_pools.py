@@ -7,6 +7,7 @@ from torch import Tensor
 
 from jit_kernels.copy_units import copy_units
 from layers.models.copies import apart
+from layers.models.unit_views import UnitView, UnitViews
 
 __all__ = ["PagePools"]
 
@@ -39,3 +40,7 @@ class PagePools:
 
     def copy_states(self, copies: Sequence[tuple[int, int, int]]) -> None:
         """Copy nothing: there is no state."""
+
+    def unit_views(self) -> UnitViews:
+        """Return all pages as bytes."""
+        return UnitViews([UnitView.of(pool) for pool in self._tensors.values()])

@@ -98,6 +98,12 @@ class CudaRanks:
         )
         return ordered_sum(parts)
 
+    def traded(self, rows: Tensor, given: Sequence[int], taken: Sequence[int]) -> Tensor:
+        """Return what others have for this rank; see `Ranks`."""
+        parts = rows.new_empty((sum(taken), *rows.shape[1:]))
+        dist.all_to_all_single(parts, rows.contiguous(), [*taken], [*given])
+        return parts
+
     def least(self, value: int) -> int:
         """Return the least; see `Ranks`."""
         return int(self._all(torch.tensor(value, device=self._device)).min())

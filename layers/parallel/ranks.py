@@ -69,6 +69,15 @@ class Ranks(Protocol):
         """Return the sums of this rank's rows; see `layers.parallel.own_rows.RowMoves`."""
         ...
 
+    def traded(self, rows: Tensor, given: Sequence[int], taken: Sequence[int]) -> Tensor:
+        """Return what other ranks have for this one, rank by rank, [sum of taken, ...].
+
+        rows   [sum of given, ...] what this rank has for others, rank by rank
+        given  rows for each rank, and
+        taken  from each, 0 for none; to itself a rank gives as many as it takes
+        """
+        ...
+
     def least(self, value: int) -> int:
         """Return the least of all ranks' numbers; the host waits for it."""
         ...
@@ -170,6 +179,10 @@ class OneRank:
         """Return it."""
         return partial
 
+    def traded(self, rows: Tensor, given: Sequence[int], taken: Sequence[int]) -> Tensor:
+        """Return them."""
+        return rows
+
     def least(self, value: int) -> int:
         """Return it."""
         return value
@@ -219,6 +232,12 @@ class HostRanks:
         first = sum(counts[: self.shares.rank])
         mine = slice(first, first + counts[self.shares.rank])
         return ordered_sum(torch.stack([every[mine] for every in self._all(partial)]))
+
+    def traded(self, rows: Tensor, given: Sequence[int], taken: Sequence[int]) -> Tensor:
+        """Return what others have for this rank; see `Ranks`."""
+        parts = rows.new_empty((sum(taken), *rows.shape[1:]))
+        dist.all_to_all_single(parts, rows.contiguous(), [*taken], [*given])
+        return parts
 
     def least(self, value: int) -> int:
         """Return the least; see `Ranks`."""

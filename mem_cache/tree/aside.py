@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from mem_cache.tree.core.binding import library
 from mem_cache.tree.handles import Lock
 from mem_cache.tree.radix import ShadowRadixCache
 
@@ -11,14 +12,15 @@ __all__ = ["below", "only_of", "set_aside", "top_of"]
 def set_aside(cache: ShadowRadixCache, node: int) -> int:
     """Let no match find a page from now on, nor what follows it; return how many pages go.
 
-    What nobody has locked is evicted, the rest as others are. A node that has left the tree, or is
-    aside, is let be.
+    What nobody has locked is evicted, the rest as others are. Locks stay valid, and whoever has one
+    may go on below. A node that has left the tree, or is aside, is let be.
     """
-    if not cache.set_aside(node):
+    core, tree = library(), cache.arrays.pointer
+    if core.tree_set_aside(tree, node) <= 0:
         return 0
     pages = below(cache, node)
     for page in reversed(pages):
-        cache.drop(page)
+        core.tree_drop(tree, page)
     return len(pages)
 
 

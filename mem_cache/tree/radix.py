@@ -23,13 +23,7 @@ from mem_cache.allocator import PageAllocator
 from mem_cache.errors import IntegrityError
 from mem_cache.spec import TreeSpec, div_ceil
 from mem_cache.tree.arrays import TreeArrays
-from mem_cache.tree.core.binding import (
-    CInsertion,
-    CMatch,
-    address,
-    insertion_fault,
-    library,
-)
+from mem_cache.tree.core.binding import CInsertion, CMatch, address, insertion_fault, library
 from mem_cache.tree.handles import Insertion, Lock, Match, Point, PointKind
 from mem_cache.tree.integrity import check_in_steps
 from mem_cache.tree.namespaces import Namespaces
@@ -247,6 +241,7 @@ class ShadowRadixCache:
         lock: Lock | None = None,
         ended: bool = False,
         output_from: int | None = None,
+        copied_turns: int | None = None,
     ) -> Insertion:
         """Publish a sequence; the tree takes a reference on every page that it adopts.
 
@@ -257,6 +252,8 @@ class ShadowRadixCache:
                 moves to the page of the last token
         ended   the request ends with these tokens: a next turn may go on from here
         output_from  tokens from here on were sampled; all were given unless named
+        copied_turns  turns that the sequence has had in the tree that it was copied from; None: it
+                was computed for this one
         Where the tree has a page for the same tokens, its own stays; the caller drops its
         references on all whole pages and goes on with the pages returned.
         Raises IntegrityError, and changes nothing, if a page to adopt is free or in the tree.
@@ -272,6 +269,7 @@ class ShadowRadixCache:
         job.locked, job.ended = lock is not None, ended
         job.turns, job.since = (1, self._tree.tick) if lock is None else (lock.turns, lock.tick)
         job.output_from = length if output_from is None else output_from
+        job.copied = 0 if copied_turns is None else 1 + copied_turns
         fault = self._core.tree_insert(self._pointer, self._insertion_address)
         if fault < 0:
             raise insertion_fault(fault, self.full.name, self.full.pool)
@@ -388,19 +386,6 @@ class ShadowRadixCache:
         The most recently used come first, each after the spans that lead to it.
         """
         return list_spans(self.arrays, self.roots, limit)
-
-    # --- what is not to be trusted
-
-    def set_aside(self, node: int) -> bool:
-        """Let no match find a page from now on, nor what follows it; False if it is so already.
-
-        Locks stay valid, and whoever has one may go on below. See `mem_cache.tree.aside`.
-        """
-        return self._core.tree_set_aside(self._pointer, node) > 0
-
-    def drop(self, node: int) -> bool:
-        """Evict one page, if nobody has locked it and none follows it."""
-        return bool(self._core.tree_drop(self._pointer, node))
 
     # --- policy
 

@@ -102,7 +102,7 @@ def _span(
             fact for page in ids[arrays.page("point")[ids] != 0] for fact in _points(arrays, page)
         ),
         locks=int(arrays.page("locks")[ids].sum()),
-        age=max(0, tick - max(stamp, int(arrays.stamp[ids].max()))),
+        age=max(0, tick - max(stamp, 0, int(arrays.stamp[ids].max()))),
         children=int(arrays.page("children")[last]),
     )
 
@@ -117,7 +117,7 @@ def _points(arrays: TreeArrays, page: int) -> list[PointFacts]:
                 position=int(position[point]),
                 kind=min(int(arrays.point_kind[point]), PointKind.REQUEST_END),
                 pins=int(arrays.point("pins")[point]),
-                age=max(0, tick - int(arrays.point_stamp[point])),
+                age=max(0, tick - max(0, int(arrays.point_stamp[point]))),
             )
         )
         point = int(arrays.point("below")[point])

@@ -334,7 +334,7 @@ class CudaLoader:
             self._sampler,
             buffers.last[:rows],
         )
-        return CudaModelRunner(network, pools, lines, buffers), pools
+        return CudaModelRunner(network, pools, lines, buffers, self._ranks), pools
 
 
 def _run(runner: CudaModelRunner, extent: Extent, tree: TreeSpec) -> None:

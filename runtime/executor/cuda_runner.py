@@ -12,15 +12,24 @@ from torch import Tensor
 
 from jit_kernels.likeliest import likeliest
 from layers.models.contract import CudaNetwork, Pools
+from layers.parallel.ranks import OneRank, Ranks
 from runtime.executor.decode_buffers import DecodeBuffers
 from runtime.executor.decode_graphs import Capture, DecodeGraphs
 from runtime.executor.joint_tokens import JointTokens
 from runtime.executor.launched_step import LaunchedStep
 from runtime.executor.lines import Lines
-from runtime.executor.model_runner import run_chunks, run_copies, run_idle
+from runtime.executor.model_runner import run_chunks, run_copies, run_exchange, run_idle
 from runtime.executor.plan_rows import PlanRows
 from runtime.executor.single_token_steps import is_single_token_step, run_saves
-from runtime.wire.step import KeptResult, Rows, Sample, SampleKept, StepPlan, StepResult
+from runtime.wire.step import (
+    Exchange,
+    KeptResult,
+    Rows,
+    Sample,
+    SampleKept,
+    StepPlan,
+    StepResult,
+)
 
 __all__ = ["CudaModelRunner", "CudaStep"]
 
@@ -71,9 +80,18 @@ class CudaModelRunner:
     """A network on a CUDA device, its pools, its lines, and the buffers of its decode steps."""
 
     def __init__(
-        self, network: CudaNetwork, pools: Pools, lines: Lines, buffers: DecodeBuffers
+        self,
+        network: CudaNetwork,
+        pools: Pools,
+        lines: Lines,
+        buffers: DecodeBuffers,
+        ranks: Ranks | None = None,
     ) -> None:
-        """Take the parts; `lines.last` is `buffers.last`."""
+        """Take the parts; `lines.last` is `buffers.last`.
+
+        ranks  that share the network; None: there is one
+        """
+        self._ranks = ranks or OneRank()
         self._network = network
         self._pools = pools
         self._page_size = network.cache.tree.page_size
@@ -101,14 +119,20 @@ class CudaModelRunner:
         return self._launch(plan, None)
 
     @torch.inference_mode()
-    def launch_part(self, plan: StepPlan | None, tokens: JointTokens) -> CudaStep | None:
+    def launch_part(
+        self, plan: StepPlan | None, tokens: JointTokens, exchange: Exchange | None = None
+    ) -> CudaStep | None:
         """Launch this rank's part of a step; see `RankExecutor`.
 
         Decode steps have the size that the rank with the most rows needs, on all ranks.
         """
+        self._check_sampled()
+        if exchange is not None:
+            run_exchange(exchange, self._pools, self._ranks)
+        if tokens.nothing:
+            return None
         if plan is not None:
             return self._launch(plan, tokens)
-        self._check_sampled()
         if tokens.decodes:
             self._buffers.fill(_NO_ROWS, self._lines.tables, page_size=self._page_size)
             self._run_decode(max(tokens.counts))

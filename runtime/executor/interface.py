@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from runtime.executor.joint_tokens import JointTokens
-from runtime.wire.step import KeptResult, Sample, SampleKept, StepPlan, StepResult
+from runtime.wire.step import Exchange, KeptResult, Sample, SampleKept, StepPlan, StepResult
 
 __all__ = ["MAX_IN_FLIGHT", "Executor", "JointExecutor", "RankExecutor", "StepHandle"]
 
@@ -49,11 +49,14 @@ class Executor(Protocol):
 class RankExecutor(Executor, Protocol):
     """The executor of a rank in a process of its own."""
 
-    def launch_part(self, plan: StepPlan | None, tokens: JointTokens) -> StepHandle | None:
+    def launch_part(
+        self, plan: StepPlan | None, tokens: JointTokens, exchange: Exchange | None = None
+    ) -> StepHandle | None:
         """Start this rank's part of a step of ranks that have rows of their own.
 
-        plan    of this rank's rows; None: it takes part without any, and there is no handle
-        tokens  of all ranks; all must start the same step
+        plan      of this rank's rows; None: it takes part without any, and there is no handle
+        tokens    of all ranks; all must start the same step
+        exchange  of all ranks, made before
         """
         ...
 
@@ -70,10 +73,14 @@ class JointExecutor(Protocol):
         """Return an executor for each replica; `launch` of these is not called."""
         ...
 
-    def launch(self, plans: Sequence[StepPlan | None]) -> list[StepHandle | None]:
+    def launch(
+        self, plans: Sequence[StepPlan | None], exchange: Exchange | None = None
+    ) -> list[StepHandle | None]:
         """Start a step of all replicas; return a handle for each that has a plan.
 
-        plans  for each replica, of the same step number; None: it has nothing to compute, but takes
-               part. If all are None nothing is launched
+        plans     for each replica, of the same step number; None: it has nothing to compute, but
+                  takes part
+        exchange  what replicas copy from each other before, of the same step
+        If there is neither a plan nor an exchange nothing is launched.
         """
         ...

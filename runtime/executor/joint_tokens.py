@@ -17,16 +17,19 @@ class JointTokens:
 
     counts   tokens of each rank, at least 1: one without rows has a token that nobody wants
     decodes  a decode step computes what each rank is asked for
+    nothing  no rank is asked for anything: nothing is computed
     """
 
     counts: tuple[int, ...]
     decodes: bool
+    nothing: bool = False
 
     @classmethod
     def of(cls, sections: Sequence[StepPlan | None]) -> "JointTokens":
         """Return the sizes of a step. Raises ValueError where a section's sizes do not fit."""
         plans = [plan for plan in sections if plan is not None]
-        return cls(tuple(map(_tokens, sections)), decodes=all(map(_decodes, plans)))
+        counts = tuple(map(_tokens, sections))
+        return cls(counts, decodes=all(map(_decodes, plans)), nothing=not plans)
 
 
 def _tokens(plan: StepPlan | None) -> int:

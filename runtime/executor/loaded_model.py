@@ -110,4 +110,4 @@ def load_on_cpu(
             )
         ],
     )
-    return LoadedModel(CpuModelRunner(network, pools, lines), told)
+    return LoadedModel(CpuModelRunner(network, pools, lines, ranks), told)

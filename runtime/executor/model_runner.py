@@ -5,16 +5,19 @@ from collections.abc import Callable, Sequence
 import torch
 
 from layers.models.contract import Network, Pools
+from layers.parallel.ranks import OneRank, Ranks
+from layers.parallel.transfer import transfer_units
 from layers.steps.forward_batch import Forwarded
+from mem_cache.transfer import Transfer, UnitIds
 from runtime.executor.batch_builder import build_batch, fed_tokens, idle_batch
 from runtime.executor.joint_tokens import JointTokens
 from runtime.executor.launched_step import LaunchedStep
 from runtime.executor.lines import Lines
 from runtime.executor.plan_rows import PlanRows
 from runtime.wire.arrays import INT32, unpacked
-from runtime.wire.step import Copies, KeptResult, SampleKept, StepPlan
+from runtime.wire.step import Copies, Exchange, KeptResult, SampleKept, StepPlan, UnitTransfer
 
-__all__ = ["CpuModelRunner", "run_chunks", "run_copies", "run_idle"]
+__all__ = ["CpuModelRunner", "run_chunks", "run_copies", "run_exchange", "run_idle"]
 
 
 def run_copies(copies: Copies, pools: Pools) -> None:
@@ -28,6 +31,19 @@ def run_copies(copies: Copies, pools: Pools) -> None:
     if copies.states:
         states = unpacked(copies.states, INT32, -1, 3).tolist()
         pools.copy_states([(int(a), int(b), int(position)) for a, b, position in states])
+
+
+def run_exchange(exchange: Exchange, pools: Pools, ranks: Ranks) -> None:
+    """Copy units between the pools of ranks; each rank calls it with the same exchange."""
+    run_copies(exchange.early[ranks.shares.rank], pools)
+    transfer_units(ranks, pools.unit_views(), [*map(_transfer, exchange.transfers)])
+
+
+def _transfer(told: UnitTransfer) -> Transfer:
+    kinds = (told.pages, told.windows, told.states)
+    pairs = [unpacked(data, INT32, -1, 2).T.tolist() if data else ((), ()) for data in kinds]
+    source, target = (UnitIds(*(pair[side] for pair in pairs)) for side in (0, 1))
+    return Transfer(told.giver, told.taker, source, target)
 
 
 def run_chunks(
@@ -64,7 +80,11 @@ def run_idle(network: Network, pools: Pools, counts: Sequence[int] | None) -> Fo
 class CpuModelRunner:
     """Runs a step's forward pass inside `launch`, and its sampling inside `sample`."""
 
-    def __init__(self, network: Network, pools: Pools, lines: Lines) -> None:
+    def __init__(
+        self, network: Network, pools: Pools, lines: Lines, ranks: Ranks | None = None
+    ) -> None:
+        """Take the parts; `ranks` are those that share the network, None for one."""
+        self._ranks = ranks or OneRank()
         self._network = network
         self._pools = pools
         self._lines = lines
@@ -74,8 +94,14 @@ class CpuModelRunner:
         return self._launch(plan)
 
     @torch.inference_mode()
-    def launch_part(self, plan: StepPlan | None, tokens: JointTokens) -> LaunchedStep | None:
+    def launch_part(
+        self, plan: StepPlan | None, tokens: JointTokens, exchange: Exchange | None = None
+    ) -> LaunchedStep | None:
         """Run this rank's part of a step; see `RankExecutor`."""
+        if exchange is not None:
+            run_exchange(exchange, self._pools, self._ranks)
+        if tokens.nothing:
+            return None
         if plan is None:
             run_idle(self._network, self._pools, tokens.counts)
             return None

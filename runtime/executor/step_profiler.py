@@ -26,7 +26,7 @@ from runtime.executor.joint_tokens import JointTokens
 from runtime.executor.trace_folder import TraceFolder, write_trace
 from runtime.profile_messages import MAX_PROFILE_STEPS, Profiled, StartProfile, StopProfile
 from runtime.wire.arrays import INT32, unpacked
-from runtime.wire.step import KeptResult, Sample, SampleKept, StepPlan, StepResult
+from runtime.wire.step import Exchange, KeptResult, Sample, SampleKept, StepPlan, StepResult
 
 __all__ = ["SAMPLING", "RankStepProfiler", "StepProfiler", "range_name"]
 
@@ -294,14 +294,16 @@ class RankStepProfiler(StepProfiler):
         super().__init__(runner, traces, say=say)
         self._rank_runner = runner
 
-    def launch_part(self, plan: StepPlan | None, tokens: JointTokens) -> StepHandle | None:
+    def launch_part(
+        self, plan: StepPlan | None, tokens: JointTokens, exchange: Exchange | None = None
+    ) -> StepHandle | None:
         """Start this rank's part of a step, traced if that is wanted."""
         if not self._traces_next():
-            return self._rank_runner.launch_part(plan, tokens)
+            return self._rank_runner.launch_part(plan, tokens, exchange)
         idle = f"step {'decode' if tokens.decodes else 'prefill'} 0 rows 0 tokens"
         with record_function(idle if plan is None else range_name(plan)):
             part = None if plan is None else _unsampled(plan)
-            handle = self._rank_runner.launch_part(part, tokens)
+            handle = self._rank_runner.launch_part(part, tokens, exchange)
         step = None if handle is None else _TracedStep(handle)
         self._sample(plan, step)
         return step

@@ -127,8 +127,8 @@ class _Worker:
     def _launch_part(self, joint: Joint) -> None:
         """Launch this rank's part of a step of all ranks."""
         self._check_order(joint.step)
-        plan = joint.sections[self._rank]
-        handle = self._executor.launch_part(plan, JointTokens.of(joint.sections))
+        plan, tokens = joint.sections[self._rank], JointTokens.of(joint.sections)
+        handle = self._executor.launch_part(plan, tokens, joint.exchange)
         if plan is not None and handle is not None:
             self._note(plan, handle)
 

@@ -1,4 +1,7 @@
-"""Who starts next: matched against the tree, or told to wait for a prefix in the making."""
+"""Who starts next: matched against the tree, or told to wait for a prefix in the making.
+
+What another replica has of a request is copied just before it starts.
+"""
 
 from collections.abc import Callable
 
@@ -6,9 +9,17 @@ import numpy as np
 
 from mem_cache.spec import div_ceil
 from mem_cache.tree.handles import Match, PointKind
+from runtime.scheduler.prefix_copies import Brought
 from runtime.scheduler.request import Request, Status
 from runtime.scheduler.request_sets import RequestSets
 from runtime.scheduler.residency import Residency
+
+# (request, what its replica has of it, pages to reserve) -> what it can start from.
+Bring = Callable[[Request, Match, int], Brought | None]
+
+
+def _bring_nothing(request: Request, match: Match, reserve_pages: int) -> Brought:
+    return Brought(match, 0)
 
 
 class Admission:
@@ -17,7 +28,18 @@ class Admission:
     A round runs only when something happened that can change its outcome (`wake`).
     """
 
-    def __init__(self, sets: RequestSets, residency: Residency, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        sets: RequestSets,
+        residency: Residency,
+        clock: Callable[[], float],
+        bring: Bring | None = None,
+    ) -> None:
+        """Take the sets and the pools.
+
+        bring  copies what other replicas have of a request; None: there is no other
+        """
+        self._bring = bring or _bring_nothing
         self._sets = sets
         self._queue = sets.waiting
         self._residency = residency
@@ -60,10 +82,16 @@ class Admission:
             if waits:
                 waiting += 1
                 continue
+            brought = self._bring(request, match, reserve)
+            if brought is None:  # more of it is copied in the next step
+                self._awake = True
+                waiting += 1
+                continue
             # A page per decoding row stays free, so that nobody is retracted in this turn: what
             # was admitted launches its copies before any page they name can change hands.
-            if not self._residency.try_admit(request, match, reserve_pages=reserve):
+            if not self._residency.try_admit(request, brought.match, reserve_pages=reserve):
                 break
+            request.note_brought(brought.elsewhere)
             self._sets.start(request)
             admitted.append(request)
         self._tell(prefills)
@@ -93,7 +121,7 @@ class Admission:
     def _note_start(self, request: Request, match: Match) -> None:
         """Note in the queue where a request would start: behind all that it waits for."""
         other, awaited = self._waits.get(request.id, (None, 0))
-        start = match.start
+        start = max(match.start, request.reach)
         if other is not None and other.status is Status.PREFILL:
             start = max(start, min(awaited, request.common_tokens(other), request.match_limit))
         self._queue.note_start(request, start)

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from runtime.executor.interface import Executor, StepHandle
 from runtime.profile_messages import StartProfile, StopProfile
-from runtime.wire.step import StepPlan
+from runtime.wire.step import Exchange, StepPlan
 
 __all__ = ["Profiles", "SoloExecutor"]
 
@@ -37,7 +37,10 @@ class SoloExecutor:
     def __init__(self, runner: Executor) -> None:
         self.replicas = [runner]
 
-    def launch(self, plans: Sequence[StepPlan | None]) -> list[StepHandle | None]:
-        """Start a step."""
+    def launch(
+        self, plans: Sequence[StepPlan | None], exchange: Exchange | None = None
+    ) -> list[StepHandle | None]:
+        """Start a step; there is nobody to exchange anything with."""
+        assert exchange is None
         [plan], [runner] = plans, self.replicas
         return [None if plan is None else runner.launch(plan)]

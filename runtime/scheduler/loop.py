@@ -10,6 +10,7 @@ them settles its part of the step before. A replica with nothing to compute take
 
 from collections import ChainMap
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from runtime.cache_messages import GetCache
 from runtime.executor.interface import Executor, JointExecutor
@@ -34,6 +35,7 @@ from runtime.scheduler.grammar_shares import share_grammars
 from runtime.scheduler.joint import Profiles, SoloExecutor
 from runtime.scheduler.placement import Placement
 from runtime.scheduler.planning import ChunkTurns
+from runtime.scheduler.prefix_copies import PrefixCopies
 from runtime.scheduler.refusals import refusal_of
 from runtime.scheduler.replica import Replica
 from runtime.scheduler.request import Request
@@ -75,6 +77,7 @@ class Scheduler:
         self._clock = clock
         self.times = LoopTimes(clock())
         self._turns = ChunkTurns()
+        self._copies = PrefixCopies(residencies, settings.copies)
         count = len(residencies)
         self.replicas = [
             Replica(
@@ -87,6 +90,7 @@ class Scheduler:
                 send=socket.send,
                 grammars=share,
                 name=f"DP{rank}" if count > 1 else "",
+                bring=partial(self._copies.bring, to=rank) if count > 1 else None,
             )
             for rank, (residency, runner, share) in enumerate(
                 zip(residencies, executor.replicas, share_grammars(grammars, count), strict=True)
@@ -127,13 +131,13 @@ class Scheduler:
             replica.admit()
         self._placement.move_waiting()
         steps = [replica.plan(self._steps + 1) for replica in replicas]
-        self._launch(steps)
+        copied = self._launch(steps)
         for replica in replicas:
             replica.settle_in_flight()
         self._sample_and_settle(steps, news=any(flights))
         idle = not any(replica.sets.by_id for replica in replicas)
         for replica, step, flight in zip(replicas, steps, flights, strict=True):
-            replica.verify(stepped=flight or step is not None, idle=idle)
+            replica.verify(stepped=copied or flight or step is not None, idle=idle)
 
     def _hear_grammars(self) -> None:
         """Have all replicas take in masks; the last one waits a moment where none has work."""
@@ -158,19 +162,27 @@ class Scheduler:
             return EARLY_POLL_S
         return 0.0 if any(replica.busy for replica in self.replicas) else self.settings.idle_poll_s
 
-    def _launch(self, steps: Sequence[Step | None]) -> None:
-        if not any(steps):
-            return
+    def _launch(self, steps: Sequence[Step | None]) -> bool:
+        """Launch what is planned, if anything is; return whether replicas copy from each other.
+
+        Copies do not wait for rows: what they lock is free again after this.
+        """
+        exchange = self._copies.take(self._steps + 1)
+        if exchange is None and not any(steps):
+            return False
         self._steps += 1
         self._turns.advance()
         times = self.times
         times.step_started_s = started_s = self._clock()
-        handles = self._executor.launch([None if step is None else step.plan for step in steps])
+        plans = [None if step is None else step.plan for step in steps]
+        handles = self._executor.launch(plans, exchange)
         times.step_started_s = None
+        self._copies.launched()
         for replica, step, handle in zip(self.replicas, steps, handles, strict=True):
             if step is not None:
                 assert handle is not None, f"a replica has no handle of step {self._steps}"
                 replica.launched(step, handle, at_s=started_s)
+        return exchange is not None
 
     def _sample_and_settle(self, steps: Sequence[Step | None], *, news: bool) -> None:
         """Sample launched steps if need be; leave them in flight, or settle them; reply.

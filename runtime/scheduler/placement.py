@@ -3,14 +3,14 @@
 The cost of a replica, in tokens: what is to be computed there before the request, what the request
 would compute itself, and a little for each request that is there, whose decoding slows the steps of
 all. Where most of the prefix is, a queue that fits into one step counts as none: all replicas step
-together. Copying a prefix from another replica would make the second part cheaper: `_donor` says
-from which one.
+together. What another replica has of the prefix is copied, which costs little (`copied_cost`).
 """
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from runtime.scheduler.pending_prefixes import prefix_hashes
+from runtime.scheduler.prefix_copies import copied_cost
 from runtime.scheduler.replica import Replica
 from runtime.scheduler.request import Request, Status
 
@@ -47,7 +47,8 @@ class Placement:
     def choose(self, request: Request) -> tuple[Replica, int]:
         """Return the replica that a new request should wait in, and where it would start there.
 
-        The position is 0 where there is nothing to choose from.
+        The position is 0 where there is nothing to choose from. It counts what will be copied from
+        another replica, which `Request.reach` is told.
         """
         if len(self._replicas) == 1:
             return self._replicas[0], 0
@@ -58,12 +59,9 @@ class Placement:
                 page_size=residency.spec.page_size,
                 namespace=request.namespace,
             )
-        costs = [_Cost.of(request, replica) for replica in self._replicas]
-        best = self._cheapest(costs)
-        donor = _donor(costs, best)
-        if donor is not None:
-            best.replica.stats.count("elsewhere_tokens", donor.cached - best.start)
-        return best.replica, best.start
+        best = self._cheapest(self._costs(request))
+        request.reach = best.reach
+        return best.replica, best.reach
 
     def move_waiting(self) -> None:
         """Let requests that never ran, and cannot run where they wait, go to idle replicas."""
@@ -82,10 +80,18 @@ class Placement:
 
     def _move(self, request: Request, replica: Replica, choices: Sequence[Replica]) -> None:
         replica.withdraw(request)
-        best = self._cheapest([_Cost.of(request, choice) for choice in choices])
-        best.replica.enter(request, start=best.start)
+        costs = [cost for cost in self._costs(request) if cost.replica in choices]
+        best = self._cheapest(costs)
+        request.reach = best.reach
+        best.replica.enter(request, start=best.reach)
         if best.replica is not replica:
             best.replica.admit()
+
+    def _costs(self, request: Request) -> "list[_Cost]":
+        """Return the cost of each replica."""
+        costs = [_Cost.of(request, replica) for replica in self._replicas]
+        most = max(cost.cached for cost in costs)
+        return [cost.with_copy(most) for cost in costs]
 
     def _cheapest(self, costs: "Sequence[_Cost]") -> "_Cost":
         """Return the least cost; of equal ones, that of the fewest requests, then the first."""
@@ -103,6 +109,7 @@ class _Cost(NamedTuple):
     queued  of these, what is to be computed before the request
     cached  where the request would start by what is in the tree
     start   where it would start by what will be there then, too
+    reach   where it would start if what another replica has is copied
     """
 
     replica: Replica
@@ -110,6 +117,7 @@ class _Cost(NamedTuple):
     queued: int
     cached: int
     start: int
+    reach: int
 
     @classmethod
     def of(cls, request: Request, replica: Replica) -> "_Cost":
@@ -126,26 +134,26 @@ class _Cost(NamedTuple):
         queued = max(0, sets.waiting_uncached_tokens - (start - cached))
         without_row = max(0, len(sets.waiting) + 1 - residency.table.free)
         load = ROW_TOKENS * len(sets.by_id) + ROW_WAIT_TOKENS * without_row
-        return cls(replica, queued + request.total - start + load, queued, cached, start)
+        cost = queued + request.total - start + load
+        return cls(replica, cost, queued, cached, start, reach=start)
 
-
-def _donor(costs: Sequence[_Cost], best: _Cost) -> _Cost | None:
-    """Return which replica has most of a request in its tree, if that is more than `best` has.
-
-    A prefix would be copied from there. Nothing is copied yet: it is computed again.
-    """
-    donor = max(costs, key=lambda cost: cost.cached)
-    return donor if donor.cached > best.start else None
+    def with_copy(self, there: int) -> "_Cost":
+        """Return the cost if another replica has all that is needed to start at `there`."""
+        gain = there - self.start
+        if gain <= 0 or copied_cost(gain) >= gain:
+            return self
+        return self._replace(tokens=self.tokens - gain + copied_cost(gain), reach=there)
 
 
 def _can_move(request: Request, replica: Replica) -> bool:
     """Whether a request never ran, and waits for room and nothing else.
 
-    A grammar's output belongs to a replica.
+    A grammar's output belongs to a replica, as do pieces of a prefix that were copied there.
     """
     return (
         request.status is Status.WAITING
         and request.cached_tokens is None
         and request.constraint is None
+        and not request.copied_to
         and not replica.awaits_prefix(request)
     )

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+import runtime.scheduler.row_units as row_units
 from mem_cache.request_table import RowChanges
 from runtime.scheduler.pending_points import Save
 from runtime.scheduler.request import Request
@@ -24,7 +25,7 @@ from runtime.wire.step import (
     TableChanges,
 )
 
-__all__ = ["PlanBuilder"]
+__all__ = ["PlanBuilder", "told_copies"]
 
 _SEED_MASK = (1 << 64) - 1
 _MOST_INT32 = (1 << 31) - 1
@@ -56,13 +57,12 @@ class PlanBuilder:
         if rows.twins:
             guests = [(row, self._table.rows + k) for k, (row, _) in enumerate(rows.twins)]
             entries = np.concatenate((entries, guests))
-        copies = self._residency.take_copies()
         return StepPlan(
             VERSION,
             step,
             changes=changes,
             joins=joins,
-            copies=Copies(*(_copied(c) for c in (copies.pages, copies.swa, copies.states))),
+            copies=told_copies(self._residency.take_copies()),
             rows=_rows(rows),
             saves=_saves(rows.saves) if rows.saves else Saves(),
             sampled=packed(entries, INT32),
@@ -137,6 +137,11 @@ def _rows(rows: StepRows) -> Rows:
 
 def _unless_zero(values: np.ndarray, dtype: np.dtype) -> bytes:
     return packed(values, dtype) if values.any() else b""
+
+
+def told_copies(copies: row_units.Copies) -> Copies:
+    """Return copies as a plan has them."""
+    return Copies(*(_copied(some) for some in (copies.pages, copies.swa, copies.states)))
 
 
 def _copied(copies: Sequence[tuple[int, ...]]) -> bytes:

@@ -38,7 +38,7 @@ from runtime.scheduler.kv_publisher import KvEventPublisher
 from runtime.scheduler.loop import Scheduler
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.resume_policy import ResumePolicy
-from runtime.scheduler.settings import SchedulerSettings
+from runtime.scheduler.settings import CopyLimits, SchedulerSettings
 from runtime.wire.loaded import Facts, Loaded
 
 logger = logging.getLogger("umbra.scheduler")
@@ -148,6 +148,7 @@ def build_scheduler(
 def _settings(
     config: ServerConfig, given: DeviceSizes, facts: ModelFacts, told: Loaded
 ) -> SchedulerSettings:
+    cache = told.cache
     return SchedulerSettings(
         context_tokens=told.context_tokens,
         eos_token_ids=facts.eos_token_ids,
@@ -160,6 +161,7 @@ def _settings(
         step_context=told.step_context,
         step_samples=told.step_samples,
         overlap=told.in_flight,
+        copies=CopyLimits(cache.full_page_bytes, cache.swa_page_bytes, cache.state_bytes),
     )
 
 

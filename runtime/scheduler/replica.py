@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from runtime.cache_messages import CacheView, GetCache
 from runtime.executor.interface import Executor, StepHandle
 from runtime.messages import FromScheduler, Histogram, Output, Refused
-from runtime.scheduler.admission import Admission
+from runtime.scheduler.admission import Admission, Bring
 from runtime.scheduler.cache_view import cache_view
 from runtime.scheduler.decode import DecodeSet
 from runtime.scheduler.endings import Endings
@@ -45,6 +45,7 @@ class Replica:
     turns      of chunks and decoding rows
     send       sends what is not part of a turn's outputs
     grammars   makes the masks of outputs that follow one; None: such requests are refused
+    bring      copies what other replicas have of a request that starts; None: there is no other
     name       in log lines; "" where there is no other replica
     in_flight  the step that is launched and not settled, between two turns
     """
@@ -61,6 +62,7 @@ class Replica:
         send: Callable[[FromScheduler], None],
         grammars: Grammars | None = None,
         name: str = "",
+        bring: Bring | None = None,
     ) -> None:
         self.residency = residency
         self._runner = runner
@@ -71,7 +73,7 @@ class Replica:
         self.stats = Stats(
             residency, clock, decode_log_interval=settings.decode_log_interval, name=name
         )
-        self._admission = Admission(self.sets, residency, clock)
+        self._admission = Admission(self.sets, residency, clock, bring)
         self._builder = PlanBuilder(residency)
         self._planning = Planning(
             residency,
@@ -226,6 +228,7 @@ class Replica:
         for request in self._admission.admit():
             request.times.admitted(self._clock())
             self.stats.recomputed(request)
+            self.stats.brought(request)
 
     def _requeue_suspended(self) -> None:
         """Let those that lost their row wait again: no step in flight has them in any more."""

@@ -53,6 +53,8 @@ class Holding:
     full_matched   tokens whose full pages were there at admission: from `matched` on they are
                    computed again for want of a resume point
     point_evicted  whether one was evicted between `matched` and `full_matched`
+    copied         tokens that came from another replica for this admission
+    elsewhere      tokens that another replica has, and that are computed again
     window_from    where a replay began, whose window has nothing before; 0: there is none
     write_from     records before this position are there, and not written again
     exact_from     window and state are exact from here on; before it a replay has not got there
@@ -67,6 +69,8 @@ class Holding:
     published: int = 0
     full_matched: int = 0
     point_evicted: bool = False
+    copied: int = 0
+    elsewhere: int = 0
     window_from: int = 0
     write_from: int = 0
     exact_from: int = 0
@@ -119,6 +123,9 @@ class Request:
     suspect        first page of what it started from when its numbers were not finite: it is
                    computed a second time, all of it; 0: it is not
     tail_hash      of the prompt's end, where most prompts of the same length differ
+    reach          where it may start once a prefix is copied from another replica; 0: nowhere
+    copied         by how much later it starts for it
+    copied_to      how far pieces of such a prefix have come, while more are to come
     prefixes       hashes of the prompt up to each whole page, where there are several replicas
     """
 
@@ -153,6 +160,7 @@ class Request:
         self.holding = Holding()
         self.boundaries = message.boundaries
         self.prefixes: tuple[int, ...] = ()
+        self.reach = self.copied = self.copied_to = 0
         self.common: dict[int, int] = {}
         self.cached_tokens: int | None = None
         self.outgoing = Outgoing()
@@ -215,6 +223,15 @@ class Request:
         """Hold nothing any more; what is known of the output stays."""
         self.row, self.holding = -1, Holding()
         self.matched = self.committed = self.scheduled = 0
+
+    def note_brought(self, elsewhere: int) -> None:
+        """Note what of the matched prefix was copied for this admission, as it begins.
+
+        elsewhere  tokens that another replica has, and that are computed again
+        """
+        self.holding.copied = min(self.copied, self.matched)
+        self.holding.elsewhere = elsewhere
+        self.reach = self.copied = self.copied_to = 0
 
     def append(self, token: int) -> None:
         """Add a sampled token."""

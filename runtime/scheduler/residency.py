@@ -1,6 +1,7 @@
 """Requests in the cache: match and lock, reserve, publish, slide, snapshot, release.
 
-The only module in which a request meets the tree and the allocators. It never runs anything on
+The only module in which a request meets the tree and the allocators, but for a prefix that comes
+from another replica (`received_prefix`). It never runs anything on
 the device: copies and saves are collected here and travel with the next step plan.
 
     page_table[row]   [ the tree's, locked )[ the row's own, one reference each )
@@ -12,7 +13,7 @@ from collections.abc import Iterable
 
 from mem_cache.request_table import RequestTable
 from mem_cache.spec import TreeSpec, div_ceil
-from mem_cache.tree.handles import Lock, Match, PointKind
+from mem_cache.tree.handles import Insertion, Lock, Match, PointKind
 from mem_cache.tree.integrity import Held
 from mem_cache.tree.policy import EvictionPolicy
 from mem_cache.tree.radix import ShadowRadixCache
@@ -100,6 +101,13 @@ class Residency:
     def _claims(self, *, new: int = 0) -> Claims:
         """Return what running rows, and `new` more, may need at most."""
         return self._rows.claims(self.rows_used, len(self._pins), new=new)
+
+    def make_point_room(self, position: int) -> bool:
+        """Have units free for one more point, beside all that running rows and a new one need."""
+        claims = self.points.claims_with_point(self._claims(new=2), position)
+        return self.points.leaves_room(claims) and self.evictions.drop_points(
+            swa_pages=self.spec.window_pages_at(position), states=int(self.spec.has_state)
+        )
 
     def plan_saves(self, request: Request, start: int, end: int) -> list[Save]:
         """Return the snapshots for resume points in (start, end] of a chunk."""
@@ -260,8 +268,7 @@ class Residency:
             ended=ended,
             output_from=request.prompt_tokens,
         )
-        if self._events is not None:
-            self._events.inserted(insertion, request.namespace)
+        self.note_inserted(insertion, request.namespace)
         if whole > first:
             own = table[first:whole].copy()
             self.table.write_pages(row, first, insertion.pages[first:whole])
@@ -269,6 +276,11 @@ class Residency:
             request.holding.shared_pages = whole
         request.holding.published = tokens
         self.keep_quota(request.namespace)
+
+    def note_inserted(self, insertion: Insertion, namespace: str) -> None:
+        """Announce pages that are new in the tree, if anybody wants to know."""
+        if self._events is not None:
+            self._events.inserted(insertion, namespace)
 
     def keep_quota(self, namespace: str) -> None:
         """Evict what a namespace has beyond its quota, but for what is locked."""

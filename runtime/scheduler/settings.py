@@ -6,6 +6,24 @@ from runtime.scheduler.queue import Policy
 
 
 @dataclass(frozen=True, slots=True)
+class CopyLimits:
+    """Bytes of units, and how many of them replicas copy from each other in one step.
+
+    step_bytes  of each step at most, but for one page with its point. While it copies, a rank takes
+                up to three times as many of the memory that a step's activations have later
+    """
+
+    page_bytes: int = 1
+    swa_page_bytes: int = 1
+    state_bytes: int = 1
+    step_bytes: int = 64 << 20
+
+    def of_point(self, swa_pages: int) -> int:
+        """Return the bytes of a resume point with so many SWA pages."""
+        return swa_pages * self.swa_page_bytes + self.state_bytes
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerSettings:
     """Limits and policies of one scheduler.
 
@@ -18,6 +36,7 @@ class SchedulerSettings:
     idle_poll_s       how long an idle loop waits for a message
     overlap           launch a step before the one before it is settled; rows are fed with tokens
                       that only the executor has (`Rows.from_device`)
+    copies            between replicas
     """
 
     context_tokens: int
@@ -32,3 +51,4 @@ class SchedulerSettings:
     step_samples: int | None = None
     idle_poll_s: float = 0.1
     overlap: bool = False
+    copies: CopyLimits = CopyLimits()

@@ -40,6 +40,7 @@ COUNTERS = (
     "point_evicted_tokens",
     "page_evicted_tokens",
     "never_seen_tokens",
+    "copied_tokens",
     "elsewhere_tokens",
     "computed_prompt_tokens",
     "generation_tokens",
@@ -113,6 +114,11 @@ class Stats:
         self.count(
             "point_evicted_tokens" if request.holding.point_evicted else "no_point_tokens", lost
         )
+
+    def brought(self, request: Request) -> None:
+        """Count what other replicas have of a request just admitted: copied, or computed again."""
+        self.count("copied_tokens", request.holding.copied)
+        self.count("elsewhere_tokens", request.holding.elsewhere)
 
     def computed(self, request: Request, start: int, end: int) -> None:
         """Count a chunk [start, end) of a prompt that was just published.

@@ -41,6 +41,10 @@ _COUNTERS = {
         "umbra:background_prompt_tokens",
         "Prompt tokens of background requests; in no other count but that of computed ones",
     ),
+    "copied_tokens": (
+        "umbra:copied_tokens",
+        "Prompt tokens copied from another replica instead of computed",
+    ),
     "elsewhere_tokens": (
         "umbra:elsewhere_tokens",
         "Prompt tokens that another replica had, and that were computed again",

@@ -17,7 +17,7 @@ from runtime.errors import RuntimeFault
 from runtime.wire.loaded import Loaded
 from runtime.wire.queue import DEFAULT_BYTES, PeerDied, QueueReader, QueueWriter
 from runtime.wire.queue_link import Deadline
-from runtime.wire.step import VERSION, FromExecutor, Joint, StepPlan, ToExecutor
+from runtime.wire.step import JOINT_VERSION, VERSION, FromExecutor, Joint, StepPlan, ToExecutor
 
 __all__ = [
     "ExecutorChannel",
@@ -233,8 +233,8 @@ class ExecutorChannel:
         except msgspec.DecodeError as fault:
             _check_version(data)
             raise _malformed(data, fault) from fault
-        if isinstance(message, StepPlan | Joint) and message.version != VERSION:
-            _check_version(data)
+        if isinstance(message, StepPlan | Joint):
+            _compare_version(message.version, _version_of(isinstance(message, Joint)))
         return message
 
     def send(self, message: FromWorker, timeout_s: float | None = None) -> None:
@@ -266,11 +266,19 @@ def _malformed(data: bytes, fault: msgspec.DecodeError) -> RuntimeFault:
 def _check_version(data: bytes) -> None:
     """Raise RuntimeFault if a message is a plan of another version."""
     try:
-        version = _HEADS.decode(data).version
+        head = _HEADS.decode(data)
     except msgspec.DecodeError:
         return
-    if version != VERSION:
+    _compare_version(head.version, _version_of(isinstance(head, _JointHead)))
+
+
+def _version_of(joint: bool) -> int:
+    return JOINT_VERSION if joint else VERSION
+
+
+def _compare_version(version: int, known: int) -> None:
+    if version != known:
         raise RuntimeFault(
-            f"a step plan of version {version} reached an executor of version {VERSION}: "
+            f"a step plan of version {version} reached an executor of version {known}: "
             "start scheduler and workers from the same release"
         )

@@ -21,10 +21,12 @@ from runtime.profile_messages import StartProfile, StopProfile
 
 __all__ = [
     "ALL_RANKS",
+    "JOINT_VERSION",
     "NOT_FINITE_REASON",
     "VERSION",
     "Copies",
     "EntryLogprobs",
+    "Exchange",
     "Failure",
     "Join",
     "Joint",
@@ -41,10 +43,13 @@ __all__ = [
     "StepPlan",
     "StepResult",
     "TableChanges",
+    "UnitTransfer",
 ]
 
 # To be raised with every change of a field: an executor refuses plans of another version.
 VERSION = 3
+# The same for `Joint`, whose sections have versions of their own.
+JOINT_VERSION = 4
 # `Sample.rank` and `SampleKept.rank` of commands to all ranks.
 ALL_RANKS = -1
 # The `Failure.reason` of an entry whose logits, or row, hold a NaN or an infinity.
@@ -214,16 +219,47 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, tag="plan"):
     sampling: "Sample | None" = None
 
 
+class UnitTransfer(msgspec.Struct, frozen=True, array_like=True):
+    """Units of one rank's pools that are copied to another's; see `mem_cache.transfer`.
+
+    giver, taker  ranks
+    pages         [k, 2] int32 unit of the giver, unit of the taker; so are
+    windows       SWA pages
+    states        those of resume points
+    """
+
+    giver: int
+    taker: int
+    pages: bytes = b""
+    windows: bytes = b""
+    states: bytes = b""
+
+
+class Exchange(msgspec.Struct, frozen=True, array_like=True):
+    """What ranks copy from each other's pools, before anything else of a step.
+
+    step       that takes it along
+    early      of each rank: copies in its own pools that are made before, as sources need them
+    transfers  made at once: no unit is both read and written
+    """
+
+    step: int
+    early: list[Copies]
+    transfers: list[UnitTransfer]
+
+
 class Joint(msgspec.Struct, frozen=True, array_like=True, tag="joint"):
     """One step of ranks that have rows of their own.
 
     step      number of the step, that of all sections
     sections  plan of each rank; None: it has no rows, but takes part, and sends no result
+    exchange  made before; there may be one where no rank has a plan
     """
 
     version: int
     step: int
     sections: list[StepPlan | None]
+    exchange: Exchange | None = None
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, tag="sample"):

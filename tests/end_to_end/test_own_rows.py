@@ -60,6 +60,30 @@ def test_a_second_turn_goes_where_the_first_was_computed(
     assert same_until_close(joint, alone, second) > 0
 
 
+def copied(server: ServerProcess) -> float:
+    """Return the tokens that ranks have copied from each other."""
+    return sum(state["copied_tokens"] for state in server.get("/server_info")["internal_states"])
+
+
+def test_a_prefix_is_copied_to_the_other_rank_when_one_is_busy(
+    joint: ServerProcess, alone: ServerProcess
+) -> None:
+    shared = prompt(300, 300)
+    joint.generate(shared, max_new_tokens=1)
+    before = copied(joint)
+    prompts = [[*shared, *prompt(301 + n, 5)] for n in range(6)]
+
+    with ThreadPoolExecutor(6) as pool:
+        replies = list(
+            pool.map(lambda ids: joint.generate(ids, max_new_tokens=24, ignore_eos=True), prompts)
+        )
+
+    assert all(reply["meta_info"]["cached_tokens"] >= 256 for reply in replies)
+    assert copied(joint) - before >= 256
+    wait_idle(joint)
+    assert same_until_close(joint, alone, prompts[-1]) > 0
+
+
 def test_pools_of_all_ranks_are_emptied_and_nothing_leaks(joint: ServerProcess) -> None:
     prompts = [prompt(200 + n, 400 + 40 * n) for n in range(24)]
 

@@ -25,16 +25,24 @@ def tiny_network(*, draft_tokens: int = 0, ranks: Ranks | None = None) -> Refere
     return network
 
 
-def cpu_runner(network: ReferenceV4, pools: KvPools, *, lines: int = 4) -> CpuModelRunner:
+def cpu_runner(
+    network: ReferenceV4, pools: KvPools, *, lines: int = 4, ranks: Ranks | None = None
+) -> CpuModelRunner:
     """Return a runner for so many lines, each of which may have all pages."""
-    pages = pools.sizes.full_pages
-    return network_runner(network, pools, vocab=network.config.vocab_size, pages=pages, lines=lines)
+    vocab, pages = network.config.vocab_size, pools.sizes.full_pages
+    return network_runner(network, pools, vocab=vocab, pages=pages, lines=lines, ranks=ranks)
 
 
 def network_runner(
-    network: Network, pools: Pools, *, vocab: int, pages: int, lines: int = 4
+    network: Network,
+    pools: Pools,
+    *,
+    vocab: int,
+    pages: int,
+    lines: int = 4,
+    ranks: Ranks | None = None,
 ) -> CpuModelRunner:
     """Return a runner of any family for so many lines, each of which may have so many pages."""
     tables = LineTables(lines, pages=pages, window_pages=network.cache.tree.window_pages)
     last = torch.zeros(lines, dtype=torch.int64)
-    return CpuModelRunner(network, pools, Lines(tables, Sampler(vocab, CPU), last))
+    return CpuModelRunner(network, pools, Lines(tables, Sampler(vocab, CPU), last), ranks)

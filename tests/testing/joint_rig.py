@@ -10,25 +10,36 @@ from runtime.scheduler.grammar_gate import Grammars
 from runtime.scheduler.loop import Scheduler
 from runtime.scheduler.replica import Replica
 from runtime.scheduler.request import Request
-from runtime.wire.step import StepPlan
+from runtime.scheduler.settings import CopyLimits
+from runtime.wire.step import Exchange, StepPlan
 from tests.testing.scheduler_rig import SMALL, Rig
+from tests.testing.token_exchange import exchange_units
 from tests.testing.token_runner import TokenRunner
 
 
 class CheckedJointExecutor:
     """Runs joint steps on executors of this process, and checks their numbers.
 
-    plans  of all steps so far
+    plans      of all steps so far
+    exchanges  of those that had one
     """
 
     def __init__(self, replicas: Sequence[Executor]) -> None:
         self.replicas = replicas
         self.plans: list[Sequence[StepPlan | None]] = []
+        self.exchanges: list[Exchange] = []
 
-    def launch(self, plans: Sequence[StepPlan | None]) -> list[StepHandle | None]:
+    def launch(
+        self, plans: Sequence[StepPlan | None], exchange: Exchange | None = None
+    ) -> list[StepHandle | None]:
         """Start a step of all replicas."""
         self.plans.append(plans)
-        numbers = {plan.step for plan in plans if plan is not None}
+        if exchange is not None:
+            self.exchanges.append(exchange)
+            runners = [one for one in self.replicas if isinstance(one, TokenRunner)]
+            if runners:
+                exchange_units(runners, exchange)
+        numbers = {part.step for part in (*plans, exchange) if part is not None}
         assert numbers == {len(self.plans)}, f"step {len(self.plans)} has the numbers {numbers}"
         return [
             None if plan is None else replica.launch(plan)
@@ -67,6 +78,7 @@ class JointRig(Rig):
     replicas  of the scheduler
     check     verify the caches after each step
     runners   what runs the steps of each, instead of token runners
+    copies    limits of copies between them
     """
 
     def __init__(
@@ -84,6 +96,7 @@ class JointRig(Rig):
         replay: int | None = None,
         check: bool = True,
         runners: Sequence[Executor] | None = None,
+        copies: CopyLimits | None = None,
     ) -> None:
         super().__init__(
             sizes,
@@ -94,7 +107,9 @@ class JointRig(Rig):
             overlap=overlap,
             max_queued=max_queued,
             replay=replay,
-            adjust=lambda settings: replace(settings, check_every_step=check),
+            adjust=lambda settings: replace(
+                settings, check_every_step=check, copies=copies or CopyLimits()
+            ),
         )
         self.executor = CheckedJointExecutor(
             runners or [TokenRunner(spec, sizes, replay_tokens=replay) for _ in range(count)]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from layers.parallel.ranks import HostRanks
@@ -14,7 +15,7 @@ T = TypeVar("T")
 _WAIT_S = 60
 
 
-class _Meeting:
+class Meeting:
     """Where the threads leave what they give, and read what all gave."""
 
     def __init__(self, world: int) -> None:
@@ -25,9 +26,18 @@ class _Meeting:
 class ThreadRanks(HostRanks):
     """One of several threads."""
 
-    def __init__(self, shares: Shares, meeting: _Meeting) -> None:
+    def __init__(self, shares: Shares, meeting: Meeting) -> None:
         super().__init__(shares)
         self._meeting = meeting
+
+    def traded(self, rows: Tensor, given: Sequence[int], taken: Sequence[int]) -> Tensor:
+        """Return what others have for this rank; see `Ranks`."""
+        rank = self.shares.rank
+        sizes = self._all(torch.tensor([*given]))
+        every = self._all(rows)
+        parts = [one.split(size.tolist())[rank] for one, size in zip(every, sizes, strict=True)]
+        assert [len(part) for part in parts] == [*taken]
+        return torch.cat(parts)
 
     def _all(self, part: Tensor) -> list[Tensor]:
         meeting = self._meeting
@@ -42,7 +52,7 @@ def in_ranks(
     world: int, run: Callable[[ThreadRanks], T], *, attention: AttentionShares = "tensor"
 ) -> Sequence[T]:
     """Return what `run` returns in each of `world` threads, in the order of ranks."""
-    meeting = _Meeting(world)
+    meeting = Meeting(world)
 
     def one(rank: int) -> T:
         try:

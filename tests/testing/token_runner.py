@@ -25,6 +25,7 @@ from runtime.wire.step import (
     StepResult,
 )
 from tests.testing.bad_numbers import BadNumbers
+from tests.testing.masked_tokens import allowed_token
 from tests.testing.plan_arrays import PlanArrays, PlanReader
 from tests.testing.token_draws import Drawn, SampledRow
 
@@ -69,14 +70,6 @@ def expected_output(prompt: list[int], count: int, vocab: int) -> list[int]:
         out.append(next_token(state, vocab))
         state = mix(np.array([state]), np.array([out[-1]]))[0]
     return out
-
-
-def allowed_token(token: int, vocab: int, mask: np.ndarray | None) -> int:
-    """Return a token if it is allowed, else the next one above that is; None: all are."""
-    if mask is None:
-        return token
-    bits = np.unpackbits(mask.view(np.uint8), bitorder="little")
-    return next(t for i in range(vocab) if bits[t := (token + i) % vocab])
 
 
 def ruled_output(

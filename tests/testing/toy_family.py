@@ -24,6 +24,7 @@ from layers.linear.plain import PlainLinear
 from layers.models.contract import ModelFacts, Settings
 from layers.models.json_fields import positive_int, require
 from layers.models.registry import FAMILIES
+from layers.models.unit_views import UnitView, UnitViews
 from layers.parallel.ranks import Ranks
 from layers.parallel.shares import UnevenShares
 from layers.steps.forward_batch import FedTokens, ForwardBatch, Forwarded, finite_rows
@@ -148,6 +149,9 @@ class ToyPools:
 
     def copy_states(self, copies: Sequence[tuple[int, int, int]]) -> None:
         raise AssertionError(f"there is no state: {copies}")
+
+    def unit_views(self) -> UnitViews:
+        return UnitViews([UnitView.of(self.pages)], [UnitView.of(self.swa)])
 
 
 class ToyLayer:

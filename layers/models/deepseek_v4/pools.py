@@ -1,6 +1,6 @@
 """The device tensors of V4's pools, and copies of whole units across all layers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from layers.models.deepseek_v4.layout import (
     state_layout,
 )
 from layers.models.deepseek_v4.pool_spec import POINT_BANKS, POOLED_TOKENS, PoolSpec
+from layers.models.unit_views import UnitView, UnitViews
 from mem_cache.spec import PoolSizes, div_ceil
 
 __all__ = ["KvPools", "state_entry"]
@@ -129,6 +130,24 @@ class KvPools:
                 if state.numel():
                     copy_units(state.flatten(2).view(torch.uint8), staged)
 
+    def unit_views(self) -> UnitViews:
+        """Return all of it as bytes; of states those of resume points, in their form."""
+        pages = [UnitView.of(pool) for pool in (self.c4, self.indexer)]
+        return UnitViews(
+            [*pages, *(UnitView(parts) for parts in self._c128_parts())],
+            [UnitView.of(self.swa)],
+            [self._kept(self.c4_state, POOLED_TOKENS), self._kept(self.c128_state, POINT_BANKS)],
+        )
+
+    def _kept(self, pool: Tensor, span: int) -> UnitView:
+        """Return the view of resume points' states, of `span` entries each."""
+        live = self.sizes.live_states
+        if not live or not pool.numel():
+            return UnitView.of(pool)
+        entries = pool.flatten(1, 2)[:, (live + 1) * pool.shape[2] :]
+        kept = entries[:, : self.sizes.kept_states * span].unflatten(1, (-1, span))
+        return UnitView(kept.flatten(2).view(torch.uint8).unsqueeze(2), first=live + 1)
+
     def _state_units(self, entries: int, span: int) -> int:
         """Return the units of `entries` that all states take, those of resume points included."""
         sizes = self.sizes
@@ -152,16 +171,20 @@ class KvPools:
 
     def _copy_c128_records(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy the records of full pages, which lie side by side in a block, as do their scales."""
-        layout, each = self.c128_layout, self._c128_records
-        groups = layout.page_rows // each
+        groups = self.c128_layout.page_rows // self._c128_records
         places = [divmod(page, groups) for pair in pairs for page in pair]
         block, group = self._staged(places).view(2, len(pairs), 2)
+        for parts in self._c128_parts():
+            parts[:, block[:, 1], group[:, 1]] = parts[:, block[:, 0], group[:, 0]]
+
+    def _c128_parts(self) -> Iterator[Tensor]:
+        """Yield views of records and of scales, [L128, blocks, full pages of a block, bytes]."""
+        layout, each = self.c128_layout, self._c128_records
         first = 0
         for size in (layout.data_bytes, layout.scale_bytes):
             if size:
                 room = self.c128[:, :, first : first + layout.page_rows * size]
-                parts = room.unflatten(2, (groups, each * size))
-                parts[:, block[:, 1], group[:, 1]] = parts[:, block[:, 0], group[:, 0]]
+                yield room.unflatten(2, (layout.page_rows // each, each * size))
             first += layout.page_rows * size
 
     def _staged(self, pairs: Sequence[tuple[int, int]]) -> torch.Tensor:

@@ -132,6 +132,7 @@ class CInsertion(Structure):
                 "node",
                 "new_tokens",
                 "first_new",
+                "copied",
             )
         ),
         ("since", c_int64),
@@ -167,6 +168,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "tree_insert": (_I, (_P, _P)),
     "tree_hold": (_I, (_P, _I, _I, _I)),
     "tree_unpin": (_I, (_P, _I)),
+    "tree_cool": (None, (_P, _I, _I)),
     "tree_unlock": (_I, (_P, _I)),
     "tree_evict": (_I, (_P, _L)),
     "tree_evict_root": (_I, (_P, _I, _L)),

@@ -185,6 +185,9 @@ enum {
     FIRST_SAVE_TOKENS = 64,
 };
 
+/* The stamp of what goes before anything that was used. */
+#define COLD (-((int64_t)1 << 40))
+
 enum {
     FLAG_SUPERSEDED = 1, /* a sibling has all its tokens and more: it goes with its last lock */
     FLAG_FORKED = 2,     /* it once had two children */
@@ -215,6 +218,8 @@ typedef struct {
     int32_t node;        /* out: node or root that holds the last token */
     int32_t new_tokens;  /* out */
     int32_t first_new;   /* out: index of the first page that the tree took */
+    int32_t copied; /* 0: computed for this tree; else 1 + the turns that the sequence has had in
+                       the tree that it was copied from */
     int64_t since;       /* tick of the match */
 } Insertion;
 
@@ -266,6 +271,7 @@ int32_t point_find(const Tree *tree, int32_t page, int32_t position);
 int32_t point_at(const Tree *tree, int32_t page, int32_t position);
 void point_free(Tree *tree, int32_t point);
 void point_touch(Tree *tree, int32_t point);
+void point_cool(Tree *tree, int32_t point);
 void point_pin(Tree *tree, int32_t point);
 int32_t point_unpin(Tree *tree, int32_t point);
 int32_t points_deepest_inside(const Tree *tree, int32_t page, const int32_t *tokens, int32_t run,
@@ -294,6 +300,7 @@ int32_t tree_lock(Tree *tree, int32_t node);
 int32_t tree_unlock(Tree *tree, int32_t node);
 int32_t tree_hold(Tree *tree, int32_t node, int32_t point, int32_t position);
 int32_t tree_unpin(Tree *tree, int32_t point);
+void tree_cool(Tree *tree, int32_t page, int32_t point);
 int32_t tree_evict(Tree *tree, int64_t free_pages);
 int32_t tree_evict_root(Tree *tree, int32_t root, int64_t keep_tokens);
 int32_t tree_span(const Tree *tree, int32_t page, int32_t *pages);
@@ -306,6 +313,7 @@ void turns_return(Tree *tree, int32_t holder);
 void turns_learn(Tree *tree, Insertion *insertion, int32_t page);
 void turns_part(Tree *tree, Insertion *insertion, int32_t page);
 void turns_end(Tree *tree, const Insertion *insertion);
+void turns_copy(Tree *tree, const Insertion *insertion);
 int32_t turns_after(const Tree *tree, int32_t holder, int32_t full_tokens);
 
 #endif

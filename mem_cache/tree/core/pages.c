@@ -67,6 +67,7 @@ static uint32_t *evicted_at(const Tree *tree, uint64_t trail) {
 /* Count a page of a prompt that was there before. */
 static void count_returned(Tree *tree, const Insertion *insertion, int32_t page) {
     uint32_t *evicted = evicted_at(tree, tree->trail[page]);
+    if (insertion->copied) return;
     if ((tree->number[page] + 1) * tree->page_size > insertion->output_from) return;
     if (*evicted != (uint32_t)tree->trail[page]) return;
     *evicted = 0;
@@ -284,6 +285,20 @@ int32_t tree_hold(Tree *tree, int32_t node, int32_t point, int32_t position) {
 int32_t tree_unpin(Tree *tree, int32_t point) {
     int32_t fault = point_unpin(tree, point);
     return fault ? fault : tree_unlock(tree, tree->holder[point]);
+}
+
+/* Make a page, and those above it that lead nowhere else, the first that are evicted, and `point`
+ * with them; 0 for none. Nothing changes where the page is locked, or goes on. */
+void tree_cool(Tree *tree, int32_t page, int32_t point) {
+    if (page <= 0 || tree->parent[page] == 0 || !page_evictable(tree, page)) return;
+    page_unlist(tree, page);
+    tree->stamp[page] = COLD;
+    page_list(tree, page);
+    if (point) point_cool(tree, point);
+    for (page = tree->parent[page]; page > 0; page = tree->parent[page]) {
+        if (tree->children[page] > 1 || tree->guards[page]) break;
+        tree->stamp[page] = COLD;
+    }
 }
 
 /* Write the nodes of the span that ends with `page`, last to first; return how many they are. */

@@ -259,6 +259,15 @@ void point_touch(Tree *tree, int32_t point) {
     list_push_newest(list, tree->point_links, point);
 }
 
+/* Make a point the first that is evicted, unless it is pinned. */
+void point_cool(Tree *tree, int32_t point) {
+    if (tree->position[point] == 0 || tree->pins[point]) return;
+    List *list = list_of(tree, point);
+    list_remove(list, tree->point_links, point);
+    tree->point_stamp[point] = COLD;
+    list_push_before(list, tree->point_links, point, list->oldest);
+}
+
 void point_pin(Tree *tree, int32_t point) {
     if (tree->pins[point]++ == 0)
         list_remove(list_of(tree, point), tree->point_links, point);

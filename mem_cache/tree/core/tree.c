@@ -121,6 +121,7 @@ static void settle(Tree *tree, Insertion *insertion) {
         if (listed) page_unlist(tree, node);
         tree->stamp[node] = now(tree);
         if (insertion->ended) turns_end(tree, insertion);
+        if (insertion->copied) turns_copy(tree, insertion);
         if (listed) page_list(tree, node);
     }
     if (insertion->locked) {

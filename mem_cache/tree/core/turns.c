@@ -91,3 +91,11 @@ void turns_end(Tree *tree, const Insertion *insertion) {
     trace->turns = (uint8_t)insertion->turns;
     trace->kind = (uint8_t)kind;
 }
+
+/* A sequence was copied from another tree: its pages know the turns that it has had there. */
+void turns_copy(Tree *tree, const Insertion *insertion) {
+    int32_t turns = insertion->copied - 1;
+    for (int32_t page = insertion->node; page > 0 && tree->turns[page] < turns;
+         page = tree->parent[page])
+        tree->turns[page] = (uint8_t)turns;
+}

@@ -114,6 +114,10 @@ class Copies:
         """Return a copy of this rank's rows."""
         return partial.split([*counts])[self.shares.rank].clone()
 
+    def traded(self, rows: Tensor, given: Sequence[int], taken: Sequence[int]) -> Tensor:
+        """Return as many rows as others have for this rank."""
+        return rows.new_zeros((sum(taken), *rows.shape[1:]))
+
     def least(self, value: int) -> int:
         """Return it."""
         return value
@@ -170,6 +174,10 @@ class RanksOrCopies:
     def returned(self, partial: Tensor, counts: Sequence[int]) -> Tensor:
         """Return the sums of this rank's rows, or a copy."""
         return self._ranks.returned(partial, counts)
+
+    def traded(self, rows: Tensor, given: Sequence[int], taken: Sequence[int]) -> Tensor:
+        """Return what others have for this rank."""
+        return self._ranks.traded(rows, given, taken)
 
     def least(self, value: int) -> int:
         """Return the least."""

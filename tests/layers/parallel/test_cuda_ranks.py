@@ -16,6 +16,7 @@ from layers.parallel.cuda_ranks import CudaRanks
 from layers.parallel.own_rows import OwnRows
 from layers.parallel.ranks import Dealt
 from layers.parallel.shares import Shares
+from tests.layers.parallel.test_ranks import check_traded, traded
 from tests.testing.compare import assert_same_bits
 from tests.testing.rank_processes import in_processes
 from tests.testing.thread_ranks import ThreadRanks, in_ranks
@@ -43,9 +44,11 @@ class ThreadExchange:
     ) -> None:
         """Write what all give to this rank into `parts`, one after the other."""
         world, rank = self._threads.shares.world, self._threads.shares.rank
-        sizes = sent or [len(rows) // world] * world
-        assert taken in (None, [sizes[rank]] * world)
-        parts.copy_(torch.cat([one.split(sizes)[rank] for one in self._threads._all(rows)]))
+        sizes = self._threads._all(torch.tensor(sent or [len(rows) // world] * world))
+        there = zip(self._threads._all(rows), sizes, strict=True)
+        mine = [one.split(size.tolist())[rank] for one, size in there]
+        assert taken in (None, [*map(len, mine)])
+        parts.copy_(torch.cat(mine))
 
     def all_to_all(self, parts: list[Tensor], sent: list[Tensor]) -> None:
         """Write what each rank gives to all into its part."""
@@ -111,6 +114,7 @@ def exchanged(ranks: CudaRanks, device: torch.device) -> dict[str, Any]:
         "sums": sums,
         "gathered": wide,
         "least": ranks.least(7 - 3 * rank),
+        "traded": traded(ranks, device),
         "dealt": dealt(ranks, device),
         "owned": [owned(ranks, device, counts) for counts in counts_of(world)],
     }
@@ -156,6 +160,7 @@ def many_tokens(world: int) -> int:
 def check(found: list[dict[str, Any]]) -> None:
     """Hold what ranks got against formulas."""
     world = len(found)
+    check_traded(found)
     wide = torch.cat([given(rank, (3, 4)) for rank in range(world)], 1)
     for got in found:
         assert_sums(got["sums"], world)

@@ -70,6 +70,7 @@ def exchanged(ranks: Ranks) -> dict[str, Any]:
         "sums": sums,
         "gathered": wide,
         "least": ranks.least(7 - 3 * ranks.shares.rank),
+        "traded": traded(ranks, torch.device("cpu")),
         "dealt": {str(tokens): dealt(ranks, tokens) for tokens in TOKENS},
     }
 
@@ -79,6 +80,28 @@ def dealt(ranks: Ranks, tokens: int) -> list[list[list[float]]]:
     deal, partial = ranks.deal(tokens, 3), tokens_of(ranks.shares.rank, tokens)
     mine = deal.summed(partial)
     return [mine.tolist(), deal.mine(partial).tolist(), deal.every(mine).tolist()]
+
+
+def traded(ranks: Ranks, device: torch.device) -> list[list[int]]:
+    """Return what a rank gets of others, each of which has a row for it, two, three or none."""
+    rank, every = ranks.shares.rank, range(ranks.shares.world)
+    rows = torch.cat([rows_for(rank, other) for other in every]).to(device)
+    given = [len(rows_for(rank, other)) for other in every]
+    taken = [len(rows_for(other, rank)) for other in every]
+    return ranks.traded(rows, given, taken).tolist()
+
+
+def rows_for(giver: int, taker: int) -> Tensor:
+    """Return what one rank has for another, bytes that only these two have."""
+    count = (3 * giver + taker) % 4
+    return (torch.arange(2 * count).view(count, 2) + 32 * giver + 8 * taker).to(torch.uint8)
+
+
+def check_traded(found: list[dict[str, Any]]) -> None:
+    """Hold what ranks got from others against what those had for them."""
+    for rank, got in enumerate(found):
+        want = torch.cat([rows_for(giver, rank) for giver in range(len(found))])
+        assert got["traded"] == want.tolist()
 
 
 def tokens_of(rank: int, tokens: int) -> Tensor:
@@ -112,6 +135,7 @@ def check(found: list[dict[str, Any]]) -> None:
         side_by_side = torch.cat([one["bfloat16"] for one in given], 1)
         assert_same_bits(torch.tensor(got["gathered"]).bfloat16(), side_by_side)
         assert got["least"] == 7 - 3 * (len(found) - 1)
+    check_traded(found)
     for tokens in TOKENS:
         check_dealt(found, tokens)
 

@@ -16,6 +16,7 @@ from runtime.wire.channel import ExecutorChannel, RankAddress
 from runtime.wire.step import (
     VERSION,
     Copies,
+    Exchange,
     KeptResult,
     Rows,
     Sample,
@@ -106,9 +107,11 @@ class FakeExecutor:
         self.launched.release()
         return step
 
-    def launch_part(self, plan: StepPlan | None, tokens: JointTokens) -> FakeStep | None:
+    def launch_part(
+        self, plan: StepPlan | None, tokens: JointTokens, exchange: Exchange | None = None
+    ) -> FakeStep | None:
         """Note a step of ranks, and what is known of it."""
-        self.commands.append(tokens)
+        self.commands += [tokens] if exchange is None else [tokens, exchange]
         return None if plan is None else self.launch(plan)
 
     def sample_kept(self, command: SampleKept) -> KeptResult:

@@ -17,7 +17,8 @@ from runtime.executor.decode_buffers import DecodeBuffers
 from runtime.executor.joint_tokens import JointTokens
 from runtime.executor.lines import Lines
 from runtime.executor.sampler import Sampler
-from runtime.wire.step import StepPlan, StepResult
+from runtime.wire.arrays import INT32, packed
+from runtime.wire.step import Copies, Exchange, StepPlan, StepResult, UnitTransfer
 from tests.testing.direct import CPU
 from tests.testing.fused_rig import SHORT, QuantisedModel, rerun
 from tests.testing.plans import PlannedRow, Plans, entry_tokens, line_sampling
@@ -68,7 +69,7 @@ def runner_of(folder: Path, ranks: ThreadRanks, graphs: Sequence[int]) -> CudaMo
     width = network.cache.tree.window_pages
     buffers = DecodeBuffers(LINES, pages=PAGES, window_pages=width, device=CPU)
     lines = Lines(plans.tables, Sampler(model.config.vocab_size, CPU), buffers.last[:LINES])
-    runner = CudaModelRunner(network, pools, lines, buffers)
+    runner = CudaModelRunner(network, pools, lines, buffers, ranks)
     runner.capture(tuple(graphs), rerun)
     return runner
 
@@ -112,3 +113,21 @@ def test_a_rank_has_the_same_tokens_with_others_in_graphs_and_alone(
     assert [tokens(results) for results in graphs] == [tokens(results) for results in both]
     assert tokens(alone[0]) == tokens(both[0])
     assert alone[1] == []
+
+
+def test_units_are_exchanged_where_no_rank_computes(folder: Path) -> None:
+    """Each rank copies a page of its own first, which is what it gives."""
+    early = Copies(pages=packed([(1, 2)], INT32))
+    there, back = packed([(2, 1)], INT32), packed([(2, 2)], INT32)
+    transfers = [UnitTransfer(0, 1, pages=there), UnitTransfer(1, 0, pages=back)]
+
+    def one(ranks: ThreadRanks) -> tuple[int, int]:
+        runner, rank = runner_of(folder, ranks, ()), ranks.shares.rank
+        pages = runner._pools.tensors()["c4"].view(torch.uint8)
+        pages[:, 1] = 7 + rank
+        exchange = Exchange(1, [early, early], transfers)
+        assert runner.launch_part(None, JointTokens.of([None, None]), exchange) is None
+        assert bool((pages[:, 1:3] == pages[:, 1:3, :1]).all())
+        return int(pages[0, 1, 0]), int(pages[0, 2, 0])
+
+    assert list(in_ranks(2, one, attention="data")) == [(7, 8), (7, 8)]

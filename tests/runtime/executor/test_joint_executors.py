@@ -15,7 +15,7 @@ from runtime.errors import RuntimeFault, WorkerDied
 from runtime.executor.interface import JointExecutor
 from runtime.executor.joint_executors import LocalJointExecutor, RemoteJointExecutor
 from runtime.wire.channel import ExecutorChannel, ExecutorFault, Progress, SchedulerChannel
-from runtime.wire.step import VERSION, Joint, Sample, SampleKept, StepPlan, StepResult
+from runtime.wire.step import JOINT_VERSION, Joint, Sample, SampleKept, StepPlan, StepResult
 from tests.runtime.executor.fake_executor import FakeExecutor, kept_result, plan, result
 from tests.runtime.wire.channels import WAIT_S, channels
 from tests.runtime.wire.queue_processes import child
@@ -61,8 +61,8 @@ def test_a_step_is_one_message_and_each_rank_that_has_a_plan_answers() -> None:
     with played() as (executor, workers):
         first = executor.launch([plan(1), None])
         second = executor.launch([plan(2), plan(2, sampled=False)])
-        sent = [Joint(VERSION, 1, [plan(1), None])]
-        sent.append(Joint(VERSION, 2, [plan(2), plan(2, sampled=False)]))
+        sent = [Joint(JOINT_VERSION, 1, [plan(1), None])]
+        sent.append(Joint(JOINT_VERSION, 2, [plan(2), plan(2, sampled=False)]))
         for worker in workers:
             assert [worker.receive(WAIT_S) for _ in sent] == sent
         assert first[0] is not None

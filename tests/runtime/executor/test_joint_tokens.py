@@ -29,3 +29,8 @@ def test_sizes_of_a_step_are_those_of_its_sections(
     sections: list[StepPlan | None], counts: tuple[int, ...], decodes: bool
 ) -> None:
     assert JointTokens.of(sections) == JointTokens(counts, decodes)
+
+
+def test_a_step_of_which_no_rank_has_a_part_computes_nothing() -> None:
+    assert JointTokens.of([None, None]).nothing
+    assert not JointTokens.of([None, plan()]).nothing

@@ -15,7 +15,7 @@ from runtime.executor.joint_tokens import JointTokens
 from runtime.executor.step_profiler import SAMPLING, RankStepProfiler, range_name
 from runtime.executor.trace_folder import TraceFolder
 from runtime.profile_messages import MAX_PROFILE_STEPS, Profiled, StartProfile, StopProfile
-from runtime.wire.step import KeptResult, Sample, SampleKept, StepPlan, StepResult
+from runtime.wire.step import Exchange, KeptResult, Sample, SampleKept, StepPlan, StepResult
 from tests.bench.serving.trace import read_trace
 from tests.testing.plans import PlannedRow, Plans, sample_kept
 
@@ -51,7 +51,9 @@ class Runner:
         torch.mm(torch.ones(4, 4), torch.ones(4, 4))
         return Handle()
 
-    def launch_part(self, plan: StepPlan | None, tokens: JointTokens) -> Handle | None:
+    def launch_part(
+        self, plan: StepPlan | None, tokens: JointTokens, exchange: Exchange | None = None
+    ) -> Handle | None:
         """Count, and return a step where there is a plan."""
         assert tokens == TOKENS
         handle = self.launch(plan or Plans(TreeSpec()).plan())

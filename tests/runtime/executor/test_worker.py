@@ -19,9 +19,21 @@ from runtime.wire.channel import (
     SchedulerChannel,
 )
 from runtime.wire.queue import PeerDied
-from runtime.wire.step import VERSION, Joint, Mask, Sample, SampleKept, ToExecutor
+from runtime.wire.step import (
+    JOINT_VERSION,
+    Copies,
+    Exchange,
+    Joint,
+    Mask,
+    Sample,
+    SampleKept,
+    ToExecutor,
+    UnitTransfer,
+)
 from tests.runtime.executor.fake_executor import FakeExecutor, fail_at, kept_result, plan, result
 from tests.runtime.wire.channels import WAIT_S, channels
+
+EXCHANGE = Exchange(3, [Copies(), Copies()], [UnitTransfer(0, 1, pages=bytes(8))])
 
 
 @dataclass
@@ -197,11 +209,12 @@ def test_each_rank_runs_its_section_of_a_step_and_answers_what_it_is_asked() -> 
             for rank, (executor, worker) in enumerate(zip(executors, workers, strict=True))
         ]
         messages: list[ToExecutor] = [
-            Joint(VERSION, 1, [plan(1), None]),
-            Joint(VERSION, 2, [plan(2), plan(2, sampled=False)]),
+            Joint(JOINT_VERSION, 1, [plan(1), None]),
+            Joint(JOINT_VERSION, 2, [plan(2), plan(2, sampled=False)]),
             Sample(2, rank=1),
             SampleKept(5, b"", rank=1),
-            Joint(VERSION, 3, [None, plan(3)]),
+            Joint(JOINT_VERSION, 3, [None, plan(3)], EXCHANGE),
+            Joint(JOINT_VERSION, 4, [None, None]),
         ]
         for message in messages:
             scheduler.send(message)
@@ -219,10 +232,14 @@ def test_each_rank_runs_its_section_of_a_step_and_answers_what_it_is_asked() -> 
 
     # Each row of `plan` begins a prompt, which no decode step computes.
     tokens = JointTokens((1, 1), decodes=False)
-    assert executors[0].commands == [tokens, plan(1), tokens, plan(2), tokens]
+    nothing = JointTokens((1, 1), decodes=True, nothing=True)
+    assert executors[0].commands == [
+        *(tokens, plan(1), tokens, plan(2)),
+        *(tokens, EXCHANGE, nothing),
+    ]
     assert executors[1].commands == [
         tokens,
         *(tokens, plan(2, sampled=False), Sample(2, rank=1)),
         SampleKept(5, b"", rank=1),
-        *(tokens, plan(3)),
+        *(tokens, EXCHANGE, plan(3), nothing),
     ]

@@ -52,7 +52,7 @@ def test_of_equal_replicas_the_one_with_the_fewest_requests_is_taken() -> None:
     assert rig.place(fourth) == 1
 
 
-def test_a_prefix_is_left_where_its_queue_costs_more_than_computing_it_again() -> None:
+def test_a_prefix_is_copied_from_where_its_queue_costs_more() -> None:
     rig = JointRig(AMPLE, 2, rows=8, chunk=100)
     history = prompt_of(1, 100)
     assert rig.ask(history)[0] == 0
@@ -60,14 +60,15 @@ def test_a_prefix_is_left_where_its_queue_costs_more_than_computing_it_again() -
     first, last = (rig.send([*history, 1, k], 2) for k in (1, 2))
     rig.scheduler.turn()
 
-    # 150 tokens are queued there, of which a step computes 100, and then there is `first`, too.
-    assert [rig.place(request) for request in (queued, first, last)] == [0, 0, 1]
+    # 150 tokens are queued there, of which a step computes 100; to copy 100 costs as much as 34.
+    assert [rig.place(request) for request in (queued, first, last)] == [0, 1, 1]
     rig.run()
     assert rig.tokens(last) == expected_output([*history, 1, 2], 2, 50)
-    assert rig.scheduler.state().counters["elsewhere_tokens"] == 100
+    counters = rig.scheduler.state().counters
+    assert (counters["copied_tokens"], counters["elsewhere_tokens"]) == (100, 0)
 
 
-def test_a_shared_prefix_is_computed_again_where_many_requests_have_it() -> None:
+def test_a_shared_prefix_is_copied_where_many_requests_have_it() -> None:
     rig = JointRig(AMPLE, 2, rows=8)
     shared = prompt_of(1, 60)
     requests: list[int] = []
@@ -76,6 +77,7 @@ def test_a_shared_prefix_is_computed_again_where_many_requests_have_it() -> None
         rig.turn_until(lambda: not any(r.sets.prefills for r in rig.replicas))
 
     assert [rig.place(request) for request in requests] == [0, 0, 1, 1, 0, 1]
+    assert rig.scheduler.state().counters["copied_tokens"] == 60
 
 
 def test_samples_of_one_prompt_compute_it_once() -> None:

@@ -2,9 +2,11 @@
 
 from runtime.wire.arrays import FLOAT32, INT32, INT64, UINT8, packed
 from runtime.wire.step import (
+    JOINT_VERSION,
     VERSION,
     Copies,
     EntryLogprobs,
+    Exchange,
     Failure,
     Join,
     Joint,
@@ -20,6 +22,7 @@ from runtime.wire.step import (
     StepPlan,
     StepResult,
     TableChanges,
+    UnitTransfer,
 )
 
 _SAMPLING = LineSampling(
@@ -83,7 +86,16 @@ PLAN = StepPlan(
     spans=[PromptSpan(row=0, start=1, targets=packed([15], INT32), top=1, ids=b"\1\0\0\0")],
     sampling=SAMPLE,
 )
-JOINT = Joint(version=VERSION, step=12, sections=[None, PLAN])
+JOINT = Joint(
+    version=JOINT_VERSION,
+    step=12,
+    sections=[None, PLAN],
+    exchange=Exchange(
+        step=12,
+        early=[Copies(), Copies(pages=bytes(8))],
+        transfers=[UnitTransfer(0, 1, pages=bytes(16), windows=bytes(8), states=bytes(8))],
+    ),
+)
 SAMPLE_KEPT = SampleKept(call=16, lines=packed([3], INT32), masks=[_MASK], rank=1)
 RESULT = StepResult(
     step=12,
