@@ -98,6 +98,11 @@ class ServerConfig:
     port: int = _flag(30000, "port to listen on")
     api_key: str | None = _flag(None, "require this key as Bearer token; also separates caches")
     insecure: bool = _flag(False, "allow a non-loopback --host without --api-key")
+    allowed_hosts: tuple[str, ...] = _flag(
+        (),
+        "further names that Host may have on loopback, and sites whose pages may send requests;"
+        " *: any",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = _flag("info", "least level logged")
     log_level_http: Literal["debug", "info", "warning", "error"] | None = _flag(
         None, "least level of the access log, whose lines are at info; default: --log-level"
@@ -334,7 +339,7 @@ def check(config: ServerConfig) -> None:
         raise ConfigError(
             "--uvicorn-access-log-exclude-prefixes: all paths begin with an empty one"
         )
-    if not config.insecure and not config.api_key and not _is_loopback(config.host):
+    if not config.insecure and not config.api_key and not is_loopback(config.host):
         raise ConfigError(f"--host {config.host} is not loopback: give --api-key or --insecure")
 
 
@@ -377,5 +382,6 @@ def _check_values(config: ServerConfig) -> None:
             raise ConfigError(f"{flag} is empty")
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether an address that is listened on is one of this machine alone."""
     return host in ("localhost", "::1") or host.startswith("127.")

@@ -23,10 +23,12 @@ from runtime.collector import calm_collector
 from runtime.config import ServerConfig, parse_args
 from runtime.errors import ConfigError, RuntimeFault
 from runtime.ipc import ManagerSocket, private_addresses
-from runtime.open_files import Listener, raise_file_limit, warn_of_few_files
+from runtime.open_files import Listener, file_limit, raise_file_limit, warn_of_few_files
 from runtime.scheduler_process import SchedulerProcess
 from runtime.server.access_log import open_access_log
-from runtime.server.arrival import TimedProtocol
+from runtime.server.arrival import protocol_class
+from runtime.server.open_connections import OpenConnections, most_connections
+from runtime.server.unread_replies import UnreadReplies
 from runtime.supervision import SCHEDULER_EXIT_S, SCHEDULER_MAIN, bring_up, resolve, watch
 from runtime.tokenizer.manager import TokenizerManager
 
@@ -159,6 +161,8 @@ class _Running:
         self._process = process
         self._signals = signals
         self._drained_by_s = 0.0
+        self._connections = OpenConnections(most_connections(manager.room, file_limit()))
+        self._unread = UnreadReplies()
         self._web = _WebServer(
             uvicorn.Config(
                 app,
@@ -167,7 +171,7 @@ class _Running:
                 server_header=False,
                 lifespan="off",
                 # Whatever is installed: httptools takes headers of any size.
-                http=TimedProtocol,
+                http=protocol_class(self._connections, self._unread),
                 ws="none",
                 timeout_keep_alive=KEEP_IDLE_S,
             )

@@ -38,6 +38,12 @@ class BodyTooLarge(BadRequest):
     status = 413
 
 
+class Forbidden(BadRequest):
+    """Another site's page may have sent the request."""
+
+    status = 403
+
+
 class MethodNotAllowed(BadRequest):
     """The path exists, the method does not."""
 

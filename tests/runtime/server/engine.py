@@ -258,7 +258,7 @@ class Server:
         self.app: FastAPI = create_app(self.manager, config)
         self.client = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app, raise_app_exceptions=False),
-            base_url="http://test",
+            base_url="http://localhost",
         )
 
     async def post(self, path: str, body: Any, **headers: str) -> httpx.Response:
