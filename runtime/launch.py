@@ -27,6 +27,8 @@ from runtime.open_files import Listener, file_limit, raise_file_limit, warn_of_f
 from runtime.scheduler_process import SchedulerProcess
 from runtime.server.access_log import open_access_log
 from runtime.server.arrival import protocol_class
+from runtime.server.connection_metrics import ConnectionCollector
+from runtime.server.metrics import Metrics
 from runtime.server.open_connections import OpenConnections, most_connections
 from runtime.server.unread_replies import UnreadReplies
 from runtime.supervision import SCHEDULER_EXIT_S, SCHEDULER_MAIN, bring_up, resolve, watch
@@ -163,6 +165,8 @@ class _Running:
         self._drained_by_s = 0.0
         self._connections = OpenConnections(most_connections(manager.room, file_limit()))
         self._unread = UnreadReplies()
+        metrics: Metrics = app.state.service.metrics
+        metrics.add(ConnectionCollector(metrics.model_name, self._connections, self._unread))
         self._web = _WebServer(
             uvicorn.Config(
                 app,

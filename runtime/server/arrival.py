@@ -9,11 +9,11 @@ from http import HTTPStatus
 
 import h11
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from runtime.errors import Unavailable
 from runtime.server.auth import OPEN_PATHS
-from runtime.server.chunked_body import offer_chunked_body
+from runtime.server.chunked_body import ChunkedBody, offer_chunked_body
 from runtime.server.errors import dialect_of, error_response
 from runtime.server.open_connections import OpenConnections
 from runtime.server.request_head import StrictConnection
@@ -53,6 +53,7 @@ class ServerProtocol(H11Protocol):
     _out_of_time: asyncio.TimerHandle | None = None
     _waits_for_head = True
     _refused = False
+    _body: ChunkedBody | None = None
     _most_unread = 0
 
     def connection_made(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -79,7 +80,7 @@ class ServerProtocol(H11Protocol):
     def handle_events(self) -> None:
         """Begin the requests that are there; the task of each starts after this."""
         super().handle_events()
-        offer_chunked_body(self.cycle)
+        self._body = offer_chunked_body(self.cycle)
 
     def on_response_complete(self) -> None:
         """Wait for another request."""
@@ -91,9 +92,10 @@ class ServerProtocol(H11Protocol):
         """Refuse what came, with its own status, and close the connection."""
         self._refused = True
         self._await_nothing()
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()
             return
@@ -133,14 +135,15 @@ class ServerProtocol(H11Protocol):
 
     def abandon(self) -> bool:
         """Close it at once; False where something is still to be written."""
-        if self.unread_bytes():
+        if self.transport.get_write_buffer_size():
             return False
         self.transport.abort()
         return True
 
     def unread_bytes(self) -> int:
-        """Return how much waits to be written."""
-        return self.transport.get_write_buffer_size()
+        """Return how much waits to be written, and what it is made of."""
+        held = 0 if self._body is None else self._body.held_bytes
+        return held + self.transport.get_write_buffer_size()
 
     def give_up(self) -> None:
         """Close it at once, whatever is still to be written."""

@@ -37,7 +37,11 @@ def most_connections(requests: int, files: int | None) -> int:
 
 
 class OpenConnections:
-    """All connections of a server; belongs to one event loop."""
+    """All connections of a server; belongs to one event loop.
+
+    most               connections that may be open, besides probes
+    closed_for_others  how many were closed because there were too many
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -45,6 +49,11 @@ class OpenConnections:
         # A dictionary for its order: the one that has waited longest is first.
         self._idle: dict[Closable, None] = {}
         self.closed_for_others = 0
+
+    @property
+    def count(self) -> int:
+        """Connections that are open."""
+        return len(self._open)
 
     def add(self, connection: Closable) -> bool:
         """Take a new connection, which waits for a request.

@@ -46,7 +46,8 @@ class SameSite:
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
         name = _name_of(f"//{host}")
-        if self._check_host and not self._is_own(name):
+        # All browsers send one; in HTTP/1.0 a client need not.
+        if host and self._check_host and not self._is_own(name):
             return f"this server has no name {name[:80]!r}: add it with --allowed-hosts"
         if scope["method"] in _SAFE or self._is_own_page(headers, host):
             return None

@@ -31,7 +31,7 @@ class Reader(Protocol):
     """A connection with something to write."""
 
     def unread_bytes(self) -> int:
-        """Return how much is in its write buffer."""
+        """Return how much is in its write buffer, and the memory of what is still to come."""
         ...
 
     def give_up(self) -> None:

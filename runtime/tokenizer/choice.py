@@ -6,7 +6,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from runtime.messages import Output, TokenLogprobs
+from runtime.messages import Output
+from runtime.packed_logprobs import PromptLogprobs, TokenLogprobs
 from runtime.tokenizer.channel_text import TokenChannel
 from runtime.tokenizer.detokenizer import Detokenizer
 from runtime.tokenizer.stop_strings import StopMatcher, StopTable
@@ -47,7 +48,7 @@ class Delta:
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
-    prompt_logprobs: TokenLogprobs | None = None
+    prompt_logprobs: PromptLogprobs | None = None
     logprobs: TokenLogprobs | None = None
     channels: list[TokenChannel] = field(default_factory=list[TokenChannel])
 
@@ -130,6 +131,7 @@ class Choice:
     request_id  what the scheduler calls it
     streams     tokens come as they are made, so that their times mean something
     finish      set once it has ended
+    unread_entries  tokens and log-probabilities that nobody has fetched
     begun_s       clock reading at the first news, None before
     last_token_s  clock reading, None before there is a token
     """
@@ -142,6 +144,7 @@ class Choice:
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.completion_tokens = 0
+        self.unread_entries = 0
         self.begun_s: float | None = None
         self.last_token_s: float | None = None
         self._text = text
@@ -151,12 +154,13 @@ class Choice:
         # Tokens from the last Delta on, and how many of them are given out with the next one.
         self._token_ids: list[int] = []
         self._ready = 0
-        self._prompt_logprobs: TokenLogprobs | None = None
+        self._prompt_logprobs: PromptLogprobs | None = None
         self._logprobs: TokenLogprobs | None = None
 
     def feed(self, item: Output) -> None:
         """Take in what the scheduler said; may set `finish`, also before the scheduler does."""
         self._fresh = True
+        self.unread_entries += _entries(item)
         self.prompt_tokens = item.prompt_tokens or self.prompt_tokens
         self.cached_tokens = item.cached_tokens or self.cached_tokens
         self._prompt_logprobs = item.prompt_logprobs or self._prompt_logprobs
@@ -200,6 +204,7 @@ class Choice:
             channels=channels,
         )
         self._fresh, self._pieces, self._prompt_logprobs = False, [], None
+        self.unread_entries = 0
         return delta
 
     def _end(self, finish: Finish) -> None:
@@ -224,6 +229,13 @@ class Choice:
                 self._logprobs = news
             else:
                 self._logprobs.extend(news)
+
+
+def _entries(item: Output) -> int:
+    """Return how many tokens and log-probabilities an Output has, by its first position."""
+    told, count = item.logprobs, len(item.token_ids)
+    each = sum(len(rows[0]) for rows in (told.top, told.picked) if rows) if told else 0
+    return count * (1 + each)
 
 
 def slices(item: Output, tokens: int) -> Iterator[Output]:

@@ -14,19 +14,15 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
-from msgspec.structs import replace
-
-from runtime.cache_messages import CacheView, GetCache
+from runtime.cache_messages import CacheView
 from runtime.config import ServerConfig
 from runtime.device_sizes import device_sizes
 from runtime.errors import Aborted, BadRequest, QueueFull, RequestError, RequestFailed, Unavailable
 from runtime.ipc import ManagerSocket
 from runtime.messages import (
     Abort,
-    Flush,
     Flushed,
     FromScheduler,
-    GetState,
     Output,
     Outputs,
     Ready,
@@ -35,12 +31,12 @@ from runtime.messages import (
     State,
     Stop,
 )
-from runtime.profile_messages import Profiled, StartProfile, StopProfile
+from runtime.profile_messages import Profiled
 from runtime.tokenizer.call import GenerateCall, Limits, make_choices, make_requests, pack_prompt
 from runtime.tokenizer.choice import Choice, Finish, slices
 from runtime.tokenizer.measuring import decode_seconds, hear_end, hear_news, hear_tokens
 from runtime.tokenizer.observer import Observer
-from runtime.tokenizer.questions import Questions
+from runtime.tokenizer.questions import Asking, Questions
 from runtime.tokenizer.stream import Bundle, Group, ResponseStream, refusal_of
 from runtime.tokenizer.threads import TokeniserThreads
 from runtime.tokenizer.tokenizer import TextTokenizer
@@ -48,6 +44,8 @@ from runtime.tokenizer.tokenizer import TextTokenizer
 logger = logging.getLogger("umbra.manager")
 
 _SLICE_TOKENS = 2048
+# Of one choice that streams, a hundred bytes each: a reader that is merely slow has fewer.
+MOST_UNREAD_ENTRIES = 1 << 16
 _IDS_AT_ONCE = 1 << 16
 _LAST_WORDS_S = 1.0
 _NOBODY = Observer()
@@ -55,7 +53,7 @@ _SHUTS_DOWN = "the server is shutting down"
 Result = TypeVar("Result")
 
 
-class TokenizerManager:
+class TokenizerManager(Asking):
     """Turns calls into scheduler requests, and what comes back into streams.
 
     limits          what a sequence may be
@@ -159,28 +157,6 @@ class TokenizerManager:
                 else:
                     await asyncio.sleep(_LAST_WORDS_S / 100)
         return len(groups) + unsent
-
-    async def flush_cache(self) -> Flushed:
-        """Empty the prefix cache; the answer says whether it was. Raises Unavailable."""
-        return await self._questions.ask(Flush, Flushed)
-
-    async def state(self) -> State:
-        """Ask the scheduler for its counters and gauges. Raises Unavailable."""
-        return await self._questions.ask(GetState, State)
-
-    async def cache(self, max_spans: int, replica: int = 0) -> CacheView:
-        """Ask the scheduler for a replica's cache, between two steps. Raises Unavailable."""
-        return await self._questions.ask(
-            lambda call_id: GetCache(call_id, max_spans, replica), CacheView
-        )
-
-    async def start_profile(self, wanted: StartProfile) -> Profiled:
-        """Have steps traced; the `call_id` of `wanted` is replaced. Raises Unavailable."""
-        return await self._questions.ask(lambda call_id: replace(wanted, call_id=call_id), Profiled)
-
-    async def stop_profile(self) -> Profiled:
-        """End the profile; the answer comes when its file is written. Raises Unavailable."""
-        return await self._questions.ask(StopProfile, Profiled)
 
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of `text` without stalling the loop. Raises BadRequest."""
@@ -356,13 +332,24 @@ class TokenizerManager:
         count = choice.completion_tokens - before
         hear_tokens(observer, choice, count, started_s=group.started_s, now_s=now_s)
         if choice.finish is None:
-            group.notify(choice)
+            if choice.streams and choice.unread_entries > MOST_UNREAD_ENTRIES:
+                self._end_unread(group)
+            else:
+                group.notify(choice)
             return
         if choice.finish.type == "error":
             group.error = RequestFailed(choice.finish.message or "the request failed")
         self._end(group, choice, decode_s=decode_seconds(choice, item, now_s=now_s))
         if item.finish is None:
             self._socket.send(Stop([item.request_id]))
+
+    def _end_unread(self, group: Group) -> None:
+        """End a call whose reader has stopped: what it does not fetch would fill the memory."""
+        self._socket.send(Abort([choice.request_id for choice in group.running]))
+        group.error = Aborted("the reply was not read")
+        for choice in group.running:
+            choice.cut(Finish("abort", message="the reply was not read"))
+            self._end(group, choice, reason="unread")
 
     def _refused(self, message: Refused) -> None:
         group, choice = self._running.pop(message.request_id, (None, None))
@@ -373,11 +360,18 @@ class TokenizerManager:
         self._check_idle()
         group.notify()
 
-    def _end(self, group: Group, choice: Choice, *, decode_s: float | None = None) -> None:
+    def _end(
+        self,
+        group: Group,
+        choice: Choice,
+        *,
+        decode_s: float | None = None,
+        reason: str | None = None,
+    ) -> None:
         """Strike off a choice that has its finish, and tell its reader."""
         assert choice.finish is not None
         self._running.pop(choice.request_id, None)
-        self._observe_end(group, choice, choice.finish.type, decode_s=decode_s)
+        self._observe_end(group, choice, reason or choice.finish.type, decode_s=decode_s)
         self._check_idle()
         group.notify(choice)
 
