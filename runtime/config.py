@@ -193,6 +193,11 @@ class ServerConfig:
     )
 
     watchdog_timeout: float = _flag(300.0, "seconds one forward pass may take before it is hung")
+    restart_scheduler: int = _flag(
+        0,
+        "start a scheduler that died or hangs again, with an empty cache, so many times in ten"
+        " minutes at most; meanwhile requests are answered 503; 0: the server ends",
+    )
     drain_timeout: float = _flag(
         30.0,
         "seconds running requests may take to finish after SIGTERM, before they are answered 503",
@@ -325,8 +330,9 @@ def check(config: ServerConfig) -> None:
         raise ConfigError(
             f"--grammar-memory must be between {LEAST_GRAMMAR_MEMORY} and {MOST_GRAMMAR_MEMORY}"
         )
-    if config.resume_every_pages < 0:
-        raise ConfigError("--resume-every-pages must not be negative")
+    for name in ("resume_every_pages", "restart_scheduler"):
+        if getattr(config, name) < 0:
+            raise ConfigError(f"--{name.replace('_', '-')} must not be negative")
     if parse_kv_events_config(config.kv_events_config) and config.disable_radix_cache:
         raise ConfigError("--kv-events-config has nothing to tell with --disable-radix-cache")
     key = config.api_key

@@ -61,29 +61,46 @@ async def bring_up(
     """
     # Not the loop's own threads: those must not be there when an interpreter ends.
     loader = ThreadPoolExecutor(1, "tokenizer")
-    ready = asyncio.create_task(_first_ready(messages))
-    others = [asyncio.create_task(stop.wait()), asyncio.create_task(process.exited.wait())]
     try:
         # Loaded while the scheduler loads its weights.
         loop, folder = asyncio.get_running_loop(), config.tokenizer_path or ""
         tokenizer = await loop.run_in_executor(loader, TextTokenizer.load, folder)
-        await asyncio.wait([ready, *others], return_when=asyncio.FIRST_COMPLETED)
-        if stop.is_set():
+        ready = await wait_ready(messages, process, stop)
+        if ready is None:
             return None
-        if not ready.done():
-            if process.exit_code == CONFIG_EXIT_CODE:
-                raise ConfigError(process.last_words() or "the checkpoint cannot be served")
-            raise WorkerDied(f"while starting, the scheduler {process.how_it_ended()}")
         seeds = random.Random(config.random_seed)
         return TokenizerManager(
             config,
             tokenizer,
             messages,
-            ready.result(),
+            ready,
             seeds=iter(lambda: seeds.getrandbits(63), None),
         )
     finally:
         loader.shutdown(wait=False)
+
+
+async def wait_ready(
+    messages: ManagerSocket, process: SchedulerProcess, stop: asyncio.Event | None = None
+) -> Ready | None:
+    """Return the first message of a started scheduler.
+
+    stop  set when it is no longer wanted: then None is returned
+    Raises ConfigError for what it cannot serve, WorkerDied where it ends otherwise.
+    """
+    stop = stop or asyncio.Event()
+    ready = asyncio.create_task(_first_ready(messages))
+    others = [asyncio.create_task(stop.wait()), asyncio.create_task(process.exited.wait())]
+    try:
+        await asyncio.wait([ready, *others], return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():
+            return None
+        if ready.done():
+            return ready.result()
+        if process.exit_code == CONFIG_EXIT_CODE:
+            raise ConfigError(process.last_words() or "the checkpoint cannot be served")
+        raise WorkerDied(f"while starting, the scheduler {process.how_it_ended()}")
+    finally:
         for task in (ready, *others):
             task.cancel()
 

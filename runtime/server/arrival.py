@@ -6,6 +6,7 @@ another request.
 
 import asyncio
 from http import HTTPStatus
+from typing import cast
 
 import h11
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -92,7 +93,8 @@ class ServerProtocol(H11Protocol):
         """Refuse what came, with its own status, and close the connection."""
         self._refused = True
         self._await_nothing()
-        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
+        # None before the first request.
+        cycle = cast(RequestResponseCycle | None, self.cycle)
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()

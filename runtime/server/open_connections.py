@@ -7,6 +7,8 @@ with it a probe of /health.
 
 from typing import Protocol
 
+from runtime.server.unread_replies import Reader
+
 __all__ = ["PROBES", "Closable", "OpenConnections", "most_connections"]
 
 # Connections beyond those of all requests that may be in flight.
@@ -18,7 +20,7 @@ _LEAST = 16
 PROBES = 32
 
 
-class Closable(Protocol):
+class Closable(Reader, Protocol):
     """What is closed: a connection."""
 
     def abandon(self) -> bool:
@@ -54,6 +56,10 @@ class OpenConnections:
     def count(self) -> int:
         """Connections that are open."""
         return len(self._open)
+
+    def all(self) -> list[Closable]:
+        """Return all that are open."""
+        return list(self._open)
 
     def add(self, connection: Closable) -> bool:
         """Take a new connection, which waits for a request.

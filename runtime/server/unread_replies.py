@@ -8,7 +8,7 @@ end of a connection ends its request.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,9 +70,15 @@ class UnreadReplies:
         """What is in all full write buffers."""
         return sum(reader.unread_bytes() for reader in self._marks)
 
-    def hurry(self) -> None:
-        """Wait `SHORT_STALL_S` for each from now on: the server is to end."""
+    def hurry(self, readers: Iterable[Reader]) -> None:
+        """Wait `SHORT_STALL_S` for each from now on: the server is to end.
+
+        readers  all connections: of those, too, that have little to read
+        """
         self._hurry = True
+        for reader in readers:
+            if reader not in self._marks and reader.unread_bytes():
+                self.add(reader)
 
     def add(self, reader: Reader) -> None:
         """Note that a connection's buffer is full."""

@@ -77,17 +77,11 @@ class TokenizerManager(Asking):
     ) -> None:
         self.config = config
         self.tokenizer = tokenizer
-        self.ready = ready
-        self.limits = Limits(ready.context_tokens, ready.vocab_size)
-        default = device_sizes(config, "cpu").max_running_requests
-        self.rows = int(ready.info.get("max_running_requests", default))
         self.observer = Observer()
         self.clock = clock
         self.draining = False
         self.dead: str | None = None
-        self.last_state: State | None = None
-        self.last_heartbeat = clock()
-        self._socket = socket
+        self._retry_after_s: int | None = None
         self._seeds = seeds or (secrets.randbits(63) for _ in itertools.count())
         # A random start, so that an id of an earlier life of this process means nobody.
         self._ids = itertools.count(secrets.randbits(48))
@@ -98,7 +92,7 @@ class TokenizerManager(Asking):
         self._bundles: set[Bundle] = set()
         self._arriving = 0
         self._idle = asyncio.Event()
-        self._questions = Questions(socket, self._ids)
+        self._connect(socket, ready)
 
     # --- what the server calls
 
@@ -180,13 +174,31 @@ class TokenizerManager(Asking):
             # A socket with messages waiting never suspends: let the readers have a turn.
             await asyncio.sleep(0)
 
-    def engine_died(self, reason: str) -> None:
-        """Fail every waiting reader and caller, and refuse new calls from now on."""
+    def engine_died(self, reason: str, *, retry_after_s: int | None = None) -> None:
+        """Fail every waiting reader and caller, and refuse new calls from now on.
+
+        retry_after_s  another scheduler will be ready then; None: there will be none
+        """
         if self.dead is not None:
             return
-        self.dead = reason
+        self.dead, self._retry_after_s = reason, retry_after_s
         self._fail_all(self._engine_gone(), "error")
-        self._questions.fail(self._engine_gone().message)
+        self._questions.fail(self._engine_gone())
+
+    def revive(self, socket: ManagerSocket, ready: Ready) -> None:
+        """Take calls again, for another scheduler, which knows nothing of the last one's."""
+        self._connect(socket, ready)
+        self.dead = None
+
+    def _connect(self, socket: ManagerSocket, ready: Ready) -> None:
+        self.ready = ready
+        self.limits = Limits(ready.context_tokens, ready.vocab_size)
+        default = device_sizes(self.config, "cpu").max_running_requests
+        self.rows = int(ready.info.get("max_running_requests", default))
+        self.last_state: State | None = None
+        self.last_heartbeat = self.clock()
+        self._socket = socket
+        self._questions = Questions(socket, self._ids)
 
     async def drain(self, timeout_s: float) -> int:
         """Refuse new calls, let running ones finish, then end the rest; return their number.
@@ -300,7 +312,8 @@ class TokenizerManager(Asking):
             raise Unavailable(_SHUTS_DOWN)
 
     def _engine_gone(self) -> Unavailable:
-        return Unavailable(f"the engine died: {self.dead}")
+        message = f"the engine died: {self.dead}"
+        return Unavailable(message, retry_after_s=self._retry_after_s)
 
     # --- messages from the scheduler
 

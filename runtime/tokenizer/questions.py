@@ -25,15 +25,15 @@ class Questions:
         self._socket = socket
         self._ids = ids
         self._open: dict[int, asyncio.Future[AnyAnswer]] = {}
-        self._gone = ""
+        self._gone: Unavailable | None = None
 
     async def ask(self, question: Callable[[int], Question], answer: type[Answer]) -> Answer:
         """Return the answer to what `question` makes of an id.
 
         Raises Unavailable where none will come.
         """
-        if self._gone:
-            raise Unavailable(self._gone)
+        if self._gone is not None:
+            raise self._gone
         call_id = next(self._ids)
         future = asyncio.get_running_loop().create_future()
         self._open[call_id] = future
@@ -51,12 +51,12 @@ class Questions:
         if future is not None and not future.done():
             future.set_result(message)
 
-    def fail(self, gone: str) -> None:
+    def fail(self, gone: Unavailable) -> None:
         """Tell all who wait, and who asks from now on, why there will be no answer."""
         self._gone = gone
         for future in self._open.values():
             if not future.done():
-                future.set_exception(Unavailable(gone))
+                future.set_exception(gone)
 
 
 class Asking:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.server import json_slices as subject
+import runtime.server.json_slices as subject
 from runtime.server.json_slices import LazyRows, held_bytes, is_long, json_slices
 
 ROWS = [[[-0.5, k, "t"]] * 20 for k in range(3000)]

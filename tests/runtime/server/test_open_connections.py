@@ -15,6 +15,12 @@ class Connection:
             self.closed = True
         return not self.unread
 
+    def unread_bytes(self) -> int:
+        return int(self.unread)
+
+    def give_up(self) -> None:
+        self.closed = True
+
 
 def opened(connections: OpenConnections, count: int) -> list[Connection]:
     made = [Connection() for _ in range(count)]

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from runtime.server import unread_replies
+import runtime.server.unread_replies as unread_replies
 from runtime.server.unread_replies import LEAST_BYTES, UnreadReplies
 
 STALL_S, SHORT_STALL_S, LOOK_S = 0.2, 0.06, 0.01
@@ -104,8 +104,7 @@ def test_nobody_who_does_not_read_holds_up_the_end_of_a_server() -> None:
     async def scenario() -> None:
         unread = UnreadReplies()
         reader = Reader(10)
-        unread.add(reader)
-        unread.hurry()
+        unread.hurry([reader, Reader(0)])
 
         assert await seconds(reader.ended.wait()) < STALL_S
 
