@@ -14,8 +14,9 @@ from runtime.config import ServerConfig
 from runtime.errors import ConfigError, WorkerDied
 from runtime.ipc import ManagerSocket
 from runtime.messages import Ready
-from runtime.model_folder import model_folder
+from runtime.model_folder import model_folder, odd_file
 from runtime.scheduler_process import SchedulerProcess, verdict
+from runtime.template_probe import probe_template
 from runtime.tokenizer.manager import TokenizerManager
 from runtime.tokenizer.tokenizer import TextTokenizer
 
@@ -37,6 +38,8 @@ def resolve(config: ServerConfig) -> ServerConfig:
     tokenizer_path = config.tokenizer_path or str(folder)
     if not Path(tokenizer_path).is_dir():
         raise ConfigError(f"--tokenizer-path {tokenizer_path}: there is no such folder")
+    if (fault := odd_file(Path(tokenizer_path))) is not None:
+        raise ConfigError(f"--tokenizer-path {tokenizer_path}: the folder {fault}")
     # A checkpoint may have none and take token ids; who names a folder wants text.
     if config.tokenizer_path and not (Path(tokenizer_path) / "tokenizer.json").is_file():
         raise ConfigError(f"--tokenizer-path {tokenizer_path}: the folder has no tokenizer.json")
@@ -65,6 +68,8 @@ async def bring_up(
         # Loaded while the scheduler loads its weights.
         loop, folder = asyncio.get_running_loop(), config.tokenizer_path or ""
         tokenizer = await loop.run_in_executor(loader, TextTokenizer.load, folder)
+        if tokenizer.chat_template is not None:
+            await loop.run_in_executor(loader, probe_template, tokenizer.chat_template)
         ready = await wait_ready(messages, process, stop)
         if ready is None:
             return None

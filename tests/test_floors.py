@@ -30,6 +30,7 @@ BASE = {
     *("packed_logprobs", "private_folder", "rank_memory"),
     "sampling",
     "schema_reference",
+    "template_probe",
     "version",
 }
 RUNTIME_ORDER: dict[str, set[str]] = {

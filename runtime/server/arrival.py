@@ -28,7 +28,7 @@ HEAD_S = 30.0
 # Seconds that the rest has: the longest body, 32 MiB, at 2 Mbit/s.
 REQUEST_S = 128.0
 # Bytes of one read. Each may hold thousands of chunks or requests, which are taken in one turn.
-_READ_BYTES = 1 << 16
+_READ_BYTES = 1 << 14
 # After a refusal: time for the client to read it. What it still sends is dropped.
 _LINGER_S = 1.0
 _BIG_REPLY_BYTES = 1 << 20

@@ -57,3 +57,13 @@ def test_a_head_that_proxies_may_read_otherwise_or_that_is_too_long_is_refused(
 )
 def test_an_ordinary_head_is_taken(data: bytes) -> None:
     assert events(data) == ["Request", "Data", "EndOfMessage"]
+
+
+def test_a_body_in_crumbs_is_refused_and_one_in_pieces_is_not() -> None:
+    head = FIRST + b"Transfer-Encoding: chunked\r\n\r\n"
+    pieces = head + (b"40\r\n" + b"a" * 64 + b"\r\n") * 5000 + b"0\r\n\r\n"
+    assert events(pieces)[-1] == "EndOfMessage"
+
+    with pytest.raises(h11.RemoteProtocolError, match="chunks"):
+        events(head + b"1\r\na\r\n" * 5000)
+    assert events(head + b"1\r\na\r\n" * 100)[-1] == "Data"
