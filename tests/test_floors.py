@@ -29,8 +29,7 @@ BASE = {
     *("cache_messages", "messages", "open_files", "profile_messages"),
     *("packed_logprobs", "private_folder", "rank_memory"),
     "sampling",
-    "schema_reference",
-    "template_probe",
+    *("schema_reference", "template_probe"),
     "version",
 }
 RUNTIME_ORDER: dict[str, set[str]] = {

@@ -12,6 +12,10 @@ from runtime.tokenizer.channel_text import TokenChannel
 from runtime.tokenizer.detokenizer import Detokenizer
 from runtime.tokenizer.stop_strings import StopMatcher, StopTable
 
+# Tokens and log-probabilities of one choice that streams, a hundred bytes each: a reader that is
+# merely slow has fewer.
+MOST_UNREAD_ENTRIES = 1 << 16
+
 
 @dataclass(frozen=True, slots=True)
 class Finish:
@@ -131,7 +135,6 @@ class Choice:
     request_id  what the scheduler calls it
     streams     tokens come as they are made, so that their times mean something
     finish      set once it has ended
-    unread_entries  tokens and log-probabilities that nobody has fetched
     begun_s       clock reading at the first news, None before
     last_token_s  clock reading, None before there is a token
     """
@@ -144,7 +147,7 @@ class Choice:
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.completion_tokens = 0
-        self.unread_entries = 0
+        self._unread_entries = 0
         self.begun_s: float | None = None
         self.last_token_s: float | None = None
         self._text = text
@@ -157,10 +160,15 @@ class Choice:
         self._prompt_logprobs: PromptLogprobs | None = None
         self._logprobs: TokenLogprobs | None = None
 
+    @property
+    def unread(self) -> bool:
+        """Whether it streams, and its reader does not fetch what there is."""
+        return self.streams and self._unread_entries > MOST_UNREAD_ENTRIES
+
     def feed(self, item: Output) -> None:
         """Take in what the scheduler said; may set `finish`, also before the scheduler does."""
         self._fresh = True
-        self.unread_entries += _entries(item)
+        self._unread_entries += _entries(item)
         self.prompt_tokens = item.prompt_tokens or self.prompt_tokens
         self.cached_tokens = item.cached_tokens or self.cached_tokens
         self._prompt_logprobs = item.prompt_logprobs or self._prompt_logprobs
@@ -204,7 +212,7 @@ class Choice:
             channels=channels,
         )
         self._fresh, self._pieces, self._prompt_logprobs = False, [], None
-        self.unread_entries = 0
+        self._unread_entries = 0
         return delta
 
     def _end(self, finish: Finish) -> None:

@@ -44,8 +44,6 @@ from runtime.tokenizer.tokenizer import TextTokenizer
 logger = logging.getLogger("umbra.manager")
 
 _SLICE_TOKENS = 2048
-# Of one choice that streams, a hundred bytes each: a reader that is merely slow has fewer.
-MOST_UNREAD_ENTRIES = 1 << 16
 _IDS_AT_ONCE = 1 << 16
 _LAST_WORDS_S = 1.0
 _NOBODY = Observer()
@@ -80,7 +78,6 @@ class TokenizerManager(Asking):
         self.observer = Observer()
         self.clock = clock
         self.draining = False
-        self.dead: str | None = None
         self._retry_after_s: int | None = None
         self._seeds = seeds or (secrets.randbits(63) for _ in itertools.count())
         # A random start, so that an id of an earlier life of this process means nobody.
@@ -92,7 +89,7 @@ class TokenizerManager(Asking):
         self._bundles: set[Bundle] = set()
         self._arriving = 0
         self._idle = asyncio.Event()
-        self._connect(socket, ready)
+        self.revive(socket, ready)
 
     # --- what the server calls
 
@@ -187,11 +184,8 @@ class TokenizerManager(Asking):
 
     def revive(self, socket: ManagerSocket, ready: Ready) -> None:
         """Take calls again, for another scheduler, which knows nothing of the last one's."""
-        self._connect(socket, ready)
-        self.dead = None
-
-    def _connect(self, socket: ManagerSocket, ready: Ready) -> None:
         self.ready = ready
+        self.dead: str | None = None
         self.limits = Limits(ready.context_tokens, ready.vocab_size)
         default = device_sizes(self.config, "cpu").max_running_requests
         self.rows = int(ready.info.get("max_running_requests", default))
@@ -345,7 +339,7 @@ class TokenizerManager(Asking):
         count = choice.completion_tokens - before
         hear_tokens(observer, choice, count, started_s=group.started_s, now_s=now_s)
         if choice.finish is None:
-            if choice.streams and choice.unread_entries > MOST_UNREAD_ENTRIES:
+            if choice.unread:
                 self._end_unread(group)
             else:
                 group.notify(choice)

@@ -77,7 +77,7 @@ def test_leaving_aborts_every_unfinished_choice_once(how: str, tokens: int) -> N
 def test_a_stream_that_is_never_read_is_aborted_before_it_fills_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("runtime.tokenizer.manager.MOST_UNREAD_ENTRIES", 100)
+    monkeypatch.setattr("runtime.tokenizer.choice.MOST_UNREAD_ENTRIES", 100)
     told = TokenLogprobs([-1.0] * 10, [97] * 10, [[(-1.0, 97)] * 4] * 10)
 
     async def test() -> None:
