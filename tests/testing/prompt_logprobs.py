@@ -25,4 +25,6 @@ def packed_prompt(told: TokenLogprobs) -> PromptLogprobs:
         np.asarray(rows, "<f4").tobytes(),
         np.asarray([[i for _, i in row] for row in top], "<i4").tobytes(),
     )
-    return PromptLogprobs(told.ids[0], count, asked, [span] if rows else [])
+    if not rows:
+        return PromptLogprobs(told.ids[0], len(told.top), (0,) * len(told.picked))
+    return PromptLogprobs(told.ids[0], count, asked, [span])
