@@ -94,7 +94,8 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
     input_ids   little-endian int32
     namespace   cache namespace; nothing matches across two of them
     priority    higher goes first
-    stream      False: one reply when finished, carrying all the tokens
+    stream      False: one reply when finished, carrying all the tokens; with log-probabilities
+                several, so that none is long
     background  no client's: prefilled for what may come, and counted apart
     boundaries  positions inside the prompt where other prompts are likely to part from it: behind
                 system prompt and tools, and before the last turn

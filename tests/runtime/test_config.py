@@ -181,6 +181,7 @@ def test_a_flag_is_never_guessed_from_its_beginning() -> None:
         {"max_queued_requests": 0},
         {"decode_log_interval": -1},
         {"chunked_prefill_size": 0},
+        {"restart_scheduler": -1},
         {"chunked_prefill_size": -2},
         {"mem_fraction_static": 0.0},
         {"mem_fraction_static": 1.1},

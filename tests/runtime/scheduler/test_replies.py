@@ -105,3 +105,18 @@ def test_from_the_last_prompt_token_on_there_is_one_token_without_a_value() -> N
 
     assert first.prompt_logprobs == PromptLogprobs(6)
     assert second.prompt_logprobs is None
+
+
+def test_log_probabilities_of_a_request_that_does_not_stream_come_in_parts() -> None:
+    replies, request = Replies(), make([5], logprobs=Logprobs(9), stream=False)
+    parts: list[int] = []
+    for token in range(150):
+        replies.token(request, token, TokenLogprobs([-1.0], [token]))
+        parts += [len(item.token_ids) for item in replies.take()]
+    replies.finish(request, "length")
+    (last,) = replies.take()
+
+    assert parts == [64, 64]
+    assert last.token_ids == list(range(128, 150))
+    assert last.logprobs is not None
+    assert last.logprobs.ids == last.token_ids
