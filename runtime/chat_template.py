@@ -215,6 +215,14 @@ class ChatEncoder:
         return twin, real_ids
 
 
+def render_once(template: str, chat: Sequence[tuple[str, str]]) -> str:
+    """Return the text of a chat of (role, content). Raises what a template may raise."""
+    turns = [{"role": role, "content": content} for role, content in chat]
+    names = {"bos_token": "", "eos_token": "", "tools": None, "documents": None}
+    rendered = _environment().from_string(template)
+    return rendered.render({**names, "messages": turns, "add_generation_prompt": True})
+
+
 def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
     # Of the tokenizer's calls only the batch form lets other threads run meanwhile.
     return tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids

@@ -98,6 +98,11 @@ class ServerConfig:
     port: int = _flag(30000, "port to listen on")
     api_key: str | None = _flag(None, "require this key as Bearer token; also separates caches")
     insecure: bool = _flag(False, "allow a non-loopback --host without --api-key")
+    allowed_hosts: tuple[str, ...] = _flag(
+        (),
+        "further names that Host may have on loopback, and sites whose pages may send requests;"
+        " *: any",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = _flag("info", "least level logged")
     log_level_http: Literal["debug", "info", "warning", "error"] | None = _flag(
         None, "least level of the access log, whose lines are at info; default: --log-level"
@@ -188,6 +193,11 @@ class ServerConfig:
     )
 
     watchdog_timeout: float = _flag(300.0, "seconds one forward pass may take before it is hung")
+    restart_scheduler: int = _flag(
+        0,
+        "start a scheduler that died or hangs again, with an empty cache, so many times in ten"
+        " minutes at most; meanwhile requests are answered 503; 0: the server ends",
+    )
     drain_timeout: float = _flag(
         30.0,
         "seconds running requests may take to finish after SIGTERM, before they are answered 503",
@@ -320,8 +330,9 @@ def check(config: ServerConfig) -> None:
         raise ConfigError(
             f"--grammar-memory must be between {LEAST_GRAMMAR_MEMORY} and {MOST_GRAMMAR_MEMORY}"
         )
-    if config.resume_every_pages < 0:
-        raise ConfigError("--resume-every-pages must not be negative")
+    for name in ("resume_every_pages", "restart_scheduler"):
+        if getattr(config, name) < 0:
+            raise ConfigError(f"--{name.replace('_', '-')} must not be negative")
     if parse_kv_events_config(config.kv_events_config) and config.disable_radix_cache:
         raise ConfigError("--kv-events-config has nothing to tell with --disable-radix-cache")
     key = config.api_key
@@ -334,7 +345,7 @@ def check(config: ServerConfig) -> None:
         raise ConfigError(
             "--uvicorn-access-log-exclude-prefixes: all paths begin with an empty one"
         )
-    if not config.insecure and not config.api_key and not _is_loopback(config.host):
+    if not config.insecure and not config.api_key and not is_loopback(config.host):
         raise ConfigError(f"--host {config.host} is not loopback: give --api-key or --insecure")
 
 
@@ -377,5 +388,6 @@ def _check_values(config: ServerConfig) -> None:
             raise ConfigError(f"{flag} is empty")
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether an address that is listened on is one of this machine alone."""
     return host in ("localhost", "::1") or host.startswith("127.")

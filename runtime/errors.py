@@ -13,7 +13,7 @@
     ├─ NotFound              404 no such model or request
     ├─ QueueFull             429 the bounded queue is full; carries Retry-After
     ├─ Aborted               499 the request was aborted
-    ├─ Unavailable           503 draining, or the scheduler is gone
+    ├─ Unavailable           503 draining, or the scheduler is gone; may carry Retry-After
     └─ RequestFailed         500 this request alone failed inside the engine
 
 `mem_cache` has its own IntegrityError and OutOfPages, `jit_kernels` ShapeError and
@@ -122,10 +122,17 @@ class Aborted(RequestError):
 
 
 class Unavailable(RequestError):
-    """The server is draining, or its scheduler is gone."""
+    """The server is draining, or its scheduler is gone.
+
+    retry_after_s  whole seconds for the Retry-After header; None: nobody knows
+    """
 
     status = 503
     kind = "service_unavailable"
+
+    def __init__(self, message: str, *, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class RequestFailed(RequestError):

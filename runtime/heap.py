@@ -1,4 +1,4 @@
-"""The C heap of a process that computes: it keeps what it has freed.
+"""The C heap: a process that computes keeps what it has freed, another one gives it back.
 
 A prefill step on the CPU makes and drops tensors of tens of megabytes. glibc would give each of
 them back to the system, and take its pages anew, one fault each: a fifth of the step.
@@ -6,7 +6,7 @@ them back to the system, and take its pages anew, one fault each: a fifth of the
 
 import ctypes
 
-__all__ = ["keep_freed_memory"]
+__all__ = ["keep_freed_memory", "trim_heap"]
 
 # Source: glibc's malloc.h.
 _M_TRIM_THRESHOLD = -1
@@ -25,3 +25,15 @@ def keep_freed_memory() -> bool:
     except (AttributeError, OSError):
         return False
     return bool(mallopt(_M_MMAP_THRESHOLD, _GIBIBYTE) and mallopt(_M_TRIM_THRESHOLD, _GIBIBYTE))
+
+
+def trim_heap() -> bool:
+    """Give the pages of the heap that nothing is in back to the system; return whether any were.
+
+    Other threads of the interpreter run meanwhile. False where the C library has no such call.
+    """
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError):
+        return False
+    return bool(trim(0))

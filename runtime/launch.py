@@ -22,12 +22,15 @@ from runtime.child import CONFIG_EXIT_CODE, configure_logging
 from runtime.collector import calm_collector
 from runtime.config import ServerConfig, parse_args
 from runtime.errors import ConfigError, RuntimeFault
-from runtime.ipc import ManagerSocket, private_addresses
-from runtime.open_files import Listener, raise_file_limit, warn_of_few_files
-from runtime.scheduler_process import SchedulerProcess
+from runtime.open_files import Listener, file_limit, raise_file_limit, warn_of_few_files
+from runtime.scheduler_life import SchedulerLife
 from runtime.server.access_log import open_access_log
-from runtime.server.arrival import TimedProtocol
-from runtime.supervision import SCHEDULER_EXIT_S, SCHEDULER_MAIN, bring_up, resolve, watch
+from runtime.server.arrival import protocol_class
+from runtime.server.connection_metrics import ConnectionCollector
+from runtime.server.metrics import Metrics
+from runtime.server.open_connections import OpenConnections, most_connections
+from runtime.server.unread_replies import UnreadReplies
+from runtime.supervision import SCHEDULER_EXIT_S, SCHEDULER_MAIN, bring_up, resolve
 from runtime.tokenizer.manager import TokenizerManager
 
 if TYPE_CHECKING:
@@ -94,17 +97,17 @@ def _cannot_listen(host: str, port: int, fault: OSError) -> RuntimeFault:
 
 
 class _StopSignals:
-    """SIGINT and SIGTERM, as events: the first asks to drain, a further SIGINT to quit at once."""
+    """SIGINT and SIGTERM, as events: the first asks to drain, a further one to quit at once."""
 
     def __init__(self) -> None:
         self.drain = asyncio.Event()
         self.quit = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._on_signal, number)
+            loop.add_signal_handler(number, self._on_signal)
 
-    def _on_signal(self, number: int) -> None:
-        if self.drain.is_set() and number == signal.SIGINT:
+    def _on_signal(self) -> None:
+        if self.drain.is_set():
             self.quit.set()
         self.drain.set()
 
@@ -121,25 +124,20 @@ class _WebServer(uvicorn.Server):
 async def _serve(config: ServerConfig, scheduler_main: str) -> int:
     signals = _StopSignals()
     listener = listen(config.host, config.port)
-    with contextlib.closing(listener), private_addresses() as addresses:
-        messages = ManagerSocket(addresses)
-        process = SchedulerProcess(scheduler_main, config, addresses)
-        process.start()
-        try:
-            # Imported while the scheduler loads its weights.
-            from runtime.server.app import create_app
+    with contextlib.closing(listener), SchedulerLife(scheduler_main, config) as life:
+        life.start()
+        # Imported while the scheduler loads its weights.
+        from runtime.server.app import create_app
 
-            manager = await bring_up(config, messages, process, signals.drain)
-            if manager is None:
-                return 0
-            warn_of_few_files(config.max_queued_requests + manager.rows)
-            app = create_app(manager, config)
-            calm_collector()
-            running = _Running(config, app, manager=manager, process=process, signals=signals)
-            return await running.run(listener)
-        finally:
-            process.kill()
-            messages.close()
+        manager = await bring_up(config, life.messages, life.process, signals.drain)
+        if manager is None:
+            return 0
+        life.is_ready()
+        warn_of_few_files(config.max_queued_requests + manager.rows)
+        app = create_app(manager, config)
+        calm_collector()
+        running = _Running(config, app, manager=manager, life=life, signals=signals)
+        return await running.run(listener)
 
 
 class _Running:
@@ -151,14 +149,18 @@ class _Running:
         app: "FastAPI",
         *,
         manager: TokenizerManager,
-        process: SchedulerProcess,
+        life: SchedulerLife,
         signals: _StopSignals,
     ) -> None:
         self._config = config
         self._manager = manager
-        self._process = process
+        self._life = life
         self._signals = signals
         self._drained_by_s = 0.0
+        self._connections = OpenConnections(most_connections(manager.room, file_limit()))
+        self._unread = UnreadReplies()
+        metrics: Metrics = app.state.service.metrics
+        metrics.add(ConnectionCollector(metrics.model_name, self._connections, self._unread))
         self._web = _WebServer(
             uvicorn.Config(
                 app,
@@ -167,7 +169,7 @@ class _Running:
                 server_header=False,
                 lifespan="off",
                 # Whatever is installed: httptools takes headers of any size.
-                http=TimedProtocol,
+                http=protocol_class(self._connections, self._unread),
                 ws="none",
                 timeout_keep_alive=KEEP_IDLE_S,
             )
@@ -179,21 +181,18 @@ class _Running:
 
     async def run(self, listener: socket.socket) -> int:
         """Serve until a fault or a signal; return the exit code."""
-        receiving = asyncio.create_task(self._manager.run())
-        watching = asyncio.create_task(watch(self._manager, self._process))
-        faults = [receiving, watching]
+        living = asyncio.create_task(self._life.watch(self._manager))
         serving = asyncio.create_task(self._web.serve(sockets=[listener]))
         announcing = asyncio.create_task(self._announce(listener))
         draining = asyncio.create_task(self._drain())
         quitting = asyncio.create_task(self._signals.quit.wait())
-        tasks = [*faults, serving, draining, quitting]
+        tasks = [living, serving, draining, quitting]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if quitting.done():
                 return await self._quit(serving)
-            if watching.done() or receiving.done():
-                reason = watching.result() if watching.done() else _failure(receiving)
-                await self._fail(reason, serving)
+            if living.done():
+                await self._fail(living.result(), serving)
                 return 1
             if serving.done():
                 fault = serving.exception()
@@ -218,7 +217,7 @@ class _Running:
         logger.error("the engine died: %s", reason)
         self._manager.engine_died(reason)
         await asyncio.wait([serving], timeout=_FAULT_REPLIES_S)
-        self._process.kill()
+        self._life.process.kill()
         self._web.should_exit = self._web.force_exit = True
         await asyncio.wait([serving], timeout=_FAULT_REPLIES_S)
         self._manager.close()
@@ -233,7 +232,9 @@ class _Running:
 
     async def _say_goodbye(self, serving: asyncio.Task[None], quitting: asyncio.Task[bool]) -> int:
         """Let the last replies leave, then end the scheduler in good order."""
-        # A slow reader may have the rest of the time for what the engine has finished.
+        # A slow reader may have the rest of the time for what the engine has finished; one that
+        # does not read has not.
+        self._unread.hurry(self._connections.all())
         left = max(self._drained_by_s - self._manager.clock(), _GOODBYE_S)
         self._web.config.timeout_graceful_shutdown = math.ceil(left)
         self._web.should_exit = True
@@ -243,7 +244,7 @@ class _Running:
         self._manager.close()
         # A thread may still tokenise a huge text for a client that is gone.
         _exit_within(SCHEDULER_EXIT_S + _GOODBYE_S, 0)
-        if not await self._process.wait(SCHEDULER_EXIT_S):
+        if not await self._life.process.wait(SCHEDULER_EXIT_S):
             logger.warning("the scheduler did not end when asked: killed")
         logger.info("stopped")
         return 0
@@ -257,12 +258,6 @@ class _Running:
         self._web.should_exit = True
         await asyncio.wait([serving], timeout=_FAULT_REPLIES_S)
         return 130
-
-
-def _failure(task: asyncio.Task[None]) -> str:
-    fault = task.exception()
-    logger.error("the message loop failed", exc_info=fault)
-    return f"the message loop failed: {fault}"
 
 
 def _exit_within(seconds: float, code: int) -> None:

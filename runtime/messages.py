@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from runtime.cache_messages import CacheView, GetCache
+from runtime.packed_logprobs import PromptLogprobs, TokenLogprobs
 from runtime.profile_messages import Profiled, StartProfile, StopProfile
 from runtime.rank_memory import RankMemory
 
@@ -93,7 +94,8 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
     input_ids   little-endian int32
     namespace   cache namespace; nothing matches across two of them
     priority    higher goes first
-    stream      False: one reply when finished, carrying all the tokens
+    stream      False: one reply when finished, carrying all the tokens; with log-probabilities
+                several, so that none is long
     background  no client's: prefilled for what may come, and counted apart
     boundaries  positions inside the prompt where other prompts are likely to part from it: behind
                 system prompt and tools, and before the last turn
@@ -144,34 +146,6 @@ class Shutdown(msgspec.Struct, frozen=True, tag=True):
     """End the scheduler process; requests still running are dropped."""
 
 
-class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """Log-probabilities of consecutive positions.
-
-    values  one per position; None where there is none (the first reported prompt token)
-    ids     token id per position
-    top     per position, (log-probability, token id) best first; empty unless asked
-    picked  per position, (log-probability, token id) of the asked token ids
-    """
-
-    values: list[float | None] = []
-    ids: list[int] = []
-    top: list[list[tuple[float, int]]] = []
-    picked: list[list[tuple[float, int]]] = []
-
-    def part(self, start: int, stop: int | None) -> "TokenLogprobs":
-        """Return those of positions [start, stop); None: up to the last."""
-        cut = slice(start, stop)
-        return TokenLogprobs(self.values[cut], self.ids[cut], self.top[cut], self.picked[cut])
-
-    def extend(self, more: "TokenLogprobs | None") -> None:
-        """Append the positions of `more`, in place."""
-        if more is not None:
-            self.values.extend(more.values)
-            self.ids.extend(more.ids)
-            self.top.extend(more.top)
-            self.picked.extend(more.picked)
-
-
 class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     """News of one request.
 
@@ -196,7 +170,7 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     queue_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
-    prompt_logprobs: TokenLogprobs | None = None
+    prompt_logprobs: PromptLogprobs | None = None
     logprobs: TokenLogprobs | None = None
 
 

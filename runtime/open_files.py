@@ -16,13 +16,16 @@ logger = logging.getLogger("umbra.launch")
 MOST_FILES = 1 << 16
 # A server's own, and connections that ask for /health and /metrics or are idle between requests.
 SPARE_FILES = 128
+# Connections accepted in one turn of the loop: they count as open from the next turn on.
+_AT_ONCE = 64
 # asyncio tries again after a second.
 _PAUSE_S = 0.5
 
 
 class Listener(socket.socket):
-    """A listening socket that tells asyncio of a lack of files once for each time it tries.
+    """A listening socket that is bounded in what asyncio takes from it at once.
 
+    Of a lack of files it tells once for each time that asyncio tries.
     asyncio, told so, goes on to accept as often as its backlog says, logs each failure, and tries
     again for each of them: a storm of 7,000 records a second in which nothing else is served.
     """
@@ -31,6 +34,7 @@ class Listener(socket.socket):
         """Make a socket, as `socket.socket` does."""
         super().__init__(family, kind, protocol)
         self._full_until = 0.0
+        self._accepted = 0
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Take a connection. Raises BlockingIOError if there is none, or just now no file for it.
@@ -39,6 +43,10 @@ class Listener(socket.socket):
         """
         if time.monotonic() < self._full_until:
             raise BlockingIOError(errno.EAGAIN, "too many open files")
+        self._accepted += 1
+        if self._accepted > _AT_ONCE:
+            self._accepted = 0
+            raise BlockingIOError(errno.EAGAIN, "others have a turn")
         try:
             return super().accept()
         except OSError as fault:

@@ -8,7 +8,10 @@ import contextlib
 import fcntl
 import os
 import shutil
+import socket
+import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -19,6 +22,8 @@ __all__ = ["private_folder"]
 
 _PREFIX = "umbra-"
 _CLAIM = "claim"
+# An owner that was killed before it could claim its folder, or while the folder was removed.
+_UNCLAIMED_S = 60.0
 
 
 @contextlib.contextmanager
@@ -58,6 +63,10 @@ def _claimed(folder: Path) -> IO[bytes]:
 
 def _remove_abandoned(root: Path) -> None:
     """Remove this user's folders whose owners are gone."""
+    for folder in root.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if not folder.is_symlink() and folder.stat().st_uid == os.getuid():
+                _remove_unclaimed(folder)
     for claim in root.glob(f"{_PREFIX}*/{_CLAIM}"):
         with contextlib.suppress(OSError):
             if claim.parent.is_symlink() or claim.parent.stat().st_uid != os.getuid():
@@ -65,3 +74,24 @@ def _remove_abandoned(root: Path) -> None:
             with claim.open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(claim.parent, ignore_errors=True)
+
+
+def _remove_unclaimed(folder: Path) -> None:
+    """Remove an old folder that nobody has claimed, if there is nothing in it but dead sockets."""
+    if time.time() - folder.stat().st_mtime < _UNCLAIMED_S or (folder / _CLAIM).exists():
+        return
+    items = [item for item in folder.iterdir() if item.name != f".{_CLAIM}"]
+    if all(_is_dead_socket(item) for item in items):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_dead_socket(path: Path) -> bool:
+    """Whether this is a socket on which nobody listens."""
+    if not stat.S_ISSOCK(path.lstat().st_mode):
+        return False
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+    return False

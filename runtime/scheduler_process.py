@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -36,6 +37,7 @@ logger = logging.getLogger("umbra.launch")
 
 HEARTBEAT_TIMEOUT_S = 3.5
 _KILL_S = 1.0
+_LOOK_S = 0.05
 _LEFT_TO_THE_PARENT = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -96,6 +98,8 @@ class SchedulerProcess:
                 [sys.executable, "-P", "-m", "runtime.scheduler_process", str(write_end)],
                 stdin=subprocess.PIPE,
                 pass_fds=[write_end],
+                # A group of its own, of which its ranks and grammar processes are.
+                process_group=0,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
             )
         finally:
@@ -145,6 +149,8 @@ class SchedulerProcess:
         asyncio.get_running_loop().remove_reader(self._report)
         self._report.close()
         self._process.kill()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         # A process inside a driver call may outlive even SIGKILL for a while.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_KILL_S)
@@ -156,6 +162,18 @@ class SchedulerProcess:
             async with asyncio.timeout(timeout_s):
                 await self.exited.wait()
         return self.exited.is_set()
+
+    async def all_gone(self, timeout_s: float) -> bool:
+        """Wait for the end of all processes that a killed one had started; return whether it is."""
+        assert self._process is not None
+        until_s = time.monotonic() + timeout_s
+        while time.monotonic() < until_s:
+            try:
+                os.killpg(self._process.pid, 0)
+            except (ProcessLookupError, PermissionError):
+                return True
+            await asyncio.sleep(_LOOK_S)
+        return False
 
     def _on_report(self) -> None:
         assert self._process is not None

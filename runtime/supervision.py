@@ -14,8 +14,9 @@ from runtime.config import ServerConfig
 from runtime.errors import ConfigError, WorkerDied
 from runtime.ipc import ManagerSocket
 from runtime.messages import Ready
-from runtime.model_folder import model_folder
+from runtime.model_folder import model_folder, odd_file
 from runtime.scheduler_process import SchedulerProcess, verdict
+from runtime.template_probe import probe_template
 from runtime.tokenizer.manager import TokenizerManager
 from runtime.tokenizer.tokenizer import TextTokenizer
 
@@ -37,6 +38,8 @@ def resolve(config: ServerConfig) -> ServerConfig:
     tokenizer_path = config.tokenizer_path or str(folder)
     if not Path(tokenizer_path).is_dir():
         raise ConfigError(f"--tokenizer-path {tokenizer_path}: there is no such folder")
+    if (fault := odd_file(Path(tokenizer_path))) is not None:
+        raise ConfigError(f"--tokenizer-path {tokenizer_path}: the folder {fault}")
     # A checkpoint may have none and take token ids; who names a folder wants text.
     if config.tokenizer_path and not (Path(tokenizer_path) / "tokenizer.json").is_file():
         raise ConfigError(f"--tokenizer-path {tokenizer_path}: the folder has no tokenizer.json")
@@ -61,29 +64,48 @@ async def bring_up(
     """
     # Not the loop's own threads: those must not be there when an interpreter ends.
     loader = ThreadPoolExecutor(1, "tokenizer")
-    ready = asyncio.create_task(_first_ready(messages))
-    others = [asyncio.create_task(stop.wait()), asyncio.create_task(process.exited.wait())]
     try:
         # Loaded while the scheduler loads its weights.
         loop, folder = asyncio.get_running_loop(), config.tokenizer_path or ""
         tokenizer = await loop.run_in_executor(loader, TextTokenizer.load, folder)
-        await asyncio.wait([ready, *others], return_when=asyncio.FIRST_COMPLETED)
-        if stop.is_set():
+        if tokenizer.chat_template is not None:
+            await loop.run_in_executor(loader, probe_template, tokenizer.chat_template)
+        ready = await wait_ready(messages, process, stop)
+        if ready is None:
             return None
-        if not ready.done():
-            if process.exit_code == CONFIG_EXIT_CODE:
-                raise ConfigError(process.last_words() or "the checkpoint cannot be served")
-            raise WorkerDied(f"while starting, the scheduler {process.how_it_ended()}")
         seeds = random.Random(config.random_seed)
         return TokenizerManager(
             config,
             tokenizer,
             messages,
-            ready.result(),
+            ready,
             seeds=iter(lambda: seeds.getrandbits(63), None),
         )
     finally:
         loader.shutdown(wait=False)
+
+
+async def wait_ready(
+    messages: ManagerSocket, process: SchedulerProcess, stop: asyncio.Event | None = None
+) -> Ready | None:
+    """Return the first message of a started scheduler.
+
+    stop  set when it is no longer wanted: then None is returned
+    Raises ConfigError for what it cannot serve, WorkerDied where it ends otherwise.
+    """
+    stop = stop or asyncio.Event()
+    ready = asyncio.create_task(_first_ready(messages))
+    others = [asyncio.create_task(stop.wait()), asyncio.create_task(process.exited.wait())]
+    try:
+        await asyncio.wait([ready, *others], return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():
+            return None
+        if ready.done():
+            return ready.result()
+        if process.exit_code == CONFIG_EXIT_CODE:
+            raise ConfigError(process.last_words() or "the checkpoint cannot be served")
+        raise WorkerDied(f"while starting, the scheduler {process.how_it_ended()}")
+    finally:
         for task in (ready, *others):
             task.cancel()
 

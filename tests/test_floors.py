@@ -27,9 +27,9 @@ BASE = {
     *("errors", "flag_hints", "heap"),
     "kv_events_config",
     *("cache_messages", "messages", "open_files", "profile_messages"),
-    *("private_folder", "rank_memory"),
+    *("packed_logprobs", "private_folder", "rank_memory"),
     "sampling",
-    "schema_reference",
+    *("schema_reference", "template_probe"),
     "version",
 }
 RUNTIME_ORDER: dict[str, set[str]] = {
@@ -50,7 +50,8 @@ RUNTIME_ORDER: dict[str, set[str]] = {
     "engine": BASE | {"ipc", "scheduler_process", "tokenizer", "server", "supervision"},
     # On the roof, beside the server: it must stay light, so it knows nothing of what it talks to.
     "lang": {"chat_template", "errors"},
-    "launch": BASE | {"ipc", "scheduler_process", "tokenizer", "server", "supervision"},
+    "scheduler_life": BASE | {"ipc", "scheduler_process", "tokenizer", "supervision"},
+    "launch": BASE | {"scheduler_life", "tokenizer", "server", "supervision"},
 }
 # The one leg of the language that stands on the engine.
 ON_THE_ENGINE = "runtime/lang/local.py"

@@ -52,6 +52,14 @@ _STACK_BYTES = 16 << 20
 _FEW = 8
 
 
+def _by_limit(messages: list[ToGrammar]) -> Iterator[list[ToGrammar]]:
+    """Yield the messages with what compiles by itself: outputs that wait give it no more time."""
+    first = next((k for k, one in enumerate(messages, 1) if isinstance(one, Compile)), 0)
+    for part in (messages[:first], messages[first:]):
+        if part:
+            yield part
+
+
 @dataclass(frozen=True, slots=True)
 class GrammarTools:
     """What all grammars of a checkpoint are made with.
@@ -81,16 +89,16 @@ class GrammarProcess:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         with contextlib.suppress(EOFError, OSError):
             while True:
-                messages = self._channel.receive()
-                try:
-                    with self._timed(messages):
-                        replies = self._handle(messages)
-                except (GrammarError, RuntimeError, ValueError, MemoryError) as fault:
-                    self._channel.send(Failed(_reason(fault)))
-                    return
-                # Sent with the timer off: it blocks for as long as nobody reads.
-                for first in range(0, len(replies), _FEW):
-                    self._channel.send(*replies[first : first + _FEW])
+                for messages in _by_limit(self._channel.receive()):
+                    try:
+                        with self._timed(messages):
+                            replies = self._handle(messages)
+                    except (GrammarError, RuntimeError, ValueError, MemoryError) as fault:
+                        self._channel.send(Failed(_reason(fault)))
+                        return
+                    # Sent with the timer off: it blocks for as long as nobody reads.
+                    for first in range(0, len(replies), _FEW):
+                        self._channel.send(*replies[first : first + _FEW])
 
     @contextlib.contextmanager
     def _timed(self, messages: list[ToGrammar]) -> Iterator[None]:

@@ -1,11 +1,18 @@
 """News of requests, collected during a turn and sent as one message."""
 
-from runtime.messages import FinishType, Output, TokenLogprobs
+from runtime.messages import FinishType, Output
+from runtime.packed_logprobs import PromptLogprobs, TokenLogprobs
 from runtime.scheduler.request import Outgoing, Request
+
+# Tokens whose log-probabilities go into one message: each may have a hundred.
+_MOST_UNSENT = 64
 
 
 class Replies:
-    """Collects tokens per request; a request that does not stream gets them all at its end."""
+    """Collects tokens per request; a request that does not stream gets them all at its end.
+
+    Where it wants log-probabilities it gets them in parts: one message of all would hold up others.
+    """
 
     def __init__(self) -> None:
         self._fresh: dict[int, Request] = {}
@@ -16,7 +23,7 @@ class Replies:
         request.outgoing.tokens.append(token)
         if logprobs is not None:
             request.outgoing.logprobs.append(logprobs)
-        if request.stream:
+        if request.stream or len(request.outgoing.logprobs) >= _MOST_UNSENT:
             self._fresh[request.id] = request
 
     def finish(
@@ -66,18 +73,13 @@ def _output(
     )
 
 
-def _prompt_logprobs(request: Request, out: Outgoing) -> TokenLogprobs | None:
-    """Return the spans of the prompt as one, its first token without a value."""
+def _prompt_logprobs(request: Request, out: Outgoing) -> PromptLogprobs | None:
+    """Return the spans of the prompt together, its first token without a value."""
     wanted = request.logprobs
     if wanted is None or wanted.start >= request.prompt_tokens:
         return None
-    first = TokenLogprobs(
-        values=[None],
-        ids=[int(request.tokens[wanted.start])],
-        top=[[]] if wanted.top else [],
-        picked=[[]] if wanted.token_ids else [],
-    )
-    return _joined([first, *out.prompt_logprobs])
+    first = int(request.tokens[wanted.start])
+    return PromptLogprobs(first, wanted.top, wanted.token_ids, out.prompt_logprobs)
 
 
 def _joined(parts: list[TokenLogprobs]) -> TokenLogprobs:

@@ -8,6 +8,7 @@ import numpy as np
 from mem_cache.tree.handles import Lock, PointKind
 from runtime.grammar.output import GrammarOutput
 from runtime.messages import Generate, TokenLogprobs, unpack_ids
+from runtime.packed_logprobs import PackedLogprobs
 from runtime.scheduler.times import RequestTimes
 
 # 256 tokens: more than what a chat format writes behind a question.
@@ -91,7 +92,7 @@ class Outgoing:
 
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
-    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs])
+    prompt_logprobs: list[PackedLogprobs] = field(default_factory=list[PackedLogprobs])
     begun: bool = False
 
 

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 
+from runtime.packed_logprobs import unpack_logprobs
 from runtime.scheduler.endings import Endings
 from runtime.scheduler.grammar_gate import GrammarGate
 from runtime.scheduler.replies import Replies
@@ -12,7 +13,6 @@ from runtime.scheduler.residency import Residency
 from runtime.scheduler.stats import Stats
 from runtime.scheduler.step import Step, StepState
 from runtime.wire.arrays import INT32, UINT8, unpacked
-from runtime.wire.logprobs import unpack_logprobs
 from runtime.wire.step import NOT_FINITE_REASON, KeptResult, PackedLogprobs, StepResult
 
 logger = logging.getLogger("umbra.scheduler")
@@ -135,9 +135,7 @@ class Settling:
     def _take_spans(self, step: Step, result: StepResult) -> None:
         for span, packed in zip(step.rows.spans, result.spans, strict=True):
             request = step.rows.requests[span.row]
-            assert request.logprobs is not None
-            told = unpack_logprobs(packed, request.logprobs.token_ids)
-            request.outgoing.prompt_logprobs.append(told)
+            request.outgoing.prompt_logprobs.append(packed)
 
     def _take_chunk(
         self, request: Request, end: int, tokens: _Tokens, entry: int | None, is_finite: int

@@ -1,4 +1,7 @@
-"""The access log: one line a request, written by uvicorn when the reply begins."""
+"""The access log: one line a request, written by uvicorn when the reply begins.
+
+A line has the path alone. Keys and salts may stand in a query.
+"""
 
 import logging
 from collections.abc import Sequence
@@ -22,11 +25,25 @@ class LeaveOut(logging.Filter):
                 return True
 
 
+class LeaveOutQuery(logging.Filter):
+    """Cuts the query off each line's path."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change the line's arguments, and have it written."""
+        match record.args:
+            case (client, method, str(path), *rest):
+                record.args = (client, method, path.partition("?")[0], *rest)
+            case _:
+                pass
+        return True
+
+
 def open_access_log(level: str, *, leave_out: Sequence[str] = ()) -> None:
     """Write lines where `level` is info or less; to be called once uvicorn has set its levels."""
     logger = logging.getLogger(LOGGER)
     logger.setLevel(level.upper())
-    for old in [one for one in logger.filters if isinstance(one, LeaveOut)]:
+    for old in [one for one in logger.filters if isinstance(one, LeaveOut | LeaveOutQuery)]:
         logger.removeFilter(old)
+    logger.addFilter(LeaveOutQuery())
     if leave_out:
         logger.addFilter(LeaveOut(leave_out))

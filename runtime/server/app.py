@@ -28,6 +28,7 @@ from runtime.server.request_id import EchoRequestId
 from runtime.server.responses_api import ResponsesRoutes
 from runtime.server.responses_schema import ResponsesBody
 from runtime.server.routes import ModelRoutes
+from runtime.server.same_site import SameSite
 from runtime.server.score import ScoreBody
 from runtime.server.service import Service
 from runtime.server.tokenize import DetokenizeBody, TokenizeBody
@@ -57,6 +58,7 @@ def create_app(manager: TokenizerManager, config: ServerConfig) -> FastAPI:
     _add_routes(app, service)
     if config.api_key is not None:
         app.add_middleware(RequireKey, api_key=config.api_key)
+    app.add_middleware(SameSite, host=config.host, allowed=config.allowed_hosts)
     app.add_middleware(EchoRequestId)
     return app
 
@@ -106,7 +108,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     ranks = {"type": "integer", "minimum": 0, "maximum": service.config.dp_size - 1, "default": 0}
     replica = {"name": "replica", "in": "query", "schema": ranks}
     _add(app, "/cache", cache.cache, get, parameters=[limit, replica])
-    _add(app, "/flush_cache", info.flush_cache, ["GET", "POST"])
+    _add(app, "/flush_cache", info.flush_cache, post)
     _add(app, "/abort_request", info.abort_request, post, body=AbortBody)
     _add(app, "/start_profile", profile.start, post, body=ProfileBody)
     _add(app, "/stop_profile", profile.stop, post)

@@ -25,6 +25,8 @@ from runtime.server.whole_numbers import as_shape, is_of_float
 MAX_BODY_BYTES = 32 << 20
 # Each costs half a microsecond; 10,000 messages with calls and a thousand tools have fewer.
 MAX_PARTS = 1 << 19
+# Each costs 30 nanoseconds; a batch of 256 prompts of 16,384 token ids has as many.
+MAX_VALUES = 1 << 22
 _SHORT_BODY_BYTES = 1 << 12
 LONG_BODY_BYTES = 1 << 20
 _long_bodies = ThreadPoolExecutor(1, "body")
@@ -88,6 +90,8 @@ def decode(body: bytes, shape: type[_Shape]) -> _Shape:
     many = len(body) > MAX_PARTS and _most_parts(body) > MAX_PARTS
     if many and _count_parts(body) > MAX_PARTS:
         raise BadRequest(f"the body has more than {MAX_PARTS} arrays, objects and strings")
+    if body.count(b",") > MAX_VALUES and _count_commas(body) > MAX_VALUES:
+        raise BadRequest(f"the body has more than {MAX_VALUES} values: send parts")
     try:
         hints = hints_of(shape)
         try:
@@ -130,6 +134,14 @@ def _count_parts(body: bytes) -> int:
     opens = (text == ord("[")) | (text == ord("{"))
     opens &= ~np.logical_xor.accumulate(quotes)
     return int(np.count_nonzero(opens)) + int(np.count_nonzero(quotes)) // 2
+
+
+def _count_commas(body: bytes) -> int:
+    """Return how many commas a JSON text has outside of its strings."""
+    plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    text = np.frombuffer(plain, dtype=np.uint8)
+    inside = np.logical_xor.accumulate(text == ord('"'))
+    return int(np.count_nonzero((text == ord(",")) & ~inside))
 
 
 def _check_headers(request: Request) -> None:

@@ -4,6 +4,7 @@ Each middleware wraps `send`, and h11 builds and checks an object for each chunk
 of what an event of one token costs the process.
 """
 
+import asyncio
 from typing import Any
 
 from starlette.types import Scope
@@ -19,12 +20,15 @@ class ChunkedBody:
 
     `http.response.start`, without a length, and the last `http.response.body` go through ASGI's
     `send`. Chunks between them need no state of h11, which therefore does not miss them.
+
+    held_bytes  memory of what is still to be encoded and sent
     """
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
         self._flow = cycle.flow
         self._transport = cycle.transport
+        self.held_bytes = 0
 
     async def send(self, data: bytes) -> None:
         """Write one chunk; wait first while the client reads slower than it is written to.
@@ -33,20 +37,26 @@ class ChunkedBody:
         """
         if self._flow.write_paused:
             await self._flow.drain()
-        if data and not self._cycle.disconnected:
+        if self._cycle.disconnected:
+            await asyncio.sleep(0)  # who waits for that has a turn, and ends the stream
+        elif data:
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
-def offer_chunked_body(cycle: RequestResponseCycle | None) -> None:
+def offer_chunked_body(cycle: RequestResponseCycle | None) -> ChunkedBody | None:
     """Let the handler of a request find the body of its reply, where that will be chunked.
 
     cycle  of the latest request of a connection; None: there was none yet
+    Returns that body.
     """
     if cycle is None:
-        return
+        return None
     scope: dict[str, Any] = cycle.scope  # pyright: ignore[reportAssignmentType]
     if scope["http_version"] == "1.1" and scope["method"] != "HEAD":
-        scope.setdefault("extensions", {})[_EXTENSION] = ChunkedBody(cycle)
+        body = chunked_body(scope) or ChunkedBody(cycle)
+        scope.setdefault("extensions", {})[_EXTENSION] = body
+        return body
+    return None
 
 
 def chunked_body(scope: Scope) -> ChunkedBody | None:

@@ -131,7 +131,7 @@ class CompletionRoutes:
         call = plan.calls[number]
         logprobs = None
         if call.logprobs is not None:
-            positions = answer.prompt_logprobs
+            positions = answer.prompt_logprobs.part(0, None)
             positions.extend(answer.logprobs)
             logprobs = self._logprobs(plan, number).render(positions, top=call.logprobs.top > 0)
         return {
@@ -174,7 +174,7 @@ def _news(call: GenerateCall, delta: Delta, legacy: LegacyLogprobs) -> dict[str,
     if call.logprobs is None:
         return None
     positions = TokenLogprobs()
-    positions.extend(delta.prompt_logprobs)
+    positions.extend(delta.prompt_logprobs.part(0, None) if delta.prompt_logprobs else None)
     positions.extend(delta.logprobs)
     return legacy.render(positions, top=call.logprobs.top > 0)
 

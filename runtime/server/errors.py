@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from runtime.errors import BadRequest, NotFound, QueueFull, RequestError
+from runtime.errors import BadRequest, NotFound, QueueFull, RequestError, Unavailable
 from runtime.server.hints import endpoint_hint
 
 Dialect = Literal["native", "openai", "anthropic"]
@@ -36,6 +36,12 @@ class BodyTooLarge(BadRequest):
     """The body has more bytes than any request needs."""
 
     status = 413
+
+
+class Forbidden(BadRequest):
+    """Another site's page may have sent the request."""
+
+    status = 403
 
 
 class MethodNotAllowed(BadRequest):
@@ -81,7 +87,7 @@ def error_body(error: RequestError, dialect: Dialect) -> dict[str, Any]:
 def error_response(error: RequestError, dialect: Dialect) -> Response:
     """Return the whole reply for `error`: status, headers and body."""
     headers: dict[str, str] = {}
-    if isinstance(error, QueueFull):
+    if isinstance(error, QueueFull | Unavailable) and error.retry_after_s is not None:
         headers["Retry-After"] = str(error.retry_after_s)
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"

@@ -48,7 +48,7 @@ class Metrics(Observer):
         log_requests  log the size and outcome of each request; never its text
         memory        of each rank's device
         """
-        self._model_name = model_name
+        self.model_name = model_name
         self._registry = CollectorRegistry()
         self._scheduler = SchedulerCollector(model_name)
         self._registry.register(self._scheduler)
@@ -90,14 +90,18 @@ class Metrics(Observer):
             name, text, ["model_name"], buckets=buckets, registry=self._registry
         )
         # The child is looked up once: these are touched for every token.
-        return family.labels(self._model_name)
+        return family.labels(self.model_name)
 
     def _count(self, name: str, text: str) -> Counter:
         return Counter(name, text, ["model_name", "reason"], registry=self._registry)
 
+    def add(self, collector: Collector) -> None:
+        """Expose what `collector` tells, too."""
+        self._registry.register(collector)
+
     def stage(self, stage: Stage, seconds: float) -> None:
         """Record how long a choice was in a stage that it has behind it."""
-        self._stages.labels(self._model_name, stage).observe(seconds)
+        self._stages.labels(self.model_name, stage).observe(seconds)
         if stage == "prefill_waiting":
             self._queue.observe(seconds)
 
@@ -120,7 +124,7 @@ class Metrics(Observer):
         completion_tokens: int,
     ) -> None:
         """Record the end of a choice; its decoding if it was not cut off and had any."""
-        self._finished.labels(self._model_name, reason).inc()
+        self._finished.labels(self.model_name, reason).inc()
         self._e2e.observe(seconds)
         self._prompt.observe(prompt_tokens)
         self._generated.observe(completion_tokens)
@@ -139,7 +143,7 @@ class Metrics(Observer):
 
     def refused(self, reason: str) -> None:
         """Count a call that was not admitted."""
-        self._refused.labels(self._model_name, reason).inc()
+        self._refused.labels(self.model_name, reason).inc()
         if self._log_requests:
             logger.info("Refuse request: %s", reason)
 

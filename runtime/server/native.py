@@ -6,13 +6,15 @@ they have seen.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import msgspec
 
 from runtime.errors import BadRequest
-from runtime.messages import Logprobs, TokenLogprobs
+from runtime.messages import Logprobs
+from runtime.packed_logprobs import PromptLogprobs, TokenLogprobs
+from runtime.server.json_slices import LazyRows
 from runtime.server.native_plan import NativePlan, plan_native
 from runtime.server.prompt import PromptedBody, Prompts
 from runtime.server.runs import Answer, gather, merge
@@ -23,6 +25,8 @@ from runtime.tokenizer.choice import Delta, Finish
 
 # Rows of log-probabilities that are rendered before others have a turn.
 SLICE_ROWS = 1 << 14
+# Of one log-probability that is not packed, its token's id included.
+_OBJECT_BYTES = 128
 # Each chunk of a stream repeats those of the prompt.
 MAX_STREAMED_PROMPT_LOGPROBS = 1 << 18
 
@@ -39,12 +43,17 @@ class Generations:
         resolved, boundaries = await self._prompts.resolve(body)
         return plan_native(self._service, resolved, boundaries=boundaries)
 
-    async def gather(self, plan: NativePlan) -> dict[str, Any] | list[dict[str, Any]]:
-        """Return the finished answer, or a list of them. Raises RequestError."""
-        answers = await self._answers(plan)
+    async def gather(
+        self, plan: NativePlan, *, lazy: bool = False
+    ) -> dict[str, Any] | list[dict[str, Any]]:
+        """Return the finished answer, or a list of them. Raises RequestError.
+
+        lazy  log-probabilities are `LazyRows`, which are rendered as they are written
+        """
+        answers = await self._answers(plan, lazy=lazy)
         return answers[0] if plan.single else answers
 
-    async def _answers(self, plan: NativePlan) -> list[dict[str, Any]]:
+    async def _answers(self, plan: NativePlan, *, lazy: bool) -> list[dict[str, Any]]:
         with self._service.batches.named(plan.rid, plan.calls):
             per_call = await gather(self._service.manager, plan.calls, at_once=self._room(plan))
         flat = [
@@ -54,7 +63,7 @@ class Generations:
         ]
         replies: list[dict[str, Any]] = []
         for name, (call, answer) in zip(plan.ids, flat, strict=True):
-            replies.append(await self._reply(plan, call, Shown(answer, name)))
+            replies.append(await self._reply(plan, call, Shown(answer, name), lazy=lazy))
         return replies
 
     def _room(self, plan: NativePlan) -> int | None:
@@ -89,7 +98,9 @@ class Generations:
             finally:
                 await merged.aclose()
 
-    async def _reply(self, plan: NativePlan, call: GenerateCall, shown: "Shown") -> dict[str, Any]:
+    async def _reply(
+        self, plan: NativePlan, call: GenerateCall, shown: "Shown", *, lazy: bool = False
+    ) -> dict[str, Any]:
         answer = shown.answer
         meta: dict[str, Any] = {
             "id": shown.name,
@@ -101,8 +112,11 @@ class Generations:
         }
         if call.logprobs is not None:
             speller = self._service.speller if plan.text_in_logprobs else None
-            await shown.catch_up(call.logprobs, speller)
-            _add_logprobs(meta, shown, call.logprobs)
+            if lazy:
+                _add_lazy_logprobs(meta, answer, call.logprobs, speller)
+            else:
+                await shown.catch_up(call.logprobs, speller)
+                _add_logprobs(meta, shown, call.logprobs)
         if answer.finish is not None:
             meta["e2e_latency"] = time.monotonic() - plan.started_s
         return {"text": shown.text(), "output_ids": shown.token_ids(), "meta_info": meta}
@@ -149,9 +163,10 @@ class Shown:
         answer = self.answer
         sides = (self.input, answer.prompt_logprobs), (self.output, answer.logprobs)
         for rows, positions in sides:
-            while len(rows.tokens) < len(positions.values):
-                rows.catch_up(positions, speller, most=most)
-                if len(rows.tokens) < len(positions.values):
+            count = len(positions)
+            while len(rows.tokens) < count:
+                rows.add(positions.part(len(rows.tokens), len(rows.tokens) + most), speller)
+                if len(rows.tokens) < count:
                     await asyncio.sleep(0)
 
 
@@ -163,18 +178,25 @@ class _Rows:
         self.top: list[Any] = []
         self.picked: list[Any] = []
 
-    def catch_up(self, positions: TokenLogprobs, speller: Speller | None, *, most: int) -> None:
-        """Render the next positions, at most so many."""
-        new = slice(len(self.tokens), len(self.tokens) + most)
-        values = positions.values[new]
-        self.tokens += [
-            _row(v, i, speller) for v, i in zip(values, positions.ids[new], strict=True)
-        ]
-        for rows, source in ((self.top, positions.top), (self.picked, positions.picked)):
-            rows += [
-                None if value is None else [_row(v, i, speller) for v, i in entries]
-                for value, entries in zip(values, source[new], strict=False)
-            ]
+    def add(self, positions: TokenLogprobs, speller: Speller | None) -> None:
+        """Render the next positions."""
+        self.tokens += _token_rows(positions, speller)
+        self.top += _entry_rows(positions, positions.top, speller)
+        self.picked += _entry_rows(positions, positions.picked, speller)
+
+
+def _token_rows(positions: TokenLogprobs, speller: Speller | None) -> list[Any]:
+    pairs = zip(positions.values, positions.ids, strict=True)
+    return [_row(value, token_id, speller) for value, token_id in pairs]
+
+
+def _entry_rows(
+    positions: TokenLogprobs, source: list[list[tuple[float, int]]], speller: Speller | None
+) -> list[Any]:
+    return [
+        None if value is None else [_row(v, i, speller) for v, i in entries]
+        for value, entries in zip(positions.values, source, strict=False)
+    ]
 
 
 def _row(value: float | None, token_id: int, speller: Speller | None) -> list[Any]:
@@ -186,11 +208,11 @@ def _rows_each(asked: Logprobs) -> int:
     return 1 + asked.top + len(asked.token_ids)
 
 
-def _check_repeated(asked: Logprobs | None, told: TokenLogprobs | None) -> None:
+def _check_repeated(asked: Logprobs | None, told: PromptLogprobs | None) -> None:
     """Raise BadRequest where every chunk of a stream would repeat megabytes."""
     if asked is None or told is None:
         return
-    count = len(told.values) * _rows_each(asked)
+    count = len(told) * _rows_each(asked)
     if count > MAX_STREAMED_PROMPT_LOGPROBS:
         raise BadRequest(
             f"each chunk of a stream would repeat {count} log-probabilities of the prompt, the most"
@@ -207,6 +229,38 @@ def _add_logprobs(meta: dict[str, Any], shown: Shown, asked: Logprobs) -> None:
             meta[f"{side}_top_logprobs"] = list(rows.top)
         if asked.token_ids:
             meta[f"{side}_token_ids_logprobs"] = list(rows.picked)
+
+
+def _add_lazy_logprobs(
+    meta: dict[str, Any], answer: Answer, asked: Logprobs, speller: Speller | None
+) -> None:
+    """Put log-probabilities into `meta` that are rendered as they are written."""
+
+    def lazy(
+        positions: PromptLogprobs | TokenLogprobs,
+        each: int,
+        render: Callable[[TokenLogprobs], list[Any]],
+    ) -> LazyRows:
+        return LazyRows(len(positions), each, lambda a, b: render(positions.part(a, b)))
+
+    for side, positions in (("input", answer.prompt_logprobs), ("output", answer.logprobs)):
+        # Each position is unpacked with all that was asked of it.
+        each = 3 * _rows_each(asked)
+        rows = lazy(positions, each, lambda p: _token_rows(p, speller))
+        rows.held_bytes = _held_bytes(positions, asked)
+        meta[f"{side}_token_logprobs"] = rows
+        if asked.top:
+            rows = lazy(positions, each, lambda p: _entry_rows(p, p.top, speller))
+            meta[f"{side}_top_logprobs"] = rows
+        if asked.token_ids:
+            rows = lazy(positions, each, lambda p: _entry_rows(p, p.picked, speller))
+            meta[f"{side}_token_ids_logprobs"] = rows
+
+
+def _held_bytes(positions: PromptLogprobs | TokenLogprobs, asked: Logprobs) -> int:
+    if isinstance(positions, PromptLogprobs):
+        return positions.size_bytes
+    return _OBJECT_BYTES * len(positions) * _rows_each(asked)
 
 
 def _finish_reason(finish: Finish | None, completion_tokens: int) -> dict[str, Any] | None:

@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from runtime.errors import Aborted, RequestError
 from runtime.server.chunked_body import chunked_body
 from runtime.server.errors import dialect_of, error_event, error_response
+from runtime.server.json_slices import held_bytes, is_long, json_slices
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -29,13 +30,49 @@ KEEP_ALIVE_S = 5.0
 # A refusal (too long, queue full) comes back from the scheduler at once: worth waiting for, since
 # after the headers it could no longer be a status.
 _REFUSAL_GRACE_S = 1.0
+_LEAST_PIECE_BYTES = 1 << 16
 
 _Result = TypeVar("_Result")
 
 
 def json_reply(body: Any) -> Response:
     """Return `body` as a JSON reply; numbers must be finite, for JSON has no others."""
+    if is_long(body):
+        return LongReply(body)
     return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+class LongReply(Response):
+    """A JSON reply that is encoded as its client reads it; others have turns meanwhile."""
+
+    def __init__(self, body: Any) -> None:
+        super().__init__(media_type="application/json")
+        del self.headers["content-length"]
+        self._pieces = json_slices(body)
+        self._held_bytes = held_bytes(body)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send everything, or stop when the client has left."""
+        gone = asyncio.ensure_future(_disconnected(receive))
+        written = chunked_body(scope)
+        if written is not None:
+            written.held_bytes = self._held_bytes
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            held = bytearray()
+            for piece in self._pieces:
+                held += piece
+                if len(held) >= _LEAST_PIECE_BYTES:
+                    await _send_body(send, bytes(held))
+                    held.clear()
+                await asyncio.sleep(0)
+                if gone.done():
+                    return
+            await send({"type": "http.response.body", "body": bytes(held), "more_body": False})
+        finally:
+            if written is not None:
+                written.held_bytes = 0
+            await _cancel(gone)
 
 
 def event(body: Any, name: str | None = None) -> bytes:

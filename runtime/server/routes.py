@@ -40,7 +40,9 @@ class ModelRoutes:
         if body.stream:
             chunks = self._generations.stream(plan, as_json=True)
             return EventStream(events(chunks), keep_alive=NATIVE_KEEP_ALIVE)
-        return json_reply(await until_disconnect(request, self._generations.gather(plan)))
+        return json_reply(
+            await until_disconnect(request, self._generations.gather(plan, lazy=True))
+        )
 
     async def score(self, request: Request) -> Response:
         """Return the log-probabilities of each choice."""

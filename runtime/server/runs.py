@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from runtime.chat.reasoning_counter import ReasoningCounter
 from runtime.errors import Aborted, BadRequest, RequestFailed
-from runtime.messages import TokenLogprobs
+from runtime.packed_logprobs import PromptLogprobs, TokenLogprobs
 from runtime.tokenizer.call import GenerateCall
 from runtime.tokenizer.channel_text import TokenChannel
 from runtime.tokenizer.choice import Delta, Finish
@@ -51,7 +51,7 @@ class Answer(Tally):
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     finish: Finish | None = None
-    prompt_logprobs: TokenLogprobs = field(default_factory=TokenLogprobs)
+    prompt_logprobs: PromptLogprobs | TokenLogprobs = field(default_factory=TokenLogprobs)
     logprobs: TokenLogprobs = field(default_factory=TokenLogprobs)
     channels: list[TokenChannel] = field(default_factory=list[TokenChannel])
 
@@ -59,7 +59,7 @@ class Answer(Tally):
         """Append news. Raises RequestFailed where the choice failed in the engine."""
         self.text += delta.text
         self.token_ids += delta.token_ids
-        self.prompt_logprobs.extend(delta.prompt_logprobs)
+        self.prompt_logprobs = delta.prompt_logprobs or self.prompt_logprobs
         self.logprobs.extend(delta.logprobs)
         self.channels += delta.channels
         self.finish = delta.finish or self.finish

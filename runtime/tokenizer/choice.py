@@ -6,10 +6,15 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from runtime.messages import Output, TokenLogprobs
+from runtime.messages import Output
+from runtime.packed_logprobs import PromptLogprobs, TokenLogprobs
 from runtime.tokenizer.channel_text import TokenChannel
 from runtime.tokenizer.detokenizer import Detokenizer
 from runtime.tokenizer.stop_strings import StopMatcher, StopTable
+
+# Tokens and log-probabilities of one choice that streams, a hundred bytes each: a reader that is
+# merely slow has fewer.
+MOST_UNREAD_ENTRIES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class Delta:
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
-    prompt_logprobs: TokenLogprobs | None = None
+    prompt_logprobs: PromptLogprobs | None = None
     logprobs: TokenLogprobs | None = None
     channels: list[TokenChannel] = field(default_factory=list[TokenChannel])
 
@@ -142,6 +147,7 @@ class Choice:
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.completion_tokens = 0
+        self._unread_entries = 0
         self.begun_s: float | None = None
         self.last_token_s: float | None = None
         self._text = text
@@ -151,12 +157,18 @@ class Choice:
         # Tokens from the last Delta on, and how many of them are given out with the next one.
         self._token_ids: list[int] = []
         self._ready = 0
-        self._prompt_logprobs: TokenLogprobs | None = None
+        self._prompt_logprobs: PromptLogprobs | None = None
         self._logprobs: TokenLogprobs | None = None
+
+    @property
+    def unread(self) -> bool:
+        """Whether it streams, and its reader does not fetch what there is."""
+        return self.streams and self._unread_entries > MOST_UNREAD_ENTRIES
 
     def feed(self, item: Output) -> None:
         """Take in what the scheduler said; may set `finish`, also before the scheduler does."""
         self._fresh = True
+        self._unread_entries += _entries(item)
         self.prompt_tokens = item.prompt_tokens or self.prompt_tokens
         self.cached_tokens = item.cached_tokens or self.cached_tokens
         self._prompt_logprobs = item.prompt_logprobs or self._prompt_logprobs
@@ -200,6 +212,7 @@ class Choice:
             channels=channels,
         )
         self._fresh, self._pieces, self._prompt_logprobs = False, [], None
+        self._unread_entries = 0
         return delta
 
     def _end(self, finish: Finish) -> None:
@@ -224,6 +237,13 @@ class Choice:
                 self._logprobs = news
             else:
                 self._logprobs.extend(news)
+
+
+def _entries(item: Output) -> int:
+    """Return how many tokens and log-probabilities an Output has, by its first position."""
+    told, count = item.logprobs, len(item.token_ids)
+    each = sum(len(rows[0]) for rows in (told.top, told.picked) if rows) if told else 0
+    return count * (1 + each)
 
 
 def slices(item: Output, tokens: int) -> Iterator[Output]:

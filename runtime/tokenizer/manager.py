@@ -14,19 +14,15 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
-from msgspec.structs import replace
-
-from runtime.cache_messages import CacheView, GetCache
+from runtime.cache_messages import CacheView
 from runtime.config import ServerConfig
 from runtime.device_sizes import device_sizes
 from runtime.errors import Aborted, BadRequest, QueueFull, RequestError, RequestFailed, Unavailable
 from runtime.ipc import ManagerSocket
 from runtime.messages import (
     Abort,
-    Flush,
     Flushed,
     FromScheduler,
-    GetState,
     Output,
     Outputs,
     Ready,
@@ -35,12 +31,12 @@ from runtime.messages import (
     State,
     Stop,
 )
-from runtime.profile_messages import Profiled, StartProfile, StopProfile
+from runtime.profile_messages import Profiled
 from runtime.tokenizer.call import GenerateCall, Limits, make_choices, make_requests, pack_prompt
 from runtime.tokenizer.choice import Choice, Finish, slices
 from runtime.tokenizer.measuring import decode_seconds, hear_end, hear_news, hear_tokens
 from runtime.tokenizer.observer import Observer
-from runtime.tokenizer.questions import Questions
+from runtime.tokenizer.questions import Asking, Questions
 from runtime.tokenizer.stream import Bundle, Group, ResponseStream, refusal_of
 from runtime.tokenizer.threads import TokeniserThreads
 from runtime.tokenizer.tokenizer import TextTokenizer
@@ -55,7 +51,7 @@ _SHUTS_DOWN = "the server is shutting down"
 Result = TypeVar("Result")
 
 
-class TokenizerManager:
+class TokenizerManager(Asking):
     """Turns calls into scheduler requests, and what comes back into streams.
 
     limits          what a sequence may be
@@ -79,17 +75,10 @@ class TokenizerManager:
     ) -> None:
         self.config = config
         self.tokenizer = tokenizer
-        self.ready = ready
-        self.limits = Limits(ready.context_tokens, ready.vocab_size)
-        default = device_sizes(config, "cpu").max_running_requests
-        self.rows = int(ready.info.get("max_running_requests", default))
         self.observer = Observer()
         self.clock = clock
         self.draining = False
-        self.dead: str | None = None
-        self.last_state: State | None = None
-        self.last_heartbeat = clock()
-        self._socket = socket
+        self._retry_after_s: int | None = None
         self._seeds = seeds or (secrets.randbits(63) for _ in itertools.count())
         # A random start, so that an id of an earlier life of this process means nobody.
         self._ids = itertools.count(secrets.randbits(48))
@@ -100,7 +89,7 @@ class TokenizerManager:
         self._bundles: set[Bundle] = set()
         self._arriving = 0
         self._idle = asyncio.Event()
-        self._questions = Questions(socket, self._ids)
+        self.revive(socket, ready)
 
     # --- what the server calls
 
@@ -160,28 +149,6 @@ class TokenizerManager:
                     await asyncio.sleep(_LAST_WORDS_S / 100)
         return len(groups) + unsent
 
-    async def flush_cache(self) -> Flushed:
-        """Empty the prefix cache; the answer says whether it was. Raises Unavailable."""
-        return await self._questions.ask(Flush, Flushed)
-
-    async def state(self) -> State:
-        """Ask the scheduler for its counters and gauges. Raises Unavailable."""
-        return await self._questions.ask(GetState, State)
-
-    async def cache(self, max_spans: int, replica: int = 0) -> CacheView:
-        """Ask the scheduler for a replica's cache, between two steps. Raises Unavailable."""
-        return await self._questions.ask(
-            lambda call_id: GetCache(call_id, max_spans, replica), CacheView
-        )
-
-    async def start_profile(self, wanted: StartProfile) -> Profiled:
-        """Have steps traced; the `call_id` of `wanted` is replaced. Raises Unavailable."""
-        return await self._questions.ask(lambda call_id: replace(wanted, call_id=call_id), Profiled)
-
-    async def stop_profile(self) -> Profiled:
-        """End the profile; the answer comes when its file is written. Raises Unavailable."""
-        return await self._questions.ask(StopProfile, Profiled)
-
     async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of `text` without stalling the loop. Raises BadRequest."""
         work = partial(self.tokenizer.encode, text, add_special_tokens=add_special_tokens)
@@ -204,13 +171,28 @@ class TokenizerManager:
             # A socket with messages waiting never suspends: let the readers have a turn.
             await asyncio.sleep(0)
 
-    def engine_died(self, reason: str) -> None:
-        """Fail every waiting reader and caller, and refuse new calls from now on."""
+    def engine_died(self, reason: str, *, retry_after_s: int | None = None) -> None:
+        """Fail every waiting reader and caller, and refuse new calls from now on.
+
+        retry_after_s  another scheduler will be ready then; None: there will be none
+        """
         if self.dead is not None:
             return
-        self.dead = reason
+        self.dead, self._retry_after_s = reason, retry_after_s
         self._fail_all(self._engine_gone(), "error")
-        self._questions.fail(self._engine_gone().message)
+        self._questions.fail(self._engine_gone())
+
+    def revive(self, socket: ManagerSocket, ready: Ready) -> None:
+        """Take calls again, for another scheduler, which knows nothing of the last one's."""
+        self.ready = ready
+        self.dead: str | None = None
+        self.limits = Limits(ready.context_tokens, ready.vocab_size)
+        default = device_sizes(self.config, "cpu").max_running_requests
+        self.rows = int(ready.info.get("max_running_requests", default))
+        self.last_state: State | None = None
+        self.last_heartbeat = self.clock()
+        self._socket = socket
+        self._questions = Questions(socket, self._ids)
 
     async def drain(self, timeout_s: float) -> int:
         """Refuse new calls, let running ones finish, then end the rest; return their number.
@@ -324,7 +306,8 @@ class TokenizerManager:
             raise Unavailable(_SHUTS_DOWN)
 
     def _engine_gone(self) -> Unavailable:
-        return Unavailable(f"the engine died: {self.dead}")
+        message = f"the engine died: {self.dead}"
+        return Unavailable(message, retry_after_s=self._retry_after_s)
 
     # --- messages from the scheduler
 
@@ -356,13 +339,24 @@ class TokenizerManager:
         count = choice.completion_tokens - before
         hear_tokens(observer, choice, count, started_s=group.started_s, now_s=now_s)
         if choice.finish is None:
-            group.notify(choice)
+            if choice.unread:
+                self._end_unread(group)
+            else:
+                group.notify(choice)
             return
         if choice.finish.type == "error":
             group.error = RequestFailed(choice.finish.message or "the request failed")
         self._end(group, choice, decode_s=decode_seconds(choice, item, now_s=now_s))
         if item.finish is None:
             self._socket.send(Stop([item.request_id]))
+
+    def _end_unread(self, group: Group) -> None:
+        """End a call whose reader has stopped: what it does not fetch would fill the memory."""
+        self._socket.send(Abort([choice.request_id for choice in group.running]))
+        group.error = Aborted("the reply was not read")
+        for choice in group.running:
+            choice.cut(Finish("abort", message="the reply was not read"))
+            self._end(group, choice, reason="unread")
 
     def _refused(self, message: Refused) -> None:
         group, choice = self._running.pop(message.request_id, (None, None))
@@ -373,11 +367,18 @@ class TokenizerManager:
         self._check_idle()
         group.notify()
 
-    def _end(self, group: Group, choice: Choice, *, decode_s: float | None = None) -> None:
+    def _end(
+        self,
+        group: Group,
+        choice: Choice,
+        *,
+        decode_s: float | None = None,
+        reason: str | None = None,
+    ) -> None:
         """Strike off a choice that has its finish, and tell its reader."""
         assert choice.finish is not None
         self._running.pop(choice.request_id, None)
-        self._observe_end(group, choice, choice.finish.type, decode_s=decode_s)
+        self._observe_end(group, choice, reason or choice.finish.type, decode_s=decode_s)
         self._check_idle()
         group.notify(choice)
 

@@ -17,6 +17,7 @@ Every field is a number, a string, bytes or a struct of these. Arrays are little
 
 import msgspec
 
+from runtime.packed_logprobs import PackedLogprobs
 from runtime.profile_messages import StartProfile, StopProfile
 
 __all__ = [
@@ -295,22 +296,6 @@ class Profile(msgspec.Struct, frozen=True, array_like=True, tag="profile"):
     """Start or stop a trace of steps; each rank answers by a line of its own."""
 
     command: StartProfile | StopProfile
-
-
-class PackedLogprobs(msgspec.Struct, frozen=True, array_like=True):
-    """Log-probabilities at r positions.
-
-    top     likeliest tokens of each
-    ids     [r] int32 the positions' own tokens
-    values  [r, 1 + top + asked] float32 of the own token, the likeliest, the asked; NaN in a row
-            whose logits are not finite
-    best    [r, top] int32 the likeliest tokens, best first
-    """
-
-    top: int
-    ids: bytes
-    values: bytes
-    best: bytes = b""
 
 
 class EntryLogprobs(msgspec.Struct, frozen=True, array_like=True):

@@ -31,6 +31,7 @@ from runtime.messages import (
     ToScheduler,
     pack_ids,
 )
+from runtime.packed_logprobs import PackedLogprobs, PromptLogprobs
 
 TO_SCHEDULER: list[ToScheduler] = [
     Generate(
@@ -57,7 +58,7 @@ FROM_SCHEDULER: list[FromScheduler] = [
                 matched_stop=6,
                 prompt_tokens=3,
                 cached_tokens=2,
-                prompt_logprobs=TokenLogprobs([None, -0.5], [1, 2]),
+                prompt_logprobs=PromptLogprobs(1, 0, (), [PackedLogprobs(0, b"abcd", b"efgh")]),
                 logprobs=TokenLogprobs([-1.0], [5], [[(-1.0, 5)]], [[(-9.0, 3)]]),
             ),
             Output(2, error="logits are not finite", finish="error"),

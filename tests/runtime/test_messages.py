@@ -20,6 +20,7 @@ from runtime.messages import (
     pack_ids,
     unpack_ids,
 )
+from tests.testing.prompt_logprobs import packed_prompt
 
 
 @pytest.mark.parametrize(
@@ -56,9 +57,17 @@ def test_messages_to_the_scheduler_survive_the_wire(message: ToScheduler) -> Non
 
 def test_messages_from_the_scheduler_survive_the_wire() -> None:
     logprobs = TokenLogprobs([None, -0.5], [3, 4], [[], [(-0.5, 4)]], [[(-1.0, 9)], []])
-    message = Outputs(
-        [Output(1, [2, 3], finish="stop", matched_stop=3, queue_s=0.5, prompt_logprobs=logprobs)]
+    prompt = packed_prompt(TokenLogprobs([None, -0.5], [3, 4], [[], [(-0.5, 4)]]))
+    output = Output(
+        1,
+        [2, 3],
+        finish="stop",
+        matched_stop=3,
+        queue_s=0.5,
+        prompt_logprobs=prompt,
+        logprobs=logprobs,
     )
+    message = Outputs([output])
     data = msgspec.msgpack.encode(message)
 
     assert msgspec.msgpack.decode(data, type=FromScheduler) == message

@@ -1,5 +1,7 @@
 """What --model-path may name."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,45 @@ def test_other_folders_are_refused_in_one_line(
 def test_what_is_not_there_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=rf"{name}: there is no such folder"):
         model_folder(str(tmp_path / name))
+
+
+def _pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def _device(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/zero")
+
+
+def _absurd_header(path: Path) -> None:
+    path.write_bytes((1 << 62).to_bytes(8, "little") + b"{}")
+
+
+def _huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "message"),
+    [
+        ("tokenizer.json", _pipe, r"tokenizer\.json that is no regular file"),
+        ("generation_config.json", _device, r"generation_config\.json that is no regular file"),
+        ("model.safetensors", _pipe, r"model\.safetensors that is no regular file"),
+        ("chat_template.jinja", _device, r"chat_template\.jinja that is no regular file"),
+        ("model.safetensors", _absurd_header, "whose header would have 4611686018427387904"),
+        ("model.safetensors.index.json", _huge, "of 1099511627776 bytes, the most is"),
+    ],
+)
+def test_files_that_never_end_and_absurd_sizes_are_refused_in_one_line(
+    tmp_path: Path, name: str, spoil: Callable[[Path], None], message: str
+) -> None:
+    folder_of(tmp_path, "config.json", "tokenizer.json")
+    spoil(tmp_path / name)
+
+    with pytest.raises(ConfigError, match=message) as fault:
+        model_folder(str(tmp_path))
+
+    assert "\n" not in str(fault.value)

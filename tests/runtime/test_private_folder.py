@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -70,3 +71,26 @@ def test_a_long_place_is_passed_over_and_a_bad_one_told(
     monkeypatch.setattr("tempfile.tempdir", str(root / "nowhere"))
     with pytest.raises(RuntimeFault, match="TMPDIR"), private_folder(200):
         pass
+
+
+def test_a_folder_whose_owner_was_killed_before_its_claim_is_removed_once_it_is_old(
+    root: Path,
+) -> None:
+    dead, alive, files, new = (root / f"umbra-{name}" for name in ("dead", "alive", "files", "new"))
+    for folder in (dead, alive, files, new):
+        folder.mkdir()
+    (dead / ".claim").touch()
+    (files / "mine").touch()
+    with socket.socket(socket.AF_UNIX) as gone, socket.socket(socket.AF_UNIX) as listener:
+        gone.bind(str(dead / "to_scheduler"))
+        listener.bind(str(alive / "to_scheduler"))
+        listener.listen()
+        gone.close()
+        for folder in (dead, alive, files):
+            os.utime(folder, (0, 0))
+
+        with private_folder(200):
+            left = {path.name for path in root.iterdir()}
+
+    assert left >= {"umbra-alive", "umbra-files", "umbra-new"}
+    assert "umbra-dead" not in left

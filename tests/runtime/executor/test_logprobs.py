@@ -6,8 +6,8 @@ import torch
 
 from runtime.executor.logprobs import top_logprobs
 from runtime.messages import TokenLogprobs
+from runtime.packed_logprobs import unpack_logprobs
 from runtime.wire.arrays import FLOAT32, unpacked
-from runtime.wire.logprobs import unpack_logprobs
 
 VOCABS = [1, 63, 129, 512]
 

@@ -95,7 +95,7 @@ def joined(outputs: list[Output]) -> tuple[list[int], TokenLogprobs, list[TokenL
     own = TokenLogprobs()
     for one in outputs:
         own.extend(one.logprobs)
-    prompt = [one.prompt_logprobs for one in outputs if one.prompt_logprobs is not None]
+    prompt = [one.prompt_logprobs.part(0, None) for one in outputs if one.prompt_logprobs]
     return tokens, own, prompt, (outputs[-1].finish, outputs[-1].matched_stop, outputs[-1].error)
 
 

@@ -277,6 +277,18 @@ def test_hostile_work_ends_its_process_in_time(start: Callable[[], Process], nam
     assert bystander.write("ab") == {EOS_ID}
 
 
+def test_outputs_that_wait_give_a_grammar_no_more_time(start: Callable[[], Process]) -> None:
+    process = start()
+    begun = time.monotonic()
+    wait = [Open(slot) for slot in range(100)]
+    process.channel.send(Compile(HOSTILE["wide"], 1.5, MEMORY), *wait)
+    with contextlib.suppress(EOFError):
+        while not any(isinstance(one, Failed) for one in process.channel.receive()):
+            pass
+
+    assert time.monotonic() - begun < 75
+
+
 def test_the_widest_limits_of_the_flags_can_be_set(start: Callable[[], Process]) -> None:
     grammar = Grammar("regex", "ab")
 

@@ -1,8 +1,10 @@
 """What is sent of a request, when, and only once."""
 
 from runtime.messages import Generate, Logprobs, Sampling, TokenLogprobs, pack_ids
+from runtime.packed_logprobs import PromptLogprobs
 from runtime.scheduler.replies import Replies
 from runtime.scheduler.request import Request
+from tests.testing.prompt_logprobs import packed_prompt
 
 
 def make(
@@ -77,18 +79,18 @@ def test_prompt_values_of_many_chunks_arrive_as_one_with_the_first_reply() -> No
     wanted = Logprobs(start=1, top=1, token_ids=(4,))
     replies, request = Replies(), make([10, 11, 12, 13], logprobs=wanted)
     for token in (12, 13):
-        part = TokenLogprobs([-1.0], [token], [[(-0.1, 3)]], [[(-2.0, 4)]])
-        request.outgoing.prompt_logprobs.append(part)
+        told = TokenLogprobs([None, -1.0], [0, token], [[], [(-0.5, 3)]], [[], [(-2.0, 4)]])
+        request.outgoing.prompt_logprobs += packed_prompt(told).spans
     replies.token(request, 7, None)
     (first,) = replies.take()
     replies.token(request, 8, None)
     (second,) = replies.take()
 
-    prompt = first.prompt_logprobs
-    assert prompt is not None
+    assert first.prompt_logprobs is not None
+    prompt = first.prompt_logprobs.part(0, None)
     assert prompt.ids == [11, 12, 13]
     assert prompt.values == [None, -1.0, -1.0]
-    assert prompt.top == [[], [(-0.1, 3)], [(-0.1, 3)]]
+    assert prompt.top == [[], [(-0.5, 3)], [(-0.5, 3)]]
     assert prompt.picked == [[], [(-2.0, 4)], [(-2.0, 4)]]
     assert second.prompt_logprobs is None
 
@@ -101,5 +103,20 @@ def test_from_the_last_prompt_token_on_there_is_one_token_without_a_value() -> N
 
     first, second = replies.take()
 
-    assert first.prompt_logprobs == TokenLogprobs([None], [6])
+    assert first.prompt_logprobs == PromptLogprobs(6)
     assert second.prompt_logprobs is None
+
+
+def test_log_probabilities_of_a_request_that_does_not_stream_come_in_parts() -> None:
+    replies, request = Replies(), make([5], logprobs=Logprobs(9), stream=False)
+    parts: list[int] = []
+    for token in range(150):
+        replies.token(request, token, TokenLogprobs([-1.0], [token]))
+        parts += [len(item.token_ids) for item in replies.take()]
+    replies.finish(request, "length")
+    (last,) = replies.take()
+
+    assert parts == [64, 64]
+    assert last.token_ids == list(range(128, 150))
+    assert last.logprobs is not None
+    assert last.logprobs.ids == last.token_ids

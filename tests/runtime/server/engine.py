@@ -36,11 +36,13 @@ from runtime.messages import (
     TokenLogprobs,
     unpack_ids,
 )
+from runtime.packed_logprobs import PromptLogprobs
 from runtime.profile_messages import Profiled, StartProfile, StopProfile
 from runtime.server.app import create_app
 from runtime.tokenizer.manager import TokenizerManager
 from runtime.tokenizer.tokenizer import TextTokenizer
 from tests.testing.cache_views import EMPTY
+from tests.testing.prompt_logprobs import packed_prompt
 from tests.testing.stand_in.tokenizer import EOS_ID, SPECIALS, train_tokenizer
 
 VOCAB_SIZE = 300
@@ -214,14 +216,15 @@ class Engine:
                 return
 
 
-def _prompt_logprobs(request: Generate) -> TokenLogprobs | None:
+def _prompt_logprobs(request: Generate) -> PromptLogprobs | None:
     if request.logprobs is None:
         return None
     ids = [int(i) for i in unpack_ids(request.input_ids)[request.logprobs.start :]]
     told = _logprobs(request, ids, -1.5)
     if told is None or not ids:
         return None
-    return TokenLogprobs([None, *told.values[1:]], ids, told.top, told.picked)
+    top, picked = ([[], *rows[1:]] if rows else [] for rows in (told.top, told.picked))
+    return packed_prompt(TokenLogprobs([None, *told.values[1:]], ids, top, picked))
 
 
 def _logprobs(request: Generate, ids: list[int], value: float) -> TokenLogprobs | None:
@@ -258,7 +261,7 @@ class Server:
         self.app: FastAPI = create_app(self.manager, config)
         self.client = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app, raise_app_exceptions=False),
-            base_url="http://test",
+            base_url="http://localhost",
         )
 
     async def post(self, path: str, body: Any, **headers: str) -> httpx.Response:

@@ -4,15 +4,18 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
 import uvicorn
 
-from runtime.server.arrival import TimedProtocol
+from runtime.server.arrival import protocol_class
+from runtime.server.open_connections import OpenConnections
+from runtime.server.unread_replies import UnreadReplies
 
 PATIENCE_S = 0.3
+MOST = 20
 HEAD = b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 10\r\n\r\n"
 
 
@@ -35,10 +38,10 @@ async def _echo(scope: Any, receive: Any, send: Any) -> None:
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A server whose patience is short, and its port."""
+    monkeypatch.setattr("runtime.server.arrival.HEAD_S", PATIENCE_S)
     monkeypatch.setattr("runtime.server.arrival.REQUEST_S", PATIENCE_S)
-    server = uvicorn.Server(
-        uvicorn.Config(_echo, http=TimedProtocol, lifespan="off", log_level="error")
-    )
+    protocol = protocol_class(OpenConnections(MOST), UnreadReplies())
+    server = uvicorn.Server(uvicorn.Config(_echo, http=protocol, lifespan="off", log_level="error"))
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
@@ -88,3 +91,40 @@ def test_an_answer_takes_as_long_as_it_takes_and_another_request_follows(
             assert more
             reply += more
         assert reply.startswith(b"HTTP/1.1 200")
+
+
+def test_request_smuggling_ends_with_the_connection(client: socket.socket) -> None:
+    second = b"GET /server_info HTTP/1.1\r\nHost: here\r\n\r\n"
+    head = HEAD.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n")
+    client.sendall(head + b"0\r\n\r\n" + second)
+
+    reply = b""
+    while more := client.recv(1000):
+        reply += more
+    assert reply.startswith(b"HTTP/1.1 400")
+    assert reply.count(b"HTTP/1.1") == 1
+
+
+def test_a_body_that_breaks_off_is_refused(
+    client: socket.socket,
+) -> None:
+    head = b"GET / HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n"
+    client.sendall(head + b"2\r\nab\r\nno length\r\n")
+
+    reply = client.recv(1000)
+    assert reply.startswith(b"HTTP/1.1 400")
+
+
+def test_slowloris_connections_leave_a_place_for_a_probe(port: int) -> None:
+    with ExitStack() as stack:
+        slow = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            for _ in range(3 * MOST)
+        ]
+        for one in slow:
+            with suppress(OSError):
+                one.sendall(b"GET / HTTP")
+        probe = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+        probe.sendall(HEAD + b"0123456789")
+
+        assert probe.recv(1000).startswith(b"HTTP/1.1 200")

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from runtime.errors import BadRequest
-from runtime.server.body import MAX_BODY_BYTES, MAX_PARTS, decode
+from runtime.server.body import MAX_BODY_BYTES, MAX_PARTS, MAX_VALUES, decode
 from runtime.server.openai_schema import CompletionBody
 from tests.runtime.server.engine import Server, served
 
@@ -231,3 +231,12 @@ async def test_bodies_that_come_at_once_are_decoded_a_turn_each(
 
     assert [reply.status_code for reply in replies] == [200] * 6
     assert len(set(decoded)) == 6
+
+
+def test_endless_lists_of_numbers_are_refused_and_commas_of_texts_are_not() -> None:
+    with pytest.raises(BadRequest, match="values"):
+        decode(b'{"prompt": [' + b"7," * (MAX_VALUES + 1) + b"7]}", CompletionBody)
+
+    text = '\\",' * (MAX_VALUES + 1)
+    found = decode(b'{"prompt": "' + text.encode() + b'"}', CompletionBody)
+    assert found.prompt == '",' * (MAX_VALUES + 1)

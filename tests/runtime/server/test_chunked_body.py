@@ -12,9 +12,11 @@ import pytest
 import uvicorn
 
 from runtime.errors import RequestFailed
-from runtime.server.arrival import TimedProtocol
+from runtime.server.arrival import protocol_class
 from runtime.server.chunked_body import chunked_body
+from runtime.server.open_connections import OpenConnections
 from runtime.server.replies import EventStream
+from runtime.server.unread_replies import UnreadReplies
 
 EVENTS = [b"data: %d\n\n" % k for k in range(300)]
 # Together more than the buffers of both sockets hold.
@@ -63,7 +65,12 @@ class App:
 def serving(app: App) -> Iterator[int]:
     """Serve on a port, which is yielded."""
     server = uvicorn.Server(
-        uvicorn.Config(app, http=TimedProtocol, lifespan="off", log_level="error")
+        uvicorn.Config(
+            app,
+            http=protocol_class(OpenConnections(100), UnreadReplies()),
+            lifespan="off",
+            log_level="error",
+        )
     )
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
@@ -157,3 +164,14 @@ def test_a_client_that_does_not_read_holds_the_stream_back_until_it_leaves(
         assert app.closed.wait(30)
     # asyncio complains of what is written to a connection that is gone.
     assert not caplog.records
+
+
+def test_the_stream_of_a_client_that_never_reads_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.server.unread_replies.STALL_S", 0.3)
+    monkeypatch.setattr("runtime.server.unread_replies._LOOK_S", 0.05)
+    app = App()
+    with serving(app) as port, connected(port) as client:
+        client.sendall(request("/large"))
+
+        assert app.closed.wait(30)
+        assert app.pulled < LARGE_EVENTS

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.messages import Output, TokenLogprobs
+from runtime.packed_logprobs import PromptLogprobs
 from runtime.tokenizer.choice import Choice, ChoiceText, Delta, Finish, slices
 from runtime.tokenizer.detokenizer import Detokenizer
 from runtime.tokenizer.stop_strings import StopTable
@@ -137,13 +138,15 @@ def test_news_that_nobody_fetched_is_merged() -> None:
 def test_counts_stay_on_later_deltas_and_prompt_logprobs_come_once() -> None:
     subject = choice()
     subject.feed(
-        Output(1, token_ids=[1], prompt_tokens=5, cached_tokens=4, prompt_logprobs=logprobs([7]))
+        Output(
+            1, token_ids=[1], prompt_tokens=5, cached_tokens=4, prompt_logprobs=PromptLogprobs(7)
+        )
     )
     first = taken(subject)
     subject.feed(Output(1, token_ids=[2], finish="length"))
     second = taken(subject)
 
-    assert first.prompt_logprobs == logprobs([7])
+    assert first.prompt_logprobs == PromptLogprobs(7)
     assert second.prompt_logprobs is None
     assert (second.prompt_tokens, second.cached_tokens, second.completion_tokens) == (5, 4, 2)
 
@@ -170,7 +173,7 @@ def test_a_long_output_is_sliced_without_loss() -> None:
         finish="stop",
         matched_stop=9,
         prompt_tokens=3,
-        prompt_logprobs=logprobs([1]),
+        prompt_logprobs=PromptLogprobs(1),
         logprobs=logprobs(ids),
     )
 

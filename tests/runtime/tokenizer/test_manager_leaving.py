@@ -15,6 +15,7 @@ from runtime.messages import (
     Generate,
     Output,
     Outputs,
+    TokenLogprobs,
 )
 from runtime.tokenizer.choice import Finish
 from tests.runtime.tokenizer.manager_rig import call, collect, run, running
@@ -69,6 +70,31 @@ def test_leaving_aborts_every_unfinished_choice_once(how: str, tokens: int) -> N
             await manager.state()
             assert len(fake.of(Abort)) == 1
             await manager.generate(call([1], rid="label")).aclose()  # the label is free again
+
+    run(test)
+
+
+def test_a_stream_that_is_never_read_is_aborted_before_it_fills_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("runtime.tokenizer.choice.MOST_UNREAD_ENTRIES", 100)
+    told = TokenLogprobs([-1.0] * 10, [97] * 10, [[(-1.0, 97)] * 4] * 10)
+
+    async def test() -> None:
+        async with running(silent) as (manager, fake):
+            stream = manager.generate(call([1], max_new_tokens=500, n=2))
+            await stream.start()
+            first, second = await fake.saw(Generate, 2)
+            fake.send(Outputs([Output(first.request_id, token_ids=[97] * 10, logprobs=told)]))
+            assert len((await anext(stream)).token_ids) == 10
+            for _ in range(3):
+                fake.send(Outputs([Output(first.request_id, token_ids=[97] * 10, logprobs=told)]))
+
+            [abort] = await fake.saw(Abort)
+            assert sorted(abort.request_ids) == sorted([first.request_id, second.request_id])
+            assert manager.in_flight == 0
+            with pytest.raises(Aborted, match="not read"):
+                _ = [delta async for delta in stream]
 
     run(test)
 

@@ -62,7 +62,7 @@ def test_all_are_told_why_there_is_no_answer_then_and_later() -> None:
         asking = [asyncio.ensure_future(questions.ask(GetState, State)) for _ in range(2)]
         await asyncio.sleep(0)
 
-        questions.fail("the engine died: why")
+        questions.fail(Unavailable("the engine died: why"))
 
         for waiting in asking:
             with pytest.raises(Unavailable, match="died: why"):

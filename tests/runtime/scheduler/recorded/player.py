@@ -7,7 +7,8 @@ at a clock: a loop that turns more often but launches the same steps has the sam
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from runtime.messages import Abort, Output, Outputs, Stop, TokenLogprobs
+from runtime.messages import Abort, Output, Outputs, Stop
+from runtime.packed_logprobs import PromptLogprobs, TokenLogprobs
 from runtime.wire.arrays import INT32, unpacked
 from runtime.wire.step import SampleKept, StepPlan
 from tests.runtime.scheduler.recorded.stand_ins import SamplingRunner, StepGrammars, WatchedRunner
@@ -196,7 +197,7 @@ def _answer(request: int, items: list[Output]) -> str:
     return ", ".join(parts)
 
 
-def _whole(given: TokenLogprobs) -> list[int]:
+def _whole(given: PromptLogprobs | TokenLogprobs) -> list[int]:
     """Return log-probabilities as the integers that they are here; -1 for none."""
     return [-1 if value is None else abs(int(value)) for value in given.values]
 

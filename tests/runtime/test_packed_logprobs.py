@@ -5,10 +5,13 @@ import math
 import msgspec
 import pytest
 
-from runtime.messages import TokenLogprobs
+from runtime.packed_logprobs import (
+    PackedLogprobs,
+    PromptLogprobs,
+    TokenLogprobs,
+    unpack_logprobs,
+)
 from runtime.wire.arrays import FLOAT32, INT32, packed
-from runtime.wire.logprobs import unpack_logprobs
-from runtime.wire.step import PackedLogprobs
 
 
 def pack(
@@ -69,3 +72,27 @@ def test_values_are_the_float32_that_were_packed() -> None:
 
     assert value is not None
     assert packed([value], FLOAT32) == told.values
+
+
+def test_parts_of_a_prompt_are_those_of_the_whole() -> None:
+    spans = [
+        pack([7, 9], [[-1, -2, -5], [-3, -4, -6]], [[3], [4]], top=1),
+        pack([8], [[-7, -8, -9]], [[5]], top=1),
+    ]
+    prompt = PromptLogprobs(6, 1, (30,), spans)
+    whole = prompt.part(0, None)
+
+    assert len(prompt) == 4
+    assert prompt.size_bytes == 4 * 3 * (1 + 3 + 1)
+    assert prompt.values == whole.values == [None, -1.0, -3.0, -7.0]
+    assert whole.ids == [6, 7, 9, 8]
+    assert whole.top == [[], [(-2.0, 3)], [(-4.0, 4)], [(-8.0, 5)]]
+    assert whole.picked == [[], [(-5.0, 30)], [(-6.0, 30)], [(-9.0, 30)]]
+    for start in range(5):
+        for stop in (*range(start, 6), None):
+            assert prompt.part(start, stop) == whole.part(start, stop), (start, stop)
+
+
+def test_a_prompt_without_more_tokens_has_the_first_one_alone() -> None:
+    assert PromptLogprobs(6).part(0, None) == TokenLogprobs([None], [6])
+    assert PromptLogprobs(6, 2).part(0, 9) == TokenLogprobs([None], [6], top=[[]])
