@@ -31,11 +31,10 @@ def gqa_heads(
         rope_halves(every[:, : heads + groups], rotation)
         q, k = every[:, :heads], every[:, heads : heads + groups]
     else:
+        both = every[:, :heads].contiguous(), every[:, heads : heads + groups].contiguous()
         q, k = (
-            rope_halves(rms_norm(x.contiguous(), weight, weights.eps, torch.float32), rotation)
-            for x, weight in zip(
-                every.split([heads, groups, groups], 1), weights.norms, strict=False
-            )
+            rope_halves(rms_norm(x, weight, weights.eps, torch.float32), rotation)
+            for x, weight in zip(both, weights.norms, strict=True)
         )
     for pages, rows in ((keys, k), (values, every[:, heads + groups :])):
         store(pages, slots, rows)

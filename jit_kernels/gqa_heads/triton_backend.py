@@ -1,4 +1,4 @@
-"""Heads in Triton: a program has some heads of one kind of one token, and reads each number once."""
+"""Heads in Triton: a program has some heads of one kind of one token, and reads them once."""
 
 from typing import TYPE_CHECKING
 

@@ -33,8 +33,8 @@ def paged_gqa(
         for token in range(first[row], first[row + 1] if length else first[row]):
             end = length - (first[row + 1] - 1 - token)
             begin = max(0, end - window) if window else 0
-            seen = tuple(pool[begin:end].transpose(0, 1) for pool in held)
-            out[token] = _attended(q[token].to(torch.float32) * scale, *seen, sink)
+            mine, others = (pool[begin:end].transpose(0, 1) for pool in held)
+            out[token] = _attended(q[token].to(torch.float32) * scale, mine, others, sink)
     return out
 
 

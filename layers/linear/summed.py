@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from layers.kinds import PlainKinds
+from layers.kinds import DecoderKinds
 from layers.linear.contract import Named
 from layers.parallel.ranks import Ranks
 from layers.parallel.shares import Size
@@ -14,11 +14,11 @@ __all__ = ["SummedLinear"]
 
 
 class SummedLinear:
-    """One named weight of plain numbers, summed to float32 over ranks."""
+    """One named weight, multiplied to float32 and summed over ranks."""
 
     def __init__(
         self,
-        kinds: PlainKinds,
+        kinds: DecoderKinds,
         width: Size,
         name: str,
         rows: int,

@@ -111,7 +111,7 @@ class Network(NamedWeights, Protocol):
         ...
 
     def pools(self, sizes: PoolSizes) -> Pools:
-        """Return pools on the device, not initialised."""
+        """Return pools on the device, of any content that steps bear."""
         ...
 
     def prefill(
@@ -148,6 +148,8 @@ class CudaNetwork(Network, Protocol):
     def capture_prefill(self, sizes: Sequence[int], capture: Capture) -> None:
         """Have small prefill steps replay graphs between attentions; none where `sizes` is empty.
 
+        A network may have none in any case.
+
         sizes  numbers of tokens, ascending
         """
         ...
@@ -159,6 +161,11 @@ class Model(Protocol):
     @property
     def facts(self) -> ModelFacts:
         """What it says."""
+        ...
+
+    @property
+    def wheels(self) -> Sequence[str]:
+        """Names of the vendors' packages that it needs on a CUDA device, as pip knows them."""
         ...
 
     def check_cuda(self) -> None:
