@@ -40,7 +40,7 @@ def _position_range(
     return begin + part * each, tl.minimum(end, begin + (part + 1) * each)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["columns", "window"])
 def _kernel(
     q_ptr: tl.tensor, keys_ptr: tl.tensor, values_ptr: tl.tensor, table_ptr: tl.tensor,
     length_ptr: tl.tensor, first_ptr: tl.tensor, sink_ptr: tl.tensor, out_ptr: tl.tensor,

@@ -24,8 +24,8 @@ __all__ = ["ExpertFields", "GqaConfig", "check_geometry_of_kernels", "parse_conf
 
 # Channels of a head that kernels of attention take.
 _HEAD_DIMS = (64, 128, 192, 256)
-# Numbers that copies on a GPU take at once.
-_COPIED = 8
+# Channels that products on a GPU take at once, and rows of weights that copies do.
+_DEPTH, _ROWS = 64, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +178,13 @@ def check_geometry_of_kernels(config: GqaConfig) -> None:
         listed = ", ".join(map(str, _HEAD_DIMS))
         raise ConfigFault(f"head_dim is {config.head_dim}, and on a GPU it must be one of {listed}")
     inner = config.inner if config.experts is None else config.experts.inner
-    for name, size in (
-        ("hidden_size", config.hidden_size),
-        ("intermediate_size" if config.experts is None else "moe_intermediate_size", inner),
-        ("vocab_size", config.vocab_size),
+    for name, size, unit in (
+        ("hidden_size", config.hidden_size, _DEPTH),
+        ("intermediate_size" if config.experts is None else "moe_intermediate_size", inner, _DEPTH),
+        ("vocab_size", config.vocab_size, _ROWS),
     ):
-        if size % _COPIED:
-            raise ConfigFault(f"{name} is {size}, and on a GPU it must be a multiple of {_COPIED}")
+        if size % unit:
+            raise ConfigFault(f"{name} is {size}, and on a GPU it must be a multiple of {unit}")
 
 
 def _refuse_others(raw: dict[str, Any], traits: _Traits) -> None:
