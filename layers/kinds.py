@@ -60,18 +60,22 @@ class Kinds(Protocol):
 
 
 class DecoderKinds(Protocol):
-    """Makes layers of a decoder of plain or bfloat16 weights; see `Kinds`.
-
-    dtype   of activations that products take
-    stored  of matrices
-    """
+    """Makes layers of a decoder of plain or bfloat16 weights; see `Kinds`."""
 
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        """Where they are."""
+        ...
+
     @property
-    def dtype(self) -> torch.dtype: ...
+    def dtype(self) -> torch.dtype:
+        """That of activations."""
+        ...
+
     @property
-    def stored(self) -> torch.dtype: ...
+    def stored(self) -> torch.dtype:
+        """That of matrices."""
+        ...
 
     def projection(self, width: Size, parts: Mapping[str, Size]) -> Linear:
         """Return a product, in float32."""

@@ -13,14 +13,13 @@ from jit_kernels.vendor_library import why_no_fa3
 __all__ = ["PagedRows", "paged_gqa"]
 
 _MODULE = "jit_kernels.paged_gqa"
-_paged_gqa: Callable[..., torch.Tensor] = select(
-    "paged_gqa",
-    [
-        Backend("fa3", f"{_MODULE}.fa3_backend:paged_gqa", why_no_fa3, "cuda"),
-        Backend("triton", f"{_MODULE}.triton_backend:paged_gqa", why_no_triton, "cuda"),
-        Backend("reference", f"{_MODULE}.reference:paged_gqa"),
-    ],
-)
+_BACKENDS = [
+    Backend("fa3", f"{_MODULE}.fa3_backend:paged_gqa", why_no_fa3, "cuda"),
+    Backend("triton", f"{_MODULE}.triton_backend:paged_gqa", why_no_triton, "cuda"),
+    Backend("reference", f"{_MODULE}.reference:paged_gqa"),
+]
+_paged_gqa: Callable[..., torch.Tensor] = select("paged_gqa", _BACKENDS)
+_paged_gqa_invariant: Callable[..., torch.Tensor] = select("paged_gqa_invariant", _BACKENDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,4 +82,5 @@ def paged_gqa(
     if sink is not None:
         check_shape("sink", sink, heads)
         check_dtype("sink", sink, torch.bfloat16)
-    return _paged_gqa(q, keys, values, rows, scale, window, sink, invariant)
+    attend = _paged_gqa_invariant if invariant else _paged_gqa
+    return attend(q, keys, values, rows, scale, window, sink, invariant)

@@ -1,6 +1,7 @@
 """Routed experts over bfloat16 weights on the device, and the choice of experts by softmax."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,11 @@ class Mixture:
         self.count, self.width, inner, self.chosen = sizes
         gate_up = torch.randn(self.count, 2 * inner, self.width) / math.sqrt(self.width)
         down = torch.randn(self.count, self.width, inner) / math.sqrt(inner)
-        self.parts = {"gate_up": gate_up.bfloat16(), "down": down.bfloat16(), "limit": math.inf}
+        self.parts: dict[str, Any] = {
+            "gate_up": gate_up.bfloat16(),
+            "down": down.bfloat16(),
+            "limit": math.inf,
+        }
 
     def rows(self, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return rows, their experts and their weights."""
