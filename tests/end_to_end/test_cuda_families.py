@@ -35,7 +35,7 @@ PLAIN = ("--disable-cuda-graph", "--disable-overlap-schedule")
 def model(request: pytest.FixtureRequest) -> Any:
     """What transformers makes of the checkpoint."""
     torch.manual_seed(SEED)
-    more = {"moe_intermediate_size": 64} if request.param == "qwen3_moe" else {}
+    more = {"moe_intermediate_size": 64, "num_experts": 64} if request.param == "qwen3_moe" else {}
     return reference(request.param, **SIZES, **more)
 
 

@@ -20,7 +20,7 @@ STEPS = with_large(
     [[(1, 1)], [(70, 3), (0, 1), (33, 33)]],
     [[(4000, 1), (1, 1), (300, 1)], [(700, 700), (513, 1), (2000, 129)], [(5000, 16)] * 20],
 )
-PAGE = 256
+PAGE, GARBAGE = 256, 300.0
 BOUNDS = Bounds(atol=0.03, rms=0.01)
 
 
@@ -37,7 +37,7 @@ def attend(request: pytest.FixtureRequest) -> Attend:
 
 
 class Case:
-    """Random rows over scattered pages in which all that nobody reads is NaN."""
+    """Random rows over scattered pages in which all that nobody reads is `GARBAGE`."""
 
     def __init__(self, geometry: tuple[int, int, int], step: Sequence[tuple[int, int]]) -> None:
         self.heads, groups, self.width = geometry
@@ -45,7 +45,7 @@ class Case:
         columns = max(1, -(-max(length) // PAGE))
         table = torch.randperm(len(step) * columns).view(len(step), columns) + 1
         shape = (len(step) * columns + 1, PAGE, groups, self.width)
-        self.keys = torch.full(shape, torch.nan, dtype=torch.bfloat16)
+        self.keys = torch.full(shape, GARBAGE, dtype=torch.bfloat16)
         self.values = self.keys.clone()
         for pages, end in zip(table, length, strict=True):
             place = torch.arange(end)

@@ -30,7 +30,7 @@ DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else CPU
 # Heads of 64 channels, which kernels take; the rest is as small as the checkpoints are.
 SIZES = {
     **{"head_dim": 64, "hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 2},
-    "moe_intermediate_size": 64,
+    **{"moe_intermediate_size": 64, "num_experts": 64},
 }
 FAMILIES = ("llama", "llama_biased", "qwen2", "qwen3", "qwen3_moe")
 # Every layer rounds what it makes to bfloat16, weights and pages are the same on both sides.
