@@ -145,12 +145,15 @@ class CudaNetwork(Network, Protocol):
         """
         ...
 
+    @property
+    def piecewise(self) -> bool:
+        """Return whether small prefill steps can replay graphs between attentions."""
+        ...
+
     def capture_prefill(self, sizes: Sequence[int], capture: Capture) -> None:
-        """Have small prefill steps replay graphs between attentions; none where `sizes` is empty.
+        """Have small prefill steps replay graphs between attentions, in a piecewise network.
 
-        A network may have none in any case.
-
-        sizes  numbers of tokens, ascending
+        sizes  numbers of tokens, ascending; none where it is empty
         """
         ...
 

@@ -54,5 +54,11 @@ class CudaDecoder(PlainNetwork[PoolsT, StepT]):
         step = self.placed(of_rows(rows, PAGE_TOKENS), pools)
         return self._wired.logits(self._wired.run(step.input_ids, step))
 
+    @property
+    def piecewise(self) -> bool:
+        """Return that prefill steps are launched op by op; see `CudaNetwork`."""
+        return False
+
     def capture_prefill(self, sizes: Sequence[int], capture: Capture) -> None:
-        """Capture nothing: all prefill steps are launched op by op; see `CudaNetwork`."""
+        """Capture nothing; see `CudaNetwork`."""
+        assert not sizes, "the network is not piecewise"

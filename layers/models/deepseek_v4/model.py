@@ -262,6 +262,11 @@ class QuantisedV4(_OnDevice):
             )
         return self._wired.logits(self._wired.run(step))
 
+    @property
+    def piecewise(self) -> bool:
+        """Return that small prefill steps can replay graphs; see `CudaNetwork`."""
+        return True
+
     @torch.inference_mode()
     def capture_prefill(self, sizes: Sequence[int], capture: Capture) -> None:
         """Have small prefill steps replay graphs; see `CudaNetwork`."""

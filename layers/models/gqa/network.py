@@ -17,7 +17,7 @@ from layers.experts.contract import ExpertSizes
 from layers.kinds import DecoderKinds
 from layers.linear.biased import Bias
 from layers.linear.contract import Named
-from layers.linear.summed import SummedLinear
+from layers.linear.summed import SummedLinear, over_ranks
 from layers.models.gqa.config import ExpertFields, GqaConfig
 from layers.models.gqa.step import HeadStep
 from layers.models.plain_decoder import Decoder, DecoderLayer
@@ -76,7 +76,8 @@ class Mixture:
         """Allocate the weights."""
         width, self._fields, self._ranks = config.hidden_size, fields, ranks
         self._gate = kinds.exact(width, {"gate": fields.count})
-        self._dtype, self._zero = kinds.stored, torch.zeros((), device=kinds.device)
+        self._dtype, self._sent = kinds.stored, kinds.dtype
+        self._zero = torch.zeros((), device=kinds.device)
         sizes = ExpertSizes(
             ranks.shares.experts(fields.count),
             width,
@@ -95,7 +96,7 @@ class Mixture:
             self._gate(rows), top_k=self._fields.chosen, normalised=self._fields.normalised
         )
         routed = self._routed(x, rows, experts, weights, lambda: self._zero)
-        return self._ranks.all_reduce(routed)
+        return over_ranks(routed, self._ranks, self._sent)
 
     def named_weights(self, prefix: str) -> Named:
         """Yield the weights under their names in files."""
