@@ -94,7 +94,7 @@ class DecoderKinds(Protocol):
         """
         ...
 
-    def routed(self, sizes: ExpertSizes, names: tuple[str, str, str]) -> RoutedExperts:
+    def routed(self, sizes: ExpertSizes, names: tuple[str, str, str]) -> PlainExperts:
         """Return routed experts; names of gate, up and down projections in files."""
         ...
 

@@ -50,7 +50,11 @@ class PlainExperts:
     ) -> Tensor:
         """Return the sum in float32; see `RoutedExperts`."""
         del rows
-        routed = moe(
+        return self.alone(x, experts, weights) + plus()
+
+    def alone(self, x: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
+        """Return the weighted sum of the chosen experts, [T, d] float32; see `RoutedExperts`."""
+        return moe(
             x,
             experts,
             weights,
@@ -59,7 +63,6 @@ class PlainExperts:
             limit=self._limit,
             invariant=self._invariant,
         )
-        return routed + plus()
 
     def named_weights(self, prefix: str) -> Named:
         """Yield the weights under their names in files."""

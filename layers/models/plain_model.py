@@ -54,6 +54,8 @@ class Numbers:
             self.records = _OWN_RECORDS[self.dtype]
         if self.records not in RECORD_DTYPES:
             raise ConfigFault(f"kv_cache_dtype {self.records} is not for model_type {model_type}")
+        if settings.experts != "auto":
+            raise ConfigFault(f"experts {settings.experts} is not for model_type {model_type}")
         if on_cuda and (self.dtype, self.records) != (torch.bfloat16, "bf16"):
             raise ConfigFault(f"on a GPU weights and cache of model_type {model_type} are bfloat16")
 

@@ -6,7 +6,6 @@ that of a step (`layers.models.gqa.step`). Names of weights are the published on
 
 import math
 
-import torch
 from torch import Tensor
 
 from jit_kernels.gqa_heads import HeadWeights
@@ -77,7 +76,6 @@ class Mixture:
         width, self._fields, self._ranks = config.hidden_size, fields, ranks
         self._gate = kinds.exact(width, {"gate": fields.count})
         self._dtype, self._sent = kinds.stored, kinds.dtype
-        self._zero = torch.zeros((), device=kinds.device)
         sizes = ExpertSizes(
             ranks.shares.experts(fields.count),
             width,
@@ -91,11 +89,12 @@ class Mixture:
     def __call__(self, x: Tensor) -> Tensor:
         """Return the block's result; see `FeedForward`."""
         x = x.to(self._dtype)
-        rows = self._gate.rows(x)
         experts, weights = route_softmax(
-            self._gate(rows), top_k=self._fields.chosen, normalised=self._fields.normalised
+            self._gate(self._gate.rows(x)),
+            top_k=self._fields.chosen,
+            normalised=self._fields.normalised,
         )
-        routed = self._routed(x, rows, experts, weights, lambda: self._zero)
+        routed = self._routed.alone(x, experts, weights)
         return over_ranks(routed, self._ranks, self._sent)
 
     def named_weights(self, prefix: str) -> Named:
