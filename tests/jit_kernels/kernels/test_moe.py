@@ -49,10 +49,10 @@ def test_experts_give_what_the_reference_gives(sizes: tuple[int, int, int, int],
 
 def test_an_invariant_row_has_the_same_bits_in_any_company() -> None:
     made = Mixture((5, 40, 24, 2))
-    x, experts, weights = made.rows(70)
+    x, experts, weights = made.rows(40)
     whole = triton_backend.moe(x, experts, weights, **made.parts, invariant=True)
 
-    for first, last in ((0, 1), (3, 20), (69, 70)):
+    for first, last in ((0, 1), (3, 20), (39, 40)):
         some = slice(first, last)
         got = triton_backend.moe(
             x[some], experts[some], weights[some], **made.parts, invariant=True

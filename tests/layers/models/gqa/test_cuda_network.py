@@ -88,7 +88,8 @@ def rig(name: str, **settings: Any) -> PageRig:
     return PageRig(network(name, **settings), pages=48, garbage=GARBAGE)
 
 
-@pytest.mark.parametrize("deterministic", [True, False])
+# The references of ops are invariant in any case.
+@pytest.mark.parametrize("deterministic", [True] if DEVICE == CPU else [True, False])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_are_those_of_plain_numbers(name: str, deterministic: bool) -> None:
     prompt = words(290)
