@@ -53,3 +53,11 @@ def narrow(x: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
         rounded = tl.where((bits & 0x7FFFFFFF) > 0x7F800000, 0x7FC0, rounded)
         return rounded.to(tl.int16).to(tl.bfloat16, bitcast=True)
     return x.to(dtype)
+
+
+@triton.jit
+def dot_bf16(a: tl.tensor, b: tl.tensor, sums: tl.tensor) -> tl.tensor:
+    """Return `sums + a @ b` for bfloat16 factors; the interpreter cannot multiply those."""
+    if INTERPRETED:
+        return sums + tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
+    return tl.dot(a, b, sums)

@@ -7,13 +7,19 @@ import torch
 
 from jit_kernels.cuda_device import HOPPER
 
-__all__ = ["why_no_deep_gemm", "why_no_flash_mla"]
+__all__ = ["why_no_deep_gemm", "why_no_fa3", "why_no_flash_mla"]
 
 
 @functools.cache
 def why_no_deep_gemm() -> str | None:
     """Return what stands against DeepGEMM on this machine, None when it runs."""
     return _why_not("deep_gemm")
+
+
+@functools.cache
+def why_no_fa3() -> str | None:
+    """Return what stands against FlashAttention 3 on this machine, None when it runs."""
+    return _why_not("flash_attn_interface")
 
 
 @functools.cache

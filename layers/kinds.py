@@ -1,13 +1,15 @@
 """How a network is stored and multiplied on a device: the kinds of layers that blocks are made of.
 
 Wiring asks for layers by what they are for. Plain kinds are the reference: any device that torch
-has, float32 or bfloat16. Quantised kinds keep weights as files hold them, on a Hopper GPU.
+has, float32 or bfloat16. Quantised kinds keep weights as files hold them, on a Hopper GPU, and so
+do bfloat16 kinds for networks whose files are bfloat16.
 """
 
 from collections.abc import Mapping
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from jit_kernels.expert_weights import Fp8Experts
 from layers.blocks.side_stream import SideStream
@@ -20,7 +22,7 @@ from layers.linear.fp8 import Fp8GroupedLinear, Fp8Linear
 from layers.linear.plain import PlainGroupedLinear, PlainLinear
 from layers.parallel.shares import Size
 
-__all__ = ["Kinds", "PlainKinds", "QuantisedKinds"]
+__all__ = ["Bf16Kinds", "DecoderKinds", "Kinds", "PlainKinds", "QuantisedKinds"]
 
 
 class Kinds(Protocol):
@@ -54,6 +56,46 @@ class Kinds(Protocol):
 
     def routed(self, sizes: ExpertSizes) -> RoutedExperts:
         """Return routed experts."""
+        ...
+
+
+class DecoderKinds(Protocol):
+    """Makes layers of a decoder of plain or bfloat16 weights; see `Kinds`."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of activations."""
+        ...
+
+    @property
+    def stored(self) -> torch.dtype:
+        """That of matrices."""
+        ...
+
+    def projection(self, width: Size, parts: Mapping[str, Size]) -> Linear:
+        """Return a product, in float32."""
+        ...
+
+    def exact(self, width: int, parts: Mapping[str, Size]) -> Linear:
+        """Return the product of a gate, in float32."""
+        ...
+
+    def head(
+        self, width: int, parts: Mapping[str, Size], *, weight: Tensor | None = None
+    ) -> Linear:
+        """Return the product that makes logits, in float32.
+
+        weight  that is there already, the embedding's
+        """
+        ...
+
+    def routed(self, sizes: ExpertSizes, names: tuple[str, str, str]) -> PlainExperts:
+        """Return routed experts; names of gate, up and down projections in files."""
         ...
 
 
@@ -93,13 +135,60 @@ class PlainKinds:
             width, parts, dtype=self.dtype, device=self.device, weight_dtype=torch.float32
         )
 
-    def head(self, width: int, parts: Mapping[str, Size]) -> PlainLinear:
-        """See `Kinds`."""
+    def head(
+        self, width: int, parts: Mapping[str, Size], *, weight: Tensor | None = None
+    ) -> PlainLinear:
+        """See `Kinds` and `DecoderKinds`."""
+        return PlainLinear(
+            width,
+            parts,
+            dtype=self.dtype,
+            device=self.device,
+            weight_dtype=self.stored,
+            weight=weight,
+        )
+
+    def routed(
+        self, sizes: ExpertSizes, names: tuple[str, str, str] = ("w1", "w3", "w2")
+    ) -> PlainExperts:
+        """See `Kinds` and `DecoderKinds`."""
+        return PlainExperts(sizes, dtype=self.stored, device=self.device, names=names)
+
+
+class Bf16Kinds:
+    """bfloat16 weights and activations, float32 sums; a `DecoderKinds`."""
+
+    dtype = stored = torch.bfloat16
+
+    def __init__(self, device: torch.device, *, deterministic: bool = False) -> None:
+        """Take where; deterministic: a token's bits do not depend on how many tokens there are."""
+        self.device, self._deterministic = device, deterministic
+
+    def projection(self, width: Size, parts: Mapping[str, Size]) -> Bf16Linear:
+        """See `DecoderKinds`."""
+        return Bf16Linear(width, parts, device=self.device, invariant=self._deterministic)
+
+    def exact(self, width: int, parts: Mapping[str, Size]) -> Bf16Linear:
+        """See `DecoderKinds`."""
         return self.projection(width, parts)
 
-    def routed(self, sizes: ExpertSizes) -> PlainExperts:
-        """See `Kinds`."""
-        return PlainExperts(sizes, dtype=self.dtype, device=self.device)
+    def head(
+        self, width: int, parts: Mapping[str, Size], *, weight: Tensor | None = None
+    ) -> Bf16Linear:
+        """See `DecoderKinds`."""
+        return Bf16Linear(
+            width, parts, device=self.device, invariant=self._deterministic, weight=weight
+        )
+
+    def routed(self, sizes: ExpertSizes, names: tuple[str, str, str]) -> PlainExperts:
+        """See `DecoderKinds`."""
+        return PlainExperts(
+            sizes,
+            dtype=self.dtype,
+            device=self.device,
+            names=names,
+            invariant=self._deterministic,
+        )
 
 
 class QuantisedKinds:

@@ -66,7 +66,7 @@ READ_BY_CONFIG_ITSELF = {"insecure"}  # config.check is all there is to it
 # Where the name to import is not the name to install.
 DISTRIBUTIONS = {"deepseek_recipe": "deepseek-recipe", "zmq": "pyzmq"}
 OPTIONAL_IMPORTS = {
-    *("deep_gemm", "flash_mla", "sgl_kernel"),
+    *("deep_gemm", "flash_attn_interface", "flash_mla", "sgl_kernel"),
     "gguf",
     "greenlet",
     "httpx",
@@ -81,6 +81,7 @@ FORBIDDEN_CALLS = {"compile", "eval", "exec", "torch.load", "torch.compile"}
 
 # Sources without a test file of their own, and why that is enough.
 NO_TWIN: dict[str, str] = {
+    "layers/models/cuda_decoder.py": "gqa/test_cuda_network.py computes with it",
     "layers/models/gqa/network.py": "test_model.py holds it against transformers",
     "layers/models/gqa/step.py": "test_model.py: chunks, company and reuse are its promises",
     "layers/models/mla/network.py": "test_model.py holds it against transformers",

@@ -10,7 +10,7 @@ from jit_kernels.registry import Backend, select
 from jit_kernels.vendor_library import why_no_deep_gemm
 from jit_kernels.vendor_products import note
 
-__all__ = ["bf16_linear", "new_weight"]
+__all__ = ["bf16_linear", "new_weight", "note_weight"]
 
 _DEEP_GEMM = "jit_kernels.bf16_linear.deep_gemm_backend"
 _REFERENCE = "jit_kernels.bf16_linear.reference"
@@ -45,8 +45,13 @@ def new_weight(
     invariant  as products of it are
     """
     weight = torch.zeros((rows, width), dtype=torch.bfloat16, device=device)
-    note("bf16_linear_invariant" if invariant else "bf16_linear", (rows, width), weight)
+    note_weight(weight, invariant=invariant)
     return weight
+
+
+def note_weight(weight: torch.Tensor, *, invariant: bool = False) -> None:
+    """Remember that products are made with a weight [N, K]; see `jit_kernels.vendor_products`."""
+    note("bf16_linear_invariant" if invariant else "bf16_linear", weight.shape, weight)
 
 
 def bf16_linear(x: torch.Tensor, weight: torch.Tensor, *, invariant: bool = False) -> torch.Tensor:

@@ -15,6 +15,7 @@ def moe(
     gate_up: torch.Tensor,
     down: torch.Tensor,
     limit: float,
+    invariant: bool,
 ) -> torch.Tensor:
     """Run the chosen experts of each row; see `jit_kernels.moe.moe`."""
     (count, width, inner), top_k = down.shape, experts.shape[1]

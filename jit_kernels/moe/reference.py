@@ -14,6 +14,7 @@ def moe(
     gate_up: torch.Tensor,
     down: torch.Tensor,
     limit: float,
+    invariant: bool,
 ) -> torch.Tensor:
     """Run the chosen experts of each row; see `jit_kernels.moe.moe`."""
     tokens, top_k = experts.shape

@@ -5,13 +5,18 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
+from jit_kernels.cuda_device import why_no_triton
 from jit_kernels.registry import Backend, select
 
 __all__ = ["route_softmax"]
 
+_MODULE = "jit_kernels.route_softmax"
 _route_softmax: Callable[..., tuple[torch.Tensor, torch.Tensor]] = select(
     "route_softmax",
-    [Backend("reference", "jit_kernels.route_softmax.reference:route_softmax")],
+    [
+        Backend("triton", f"{_MODULE}.triton_backend:route_softmax", why_no_triton, "cuda"),
+        Backend("reference", f"{_MODULE}.reference:route_softmax"),
+    ],
 )
 
 

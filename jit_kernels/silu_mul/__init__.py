@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 
+from jit_kernels.cuda_device import why_no_triton
 from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
 
@@ -12,6 +13,7 @@ __all__ = ["silu_mul"]
 _silu_mul: Callable[..., torch.Tensor] = select(
     "silu_mul",
     [
+        Backend("triton", "jit_kernels.silu_mul.triton_backend:silu_mul", why_no_triton, "cuda"),
         on_host("silu_mul.host:silu_mul"),
         Backend("reference", "jit_kernels.silu_mul.reference:silu_mul"),
     ],

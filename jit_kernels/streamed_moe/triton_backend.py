@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from jit_kernels.device_numbers import INTERPRETED, narrow
+from jit_kernels.device_numbers import dot_bf16, narrow
 from jit_kernels.device_order import await_kernels, early
 from jit_kernels.expert_blocks import expert_blocks
 from jit_kernels.expert_weights.forms import Fp4Experts, Fp8Experts
@@ -57,14 +57,6 @@ DOWN_FP8 = {
 }
 FEW_BLOCKS = (12, {True: Tile(32, 256, 2, 4), False: Tile(32, 128, 2, 5)})
 _SUM_COLUMNS = 1024
-
-
-@triton.jit
-def dot_bf16(a: tl.tensor, b: tl.tensor, sums: tl.tensor) -> tl.tensor:
-    """Return `sums + a @ b` for bfloat16 factors; the interpreter cannot multiply those."""
-    if INTERPRETED:
-        return sums + tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
-    return tl.dot(a, b, sums)
 
 
 @triton.jit

@@ -5,8 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from layers.blocks.norm import RmsNorm
-from layers.kinds import PlainKinds
+from layers.kinds import DecoderKinds
 from layers.linear.biased import BiasedLinear
 from layers.linear.contract import Linear, Named
 from layers.linear.summed import SummedLinear
@@ -19,8 +18,8 @@ __all__ = ["FeedForward", "Gated"]
 class FeedForward(Protocol):
     """What follows attention in a layer."""
 
-    def __call__(self, h: Tensor, norm: RmsNorm) -> Tensor:
-        """Return the block's result of the stream `h` [T, d], [T, d] float32."""
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the block's result of the normed stream `x` [T, d], [T, d] float32."""
         ...
 
     def named_weights(self, prefix: str) -> Named:
@@ -32,7 +31,7 @@ class Gated:
     """SwiGLU; a `FeedForward`."""
 
     def __init__(
-        self, width: int, inner: int, kinds: PlainKinds, ranks: Ranks, *, bias: bool = False
+        self, width: int, inner: int, kinds: DecoderKinds, ranks: Ranks, *, bias: bool = False
     ) -> None:
         """Allocate the weights of `inner` channels between products."""
         share = ranks.shares.inner(inner, blocks=False)
@@ -42,9 +41,9 @@ class Gated:
             self._in = BiasedLinear(self._in, parts, kinds.device)
         self._out = SummedLinear(kinds, share, "down_proj", width, bias=bias, ranks=ranks)
 
-    def __call__(self, h: Tensor, norm: RmsNorm) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         """Return the block's result; see `FeedForward`."""
-        return self._out.of_gated(self._in(self._in.rows(h, norm)))
+        return self._out.of_gated(self._in(self._in.rows(x)))
 
     def part_of(self, x: Tensor) -> Tensor:
         """Return what this rank adds to the result, without the bias; `x` [T, d] is normed."""

@@ -1,4 +1,4 @@
-"""Routed experts over plain numbers: the reference of the other kind."""
+"""Routed experts over plain numbers, on a GPU over bfloat16: the reference of the other kind."""
 
 from collections.abc import Callable
 
@@ -27,13 +27,15 @@ class PlainExperts:
         dtype: torch.dtype,
         device: torch.device,
         names: tuple[str, str, str] = ("w1", "w3", "w2"),
+        invariant: bool = False,
     ) -> None:
         """Allocate the weights.
 
-        names  of gate, up and down projections in files
+        names      of gate, up and down projections in files
+        invariant  a row's bits depend on its own numbers alone, on a GPU, too
         """
         count, width, inner = sizes.held
-        self._names = names
+        self._names, self._invariant = names, invariant
         self._sizes, self._limit = sizes, sizes.limit
         self._gate_up = torch.zeros((count, 2 * inner, width), dtype=dtype, device=device)
         self._down = torch.zeros((count, width, inner), dtype=dtype, device=device)
@@ -48,8 +50,19 @@ class PlainExperts:
     ) -> Tensor:
         """Return the sum in float32; see `RoutedExperts`."""
         del rows
-        routed = moe(x, experts, weights, gate_up=self._gate_up, down=self._down, limit=self._limit)
-        return routed + plus()
+        return self.alone(x, experts, weights) + plus()
+
+    def alone(self, x: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
+        """Return the weighted sum of the chosen experts, [T, d] float32; see `RoutedExperts`."""
+        return moe(
+            x,
+            experts,
+            weights,
+            gate_up=self._gate_up,
+            down=self._down,
+            limit=self._limit,
+            invariant=self._invariant,
+        )
 
     def named_weights(self, prefix: str) -> Named:
         """Yield the weights under their names in files."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from jit_kernels.bf16_linear import bf16_linear, new_weight
+from jit_kernels.bf16_linear import bf16_linear, new_weight, note_weight
 from jit_kernels.silu_mul import silu_mul
 from layers.blocks.norm import RmsNorm
 from layers.linear.contract import Named, Rows
@@ -23,20 +23,26 @@ class Bf16Linear:
 
     def __init__(
         self,
-        width: int,
+        width: Size,
         parts: Mapping[str, Size],
         *,
         device: torch.device,
         invariant: bool = False,
+        weight: Tensor | None = None,
     ) -> None:
         """Allocate the weight of `parts`: name -> output rows, in order.
 
         invariant  a row's bits depend on its own numbers alone, not on how many rows there are
+        weight     that is there already, another layer's
         """
         self._parts = {name: whole(rows) for name, rows in parts.items()}
-        self._invariant = invariant
-        rows = sum(part.count for part in self._parts.values())
-        self.weight = new_weight(rows, width, device, invariant=invariant)
+        self._width, self._invariant = whole(width), invariant
+        if weight is None:
+            rows = sum(part.count for part in self._parts.values())
+            weight = new_weight(rows, self._width.count, device, invariant=invariant)
+        else:
+            note_weight(weight, invariant=invariant)
+        self.weight = weight
 
     def rows(self, x: Tensor, norm: RmsNorm | None = None) -> Rows:
         """Return the rows, normed; see `Linear`."""
@@ -54,4 +60,4 @@ class Bf16Linear:
         """Yield each part's rows of the stacked weight."""
         views = self.weight.split([rows.count for rows in self._parts.values()])
         for (name, rows), view in zip(self._parts.items(), views, strict=True):
-            yield f"{prefix}{name}.weight", part_of(view, rows, view.shape[1])
+            yield f"{prefix}{name}.weight", part_of(view, rows, self._width)

@@ -30,15 +30,19 @@ class PlainLinear:
         dtype: torch.dtype,
         device: torch.device,
         weight_dtype: torch.dtype | None = None,
+        weight: Tensor | None = None,
     ) -> None:
         """Allocate the weight of `parts`: name -> output rows, in order.
 
-        dtype         of the rows, and of the weight unless `weight_dtype` is another
+        dtype   of the rows, and of the weight unless `weight_dtype` is another
+        weight  that is there already, another layer's
         """
         self._parts = {name: whole(rows) for name, rows in parts.items()}
         self._width, self._dtype = whole(width), dtype
         shape = (sum(rows.count for rows in self._parts.values()), self._width.count)
-        self.weight = torch.zeros(shape, dtype=weight_dtype or dtype, device=device)
+        if weight is None:
+            weight = torch.zeros(shape, dtype=weight_dtype or dtype, device=device)
+        self.weight = weight
 
     def rows(self, x: Tensor, norm: RmsNorm | None = None) -> Rows:
         """Return the rows, normed; see `Linear`."""

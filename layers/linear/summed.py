@@ -5,20 +5,30 @@ import math
 import torch
 from torch import Tensor
 
-from layers.kinds import PlainKinds
+from layers.kinds import DecoderKinds
 from layers.linear.contract import Named
 from layers.parallel.ranks import Ranks
 from layers.parallel.shares import Size
 
-__all__ = ["SummedLinear"]
+__all__ = ["SummedLinear", "over_ranks"]
+
+
+def over_ranks(partial: Tensor, ranks: Ranks, dtype: torch.dtype) -> Tensor:
+    """Return the sum of all ranks' `partial`, float32.
+
+    dtype  of the numbers that ranks send each other
+    """
+    if ranks.shares.world == 1:
+        return partial
+    return ranks.all_reduce(partial.to(dtype)).to(torch.float32)
 
 
 class SummedLinear:
-    """One named weight of plain numbers, summed to float32 over ranks."""
+    """One named weight, multiplied to float32 and summed over ranks."""
 
     def __init__(
         self,
-        kinds: PlainKinds,
+        kinds: DecoderKinds,
         width: Size,
         name: str,
         rows: int,
@@ -28,7 +38,7 @@ class SummedLinear:
     ) -> None:
         """Allocate the weight `name` of [rows, width], and a bias if there is one."""
         self._product = kinds.projection(width, {name: rows})
-        self._name, self._ranks = name, ranks
+        self._name, self._ranks, self._dtype = name, ranks, kinds.dtype
         self._bias = torch.zeros(rows, device=kinds.device) if bias else None
 
     def of_rows(self, x: Tensor) -> Tensor:
@@ -44,7 +54,7 @@ class SummedLinear:
         return self._product(self._product.gated(hidden, math.inf))
 
     def _summed(self, partial: Tensor) -> Tensor:
-        y = self._ranks.all_reduce(partial)
+        y = over_ranks(partial, self._ranks, self._dtype)
         return y if self._bias is None else y + self._bias
 
     def named_weights(self, prefix: str) -> Named:

@@ -116,7 +116,7 @@ class Network(NamedWeights, Protocol):
         ...
 
     def pools(self, sizes: PoolSizes) -> Pools:
-        """Return pools on the device, not initialised."""
+        """Return pools on the device, of any content that steps bear."""
         ...
 
     def prefill(
@@ -150,10 +150,15 @@ class CudaNetwork(Network, Protocol):
         """
         ...
 
-    def capture_prefill(self, sizes: Sequence[int], capture: Capture) -> None:
-        """Have small prefill steps replay graphs between attentions; none where `sizes` is empty.
+    @property
+    def piecewise(self) -> bool:
+        """Return whether small prefill steps can replay graphs between attentions."""
+        ...
 
-        sizes  numbers of tokens, ascending
+    def capture_prefill(self, sizes: Sequence[int], capture: Capture) -> None:
+        """Have small prefill steps replay graphs between attentions, in a piecewise network.
+
+        sizes  numbers of tokens, ascending; none where it is empty
         """
         ...
 
@@ -164,6 +169,11 @@ class Model(Protocol):
     @property
     def facts(self) -> ModelFacts:
         """What it says."""
+        ...
+
+    @property
+    def wheels(self) -> Sequence[str]:
+        """Names of the vendors' packages that it needs on a CUDA device, as pip knows them."""
         ...
 
     def check_cuda(self) -> None:

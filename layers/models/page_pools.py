@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from jit_kernels.copy_units import copy_units
 from layers.models.copies import apart
 from layers.models.unit_views import UnitView, UnitViews
+from layers.staging import stage
 
 __all__ = ["PagePools"]
 
@@ -32,7 +34,7 @@ class PagePools:
         """Copy pages (source, destination) in every layer, one after the other."""
         for some in apart(pairs):
             for pool in self._tensors.values():
-                staged = torch.tensor(some, dtype=torch.int64).to(pool.device).T.contiguous()
+                staged = stage(np.array(some, dtype=np.int64).T, pool.device)
                 copy_units(pool.flatten(2).view(torch.uint8), staged)
 
     def copy_swa_pages(self, pairs: Sequence[tuple[int, int]]) -> None:

@@ -1,4 +1,4 @@
-"""What models have in common that run in plain numbers on the CPU, and have pages alone."""
+"""What models have in common that have pages alone: in plain numbers on the CPU, or on a GPU."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,14 @@ from layers.parallel.ranks import Ranks
 from layers.steps.forward_batch import FedTokens, ForwardBatch, Forwarded
 from mem_cache.spec import CacheSpec, Paged, PoolSizes
 
-__all__ = ["PAGE_TOKENS", "RECORD_DTYPES", "CpuModel", "Numbers", "PlainNetwork"]
+__all__ = [
+    "PAGE_TOKENS",
+    "RECORD_DTYPES",
+    "ChunkStep",
+    "CpuModel",
+    "Numbers",
+    "PlainNetwork",
+]
 
 PAGE_TOKENS = 256
 RECORD_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -26,16 +33,20 @@ _OWN_RECORDS = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 class Numbers:
     """In which numbers a network computes and caches.
 
-    device   where
-    dtype    of matrices, float32 or bfloat16; all but them and what is cached is float32
-    records  name of the format of what is cached, a key of `RECORD_DTYPES`
-    drafts   most guessed tokens of a row in a step
+    device         where
+    dtype          of matrices, float32 or bfloat16; on the CPU all but them and what is cached is
+                   float32, on a GPU all is bfloat16 but the stream and sums
+    records        name of the format of what is cached, a key of `RECORD_DTYPES`
+    drafts         most guessed tokens of a row in a step
+    deterministic  a token's bits depend on its prefix alone, which they do on the CPU in any case
     """
 
     def __init__(self, device: torch.device, settings: Settings, model_type: str) -> None:
         """Resolve what settings leave open. Raises ConfigFault for what does not suit."""
         self.device, self.drafts = device, settings.draft_tokens
-        self.dtype: torch.dtype = torch.float32
+        self.deterministic = settings.deterministic
+        on_cuda = device.type == "cuda"
+        self.dtype: torch.dtype = torch.bfloat16 if on_cuda else torch.float32
         if settings.dtype != "auto":
             self.dtype = getattr(torch, settings.dtype)
         self.records = settings.kv_cache_dtype
@@ -43,6 +54,10 @@ class Numbers:
             self.records = _OWN_RECORDS[self.dtype]
         if self.records not in RECORD_DTYPES:
             raise ConfigFault(f"kv_cache_dtype {self.records} is not for model_type {model_type}")
+        if settings.experts != "auto":
+            raise ConfigFault(f"experts {settings.experts} is not for model_type {model_type}")
+        if on_cuda and (self.dtype, self.records) != (torch.bfloat16, "bf16"):
+            raise ConfigFault(f"on a GPU weights and cache of model_type {model_type} are bfloat16")
 
     @property
     def record_dtype(self) -> torch.dtype:
@@ -93,6 +108,11 @@ class CpuModel(Generic[ConfigT]):
             eos_token_ids=config.eos_token_ids,
         )
 
+    @property
+    def wheels(self) -> Sequence[str]:
+        """What it needs on a CUDA device; see `Model`."""
+        return ("sgl-deep-gemm",)
+
     def check_cuda(self) -> None:
         """Raise ConfigFault: there are no kernels for CUDA devices."""
         raise ConfigFault(f"model_type {self.facts.model_type} runs on the CPU: use --device cpu")
@@ -112,18 +132,32 @@ class CpuModel(Generic[ConfigT]):
         return Numbers(device, settings, kind)
 
 
-class _Step(Protocol):
-    def finite_rows(self, x: Tensor) -> Tensor: ...
+class ChunkStep(Protocol):
+    """A step of chunks: T tokens of n rows."""
+
+    @property
+    def input_ids(self) -> Tensor:
+        """Return the tokens, [T] int64."""
+        ...
+
+    @property
+    def logit_tokens(self) -> Tensor:
+        """Return which of the tokens logits are wanted of, [k] int64."""
+        ...
+
+    def finite_rows(self, x: Tensor) -> Tensor:
+        """Return which rows have only finite tokens, [n] bool; `x` is [T, d]."""
+        ...
 
 
 PoolsT = TypeVar("PoolsT", bound=PagePools)
-StepT = TypeVar("StepT", bound=_Step)
+StepT = TypeVar("StepT", bound=ChunkStep)
 
 
 class PlainNetwork(ABC, Generic[PoolsT, StepT]):
-    """A `Network` in plain numbers; a row's result does not depend on its company.
+    """A `Network`; in plain numbers a row's result does not depend on its company.
 
-    The same token at the same position after the same tokens gives the same bits, whatever the
+    The same token at the same position after the same tokens then gives the same bits, whatever the
     chunks, the other rows, and what was reused instead of computed.
     """
 
@@ -171,9 +205,9 @@ class PlainNetwork(ABC, Generic[PoolsT, StepT]):
     ) -> Forwarded:
         """Run a step of chunks; see `Network`."""
         assert counts is None, "no rank has rows of its own"
-        if fed is not None:
-            batch.input_ids.index_copy_(0, fed.at, fed.ids)
         step = self.step(batch, pools)
-        h = self._wired.run(batch.input_ids, step, halfway)
-        last = h.index_select(0, batch.logit_tokens)
+        if fed is not None:
+            step.input_ids.index_copy_(0, fed.at, fed.ids)
+        h = self._wired.run(step.input_ids, step, halfway)
+        last = h.index_select(0, step.logit_tokens)
         return Forwarded(self._wired.logits(last), step.finite_rows(h))

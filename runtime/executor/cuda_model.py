@@ -161,7 +161,7 @@ class CudaLoader:
             network = cast(
                 CudaNetwork, self._model.build(self._place.device, settings, self._ranks)
             )
-            warm_up = self._warm_up(network.cache.tree, logit_rows)
+            warm_up = self._warm_up(network, logit_rows)
             with self._compiled_beside(warm_up.product_rows()):
                 fill_weights(network, config, folder, progress=self._ranks.shares.rank == 0)
         parts.note(WEIGHTS, memory.used() - others)
@@ -225,7 +225,7 @@ class CudaLoader:
         _warn(faults)
         self._ranks.least(0)
 
-    def _warm_up(self, tree: TreeSpec, logit_rows: int) -> WarmUp:
+    def _warm_up(self, network: CudaNetwork, logit_rows: int) -> WarmUp:
         own_rows = self._ranks.shares.attention == "data"
         extent = Extent(
             rows=self._given.max_running_requests,
@@ -236,9 +236,10 @@ class CudaLoader:
             meeting=self._ranks.shares.world if own_rows else 1,
         )
         # Ranks with rows of their own have steps of unequal sizes, which are never in pieces.
-        longest = extent.chunk if self._graph_sizes and not own_rows else 0
+        in_pieces = network.piecewise and self._graph_sizes and not own_rows
+        longest = extent.chunk if in_pieces else 0
         pieces = [size for size in PIECE_SIZES if size <= longest]
-        return WarmUp(extent, tree, self._graph_sizes, pieces)
+        return WarmUp(extent, network.cache.tree, self._graph_sizes, pieces)
 
     def _measure(
         self,

@@ -1,6 +1,7 @@
 """Which device the network computes on, and which flags contradict that."""
 
 import logging
+from collections.abc import Sequence
 
 import torch
 
@@ -32,7 +33,7 @@ def choose_device(config: ServerConfig, model: Model, rank: int = 0) -> torch.de
     try:
         _check_hopper(config.base_gpu_id + rank)
         model.check_cuda()
-        _check_wheels()
+        _check_wheels(model.wheels)
     except (ConfigError, ConfigFault) as fault:
         if config.device == "cuda":
             raise
@@ -61,12 +62,12 @@ def _check_hopper(index: int) -> None:
         raise ConfigError(f"the network on a GPU is compiled at first use, and there is {reason}")
 
 
-def _check_wheels() -> None:
+def _check_wheels(needed: Sequence[str]) -> None:
     for reason, package, command in (
         (why_no_deep_gemm(), "sgl-deep-gemm", "pip install -e '.[cuda]'"),
         (why_no_flash_mla(), "sgl-flash-mla", "pip install --no-deps sgl-flash-mla==1.0.0"),
     ):
-        if reason is not None:
+        if package in needed and reason is not None:
             raise ConfigError(f"the network on a GPU needs {package}, and {reason}: {command}")
 
 
@@ -97,10 +98,8 @@ def _check_flags_of_cpu(config: ServerConfig) -> None:
 def _check_flags_of_cuda(config: ServerConfig) -> None:
     if config.dtype == "float32":
         raise ConfigError("--dtype float32 is for the CPU: give --device cpu, or leave it out")
-    if config.kv_cache_dtype not in ("auto", "fp8"):
-        raise ConfigError(
-            f"--kv-cache-dtype {config.kv_cache_dtype} is for the CPU: on CUDA records are fp8"
-        )
+    if config.kv_cache_dtype == "fp32":
+        raise ConfigError("--kv-cache-dtype fp32 is for the CPU: on CUDA records have fewer bits")
     if config.chunked_prefill_size == -1:
         raise ConfigError(
             "--chunked-prefill-size -1 is for the CPU: the memory of a step must have a bound"

@@ -28,7 +28,8 @@ CHATS = [
 def server() -> Iterator[ServerProcess]:
     """A server of the model, by its name."""
     smollm2_file()
-    with running_server("--model-path", "smollm2", "--full-pages", "64") as running:
+    flags = ("--model-path", "smollm2", "--full-pages", "64", "--device", "cpu")
+    with running_server(*flags) as running:
         yield running
 
 

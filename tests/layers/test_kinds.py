@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from layers.experts.contract import ExpertForm, ExpertSizes
-from layers.kinds import Kinds, PlainKinds, QuantisedKinds
+from layers.kinds import Bf16Kinds, DecoderKinds, Kinds, PlainKinds, QuantisedKinds
 from layers.linear.contract import GroupedLinear, Linear, Named
 from layers.parallel.shares import whole
 from layers.weights.weight_target import Fp8Target
@@ -121,3 +121,37 @@ def test_layers_that_keep_fp4_alone_share_a_workspace() -> None:
     assert one.fp8 is other.fp8
     assert one.fp4 is not other.fp4
     assert mine.fp8 is not yours.fp8
+
+
+@pytest.mark.parametrize("made", [PlainKinds(CPU, torch.float32), Bf16Kinds(CPU)])
+def test_a_tied_head_multiplies_by_the_weight_that_is_there(made: DecoderKinds) -> None:
+    weight = torch.randn(24, 64).to(made.stored)
+    head = made.head(64, {"lm_head": 24}, weight=weight)
+    x = torch.randn(3, 64).to(made.dtype)
+    weight[5] = 2.0
+
+    got = head(head.rows(x))
+
+    assert_close(got, x.float() @ weight.float().T, EXACT)
+
+
+def test_bfloat16_experts_round_what_plain_ones_do_not() -> None:
+    sizes = ExpertSizes(whole(4), 64, whole(32), chosen=2, limit=torch.inf)
+    names = ("gate_proj", "up_proj", "down_proj")
+    plain, other = (
+        kinds.routed(sizes, names) for kinds in (PlainKinds(CPU, torch.float32), Bf16Kinds(CPU))
+    )
+    found = shapes(plain.named_weights("x."))
+    numbers = {name: torch.randn(shape).bfloat16().float() / 8 for name, shape in found.items()}
+    for made in (plain, other):
+        put(made.named_weights("x."), numbers)
+    x, experts = torch.randn(5, 64).bfloat16(), torch.tensor([[1, 3]] * 5)
+
+    got, want = (
+        made.alone(rows, experts, torch.rand(5, 2).fill_(0.5))
+        for made, rows in ((other, x), (plain, x.float()))
+    )
+
+    assert "x.experts.3.down_proj.weight" in found
+    assert_close(got, want, Bounds(rms=0.02, atol=torch.inf))
+    assert float((got - want).abs().max()) > 0

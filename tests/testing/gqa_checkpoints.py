@@ -72,11 +72,14 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def reference(name: str) -> Any:
-    """Return a model of transformers with random weights; skip the test where it is not there."""
+def reference(name: str, **more: Any) -> Any:
+    """Return a model of transformers with random weights; skip the test where it is not there.
+
+    more  fields of its configuration
+    """
     transformers = pytest.importorskip("transformers")
     prefix, fields = CHECKPOINTS[name]
-    config = getattr(transformers, f"{prefix}Config")(**{**_DENSE, **fields})
+    config = getattr(transformers, f"{prefix}Config")(**{**_DENSE, **fields, **more})
     config._attn_implementation = "eager"
     model = getattr(transformers, f"{prefix}ForCausalLM")(config).float().eval()
     fill(model)
@@ -124,11 +127,13 @@ def write_config(name: str, folder: Path) -> Path:
 
 
 @torch.inference_mode()
-def assert_greedy(model: Any, prompt: list[int], tokens: list[int]) -> None:
-    """Fail unless each token is the likeliest by `model`, or as likely to within `MARGIN`."""
+def assert_greedy(
+    model: Any, prompt: list[int], tokens: list[int], *, margin: float = MARGIN
+) -> None:
+    """Fail unless each token is the likeliest by `model`, or as likely to within `margin`."""
     logits = model(torch.tensor([[*prompt, *tokens]]), use_cache=False).logits[0].float()
     for i, token in enumerate(tokens):
         mine = logits[len(prompt) - 1 + i]
         best = int(mine.argmax())
         behind = float(mine[best] - mine[token])
-        assert behind < MARGIN, f"token {i} is {token}, the reference has {best} ({behind:g} more)"
+        assert behind < margin, f"token {i} is {token}, the reference has {best} ({behind:g} more)"

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from layers.models.contract import Network
-from layers.steps.forward_batch import ForwardBatch
+from layers.steps.decode_rows import DecodeRows
+from layers.steps.forward_batch import ForwardBatch, Forwarded
 from mem_cache.spec import PoolSizes
 
 
@@ -20,14 +22,18 @@ class PagedRow:
     pages: list[int] = field(default_factory=list)
 
 
-class PageRig:
-    """A network and its pools, which begin as NaN."""
+# Rows and columns of page tables that a decode step has and does not need.
+PADDING, SPARE_PAGES = 3, 2
 
-    def __init__(self, network: Network, *, pages: int = 32) -> None:
+
+class PageRig:
+    """A network and its pools, which begin as NaN, or as other numbers that nobody may read."""
+
+    def __init__(self, network: Network, *, pages: int = 32, garbage: float = torch.nan) -> None:
         self._network, self._size = network, network.cache.tree.page_size
         self._pools = network.pools(PoolSizes(pages, 0, 0))
         for tensor in self._pools.tensors().values():
-            tensor.fill_(torch.nan)
+            tensor.fill_(garbage)
         self._free = list(range(pages, 0, -1))
 
     def fork(self, row: PagedRow, tokens: Sequence[int], at: int) -> PagedRow:
@@ -41,13 +47,14 @@ class PageRig:
 
     def step(self, chunks: Sequence[tuple[PagedRow, int]]) -> Tensor:
         """Compute each row up to a position; return the logits of each last token, [n, vocab]."""
+        made = self.forwarded(chunks)
+        assert bool(made.finite.all())
+        return made.logits
+
+    def forwarded(self, chunks: Sequence[tuple[PagedRow, int]]) -> Forwarded:
+        """Compute each row up to a position."""
         count = [stop - row.done for row, stop in chunks]
-        for row, stop in chunks:
-            while len(row.pages) * self._size < stop:
-                row.pages.append(self._free.pop())
-        table = torch.zeros((len(chunks), max(len(row.pages) for row, _ in chunks)))
-        for i, (row, _) in enumerate(chunks):
-            table[i, : len(row.pages)] = torch.tensor(row.pages)
+        table = self._table(chunks)
         start = torch.tensor([row.done for row, _ in chunks])
         none = torch.zeros((len(chunks), 1), dtype=torch.int32)
         batch = ForwardBatch(
@@ -56,7 +63,7 @@ class PageRig:
             ),
             chunk_start=start,
             chunk_len=torch.tensor(count),
-            page_table=table.to(torch.int32),
+            page_table=table,
             window=none,
             ring=none[:, 0],
             window_from=start * 0,
@@ -68,10 +75,43 @@ class PageRig:
             logit_tokens=torch.tensor(count).cumsum(0) - 1,
         )
         made = self._network.prefill(batch, self._pools)
-        assert bool(made.finite.all())
         for row, stop in chunks:
             row.done = stop
-        return made.logits
+        return made
+
+    def _table(self, chunks: Sequence[tuple[PagedRow, int]]) -> Tensor:
+        """Give rows the pages up to a position, and return the page table."""
+        for row, stop in chunks:
+            while len(row.pages) * self._size < stop:
+                row.pages.append(self._free.pop())
+        table = torch.zeros((len(chunks), max(len(row.pages) for row, _ in chunks)))
+        for i, (row, _) in enumerate(chunks):
+            table[i, : len(row.pages)] = torch.tensor(row.pages)
+        return table.to(torch.int32)
+
+    def inputs(self, rows: Sequence[PagedRow], device: torch.device) -> DecodeRows:
+        """Return the inputs of a step of the next token of each row, with padding."""
+        table = self._table([(row, row.done + 1) for row in rows])
+        inputs = DecodeRows.empty(
+            len(rows) + PADDING, pages=table.shape[1] + SPARE_PAGES, window_pages=1, device=device
+        )
+        inputs.page_table[: len(rows), : table.shape[1]] = table
+        for i, row in enumerate(rows):
+            inputs.input_ids[i], inputs.position[i] = row.tokens[row.done], row.done
+        return inputs
+
+    def decode(self, rows: Sequence[PagedRow], device: torch.device) -> Tensor:
+        """Compute the next token of each row as a decode step; return logits, [n, vocab]."""
+        network: Any = self._network
+        logits = network.decode(self.inputs(rows, device), self._pools)
+        for row in rows:
+            row.done += 1
+        return logits[: len(rows)]
+
+    @property
+    def pools(self) -> Any:
+        """Return the pools of the network's kind."""
+        return self._pools
 
     def prefill(self, row: PagedRow, chunk: int) -> Tensor:
         """Compute all tokens of a row in chunks; return the logits of the last one, [vocab]."""

@@ -102,6 +102,10 @@ class Toy:
             swa_page_size=swa_page,
         )
 
+    @property
+    def wheels(self) -> Sequence[str]:
+        return ()
+
     def check_cuda(self) -> None:
         """Let a CUDA device be asked for: torch knows all ops."""
 

@@ -25,6 +25,7 @@ from layers.models.deepseek_v4.layout import cache_spec
 from layers.models.deepseek_v4.network import DeepseekV4
 from layers.models.deepseek_v4.pool_spec import PoolSpec, RecordFormat
 from layers.models.deepseek_v4.pools import KvPools
+from layers.models.json_fields import ConfigFault
 from layers.parallel.ranks import OneRank, Ranks
 from layers.steps.chunks.step import PrefillStep
 from layers.steps.contract import ChunkStep, StepSizes
@@ -73,6 +74,11 @@ class V4Model:
             eos_token_ids=config.eos_token_ids,
         )
 
+    @property
+    def wheels(self) -> Sequence[str]:
+        """What it needs on a CUDA device; see `Model`."""
+        return ("sgl-deep-gemm", "sgl-flash-mla")
+
     def check_cuda(self) -> None:
         """Raise ConfigFault, naming the field, for a geometry that the kernels do not take."""
         check_geometry_of_kernels(self.config)
@@ -90,6 +96,11 @@ class V4Model:
     ) -> "ReferenceV4 | QuantisedV4":
         """Return the network; see `Model`."""
         if device.type == "cuda":
+            if settings.kv_cache_dtype not in ("auto", "fp8"):
+                raise ConfigFault(
+                    f"kv_cache_dtype {settings.kv_cache_dtype} is for the CPU: on a GPU records of "
+                    f"model_type {self.config.model_type} are fp8"
+                )
             return QuantisedV4(
                 self.config,
                 device,
@@ -250,6 +261,11 @@ class QuantisedV4(_OnDevice):
                 rows, pools, self._sizes, self._rope, deterministic=self.deterministic
             )
         return self._wired.logits(self._wired.run(step))
+
+    @property
+    def piecewise(self) -> bool:
+        """Return that small prefill steps can replay graphs; see `CudaNetwork`."""
+        return True
 
     @torch.inference_mode()
     def capture_prefill(self, sizes: Sequence[int], capture: Capture) -> None:

@@ -41,8 +41,8 @@ class KeyValuePools(PagePools):
     def __init__(
         self, layers: int, page: PageShape, sizes: PoolSizes, device: torch.device
     ) -> None:
-        """Allocate pages, not initialised: nothing is used that was not written before."""
+        """Allocate pages of zeros: what was never written is read with a weight of 0."""
         shape = (layers, sizes.full_pages + 1, *page.shape)
-        self.keys = torch.empty(shape, dtype=page.dtype, device=device)
-        self.values = torch.empty(shape, dtype=page.dtype, device=device)
+        self.keys = torch.zeros(shape, dtype=page.dtype, device=device)
+        self.values = torch.zeros(shape, dtype=page.dtype, device=device)
         super().__init__({"keys": self.keys, "values": self.values})

@@ -110,9 +110,9 @@ class Attention:
         self._heads = LatentHeads(fields, heads, kinds)
         self._out = SummedLinear(kinds, heads.times(fields.value), "o_proj", width, ranks=ranks)
 
-    def __call__(self, h: Tensor, norm: RmsNorm, step: LatentStep) -> Tensor:
+    def __call__(self, x: Tensor, step: LatentStep) -> Tensor:
         """Write records, and return the block's result, [T, d] float32."""
-        x, fields = norm(h), self._fields
+        fields = self._fields
         made = self._down(self._down.rows(x))
         latent, turned = made.split([fields.latent, fields.turned], 1)
         records = torch.cat((self._norm(latent), turned), 1)
@@ -150,9 +150,9 @@ class Mixture:
         self._routed = PlainExperts(sizes, dtype=kinds.stored, device=kinds.device, names=names)
         self._shared = Gated(width, fields.shared, kinds, ranks) if fields.shared else None
 
-    def __call__(self, h: Tensor, norm: RmsNorm) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         """Return the block's result; see `FeedForward`."""
-        x, fields = norm(h), self._fields
+        fields = self._fields
         rows = self._gate.rows(x)
         experts, weights = route_groups(
             self._gate(rows),
@@ -165,7 +165,7 @@ class Mixture:
         )
 
         def shared() -> Tensor:
-            zero = torch.zeros((), device=h.device)
+            zero = torch.zeros((), device=x.device)
             return zero if self._shared is None else self._shared.part_of(x)
 
         routed = self._routed(x.to(self._dtype), rows, experts, weights, shared)
@@ -188,7 +188,7 @@ def decoder(config: MlaConfig, kinds: PlainKinds, ranks: Ranks) -> Decoder[Laten
     def layer(number: int) -> DecoderLayer[LatentStep]:
         attention = Attention(config, number, kinds, ranks)
         feed_forward = _feed_forward(config, number, kinds, ranks)
-        return DecoderLayer(attention, feed_forward, width, eps=eps, device=kinds.device)
+        return DecoderLayer(attention, feed_forward, width, eps=eps, kinds=kinds)
 
     layers = [layer(number) for number in range(config.num_layers)]
     return Decoder(layers, width, config.vocab_size, eps=eps, tied=False, kinds=kinds, ranks=ranks)

@@ -21,10 +21,20 @@ class LatentStep:
         self, batch: ForwardBatch, pools: LatentPools, turn: PairRope, *, turned: int
     ) -> None:
         """Take how the last `turned` channels of heads and records turn."""
-        self._pools, self._turned = pools, turned
+        self._pools, self._turned, self._batch = pools, turned, batch
         self._slots = PageSlots(batch, pools.records.shape[2])
         self._halves = isinstance(turn, HalfRope)
         self._rotation = turn.rotation(self._slots.position)
+
+    @property
+    def input_ids(self) -> Tensor:
+        """Return the tokens, [T] int64."""
+        return self._batch.input_ids
+
+    @property
+    def logit_tokens(self) -> Tensor:
+        """Return which of the tokens logits are wanted of, [k] int64."""
+        return self._batch.logit_tokens
 
     def turn(self, x: Tensor) -> Tensor:
         """Turn the last channels of `x` [T, H, C] float32, contiguous, in place; return it."""

@@ -29,6 +29,6 @@ def test_it_is_the_formula(bias: bool) -> None:
     x = norm(h)
     want = product(F.silu(product(x, "gate_proj")) * product(x, "up_proj"), "down_proj")
     assert len(found) == (6 if bias else 3)
-    assert_close(made(h, norm), want, Bounds(atol=1e-4))
+    assert_close(made(norm(h)), want, Bounds(atol=1e-4))
     part = made.part_of(x) + (found["down_proj.bias"] if bias else 0.0)
     assert_close(part, want, Bounds(atol=1e-4))

@@ -158,7 +158,7 @@ def test_flags_become_settings() -> None:
     ("config", "device", "words"),
     [
         (ServerConfig(dtype="float32"), CUDA, "--dtype float32 is for the CPU"),
-        (ServerConfig(kv_cache_dtype="bf16"), CUDA, "--kv-cache-dtype bf16 is for the CPU"),
+        (ServerConfig(kv_cache_dtype="fp32"), CUDA, "--kv-cache-dtype fp32 is for the CPU"),
         (ServerConfig(chunked_prefill_size=-1), CUDA, "--chunked-prefill-size -1 is for the CPU"),
         (ServerConfig(experts="fp4"), CPU, "--experts is for CUDA"),
         (ServerConfig(cuda_graph_bs=(1,)), CPU, "--cuda-graph-bs is for CUDA"),

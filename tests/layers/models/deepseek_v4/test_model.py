@@ -272,6 +272,8 @@ def test_what_the_kernels_do_not_take_is_refused() -> None:
     with pytest.raises(ConfigFault, match="head_dim is 48"):
         V4Model(CONFIG).check_cuda()
     V4Model(SMALL).check_cuda()
+    with pytest.raises(ConfigFault, match="kv_cache_dtype bf16 is for the CPU: on a GPU"):
+        V4Model(SMALL).build(torch.device("cuda"), Settings(kv_cache_dtype="bf16"))
 
 
 @BOTH

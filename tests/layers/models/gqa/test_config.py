@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from layers.models.gqa.config import GqaConfig, parse_config
+from layers.models.gqa.config import GqaConfig, check_geometry_of_kernels, parse_config
 from layers.models.json_fields import ConfigFault
 from layers.models.rope_scaling import Llama3Scaling
 
@@ -151,3 +151,19 @@ def test_what_is_not_computed_is_refused_by_name(
 def test_an_override_of_no_field_is_refused() -> None:
     with pytest.raises(ConfigFault, match="override names 'hiden_size'"):
         parse_config(LLAMA, {}, {"hiden_size": 4})
+
+
+def test_published_sizes_suit_the_kernels_of_a_gpu_and_others_are_named() -> None:
+    for raw in (LLAMA, MISTRAL, QWEN2, QWEN3, MIXTURE):
+        check_geometry_of_kernels(read(raw))
+
+    for changes, words in (
+        ({"head_dim": 96}, "head_dim is 96, and on a GPU it must be one of 64, 128, 192, 256"),
+        ({"hidden_size": 2080}, "hidden_size is 2080, and on a GPU it must be a multiple of 64"),
+        ({"intermediate_size": 100}, "intermediate_size is 100"),
+        ({"vocab_size": 128260}, "vocab_size is 128260, and on a GPU it must be a multiple of 8"),
+    ):
+        with pytest.raises(ConfigFault, match=words):
+            check_geometry_of_kernels(read(LLAMA, **{"head_dim": 64, **changes}))
+    with pytest.raises(ConfigFault, match="moe_intermediate_size is 48"):
+        check_geometry_of_kernels(read(MIXTURE, moe_intermediate_size=48))

@@ -97,7 +97,11 @@ def test_what_does_not_suit_it_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigFault, match="kv_cache_dtype fp8 is not for model_type llama"):
         model.build(CPU, Settings(kv_cache_dtype="fp8"))
-    with pytest.raises(ConfigFault, match="model_type llama runs on the CPU: use --device cpu"):
+    with pytest.raises(ConfigFault, match="head_dim is 16"):
+        model.build(torch.device("cuda"), Settings())
+    with pytest.raises(ConfigFault, match="experts fp4 is not for model_type llama"):
+        model.build(CPU, Settings(experts="fp4"))
+    with pytest.raises(ConfigFault, match="head_dim is 16, and on a GPU it must be one of 64, 128"):
         model.check_cuda()
 
 

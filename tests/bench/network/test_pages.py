@@ -1,0 +1,64 @@
+"""Bytes and operations of networks of pages, counted by hand; a step on the CPU."""
+
+import pytest
+import torch
+
+from layers.models.contract import Settings
+from layers.models.gqa.model import CudaGqa, GqaModel
+from layers.models.plain_model import Numbers
+from layers.models.registry import read_model
+from layers.parallel.ranks import OneRank
+from layers.weights.loading import fill_dummy
+from tests.bench.network.pages import FOLDER, Rows, prompt_flops, step_bytes
+
+CPU = torch.device("cpu")
+
+
+def made(name: str, device: torch.device, cut: str | None = None) -> CudaGqa:
+    """Return the network of a published configuration, or of a cut of it."""
+    model = read_model(FOLDER.parent / name, cut)
+    assert isinstance(model, GqaModel)
+    numbers = Numbers(device, Settings(dtype="bfloat16"), "any")
+    return CudaGqa(model.config, numbers, OneRank())
+
+
+@pytest.mark.parametrize(
+    ("name", "billions", "kv_bytes"),
+    [("qwen3_8b", 7.57, 147_456), ("llama_3_1_8b", 7.50, 131_072), ("qwen3_30b_a3b", 1.23, 98_304)],
+)
+def test_a_step_reads_all_weights_but_embeddings_and_experts(
+    name: str, billions: float, kv_bytes: int
+) -> None:
+    network = made(name, torch.device("meta"))
+
+    assert step_bytes(network, 0, 0, 0) == pytest.approx(2e9 * billions, rel=5e-3)
+    assert step_bytes(network, 3, 100, 0) - step_bytes(network, 0, 0, 0) == 300 * kv_bytes
+    experts = network.config.experts
+    each = 0 if experts is None else 3 * 2048 * 768 * 2
+    assert step_bytes(network, 0, 0, 5) - step_bytes(network, 0, 0, 0) == 5 * each
+
+
+def test_a_prompt_has_the_operations_of_its_products_and_of_attention() -> None:
+    config = made("qwen3_30b_a3b", torch.device("meta")).config
+    one, two = (prompt_flops(config, tokens) for tokens in (1, 8192))
+
+    # 3.35 billion numbers for a token, of which the head has 0.31.
+    assert one == pytest.approx(2 * 3.0e9, rel=0.03)
+    assert two == pytest.approx(8192 * 2 * (2.7e9 + 48 * 32 * 128 * 8192), rel=0.03)
+
+
+def test_steps_go_on_and_prompts_are_computed() -> None:
+    sizes = "num_hidden_layers=1,hidden_size=64,intermediate_size=64,vocab_size=96"
+    cut = f"{sizes},num_attention_heads=2,num_key_value_heads=1,eos_token_id=1,bos_token_id=0"
+    network = made("qwen3_8b", CPU, cut)
+    fill_dummy(network, 3)
+    rows = Rows(network, 2, 300)
+    before = rows.pools.keys.clone()
+
+    rows.prefill(20)()
+    step = rows.decoder(2, 290)
+    step()
+    step()
+
+    changed = (rows.pools.keys != before).any(-1).sum()
+    assert int(changed) == 20 + 4

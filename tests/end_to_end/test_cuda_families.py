@@ -1,0 +1,99 @@
+"""A server of a family with grouped-query attention on a GPU: tokens, reuse, graphs, overlap.
+
+`python -m pytest tests/end_to_end/test_cuda_families.py` on a machine with a CUDA device.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import SEED
+from tests.testing.gqa_checkpoints import VOCAB, assert_greedy, reference, write
+from tests.testing.server_process import ServerProcess, running_server
+from tests.testing.stand_in.tokenizer import write_tokenizer
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+
+# Heads of 64 channels, which kernels take.
+SIZES = {"head_dim": 64, "hidden_size": 256, "num_attention_heads": 8, "intermediate_size": 192}
+# Weights, keys and values are bfloat16 here, and float32 in the reference.
+MARGIN = 0.15
+READY_S = 300.0
+FLAGS = (
+    *("--device", "cuda", "--mem-fraction-static", "0.3", "--max-running-requests", "8"),
+    *("--chunked-prefill-size", "512", "--context-length", "4096", "--deterministic"),
+)
+PLAIN = ("--disable-cuda-graph", "--disable-overlap-schedule")
+
+
+@pytest.fixture(scope="module", params=["qwen3", "qwen3_moe"])
+def model(request: pytest.FixtureRequest) -> Any:
+    """What transformers makes of the checkpoint."""
+    torch.manual_seed(SEED)
+    more = {"moe_intermediate_size": 64, "num_experts": 64} if request.param == "qwen3_moe" else {}
+    return reference(request.param, **SIZES, **more)
+
+
+@pytest.fixture(scope="module")
+def folder(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint."""
+    made = write(model, tmp_path_factory.mktemp("family"))
+    write_tokenizer(made, max_tokens=4096)
+    return made
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[ServerProcess]:
+    """A server with graphs and overlap."""
+    with running_server("--model-path", str(folder), *FLAGS, ready_s=READY_S) as running:
+        yield running
+
+
+def prompts() -> list[list[int]]:
+    """Return prompts of random tokens."""
+    draw = random.Random(SEED)
+    return [[draw.randrange(10, VOCAB) for _ in range(n)] for n in (1, 7, 64, 300, 511, 900)]
+
+
+def answers(server: ServerProcess, asked: Sequence[list[int]]) -> list[dict[str, Any]]:
+    """Return what is answered to prompts that are asked at once."""
+
+    def ask(ids: list[int]) -> dict[str, Any]:
+        return server.generate(ids, max_new_tokens=24, ignore_eos=True)
+
+    with ThreadPoolExecutor(len(asked)) as pool:
+        return list(pool.map(ask, asked))
+
+
+def test_tokens_are_those_of_transformers_and_of_a_server_without_graphs(
+    server: ServerProcess, folder: Path, model: Any
+) -> None:
+    asked, info = prompts(), server.get("/server_info")
+    told = [reply["output_ids"] for reply in answers(server, asked)]
+
+    for ids, tokens in zip(asked, told, strict=True):
+        assert_greedy(model, ids, tokens, margin=MARGIN)
+    assert (info["device"], info["dtype"], info["record_format"]) == ("cuda", "bfloat16", "bf16")
+    assert (info["cuda_graph"], info["overlap"]) == (True, True)
+    assert "paged_gqa=fa3" in info["backends"] or "paged_gqa=triton" in info["backends"]
+    with running_server("--model-path", str(folder), *FLAGS, *PLAIN, ready_s=READY_S) as plain:
+        assert [reply["output_ids"] for reply in answers(plain, asked)] == told
+
+
+def test_alone_and_from_the_cache_tokens_are_the_same(server: ServerProcess) -> None:
+    asked = prompts()[2:]
+    server.post("/flush_cache", {})
+    together = answers(server, asked)
+    longer = [[*ids, *reply["output_ids"], 17] for ids, reply in zip(asked, together, strict=True)]
+    warm = answers(server, longer)
+
+    for ids, reply, other in zip(longer, warm, asked, strict=True):
+        assert reply["meta_info"]["cached_tokens"] >= len(other)
+        server.post("/flush_cache", {})
+        cold = server.generate(ids, max_new_tokens=24, ignore_eos=True)
+        assert cold["output_ids"] == reply["output_ids"]
