@@ -1,7 +1,7 @@
 """What models have in common that run in plain numbers on the CPU, and have pages alone."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 import torch
@@ -28,12 +28,21 @@ class Numbers:
 
     device   where
     dtype    of matrices, float32 or bfloat16; all but them and what is cached is float32
-    records  name of the format of what is cached, a key of `RECORD_DTYPES`
+    records  name of the format of what is cached, a key of `RECORD_DTYPES` or the family's own
     drafts   most guessed tokens of a row in a step
     """
 
-    def __init__(self, device: torch.device, settings: Settings, model_type: str) -> None:
-        """Resolve what settings leave open. Raises ConfigFault for what does not suit."""
+    def __init__(
+        self,
+        device: torch.device,
+        settings: Settings,
+        model_type: str,
+        formats: Collection[str] = RECORD_DTYPES,
+    ) -> None:
+        """Resolve what settings leave open. Raises ConfigFault for what does not suit.
+
+        formats  of what is cached
+        """
         self.device, self.drafts = device, settings.draft_tokens
         self.dtype: torch.dtype = torch.float32
         if settings.dtype != "auto":
@@ -41,7 +50,7 @@ class Numbers:
         self.records = settings.kv_cache_dtype
         if self.records == "auto":
             self.records = _OWN_RECORDS[self.dtype]
-        if self.records not in RECORD_DTYPES:
+        if self.records not in formats:
             raise ConfigFault(f"kv_cache_dtype {self.records} is not for model_type {model_type}")
 
     @property
@@ -93,6 +102,11 @@ class CpuModel(Generic[ConfigT]):
             eos_token_ids=config.eos_token_ids,
         )
 
+    @property
+    def formats(self) -> Collection[str]:
+        """In which formats the family caches."""
+        return RECORD_DTYPES
+
     def check_cuda(self) -> None:
         """Raise ConfigFault: there are no kernels for CUDA devices."""
         raise ConfigFault(f"model_type {self.facts.model_type} runs on the CPU: use --device cpu")
@@ -109,7 +123,7 @@ class CpuModel(Generic[ConfigT]):
             self.check_cuda()
         if ranks.shares.attention == "data":
             raise ConfigFault(f"ranks with rows of their own are not for model_type {kind}")
-        return Numbers(device, settings, kind)
+        return Numbers(device, settings, kind, self.formats)
 
 
 class _Step(Protocol):

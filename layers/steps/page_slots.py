@@ -17,6 +17,7 @@ class PageSlots:
     they were computed in this step or earlier.
 
     position  [T] int64
+    slots     [T] int64   page * page_size + position in it; 0 for what pages hold already
     rows      what attention over pages takes
     """
 
@@ -26,7 +27,7 @@ class PageSlots:
         page = batch.page_table[tokens.row, tokens.position // page_size].long()
         slots = page * page_size + tokens.position % page_size
         # What pages hold already is not written again; page 0 takes it.
-        self._slots = torch.where(tokens.writes_records, slots, 0)
+        self.slots = torch.where(tokens.writes_records, slots, 0)
         self.rows = ChunkRows(
             page_table=batch.page_table.contiguous(),
             start=batch.chunk_start,
@@ -41,7 +42,7 @@ class PageSlots:
         pages  [U, page_size, ...]
         rows   [T, ...], rounded to the dtype of pages
         """
-        pages.flatten(0, 1).index_copy_(0, self._slots, rows.to(pages.dtype))
+        pages.flatten(0, 1).index_copy_(0, self.slots, rows.to(pages.dtype))
 
     def finite_rows(self, x: Tensor) -> Tensor:
         """Return which rows have only finite tokens, [n] bool; `x` is [T, d]."""

@@ -20,6 +20,31 @@ class PagedRow:
     pages: list[int] = field(default_factory=list)
 
 
+def chunk_batch(chunks: Sequence[tuple[PagedRow, int]]) -> ForwardBatch:
+    """Return a step that computes each row up to a position; the rows have their pages."""
+    count = [stop - row.done for row, stop in chunks]
+    table = torch.zeros((len(chunks), max(len(row.pages) for row, _ in chunks)))
+    for i, (row, _) in enumerate(chunks):
+        table[i, : len(row.pages)] = torch.tensor(row.pages)
+    start = torch.tensor([row.done for row, _ in chunks])
+    none = torch.zeros((len(chunks), 1), dtype=torch.int32)
+    return ForwardBatch(
+        input_ids=torch.tensor([t for row, stop in chunks for t in row.tokens[row.done : stop]]),
+        chunk_start=start,
+        chunk_len=torch.tensor(count),
+        page_table=table.to(torch.int32),
+        window=none,
+        ring=none[:, 0],
+        window_from=start * 0,
+        write_from=start,
+        save_row=torch.arange(len(chunks)),
+        save_position=torch.tensor([stop for _, stop in chunks]),
+        save_ring=none[:, 0],
+        save_window=none,
+        logit_tokens=torch.tensor(count).cumsum(0) - 1,
+    )
+
+
 class PageRig:
     """A network and its pools, which begin as NaN."""
 
@@ -27,7 +52,8 @@ class PageRig:
         self._network, self._size = network, network.cache.tree.page_size
         self._pools = network.pools(PoolSizes(pages, 0, 0))
         for tensor in self._pools.tensors().values():
-            tensor.fill_(torch.nan)
+            # As bytes these are NaN in every format of numbers, too.
+            tensor.fill_(torch.nan if tensor.is_floating_point() else 255)
         self._free = list(range(pages, 0, -1))
 
     def fork(self, row: PagedRow, tokens: Sequence[int], at: int) -> PagedRow:
@@ -41,32 +67,10 @@ class PageRig:
 
     def step(self, chunks: Sequence[tuple[PagedRow, int]]) -> Tensor:
         """Compute each row up to a position; return the logits of each last token, [n, vocab]."""
-        count = [stop - row.done for row, stop in chunks]
         for row, stop in chunks:
             while len(row.pages) * self._size < stop:
                 row.pages.append(self._free.pop())
-        table = torch.zeros((len(chunks), max(len(row.pages) for row, _ in chunks)))
-        for i, (row, _) in enumerate(chunks):
-            table[i, : len(row.pages)] = torch.tensor(row.pages)
-        start = torch.tensor([row.done for row, _ in chunks])
-        none = torch.zeros((len(chunks), 1), dtype=torch.int32)
-        batch = ForwardBatch(
-            input_ids=torch.tensor(
-                [t for row, stop in chunks for t in row.tokens[row.done : stop]]
-            ),
-            chunk_start=start,
-            chunk_len=torch.tensor(count),
-            page_table=table.to(torch.int32),
-            window=none,
-            ring=none[:, 0],
-            window_from=start * 0,
-            write_from=start,
-            save_row=torch.arange(len(chunks)),
-            save_position=torch.tensor([stop for _, stop in chunks]),
-            save_ring=none[:, 0],
-            save_window=none,
-            logit_tokens=torch.tensor(count).cumsum(0) - 1,
-        )
+        batch = chunk_batch(chunks)
         made = self._network.prefill(batch, self._pools)
         assert bool(made.finite.all())
         for row, stop in chunks:
