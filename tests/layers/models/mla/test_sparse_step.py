@@ -6,14 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from jit_kernels.indexer_logits import indexer_logits
 from layers.blocks.rope import HalfRope, PairRope, frequencies
-from layers.models.mla import sparse_step
 from layers.models.mla.sparse_pools import SparsePage, SparsePools
 from layers.models.mla.sparse_step import Ropes, SparseStep, Wanted
 from mem_cache.spec import PoolSizes
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
 from tests.testing.page_rig import PagedRow, chunk_batch
 
+MODULE = "layers.models.mla.sparse_step"
 CPU = torch.device("cpu")
 TOKENS, HEADS, INDEX_HEADS, CHOSEN, SCALE = 400, 3, 16, 64, 0.1
 LATENT, TURNED, WIDTH = 512, 64, 128
@@ -66,7 +67,7 @@ def attended(given: Made, chunk: int, record_format: str) -> Tensor:
 
 
 def rounded(x: Tensor, block: int) -> Tensor:
-    """Return numbers as e4m3 with a power-of-two scale for each `block` of them has them."""
+    """Return numbers rounded to e4m3, with a power-of-two scale for each `block` of them."""
     parts = x.unflatten(-1, (-1, block))
     scale = torch.exp2((parts.abs().amax(-1, keepdim=True).clamp(min=1e-4) / 448).log2().ceil())
     return ((parts / scale).to(torch.float8_e4m3fn).float() * scale).flatten(-2)
@@ -89,14 +90,14 @@ def emulated(given: Made) -> Tensor:
     """Return what tokens read of packed records, over all of them at once."""
     latents = rounded(given.records[:, :LATENT], 128)
     records = torch.cat((latents, given.records[:, LATENT:].bfloat16().float()), 1)
-    products = torch.einsum("thc,sc->ths", mixed(given.index_q), mixed(given.keys)).relu()
+    products = torch.einsum("qhc,kc->qhk", mixed(given.index_q), mixed(given.keys)).relu()
     scores = (given.weights.unsqueeze(2) * products).sum(1)
     hidden = torch.ones(TOKENS, TOKENS, dtype=torch.bool).triu(1)
     best = scores.masked_fill(hidden, -torch.inf).topk(CHOSEN).indices
     hidden |= torch.ones_like(hidden).scatter(1, best, value=False)
-    logits = torch.einsum("thc,sc->ths", given.q, records) * SCALE
+    logits = torch.einsum("qhc,kc->qhk", given.q, records) * SCALE
     p = logits.masked_fill(hidden.unsqueeze(1), -torch.inf).softmax(2)
-    return torch.einsum("ths,sc->thc", p, latents)
+    return torch.einsum("qhk,kc->qhc", p, latents)
 
 
 def test_packed_rows_are_read_as_plain_torch_reads_them() -> None:
@@ -120,15 +121,14 @@ def test_scores_of_few_tokens_at_once_change_no_bit(
 ) -> None:
     given, sizes = made(), list[int]()
     want = attended(given, TOKENS, record_format)
-    scored = sparse_step.indexer_logits
 
-    def counted(*args: Tensor, **options: Tensor) -> Tensor:
-        scores = scored(*args, **options)
+    def counted(*args: Tensor, row: Tensor, visible: Tensor) -> Tensor:
+        scores = indexer_logits(*args, row=row, visible=visible)
         sizes.append(scores.numel())
         return scores
 
-    monkeypatch.setattr(sparse_step, "MOST_SCORES", 20_000)
-    monkeypatch.setattr(sparse_step, "indexer_logits", counted)
+    monkeypatch.setattr(f"{MODULE}.MOST_SCORES", 20_000)
+    monkeypatch.setattr(f"{MODULE}.indexer_logits", counted)
 
     assert_same_bits(attended(given, TOKENS, record_format), want)
     assert_same_bits(attended(given, 33, record_format), want)
