@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
+from jit_kernels.host import on_host
 from jit_kernels.latent_records.reference import BLOCK, RECORD_DTYPES
 from jit_kernels.registry import Backend, select
 
@@ -15,7 +16,11 @@ _encode_latents: Callable[..., torch.Tensor] = select(
     "encode_latents", [Backend("reference", f"{_MODULE}:encode_latents")]
 )
 _decode_latents: Callable[..., torch.Tensor] = select(
-    "decode_latents", [Backend("reference", f"{_MODULE}:decode_latents")]
+    "decode_latents",
+    [
+        on_host("latent_records.host:decode_latents"),
+        Backend("reference", f"{_MODULE}:decode_latents"),
+    ],
 )
 
 

@@ -6,7 +6,12 @@ import pytest
 import torch
 
 from jit_kernels.checks import ShapeError
-from jit_kernels.latent_records import decode_latents, encode_latents, latent_record_bytes
+from jit_kernels.latent_records import (
+    decode_latents,
+    encode_latents,
+    latent_record_bytes,
+    reference,
+)
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
 
 
@@ -47,6 +52,7 @@ def test_packed_records_come_back_within_the_format_precision() -> None:
     assert_close(once[:, :512], records[:, :512], Bounds(rtol=1 / 16, atol=2.0**-9 / 64))
     assert_same_bits(once[:, 512:], records[:, 512:].bfloat16().float())
     assert_same_bits(decode(encode(once)), once)
+    assert_same_bits(once, reference.decode_latents(encode(records), "fp8", 576, 64))
 
 
 @pytest.mark.parametrize(
