@@ -115,16 +115,15 @@ class SparseStep(TurnedStep):
         keys = torch.empty(0)
         size = max(1, MOST_SCORES // len(row.slots))
         for first in range(row.first, row.last, size):
-            last = min(row.last, first + size)
-            visible = self._slots.position[first:last] + 1
-            most = row.start + last - row.first
+            tokens = slice(first, min(row.last, first + size))
+            visible = self._slots.position[tokens] + 1
+            most = row.start + tokens.stop - row.first
             if most <= self._chosen:
-                every = torch.arange(most, device=visible.device).expand(last - first, most)
-                yield slice(first, last), every.masked_fill(every >= visible.unsqueeze(1), -1)
+                every = torch.arange(most, device=visible.device).expand(len(visible), most)
+                yield tokens, every.masked_fill(every >= visible.unsqueeze(1), -1)
                 continue
             if not len(keys):
                 keys = self._pools.read_keys(layer, row.slots)
-            tokens = slice(first, last)
             scores = indexer_logits(
                 wanted.q[tokens],
                 wanted.weights[tokens],
