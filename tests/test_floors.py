@@ -85,6 +85,7 @@ NO_TWIN: dict[str, str] = {
     "layers/models/gqa/network.py": "test_model.py holds it against transformers",
     "layers/models/gqa/step.py": "test_model.py: chunks, company and reuse are its promises",
     "layers/models/mla/network.py": "test_model.py holds it against transformers",
+    "layers/models/mla/sparse_network.py": "test_sparse_model.py holds it against transformers",
     "layers/models/mla/step.py": "test_model.py: chunks, company and reuse are its promises",
     "layers/models/plain_decoder.py": "the test_model.py of each family computes with it",
     "layers/models/plain_model.py": "the test_model.py of each family computes with it",

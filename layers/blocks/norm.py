@@ -1,14 +1,15 @@
-"""Root-mean-square norm with a weight."""
+"""Norms with a weight: by root-mean-square, and by mean and variance."""
 
 from collections.abc import Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from jit_kernels.residual_norm import residual_norm
 from jit_kernels.rms_norm import rms_norm
 
-__all__ = ["RmsNorm"]
+__all__ = ["LayerNorm", "RmsNorm"]
 
 
 class RmsNorm:
@@ -31,3 +32,23 @@ class RmsNorm:
     def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
         """Yield the weight under its name in files."""
         yield f"{prefix}{self._name}.weight", self.weight
+
+
+class LayerNorm:
+    """`(x - mean) / sqrt(variance + eps) * weight + bias` over the last axis, in float32."""
+
+    def __init__(self, width: int, *, eps: float, name: str, device: torch.device) -> None:
+        """Allocate the weight and the bias, called `name` in files."""
+        self.eps = eps
+        self._name = name
+        self.weight = torch.ones(width, dtype=torch.float32, device=device)
+        self.bias = torch.zeros(width, dtype=torch.float32, device=device)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the normed `x`, [..., width] float32; a row's bits depend on that row alone."""
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+    def named_weights(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
+        """Yield weight and bias under their names in files."""
+        yield f"{prefix}{self._name}.weight", self.weight
+        yield f"{prefix}{self._name}.bias", self.bias

@@ -1,7 +1,7 @@
 """What models have in common that have pages alone: in plain numbers on the CPU, or on a GPU."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 import torch
@@ -36,13 +36,22 @@ class Numbers:
     device         where
     dtype          of matrices, float32 or bfloat16; on the CPU all but them and what is cached is
                    float32, on a GPU all is bfloat16 but the stream and sums
-    records        name of the format of what is cached, a key of `RECORD_DTYPES`
+    records        name of the format of what is cached, of `RECORD_DTYPES` or the family's own
     drafts         most guessed tokens of a row in a step
     deterministic  a token's bits depend on its prefix alone, which they do on the CPU in any case
     """
 
-    def __init__(self, device: torch.device, settings: Settings, model_type: str) -> None:
-        """Resolve what settings leave open. Raises ConfigFault for what does not suit."""
+    def __init__(
+        self,
+        device: torch.device,
+        settings: Settings,
+        model_type: str,
+        formats: Collection[str] = RECORD_DTYPES,
+    ) -> None:
+        """Resolve what settings leave open. Raises ConfigFault for what does not suit.
+
+        formats  of what is cached
+        """
         self.device, self.drafts = device, settings.draft_tokens
         self.deterministic = settings.deterministic
         on_cuda = device.type == "cuda"
@@ -52,7 +61,7 @@ class Numbers:
         self.records = settings.kv_cache_dtype
         if self.records == "auto":
             self.records = _OWN_RECORDS[self.dtype]
-        if self.records not in RECORD_DTYPES:
+        if self.records not in formats:
             raise ConfigFault(f"kv_cache_dtype {self.records} is not for model_type {model_type}")
         if settings.experts != "auto":
             raise ConfigFault(f"experts {settings.experts} is not for model_type {model_type}")
@@ -113,6 +122,11 @@ class CpuModel(Generic[ConfigT]):
         """What it needs on a CUDA device; see `Model`."""
         return ("sgl-deep-gemm",)
 
+    @property
+    def formats(self) -> Collection[str]:
+        """In which formats the family caches."""
+        return RECORD_DTYPES
+
     def check_cuda(self) -> None:
         """Raise ConfigFault: there are no kernels for CUDA devices."""
         raise ConfigFault(f"model_type {self.facts.model_type} runs on the CPU: use --device cpu")
@@ -129,7 +143,7 @@ class CpuModel(Generic[ConfigT]):
             self.check_cuda()
         if ranks.shares.attention == "data":
             raise ConfigFault(f"ranks with rows of their own are not for model_type {kind}")
-        return Numbers(device, settings, kind)
+        return Numbers(device, settings, kind, self.formats)
 
 
 class ChunkStep(Protocol):

@@ -22,7 +22,7 @@ FAMILIES: dict[str, str] = {
     **dict.fromkeys(
         ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe"), "layers.models.gqa.model:read"
     ),
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), "layers.models.mla.model:read"),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32"), "layers.models.mla.model:read"),
 }
 
 

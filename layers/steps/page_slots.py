@@ -17,7 +17,7 @@ class PageSlots:
     they were computed in this step or earlier.
 
     position  [T] int64
-    slots     [T] int64   page * page_size + place that a token writes
+    slots     [T] int64   page * page_size + place; 0 for what pages hold already
     rows      what attention over pages takes
     """
 

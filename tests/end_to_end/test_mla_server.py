@@ -1,7 +1,9 @@
-"""A family with latent records through HTTP: tokens of transformers, reuse, forks and eviction."""
+"""Families with latent records through HTTP: tokens of transformers, reuse, forks and eviction."""
 
 import random
 from pathlib import Path
+
+import pytest
 
 from tests.testing.gqa_checkpoints import VOCAB, assert_greedy, write
 from tests.testing.mla_checkpoints import reference
@@ -9,10 +11,13 @@ from tests.testing.server_process import running_server
 from tests.testing.stand_in.tokenizer import write_tokenizer
 
 
-def test_turns_and_forks_have_the_tokens_of_transformers(tmp_path: Path) -> None:
-    model = reference("v3")
+@pytest.mark.parametrize(("name", "chunk"), [("v3", 256), ("v32", 64), ("v32", 1024)])
+def test_turns_and_forks_have_the_tokens_of_transformers(
+    name: str, chunk: int, tmp_path: Path
+) -> None:
+    model = reference(name)
     write_tokenizer(write(model, tmp_path), max_tokens=4096)
-    flags = ("--full-pages", "8", "--chunked-prefill-size", "256")
+    flags = ("--full-pages", "8", "--chunked-prefill-size", str(chunk))
 
     def words(count: int) -> list[int]:
         return [random.randrange(10, VOCAB) for _ in range(count)]
@@ -20,7 +25,7 @@ def test_turns_and_forks_have_the_tokens_of_transformers(tmp_path: Path) -> None
     history = words(601)
     turns, found = list[list[int]](), list[int]()
     with running_server("--model-path", str(tmp_path), *flags) as server:
-        assert server.get("/server_info")["model_type"] == "deepseek_v3"
+        assert server.get("/server_info")["model_type"] == model.config.model_type
         for _ in range(3):
             reply = server.generate(history, max_new_tokens=5, ignore_eos=True)
             turns.append(history)

@@ -1,4 +1,4 @@
-"""Tiny random checkpoints of DeepSeek V2-Lite, V2 and V3, made by transformers.
+"""Tiny random checkpoints of DeepSeek V2-Lite, V2, V3 and V3.2, made by transformers.
 
 transformers writes them and computes them: it is the reference. Sizes are such that every mechanism
 bites: positions beyond the original context, groups that lose experts, a factor of the weights.
@@ -70,6 +70,14 @@ _V3 = {
     "routed_scaling_factor": 2.5,
     "rope_parameters": _yarn(1.0, 1.0),
 }
+# A latent that packed records have whole blocks of, and far fewer positions than prompts have.
+_V32 = {
+    **_V3,
+    "kv_lora_rank": 128,
+    "index_n_heads": 16,
+    "index_head_dim": 32,
+    "index_topk": 48,
+}
 _LITE = {
     "q_lora_rank": None,
     "n_group": 1,
@@ -85,6 +93,7 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "v2_lite": ("DeepseekV2", _LITE),
     "v2": ("DeepseekV2", _V2),
     "v3": ("DeepseekV3", _V3),
+    "v32": ("DeepseekV32", _V32),
     "v3_halves": ("DeepseekV3", {**_V3, "rope_interleave": False}),
 }
 
@@ -93,7 +102,7 @@ def reference(name: str) -> Any:
     """Return a model of transformers with random weights; skip the test where it is not there."""
     transformers = pytest.importorskip("transformers")
     prefix, fields = CHECKPOINTS[name]
-    config = getattr(transformers, f"{prefix}Config")(**_ALL, **fields)
+    config = getattr(transformers, f"{prefix}Config")(**{**_ALL, **fields})
     config._attn_implementation = "eager"
     model = getattr(transformers, f"{prefix}ForCausalLM")(config).float().eval()
     fill(model)
@@ -103,12 +112,12 @@ def reference(name: str) -> Any:
 def write_published(name: str, folder: Path) -> Path:
     """Write a folder without weights, in the spelling of the published files."""
     prefix, fields = CHECKPOINTS[name]
-    kind = {"DeepseekV2": "deepseek_v2", "DeepseekV3": "deepseek_v3"}[prefix]
+    kind = prefix.lower().replace("deepseek", "deepseek_")
     routing = {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "norm_topk_prob": True}
     rope = dict(fields["rope_parameters"])
     config = {**_ALL, **fields, "model_type": kind, "moe_layer_freq": 1}
     del config["rope_parameters"]
-    config |= routing if kind == "deepseek_v3" else {"scoring_func": "softmax"}
+    config |= {"scoring_func": "softmax"} if kind == "deepseek_v2" else routing
     config["rope_theta"] = rope.pop("rope_theta")
     config["rope_scaling"] = {"type": rope.pop("rope_type"), **rope}
     config["auto_map"] = {"AutoModelForCausalLM": "modeling_deepseek.DeepseekForCausalLM"}
@@ -126,7 +135,8 @@ def write_fp8(model: Any, folder: Path) -> tuple[Path, Path]:
     tensors = load_file(write(model, plain) / "model.safetensors")
     stored = dict(tensors)
     for name, tensor in tensors.items():
-        kept = any(part in name for part in ("norm", "embed", "lm_head", "mlp.gate."))
+        plainly = ("norm", "embed", "lm_head", "mlp.gate.", "weights_proj")
+        kept = any(part in name for part in plainly)
         if kept or not name.endswith(".weight"):
             continue
         codes, powers = quantise_fp8(tensor)

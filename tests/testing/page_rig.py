@@ -26,6 +26,36 @@ class PagedRow:
 PADDING, SPARE_PAGES = 3, 2
 
 
+def page_table(rows: Sequence[PagedRow]) -> Tensor:
+    """Return the pages of rows, [n, P] int32, 0 behind the last one of each."""
+    table = torch.zeros((len(rows), max(len(row.pages) for row in rows)), dtype=torch.int32)
+    for i, row in enumerate(rows):
+        table[i, : len(row.pages)] = torch.tensor(row.pages)
+    return table
+
+
+def chunk_batch(chunks: Sequence[tuple[PagedRow, int]]) -> ForwardBatch:
+    """Return a step that computes each row up to a position; the rows have their pages."""
+    count = [stop - row.done for row, stop in chunks]
+    start = torch.tensor([row.done for row, _ in chunks])
+    none = torch.zeros((len(chunks), 1), dtype=torch.int32)
+    return ForwardBatch(
+        input_ids=torch.tensor([t for row, stop in chunks for t in row.tokens[row.done : stop]]),
+        chunk_start=start,
+        chunk_len=torch.tensor(count),
+        page_table=page_table([row for row, _ in chunks]),
+        window=none,
+        ring=none[:, 0],
+        window_from=start * 0,
+        write_from=start,
+        save_row=torch.arange(len(chunks)),
+        save_position=torch.tensor([stop for _, stop in chunks]),
+        save_ring=none[:, 0],
+        save_window=none,
+        logit_tokens=torch.tensor(count).cumsum(0) - 1,
+    )
+
+
 class PageRig:
     """A network and its pools, which begin as NaN, or as other numbers that nobody may read."""
 
@@ -33,7 +63,8 @@ class PageRig:
         self._network, self._size = network, network.cache.tree.page_size
         self._pools = network.pools(PoolSizes(pages, 0, 0))
         for tensor in self._pools.tensors().values():
-            tensor.fill_(garbage)
+            # As bytes these are NaN in every format of numbers, too.
+            tensor.fill_(garbage if tensor.is_floating_point() else 255)
         self._free = list(range(pages, 0, -1))
 
     def fork(self, row: PagedRow, tokens: Sequence[int], at: int) -> PagedRow:
@@ -53,45 +84,23 @@ class PageRig:
 
     def forwarded(self, chunks: Sequence[tuple[PagedRow, int]]) -> Forwarded:
         """Compute each row up to a position."""
-        count = [stop - row.done for row, stop in chunks]
-        table = self._table(chunks)
-        start = torch.tensor([row.done for row, _ in chunks])
-        none = torch.zeros((len(chunks), 1), dtype=torch.int32)
-        batch = ForwardBatch(
-            input_ids=torch.tensor(
-                [t for row, stop in chunks for t in row.tokens[row.done : stop]]
-            ),
-            chunk_start=start,
-            chunk_len=torch.tensor(count),
-            page_table=table,
-            window=none,
-            ring=none[:, 0],
-            window_from=start * 0,
-            write_from=start,
-            save_row=torch.arange(len(chunks)),
-            save_position=torch.tensor([stop for _, stop in chunks]),
-            save_ring=none[:, 0],
-            save_window=none,
-            logit_tokens=torch.tensor(count).cumsum(0) - 1,
-        )
+        self._give_pages(chunks)
+        batch = chunk_batch(chunks)
         made = self._network.prefill(batch, self._pools)
         for row, stop in chunks:
             row.done = stop
         return made
 
-    def _table(self, chunks: Sequence[tuple[PagedRow, int]]) -> Tensor:
-        """Give rows the pages up to a position, and return the page table."""
+    def _give_pages(self, chunks: Sequence[tuple[PagedRow, int]]) -> None:
+        """Give rows the pages up to a position."""
         for row, stop in chunks:
             while len(row.pages) * self._size < stop:
                 row.pages.append(self._free.pop())
-        table = torch.zeros((len(chunks), max(len(row.pages) for row, _ in chunks)))
-        for i, (row, _) in enumerate(chunks):
-            table[i, : len(row.pages)] = torch.tensor(row.pages)
-        return table.to(torch.int32)
 
     def inputs(self, rows: Sequence[PagedRow], device: torch.device) -> DecodeRows:
         """Return the inputs of a step of the next token of each row, with padding."""
-        table = self._table([(row, row.done + 1) for row in rows])
+        self._give_pages([(row, row.done + 1) for row in rows])
+        table = page_table(rows)
         inputs = DecodeRows.empty(
             len(rows) + PADDING, pages=table.shape[1] + SPARE_PAGES, window_pages=1, device=device
         )

@@ -1,13 +1,14 @@
 """MlaConfig: what `config.json` of these families says, read strictly.
 
-V2 and V3 differ in how they route; all else is in the file. Whatever the network does not compute
-is refused with one sentence that names the field. The code that `auto_map` names, which published
-files have, is never run.
+V2 and V3 differ in how they route, V3.2 is V3 with an indexer; all else is in the file. Whatever
+the network does not compute is refused with one sentence that names the field. The code that
+`auto_map` names, which published files have, is never run.
 """
 
 from dataclasses import dataclass
 from typing import Any, cast
 
+from jit_kernels.select_topk import MAX_TOP_K
 from layers.models.json_fields import (
     ConfigFault,
     int_from,
@@ -20,9 +21,14 @@ from layers.models.json_fields import (
 from layers.models.rope_fields import RopeFields, read_rope
 from layers.models.token_ids import end_ids, token_id, vocab_size
 
-__all__ = ["ExpertFields", "HeadFields", "MlaConfig", "parse_config"]
+__all__ = ["ExpertFields", "HeadFields", "IndexFields", "MlaConfig", "parse_config"]
 
-_ARCHITECTURES = {"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM"}
+_V2, _V3, _V32 = "deepseek_v2", "deepseek_v3", "deepseek_v32"
+_ARCHITECTURES = {
+    _V2: "DeepseekV2ForCausalLM",
+    _V3: "DeepseekV3ForCausalLM",
+    _V32: "DeepseekV32ForCausalLM",
+}
 # Fields with the values that are computed, where they are there.
 _FIXED: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("hidden_act", ("silu",)),
@@ -31,12 +37,12 @@ _FIXED: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("tie_word_embeddings", (False, None)),
     ("pretraining_tp", (1, None)),
 )
-_ROUTING: dict[str, tuple[tuple[str, tuple[object, ...]], ...]] = {
-    "deepseek_v2": (
-        ("scoring_func", ("softmax",)),
-        ("topk_method", ("greedy", "group_limited_greedy")),
-    ),
-    "deepseek_v3": (("scoring_func", ("sigmoid",)), ("topk_method", ("noaux_tc",))),
+_Routing = tuple[tuple[str, tuple[object, ...]], ...]
+_BY_SIGMOID: _Routing = (("scoring_func", ("sigmoid",)), ("topk_method", ("noaux_tc",)))
+_ROUTING: dict[str, _Routing] = {
+    _V2: (("scoring_func", ("softmax",)), ("topk_method", ("greedy", "group_limited_greedy"))),
+    _V3: _BY_SIGMOID,
+    _V32: _BY_SIGMOID,
 }
 _QUANTISATION: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("quant_method", ("fp8",)),
@@ -52,6 +58,7 @@ _KNOWN = frozenset(
         *("n_routed_experts", "n_shared_experts", "num_experts_per_tok", "moe_intermediate_size"),
         *("moe_layer_freq", "first_k_dense_replace", "n_group", "topk_group", "topk_method"),
         *("scoring_func", "norm_topk_prob", "routed_scaling_factor"),
+        *("index_n_heads", "index_head_dim", "index_topk", "indexer_rope_interleave"),
         *("bos_token_id", "eos_token_id", "quantization_config", "architectures", "model_type"),
     }
 )
@@ -70,6 +77,21 @@ class HeadFields:
     value: int
     latent: int
     q_rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFields:
+    """The indexer of a layer, which chooses the positions that a token attends.
+
+    width        channels of a key and of each head; the first `HeadFields.turned` are rotated
+    chosen       positions that a token attends, all where there are no more
+    interleaved  neighbouring channels turn together, else those of two halves
+    """
+
+    heads: int
+    width: int
+    chosen: int
+    interleaved: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +126,7 @@ class MlaConfig:
 
     inner            channels inside the feed-forward blocks without experts
     interleaved      neighbouring channels turn together, else those of two halves
+    index            None: a token attends all positions up to its own
     experts          None: no layer has any
     eos_token_ids    ids of config.json, then those that only generation_config.json has
     """
@@ -119,6 +142,7 @@ class MlaConfig:
     rope: RopeFields
     interleaved: bool
     context_tokens: int
+    index: IndexFields | None
     experts: ExpertFields | None
     eos_token_ids: tuple[int, ...]
 
@@ -143,6 +167,7 @@ def parse_config(
     require(raw, "model_type", tuple(_ARCHITECTURES))
     kind = cast(str, raw["model_type"])
     _refuse_others(raw)
+    heads = _heads(raw)
     vocab, layers = vocab_size(raw), positive_int(raw, "num_hidden_layers")
     if raw.get("bos_token_id") is not None:
         token_id(raw["bos_token_id"], "bos_token_id", vocab)
@@ -152,12 +177,13 @@ def parse_config(
         vocab_size=vocab,
         hidden_size=positive_int(raw, "hidden_size"),
         num_layers=layers,
-        heads=_heads(raw),
+        heads=heads,
         inner=positive_int(raw, "intermediate_size"),
         eps=positive_number(raw, "rms_norm_eps"),
         rope=read_rope(raw, mscale=True),
         interleaved=_flag(raw, "rope_interleave", default=True),
         context_tokens=positive_int(raw, "max_position_embeddings"),
+        index=_index(raw, heads) if kind == _V32 else None,
         experts=None if raw.get("n_routed_experts") is None else _experts(raw, kind, layers),
         eos_token_ids=end_ids(raw, generation, vocab),
     )
@@ -187,6 +213,26 @@ def _heads(raw: dict[str, Any]) -> HeadFields:
         value=positive_int(raw, "v_head_dim"),
         latent=positive_int(raw, "kv_lora_rank"),
         q_rank=None if q_rank is None else positive_int(raw, "q_lora_rank"),
+    )
+
+
+def _index(raw: dict[str, Any], heads: HeadFields) -> IndexFields:
+    if raw.get("layer_types") is not None:
+        string_list(raw, "layer_types", ("indexed_attention",))
+    if heads.q_rank is None:
+        raise ConfigFault("q_lora_rank must be an integer: the indexer reads that latent")
+    width, chosen = positive_int(raw, "index_head_dim"), positive_int(raw, "index_topk")
+    if width < heads.turned:
+        raise ConfigFault(
+            f"index_head_dim must be at least qk_rope_head_dim {heads.turned}, got {width}"
+        )
+    if chosen > MAX_TOP_K:
+        raise ConfigFault(f"index_topk must be at most {MAX_TOP_K}, got {chosen}")
+    return IndexFields(
+        heads=positive_int(raw, "index_n_heads"),
+        width=width,
+        chosen=chosen,
+        interleaved=_flag(raw, "indexer_rope_interleave"),
     )
 
 
@@ -225,20 +271,30 @@ def _experts(raw: dict[str, Any], kind: str, layers: int) -> ExpertFields:
         shared=inner * int_from({"n_shared_experts": 0, **given}, "n_shared_experts", 0),
         groups=groups,
         kept=kept,
-        biased=kind == "deepseek_v3",
+        biased=kind != _V2,
         normalised=normalised,
         # V2's published code normalises or scales, V3's does both.
-        scale=1.0 if normalised and kind == "deepseek_v2" else scale,
-        layers=frozenset(layer for layer in range(first, layers) if layer % every == 0),
+        scale=1.0 if normalised and kind == _V2 else scale,
+        layers=_expert_layers(raw, first, every, layers),
     )
+
+
+def _expert_layers(raw: dict[str, Any], first: int, every: int, layers: int) -> frozenset[int]:
+    """Return which layers have experts: transformers may list them, published files count."""
+    if raw.get("mlp_layer_types") is None:
+        return frozenset(layer for layer in range(first, layers) if layer % every == 0)
+    kinds = string_list(raw, "mlp_layer_types", ("dense", "sparse"))
+    if len(kinds) < layers:
+        raise ConfigFault(f"mlp_layer_types must name {layers} layers, got {len(kinds)}")
+    return frozenset(layer for layer in range(layers) if kinds[layer] == "sparse")
 
 
 def _groups(raw: dict[str, Any], kind: str, experts: int) -> tuple[int, int]:
     """Return how many groups of experts there are, and how many a token goes to."""
-    if kind == "deepseek_v2" and raw.get("topk_method") != "group_limited_greedy":
+    if kind == _V2 and raw.get("topk_method") != "group_limited_greedy":
         return 1, 1
     groups, kept = positive_int(raw, "n_group"), positive_int(raw, "topk_group")
-    least = 2 if kind == "deepseek_v3" else 1
+    least = 1 if kind == _V2 else 2
     if experts % groups or experts // groups < least:
         raise ConfigFault(
             f"n_group must divide n_routed_experts {experts} into groups of at least {least}, "

@@ -11,6 +11,9 @@ weights are the published ones.
 """
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,7 +35,7 @@ from layers.parallel.ranks import Ranks
 from layers.parallel.shares import Share
 from layers.weights.part import part_of
 
-__all__ = ["decoder"]
+__all__ = ["Attention", "DenseAttention", "decoder"]
 
 # Of the norms of latents; it is in no configuration.
 _LATENT_EPS = 1e-6
@@ -53,11 +56,15 @@ class Queries:
         self._norm = RmsNorm(rank, eps=_LATENT_EPS, name="q_a_layernorm", device=kinds.device)
         self._up = kinds.projection(rank, {"q_b_proj": rows})
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return the queries of `x` [T, d] float32, normed: [T, H, plain + turned] float32."""
-        if self._down is not None:
-            x = self._down(self._down.rows(x))
-        return self._up(self._up.rows(x, self._norm)).unflatten(1, (-1, self._width))
+    def latent(self, x: Tensor) -> Tensor:
+        """Return what queries are products of, normed: `x` [T, d] float32, or its latent [T, q]."""
+        if self._down is None or self._norm is None:
+            return x
+        return self._norm(self._down(self._down.rows(x)))
+
+    def __call__(self, latent: Tensor) -> Tensor:
+        """Return the queries of latents, [T, H, plain + turned] float32."""
+        return self._up(self._up.rows(latent)).unflatten(1, (-1, self._width))
 
     def named_weights(self, prefix: str) -> Named:
         """Yield the weights under their names in files."""
@@ -93,7 +100,17 @@ class LatentHeads:
         yield f"{prefix}kv_b_proj.weight", part_of(weight, self._rows, weight.shape[1])
 
 
-class Attention:
+class _Step(Protocol):
+    """What attention over latents asks of a step."""
+
+    def turn(self, x: Tensor) -> Tensor: ...
+    def store(self, layer: int, records: Tensor) -> None: ...
+
+
+StepT = TypeVar("StepT", bound=_Step)
+
+
+class Attention(ABC, Generic[StepT]):
     """Attention of all heads over one record a position."""
 
     def __init__(self, config: MlaConfig, layer: int, kinds: PlainKinds, ranks: Ranks) -> None:
@@ -110,22 +127,40 @@ class Attention:
         self._heads = LatentHeads(fields, heads, kinds)
         self._out = SummedLinear(kinds, heads.times(fields.value), "o_proj", width, ranks=ranks)
 
-    def __call__(self, x: Tensor, step: LatentStep) -> Tensor:
+    def __call__(self, x: Tensor, step: StepT) -> Tensor:
         """Write records, and return the block's result, [T, d] float32."""
         fields = self._fields
         made = self._down(self._down.rows(x))
         latent, turned = made.split([fields.latent, fields.turned], 1)
         records = torch.cat((self._norm(latent), turned), 1)
         step.store(self._layer, step.turn(records.unsqueeze(1)).squeeze(1))
-        plain, turned = step.turn(self._queries(x)).split([fields.plain, fields.turned], 2)
+        latent = self._queries.latent(x)
+        plain, turned = step.turn(self._queries(latent)).split([fields.plain, fields.turned], 2)
         q = torch.cat((self._heads.queries(plain), turned), 2)
-        read = step.attend(self._layer, q, scale=self._scale)
-        return self._out.of_rows(self._heads.values(read))
+        return self._out.of_rows(self._heads.values(self.read(q, x, latent, step)))
+
+    @abstractmethod
+    def read(self, q: Tensor, x: Tensor, latent: Tensor, step: StepT) -> Tensor:
+        """Return what queries read of the records that they attend, [T, H, latent] float32.
+
+        q       [T, H, latent + turned] float32
+        x       [T, d] float32   the normed stream
+        latent  [T, q] float32   what queries were made of
+        """
 
     def named_weights(self, prefix: str) -> Named:
         """Yield the weights under their names in files."""
         for part in (self._queries, self._down, self._norm, self._heads, self._out):
             yield from part.named_weights(prefix)
+
+
+class DenseAttention(Attention[LatentStep]):
+    """Attention over all positions up to a token's own."""
+
+    def read(self, q: Tensor, x: Tensor, latent: Tensor, step: LatentStep) -> Tensor:
+        """Read all records; see `Attention`."""
+        del x, latent
+        return step.attend(self._layer, q, scale=self._scale)
 
 
 class Mixture:
@@ -181,14 +216,22 @@ class Mixture:
             yield from self._shared.named_weights(f"{prefix}shared_experts.")
 
 
-def decoder(config: MlaConfig, kinds: PlainKinds, ranks: Ranks) -> Decoder[LatentStep]:
-    """Return the network, with all weights allocated that this rank holds."""
+def decoder(
+    config: MlaConfig,
+    attention: Callable[[MlaConfig, int, PlainKinds, Ranks], Attention[StepT]],
+    kinds: PlainKinds,
+    ranks: Ranks,
+) -> Decoder[StepT]:
+    """Return the network, with all weights allocated that this rank holds.
+
+    attention  makes that of a layer
+    """
     width, eps = config.hidden_size, config.eps
 
-    def layer(number: int) -> DecoderLayer[LatentStep]:
-        attention = Attention(config, number, kinds, ranks)
+    def layer(number: int) -> DecoderLayer[StepT]:
+        attend = attention(config, number, kinds, ranks)
         feed_forward = _feed_forward(config, number, kinds, ranks)
-        return DecoderLayer(attention, feed_forward, width, eps=eps, kinds=kinds)
+        return DecoderLayer(attend, feed_forward, width, eps=eps, kinds=kinds)
 
     layers = [layer(number) for number in range(config.num_layers)]
     return Decoder(layers, width, config.vocab_size, eps=eps, tied=False, kinds=kinds, ranks=ranks)

@@ -11,18 +11,25 @@ from layers.models.mla.pools import LatentPools
 from layers.steps.forward_batch import ForwardBatch
 from layers.steps.page_slots import PageSlots
 
-__all__ = ["LatentStep"]
+__all__ = ["LatentStep", "TurnedStep", "turn_channels"]
 
 
-class LatentStep:
-    """What the layers of one step share, derived once."""
+def turn_channels(part: Tensor, rotation: Tensor, *, halves: bool) -> None:
+    """Turn some channels of heads, [T, H, R] float32, a view of their memory, in place.
 
-    def __init__(
-        self, batch: ForwardBatch, pools: LatentPools, turn: PairRope, *, turned: int
-    ) -> None:
+    rotation  of the tokens, as `rope_halves` or `rope` takes it
+    """
+    own = part.clone(memory_format=torch.contiguous_format)
+    part.copy_(rope_halves(own, rotation) if halves else rope(own, rotation))
+
+
+class TurnedStep:
+    """What the layers of one step share, derived once: positions, slots, and rotations."""
+
+    def __init__(self, batch: ForwardBatch, page_size: int, turn: PairRope, *, turned: int) -> None:
         """Take how the last `turned` channels of heads and records turn."""
-        self._pools, self._turned, self._batch = pools, turned, batch
-        self._slots = PageSlots(batch, pools.records.shape[2])
+        self._turned, self._batch = turned, batch
+        self._slots = PageSlots(batch, page_size)
         self._halves = isinstance(turn, HalfRope)
         self._rotation = turn.rotation(self._slots.position)
 
@@ -40,10 +47,23 @@ class LatentStep:
         """Turn the last channels of `x` [T, H, C] float32, contiguous, in place; return it."""
         if not self._halves:
             return rope(x, self._rotation)
-        last = x[..., x.shape[2] - self._turned :]
-        own = last.clone(memory_format=torch.contiguous_format)
-        last.copy_(rope_halves(own, self._rotation))
+        turn_channels(x[..., x.shape[2] - self._turned :], self._rotation, halves=True)
         return x
+
+    def finite_rows(self, x: Tensor) -> Tensor:
+        """Return which rows have only finite tokens, [n] bool; `x` is [T, d]."""
+        return self._slots.finite_rows(x)
+
+
+class LatentStep(TurnedStep):
+    """A step whose tokens attend all positions up to their own."""
+
+    def __init__(
+        self, batch: ForwardBatch, pools: LatentPools, turn: PairRope, *, turned: int
+    ) -> None:
+        """Take how the last `turned` channels of heads and records turn."""
+        super().__init__(batch, pools.records.shape[2], turn, turned=turned)
+        self._pools = pools
 
     def store(self, layer: int, records: Tensor) -> None:
         """Write what the tokens leave in a layer, [T, C] float32, turned."""
@@ -57,7 +77,3 @@ class LatentStep:
         records = self._pools.records[layer]
         latent = records.shape[2] - self._turned
         return latent_attention(q, records, self._slots.rows, values=latent, scale=scale)
-
-    def finite_rows(self, x: Tensor) -> Tensor:
-        """Return which rows have only finite tokens, [n] bool; `x` is [T, d]."""
-        return self._slots.finite_rows(x)

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from layers.models.json_fields import ConfigFault
-from layers.models.mla.config import ExpertFields, HeadFields, MlaConfig, parse_config
+from layers.models.mla.config import (
+    ExpertFields,
+    HeadFields,
+    IndexFields,
+    MlaConfig,
+    parse_config,
+)
 
 # Source: the published files, as families.md of the project's notes has them.
 V3: dict[str, Any] = {
@@ -83,6 +89,16 @@ V2: dict[str, Any] = {
     "topk_group": 3,
     "topk_method": "group_limited_greedy",
 }
+V32: dict[str, Any] = {
+    **V3,
+    "architectures": ["DeepseekV32ForCausalLM"],
+    "auto_map": None,
+    "index_head_dim": 128,
+    "index_n_heads": 64,
+    "index_topk": 2048,
+    "model_type": "deepseek_v32",
+    "quantization_config": {**V3["quantization_config"], "scale_fmt": "ue8m0"},
+}
 _CUT = Path(__file__).parents[3] / "bench" / "network" / "v2_lite_cut" / "config.json"
 LITE: dict[str, Any] = {
     **json.loads(_CUT.read_text(encoding="utf-8")),
@@ -116,6 +132,17 @@ def test_v3_is_read() -> None:
     assert config.eos_token_ids == (1, 7)
 
 
+def test_v32_is_v3_with_an_indexer() -> None:
+    config, without = read(V32), read(V3)
+
+    assert config.index == IndexFields(heads=64, width=128, chosen=2048, interleaved=False)
+    assert without.index is None
+    assert (config.experts, config.heads) == (without.experts, without.heads)
+    turned = read(V32, indexer_rope_interleave=True).index
+    assert turned is not None
+    assert turned.interleaved
+
+
 def test_the_scale_of_logits_has_mscale_squared() -> None:
     assert read(V3).logit_scale == pytest.approx(0.135234, abs=1e-6)
     assert read(V2).logit_scale == pytest.approx(0.114721, abs=1e-6)
@@ -143,6 +170,9 @@ def test_experts_may_be_in_some_layers_or_in_none() -> None:
     assert sparse is not None
     assert sparse.layers == {4, 6}
     assert read(V3, n_routed_experts=None).experts is None
+    listed = read(V32, mlp_layer_types=["sparse", "dense", "sparse"], num_hidden_layers=3).experts
+    assert listed is not None
+    assert listed.layers == {0, 2}
 
 
 @pytest.mark.parametrize(
@@ -165,6 +195,14 @@ def test_experts_may_be_in_some_layers_or_in_none() -> None:
         (V3, {"kv_lora_rank": None}, "kv_lora_rank must be an integer"),
         (V3, {"bos_token_id": -1}, "bos_token_id must be a token id"),
         (V3, {"rope_scaling": {"type": "dynamic"}}, "rope_scaling.rope_type must be"),
+        (V32, {"index_topk": None}, "index_topk must be an integer"),
+        (V32, {"index_topk": 2049}, "index_topk must be at most 2048"),
+        (V32, {"index_head_dim": 63}, "index_head_dim must be at least qk_rope_head_dim 64"),
+        (V32, {"index_n_heads": 0}, "index_n_heads must be an integer of at least 1"),
+        (V32, {"indexer_rope_interleave": 1}, "indexer_rope_interleave must be"),
+        (V32, {"q_lora_rank": None}, "q_lora_rank must be an integer"),
+        (V32, {"layer_types": ["full_attention"]}, "layer_types must be a list of indexed"),
+        (V32, {"mlp_layer_types": ["sparse"]}, "mlp_layer_types must name 61 layers, got 1"),
     ],
 )
 def test_what_is_not_computed_is_refused_by_name(

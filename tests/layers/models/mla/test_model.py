@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from layers.models.contract import Settings
+from layers.models.contract import Network, Settings
 from layers.models.json_fields import ConfigFault
 from layers.models.mla.config import ExpertFields, MlaConfig, parse_config
-from layers.models.mla.model import MlaModel, PlainMla
+from layers.models.mla.model import MlaModel
 from layers.models.registry import read_model
 from layers.parallel.shares import UnevenShares
 from layers.weights.loading import fill_dummy, load_weights
@@ -33,18 +33,16 @@ def words(count: int) -> list[int]:
     return [random.randrange(2, VOCAB) for _ in range(count)]
 
 
-def loaded(folder: Path) -> PlainMla:
+def loaded(folder: Path) -> Network:
     """Return the network of a checkpoint."""
     made = read_model(folder).build(CPU, Settings())
-    assert isinstance(made, PlainMla)
     load_weights(made, folder, progress=False)
     return made
 
 
-def dummy(folder: Path, **settings: Any) -> PlainMla:
+def dummy(folder: Path, **settings: Any) -> Network:
     """Return the network of a folder with random weights."""
     made = read_model(folder).build(CPU, Settings(**settings))
-    assert isinstance(made, PlainMla)
     fill_dummy(made, SEED)
     return made
 
