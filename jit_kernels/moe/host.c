@@ -14,12 +14,38 @@ static void sort_pairs(const int64_t *experts, int64_t pairs, int64_t count, int
     first[0] = 0;
 }
 
+static void add_to_rows(float *rows, const float *bias, int64_t count, int64_t width) {
+    for (int64_t r = 0; r < count; r++, rows += width)
+        for (int64_t i = 0; i < width; i++) rows[i] += bias[i];
+}
+
+/* out[r, i] = (clamp(up) + 1) * g * sigmoid(alpha * g) of g = min(gate, limit), rounded to bfloat16
+ * where `half` is set. */
+static void sigmoid_gate_rows(const float *gate_up, float limit, float alpha, int half, float *out,
+                              int64_t rows, int64_t inner) {
+    for (int64_t r = 0; r < rows; r++, gate_up += 2 * inner, out += inner) {
+        const float *up = gate_up + inner;
+        for (int64_t i = 0; i < inner; i++)
+            out[i] = -alpha * (gate_up[i] > limit ? limit : gate_up[i]);
+        exponentials(out, inner);
+        for (int64_t i = 0; i < inner; i++) {
+            float gate = gate_up[i] > limit ? limit : gate_up[i];
+            float clamped = up[i] > limit ? limit : up[i];
+            clamped = clamped < -limit ? -limit : clamped;
+            float value = gate / (out[i] + 1.0f) * (clamped + 1.0f);
+            out[i] = half ? rounded_to_half(value) : value;
+        }
+    }
+}
+
 /* x [tokens, width], experts and weights [tokens, top_k], gate_up [count, 2 * inner, width],
- * down [count, width, inner], out [tokens, width]. Return -1 for an expert that is none, -2 where
- * there is no memory. */
+ * down [count, width, inner], out [tokens, width]; in_bias [count, 2 * inner] and out_bias [count,
+ * width], both NULL or neither; alpha 0: the gate is SwiGLU. Return -1 for an expert that is none,
+ * -2 where there is no memory. */
 int moe(const float *x, const int64_t *experts, const float *weights, const void *gate_up,
-        const void *down, int64_t half, float limit, float *out, int64_t tokens, int64_t top_k,
-        int64_t count, int64_t width, int64_t inner) {
+        const void *down, int64_t half, const float *in_bias, const float *out_bias, float limit,
+        float alpha, float *out, int64_t tokens, int64_t top_k, int64_t count, int64_t width,
+        int64_t inner) {
     for (int64_t p = 0; p < tokens * top_k; p++)
         if (experts[p] < 0 || experts[p] >= count) return -1;
     int64_t most = (tokens < BLOCK ? tokens : BLOCK) * top_k, size = half ? 2 : 4;
@@ -45,10 +71,17 @@ int moe(const float *x, const int64_t *experts, const float *weights, const void
             Matrix back = {(const char *)down + e * width * inner * size, inner, (int)half};
             linear(rows + at * width, width, in, wide + at * 2 * inner, 2 * inner, members,
                    2 * inner, width);
-            gate_rows(wide + at * 2 * inner, 2 * inner, limit, (int)half, hidden + at * inner,
-                      members, inner);
+            if (in_bias)
+                add_to_rows(wide + at * 2 * inner, in_bias + e * 2 * inner, members, 2 * inner);
+            if (alpha != 0.0f)
+                sigmoid_gate_rows(wide + at * 2 * inner, limit, alpha, (int)half,
+                                  hidden + at * inner, members, inner);
+            else
+                gate_rows(wide + at * 2 * inner, 2 * inner, limit, (int)half,
+                          hidden + at * inner, members, inner);
             linear(hidden + at * inner, inner, back, rows + at * width, width, members, width,
                    inner);
+            if (out_bias) add_to_rows(rows + at * width, out_bias + e * width, members, width);
         }
         /* Back into the order of tokens and choices, then choice after choice. */
         for (int64_t i = 0; i < pairs; i++)
