@@ -80,8 +80,8 @@ def _draw(name: str, weight: torch.Tensor) -> None:
         weight.copy_(noise * 1.5 * inputs**-0.5)
 
 
-def write_config(name: str, folder: Path) -> Path:
-    """Write a folder without weights, in the spelling of the published files."""
+def published_config(name: str) -> dict[str, Any]:
+    """Return a config.json in the spelling of the published files."""
     config = {
         **_ALL,
         **CHECKPOINTS[name],
@@ -91,7 +91,12 @@ def write_config(name: str, folder: Path) -> Path:
         "rope_theta": 10000.0,
     }
     del config["rope_parameters"]
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return config
+
+
+def write_config(name: str, folder: Path) -> Path:
+    """Write a folder without weights."""
+    (folder / "config.json").write_text(json.dumps(published_config(name)), encoding="utf-8")
     return folder
 
 

@@ -214,6 +214,26 @@ def test_a_replay_of_one_token_less_would_not_do(tmp_path: Path) -> None:
     assert not torch.equal(rig.prefill(late, 2048), want)
 
 
+def test_rejected_drafts_leave_no_trace(tmp_path: Path) -> None:
+    model, prompt = read_model(write_config("wide", tmp_path), "sliding_window=65"), words(300)
+    made = model.build(CPU, Settings(draft_tokens=3))
+    fill_dummy(made, SEED)
+    assert made.cache.tree.window_pages == 2
+    rig = WindowRig(made)
+    want = rig.prefill(WindowRow(prompt), 2048)
+
+    row = WindowRow([*prompt])
+    rig.step([(row, 120)])
+    while row.done < 299:
+        accepted = row.done + 1
+        row.tokens = [*prompt[:accepted], *words(3)]
+        rig.step([(row, accepted + 3)])
+        row.done = accepted
+    row.tokens = prompt
+
+    assert_same_bits(rig.prefill(row, 2048), want)
+
+
 def test_bfloat16_is_close_to_float32(tmp_path: Path) -> None:
     folder, prompt = write_config("in_turn", tmp_path), words(200)
 
