@@ -42,7 +42,9 @@ __all__ = ["NamedWeights", "WeightError", "fill_dummy", "load_weights"]
 
 logger = logging.getLogger("umbra.weights")
 
-Target = Tensor | WeightTarget | StackedWeight | Part
+# Where one weight goes; or that, or where a tensor of all experts' weights does.
+Single = Tensor | WeightTarget | Part
+Target = Single | StackedWeight
 
 _PLAIN = ("BF16", "F16", "F32")
 _INTEGERS = ("I64", "I32")
@@ -278,7 +280,7 @@ def _misshapen(got: tuple[int, ...], want: tuple[int, ...]) -> str:
     return f"has shape {list(got)}, expected {list(want)}"
 
 
-def _storage(target: Tensor | WeightTarget | Part) -> Tensor | WeightTarget:
+def _storage(target: Single) -> Tensor | WeightTarget:
     """Return where the numbers of a weight, or of a part of it, go."""
     return target.target if isinstance(target, Part) else target
 
@@ -313,7 +315,7 @@ def _load_one(name: str, targets: Mapping[str, Target], checkpoint: TensorFiles)
     return 0
 
 
-def _expand(name: str, target: Target, checkpoint: TensorFiles, form: StoredForm) -> None:
+def _expand(name: str, target: Single, checkpoint: TensorFiles, form: StoredForm) -> None:
     """Expand a quantised weight into plain storage; of a part, all of it is expanded first."""
     storage, stored = _storage(target), checkpoint.tensor(name)
     assert isinstance(storage, Tensor)

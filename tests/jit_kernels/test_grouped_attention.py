@@ -93,7 +93,9 @@ def case(
     for pages, first, end in zip(table, start.tolist(), (start + count).tolist(), strict=True):
         place = torch.arange(max(0, first + 1 - window) if window else 0, end)
         for pool in (keys, values):
-            pool[pages[place // PAGE], place % PAGE] = torch.randn(len(place), groups, width).to(dtype)
+            pool[pages[place // PAGE], place % PAGE] = torch.randn(len(place), groups, width).to(
+                dtype
+            )
     row = torch.arange(len(step)).repeat_interleave(count)
     position = torch.cat([torch.arange(first, first + n) for first, n in step])
     since = (position + 1 - window).clamp(min=0) if window else None

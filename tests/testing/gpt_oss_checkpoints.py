@@ -41,7 +41,7 @@ _ALL: dict[str, Any] = {
 }
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
-# What differs from `_ALL`: windows below an SWA page and above one, layers in turn and in any order.
+# What differs from `_ALL`: windows below an SWA page and above one, layers in turn or not.
 CHECKPOINTS: dict[str, dict[str, Any]] = {
     "in_turn": {"sliding_window": 12},
     "wide": {

@@ -66,9 +66,7 @@ class WindowRig:
     def _window(self) -> list[int]:
         return [self._swa_free.pop() for _ in range(self._tree.window_pages)]
 
-    def step(
-        self, chunks: Sequence[tuple[WindowRow, int]], points: Iterable[int] = ()
-    ) -> Tensor:
+    def step(self, chunks: Sequence[tuple[WindowRow, int]], points: Iterable[int] = ()) -> Tensor:
         """Compute each row up to a position; return the logits of each last token, [n, vocab].
 
         points  positions in every chunk to leave resume points at

@@ -31,12 +31,13 @@ class Mixture:
         self._inner = ranks.shares.inner(fields.inner, blocks=False)
         inner, count = self._inner.count, ranks.shares.experts(fields.count).count
         self._dtype = kinds.stored
-        matrices = {"dtype": kinds.stored, "device": kinds.device}
-        self._gate_up = torch.zeros((count, 2 * inner, width), **matrices)
-        self._down = torch.zeros((count, width, inner), **matrices)
-        self._biases = tuple(
-            torch.zeros((count, channels), device=kinds.device) for channels in (2 * inner, width)
-        )
+
+        def weight(*shape: int, dtype: torch.dtype) -> Tensor:
+            return torch.zeros((count, *shape), dtype=dtype, device=kinds.device)
+
+        self._gate_up = weight(2 * inner, width, dtype=kinds.stored)
+        self._down = weight(width, inner, dtype=kinds.stored)
+        self._biases = tuple(weight(size, dtype=torch.float32) for size in (2 * inner, width))
 
     def __call__(self, h: Tensor, norm: RmsNorm) -> Tensor:
         """Return the block's result; see `FeedForward`."""

@@ -83,8 +83,8 @@ class WindowStep:
             torch.cat((place.index_select(0, self._read), made.to(place.dtype)))
             for place, made in zip(places, (keys, values), strict=True)
         ]
-        paged = (x.unsqueeze(1) for x in seen)
-        out = grouped_attention(q, *paged, self._rows, scale=scale, sinks=sinks)
+        read = [x.unsqueeze(1) for x in seen]
+        out = grouped_attention(q, read[0], read[1], self._rows, scale=scale, sinks=sinks)
         for place, x in zip(places, seen, strict=True):
             place.index_copy_(0, self._saves.target, x.index_select(0, self._saves.source))
         return out
