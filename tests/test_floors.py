@@ -80,15 +80,13 @@ FORBIDDEN_CALLS = {"compile", "eval", "exec", "torch.load", "torch.compile"}
 
 # Sources without a test file of their own, and why that is enough.
 NO_TWIN: dict[str, str] = {
-    "layers/models/gpt_oss/experts.py": "test_model.py holds it against transformers",
-    "layers/models/gpt_oss/network.py": "test_model.py holds it against transformers",
-    "layers/models/gpt_oss/step.py": "test_model.py: chunks, company and reuse are its promises",
-    "layers/models/gqa/network.py": "test_model.py holds it against transformers",
-    "layers/models/gqa/step.py": "test_model.py: chunks, company and reuse are its promises",
-    "layers/models/mla/network.py": "test_model.py holds it against transformers",
-    "layers/models/mla/step.py": "test_model.py: chunks, company and reuse are its promises",
-    "layers/models/plain_decoder.py": "the test_model.py of each family computes with it",
-    "layers/models/plain_model.py": "the test_model.py of each family computes with it",
+    **{
+        f"layers/models/{part}.py": "the test_model.py of a family holds it to its promises"
+        for part in (
+            *("gpt_oss/experts", "gpt_oss/network", "gpt_oss/step", "gqa/network", "gqa/step"),
+            *("mla/network", "mla/step", "plain_decoder", "plain_model"),
+        )
+    },
     "layers/models/rope_scaling.py": "fields only; test_rope.py computes with them",
     "mem_cache/errors.py": "two classes, raised and caught throughout tests/mem_cache",
     "runtime/errors.py": "classes only, pinned by tests/runtime/server",

@@ -91,7 +91,8 @@ INLINE void gather(const float *p, Column values, Block block, const float *tota
 #pragma GCC unroll 4
         for (int q = 0; q < QUERIES; q++) {
             /* What a token does not read may be no number: 0 times that is none. */
-            if ((j > block.first || j < block.full) && q < here && !reads(block, r + q, j)) continue;
+            int doubtful = (j > block.first || j < block.full) && q < here;
+            if (doubtful && !reads(block, r + q, j)) continue;
             float weight = weights[q < here ? q : 0];
 #pragma GCC unroll 4
             for (int c = 0; c < CHANNELS / LANES; c++) sums[q][c] += part[c] * weight;
