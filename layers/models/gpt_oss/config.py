@@ -6,6 +6,12 @@ Whatever the network does not compute is refused with one sentence that names th
 from dataclasses import dataclass
 from typing import Any
 
+from layers.models.attention_fields import (
+    read_heads,
+    read_sliding,
+    require_fixed,
+    text_architectures,
+)
 from layers.models.json_fields import (
     ConfigFault,
     int_from,
@@ -13,7 +19,6 @@ from layers.models.json_fields import (
     positive_int,
     positive_number,
     require,
-    string_list,
 )
 from layers.models.rope_fields import RopeFields, read_rope
 from layers.models.token_ids import end_ids, token_id, vocab_size
@@ -21,8 +26,6 @@ from layers.weights.quant import FP4_GROUP
 
 __all__ = ["ExpertFields", "GptOssConfig", "parse_config"]
 
-_ARCHITECTURE = "GptOssForCausalLM"
-_SLIDING, _FULL = "sliding_attention", "full_attention"
 _FIXED: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("hidden_act", ("silu",)),
     ("attention_bias", (True,)),
@@ -99,19 +102,17 @@ def parse_config(
             raise ConfigFault(f"override names {key!r}, which is no field of config.json")
     raw = raw | override
     require(raw, "model_type", ("gpt_oss",))
-    for name, allowed in _FIXED:
-        if name in raw:
-            require(raw, name, allowed)
+    require_fixed(raw, _FIXED)
     if raw.get("rope_scaling") is None and raw.get("rope_parameters") is None:
         # transformers takes YaRN where both are missing, other readers plain rope.
         raise ConfigFault("rope_scaling is missing")
     vocab, layers = vocab_size(raw), positive_int(raw, "num_hidden_layers")
-    heads, key_heads, head_dim = _heads(raw)
+    heads, key_heads, head_dim = read_heads(raw)
     if raw.get("bos_token_id") is not None:
         token_id(raw["bos_token_id"], "bos_token_id", vocab)
     return GptOssConfig(
         model_type="gpt_oss",
-        architectures=_architectures(raw),
+        architectures=text_architectures(raw, "GptOssForCausalLM"),
         vocab_size=vocab,
         hidden_size=positive_int(raw, "hidden_size"),
         num_layers=layers,
@@ -120,51 +121,13 @@ def parse_config(
         head_dim=head_dim,
         eps=positive_number(raw, "rms_norm_eps"),
         rope=read_rope(raw),
-        sliding=_sliding(raw, layers),
+        sliding=read_sliding(raw, layers, every=2),
         # Before a token it sees one less than that.
         window=int_from(raw, "sliding_window", 2),
         experts=_experts(raw),
         context_tokens=positive_int(raw, "max_position_embeddings"),
         eos_token_ids=end_ids(raw, generation, vocab),
     )
-
-
-def _heads(raw: dict[str, Any]) -> tuple[int, int, int]:
-    """Return the heads of queries and of keys, and their width."""
-    heads, key_heads = (
-        positive_int(raw, name) for name in ("num_attention_heads", "num_key_value_heads")
-    )
-    if heads % key_heads:
-        raise ConfigFault(
-            f"num_key_value_heads must divide num_attention_heads {heads}, got {key_heads}"
-        )
-    width = positive_int(raw, "head_dim")
-    if width % 2:
-        raise ConfigFault(f"head_dim must be even, got {width}")
-    return heads, key_heads, width
-
-
-def _architectures(raw: dict[str, Any]) -> tuple[str, ...]:
-    names = tuple(string_list({"architectures": [], **raw}, "architectures", None))
-    if names and _ARCHITECTURE not in names:
-        raise ConfigFault(
-            f"architectures must be {_ARCHITECTURE}, got {', '.join(names)}: "
-            "only models that generate text are served"
-        )
-    return names
-
-
-def _sliding(raw: dict[str, Any], layers: int) -> tuple[bool, ...]:
-    """Return which layers attend a window; where the file says nothing, every other one."""
-    if raw.get("layer_types") is None:
-        kinds = [_FULL if layer % 2 else _SLIDING for layer in range(layers)]
-    else:
-        kinds = string_list(raw, "layer_types", (_SLIDING, _FULL))
-    if len(kinds) != layers:
-        raise ConfigFault(f"layer_types must name {layers} layers, got {len(kinds)}")
-    if len(set(kinds)) != 2:
-        raise ConfigFault(f"layer_types must be {_SLIDING} and {_FULL}, got one of them alone")
-    return tuple(kind == _SLIDING for kind in kinds)
 
 
 def _experts(raw: dict[str, Any]) -> ExpertFields:
