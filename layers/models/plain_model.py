@@ -11,12 +11,11 @@ from layers.linear.contract import Named
 from layers.models.contract import ModelFacts, Settings
 from layers.models.json_fields import ConfigFault
 from layers.models.page_pools import PagePools
-from layers.models.plain_decoder import Decoder
 from layers.parallel.ranks import Ranks
 from layers.steps.forward_batch import FedTokens, ForwardBatch, Forwarded
 from mem_cache.spec import CacheSpec, Paged, PoolSizes
 
-__all__ = ["PAGE_TOKENS", "RECORD_DTYPES", "CpuModel", "Numbers", "PlainNetwork"]
+__all__ = ["PAGE_TOKENS", "RECORD_DTYPES", "CpuModel", "Numbers", "PlainNetwork", "Wired"]
 
 PAGE_TOKENS = 256
 RECORD_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -118,6 +117,25 @@ class _Step(Protocol):
 
 PoolsT = TypeVar("PoolsT", bound=PagePools)
 StepT = TypeVar("StepT", bound=_Step)
+StepT_contra = TypeVar("StepT_contra", contravariant=True)
+
+
+class Wired(Protocol[StepT_contra]):
+    """The layers of a network, as `layers.models.plain_decoder.Decoder` has them."""
+
+    def run(
+        self, input_ids: Tensor, step: StepT_contra, halfway: Callable[[], None] | None = None
+    ) -> Tensor:
+        """Return the stream behind the last layer, [T, d] float32."""
+        ...
+
+    def logits(self, h: Tensor) -> Tensor:
+        """Return the logits of tokens, [T, vocab] float32."""
+        ...
+
+    def named_weights(self) -> Named:
+        """Yield (name in published files, where it goes) of every weight."""
+        ...
 
 
 class PlainNetwork(ABC, Generic[PoolsT, StepT]):
@@ -127,7 +145,7 @@ class PlainNetwork(ABC, Generic[PoolsT, StepT]):
     chunks, the other rows, and what was reused instead of computed.
     """
 
-    def __init__(self, wired: Decoder[StepT], numbers: Numbers, paged: Paged) -> None:
+    def __init__(self, wired: Wired[StepT], numbers: Numbers, paged: Paged) -> None:
         """Take the network with its weights allocated, and what a page of all layers weighs."""
         self._wired, self._numbers, self._paged = wired, numbers, paged
 
