@@ -127,10 +127,14 @@ def test_a_rank_keeps_its_part_of_outputs_and_inputs() -> None:
     assert target.shape == codes.shape
 
 
-def test_random_numbers_of_a_part_are_those_of_the_whole() -> None:
+def test_random_numbers_are_those_of_the_whole_in_any_part_and_form() -> None:
     whole = torch.zeros(COUNT, 2 * GATES, INPUTS)
     fill_random(NAME, StackedWeight(whole, GATES, INPUTS, gated=True), seed=1)
     assert 0.8 < float(whole.std()) * INPUTS**0.5 < 1.2
+
+    codes = torch.zeros_like(whole)
+    fill_random(NAME, StackedWeight(codes, GATES, INPUTS, gated=True, packed=True), seed=1)
+    assert torch.equal(codes, whole)
 
     half = torch.zeros(COUNT, GATES, INPUTS)
     fill_random(NAME, StackedWeight(half, Share(3, 3, 6), INPUTS, gated=True), seed=1)
