@@ -84,7 +84,7 @@ NO_TWIN: dict[str, str] = {
         f"layers/models/{part}.py": "the test_model.py of a family holds it to its promises"
         for part in (
             *("gpt_oss/experts", "gpt_oss/network", "gpt_oss/step", "gqa/network", "gqa/step"),
-            *("gemma3/network", "mla/network", "mla/step", "plain_decoder", "plain_model"),
+            *("gemma3/network", "mla/network", "mla/step", "plain_decoder", "plain_model", "wired"),
         )
     },
     "layers/models/rope_scaling.py": "fields only; test_rope.py computes with them",

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from jit_kernels.checks import check_dense, check_shape
+from jit_kernels.checks import check_shape
 from jit_kernels.host import on_host
 from jit_kernels.registry import Backend, select
 
@@ -23,35 +23,19 @@ def moe(
     gate_up: torch.Tensor,
     down: torch.Tensor,
     limit: float,
-    biases: tuple[torch.Tensor, torch.Tensor] | None = None,
-    alpha: float | None = None,
 ) -> torch.Tensor:
-    """Return `sum_k weights_k * (W2 gated(W13 x + b13) + b2)` over the experts of each row.
+    """Return `sum_k weights_k * W2 silu_mul(W13 x)` over the experts chosen for each row.
 
     x        [T, d] float32 or bfloat16
     experts  [T, k] int64, different from each other in a row
     weights  [T, k] float32
     gate_up  [E, 2 I, d] dtype of x   W1 rows, then W3 rows
     down     [E, d, I] dtype of x
-    limit    clamp of what is gated
-    biases   (b13 [E, 2 I], b2 [E, d]) float32, contiguous; None: there are none
-    alpha    None: gated is `silu_mul`; else `(clamp(up) + 1) * g * sigmoid(alpha * g)` of
-             `g = min(gate, limit)`
+    limit    clamp of the SwiGLU, see `silu_mul`
 
     Returns [T, d] float32. The sum runs over k in order. Raises ShapeError.
     """
     width, inner = x.shape[1], down.shape[2]
     check_shape("gate_up", gate_up, down.shape[0], 2 * inner, width)
     check_shape("weights", weights, x.shape[0], experts.shape[1])
-    if biases is not None:
-        for name, bias, channels in zip(("b13", "b2"), biases, (2 * inner, width), strict=True):
-            check_shape(name, bias, down.shape[0], channels)
-            check_dense(name, bias, torch.float32)
-    return _moe(
-        *(x, experts, weights),
-        gate_up=gate_up,
-        down=down,
-        limit=limit,
-        biases=biases,
-        alpha=alpha,
-    )
+    return _moe(x, experts, weights, gate_up=gate_up, down=down, limit=limit)

@@ -4,7 +4,7 @@ import torch
 
 from jit_kernels.host import by_rows, function, raise_fault, rows_of
 
-_moe = function("moe", "pppppippffpiiiii")
+_moe = function("moe", "pppppifpiiiii")
 
 
 def moe(
@@ -15,8 +15,6 @@ def moe(
     gate_up: torch.Tensor,
     down: torch.Tensor,
     limit: float,
-    biases: tuple[torch.Tensor, torch.Tensor] | None = None,
-    alpha: float | None = None,
 ) -> torch.Tensor:
     """Run the chosen experts of each row; see `jit_kernels.moe.moe`."""
     (count, width, inner), top_k = down.shape, experts.shape[1]
@@ -25,14 +23,12 @@ def moe(
     out = torch.empty(x.shape, dtype=torch.float32)
     x_at, experts_at, weights_at = rows.data_ptr(), experts.data_ptr(), weights.data_ptr()
     matrices = (gate_up.data_ptr(), down.data_ptr(), down.dtype is torch.bfloat16)
-    in_bias, out_bias = (None, None) if biases is None else (bias.data_ptr() for bias in biases)
     out_at = out.data_ptr()
 
     def run(first: int, last: int) -> None:
         code = _moe(
             *(x_at + 4 * first * width, experts_at + 8 * first * top_k),
-            *(weights_at + 4 * first * top_k, *matrices, in_bias, out_bias),
-            *(limit, alpha or 0.0, out_at + 4 * first * width),
+            *(weights_at + 4 * first * top_k, *matrices, limit, out_at + 4 * first * width),
             *(last - first, top_k, count, width, inner),
         )
         raise_fault(code)

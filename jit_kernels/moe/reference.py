@@ -14,8 +14,6 @@ def moe(
     gate_up: torch.Tensor,
     down: torch.Tensor,
     limit: float,
-    biases: tuple[torch.Tensor, torch.Tensor] | None = None,
-    alpha: float | None = None,
 ) -> torch.Tensor:
     """Run the chosen experts of each row; see `jit_kernels.moe.moe`."""
     tokens, top_k = experts.shape
@@ -26,26 +24,11 @@ def moe(
     for expert, rows in enumerate(x.index_select(0, order // top_k).split(counts)):
         if rows.shape[0]:
             hidden = tile_linear(rows, gate_up[expert], torch.float32)
-            if biases is not None:
-                hidden = hidden + biases[0][expert]
-            hidden = _gated(hidden, limit, alpha, x.dtype)
-            output = tile_linear(hidden, down[expert], torch.float32)
-            outputs.append(output if biases is None else output + biases[1][expert])
+            hidden = silu_mul(hidden, limit, x.dtype)
+            outputs.append(tile_linear(hidden, down[expert], torch.float32))
     places = torch.argsort(order)
     by_choice = torch.cat(outputs).index_select(0, places).view(tokens, top_k, x.shape[1])
     result = by_choice[:, 0] * weights[:, :1]
     for slot in range(1, top_k):
         result = result + by_choice[:, slot] * weights[:, slot : slot + 1]
     return result
-
-
-def _gated(
-    gate_up: torch.Tensor, limit: float, alpha: float | None, dtype: torch.dtype
-) -> torch.Tensor:
-    if alpha is None:
-        return silu_mul(gate_up, limit, dtype)
-    gate, up = gate_up.chunk(2, -1)
-    gate = gate.clamp(max=limit)
-    # Not torch's sigmoid, which differs between the vector part of a tensor and its tail.
-    glu = gate / ((-alpha * gate).exp() + 1.0)
-    return (glu * (up.clamp(-limit, limit) + 1.0)).to(dtype)

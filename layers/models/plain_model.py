@@ -11,11 +11,12 @@ from layers.linear.contract import Named
 from layers.models.contract import ModelFacts, Settings
 from layers.models.json_fields import ConfigFault
 from layers.models.page_pools import PagePools
+from layers.models.wired import Wired
 from layers.parallel.ranks import Ranks
 from layers.steps.forward_batch import FedTokens, ForwardBatch, Forwarded
 from mem_cache.spec import CacheSpec, Paged, PoolSizes
 
-__all__ = ["PAGE_TOKENS", "RECORD_DTYPES", "CpuModel", "Numbers", "PlainNetwork", "Wired"]
+__all__ = ["PAGE_TOKENS", "RECORD_DTYPES", "CpuModel", "Numbers", "PlainNetwork"]
 
 PAGE_TOKENS = 256
 RECORD_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -117,25 +118,6 @@ class _Step(Protocol):
 
 PoolsT = TypeVar("PoolsT", bound=PagePools)
 StepT = TypeVar("StepT", bound=_Step)
-StepT_contra = TypeVar("StepT_contra", contravariant=True)
-
-
-class Wired(Protocol[StepT_contra]):
-    """The layers of a network, as `layers.models.plain_decoder.Decoder` has them."""
-
-    def run(
-        self, input_ids: Tensor, step: StepT_contra, halfway: Callable[[], None] | None = None
-    ) -> Tensor:
-        """Return the stream behind the last layer, [T, d] float32."""
-        ...
-
-    def logits(self, h: Tensor) -> Tensor:
-        """Return the logits of tokens, [T, vocab] float32."""
-        ...
-
-    def named_weights(self) -> Named:
-        """Yield (name in published files, where it goes) of every weight."""
-        ...
 
 
 class PlainNetwork(ABC, Generic[PoolsT, StepT]):

@@ -1,15 +1,11 @@
 """Routed experts against a loop over tokens."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
 
 from jit_kernels.checks import ShapeError
 from jit_kernels.moe import moe
-from jit_kernels.moe.reference import moe as moe_in_torch
 from tests.testing.compare import Bounds, assert_close
 from tests.testing.rows import assert_rows_independent
 
@@ -41,32 +37,6 @@ def test_each_token_gets_the_sum_of_its_experts(
             hidden = F.silu(gate.clamp(max=LIMIT)) * up.clamp(-LIMIT, LIMIT)
             want[t] += w * (down[e].double() @ hidden)
     assert_close(got, want.float(), Bounds(atol=2e-5, rtol=1e-4))
-
-
-@pytest.mark.parametrize("run", [moe, moe_in_torch])
-@pytest.mark.parametrize(("tokens", "inner"), [(1, 3), (90, 21)])
-def test_experts_may_have_biases_and_a_steeper_gate(
-    run: Callable[..., torch.Tensor], tokens: int, inner: int
-) -> None:
-    x, chosen, weights = torch.randn(tokens, 24), experts_of(tokens, 5, 3), torch.rand(tokens, 3)
-    gate_up, down = torch.randn(5, 2 * inner, 24), torch.randn(5, 24, inner)
-    biases = torch.randn(5, 2 * inner), torch.randn(5, 24)
-    given: dict[str, Any] = {"gate_up": gate_up, "down": down, "limit": LIMIT, "biases": biases}
-
-    got = run(x, chosen, weights, **given, alpha=1.7)
-
-    want = torch.zeros(tokens, 24)
-    for t in range(tokens):
-        for e, w in zip(chosen[t].tolist(), weights[t].tolist(), strict=True):
-            gate, up = (gate_up[e] @ x[t] + biases[0][e]).chunk(2)
-            glu = gate.clamp(max=LIMIT) * torch.sigmoid(1.7 * gate.clamp(max=LIMIT))
-            want[t] += w * (down[e] @ ((up.clamp(-LIMIT, LIMIT) + 1) * glu) + biases[1][e])
-    assert_close(got, want, Bounds(atol=1e-4, rtol=1e-4))
-
-    def alone(x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        return run(x, chosen, weights, **given, alpha=1.7)
-
-    assert_rows_independent(alone, [x, chosen, weights])
 
 
 def test_all_tokens_may_want_the_same_experts() -> None:

@@ -124,7 +124,7 @@ class Layer:
 
 
 class GemmaDecoder:
-    """Embedding, layers and head; a `layers.models.plain_model.Wired`."""
+    """Embedding, layers and head; a `layers.models.wired.Wired`."""
 
     def __init__(self, config: GemmaConfig, kinds: PlainKinds, ranks: Ranks) -> None:
         """Allocate all weights that this rank holds."""

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from jit_kernels.moe import moe
+from jit_kernels.biased_moe import biased_moe
 from jit_kernels.route_softmax import route_softmax
 from layers.blocks.norm import RmsNorm
 from layers.kinds import PlainKinds
@@ -47,7 +47,7 @@ class Mixture:
         into, out = self._biases
         # The sum over ranks has the second bias once.
         own = out if self._ranks.shares.rank == 0 else torch.zeros_like(out)
-        routed = moe(
+        routed = biased_moe(
             x,
             experts,
             weights,

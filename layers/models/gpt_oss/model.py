@@ -11,7 +11,8 @@ from layers.models.gpt_oss.config import GptOssConfig, parse_config
 from layers.models.gpt_oss.network import decoder
 from layers.models.gpt_oss.pools import WindowLayout, WindowPools
 from layers.models.gpt_oss.step import WindowStep
-from layers.models.plain_model import CpuModel, Numbers, PlainNetwork, Wired
+from layers.models.plain_model import CpuModel, Numbers, PlainNetwork
+from layers.models.wired import Wired
 from layers.parallel.ranks import OneRank, Ranks
 from layers.steps.forward_batch import ForwardBatch
 from mem_cache.spec import CacheSpec, PoolSizes
