@@ -66,18 +66,26 @@ class WindowRig:
     def _window(self) -> list[int]:
         return [self._swa_free.pop() for _ in range(self._tree.window_pages)]
 
-    def step(self, chunks: Sequence[tuple[WindowRow, int]], points: Iterable[int] = ()) -> Tensor:
+    def step(
+        self,
+        chunks: Sequence[tuple[WindowRow, int]],
+        points: Iterable[int] = (),
+        *,
+        move: bool = False,
+    ) -> Tensor:
         """Compute each row up to a position; return the logits of each last token, [n, vocab].
 
         points  positions in every chunk to leave resume points at
+        move    rows go on in other SWA pages
         """
         count = [stop - row.done for row, stop in chunks]
-        saves = list[tuple[int, int, list[int]]]()
+        saves, ends = list[tuple[int, int, list[int]]](), list[list[int]]()
         for i, (row, stop) in enumerate(chunks):
             row.window = row.window or self._window()
             while len(row.pages) * self._tree.page_size < stop:
                 row.pages.append(self._free.pop())
-            saves.append((i, stop, row.window))
+            ends.append(self._window() if move else row.window)
+            saves.append((i, stop, ends[i]))
             for at in points:
                 if row.done < at <= stop:
                     row.points[at] = self._window()
@@ -105,8 +113,10 @@ class WindowRig:
         )
         made = self._network.prefill(batch, self._pools)
         assert bool(made.finite.all())
-        for row, stop in chunks:
-            row.done = stop
+        for (row, stop), window in zip(chunks, ends, strict=True):
+            if move:
+                self._swa_free += row.window
+            row.done, row.window = stop, window
         return made.logits
 
     def prefill(self, row: WindowRow, chunk: int, points: Iterable[int] = ()) -> Tensor:

@@ -227,7 +227,7 @@ def test_rejected_drafts_leave_no_trace(tmp_path: Path) -> None:
     while row.done < 299:
         accepted = row.done + 1
         row.tokens = [*prompt[:accepted], *words(3)]
-        rig.step([(row, accepted + 3)])
+        rig.step([(row, accepted + 3)], move=True)
         row.done = accepted
     row.tokens = prompt
 
