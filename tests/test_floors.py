@@ -14,6 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from runtime.config import ServerConfig
+from tests.without_twin import NO_TWIN
 
 ROOT = Path(__file__).resolve().parent.parent
 FLOORS = ("jit_kernels", "mem_cache", "layers", "runtime", "launch_server")
@@ -78,24 +79,6 @@ NO_MODEL = ("runtime/scheduler/", "runtime/wire/", "mem_cache/tree/")
 GROUP_NAMES = re.compile(r"(?<![a-z])(c4|c128|indexers?|rings?)(?![a-z])", re.IGNORECASE)
 FORBIDDEN_IMPORTS = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}
 FORBIDDEN_CALLS = {"compile", "eval", "exec", "torch.load", "torch.compile"}
-
-# Sources without a test file of their own, and why that is enough.
-NO_TWIN: dict[str, str] = {
-    "layers/models/cuda_decoder.py": "gqa/test_cuda_network.py computes with it",
-    "layers/models/gqa/network.py": "test_model.py holds it against transformers",
-    "layers/models/gqa/step.py": "test_model.py: chunks, company and reuse are its promises",
-    "layers/models/mla/network.py": "test_model.py holds it against transformers",
-    "layers/models/mla/sparse_network.py": "test_sparse_model.py holds it against transformers",
-    "layers/models/mla/step.py": "test_model.py: chunks, company and reuse are its promises",
-    "layers/models/plain_decoder.py": "the test_model.py of each family computes with it",
-    "layers/models/plain_model.py": "the test_model.py of each family computes with it",
-    "layers/models/rope_scaling.py": "fields only; test_rope.py computes with them",
-    "mem_cache/errors.py": "two classes, raised and caught throughout tests/mem_cache",
-    "mem_cache/transfer.py": "fields only; layers/parallel/test_transfer.py copies by them",
-    "runtime/errors.py": "classes only, pinned by tests/runtime/server",
-    "runtime/executor/interface.py": "a contract without code; test_remote.py fills it",
-    "runtime/scheduler/settings.py": "fields only; test_process.py pins where each comes from",
-}
 
 
 @functools.cache

@@ -14,12 +14,39 @@ static void sort_pairs(const int64_t *experts, int64_t pairs, int64_t count, int
     first[0] = 0;
 }
 
-/* x [tokens, width], experts and weights [tokens, top_k], gate_up [count, 2 * inner, width],
- * down [count, width, inner], out [tokens, width]. Return -1 for an expert that is none, -2 where
- * there is no memory. */
-int moe(const float *x, const int64_t *experts, const float *weights, const void *gate_up,
-        const void *down, int64_t half, float limit, float *out, int64_t tokens, int64_t top_k,
-        int64_t count, int64_t width, int64_t inner) {
+static void add_to_rows(float *rows, const float *bias, int64_t count, int64_t width) {
+    for (int64_t r = 0; r < count; r++, rows += width)
+        for (int64_t i = 0; i < width; i++) rows[i] += bias[i];
+}
+
+/* out[r, i] = (clamp(up) + 1) * g * sigmoid(alpha * g) of g = min(gate, limit), rounded to bfloat16
+ * where `half` is set. */
+static void sigmoid_gate_rows(const float *gate_up, float limit, float alpha, int half, float *out,
+                              int64_t rows, int64_t inner) {
+    for (int64_t r = 0; r < rows; r++, gate_up += 2 * inner, out += inner) {
+        const float *up = gate_up + inner;
+        for (int64_t i = 0; i < inner; i++)
+            out[i] = -alpha * (gate_up[i] > limit ? limit : gate_up[i]);
+        exponentials(out, inner);
+        for (int64_t i = 0; i < inner; i++) {
+            float gate = gate_up[i] > limit ? limit : gate_up[i];
+            float clamped = up[i] > limit ? limit : up[i];
+            clamped = clamped < -limit ? -limit : clamped;
+            float value = gate / (out[i] + 1.0f) * (clamped + 1.0f);
+            out[i] = half ? rounded_to_half(value) : value;
+        }
+    }
+}
+
+/* What products of experts have besides weights: all of it, or NULL and SwiGLU. */
+typedef struct {
+    const float *into, *back; /* [count, 2 * inner], [count, width] */
+    float alpha;
+} Biases;
+
+static int run(const float *x, const int64_t *experts, const float *weights, const void *gate_up,
+               const void *down, int64_t half, const Biases *biases, float limit, float *out,
+               int64_t tokens, int64_t top_k, int64_t count, int64_t width, int64_t inner) {
     for (int64_t p = 0; p < tokens * top_k; p++)
         if (experts[p] < 0 || experts[p] >= count) return -1;
     int64_t most = (tokens < BLOCK ? tokens : BLOCK) * top_k, size = half ? 2 : 4;
@@ -45,10 +72,15 @@ int moe(const float *x, const int64_t *experts, const float *weights, const void
             Matrix back = {(const char *)down + e * width * inner * size, inner, (int)half};
             linear(rows + at * width, width, in, wide + at * 2 * inner, 2 * inner, members,
                    2 * inner, width);
-            gate_rows(wide + at * 2 * inner, 2 * inner, limit, (int)half, hidden + at * inner,
-                      members, inner);
-            linear(hidden + at * inner, inner, back, rows + at * width, width, members, width,
-                   inner);
+            float *made = wide + at * 2 * inner, *gated = hidden + at * inner;
+            if (biases) {
+                add_to_rows(made, biases->into + e * 2 * inner, members, 2 * inner);
+                sigmoid_gate_rows(made, limit, biases->alpha, (int)half, gated, members, inner);
+            } else {
+                gate_rows(made, 2 * inner, limit, (int)half, gated, members, inner);
+            }
+            linear(gated, inner, back, rows + at * width, width, members, width, inner);
+            if (biases) add_to_rows(rows + at * width, biases->back + e * width, members, width);
         }
         /* Back into the order of tokens and choices, then choice after choice. */
         for (int64_t i = 0; i < pairs; i++)
@@ -64,4 +96,24 @@ int moe(const float *x, const int64_t *experts, const float *weights, const void
     free(rows);
     free(order);
     return 0;
+}
+
+/* x [tokens, width], experts and weights [tokens, top_k], gate_up [count, 2 * inner, width],
+ * down [count, width, inner], out [tokens, width]. Return -1 for an expert that is none, -2 where
+ * there is no memory. */
+int moe(const float *x, const int64_t *experts, const float *weights, const void *gate_up,
+        const void *down, int64_t half, float limit, float *out, int64_t tokens, int64_t top_k,
+        int64_t count, int64_t width, int64_t inner) {
+    return run(x, experts, weights, gate_up, down, half, NULL, limit, out, tokens, top_k, count,
+               width, inner);
+}
+
+/* The same with biases, into [count, 2 * inner] and back [count, width], and another gate. */
+int biased_moe(const float *x, const int64_t *experts, const float *weights, const void *gate_up,
+               const void *down, int64_t half, const float *into, const float *back, float limit,
+               float alpha, float *out, int64_t tokens, int64_t top_k, int64_t count,
+               int64_t width, int64_t inner) {
+    Biases biases = {into, back, alpha};
+    return run(x, experts, weights, gate_up, down, half, &biases, limit, out, tokens, top_k, count,
+               width, inner);
 }

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from layers.blocks.norm import RmsNorm
 from layers.weights.part import Part
+from layers.weights.stacked import StackedWeight
 from layers.weights.weight_target import WeightTarget
 
 __all__ = ["GroupedLinear", "Linear", "Named", "Rows"]
 
-Named = Iterator[tuple[str, Tensor | WeightTarget | Part]]
+Named = Iterator[tuple[str, Tensor | WeightTarget | StackedWeight | Part]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from layers.linear.contract import Named
 from layers.models.contract import ModelFacts, Settings
 from layers.models.json_fields import ConfigFault
 from layers.models.page_pools import PagePools
-from layers.models.plain_decoder import Decoder
+from layers.models.wired import Wired
 from layers.parallel.ranks import Ranks
 from layers.steps.forward_batch import FedTokens, ForwardBatch, Forwarded
 from mem_cache.spec import CacheSpec, Paged, PoolSizes
@@ -175,7 +175,7 @@ class PlainNetwork(ABC, Generic[PoolsT, StepT]):
     chunks, the other rows, and what was reused instead of computed.
     """
 
-    def __init__(self, wired: Decoder[StepT], numbers: Numbers, paged: Paged) -> None:
+    def __init__(self, wired: Wired[StepT], numbers: Numbers, paged: Paged) -> None:
         """Take the network with its weights allocated, and what a page of all layers weighs."""
         self._wired, self._numbers, self._paged = wired, numbers, paged
 

@@ -22,6 +22,8 @@ FAMILIES: dict[str, str] = {
     **dict.fromkeys(
         ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe"), "layers.models.gqa.model:read"
     ),
+    "gemma3_text": "layers.models.gemma3.model:read",
+    "gpt_oss": "layers.models.gpt_oss.model:read",
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32"), "layers.models.mla.model:read"),
 }
 

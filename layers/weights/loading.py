@@ -35,13 +35,16 @@ from layers.weights.quant import (
     fp8_scale_shape,
 )
 from layers.weights.random_weights import fill_random
+from layers.weights.stacked import StackedWeight
 from layers.weights.weight_target import StoredForm, WeightTarget
 
 __all__ = ["NamedWeights", "WeightError", "fill_dummy", "load_weights"]
 
 logger = logging.getLogger("umbra.weights")
 
-Target = Tensor | WeightTarget | Part
+# Where one weight goes; or that, or where a tensor of all experts' weights does.
+Single = Tensor | WeightTarget | Part
+Target = Single | StackedWeight
 
 _PLAIN = ("BF16", "F16", "F32")
 _INTEGERS = ("I64", "I32")
@@ -49,6 +52,8 @@ _FP8 = "F8_E4M3"
 _FP4 = ("I8", "U8")
 _SCALES = ("F8_E8M0", "F32")
 _SCALE_SUFFIXES = (".scale", ".weight_scale_inv")
+# Codes of stacked experts, and their scales.
+_BLOCKS, _BLOCK_SCALES = "_blocks", "_scales"
 _DRAFT = "mtp."
 # What a layer has that is a draft head; all of its tensors have the same beginning.
 _DRAFT_LAYER = "eh_proj.weight"
@@ -69,7 +74,7 @@ class NamedWeights(Protocol):
         """Yield the published name of each weight, and where it goes.
 
         That is a writable view of the dense shape, or what stands for quantised storage, or a part
-        of either that a rank keeps.
+        of either that a rank keeps, or what takes all experts' weights at once.
         """
         ...
 
@@ -137,6 +142,9 @@ def fill_dummy(model: NamedWeights, seed: int) -> None:
 
 def _scale_name(name: str, headers: Mapping[str, TensorHeader]) -> str | None:
     """Return the name of a weight's scale, None where there is none."""
+    if name.endswith(_BLOCKS):
+        scale = name.removesuffix(_BLOCKS) + _BLOCK_SCALES
+        return scale if scale in headers else None
     if not name.endswith(".weight"):
         return None
     names = (name.removesuffix(".weight") + suffix for suffix in _SCALE_SUFFIXES)
@@ -194,7 +202,11 @@ def _check_tied(targets: Mapping[str, Target], checkpoint: TensorFiles) -> None:
 
 
 def _tell_quantised(targets: Mapping[str, Target], headers: dict[str, TensorHeader]) -> None:
-    kept = [name for name, target in targets.items() if not isinstance(_storage(target), Tensor)]
+    kept = [
+        name
+        for name, target in targets.items()
+        if not isinstance(target, StackedWeight) and not isinstance(_storage(target), Tensor)
+    ]
     count = sum(_form(headers[name]) == "plain" for name in kept)
     if count:
         logger.warning("%d weights of plain numbers are rounded to what the device keeps", count)
@@ -206,6 +218,8 @@ def _fault(name: str, target: Target, headers: dict[str, TensorHeader]) -> str |
     want, form = tuple(target.shape), _form(header)
     scale_name = _scale_name(name, headers)
     scale = None if scale_name is None else headers[scale_name]
+    if isinstance(target, StackedWeight):
+        return _stacked_fault(target, header, scale)
     storage = _storage(target)
     floating = not isinstance(storage, Tensor) or storage.is_floating_point()
     if not isinstance(storage, Tensor) and (refusal := storage.why_not(form)) is not None:
@@ -218,6 +232,25 @@ def _fault(name: str, target: Target, headers: dict[str, TensorHeader]) -> str |
     if scale is not None:
         return f"is {header.dtype} and has a scale"
     return None if header.shape == want else _misshapen(header.shape, want)
+
+
+def _stacked_fault(
+    target: StackedWeight, header: TensorHeader, scale: TensorHeader | None
+) -> str | None:
+    want, allowed = target.shape, ("U8",) if target.packed else _PLAIN
+    if header.dtype not in allowed:
+        return f"is {header.dtype}, expected {' or '.join(allowed)}"
+    if header.shape != want:
+        return _misshapen(header.shape, want)
+    if not target.packed:
+        return None
+    if scale is None:
+        return "has no scales"
+    if scale.dtype not in ("U8", "F8_E8M0"):
+        return f"has scales of {scale.dtype}, expected U8"
+    if scale.shape != want[:-1]:
+        return f"has scales that {_misshapen(scale.shape, want[:-1])}"
+    return None
 
 
 def _form(header: TensorHeader) -> StoredForm:
@@ -247,7 +280,7 @@ def _misshapen(got: tuple[int, ...], want: tuple[int, ...]) -> str:
     return f"has shape {list(got)}, expected {list(want)}"
 
 
-def _storage(target: Target) -> Tensor | WeightTarget:
+def _storage(target: Single) -> Tensor | WeightTarget:
     """Return where the numbers of a weight, or of a part of it, go."""
     return target.target if isinstance(target, Part) else target
 
@@ -255,6 +288,10 @@ def _storage(target: Target) -> Tensor | WeightTarget:
 def _load_one(name: str, targets: Mapping[str, Target], checkpoint: TensorFiles) -> int:
     """Copy one weight; return how many numbers quantised storage could not hold exactly."""
     target, header = targets[name], checkpoint.headers[name]
+    if isinstance(target, StackedWeight):
+        scales = _scale(name, checkpoint) if target.packed else None
+        target.put(checkpoint.tensor(name), scales)
+        return 0
     storage, form = _storage(target), _form(header)
     if not isinstance(storage, Tensor):
         cut = target.cut if isinstance(target, Part) else ()
@@ -278,7 +315,7 @@ def _load_one(name: str, targets: Mapping[str, Target], checkpoint: TensorFiles)
     return 0
 
 
-def _expand(name: str, target: Target, checkpoint: TensorFiles, form: StoredForm) -> None:
+def _expand(name: str, target: Single, checkpoint: TensorFiles, form: StoredForm) -> None:
     """Expand a quantised weight into plain storage; of a part, all of it is expanded first."""
     storage, stored = _storage(target), checkpoint.tensor(name)
     assert isinstance(storage, Tensor)
@@ -317,6 +354,8 @@ def _scale(name: str, checkpoint: TensorFiles, cut: tuple[slice, ...] = ()) -> T
     scale_name = _scale_name(name, checkpoint.headers)
     assert scale_name is not None, "headers were checked"
     scale = checkpoint.tensor(scale_name, cut)
+    if scale.dtype is torch.uint8:
+        scale = scale.view(torch.float8_e8m0fnu)
     if not bool(torch.isfinite(scale.to(torch.float32)).all()):
         shard = checkpoint.headers[scale_name].shard
         raise WeightError(f"{scale_name} in {shard} holds NaN")

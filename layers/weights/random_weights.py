@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from layers.weights.part import Part
+from layers.weights.stacked import StackedWeight
 from layers.weights.weight_target import WeightTarget
 
 _TABLE_ROWS = 1 << 13
@@ -19,7 +20,7 @@ _EMBEDDINGS = ("embed.weight", "model.embed_tokens.weight")
 
 def fill_random(
     name: str,
-    out: Tensor | WeightTarget | Part,
+    out: Tensor | WeightTarget | StackedWeight | Part,
     *,
     seed: int,
     experts: int = 0,
@@ -58,7 +59,7 @@ def fill_random(
         out.zero_()
     elif "norm." in name:
         out.fill_(1.0)
-    elif leaf in ("attn_sink", "ape"):
+    elif leaf in ("attn_sink", "sinks", "ape"):
         out.normal_(0.0, 0.5, generator=generator)
     else:
         fan_in = 1 if name in _EMBEDDINGS else out.shape[-1]

@@ -19,20 +19,28 @@ SCALE = 0.3
 GEOMETRIES = [(9, 3, 64), (4, 4, 20), (8, 1, 33), (40, 1, 8)]
 # (first position, tokens) of each row
 STEPS = [[(0, 1)], [(0, 70), (300, 5), (16, 1)], [(15, 17), (31, 1), (64, 64)]]
+WINDOWS = [1, 10, 80]
 
 
 @dataclass
 class Case:
-    """Pages of rows, in which everything behind the rows' tokens is NaN."""
+    """Pages of rows, in which everything that no token reads is NaN."""
 
     q: Tensor
     keys: Tensor
     values: Tensor
     rows: ChunkRows
+    sinks: Tensor | None = None
 
     def attended(self) -> Tensor:
         """Return what the op makes of it."""
-        return grouped_attention(self.q, self.keys, self.values, self.rows, scale=SCALE)
+        return grouped_attention(
+            self.q, self.keys, self.values, self.rows, scale=SCALE, sinks=self.sinks
+        )
+
+    def in_torch(self) -> Tensor:
+        """Return what the reference makes of it."""
+        return in_torch(self.q, self.keys, self.values, self.rows, SCALE, self.sinks)
 
     def expected(self) -> Tensor:
         """Return what the formula says, token by token."""
@@ -40,11 +48,15 @@ class Case:
         out = torch.empty_like(self.q)
         for t, (row, position) in enumerate(zip(rows.row, rows.position, strict=True)):
             pages = rows.page_table[row].long()
+            since = 0 if rows.since is None else int(rows.since[t])
             keys, values = (
-                pool[pages].flatten(0, 1)[: position + 1].float().repeat_interleave(share, 1)
+                pool[pages].flatten(0, 1)[since : position + 1].float().repeat_interleave(share, 1)
                 for pool in (self.keys, self.values)
             )
-            weights = (torch.einsum("hd,shd->hs", self.q[t], keys) * SCALE).softmax(1)
+            logits = torch.einsum("hd,shd->hs", self.q[t], keys) * SCALE
+            if self.sinks is not None:
+                logits = torch.cat((logits, self.sinks.unsqueeze(1)), 1)
+            weights = logits.softmax(1)[:, : len(keys)]
             out[t] = torch.einsum("hs,shd->hd", weights, values)
         return out
 
@@ -59,7 +71,8 @@ class Case:
         count = torch.tensor([count for _, _, count in wanted])
         row = torch.arange(len(wanted)).repeat_interleave(count)
         table = rows.page_table[[row for row, _, _ in wanted]]
-        some = ChunkRows(table, start, count, row, rows.position[pick])
+        since = None if rows.since is None else rows.since[pick]
+        some = ChunkRows(table, start, count, row, rows.position[pick], since)
         return replace(self, q=self.q[pick], rows=some)
 
 
@@ -67,22 +80,43 @@ def case(
     geometry: tuple[int, int, int],
     step: list[tuple[int, int]],
     dtype: torch.dtype = torch.float32,
+    *,
+    window: int | None = None,
 ) -> Case:
-    """Return random tokens, keys and values."""
+    """Return random tokens, keys and values; with a window there are sinks, too."""
     heads, groups, width = geometry
     start, count = (torch.tensor(column) for column in zip(*step, strict=True))
     columns = int(-(-(start + count).max() // PAGE))
     table = torch.randperm(len(step) * columns).view(len(step), columns) + 1
     keys = torch.full((int(table.max()) + 1, PAGE, groups, width), torch.nan, dtype=dtype)
     values = keys.clone()
-    for pages, end in zip(table, (start + count).tolist(), strict=True):
-        place = torch.arange(end)
+    for pages, first, end in zip(table, start.tolist(), (start + count).tolist(), strict=True):
+        place = torch.arange(max(0, first + 1 - window) if window else 0, end)
         for pool in (keys, values):
-            pool[pages[place // PAGE], place % PAGE] = torch.randn(end, groups, width).to(dtype)
+            pool[pages[place // PAGE], place % PAGE] = torch.randn(len(place), groups, width).to(
+                dtype
+            )
     row = torch.arange(len(step)).repeat_interleave(count)
     position = torch.cat([torch.arange(first, first + n) for first, n in step])
-    rows = ChunkRows(table.int(), start, count, row, position)
-    return Case(torch.randn(len(row), heads, width), keys, values, rows)
+    since = (position + 1 - window).clamp(min=0) if window else None
+    rows = ChunkRows(table.int(), start, count, row, position, since)
+    sinks = torch.randn(heads) * 3 if window else None
+    return Case(torch.randn(len(row), heads, width), keys, values, rows, sinks)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("step", STEPS, ids=["one", "mixed", "borders"])
+@pytest.mark.parametrize("geometry", GEOMETRIES[::2])
+def test_a_token_of_a_window_reads_its_last_positions_and_a_sink(
+    geometry: tuple[int, int, int], step: list[tuple[int, int]], window: int
+) -> None:
+    made = case(geometry, step, window=window)
+
+    assert_close(made.attended(), made.expected(), Bounds(atol=1e-5))
+    assert_close(made.in_torch(), made.expected(), Bounds(atol=1e-5))
+    without = replace(made, sinks=None)
+    assert_close(without.attended(), without.expected(), Bounds(atol=1e-5))
+    assert float((without.attended() - made.attended()).abs().amax()) > 0.1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -94,17 +128,16 @@ def test_each_token_reads_all_positions_up_to_its_own(
     made = case(geometry, step, dtype)
 
     assert_close(made.attended(), made.expected(), Bounds(atol=1e-5))
-    reference = in_torch(made.q, made.keys, made.values, made.rows, SCALE)
-    assert_close(reference, made.expected(), Bounds(atol=1e-5))
+    assert_close(made.in_torch(), made.expected(), Bounds(atol=1e-5))
 
 
+@pytest.mark.parametrize("window", [None, *WINDOWS])
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_a_token_has_the_same_bits_in_any_chunk_and_company(
-    geometry: tuple[int, int, int],
+    geometry: tuple[int, int, int], window: int | None
 ) -> None:
-    whole = case(geometry, [(0, 90), (20, 40)])
-    out = whole.attended()
-    reference = in_torch(whole.q, whole.keys, whole.values, whole.rows, SCALE)
+    whole = case(geometry, [(0, 90), (20, 40)], window=window)
+    out, reference = whole.attended(), whole.in_torch()
 
     for wanted in (
         [(0, 0, 3), (1, 25, 17)],
@@ -116,7 +149,7 @@ def test_a_token_has_the_same_bits_in_any_chunk_and_company(
         want = torch.cat([out[_tokens(whole, *part)] for part in wanted])
         assert_same_bits(some.attended(), want)
         same = torch.cat([reference[_tokens(whole, *part)] for part in wanted])
-        assert_same_bits(in_torch(some.q, some.keys, some.values, some.rows, SCALE), same)
+        assert_same_bits(some.in_torch(), same)
 
 
 def _tokens(made: Case, row: int, start: int, count: int) -> Tensor:
@@ -150,9 +183,20 @@ def test_a_page_that_is_none_is_refused() -> None:
         made.attended()
 
 
+@pytest.mark.parametrize("since", [-1, 8])
+def test_a_token_that_does_not_read_itself_is_refused(since: int) -> None:
+    made = case((6, 2, 16), [(0, 40)], window=5)
+    assert made.rows.since is not None
+    made.rows.since[7] = since
+
+    with pytest.raises(IndexError):
+        made.attended()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"sinks": torch.zeros(5)}, "sinks has shape"),
         ({"q": torch.zeros(40, 5, 16)}, "cannot share"),
         ({"q": torch.zeros(40, 6, 8)}, "keys has shape"),
         ({"q": torch.zeros(39, 6, 16)}, "row has shape"),

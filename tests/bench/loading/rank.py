@@ -21,6 +21,7 @@ from layers.parallel.ranks import OneRank
 from layers.parallel.shares import Shares
 from layers.weights.loading import NamedWeights, load_weights
 from layers.weights.part import Part
+from layers.weights.stacked import StackedWeight
 from layers.weights.weight_target import WeightTarget
 
 __all__ = ["LoneRank", "load_share"]
@@ -93,6 +94,7 @@ class _Reading:
     def named_weights(self) -> Iterator[tuple[str, Tensor | WeightTarget | Part]]:
         """Yield the weights, with storage that drops them."""
         for name, target in self._network.named_weights():
+            assert not isinstance(target, StackedWeight), "V4 files have experts one by one"
             kept = target.target if isinstance(target, Part) else target
             if isinstance(kept, Tensor):
                 yield name, target

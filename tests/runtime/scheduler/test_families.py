@@ -11,10 +11,13 @@ from dataclasses import dataclass
 import pytest
 
 from layers.models.contract import Network, Settings
+from layers.models.gpt_oss.model import read as read_gpt_oss
 from layers.weights.loading import fill_dummy
 from mem_cache.spec import PoolSizes, TreeSpec
 from tests.testing.cpu_runner import network_runner, tiny_network
 from tests.testing.direct import CPU
+from tests.testing.gpt_oss_checkpoints import published_config
+from tests.testing.gqa_checkpoints import VOCAB as WORDS
 from tests.testing.scheduler_rig import Rig
 from tests.testing.tiny_model import CONFIG
 from tests.testing.toy_family import Toy
@@ -25,6 +28,13 @@ WINDOW, PAGE, VOCAB = 12, 32, 96
 def toy(*windows: int) -> Network:
     """Return a random network of a toy family with these layers."""
     network = Toy(VOCAB, 32, (1,), windows, page_size=PAGE).build(CPU, Settings())
+    fill_dummy(network, 5)
+    return network
+
+
+def gpt_oss() -> Network:
+    """Return a random network whose windows are wider than an SWA page."""
+    network = read_gpt_oss(published_config("wide"), {}, {}).build(CPU, Settings())
     fill_dummy(network, 5)
     return network
 
@@ -56,6 +66,9 @@ FAMILIES = {
         *(VOCAB, PAGE, 40, 36),
         PoolSizes(120, 160, 0),
         PoolSizes(9, 14, 0),
+    ),
+    "windows wider than their pages": Family(
+        gpt_oss, *(WORDS, 256, 300, 6), PoolSizes(60, 160, 0), PoolSizes(9, 14, 0)
     ),
     "states of two forms": Family(
         lambda: tiny_network(draft_tokens=3),
@@ -170,21 +183,25 @@ def test_where_pages_are_all_every_position_is_a_point() -> None:
     assert rig.replica.stats.counters["replayed_tokens"] == 0
 
 
-def test_without_a_point_windows_are_replayed_and_nothing_else() -> None:
-    family = FAMILIES["windows on half"]
-    rig, draw = rig_of(family, family.ample), random.Random(3)
-    prompt = draw_ids(draw, family, 3 * PAGE)
+# Two windows reach back. That of the toy counts a token of its own more, the last of them whole.
+@pytest.mark.parametrize(
+    ("name", "replayed"),
+    [("windows on half", 2 * WINDOW - 1), ("windows wider than their pages", 2 * 69)],
+)
+def test_without_a_point_windows_are_replayed_and_nothing_else(name: str, replayed: int) -> None:
+    family = FAMILIES[name]
+    page, rig, draw = family.page, rig_of(family, family.ample), random.Random(3)
+    prompt = draw_ids(draw, family, 3 * page)
     rig.send(prompt, 1, ignore_eos=True)
     rig.run()
     rig.residency.evictions.drop_points(swa_pages=rig.residency.swa.capacity)
-    other = [*prompt[: 2 * PAGE + 9], *draw_ids(draw, family, 5)]
+    other = [*prompt[: 2 * page + 9], *draw_ids(draw, family, 5)]
 
     request = rig.send(other, 4, ignore_eos=True)
     rig.run()
 
-    # Two windows reach back, the last of them whole.
-    assert rig.cached(request) == 2 * PAGE + 9 - (2 * WINDOW - 1)
-    assert rig.replica.stats.counters["replayed_tokens"] == 2 * WINDOW - 1
+    assert rig.cached(request) == 2 * page + 9 - replayed
+    assert rig.replica.stats.counters["replayed_tokens"] == replayed
     assert [rig.tokens(request)] == cold(family, [other], 4)
 
 

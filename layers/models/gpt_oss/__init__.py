@@ -1,0 +1,1 @@
+"""gpt-oss: layers with a window in turn with full ones, sinks, and experts with biases."""
