@@ -16,13 +16,14 @@ from typing import Any, Literal, NoReturn
 from runtime.errors import ConfigError
 from runtime.flag_hints import ForeignFlag, in_our_words, take_out
 from runtime.kv_events_config import parse_kv_events_config
+from runtime.parser_names import ReasoningParser, ToolCallParser
 
 # Less is taken by the allocator of a process before it compiles anything; beyond the others lies
 # what the kernel takes for a limit of memory or a timer.
 LEAST_GRAMMAR_MEMORY, MOST_GRAMMAR_MEMORY = 1 << 26, 1 << 48
 LONGEST_GRAMMAR_S = 86_400.0
 # Fields that mean something else where they are not given.
-_NAMES = ("host", "model_path", "tokenizer_path", "served_model_name")
+_NAMES = ("host", "model_path", "tokenizer_path", "served_model_name", "chat_template")
 # Each row has a line in tables, of up to 16 KiB, and its client an open file.
 MOST_ROWS = 1 << 16
 
@@ -93,6 +94,21 @@ class ServerConfig:
         "model", "what a request leaves out: as generation_config.json says, or as OpenAI has it"
     )
     random_seed: int | None = _flag(None, "seed for requests that bring none; default: from the OS")
+
+    chat_template: str | None = _flag(
+        None, "file with the Jinja template of chats; default: the checkpoint's"
+    )
+    chat_template_date: str | None = _flag(
+        None,
+        "day that chat templates are told, YYYY-MM-DD; default: the day of the start, which stays,"
+        " so that cached prefixes do",
+    )
+    tool_call_parser: ToolCallParser = _flag(  # noqa: RUF009 - a field
+        "auto", "format of the model's tool calls; auto: found from its chat template"
+    )
+    reasoning_parser: ReasoningParser = _flag(  # noqa: RUF009 - a field
+        "auto", "format of the model's reasoning; auto: found from its chat template"
+    )
 
     host: str = _flag("127.0.0.1", "address to listen on")
     port: int = _flag(30000, "port to listen on")

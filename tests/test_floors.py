@@ -22,10 +22,11 @@ TOP_LEVEL = {"LICENSE", "README.md", "launch_server.py", "pyproject.toml", "test
 # Inside runtime a module may import what its entry names, and its own group. The scheduler's side
 # and the server's side meet only through messages: they are different processes.
 BASE = {
-    *("chat_template", "child", "collector"),
+    *("chat_template", "child", "collector", "template_environment"),
     *("config", "device_sizes", "durations"),
     *("errors", "flag_hints", "heap"),
     "kv_events_config",
+    "parser_names",
     *("cache_messages", "messages", "open_files", "profile_messages"),
     *("private_folder", "rank_memory"),
     "sampling",
@@ -49,7 +50,7 @@ RUNTIME_ORDER: dict[str, set[str]] = {
     "supervision": BASE | {"ipc", "model_folder", "scheduler_process", "tokenizer"},
     "engine": BASE | {"ipc", "scheduler_process", "tokenizer", "server", "supervision"},
     # On the roof, beside the server: it must stay light, so it knows nothing of what it talks to.
-    "lang": {"chat_template", "errors"},
+    "lang": {"chat_template", "errors", "template_environment"},
     "launch": BASE | {"ipc", "scheduler_process", "tokenizer", "server", "supervision"},
 }
 # The one leg of the language that stands on the engine.
@@ -90,6 +91,7 @@ NO_TWIN: dict[str, str] = {
     "mem_cache/errors.py": "two classes, raised and caught throughout tests/mem_cache",
     "runtime/errors.py": "classes only, pinned by tests/runtime/server",
     "runtime/executor/interface.py": "a contract without code; test_remote.py fills it",
+    "runtime/parser_names.py": "names only; test_answer_format.py holds them against the formats",
     "runtime/scheduler/settings.py": "fields only; test_process.py pins where each comes from",
 }
 

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from runtime.chat.answer_formats import (
     BLOCK_END,
     CALL_FORMATS,
+    CALLED,
     CALLS,
     CHANNEL,
     DEEPSEEK_V3,
@@ -29,6 +30,7 @@ from runtime.chat.answer_formats import (
     MISTRAL_NAMED,
     OPEN,
     REASONING_FORMATS,
+    RETURN,
     SEP,
     THINK_MARKS,
     CallFormat,
@@ -38,6 +40,7 @@ from runtime.chat.format_parser import FormatParser
 from runtime.chat.harmony_answer import HarmonyAnswer
 from runtime.chat.mark_lexer import MarkLexer
 from runtime.chat.marks import DSML, THINK, THINK_END
+from runtime.chat.reasoning_counter import Counter, HarmonyCounter, ReasoningCounter
 from runtime.chat.tagged_answer import TaggedAnswer
 from runtime.errors import ConfigError
 
@@ -67,9 +70,14 @@ class AnswerFormat:
         return HARMONY.name in (self.reasoning, self.calls.name if self.calls else None)
 
     def marks(self, *, tools: bool) -> dict[int, str]:
-        """Return the mark of each token id that structures an answer, with `tools` to call or not."""
+        """Return the mark of each token id that structures an answer, or with `tools` a call."""
         wanted = self._wanted(tools=tools)
         return {token_id: mark for mark, token_id in self.ids.items() if mark in wanted}
+
+    def end_ids(self, *, tools: bool) -> tuple[int, ...]:
+        """Return tokens that end an answer in this format."""
+        ends = (RETURN, *([CALLED] if tools else [])) if self.harmony else ()
+        return tuple(self.ids[mark] for mark in ends if mark in self.ids)
 
     def parser(
         self,
@@ -106,6 +114,14 @@ class AnswerFormat:
         )
         return FormatParser(tagged, parallel=parallel)
 
+    def counter(
+        self, tokenizer: Tokenizer, marks: Mapping[int, str], *, reasoning: bool
+    ) -> Counter | None:
+        """Return a counter of an answer's reasoning, None where there is none."""
+        if self.harmony:
+            return HarmonyCounter(marks, tokenizer.token_to_id("analysis"))
+        return ReasoningCounter(marks, reasoning=reasoning) if self.reasoning else None
+
     def reasons(self, prompt: list[int]) -> bool:
         """Say whether a prompt ends inside the reasoning: the template has opened it."""
         begin, end = self.ids.get(THINK), self.ids.get(THINK_END)
@@ -133,6 +149,12 @@ def answer_format(
 
     Raises ConfigError for a parser that needs tokens which the tokenizer lacks.
     """
+    for flag, given, known in (
+        ("--tool-call-parser", tool_call_parser, tuple(CALL_FORMATS)),
+        ("--reasoning-parser", reasoning_parser, REASONING_FORMATS),
+    ):
+        if given is not None and given not in known:
+            raise ConfigError(f"{flag} {given}: there are {', '.join(known)}")
     added = {t.content: i for i, t in tokenizer.get_added_tokens_decoder().items()}
     ids = {mark: added[spelling] for mark, spelling in MARKS.items() if spelling in added}
     text = "\n".join(templates)

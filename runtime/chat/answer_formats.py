@@ -74,7 +74,6 @@ HERMES = CallFormat(
     "tagged",
     marks=OPEN + CLOSE,
     openers=OPEN,
-    block=("\n", ""),
     call=(f'{OPEN}\n{{"name": JSON_NAME, "arguments": ', f"}}\n{CLOSE}"),
     separator="\n",
 )

@@ -33,6 +33,8 @@ Part = dict[str, Any]
 
 _MARK = re.compile(f"([{''.join(MARKS)}])")
 _NAME = re.compile(r"[\w.:/-]+")
+# Beside these a type may not be enforceable.
+_UNIONS = {"$ref", "allOf", "anyOf", "oneOf"}
 _HARMONY_CALL = (f"{CHANNEL}commentary to=functions.NAME {CONSTRAIN}json{MESSAGE}", "")
 
 
@@ -72,8 +74,8 @@ def opening_id(form: AnswerFormat) -> int | None:
     calls = form.calls
     if calls is None or not calls.openers or calls.bare:
         return None
-    block, call = calls.block[0].lstrip("\n"), calls.call[0]
-    return form.ids.get(DSML if calls is DEEPSEEK_V32 else (block or call)[0])
+    written = calls.block[0] or calls.call[0]
+    return form.ids.get(DSML if calls is DEEPSEEK_V32 else written[0])
 
 
 class _Writer:
@@ -90,14 +92,13 @@ class _Writer:
         # Of harmony's calls each ends the answer.
         most = 1 if calls is HARMONY else most
         first = _either([self._call(name, schema) for name, schema in tools.items()])
-        if begun and not before.strip("\n"):
-            cut = _either([self._call(n, schema, cut=1) for n, schema in tools.items()])
-            more = [] if most == 1 else [self._repeated(first, most)]
-            return [cut, *more, *self._text(after)]
-        if begun:
-            before = before.lstrip("\n")[1:]
         more = [] if most == 1 else [self._repeated(first, most)]
-        return [*self._text(before), first, *more, *self._text(after)]
+        if begun and not before:
+            first = _either([self._call(n, schema, cut=1) for n, schema in tools.items()])
+        # What the models write between their reasoning and calls.
+        blank = self._form.reasoning is not None and calls is not HARMONY and not begun
+        gap = [{"type": "optional", "content": part} for part in self._text("\n\n") if blank]
+        return [*gap, *self._text(before[begun:]), first, *more, *self._text(after)]
 
     def reasoning(self) -> list[Part]:
         """Return the parts of reasoning that the model may begin with."""
@@ -106,7 +107,7 @@ class _Writer:
             begin, end = f"{CHANNEL}analysis{MESSAGE}", f"{END}{START}assistant"
             barred = [ids[mark] for mark in HARMONY.marks]
         elif self._form.reasoning is not None and THINK in ids:
-            begin, end, barred = THINK, f"{THINK_END}\n", [ids[THINK], ids[THINK_END]]
+            begin, end, barred = THINK, THINK_END, [ids[THINK], ids[THINK_END]]
         else:
             return []
         inside: Part = {"type": "any_tokens", "exclude_tokens": barred}
@@ -158,7 +159,7 @@ def _object_schema(name: str, schema: Any) -> dict[str, Any]:
         raise GrammarError(
             f"the parameters of tool {name!r}: the arguments of a call are an object", param="tools"
         )
-    return {**rules, "type": "object"}
+    return rules if _UNIONS & rules.keys() else {**rules, "type": "object"}
 
 
 def _sequence(parts: list[Part]) -> Part:
