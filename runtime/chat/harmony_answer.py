@@ -15,7 +15,7 @@ from runtime.chat.json_call import JsonCall
 from runtime.chat.mark_lexer import Lexeme, MarkLexer
 from runtime.chat.spans import Span, span
 
-_RECIPIENT = re.compile(r"\bto=(?:functions\.)?([^\s<]+)")
+_RECIPIENT = re.compile(rf"\bto=(?:functions\.)?([^\s<{CHANNEL}{CONSTRAIN}]+)")
 _ANALYSIS = re.compile(rf"{CHANNEL}\s*analysis\b")
 _IN_HEADER = CHANNEL + CONSTRAIN
 
