@@ -158,7 +158,7 @@ def answer_format(
     added = {t.content: i for i, t in tokenizer.get_added_tokens_decoder().items()}
     ids = {mark: added[spelling] for mark, spelling in MARKS.items() if spelling in added}
     text = "\n".join(templates)
-    found = _calls(text, model_type)
+    found = _calls(text)
     calls = found if tool_call_parser is None else CALL_FORMATS[tool_call_parser]
     if calls is MISTRAL and found is MISTRAL_NAMED:
         calls = found
@@ -183,7 +183,7 @@ def _needed(calls: CallFormat | None) -> str:
     return calls.marks if calls is not None and calls.shape != "tagged" else ""
 
 
-def _calls(template: str, model_type: str) -> CallFormat | None:
+def _calls(template: str) -> CallFormat | None:
     """Return the format of calls that a template shows."""
 
     def has(*marks: str) -> bool:
@@ -199,8 +199,8 @@ def _calls(template: str, model_type: str) -> CallFormat | None:
         return MISTRAL_NAMED if "[ARGS]" in template else MISTRAL
     if has(OPEN) and _XML_CALLS.search(template) is None:
         return HERMES
-    llama = model_type in ("", "llama") and "<|start_header_id|>" in template
-    return LLAMA if llama and "tools" in template and '"parameters"' in template else None
+    llama = "<|start_header_id|>" in template and "tools" in template
+    return LLAMA if llama and '"parameters"' in template else None
 
 
 def _reasoning(template: str, model_type: str, ids: Mapping[str, int]) -> str | None:
