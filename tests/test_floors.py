@@ -24,9 +24,7 @@ TOP_LEVEL = {"LICENSE", "README.md", "launch_server.py", "pyproject.toml", "test
 BASE = {
     *("chat_template", "child", "collector", "template_environment"),
     *("config", "device_sizes", "durations"),
-    *("errors", "flag_hints", "heap"),
-    "kv_events_config",
-    "parser_names",
+    *("errors", "flag_hints", "heap", "kv_events_config", "parser_names"),
     *("cache_messages", "messages", "open_files", "profile_messages"),
     *("private_folder", "rank_memory"),
     "sampling",
@@ -89,15 +87,7 @@ NO_TWIN: dict[str, str] = {
     "layers/models/plain_model.py": "the test_model.py of each family computes with it",
     "layers/models/rope_scaling.py": "fields only; test_rope.py computes with them",
     "mem_cache/errors.py": "two classes, raised and caught throughout tests/mem_cache",
-    **dict.fromkeys(
-        [
-            f"runtime/chat/{name}.py"
-            for name in ("harmony_answer", "json_arguments", "json_call", "spans", "tagged_answer")
-        ],
-        "test_format_parser.py reads whole answers with it, in all pieces",
-    ),
-    "runtime/chat/answer_formats.py": "rows; test_format_parser.py and _grammar.py read them",
-    "runtime/chat/chat_prompt.py": "fields only; test_v4_encoder.py and test_chat_families.py pin it",
+    "runtime/chat/chat_prompt.py": "fields only; test_v4_encoder.py pins where they come from",
     "runtime/errors.py": "classes only, pinned by tests/runtime/server",
     "runtime/executor/interface.py": "a contract without code; test_remote.py fills it",
     "runtime/parser_names.py": "names only; test_answer_format.py holds them against the formats",

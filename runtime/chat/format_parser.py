@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 
 from runtime.chat.answer_parser import CallLimit, Part, Text, joined
-from runtime.chat.channels import Run
-from runtime.chat.spans import Span, Splitter
+from runtime.chat.channels import Run, Span, Splitter
 
 
 class FormatParser:

@@ -10,10 +10,9 @@ import re
 from collections.abc import Collection
 
 from runtime.chat.answer_formats import CHANNEL, CONSTRAIN, HARMONY, MESSAGE
-from runtime.chat.channels import Channel
+from runtime.chat.channels import Channel, Span, span
 from runtime.chat.json_call import JsonCall
 from runtime.chat.mark_lexer import Lexeme, MarkLexer
-from runtime.chat.spans import Span, span
 
 _RECIPIENT = re.compile(rf"\bto=(?:functions\.)?([^\s<{CHANNEL}{CONSTRAIN}]+)")
 _ANALYSIS = re.compile(rf"{CHANNEL}\s*analysis\b")

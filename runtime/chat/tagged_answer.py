@@ -7,11 +7,10 @@ and two after `</think>`, up to two before a call, and all blanks between calls.
 from collections.abc import Collection, Iterable
 
 from runtime.chat.answer_formats import THINK_MARKS, CallFormat
-from runtime.chat.channels import Channel
+from runtime.chat.channels import Channel, Span, span
 from runtime.chat.json_call import JsonCall
 from runtime.chat.mark_lexer import Lexeme, MarkLexer
 from runtime.chat.marks import THINK
-from runtime.chat.spans import Span, span
 
 _BLANKS = " \n\t\r"
 _BEFORE_CALL = 2

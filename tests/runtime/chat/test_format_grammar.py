@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from xgrammar import CompiledGrammar, GrammarCompiler, GrammarMatcher, TokenizerInfo, VocabType
 
-from runtime.chat.answer_formats import CALL_FORMATS, MARKS
 from runtime.chat.call_writer import CallPiece
 from runtime.chat.format_grammar import format_calls, opening_id
-from runtime.chat.marks import THINK
 from runtime.errors import GrammarError
 from runtime.grammar.structural_tags import prepare_tag
 from runtime.grammar.vocabulary import token_bytes
@@ -194,10 +192,3 @@ def test_schemas_that_are_longer_than_a_grammar_are_refused() -> None:
 
     with pytest.raises(GrammarError, match="too long"):
         format_calls(family_format("qwen3"), {"f": schema})
-
-
-def test_every_row_names_marks_that_it_uses() -> None:
-    for row in CALL_FORMATS.values():
-        for text in (*row.block, *row.call, row.openers):
-            assert {char for char in text if char in MARKS} <= set(row.marks)
-    assert THINK not in "".join(row.marks for row in CALL_FORMATS.values())

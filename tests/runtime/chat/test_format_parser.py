@@ -184,24 +184,6 @@ ANSWERS: dict[str, tuple[str, str, list[Any]]] = {
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁call▁end｜>",
         [Text("content", "<｜tool▁call▁begin｜>f<｜tool▁call▁end｜>")],
     ),
-    "a preamble and a call": (
-        "gpt_oss",
-        "<|channel|>commentary<|message|>let me see<|end|><|start|>assistant "
-        "to=functions.get_weather"
-        '<|channel|>commentary<|constrain|>json<|message|>{"city": "Oslo"}<|call|>',
-        [Text("content", "let me see"), WHOLE],
-    ),
-    "harmony without any mark": ("gpt_oss", "hello", [Text("content", "hello")]),
-    "a harmony call that is no JSON": (
-        "gpt_oss",
-        "<|channel|>commentary to=functions.noop<|message|>now<|call|>",
-        [Text("content", "now")],
-    ),
-    "a browser that is not there": (
-        "gpt_oss",
-        '<|channel|>analysis to=browser.open<|message|>{"id": 1}<|call|>',
-        [InvalidCall("browser.open", "there is no such tool")],
-    ),
 }  # fmt: skip
 
 
