@@ -39,7 +39,9 @@ class JsonArguments:
             return
         text = self._brace + text
         self._brace = "}" if text.endswith("}") else ""
-        yield self._piece(text.removesuffix("}"))
+        text = text.removesuffix("}")
+        if text:
+            yield self._piece(text)
 
     def close(self) -> CallPiece | InvalidCall:
         """End the call, whose value is whole; without any text it has no arguments."""

@@ -149,6 +149,9 @@ def test_reasoning_may_stand_before_a_forced_call() -> None:
 
     assert takes("qwen3", compiled("qwen3", thinks=True), text)
     assert not takes("qwen3", compiled("qwen3"), text)
+    # It has an end: no end token may come amid the reasoning.
+    begun = marked("qwen3", "<think>\nhm")
+    assert not takes("qwen3", compiled("qwen3", thinks=True), begun)
     analysis = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
     whole = analysis + CALLS["gpt_oss"].replace("ARGS", GOOD)
     assert takes("gpt_oss", compiled("gpt_oss", thinks=True), marked("gpt_oss", whole))

@@ -10,7 +10,8 @@ def test_the_closing_brace_comes_last() -> None:
     arguments = JsonArguments("f")
 
     assert list(arguments.add('{"a": {')) == [CallPiece("f", '{"a": {')]
-    assert list(arguments.add("}}")) == [CallPiece(None, "}")]
+    assert list(arguments.add("}")) == []
+    assert list(arguments.add("}")) == [CallPiece(None, "}")]
     assert arguments.close() == CallPiece(None, "}", ended=True)
 
 
