@@ -17,6 +17,7 @@ from runtime.messages import Grammar, Logprobs
 from runtime.sampling import SamplingSpec
 from runtime.server.chat_reply import ChoiceReply
 from runtime.server.chat_schema import ChatBody, conversation_chars
+from runtime.server.fields import refusing_depth
 from runtime.server.grammars import forced_call, format_grammar, or_calls, strict_calls
 from runtime.server.native_plan import NO_PROMPT_LOGPROBS
 from runtime.server.native_schema import check_priority
@@ -104,18 +105,21 @@ class Chats:
             raise BadRequest("only an assistant's message can be continued", param="messages")
         body.check_continued()
         manager, variables = self._service.manager, template_variables(body, chat.reads)
-        text = chat.texts(turns, tools, body.documents)
+        deep = "tools" if tools else "messages"
+        with refusing_depth(deep):
+            text = chat.texts(turns, tools, body.documents)
 
         def work() -> list[int]:
             refuse_endless(text, manager.tokenizer, manager.limits)
-            return chat.encode(
-                turns,
-                continue_final=body.continues,
-                open_turn=opens,
-                variables=variables,
-                tools=tools,
-                documents=body.documents,
-            )
+            with refusing_depth(deep):
+                return chat.encode(
+                    turns,
+                    continue_final=body.continues,
+                    open_turn=opens,
+                    variables=variables,
+                    tools=tools,
+                    documents=body.documents,
+                )
 
         ids = await manager.in_thread(work, chars=len(text))
         return ChatPrompt(

@@ -191,6 +191,19 @@ async def test_an_answer_may_follow_a_schema_or_call_tools(server: Server) -> No
     assert "get_weather" in grammar.calls
 
 
+@served(**family("qwen3"))
+async def test_tools_that_are_nested_too_deeply_are_refused(server: Server) -> None:
+    depths = [*range(100, 1000, 300), 150_000]
+    for depth in depths:
+        nested = '{"not":' * depth + "{}" + "}" * depth
+        body = json.dumps({**HI, "tools": shown_tools()[:1]})
+        body = body.replace('{"type": "string"}', nested)
+
+        reply = await server.client.post(PATH, content=body)
+
+        assert reply.status_code in (200, 400), (depth, reply.text)
+
+
 @served()
 async def test_a_model_without_a_known_format_refuses_tools_in_one_line(server: Server) -> None:
     reply = await server.post(PATH, WITH_TOOLS)
