@@ -211,5 +211,5 @@ def _reasoning(template: str, model_type: str, ids: Mapping[str, int]) -> str | 
         return None
     if MARKS[THINK] not in template and MARKS[THINK_END] not in template:
         return None
-    deepseek = model_type.startswith("deepseek") or MARKS[SEP] in template
+    deepseek = model_type.startswith("deepseek") or any(MARKS[m] in template for m in SEP + DSML)
     return REASONING_FORMATS[1] if deepseek else REASONING_FORMATS[0]

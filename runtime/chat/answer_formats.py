@@ -135,7 +135,7 @@ DEEPSEEK_V31 = CallFormat(
     call=(f"{CALL}NAME{SEP}", CALL_END),
     arguments="text",
 )
-DEEPSEEK_V32 = CallFormat("deepseekv32", "dsml", marks=DSML, openers=DSML, arguments="text")
+DEEPSEEK_V32 = CallFormat("deepseekv32", "dsml", marks=DSML, openers=DSML)
 HARMONY = CallFormat(
     "gpt-oss", "harmony", marks=START + CHANNEL + CONSTRAIN + MESSAGE + END + CALLED + RETURN
 )

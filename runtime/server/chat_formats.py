@@ -18,24 +18,26 @@ _AUTO = "auto"
 
 
 def v4_encoder(backend: Tokenizer | None, config: ServerConfig) -> V4Encoder | None:
-    """Return V4's encoder where the tokenizer knows V4's format, else None.
+    """Return V4's encoder for a tokenizer that knows V4's format, None with `--chat-template`.
 
+    V3.2's tokenizer has the same control tokens: its chats need a template.
     Raises ConfigError for settings of another format, or of V4's with another tokenizer.
     """
     flags = (
         ("--tool-call-parser", config.tool_call_parser, V4_CALLS),
         ("--reasoning-parser", config.reasoning_parser, V4_REASONING),
     )
-    if backend is None or not knows_v4(backend):
+    if backend is None or config.chat_template is not None or not knows_v4(backend):
         for flag, given, v4 in flags:
             if given == v4:
-                raise ConfigError(f"{flag} {v4}: this tokenizer lacks V4's control tokens")
+                raise ConfigError(
+                    f"{flag} {v4}: V4's format is for tokenizers with its control tokens, without"
+                    " --chat-template"
+                )
         return None
     for flag, given, v4 in flags:
         if given not in (_AUTO, v4):
             raise ConfigError(f"{flag} {given}: this checkpoint's chats are in V4's own format")
-    if config.chat_template is not None:
-        raise ConfigError("--chat-template: this checkpoint's chats are in V4's own format")
     return V4Encoder(backend)
 
 

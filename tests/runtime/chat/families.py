@@ -73,6 +73,18 @@ DEEPSEEK_V31 = _DEEPSEEK.format(
     call="<｜tool▁call▁begin｜>{{ c.function.name }}<｜tool▁sep｜>{{ c.function.arguments }}",
     opening="{{ '<think>' if thinking else '</think>' }}",
 )
+DEEPSEEK_V32 = (
+    "<｜begin▁of▁sentence｜>{% for t in tools or [] %}{{ t | tojson }}{% endfor %}"
+    "{% for m in messages %}{% if m.role == 'assistant' %}<｜Assistant｜>"
+    "{{ '<think>' + m.reasoning_content if m.reasoning_content }}</think>{{ m.content or '' }}"
+    "{% if m.tool_calls %}{{ '\\n\\n' }}<｜DSML｜function_calls>{{ '\\n' }}"
+    "{% for c in m.tool_calls %}<｜DSML｜invoke name=\"{{ c.function.name }}\">{{ '\\n' }}"
+    '{% for k, v in c.function.arguments.items() %}<｜DSML｜parameter name="{{ k }}" '
+    'string="{{ (v is string) | tojson }}">{{ v if v is string else v | tojson }}'
+    "</｜DSML｜parameter>{{ '\\n' }}{% endfor %}</｜DSML｜invoke>{{ '\\n' }}{% endfor %}"
+    "</｜DSML｜function_calls>{% endif %}<｜end▁of▁sentence｜>{% else %}<｜User｜>{{ m.content }}"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}<｜Assistant｜></think>{% endif %}"
+)
 HARMONY = (
     "<|start|>system<|message|>Today: {{ strftime_now('%Y-%m-%d') }}"
     " Reasoning: {{ reasoning_effort or 'medium' }}<|end|>{% if tools %}"
@@ -131,6 +143,14 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...], str]] = {
         )
         for name, template in (("deepseek_v3", DEEPSEEK_V3), ("deepseek_v31", DEEPSEEK_V31))
     },
+    "deepseek_v32": (
+        DEEPSEEK_V32,
+        (
+            *("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"),
+            *("｜DSML｜", *_THINK),
+        ),
+        "<｜end▁of▁sentence｜>",
+    ),
     "gpt_oss": (
         HARMONY,
         (

@@ -26,6 +26,7 @@ FOUND = {
     "mistral": ("mistral", None),
     "deepseek_v3": ("deepseekv3", "deepseek-r1"),
     "deepseek_v31": ("deepseekv31", "deepseek-r1"),
+    "deepseek_v32": ("deepseekv32", "deepseek-r1"),
     "gpt_oss": ("gpt-oss", "gpt-oss"),
 }
 
