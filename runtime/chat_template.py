@@ -11,23 +11,22 @@ is encoded at once, which gives the same ids.
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any, cast
 
 import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension, LoopControlExtension
 from jinja2.meta import find_undeclared_variables
-from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Tokenizer
 
 from runtime.errors import BadRequest, ConfigError
+from runtime.template_environment import template_environment
 
 _SHIELDS = range(0xF0000, 0xF0000 + 4096)
+_IDENTIFIER = re.compile(r"\w*")
 _PRIVATE_USE = re.compile(f"[{chr(_SHIELDS.start)}-{chr(_SHIELDS.stop)}]")
 
 
@@ -35,11 +34,58 @@ _PRIVATE_USE = re.compile(f"[{chr(_SHIELDS.start)}-{chr(_SHIELDS.stop)}]")
 class Message:
     """One turn of a chat.
 
-    role  "system", "user" or "assistant"
+    role     "system", "user", "assistant" or "tool"
+    content  None: the template sees none, as beside tool calls alone
+    fields   what else the template sees of it: `tool_calls`, `reasoning_content`, ...
     """
 
     role: str
-    content: str
+    content: str | None
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """A compiled template, and the names that it reads."""
+
+    compiled: jinja2.Template
+    reads: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """All that a client puts into a prompt.
+
+    names  values by the template's names; `tools` and `documents` are None where none are given
+    """
+
+    messages: Sequence[Message]
+    names: Mapping[str, Any]
+
+    def texts(self) -> list[str]:
+        """Return every text in it."""
+        texts: list[str] = []
+        self.changed(lambda text: texts.append(text) or text)
+        return texts
+
+    def changed(self, change: Callable[[str], str]) -> "_Said":
+        """Return the same with each text changed; an identifier by itself cannot spell a token."""
+
+        def inside(value: Any) -> Any:
+            if isinstance(value, str):
+                return value if _IDENTIFIER.fullmatch(value) else change(value)
+            if isinstance(value, Mapping):
+                pairs = cast(Mapping[str, Any], value).items()
+                return {inside(key): inside(part) for key, part in pairs}
+            if isinstance(value, list | tuple):
+                return [inside(part) for part in cast(Sequence[Any], value)]
+            return value
+
+        messages = [
+            replace(m, content=m.content and change(m.content), fields=inside(m.fields))
+            for m in self.messages
+        ]
+        return _Said(messages, inside(self.names))
 
 
 class ChatEncoder:
@@ -55,27 +101,22 @@ class ChatEncoder:
         template: str | None,
         bos_token: str | None,
         eos_token: str | None,
+        tool_template: str | None = None,
+        now: datetime | None = None,
     ) -> None:
         """Compile `template`; None makes every `encode` a BadRequest.
 
+        tool_template  for chats with tools; None: the same
+        now            the time that templates see; None: that of this call
         Raises ConfigError for a template that is none.
         """
         self._tokenizer = tokenizer
-        self._template: jinja2.Template | None = None
-        self._reads: frozenset[str] = frozenset()
-        if template is not None:
-            environment = _environment()
-            try:
-                self._reads = frozenset(find_undeclared_variables(environment.parse(template)))
-                self._template = environment.from_string(template)
-            except jinja2.TemplateSyntaxError as fault:
-                raise ConfigError(f"the chat template is not valid: {fault}") from fault
-        # Templates ask `tools is not none`, which an undefined name would pass.
+        environment = template_environment(now or datetime.now())
+        self._template = _compiled(environment, template)
+        self._tool_template = _compiled(environment, tool_template) or self._template
         self._names: dict[str, Any] = {
             "bos_token": bos_token or "",
             "eos_token": eos_token or "",
-            "tools": None,
-            "documents": None,
         }
         added: dict[int, AddedToken] = tokenizer.get_added_tokens_decoder()
         self._control = {t.content: (i, t) for i, t in added.items() if _is_control(t)}
@@ -93,6 +134,21 @@ class ChatEncoder:
         """Whether chats can be encoded at all."""
         return self._template is not None
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """Names that the template reads."""
+        return self._template.reads if self._template is not None else frozenset()
+
+    @staticmethod
+    def texts(messages: Sequence[Message], *more: Sequence[Mapping[str, Any]] | None) -> str:
+        """Return about the text that becomes the prompt, in one piece: for bounds on its length."""
+        return "".join(_Said(messages, {"": more}).texts())
+
+    @property
+    def shows_tools(self) -> bool:
+        """Whether the template tells the model of tools."""
+        return self._tool_template is not None and "tools" in self._tool_template.reads
+
     def encode(
         self,
         messages: Sequence[Message],
@@ -100,6 +156,8 @@ class ChatEncoder:
         continue_final: bool = False,
         open_turn: bool = True,
         variables: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[int]:
         """Return the prompt's token ids.
 
@@ -107,35 +165,44 @@ class ChatEncoder:
         open_turn       end with what opens the assistant's turn
         variables       further names for the template; one that is set and that the template
                         does not read would be a silent no-op, and is refused
+        tools, documents  what the template is to show of these
         Raises BadRequest where there is no template, or it refuses the messages.
         """
-        for name, value in (variables or {}).items():
-            if value and value != "none" and name not in self._reads:
+        template = self._tool_template if tools else self._template
+        if template is None:
+            raise BadRequest(
+                "this checkpoint has no chat template: use /v1/completions or /generate, or start "
+                "the server with --chat-template FILE",
+                code="no_chat_template",
+            )
+        given: dict[str, Any] = {**(variables or {}), "documents": documents}
+        for name, value in given.items():
+            if value and value != "none" and name not in template.reads:
                 raise BadRequest(f"this model's chat template has no {name}", param=name)
-        shield = self._shield_for(message.content for message in messages)
-        covered = [Message(m.role, self._cover(m.content, shield)) for m in messages]
-        names = {**(variables or {}), "add_generation_prompt": open_turn and not continue_final}
-        rendered = self._render(covered, names)
+        said = _Said(messages, {**given, "tools": tools})
+        shield = self._shield_for(said.texts())
+        covered = said.changed(lambda text: self._cover(text, shield))
+        names = {**covered.names, "add_generation_prompt": open_turn and not continue_final}
+        rendered = self._render(template, covered.messages, names)
         if continue_final:
-            rendered = _cut_after(rendered, covered[-1].content)
-        if covered == list(messages) and not self._hides_control(messages):
+            rendered = _cut_after(rendered, covered.messages[-1].content or "")
+        if covered == said and not self._hides_control(said.texts()):
             return _encode(self._tokenizer, rendered)
         return self._encode_pieces(rendered, {after: before for before, after in shield.items()})
 
-    def _render(self, messages: Sequence[Message], names: Mapping[str, Any]) -> str:
-        if self._template is None:
-            raise BadRequest(
-                "this checkpoint has no chat template: use /v1/completions or /generate",
-                code="no_chat_template",
-            )
-        turns = [{"role": m.role, "content": m.content} for m in messages]
+    def _render(
+        self, template: "_Template", messages: Sequence[Message], names: Mapping[str, Any]
+    ) -> str:
+        turns = [{"role": m.role, "content": m.content, **m.fields} for m in messages]
+        known = {**names, **self._names, "messages": turns}
+        known |= {name: names[name] for name in ("tools", "documents")}
         try:
-            return self._template.render({**names, **self._names, "messages": turns})
+            return template.compiled.render(known)
         except jinja2.TemplateError as error:
             raise BadRequest(
                 f"the chat template refuses these messages: {error}", param="messages"
             ) from error
-        except (TypeError, ValueError, LookupError, ArithmeticError) as error:
+        except (TypeError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
             raise BadRequest(
                 f"the chat template fails on these messages: {error}", param="messages"
             ) from error
@@ -159,12 +226,12 @@ class ChatEncoder:
             covered = covered[:-1] + shield[covered[-1]]
         return covered
 
-    def _hides_control(self, messages: Sequence[Message]) -> bool:
-        """Say whether the tokenizer's normalizer turns some content into a control token."""
+    def _hides_control(self, texts: Iterable[str]) -> bool:
+        """Say whether the tokenizer's normalizer turns some text into a control token."""
         normalizer = self._tokenizer.normalizer
         if normalizer is None or not any(t.normalized for _, t in self._control.values()):
             return False
-        return any(self._any_control.search(normalizer.normalize_str(m.content)) for m in messages)
+        return any(self._any_control.search(normalizer.normalize_str(text)) for text in texts)
 
     def _encode_pieces(self, rendered: str, lift: Mapping[str, str]) -> list[int]:
         table = str.maketrans(dict(lift))
@@ -215,12 +282,14 @@ class ChatEncoder:
         return twin, real_ids
 
 
-def render_once(template: str, chat: Sequence[tuple[str, str]]) -> str:
-    """Return the text of a chat of (role, content). Raises what a template may raise."""
-    turns = [{"role": role, "content": content} for role, content in chat]
-    names = {"bos_token": "", "eos_token": "", "tools": None, "documents": None}
-    rendered = _environment().from_string(template)
-    return rendered.render({**names, "messages": turns, "add_generation_prompt": True})
+def _compiled(environment: ImmutableSandboxedEnvironment, template: str | None) -> _Template | None:
+    if template is None:
+        return None
+    try:
+        reads = frozenset(find_undeclared_variables(environment.parse(template)))
+        return _Template(environment.from_string(template), reads)
+    except jinja2.TemplateSyntaxError as fault:
+        raise ConfigError(f"the chat template is not valid: {fault}") from fault
 
 
 def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -257,45 +326,3 @@ def _cut_after(rendered: str, final: str) -> str:
     raise BadRequest(
         "the chat template changes the final message: it cannot be continued", param="messages"
     )
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    env = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, LoopControlExtension]
-    )
-    env.filters["tojson"] = _to_json
-    names = cast(dict[str, Any], env.globals)
-    names.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
-    return env
-
-
-class _Generation(Extension):
-    """The block that marks what an assistant wrote, for training: here it prints its body."""
-
-    tags = {"generation"}  # noqa: RUF012 - the base class declares it so
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        """Return the nodes between the two tags."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Replace Jinja's own filter, which escapes for HTML."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-
-
-def _raise_exception(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _strftime_now(layout: str) -> str:
-    return datetime.now().strftime(layout)

@@ -1,28 +1,23 @@
-"""Server configuration: one frozen dataclass, and the command line generated from it.
+"""Server configuration: one frozen dataclass, and which values do not go together.
 
-A field's metadata holds its help text and choices. Precedence: default, then command line.
+A field's metadata holds its help text; `runtime.command_line` makes flags of the fields.
 `resolve` in `runtime.supervision` fills in paths and names.
 """
 
-import argparse
-import difflib
 import math
-import sys
-import types
-import typing
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from runtime.errors import ConfigError
-from runtime.flag_hints import ForeignFlag, in_our_words, take_out
 from runtime.kv_events_config import parse_kv_events_config
+from runtime.parser_names import ReasoningParser, ToolCallParser
 
 # Less is taken by the allocator of a process before it compiles anything; beyond the others lies
 # what the kernel takes for a limit of memory or a timer.
 LEAST_GRAMMAR_MEMORY, MOST_GRAMMAR_MEMORY = 1 << 26, 1 << 48
 LONGEST_GRAMMAR_S = 86_400.0
 # Fields that mean something else where they are not given.
-_NAMES = ("host", "model_path", "tokenizer_path", "served_model_name")
+_NAMES = ("host", "model_path", "tokenizer_path", "served_model_name", "chat_template")
 # Each row has a line in tables, of up to 16 KiB, and its client an open file.
 MOST_ROWS = 1 << 16
 
@@ -93,6 +88,21 @@ class ServerConfig:
         "model", "what a request leaves out: as generation_config.json says, or as OpenAI has it"
     )
     random_seed: int | None = _flag(None, "seed for requests that bring none; default: from the OS")
+
+    chat_template: str | None = _flag(
+        None, "file with the Jinja template of chats; default: the checkpoint's"
+    )
+    chat_template_date: str | None = _flag(
+        None,
+        "day that chat templates are told, YYYY-MM-DD; default: the day of the start, which stays,"
+        " so that cached prefixes do",
+    )
+    tool_call_parser: ToolCallParser = _flag(  # noqa: RUF009 - a field
+        "auto", "format of the model's tool calls; auto: found from its chat template"
+    )
+    reasoning_parser: ReasoningParser = _flag(  # noqa: RUF009 - a field
+        "auto", "format of the model's reasoning; auto: found from its chat template"
+    )
 
     host: str = _flag("127.0.0.1", "address to listen on")
     port: int = _flag(30000, "port to listen on")
@@ -202,91 +212,6 @@ class ServerConfig:
         30.0,
         "seconds running requests may take to finish after SIGTERM, before they are answered 503",
     )
-
-
-class _Parser(argparse.ArgumentParser):
-    """argparse that suggests the nearest flag for an unknown one."""
-
-    def error(self, message: str) -> NoReturn:
-        self.print_usage()
-        self.exit(2, f"{self.prog}: error: {message}\n")
-
-
-class _Words(argparse.Action):
-    """Keeps several words as the tuple that a configuration holds."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        """Set the field."""
-        setattr(namespace, self.dest, tuple(values))
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """Return a parser with one flag for each field of `ServerConfig`."""
-    parser = _Parser(
-        prog="launch_server.py",
-        description="Serve a DeepSeek-V4-class model.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
-    )
-    hints = typing.get_type_hints(ServerConfig)
-    for item in fields(ServerConfig):
-        words = ["--" + item.name.replace("_", "-"), *item.metadata["aliases"]]
-        parser.add_argument(
-            *words,
-            default=item.default,
-            help=item.metadata["help"],
-            dest=item.name,
-            **_shape(hints[item.name]),
-        )
-    return parser
-
-
-def _shape(hint: Any) -> dict[str, Any]:
-    """Return what argparse is told of a field of this type."""
-    if hint is bool:
-        return {"action": "store_true"}
-    args = typing.get_args(hint)
-    # Before Python 3.14 `int | None` has the one origin, `Literal[...] | None` the other.
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        return _shape(next(arg for arg in args if arg is not type(None)))
-    if typing.get_origin(hint) is Literal:
-        return {"choices": args}
-    if typing.get_origin(hint) is tuple:
-        return {"action": _Words, "nargs": "*", "type": args[0], "metavar": args[0].__name__}
-    return {"type": hint, "metavar": hint.__name__}
-
-
-def parse_args(argv: list[str]) -> ServerConfig:
-    """Return the configuration that `argv` (without the program name) asks for.
-
-    Exits with status 2 and the nearest known flag on an unknown one, as argparse does on any
-    other misuse. A flag of another server's is answered as `runtime.flag_hints` says: refused, or
-    taken with a note on stderr. Raises ConfigError for values that contradict each other.
-    """
-    parser = build_parser()
-    ours = [word for action in parser._actions for word in action.option_strings]
-    try:
-        argv, notes = take_out(in_our_words(argv), ours)
-    except ForeignFlag as foreign:
-        parser.error(str(foreign))
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
-    known, unknown = parser.parse_known_args(argv)
-    for word in unknown:
-        if word.startswith("-"):
-            near = difflib.get_close_matches(word.split("=")[0], ours, n=1, cutoff=0.65)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            parser.error(f"unknown flag {word}{hint}")
-        parser.error(f"unexpected argument {word}")
-    config = ServerConfig(**vars(known))
-    check(config)
-    return config
 
 
 def check(config: ServerConfig) -> None:

@@ -227,13 +227,11 @@ HINTS = (
     Hint("--is-embedding --task --runner", "text is generated, nothing else"),
     Hint("--weight-version", "weights do not change while a server runs"),
     Hint(
-        "--chat-template --hf-chat-template-name --completion-template --response-role"
+        "--hf-chat-template-name --completion-template --response-role"
         " --chat-template-content-format",
         "chats are written in V4's own format, or by the checkpoint's template",
     ),
     Hint("--default-chat-template-kwargs", "say it in chat_template_kwargs of a request"),
-    Hint("--reasoning-parser", "V4's is used", ("deepseek-v4", "deepseek_v4", "auto")),
-    Hint("--tool-call-parser", "V4's is used", ("deepseekv4", "deepseek_v4", "auto")),
     Hint("--enable-auto-tool-choice", "it is on", _SWITCH),
     Hint("--grammar-backend --guided-decoding-backend", "xgrammar is used", ("xgrammar",)),
     Hint(

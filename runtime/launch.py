@@ -20,7 +20,8 @@ import uvicorn
 
 from runtime.child import CONFIG_EXIT_CODE, configure_logging
 from runtime.collector import calm_collector
-from runtime.config import ServerConfig, parse_args
+from runtime.command_line import parse_args
+from runtime.config import ServerConfig
 from runtime.errors import ConfigError, RuntimeFault
 from runtime.open_files import Listener, file_limit, raise_file_limit, warn_of_few_files
 from runtime.scheduler_life import SchedulerLife

@@ -56,7 +56,7 @@ def _main() -> int:
     """Render the chats with the template on stdin; nothing else of the process matters."""
     import jinja2
 
-    from runtime.chat_template import render_once
+    from runtime.template_environment import render_once
 
     template = sys.stdin.buffer.read().decode(errors="replace")
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))

@@ -23,10 +23,9 @@ TOP_LEVEL = {"LICENSE", "README.md", "launch_server.py", "pyproject.toml", "test
 # Inside runtime a module may import what its entry names, and its own group. The scheduler's side
 # and the server's side meet only through messages: they are different processes.
 BASE = {
-    *("chat_template", "child", "collector"),
+    *("chat_template", "child", "collector", "command_line", "template_environment"),
     *("config", "device_sizes", "durations"),
-    *("errors", "flag_hints", "heap"),
-    "kv_events_config",
+    *("errors", "flag_hints", "heap", "kv_events_config", "parser_names"),
     *("cache_messages", "messages", "open_files", "profile_messages"),
     *("packed_logprobs", "private_folder", "rank_memory"),
     "sampling",
@@ -50,7 +49,7 @@ RUNTIME_ORDER: dict[str, set[str]] = {
     "supervision": BASE | {"ipc", "model_folder", "scheduler_process", "tokenizer"},
     "engine": BASE | {"ipc", "scheduler_process", "tokenizer", "server", "supervision"},
     # On the roof, beside the server: it must stay light, so it knows nothing of what it talks to.
-    "lang": {"chat_template", "errors"},
+    "lang": {"chat_template", "errors", "template_environment"},
     "scheduler_life": BASE | {"ipc", "scheduler_process", "tokenizer", "supervision"},
     "launch": BASE | {"scheduler_life", "tokenizer", "server", "supervision"},
 }

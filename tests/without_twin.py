@@ -14,6 +14,7 @@ NO_TWIN: dict[str, str] = {
     "mem_cache/errors.py": "two classes, raised and caught throughout tests/mem_cache",
     "mem_cache/transfer.py": "fields only; layers/parallel/test_transfer.py copies by them",
     "runtime/chat/chat_prompt.py": "fields only; test_v4_encoder.py pins where they come from",
+    "runtime/command_line.py": "test_config.py parses with it",
     "runtime/errors.py": "classes only, pinned by tests/runtime/server",
     "runtime/executor/interface.py": "a contract without code; test_remote.py fills it",
     "runtime/parser_names.py": "names only; test_answer_format.py holds them against the formats",

@@ -46,10 +46,8 @@ class AnswerParser:
         separate: bool = True,
     ) -> None:
         self._tools = tools
-        self._parallel = parallel
         self._block: ToolCallBlock | None = None
-        self._calls = 0
-        self._refused = False
+        self._limit = CallLimit(parallel=parallel)
         self.channels = AnswerChannels(
             reasoning=reasoning, calls=tools is not None, separate=separate
         )
@@ -61,17 +59,17 @@ class AnswerParser:
     def finish(self) -> list[Part]:
         """Return what was held back; to be called once, at the answer's end."""
         if self._block is not None:
-            return list(self._counted(self._block.finish()))
+            return list(self._limit.counted(self._block.finish()))
         return self._parts(self.channels.finish())
 
     def _parts(self, runs: Iterable[Run]) -> list[Part]:
         parts: list[Part] = []
         for run in runs:
             if run.channel == "call":
-                parts += self._counted(self._call(run.text))
+                parts += self._limit.counted(self._call(run.text))
             elif run.channel is not None:
                 parts.append(Text(run.channel, run.shown))
-        return _joined(parts)
+        return joined(parts)
 
     def _call(self, text: str) -> Iterator[CallPart]:
         if self._block is None:
@@ -82,7 +80,19 @@ class AnswerParser:
         else:
             yield from self._block.text(text)
 
-    def _counted(self, calls: Iterable[CallPart]) -> Iterator[Part]:
+
+class CallLimit:
+    """Passes calls on.
+
+    parallel  False: the first whole call is the last one
+    """
+
+    def __init__(self, *, parallel: bool) -> None:
+        self._parallel = parallel
+        self._calls = 0
+        self._refused = False
+
+    def counted(self, calls: Iterable[CallPart]) -> Iterator[Part]:
         """Leave out the calls after a first whole one, where there must be no more than that."""
         for part in calls:
             if isinstance(part, InvalidCall):
@@ -98,14 +108,15 @@ class AnswerParser:
                 yield part
 
 
-def _joined(parts: Iterable[Part]) -> list[Part]:
-    joined: list[Part] = []
+def joined(parts: Iterable[Part]) -> list[Part]:
+    """Return parts with neighbouring pieces of one channel or call as one."""
+    found: list[Part] = []
     for part in parts:
-        last = joined[-1] if joined else None
+        last = found[-1] if found else None
         if isinstance(part, Text) and isinstance(last, Text) and part.channel == last.channel:
-            joined[-1] = Text(part.channel, last.text + part.text)
+            found[-1] = Text(part.channel, last.text + part.text)
         elif isinstance(part, CallPiece) and part.name is None and isinstance(last, CallPiece):
-            joined[-1] = CallPiece(last.name, last.arguments + part.arguments, part.ended)
+            found[-1] = CallPiece(last.name, last.arguments + part.arguments, part.ended)
         else:
-            joined.append(part)
-    return joined
+            found.append(part)
+    return found

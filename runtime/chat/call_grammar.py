@@ -48,7 +48,12 @@ def _has_arguments(schema: Any) -> bool:
 
 
 def call_grammar(
-    tools: Mapping[str, Any], *, dsml_id: int, most: int | None = None, begun: bool = False
+    tools: Mapping[str, Any],
+    *,
+    dsml_id: int,
+    most: int | None = None,
+    begun: bool = False,
+    block: str = "tool_calls",
 ) -> str:
     """Return the structural tag of a block of calls.
 
@@ -56,6 +61,7 @@ def call_grammar(
     dsml_id   token id of the DSML mark
     most      how many calls there may be, None: any number
     begun     whether the block's first mark is there already
+    block     what the block is called
     Raises GrammarError, naming the tool, for arguments that no block of calls can be held to, and
     where their schemas are longer than a grammar may be.
     """
@@ -68,15 +74,15 @@ def call_grammar(
             for name, schema in tools.items()
         ]
     )
-    block = _sequence(
+    whole = _sequence(
         *([] if begun else [_text("\n\n<"), mark]),
-        _text("tool_calls>\n"),
+        _text(f"{block}>\n"),
         _some(calls, most),
         _text("</"),
         mark,
-        _text("tool_calls>"),
+        _text(f"{block}>"),
     )
-    return msgspec.json.encode({"type": "structural_tag", "format": block}).decode()
+    return msgspec.json.encode({"type": "structural_tag", "format": whole}).decode()
 
 
 class _Schemas:

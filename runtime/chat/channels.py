@@ -1,14 +1,15 @@
-"""The channels of a V4 answer: which of its characters are reasoning, content or tool calls.
+"""The channels of an answer: which of its characters are reasoning, content or tool calls.
 
-This is the only place that knows where one channel ends and another begins. `AnswerParser` makes
-parts of the channels; the search for stop strings and the log-probabilities of single tokens need
-the channels alone.
+In V4's format this is the only place that knows where one channel ends and another begins.
+`AnswerParser` makes parts of the channels; the search for stop strings and the log-probabilities of
+single tokens need the channels alone.
 """
 
 import re
-from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple, Protocol
 
+from runtime.chat.call_writer import CallPiece, InvalidCall
 from runtime.chat.marks import DSML, SPELLING, THINK, THINK_END
 
 Channel = Literal["reasoning", "content", "call"]
@@ -29,6 +30,39 @@ class Run(NamedTuple):
     channel: Channel | None
     text: str
     shown: str
+
+
+class Span(NamedTuple):
+    """Consecutive characters of an answer.
+
+    run    which channel they belong to, and what of them is shown
+    parts  what they settle of a call
+    """
+
+    run: Run
+    parts: tuple[CallPiece | InvalidCall, ...] = ()
+
+
+class Splitter(Protocol):
+    """Splits one answer into spans, in order; joined, the text of their runs is the answer."""
+
+    def push(self, text: str) -> list[Span]:
+        """Return the spans that `text` settles."""
+        ...
+
+    def finish(self) -> list[Span]:
+        """Return what was held back; to be called once, at the answer's end."""
+        ...
+
+
+def span(
+    channel: Channel | None,
+    text: str,
+    shown: str = "",
+    parts: Iterable[CallPiece | InvalidCall] = (),
+) -> Span:
+    """Return a span; of `text` a client sees `shown`."""
+    return Span(Run(channel, text, shown), tuple(parts))
 
 
 class AnswerChannels:

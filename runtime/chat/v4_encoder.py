@@ -6,13 +6,13 @@ point to instead of a Jinja template.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import deepseek_recipe as recipe
 import msgspec
 from tokenizers import Tokenizer
 
+from runtime.chat.chat_prompt import ChatPrompt
 from runtime.chat.marks import USER, knows_v4, marks_by_id
 from runtime.errors import BadRequest, ConfigError
 
@@ -29,23 +29,6 @@ class _Fault(msgspec.Struct):
 
 class _Refusal(msgspec.Struct):
     error: _Fault
-
-
-@dataclass(frozen=True, slots=True)
-class V4Prompt:
-    """An encoded conversation, and what its answer begins with.
-
-    token_ids   the prompt, up to where the assistant goes on
-    thinking    whether the assistant reasons before it answers
-    reasoning   whether the answer begins inside the reasoning
-    tools       parameters' schema by name of the tools that may be called; None where the answer
-                is not searched for calls
-    """
-
-    token_ids: list[int]
-    thinking: bool
-    reasoning: bool
-    tools: dict[str, Any] | None
 
 
 class V4Encoder:
@@ -69,7 +52,7 @@ class V4Encoder:
 
     def encode(
         self, request: Mapping[str, Any], *, check: Callable[[str], None] | None = None
-    ) -> V4Prompt:
+    ) -> ChatPrompt:
         """Return the prompt of a conversation; takes long, meant for a thread.
 
         request  `messages` and, where given, `tools`, `tool_choice`, `thinking`,
@@ -82,7 +65,7 @@ class V4Encoder:
         if check is not None:
             check(self._encoding.render_conversation(conversation).prompt)
         stage = parsing.thinking_initial_stage
-        return V4Prompt(
+        return ChatPrompt(
             token_ids=self._encode(conversation),
             thinking=stage is not None,
             reasoning=stage is not None and stage.starts_in_reasoning(),

@@ -7,16 +7,18 @@ from typing import Any
 
 import msgspec
 
+from runtime.chat.answer_format import Parser
 from runtime.chat.answer_parser import AnswerParser
+from runtime.chat.chat_prompt import ChatPrompt
 from runtime.chat.marks import DSML, THINK_END
-from runtime.chat.reasoning_counter import ReasoningCounter
-from runtime.chat.v4_encoder import V4Prompt
+from runtime.chat.reasoning_counter import Counter, ReasoningCounter
 from runtime.errors import BadRequest
 from runtime.messages import Grammar, Logprobs
 from runtime.sampling import SamplingSpec
 from runtime.server.chat_reply import ChoiceReply
 from runtime.server.chat_schema import ChatBody, conversation_chars
-from runtime.server.grammars import forced_call, or_calls, strict_calls
+from runtime.server.fields import refusing_depth
+from runtime.server.grammars import forced_call, format_grammar, or_calls, strict_calls
 from runtime.server.native_plan import NO_PROMPT_LOGPROBS
 from runtime.server.native_schema import check_priority
 from runtime.server.openai import (
@@ -29,6 +31,7 @@ from runtime.server.openai import (
 )
 from runtime.server.runs import Answer, gather, labels, merge
 from runtime.server.service import Service
+from runtime.server.template_turns import template_tools, template_turns, template_variables
 from runtime.tokenizer.call import GenerateCall, refuse_endless
 from runtime.tokenizer.choice import Delta, Finish
 
@@ -37,17 +40,18 @@ from runtime.tokenizer.choice import Delta, Finish
 class ChatPlan:
     """A request, ready to run.
 
-    prompt        of a checkpoint with V4's format
-    conversation  what it was encoded from
+    conversation  what the prompt was encoded from, in V4's format
     parser        makes the parser of one choice
+    counter       makes a counter of one choice's reasoning; None where there is none
     """
 
     body: ChatBody
     envelope: Envelope
     call: GenerateCall
-    prompt: V4Prompt | None
+    prompt: ChatPrompt
     conversation: dict[str, Any]
-    parser: Callable[[], AnswerParser]
+    parser: Callable[[], Parser]
+    counter: Callable[[], Counter | None]
 
     def reply(self, *, call_prefix: str = "call_") -> ChoiceReply:
         """Return an empty reply of one choice; ids of its calls begin with `call_prefix`."""
@@ -57,13 +61,6 @@ class ChatPlan:
             hold_calls=not self.body.stream,
             call_prefix=call_prefix,
         )
-
-    def counter(self) -> ReasoningCounter | None:
-        """Return a counter for one choice, where there is reasoning."""
-        prompt = self.prompt
-        if prompt is None or not prompt.thinking:
-            return None
-        return ReasoningCounter(self.call.marks, reasoning=prompt.reasoning)
 
 
 class Chats:
@@ -76,60 +73,81 @@ class Chats:
         """Return the prompt of a chat. Raises BadRequest."""
         if self._service.v4 is not None:
             return (await self._encode_v4(body.conversation())).token_ids
-        return await self._encode_template(body)
+        return (await self._encode_template(body)).token_ids
 
     async def encode_unfinished(self, body: ChatBody) -> list[int]:
         """Return a chat up to the end of its last text, whoever's turn it is. Raises BadRequest."""
         if not body.messages[-1].content:
             raise BadRequest("an empty message cannot be continued", param="messages")
-        return await self._encode_template(body, any_role=True)
+        return (await self._encode_template(body, any_role=True)).token_ids
 
-    async def _encode_v4(self, conversation: Mapping[str, Any]) -> V4Prompt:
+    async def _encode_v4(self, conversation: Mapping[str, Any]) -> ChatPrompt:
         manager, v4 = self._service.manager, self._service.v4
         assert v4 is not None
         check = partial(refuse_endless, tokenizer=manager.tokenizer, limits=manager.limits)
         chars = conversation_chars(conversation)
         return await manager.in_thread(partial(v4.encode, conversation, check=check), chars=chars)
 
-    async def _encode_template(self, body: ChatBody, *, any_role: bool = False) -> list[int]:
-        chat = self._service.chat
-        if chat is None:
+    async def _encode_template(self, body: ChatBody, *, any_role: bool = False) -> ChatPrompt:
+        chat, answers = self._service.chat, self._service.answers
+        if chat is None or answers is None:
             raise BadRequest("this checkpoint has no tokenizer.json: use /generate with input_ids")
-        turns = body.turns()
+        turns, tools = template_turns(body, answers.calls), template_tools(body)
+        if tools and (answers.calls is None or not chat.shows_tools):
+            raise BadRequest(
+                "this model's chat template has no tools: leave them out, or start the server with "
+                "a --chat-template that shows them",
+                param="tools",
+                code="not_supported",
+            )
         opens = True if body.add_generation_prompt is None else body.add_generation_prompt
         if body.continues and turns[-1].role != "assistant" and not any_role:
             raise BadRequest("only an assistant's message can be continued", param="messages")
-        manager, variables = self._service.manager, body.variables()
-        text = "".join(turn.content for turn in turns)
+        body.check_continued()
+        manager, variables = self._service.manager, template_variables(body, chat.reads)
+        deep = "tools" if tools else "messages"
+        with refusing_depth(deep):
+            text = chat.texts(turns, tools, body.documents)
 
         def work() -> list[int]:
             refuse_endless(text, manager.tokenizer, manager.limits)
-            return chat.encode(
-                turns, continue_final=body.continues, open_turn=opens, variables=variables
-            )
+            with refusing_depth(deep):
+                return chat.encode(
+                    turns,
+                    continue_final=body.continues,
+                    open_turn=opens,
+                    variables=variables,
+                    tools=tools,
+                    documents=body.documents,
+                )
 
-        return await manager.in_thread(work, chars=len(text))
+        ids = await manager.in_thread(work, chars=len(text))
+        return ChatPrompt(
+            ids,
+            thinking=answers.reasoning is not None,
+            reasoning=answers.reasons(ids),
+            tools=None if tools is None else body.offered_tools(),
+        )
 
     async def plan(self, body: ChatBody) -> ChatPlan:
         """Return the call that `body` asks for. Raises BadRequest or NotFound."""
         service = self._service
         service.check_model(body.model)
         spec = body.spec(vocab_size=service.vocab_size, defaults=service.defaults)
-        prompt, conversation = None, dict[str, Any]()
+        conversation = dict[str, Any]()
         if service.v4 is not None:
             conversation = body.conversation()
             prompt = await self._encode_v4(conversation)
-        parser = partial(
-            AnswerParser,
-            reasoning=prompt is not None and prompt.reasoning,
-            # V4's markup of a call is never content, also where the request lets no tool be called.
-            tools=None if prompt is None else prompt.tools or {},
-            parallel=body.parallel_tool_calls is not False,
-            separate=body.separate_reasoning is not False,
-        )
+        else:
+            prompt = await self._encode_template(body)
+        parser, marks = self._parser(body, prompt)
         call = GenerateCall(
-            sampling=replace(spec, grammar=self._grammar(body, spec, prompt)),
-            input_ids=await self._encode_template(body) if prompt is None else prompt.token_ids,
+            sampling=replace(
+                spec,
+                grammar=self._grammar(body, spec, prompt),
+                stop_token_ids=(*spec.stop_token_ids, *self._end_ids(prompt)),
+            ),
+            input_ids=prompt.token_ids,
             logprobs=Logprobs(NO_PROMPT_LOGPROBS, body.top_logprobs or 0)
             if body.logprobs
             else None,
@@ -137,28 +155,67 @@ class Chats:
             priority=check_priority(body.priority),
             stream=bool(body.stream),
             rid=labels(body.rid, 1)[0],
-            marks={} if service.v4 is None else service.v4.marks,
+            marks=marks,
             channels=lambda: parser().channels,
         )
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         envelope = Envelope.make("chatcmpl", kind, body, service.model_name)
-        return ChatPlan(body, envelope, call, prompt, conversation, parser)
+        counter = partial(self._counter, prompt, marks)
+        return ChatPlan(body, envelope, call, prompt, conversation, parser, counter)
 
-    def _grammar(
-        self, body: ChatBody, spec: SamplingSpec, prompt: V4Prompt | None
-    ) -> Grammar | None:
+    def _parser(
+        self, body: ChatBody, prompt: ChatPrompt
+    ) -> tuple[Callable[[], Parser], Mapping[int, str]]:
+        """Return what makes the parser of one choice, and the marks that it reads."""
+        parallel = body.parallel_tool_calls is not False
+        separate = body.separate_reasoning is not False
+        v4, answers = self._service.v4, self._service.answers
+        if v4 is not None:
+            # V4's markup of a call is never content, also where the request lets no tool be called.
+            make = partial(AnswerParser, tools=prompt.tools or {}, reasoning=prompt.reasoning)
+            return partial(make, parallel=parallel, separate=separate), v4.marks
+        assert answers is not None, "what encodes a chat is known to read its answer"
+        make = partial(answers.parser, tools=prompt.tools, reasoning=prompt.reasoning)
+        return (
+            partial(make, parallel=parallel, separate=separate, opened=body.continues),
+            answers.marks(tools=prompt.tools is not None),
+        )
+
+    def _counter(self, prompt: ChatPrompt, marks: Mapping[int, str]) -> Counter | None:
+        backend, answers = self._service.manager.tokenizer.backend, self._service.answers
+        if not prompt.thinking:
+            return None
+        if answers is not None and backend is not None:
+            return answers.counter(backend, marks, reasoning=prompt.reasoning)
+        return ReasoningCounter(marks, reasoning=prompt.reasoning)
+
+    def _end_ids(self, prompt: ChatPrompt) -> tuple[int, ...]:
+        """Return tokens that end an answer, whether or not the checkpoint says so."""
+        answers = self._service.answers
+        return () if answers is None else answers.end_ids(tools=prompt.tools is not None)
+
+    def _grammar(self, body: ChatBody, spec: SamplingSpec, prompt: ChatPrompt) -> Grammar | None:
         """Return what the answer must be, from the end of its reasoning on, or what its calls must.
 
         None: nothing is held to anything. Raises GrammarError.
         """
-        grammar, v4 = spec.grammar, self._service.v4
-        if v4 is None or prompt is None:
+        grammar, v4, answers = spec.grammar, self._service.v4, self._service.answers
+        parallel, forced = body.parallel_tool_calls is not False, body.forced_tools()
+        # Of a tool that is named one call is made; "required" may need several.
+        several = parallel and (forced is None or body.tool_choice == "required")
+        if answers is not None:
+            return format_grammar(
+                grammar,
+                answers,
+                forced,
+                body.held_tools() if prompt.tools else None,
+                parallel=several,
+                reasoning=prompt.reasoning,
+            )
+        if v4 is None:
             return grammar
         ids = {mark: token_id for token_id, mark in v4.marks.items()}
-        parallel, forced = body.parallel_tool_calls is not False, body.forced_tools()
         if forced is not None:
-            # Of a tool that is named one call is made; "required" may need several.
-            several = parallel and body.tool_choice == "required"
             grammar = forced_call(forced, dsml_id=ids[DSML], parallel=several)
         elif prompt.tools:
             held = body.held_tools()
@@ -244,7 +301,7 @@ class Chats:
         warm, prompt = self._service.next_turn, plan.prompt
         # Of several choices nobody knows which one is gone on with.
         whole = finish is not None and finish.type == "stop" and plan.call.sampling.n == 1
-        if warm is not None and prompt is not None and whole:
+        if warm is not None and whole:
             warm.prepare(plan.conversation, reply.message(), prompt=prompt, call=plan.call)
 
 

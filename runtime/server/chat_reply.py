@@ -10,7 +10,8 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
-from runtime.chat.answer_parser import AnswerParser, Part, Text
+from runtime.chat.answer_format import Parser
+from runtime.chat.answer_parser import Part, Text
 from runtime.chat.call_writer import CallPiece, InvalidCall
 from runtime.server.openai import finish_fields
 from runtime.tokenizer.choice import Finish
@@ -27,7 +28,7 @@ class ChoiceReply:
 
     def __init__(
         self,
-        parser: AnswerParser,
+        parser: Parser,
         *,
         hold_reasoning: bool = False,
         hold_calls: bool = False,

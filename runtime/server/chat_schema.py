@@ -5,7 +5,6 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from runtime.chat_template import Message
 from runtime.errors import BadRequest
 from runtime.sampling import SamplingSpec
 from runtime.server.field_hints import FieldHints
@@ -17,8 +16,19 @@ from runtime.server.sampling_defaults import OPENAIS, SamplingDefaults
 
 MAX_MESSAGES = 10_000
 
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-_V4_ROLES = {**_ROLES, "tool": "tool", "latest_reminder": "latest_reminder"}
+_V4_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "latest_reminder": "latest_reminder",
+}
+# A template's own names, which no argument replaces.
+_RESERVED = {
+    "messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token",
+    "raise_exception", "strftime_now",
+}  # fmt: skip
 _GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
 _TEMPLATE_NAMES = ("enable_thinking", "thinking", "reasoning_effort")
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max")
@@ -108,6 +118,7 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
     thinking: Any = None
     enable_thinking: bool | None = None
     reasoning_effort: str | None = None
@@ -141,13 +152,17 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
         """
         if self.tool_choice in (None, "none", "auto"):
             return None
-        tools = {tool.function.name: tool.function.parameters or {} for tool in self.tools or ()}
+        tools = self.offered_tools()
         if self.tool_choice != "required":
             name = _named(self.tool_choice)
             tools = {name: tools[name]} if name in tools else {}
         if not tools:
             raise BadRequest("tool_choice names no tool that is there", param="tool_choice")
         return tools
+
+    def offered_tools(self) -> dict[str, Any]:
+        """Return the parameters' schema of each tool."""
+        return {tool.function.name: tool.function.parameters or {} for tool in self.tools or ()}
 
     def held_tools(self) -> dict[str, Any]:
         """Return the parameters' schema of each tool, None where it is not `strict`."""
@@ -161,23 +176,11 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
         """Whether the last message is the beginning of the answer."""
         return bool(self.continue_final_message or (self.messages and self.messages[-1].prefix))
 
-    def turns(self) -> list[Message]:
-        """Return the messages for a Jinja template: text only.
-
-        Raises BadRequest for what is not, tools included.
-        """
-        self._check_count()
-        if self.tools and self.tool_choice != "none":
-            raise BadRequest(
-                "tools are not supported with this checkpoint's chat template",
-                param="tools",
-                code="not_supported",
-            )
-        return [_turn(message, f"messages[{k}]") for k, message in enumerate(self.messages)]
-
     def conversation(self) -> dict[str, Any]:
         """Return what `V4Encoder.encode` takes. Raises BadRequest."""
-        self._check_count()
+        self.check_count()
+        if self.documents:
+            raise BadRequest("the V4 format has no documents: use a message", param="documents")
         if self.add_generation_prompt is False and not self.continues:
             raise BadRequest(
                 "the V4 format always opens the assistant's turn", param="add_generation_prompt"
@@ -189,12 +192,7 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
             messages[-1]["prefix"] = True
         body: dict[str, Any] = {"messages": messages, **self._thinking()}
         may_call = self.tool_choice != "none"
-        if self.tools and self.continues and may_call:
-            raise BadRequest(
-                "an answer whose beginning is given cannot call tools: leave out tools, or let "
-                "tool_choice be none",
-                param="tools",
-            )
+        self.check_continued()
         if self.tools and (may_call or not self.continues):
             body["tools"] = [_v4_tool(tool) for tool in self.tools]
             # A call that must be made is forced by a grammar; the prompt is that of a free choice.
@@ -206,11 +204,20 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
             body["response_format"] = form
         return body
 
-    def variables(self) -> dict[str, Any]:
+    def check_continued(self) -> None:
+        """Raise BadRequest where an answer whose beginning is given may call tools."""
+        if self.tools and self.continues and self.tool_choice != "none":
+            raise BadRequest(
+                "an answer whose beginning is given cannot call tools: leave out tools, or let "
+                "tool_choice be none",
+                param="tools",
+            )
+
+    def variables(self, *, any_name: bool = False) -> dict[str, Any]:
         """Return what the client tells the template besides the messages.
 
-        Raises BadRequest for a name or a value that is none of the known few: a template must not
-        be handed arbitrary data.
+        any_name  the template decides which names there are, and refuses the others
+        Raises BadRequest for a name or a value that cannot be: templates get single words only.
         """
         asked = dict(self.chat_template_kwargs or {})
         if self.enable_thinking is not None:
@@ -225,7 +232,8 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
         if self.reasoning_effort is not None:
             asked["reasoning_effort"] = self.reasoning_effort
         for name, value in asked.items():
-            known = name in _TEMPLATE_NAMES and isinstance(value, bool | str)
+            named = name in _TEMPLATE_NAMES or (any_name and name not in _RESERVED)
+            known = named and isinstance(value, bool | str | (int if any_name else str))
             if not known or (isinstance(value, str) and len(value) > 32):
                 raise BadRequest(
                     f"{name[:80]!r} is no template argument: there are "
@@ -261,7 +269,8 @@ class ChatBody(CommonBody, frozen=True, kw_only=True):
             body["reasoning_effort"] = effort
         return body
 
-    def _check_count(self) -> None:
+    def check_count(self) -> None:
+        """Raise BadRequest for no messages, or too many."""
         if not 1 <= len(self.messages) <= MAX_MESSAGES:
             expected = f"between 1 and {MAX_MESSAGES}"
             raise BadRequest(f"the number of messages must be {expected}", param="messages")
@@ -284,19 +293,6 @@ def conversation_chars(conversation: Mapping[str, Any]) -> int:
     return chars
 
 
-def _turn(message: ChatMessage, where: str) -> Message:
-    if message.role not in _ROLES:
-        raise BadRequest(
-            f"{where}: role must be system, developer, user or assistant, "
-            f"got {message.role[:80]!r}",
-            param="messages",
-        )
-    if message.tool_calls or message.function_call or message.audio:
-        raise BadRequest(f"{where}: tool calls and audio are not supported here", param="messages")
-    _check_tools(message, where)
-    return Message(_ROLES[message.role], "\n".join(_texts(message, where)))
-
-
 def _v4_message(message: ChatMessage, where: str) -> dict[str, Any]:
     """Return a message as DeepSeek's API has it."""
     role = _V4_ROLES.get(message.role)
@@ -307,9 +303,9 @@ def _v4_message(message: ChatMessage, where: str) -> dict[str, Any]:
         )
     if message.function_call or message.audio:
         raise BadRequest(f"{where}: function_call and audio are not supported", param="messages")
-    _check_tools(message, where)
+    check_message_tools(message, where)
     # Source: deepseek-recipe joins the parts of a content so.
-    told: dict[str, Any] = {"role": role, "content": "\n\n".join(_texts(message, where))}
+    told: dict[str, Any] = {"role": role, "content": "\n\n".join(content_texts(message, where))}
     if role == "assistant":
         reasoning = message.reasoning_content
         reasoning = message.reasoning if reasoning is None else reasoning
@@ -324,7 +320,7 @@ def _v4_message(message: ChatMessage, where: str) -> dict[str, Any]:
     return told
 
 
-def _check_tools(message: ChatMessage, where: str) -> None:
+def check_message_tools(message: ChatMessage, where: str) -> None:
     """Refuse tools of a single message, which SGLang knows: left out, they would be missed."""
     if message.tools:
         raise BadRequest(f"{where}: give tools beside messages, not in one", param="messages")
@@ -359,7 +355,8 @@ def _named(tool_choice: Any) -> str:
         ) from None
 
 
-def _texts(message: ChatMessage, where: str) -> list[str]:
+def content_texts(message: ChatMessage, where: str) -> list[str]:
+    """Return the texts of a message's content. Raises BadRequest for what is no text."""
     content = message.content
     if content is None:
         if message.role != "assistant":

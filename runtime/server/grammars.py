@@ -9,7 +9,10 @@ from typing import Any, cast
 
 import msgspec
 
+from runtime.chat.answer_format import AnswerFormat
 from runtime.chat.call_grammar import call_grammar, most_forced_calls
+from runtime.chat.format_grammar import format_calls, opening_id
+from runtime.chat.marks import THINK_END
 from runtime.errors import BadRequest, GrammarError
 from runtime.messages import Grammar, GrammarKind
 from runtime.sampling import MAX_GRAMMAR_CHARS
@@ -95,6 +98,67 @@ def _calls(tools: Mapping[str, Any], *, dsml_id: int, most: int | None, begun: b
     if len(text) > MAX_GRAMMAR_CHARS:
         raise GrammarError("the tools' schemas are too long to hold a call to", param="tools")
     return text
+
+
+def format_grammar(
+    grammar: Grammar | None,
+    form: AnswerFormat,
+    forced: Mapping[str, Any] | None,
+    held: Mapping[str, Any] | None,
+    *,
+    parallel: bool,
+    reasoning: bool,
+) -> Grammar | None:
+    """Return what an answer in the format of a Jinja template must be; None: anything.
+
+    grammar    what its content must be
+    forced     tools of which one must be called, None: none must
+    held       tools that may be called, each with its schema if it is strict, else with None
+    parallel   whether there may be several calls
+    reasoning  whether the answer begins inside the reasoning
+    Raises as `forced_call` does.
+    """
+    if forced is not None:
+        require_compiler("tool_choice")
+        most = most_forced_calls(forced) if parallel else 1
+        text = _format_calls(form, forced, most=most, thinks=not reasoning)
+        grammar = Grammar("structural_tag", text, field="tools")
+    elif held and grammar is not None:
+        calls = _format_calls(form, held, most=None if parallel else 1)
+        grammar = msgspec.structs.replace(grammar, calls=calls)
+    elif held and any(schema is not None for schema in held.values()):
+        return _strict_format_calls(form, held, parallel=parallel)
+    if grammar is None or not reasoning:
+        return grammar
+    barred = opening_id(form) if held or forced else None
+    return msgspec.structs.replace(grammar, after=form.ids[THINK_END], barred=barred)
+
+
+def _strict_format_calls(
+    form: AnswerFormat, tools: Mapping[str, Any], *, parallel: bool
+) -> Grammar:
+    require_compiler("tools", what="a tool that is strict")
+    opening = opening_id(form)
+    if opening is None:
+        raise GrammarError(
+            "a tool that is strict cannot be enforced with this model unless tool_choice is "
+            "required or names it: no token begins its calls",
+            param="tools",
+        )
+    text = _format_calls(form, tools, most=None if parallel else 1, begun=True)
+    return Grammar("structural_tag", text, after=opening, may_end=True, field="tools")
+
+
+def _format_calls(
+    form: AnswerFormat,
+    tools: Mapping[str, Any],
+    *,
+    most: int | None,
+    begun: bool = False,
+    thinks: bool = False,
+) -> str:
+    with refusing_depth("tools"):
+        return format_calls(form, tools, most=most, begun=begun, thinks=thinks)
 
 
 def require_compiler(param: str, *, what: str = "structured output") -> None:

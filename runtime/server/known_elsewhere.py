@@ -135,7 +135,6 @@ CHAT = FieldHints(
         FieldHint("chat_template",
                   "chats are written in V4's own format, or by the checkpoint's template"),
         FieldHint("add_special_tokens", "the chat's format has them"),
-        FieldHint("documents", "put them into a message"),
         FieldHint("echo", "use /v1/completions"),
         FieldHint("suffix", "use a last message of role assistant, and continue_final_message"),
         FieldHint("task", "ask in a message"),

@@ -13,7 +13,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from runtime.chat.v4_encoder import V4Encoder, V4Prompt
+from runtime.chat.chat_prompt import ChatPrompt
+from runtime.chat.v4_encoder import V4Encoder
 from runtime.errors import RequestError
 from runtime.sampling import SamplingSpec
 from runtime.server.chat_schema import conversation_chars
@@ -40,7 +41,7 @@ class NextTurn:
         request: Mapping[str, Any],
         message: Mapping[str, Any],
         *,
-        prompt: V4Prompt,
+        prompt: ChatPrompt,
         call: GenerateCall,
     ) -> None:
         """Start prefilling what follows `message`, where the format or the client drops reasoning.
@@ -69,7 +70,7 @@ class NextTurn:
         request: Mapping[str, Any],
         message: Mapping[str, Any],
         *,
-        prompt: V4Prompt,
+        prompt: ChatPrompt,
         call: GenerateCall,
     ) -> None:
         answer: dict[str, Any] = {"role": "assistant", "content": message.get("content") or ""}
@@ -100,7 +101,7 @@ class NextTurn:
             logger.debug("a next turn was not prefilled: %s", refusal)
 
 
-def drops_reasoning(request: Mapping[str, Any], prompt: V4Prompt) -> bool:
+def drops_reasoning(request: Mapping[str, Any], prompt: ChatPrompt) -> bool:
     """Say whether the next turn will leave out the reasoning of this one.
 
     With tools the format keeps what the client sends back, so it depends on the client: whether

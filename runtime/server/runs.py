@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from runtime.chat.reasoning_counter import ReasoningCounter
+from runtime.chat.reasoning_counter import Counter
 from runtime.errors import Aborted, BadRequest, RequestFailed
 from runtime.packed_logprobs import PromptLogprobs, TokenLogprobs
 from runtime.tokenizer.call import GenerateCall
@@ -37,7 +37,7 @@ class Tally:
         if delta.finish is not None and delta.finish.type == "error":
             raise RequestFailed(delta.finish.message or "the request failed")
 
-    def count_reasoning(self, counter: ReasoningCounter | None, token_ids: Sequence[int]) -> None:
+    def count_reasoning(self, counter: Counter | None, token_ids: Sequence[int]) -> None:
         """Count which of the next tokens are reasoning; None: nothing tells them apart."""
         if counter is not None:
             counter.count(token_ids)

@@ -10,12 +10,18 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from runtime.chat.marks import knows_v4
+from runtime.chat.answer_format import AnswerFormat
 from runtime.chat.v4_encoder import V4Encoder
 from runtime.chat_template import ChatEncoder
 from runtime.config import ServerConfig
 from runtime.errors import BadRequest, NotFound, PromptTooLong, Unavailable
 from runtime.messages import Flushed, State
+from runtime.server.chat_formats import (
+    V4_CALLS,
+    V4_REASONING,
+    template_encoder,
+    v4_encoder,
+)
 from runtime.server.metrics import Metrics
 from runtime.server.namespaces import CacheNamespaces
 from runtime.server.next_turn import NextTurn
@@ -37,6 +43,7 @@ class Service:
 
     chat     None where the checkpoint has no tokenizer
     v4       encodes chats, instead of `chat`, where the tokenizer knows V4's format
+    answers  how answers of `chat` are read, None where it is
     defaults what a request is sampled with where it says nothing
     next_turn  None where nothing is to be prefilled ahead
     speller  shows single tokens
@@ -52,6 +59,7 @@ class Service:
     chat: ChatEncoder | None
     speller: Speller
     v4: V4Encoder | None = None
+    answers: AnswerFormat | None = None
     defaults: SamplingDefaults = field(default_factory=lambda: OPENAIS)
     next_turn: NextTurn | None = None
     batches: Batches = field(default_factory=Batches)
@@ -65,19 +73,14 @@ class Service:
         """Return the parts around `manager`, and let the metrics observe it.
 
         Raises ConfigError where the checkpoint's chat template or its generation_config.json is
-        not valid.
+        not valid, or the settings of chats are for others.
         """
         tokenizer = manager.tokenizer
-        chat = v4 = None
-        if tokenizer.backend is not None and knows_v4(tokenizer.backend):
-            v4 = V4Encoder(tokenizer.backend)
-        elif tokenizer.backend is not None:
-            chat = ChatEncoder(
-                tokenizer.backend,
-                template=tokenizer.chat_template,
-                bos_token=tokenizer.bos_token,
-                eos_token=tokenizer.eos_token,
-            )
+        chat = answers = None
+        v4 = v4_encoder(tokenizer.backend, config)
+        if v4 is None and tokenizer.backend is not None:
+            model_type = str(manager.ready.info.get("model_type") or "")
+            chat, answers = template_encoder(tokenizer, config, model_type=model_type)
         ahead = not (config.disable_next_turn_prefill or config.disable_radix_cache)
         service = cls(
             manager=manager,
@@ -90,6 +93,7 @@ class Service:
             namespaces=CacheNamespaces(config.api_key),
             chat=chat,
             v4=v4,
+            answers=answers,
             defaults=sampling_defaults(config, vocab_size=manager.limits.vocab_size),
             next_turn=NextTurn(manager, v4) if v4 is not None and ahead else None,
             speller=Speller(tokenizer),
@@ -109,6 +113,20 @@ class Service:
         if self.v4 is not None:
             return "deepseek_v4"
         return "jinja" if self.chat is not None and self.chat.has_template else None
+
+    @property
+    def tool_call_parser(self) -> str | None:
+        """Name of the format of tool calls, None where the model calls no tools."""
+        if self.v4 is not None:
+            return V4_CALLS
+        return self.answers.calls.name if self.answers and self.answers.calls else None
+
+    @property
+    def reasoning_parser(self) -> str | None:
+        """Name of the format of reasoning, None where there is none."""
+        if self.v4 is not None:
+            return V4_REASONING
+        return self.answers.reasoning if self.answers else None
 
     @property
     def vocab_size(self) -> int:

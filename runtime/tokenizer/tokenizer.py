@@ -17,6 +17,7 @@ class TextTokenizer:
     """The tokenizer of a checkpoint; without tokenizer.json only token ids can be served.
 
     chat_template   Jinja text, if the checkpoint brings one
+    tool_template   the one for chats with tools, if there is one by itself
     bos_token, eos_token   their spelling, if the checkpoint names them
     added_ids       ids of tokens that are spelled as a whole, such as control tokens
     special_ids     ids that `skip_special_tokens` leaves out of the text
@@ -27,8 +28,9 @@ class TextTokenizer:
         self.backend = backend
         self.bos_token = _spelling(facts.get("bos_token"))
         self.eos_token = _spelling(facts.get("eos_token"))
-        template = facts.get("chat_template")
-        self.chat_template = template if isinstance(template, str) else None
+        templates = _templates(facts.get("chat_template"))
+        self.chat_template = templates.get("default") or templates.get("tool_use")
+        self.tool_template = templates.get("tool_use")
         self._post_process = facts.get("add_bos_token") is not False
         added = backend.get_added_tokens_decoder() if backend else {}
         self.added_ids = frozenset(i for i, token in added.items() if not token.content.isspace())
@@ -39,7 +41,8 @@ class TextTokenizer:
     def load(cls, folder: Path | str) -> "TextTokenizer":
         """Read tokenizer.json and tokenizer_config.json of `folder`, both optional.
 
-        A chat_template.jinja beside them is the template. Raises ConfigError for a file that is
+        A chat_template.jinja beside them is the template, additional_chat_templates/tool_use.jinja
+        the one for tools. Raises ConfigError for a file that is
         there and cannot be read.
         """
         folder = Path(folder)
@@ -47,7 +50,11 @@ class TextTokenizer:
         facts = _read_facts(folder / "tokenizer_config.json")
         template = folder / "chat_template.jinja"
         if template.exists():
-            facts["chat_template"] = _read_text(template)
+            facts["chat_template"] = [{"name": "default", "template": _read_text(template)}]
+            for_tools = folder / "additional_chat_templates" / "tool_use.jinja"
+            if for_tools.exists():
+                named = {"name": "tool_use", "template": _read_text(for_tools)}
+                facts["chat_template"].append(named)
         return cls(_parse(path) if path.exists() else None, facts)
 
     def token_id(self, token: str) -> int | None:
@@ -77,6 +84,20 @@ class TextTokenizer:
         if self.backend is None:
             raise BadRequest(_NO_TOKENIZER)
         return self.backend
+
+
+def _templates(value: object) -> dict[str, str]:
+    """Return templates by name; checkpoints write one text, or a list of named ones."""
+    if isinstance(value, str):
+        return {"default": value}
+    found: dict[str, str] = {}
+    for entry in cast(list[Any], value) if isinstance(value, list) else []:
+        match entry:
+            case {"name": str(name), "template": str(text)}:
+                found[name] = text
+            case _:
+                pass
+    return found
 
 
 def _read_facts(path: Path) -> dict[str, Any]:

@@ -46,6 +46,16 @@ def test_it_knows_the_capital_of_france(server: ServerProcess) -> None:
     assert reply["text"].startswith(" Paris")
 
 
+def test_its_template_shows_no_tools(server: ServerProcess) -> None:
+    tool = {"type": "function", "function": {"name": "f"}}
+    chat = {"messages": [{"role": "user", "content": "hi"}], "tools": [tool]}
+
+    response = server.post("/v1/chat/completions", chat)
+
+    assert response.status_code == 400
+    assert "no tools" in response.json()["error"]["message"]
+
+
 def test_a_chat_goes_on_from_the_cache(server: ServerProcess) -> None:
     question = "What is the capital of Italy? Answer in one sentence."
     chat: Chat = [{"role": "user", "content": question}]

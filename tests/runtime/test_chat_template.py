@@ -201,3 +201,52 @@ def test_a_template_argument_cannot_replace_the_messages() -> None:
     ids = encoder(template).encode([Message("user", "hi")], variables=arguments)
 
     assert ids == [*text_ids("1"), BOS]
+
+
+def test_tools_have_a_template_of_their_own_where_there_is_one() -> None:
+    chat = ChatEncoder(
+        byte_tokenizer(),
+        template="plain",
+        bos_token=None,
+        eos_token=None,
+        tool_template="{{ tools[0].function.name }}",
+    )
+
+    assert chat.shows_tools
+    assert chat.encode([Message("user", "x")]) == text_ids("plain")
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert chat.encode([Message("user", "x")], tools=tools) == text_ids("f")
+
+
+@pytest.mark.parametrize(
+    ("template", "given"),
+    [
+        ("{{ tools | tojson }}", {"tools": [{"d": "<|eos|>"}]}),
+        ("{{ tools | tojson }}", {"tools": [{"<|eos|>": 1}]}),
+        ("{{ documents[0].text }}", {"documents": [{"text": "<|eos|>"}]}),
+        ("{{ words }}", {"variables": {"words": "<|eos|>"}}),
+        ("{{ messages[0].note }}", {}),
+    ],
+)
+def test_nothing_that_a_client_gives_spells_a_control_token(
+    template: str, given: dict[str, Any]
+) -> None:
+    said = Message("user", "x", {"note": "<|eos|>"})
+
+    ids = encoder(template).encode([said], **given)
+
+    assert EOS not in ids
+    assert byte_tokenizer().decode(ids).count("<|eos|>") == 1
+
+
+def test_a_message_may_have_no_content() -> None:
+    said = Message("assistant", None, {"tool_calls": [{"id": "1"}]})
+
+    ids = encoder("{{ messages[0].content is none }}{{ messages[0].tool_calls[0].id }}")
+
+    assert ids.encode([said]) == text_ids("True1")
+
+
+def test_a_refusal_says_how_to_give_a_template() -> None:
+    with pytest.raises(BadRequest, match="--chat-template FILE"):
+        encoder(None).encode([Message("user", "hi")])

@@ -4,7 +4,8 @@ from dataclasses import fields
 
 import pytest
 
-from runtime.config import ServerConfig, build_parser
+from runtime.command_line import build_parser
+from runtime.config import ServerConfig
 from runtime.flag_hints import HINTS, ForeignFlag, find, in_our_words, take_out
 
 OURS = [word for action in build_parser()._actions for word in action.option_strings]
@@ -15,9 +16,9 @@ _TYPED = """
 --retraction-policy --page-size --swa-full-tokens-ratio --admin-api-key --enable-metrics
 --enable-cache-report --log-requests-level --soft-watchdog-timeout --cuda-graph-max-bs
 --speculative-algorithm --speculative-num-draft-tokens --grammar-backend
---reasoning-parser --tool-call-parser --enable-trace --otlp-traces-endpoint --crash-dump-folder
+--enable-trace --otlp-traces-endpoint --crash-dump-folder
 --sleep-on-idle --skip-server-warmup --stream-interval --config --trust-remote-code
---attention-backend --moe-runner-backend --json-model-override-args --chat-template
+--attention-backend --moe-runner-backend --json-model-override-args
 --enable-hierarchical-cache --disaggregation-mode --lora-paths --quantization
 --revision --enable-mixed-chunk --tensor-parallel-size --max-model-len
 --max-num-seqs --max-num-batched-tokens --enable-prefix-caching --max-num-queued-reqs --seed
@@ -125,6 +126,7 @@ _KNOWN = """
 --decode-log-interval --watchdog-timeout --random-seed --kv-events-config --dtype
 --kv-cache-dtype --sampling-defaults --mem-fraction-static --gpu-memory-utilization --device
 --disable-cuda-graph --enforce-eager --cuda-graph-bs --disable-overlap-schedule
+--chat-template --tool-call-parser --reasoning-parser
 --kv-cache-memory-bytes --enable-deterministic-inference --dp-size --dp --enable-dp-attention
 """
 KNOWN = _KNOWN.split()

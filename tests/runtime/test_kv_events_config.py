@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from runtime.config import parse_args
+from runtime.command_line import parse_args
 from runtime.errors import ConfigError
 from runtime.kv_events_config import KvEventsConfig, host_and_port, parse_kv_events_config
 

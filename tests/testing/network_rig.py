@@ -4,7 +4,8 @@ import itertools
 from pathlib import Path
 
 from layers.models.deepseek_v4.pools import KvPools
-from runtime.config import ServerConfig, parse_args
+from runtime.command_line import parse_args
+from runtime.config import ServerConfig
 from runtime.executor.model_runner import CpuModelRunner
 from runtime.executor.step_profiler import StepProfiler
 from runtime.messages import Abort, Generate, Outputs, Sampling, pack_ids

@@ -15,7 +15,8 @@ from tokenizers import Tokenizer
 
 from runtime.chat.answer_parser import AnswerParser, Part, Text
 from runtime.chat.call_writer import CallPiece, InvalidCall
-from runtime.chat.v4_encoder import V4Encoder, V4Prompt
+from runtime.chat.chat_prompt import ChatPrompt
+from runtime.chat.v4_encoder import V4Encoder
 from runtime.tokenizer.detokenizer import Detokenizer
 from tests.testing.stand_in.tokenizer import EOS_ID, SPECIALS, train_tokenizer
 
@@ -166,7 +167,7 @@ def conversation(random: Random) -> Json:
     return request
 
 
-def written(random: Random, request: Json, said: Answer) -> tuple[V4Prompt, list[int]]:
+def written(random: Random, request: Json, said: Answer) -> tuple[ChatPrompt, list[int]]:
     """Return the prompt of `request`, and the tokens by which a model would give this answer."""
     prompt = encoder().encode(request)
     told = message(said, 1000)
@@ -188,7 +189,7 @@ def marked(ids: list[int]) -> str:
     return detokenizer.push(ids) + detokenizer.finish()
 
 
-def parser(prompt: V4Prompt) -> AnswerParser:
+def parser(prompt: ChatPrompt) -> AnswerParser:
     """Return a parser of the answer to a prompt."""
     return AnswerParser(reasoning=prompt.reasoning, tools=prompt.tools)
 

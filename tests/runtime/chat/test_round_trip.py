@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from runtime.chat.answer_parser import Part
+from runtime.chat.chat_prompt import ChatPrompt
 from runtime.chat.marks import DSML, THINK, THINK_END
-from runtime.chat.v4_encoder import V4Prompt
 from runtime.tokenizer.detokenizer import Detokenizer
 from tests.runtime.chat.conversations import (
     Answer,
@@ -27,12 +27,12 @@ BATCHES = [*range(6), *SLOW]
 MARKS = {THINK, THINK_END, DSML}
 
 
-def pushed(prompt: V4Prompt, pieces: list[str]) -> list[Part]:
+def pushed(prompt: ChatPrompt, pieces: list[str]) -> list[Part]:
     reader = parser(prompt)
     return [part for piece in pieces for part in reader.push(piece)] + reader.finish()
 
 
-def drawn(seed: int) -> tuple[Random, V4Prompt, Answer, list[int]]:
+def drawn(seed: int) -> tuple[Random, ChatPrompt, Answer, list[int]]:
     """Return a generator, and an answer as what it says and as its tokens."""
     random = Random(seed)
     request = conversation(random)
@@ -43,7 +43,7 @@ def drawn(seed: int) -> tuple[Random, V4Prompt, Answer, list[int]]:
     return random, *_written(random, request, said)
 
 
-def _written(random: Random, request: object, said: Answer) -> tuple[V4Prompt, Answer, list[int]]:
+def _written(random: Random, request: object, said: Answer) -> tuple[ChatPrompt, Answer, list[int]]:
     assert isinstance(request, dict)
     prompt, ids = written(random, request, said)
     return prompt, said, ids

@@ -239,17 +239,27 @@ def _logprobs(request: Generate, ids: list[int], value: float) -> TokenLogprobs 
 class Server:
     """An application over a scripted engine, and a client of it.
 
-    v4  with a tokenizer that knows V4's chat format, instead of a template
+    v4      with a tokenizer that knows V4's chat format, instead of a template
+    family  a tokenizer of its own, and the token that ends its answers
     """
 
-    def __init__(self, config: ServerConfig, *, template: str | None, v4: bool = False) -> None:
-        backend = _v4_tokenizer() if v4 else byte_tokenizer()
+    def __init__(
+        self,
+        config: ServerConfig,
+        *,
+        template: str | None,
+        v4: bool = False,
+        family: tuple[Tokenizer, int] | None = None,
+    ) -> None:
+        backend, eos_id = (byte_tokenizer(), EOS) if family is None else family
+        if v4:
+            backend, eos_id = _v4_tokenizer(), EOS_ID
         bos, eos = SPECIALS[:2] if v4 else CONTROL[:2]
         facts = {"bos_token": bos, "eos_token": eos, "add_bos_token": False}
         if template is not None and not v4:
             facts["chat_template"] = template
-        self.engine = Engine(backend, eos=EOS_ID if v4 else EOS)
-        sizes = (V4_CONTEXT_TOKENS, V4_VOCAB_SIZE) if v4 else (CONTEXT_TOKENS, VOCAB_SIZE)
+        self.engine = Engine(backend, eos=eos_id)
+        sizes = (V4_CONTEXT_TOKENS, V4_VOCAB_SIZE) if v4 or family else (CONTEXT_TOKENS, VOCAB_SIZE)
         ready = Ready(*sizes, [self.engine.eos], FACTS)
         self.manager = TokenizerManager(
             config,
@@ -280,14 +290,18 @@ class Server:
 
 
 def served(
-    config: ServerConfig | None = None, *, template: str | None = TEMPLATE, v4: bool = False
+    config: ServerConfig | None = None,
+    *,
+    template: str | None = TEMPLATE,
+    v4: bool = False,
+    family: tuple[Tokenizer, int] | None = None,
 ) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
     """Turn `async def test(server, ...)` into a test that pytest can run without plugins."""
 
     def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         def run(**arguments: Any) -> None:
             async def scenario() -> None:
-                made = serving(config, template=template, v4=v4)
+                made = serving(config, template=template, v4=v4, family=family)
                 async with asyncio.timeout(60), made as server:
                     await test(server, **arguments)
 
@@ -304,11 +318,15 @@ def served(
 
 @asynccontextmanager
 async def serving(
-    config: ServerConfig | None = None, *, template: str | None = TEMPLATE, v4: bool = False
+    config: ServerConfig | None = None,
+    *,
+    template: str | None = TEMPLATE,
+    v4: bool = False,
+    family: tuple[Tokenizer, int] | None = None,
 ) -> AsyncIterator[Server]:
     """Run a Server for the length of a test."""
     config = config or ServerConfig(model_path="/models/tiny", served_model_name="tiny")
-    server = Server(config, template=template, v4=v4)
+    server = Server(config, template=template, v4=v4, family=family)
     receiving = asyncio.ensure_future(server.manager.run())
     try:
         async with server.client:

@@ -105,7 +105,6 @@ def test_a_body_without_hints_ignores_what_it_does_not_know() -> None:
         (CHAT, {"messages": [], "input_ids": [1]}, "use /v1/completions"),
         (CHAT, {"messages": [], "return_meta_info": True}, "use /generate"),
         (CHAT, {"messages": [], "thinking_token_budget": 9}, "use reasoning_effort"),
-        (CHAT, {"messages": [], "documents": [{"text": "x"}]}, "into a message"),
         (CHAT, {"input": "hi", "instructions": "be brief"}, "use messages"),
         (COMPLETIONS, {"prompt": "a", "bootstrap_host": "h"}, "in one server"),
         (COMPLETIONS, {"prompt": "a", "return_routed_experts": True}, "hidden states"),

@@ -44,7 +44,7 @@ SERVED = {
     "/v1/completions": f"{_OPENAI_SHARED} prompt echo",
     "/v1/chat/completions": f"{_OPENAI_SHARED} messages tools tool_choice parallel_tool_calls"
     " top_logprobs reasoning_effort modalities thinking enable_thinking chat_template_kwargs"
-    " separate_reasoning stream_reasoning continue_final_message add_generation_prompt",
+    " separate_reasoning stream_reasoning continue_final_message add_generation_prompt documents",
     "/generate": "text input_ids sampling_params stream return_logprob logprob_start_len"
     " top_logprobs_num token_ids_logprob return_text_in_logprobs rid priority cache_salt extra_key",
     "/v1/messages": "model messages max_tokens system tools tool_choice thinking output_config"
@@ -108,12 +108,12 @@ _REFUSED_OPENAI = (
     " return_cached_tokens_details request_id max_new_tokens n_predict max_output_tokens"
     " min_new_tokens stop_sequences sampling_seed random_seed sampling_params n_probs"
     " response_fields store service_tier moderation verbosity input_ids suffix functions"
-    " function_call chat_template documents reasoning truncation background prompt_embeds"
+    " function_call chat_template reasoning truncation background prompt_embeds"
     " add_special_tokens return_tokens image_data input"
 )
 REFUSED = {
-    "/v1/completions": f"{_REFUSED_OPENAI} tools tool_choice top_logprobs reasoning_effort"
-    " chat_template_kwargs enable_thinking thinking",
+    "/v1/completions": f"{_REFUSED_OPENAI} documents tools tool_choice top_logprobs"
+    " reasoning_effort chat_template_kwargs enable_thinking thinking",
     "/v1/chat/completions": f"{_REFUSED_OPENAI} audio web_search_options task echo system"
     " instructions include_reasoning reasoning_format parse_tool_calls previous_response_id"
     " conversation output_config output_format",

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from runtime.chat.v4_encoder import V4Prompt
+from runtime.chat.chat_prompt import ChatPrompt
 from runtime.config import ServerConfig
 from runtime.messages import Generate, unpack_ids
 from runtime.server.next_turn import LEAST_PRIORITY, drops_reasoning
@@ -143,7 +143,7 @@ async def test_a_busy_server_is_left_alone(server: Server) -> None:
 
 
 def test_with_tools_it_depends_on_the_clients_history() -> None:
-    prompt = V4Prompt([], thinking=True, reasoning=True, tools={})
+    prompt = ChatPrompt([], thinking=True, reasoning=True, tools={})
     answer = {"role": "assistant", "content": "C"}
     kept = {**answer, "reasoning_content": "R"}
     user = {"role": "user", "content": "U"}

@@ -49,6 +49,27 @@ def test_a_template_of_its_own_file_is_the_one(tmp_path: Path) -> None:
     assert TextTokenizer.load(folder).chat_template == "{{ y }}"
 
 
+def test_templates_may_be_named(tmp_path: Path) -> None:
+    named = [{"name": n, "template": f"{{{{ {n} }}}}"} for n in ("tool_use", "default", "rag")]
+    tokenizer = TextTokenizer.load(
+        write_checkpoint(tmp_path, byte_tokenizer(), chat_template=named)
+    )
+
+    assert (tokenizer.chat_template, tokenizer.tool_template) == ("{{ default }}", "{{ tool_use }}")
+
+
+def test_a_template_for_tools_may_have_a_file_of_its_own(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, byte_tokenizer())
+    more = folder / "additional_chat_templates"
+    more.mkdir()
+    (folder / "chat_template.jinja").write_text("{{ y }}", encoding="utf-8")
+    (more / "tool_use.jinja").write_text("{{ z }}", encoding="utf-8")
+
+    tokenizer = TextTokenizer.load(folder)
+
+    assert (tokenizer.chat_template, tokenizer.tool_template) == ("{{ y }}", "{{ z }}")
+
+
 def test_the_post_processor_decides_about_special_tokens(tmp_path: Path) -> None:
     tokenizer = TextTokenizer.load(write_checkpoint(tmp_path, with_bos()))
 
