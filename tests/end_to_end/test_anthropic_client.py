@@ -296,7 +296,7 @@ async def scripted() -> AsyncIterator[tuple[Server, anthropic.AsyncAnthropic]]:
     async with serving(v4=True) as server:
         transport = httpx2.ASGITransport(app=server.app)
         client = anthropic.AsyncAnthropic(
-            base_url="http://test",
+            base_url="http://localhost",
             api_key="none",
             max_retries=0,
             http_client=httpx2.AsyncClient(transport=transport),

@@ -41,10 +41,10 @@ async def scripted(app: "Recorder | None" = None) -> AsyncIterator[Clients]:
     async with serving(v4=True) as server:
         http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app or server.app))
         one = openai.AsyncOpenAI(
-            base_url="http://test/v1", api_key="none", max_retries=0, http_client=http
+            base_url="http://localhost/v1", api_key="none", max_retries=0, http_client=http
         )
         other = anthropic.AsyncAnthropic(
-            base_url="http://test", api_key="none", max_retries=0, http_client=http
+            base_url="http://localhost", api_key="none", max_retries=0, http_client=http
         )
         async with one, other:
             yield server, one, other
