@@ -37,7 +37,8 @@ class TreeSpec:
 
     page_size      tokens in a full page, the unit of the tree
     swa_page_size  tokens in an SWA page; divides `page_size`
-    window         tokens a resume point must hold before its position; 0: no layer has a window
+    window         tokens a resume point must hold before its position, to serve that and the one
+                   before it; 0: no layer has a window
     draft_tokens   most guessed tokens of a row in a step, 0 to MAX_DRAFT_TOKENS: so many positions
                    may be written and rejected while the window before them is still needed
     has_state      rows and resume points keep a state
@@ -105,6 +106,8 @@ class Paged:
 class Window:
     """What an SWA page holds of its tokens, of which the last `tokens` are needed.
 
+    tokens      those that a token attends, its own among them: one more than lies before it, as a
+                resume point serves the position before its own, too
     page_bytes  of one page in all layers of the group
     """
 

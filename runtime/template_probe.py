@@ -14,8 +14,8 @@ from runtime.errors import ConfigError
 __all__ = ["probe_template"]
 
 LIMIT_S = 3
-# Python and Jinja take a tenth of it.
-MEMORY_BYTES = 1 << 30
+# Python and Jinja take a fifth of it.
+MEMORY_BYTES = 1 << 29
 _START_S = 60
 _REFUSED = 3
 _ROOT = Path(__file__).resolve().parent.parent

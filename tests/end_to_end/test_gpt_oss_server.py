@@ -37,7 +37,7 @@ def test_turns_and_forks_have_the_tokens_of_transformers(chunk: int, tmp_path: P
         together = server.generate([words(480) for _ in range(5)], max_new_tokens=2)
         again = server.generate(turns[2], max_new_tokens=5, ignore_eos=True)
 
-    assert (info["model_type"], info["window"], info["ring_bytes"]) == ("gpt_oss", 69, 0)
+    assert (info["model_type"], info["window"], info["ring_bytes"]) == ("gpt_oss", 70, 0)
     assert info["replay_tokens"] == 2 * 69
     assert found == [0, 405, 432]
     assert len(together) == 5

@@ -36,7 +36,7 @@ class WindowLayout:
 
     @property
     def before(self) -> int:
-        """Tokens before a token that a sliding layer attends: what a resume point has to hold."""
+        """Tokens before a token that a sliding layer attends."""
         return self.window - 1
 
     @property
@@ -59,7 +59,7 @@ class WindowLayout:
         return CacheSpec(
             records,
             paged=(Paged("kv", self.page_bytes(PAGE_TOKENS, sliding=False)),),
-            windows=(Window("swa", self.before, sliding),),
+            windows=(Window("swa", self.window, sliding),),
             replay_tokens=self.before * self.sliding.count(True),
             page_size=PAGE_TOKENS,
             swa_page_size=SWA_PAGE_TOKENS,

@@ -2,7 +2,7 @@
 
 Layers that attend everything write to full pages and read from them. Layers with a window read
 
-    [ n * (window - 1) positions before the chunks | T positions of the chunks ]
+    [ n * window positions before the chunks | T positions of the chunks ]
 
 and write what the step saves to SWA pages afterwards.
 """
@@ -48,7 +48,7 @@ class WindowStep:
         self._rotations = (turned, others)
         tokens = StepTokens(batch, draft_tokens=tree.draft_tokens)
         self._read = _window_slots(tokens, tree)
-        self._rows = _window_rows(tokens, pools.layout.before)
+        self._rows = _window_rows(tokens, pools.layout.before, held=tree.window)
         self._saves = _window_saves(tokens, tree)
 
     def rotation(self, layer: int) -> Tensor:
@@ -104,10 +104,12 @@ def _window_slots(tokens: StepTokens, tree: TreeSpec) -> Tensor:
     return slots.masked_fill_(~readable, 0).flatten()
 
 
-def _window_rows(tokens: StepTokens, before: int) -> ChunkRows:
+def _window_rows(tokens: StepTokens, before: int, *, held: int) -> ChunkRows:
     """Return the rows as attention over pages of one position takes them.
 
     Position p of a row is there p - origin, so that its table begins shortly before its window.
+    before  positions that a token attends before its own
+    held    positions before the chunk that there are
     """
     batch = tokens.batch
     start, row = batch.chunk_start, tokens.row
@@ -116,8 +118,8 @@ def _window_rows(tokens: StepTokens, before: int) -> ChunkRows:
     position = origin.unsqueeze(1) + torch.arange(columns, device=tokens.device)
     # Entries of a row's window, then of the chunks; what lies before or behind is not read.
     back = position - start.unsqueeze(1)
-    old = back + before + torch.arange(tokens.rows, device=tokens.device).unsqueeze(1) * before
-    new = position + tokens.shift.unsqueeze(1) + tokens.rows * before
+    old = back + held + torch.arange(tokens.rows, device=tokens.device).unsqueeze(1) * held
+    new = position + tokens.shift.unsqueeze(1) + tokens.rows * held
     entry = torch.where(back < 0, old, new)
     entry.masked_fill_((back < -before) | (back >= batch.chunk_len.unsqueeze(1)), 0)
     lowest = batch.window_from.index_select(0, row).clamp(min=0)

@@ -125,6 +125,23 @@ def cold(family: Family, prompts: list[list[int]], new: int) -> list[list[int]]:
     return [rig.tokens(request) for request in sent]
 
 
+def test_a_repeated_prompt_computes_one_token_and_says_the_same(family: Family) -> None:
+    """A point at the end of a prompt serves the position before it, too, wherever pages end."""
+    page, draw = family.page, random.Random(4)
+    lengths = [2 * page + draw.randrange(page) for _ in range(6)] + [2 * page, 2 * page + 1]
+    prompts = [draw_ids(draw, family, length) for length in lengths]
+    rig = rig_of(family, family.ample)
+    for prompt in prompts:
+        rig.send(prompt, 3, ignore_eos=True)
+    rig.run()
+
+    again = [rig.send(prompt, 3, ignore_eos=True) for prompt in prompts]
+    rig.run()
+
+    assert [rig.cached(one) for one in again] == [length - 1 for length in lengths]
+    assert [rig.tokens(one) for one in again] == cold(family, prompts, 3)
+
+
 def test_the_next_turn_computes_only_what_is_new(family: Family) -> None:
     rig, draw = rig_of(family, family.ample), random.Random(1)
     prompt = draw_ids(draw, family, 2 * family.page + 7)

@@ -72,7 +72,7 @@ def test_published_sizes_make_the_published_number_of_parameters_and_a_short_rep
     assert sum(math.prod(view.shape) for _, view in made.named_weights()) == numbers
     cache, layers = made.cache, raw["num_hidden_layers"] // 2
     assert cache.replay_tokens == replay
-    assert (cache.tree.window, cache.tree.window_pages, cache.states) == (127, 2, ())
+    assert (cache.tree.window, cache.tree.window_pages, cache.states) == (128, 2, ())
     # Keys and values of 8 heads of 64 channels.
     assert cache.full_page_bytes == 256 * layers * 2048
     assert cache.swa_page_bytes == 64 * layers * 2048

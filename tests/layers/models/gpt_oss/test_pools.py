@@ -27,7 +27,7 @@ def test_units_weigh_what_the_pools_hold_for_them() -> None:
 def test_points_hold_what_is_before_a_token_and_a_replay_is_that_of_sliding_layers() -> None:
     spec = LAYOUT.cache("bf16", 3)
 
-    assert (spec.tree.window, spec.tree.window_pages, spec.tree.has_state) == (69, 2, False)
+    assert (spec.tree.window, spec.tree.window_pages, spec.tree.has_state) == (70, 2, False)
     assert spec.replay_tokens == 3 * 69
 
 
