@@ -91,7 +91,7 @@ def asked(rig: Rig, prompts: list[list[int]]) -> list[int]:
     return sent
 
 
-@pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [23, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("overlap", [False, True], ids=["plain", "overlap"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_step_of_nan_is_forgotten(name: str, overlap: bool, every: int) -> None:
