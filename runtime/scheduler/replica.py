@@ -29,6 +29,8 @@ from runtime.scheduler.residency import Residency
 from runtime.scheduler.settings import SchedulerSettings
 from runtime.scheduler.settling import Settling
 from runtime.scheduler.stats import Stats
+from runtime.scheduler.shares import FairShares
+from runtime.scheduler.start_rate import StartRate
 from runtime.scheduler.step import Step, StepState
 from runtime.scheduler.times import LoopTimes
 
@@ -47,6 +49,8 @@ class Replica:
     grammars   makes the masks of outputs that follow one; None: such requests are refused
     bring      copies what other replicas have of a request that starts; None: there is no other
     name       in log lines; "" where there is no other replica
+    shares     of the rows of all replicas; None: this one's
+    starts     of requests in all replicas; likewise
     in_flight  the step that is launched and not settled, between two turns
     """
 
@@ -63,13 +67,19 @@ class Replica:
         grammars: Grammars | None = None,
         name: str = "",
         bring: Bring | None = None,
+        shares: FairShares | None = None,
+        starts: StartRate | None = None,
     ) -> None:
         self.residency = residency
         self._runner = runner
         self._clock = clock
         self._times = times
         self._send = send
-        self.sets = RequestSets(WaitingQueue(settings.schedule_policy), DecodeSet(residency))
+        self._starts = starts or StartRate()
+        waiting = WaitingQueue(
+            settings.schedule_policy, shares=shares, aging_s=settings.priority_aging_s
+        )
+        self.sets = RequestSets(waiting, DecodeSet(residency))
         self.stats = Stats(
             residency, clock, decode_log_interval=settings.decode_log_interval, name=name
         )
@@ -225,7 +235,10 @@ class Replica:
         """Start waiting requests that fit."""
         if self.sets.suspended:
             self._requeue_suspended()
-        for request in self._admission.admit():
+        admitted = self._admission.admit()
+        if admitted:
+            self._starts.note(self._times.turned_s, len(admitted))
+        for request in admitted:
             request.times.admitted(self._clock())
             self.stats.recomputed(request)
             self.stats.brought(request)

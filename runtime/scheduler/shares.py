@@ -1,0 +1,101 @@
+"""Weighted fair shares: which client's waiting request gets the next row.
+
+Each request belongs to a share: an API key, or a client address. The service of a share is the
+number of tokens computed and sampled for it, divided by its weight; the waiting share with the
+least service is next. A share that had nothing waiting starts again at the virtual time, which is
+the service of the share that last got a row: idle time saves up no credit, and debt stays.
+
+Source: Sheng et al., "Fairness in Serving Large Language Models" (virtual token counter).
+"""
+
+from collections import Counter
+
+from runtime.share import ADDRESS_MARK, Share, ShareState
+
+__all__ = ["FairShares"]
+
+# Shares that are remembered without a waiting request. Where there are more, debt is forgotten.
+MOST_REMEMBERED = 4096
+
+
+class FairShares:
+    """Service, rows and waiting requests of each share. All replicas of a scheduler share it.
+
+    stops  how often a request has given up its row
+    """
+
+    def __init__(self) -> None:
+        self.stops = 0
+        self._service: dict[str, float] = {}
+        self._waiting = Counter[str]()
+        self._running = Counter[str]()
+        self._virtual = 0.0
+
+    def service(self, share: Share) -> float:
+        """Return the weighted tokens of a share: the one with fewest is next."""
+        return self._service.get(share.name, self._virtual)
+
+    def waiting(self, share: Share) -> int:
+        """Return how many of its requests wait."""
+        return self._waiting[share.name]
+
+    def running(self, share: Share) -> int:
+        """Return how many of its requests hold a row."""
+        return self._running[share.name]
+
+    def has_room(self, share: Share) -> bool:
+        """Return whether another of its requests may hold a row."""
+        return share.max_running is None or self.running(share) < share.max_running
+
+    def enter(self, share: Share) -> None:
+        """Note that a request begins to wait."""
+        if not self._waiting[share.name]:
+            self._service[share.name] = max(self.service(share), self._virtual)
+        self._waiting[share.name] += 1
+
+    def leave(self, share: Share) -> None:
+        """Note that a request waits no longer."""
+        _take(self._waiting, share.name)
+        if len(self._service) > MOST_REMEMBERED + len(self._waiting):
+            self._forget()
+
+    def start(self, share: Share, tokens: int) -> None:
+        """Note that a request got a row, where `tokens` of its prompt are to be computed."""
+        self._running[share.name] += 1
+        self._virtual = max(self._virtual, self.service(share))
+        self.charge(share, tokens)
+
+    def stop(self, share: Share) -> None:
+        """Note that a request gave up its row."""
+        self.stops += 1
+        _take(self._running, share.name)
+
+    def charge(self, share: Share, tokens: int) -> None:
+        """Add tokens to the service of a share."""
+        self._service[share.name] = self.service(share) + tokens / share.weight
+
+    def told(self) -> dict[str, ShareState]:
+        """Return rows and waiting requests by name; those of all addresses are added up."""
+        waiting, running = dict(self._waiting), dict(self._running)  # the loop goes on meanwhile
+        total: dict[str, ShareState] = {}
+        for name in waiting | running:
+            label = ADDRESS_MARK if name.startswith(ADDRESS_MARK) else name
+            state = total.get(label, ShareState(0, 0))
+            total[label] = ShareState(
+                state.waiting + waiting.get(name, 0), state.running + running.get(name, 0)
+            )
+        return total
+
+    def _forget(self) -> None:
+        """Keep the shares that wait, and of the others those that are deepest in debt."""
+        idle = [name for name in self._service if not self._waiting[name]]
+        idle.sort(key=self._service.__getitem__)
+        for k, name in enumerate(idle):
+            if self._service[name] <= self._virtual or k < len(idle) - MOST_REMEMBERED // 2:
+                del self._service[name]
+
+
+def _take(counts: Counter[str], name: str) -> None:
+    counts[name] -= 1
+    if counts[name] <= 0:
+        del counts[name]
