@@ -104,6 +104,7 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
     boundaries  positions inside the prompt where other prompts are likely to part from it: behind
                 system prompt and tools, and before the last turn
     share       whose request it is
+    timeout_s   seconds from its arrival after which it is ended; None: the server's own limit
     """
 
     request_id: int
@@ -116,6 +117,7 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
     background: bool = False
     boundaries: tuple[int, ...] = ()
     share: Share = Share()
+    timeout_s: float | None = None
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):

@@ -24,7 +24,15 @@ class Share(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ShareState(msgspec.Struct, frozen=True):
-    """How many requests of a share wait, and how many hold a row."""
+    """What becomes of the requests of a share.
 
-    waiting: int
-    running: int
+    waiting  those that wait for a row now
+    running  those that hold one
+    started  those that have got their first one, since start
+    wait_s   seconds that these waited for it, all together
+    """
+
+    waiting: int = 0
+    running: int = 0
+    started: int = 0
+    wait_s: float = 0.0

@@ -127,6 +127,8 @@ class Scheduler:
         flights = [replica.in_flight is not None for replica in replicas]
         for message in self._socket.receive(self._patience_s):
             self._receive(message)
+        for replica in replicas:
+            replica.expire()
         if any(replica.gate.active for replica in replicas):
             self._hear_grammars()
         if (began_s := self._early_s) is not None:

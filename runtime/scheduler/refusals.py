@@ -75,7 +75,11 @@ def _full(
         return "the request queue is full"
     most = settings.max_queued_tokens
     # Whoever finds a free row never waits, however long its prompt.
-    if most is not None and crowd.waiting >= crowd.free_rows and crowd.tokens + prompt_tokens > most:
+    if (
+        most is not None
+        and crowd.waiting >= crowd.free_rows
+        and crowd.tokens + prompt_tokens > most
+    ):
         return f"{crowd.tokens} tokens are waiting, {prompt_tokens} more would exceed {most}"
     share = message.share
     if share.max_queued is not None:

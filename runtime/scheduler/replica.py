@@ -14,6 +14,7 @@ from runtime.executor.interface import Executor, StepHandle
 from runtime.messages import FromScheduler, Histogram, Output, Refused
 from runtime.scheduler.admission import Admission, Bring
 from runtime.scheduler.cache_view import cache_view
+from runtime.scheduler.deadlines import Deadlines
 from runtime.scheduler.decode import DecodeSet
 from runtime.scheduler.endings import Endings
 from runtime.scheduler.grammar_gate import GrammarGate, Grammars
@@ -28,9 +29,9 @@ from runtime.scheduler.request_sets import RequestSets
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.settings import SchedulerSettings
 from runtime.scheduler.settling import Settling
-from runtime.scheduler.stats import Stats
 from runtime.scheduler.shares import FairShares
 from runtime.scheduler.start_rate import StartRate
+from runtime.scheduler.stats import Stats
 from runtime.scheduler.step import Step, StepState
 from runtime.scheduler.times import LoopTimes
 
@@ -114,6 +115,14 @@ class Replica:
             replies=self._replies,
             on_publish=self._admission.wake,
         )
+        self._deadlines = Deadlines(
+            settings,
+            self.sets,
+            starts=self._starts,
+            endings=self._endings,
+            at_rest=self._at_rest,
+            send=send,
+        )
         self.in_flight: Step | None = None
         self._settled_s = 0.0
         self._watch = IntegrityWatch(residency, every_step=settings.check_every_step)
@@ -196,6 +205,10 @@ class Replica:
 
     # --- the parts of a turn
 
+    def expire(self) -> None:
+        """End the requests whose time is over."""
+        self._deadlines.expire(self._times.turned_s)
+
     def hear_grammars(self, *, at_work: bool) -> None:
         """Take in masks; end the requests whose grammars failed, with a refusal if they can.
 
@@ -240,6 +253,8 @@ class Replica:
             self._starts.note(self._times.turned_s, len(admitted))
         for request in admitted:
             request.times.admitted(self._clock())
+            if request.cached_tokens is None:
+                self.sets.shares.waited(request.share, request.times.queue_s)
             self.stats.recomputed(request)
             self.stats.brought(request)
 
@@ -317,6 +332,7 @@ class Replica:
             waiting=len(self.sets.waiting),
             compiling=self.gate.queued,
             waiting_uncached_tokens=self.sets.waiting_uncached_tokens,
+            queued_tokens=self.sets.waiting.uncached_tokens,
         )
         return items
 

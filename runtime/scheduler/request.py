@@ -112,6 +112,7 @@ class Request:
     row            its line in the request table while it runs, else -1
     holding        what it has in the cache
     boundaries     positions inside the prompt where other prompts are likely to part from it
+    timeout_s      that it may take in all, by its client's wish; None: it has none
     background     nobody waits for it: prefilled for what may come
     constraint     where the output must follow a grammar; it outlives the row
     held           the logits of the last token are kept, as its mask is not known yet
@@ -137,6 +138,7 @@ class Request:
         self.id = message.request_id
         self.namespace = message.namespace
         self.share = message.share
+        self.timeout_s = message.timeout_s
         self.priority = self.level = self.urgency = message.priority
         self.awaited_at: int | None = None
         self.stream = message.stream

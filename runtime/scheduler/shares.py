@@ -8,7 +8,7 @@ the service of the share that last got a row: idle time saves up no credit, and 
 Source: Sheng et al., "Fairness in Serving Large Language Models" (virtual token counter).
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 from runtime.share import ADDRESS_MARK, Share, ShareState
 
@@ -30,6 +30,8 @@ class FairShares:
         self._waiting = Counter[str]()
         self._running = Counter[str]()
         self._virtual = 0.0
+        self._started = Counter[str]()
+        self._wait_s = defaultdict[str, float](float)
 
     def service(self, share: Share) -> float:
         """Return the weighted tokens of a share: the one with fewest is next."""
@@ -74,17 +76,23 @@ class FairShares:
         """Add tokens to the service of a share."""
         self._service[share.name] = self.service(share) + tokens / share.weight
 
+    def waited(self, share: Share, seconds: float) -> None:
+        """Note how long a request waited for its first row."""
+        label = _label(share.name)
+        self._started[label] += 1
+        self._wait_s[label] += seconds
+
     def told(self) -> dict[str, ShareState]:
-        """Return rows and waiting requests by name; those of all addresses are added up."""
+        """Return what has become of requests by name; those of all addresses are added up."""
         waiting, running = dict(self._waiting), dict(self._running)  # the loop goes on meanwhile
-        total: dict[str, ShareState] = {}
-        for name in waiting | running:
-            label = ADDRESS_MARK if name.startswith(ADDRESS_MARK) else name
-            state = total.get(label, ShareState(0, 0))
-            total[label] = ShareState(
-                state.waiting + waiting.get(name, 0), state.running + running.get(name, 0)
-            )
-        return total
+        counts = {label: [0, 0] for label in dict(self._started)}
+        for k, part in enumerate((waiting, running)):
+            for name, count in part.items():
+                counts.setdefault(_label(name), [0, 0])[k] += count
+        return {
+            label: ShareState(*count, self._started[label], self._wait_s.get(label, 0.0))
+            for label, count in counts.items()
+        }
 
     def _forget(self) -> None:
         """Keep the shares that wait, and of the others those that are deepest in debt."""
@@ -93,6 +101,11 @@ class FairShares:
         for k, name in enumerate(idle):
             if self._service[name] <= self._virtual or k < len(idle) - MOST_REMEMBERED // 2:
                 del self._service[name]
+
+
+def _label(name: str) -> str:
+    """Return what a share goes by in metrics, which are open to all."""
+    return ADDRESS_MARK if name.startswith(ADDRESS_MARK) else name
 
 
 def _take(counts: Counter[str], name: str) -> None:
