@@ -90,7 +90,7 @@ class FairShares:
             for name, count in part.items():
                 counts.setdefault(_label(name), [0, 0])[k] += count
         return {
-            label: ShareState(*count, self._started[label], self._wait_s.get(label, 0.0))
+            label: ShareState(count[0], count[1], self._started[label], self._wait_s.get(label, 0.0))
             for label, count in counts.items()
         }
 
