@@ -8,7 +8,6 @@ One key a line (empty lines and lines that begin with # are left out), or JSON:
 No error here repeats a key.
 """
 
-import math
 import re
 from pathlib import Path
 
@@ -21,6 +20,8 @@ from runtime.share import Share
 __all__ = ["ApiKey", "read_api_keys"]
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+# What tokens are divided by: sums of them stay exact enough.
+LEAST_WEIGHT, MOST_WEIGHT = 0.01, 100
 _FLAG = "--api-key-file"
 
 
@@ -28,7 +29,7 @@ class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One key.
 
     name         in metrics; 1 to 64 letters, digits, dots, dashes and underscores
-    weight       of its share of the rows, above 0
+    weight       of its share of the rows, between `LEAST_WEIGHT` and `MOST_WEIGHT`
     max_running  its requests that may run at once; None: no limit
     max_queued   its requests that may wait for a row; None: no limit
     shared       it uses the cache that all shared keys use, instead of one of its own
@@ -93,8 +94,10 @@ def _check(keys: list[ApiKey]) -> None:
             raise ValueError(f"the name of key {number} is not 1 to 64 of A-Z a-z 0-9 . _ -")
         if not is_sendable(key.key):
             raise ValueError(f"key {key.name} is empty or has characters that no client can send")
-        if not 0 < key.weight < math.inf:
-            raise ValueError(f"the weight of {key.name} must be above 0")
+        if not LEAST_WEIGHT <= key.weight <= MOST_WEIGHT:
+            raise ValueError(
+                f"the weight of {key.name} must be between {LEAST_WEIGHT} and {MOST_WEIGHT}"
+            )
         if key.max_running is not None and key.max_running < 1:
             raise ValueError(f"max_running of {key.name} must be at least 1")
         if (key.max_queued or 0) < 0:

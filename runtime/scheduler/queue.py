@@ -122,8 +122,10 @@ class WaitingQueue:
 
     def _age(self, requests: Iterable[Request], now_s: float) -> None:
         """Have each request's level be its priority, and what waiting has added."""
+        if self._aging_s <= 0:
+            return
         top = max((request.priority for request in requests), default=0)
-        for request in requests if self._aging_s > 0 else ():
+        for request in requests:
             steps = int(max(now_s - request.arrival_s, 0.0) / self._aging_s)
             request.level = min(request.priority + steps, top)
 

@@ -3,7 +3,8 @@
 Each request belongs to a share: an API key, or a client address. The service of a share is the
 number of tokens computed and sampled for it, divided by its weight; the waiting share with the
 least service is next. A share that had nothing waiting starts again at the virtual time, which is
-the service of the share that last got a row: idle time saves up no credit, and debt stays.
+the service of the share that last got a row, or at the least service of those that wait if that is
+less: idle time saves up no credit, and debt stays.
 
 Source: Sheng et al., "Fairness in Serving Large Language Models" (virtual token counter).
 """
@@ -52,7 +53,11 @@ class FairShares:
     def enter(self, share: Share) -> None:
         """Note that a request begins to wait."""
         if not self._waiting[share.name]:
-            self._service[share.name] = max(self.service(share), self._virtual)
+            waiting = (self._service[name] for name in self._waiting if self._waiting[name])
+            floor = min(waiting, default=self._virtual)
+            # A share that waits behind a higher priority is not ahead of newcomers for that.
+            floor = min(floor, self._virtual)
+            self._service[share.name] = max(self._service.get(share.name, floor), floor)
         self._waiting[share.name] += 1
 
     def leave(self, share: Share) -> None:
@@ -90,7 +95,9 @@ class FairShares:
             for name, count in part.items():
                 counts.setdefault(_label(name), [0, 0])[k] += count
         return {
-            label: ShareState(count[0], count[1], self._started[label], self._wait_s.get(label, 0.0))
+            label: ShareState(
+                count[0], count[1], self._started[label], self._wait_s.get(label, 0.0)
+            )
             for label, count in counts.items()
         }
 

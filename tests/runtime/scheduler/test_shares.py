@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from mem_cache.spec import PoolSizes
-from runtime.scheduler import shares as shares_module
 from runtime.scheduler.shares import FairShares
 from runtime.share import Share, ShareState
 from tests.testing.scheduler_rig import Rig
@@ -108,6 +107,19 @@ def test_idle_time_earns_no_credit_and_debt_is_kept() -> None:
     assert shares.service(LONE) - shares.service(CROWD) == 450
 
 
+def test_who_waited_behind_a_higher_priority_is_not_ahead_of_newcomers() -> None:
+    shares = FairShares()
+    shares.enter(Share("starved"))
+    for _ in range(100):
+        shares.enter(CROWD)
+        shares.leave(CROWD)
+        shares.start(CROWD, 50)
+
+    shares.enter(LONE)
+
+    assert shares.service(LONE) == shares.service(Share("starved"))
+
+
 def test_a_share_has_no_more_rows_than_its_limit() -> None:
     rig = Rig(AMPLE, rows=4)
     limited = [rig.send([k, 1, 2], 6, share=Share("a", max_running=2)) for k in range(5)]
@@ -140,7 +152,7 @@ def test_counts_are_back_to_nothing_when_all_have_ended_in_whatever_way() -> Non
 
 
 def test_no_number_of_addresses_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares_module, "MOST_REMEMBERED", 20)
+    monkeypatch.setattr("runtime.scheduler.shares.MOST_REMEMBERED", 20)
     shares = FairShares()
     for k in range(500):
         share = Share(f"@{k}")
