@@ -53,10 +53,8 @@ class FairShares:
     def enter(self, share: Share) -> None:
         """Note that a request begins to wait."""
         if not self._waiting[share.name]:
-            waiting = (self._service[name] for name in self._waiting if self._waiting[name])
-            floor = min(waiting, default=self._virtual)
             # A share that waits behind a higher priority is not ahead of newcomers for that.
-            floor = min(floor, self._virtual)
+            floor = min([self._virtual, *(self._service[name] for name in self._waiting)])
             self._service[share.name] = max(self._service.get(share.name, floor), floor)
         self._waiting[share.name] += 1
 

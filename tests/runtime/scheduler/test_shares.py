@@ -9,6 +9,7 @@ import pytest
 from mem_cache.spec import PoolSizes
 from runtime.scheduler.shares import FairShares
 from runtime.share import Share, ShareState
+from tests.testing.joint_rig import JointRig
 from tests.testing.scheduler_rig import Rig
 
 AMPLE = PoolSizes(full_pages=400, swa_pages=400, states=100)
@@ -132,6 +133,17 @@ def test_a_share_has_no_more_rows_than_its_limit() -> None:
 
     assert most == {"a": 2, "lone": 1}
     assert all(len(rig.tokens(r)) == 6 for r in (*limited, other))
+    rig.assert_conserved()
+
+
+def test_a_row_given_up_in_one_replica_lets_a_share_start_in_another() -> None:
+    rig = JointRig(AMPLE, 2)
+    share = Share("a", max_running=1)
+    requests = [rig.send([k, 1, 2, 3], 6, share=share) for k in range(4)]
+    rig.run()
+
+    assert all(len(rig.tokens(request)) == 6 for request in requests)
+    assert all(rig.computed)
     rig.assert_conserved()
 
 
