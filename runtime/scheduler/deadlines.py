@@ -8,7 +8,6 @@ from runtime.scheduler.refusals import retry_after_s
 from runtime.scheduler.request import Request, Status
 from runtime.scheduler.request_sets import RequestSets
 from runtime.scheduler.settings import SchedulerSettings
-from runtime.scheduler.start_rate import StartRate
 
 __all__ = ["Deadlines"]
 
@@ -28,7 +27,6 @@ class Deadlines:
         settings: SchedulerSettings,
         sets: RequestSets,
         *,
-        starts: StartRate,
         endings: Endings,
         at_rest: Callable[[int], Request | None],
         send: Callable[[FromScheduler], None],
@@ -36,7 +34,6 @@ class Deadlines:
         self._queue_s = settings.queue_timeout_s
         self._total_s = settings.request_timeout_s
         self._sets = sets
-        self._starts = starts
         self._endings = endings
         self._at_rest = at_rest
         self._send = send
@@ -52,7 +49,7 @@ class Deadlines:
             if limit_s is not None and now_s - request.arrival_s >= limit_s:
                 self._end(request.id, limit_s)
             elif self._waited_too_long(request, now_s):
-                seconds = self._starts.seconds_for(len(self._sets.waiting), now_s)
+                seconds = self._sets.shares.rate.seconds_for(len(self._sets.waiting), now_s)
                 self._refuse(
                     request,
                     "queue_timeout",

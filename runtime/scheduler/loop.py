@@ -42,7 +42,6 @@ from runtime.scheduler.request import Request
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.settings import SchedulerSettings
 from runtime.scheduler.shares import FairShares
-from runtime.scheduler.start_rate import StartRate
 from runtime.scheduler.state import scheduler_state
 from runtime.scheduler.step import Step
 from runtime.scheduler.times import LoopTimes
@@ -82,7 +81,7 @@ class Scheduler:
         self._turns = ChunkTurns()
         self._copies = PrefixCopies(residencies, settings.copies)
         count = len(residencies)
-        self._shares, self._starts = FairShares(), StartRate()
+        self._shares = FairShares()
         self.replicas = [
             Replica(
                 settings,
@@ -96,7 +95,6 @@ class Scheduler:
                 name=f"DP{rank}" if count > 1 else "",
                 bring=partial(self._copies.bring, to=rank) if count > 1 else None,
                 shares=self._shares,
-                starts=self._starts,
             )
             for rank, (residency, runner, share) in enumerate(
                 zip(residencies, executor.replicas, share_grammars(grammars, count), strict=True)
@@ -272,7 +270,7 @@ class Scheduler:
             free_rows=sum(replica.residency.table.free for replica in replicas),
             share_waiting=shares.waiting(share),
             share_running=shares.running(share),
-            queue_s=self._starts.seconds_for(waiting, self.times.turned_s),
+            queue_s=shares.rate.seconds_for(waiting, self.times.turned_s),
         )
 
     def _flush(self, message: Flush) -> None:
@@ -294,7 +292,6 @@ class Scheduler:
             clock=self._clock,
             compilations=None if self._grammars is None else self._grammars.compilations,
             profiling=self._profiles.busy,
-            starts=self._starts,
         )
 
 

@@ -30,7 +30,6 @@ from runtime.scheduler.residency import Residency
 from runtime.scheduler.settings import SchedulerSettings
 from runtime.scheduler.settling import Settling
 from runtime.scheduler.shares import FairShares
-from runtime.scheduler.start_rate import StartRate
 from runtime.scheduler.stats import Stats
 from runtime.scheduler.step import Step, StepState
 from runtime.scheduler.times import LoopTimes
@@ -51,7 +50,6 @@ class Replica:
     bring      copies what other replicas have of a request that starts; None: there is no other
     name       in log lines; "" where there is no other replica
     shares     of the rows of all replicas; None: this one's
-    starts     of requests in all replicas; likewise
     in_flight  the step that is launched and not settled, between two turns
     """
 
@@ -69,18 +67,13 @@ class Replica:
         name: str = "",
         bring: Bring | None = None,
         shares: FairShares | None = None,
-        starts: StartRate | None = None,
     ) -> None:
         self.residency = residency
         self._runner = runner
         self._clock = clock
         self._times = times
         self._send = send
-        self._starts = starts or StartRate()
-        waiting = WaitingQueue(
-            settings.schedule_policy, shares=shares, aging_s=settings.priority_aging_s
-        )
-        self.sets = RequestSets(waiting, DecodeSet(residency))
+        self.sets = RequestSets(_waiting_queue(settings, shares), DecodeSet(residency))
         self.stats = Stats(
             residency, clock, decode_log_interval=settings.decode_log_interval, name=name
         )
@@ -116,12 +109,7 @@ class Replica:
             on_publish=self._admission.wake,
         )
         self._deadlines = Deadlines(
-            settings,
-            self.sets,
-            starts=self._starts,
-            endings=self._endings,
-            at_rest=self._at_rest,
-            send=send,
+            settings, self.sets, endings=self._endings, at_rest=self._at_rest, send=send
         )
         self.in_flight: Step | None = None
         self._settled_s = 0.0
@@ -250,7 +238,7 @@ class Replica:
             self._requeue_suspended()
         admitted = self._admission.admit()
         if admitted:
-            self._starts.note(self._times.turned_s, len(admitted))
+            self.sets.shares.rate.note(self._times.turned_s, len(admitted))
         for request in admitted:
             request.times.admitted(self._clock())
             if request.cached_tokens is None:
@@ -363,3 +351,8 @@ class Replica:
             requests=self.sets.running,
             time_s=self._clock(),
         )
+
+
+def _waiting_queue(settings: SchedulerSettings, shares: FairShares | None) -> WaitingQueue:
+    aging_s = settings.priority_aging_s
+    return WaitingQueue(settings.schedule_policy, shares=shares, aging_s=aging_s)

@@ -11,6 +11,7 @@ Source: Sheng et al., "Fairness in Serving Large Language Models" (virtual token
 
 from collections import Counter, defaultdict
 
+from runtime.scheduler.start_rate import StartRate
 from runtime.share import ADDRESS_MARK, Share, ShareState
 
 __all__ = ["FairShares"]
@@ -23,10 +24,12 @@ class FairShares:
     """Service, rows and waiting requests of each share. All replicas of a scheduler share it.
 
     stops  how often a request has given up its row
+    rate   at which requests have got rows
     """
 
     def __init__(self) -> None:
         self.stops = 0
+        self.rate = StartRate()
         self._service: dict[str, float] = {}
         self._waiting = Counter[str]()
         self._running = Counter[str]()

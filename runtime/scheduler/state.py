@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from runtime.durations import Durations
 from runtime.messages import Histogram, ReplicaState, State
 from runtime.scheduler.replica import Replica
-from runtime.scheduler.start_rate import StartRate
 from runtime.scheduler.times import LoopTimes
 
 __all__ = ["joint_gauges", "scheduler_state"]
@@ -24,12 +23,10 @@ def scheduler_state(
     clock: Callable[[], float],
     compilations: Durations | None,
     profiling: bool,
-    starts: StartRate,
 ) -> State:
     """Return counters, gauges and how long loop and step have been going.
 
     compilations  of grammars; None: there are none
-    starts        of all replicas
     """
     started = times.step_started_s  # read first: the loop goes on while another thread asks
     now = clock()
@@ -37,6 +34,7 @@ def scheduler_state(
     durations = _joint_durations([replica.durations() for replica in replicas])
     if compilations is not None:
         durations["grammar_compilation"] = compilations.told()
+    shares = replicas[0].sets.shares  # of all replicas
     counters = summed([one.counters for one in each])
     return State(
         call_id,
@@ -47,8 +45,8 @@ def scheduler_state(
         namespaces=summed([replica.stats.namespace_tokens for replica in replicas]),
         durations=durations,
         profiling=profiling,
-        shares=replicas[0].sets.shares.told(),
-        queue_s=starts.seconds_for(sum(len(r.sets.waiting) for r in replicas), now),
+        shares=shares.told(),
+        queue_s=shares.rate.seconds_for(sum(len(r.sets.waiting) for r in replicas), now),
         replicas=each if len(each) > 1 else [],
     )
 

@@ -14,12 +14,12 @@ from runtime.config import ServerConfig
 from runtime.server import errors
 from runtime.server.auth import RequireKey
 from runtime.server.cache_page import DEFAULT_SPANS, MAX_SPANS, CacheRoutes
-from runtime.server.caller import KnowCaller
 from runtime.server.chat_schema import ChatBody
 from runtime.server.completions import CompletionRoutes
 from runtime.server.documentation import reply_documentation, request_schema
 from runtime.server.health import HealthRoutes
 from runtime.server.info import AbortBody, InfoRoutes
+from runtime.server.know_caller import KnowCaller
 from runtime.server.messages_api import MessagesRoutes
 from runtime.server.messages_schema import CountBody, MessagesBody
 from runtime.server.openai_schema import CompletionBody

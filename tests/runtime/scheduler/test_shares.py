@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mem_cache.spec import PoolSizes
+from runtime.scheduler.settings import SchedulerSettings
 from runtime.scheduler.shares import FairShares
 from runtime.share import Share, ShareState
 from tests.testing.joint_rig import JointRig
@@ -14,6 +15,15 @@ from tests.testing.scheduler_rig import Rig
 
 AMPLE = PoolSizes(full_pages=400, swa_pages=400, states=100)
 CROWD, LONE = Share("crowd"), Share("lone")
+
+
+def unchecked(rows: int, *, policy: str = "lpm", aging_s: float = 0.0) -> Rig:
+    """Return a rig for long runs, whose cache is not verified after each step."""
+
+    def adjust(settings: SchedulerSettings) -> SchedulerSettings:
+        return replace(settings, check_every_step=False, priority_aging_s=aging_s)
+
+    return Rig(AMPLE, rows=rows, policy=policy, adjust=adjust)
 
 
 class Clients:
@@ -64,14 +74,14 @@ def turns_until_done(rig: Rig, request: int, *clients: Clients) -> int:
 def test_a_lone_small_request_waits_for_one_request_of_a_crowd_at_most(
     policy: str, rows: int
 ) -> None:
-    alone = Rig(AMPLE, rows=rows, policy=policy)
+    alone = unchecked(rows, policy=policy)
     one = turns_until_done(alone, alone.send(list(range(12)), 10, share=CROWD))
     small = turns_until_done(alone, alone.send([1, 2, 3], 2, share=LONE))
 
     def beside_a_crowd(share: Share) -> int:
-        rig = Rig(AMPLE, rows=rows, policy=policy)
+        rig = unchecked(rows, policy=policy)
         crowd = Clients(rig, CROWD, 40)
-        for _ in range(100):
+        for _ in range(40):
             turn(rig, crowd)
         return turns_until_done(rig, rig.send([1, 2, 3], 2, share=share), crowd)
 
@@ -81,10 +91,10 @@ def test_a_lone_small_request_waits_for_one_request_of_a_crowd_at_most(
 
 
 def test_shares_get_tokens_by_their_weights() -> None:
-    rig = Rig(AMPLE, rows=4)
+    rig = unchecked(4)
     light = Clients(rig, Share("light"), 12)
     heavy = Clients(rig, Share("heavy", weight=3.0), 12)
-    for _ in range(600):
+    for _ in range(400):
         turn(rig, light, heavy)
 
     assert light.tokens > 100
@@ -180,7 +190,7 @@ def test_no_number_of_addresses_fills_the_memory(monkeypatch: pytest.MonkeyPatch
 def test_priority_0_beside_a_stream_of_priority_5_runs_after_5_steps_of_ageing(
     aging_s: float,
 ) -> None:
-    rig = Rig(AMPLE, rows=2, adjust=lambda s: replace(s, priority_aging_s=aging_s))
+    rig = unchecked(2, aging_s=aging_s)
     stream = Clients(rig, CROWD, 24, priority=5)
     for _ in range(20):
         turn(rig, stream)
