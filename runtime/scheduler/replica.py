@@ -74,9 +74,8 @@ class Replica:
         self._times = times
         self._send = send
         self.sets = RequestSets(_waiting_queue(settings, shares), DecodeSet(residency))
-        self.stats = Stats(
-            residency, clock, decode_log_interval=settings.decode_log_interval, name=name
-        )
+        interval = settings.decode_log_interval
+        self.stats = Stats(residency, clock, decode_log_interval=interval, name=name)
         self._admission = Admission(self.sets, residency, clock, bring)
         self._builder = PlanBuilder(residency)
         self._planning = Planning(
