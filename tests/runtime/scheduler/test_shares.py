@@ -101,6 +101,16 @@ def test_shares_get_tokens_by_their_weights() -> None:
     assert heavy.tokens / light.tokens == pytest.approx(3.0, rel=0.2)
 
 
+def test_tokens_that_are_computed_and_sampled_count_and_cached_ones_do_not() -> None:
+    rig = Rig(AMPLE)
+    prompt = list(range(32))
+    for computed in (32, 1):
+        before = rig.replica.sets.shares.service(LONE)
+        rig.send(prompt, 7, share=LONE)
+        rig.run()
+        assert rig.replica.sets.shares.service(LONE) - before == computed + 7
+
+
 def test_idle_time_earns_no_credit_and_debt_is_kept() -> None:
     shares = FairShares()
     for _ in range(100):

@@ -15,8 +15,8 @@ def test_tasks_answer_different_callers_at_once() -> None:
         with answering(Caller(Share(name))):
             return [await told(), await asyncio.create_task(told())]
 
-    async def scenario() -> tuple[list[str], list[str]]:
-        return await asyncio.gather(answer("a"), answer("b"))
+    async def scenario() -> list[list[str]]:
+        return list(await asyncio.gather(answer("a"), answer("b")))
 
-    assert asyncio.run(scenario()) == (["a", "a"], ["b", "b"])
+    assert asyncio.run(scenario()) == [["a", "a"], ["b", "b"]]
     assert caller() == Caller()
