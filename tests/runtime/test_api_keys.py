@@ -49,7 +49,7 @@ ROW = {"name": "a", "key": SECRET}
         ("# none", "no key"),
         ([], "no key"),
         (ROW, "array"),
-        ([{**ROW, "wieght": 2}], "wieght"),
+        ([{**ROW, "burst": 2}], "burst"),
         ([{"key": SECRET}], "name"),
         ([{**ROW, "name": "a b"}], "the name of key 1"),
         ([{**ROW, "name": "@a"}], "the name of key 1"),
