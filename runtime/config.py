@@ -16,8 +16,15 @@ from runtime.parser_names import ReasoningParser, ToolCallParser
 # what the kernel takes for a limit of memory or a timer.
 LEAST_GRAMMAR_MEMORY, MOST_GRAMMAR_MEMORY = 1 << 26, 1 << 48
 LONGEST_GRAMMAR_S = 86_400.0
+_COUNTS = (
+    *("max_running_requests", "max_queued_requests", "max_queued_tokens"),
+    *("decode_log_interval", "max_grammars"),
+)
 # Fields that mean something else where they are not given.
-_NAMES = ("host", "model_path", "tokenizer_path", "served_model_name", "chat_template")
+_NAMES = (
+    *("host", "model_path", "tokenizer_path", "served_model_name", "chat_template"),
+    "api_key_file",
+)
 # Each row has a line in tables, of up to 16 KiB, and its client an open file.
 MOST_ROWS = 1 << 16
 
@@ -107,7 +114,12 @@ class ServerConfig:
     host: str = _flag("127.0.0.1", "address to listen on")
     port: int = _flag(30000, "port to listen on")
     api_key: str | None = _flag(None, "require this key as Bearer token; also separates caches")
-    insecure: bool = _flag(False, "allow a non-loopback --host without --api-key")
+    api_key_file: str | None = _flag(
+        None,
+        "file of keys that are required instead, one a line or JSON with names, weights and limits;"
+        " each has a share of the rows and a cache of its own",
+    )
+    insecure: bool = _flag(False, "allow a non-loopback --host without a key")
     allowed_hosts: tuple[str, ...] = _flag(
         (),
         "further names that Host may have on loopback, and sites whose pages may send requests;"
@@ -131,6 +143,20 @@ class ServerConfig:
     )
     max_queued_requests: int = _flag(
         1024, "requests that may wait for a row before new ones are answered 429"
+    )
+    max_queued_tokens: int | None = _flag(
+        None, "prompt tokens that may wait to be computed before new requests are answered 429"
+    )
+    queue_timeout: float | None = _flag(
+        None, "seconds a request may wait for a row before it is answered 503; default: no limit"
+    )
+    request_timeout: float | None = _flag(
+        None,
+        "seconds a request may take: then it is answered 504, or its answer ends with abort;"
+        " default: no limit",
+    )
+    priority_aging: float = _flag(
+        10.0, "seconds of waiting that count as one priority more, up to the highest that waits"
     )
     chunked_prefill_size: int | None = _flag(
         None,
@@ -217,8 +243,8 @@ class ServerConfig:
 def check(config: ServerConfig) -> None:
     """Raise ConfigError where values are out of range or contradict each other."""
     _check_values(config)
-    counts = ("max_running_requests", "max_queued_requests", "decode_log_interval", "max_grammars")
-    for name in counts:
+    _check_waiting(config)
+    for name in _COUNTS:
         value = getattr(config, name)
         if value is not None and value < 1:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 1")
@@ -260,18 +286,30 @@ def check(config: ServerConfig) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} must not be negative")
     if parse_kv_events_config(config.kv_events_config) and config.disable_radix_cache:
         raise ConfigError("--kv-events-config has nothing to tell with --disable-radix-cache")
-    key = config.api_key
-    if key is not None and (key != key.strip() or not key or not key.isprintable()):
+    if config.api_key is not None and not is_sendable(config.api_key):
         raise ConfigError(
             "--api-key is empty, has blanks at an end, or characters that cannot be printed: "
             "no client could send it"
         )
+    if config.api_key is not None and config.api_key_file is not None:
+        raise ConfigError("--api-key and --api-key-file set the same thing: give one")
     if "" in config.uvicorn_access_log_exclude_prefixes:
         raise ConfigError(
             "--uvicorn-access-log-exclude-prefixes: all paths begin with an empty one"
         )
-    if not config.insecure and not config.api_key and not is_loopback(config.host):
+    keyed = config.insecure or config.api_key or config.api_key_file
+    if not keyed and not is_loopback(config.host):
         raise ConfigError(f"--host {config.host} is not loopback: give --api-key or --insecure")
+
+
+def _check_waiting(config: ServerConfig) -> None:
+    """Raise ConfigError for times that requests cannot wait."""
+    for name in ("queue_timeout", "request_timeout"):
+        limit = getattr(config, name)
+        if limit is not None and not 0 < limit < math.inf:
+            raise ConfigError(f"--{name.replace('_', '-')} must be seconds above 0, and finite")
+    if not 0 <= config.priority_aging < math.inf:
+        raise ConfigError("--priority-aging must be seconds, 0 or more, and finite")
 
 
 def _check_ranks(config: ServerConfig) -> None:
@@ -311,6 +349,11 @@ def _check_values(config: ServerConfig) -> None:
                 raise ConfigError(f"{flag} is no UTF-8") from fault
         if given == "" and item.name in _NAMES:
             raise ConfigError(f"{flag} is empty")
+
+
+def is_sendable(key: str) -> bool:
+    """Return whether a client can send an API key in a header."""
+    return bool(key) and key == key.strip() and key.isprintable()
 
 
 def is_loopback(host: str) -> bool:

@@ -13,7 +13,9 @@
     ├─ NotFound              404 no such model or request
     ├─ QueueFull             429 the bounded queue is full; carries Retry-After
     ├─ Aborted               499 the request was aborted
-    ├─ Unavailable           503 draining, or the scheduler is gone; may carry Retry-After
+    ├─ Unavailable           503 draining, no row in time, or the scheduler is gone; may carry
+    │                        Retry-After
+    ├─ TimedOut              504 the time for the request was over before its first token
     └─ RequestFailed         500 this request alone failed inside the engine
 
 `mem_cache` has its own IntegrityError and OutOfPages, `jit_kernels` ShapeError and
@@ -122,7 +124,7 @@ class Aborted(RequestError):
 
 
 class Unavailable(RequestError):
-    """The server is draining, or its scheduler is gone.
+    """The server is draining, no row was free in time, or its scheduler is gone.
 
     retry_after_s  whole seconds for the Retry-After header; None: nobody knows
     """
@@ -133,6 +135,13 @@ class Unavailable(RequestError):
     def __init__(self, message: str, *, retry_after_s: int | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class TimedOut(RequestError):
+    """The time that the request may take was over before its first token."""
+
+    status = 504
+    kind = "timeout_error"
 
 
 class RequestFailed(RequestError):

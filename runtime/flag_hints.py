@@ -108,6 +108,7 @@ HINTS = (
     Hint("--scheduling-policy", "give --schedule-policy"),
     Hint("--max-num-seqs --batch-size --max-batch-size", "give --max-running-requests"),
     Hint("--max-num-queued-reqs --max-num-queued-requests", "give --max-queued-requests"),
+    Hint("--max-num-queued-tokens", "give --max-queued-tokens"),
     Hint("--max-model-len", "give --context-length"),
     Hint(
         "--schedule-conservativeness --new-token-ratio*",
@@ -186,7 +187,7 @@ HINTS = (
         "logits that are not finite always fail their own request alone",
     ),
     Hint("--enable-trace --otlp-traces-endpoint --collect-detailed-traces", "see /metrics"),
-    Hint("--admin-api-key", "one --api-key guards every endpoint but the health checks"),
+    Hint("--admin-api-key", "give --api-key-file with a key that has admin"),
     Hint("--skip-server-warmup --warmups", "no request is sent at start", _SWITCH),
     Hint("--sleep-on-idle", "an idle scheduler sleeps", _SWITCH),
     Hint("--soft-watchdog-timeout", "give --watchdog-timeout"),

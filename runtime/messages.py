@@ -14,8 +14,12 @@ from runtime.cache_messages import CacheView, GetCache
 from runtime.packed_logprobs import PromptLogprobs, TokenLogprobs
 from runtime.profile_messages import Profiled, StartProfile, StopProfile
 from runtime.rank_memory import RankMemory
+from runtime.share import Share, ShareState
 
 FinishType = Literal["stop", "length", "abort", "error"]
+RefusalReason = Literal[
+    "too_long", "queue_full", "bad_request", "grammar", "queue_timeout", "timeout"
+]
 
 
 # In a structural tag of ours: where in the request a part comes from, for what is wrong with it.
@@ -99,6 +103,8 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
     background  no client's: prefilled for what may come, and counted apart
     boundaries  positions inside the prompt where other prompts are likely to part from it: behind
                 system prompt and tools, and before the last turn
+    share       whose request it is
+    timeout_s   seconds from its arrival after which it is ended; None: the server's own limit
     """
 
     request_id: int
@@ -110,6 +116,8 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
     stream: bool = True
     background: bool = False
     boundaries: tuple[int, ...] = ()
+    share: Share = Share()
+    timeout_s: float | None = None
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -184,14 +192,17 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     """A request that was not admitted: its only reply.
 
     reason   "too_long": can never fit; "queue_full": try again; "bad_request": malformed;
-             "grammar": there can be no output of its grammar
+             "grammar": there can be no output of its grammar; "queue_timeout": no row was free in
+             time, try again; "timeout": the time for all of it was over before its first token
     param    the client's field that is to blame, where that is known
+    retry_after_s   whole seconds until it may go better, where that is known
     """
 
     request_id: int
-    reason: Literal["too_long", "queue_full", "bad_request", "grammar"]
+    reason: RefusalReason
     message: str
     param: str | None = None
+    retry_after_s: int | None = None
 
 
 class Flushed(msgspec.Struct, frozen=True, tag=True):
@@ -229,6 +240,8 @@ class State(msgspec.Struct, frozen=True, tag=True):
     loop_age_s   how long since the loop last turned, time inside a forward pass not counted
     namespaces   tokens that the largest cache namespaces hold, by digest of their names
     durations    how long evictions, compilations of grammars ... took, since start
+    shares       requests of API keys by name, and of all addresses under `ADDRESS_MARK`
+    queue_s      seconds until all that wait have rows, at the rate of late
     profiling    a profile runs or is being written: the process may stall for that
     replicas     of each replica where there are several, whose sums counters and gauges are then;
                  shares are of all units together
@@ -242,6 +255,8 @@ class State(msgspec.Struct, frozen=True, tag=True):
     namespaces: dict[str, float] = {}
     durations: dict[str, Histogram] = {}
     profiling: bool = False
+    shares: dict[str, ShareState] = {}
+    queue_s: float = 0.0
     replicas: list[ReplicaState] = []
 
 

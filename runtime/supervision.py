@@ -9,6 +9,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from runtime.api_keys import read_api_keys
 from runtime.child import CONFIG_EXIT_CODE
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError, WorkerDied
@@ -32,8 +33,10 @@ def resolve(config: ServerConfig) -> ServerConfig:
     """Return `config` with paths and names filled in.
 
     Without a model path it is the default model's. Raises ConfigError for a folder that is no
-    checkpoint.
+    checkpoint, or a file of API keys that cannot be used.
     """
+    if config.api_key_file is not None:
+        read_api_keys(config.api_key_file)  # now: the server reads it when the weights are loaded
     folder, name = model_folder(config.model_path)
     tokenizer_path = config.tokenizer_path or str(folder)
     if not Path(tokenizer_path).is_dir():

@@ -23,13 +23,13 @@ TOP_LEVEL = {"LICENSE", "README.md", "launch_server.py", "pyproject.toml", "test
 # Inside runtime a module may import what its entry names, and its own group. The scheduler's side
 # and the server's side meet only through messages: they are different processes.
 BASE = {
-    *("chat_template", "child", "collector", "command_line", "template_environment"),
+    *("api_keys", "chat_template", "child", "collector", "command_line", "template_environment"),
     *("config", "device_sizes", "durations"),
     *("errors", "flag_hints", "heap", "kv_events_config", "parser_names"),
     *("cache_messages", "messages", "open_files", "profile_messages"),
     *("packed_logprobs", "private_folder", "rank_memory"),
     "sampling",
-    *("schema_reference", "template_probe"),
+    *("schema_reference", "share", "template_probe"),
     "version",
 }
 RUNTIME_ORDER: dict[str, set[str]] = {

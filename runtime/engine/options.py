@@ -18,7 +18,7 @@ from runtime.server.score import ScoreBody
 # An engine listens nowhere; how long it drains is for `shutdown` to say.
 _OF_SERVERS = frozenset(
     {
-        *("host", "port", "api_key", "insecure", "profile_dir", "drain_timeout"),
+        *("host", "port", "api_key", "api_key_file", "insecure", "profile_dir", "drain_timeout"),
         *("log_level_http", "uvicorn_access_log_exclude_prefixes"),
     }
 )

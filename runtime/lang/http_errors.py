@@ -10,6 +10,7 @@ from runtime.errors import (
     QueueFull,
     RequestError,
     RequestFailed,
+    TimedOut,
     Unauthorized,
     Unavailable,
 )
@@ -25,6 +26,7 @@ _KINDS: dict[int, type[RequestError]] = {
     429: QueueFull,
     499: Aborted,
     503: Unavailable,
+    504: TimedOut,
 }
 # By the type that an error has: inside a stream it comes without a status.
 _STATUSES = {kind.kind: kind.status for kind in (BadRequest, *_KINDS.values())}

@@ -45,6 +45,8 @@ class Admission:
         self._residency = residency
         self._clock = clock
         self._awake = True
+        # Rows given up by then, where a request was passed over for the limit of its share.
+        self._limited_at: int | None = None
         # By id of a waiting request: whom it waits for, and until when.
         self._waits: dict[int, tuple[Request, int]] = {}
 
@@ -62,20 +64,25 @@ class Admission:
         prefills, decoding = self._sets.prefills, self._sets.decoding
         reserve = len(decoding) + len(decoding.joining)
         admitted: list[Request] = []
-        if not self._awake:
+        shares = self._sets.shares
+        # A row of another replica may have been of a share at its limit here.
+        if not self._awake and self._limited_at in (None, shares.stops):
             return admitted
         if not len(self._queue) or not self._residency.has_row():
             if any(request_id not in self._queue for request_id in self._waits):
                 self._tell(prefills)
             return admitted
-        self._awake = False
-        waiting, kept_rows, priority = 0, 0, None
+        self._awake, self._limited_at = False, None
+        waiting, kept_rows, level = 0, 0, None
         for request in self._ordered():
-            if request.priority != priority:
+            if request.level != level:
                 # Who waits for a prefix keeps a row free, but for those of its own priority.
-                kept_rows, priority = waiting, request.priority
+                kept_rows, level = waiting, request.level
             if not self._residency.has_row(beside=kept_rows):
                 break
+            if not shares.has_room(request.share):
+                self._limited_at = shares.stops
+                continue
             match = self._residency.match(request)
             waits = self._waits_for_prefix(request, match, prefills)
             self._note_start(request, match)
@@ -108,15 +115,16 @@ class Admission:
         self._waits = {r.id: self._waits[r.id] for r in self._queue if r.id in self._waits}
 
     def _ordered(self) -> list[Request]:
-        candidates = self._queue.candidates()
+        now_s = self._clock()
+        candidates = self._queue.candidates(now_s)
         if self._queue.policy == "fcfs":
-            return candidates
+            return self._queue.order([(request, 0) for request in candidates], now_s)
         ranked: list[tuple[Request, int]] = []
         for request in candidates:
             match = self._residency.match(request)
             self._note_start(request, match)
             ranked.append((request, match.start))
-        return self._queue.order(ranked, self._clock())
+        return self._queue.order(ranked, now_s)
 
     def _note_start(self, request: Request, match: Match) -> None:
         """Note in the queue where a request would start: behind all that it waits for."""

@@ -83,6 +83,12 @@ class Endings:
             self._replies.finish(request, "abort", error="aborted on request")
         self.quietly(request, "aborted")
 
+    def time_out(self, request: Request, error: str) -> None:
+        """End a request in the middle of its output, which its client gets as far as it is."""
+        self._stats.count("timed_out_requests")
+        self._replies.finish(request, "abort", error=error)
+        self.quietly(request, "aborted")
+
     def quietly(self, request: Request, how: Ending) -> None:
         """End a request whose client is told by somebody else, or has gone."""
         self._stats.ended(request, how)

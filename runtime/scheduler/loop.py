@@ -36,14 +36,16 @@ from runtime.scheduler.joint import Profiles, SoloExecutor
 from runtime.scheduler.placement import Placement
 from runtime.scheduler.planning import ChunkTurns
 from runtime.scheduler.prefix_copies import PrefixCopies
-from runtime.scheduler.refusals import refusal_of
+from runtime.scheduler.refusals import Crowd, refusal_of
 from runtime.scheduler.replica import Replica
 from runtime.scheduler.request import Request
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.settings import SchedulerSettings
+from runtime.scheduler.shares import FairShares
 from runtime.scheduler.state import scheduler_state
 from runtime.scheduler.step import Step
 from runtime.scheduler.times import LoopTimes
+from runtime.share import Share
 
 __all__ = ["Scheduler", "solo_scheduler"]
 
@@ -79,6 +81,7 @@ class Scheduler:
         self._turns = ChunkTurns()
         self._copies = PrefixCopies(residencies, settings.copies)
         count = len(residencies)
+        self._shares = FairShares()
         self.replicas = [
             Replica(
                 settings,
@@ -91,6 +94,7 @@ class Scheduler:
                 grammars=share,
                 name=f"DP{rank}" if count > 1 else "",
                 bring=partial(self._copies.bring, to=rank) if count > 1 else None,
+                shares=self._shares,
             )
             for rank, (residency, runner, share) in enumerate(
                 zip(residencies, executor.replicas, share_grammars(grammars, count), strict=True)
@@ -121,6 +125,8 @@ class Scheduler:
         flights = [replica.in_flight is not None for replica in replicas]
         for message in self._socket.receive(self._patience_s):
             self._receive(message)
+        for replica in replicas:
+            replica.expire()
         if any(replica.gate.active for replica in replicas):
             self._hear_grammars()
         if (began_s := self._early_s) is not None:
@@ -237,17 +243,15 @@ class Scheduler:
                 self.running = False
 
     def _add(self, message: Generate) -> None:
-        replicas = self.replicas
         refusal = refusal_of(
             message,
             self.settings,
             known=self._by_id,
-            waiting=sum(len(replica.sets.waiting) for replica in replicas),
-            free_rows=sum(replica.residency.table.free for replica in replicas),
+            crowd=self._crowd(message.share),
             has_grammars=self._grammars is not None,
         )
         if refusal is not None:
-            replicas[0].stats.received(message, refused=True)
+            self.replicas[0].stats.received(message, refused=True)
             self._socket.send(refusal)
             return
         request = Request(message, self.settings.eos_token_ids, self._clock())
@@ -255,6 +259,19 @@ class Scheduler:
         replica.stats.received(message, refused=False)
         replica.enter(request, start=start)
         replica.gate.open(request)
+
+    def _crowd(self, share: Share) -> Crowd:
+        """Return who waits before a request of this share."""
+        replicas, shares = self.replicas, self._shares
+        waiting = sum(len(replica.sets.waiting) for replica in replicas)
+        return Crowd(
+            waiting=waiting,
+            tokens=sum(replica.sets.waiting.uncached_tokens for replica in replicas),
+            free_rows=sum(replica.residency.table.free for replica in replicas),
+            share_waiting=shares.waiting(share),
+            share_running=shares.running(share),
+            queue_s=shares.rate.seconds_for(waiting, self.times.turned_s),
+        )
 
     def _flush(self, message: Flush) -> None:
         busy = len(self._by_id)

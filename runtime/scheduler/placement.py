@@ -73,7 +73,7 @@ class Placement:
             return
         self._due_s = now_s + MOVE_INTERVAL_S
         for replica in full:
-            for request in replica.sets.waiting.candidates()[:MOST_LOOKED_AT]:
+            for request in replica.sets.waiting.candidates(now_s)[:MOST_LOOKED_AT]:
                 if _can_move(request, replica):
                     patient = now_s - request.arrival_s <= MOVE_PATIENCE_S
                     self._move(request, replica, [replica, *idle] if patient else idle)

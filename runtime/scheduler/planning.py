@@ -132,4 +132,4 @@ class Planning:
 
     def _victim(self) -> Request:
         """Return who yields: the lowest priority, then the newest."""
-        return min(self._sets.running, key=lambda r: (r.priority, -r.arrival_s, -r.id))
+        return min(self._sets.running, key=lambda r: (r.level, -r.arrival_s, -r.id))

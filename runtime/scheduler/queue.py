@@ -1,9 +1,13 @@
 """Waiting requests and the order in which they are admitted."""
 
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heapreplace
+from itertools import groupby
 from typing import Literal
 
 from runtime.scheduler.request import Request
+from runtime.scheduler.shares import FairShares
 
 Policy = Literal["lpm", "fcfs"]
 
@@ -16,11 +20,27 @@ class WaitingQueue:
           a long queue costs no more than a short one
     fcfs  higher priority, then arrival
 
+    This is the order inside a share. Among the requests of one priority the share with the least
+    service is next, see `FairShares`.
+
+    Each `aging_s` of waiting counts as one priority more, up to the highest one that waits, so that
+    whoever waits long enough is the oldest of that; 0: priorities stay what they are.
+
     uncached_tokens  that their prefills will compute, as far as is known: see `note_start`
     """
 
-    def __init__(self, policy: Policy, *, patience_s: float = 2.0, ranked: int = 128) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        shares: FairShares | None = None,
+        aging_s: float = 0.0,
+        patience_s: float = 2.0,
+        ranked: int = 128,
+    ) -> None:
         self.policy: Policy = policy
+        self.shares = shares or FairShares()
+        self._aging_s = aging_s
         self._patience_s = patience_s
         self._ranked = ranked
         self._requests: dict[int, Request] = {}
@@ -43,12 +63,14 @@ class WaitingQueue:
         self._requests[request.id] = request
         self._alike.setdefault(_prompt_key(request), {})[request.id] = request
         self.note_start(request, 0)
+        self.shares.enter(request.share)
 
     def remove(self, request_id: int) -> Request | None:
         """Take a request out and return it, or None if it is not here."""
         request = self._requests.pop(request_id, None)
         if request is not None:
             self.uncached_tokens -= self._uncached.pop(request_id)
+            self.shares.leave(request.share)
             key = _prompt_key(request)
             del self._alike[key][request_id]
             if not self._alike[key]:
@@ -72,27 +94,81 @@ class WaitingQueue:
         alike = self._alike.get(_prompt_key(request), {})
         return [other for other in alike.values() if other.is_twin_of(request)]
 
-    def candidates(self) -> list[Request]:
+    def candidates(self, now_s: float) -> list[Request]:
         """Return the requests to consider in this round: highest priority and oldest first.
 
-        Those whose grammar is not compiled yet are passed over.
+        Of several shares, each has its oldest among them. Those whose grammar is not compiled yet
+        are passed over.
         """
         ready = [request for request in self._requests.values() if request.is_ready]
-        waiting = sorted(ready, key=lambda r: (-r.priority, r.arrival_s, r.id))
+        self._age(ready, now_s)
+        waiting = sorted(ready, key=lambda r: (-r.level, r.arrival_s, r.id))
+        if len(waiting) > self._ranked and _several_shares(waiting):
+            waiting = self._in_turns(waiting)
         return waiting[: self._ranked]
 
     def order(self, ranked: list[tuple[Request, int]], now_s: float) -> list[Request]:
         """Return the candidates, given with their matched tokens, in the order of admission."""
         if self.policy == "fcfs":
-            return [request for request, _ in ranked]
+            return self._shared_out([request for request, _ in ranked])
 
         def key(item: tuple[Request, int]) -> tuple[int, int, int, float, int]:
             request, matched = item
             overdue = now_s - request.arrival_s > self._patience_s
             by_match = 0 if overdue else -matched
-            return (-request.priority, 0 if overdue else 1, by_match, request.arrival_s, request.id)
+            return (-request.level, 0 if overdue else 1, by_match, request.arrival_s, request.id)
 
-        return [request for request, _ in sorted(ranked, key=key)]
+        return self._shared_out([request for request, _ in sorted(ranked, key=key)])
+
+    def _age(self, requests: Iterable[Request], now_s: float) -> None:
+        """Have each request's level be its priority, and what waiting has added."""
+        if self._aging_s <= 0:
+            return
+        top = max((request.priority for request in requests), default=0)
+        for request in requests:
+            steps = int(max(now_s - request.arrival_s, 0.0) / self._aging_s)
+            request.level = min(request.priority + steps, top)
+
+    def _in_turns(self, waiting: list[Request]) -> list[Request]:
+        """Return the requests of each level by turns: the first of each share, then the second."""
+        seen = Counter[tuple[int, str]]()
+        turns: list[tuple[int, int, float]] = []
+        for request in waiting:
+            place = request.level, request.share.name
+            turns.append((-request.level, seen[place], self.shares.service(request.share)))
+            seen[place] += 1
+        order = sorted(range(len(waiting)), key=turns.__getitem__)
+        return [waiting[k] for k in order]
+
+    def _shared_out(self, ordered: list[Request]) -> list[Request]:
+        """Return requests such that, in each level, the share with the least service is next.
+
+        Each request counts as if it got a row, with the tokens that its prefill will compute.
+        """
+        if not _several_shares(ordered):
+            return ordered
+        service = {r.share.name: self.shares.service(r.share) for r in ordered}
+        result: list[Request] = []
+        for _, level in groupby(ordered, key=lambda request: request.level):
+            lines: dict[str, deque[Request]] = {}
+            for request in level:
+                lines.setdefault(request.share.name, deque()).append(request)
+            heap = [(service[name], k, name) for k, name in enumerate(lines)]
+            heapify(heap)
+            while heap:
+                _, k, name = heap[0]
+                request = lines[name].popleft()
+                result.append(request)
+                service[name] += self._uncached[request.id] / request.share.weight
+                if lines[name]:
+                    heapreplace(heap, (service[name], k, name))
+                else:
+                    heappop(heap)
+        return result
+
+
+def _several_shares(requests: list[Request]) -> bool:
+    return any(request.share.name != requests[0].share.name for request in requests)
 
 
 def _prompt_key(request: Request) -> tuple[int, int, str]:

@@ -14,6 +14,7 @@ from runtime.executor.interface import Executor, StepHandle
 from runtime.messages import FromScheduler, Histogram, Output, Refused
 from runtime.scheduler.admission import Admission, Bring
 from runtime.scheduler.cache_view import cache_view
+from runtime.scheduler.deadlines import Deadlines
 from runtime.scheduler.decode import DecodeSet
 from runtime.scheduler.endings import Endings
 from runtime.scheduler.grammar_gate import GrammarGate, Grammars
@@ -28,6 +29,7 @@ from runtime.scheduler.request_sets import RequestSets
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.settings import SchedulerSettings
 from runtime.scheduler.settling import Settling
+from runtime.scheduler.shares import FairShares
 from runtime.scheduler.stats import Stats
 from runtime.scheduler.step import Step, StepState
 from runtime.scheduler.times import LoopTimes
@@ -47,6 +49,7 @@ class Replica:
     grammars   makes the masks of outputs that follow one; None: such requests are refused
     bring      copies what other replicas have of a request that starts; None: there is no other
     name       in log lines; "" where there is no other replica
+    shares     of the rows of all replicas; None: this one's
     in_flight  the step that is launched and not settled, between two turns
     """
 
@@ -63,16 +66,16 @@ class Replica:
         grammars: Grammars | None = None,
         name: str = "",
         bring: Bring | None = None,
+        shares: FairShares | None = None,
     ) -> None:
         self.residency = residency
         self._runner = runner
         self._clock = clock
         self._times = times
         self._send = send
-        self.sets = RequestSets(WaitingQueue(settings.schedule_policy), DecodeSet(residency))
-        self.stats = Stats(
-            residency, clock, decode_log_interval=settings.decode_log_interval, name=name
-        )
+        self.sets = RequestSets(_waiting_queue(settings, shares), DecodeSet(residency))
+        interval = settings.decode_log_interval
+        self.stats = Stats(residency, clock, decode_log_interval=interval, name=name)
         self._admission = Admission(self.sets, residency, clock, bring)
         self._builder = PlanBuilder(residency)
         self._planning = Planning(
@@ -103,6 +106,9 @@ class Replica:
             stats=self.stats,
             replies=self._replies,
             on_publish=self._admission.wake,
+        )
+        self._deadlines = Deadlines(
+            settings, self.sets, endings=self._endings, at_rest=self._at_rest, send=send
         )
         self.in_flight: Step | None = None
         self._settled_s = 0.0
@@ -186,6 +192,10 @@ class Replica:
 
     # --- the parts of a turn
 
+    def expire(self) -> None:
+        """End the requests whose time is over."""
+        self._deadlines.expire(self._times.turned_s)
+
     def hear_grammars(self, *, at_work: bool) -> None:
         """Take in masks; end the requests whose grammars failed, with a refusal if they can.
 
@@ -225,8 +235,13 @@ class Replica:
         """Start waiting requests that fit."""
         if self.sets.suspended:
             self._requeue_suspended()
-        for request in self._admission.admit():
+        admitted = self._admission.admit()
+        if admitted:
+            self.sets.shares.rate.note(self._times.turned_s, len(admitted))
+        for request in admitted:
             request.times.admitted(self._clock())
+            if request.cached_tokens is None:
+                self.sets.shares.waited(request.share, request.times.queue_s)
             self.stats.recomputed(request)
             self.stats.brought(request)
 
@@ -304,6 +319,7 @@ class Replica:
             waiting=len(self.sets.waiting),
             compiling=self.gate.queued,
             waiting_uncached_tokens=self.sets.waiting_uncached_tokens,
+            queued_tokens=self.sets.waiting.uncached_tokens,
         )
         return items
 
@@ -334,3 +350,8 @@ class Replica:
             requests=self.sets.running,
             time_s=self._clock(),
         )
+
+
+def _waiting_queue(settings: SchedulerSettings, shares: FairShares | None) -> WaitingQueue:
+    aging_s = settings.priority_aging_s
+    return WaitingQueue(settings.schedule_policy, shares=shares, aging_s=aging_s)

@@ -112,11 +112,13 @@ class Request:
     row            its line in the request table while it runs, else -1
     holding        what it has in the cache
     boundaries     positions inside the prompt where other prompts are likely to part from it
+    timeout_s      that it may take in all, by its client's wish; None: it has none
     background     nobody waits for it: prefilled for what may come
     constraint     where the output must follow a grammar; it outlives the row
     held           the logits of the last token are kept, as its mask is not known yet
     awaited_at     where the first of those that wait for this prefill will start, if any does
-    urgency        the highest priority of it and of those that wait for it
+    level          its priority, and what waiting has added to that
+    urgency        the highest level of it and of those that wait for it
     logprob_next   next prompt position whose logits are wanted, None when there is none left
     outgoing       what its client has not been sent yet
     unseen_end     it ended with a token in flight that it left in the tree: whether what was
@@ -135,7 +137,9 @@ class Request:
         sampling = message.sampling
         self.id = message.request_id
         self.namespace = message.namespace
-        self.priority = self.urgency = message.priority
+        self.share = message.share
+        self.timeout_s = message.timeout_s
+        self.priority = self.level = self.urgency = message.priority
         self.awaited_at: int | None = None
         self.stream = message.stream
         self.background = message.background
@@ -183,7 +187,7 @@ class Request:
 
     def await_nobody(self) -> None:
         """Forget who waits for this prefill."""
-        self.awaited_at, self.urgency = None, self.priority
+        self.awaited_at, self.urgency = None, self.level
 
     def await_by(self, other: "Request", position: int) -> None:
         """Note that `other` waits until this prefill is at `position`, to start there."""

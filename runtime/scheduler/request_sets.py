@@ -21,6 +21,7 @@ class RequestSets:
 
     by_id     all of them
     waiting   those that hold no row
+    shares    what each client's share of the rows has been
     prefills  those whose prompt is being computed, in order of admission
     decoding  those whose first token is there
     suspended those that lost their row to a result that was not finite
@@ -30,6 +31,7 @@ class RequestSets:
     def __init__(self, waiting: WaitingQueue, decoding: DecodeSet) -> None:
         self.by_id: dict[int, Request] = {}
         self.waiting = waiting
+        self.shares = waiting.shares
         self.prefills: list[Request] = []
         self.decoding = decoding
         self.suspended: list[Request] = []
@@ -77,6 +79,7 @@ class RequestSets:
         """Take a request that was given a row out of the queue."""
         self.waiting.remove(request.id)
         self.prefills.append(request)
+        self.shares.start(request.share, request.target - request.matched)
 
     def finish_prefill(self, request: Request) -> None:
         """Note that a prompt is computed; the request decodes or ends."""
@@ -98,12 +101,14 @@ class RequestSets:
 
     def leave_running(self, request: Request) -> None:
         """Take a request out of the steps."""
+        if request in self.suspended:
+            self.suspended.remove(request)
+            return
         if request in self.prefills:
             self.prefills.remove(request)
         elif request in self.decoding.requests:
             self.decoding.remove(request)
-        elif request in self.suspended:
-            self.suspended.remove(request)
+        self.shares.stop(request.share)
 
     def leave(self, request: Request) -> None:
         """Forget a request that has ended and stands in no set any more."""

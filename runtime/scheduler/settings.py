@@ -33,6 +33,10 @@ class SchedulerSettings:
     step_context      tokens before and in the chunks of one prefill step, where more rows than
                       one take part; None: no limit
     step_samples      rows that one prefill step may sample; None: no limit
+    max_queued_tokens that the prompts of waiting requests may have left to compute; None: no limit
+    priority_aging_s  waiting that counts as one priority more; 0: none does
+    queue_timeout_s   how long a request may wait for its first row; None: for ever
+    request_timeout_s how long it may take in all; None: as long as it takes
     idle_poll_s       how long an idle loop waits for a message
     overlap           launch a step before the one before it is settled; rows are fed with tokens
                       that only the executor has (`Rows.from_device`)
@@ -42,6 +46,10 @@ class SchedulerSettings:
     context_tokens: int
     eos_token_ids: tuple[int, ...]
     max_queued_requests: int = 1024
+    max_queued_tokens: int | None = None
+    priority_aging_s: float = 0.0
+    queue_timeout_s: float | None = None
+    request_timeout_s: float | None = None
     chunked_prefill_size: int = 2048
     schedule_policy: Policy = "lpm"
     check_every_step: bool = False

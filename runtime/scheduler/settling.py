@@ -204,6 +204,7 @@ class Settling:
         token = tokens.token(k)
         request.append(token)
         self._stats.sampled(request)
+        self._sets.shares.charge(request.share, 1)
         packed = tokens.logprobs(k)
         told = None
         if packed is not None and request.logprobs is not None:

@@ -34,6 +34,7 @@ def scheduler_state(
     durations = _joint_durations([replica.durations() for replica in replicas])
     if compilations is not None:
         durations["grammar_compilation"] = compilations.told()
+    shares = replicas[0].sets.shares  # of all replicas
     counters = summed([one.counters for one in each])
     return State(
         call_id,
@@ -44,6 +45,8 @@ def scheduler_state(
         namespaces=summed([replica.stats.namespace_tokens for replica in replicas]),
         durations=durations,
         profiling=profiling,
+        shares=shares.told(),
+        queue_s=shares.rate.seconds_for(sum(len(r.sets.waiting) for r in replicas), now),
         replicas=each if len(each) > 1 else [],
     )
 

@@ -29,6 +29,7 @@ COUNTERS = (
     "finished_requests",
     "aborted_requests",
     "failed_requests",
+    "timed_out_requests",
     "retracted_requests",
     "not_finite_requests",
     "distrusted_pages",
@@ -138,7 +139,13 @@ class Stats:
             self.count(f"{how}_requests")
 
     def update(
-        self, *, running: int, waiting: int, compiling: int = 0, waiting_uncached_tokens: int = 0
+        self,
+        *,
+        running: int,
+        waiting: int,
+        compiling: int = 0,
+        waiting_uncached_tokens: int = 0,
+        queued_tokens: int = 0,
     ) -> None:
         """Replace the gauges by what is so now.
 
@@ -146,6 +153,7 @@ class Stats:
         waiting    those that do not
         compiling  those of them that wait for their grammar
         waiting_uncached_tokens  see `RequestSets`
+        queued_tokens            those of them that are of requests without a row
         """
         residency = self._residency
         cache = residency.cache
@@ -168,6 +176,7 @@ class Stats:
             "waiting": waiting,
             "compiling": compiling,
             "waiting_uncached_tokens": waiting_uncached_tokens,
+            "queued_tokens": queued_tokens,
             "rows": residency.table.rows,
             "cuda_graph": float(self.cuda_graph),
             **pool_gauges(usage),

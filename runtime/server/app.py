@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from runtime.api_keys import read_api_keys
 from runtime.config import ServerConfig
 from runtime.server import errors
 from runtime.server.auth import RequireKey
@@ -18,6 +19,7 @@ from runtime.server.completions import CompletionRoutes
 from runtime.server.documentation import reply_documentation, request_schema
 from runtime.server.health import HealthRoutes
 from runtime.server.info import AbortBody, InfoRoutes
+from runtime.server.know_caller import KnowCaller
 from runtime.server.messages_api import MessagesRoutes
 from runtime.server.messages_schema import CountBody, MessagesBody
 from runtime.server.openai_schema import CompletionBody
@@ -41,10 +43,11 @@ _Handler = Callable[[Request], Awaitable[Response]]
 def create_app(manager: TokenizerManager, config: ServerConfig) -> FastAPI:
     """Return the application around `manager`, and let its metrics observe it.
 
-    Raises ConfigError where the checkpoint's chat template is not valid.
+    Raises ConfigError where the checkpoint's chat template is not valid, or the file of API keys.
     """
     service = Service.make(manager, config)
-    documented = config.api_key is None
+    keys = () if config.api_key_file is None else read_api_keys(config.api_key_file)
+    documented = config.api_key is None and not keys
     app = FastAPI(
         title="Umbra",
         version=VERSION,
@@ -56,8 +59,9 @@ def create_app(manager: TokenizerManager, config: ServerConfig) -> FastAPI:
     app.state.service = service
     errors.install(app)
     _add_routes(app, service)
-    if config.api_key is not None:
-        app.add_middleware(RequireKey, api_key=config.api_key)
+    app.add_middleware(KnowCaller)
+    if not documented:
+        app.add_middleware(RequireKey, api_key=config.api_key, keys=keys)
     app.add_middleware(SameSite, host=config.host, allowed=config.allowed_hosts)
     app.add_middleware(EchoRequestId)
     return app

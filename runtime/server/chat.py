@@ -15,6 +15,7 @@ from runtime.chat.reasoning_counter import Counter, ReasoningCounter
 from runtime.errors import BadRequest
 from runtime.messages import Grammar, Logprobs
 from runtime.sampling import SamplingSpec
+from runtime.server.caller import caller
 from runtime.server.chat_reply import ChoiceReply
 from runtime.server.chat_schema import ChatBody, conversation_chars
 from runtime.server.fields import refusing_depth
@@ -153,6 +154,8 @@ class Chats:
             else None,
             namespace=service.namespaces.of(body.cache_salt, body.extra_key),
             priority=check_priority(body.priority),
+            share=caller().share,
+            timeout_s=caller().timeout_s,
             stream=bool(body.stream),
             rid=labels(body.rid, 1)[0],
             marks=marks,

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from runtime.errors import BadRequest
 from runtime.messages import Logprobs, TokenLogprobs
 from runtime.server.body import read_body
+from runtime.server.caller import caller
 from runtime.server.native_plan import NO_PROMPT_LOGPROBS, id_arrays
 from runtime.server.native_schema import check_priority
 from runtime.server.openai import (
@@ -86,6 +87,8 @@ class CompletionRoutes:
                 logprobs=None if body.logprobs is None else Logprobs(start, body.logprobs),
                 namespace=service.namespaces.of(body.cache_salt, body.extra_key),
                 priority=check_priority(body.priority),
+                share=caller().share,
+                timeout_s=caller().timeout_s,
                 stream=bool(body.stream),
                 rid=rid,
             )

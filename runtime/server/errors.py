@@ -29,6 +29,7 @@ _ANTHROPIC_KINDS = {
     429: "rate_limit_error",
     499: "api_error",
     503: "overloaded_error",
+    504: "timeout_error",
 }
 
 

@@ -21,7 +21,8 @@ async def server_info(service: Service) -> dict[str, Any]:
     """Return the settings (without the key), the engine's facts and its state."""
     settings = dataclasses.asdict(service.config)
     # Whether there is a key is no secret; the key is.
-    settings["api_key"] = None if service.config.api_key is None else "***"
+    for name in ("api_key", "api_key_file"):
+        settings[name] = None if settings[name] is None else "***"
     state = await service.state()
     internal: list[dict[str, Any]] = [{}]
     if state is not None:

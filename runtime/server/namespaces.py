@@ -4,6 +4,7 @@ import hashlib
 import re
 
 from runtime.errors import BadRequest
+from runtime.server.caller import caller
 
 _SALT = re.compile(r"[A-Za-z0-9._~+/=:@-]{1,128}")
 
@@ -12,7 +13,7 @@ class CacheNamespaces:
     """Names the part of the prefix cache a request may see.
 
     One key, or none, and one salt: one namespace. Both enter as digests, so that no client text
-    reaches the scheduler.
+    reaches the scheduler. Each key of several has its own, see `Caller.tenant`.
     """
 
     def __init__(self, api_key: str | None) -> None:
@@ -23,7 +24,8 @@ class CacheNamespaces:
 
         Raises BadRequest for a salt that is not 1 to 128 URL-safe characters.
         """
-        parts = [self._tenant]
+        tenant = caller().tenant
+        parts = [self._tenant if tenant is None else tenant]
         for name, salt in (("cache_salt", cache_salt), ("extra_key", extra_key)):
             if salt is None or salt == "":
                 parts.append(b"")
@@ -33,7 +35,7 @@ class CacheNamespaces:
             parts.append(_digest(salt.encode()))
         if not any(parts):
             return ""
-        # Each part is empty or 32 bytes: their lengths keep two splits of one text apart.
+        # The lengths of the parts keep two splits of one text apart.
         joined = b"".join(len(part).to_bytes(1, "big") + part for part in parts)
         return hashlib.sha256(joined).hexdigest()[:32]
 

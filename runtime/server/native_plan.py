@@ -12,6 +12,7 @@ import numpy.typing as npt
 from runtime.errors import BadRequest, BadSampling
 from runtime.messages import Logprobs
 from runtime.sampling import SamplingSpec
+from runtime.server.caller import caller
 from runtime.server.native_schema import GenerateBody, SamplingParams, check_priority
 from runtime.server.runs import labels
 from runtime.server.service import Service
@@ -75,6 +76,8 @@ def plan_native(
             logprobs=logprobs[k],
             namespace=service.namespaces.of(salts[k], extras[k]),
             priority=check_priority(body.priority),
+            share=caller().share,
+            timeout_s=caller().timeout_s,
             stream=bool(body.stream),
             rid=rids[k],
             boundaries=boundaries,

@@ -91,6 +91,7 @@ class NextTurn:
                 input_ids=ids,
                 namespace=call.namespace,
                 priority=LEAST_PRIORITY,
+                share=call.share,
                 stream=False,
                 measured=False,
             )

@@ -13,6 +13,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from runtime.messages import Histogram, ReplicaState, State
+from runtime.server.share_metrics import share_metrics
 
 __all__ = ["UNCACHED_CAUSES", "SchedulerCollector", "fullest_pool", "histogram"]
 
@@ -54,6 +55,10 @@ _COUNTERS = {
         "Prompt tokens computed, those of background requests included",
     ),
     "retracted_requests": ("sglang:num_retracted_requests", "Times a request gave up its row"),
+    "timed_out_requests": (
+        "umbra:timed_out_requests",
+        "Requests that were ended in the middle of their output as their time was over",
+    ),
     "not_finite_requests": (
         "umbra:not_finite_requests",
         "Times a request's numbers were not finite, which is no client's fault",
@@ -72,6 +77,10 @@ _GAUGES = {
     "waiting_uncached_tokens": (
         "umbra:waiting_uncached_tokens",
         "Tokens to be prefilled that are in no step yet; those known to be cached left out",
+    ),
+    "queued_tokens": (
+        "umbra:queued_tokens",
+        "Tokens to be prefilled of requests that wait for a row, which --max-queued-tokens bounds",
     ),
     "rows": ("umbra:max_running_requests", "Rows there are"),
     "cuda_graph": ("sglang:is_cuda_graph", "Whether decode steps run as CUDA graphs"),
@@ -144,7 +153,10 @@ class SchedulerCollector(Collector):
         yield _gauge(
             "umbra:loop_age_seconds", "Since the loop turned", state.loop_age_s, self._labels
         )
+        text = "Seconds until all that wait have rows, at the rate of late"
+        yield _gauge("umbra:queue_seconds", text, state.queue_s, self._labels)
         yield self._namespaces(state)
+        yield from share_metrics(state.shares, self._labels)
 
     def _namespaces(self, state: State) -> Metric:
         text = "Tokens that the largest cache namespaces hold, by digest of their names"

@@ -8,6 +8,7 @@ choices have one value, taken once, so that ties are ties.
 from runtime.errors import Aborted, RequestFailed
 from runtime.messages import Logprobs
 from runtime.sampling import SamplingSpec
+from runtime.server.caller import caller
 from runtime.server.native_plan import NO_PROMPT_LOGPROBS
 from runtime.server.runs import Answer, gather
 from runtime.server.score_plan import ScorePlan
@@ -90,6 +91,8 @@ class ScoreRun:
             logprobs=asked,
             namespace=self._namespace,
             priority=self._priority,
+            share=caller().share,
+            timeout_s=caller().timeout_s,
             stream=False,
             boundaries=tuple(at for at in self._boundaries if at < len(ids)),
         )

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from runtime.errors import BadRequest, PromptTooLong
 from runtime.messages import Generate, Logprobs, pack_ids
 from runtime.sampling import SamplingSpec
+from runtime.share import Share
 from runtime.tokenizer.channel_text import Channels, ChannelText
 from runtime.tokenizer.choice import Choice, ChoiceText, TokenText
 from runtime.tokenizer.detokenizer import Detokenizer
@@ -34,6 +35,8 @@ class GenerateCall:
               searched in the content only, and log-probabilities come with their channel. None:
               the text is not split
     boundaries  positions in the prompt where other prompts are likely to part from it
+    share     whose request it is
+    timeout_s that it may take; None: the server's own limit
     measured  False: no client's request, left out of what the observer hears and of the counts
     """
 
@@ -43,6 +46,8 @@ class GenerateCall:
     logprobs: Logprobs | None = None
     namespace: str = ""
     priority: int = 0
+    share: Share = field(default_factory=Share)
+    timeout_s: float | None = None
     stream: bool = True
     rid: str | None = None
     marks: Mapping[int, str] = field(default_factory=dict[int, str])
@@ -161,6 +166,8 @@ def make_requests(
             stream=call.stream or bool(spec.stop),
             background=not call.measured,
             boundaries=boundaries,
+            share=call.share,
+            timeout_s=call.timeout_s,
         )
         for index in range(spec.n)
     ]

@@ -17,7 +17,7 @@ from typing import TypeVar
 from runtime.cache_messages import CacheView
 from runtime.config import ServerConfig
 from runtime.device_sizes import device_sizes
-from runtime.errors import Aborted, BadRequest, QueueFull, RequestError, RequestFailed, Unavailable
+from runtime.errors import Aborted, BadRequest, RequestError, RequestFailed, Unavailable
 from runtime.ipc import ManagerSocket
 from runtime.messages import (
     Abort,
@@ -37,7 +37,7 @@ from runtime.tokenizer.choice import Choice, Finish, slices
 from runtime.tokenizer.measuring import decode_seconds, hear_end, hear_news, hear_tokens
 from runtime.tokenizer.observer import Observer
 from runtime.tokenizer.questions import Asking, Questions
-from runtime.tokenizer.stream import Bundle, Group, ResponseStream, refusal_of
+from runtime.tokenizer.stream import Bundle, Group, ResponseStream, queue_full, refusal_of
 from runtime.tokenizer.threads import TokeniserThreads
 from runtime.tokenizer.tokenizer import TextTokenizer
 
@@ -281,7 +281,7 @@ class TokenizerManager(Asking):
                 f"n must be at most {self.room} on this server, got {count}", param="n"
             )
         if self.in_flight + count > self.room:
-            raise QueueFull(f"{self.in_flight} requests are waiting or running: try again later")
+            raise queue_full(self.in_flight, self.last_state)
         if group.label is not None:
             if group.label in self._labels:
                 raise BadRequest("a request with this rid is running", param="rid")

@@ -6,6 +6,7 @@ needed when a client goes away.
 """
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
@@ -17,8 +18,10 @@ from runtime.errors import (
     PromptTooLong,
     QueueFull,
     RequestError,
+    TimedOut,
+    Unavailable,
 )
-from runtime.messages import Refused
+from runtime.messages import Refused, State
 from runtime.tokenizer.call import GenerateCall
 from runtime.tokenizer.choice import Choice, Delta
 
@@ -128,11 +131,22 @@ def refusal_of(message: Refused) -> RequestError:
         case "too_long":
             return PromptTooLong(message.message)
         case "queue_full":
-            return QueueFull(message.message)
+            return QueueFull(message.message, retry_after_s=message.retry_after_s or 1)
+        case "queue_timeout":
+            return Unavailable(message.message, retry_after_s=message.retry_after_s)
+        case "timeout":
+            return TimedOut(message.message)
         case "bad_request":
             return BadRequest(message.message)
         case "grammar":
             return GrammarError(message.message, param=message.param)
+
+
+def queue_full(in_flight: int, state: State | None) -> QueueFull:
+    """Return what to raise for a call beyond the queue's bound; `state` is the last heartbeat."""
+    seconds = 1 if state is None else max(1, math.ceil(state.queue_s))
+    text = f"{in_flight} requests are waiting or running: try again later"
+    return QueueFull(text, retry_after_s=seconds)
 
 
 class Owner(Protocol):

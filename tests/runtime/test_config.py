@@ -180,6 +180,13 @@ def test_a_flag_is_never_guessed_from_its_beginning() -> None:
     [
         {"max_running_requests": 0},
         {"max_queued_requests": 0},
+        {"max_queued_tokens": 0},
+        {"queue_timeout": 0},
+        {"request_timeout": math.inf},
+        {"priority_aging": -1},
+        {"priority_aging": math.nan},
+        {"api_key": "k", "api_key_file": "f"},
+        {"api_key_file": ""},
         {"decode_log_interval": -1},
         {"chunked_prefill_size": 0},
         {"restart_scheduler": -1},

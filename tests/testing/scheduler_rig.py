@@ -27,6 +27,7 @@ from runtime.scheduler.request import Request
 from runtime.scheduler.residency import Residency
 from runtime.scheduler.resume_policy import ResumePolicy
 from runtime.scheduler.settings import SchedulerSettings
+from runtime.share import Share
 from runtime.wire.step import KeptResult, SampleKept, StepPlan
 from tests.testing.plan_arrays import PlanArrays, PlanReader
 from tests.testing.token_runner import TokenRunner
@@ -34,6 +35,7 @@ from tests.testing.token_runner import TokenRunner
 SMALL = TreeSpec(page_size=8, swa_page_size=4, window=8)
 # Whether rigs overlap unless told; tests that take the fixture `either_way` run with both.
 OVERLAP = False
+NOBODY = Share()
 
 
 class MemorySocket:
@@ -160,6 +162,8 @@ class Rig:
         ignore_eos: bool = False,
         background: bool = False,
         boundaries: tuple[int, ...] = (),
+        share: Share = NOBODY,
+        timeout_s: float | None = None,
     ) -> int:
         """Queue a request and return its id."""
         self._next_id += 1
@@ -183,6 +187,8 @@ class Rig:
                 stream=stream,
                 background=background,
                 boundaries=boundaries,
+                share=share,
+                timeout_s=timeout_s,
             )
         )
         return self._next_id

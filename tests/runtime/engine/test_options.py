@@ -29,6 +29,7 @@ def test_flags_come_before_a_configuration() -> None:
         ({"xyzzy": 8}, "no flag xyzzy$"),
         ({"port": 80}, "port is for servers"),
         ({"api_key": "k"}, "api_key is for servers"),
+        ({"api_key_file": "k"}, "api_key_file is for servers"),
         ({"profile_dir": "p"}, "profile_dir is for servers"),
         ({"log_level_http": "info"}, "log_level_http is for servers"),
         ({"uvicorn_access_log_exclude_prefixes": ["/"]}, "prefixes is for servers"),

@@ -8,6 +8,7 @@ import pytest
 from runtime.messages import Generate, Logprobs, Sampling, pack_ids
 from runtime.scheduler.queue import WaitingQueue
 from runtime.scheduler.request import Request
+from runtime.share import Share
 
 
 def make(request_id: int, arrival_s: float, priority: int = 0) -> Request:
@@ -25,7 +26,7 @@ def filled(
 
 
 def order(queue: WaitingQueue, matched: dict[int, int], now_s: float) -> list[int]:
-    ranked = [(r, matched.get(r.id, 0)) for r in queue.candidates()]
+    ranked = [(r, matched.get(r.id, 0)) for r in queue.candidates(now_s)]
     return [r.id for r in queue.order(ranked, now_s)]
 
 
@@ -56,7 +57,7 @@ def test_first_come_first_served_knows_priority_and_arrival_only() -> None:
 def test_of_a_long_queue_the_most_urgent_and_oldest_are_ranked() -> None:
     queue = filled(*(make(i, 10.0 - i) for i in range(6)), make(9, 20.0, priority=1), ranked=3)
 
-    assert [r.id for r in queue.candidates()] == [9, 5, 4]
+    assert [r.id for r in queue.candidates(0.0)] == [9, 5, 4]
 
 
 @pytest.mark.parametrize("arrived_first", [1, 2])
@@ -127,3 +128,51 @@ def test_a_request_counts_in_whole_until_it_was_looked_up_and_then_from_its_star
     assert queue.uncached_tokens == first.total
     queue.remove(first.id)
     assert queue.uncached_tokens == 0
+
+
+def of_share(request_id: int, arrival_s: float, share: str, *, priority: int = 0) -> Request:
+    message = Generate(
+        request_id,
+        pack_ids([1]),
+        Sampling(max_new_tokens=1, seed=0),
+        priority=priority,
+        share=Share(share),
+    )
+    return Request(message, (), arrival_s)
+
+
+@pytest.mark.parametrize("policy", ["lpm", "fcfs"])
+def test_shares_take_turns_and_inside_one_the_order_is_as_ever(
+    policy: Literal["lpm", "fcfs"],
+) -> None:
+    crowd = [of_share(k, 0.1 * k, "crowd") for k in range(1, 5)]
+    queue = filled(*crowd, of_share(5, 0.9, "lone"), of_share(6, 0.95, "lone"), policy=policy)
+    matched = {3: 50}
+
+    first, second = ([3, 1], [2, 4]) if policy == "lpm" else ([1, 2], [3, 4])
+    assert order(queue, matched, 1.0) == [first[0], 5, first[1], 6, *second]
+
+
+def test_a_share_never_overtakes_priority() -> None:
+    queue = filled(of_share(1, 0.1, "a", priority=1), of_share(2, 0.2, "b"))
+    queue.shares.charge(Share("a"), 1000)
+
+    assert order(queue, {}, 1.0) == [1, 2]
+
+
+def test_of_a_long_queue_each_share_has_its_oldest_ranked() -> None:
+    crowd = [of_share(k, 0.1 * k, "crowd") for k in range(1, 9)]
+    queue = filled(*crowd, of_share(9, 5.0, "lone"), ranked=3)
+
+    assert sorted(r.id for r in queue.candidates(6.0)) == [1, 2, 9]
+
+
+def test_waiting_adds_to_priority_up_to_the_highest_that_waits() -> None:
+    queue = WaitingQueue("lpm", aging_s=10.0)
+    for request in (make(1, 0.0), make(2, 25.0, priority=3), make(3, 26.0, priority=5)):
+        queue.add(request)
+
+    assert order(queue, {}, 29.0) == [3, 2, 1]
+    # The first one is as urgent as the second, and older; then it has got to the third one's.
+    assert order(queue, {}, 30.0) == [3, 1, 2]
+    assert order(queue, {}, 50.0) == [1, 2, 3]

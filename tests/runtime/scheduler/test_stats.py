@@ -185,6 +185,7 @@ def test_after_each_turn_the_gauges_are_those_that_an_update_would_make() -> Non
             waiting=len(replica.sets.waiting),
             compiling=sum(not request.is_ready for request in replica.sets.waiting),
             waiting_uncached_tokens=replica.sets.waiting_uncached_tokens,
+            queued_tokens=replica.sets.waiting.uncached_tokens,
         )
         assert seen == replica.stats.gauges
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import cache
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import httpx
 import msgspec
@@ -29,6 +29,7 @@ from runtime.messages import (
     Output,
     Outputs,
     Ready,
+    RefusalReason,
     Refused,
     Shutdown,
     State,
@@ -104,7 +105,7 @@ class Engine:
         self.eos = eos
         self.reply = "hello"
         self.step = 1
-        self.refuse: Literal["too_long", "queue_full", "bad_request", "grammar"] | None = None
+        self.refuse: RefusalReason | None = None
         self.fail: str | None = None
         self.hold = asyncio.Event()
         self.hold.set()
@@ -177,7 +178,7 @@ class Engine:
         if self.refuse is not None:
             grammar = request.sampling.grammar
             param = None if grammar is None else grammar.field
-            self._say(Refused(request.request_id, self.refuse, "no room", param))
+            self._say(Refused(request.request_id, self.refuse, "no room", param, 7))
             return
         ids = self.tokenizer.encode(self.reply, add_special_tokens=False).ids
         most = request.sampling.max_new_tokens
