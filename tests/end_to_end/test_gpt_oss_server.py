@@ -11,7 +11,7 @@ from tests.testing.server_process import running_server
 from tests.testing.stand_in.tokenizer import write_tokenizer
 
 
-@pytest.mark.parametrize("chunk", [96, 512])
+@pytest.mark.parametrize("chunk", [96, pytest.param(512, marks=pytest.mark.slow)])
 def test_turns_and_forks_have_the_tokens_of_transformers(chunk: int, tmp_path: Path) -> None:
     model = reference("wide")
     write_tokenizer(write_packed(model, tmp_path), max_tokens=512)

@@ -11,7 +11,10 @@ from tests.testing.server_process import running_server
 from tests.testing.stand_in.tokenizer import write_tokenizer
 
 
-@pytest.mark.parametrize(("name", "chunk"), [("v3", 256), ("v32", 64), ("v32", 1024)])
+@pytest.mark.parametrize(
+    ("name", "chunk"),
+    [("v3", 256), ("v32", 64), pytest.param("v32", 1024, marks=pytest.mark.slow)],
+)
 def test_turns_and_forks_have_the_tokens_of_transformers(
     name: str, chunk: int, tmp_path: Path
 ) -> None:

@@ -32,7 +32,7 @@ def test_a_row_is_the_servers_prompt_and_its_answer(
 ) -> None:
     """The server's prompt of the last answer, then that answer, is the whole row."""
     encoder = V4Encoder(tokenizer)
-    for row in renderer.rows(_dialogues(300), 4096):
+    for row in renderer.rows(_dialogues(100), 4096):
         assert row is not None
         prompt = encoder.encode(row.dialogue.request(len(row.dialogue.turns) - 1)).token_ids
 
