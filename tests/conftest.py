@@ -15,8 +15,7 @@ import pytest
 from tests.testing.interpreter_run import INTERPRETED, InterpreterRun
 
 ROOT = Path(__file__).resolve().parent.parent
-# One more than cores that there must be: tests wait for servers a sixth of their time.
-CORES, WORKERS = 2, 3
+WORKERS = 2
 # Any other one gives every test other random inputs.
 SEED = int(os.environ.get("UMBRA_SEED", "0"))
 
@@ -38,7 +37,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         config.stash[INTERPRETED] = InterpreterRun()
     if not config.pluginmanager.hasplugin("xdist") or options.numprocesses is not None:
         return
-    if (os.cpu_count() or 1) >= CORES and not _cuda_devices():
+    if (os.cpu_count() or 1) >= WORKERS and not _cuda_devices():
         options.numprocesses, options.dist = WORKERS, "loadfile"
         # As they are collected: else files of one long test come last, and one process waits.
         options.loadscopereorder = False
