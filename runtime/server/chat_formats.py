@@ -15,24 +15,29 @@ from runtime.tokenizer.tokenizer import TextTokenizer
 
 V4_CALLS, V4_REASONING = "deepseekv4", "deepseek-v4"
 _AUTO = "auto"
+# The model whose tokenizer has V4's control tokens, but not its format.
+_LIKE_V4 = "deepseek_v32"
 
 
-def v4_encoder(backend: Tokenizer | None, config: ServerConfig) -> V4Encoder | None:
+def v4_encoder(
+    backend: Tokenizer | None, config: ServerConfig, *, model_type: str
+) -> V4Encoder | None:
     """Return V4's encoder for a tokenizer that knows V4's format, None with `--chat-template`.
 
-    V3.2's tokenizer has the same control tokens: its chats need a template.
+    V3.2's tokenizer has the same control tokens, and its chats another format: None.
     Raises ConfigError for settings of another format, or of V4's with another tokenizer.
     """
     flags = (
         ("--tool-call-parser", config.tool_call_parser, V4_CALLS),
         ("--reasoning-parser", config.reasoning_parser, V4_REASONING),
     )
-    if backend is None or config.chat_template is not None or not knows_v4(backend):
+    other = config.chat_template is not None or model_type == _LIKE_V4
+    if backend is None or other or not knows_v4(backend):
         for flag, given, v4 in flags:
             if given == v4:
                 raise ConfigError(
-                    f"{flag} {v4}: V4's format is for tokenizers with its control tokens, without"
-                    " --chat-template"
+                    f"{flag} {v4}: V4's format is for its models and tokenizers with its control"
+                    " tokens, without --chat-template"
                 )
         return None
     for flag, given, v4 in flags:

@@ -77,9 +77,9 @@ class Service:
         """
         tokenizer = manager.tokenizer
         chat = answers = None
-        v4 = v4_encoder(tokenizer.backend, config)
+        model_type = str(manager.ready.info.get("model_type") or "")
+        v4 = v4_encoder(tokenizer.backend, config, model_type=model_type)
         if v4 is None and tokenizer.backend is not None:
-            model_type = str(manager.ready.info.get("model_type") or "")
             chat, answers = template_encoder(tokenizer, config, model_type=model_type)
         ahead = not (config.disable_next_turn_prefill or config.disable_radix_cache)
         service = cls(

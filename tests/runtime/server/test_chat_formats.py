@@ -25,10 +25,12 @@ def v4() -> Tokenizer:
 def test_a_v4_tokenizer_has_v4s_own_format(v4: Tokenizer) -> None:
     config = ServerConfig(tool_call_parser="deepseekv4", reasoning_parser="deepseek-v4")
 
-    assert v4_encoder(v4, config) is not None
-    assert v4_encoder(byte_tokenizer(), ServerConfig()) is None
+    assert v4_encoder(v4, config, model_type="deepseek_v4") is not None
+    assert v4_encoder(byte_tokenizer(), ServerConfig(), model_type="deepseek_v4") is None
     # V3.2 has the same tokens, and another format.
-    assert v4_encoder(v4, ServerConfig(chat_template="mine.jinja")) is None
+    assert v4_encoder(v4, ServerConfig(), model_type="deepseek_v32") is None
+    mine = ServerConfig(chat_template="mine.jinja")
+    assert v4_encoder(v4, mine, model_type="deepseek_v4") is None
 
 
 @pytest.mark.parametrize(
@@ -38,12 +40,16 @@ def test_settings_of_other_formats_are_refused_with_v4(
     v4: Tokenizer, settings: dict[str, Any]
 ) -> None:
     with pytest.raises(ConfigError, match="V4's own format"):
-        v4_encoder(v4, ServerConfig(**settings))
+        v4_encoder(v4, ServerConfig(**settings), model_type="deepseek_v4")
 
 
 def test_v4s_parsers_are_refused_with_another_tokenizer() -> None:
     with pytest.raises(ConfigError, match="control tokens"):
-        v4_encoder(byte_tokenizer(), ServerConfig(tool_call_parser="deepseekv4"))
+        v4_encoder(
+            byte_tokenizer(),
+            ServerConfig(tool_call_parser="deepseekv4"),
+            model_type="deepseek_v4",
+        )
 
 
 def encoded(tokenizer: TextTokenizer, **settings: Any) -> list[int]:
