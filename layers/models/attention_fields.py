@@ -1,4 +1,4 @@
-"""Fields of a config.json that families with windows have in common."""
+"""Fields of a config.json that several families have in common: heads, windows, classes."""
 
 from typing import Any
 

@@ -5,6 +5,7 @@ inside its file, ending in a dot; it only appears in messages.
 """
 
 import json
+from collections.abc import Collection
 from typing import Any, cast
 
 LARGEST = 1e300  # keeps integers that no float holds, infinities and NaN out
@@ -13,6 +14,20 @@ LARGEST_INT = 2**40
 
 class ConfigFault(Exception):
     """A checkpoint configuration that cannot be read or is not run; one sentence says why."""
+
+
+def overridden(
+    raw: dict[str, Any], override: dict[str, Any], *, known: Collection[str]
+) -> dict[str, Any]:
+    """Return `raw` with the entries of `override` in the place of its own.
+
+    known  fields that `raw` may lack
+    Raises ConfigFault for an entry that is no field.
+    """
+    for key in override:
+        if key not in raw and key not in known:
+            raise ConfigFault(f"override names {key!r}, which is no field of config.json")
+    return raw | override
 
 
 def present(raw: dict[str, Any], name: str, where: str = "") -> Any:

@@ -11,6 +11,7 @@ from layers.models.contract import Network
 from layers.steps.decode_rows import DecodeRows
 from layers.steps.forward_batch import ForwardBatch, Forwarded
 from mem_cache.spec import PoolSizes
+from tests.testing.compare import assert_same_bits
 
 
 @dataclass
@@ -135,3 +136,26 @@ class PageRig:
         for _ in range(new):
             row.tokens.append(int(self.prefill(row, chunk).argmax()))
         return row.tokens[len(tokens) :]
+
+
+def assert_same_bits_anywhere(made: Network, prompt: list[int], other: list[int]) -> None:
+    """Hold a token's logits to the same bits in any chunk, beside others, and from the cache.
+
+    prompt  600 tokens
+    other   300
+    """
+    rig = PageRig(made, pages=64)
+    whole = PagedRow(prompt)
+    want = rig.prefill(whole, 2048)
+
+    for chunk in (1, 64, 255, 257):
+        start = PagedRow(prompt[:20] if chunk == 1 else prompt)
+        got = rig.prefill(start, chunk)
+        assert_same_bits(got, rig.prefill(PagedRow(start.tokens), 2048))
+    for at in (1, 256, 511, 599):
+        assert_same_bits(rig.prefill(rig.fork(whole, prompt, at), 100), want)
+    one, two = rig.fork(whole, prompt, 598), PagedRow(other)
+    rig.step([(two, 299), (one, 599)])
+    both = rig.step([(one, 600), (two, 300)])
+    assert_same_bits(both[0], want)
+    assert_same_bits(both[1], rig.prefill(PagedRow(other), 2048))

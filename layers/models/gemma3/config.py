@@ -16,6 +16,7 @@ from layers.models.json_fields import (
     ConfigFault,
     int_from,
     json_object,
+    overridden,
     positive_int,
     positive_number,
     present,
@@ -89,10 +90,7 @@ def parse_config(
     override  entries that replace those of `raw`
     Raises ConfigFault, naming the field, for whatever cannot be run.
     """
-    for key in override:
-        if key not in raw and key not in _KNOWN:
-            raise ConfigFault(f"override names {key!r}, which is no field of config.json")
-    raw = raw | override
+    raw = overridden(raw, override, known=_KNOWN)
     require(raw, "model_type", ("gemma3_text",))
     require_fixed(raw, _FIXED)
     vocab, layers = vocab_size(raw), positive_int(raw, "num_hidden_layers")

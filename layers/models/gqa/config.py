@@ -7,10 +7,12 @@ file. Whatever the network does not compute is refused with one sentence that na
 from dataclasses import dataclass
 from typing import Any, cast
 
+from layers.models.attention_fields import text_architectures
 from layers.models.json_fields import (
     ConfigFault,
     int_from,
     json_object,
+    overridden,
     positive_int,
     positive_number,
     present,
@@ -136,10 +138,7 @@ def parse_config(
     override  entries that replace those of `raw`
     Raises ConfigFault, naming the field, for whatever cannot be run.
     """
-    for key in override:
-        if key not in raw and key not in _KNOWN:
-            raise ConfigFault(f"override names {key!r}, which is no field of config.json")
-    raw = raw | override
+    raw = overridden(raw, override, known=_KNOWN)
     require(raw, "model_type", tuple(_TRAITS))
     kind = cast(str, raw["model_type"])
     traits = _TRAITS[kind]
@@ -151,7 +150,7 @@ def parse_config(
         token_id(raw["bos_token_id"], "bos_token_id", vocab)
     return GqaConfig(
         model_type=kind,
-        architectures=_architectures(raw, traits),
+        architectures=text_architectures(raw, traits.architecture),
         vocab_size=vocab,
         hidden_size=positive_int(raw, "hidden_size"),
         num_layers=layers,
@@ -224,16 +223,6 @@ def _heads(raw: dict[str, Any], traits: _Traits) -> tuple[tuple[int, int], int]:
     if width % 2:
         raise ConfigFault(f"head_dim must be even, got {width}")
     return (heads, key_heads), width
-
-
-def _architectures(raw: dict[str, Any], traits: _Traits) -> tuple[str, ...]:
-    names = tuple(string_list({"architectures": [], **raw}, "architectures", None))
-    if names and traits.architecture not in names:
-        raise ConfigFault(
-            f"architectures must be {traits.architecture}, got {', '.join(names)}: "
-            "only models that generate text are served"
-        )
-    return names
 
 
 def _experts(raw: dict[str, Any], layers: int) -> ExpertFields:

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from jit_kernels.select_topk import MAX_TOP_K
+from layers.models.attention_fields import text_architectures
 from layers.models.json_fields import (
     ConfigFault,
     int_from,
     json_object,
+    overridden,
     positive_int,
     positive_number,
     require,
@@ -160,10 +162,7 @@ def parse_config(
     override  entries that replace those of `raw`
     Raises ConfigFault, naming the field, for whatever cannot be run.
     """
-    for key in override:
-        if key not in raw and key not in _KNOWN:
-            raise ConfigFault(f"override names {key!r}, which is no field of config.json")
-    raw = raw | override
+    raw = overridden(raw, override, known=_KNOWN)
     require(raw, "model_type", tuple(_ARCHITECTURES))
     kind = cast(str, raw["model_type"])
     _refuse_others(raw)
@@ -173,7 +172,7 @@ def parse_config(
         token_id(raw["bos_token_id"], "bos_token_id", vocab)
     return MlaConfig(
         model_type=kind,
-        architectures=_architectures(raw, _ARCHITECTURES[kind]),
+        architectures=text_architectures(raw, _ARCHITECTURES[kind]),
         vocab_size=vocab,
         hidden_size=positive_int(raw, "hidden_size"),
         num_layers=layers,
@@ -234,16 +233,6 @@ def _index(raw: dict[str, Any], heads: HeadFields) -> IndexFields:
         chosen=chosen,
         interleaved=_flag(raw, "indexer_rope_interleave"),
     )
-
-
-def _architectures(raw: dict[str, Any], wanted: str) -> tuple[str, ...]:
-    names = tuple(string_list({"architectures": [], **raw}, "architectures", None))
-    if names and wanted not in names:
-        raise ConfigFault(
-            f"architectures must be {wanted}, got {', '.join(names)}: "
-            "only models that generate text are served"
-        )
-    return names
 
 
 def _experts(raw: dict[str, Any], kind: str, layers: int) -> ExpertFields:

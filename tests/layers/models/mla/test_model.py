@@ -21,7 +21,7 @@ from tests.layers.models.mla.test_config import LITE, V2, V3
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
 from tests.testing.gqa_checkpoints import VOCAB, assert_greedy, write
 from tests.testing.mla_checkpoints import CHECKPOINTS, reference, write_fp8, write_published
-from tests.testing.page_rig import PagedRow, PageRig
+from tests.testing.page_rig import PagedRow, PageRig, assert_same_bits_anywhere
 from tests.testing.thread_ranks import ThreadRanks, in_ranks
 
 SEED = 3
@@ -188,21 +188,7 @@ def test_a_token_has_the_same_bits_in_any_chunk_company_and_from_the_cache(
     name: str, dtype: str, tmp_path: Path
 ) -> None:
     made = dummy(write_published(name, tmp_path), dtype=dtype)
-    rig, prompt, other = PageRig(made, pages=64), words(600), words(300)
-    whole = PagedRow(prompt)
-    want = rig.prefill(whole, 2048)
-
-    for chunk in (1, 64, 255, 257):
-        start = PagedRow(prompt[:20] if chunk == 1 else prompt)
-        got = rig.prefill(start, chunk)
-        assert_same_bits(got, rig.prefill(PagedRow(start.tokens), 2048))
-    for at in (1, 256, 511, 599):
-        assert_same_bits(rig.prefill(rig.fork(whole, prompt, at), 100), want)
-    one, two = rig.fork(whole, prompt, 598), PagedRow(other)
-    rig.step([(two, 299), (one, 599)])
-    both = rig.step([(one, 600), (two, 300)])
-    assert_same_bits(both[0], want)
-    assert_same_bits(both[1], rig.prefill(PagedRow(other), 2048))
+    assert_same_bits_anywhere(made, words(600), words(300))
 
 
 def test_bfloat16_is_close_to_float32(tmp_path: Path) -> None:
