@@ -28,7 +28,8 @@ FLAGS = (
     *("--device", "cuda", "--mem-fraction-static", "0.3", "--max-running-requests", "8"),
     *("--chunked-prefill-size", "512", "--context-length", "4096", "--deterministic"),
 )
-PLAIN = ("--disable-cuda-graph", "--disable-overlap-schedule")
+# Beside the other server.
+PLAIN = (*("--mem-fraction-static", "0.6"), "--disable-cuda-graph", "--disable-overlap-schedule")
 
 
 @pytest.fixture(scope="module", params=["qwen3", "qwen3_moe"])
