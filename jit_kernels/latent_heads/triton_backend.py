@@ -1,4 +1,7 @@
-"""Heads that read latent records in Triton: a program stores a token, or multiplies a tile."""
+"""Heads that read latent records in Triton: a program stores a token, or multiplies a tile.
+
+Between queries and values FlashMLA attends, whose kernels wait for none (`jit_kernels.device_order`).
+"""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -7,7 +10,7 @@ import triton
 import triton.language as tl
 
 from jit_kernels.device_numbers import dot_bf16, narrow
-from jit_kernels.device_order import await_kernels, early
+from jit_kernels.device_order import await_kernels, await_quietly, early, late
 from jit_kernels.triton_launch import prepared
 
 if TYPE_CHECKING:
@@ -55,6 +58,19 @@ def _store(to: tl.tensor, x: tl.tensor, inside: tl.tensor) -> None:
 
 
 @triton.jit
+def _norm(
+    at: tl.tensor, weight_ptr: tl.tensor, eps: tl.tensor, WIDTH: tl.constexpr,
+    CHANNELS: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Return WIDTH channels normed, padded to CHANNELS."""
+    channel = tl.arange(0, CHANNELS)
+    inside = channel < WIDTH
+    x = tl.load(at + channel, mask=inside, other=0.0)
+    weight = tl.load(weight_ptr + channel, mask=inside, other=0.0)
+    return x * tl.rsqrt(tl.sum(x * x) / WIDTH + eps) * weight
+
+
+@triton.jit
 def _store_kernel(
     made_ptr: tl.tensor, norm_ptr: tl.tensor, query_norm_ptr: tl.tensor, rotation_ptr: tl.tensor,
     slot_ptr: tl.tensor, records_ptr: tl.tensor, query_ptr: tl.tensor, eps: tl.tensor,
@@ -68,34 +84,26 @@ def _store_kernel(
     line = made_ptr + token * COLUMNS
     if tl.program_id(1) == 0:
         channel, pair = tl.arange(0, CHANNELS), tl.arange(0, PAIRS)
-        inside = channel < LATENT
         record = records_ptr + tl.load(slot_ptr + token) * (LATENT + TURNED)
-        line += COLUMNS - LATENT - TURNED
-        x = tl.load(line + channel, mask=inside, other=0.0)
-        weight = tl.load(norm_ptr + channel, mask=inside, other=0.0)
-        factor = tl.rsqrt(tl.sum(x * x) / LATENT + eps)
-        _store(record + channel, x * factor * weight, inside)
+        at = line + COLUMNS - LATENT - TURNED
+        x = _norm(at, norm_ptr, eps, LATENT, CHANNELS)
+        _store(record + channel, x, channel < LATENT)
         live = pair < TURNED // 2
-        low, high, low_at, high_at = _turn(
-            line + LATENT, rotation_ptr + token * ROTATION, pair, live, TURNED, HALVES
-        )
+        rotation_at = rotation_ptr + token * ROTATION
+        low, high, low_at, high_at = _turn(at + LATENT, rotation_at, pair, live, TURNED, HALVES)
         _store(record + LATENT + low_at, low, live)
         _store(record + LATENT + high_at, high, live)
     else:
-        channel = tl.arange(0, RANKS)
-        inside = channel < RANK
-        x = tl.load(line + channel, mask=inside, other=0.0)
-        weight = tl.load(query_norm_ptr + channel, mask=inside, other=0.0)
-        factor = tl.rsqrt(tl.sum(x * x) / RANK + eps)
-        to = query_ptr + token * RANK + channel
-        tl.store(to, narrow(x * factor * weight, tl.bfloat16), mask=inside)
+        rank = tl.arange(0, RANKS)
+        latent = narrow(_norm(line, query_norm_ptr, eps, RANK, RANKS), tl.bfloat16)
+        tl.store(query_ptr + token * RANK + rank, latent, mask=rank < RANK)
 
 
 @triton.jit
 def _multiply(
-    x_at: tl.tensor, weight_at: tl.tensor, live: tl.tensor, column: tl.tensor, depth_stride: tl.tensor,
-    column_stride: tl.tensor, DEPTH: tl.constexpr, WIDTH: tl.constexpr, TOKENS: tl.constexpr,
-    COLUMNS: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr,
+    x_at: tl.tensor, weight_at: tl.tensor, live: tl.tensor, column: tl.tensor,
+    depth_stride: tl.tensor, column_stride: tl.tensor, DEPTH: tl.constexpr, WIDTH: tl.constexpr,
+    TOKENS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Return the product of rows at `x_at` [TOKENS] and COLUMNS columns of a head's weight."""
     lane = tl.arange(0, STEP)
@@ -123,7 +131,7 @@ def _queries_kernel(
     head, block = tl.program_id(1), tl.program_id(2)
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     live, token = token < tokens, token.to(tl.int64)
-    await_kernels(EARLY)
+    await_quietly(EARLY)
     q_at = q_ptr + token * token_stride + head * (PLAIN + TURNED)
     out_at = out_ptr + (token * HEADS + head) * WIDTH
     if block < BLOCKS:
@@ -136,14 +144,14 @@ def _queries_kernel(
         tl.store(out_at[:, None] + column[None, :], narrow(sums, tl.bfloat16), mask=inside)
     else:
         pair = tl.arange(0, PAIRS)[None, :]
-        inside = live[:, None] & (pair < TURNED // 2)
+        turns = live[:, None] & (pair < TURNED // 2)
         low, high, low_at, high_at = _turn(
-            q_at[:, None] + PLAIN, rotation_ptr + token[:, None] * ROTATION, pair, inside,
+            q_at[:, None] + PLAIN, rotation_ptr + token[:, None] * ROTATION, pair, turns,
             TURNED, HALVES,
         )  # fmt: skip
         to = out_at[:, None] + LATENT
-        tl.store(to + low_at, narrow(low, tl.bfloat16), mask=inside)
-        tl.store(to + high_at, narrow(high, tl.bfloat16), mask=inside)
+        tl.store(to + low_at, narrow(low, tl.bfloat16), mask=turns)
+        tl.store(to + high_at, narrow(high, tl.bfloat16), mask=turns)
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -253,7 +261,7 @@ def latent_values(read: torch.Tensor, values: torch.Tensor, invariant: bool) -> 
             STEP=tile.depth,
             STAGES=tile.stages,
             num_warps=tile.warps,
-            **early(),
+            **late(),
         )
     return out
 

@@ -16,6 +16,7 @@ def moe(
     down: torch.Tensor,
     limit: float,
     invariant: bool,
+    plus: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Run the chosen experts of each row; see `jit_kernels.moe.moe`."""
     (count, width, inner), top_k = down.shape, experts.shape[1]
@@ -35,4 +36,4 @@ def moe(
         raise_fault(code)
 
     by_rows(run, x.shape[0])
-    return out
+    return out if plus is None else out.add_(plus)

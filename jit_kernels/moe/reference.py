@@ -15,6 +15,7 @@ def moe(
     down: torch.Tensor,
     limit: float,
     invariant: bool,
+    plus: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Run the chosen experts of each row; see `jit_kernels.moe.moe`."""
     tokens, top_k = experts.shape
@@ -32,4 +33,4 @@ def moe(
     result = by_choice[:, 0] * weights[:, :1]
     for slot in range(1, top_k):
         result = result + by_choice[:, slot] * weights[:, slot : slot + 1]
-    return result
+    return result if plus is None else result + plus

@@ -119,16 +119,18 @@ def moe(
     down: torch.Tensor,
     limit: float,
     invariant: bool,
+    plus: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Run the chosen experts of each row; see `jit_kernels.moe.moe`."""
     if x.dtype != torch.bfloat16:
         return reference.moe(
-            x, experts, weights, gate_up=gate_up, down=down, limit=limit, invariant=invariant
-        )
+            x, experts, weights, gate_up=gate_up, down=down, limit=limit, invariant=invariant,
+            plus=plus,
+        )  # fmt: skip
     count, width, inner = down.shape
     pairs, top_k = experts.numel(), experts.shape[1]
     if not pairs:
-        return x.new_zeros(x.shape, dtype=torch.float32)
+        return x.new_zeros(x.shape, dtype=torch.float32) if plus is None else plus
     size = _FIXED if invariant else _block_size(pairs / count)
     blocks = expert_blocks(experts, count, size)
     few = not invariant and len(blocks.expert) <= _FEW_BLOCKS
@@ -145,7 +147,7 @@ def moe(
         hidden, down, outputs, blocks.slots, blocks.expert, INNER=inner, WIDTH=width, SIZE=size,
         ROWS=tile.rows, DEPTH=tile.depth, STAGES=tile.stages, num_warps=tile.warps, **early(),
     )  # fmt: skip
-    return weighted_sum(outputs, blocks.place, weights, None, torch.float32, in_order=False)
+    return weighted_sum(outputs, blocks.place, weights, plus, torch.float32, in_order=False)
 
 
 def _block_size(mean: float) -> int:

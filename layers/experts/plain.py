@@ -52,8 +52,13 @@ class PlainExperts:
         del rows
         return self.alone(x, experts, weights) + plus()
 
-    def alone(self, x: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
-        """Return the weighted sum of the chosen experts, [T, d] float32; see `RoutedExperts`."""
+    def alone(
+        self, x: Tensor, experts: Tensor, weights: Tensor, *, plus: Tensor | None = None
+    ) -> Tensor:
+        """Return the weighted sum of the chosen experts, [T, d] float32; see `RoutedExperts`.
+
+        plus  [T, d] float32, added to it; None: nothing is
+        """
         return moe(
             x,
             experts,
@@ -62,6 +67,7 @@ class PlainExperts:
             down=self._down,
             limit=self._limit,
             invariant=self._invariant,
+            plus=plus,
         )
 
     def named_weights(self, prefix: str) -> Named:
