@@ -1,6 +1,6 @@
 """Heads that read latent records in Triton: a program stores a token, or multiplies a tile.
 
-Between queries and values FlashMLA attends, whose kernels wait for none (`jit_kernels.device_order`).
+Between queries and values FlashMLA attends, whose kernels wait for no others (`device_order`).
 """
 
 from typing import TYPE_CHECKING, NamedTuple

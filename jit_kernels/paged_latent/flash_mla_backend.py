@@ -1,8 +1,9 @@
 """Attention over latent records by FlashMLA's dense kernel for Hopper.
 
-It reads blocks of 64 records of 512 + 64 channels; others go to Triton. A call has as many tokens of
-each of its rows, and keeps float32 sums of all of them; a row of many tokens makes several calls,
-of as many tiles as there are processors. Source: flash_mla 1.0.0, `flash_mla_with_kvcache` with `use_legacy`.
+It reads blocks of 64 records of 512 + 64 channels; others go to Triton. A call has as many tokens
+of each of its rows, and keeps float32 sums of all of them; a row of many tokens makes several
+calls, of about as many tiles as there are processors. A call begins before the launch before it
+has ended (`device_order`). Source: flash_mla 1.0.0, `flash_mla_with_kvcache` with `use_legacy`.
 """
 
 from collections.abc import Iterator

@@ -6,9 +6,7 @@ from itertools import groupby, pairwise
 __all__ = ["spans"]
 
 
-def spans(
-    counts: Sequence[int] | None, rows: int, most: int
-) -> Iterator[tuple[slice, slice, int]]:
+def spans(counts: Sequence[int] | None, rows: int, most: int) -> Iterator[tuple[slice, slice, int]]:
     """Yield (rows, their tokens, tokens of the row behind them) of groups, in order.
 
     counts  tokens of each row, laid end to end; None: one each

@@ -71,14 +71,19 @@ def _kernel(
         most = tl.full([QUERIES], float("-inf"), tl.float32)
         total = tl.zeros([QUERIES], tl.float32)
         sums = tl.zeros([QUERIES, CHANNELS], tl.float32)
+        table_at = table_ptr + row.to(tl.int64) * columns
         start, stop = position_range(length, last, 0, part, 0, PARTS, KEYS)
         for at in tl.range(start, stop, KEYS, num_stages=STAGES):
-            page = tl.load(table_ptr + row.to(tl.int64) * columns + at // PAGE).to(tl.int64)
+            page = tl.load(table_at + at // PAGE).to(tl.int64)
             here = at + tl.arange(0, KEYS)
             held = (here < stop)[:, None]
-            record_at = records_ptr + (page * PAGE + at % PAGE + tl.arange(0, KEYS))[:, None] * WIDTH
+            record_at = (
+                records_ptr + (page * PAGE + at % PAGE + tl.arange(0, KEYS))[:, None] * WIDTH
+            )
             latent = tl.load(record_at + channel[None, :], mask=held & real[None, :], other=0.0)
-            keys = tl.load(record_at + LATENT + other[None, :], mask=held & turned[None, :], other=0.0)
+            keys = tl.load(
+                record_at + LATENT + other[None, :], mask=held & turned[None, :], other=0.0
+            )
             logits = dot_bf16(q, tl.trans(latent), tl.zeros([QUERIES, KEYS], tl.float32))
             logits = dot_bf16(q_turned, tl.trans(keys), logits) * factor
             seen = (here[None, :] <= position[:, None]) & (here < stop)[None, :]

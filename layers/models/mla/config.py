@@ -23,7 +23,14 @@ from layers.models.json_fields import (
 from layers.models.rope_fields import RopeFields, read_rope
 from layers.models.token_ids import end_ids, token_id, vocab_size
 
-__all__ = ["ExpertFields", "HeadFields", "IndexFields", "MlaConfig", "check_geometry_of_kernels", "parse_config"]
+__all__ = [
+    "ExpertFields",
+    "HeadFields",
+    "IndexFields",
+    "MlaConfig",
+    "check_geometry_of_kernels",
+    "parse_config",
+]
 
 _V2, _V3, _V32 = "deepseek_v2", "deepseek_v3", "deepseek_v32"
 _ARCHITECTURES = {

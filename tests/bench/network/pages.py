@@ -27,7 +27,6 @@ import layers.models.gqa.network as gqa_network
 import layers.models.mla.network as mla_network
 from jit_kernels.likeliest import likeliest
 from layers.models.contract import Settings
-from layers.models.page_pools import PagePools
 from layers.models.registry import read_model
 from layers.steps.decode_rows import DecodeRows
 from layers.steps.forward_batch import ForwardBatch
@@ -56,7 +55,9 @@ def main() -> None:
     device = torch.device("cuda", 0)
     torch.manual_seed(SEED)
     with torch.inference_mode():
-        network = cast(PageNetwork, model.build(device, Settings(deterministic=options.deterministic)))
+        network = cast(
+            PageNetwork, model.build(device, Settings(deterministic=options.deterministic))
+        )
         with stage("random weights", device):
             fill_dummy(network, SEED)
         for line in (_decode if options.phase == "decode" else _prefill)(options, network):
@@ -87,7 +88,7 @@ class Rows:
     def __init__(self, network: PageNetwork, rows: int, tokens: int) -> None:
         """Fill the pages that `rows` rows of `tokens` tokens take."""
         self.network, columns = network, div_ceil(tokens, PAGE)
-        self.pools: PagePools = network.pools(PoolSizes(rows * columns, 0, 0))
+        self.pools: Any = network.pools(PoolSizes(rows * columns, 0, 0))
         for tensor in self.pools.tensors().values():
             for layer in tensor:
                 layer.normal_()

@@ -9,7 +9,10 @@ from tests.jit_kernels.kernels.sizes import with_large
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
 
 # heads, channels of a query, turned ones, of latents, of values, of the latent of queries
-GEOMETRIES = with_large([(3, 24, 16, 40, 20, 0), (2, 16, 8, 32, 16, 24)], [(16, 128, 64, 512, 128, 0)])
+GEOMETRIES = with_large(
+    [(3, 24, 16, 40, 20, 0), (2, 16, 8, 32, 16, 24)],
+    [(16, 128, 64, 512, 128, 0), (128, 128, 64, 512, 128, 1536)],
+)
 TOKENS = with_large([1, 5], [16, 17, 300])
 BF16 = Bounds(atol=1e-3, rtol=2.0**-7)
 
