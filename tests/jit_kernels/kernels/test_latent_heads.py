@@ -13,7 +13,7 @@ GEOMETRIES = with_large(
     [(3, 24, 16, 40, 20, 0), (2, 16, 8, 32, 16, 24)],
     [(16, 128, 64, 512, 128, 0), (128, 128, 64, 512, 128, 1536)],
 )
-TOKENS = with_large([1, 5], [16, 17, 300])
+TOKENS = with_large([5], [1, 16, 17, 300])
 BF16 = Bounds(atol=1e-3, rtol=2.0**-7)
 
 
@@ -53,12 +53,10 @@ def test_what_is_stored_is_that_of_the_reference(geometry: tuple[int, ...], halv
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
-@pytest.mark.parametrize("halves", [False, True])
 @pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_products_are_those_of_the_reference(
-    geometry: tuple[int, ...], halves: bool, tokens: int
-) -> None:
-    heads, plain, turned, latent, value, _ = geometry
+def test_products_are_those_of_the_reference(geometry: tuple[int, ...], tokens: int) -> None:
+    heads, plain, turned, latent, value, rank = geometry
+    halves = rank > 0
     weight = (torch.randn(heads, plain + value, latent) * 0.1).to(torch.bfloat16)
     keys, values = weight.split([plain, value], 1)
     q = torch.randn(tokens, heads * (plain + turned) + 11)[:, :-11].unflatten(1, (heads, -1))
