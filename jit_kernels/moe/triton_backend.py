@@ -5,6 +5,7 @@ every product, activations the narrow one. One launch gates, one multiplies down
 order of the choices. Numbers of other kinds are left to the reference.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -119,7 +120,7 @@ def moe(
     down: torch.Tensor,
     limit: float,
     invariant: bool,
-    plus: torch.Tensor | None = None,
+    plus: Callable[[], torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Run the chosen experts of each row; see `jit_kernels.moe.moe`."""
     if x.dtype != torch.bfloat16:
@@ -130,7 +131,7 @@ def moe(
     count, width, inner = down.shape
     pairs, top_k = experts.numel(), experts.shape[1]
     if not pairs:
-        return x.new_zeros(x.shape, dtype=torch.float32) if plus is None else plus
+        return x.new_zeros(x.shape, dtype=torch.float32) if plus is None else plus()
     size = _FIXED if invariant else _block_size(pairs / count)
     blocks = expert_blocks(experts, count, size)
     few = not invariant and len(blocks.expert) <= _FEW_BLOCKS
@@ -147,7 +148,8 @@ def moe(
         hidden, down, outputs, blocks.slots, blocks.expert, INNER=inner, WIDTH=width, SIZE=size,
         ROWS=tile.rows, DEPTH=tile.depth, STAGES=tile.stages, num_warps=tile.warps, **early(),
     )  # fmt: skip
-    return weighted_sum(outputs, blocks.place, weights, plus, torch.float32, in_order=False)
+    added = None if plus is None else plus()
+    return weighted_sum(outputs, blocks.place, weights, added, torch.float32, in_order=False)
 
 
 def _block_size(mean: float) -> int:

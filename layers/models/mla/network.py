@@ -149,7 +149,7 @@ class Mixture:
         width, self._fields, self._ranks = config.hidden_size, fields, ranks
         self._gate = kinds.exact(width, {"gate": fields.count})
         self._bias = torch.zeros(fields.count, device=kinds.device) if fields.biased else None
-        self._dtype, self._sent = kinds.stored, kinds.dtype
+        self._dtype, self._sent, self._side = kinds.stored, kinds.dtype, kinds.side
         sizes = ExpertSizes(
             ranks.shares.experts(fields.count),
             width,
@@ -163,9 +163,9 @@ class Mixture:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the block's result; see `FeedForward`."""
-        fields = self._fields
+        fields, shared, rows = self._fields, self._beside(x), self._gate.rows(x)
         experts, weights = route_groups(
-            self._gate(self._gate.rows(x)),
+            self._gate(rows),
             self._bias,
             top_k=fields.chosen,
             groups=fields.groups,
@@ -173,10 +173,25 @@ class Mixture:
             normalised=fields.normalised,
             scale=fields.scale,
         )
-
-        shared = None if self._shared is None else self._shared.part_of(x)
-        routed = self._routed.alone(x.to(self._dtype), experts, weights, plus=shared)
+        x = x.to(self._dtype)
+        if shared is None:
+            routed = self._routed.alone(x, experts, weights)
+        else:
+            routed = self._routed(x, rows, experts, weights, shared)
         return over_ranks(routed, self._ranks, self._sent)
+
+    def _beside(self, x: Tensor) -> Callable[[], Tensor] | None:
+        """Compute what all tokens pass beside what follows; return what waits for it."""
+        if self._shared is None:
+            return None
+        with self._side.beside(x.shape[0]):
+            made = self._shared.part_of(x)
+
+        def joined() -> Tensor:
+            self._side.join()
+            return made
+
+        return joined
 
     def named_weights(self, prefix: str) -> Named:
         """Yield the weights under their names in files."""
