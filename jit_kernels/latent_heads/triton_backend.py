@@ -27,8 +27,9 @@ class Tile(NamedTuple):
     stages: int
 
 
-# For few tokens, and for many or where bits are fixed: other tiles are other instructions.
-_FEW, _MANY = Tile(16, 32, 128, 4, 3), Tile(64, 128, 64, 4, 3)
+# For few tokens, for some, and for many or where bits are fixed: other tiles are other instructions.
+_FEW, _SOME, _MANY = Tile(16, 32, 128, 4, 3), Tile(64, 32, 128, 4, 3), Tile(64, 128, 64, 4, 3)
+_MOST_SOME = 256
 
 
 @triton.jit
@@ -267,4 +268,6 @@ def latent_values(read: torch.Tensor, values: torch.Tensor, invariant: bool) -> 
 
 
 def _tile(tokens: int, *, invariant: bool) -> Tile:
-    return _FEW if tokens <= _FEW.tokens and not invariant else _MANY
+    if invariant or tokens > _MOST_SOME:
+        return _MANY
+    return _FEW if tokens <= _FEW.tokens else _SOME
