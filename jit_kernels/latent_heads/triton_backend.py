@@ -27,7 +27,7 @@ class Tile(NamedTuple):
     stages: int
 
 
-# For few tokens, for some, and for many or where bits are fixed: other tiles are other instructions.
+# For few tokens, some, and many or where bits are fixed: other tiles are other instructions.
 _FEW, _SOME, _MANY = Tile(16, 32, 128, 4, 3), Tile(64, 32, 128, 4, 3), Tile(64, 128, 64, 4, 3)
 _MOST_SOME = 256
 
