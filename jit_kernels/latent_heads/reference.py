@@ -11,43 +11,32 @@ from jit_kernels.rope_halves.reference import rope_halves
 from jit_kernels.tile_linear.reference import tile_linear_grouped
 
 if TYPE_CHECKING:
-    from jit_kernels.latent_heads import LatentNorms
+    from jit_kernels.latent_heads import LatentWeights
 
 # bfloat16 rounds the largest of float32 to infinity.
 _LARGEST = 3.38e38
 
 
-def store_latents(
+def absorbed_heads(
+    q: torch.Tensor,
     made: torch.Tensor,
-    norms: "LatentNorms",
+    weights: "LatentWeights",
     rotation: torch.Tensor,
     records: torch.Tensor,
     slots: torch.Tensor,
     halves: bool,
-) -> torch.Tensor | None:
-    """Norm, turn and write; see `jit_kernels.latent_heads.store_latents`."""
-    latent, width = norms.record.shape[0], records.shape[2]
-    plain, turned = made[:, made.shape[1] - width :].split([latent, width - latent], 1)
-    plain = rms_norm(plain, norms.record, norms.eps, torch.float32)
+    invariant: bool,
+) -> torch.Tensor:
+    """Store, multiply and turn; see `jit_kernels.latent_heads.absorbed_heads`."""
+    del invariant
+    _, depth, latent = weights.keys.shape
+    plain, turned = made.split([latent, made.shape[1] - latent], 1)
+    plain = rms_norm(plain, weights.norm, weights.eps, torch.float32)
     rows = torch.cat((plain, _turned(turned.unsqueeze(1), rotation, halves).squeeze(1)), 1)
     rows = rows.where(rows.abs() < _LARGEST, 0.0)
     records.flatten(0, 1).index_copy_(0, slots, rows.to(records.dtype))
-    if norms.query is None:
-        return None
-    return rms_norm(made[:, : norms.query.shape[0]], norms.query, norms.eps, torch.bfloat16)
-
-
-def absorbed_queries(
-    q: torch.Tensor,
-    keys: torch.Tensor,
-    rotation: torch.Tensor,
-    halves: bool,
-    invariant: bool,
-) -> torch.Tensor:
-    """Multiply and turn; see `jit_kernels.latent_heads.absorbed_queries`."""
-    del invariant
-    plain, turned = q.split([keys.shape[1], q.shape[2] - keys.shape[1]], 2)
-    absorbed = latent_queries(plain.to(torch.bfloat16).to(torch.float32), keys)
+    plain, turned = q.split([depth, q.shape[2] - depth], 2)
+    absorbed = latent_queries(plain.to(torch.bfloat16).to(torch.float32), weights.keys)
     return torch.cat((absorbed, _turned(turned, rotation, halves)), 2).to(torch.bfloat16)
 
 

@@ -1,4 +1,4 @@
-"""Heads that read latent records in Triton: a program stores a token, or multiplies a tile.
+"""Heads that read latent records in Triton: a program has a tile of tokens and a head.
 
 Between queries and values FlashMLA attends, whose kernels wait for no others (`device_order`).
 """
@@ -14,7 +14,7 @@ from jit_kernels.device_order import await_kernels, await_quietly, early, late
 from jit_kernels.triton_launch import prepared
 
 if TYPE_CHECKING:
-    from jit_kernels.latent_heads import LatentNorms
+    from jit_kernels.latent_heads import LatentWeights
 
 
 class Tile(NamedTuple):
@@ -59,45 +59,21 @@ def _store(to: tl.tensor, x: tl.tensor, inside: tl.tensor) -> None:
 
 
 @triton.jit
-def _norm(
-    at: tl.tensor, weight_ptr: tl.tensor, eps: tl.tensor, WIDTH: tl.constexpr,
-    CHANNELS: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """Return WIDTH channels normed, padded to CHANNELS."""
-    channel = tl.arange(0, CHANNELS)
-    inside = channel < WIDTH
-    x = tl.load(at + channel, mask=inside, other=0.0)
-    weight = tl.load(weight_ptr + channel, mask=inside, other=0.0)
-    return x * tl.rsqrt(tl.sum(x * x) / WIDTH + eps) * weight
-
-
-@triton.jit
-def _store_kernel(
-    made_ptr: tl.tensor, norm_ptr: tl.tensor, query_norm_ptr: tl.tensor, rotation_ptr: tl.tensor,
-    slot_ptr: tl.tensor, records_ptr: tl.tensor, query_ptr: tl.tensor, eps: tl.tensor,
-    COLUMNS: tl.constexpr, LATENT: tl.constexpr, TURNED: tl.constexpr, RANK: tl.constexpr,
-    ROTATION: tl.constexpr, HALVES: tl.constexpr, CHANNELS: tl.constexpr, PAIRS: tl.constexpr,
-    RANKS: tl.constexpr, EARLY: tl.constexpr,
+def _store_token(
+    at: tl.tensor, record_at: tl.tensor, norm_ptr: tl.tensor, rotation_at: tl.tensor,
+    eps: tl.tensor, LATENT: tl.constexpr, TURNED: tl.constexpr, HALVES: tl.constexpr,
+    CHANNELS: tl.constexpr, PAIRS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Store one token's record; a program of its own norms the latent of its queries."""
-    token = tl.program_id(0).to(tl.int64)
-    await_kernels(EARLY)
-    line = made_ptr + token * COLUMNS
-    if tl.program_id(1) == 0:
-        channel, pair = tl.arange(0, CHANNELS), tl.arange(0, PAIRS)
-        record = records_ptr + tl.load(slot_ptr + token) * (LATENT + TURNED)
-        at = line + COLUMNS - LATENT - TURNED
-        x = _norm(at, norm_ptr, eps, LATENT, CHANNELS)
-        _store(record + channel, x, channel < LATENT)
-        live = pair < TURNED // 2
-        rotation_at = rotation_ptr + token * ROTATION
-        low, high, low_at, high_at = _turn(at + LATENT, rotation_at, pair, live, TURNED, HALVES)
-        _store(record + LATENT + low_at, low, live)
-        _store(record + LATENT + high_at, high, live)
-    else:
-        rank = tl.arange(0, RANKS)
-        latent = narrow(_norm(line, query_norm_ptr, eps, RANK, RANKS), tl.bfloat16)
-        tl.store(query_ptr + token * RANK + rank, latent, mask=rank < RANK)
+    """Norm, turn and write one token's record."""
+    channel, pair = tl.arange(0, CHANNELS), tl.arange(0, PAIRS)
+    inside, live = channel < LATENT, pair < TURNED // 2
+    x = tl.load(at + channel, mask=inside, other=0.0)
+    weight = tl.load(norm_ptr + channel, mask=inside, other=0.0)
+    factor = tl.rsqrt(tl.sum(x * x) / LATENT + eps)
+    _store(record_at + channel, x * factor * weight, inside)
+    low, high, low_at, high_at = _turn(at + LATENT, rotation_at, pair, live, TURNED, HALVES)
+    _store(record_at + LATENT + low_at, low, live)
+    _store(record_at + LATENT + high_at, high, live)
 
 
 @triton.jit
@@ -119,18 +95,20 @@ def _multiply(
 
 
 @triton.jit(do_not_specialize=["tokens"])
-def _queries_kernel(
-    q_ptr: tl.tensor, keys_ptr: tl.tensor, rotation_ptr: tl.tensor, out_ptr: tl.tensor,
-    tokens: tl.tensor, token_stride: tl.tensor, head_stride: tl.tensor, row_stride: tl.tensor,
-    HEADS: tl.constexpr, PLAIN: tl.constexpr, LATENT: tl.constexpr, TURNED: tl.constexpr,
-    ROTATION: tl.constexpr, HALVES: tl.constexpr, TOKENS: tl.constexpr, COLUMNS: tl.constexpr,
-    STEP: tl.constexpr, STAGES: tl.constexpr, PAIRS: tl.constexpr, EARLY: tl.constexpr,
+def _heads_kernel(
+    q_ptr: tl.tensor, made_ptr: tl.tensor, keys_ptr: tl.tensor, norm_ptr: tl.tensor,
+    rotation_ptr: tl.tensor, records_ptr: tl.tensor, slot_ptr: tl.tensor, out_ptr: tl.tensor,
+    tokens: tl.tensor, eps: tl.tensor, token_stride: tl.tensor, made_stride: tl.tensor,
+    head_stride: tl.tensor, row_stride: tl.tensor, HEADS: tl.constexpr, PLAIN: tl.constexpr,
+    LATENT: tl.constexpr, TURNED: tl.constexpr, ROTATION: tl.constexpr, HALVES: tl.constexpr,
+    TOKENS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr,
+    CHANNELS: tl.constexpr, PAIRS: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Multiply COLUMNS columns of a head's queries; the last programs turn the other channels."""
+    """Multiply COLUMNS columns of a head's queries, or turn their others, or store records."""
     WIDTH: tl.constexpr = LATENT + TURNED
     BLOCKS: tl.constexpr = (LATENT + COLUMNS - 1) // COLUMNS
-    head, block = tl.program_id(1), tl.program_id(2)
-    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    head, block, first = tl.program_id(1), tl.program_id(2), tl.program_id(0) * TOKENS
+    token = first + tl.arange(0, TOKENS)
     live, token = token < tokens, token.to(tl.int64)
     await_quietly(EARLY)
     q_at = q_ptr + token * token_stride + head * (PLAIN + TURNED)
@@ -143,7 +121,7 @@ def _queries_kernel(
         )  # fmt: skip
         inside = live[:, None] & (column < LATENT)[None, :]
         tl.store(out_at[:, None] + column[None, :], narrow(sums, tl.bfloat16), mask=inside)
-    else:
+    elif block == BLOCKS:
         pair = tl.arange(0, PAIRS)[None, :]
         turns = live[:, None] & (pair < TURNED // 2)
         low, high, low_at, high_at = _turn(
@@ -153,6 +131,15 @@ def _queries_kernel(
         to = out_at[:, None] + LATENT
         tl.store(to + low_at, narrow(low, tl.bfloat16), mask=turns)
         tl.store(to + high_at, narrow(high, tl.bfloat16), mask=turns)
+    else:
+        # The programs of a tile share its tokens.
+        for nth in tl.range(head, tl.minimum(TOKENS, tokens - first), HEADS):
+            place = first.to(tl.int64) + nth
+            _store_token(
+                made_ptr + place * made_stride, records_ptr + tl.load(slot_ptr + place) * WIDTH,
+                norm_ptr, rotation_ptr + place * ROTATION, eps, LATENT, TURNED, HALVES, CHANNELS,
+                PAIRS,
+            )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -177,57 +164,30 @@ def _values_kernel(
     tl.store(to, narrow(sums, tl.bfloat16), mask=inside)
 
 
-_store_rows, _queries = prepared(_store_kernel), prepared(_queries_kernel)
-_values = prepared(_values_kernel)
+_heads, _values = prepared(_heads_kernel), prepared(_values_kernel)
 
 
-def store_latents(
+def absorbed_heads(
+    q: torch.Tensor,
     made: torch.Tensor,
-    norms: "LatentNorms",
+    weights: "LatentWeights",
     rotation: torch.Tensor,
     records: torch.Tensor,
     slots: torch.Tensor,
     halves: bool,
-) -> torch.Tensor | None:
-    """Norm, turn and write; see `jit_kernels.latent_heads.store_latents`."""
-    tokens, latent = made.shape[0], norms.record.shape[0]
-    turned, rank = records.shape[2] - latent, 0 if norms.query is None else norms.query.shape[0]
-    query = torch.empty((tokens, rank), dtype=torch.bfloat16, device=made.device)
-    if tokens:
-        _store_rows[(tokens, 2 if rank else 1)](
-            *(made, norms.record, norms.record if norms.query is None else norms.query),
-            *(rotation, slots, records, query, norms.eps),
-            COLUMNS=made.shape[1],
-            LATENT=latent,
-            TURNED=turned,
-            RANK=max(1, rank),
-            ROTATION=2 * rotation.shape[2],
-            HALVES=halves,
-            CHANNELS=triton.next_power_of_2(latent),
-            PAIRS=triton.next_power_of_2(turned // 2),
-            RANKS=triton.next_power_of_2(max(1, rank)),
-            num_warps=4,
-            **early(),
-        )
-    return query if rank else None
-
-
-def absorbed_queries(
-    q: torch.Tensor,
-    keys: torch.Tensor,
-    rotation: torch.Tensor,
-    halves: bool,
     invariant: bool,
 ) -> torch.Tensor:
-    """Multiply and turn; see `jit_kernels.latent_heads.absorbed_queries`."""
-    tokens, (heads, plain, latent) = q.shape[0], keys.shape
+    """Store, multiply and turn; see `jit_kernels.latent_heads.absorbed_heads`."""
+    keys, tokens = weights.keys, q.shape[0]
+    heads, plain, latent = keys.shape
     turned = q.shape[2] - plain
     out = torch.empty((tokens, heads, latent + turned), dtype=torch.bfloat16, device=q.device)
     if tokens:
         tile = _tile(tokens, invariant=invariant)
-        grid = (triton.cdiv(tokens, tile.tokens), heads, triton.cdiv(latent, tile.columns) + 1)
-        _queries[grid](
-            *(q, keys, rotation, out, tokens, q.stride(0), keys.stride(0), keys.stride(1)),
+        grid = (triton.cdiv(tokens, tile.tokens), heads, triton.cdiv(latent, tile.columns) + 2)
+        _heads[grid](
+            *(q, made, keys, weights.norm, rotation, records, slots, out, tokens, weights.eps),
+            *(q.stride(0), made.stride(0), keys.stride(0), keys.stride(1)),
             HEADS=heads,
             PLAIN=plain,
             LATENT=latent,
@@ -238,6 +198,7 @@ def absorbed_queries(
             COLUMNS=tile.columns,
             STEP=tile.depth,
             STAGES=tile.stages,
+            CHANNELS=triton.next_power_of_2(latent),
             PAIRS=triton.next_power_of_2(turned // 2),
             num_warps=tile.warps,
             **early(),

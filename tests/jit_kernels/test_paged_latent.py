@@ -4,12 +4,7 @@ import pytest
 import torch
 
 from jit_kernels.checks import ShapeError
-from jit_kernels.latent_heads import (
-    LatentNorms,
-    absorbed_queries,
-    latent_values,
-    store_latents,
-)
+from jit_kernels.latent_heads import LatentWeights, absorbed_heads, latent_values
 from jit_kernels.paged_gqa import PagedRows
 from jit_kernels.paged_latent import paged_latent
 from jit_kernels.paged_latent.spans import spans
@@ -19,7 +14,7 @@ HEADS, PLAIN, TURNED, LATENT, VALUE, PAGE, SCALE, TOKENS = 3, 16, 8, 32, 8, 64, 
 
 
 def test_absorbed_heads_read_what_expanded_keys_and_values_give() -> None:
-    made, norm = torch.randn(TOKENS, 5 + LATENT + TURNED), torch.rand(LATENT) + 0.5
+    made, norm = torch.randn(TOKENS, LATENT + TURNED), torch.rand(LATENT) + 0.5
     angle = torch.randn(TOKENS, TURNED // 2)
     rotation = torch.stack((angle.cos(), angle.sin()), 1)
     weight = (torch.randn(HEADS, PLAIN + VALUE, LATENT) * 0.3).bfloat16()
@@ -27,7 +22,7 @@ def test_absorbed_heads_read_what_expanded_keys_and_values_give() -> None:
     q = torch.randn(TOKENS, HEADS, PLAIN + TURNED)
     records = torch.zeros(3, PAGE, LATENT + TURNED, dtype=torch.bfloat16)
     slots = torch.cat((torch.arange(2 * PAGE, 3 * PAGE), torch.arange(PAGE, PAGE + 6)))
-    norms = LatentNorms(norm, None, 1e-6)
+    weights = LatentWeights(keys, norm, 1e-6)
     rows = PagedRows(
         torch.tensor([[2, 1]], dtype=torch.int32),
         torch.tensor([TOKENS], dtype=torch.int32),
@@ -35,8 +30,7 @@ def test_absorbed_heads_read_what_expanded_keys_and_values_give() -> None:
         TOKENS,
     )
 
-    assert store_latents(made, norms, rotation, records, slots, halves=True) is None
-    absorbed = absorbed_queries(q, keys, rotation, halves=True)
+    absorbed = absorbed_heads(q, made, weights, rotation, records, slots, halves=True)
     read = paged_latent(absorbed, records, rows, values=LATENT, scale=SCALE)
     got = latent_values(read, values).float()
 
@@ -45,30 +39,16 @@ def test_absorbed_heads_read_what_expanded_keys_and_values_give() -> None:
         cos, sin = (part.view(TOKENS, *[1] * (x.dim() - 2), -1) for part in (cos, sin))
         return torch.cat((low * cos - high * sin, high * cos + low * sin), -1)
 
-    latent = made[:, 5 : 5 + LATENT].double()
+    latent = made[:, :LATENT].double()
     latent = latent * (latent.square().mean(1, keepdim=True) + 1e-6).rsqrt() * norm
     expanded = torch.einsum("tl,hkl->thk", latent, weight.double())
     key_part = torch.einsum("thk,shk->hts", q[..., :PLAIN].double(), expanded[..., :PLAIN])
     turned_part = torch.einsum("thr,sr->hts", turned(q[..., PLAIN:]), turned(made[:, -TURNED:]))
     logits = (key_part + turned_part) * SCALE
     later = torch.ones(TOKENS, TOKENS, dtype=torch.bool).triu(1)
-    weights = logits.masked_fill(later, -torch.inf).softmax(-1)
-    want = torch.einsum("hts,shv->thv", weights, expanded[..., PLAIN:]).flatten(1)
+    shares = logits.masked_fill(later, -torch.inf).softmax(-1)
+    want = torch.einsum("hts,shv->thv", shares, expanded[..., PLAIN:]).flatten(1)
     assert_close(got, want.float(), Bounds(atol=0.05, rms=0.02))
-
-
-def test_latents_of_queries_are_normed_beside_those_that_are_stored() -> None:
-    made, query = torch.randn(4, 6 + LATENT + TURNED), torch.rand(6)
-    rotation = torch.ones(4, 2, TURNED)
-    records = torch.zeros(1, PAGE, LATENT + TURNED, dtype=torch.bfloat16)
-    norms = LatentNorms(torch.ones(LATENT), query, 1e-6)
-
-    got = store_latents(made, norms, rotation, records, torch.arange(4), halves=False)
-
-    first = made[:, :6]
-    want = first * (first.square().mean(1, keepdim=True) + 1e-6).rsqrt() * query
-    assert got is not None
-    assert_close(got, want.bfloat16(), Bounds(rtol=2.0**-7))
 
 
 @pytest.mark.parametrize(
@@ -108,9 +88,10 @@ def test_what_does_not_fit_is_refused() -> None:
         paged_latent(q, records[:, :32].contiguous(), rows, values=32, scale=1.0)
     with pytest.raises(ShapeError, match="length has shape"):
         paged_latent(q.repeat(2, 1, 1), records, rows, values=32, scale=1.0)
-    norms = LatentNorms(torch.ones(32), torch.ones(8), 1e-6)
-    with pytest.raises(ShapeError, match="47 channels hold no 40 of records and 8 others"):
-        store_latents(
-            *(torch.zeros(1, 47), norms, torch.zeros(1, 2, 8), records, torch.zeros(1).long()),
+    weights = LatentWeights(torch.zeros(2, 8, 32).bfloat16(), torch.ones(32), 1e-6)
+    turn, slots = torch.zeros(1, 2, 8), torch.zeros(1).long()
+    with pytest.raises(ShapeError, match=r"made has shape \[1, 39\], expected \[1, 40\]"):
+        absorbed_heads(
+            *(torch.zeros(1, 2, 16), torch.zeros(1, 39), weights, turn, records, slots),
             halves=False,
         )

@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from jit_kernels.latent_heads import LatentNorms
+from jit_kernels.latent_heads import LatentWeights
 from jit_kernels.route_groups import route_groups
 from layers.blocks.gated import FeedForward, Gated
 from layers.blocks.norm import RmsNorm
@@ -44,8 +44,13 @@ class Queries:
 
     def __init__(self, rank: int, rows: Size, kinds: DecoderKinds) -> None:
         """Allocate the weights."""
-        self.norm = RmsNorm(rank, eps=_LATENT_EPS, name="q_a_layernorm", device=kinds.device)
+        self._dtype = kinds.dtype
+        self._norm = RmsNorm(rank, eps=_LATENT_EPS, name="q_a_layernorm", device=kinds.device)
         self._up = kinds.projection(rank, {"q_b_proj": rows})
+
+    def latent(self, made: Tensor) -> Tensor:
+        """Return the normed latents of `made` [T, q] float32."""
+        return self._norm.of_sum(made.contiguous(), None, out_dtype=self._dtype)
 
     def __call__(self, latent: Tensor) -> Tensor:
         """Return the queries of normed latents [T, q], [T, H (plain + turned)] float32."""
@@ -53,7 +58,7 @@ class Queries:
 
     def named_weights(self, prefix: str) -> Named:
         """Yield the weights under their names in files."""
-        yield from self.norm.named_weights(prefix)
+        yield from self._norm.named_weights(prefix)
         yield from self._up.named_weights(prefix)
 
 
@@ -98,20 +103,19 @@ class Attention(ABC, Generic[StepT]):
         self._norm = RmsNorm(
             fields.latent, eps=_LATENT_EPS, name="kv_a_layernorm", device=kinds.device
         )
-        query_norm = None if self._queries is None else self._queries.norm.weight
-        self._norms = LatentNorms(self._norm.weight, query_norm, _LATENT_EPS)
         self._heads = LatentHeads(fields, heads, kinds)
+        self._weights = LatentWeights(self._heads.keys, self._norm.weight, _LATENT_EPS)
         self._out = SummedLinear(kinds, heads.times(fields.value), "o_proj", width, ranks=ranks)
 
     def __call__(self, x: Tensor, step: StepT) -> Tensor:
         """Write records, and return the block's result; see `plain_decoder.Attention`."""
         made = self._down(self._down.rows(x))
-        latent = step.store(self._layer, made, self._norms)
-        if self._queries is None or latent is None:
-            q, latent = made[:, : -self._record], x
-        else:
+        q, record = made.split([made.shape[1] - self._record, self._record], 1)
+        latent = x
+        if self._queries is not None:
+            latent = self._queries.latent(q)
             q = self._queries(latent)
-        q = step.queries(q.unflatten(1, (-1, self._width)), self._heads.keys)
+        q = step.heads(self._layer, q.unflatten(1, (-1, self._width)), record, self._weights)
         return self._out.of_rows(step.values(self.read(q, x, latent, step), self._heads.values))
 
     @abstractmethod

@@ -7,12 +7,7 @@ import torch
 from torch import Tensor
 
 from jit_kernels.latent_attention import latent_attention
-from jit_kernels.latent_heads import (
-    LatentNorms,
-    absorbed_queries,
-    latent_values,
-    store_latents,
-)
+from jit_kernels.latent_heads import LatentWeights, absorbed_heads, latent_values
 from jit_kernels.latent_queries import latent_queries
 from jit_kernels.paged_latent import LatentPlan, paged_latent
 from jit_kernels.rms_norm import rms_norm
@@ -31,20 +26,13 @@ __all__ = ["Bf16Step", "DenseStep", "HeadStep", "LatentStep", "TurnedStep", "tur
 class HeadStep(Protocol):
     """What attention over latents asks of a step of T tokens."""
 
-    def store(self, layer: int, made: Tensor, norms: LatentNorms) -> Tensor | None:
-        """Write what the tokens leave in a layer, and return the normed latents of their queries.
-
-        made  [T, C] float32   what `store_latents` takes: the record's channels are the last ones
-
-        Returns [T, q], None where the norms have none for queries.
-        """
-        ...
-
-    def queries(self, q: Tensor, keys: Tensor) -> Tensor:
-        """Return what queries multiply records with, [T, H, latent + turned].
+    def heads(self, layer: int, q: Tensor, made: Tensor, weights: LatentWeights) -> Tensor:
+        """Write what the tokens leave in a layer, and return what queries multiply records with.
 
         q     [T, H, plain + turned] float32, may be changed
-        keys  [H, plain, latent]
+        made  [T, C] float32   records, not yet normed or turned
+
+        Returns [T, H, C].
         """
         ...
 
@@ -60,7 +48,7 @@ class DenseStep(HeadStep, Protocol):
     """One whose tokens attend all positions up to their own."""
 
     def attend(self, layer: int, q: Tensor, *, scale: float) -> Tensor:
-        """Return what tokens read with the queries of `queries`, [T, H, latent]."""
+        """Return what tokens read with the queries of `heads`, [T, H, latent]."""
         ...
 
 
@@ -93,25 +81,18 @@ class TurnedStep(ABC):
         """Return which of the tokens logits are wanted of, [k] int64."""
         return self._batch.logit_tokens
 
-    def store(self, layer: int, made: Tensor, norms: LatentNorms) -> Tensor | None:
-        """Write records; see `HeadStep`."""
-        latent = norms.record.shape[0]
-        plain, turned = made[:, -(latent + self._turned) :].split([latent, self._turned], 1)
-        records = torch.cat((rms_norm(plain, norms.record, eps=norms.eps), turned), 1)
+    def heads(self, layer: int, q: Tensor, made: Tensor, weights: LatentWeights) -> Tensor:
+        """Write records and absorb keys, in float32; see `HeadStep`."""
+        _, depth, latent = weights.keys.shape
+        plain, turned = made.split([latent, self._turned], 1)
+        records = torch.cat((rms_norm(plain, weights.norm, eps=weights.eps), turned), 1)
         self.write(layer, self._turn(records.unsqueeze(1)).squeeze(1))
-        if norms.query is None:
-            return None
-        return rms_norm(made[:, : norms.query.shape[0]], norms.query, eps=norms.eps)
+        plain, turned = self._turn(q.contiguous()).split([depth, self._turned], 2)
+        return torch.cat((latent_queries(plain, weights.keys), turned), 2)
 
     @abstractmethod
     def write(self, layer: int, records: Tensor) -> None:
         """Write what the tokens leave in a layer, [T, C] float32, turned."""
-
-    def queries(self, q: Tensor, keys: Tensor) -> Tensor:
-        """Absorb keys, in float32; see `HeadStep`."""
-        q = self._turn(q.contiguous())
-        plain, turned = q.split([keys.shape[1], self._turned], 2)
-        return torch.cat((latent_queries(plain, keys), turned), 2)
 
     def values(self, read: Tensor, values: Tensor) -> Tensor:
         """Make values, in float32; see `HeadStep`."""
@@ -175,15 +156,17 @@ class Bf16Step:
         """Return which of the tokens logits are wanted of, [k] int64."""
         return self.places.logit_tokens
 
-    def store(self, layer: int, made: Tensor, norms: LatentNorms) -> Tensor | None:
-        """Write records; see `HeadStep`."""
-        pages, slots = self._pools.records[layer], self.places.slots
-        return store_latents(made, norms, self._rotation, pages, slots, halves=self._halves)
-
-    def queries(self, q: Tensor, keys: Tensor) -> Tensor:
-        """Absorb keys; see `HeadStep`."""
-        return absorbed_queries(
-            q, keys, self._rotation, halves=self._halves, invariant=self._deterministic
+    def heads(self, layer: int, q: Tensor, made: Tensor, weights: LatentWeights) -> Tensor:
+        """Write records and absorb keys; see `HeadStep`."""
+        return absorbed_heads(
+            q,
+            made,
+            weights,
+            self._rotation,
+            self._pools.records[layer],
+            self.places.slots,
+            halves=self._halves,
+            invariant=self._deterministic,
         )
 
     def values(self, read: Tensor, values: Tensor) -> Tensor:

@@ -1,20 +1,21 @@
 """Records stored, queries absorbed and values made on the device."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
-from jit_kernels.latent_heads import LatentNorms, reference, triton_backend
+from jit_kernels.latent_heads import LatentWeights, reference, triton_backend
 from tests.jit_kernels.kernels.sizes import with_large
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
 
-# heads, channels of a query, turned ones, of latents, of values, of the latent of queries
+# heads, channels of a query, turned ones, of latents, of values; halves turn
 GEOMETRIES = with_large(
-    [(3, 24, 16, 40, 20, 0), (2, 16, 8, 32, 16, 24)],
-    [(16, 128, 64, 512, 128, 0), (128, 128, 64, 512, 128, 1536)],
+    [(3, 24, 16, 40, 20, False), (2, 16, 8, 32, 16, True)],
+    [(16, 128, 64, 512, 128, False), (128, 128, 64, 512, 128, False)],
 )
 TOKENS = with_large([5], [1, 16, 17, 300])
-BF16 = Bounds(atol=1e-3, rtol=2.0**-7)
 
 
 def rotation(tokens: int, turned: int, *, halves: bool) -> Tensor:
@@ -27,67 +28,58 @@ def rotation(tokens: int, turned: int, *, halves: bool) -> Tensor:
     return torch.stack((angle.cos(), angle.sin() * sign), 1)
 
 
-@pytest.mark.parametrize("halves", [False, True])
-@pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_what_is_stored_is_that_of_the_reference(geometry: tuple[int, ...], halves: bool) -> None:
-    _, _, turned, latent, _, rank = geometry
-    made = torch.randn(5, max(rank, 7) + latent + turned)
-    made[3, -1] = torch.inf
-    query = torch.randn(rank) if rank else None
-    norms = LatentNorms(torch.randn(latent), query, 1e-6)
-    turn, slots = rotation(5, turned, halves=halves), torch.tensor([9, 3, 16, 30, 5])
-    found: list[tuple[Tensor | None, Tensor]] = []
-    for backend in (triton_backend, reference):
-        records = torch.full((2, 16, latent + turned), 7.0, dtype=torch.bfloat16)
-        latents = backend.store_latents(made.clone(), norms, turn, records, slots, halves)
-        found.append((latents, records))
+class Case:
+    """Random heads and records of tokens; one number is not finite."""
 
-    (got_query, got), (want_query, want) = found
-    assert_close(got, want, BF16)
-    assert bool(got.isfinite().all())
-    if want_query is None:
-        assert got_query is None
-    else:
-        assert got_query is not None
-        assert_close(got_query, want_query, BF16)
+    def __init__(self, tokens: int, geometry: tuple[int, int, int, int, int, bool]) -> None:
+        self.heads, plain, turned, latent, value, self.halves = geometry
+        weight = (torch.randn(self.heads, plain + value, latent) * 0.1).to(torch.bfloat16)
+        keys, self.values = weight.split([plain, value], 1)
+        self.weights = LatentWeights(keys, torch.randn(latent), 1e-6)
+        made = torch.randn(tokens, self.heads * (plain + turned) + latent + turned)
+        q, self.made = made.split([made.shape[1] - latent - turned, latent + turned], 1)
+        self.q = q.unflatten(1, (self.heads, -1))
+        self.made[tokens // 2, -1] = torch.inf
+        self.read = torch.randn(tokens, self.heads, latent).to(torch.bfloat16)
+        self.rotation = rotation(tokens, turned, halves=self.halves)
+        self.slots = torch.randperm(2 * tokens)[:tokens] + 3
+
+    def by(self, backend: Any, some: slice, *, invariant: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what a backend makes of some tokens: queries, values, and records in pages."""
+        q, made, tokens = self.q[some], self.made[some], len(self.q)
+        records = torch.full((2, 3 + tokens, made.shape[1]), 7.0, dtype=torch.bfloat16)
+        turn, slots = self.rotation[some].contiguous(), self.slots[some].contiguous()
+        heads = backend.absorbed_heads(
+            q, made, self.weights, turn, records, slots, self.halves, invariant
+        )
+        read = self.read[some].contiguous()
+        return heads, backend.latent_values(read, self.values, invariant), records
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_products_are_those_of_the_reference(geometry: tuple[int, ...], tokens: int) -> None:
-    heads, plain, turned, latent, value, rank = geometry
-    halves = rank > 0
-    weight = (torch.randn(heads, plain + value, latent) * 0.1).to(torch.bfloat16)
-    keys, values = weight.split([plain, value], 1)
-    q = torch.randn(tokens, heads * (plain + turned) + 11)[:, :-11].unflatten(1, (heads, -1))
-    read = torch.randn(tokens, heads, latent).to(torch.bfloat16)
-    turn = rotation(tokens, turned, halves=halves)
-    bounds = Bounds(atol=2e-2, rtol=2.0**-7)
+def test_heads_values_and_records_are_those_of_the_reference(
+    geometry: tuple[int, int, int, int, int, bool], tokens: int
+) -> None:
+    made, every = Case(tokens, geometry), slice(0, tokens)
+    *want, want_records = made.by(reference, every, invariant=True)
 
     for invariant in (False, True):
-        got, want = (
-            backend.absorbed_queries(q, keys, turn, halves, invariant)
-            for backend in (triton_backend, reference)
-        )
-        assert_close(got, want, bounds, what="queries")
-        got, want = (
-            backend.latent_values(read, values, invariant)
-            for backend in (triton_backend, reference)
-        )
-        assert_close(got, want, bounds, what="values")
+        *got, records = made.by(triton_backend, every, invariant=invariant)
+        for name, one, other in zip(("queries", "values"), got, want, strict=True):
+            finite = other.isfinite()
+            assert_close(one[finite], other[finite], Bounds(atol=2e-2, rtol=2.0**-7), what=name)
+        assert_close(records, want_records, Bounds(atol=1e-3, rtol=2.0**-7), what="records")
+        assert bool(records.isfinite().all())
 
 
 def test_an_invariant_token_has_the_same_bits_in_any_company() -> None:
-    weight = torch.randn(2, 48, 64).to(torch.bfloat16)
-    q, read = torch.randn(70, 2, 40), torch.randn(70, 2, 64).to(torch.bfloat16)
-    turn = rotation(70, 8, halves=False)
+    made = Case(70, (2, 32, 8, 64, 16, False))
 
-    def made(some: slice) -> tuple[Tensor, Tensor]:
-        absorbed = triton_backend.absorbed_queries(
-            q[some], weight[:, :32], turn[some].contiguous(), halves=False, invariant=True
-        )
-        mine = read[some].contiguous()
-        return absorbed, triton_backend.latent_values(mine, weight[:, 32:], invariant=True)
+    alone = made.by(triton_backend, slice(66, 67), invariant=True)
+    beside = made.by(triton_backend, slice(0, 70), invariant=True)
 
-    for alone, beside in zip(made(slice(66, 67)), made(slice(0, 70)), strict=True):
-        assert_same_bits(alone, beside[66:67])
+    for one, other in zip(alone[:2], beside[:2], strict=True):
+        assert_same_bits(one, other[66:67])
+    slot = int(made.slots[66])
+    assert_same_bits(*(records.flatten(0, 1)[slot] for records in (alone[2], beside[2])))
