@@ -89,11 +89,11 @@ def test_few_rows_share_their_keys_among_programs(attend: Attend) -> None:
 
 
 def test_an_invariant_token_has_the_same_bits_alone_decoded_and_in_chunks() -> None:
-    made = Case((2, 32, 16), [(150, 150), (70, 5)])
+    made = Case((2, 32, 16), [(100, 100), (40, 5)])
     whole = made.by(triton_backend.paged_latent, None)
     table, every = made.rows.page_table, made.q
 
-    for stop, count in ((150, 1), (150, 17), (64, 64), (1, 1), (90, 33)):
+    for stop, count in ((100, 1), (64, 64), (90, 33)):
         made.rows = PagedRows(
             table[:1].contiguous(),
             torch.tensor([stop], dtype=torch.int32),
