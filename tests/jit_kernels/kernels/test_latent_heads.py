@@ -74,12 +74,12 @@ def test_heads_values_and_records_are_those_of_the_reference(
 
 
 def test_an_invariant_token_has_the_same_bits_in_any_company() -> None:
-    made = Case(70, (2, 32, 8, 64, 16, False))
+    made = Case(20, (2, 32, 8, 64, 16, False))
 
-    alone = made.by(triton_backend, slice(66, 67), invariant=True)
-    beside = made.by(triton_backend, slice(0, 70), invariant=True)
+    alone = made.by(triton_backend, slice(17, 18), invariant=True)
+    beside = made.by(triton_backend, slice(0, 20), invariant=True)
 
     for one, other in zip(alone[:2], beside[:2], strict=True):
-        assert_same_bits(one, other[66:67])
-    slot = int(made.slots[66])
+        assert_same_bits(one, other[17:18])
+    slot = int(made.slots[17])
     assert_same_bits(*(records.flatten(0, 1)[slot] for records in (alone[2], beside[2])))
