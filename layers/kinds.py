@@ -77,6 +77,11 @@ class DecoderKinds(Protocol):
         """That of matrices."""
         ...
 
+    @property
+    def side(self) -> SideStream:
+        """Where parts of a layer run beside others."""
+        ...
+
     def projection(self, width: Size, parts: Mapping[str, Size]) -> Linear:
         """Return a product, in float32."""
         ...
@@ -163,6 +168,7 @@ class Bf16Kinds:
     def __init__(self, device: torch.device, *, deterministic: bool = False) -> None:
         """Take where; deterministic: a token's bits do not depend on how many tokens there are."""
         self.device, self._deterministic = device, deterministic
+        self.side = SideStream(device)
 
     def projection(self, width: Size, parts: Mapping[str, Size]) -> Bf16Linear:
         """See `DecoderKinds`."""

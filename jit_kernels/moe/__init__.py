@@ -30,8 +30,9 @@ def moe(
     down: torch.Tensor,
     limit: float,
     invariant: bool = False,
+    plus: Callable[[], torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """Return `sum_k weights_k * W2 silu_mul(W13 x)` over the experts chosen for each row.
+    """Return `sum_k weights_k * W2 silu_mul(W13 x) + plus()` over the experts chosen for each row.
 
     x          [T, d] float32 or bfloat16; bfloat16 on a CUDA device
     experts    [T, k] int64, different from each other in a row
@@ -40,6 +41,7 @@ def moe(
     down       [E, d, I] dtype of x
     limit      clamp of the SwiGLU, see `silu_mul`
     invariant  a row's bits depend on its own numbers alone; on the CPU they do in any case
+    plus       returns [T, d] float32, called when that is needed; None: nothing is added
 
     Returns [T, d] float32. Gated inner activations are rounded to the dtype of x; the sum runs over
     k in order. Nothing waits for a CUDA device. Raises ShapeError.
@@ -47,4 +49,13 @@ def moe(
     width, inner = x.shape[1], down.shape[2]
     check_shape("gate_up", gate_up, down.shape[0], 2 * inner, width)
     check_shape("weights", weights, x.shape[0], experts.shape[1])
-    return _moe(x, experts, weights, gate_up=gate_up, down=down, limit=limit, invariant=invariant)
+    return _moe(
+        x,
+        experts,
+        weights,
+        gate_up=gate_up,
+        down=down,
+        limit=limit,
+        invariant=invariant,
+        plus=plus,
+    )

@@ -1,5 +1,7 @@
 """Routed experts in C."""
 
+from collections.abc import Callable
+
 import torch
 
 from jit_kernels.host import by_rows, function, raise_fault, rows_of
@@ -16,6 +18,7 @@ def moe(
     down: torch.Tensor,
     limit: float,
     invariant: bool,
+    plus: Callable[[], torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Run the chosen experts of each row; see `jit_kernels.moe.moe`."""
     (count, width, inner), top_k = down.shape, experts.shape[1]
@@ -35,4 +38,4 @@ def moe(
         raise_fault(code)
 
     by_rows(run, x.shape[0])
-    return out
+    return out if plus is None else out + plus()

@@ -1,5 +1,7 @@
 """Routed experts in plain torch: the rows of one expert after another's."""
 
+from collections.abc import Callable
+
 import torch
 
 from jit_kernels.silu_mul.reference import silu_mul
@@ -15,6 +17,7 @@ def moe(
     down: torch.Tensor,
     limit: float,
     invariant: bool,
+    plus: Callable[[], torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Run the chosen experts of each row; see `jit_kernels.moe.moe`."""
     tokens, top_k = experts.shape
@@ -32,4 +35,4 @@ def moe(
     result = by_choice[:, 0] * weights[:, :1]
     for slot in range(1, top_k):
         result = result + by_choice[:, slot] * weights[:, slot : slot + 1]
-    return result
+    return result if plus is None else result + plus()

@@ -5,6 +5,7 @@ every product, activations the narrow one. One launch gates, one multiplies down
 order of the choices. Numbers of other kinds are left to the reference.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -46,18 +47,39 @@ _SIZES, _LARGEST, _FIXED = ((4, 8), (10, 16), (22, 32), (96, 64)), 128, 32
 
 
 @triton.jit
+def _expert_of(
+    expert_ptr: tl.tensor, block: tl.tensor, COUNT: tl.constexpr, ALONE: tl.constexpr
+) -> tl.tensor:
+    """Return the expert of a block, -1 for none; that of a pair where a row is ALONE."""
+    expert = tl.load(expert_ptr + block).to(tl.int32)
+    if ALONE:
+        # Others belong to another rank.
+        expert = tl.where((expert >= 0) & (expert < COUNT), expert, -1)
+    return expert
+
+
+@triton.jit
+def _slots_of(
+    slots_ptr: tl.tensor, block: tl.tensor, SIZE: tl.constexpr, ALONE: tl.constexpr
+) -> tl.tensor:
+    """Return the pairs of a block, -1 for none."""
+    lane = tl.arange(0, SIZE)
+    return tl.where(lane == 0, block, -1) if ALONE else tl.load(slots_ptr + block * SIZE + lane)
+
+
+@triton.jit
 def _gate_up_kernel(
     x_ptr: tl.tensor, weight_ptr: tl.tensor, hidden_ptr: tl.tensor, slots_ptr: tl.tensor,
     expert_ptr: tl.tensor, limit: tl.tensor, INNER: tl.constexpr, WIDTH: tl.constexpr,
-    TOP_K: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
-    STAGES: tl.constexpr, EARLY: tl.constexpr,
+    TOP_K: tl.constexpr, COUNT: tl.constexpr, ALONE: tl.constexpr, SIZE: tl.constexpr,
+    ROWS: tl.constexpr, DEPTH: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write ROWS channels of the gated inner activations of one block, hidden [pairs, INNER]."""
     block = tl.program_id(1)
     await_kernels(EARLY)
-    expert = tl.load(expert_ptr + block)
+    expert = _expert_of(expert_ptr, block, COUNT, ALONE)
     if expert >= 0:
-        slot = tl.load(slots_ptr + block * SIZE + tl.arange(0, SIZE))
+        slot = _slots_of(slots_ptr, block, SIZE, ALONE)
         live = (slot >= 0)[:, None]
         lane, row = tl.arange(0, DEPTH), tl.program_id(0) * ROWS + tl.arange(0, ROWS)
         inside = (row < INNER)[:, None]
@@ -83,15 +105,16 @@ def _gate_up_kernel(
 @triton.jit
 def _down_kernel(
     hidden_ptr: tl.tensor, weight_ptr: tl.tensor, out_ptr: tl.tensor, slots_ptr: tl.tensor,
-    expert_ptr: tl.tensor, INNER: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr,
-    ROWS: tl.constexpr, DEPTH: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr,
+    expert_ptr: tl.tensor, INNER: tl.constexpr, WIDTH: tl.constexpr, COUNT: tl.constexpr,
+    ALONE: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr,
+    STAGES: tl.constexpr, EARLY: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write ROWS channels of what one block's expert gives, out [pairs, WIDTH] float32."""
     block = tl.program_id(1)
     await_kernels(EARLY)
-    expert = tl.load(expert_ptr + block)
+    expert = _expert_of(expert_ptr, block, COUNT, ALONE)
     if expert >= 0:
-        slot = tl.load(slots_ptr + block * SIZE + tl.arange(0, SIZE))
+        slot = _slots_of(slots_ptr, block, SIZE, ALONE)
         live = (slot >= 0)[:, None]
         lane, row = tl.arange(0, DEPTH), tl.program_id(0) * ROWS + tl.arange(0, ROWS)
         inside = (row < WIDTH)[:, None]
@@ -105,6 +128,10 @@ def _down_kernel(
             sums = dot_bf16(tl.load(at + first, mask=inside & real, other=0.0), x, sums)
         to = out_ptr + tl.maximum(slot, 0).to(tl.int64)[None, :] * WIDTH + row[:, None]
         tl.store(to, sums, mask=(slot >= 0)[None, :] & inside)
+    elif ALONE:
+        column = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        nothing = tl.zeros([ROWS], tl.float32)
+        tl.store(out_ptr + block.to(tl.int64) * WIDTH + column, nothing, mask=column < WIDTH)
 
 
 _gate_up, _down = prepared(_gate_up_kernel), prepared(_down_kernel)
@@ -119,33 +146,44 @@ def moe(
     down: torch.Tensor,
     limit: float,
     invariant: bool,
+    plus: Callable[[], torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Run the chosen experts of each row; see `jit_kernels.moe.moe`."""
     if x.dtype != torch.bfloat16:
         return reference.moe(
-            x, experts, weights, gate_up=gate_up, down=down, limit=limit, invariant=invariant
-        )
+            x, experts, weights, gate_up=gate_up, down=down, limit=limit, invariant=invariant,
+            plus=plus,
+        )  # fmt: skip
     count, width, inner = down.shape
     pairs, top_k = experts.numel(), experts.shape[1]
     if not pairs:
-        return x.new_zeros(x.shape, dtype=torch.float32)
+        return x.new_zeros(x.shape, dtype=torch.float32) if plus is None else plus()
     size = _FIXED if invariant else _block_size(pairs / count)
-    blocks = expert_blocks(experts, count, size)
-    few = not invariant and len(blocks.expert) <= _FEW_BLOCKS
+    # Pairs of one row are a block each, as they are.
+    alone = x.shape[0] == 1
+    slots = expert = experts.contiguous()
+    place = None
+    if not alone:
+        blocks = expert_blocks(experts, count, size)
+        slots, expert, place = blocks.slots, blocks.expert, blocks.place
+    number = expert.numel()
+    few = not invariant and number <= _FEW_BLOCKS
     hidden = torch.empty((pairs, inner), dtype=torch.bfloat16, device=x.device)
     tile = _FEW if few else GATE_UP[size]
-    _gate_up[(triton.cdiv(inner, tile.rows), len(blocks.expert))](
-        x.contiguous(), gate_up, hidden, blocks.slots, blocks.expert, limit, INNER=inner,
-        WIDTH=width, TOP_K=top_k, SIZE=size, ROWS=tile.rows, DEPTH=tile.depth, STAGES=tile.stages,
-        num_warps=tile.warps, **early(),
+    _gate_up[(triton.cdiv(inner, tile.rows), number)](
+        x.contiguous(), gate_up, hidden, slots, expert, limit, INNER=inner, WIDTH=width,
+        TOP_K=top_k, COUNT=count, ALONE=alone, SIZE=size, ROWS=tile.rows, DEPTH=tile.depth,
+        STAGES=tile.stages, num_warps=tile.warps, **early(),
     )  # fmt: skip
     outputs = torch.empty((pairs, width), dtype=torch.float32, device=x.device)
     tile = _FEW if few else DOWN[size]
-    _down[(triton.cdiv(width, tile.rows), len(blocks.expert))](
-        hidden, down, outputs, blocks.slots, blocks.expert, INNER=inner, WIDTH=width, SIZE=size,
-        ROWS=tile.rows, DEPTH=tile.depth, STAGES=tile.stages, num_warps=tile.warps, **early(),
+    _down[(triton.cdiv(width, tile.rows), number)](
+        hidden, down, outputs, slots, expert, INNER=inner, WIDTH=width, COUNT=count, ALONE=alone,
+        SIZE=size, ROWS=tile.rows, DEPTH=tile.depth, STAGES=tile.stages, num_warps=tile.warps,
+        **early(),
     )  # fmt: skip
-    return weighted_sum(outputs, blocks.place, weights, None, torch.float32, in_order=False)
+    added = None if plus is None else plus()
+    return weighted_sum(outputs, place, weights, added, torch.float32, in_order=False)
 
 
 def _block_size(mean: float) -> int:

@@ -30,12 +30,14 @@ class PagedRows:
     length      [n] int32, contiguous   positions that a row's last token reads; 0: it reads none
     first       [n + 1] int32, contiguous   where each row's tokens begin; None: a row has one token
     most        tokens of the row that has most
+    counts      tokens of each row, on the host; None where they are not known there
     """
 
     page_table: torch.Tensor
     length: torch.Tensor
     first: torch.Tensor | None
     most: int
+    counts: tuple[int, ...] | None = None
 
 
 def paged_gqa(

@@ -12,6 +12,7 @@ import triton.language as tl
 
 from jit_kernels.device_numbers import dot_bf16, narrow
 from jit_kernels.device_order import await_kernels, early
+from jit_kernels.paged_gqa.triton_parts import combine_parts, parts_of, position_range
 from jit_kernels.triton_launch import prepared
 
 if TYPE_CHECKING:
@@ -20,24 +21,7 @@ if TYPE_CHECKING:
 _KEYS = 64
 # Queries of a tile: for rows of one token, and for chunks and whatever has to be invariant.
 _FEW, _MANY = 16, 64
-# Programs that keep a device busy, and the most that share keys.
-_ENOUGH, _MOST_PARTS = 256, 32
 _LOG2_E = 1.4426950408889634
-
-
-@triton.jit
-def _position_range(
-    length: tl.tensor, last: tl.tensor, earliest: tl.tensor, part: tl.tensor, window: tl.tensor,
-    PARTS: tl.constexpr, KEYS: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """Return from where to where a part of the keys goes that tokens up to `last` read."""
-    end = tl.minimum(length, last + 1)
-    begin = tl.where(window > 0, tl.maximum(earliest + 1 - window, 0), 0) // KEYS * KEYS
-    if PARTS == 1:
-        return begin, end
-    tiles = (end - begin + KEYS - 1) // KEYS
-    each = (tiles + PARTS - 1) // PARTS * KEYS
-    return begin + part * each, tl.minimum(end, begin + (part + 1) * each)
 
 
 @triton.jit(do_not_specialize=["columns", "window"])
@@ -74,7 +58,7 @@ def _kernel(
         most = tl.full([QUERIES], float("-inf"), tl.float32)
         total = tl.zeros([QUERIES], tl.float32)
         sums = tl.zeros([QUERIES, CHANNELS], tl.float32)
-        start, stop = _position_range(length, last, earliest, part, window, PARTS, KEYS)
+        start, stop = position_range(length, last, earliest, part, window, PARTS, KEYS)
         # What lies before all windows may be gone.
         oldest = tl.where(window > 0, earliest + 1 - window, 0)
         for at in tl.range(start, stop, KEYS):
@@ -116,38 +100,7 @@ def _kernel(
             tl.store(found_at + CHANNELS + 1, total, mask=live)
 
 
-@triton.jit
-def _combine_kernel(
-    found_ptr: tl.tensor, sink_ptr: tl.tensor, out_ptr: tl.tensor, HEADS: tl.constexpr,
-    WIDTH: tl.constexpr, SINK: tl.constexpr, PARTS: tl.constexpr, CHANNELS: tl.constexpr,
-    EARLY: tl.constexpr,
-) -> None:  # fmt: skip
-    """Add up the parts of one token's head, in order."""
-    LOG2_E: tl.constexpr = 1.4426950408889634
-    place, channel = tl.program_id(0).to(tl.int64), tl.arange(0, CHANNELS)
-    await_kernels(EARLY)
-    found = found_ptr + place * PARTS * (CHANNELS + 2)
-    every = tl.arange(0, PARTS) * (CHANNELS + 2) + CHANNELS
-    highest = tl.max(tl.load(found + every), axis=0)
-    if SINK:
-        sink = tl.load(sink_ptr + place % HEADS).to(tl.float32) * LOG2_E
-        highest = tl.maximum(highest, sink)
-    base = tl.where(highest == float("-inf"), 0.0, highest)
-    total = tl.exp2(highest - base) * 0.0
-    if SINK:
-        total += tl.exp2(sink - base)
-    sums = tl.zeros([CHANNELS], tl.float32)
-    for part in tl.range(0, PARTS):
-        at = found + part * (CHANNELS + 2)
-        weight = tl.exp2(tl.load(at + CHANNELS) - base)
-        total += weight * tl.load(at + CHANNELS + 1)
-        sums += weight * tl.load(at + channel)
-    read = sums / tl.where(total == 0.0, 1.0, total)
-    out_at = out_ptr + place * WIDTH + channel
-    tl.store(out_at, narrow(read, tl.bfloat16), mask=channel < WIDTH)
-
-
-_attend, _combine = prepared(_kernel), prepared(_combine_kernel)
+_attend = prepared(_kernel)
 
 
 def paged_gqa(
@@ -169,7 +122,7 @@ def paged_gqa(
     # Tiles of other sizes are multiplied by other instructions.
     queries = _FEW if rows.most * share <= _FEW and not invariant else _MANY
     tiles = triton.cdiv(rows.most * share, queries)
-    parts = 1 if invariant else _parts(tiles * groups * count, rows.page_table.shape[1] * page)
+    parts = 1 if invariant else parts_of(tiles * groups * count, rows.page_table.shape[1] * page)
     channels = triton.next_power_of_2(width)
     found = out
     if parts > 1:
@@ -193,20 +146,5 @@ def paged_gqa(
         **early(),
     )
     if parts > 1:
-        _combine[(tokens * heads,)](
-            *(found, q if sink is None else sink, out),
-            HEADS=heads,
-            WIDTH=width,
-            SINK=sink is not None,
-            PARTS=parts,
-            CHANNELS=channels,
-            num_warps=4,
-            **early(),
-        )
+        combine_parts(found, sink, out, parts)
     return out
-
-
-def _parts(tiles: int, longest: int) -> int:
-    """Return how many programs share the keys of a tile, a power of two."""
-    most = min(_MOST_PARTS, max(1, _ENOUGH // tiles), max(1, longest // (4 * _KEYS)))
-    return 1 << (most.bit_length() - 1)

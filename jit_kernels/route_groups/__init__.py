@@ -5,13 +5,18 @@ from collections.abc import Callable
 import torch
 
 from jit_kernels.checks import ShapeError, check_dtype, check_shape
+from jit_kernels.cuda_device import why_no_triton
 from jit_kernels.registry import Backend, select
 
 __all__ = ["route_groups"]
 
+_MODULE = "jit_kernels.route_groups"
 _route_groups: Callable[..., tuple[torch.Tensor, torch.Tensor]] = select(
     "route_groups",
-    [Backend("reference", "jit_kernels.route_groups.reference:route_groups")],
+    [
+        Backend("triton", f"{_MODULE}.triton_backend:route_groups", why_no_triton, "cuda"),
+        Backend("reference", f"{_MODULE}.reference:route_groups"),
+    ],
 )
 
 

@@ -50,10 +50,15 @@ class PlainExperts:
     ) -> Tensor:
         """Return the sum in float32; see `RoutedExperts`."""
         del rows
-        return self.alone(x, experts, weights) + plus()
+        return self._sum(x, experts, weights, plus)
 
     def alone(self, x: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
         """Return the weighted sum of the chosen experts, [T, d] float32; see `RoutedExperts`."""
+        return self._sum(x, experts, weights, None)
+
+    def _sum(
+        self, x: Tensor, experts: Tensor, weights: Tensor, plus: Callable[[], Tensor] | None
+    ) -> Tensor:
         return moe(
             x,
             experts,
@@ -62,6 +67,7 @@ class PlainExperts:
             down=self._down,
             limit=self._limit,
             invariant=self._invariant,
+            plus=plus,
         )
 
     def named_weights(self, prefix: str) -> Named:

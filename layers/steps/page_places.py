@@ -63,7 +63,8 @@ def of_chunks(batch: ForwardBatch, page_size: int, device: torch.device) -> Page
     }
     staged = stage_together({name: tensor.numpy() for name, tensor in arrays.items()}, device)
     of_rows = (staged.pop("page_table"), staged.pop("length"), staged.pop("first"))
-    return PagePlaces(rows=PagedRows(*of_rows, int(batch.chunk_len.max())), **staged)
+    counts: list[int] = batch.chunk_len.tolist()
+    return PagePlaces(rows=PagedRows(*of_rows, max(counts), tuple(counts)), **staged)
 
 
 def of_rows(rows: DecodeRows, page_size: int) -> PagePlaces:

@@ -1,4 +1,4 @@
-"""A server of a family with grouped-query attention on a GPU: tokens, reuse, graphs, overlap.
+"""A server of a family of pages alone on a GPU: tokens, reuse, graphs, overlap.
 
 `python -m pytest tests/end_to_end/test_cuda_families.py` on a machine with a CUDA device.
 """
@@ -13,14 +13,21 @@ import pytest
 import torch
 
 from tests.conftest import SEED
-from tests.testing.gqa_checkpoints import VOCAB, assert_greedy, reference, write
+from tests.testing import gqa_checkpoints, mla_checkpoints
+from tests.testing.gqa_checkpoints import VOCAB, assert_greedy, write
 from tests.testing.server_process import ServerProcess, running_server
 from tests.testing.stand_in.tokenizer import write_tokenizer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
-# Heads of 64 channels, which kernels take.
+# Sizes that kernels take: heads of 64 channels, records of 512 + 64.
 SIZES = {"head_dim": 64, "hidden_size": 256, "num_attention_heads": 8, "intermediate_size": 192}
+EXPERTS = {"moe_intermediate_size": 64, "num_experts": 64}
+LATENT = {
+    **{"hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 8, "v_head_dim": 32},
+    **{"kv_lora_rank": 512, "qk_rope_head_dim": 64, "intermediate_size": 192},
+    **{"moe_intermediate_size": 64, "n_routed_experts": 64},
+}
 # Weights, keys and values are bfloat16 here, and float32 in the reference.
 MARGIN = 0.15
 READY_S = 300.0
@@ -32,12 +39,15 @@ FLAGS = (
 PLAIN = (*("--mem-fraction-static", "0.6"), "--disable-cuda-graph", "--disable-overlap-schedule")
 
 
-@pytest.fixture(scope="module", params=["qwen3", "qwen3_moe"])
+@pytest.fixture(scope="module", params=["qwen3", "qwen3_moe", "v2_lite", "v3"])
 def model(request: pytest.FixtureRequest) -> Any:
     """What transformers makes of the checkpoint."""
     torch.manual_seed(SEED)
-    more = {"moe_intermediate_size": 64, "num_experts": 64} if request.param == "qwen3_moe" else {}
-    return reference(request.param, **SIZES, **more)
+    name: str = request.param
+    if name in mla_checkpoints.CHECKPOINTS:
+        rank = {"q_lora_rank": 64} if name == "v3" else {}
+        return mla_checkpoints.reference(name, **LATENT, **rank)
+    return gqa_checkpoints.reference(name, **SIZES, **(EXPERTS if name == "qwen3_moe" else {}))
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +91,9 @@ def test_tokens_are_those_of_transformers_and_of_a_server_without_graphs(
         assert_greedy(model, ids, tokens, margin=MARGIN)
     assert (info["device"], info["dtype"], info["record_format"]) == ("cuda", "bfloat16", "bf16")
     assert (info["cuda_graph"], info["overlap"]) == (True, True)
-    assert "paged_gqa=fa3" in info["backends"] or "paged_gqa=triton" in info["backends"]
+    attends = {"paged_gqa": ("fa3", "triton"), "paged_latent": ("flash_mla", "triton")}
+    chosen = {f"{op}={name}" for op, names in attends.items() for name in names}
+    assert any(backend in info["backends"] for backend in chosen)
     with running_server("--model-path", str(folder), *FLAGS, *PLAIN, ready_s=READY_S) as plain:
         assert [reply["output_ids"] for reply in answers(plain, asked)] == told
 

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+from functools import partial
 from types import ModuleType
 
 import pytest
@@ -16,6 +17,8 @@ if importlib.util.find_spec("triton") is None or os.environ.get("TRITON_INTERPRE
 from jit_kernels.device_order import early
 from jit_kernels.expert_blocks import triton_backend as expert_blocks
 from jit_kernels.hyper_connection import triton_post
+from jit_kernels.latent_heads import LatentWeights
+from jit_kernels.latent_heads import triton_backend as latent_heads
 from jit_kernels.quant_fp8 import triton_backend as quant_fp8
 from jit_kernels.streamed_moe import triton_backend as streamed_moe
 from jit_kernels.triton_launch import PreparedKernel
@@ -50,6 +53,26 @@ def test_nothing_is_read_or_written_before(monkeypatch: pytest.MonkeyPatch) -> N
         asked = ASKS.findall(kernel.code)
         assert asked[:2] == IN_TURN, kernel.name
         assert len(asked) > 2, kernel.name
+
+
+@pytest.mark.slow
+def test_before_a_kernel_that_waits_for_none_a_launch_lets_none_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(PreparedKernel, "__getitem__", lambda self, grid: self.kernel[grid])
+    monkeypatch.setattr(latent_heads, "early", lambda: {"EARLY": True, "launch_pdl": True})
+    numbers = partial(empty, dtype=torch.float32)
+    weights = LatentWeights(empty(2, 16, 32), numbers(32), 1e-6)
+    with launches() as found:
+        latent_heads.absorbed_heads(
+            *(numbers(3, 2, 24), numbers(3, 40), weights, numbers(3, 2, 8), empty(2, 64, 40)),
+            *(empty(3, dtype=torch.int64), False, False),
+        )
+
+    (kernel,) = found
+    asked = ASKS.findall(kernel.code)
+    assert asked[0] == "griddepcontrol.wait"
+    assert "griddepcontrol.launch_dependents" not in asked
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

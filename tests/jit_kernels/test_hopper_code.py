@@ -122,3 +122,33 @@ def test_grouped_experts() -> None:
         )
 
     assert_fits([*found])
+
+
+@pytest.mark.parametrize("heads", [16, 128])
+def test_attention_over_latent_records(heads: int) -> None:
+    from jit_kernels.latent_heads import LatentWeights
+    from jit_kernels.latent_heads.triton_backend import absorbed_heads, latent_values
+    from jit_kernels.paged_gqa import PagedRows
+    from jit_kernels.paged_latent import LatentPlan
+    from jit_kernels.paged_latent.triton_backend import paged_latent
+    from tests.testing.hopper_code import launches
+
+    numbers = partial(empty, dtype=torch.float32)
+    keys, values = empty(heads, 256, 512).split([128, 128], 1)
+    weights, records = LatentWeights(keys, numbers(512), 1e-6), empty(9, 256, 576)
+    with launches() as found:
+        for tokens in (1, 64, 2048):
+            q, rotation = numbers(tokens, heads, 192), numbers(tokens, 2, 64)
+            for invariant in (False, True):
+                absorbed = absorbed_heads(
+                    *(q, numbers(tokens, 576), weights, rotation, records),
+                    *(empty(tokens, dtype=torch.int64), False, invariant),
+                )
+                rows = PagedRows(
+                    empty(1, 8, dtype=torch.int32), empty(1, dtype=torch.int32), None, tokens
+                )
+                plan = None if invariant else LatentPlan()
+                read = paged_latent(absorbed, records, rows, 512, 0.1, plan)
+                latent_values(read, values, invariant)
+
+    assert_fits([*found])

@@ -98,11 +98,14 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def reference(name: str) -> Any:
-    """Return a model of transformers with random weights; skip the test where it is not there."""
+def reference(name: str, **changes: Any) -> Any:
+    """Return a model of transformers with random weights; skip the test where it is not there.
+
+    changes  fields that differ from those of the checkpoint
+    """
     transformers = pytest.importorskip("transformers")
     prefix, fields = CHECKPOINTS[name]
-    config = getattr(transformers, f"{prefix}Config")(**{**_ALL, **fields})
+    config = getattr(transformers, f"{prefix}Config")(**{**_ALL, **fields, **changes})
     config._attn_implementation = "eager"
     model = getattr(transformers, f"{prefix}ForCausalLM")(config).float().eval()
     fill(model)

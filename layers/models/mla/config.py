@@ -23,7 +23,14 @@ from layers.models.json_fields import (
 from layers.models.rope_fields import RopeFields, read_rope
 from layers.models.token_ids import end_ids, token_id, vocab_size
 
-__all__ = ["ExpertFields", "HeadFields", "IndexFields", "MlaConfig", "parse_config"]
+__all__ = [
+    "ExpertFields",
+    "HeadFields",
+    "IndexFields",
+    "MlaConfig",
+    "check_geometry_of_kernels",
+    "parse_config",
+]
 
 _V2, _V3, _V32 = "deepseek_v2", "deepseek_v3", "deepseek_v32"
 _ARCHITECTURES = {
@@ -39,6 +46,10 @@ _FIXED: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("tie_word_embeddings", (False, None)),
     ("pretraining_tp", (1, None)),
 )
+# Channels of latents and turned ones that kernels of attention take, and their unit.
+_MOST_LATENT, _MOST_TURNED, _UNIT = 512, 128, 16
+# Channels that products on a GPU take at once, and rows of weights that copies do.
+_DEPTH, _ROWS = 64, 8
 _Routing = tuple[tuple[str, tuple[object, ...]], ...]
 _BY_SIGMOID: _Routing = (("scoring_func", ("sigmoid",)), ("topk_method", ("noaux_tc",)))
 _ROUTING: dict[str, _Routing] = {
@@ -186,6 +197,31 @@ def parse_config(
         experts=None if raw.get("n_routed_experts") is None else _experts(raw, kind, layers),
         eos_token_ids=end_ids(raw, generation, vocab),
     )
+
+
+def check_geometry_of_kernels(config: MlaConfig) -> None:
+    """Raise ConfigFault, naming the field, for what the kernels on a GPU do not take."""
+    if config.index is not None:
+        raise ConfigFault(f"model_type {config.model_type} runs on the CPU: use --device cpu")
+    heads, experts = config.heads, config.experts
+    for name, size, most in (
+        ("kv_lora_rank", heads.latent, _MOST_LATENT),
+        ("qk_rope_head_dim", heads.turned, _MOST_TURNED),
+    ):
+        if size > most:
+            raise ConfigFault(f"{name} is {size}, and on a GPU it must be at most {most}")
+    for name, size, unit in (
+        ("kv_lora_rank", heads.latent, _UNIT),
+        ("qk_rope_head_dim", heads.turned, _UNIT),
+        ("q_lora_rank", heads.q_rank or 0, _DEPTH),
+        ("num_attention_heads * v_head_dim", heads.count * heads.value, _DEPTH),
+        ("hidden_size", config.hidden_size, _DEPTH),
+        ("intermediate_size", config.inner, _DEPTH),
+        ("moe_intermediate_size", 0 if experts is None else experts.inner, _DEPTH),
+        ("vocab_size", config.vocab_size, _ROWS),
+    ):
+        if size % unit:
+            raise ConfigFault(f"{name} is {size}, and on a GPU it must be a multiple of {unit}")
 
 
 def _refuse_others(raw: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
-"""These families as a `Model`: configuration, pools, and the network on the CPU."""
+"""These families as a `Model`: configuration, pools, and the network on a device."""
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,16 +9,17 @@ import torch
 from jit_kernels.checks import ShapeError
 from jit_kernels.latent_records import latent_record_bytes
 from layers.blocks.rope import HalfRope, PairRope, frequencies
-from layers.kinds import PlainKinds
+from layers.kinds import Bf16Kinds, PlainKinds
 from layers.models.contract import Settings
+from layers.models.cuda_decoder import CudaDecoder
 from layers.models.json_fields import ConfigFault
-from layers.models.mla.config import MlaConfig, parse_config
+from layers.models.mla.config import MlaConfig, check_geometry_of_kernels, parse_config
 from layers.models.mla.network import DenseAttention, decoder
 from layers.models.mla.pools import LatentPools
 from layers.models.mla.sparse_network import SparseAttention
 from layers.models.mla.sparse_pools import SparsePage, SparsePools
 from layers.models.mla.sparse_step import Ropes, SparseStep
-from layers.models.mla.step import LatentStep
+from layers.models.mla.step import Bf16Step, LatentStep
 from layers.models.plain_model import (
     PAGE_TOKENS,
     RECORD_DTYPES,
@@ -27,9 +29,10 @@ from layers.models.plain_model import (
 )
 from layers.parallel.ranks import OneRank, Ranks
 from layers.steps.forward_batch import ForwardBatch
+from layers.steps.page_places import PagePlaces
 from mem_cache.spec import Paged, PoolSizes
 
-__all__ = ["MlaModel", "PlainMla", "PlainSparseMla", "read"]
+__all__ = ["CudaMla", "MlaModel", "PlainMla", "PlainSparseMla", "read"]
 
 
 def read(raw: dict[str, Any], generation: dict[str, Any], override: dict[str, Any]) -> "MlaModel":
@@ -45,14 +48,46 @@ class MlaModel(CpuModel[MlaConfig]):
         """In which formats the family caches; packed records are for those that choose them."""
         return RECORD_DTYPES if self.config.index is None else (*RECORD_DTYPES, "fp8")
 
+    def check_cuda(self) -> None:
+        """Raise ConfigFault, naming the field, for what the kernels do not take."""
+        check_geometry_of_kernels(self.config)
+
     def build(
         self, device: torch.device, settings: Settings, ranks: Ranks | None = None
-    ) -> "PlainMla | PlainSparseMla":
+    ) -> "PlainMla | PlainSparseMla | CudaMla":
         """Return the network; see `Model`."""
         ranks = ranks or OneRank()
         numbers = self.numbers(device, settings, ranks)
+        if device.type == "cuda":
+            return CudaMla(self.config, numbers, ranks)
         kind = PlainMla if self.config.index is None else PlainSparseMla
         return kind(self.config, numbers, ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    """Pages of records of `channels` numbers."""
+
+    layers: int
+    channels: int
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, config: MlaConfig, numbers: Numbers) -> "_Pages":
+        """Return those of a network."""
+        channels = config.heads.latent + config.heads.turned
+        return cls(config.num_layers, channels, numbers.record_dtype)
+
+    @property
+    def paged(self) -> Paged:
+        """Return what a page of all layers weighs."""
+        weight = self.layers * PAGE_TOKENS * self.channels * self.dtype.itemsize
+        return Paged("latent", weight)
+
+    def pools(self, sizes: PoolSizes, device: torch.device) -> LatentPools:
+        """Return pools on a device."""
+        shape = (self.layers, PAGE_TOKENS, self.channels)
+        return LatentPools(shape, self.dtype, sizes, device)
 
 
 class PlainMla(PlainNetwork[LatentPools, LatentStep]):
@@ -60,23 +95,39 @@ class PlainMla(PlainNetwork[LatentPools, LatentStep]):
 
     def __init__(self, config: MlaConfig, numbers: Numbers, ranks: Ranks) -> None:
         """Allocate all weights."""
-        fields = config.heads
-        self._turned = fields.turned
-        self._shape = (config.num_layers, PAGE_TOKENS, fields.latent + fields.turned)
+        self._turned, self._pages = config.heads.turned, _Pages.of(config, numbers)
         self._rope = _rope(config, numbers.device, interleaved=config.interleaved)
-        layers, positions, channels = self._shape
-        page = layers * positions * channels * numbers.record_dtype.itemsize
         wired = decoder(config, DenseAttention, _kinds(numbers), ranks)
-        super().__init__(wired, numbers, Paged("latent", page))
+        super().__init__(wired, numbers, self._pages.paged)
 
     def pools(self, sizes: PoolSizes) -> LatentPools:
         """Return pools on the device; see `Network`."""
-        numbers = self._numbers
-        return LatentPools(self._shape, numbers.record_dtype, sizes, numbers.device)
+        return self._pages.pools(sizes, self._numbers.device)
 
     def step(self, batch: ForwardBatch, pools: LatentPools) -> LatentStep:
         """Return what the layers of a step share."""
         return LatentStep(batch, pools, self._rope, turned=self._turned)
+
+
+class CudaMla(CudaDecoder[LatentPools, Bf16Step]):
+    """The network on a Hopper GPU."""
+
+    def __init__(self, config: MlaConfig, numbers: Numbers, ranks: Ranks) -> None:
+        """Allocate all weights."""
+        self.config, self._pages = config, _Pages.of(config, numbers)
+        self._rope = _rope(config, numbers.device, interleaved=config.interleaved)
+        kinds = Bf16Kinds(numbers.device, deterministic=numbers.deterministic)
+        wired = decoder(config, DenseAttention, kinds, ranks)
+        super().__init__(wired, numbers, self._pages.paged)
+
+    def pools(self, sizes: PoolSizes) -> LatentPools:
+        """Return pools on the device; see `Network`."""
+        return self._pages.pools(sizes, self.device)
+
+    def placed(self, places: PagePlaces, pools: LatentPools) -> Bf16Step:
+        """Return the step of tokens in these places."""
+        deterministic = self._numbers.deterministic
+        return Bf16Step(places, pools, self._rope, deterministic=deterministic)
 
 
 class PlainSparseMla(PlainNetwork[SparsePools, SparseStep]):

@@ -22,12 +22,12 @@ class LatentPools(PagePools):
         sizes: PoolSizes,
         device: torch.device,
     ) -> None:
-        """Allocate pages, not initialised: nothing is used that was not written before.
+        """Allocate pages of zeros: what was never written is read with a weight of 0.
 
         shape  layers, positions of a page, channels of a record
         """
         layers, *page = shape
-        self.records = torch.empty(
+        self.records = torch.zeros(
             (layers, sizes.full_pages + 1, *page), dtype=dtype, device=device
         )
         super().__init__({"records": self.records})

@@ -11,7 +11,7 @@ Source: DeepSeek-V3.2-Exp, report and inference code.
 from torch import Tensor
 
 from layers.blocks.norm import LayerNorm
-from layers.kinds import PlainKinds
+from layers.kinds import DecoderKinds
 from layers.linear.contract import Named
 from layers.models.mla.config import HeadFields, IndexFields, MlaConfig
 from layers.models.mla.network import Attention
@@ -28,7 +28,7 @@ class Indexer:
     """What makes indexer keys and queries of one layer."""
 
     def __init__(
-        self, width: int, heads: HeadFields, fields: IndexFields, kinds: PlainKinds
+        self, width: int, heads: HeadFields, fields: IndexFields, kinds: DecoderKinds
     ) -> None:
         """Allocate the weights; the stream has `width` channels."""
         assert heads.q_rank is not None, "the configuration was checked"
@@ -58,7 +58,7 @@ class Indexer:
 class SparseAttention(Attention[SparseStep]):
     """Attention over the positions that the layer's indexer chooses."""
 
-    def __init__(self, config: MlaConfig, layer: int, kinds: PlainKinds, ranks: Ranks) -> None:
+    def __init__(self, config: MlaConfig, layer: int, kinds: DecoderKinds, ranks: Ranks) -> None:
         """Allocate the weights of layer `layer`."""
         super().__init__(config, layer, kinds, ranks)
         assert config.index is not None, "the configuration was checked"

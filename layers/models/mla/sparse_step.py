@@ -75,8 +75,8 @@ class SparseStep(TurnedStep):
         self._index_rotation = ropes.indexer.rotation(self._slots.position)
         self._rows = list(_rows(batch, page.tokens))
 
-    def store(self, layer: int, records: Tensor) -> None:
-        """Write what the tokens leave in a layer, [T, C] float32, turned."""
+    def write(self, layer: int, records: Tensor) -> None:
+        """Write what the tokens leave in a layer; see `TurnedStep`."""
         self._pools.store_records(layer, self._slots.slots, records)
 
     def store_keys(self, layer: int, keys: Tensor) -> None:

@@ -1,7 +1,7 @@
-"""Measures networks of pages alone (Llama, Mistral, Qwen) with random weights, on the GPU at hand.
+"""Measures networks of pages alone (Llama, Qwen, DeepSeek V2) with random weights, on a GPU.
 
     decode    steps inside a CUDA graph against their floor: weights that a step reads, the experts
-              that it is routed to, keys and values, once each, at the bandwidth of a large copy
+              that it is routed to, what is cached, once each, at the bandwidth of a large copy
     prefill   prompts in one step each, against the rate of a large product of bfloat16 numbers
 
 A step of decode is the network, the likeliest token of each row and the next position:
@@ -15,7 +15,7 @@ With --profile, kernels by time instead. --layers cuts the network.
 import argparse
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -23,21 +23,21 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-import layers.models.gqa.network as network_module
+import layers.models.gqa.network as gqa_network
+import layers.models.mla.network as mla_network
 from jit_kernels.likeliest import likeliest
 from layers.models.contract import Settings
-from layers.models.gqa.config import GqaConfig
-from layers.models.gqa.model import CudaGqa, GqaModel
-from layers.models.gqa.pools import KeyValuePools
 from layers.models.registry import read_model
 from layers.steps.decode_rows import DecodeRows
 from layers.steps.forward_batch import ForwardBatch
 from layers.weights.loading import fill_dummy
-from layers.weights.part import Part
 from mem_cache.spec import PoolSizes, div_ceil
 from tests.bench.kernels.timing import copy_bandwidth, graph_us
 from tests.bench.network.clock import replayed, rest, stage, times_ms, wait
 from tests.bench.network.kernels_run import gap_table, kernel_table, profiled
+from tests.bench.network.page_counts import PageNetwork, prompt_flops, step_bytes
+
+Route = Callable[..., tuple[Tensor, Tensor]]
 
 FOLDER = Path(__file__).parent / "qwen3_8b"
 SEED, PAGE = 7, 256
@@ -52,11 +52,12 @@ def main() -> None:
     options = _parsed()
     override = f"num_hidden_layers={options.layers}" if options.layers else None
     model = read_model(options.model, override)
-    assert isinstance(model, GqaModel)
     device = torch.device("cuda", 0)
     torch.manual_seed(SEED)
     with torch.inference_mode():
-        network = cast(CudaGqa, model.build(device, Settings(deterministic=options.deterministic)))
+        network = cast(
+            PageNetwork, model.build(device, Settings(deterministic=options.deterministic))
+        )
         with stage("random weights", device):
             fill_dummy(network, SEED)
         for line in (_decode if options.phase == "decode" else _prefill)(options, network):
@@ -82,12 +83,12 @@ def _parsed() -> argparse.Namespace:
 
 
 class Rows:
-    """Rows of one length that share nothing, over scattered pages of random keys and values."""
+    """Rows of one length that share nothing, over scattered pages of random numbers."""
 
-    def __init__(self, network: CudaGqa, rows: int, tokens: int) -> None:
+    def __init__(self, network: PageNetwork, rows: int, tokens: int) -> None:
         """Fill the pages that `rows` rows of `tokens` tokens take."""
         self.network, columns = network, div_ceil(tokens, PAGE)
-        self.pools: KeyValuePools = network.pools(PoolSizes(rows * columns, 0, 0))
+        self.pools: Any = network.pools(PoolSizes(rows * columns, 0, 0))
         for tensor in self.pools.tensors().values():
             for layer in tensor:
                 layer.normal_()
@@ -134,7 +135,7 @@ class Rows:
         return run
 
 
-def _decode(options: argparse.Namespace, network: CudaGqa) -> Iterator[str]:
+def _decode(options: argparse.Namespace, network: PageNetwork) -> Iterator[str]:
     bandwidth, context = copy_bandwidth(), options.context
     yield f"# copy {bandwidth / 1e12:.2f} TB/s, read and written"
     made = Rows(network, max(options.batch), context + options.replays + OTHER_STEPS)
@@ -157,7 +158,7 @@ def _decode(options: argparse.Namespace, network: CudaGqa) -> Iterator[str]:
         yield f"{rows:>5}{context:>9}{ms:>10.3f}{speed:>11.0f}{floor:>10.3f}{floor / ms:>7.2f}"
 
 
-def _prefill(options: argparse.Namespace, network: CudaGqa) -> Iterator[str]:
+def _prefill(options: argparse.Namespace, network: PageNetwork) -> Iterator[str]:
     factors = [torch.randn(LARGE, LARGE, device="cuda").bfloat16() for _ in range(2)]
     rate = 2 * LARGE**3 / (graph_us([lambda: factors[0] @ factors[1]]) * 1e-6)
     yield f"# a product of {LARGE} cubed: {rate / 1e12:.0f} TFLOP/s"
@@ -176,54 +177,22 @@ def _prefill(options: argparse.Namespace, network: CudaGqa) -> Iterator[str]:
         yield f"{tokens:>8}{numbers}{reached / rate:>7.2f}"
 
 
-def step_bytes(network: CudaGqa, rows: int, context: int, routed: int) -> int:
-    """Return the bytes that a decode step reads.
-
-    routed  distinct experts of all layers together
-    """
-    config = network.config
-    total = rows * context * network.cache.full_page_bytes // PAGE
-    for name, stored in network.named_weights():
-        target = stored.target if isinstance(stored, Part) else stored
-        assert isinstance(target, Tensor)
-        if ".experts." not in name and ("embed_tokens" not in name or config.tied):
-            total += target.nbytes
-    return total + routed * _expert_numbers(config) * torch.bfloat16.itemsize
-
-
-def prompt_flops(config: GqaConfig, tokens: int) -> float:
-    """Return the operations of the products of a prompt, and of half of its attention's square."""
-    heads = config.heads + 2 * config.key_heads
-    attention = config.head_dim * config.hidden_size * (heads + config.heads)
-    dense = 3 * config.hidden_size * config.inner
-    experts = config.experts
-    mixed = 0 if experts is None else len(experts.layers)
-    numbers = config.num_layers * attention + (config.num_layers - mixed) * dense
-    if experts is not None:
-        numbers += mixed * (
-            experts.chosen * _expert_numbers(config) + experts.count * config.hidden_size
-        )
-    pairs = config.num_layers * config.heads * config.head_dim * tokens
-    head = config.hidden_size * config.vocab_size
-    return 2.0 * (tokens * (numbers + pairs) + head)
-
-
-def _expert_numbers(config: GqaConfig) -> int:
-    return 0 if config.experts is None else 3 * config.hidden_size * config.experts.inner
-
-
 @contextmanager
 def _experts_routed() -> Iterator[Sequence[int]]:
     """Count the distinct experts of each routing call while this is open; not inside a graph."""
     counts: list[int] = []
-    route: Callable[..., tuple[Tensor, Tensor]] = network_module.route_softmax
 
-    def counting(*args: Any, **options: Any) -> tuple[Tensor, Tensor]:
-        experts, weights = route(*args, **options)
-        counts.append(int(torch.unique(experts).numel()))
-        return experts, weights
+    def counting(route: Route) -> Route:
+        def counted(*args: Any, **options: Any) -> tuple[Tensor, Tensor]:
+            experts, weights = route(*args, **options)
+            counts.append(int(torch.unique(experts).numel()))
+            return experts, weights
 
-    with patch.object(network_module, "route_softmax", counting):
+        return counted
+
+    with ExitStack() as patched:
+        for module, name in ((gqa_network, "route_softmax"), (mla_network, "route_groups")):
+            patched.enter_context(patch.object(module, name, counting(getattr(module, name))))
         yield counts
 
 

@@ -5,37 +5,45 @@ import torch
 
 from layers.models.contract import Settings
 from layers.models.gqa.model import CudaGqa, GqaModel
+from layers.models.mla.model import CudaMla, MlaModel
 from layers.models.plain_model import Numbers
 from layers.models.registry import read_model
 from layers.parallel.ranks import OneRank
 from layers.weights.loading import fill_dummy
-from tests.bench.network.pages import FOLDER, Rows, prompt_flops, step_bytes
+from tests.bench.network.page_counts import PageNetwork, prompt_flops, step_bytes
+from tests.bench.network.pages import FOLDER, Rows
 
 CPU = torch.device("cpu")
 
 
-def made(name: str, device: torch.device, cut: str | None = None) -> CudaGqa:
+def made(name: str, device: torch.device, cut: str | None = None) -> PageNetwork:
     """Return the network of a published configuration, or of a cut of it."""
     model = read_model(FOLDER.parent / name, cut)
-    assert isinstance(model, GqaModel)
     numbers = Numbers(device, Settings(dtype="bfloat16"), "any")
+    if isinstance(model, MlaModel):
+        return CudaMla(model.config, numbers, OneRank())
+    assert isinstance(model, GqaModel)
     return CudaGqa(model.config, numbers, OneRank())
 
 
 @pytest.mark.parametrize(
-    ("name", "billions", "kv_bytes"),
-    [("qwen3_8b", 7.57, 147_456), ("llama_3_1_8b", 7.50, 131_072), ("qwen3_30b_a3b", 1.23, 98_304)],
+    ("name", "billions", "kv_bytes", "inner"),
+    [
+        ("qwen3_8b", 7.57, 147_456, 0),
+        ("llama_3_1_8b", 7.50, 131_072, 0),
+        ("qwen3_30b_a3b", 1.23, 98_304, 768),
+        ("deepseek_v2_lite", 1.10, 31_104, 1408),
+    ],
 )
 def test_a_step_reads_all_weights_but_embeddings_and_experts(
-    name: str, billions: float, kv_bytes: int
+    name: str, billions: float, kv_bytes: int, inner: int
 ) -> None:
     network = made(name, torch.device("meta"))
 
     assert step_bytes(network, 0, 0, 0) == pytest.approx(2e9 * billions, rel=5e-3)
     assert step_bytes(network, 3, 100, 0) - step_bytes(network, 0, 0, 0) == 300 * kv_bytes
-    experts = network.config.experts
-    each = 0 if experts is None else 3 * 2048 * 768 * 2
-    assert step_bytes(network, 0, 0, 5) - step_bytes(network, 0, 0, 0) == 5 * each
+    experts = step_bytes(network, 0, 0, 5) - step_bytes(network, 0, 0, 0)
+    assert experts == 5 * 3 * 2048 * inner * 2
 
 
 def test_a_prompt_has_the_operations_of_its_products_and_of_attention() -> None:
@@ -47,18 +55,35 @@ def test_a_prompt_has_the_operations_of_its_products_and_of_attention() -> None:
     assert two == pytest.approx(8192 * 2 * (2.7e9 + 48 * 32 * 128 * 8192), rel=0.03)
 
 
-def test_steps_go_on_and_prompts_are_computed() -> None:
+def test_latents_count_as_keys_and_values_that_are_made_once() -> None:
+    config = made("deepseek_v2_lite", torch.device("meta")).config
+    one, two = (prompt_flops(config, tokens) for tokens in (1, 8192))
+
+    # 2.66 billion numbers for a token, of which the head has 0.21.
+    assert one == pytest.approx(2 * 2.45e9, rel=0.03)
+    pairs = 27 * 16 * (192 + 128) * 8192 / 2
+    assert two == pytest.approx(8192 * 2 * (2.24e9 + pairs), rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("qwen3_8b", "num_attention_heads=2,num_key_value_heads=1"),
+        ("deepseek_v2_lite", "num_attention_heads=2,n_routed_experts=8,first_k_dense_replace=0"),
+    ],
+)
+def test_steps_go_on_and_prompts_are_computed(name: str, more: str) -> None:
     sizes = "num_hidden_layers=1,hidden_size=64,intermediate_size=64,vocab_size=96"
-    cut = f"{sizes},num_attention_heads=2,num_key_value_heads=1,eos_token_id=1,bos_token_id=0"
-    network = made("qwen3_8b", CPU, cut)
+    network = made(name, CPU, f"{sizes},{more},eos_token_id=1,bos_token_id=0")
     fill_dummy(network, 3)
     rows = Rows(network, 2, 300)
-    before = rows.pools.keys.clone()
+    (pool, *_) = rows.pools.tensors().values()
+    before = pool.clone()
 
     rows.prefill(20)()
     step = rows.decoder(2, 290)
     step()
     step()
 
-    changed = (rows.pools.keys != before).any(-1).sum()
+    changed = (pool != before).any(-1).sum()
     assert int(changed) == 20 + 4

@@ -47,6 +47,23 @@ def test_experts_give_what_the_reference_gives(sizes: tuple[int, int, int, int],
         assert_close(got, want, Bounds(atol=0.05, rms=0.01))
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_what_is_added_comes_last_and_experts_of_other_ranks_give_nothing(rows: int) -> None:
+    made = Mixture((5, 40, 24, 2))
+    x, experts, weights = made.rows(rows)
+    plus = torch.randn(rows, 40)
+    alone = triton_backend.moe(x, experts, weights, **made.parts, invariant=False)
+
+    def added() -> torch.Tensor:
+        return plus
+
+    got = triton_backend.moe(x, experts, weights, **made.parts, invariant=False, plus=added)
+    assert_close(got, alone + plus, Bounds(atol=1e-5))
+    experts[:, 0], weights[:, 1] = 7, 0.0
+    got = triton_backend.moe(x, experts, weights, **made.parts, invariant=False)
+    assert_same_bits(got, torch.zeros(rows, 40))
+
+
 def test_an_invariant_row_has_the_same_bits_in_any_company() -> None:
     made = Mixture((5, 40, 24, 2))
     x, experts, weights = made.rows(40)

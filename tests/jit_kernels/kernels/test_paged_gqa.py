@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from jit_kernels.paged_gqa import PagedRows, reference, triton_backend
+from jit_kernels.paged_gqa.triton_parts import parts_of
 from jit_kernels.vendor_library import why_no_fa3
 from tests.jit_kernels.kernels.sizes import with_large
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
@@ -93,7 +94,7 @@ def test_few_rows_share_their_keys_among_programs(attend: Attend) -> None:
     made = Case((4, 1, 64), [(600, 1), (30, 1)])
     sink = torch.randn(4).to(torch.bfloat16)
     if attend is triton_backend.paged_gqa:
-        assert triton_backend._parts(2, 3 * PAGE) > 1  # pyright: ignore[reportPrivateUsage]
+        assert parts_of(2, 3 * PAGE) > 1
 
     for given in (None, sink):
         got = made.by(attend, sink=given)

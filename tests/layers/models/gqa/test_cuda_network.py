@@ -4,7 +4,6 @@ Without a GPU the references of its ops run, which shows that it is wired right.
 """
 
 import json
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +20,14 @@ from layers.models.plain_model import Numbers
 from layers.parallel.ranks import OneRank, Ranks
 from layers.weights.loading import fill_dummy
 from tests.testing.compare import Bounds, assert_close, assert_same_bits
+from tests.testing.cuda_decoders import (
+    GARBAGE,
+    assert_bits_depend_on_the_prefix,
+    assert_graphs_give_the_bits_of_launches,
+    copy_weights,
+    logits_of,
+    words,
+)
 from tests.testing.gqa_checkpoints import VOCAB, write_config
 from tests.testing.page_rig import PagedRow, PageRig
 from tests.testing.thread_ranks import ThreadRanks, in_ranks
@@ -36,14 +43,6 @@ FAMILIES = ("llama", "llama_biased", "qwen2", "qwen3", "qwen3_moe")
 # Every layer rounds what it makes to bfloat16, weights and pages are the same on both sides.
 BOUNDS = Bounds(cosine=0.999, rms=0.05, atol=torch.inf)
 SEED = 3
-# Numbers in pages that nobody wrote: finite, as all that a GPU leaves there.
-GARBAGE = 77.0
-
-
-def words(count: int, seed: int = 1) -> list[int]:
-    """Return random token ids."""
-    draw = torch.Generator().manual_seed(seed)
-    return torch.randint(2, VOCAB, (count,), generator=draw).tolist()
 
 
 @cache
@@ -65,13 +64,7 @@ def built(kind: type[Made], name: str, device: torch.device, ranks: Ranks, **set
     if device.type == "cpu":
         fill_dummy(made, SEED)
         return made
-    # Random numbers of devices differ.
-    source = dict(built(PlainGqa, name, CPU, ranks).named_weights())
-    for weight, target in made.named_weights():
-        number = source[weight]
-        assert isinstance(target, Tensor)
-        assert isinstance(number, Tensor)
-        target.copy_(number)
+    copy_weights(built(PlainGqa, name, CPU, ranks), made)
     return made
 
 
@@ -83,26 +76,16 @@ def network(name: str, *, deterministic: bool = True) -> CudaGqa:
     return made
 
 
-def rig(name: str, **settings: Any) -> PageRig:
-    """Return a network and its pools."""
-    return PageRig(network(name, **settings), pages=48, garbage=GARBAGE)
-
-
 # The references of ops are invariant in any case.
 @pytest.mark.parametrize("deterministic", [True] if DEVICE == CPU else [True, False])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_are_those_of_plain_numbers(name: str, deterministic: bool) -> None:
-    prompt = words(290)
+    prompt = words(281, VOCAB)
     plain = PageRig(built(PlainGqa, name, CPU, OneRank()))
     want = [plain.prefill(PagedRow(prompt[:stop]), 2048) for stop in (279, 280, 281)]
 
-    made = rig(name, deterministic=deterministic)
-    row, other = PagedRow(prompt[:279]), PagedRow(prompt[100:140])
-    got = [made.prefill(row, 300), made.prefill(other, 7)][:1]
-    for token in prompt[279:281]:
-        row.tokens.append(token)
-        other.tokens.append(5)
-        got.append(made.decode([other, row], DEVICE)[1])
+    made = network(name, deterministic=deterministic)
+    got = logits_of(made, prompt, prompt[100:140], DEVICE)
 
     for one, other_one in zip(got, want, strict=True):
         assert_close(one, other_one, BOUNDS)
@@ -113,21 +96,8 @@ def test_logits_are_those_of_plain_numbers(name: str, deterministic: bool) -> No
 def test_a_token_has_the_same_bits_decoded_in_any_chunk_company_and_from_the_cache(
     name: str,
 ) -> None:
-    made, prompt = rig(name), words(300)
-    whole = PagedRow(prompt)
-    want = made.prefill(whole, 2048)
-    before = made.prefill(PagedRow(prompt[:299]), 2048)
-
-    for chunk in (64, 255, 257):
-        assert_same_bits(made.prefill(PagedRow(prompt), chunk), want, what=f"chunks of {chunk}")
-    for at in (1, 256, 290):
-        assert_same_bits(made.prefill(made.fork(whole, prompt, at), 100), want, what=f"from {at}")
-    rows = [PagedRow(words(length, seed=length)) for length in (3, 131, 290)]
-    mine = made.fork(whole, prompt, 290)
-    made.step([*((row, len(row.tokens) - 2) for row in rows), (mine, 298)])
-    first, last = (made.decode([*rows, mine], DEVICE)[3] for _ in range(2))
-    assert_same_bits(first, before, what="decoded")
-    assert_same_bits(last, want, what="decoded after what was decoded")
+    others = [words(length, VOCAB, seed=length) for length in (3, 131, 290)]
+    assert_bits_depend_on_the_prefix(network(name), words(300, VOCAB), others, DEVICE)
 
 
 def test_rows_with_a_number_that_is_not_finite_are_told_and_leave_none() -> None:
@@ -145,7 +115,7 @@ def test_rows_with_a_number_that_is_not_finite_are_told_and_leave_none() -> None
 
 
 def test_ranks_give_what_one_rank_gives() -> None:
-    prompt = words(90)
+    prompt = words(90, VOCAB)
 
     def run(ranks: ThreadRanks) -> Tensor:
         made = built(CudaGqa, "qwen3", CPU, ranks, deterministic=True)
@@ -159,42 +129,10 @@ def test_ranks_give_what_one_rank_gives() -> None:
     assert_close(both[0], alone, BOUNDS)
 
 
-def captured(step: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-    """Return a graph of a step that has run before, and where its result will be."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = step()
-    return graph, result
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("name", ["qwen2", "qwen3", "qwen3_moe"])
 def test_a_graph_gives_the_bits_of_plain_launches(name: str, deterministic: bool) -> None:
-    made, driven = (
-        network(name, deterministic=deterministic),
-        rig(name, deterministic=deterministic),
-    )
-    rows = [PagedRow(words(length, seed=length)) for length in (3, 131, 700)]
-    driven.step([(row, len(row.tokens) - 2) for row in rows])
-    inputs = driven.inputs(rows, DEVICE)
-
-    def step() -> Tensor:
-        return made.decode(inputs, driven.pools)
-
-    step()
-    want = step().clone()
-    graph, got = captured(step)
-    with torch.inference_mode():
-        got.zero_()
-    graph.replay()
-    assert_same_bits(got, want)
-
-    # The same graph for other rows and positions.
-    for row in rows:
-        row.done += 1
-    later = driven.inputs(rows[::-1], DEVICE)
-    for field in ("input_ids", "position", "page_table"):
-        getattr(inputs, field).copy_(getattr(later, field))
-    graph.replay()
-    assert_same_bits(got, step())
+    prompts = [words(length, VOCAB, seed=length) for length in (3, 131, 700)]
+    made = network(name, deterministic=deterministic)
+    assert_graphs_give_the_bits_of_launches(made, prompts, DEVICE)

@@ -12,6 +12,7 @@ from layers.models.mla.config import (
     HeadFields,
     IndexFields,
     MlaConfig,
+    check_geometry_of_kernels,
     parse_config,
 )
 
@@ -217,3 +218,24 @@ def test_what_is_not_computed_is_refused_by_name(
 def test_an_override_of_no_field_is_refused() -> None:
     with pytest.raises(ConfigFault, match="override names 'hiden_size'"):
         parse_config(V3, {}, {"hiden_size": 4})
+
+
+@pytest.mark.parametrize("raw", [LITE, V2, V3], ids=["v2_lite", "v2", "v3"])
+def test_kernels_of_a_gpu_take_the_published_sizes_and_refuse_others_by_name(
+    raw: dict[str, Any],
+) -> None:
+    check_geometry_of_kernels(parse_config(raw, {}, {}))
+
+    for changes, fault in (
+        ({"kv_lora_rank": 1024}, "kv_lora_rank is 1024, and on a GPU it must be at most 512"),
+        ({"qk_rope_head_dim": 40}, "qk_rope_head_dim is 40, and on a GPU it must be a multiple"),
+        ({"moe_intermediate_size": 48}, "moe_intermediate_size is 48, .* a multiple of 64"),
+        ({"v_head_dim": 2, "num_attention_heads": 16}, r"num_attention_heads \* v_head_dim is"),
+    ):
+        with pytest.raises(ConfigFault, match=fault):
+            check_geometry_of_kernels(parse_config(raw, {}, changes))
+
+
+def test_an_indexer_is_refused_on_a_gpu_by_the_name_of_its_model() -> None:
+    with pytest.raises(ConfigFault, match="deepseek_v32 runs on the CPU: use --device cpu"):
+        check_geometry_of_kernels(parse_config(V32, {}, {}))

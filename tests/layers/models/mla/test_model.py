@@ -228,5 +228,5 @@ def test_what_does_not_suit_it_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigFault, match="kv_cache_dtype fp8 is not for model_type deepseek_v3"):
         model.build(CPU, Settings(kv_cache_dtype="fp8"))
-    with pytest.raises(ConfigFault, match="deepseek_v3 runs on the CPU: use --device cpu"):
-        model.check_cuda()
+    with pytest.raises(ConfigFault, match="and on a GPU it must be a multiple of 64"):
+        read_model(write_published("v3", tmp_path), "kv_lora_rank=64,q_lora_rank=64").check_cuda()

@@ -58,7 +58,7 @@ def attended(given: Made, chunk: int, record_format: str) -> Tensor:
         stop = min(TOKENS, row.done + chunk)
         part = slice(row.done, stop)
         step = SparseStep(chunk_batch([(row, stop)]), pools, ropes, chosen=CHOSEN)
-        step.store(0, given.records[part])
+        step.write(0, given.records[part])
         step.store_keys(0, given.keys[part].clone())
         wanted = Wanted(given.index_q[part].clone(), given.weights[part])
         read.append(step.attend(0, given.q[part], wanted, scale=SCALE))
