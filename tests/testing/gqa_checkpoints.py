@@ -131,9 +131,22 @@ def assert_greedy(
     model: Any, prompt: list[int], tokens: list[int], *, margin: float = MARGIN
 ) -> None:
     """Fail unless each token is the likeliest by `model`, or as likely to within `margin`."""
-    logits = model(torch.tensor([[*prompt, *tokens]]), use_cache=False).logits[0].float()
-    for i, token in enumerate(tokens):
-        mine = logits[len(prompt) - 1 + i]
+    for i, (token, mine) in enumerate(
+        zip(tokens, _chosen_from(model, prompt, tokens), strict=True)
+    ):
         best = int(mine.argmax())
         behind = float(mine[best] - mine[token])
         assert behind < margin, f"token {i} is {token}, the reference has {best} ({behind:g} more)"
+
+
+@torch.inference_mode()
+def greedy_share(model: Any, prompt: list[int], tokens: list[int]) -> float:
+    """Return the share of tokens that are the likeliest by `model`, each behind those before it."""
+    best = _chosen_from(model, prompt, tokens).argmax(-1)
+    return float((best == torch.tensor(tokens)).float().mean())
+
+
+def _chosen_from(model: Any, prompt: list[int], tokens: list[int]) -> Tensor:
+    """Return the logits [tokens, vocabulary] that each token was chosen from."""
+    logits = model(torch.tensor([[*prompt, *tokens]]), use_cache=False).logits[0].float()
+    return logits[len(prompt) - 1 : -1]
