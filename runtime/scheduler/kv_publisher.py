@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import zmq
 
 from runtime.errors import ConfigError
-from runtime.kv_events_config import FLAG, KvEventsConfig, host_and_port
+from runtime.kv_events_config import FLAG, KvEventsConfig, host_and_port, read_hash_key
 from runtime.scheduler.kv_event_wire import Event, encode_batch
 from runtime.scheduler.kv_events import EventSink
 
@@ -45,6 +45,11 @@ class _OfRank(NamedTuple):
     publisher: "KvEventPublisher"
     rank: int
 
+    @property
+    def hash_key(self) -> bytes | None:
+        """Of readers that compute hashes of namespaces."""
+        return self.publisher.hash_key
+
     def publish(self, events: list[Event], *, time_s: float) -> None:
         """Queue a batch of this replica."""
         self.publisher.publish(events, time_s=time_s, rank=self.rank)
@@ -55,12 +60,14 @@ class KvEventPublisher:
 
     endpoint         where the PUB socket is, with the port that was really taken
     replay_endpoint  where the ROUTER socket is, or None
+    hash_key         of readers that compute hashes of namespaces, or None
     `publish` and `close` belong to one thread.
     """
 
     def __init__(self, config: KvEventsConfig) -> None:
         """Open the sockets and start the thread. Raises ConfigError for what cannot be opened."""
         self._topic = config.topic.encode()
+        self.hash_key = read_hash_key(config)
         self._queue: deque[_Batch | None] = deque()
         self._most_queued = config.max_queue_size
         self._kept: deque[tuple[bytes, bytes]] = deque(maxlen=config.buffer_steps)

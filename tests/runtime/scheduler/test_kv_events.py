@@ -11,7 +11,8 @@ from mem_cache.spec import TreeSpec
 from mem_cache.tree.aside import set_aside, top_of
 from mem_cache.tree.radix import ShadowRadixCache
 from runtime.scheduler.kv_event_wire import Cleared, Event, Removed, Stored
-from runtime.scheduler.kv_events import KvEvents, chain_hashes
+from runtime.kv_hashes import chain_hashes
+from runtime.scheduler.kv_events import KvEvents
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
@@ -25,6 +26,8 @@ class Rig:
     batches  as they were flushed
     known    hash -> the tokens up to the end of that block, of all blocks that are stored
     """
+
+    hash_key = None
 
     def __init__(self) -> None:
         spec = TreeSpec(page_size=PAGE, swa_page_size=2, window=4)

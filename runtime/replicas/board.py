@@ -1,0 +1,186 @@
+"""What a router knows of its replicas: their caches, and what it sent them.
+
+A prompt counts as cached where its blocks are, by the replica's events, or where they are being
+computed for an earlier request. What a replica has yet to compute is counted here, exactly: no
+load is polled.
+"""
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from runtime.replicas.block_index import BlockIndex
+from runtime.replicas.choice import COSTS, Candidate, ChoiceCosts, choose
+from runtime.replicas.prompt_keys import PromptKeys
+
+__all__ = ["Board", "ReplicaView", "Request"]
+
+# A mark takes some 100 bytes.
+_MOST_MARKS = 1 << 16
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request on its way.
+
+    keys      of its prompt; None where it has none that is known
+    replica   where it was sent; None before
+    uncached  tokens of its prompt that the replica had to compute when it was sent
+    answered  something of the answer has come
+    """
+
+    keys: PromptKeys | None
+    replica: str | None = None
+    uncached: int = 0
+    answered: bool = False
+
+
+@dataclass(slots=True)
+class ReplicaView:
+    """One replica as it is known here.
+
+    index    its cache, by events
+    requests on their way there
+    sent     blocks of these requests' prompts
+    marks    of prompts sent there, oldest first: beginnings of blocks that it may have
+    served   requests sent there so far
+    """
+
+    index: BlockIndex = field(default_factory=BlockIndex)
+    requests: set[Request] = field(default_factory=set[Request])
+    sent: Counter[int] = field(default_factory=Counter[int])
+    marks: OrderedDict[int, None] = field(default_factory=OrderedDict[int, None])
+    served: int = 0
+
+
+class Board:
+    """All replicas; every method may be called from any thread."""
+
+    def __init__(self, costs: ChoiceCosts = COSTS) -> None:
+        self._costs = costs
+        self._lock = threading.Lock()
+        self._replicas: dict[str, ReplicaView] = {}
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget all replicas but these; one that is new begins with an empty cache."""
+        with self._lock:
+            for gone in self._replicas.keys() - set(names):
+                del self._replicas[gone]
+            for name in names:
+                self._replicas.setdefault(name, ReplicaView())
+
+    @contextmanager
+    def index(self, name: str) -> Iterator[BlockIndex]:
+        """Yield the cache of a replica, to be changed; one that is forgotten has one for nobody."""
+        with self._lock:
+            view = self._replicas.get(name)
+            yield BlockIndex() if view is None else view.index
+
+    def cleared(self, name: str) -> None:
+        """Note that a replica's cache was emptied, beginnings of blocks included."""
+        with self._lock:
+            if view := self._replicas.get(name):
+                view.marks.clear()
+
+    def place(self, request: Request, names: Sequence[str], *, avoid: Collection[str] = ()) -> str:
+        """Choose one of `names` for a request, and count it there.
+
+        avoid  names that are taken only where there is no other
+        Raises ValueError without names.
+        """
+        with self._lock:
+            self._strike(request)
+            usable = [name for name in names if name not in avoid] or list(names)
+            candidates = [self._candidate(name, request.keys) for name in usable]
+            tokens = 0 if request.keys is None else len(request.keys.tokens)
+            chosen = choose(candidates, tokens, costs=self._costs)
+            self._count(request, chosen, tokens)
+            return chosen.replica
+
+    def answered(self, request: Request) -> None:
+        """Note that something of the answer has come: the prompt is computed."""
+        request.answered = True
+
+    def done(self, request: Request) -> None:
+        """Note that a request has ended."""
+        with self._lock:
+            self._strike(request)
+
+    def describe(self) -> dict[str, dict[str, int | bool]]:
+        """Return what is known of each replica, in numbers, by name."""
+        with self._lock:
+            return {
+                name: {
+                    "requests": len(view.requests),
+                    "waiting_tokens": _waiting(view),
+                    "served": view.served,
+                    "blocks": len(view.index),
+                    "current": view.index.current,
+                }
+                for name, view in self._replicas.items()
+            }
+
+    # --- under the lock
+
+    def _candidate(self, name: str, keys: PromptKeys | None) -> Candidate:
+        view = self._replicas.setdefault(name, ReplicaView())
+        return Candidate(
+            name,
+            matched_tokens=0 if keys is None else _matched(view, keys),
+            waiting_tokens=_waiting(view),
+            running=len(view.requests),
+        )
+
+    def _count(self, request: Request, chosen: Candidate, tokens: int) -> None:
+        view = self._replicas[chosen.replica]
+        request.replica, request.answered = chosen.replica, False
+        request.uncached = max(tokens - chosen.matched_tokens, 0)
+        view.requests.add(request)
+        view.served += 1
+        if request.keys is not None:
+            view.sent.update(request.keys.blocks)
+            _remember(view, request.keys)
+
+    def _strike(self, request: Request) -> None:
+        view = self._replicas.get(request.replica or "")
+        request.replica = None
+        if view is None or request not in view.requests:
+            return
+        view.requests.remove(request)
+        if request.keys is not None:
+            view.sent -= Counter(request.keys.blocks)
+
+
+def _matched(view: ReplicaView, keys: PromptKeys) -> int:
+    """Return how many tokens of a prompt are there or on their way, from its beginning on."""
+    blocks = view.index.leading(keys.blocks)
+    while blocks < len(keys.blocks) and keys.blocks[blocks] in view.sent:
+        blocks += 1
+    matched = blocks * keys.block_size
+    for end, mark in keys.marks(blocks):
+        if mark not in view.marks:
+            break
+        matched = end
+    return matched
+
+
+def _remember(view: ReplicaView, keys: PromptKeys) -> None:
+    """Note the beginnings of the first block, which chats share, and of the last one."""
+    for block in {0, len(keys.blocks)}:
+        for _, mark in keys.marks(block):
+            view.marks[mark] = None
+            view.marks.move_to_end(mark)
+    while len(view.marks) > _MOST_MARKS:
+        view.marks.popitem(last=False)
+
+
+def _waiting(view: ReplicaView) -> int:
+    """Return the prompt tokens that are still to be computed there."""
+    return sum(request.uncached for request in view.requests if not _is_computed(view, request))
+
+
+def _is_computed(view: ReplicaView, request: Request) -> bool:
+    blocks = request.keys.blocks if request.keys is not None else None
+    return request.answered or bool(blocks and blocks[-1] in view.index)
