@@ -39,6 +39,7 @@ RUNTIME_ORDER: dict[str, set[str]] = {
     "gguf": BASE,
     "ipc": BASE,
     "model_folder": BASE | {"default_model", "gguf"},
+    "replicas": BASE,
     "scheduler_process": BASE | {"ipc"},
     "wire": BASE,
     "executor": BASE | {"ipc", "wire"},

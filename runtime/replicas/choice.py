@@ -1,0 +1,80 @@
+"""Which replica computes a request: the one with its prefix, unless the queue there costs more.
+
+Everything is counted in prompt tokens that a replica has yet to compute, the unit of both sides
+of the decision: a match saves tokens of this request, a queue is tokens of others before it. So
+nobody has to know how fast a replica is. A prefix that is used more than one replica can serve
+spreads by itself: the queue there grows until another replica computes the prefix once, and has
+it from then on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["Candidate", "ChoiceCosts", "choose"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What is known of a replica that could compute a request.
+
+    replica         its name
+    matched_tokens  of the request's prompt that the replica need not compute: cached there, or
+                    being computed there for an earlier request; more than the prompt counts as
+                    the prompt
+    waiting_tokens  prompt tokens that requests sent there before still have to compute
+    running         requests that run there, decoding ones included
+    """
+
+    replica: str
+    matched_tokens: int
+    waiting_tokens: int
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceCosts:
+    """What things cost beside waiting and computing, in prompt tokens.
+
+    leave_share   of the tokens that the longest match saves over another replica: so many more
+                  must wait at it before it is left. A prefix computed elsewhere also displaces
+                  others from the cache there, which this stands for
+    leave_tokens  at most so many, so that no request waits long for a very long match
+    row_tokens    of a running request: it slows all steps, and among idle replicas the one with
+                  fewer requests answers faster
+    """
+
+    leave_share: float = 1.0
+    leave_tokens: int = 16_384
+    row_tokens: int = 64
+
+
+COSTS = ChoiceCosts()
+
+
+def choose(
+    candidates: Sequence[Candidate], prompt_tokens: int, *, costs: ChoiceCosts = COSTS
+) -> Candidate:
+    """Return the replica that should compute a prompt.
+
+    The longest match wins unless another replica would begin to answer earlier, by more than
+    `costs` allow for. Equal ones are decided by load, then by the order of `candidates`.
+
+    prompt_tokens  of the whole prompt, 0 or more
+    Raises ValueError without candidates.
+    """
+    if not candidates:
+        raise ValueError("no replica to choose from")
+
+    def load(candidate: Candidate) -> int:
+        return candidate.waiting_tokens + costs.row_tokens * candidate.running
+
+    def saved(candidate: Candidate) -> int:
+        return min(candidate.matched_tokens, prompt_tokens)
+
+    def cost(candidate: Candidate) -> int:
+        return load(candidate) + prompt_tokens - saved(candidate)
+
+    home = min(candidates, key=lambda candidate: (-saved(candidate), load(candidate)))
+    best = min(candidates, key=lambda candidate: (cost(candidate), load(candidate)))
+    allowed = min(costs.leave_share * (saved(home) - saved(best)), costs.leave_tokens)
+    return best if cost(home) - cost(best) > allowed else home
