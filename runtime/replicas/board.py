@@ -71,6 +71,11 @@ class Board:
             for name in names:
                 self._replicas.setdefault(name, ReplicaView())
 
+    def names(self) -> list[str]:
+        """Return the replicas that are known."""
+        with self._lock:
+            return list(self._replicas)
+
     @contextmanager
     def index(self, name: str) -> Iterator[BlockIndex]:
         """Yield the cache of a replica, to be changed; one that is forgotten has one for nobody."""
