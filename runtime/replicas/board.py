@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from runtime.replicas.block_index import BlockIndex
-from runtime.replicas.choice import COSTS, Candidate, ChoiceCosts, choose
+from runtime.replicas.choice import Candidate, ChoiceCosts, choose
 from runtime.replicas.prompt_keys import PromptKeys
 
 __all__ = ["Board", "ReplicaView", "Request"]
 
+# Short conversations stay together as well: one block is what a step computes.
+_COSTS = ChoiceCosts(leave_least=256)
 # A mark takes some 100 bytes.
 _MOST_MARKS = 1 << 16
 
@@ -58,7 +60,7 @@ class ReplicaView:
 class Board:
     """All replicas; every method may be called from any thread."""
 
-    def __init__(self, costs: ChoiceCosts = COSTS) -> None:
+    def __init__(self, costs: ChoiceCosts = _COSTS) -> None:
         self._costs = costs
         self._lock = threading.Lock()
         self._replicas: dict[str, ReplicaView] = {}

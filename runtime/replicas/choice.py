@@ -38,12 +38,15 @@ class ChoiceCosts:
     leave_share   of the tokens that the longest match saves over another replica: so many more
                   must wait at it before it is left. A prefix computed elsewhere also displaces
                   others from the cache there, which this stands for
-    leave_tokens  at most so many, so that no request waits long for a very long match
+    leave_least   but at least so many, where it saves any: no conversation is moved for less than
+                  what a step computes. 0 where prompts are long
+    leave_tokens  and at most so many, so that no request waits long for a very long match
     row_tokens    of a running request: it slows all steps, and among idle replicas the one with
                   fewer requests answers faster
     """
 
     leave_share: float = 1.0
+    leave_least: int = 0
     leave_tokens: int = 16_384
     row_tokens: int = 64
 
@@ -76,5 +79,7 @@ def choose(
 
     home = min(candidates, key=lambda candidate: (-saved(candidate), load(candidate)))
     best = min(candidates, key=lambda candidate: (cost(candidate), load(candidate)))
-    allowed = min(costs.leave_share * (saved(home) - saved(best)), costs.leave_tokens)
+    more = saved(home) - saved(best)
+    least = costs.leave_least if more else 0
+    allowed = min(max(costs.leave_share * more, least), costs.leave_tokens)
     return best if cost(home) - cost(best) > allowed else home

@@ -15,7 +15,7 @@ from runtime.kv_hashes import HASH_BYTES, chain_hashes, top_hash
 
 __all__ = ["MARK_TOKENS", "PromptKeys"]
 
-MARK_TOKENS = 16
+MARK_TOKENS = 4
 _MARK = b"umbra kv mark"
 
 
