@@ -60,12 +60,4 @@ class BlockIndex:
 
 
 def _leading(stored: set[int], blocks: Sequence[int]) -> int:
-    # A block of the tree has all that precede it: the number found is where to cut in two.
-    low, high = 0, len(blocks)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if blocks[middle - 1] in stored:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return next((k for k, block in enumerate(blocks) if block not in stored), len(blocks))

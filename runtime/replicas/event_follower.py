@@ -1,4 +1,4 @@
-"""Follows the cache events of one server, so that an index of its cache is exact or known not to be.
+"""Follows the cache events of one server: an index of its cache is exact, or known not to be.
 
     SUB     [topic, number, payload]          live batches, numbered without a gap
     DEALER  [number] -> batches from it on    a replay, after a gap and at the start
@@ -7,6 +7,8 @@
 While batches are missing the index is not `current`, and nothing is routed by it. A subscription
 takes effect at some time after it was made, and the last batch before a pause may be lost with
 nothing after it to show the gap: so in silence the follower asks for a replay of what it lacks.
+The numbers are of one publisher's life: another one, also at the same address, needs another
+follower.
 """
 
 import logging
@@ -17,7 +19,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 import msgspec
 import zmq
 
-from runtime.replicas.block_index import BlockIndex
 from runtime.scheduler.kv_event_wire import AllBlocksCleared, Batch
 from runtime.scheduler.kv_publisher import END_OF_REPLAY, SNAPSHOT
 
@@ -151,11 +152,6 @@ class EventFollower:
                     self._set_current(False)
                     self._ask()
                     return
-                elif at == 0:
-                    # Another scheduler under the old address: its cache is another one.
-                    self._forget(0)
-                    self._ask()
-                    return
 
     def _read_replay(self) -> None:
         with suppress(zmq.Again):
@@ -191,7 +187,7 @@ class EventFollower:
         came, self._came = self._came, []
         if not came:
             logger.warning("%s gives no snapshot of its cache", self._name)
-            self._forget(self._next)
+            self._forget()
             self._ask("rest")
             return
         batches = [self._decoder.decode(payload) for _, payload in came]
@@ -225,8 +221,7 @@ class EventFollower:
         with self._owner.index(self._name) as index:
             index.current = current
 
-    def _forget(self, begin: int) -> None:
-        self._next = begin
+    def _forget(self) -> None:
         with self._owner.index(self._name) as index:
             index.clear()
             index.current = False

@@ -1,10 +1,10 @@
 """The one address of several servers: which request goes where, and what becomes of the reply.
 
-    a request with a prompt     to the replica with its prefix (`board`)
-    a continued response        to the replica that keeps it
-    /replicas/NAME/...          to that replica
-    what concerns all           to all (`overview`)
-    anything else               to the replica with the least to do
+a request with a prompt     to the replica with its prefix (`board`)
+a continued response        to the replica that keeps it
+/replicas/NAME/...          to that replica
+what concerns all           to all (`overview`)
+anything else               to the replica with the least to do
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from typing import Protocol
 from urllib.parse import urlencode
 
 import msgspec
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from runtime.errors import RequestError, Unavailable
@@ -37,6 +38,8 @@ _ATTEMPTS = 3
 _RETRY_AFTER_S = 5
 # What a browser says of the page that sent a request; it was judged here.
 _JUDGED_HERE = frozenset({b"host", b"origin", b"content-length"})
+# Questions that are answered at once, also where there is no replica to wait for.
+_PROBES = frozenset({"/health", "/ping", "/ready", "/health_generate"})
 _RESPONSE = re.compile(r"/v1/responses/[^/]+")
 _ONE = re.compile(r"/replicas/([^/]+)(/.*)")
 
@@ -53,7 +56,6 @@ class _Continued(msgspec.Struct):
     previous_response_id: str | None = None
     cache_salt: str | None = None
     extra_key: str | None = None
-
 
 
 class Front:
@@ -92,7 +94,9 @@ class Front:
             "/": lambda: self._overview.page()(scope, receive, send),
             "/replicas": lambda: self._overview.describe()(scope, receive, send),
         }
-        if path in own and asked.method in ("GET", "HEAD"):
+        if path in _PROBES and not self._fleet.names():
+            await Response(status_code=503)(scope, receive, send)
+        elif path in own and asked.method in ("GET", "HEAD"):
             await own[path]()
         elif path in EVERYWHERE:
             await (await self._overview.everywhere(asked))(scope, receive, send)

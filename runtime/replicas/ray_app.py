@@ -12,8 +12,8 @@ from ray import serve
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 
-from runtime.api_keys import read_api_keys
 import runtime.replicas.desk as shared
+from runtime.api_keys import read_api_keys
 from runtime.replicas.board import Request
 from runtime.replicas.fleet import ReplicaGone
 from runtime.replicas.front import Front
@@ -103,9 +103,7 @@ class RayFleet:
     ) -> AsyncGenerator[Head | bytes, None]:
         """Yield one replica's reply. Raises ReplicaGone."""
         number = next(self._numbers)
-        numbered = Asked(
-            asked.method, asked.path, asked.headers, asked.body, number, asked.replica
-        )
+        numbered = Asked(asked.method, asked.path, asked.headers, asked.body, number, asked.replica)
         shared.DESK.to_place[number] = request, tuple(avoid)
         parts = self._forward.remote(numbered)
         ended = False

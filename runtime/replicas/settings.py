@@ -57,7 +57,9 @@ class Settings:
             "hash_key_file": hash_key_file,
         }
         own = ["--host", "127.0.0.1", "--port", str(port), "--kv-events-config", json.dumps(events)]
-        return [*self.flags, *own]
+        # Ray asks every second.
+        quiet = ["--uvicorn-access-log-exclude-prefixes", *_quiet(self.config), "/health"]
+        return [*self.flags, *quiet, *own]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -99,6 +101,8 @@ def read_settings(argv: list[str]) -> Settings:
     config = resolve(parse_args(flags))
     if config.kv_events_config is not None:
         raise ConfigError("--kv-events-config is set for each replica: leave it away")
+    if config.restart_scheduler:
+        raise ConfigError("--restart-scheduler: Ray starts a replica again whose scheduler died")
     most = known.replicas if known.max_replicas is None else known.max_replicas
     if not 1 <= known.replicas <= most <= MOST_REPLICAS:
         raise ConfigError(
@@ -117,6 +121,10 @@ def read_settings(argv: list[str]) -> Settings:
         flags=tuple(_without_address(flags)),
         config=config,
     )
+
+
+def _quiet(config: ServerConfig) -> tuple[str, ...]:
+    return config.uvicorn_access_log_exclude_prefixes or ()
 
 
 def _without_address(flags: list[str]) -> list[str]:

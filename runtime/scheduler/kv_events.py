@@ -31,7 +31,9 @@ class EventSink(Protocol):
     """
 
     @property
-    def hash_key(self) -> bytes | None: ...
+    def hash_key(self) -> bytes | None:
+        """Return the key, or None."""
+        ...
 
     def publish(self, events: list[Event], *, time_s: float) -> None:
         """Take a batch, in order; never block. `time_s` is Unix time."""

@@ -1,4 +1,4 @@
-"""The blocks stored now, as the events sent so far add up: what a reader that lost some begins with.
+"""The blocks stored now, as the events so far add up: what a reader that lost some begins with.
 
 A block costs its tokens, four bytes each, and some 200 bytes: 1.2 kB for a page of 256.
 """

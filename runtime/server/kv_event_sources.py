@@ -54,5 +54,6 @@ def sources(config: ServerConfig, facts: _Facts) -> dict[str, Any]:
         "replay_endpoint": facts.get("kv_events_replay_endpoint"),
     }
     # Where a key lies is for those who start servers.
-    told = msgspec.structs.replace(wanted, hash_key_file=None)
-    return {_RANK: msgspec.to_builtins(told) | resolved}
+    told = msgspec.to_builtins(wanted) | resolved
+    del told["hash_key_file"]
+    return {_RANK: told}

@@ -10,8 +10,8 @@ from mem_cache.errors import IntegrityError
 from mem_cache.spec import TreeSpec
 from mem_cache.tree.aside import set_aside, top_of
 from mem_cache.tree.radix import ShadowRadixCache
-from runtime.scheduler.kv_event_wire import Cleared, Event, Removed, Stored
 from runtime.kv_hashes import chain_hashes
+from runtime.scheduler.kv_event_wire import Cleared, Event, Removed, Stored
 from runtime.scheduler.kv_events import KvEvents
 
 pytestmark = pytest.mark.usefixtures("either_way")
