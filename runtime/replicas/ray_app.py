@@ -36,6 +36,8 @@ _LAST_WORDS_S = 0.3
 # The servers bound their queues themselves.
 _MOST_ONGOING = 100_000
 _NEVER_SET = ("OMP_NUM_THREADS",)
+# Of load above the target: a server takes that long to start, at least.
+_UPSCALE_DELAY_S = 10.0
 
 
 class Server:
@@ -191,6 +193,7 @@ def build(
                 max_replicas=settings.max_replicas,
                 initial_replicas=settings.replicas,
                 target_ongoing_requests=settings.target_requests,
+                upscale_delay_s=_UPSCALE_DELAY_S,
             )
         }
     servers = serve.deployment(

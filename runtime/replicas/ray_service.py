@@ -27,10 +27,14 @@ _ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 class _Wishes:
-    """What signals ask for: the end, or new replicas."""
+    """What signals ask for: the end, or new replicas.
+
+    starting  the end is wanted at once: KeyboardInterrupt is raised
+    """
 
     def __init__(self) -> None:
         self.news = threading.Event()
+        self.starting = True
         self.stop = False
         self.renew = False
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -38,6 +42,8 @@ class _Wishes:
         signal.signal(signal.SIGHUP, self._on_renew)
 
     def _on_stop(self, *_: object) -> None:
+        if self.starting:
+            raise KeyboardInterrupt
         self.stop = True
         self.news.set()
 
@@ -74,6 +80,7 @@ def serve_replicas(settings: Settings) -> int:
 
     try:
         deploy()
+        wishes.starting = False
         logger.info("%d replicas at http://%s:%d", settings.replicas, config.host, config.port)
         while not wishes.stop:
             wishes.news.wait()
@@ -84,10 +91,16 @@ def serve_replicas(settings: Settings) -> int:
                 deploy()
         logger.info("stopping: requests on their way may finish")
         return 0
+    except KeyboardInterrupt:
+        return 0
     except RuntimeError as fault:
         raise RuntimeFault(f"Ray Serve: {fault}") from fault
     finally:
-        serve.shutdown()
+        wishes.starting = False
+        if local:
+            serve.shutdown()
+        else:
+            serve.delete(_APP)
         ray.shutdown()
 
 

@@ -11,7 +11,7 @@ from runtime.config import ServerConfig
 from runtime.errors import ConfigError
 from runtime.supervision import resolve
 
-__all__ = ["Settings", "read_settings"]
+__all__ = ["Settings", "build_parser", "read_settings"]
 
 _PROGRAM = "python -m runtime.replicas"
 # Each replica has its own; a client's flags of these say where the front is.
@@ -68,7 +68,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return a parser of the flags that `launch_server.py` does not have."""
     parser = _Parser(
         prog=_PROGRAM,
         description="Serve a model by several servers behind one address, on Ray Serve. All flags "
@@ -97,7 +98,7 @@ def read_settings(argv: list[str]) -> Settings:
     Exits with status 2 on misuse, as argparse does. Raises ConfigError for values that contradict
     each other, and for a checkpoint that is none.
     """
-    known, flags = _parser().parse_known_args(argv)
+    known, flags = build_parser().parse_known_args(argv)
     config = resolve(parse_args(flags))
     if config.kv_events_config is not None:
         raise ConfigError("--kv-events-config is set for each replica: leave it away")

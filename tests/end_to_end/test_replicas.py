@@ -203,11 +203,11 @@ def test_a_killed_replica_disturbs_no_other_and_comes_back(front: ServerProcess)
     assert statuses.count(200) >= 4
     wait_until(lambda: len(set(known(front)) - before) == 1 and len(known(front)) == 2)
     [new] = set(known(front)) - before
-    wait_until(lambda: known(front)[new]["current"])
     with ThreadPoolExecutor(8) as pool:
         assert {f.result() for f in under_load(front, pool, 8)} == {200}
     assert known(front)[new]["served"] > 0
-    assert time.monotonic() - killed_s < 2 * BACK_S
+    assert time.monotonic() - killed_s < BACK_S
+    wait_until(lambda: known(front)[new]["current"])
 
 
 def test_a_rolling_upgrade_loses_no_request(front: ServerProcess) -> None:
