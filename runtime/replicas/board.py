@@ -15,7 +15,7 @@ from runtime.replicas.block_index import BlockIndex
 from runtime.replicas.choice import Candidate, ChoiceCosts, choose
 from runtime.replicas.prompt_keys import PromptKeys
 
-__all__ = ["Board", "ReplicaView", "Request"]
+__all__ = ["Board", "ReplicaView", "RoutedRequest"]
 
 # Short conversations stay together as well: one block is what a step computes.
 _COSTS = ChoiceCosts(leave_least=256)
@@ -24,7 +24,7 @@ _MOST_MARKS = 1 << 16
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class RoutedRequest:
     """A request on its way.
 
     keys      of its prompt; None where it has none that is known
@@ -51,7 +51,7 @@ class ReplicaView:
     """
 
     index: BlockIndex = field(default_factory=BlockIndex)
-    requests: set[Request] = field(default_factory=set[Request])
+    requests: set[RoutedRequest] = field(default_factory=set[RoutedRequest])
     sent: Counter[int] = field(default_factory=Counter[int])
     marks: OrderedDict[int, None] = field(default_factory=OrderedDict[int, None])
     served: int = 0
@@ -91,29 +91,31 @@ class Board:
             if view := self._replicas.get(name):
                 view.marks.clear()
 
-    def place(self, request: Request, names: Sequence[str], *, avoid: Collection[str] = ()) -> str:
+    def place(
+        self, routed: RoutedRequest, names: Sequence[str], *, avoid: Collection[str] = ()
+    ) -> str:
         """Choose one of `names` for a request, and count it there.
 
         avoid  names that are taken only where there is no other
         Raises ValueError without names.
         """
         with self._lock:
-            self._strike(request)
+            self._strike(routed)
             usable = [name for name in names if name not in avoid] or list(names)
-            candidates = [self._candidate(name, request.keys) for name in usable]
-            tokens = 0 if request.keys is None else len(request.keys.tokens)
+            candidates = [self._candidate(name, routed.keys) for name in usable]
+            tokens = 0 if routed.keys is None else len(routed.keys.tokens)
             chosen = choose(candidates, tokens, costs=self._costs)
-            self._count(request, chosen, tokens)
+            self._count(routed, chosen, tokens)
             return chosen.replica
 
-    def answered(self, request: Request) -> None:
+    def answered(self, routed: RoutedRequest) -> None:
         """Note that something of the answer has come: the prompt is computed."""
-        request.answered = True
+        routed.answered = True
 
-    def done(self, request: Request) -> None:
+    def done(self, routed: RoutedRequest) -> None:
         """Note that a request has ended."""
         with self._lock:
-            self._strike(request)
+            self._strike(routed)
 
     def describe(self) -> dict[str, dict[str, int | bool]]:
         """Return what is known of each replica, in numbers, by name."""
@@ -140,24 +142,27 @@ class Board:
             running=len(view.requests),
         )
 
-    def _count(self, request: Request, chosen: Candidate, tokens: int) -> None:
+    def _count(self, routed: RoutedRequest, chosen: Candidate, tokens: int) -> None:
         view = self._replicas[chosen.replica]
-        request.replica, request.answered = chosen.replica, False
-        request.uncached = max(tokens - chosen.matched_tokens, 0)
-        view.requests.add(request)
+        routed.replica, routed.answered = chosen.replica, False
+        routed.uncached = max(tokens - chosen.matched_tokens, 0)
+        view.requests.add(routed)
         view.served += 1
-        if request.keys is not None:
-            view.sent.update(request.keys.blocks)
-            _remember(view, request.keys)
+        if routed.keys is not None:
+            view.sent.update(routed.keys.blocks)
+            _remember(view, routed.keys)
 
-    def _strike(self, request: Request) -> None:
-        view = self._replicas.get(request.replica or "")
-        request.replica = None
-        if view is None or request not in view.requests:
+    def _strike(self, routed: RoutedRequest) -> None:
+        view = self._replicas.get(routed.replica or "")
+        routed.replica = None
+        if view is None or routed not in view.requests:
             return
-        view.requests.remove(request)
-        if request.keys is not None:
-            view.sent -= Counter(request.keys.blocks)
+        view.requests.remove(routed)
+        for block in () if routed.keys is None else routed.keys.blocks:
+            if view.sent[block] > 1:
+                view.sent[block] -= 1
+            else:
+                del view.sent[block]
 
 
 def _matched(view: ReplicaView, keys: PromptKeys) -> int:
@@ -185,9 +190,9 @@ def _remember(view: ReplicaView, keys: PromptKeys) -> None:
 
 def _waiting(view: ReplicaView) -> int:
     """Return the prompt tokens that are still to be computed there."""
-    return sum(request.uncached for request in view.requests if not _is_computed(view, request))
+    return sum(routed.uncached for routed in view.requests if not _is_computed(view, routed))
 
 
-def _is_computed(view: ReplicaView, request: Request) -> bool:
-    blocks = request.keys.blocks if request.keys is not None else None
-    return request.answered or bool(blocks and blocks[-1] in view.index)
+def _is_computed(view: ReplicaView, routed: RoutedRequest) -> bool:
+    blocks = routed.keys.blocks if routed.keys is not None else None
+    return routed.answered or bool(blocks and blocks[-1] in view.index)

@@ -6,7 +6,7 @@ A module of its own: Ray copies the module of a router class by value, locks and
 from dataclasses import dataclass, field
 from typing import Any
 
-from runtime.replicas.board import Board, Request
+from runtime.replicas.board import Board, RoutedRequest
 
 __all__ = ["DESK", "Desk"]
 
@@ -15,13 +15,13 @@ __all__ = ["DESK", "Desk"]
 class Desk:
     """Requests between the front, which knows their prompts, and the router, which places them.
 
-    to_place  requests by `Asked.number`, each with the replicas to avoid
+    to_place  requests by `HttpRequest.number`, each with the replicas to avoid
     facts     what the servers say of themselves: all the same, but for addresses
     """
 
     board: Board = field(default_factory=Board)
-    to_place: dict[int, tuple[Request, tuple[str, ...]]] = field(
-        default_factory=dict[int, tuple[Request, tuple[str, ...]]]
+    to_place: dict[int, tuple[RoutedRequest, tuple[str, ...]]] = field(
+        default_factory=dict[int, tuple[RoutedRequest, tuple[str, ...]]]
     )
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
 

@@ -29,7 +29,7 @@ logger = logging.getLogger("umbra.replicas")
 _POLL_MS = 200
 # After so long without a batch the follower asks whether there are any.
 _SILENCE_POLLS = 5
-# A replay that does not come by then is asked for again.
+# A replay that does not come by then is requested again.
 _REPLAY_POLLS = 25
 _MOST_WAITING = 100_000
 
@@ -62,7 +62,7 @@ class EventFollower:
         self._owner = owner
         self._decoder = msgspec.msgpack.Decoder(Batch)
         self._next = 0
-        self._asked: Literal["replay", "snapshot", "rest"] | None = None
+        self._awaited: Literal["replay", "snapshot", "rest"] | None = None
         self._came: list[tuple[int, bytes]] = []
         self._idle_polls = 0
         self._stop = threading.Event()
@@ -114,18 +114,18 @@ class EventFollower:
         if self._replay in ready:
             self._read_replay()
         # While a replay is under way live batches wait: they come after it.
-        if self._live in ready and self._asked is None:
+        if self._live in ready and self._awaited is None:
             self._read_live()
         elif not ready:
             self._idle_polls += 1
-            limit = _SILENCE_POLLS if self._asked is None else _REPLAY_POLLS
+            limit = _SILENCE_POLLS if self._awaited is None else _REPLAY_POLLS
             if self._idle_polls >= limit:
                 self._ask_again()
-        if self._live in ready and self._asked is not None:
+        if self._live in ready and self._awaited is not None:
             self._stop.wait(0.005)
 
     def _ask_again(self) -> None:
-        if self._asked is not None:
+        if self._awaited is not None:
             # The answer to an old question must not be taken for that to a new one.
             self._replay.close(linger=0)
             self._replay = self._dial()
@@ -133,11 +133,11 @@ class EventFollower:
         self._ask()
 
     def _ask(self, kind: Literal["replay", "rest"] = "replay") -> None:
-        self._asked, self._came, self._idle_polls = kind, [], 0
+        self._awaited, self._came, self._idle_polls = kind, [], 0
         self._replay.send_multipart((b"", self._next.to_bytes(8, "big")))
 
     def _ask_snapshot(self) -> None:
-        self._asked, self._came, self._idle_polls = "snapshot", [], 0
+        self._awaited, self._came, self._idle_polls = "snapshot", [], 0
         self._replay.send_multipart((b"", SNAPSHOT))
 
     def _read_live(self) -> None:
@@ -163,11 +163,11 @@ class EventFollower:
                 _, _, number, payload = frames
                 if number != END_OF_REPLAY:
                     self._came.append((int.from_bytes(number, "big"), payload))
-                elif self._asked == "replay":
+                elif self._awaited == "replay":
                     self._take_replay()
-                elif self._asked == "snapshot":
+                elif self._awaited == "snapshot":
                     self._take_snapshot()
-                elif self._asked == "rest":
+                elif self._awaited == "rest":
                     self._take_rest()
 
     def _take_replay(self) -> None:
@@ -178,7 +178,7 @@ class EventFollower:
             self._set_current(False)
             self._ask_snapshot()
             return
-        self._asked, self._came = None, []
+        self._awaited, self._came = None, []
         self._apply(came)
         self._set_current(True)
 
@@ -199,7 +199,7 @@ class EventFollower:
 
     def _take_rest(self) -> None:
         """Apply the batches since the last gap: blocks from before it count as not stored."""
-        came, self._asked, self._came = self._came, None, []
+        came, self._awaited, self._came = self._came, None, []
         first = len(came)
         while first and (first == len(came) or came[first - 1][0] + 1 == came[first][0]):
             first -= 1

@@ -6,8 +6,8 @@ from typing import Protocol
 
 import msgspec
 
-from runtime.replicas.board import Request
-from runtime.replicas.upstream import Asked, Head
+from runtime.replicas.board import RoutedRequest
+from runtime.replicas.upstream import Head, HttpRequest
 
 __all__ = ["Fleet", "ReplicaGone", "Reply", "fetch"]
 
@@ -24,11 +24,11 @@ class Fleet(Protocol):
         ...
 
     def open(
-        self, asked: Asked, request: Request, avoid: Collection[str] = ()
+        self, request: HttpRequest, routed: RoutedRequest, avoid: Collection[str] = ()
     ) -> AsyncGenerator[Head | bytes, None]:
         """Send a request; yield the head of the reply, then its body. Closing it hangs up.
 
-        request  what is known of it; where the fleet chooses, `request.replica` is set by then
+        routed   what is known of it; where the fleet chooses, `routed.replica` is set by then
         avoid    replicas that are taken only where there is no other
         Raises ReplicaGone; where there is no replica it waits for one.
         """
@@ -52,12 +52,12 @@ class Reply:
             return None
 
 
-async def fetch(fleet: Fleet, asked: Asked) -> Reply:
-    """Return the whole reply of the replica that `asked` names."""
-    name = asked.replica or ""
+async def fetch(fleet: Fleet, request: HttpRequest) -> Reply:
+    """Return the whole reply of the replica that `request` names."""
+    name = request.replica or ""
     head: Head | None = None
     pieces: list[bytes] = []
-    stream = fleet.open(asked, Request(None))
+    stream = fleet.open(request, RoutedRequest(None))
     try:
         async for part in stream:
             if isinstance(part, Head):

@@ -21,11 +21,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from runtime.errors import RequestError, Unavailable
-from runtime.replicas.board import Board, Request
+from runtime.replicas.board import Board, RoutedRequest
 from runtime.replicas.fleet import Fleet, ReplicaGone, fetch
 from runtime.replicas.overview import EVERYWHERE, Overview
 from runtime.replicas.prompt_keys import PromptKeys
-from runtime.replicas.upstream import Asked, Head
+from runtime.replicas.upstream import Head, HttpRequest
 from runtime.server.body import MAX_BODY_BYTES
 from runtime.server.errors import BodyTooLarge, dialect_of, error_event, error_response
 
@@ -47,7 +47,7 @@ _ONE = re.compile(r"/replicas/([^/]+)(/.*)")
 class Keys(Protocol):
     """Finds what the prompt of a request is looked up by."""
 
-    async def of(self, asked: Asked) -> PromptKeys | None:
+    async def of(self, request: HttpRequest) -> PromptKeys | None:
         """Return the keys, None for a request without a prompt or one to be refused."""
         ...
 
@@ -72,11 +72,11 @@ class Front:
         if scope["type"] != "http":
             return
         try:
-            asked = await _read(scope, receive)
+            request = await _read(scope, receive)
         except RequestError as error:
             await error_response(error, dialect_of(scope))(scope, receive, send)
             return
-        answering = asyncio.ensure_future(self._answer(asked, scope, receive, send))
+        answering = asyncio.ensure_future(self._answer(request, scope, receive, send))
         leaving = asyncio.ensure_future(_until_left(receive))
         try:
             await asyncio.wait([answering, leaving], return_when=asyncio.FIRST_COMPLETED)
@@ -88,34 +88,36 @@ class Front:
             with suppress(asyncio.CancelledError):
                 await asyncio.gather(answering, leaving, return_exceptions=True)
 
-    async def _answer(self, asked: Asked, scope: Scope, receive: Receive, send: Send) -> None:
-        path = asked.path.partition("?")[0]
+    async def _answer(
+        self, request: HttpRequest, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        path = request.path.partition("?")[0]
         own: dict[str, Callable[[], Awaitable[None]]] = {
             "/": lambda: self._overview.page()(scope, receive, send),
             "/replicas": lambda: self._overview.describe()(scope, receive, send),
         }
         if path in _PROBES and not self._fleet.names():
             await Response(status_code=503)(scope, receive, send)
-        elif path in own and asked.method in ("GET", "HEAD"):
+        elif path in own and request.method in ("GET", "HEAD"):
             await own[path]()
         elif path in EVERYWHERE:
-            await (await self._overview.everywhere(asked))(scope, receive, send)
-        elif found := _ONE.fullmatch(asked.path):
-            await self._relay(replace(asked, path=found[2], replica=found[1]), scope, send)
+            await (await self._overview.everywhere(request))(scope, receive, send)
+        elif found := _ONE.fullmatch(request.path):
+            await self._relay(replace(request, path=found[2], replica=found[1]), scope, send)
         elif _RESPONSE.fullmatch(path):
-            owner = await self._owner(replace(asked, method="GET", body=b""))
-            await self._relay(replace(asked, replica=owner), scope, send)
+            owner = await self._owner(replace(request, method="GET", body=b""))
+            await self._relay(replace(request, replica=owner), scope, send)
         else:
-            if path == "/v1/responses" and b"previous_response_id" in asked.body:
-                asked = replace(asked, replica=await self._owner_of_last(asked))
-            await self._relay(asked, scope, send)
+            if path == "/v1/responses" and b"previous_response_id" in request.body:
+                request = replace(request, replica=await self._owner_of_last(request))
+            await self._relay(request, scope, send)
 
     # --- responses that a replica keeps
 
-    async def _owner_of_last(self, asked: Asked) -> str | None:
+    async def _owner_of_last(self, request: HttpRequest) -> str | None:
         """Return the replica that keeps the response which a request continues, if one does."""
         try:
-            body = msgspec.json.decode(asked.body, type=_Continued)
+            body = msgspec.json.decode(request.body, type=_Continued)
         except msgspec.DecodeError:
             return None
         if not body.previous_response_id or "/" in body.previous_response_id:
@@ -125,36 +127,36 @@ class Front:
         path = f"/v1/responses/{body.previous_response_id}?{query}".rstrip("?")
         if not path.isascii():
             return None
-        return await self._owner(Asked("GET", path, asked.headers, b""))
+        return await self._owner(HttpRequest("GET", path, request.headers, b""))
 
-    async def _owner(self, asked: Asked) -> str | None:
+    async def _owner(self, request: HttpRequest) -> str | None:
         for name in list(self._fleet.names()):
-            if (await fetch(self._fleet, replace(asked, replica=name))).status == 200:
+            if (await fetch(self._fleet, replace(request, replica=name))).status == 200:
                 return name
         return None
 
     # --- one replica's reply
 
-    async def _relay(self, asked: Asked, scope: Scope, send: Send) -> None:
+    async def _relay(self, request: HttpRequest, scope: Scope, send: Send) -> None:
         """Send a request to one replica, and its reply to the client."""
-        if asked.replica is not None and asked.replica not in self._fleet.names():
-            gone = Unavailable(f"there is no replica {asked.replica[:80]!r}")
+        if request.replica is not None and request.replica not in self._fleet.names():
+            gone = Unavailable(f"there is no replica {request.replica[:80]!r}")
             await error_response(gone, dialect_of(scope))(scope, _no_more, send)
             return
-        request = Request(await self._keys.of(asked))
+        routed = RoutedRequest(await self._keys.of(request))
         avoid: list[str] = []
         try:
             for attempt in range(1, _ATTEMPTS + 1):
-                last = attempt == _ATTEMPTS or asked.replica is not None
-                if await self._attempt(asked, request, avoid, scope, send, last=last):
+                last = attempt == _ATTEMPTS or request.replica is not None
+                if await self._attempt(request, routed, avoid, scope, send, last=last):
                     return
         finally:
-            self._board.done(request)
+            self._board.done(routed)
 
     async def _attempt(
         self,
-        asked: Asked,
-        request: Request,
+        request: HttpRequest,
+        routed: RoutedRequest,
         avoid: list[str],
         scope: Scope,
         send: Send,
@@ -165,32 +167,32 @@ class Front:
 
         avoid  gets the name of a replica that failed
         """
-        stream = self._fleet.open(asked, request, avoid)
+        stream = self._fleet.open(request, routed, avoid)
         head: Head | None = None
         try:
             async for part in stream:
                 if isinstance(part, Head):
-                    if part.status == 503 and not last and self._has_other(request, avoid):
-                        avoid.append(request.replica or "")
+                    if part.status == 503 and not last and self._has_other(routed, avoid):
+                        avoid.append(routed.replica or "")
                         return False
                     head = part
                     await send(_start(part))
                 else:
-                    self._board.answered(request)
+                    self._board.answered(routed)
                     await send({"type": "http.response.body", "body": part, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
         except ReplicaGone as gone:
-            logger.warning("replica %s failed: %s", request.replica, gone)
+            logger.warning("replica %s failed: %s", routed.replica, gone)
             if head is None and not last:
-                avoid.append(request.replica or "")
+                avoid.append(routed.replica or "")
                 return False
             await _say_gone(head, scope, send)
         finally:
             await stream.aclose()
         return True
 
-    def _has_other(self, request: Request, avoid: Sequence[str]) -> bool:
-        return bool(set(self._fleet.names()) - {request.replica, *avoid})
+    def _has_other(self, routed: RoutedRequest, avoid: Sequence[str]) -> bool:
+        return bool(set(self._fleet.names()) - {routed.replica, *avoid})
 
 
 def _start(head: Head) -> dict[str, object]:
@@ -211,7 +213,7 @@ async def _say_gone(head: Head | None, scope: Scope, send: Send) -> None:
         raise ConnectionError("the reply broke off")  # a whole reply must not seem to end here
 
 
-async def _read(scope: Scope, receive: Receive) -> Asked:
+async def _read(scope: Scope, receive: Receive) -> HttpRequest:
     """Return the request, read whole. Raises BodyTooLarge."""
     body = bytearray()
     while True:
@@ -232,7 +234,7 @@ async def _read(scope: Scope, receive: Receive) -> Asked:
         for name, value in scope["headers"]
         if name not in _JUDGED_HERE and not name.startswith(b"sec-fetch-")
     ]
-    return Asked(scope["method"], path.decode("latin-1"), headers, bytes(body))
+    return HttpRequest(scope["method"], path.decode("latin-1"), headers, bytes(body))
 
 
 async def _until_left(receive: Receive) -> None:

@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, Response
 from runtime.replicas.board import Board
 from runtime.replicas.fleet import Fleet, Reply, fetch
 from runtime.replicas.merged_metrics import merge_metrics
-from runtime.replicas.upstream import Asked
+from runtime.replicas.upstream import HttpRequest
 from runtime.server.metrics import CONTENT_TYPE
 
 __all__ = ["EVERYWHERE", "Overview"]
@@ -43,15 +43,15 @@ class Overview:
         self._fleet = fleet
         self._board = board
 
-    async def ask_all(self, asked: Asked) -> list[Reply]:
+    async def ask_all(self, request: HttpRequest) -> list[Reply]:
         """Return the reply of each replica, one after the other."""
         names = list(self._fleet.names())
-        return [await fetch(self._fleet, replace(asked, replica=name)) for name in names]
+        return [await fetch(self._fleet, replace(request, replica=name)) for name in names]
 
-    async def everywhere(self, asked: Asked) -> Response:
+    async def everywhere(self, request: HttpRequest) -> Response:
         """Return one reply for a path in `EVERYWHERE`."""
-        path = asked.path.partition("?")[0]
-        replies = await self.ask_all(asked)
+        path = request.path.partition("?")[0]
+        replies = await self.ask_all(request)
         if path == "/metrics":
             return self._metrics(replies)
         if failed := [reply for reply in replies if not 200 <= reply.status < 300]:

@@ -16,7 +16,7 @@ from runtime.config import ServerConfig
 from runtime.errors import BadRequest, Unavailable
 from runtime.ipc import ManagerSocket
 from runtime.messages import Ready
-from runtime.replicas.upstream import Asked
+from runtime.replicas.upstream import HttpRequest
 from runtime.server.app import create_app
 from runtime.tokenizer.call import GenerateCall, pack_prompt
 from runtime.tokenizer.manager import TokenizerManager
@@ -76,14 +76,14 @@ class PromptReader:
         self._manager = _NotingManager(config, tokenizer, socket, ready)
         self._app = create_app(self._manager, config)
 
-    async def read(self, asked: Asked) -> Prompt | None:
+    async def read(self, request: HttpRequest) -> Prompt | None:
         """Return the first prompt of a request; None where it has none, or is to be refused."""
-        path, _, query = asked.path.partition("?")
-        if path not in GENERATES or asked.method not in ("POST", "PUT"):
+        path, _, query = request.path.partition("?")
+        if path not in GENERATES or request.method not in ("POST", "PUT"):
             return None
         token = _noted.set(noted := list[GenerateCall]())
         try:
-            await self._answer(asked, path, query)
+            await self._answer(request, path, query)
         finally:
             _noted.reset(token)
         if not noted:
@@ -98,19 +98,19 @@ class PromptReader:
             return None
         return Prompt(np.frombuffer(packed, "<i4"), call.namespace)
 
-    async def _answer(self, asked: Asked, path: str, query: str) -> None:
+    async def _answer(self, request: HttpRequest, path: str, query: str) -> None:
         """Have the application answer a request; the reply is dropped."""
         scope = {
             "type": "http",
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
-            "method": asked.method,
+            "method": request.method,
             "scheme": "http",
             "path": path,
             "raw_path": path.encode("latin-1"),
             "query_string": query.encode("latin-1"),
             "root_path": "",
-            "headers": [(name.lower(), value) for name, value in asked.headers],
+            "headers": [(name.lower(), value) for name, value in request.headers],
             "client": ("127.0.0.1", 0),
             "server": ("127.0.0.1", 0),
         }
@@ -121,7 +121,7 @@ class PromptReader:
             if sent:
                 await asyncio.Event().wait()  # a client that stays
             sent = True
-            return {"type": "http.request", "body": asked.body, "more_body": False}
+            return {"type": "http.request", "body": request.body, "more_body": False}
 
         async def send(message: Mapping[str, Any]) -> None:
             pass

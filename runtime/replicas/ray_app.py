@@ -5,6 +5,7 @@ import itertools
 import os
 import sys
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -14,14 +15,14 @@ from ray.serve.handle import DeploymentHandle
 
 import runtime.replicas.desk as shared
 from runtime.api_keys import read_api_keys
-from runtime.replicas.board import Request
+from runtime.replicas.board import RoutedRequest
 from runtime.replicas.fleet import ReplicaGone
 from runtime.replicas.front import Front
 from runtime.replicas.prompt_keys import PromptKeys
 from runtime.replicas.prompt_reader import GENERATES, PromptReader
 from runtime.replicas.server_process import ServerProcess
 from runtime.replicas.settings import Settings
-from runtime.replicas.upstream import Asked, Head, UpstreamFailed, forward
+from runtime.replicas.upstream import Head, HttpRequest, UpstreamFailed, forward
 from runtime.server.auth import RequireKey
 from runtime.server.same_site import SameSite
 
@@ -62,11 +63,11 @@ class Server:
         await asyncio.sleep(_LAST_WORDS_S)
         os._exit(1)
 
-    async def forward(self, asked: Asked) -> AsyncGenerator[Head | bytes, None]:
+    async def forward(self, request: HttpRequest) -> AsyncGenerator[Head | bytes, None]:
         """Yield the server's reply. Raises UpstreamFailed."""
-        if asked.replica not in (None, self._name):
-            raise UpstreamFailed(f"replica {asked.replica} is gone")
-        stream = forward(self._server.client, asked)
+        if request.replica not in (None, self._name):
+            raise UpstreamFailed(f"replica {request.replica} is gone")
+        stream = forward(self._server.client, request)
         try:
             async for part in stream:
                 yield part
@@ -101,12 +102,12 @@ class RayFleet:
         return shared.DESK.board.names()
 
     async def open(
-        self, asked: Asked, request: Request, avoid: Collection[str] = ()
+        self, request: HttpRequest, routed: RoutedRequest, avoid: Collection[str] = ()
     ) -> AsyncGenerator[Head | bytes, None]:
         """Yield one replica's reply. Raises ReplicaGone."""
         number = next(self._numbers)
-        numbered = Asked(asked.method, asked.path, asked.headers, asked.body, number, asked.replica)
-        shared.DESK.to_place[number] = request, tuple(avoid)
+        numbered = replace(request, number=number)
+        shared.DESK.to_place[number] = routed, tuple(avoid)
         parts = self._forward.remote(numbered)
         ended = False
         try:
@@ -131,13 +132,13 @@ class RayKeys:
         self._hash_key = hash_key
         self._reader: PromptReader | None = None
 
-    async def of(self, asked: Asked) -> PromptKeys | None:
+    async def of(self, request: HttpRequest) -> PromptKeys | None:
         """Return the keys of a request's prompt."""
-        if asked.path.partition("?")[0] not in GENERATES or not shared.DESK.facts:
+        if request.path.partition("?")[0] not in GENERATES or not shared.DESK.facts:
             return None
         if self._reader is None:
             self._reader = PromptReader(self._settings.config, shared.DESK.facts)
-        prompt = await self._reader.read(asked)
+        prompt = await self._reader.read(request)
         if prompt is None:
             return None
         return PromptKeys.of(
@@ -161,10 +162,10 @@ class FrontDoor:
 
     async def reconfigure(self, config: Any) -> None:
         """Meet the servers before the first request does."""
-        request = Request(None)
-        async for _ in self._fleet.open(Asked("GET", "/version", [], b""), request):
+        routed = RoutedRequest(None)
+        async for _ in self._fleet.open(HttpRequest("GET", "/version", [], b""), routed):
             pass
-        shared.DESK.board.done(request)
+        shared.DESK.board.done(routed)
 
     def __serve_build_asgi_app__(self) -> Any:
         """Return the front behind the checks that each server makes, too."""

@@ -12,7 +12,7 @@ from ray.serve.request_router import (
 
 import runtime.replicas.desk as shared
 from runtime.replicas.event_follower import EventFollower, EventSource
-from runtime.replicas.upstream import Asked
+from runtime.replicas.upstream import HttpRequest
 
 __all__ = ["PrefixRouter"]
 
@@ -31,18 +31,18 @@ class PrefixRouter(RequestRouter):
     ) -> list[list[RunningReplica]]:
         """Return the replica for a request; the others are for when it does not answer."""
         named = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
-        asked = pending_request.args[0] if pending_request and pending_request.args else None
-        if not isinstance(asked, Asked) or not named:
+        request = pending_request.args[0] if pending_request and pending_request.args else None
+        if not isinstance(request, HttpRequest) or not named:
             return [candidate_replicas]
-        request, avoid = shared.DESK.to_place.get(asked.number, (None, ()))
-        if asked.replica is not None:
-            if request is not None and request.keys is not None and asked.replica in named:
-                shared.DESK.board.place(request, [asked.replica])
+        routed, avoid = shared.DESK.to_place.get(request.number, (None, ()))
+        if request.replica is not None:
+            if routed is not None and routed.keys is not None and request.replica in named:
+                shared.DESK.board.place(routed, [request.replica])
             # One that is gone: any other says so.
-            return [[named.get(asked.replica, candidate_replicas[0])]]
-        if request is None:
+            return [[named.get(request.replica, candidate_replicas[0])]]
+        if routed is None:
             return [candidate_replicas]
-        chosen = shared.DESK.board.place(request, list(named), avoid=avoid)
+        chosen = shared.DESK.board.place(routed, list(named), avoid=avoid)
         others = [replica for name, replica in named.items() if name != chosen]
         return [[named[chosen]], others]
 
@@ -50,12 +50,12 @@ class PrefixRouter(RequestRouter):
         self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any
     ) -> None:
         """Count a request where it really went."""
-        asked = pending_request.args[0] if pending_request.args else None
-        if not isinstance(asked, Asked):
+        request = pending_request.args[0] if pending_request.args else None
+        if not isinstance(request, HttpRequest):
             return
-        request, _ = shared.DESK.to_place.get(asked.number, (None, ()))
-        if request is not None and request.replica not in (None, replica_id.unique_id):
-            shared.DESK.board.place(request, [replica_id.unique_id])
+        routed, _ = shared.DESK.to_place.get(request.number, (None, ()))
+        if routed is not None and routed.replica not in (None, replica_id.unique_id):
+            shared.DESK.board.place(routed, [replica_id.unique_id])
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Follow the events of replicas that are new, and forget those that are gone."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import httpx
 
-__all__ = ["Asked", "Head", "UpstreamFailed", "forward", "open_client"]
+__all__ = ["Head", "HttpRequest", "UpstreamFailed", "forward", "open_client"]
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -23,7 +23,7 @@ _CONNECT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class HttpRequest:
     """A client's request.
 
     path     raw, with the query if there is one
@@ -66,19 +66,21 @@ def open_client(url: str) -> httpx.AsyncClient:
     )
 
 
-async def forward(client: httpx.AsyncClient, asked: Asked) -> AsyncGenerator[Head | bytes, None]:
+async def forward(
+    client: httpx.AsyncClient, request: HttpRequest
+) -> AsyncGenerator[Head | bytes, None]:
     """Yield the head of the reply, then its body in pieces; closing it hangs up.
 
     Raises UpstreamFailed where the server breaks off, before the head or after it.
     """
-    request = client.build_request(
-        asked.method,
-        httpx.URL(client.base_url.copy_with(raw_path=asked.path.encode("latin-1"))),
-        headers=_passing(asked.headers),
-        content=asked.body,
+    sent = client.build_request(
+        request.method,
+        httpx.URL(client.base_url.copy_with(raw_path=request.path.encode("latin-1"))),
+        headers=_passing(request.headers),
+        content=request.body,
     )
     try:
-        response = await client.send(request, stream=True)
+        response = await client.send(sent, stream=True)
     except httpx.TransportError as fault:
         raise UpstreamFailed(f"{type(fault).__name__}: {fault}") from fault
     try:

@@ -1,27 +1,28 @@
 """Replicas that answer by script, for the front of several servers."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, MutableMapping
 from typing import Any
 
-from runtime.replicas.board import Board, Request
+from runtime.replicas.board import Board, RoutedRequest
 from runtime.replicas.fleet import ReplicaGone
-from runtime.replicas.upstream import Asked, Head
+from runtime.replicas.upstream import Head, HttpRequest
 
-Answer = Callable[[Asked], AsyncGenerator[Head | bytes, None]]
+Answer = Callable[[HttpRequest], AsyncGenerator[Head | bytes, None]]
 Message = MutableMapping[str, Any]
 
 
 class FakeFleet:
     """A fleet whose replicas are generator functions.
 
-    asked  (replica, request) of everything that was sent, in order
+    sent   (replica, request) of everything that was sent, in order
     open_  generators that have begun and not ended
     """
 
     def __init__(self, board: Board, **answers: Answer) -> None:
         self.board = board
         self.answers = answers
-        self.asked: list[tuple[str, Asked]] = []
+        self.sent: list[tuple[str, HttpRequest]] = []
         self.open_ = 0
         board.keep(answers)
 
@@ -30,13 +31,13 @@ class FakeFleet:
         return list(self.answers)
 
     async def open(
-        self, asked: Asked, request: Request, avoid: Collection[str] = ()
+        self, request: HttpRequest, routed: RoutedRequest, avoid: Collection[str] = ()
     ) -> AsyncGenerator[Head | bytes, None]:
         """Have one replica answer."""
-        name = asked.replica or self.board.place(request, self.names(), avoid=avoid)
-        self.asked.append((name, asked))
+        name = request.replica or self.board.place(routed, self.names(), avoid=avoid)
+        self.sent.append((name, request))
         self.open_ += 1
-        stream = self.answers[name](asked)
+        stream = self.answers[name](request)
         try:
             async for part in stream:
                 yield part
@@ -48,7 +49,7 @@ class FakeFleet:
 def replies(body: bytes, status: int = 200, kind: bytes = b"application/json") -> Answer:
     """Return an answer that is always the same."""
 
-    async def answer(asked: Asked) -> AsyncGenerator[Head | bytes, None]:
+    async def answer(request: HttpRequest) -> AsyncGenerator[Head | bytes, None]:
         yield Head(status, [(b"Content-Type", kind)])
         yield body
 
@@ -58,7 +59,7 @@ def replies(body: bytes, status: int = 200, kind: bytes = b"application/json") -
 def dies(*parts: Head | bytes) -> Answer:
     """Return an answer that breaks off after `parts`."""
 
-    async def answer(asked: Asked) -> AsyncGenerator[Head | bytes, None]:
+    async def answer(request: HttpRequest) -> AsyncGenerator[Head | bytes, None]:
         for part in parts:
             yield part
         raise ReplicaGone("killed")
@@ -92,7 +93,6 @@ class Client:
         headers: Collection[tuple[bytes, bytes]] = (),
     ) -> "Client":
         """Send one request, and return when the application has."""
-        import asyncio
 
         plain, _, query = path.partition("?")
         scope = {

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from runtime.replicas.board import Board, Request
+from runtime.replicas.board import Board, RoutedRequest
 from runtime.replicas.prompt_keys import PromptKeys
 from runtime.scheduler.kv_event_wire import AllBlocksCleared, Batch, BlockStored
 
@@ -11,11 +11,11 @@ PAGE = 256
 NAMES = ("a", "b")
 
 
-def request(pages: int, seed: int = 0, *, extra: int = 0, namespace: str = "") -> Request:
+def routed(pages: int, seed: int = 0, *, extra: int = 0, namespace: str = "") -> RoutedRequest:
     """Return a request whose prompt begins as every other one of this seed."""
     tokens = np.random.default_rng(seed).integers(0, 250, 100 * PAGE, np.int32)
     cut = tokens[: pages * PAGE + extra]
-    return Request(PromptKeys.of(cut, block_size=PAGE, namespace=namespace, key=b"k"))
+    return RoutedRequest(PromptKeys.of(cut, block_size=PAGE, namespace=namespace, key=b"k"))
 
 
 def board() -> Board:
@@ -24,7 +24,7 @@ def board() -> Board:
     return made
 
 
-def store(board: Board, name: str, one: Request) -> None:
+def store(board: Board, name: str, one: RoutedRequest) -> None:
     """Have a replica announce the blocks of a request's prompt."""
     assert one.keys is not None
     with board.index(name) as index:
@@ -36,28 +36,28 @@ def store(board: Board, name: str, one: Request) -> None:
 
 def test_a_request_goes_where_its_blocks_are() -> None:
     known = board()
-    store(known, "b", request(4))
+    store(known, "b", routed(4))
 
-    assert known.place(request(5), NAMES) == "b"
-    assert known.place(request(5, seed=1), NAMES) == "a"
+    assert known.place(routed(5), NAMES) == "b"
+    assert known.place(routed(5, seed=1), NAMES) == "a"
 
 
 def test_an_index_that_is_not_current_draws_nothing() -> None:
     known = board()
-    store(known, "b", request(4))
+    store(known, "b", routed(4))
     with known.index("b") as index:
         index.current = False
 
-    assert known.place(request(5), NAMES) == "a"
+    assert known.place(routed(5), NAMES) == "a"
 
 
 def test_a_prompt_on_its_way_counts_as_cached_until_it_has_ended() -> None:
     known = board()
-    first = request(2)
+    first = routed(2)
     assert known.place(first, NAMES) == "a"
     known.answered(first)
 
-    second = request(2, extra=9)
+    second = routed(2, extra=9)
     assert known.place(second, NAMES) == "a"
     assert second.uncached <= 9
     known.done(second)
@@ -73,34 +73,34 @@ def test_a_prompt_on_its_way_counts_as_cached_until_it_has_ended() -> None:
 
 def test_beginnings_of_blocks_are_remembered_until_the_cache_is_cleared() -> None:
     known = board()
-    first = request(0, extra=100)
+    first = routed(0, extra=100)
     assert known.place(first, NAMES) == "a"
     known.done(first)
-    busy = [request(0, seed=k, extra=60) for k in (7, 8)]
+    busy = [routed(0, seed=k, extra=60) for k in (7, 8)]
     for one in busy:
         known.place(one, ["a"])
 
-    again = request(0, extra=150)
+    again = routed(0, extra=150)
     assert known.place(again, NAMES) == "a"
     assert again.uncached == 50
     known.done(again)
     known.cleared("a")
-    assert known.place(request(0, extra=150), NAMES) == "b"
+    assert known.place(routed(0, extra=150), NAMES) == "b"
 
 
 def test_a_queue_that_costs_more_than_the_match_saves_is_left() -> None:
     known = board()
-    store(known, "b", request(4))
-    known.place(request(20, seed=5), ["b"])
+    store(known, "b", routed(4))
+    known.place(routed(20, seed=5), ["b"])
 
-    left = request(4, extra=10)
+    left = routed(4, extra=10)
     assert known.place(left, NAMES) == "a"
     assert left.uncached == 4 * PAGE + 10
 
 
 def test_work_ends_with_the_last_block_of_a_prompt_or_the_first_piece_of_an_answer() -> None:
     known = board()
-    one, other = request(3, seed=1, extra=20), request(2, seed=2)
+    one, other = routed(3, seed=1, extra=20), routed(2, seed=2)
     known.place(one, ["a"])
     known.place(other, ["a"])
     assert known.describe()["a"]["waiting_tokens"] == 5 * PAGE + 20
@@ -114,7 +114,7 @@ def test_work_ends_with_the_last_block_of_a_prompt_or_the_first_piece_of_an_answ
 
 def test_a_request_that_is_placed_again_leaves_the_first_replica() -> None:
     known = board()
-    one = request(3)
+    one = routed(3)
     assert known.place(one, NAMES) == "a"
 
     assert known.place(one, NAMES, avoid=["a"]) == "b"
@@ -125,7 +125,7 @@ def test_a_request_that_is_placed_again_leaves_the_first_replica() -> None:
 
 def test_a_replica_that_comes_back_begins_with_nothing() -> None:
     known = board()
-    one = request(3)
+    one = routed(3)
     store(known, "a", one)
     known.place(one, ["a"])
 
@@ -142,18 +142,18 @@ def test_a_replica_that_comes_back_begins_with_nothing() -> None:
 
 def test_without_keys_the_load_decides_and_without_names_nothing() -> None:
     known = board()
-    known.place(request(1), ["a"])
+    known.place(routed(1), ["a"])
 
-    assert known.place(Request(None), NAMES) == "b"
+    assert known.place(RoutedRequest(None), NAMES) == "b"
     with pytest.raises(ValueError, match="no replica"):
-        known.place(Request(None), [])
+        known.place(RoutedRequest(None), [])
 
 
 def test_another_salt_does_not_see_what_is_cached() -> None:
     known = board()
-    salted = request(4, namespace="one")
+    salted = routed(4, namespace="one")
     store(known, "b", salted)
 
-    assert known.place(request(4, namespace="two"), NAMES) == "a"
-    assert known.place(request(4), ["b"]) == "b"
-    assert known.place(request(4, namespace="one"), NAMES) == "b"
+    assert known.place(routed(4, namespace="two"), NAMES) == "a"
+    assert known.place(routed(4), ["b"]) == "b"
+    assert known.place(routed(4, namespace="one"), NAMES) == "b"

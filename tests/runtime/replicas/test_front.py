@@ -10,7 +10,7 @@ import pytest
 from runtime.replicas.board import Board
 from runtime.replicas.front import Front
 from runtime.replicas.prompt_keys import PromptKeys
-from runtime.replicas.upstream import Asked, Head
+from runtime.replicas.upstream import Head, HttpRequest
 from tests.testing.fake_fleet import Answer, Client, FakeFleet, dies, replies
 
 EVENTS = b"text/event-stream"
@@ -21,10 +21,10 @@ OK = replies(b"{}")
 class ByteKeys:
     """A prompt is the body: a token for each byte."""
 
-    async def of(self, asked: Asked) -> PromptKeys | None:
-        if asked.path != "/generate":
+    async def of(self, request: HttpRequest) -> PromptKeys | None:
+        if request.path != "/generate":
             return None
-        tokens = np.frombuffer(asked.body, np.uint8).astype(np.int32)
+        tokens = np.frombuffer(request.body, np.uint8).astype(np.int32)
         return PromptKeys.of(tokens, block_size=4, namespace="", key=b"k")
 
 
@@ -38,8 +38,8 @@ def ask(front: Front, method: str, path: str, body: bytes = b"", **headers: str)
     return asyncio.run(Client(front).call(method, path, body, pairs))
 
 
-def asked_of(fleet: FakeFleet) -> list[str]:
-    return [name for name, _ in fleet.asked]
+def replicas_of(fleet: FakeFleet) -> list[str]:
+    return [name for name, _ in fleet.sent]
 
 
 def test_a_prompt_goes_where_its_beginning_went_and_others_spread() -> None:
@@ -49,7 +49,7 @@ def test_a_prompt_goes_where_its_beginning_went_and_others_spread() -> None:
     for body in (*bodies, *bodies):
         assert ask(front, "POST", "/generate", body + b"more").body == b"{}"
 
-    names = asked_of(fleet)
+    names = replicas_of(fleet)
     assert names[:2] == names[2:]
     assert all(view["requests"] == 0 for view in fleet.board.describe().values())
 
@@ -70,13 +70,13 @@ def test_headers_pass_except_for_what_was_judged_here() -> None:
 
     assert (told.status, told.body, told.ended) == (429, b"no", True)
     assert told.headers == {b"content-type": b"text/plain"}
-    [(_, asked)] = fleet.asked
-    assert (asked.method, asked.path, asked.body) == (
+    [(_, request)] = fleet.sent
+    assert (request.method, request.path, request.body) == (
         "POST",
         "/v1/chat/completions?x=%2Fy",
         b"body",
     )
-    assert list(asked.headers) == [(b"x-api-key", b"k"), (b"traceparent", b"t")]
+    assert list(request.headers) == [(b"x-api-key", b"k"), (b"traceparent", b"t")]
 
 
 def test_a_replica_that_dies_before_it_says_anything_is_replaced_by_another() -> None:
@@ -85,7 +85,7 @@ def test_a_replica_that_dies_before_it_says_anything_is_replaced_by_another() ->
     told = ask(front, "POST", "/generate", b"x")
 
     assert (told.status, told.body) == (200, b"{}")
-    assert asked_of(fleet) == ["a", "b"]
+    assert replicas_of(fleet) == ["a", "b"]
 
 
 def test_where_all_die_the_client_is_told_so_in_its_dialect() -> None:
@@ -96,17 +96,17 @@ def test_where_all_die_the_client_is_told_so_in_its_dialect() -> None:
     assert told.status == 503
     assert told.headers[b"retry-after"]
     assert json.loads(told.body)["error"]["type"]
-    assert len(fleet.asked) == 3
+    assert len(fleet.sent) == 3
 
 
-def test_a_draining_replica_s_refusal_is_asked_of_another() -> None:
+def test_a_draining_replica_s_refusal_is_retried_on_another() -> None:
     front, fleet = make(a=replies(b"draining", 503), b=OK)
     assert ask(front, "POST", "/generate", b"x").status == 200
-    assert asked_of(fleet) == ["a", "b"]
+    assert replicas_of(fleet) == ["a", "b"]
 
     front, fleet = make(a=replies(b"draining", 503))
     told = ask(front, "POST", "/generate", b"x")
-    assert (told.status, told.body, len(fleet.asked)) == (503, b"draining", 1)
+    assert (told.status, told.body, len(fleet.sent)) == (503, b"draining", 1)
 
 
 def test_a_stream_whose_replica_dies_ends_with_an_error_and_is_not_tried_again() -> None:
@@ -118,7 +118,7 @@ def test_a_stream_whose_replica_dies_ends_with_an_error_and_is_not_tried_again()
     *events, last = [event for event in told.body.decode().split("\n\n") if event]
     assert events == ["data: 1"]
     assert "error" in json.loads(last.strip().removeprefix("data: "))
-    assert asked_of(fleet) == ["a"]
+    assert replicas_of(fleet) == ["a"]
 
 
 def test_a_whole_reply_that_breaks_off_does_not_seem_to_end() -> None:
@@ -133,7 +133,7 @@ def test_a_whole_reply_that_breaks_off_does_not_seem_to_end() -> None:
 def test_a_client_that_leaves_ends_the_replica_s_work() -> None:
     begun = asyncio.Event()
 
-    async def endless(asked: Asked) -> AsyncGenerator[Head | bytes, None]:
+    async def endless(request: HttpRequest) -> AsyncGenerator[Head | bytes, None]:
         yield STREAM
         begun.set()
         await asyncio.Event().wait()
@@ -155,7 +155,7 @@ def test_a_body_that_no_server_reads_is_refused_here(monkeypatch: pytest.MonkeyP
     front, fleet = make(a=OK)
 
     assert ask(front, "POST", "/generate", b"x" * 11).status == 413
-    assert fleet.asked == []
+    assert fleet.sent == []
 
 
 def test_a_path_below_replicas_is_of_that_one() -> None:
@@ -163,8 +163,8 @@ def test_a_path_below_replicas_is_of_that_one() -> None:
 
     ask(front, "GET", "/replicas/b/cache?max_spans=3")
 
-    [(name, asked)] = fleet.asked
-    assert (name, asked.path) == ("b", "/cache?max_spans=3")
+    [(name, request)] = fleet.sent
+    assert (name, request.path) == ("b", "/cache?max_spans=3")
     assert ask(front, "GET", "/replicas/c/cache").status == 503
 
 
@@ -179,10 +179,10 @@ def test_probes_are_answered_by_a_replica_and_refused_where_there_is_none() -> N
 def keeps(number: str) -> Answer:
     """Return a replica that keeps one response."""
 
-    async def answer(asked: Asked) -> AsyncGenerator[Head | bytes, None]:
-        known = asked.method == "POST" or asked.path.partition("?")[0].endswith(number)
+    async def answer(request: HttpRequest) -> AsyncGenerator[Head | bytes, None]:
+        known = request.method == "POST" or request.path.partition("?")[0].endswith(number)
         yield Head(200 if known else 404, [])
-        yield asked.path.encode()
+        yield request.path.encode()
 
     return answer
 
@@ -192,18 +192,18 @@ def test_a_stored_response_is_found_and_continued_where_it_is() -> None:
 
     assert ask(front, "GET", "/v1/responses/resp_2").status == 200
     assert ask(front, "DELETE", "/v1/responses/resp_2?cache_salt=s").status == 200
-    assert fleet.asked[-1][0] == "b"
-    assert fleet.asked[-1][1].method == "DELETE"
+    assert fleet.sent[-1][0] == "b"
+    assert fleet.sent[-1][1].method == "DELETE"
     body = {"previous_response_id": "resp_2", "cache_salt": "s/"}
     assert ask(front, "POST", "/v1/responses", json.dumps(body).encode()).status == 200
-    assert fleet.asked[-1][0] == "b"
-    assert fleet.asked[-2][1].path == "/v1/responses/resp_2?cache_salt=s%2F"
+    assert fleet.sent[-1][0] == "b"
+    assert fleet.sent[-2][1].path == "/v1/responses/resp_2?cache_salt=s%2F"
     assert ask(front, "GET", "/v1/responses/resp_3").status == 404
 
 
-def test_who_continues_nothing_that_is_known_is_answered_by_any() -> None:
+def test_an_unknown_response_is_continued_by_any_replica() -> None:
     front, fleet = make(a=keeps("resp_1"))
 
     for body in (b'{"previous_response_id": "no/such"}', b'{"previous_response_id": 1}', b"{"):
         assert ask(front, "POST", "/v1/responses", body).status == 200
-    assert all(asked.method == "POST" for _, asked in fleet.asked)
+    assert all(request.method == "POST" for _, request in fleet.sent)

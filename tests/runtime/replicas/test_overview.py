@@ -5,19 +5,19 @@ import json
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from runtime.replicas.board import Board, Request
+from runtime.replicas.board import Board, RoutedRequest
 from runtime.replicas.overview import EVERYWHERE, Overview
-from runtime.replicas.upstream import Asked
+from runtime.replicas.upstream import HttpRequest
 from tests.testing.fake_fleet import Answer, FakeFleet, dies, replies
 
 
 def ask(path: str, **answers: Answer) -> tuple[int, str, list[str]]:
-    """Return status, body, and who was asked."""
+    """Return status, body, and which replicas got it."""
     fleet = FakeFleet(Board(), **answers)
     overview = Overview(fleet, fleet.board)
     assert path.partition("?")[0] in EVERYWHERE
-    reply = asyncio.run(overview.everywhere(Asked("POST", path, [], b"{}")))
-    return reply.status_code, bytes(reply.body).decode(), [name for name, _ in fleet.asked]
+    reply = asyncio.run(overview.everywhere(HttpRequest("POST", path, [], b"{}")))
+    return reply.status_code, bytes(reply.body).decode(), [name for name, _ in fleet.sent]
 
 
 def test_a_flush_is_of_all_and_fails_where_one_does() -> None:
@@ -68,7 +68,7 @@ def test_metrics_of_the_living_and_of_the_front_are_one_text() -> None:
 def test_the_page_leads_to_each_replica() -> None:
     fleet = FakeFleet(Board(), a=replies(b""), b=replies(b""))
     overview = Overview(fleet, fleet.board)
-    fleet.board.place(Request(None), ["b"])
+    fleet.board.place(RoutedRequest(None), ["b"])
 
     page = bytes(overview.page().body).decode()
     assert '<a href="replicas/a/">' in page

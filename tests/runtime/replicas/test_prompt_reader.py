@@ -8,7 +8,7 @@ import pytest
 
 from runtime.command_line import parse_args
 from runtime.replicas.prompt_reader import GENERATES, Prompt, PromptReader
-from runtime.replicas.upstream import Asked
+from runtime.replicas.upstream import HttpRequest
 from runtime.server.namespaces import CacheNamespaces
 from runtime.supervision import resolve
 
@@ -36,7 +36,7 @@ def read(reader: PromptReader, path: str, body: Any, key: str = "right") -> Prom
         (b"content-type", b"application/json"),
         (b"authorization", b"Bearer " + key.encode()),
     ]
-    return asyncio.run(reader.read(Asked("POST", path, headers, data)))
+    return asyncio.run(reader.read(HttpRequest("POST", path, headers, data)))
 
 
 def test_every_dialect_has_its_prompt_streamed_or_not(reader: PromptReader) -> None:

@@ -7,10 +7,10 @@ from contextlib import aclosing, asynccontextmanager
 import httpx
 import pytest
 
-from runtime.replicas.upstream import Asked, Head, UpstreamFailed, forward, open_client
+from runtime.replicas.upstream import Head, HttpRequest, UpstreamFailed, forward, open_client
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-GET = Asked("GET", "/metrics?x=%2F", [(b"accept", b"*/*")], b"")
+GET = HttpRequest("GET", "/metrics?x=%2F", [(b"accept", b"*/*")], b"")
 
 
 @asynccontextmanager
@@ -53,8 +53,8 @@ def test_requests_and_replies_pass_but_for_the_connection_s_own_headers() -> Non
             *((b"connection", b"close"), (b"transfer-encoding", b"chunked")),
         ]
         async with serving(answer) as client:
-            asked = Asked("POST", "/v1/x%20y?a=%2Fb", headers, b"\x00body")
-            head, *pieces = [part async for part in forward(client, asked)]
+            request = HttpRequest("POST", "/v1/x%20y?a=%2Fb", headers, b"\x00body")
+            head, *pieces = [part async for part in forward(client, request)]
         assert isinstance(head, Head)
         assert (head.status, head.value(b"retry-after")) == (429, b"3")
         assert [v for n, v in head.headers if n.lower() == b"x-a"] == [b"1", b"2"]
