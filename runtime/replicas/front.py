@@ -1,10 +1,13 @@
 """The one address of several servers: which request goes where, and what becomes of the reply.
 
-a request with a prompt     to the replica with its prefix (`board`)
-a continued response        to the replica that keeps it
-/replicas/NAME/...          to that replica
-what concerns all           to all (`overview`)
-anything else               to the replica with the least to do
+    a request with a prompt     to the replica with its prefix (`board`)
+    a continued response        to the replica that keeps it
+    /replicas/NAME/...          to that replica
+    what concerns all           to all (`overview`)
+    anything else               to the replica with the least to do
+
+A client that hangs up ends the work for it. A replica that dies before its reply began is replaced
+by another one.
 """
 
 import asyncio

@@ -30,13 +30,13 @@ __all__ = ["build"]
 
 _HEALTH_PERIOD_S = 1.0
 _HEALTH_TIMEOUT_S = 10.0
-# A replica reports where its events are once it is up; this is how long that may take.
+# A replica says where its events are once it is up; it is polled so often.
 _STATS_PERIOD_S = 1.0
 # The replies of a server that died may still tell so before its actor is gone.
 _LAST_WORDS_S = 0.3
 # The servers bound their queues themselves.
 _MOST_ONGOING = 100_000
-_NEVER_SET = ("OMP_NUM_THREADS",)
+_SET_BY_RAY = ("OMP_NUM_THREADS",)
 # Of load above the target: a server takes that long to start, at least.
 _UPSCALE_DELAY_S = 10.0
 
@@ -52,7 +52,7 @@ class Server:
         self._name = serve.get_replica_context().replica_id.unique_id
         self._server = ServerProcess(settings, hash_key, host)
         # Ray sets this for itself; a server counts its cores.
-        own = {name: value for name, value in os.environ.items() if name not in _NEVER_SET}
+        own = {name: value for name, value in os.environ.items() if name not in _SET_BY_RAY}
         await self._server.start({**own, **environment})
         self._watching = asyncio.ensure_future(self._end_with_server())
 
@@ -85,9 +85,9 @@ class Server:
 
     async def __del__(self) -> None:
         """Stop the server; Serve calls this when no request is on its way any more."""
-        if hasattr(self, "_watching"):
+        if hasattr(self, "_watching"):  # else it never started, and there is nothing to stop
             self._watching.cancel()
-        await self._server.stop()
+            await self._server.stop()
 
 
 class RayFleet:
