@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from runtime.replicas.block_index import BlockIndex
-from runtime.replicas.choice import Candidate, ChoiceCosts, choose
+from runtime.replicas.choice import Candidate, ChoiceCosts, Intake, choose
 from runtime.replicas.prompt_keys import PromptKeys
 
 __all__ = ["Board", "ReplicaView", "RoutedRequest"]
@@ -64,12 +64,14 @@ class Board:
         self._costs = costs
         self._lock = threading.Lock()
         self._replicas: dict[str, ReplicaView] = {}
+        self._intake = Intake()
 
     def keep(self, names: Collection[str]) -> None:
         """Forget all replicas but these; one that is new begins with an empty cache."""
         with self._lock:
             for gone in self._replicas.keys() - set(names):
                 del self._replicas[gone]
+                self._intake.forget(gone)
             for name in names:
                 self._replicas.setdefault(name, ReplicaView())
 
@@ -90,6 +92,7 @@ class Board:
         with self._lock:
             if view := self._replicas.get(name):
                 view.marks.clear()
+                self._intake.forget(name)
 
     def place(
         self, routed: RoutedRequest, names: Sequence[str], *, avoid: Collection[str] = ()
@@ -140,12 +143,14 @@ class Board:
             matched_tokens=0 if keys is None else _matched(view, keys),
             waiting_tokens=_waiting(view),
             running=len(view.requests),
+            intake_tokens=self._intake.of(name),
         )
 
     def _count(self, routed: RoutedRequest, chosen: Candidate, tokens: int) -> None:
         view = self._replicas[chosen.replica]
         routed.replica, routed.answered = chosen.replica, False
         routed.uncached = max(tokens - chosen.matched_tokens, 0)
+        self._intake.note(chosen.replica, routed.uncached)
         view.requests.add(routed)
         view.served += 1
         if routed.keys is not None:

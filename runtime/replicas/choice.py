@@ -7,10 +7,11 @@ spreads by itself: the queue there grows until another replica computes the pref
 it from then on.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Candidate", "ChoiceCosts", "choose"]
+__all__ = ["Candidate", "ChoiceCosts", "Intake", "choose"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +24,15 @@ class Candidate:
                     the prompt
     waiting_tokens  prompt tokens that requests sent there before still have to compute
     running         requests that run there, decoding ones included
+    intake_tokens   prompt tokens computed there lately (`Intake`), which displace others from the
+                    cache; 0 for all where nobody counts them
     """
 
     replica: str
     matched_tokens: int
     waiting_tokens: int
     running: int
+    intake_tokens: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +49,9 @@ class ChoiceCosts:
                   fewer requests answers faster
     """
 
-    leave_share: float = 1.0
+    leave_share: float = 4.0
     leave_least: int = 0
-    leave_tokens: int = 16_384
+    leave_tokens: int = 65_536
     row_tokens: int = 64
 
 
@@ -60,7 +64,8 @@ def choose(
     """Return the replica that should compute a prompt.
 
     The longest match wins unless another replica would begin to answer earlier, by more than
-    `costs` allow for. Equal ones are decided by load, then by the order of `candidates`.
+    `costs` allow for. Equal ones are decided by load, then by what they computed lately, so that
+    new prompts share all caches evenly, then by the order of `candidates`.
 
     prompt_tokens  of the whole prompt, 0 or more
     Raises ValueError without candidates.
@@ -77,9 +82,38 @@ def choose(
     def cost(candidate: Candidate) -> int:
         return load(candidate) + prompt_tokens - saved(candidate)
 
-    home = min(candidates, key=lambda candidate: (-saved(candidate), load(candidate)))
-    best = min(candidates, key=lambda candidate: (cost(candidate), load(candidate)))
+    def rank(candidate: Candidate) -> tuple[int, float]:
+        return load(candidate), candidate.intake_tokens
+
+    home = min(candidates, key=lambda candidate: (-saved(candidate), *rank(candidate)))
+    best = min(candidates, key=lambda candidate: (cost(candidate), *rank(candidate)))
     more = saved(home) - saved(best)
     least = costs.leave_least if more else 0
     allowed = min(max(costs.leave_share * more, least), costs.leave_tokens)
     return best if cost(home) - cost(best) > allowed else home
+
+
+class Intake:
+    """Counts the prompt tokens that each replica computed lately.
+
+    memory_tokens  of all replicas together, after which a token counts for 1/e: about as many as
+                   all caches hold
+    """
+
+    def __init__(self, memory_tokens: float = 4e6) -> None:
+        self._memory_tokens = memory_tokens
+        self._tokens: dict[str, float] = {}
+
+    def note(self, replica: str, tokens: int) -> None:
+        """Count tokens that a replica is to compute."""
+        kept = math.exp(-tokens / self._memory_tokens)
+        self._tokens = {name: count * kept for name, count in self._tokens.items()}
+        self._tokens[replica] = self._tokens.get(replica, 0.0) + tokens
+
+    def forget(self, replica: str) -> None:
+        """Drop a replica that is gone, or whose cache is empty again."""
+        self._tokens.pop(replica, None)
+
+    def of(self, replica: str) -> float:
+        """Return the tokens of a replica; 0 if it has computed none."""
+        return self._tokens.get(replica, 0.0)

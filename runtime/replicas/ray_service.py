@@ -78,6 +78,13 @@ def serve_replicas(settings: Settings) -> int:
         app = build(settings, hash_key, environment, gpus=_gpus(settings), local=local)
         serve.run(app, name=_APP, route_prefix="/")
 
+    def upgrade() -> None:
+        logger.info("replacing the replicas, one after the other")
+        try:
+            deploy()
+        except RuntimeError as fault:
+            logger.error("the replicas were not all replaced, those that run stay: %s", fault)
+
     try:
         deploy()
         wishes.starting = False
@@ -87,8 +94,7 @@ def serve_replicas(settings: Settings) -> int:
             wishes.news.clear()
             if wishes.renew and not wishes.stop:
                 wishes.renew = False
-                logger.info("replacing the replicas, one after the other")
-                deploy()
+                upgrade()
         logger.info("stopping: requests on their way may finish")
         return 0
     except KeyboardInterrupt:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from runtime.replicas.choice import Candidate, ChoiceCosts, choose
+from runtime.replicas.choice import Candidate, ChoiceCosts, Intake, choose
 
 PLAIN = ChoiceCosts(leave_share=0.0, row_tokens=1)
 STAYING = ChoiceCosts(leave_share=1.0, leave_tokens=4000, row_tokens=1)
@@ -56,6 +56,32 @@ def test_equal_ones_are_decided_by_load_and_then_by_their_order() -> None:
     # Equal in cost: the one that begins earlier.
     assert chosen(replica("a", 100, waiting=100), replica("b")) == "a"
     assert choose([replica("a", 100, running=1), replica("b", 100)], 100).replica == "b"
+
+
+def test_idle_replicas_share_new_prompts_by_what_they_computed() -> None:
+    """Also where all have the short prefix that all prompts share."""
+    intake = Intake(memory_tokens=1e6)
+    for _ in range(300):
+        found = [Candidate(name, 256, 0, 0, intake.of(name)) for name in "abc"]
+        intake.note(choose(found, 4000).replica, 3744)
+    counts = [intake.of(name) for name in "abc"]
+    assert max(counts) - min(counts) <= 3744
+
+    intake.forget("b")
+    assert intake.of("b") == 0
+    found = [Candidate(name, 256, 0, 0, intake.of(name)) for name in "abc"]
+    assert choose(found, 4000).replica == "b"
+    # A match outweighs it.
+    assert choose([found[1], Candidate("d", 512, 0, 0, 1e9)], 4000).replica == "d"
+
+
+def test_what_was_computed_long_ago_is_forgotten() -> None:
+    intake = Intake(memory_tokens=100_000)
+    intake.note("a", 1000)
+    for _ in range(100):
+        intake.note("b", 5000)
+
+    assert intake.of("a") < 10 < intake.of("b") < 105_000
 
 
 def test_a_hot_prefix_spreads_over_as_many_replicas_as_its_load_needs() -> None:
