@@ -15,7 +15,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.testing.processes import descendants
+from tests.testing.processes import wait_gone
 from tests.testing.server_process import Json, ServerProcess, running_server
 
 pytestmark = [
@@ -38,7 +38,8 @@ def front() -> Iterator[ServerProcess]:
     with running_server(*flags, launcher=launcher, check=False, exit_code=0) as server:
         wait_until(lambda: len(known(server)) == 2 and all(v["current"] for v in views(server)))
         yield server
-    assert not [pid for pid in descendants(os.getpid()) if "replicas" in command_of(pid)]
+        started = server.children()
+    wait_gone(started, BACK_S)
 
 
 def known(front: ServerProcess) -> dict[str, Json]:
