@@ -41,6 +41,8 @@ _ATTEMPTS = 3
 _RETRY_AFTER_S = 5
 # What a browser says of the page that sent a request; it was judged here.
 _JUDGED_HERE = frozenset({b"host", b"origin", b"content-length"})
+# Headers that Ray's proxy writes into each reply.
+_WRITTEN_BEFORE = frozenset({b"date", b"server", b"x-request-id"})
 # Questions that are answered at once, also where there is no replica to wait for.
 _PROBES = frozenset({"/health", "/ping", "/ready", "/health_generate"})
 _RESPONSE = re.compile(r"/v1/responses/[^/]+")
@@ -199,7 +201,8 @@ class Front:
 
 
 def _start(head: Head) -> dict[str, object]:
-    headers = [(name.lower(), value) for name, value in head.headers]
+    named = ((name.lower(), value) for name, value in head.headers)
+    headers = [(name, value) for name, value in named if name not in _WRITTEN_BEFORE]
     return {"type": "http.response.start", "status": head.status, "headers": headers}
 
 

@@ -56,12 +56,16 @@ def serve_replicas(settings: Settings) -> int:
     """Serve until told to stop; return the exit code. Raises RuntimeFault."""
     config = settings.config
     local = settings.ray_address is None
-    ray.init(
-        address=settings.ray_address,
-        include_dashboard=False if local else None,
-        runtime_env={"env_vars": {"PYTHONPATH": str(_ROOT)}},
-        logging_level=logging.WARNING,
-    )
+    try:
+        ray.init(
+            address=settings.ray_address,
+            include_dashboard=False if local else None,
+            runtime_env={"env_vars": {"PYTHONPATH": str(_ROOT)}},
+            logging_level=logging.WARNING,
+        )
+    except ConnectionError as fault:
+        reason = str(fault.__cause__ or fault).strip().splitlines()[-1]
+        raise RuntimeFault(f"--ray-address {settings.ray_address}: {reason}") from fault
     serve.start(
         proxy_location="HeadOnly" if local else "EveryNode",
         http_options={
