@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import logging
 import os
 import sys
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
@@ -15,6 +16,7 @@ from ray.serve.handle import DeploymentHandle
 
 import runtime.replicas.desk as shared
 from runtime.api_keys import read_api_keys
+from runtime.errors import ConfigError
 from runtime.replicas.board import RoutedRequest
 from runtime.replicas.fleet import ReplicaGone
 from runtime.replicas.front import Front
@@ -27,6 +29,8 @@ from runtime.server.auth import RequireKey
 from runtime.server.same_site import SameSite
 
 __all__ = ["build"]
+
+logger = logging.getLogger("umbra.replicas")
 
 _HEALTH_PERIOD_S = 1.0
 _HEALTH_TIMEOUT_S = 10.0
@@ -131,14 +135,14 @@ class RayKeys:
         self._settings = settings
         self._hash_key = hash_key
         self._reader: PromptReader | None = None
+        self._cannot = False
 
     async def of(self, request: HttpRequest) -> PromptKeys | None:
         """Return the keys of a request's prompt."""
         if request.path.partition("?")[0] not in GENERATES or not shared.DESK.facts:
             return None
-        if self._reader is None:
-            self._reader = PromptReader(self._settings.config, shared.DESK.facts)
-        prompt = await self._reader.read(request)
+        reader = self._reader or await self._load()
+        prompt = None if reader is None else await reader.read(request)
         if prompt is None:
             return None
         return PromptKeys.of(
@@ -147,6 +151,18 @@ class RayKeys:
             namespace=prompt.namespace,
             key=self._hash_key,
         )
+
+    async def _load(self) -> PromptReader | None:
+        """Return the reader; None where this node has not what the servers have."""
+        if self._cannot:
+            return None
+        try:
+            config, facts = self._settings.config, shared.DESK.facts
+            self._reader = await asyncio.to_thread(PromptReader, config, facts)
+        except (ConfigError, OSError) as fault:
+            self._cannot = True
+            logger.error("prompts cannot be read here, the load alone decides: %s", fault)
+        return self._reader
 
 
 @serve.ingress()
