@@ -58,7 +58,8 @@ def serve_replicas(settings: Settings) -> int:
     local = settings.ray_address is None
     try:
         ray.init(
-            address=settings.ray_address,
+            # Not None: that would be any cluster that was started here before.
+            address=settings.ray_address or "local",
             include_dashboard=False if local else None,
             runtime_env={"env_vars": {"PYTHONPATH": str(_ROOT)}},
             logging_level=logging.WARNING,

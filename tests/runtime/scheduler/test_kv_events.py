@@ -18,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("either_way")
 
 PAGE = 4
 PAGES = 6
+KEY = b"k" * 32
 
 
 class Rig:
@@ -181,7 +182,7 @@ def test_what_is_there_already_is_not_announced_again(rig: Rig) -> None:
 class KeyedRig(Rig):
     """Readers have the key."""
 
-    hash_key = b"k" * 32
+    hash_key = KEY
 
 
 def test_a_reader_with_the_key_computes_the_hashes_of_a_salt() -> None:
@@ -190,7 +191,7 @@ def test_a_reader_with_the_key_computes_the_hashes_of_a_salt() -> None:
     rig.events.flush()
 
     tokens = np.arange(1, 9, dtype=np.int32).reshape(2, PAGE)
-    assert list(rig.known) == chain_hashes(top_hash("salted", rig.hash_key), tokens)
+    assert list(rig.known) == chain_hashes(top_hash("salted", KEY), tokens)
 
 
 def test_the_same_tokens_have_another_hash_in_another_namespace(rig: Rig) -> None:
