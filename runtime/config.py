@@ -320,7 +320,7 @@ def _check_ranks(config: ServerConfig) -> None:
     if dp != 1 and not config.enable_dp_attention:
         raise ConfigError(
             f"--dp-size {dp} alone would be {dp} copies of the network: run several servers behind"
-            " a router that reads /v1/loads, or add --enable-dp-attention"
+            " a router (python -m runtime.replicas), or add --enable-dp-attention"
         )
     if dp not in (1, tp):
         raise ConfigError(

@@ -12,6 +12,7 @@ import msgspec
 from runtime.errors import ConfigError
 
 FLAG = "--kv-events-config"
+HASH_KEY_BYTES = 32
 
 _TCP = re.compile(r"tcp://(\*|\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 # sun_path of a Unix socket holds 108 bytes, the last one a NUL.
@@ -33,6 +34,8 @@ class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     buffer_steps     batches kept for a replay
     hwm              batches that wait for one slow subscriber before it loses some
     max_queue_size   batches that wait for the publishing thread before some are lost
+    hash_key_file    32 bytes that hashes of namespaces are made with, for a router that has them,
+                     too; None: drawn at start, so that nobody can compute those hashes
     """
 
     enable_kv_cache_events: bool | None = None
@@ -44,6 +47,7 @@ class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     buffer_steps: _Count = 10_000
     hwm: _Count = 10_000
     max_queue_size: _Count = 10_000
+    hash_key_file: str | None = None
 
     @property
     def listens(self) -> bool:
@@ -78,6 +82,20 @@ def parse_kv_events_config(text: str | None) -> KvEventsConfig | None:
         raise ConfigError(f'{FLAG}: say "publisher": "zmq", or leave the flag away')
     _check_endpoints(config)
     return config
+
+
+def read_hash_key(config: KvEventsConfig) -> bytes | None:
+    """Return the key of the hashes of namespaces; None without a file. Raises ConfigError."""
+    if config.hash_key_file is None:
+        return None
+    try:
+        with open(config.hash_key_file, "rb") as file:
+            key = file.read(HASH_KEY_BYTES + 1)
+    except (OSError, ValueError) as fault:
+        raise ConfigError(f"{FLAG}: hash_key_file cannot be read: {fault}") from fault
+    if len(key) != HASH_KEY_BYTES:
+        raise ConfigError(f"{FLAG}: hash_key_file must have {HASH_KEY_BYTES} bytes")
+    return key
 
 
 def host_and_port(endpoint: str) -> tuple[str, int]:

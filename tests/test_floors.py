@@ -25,7 +25,7 @@ TOP_LEVEL = {"LICENSE", "README.md", "launch_server.py", "pyproject.toml", "test
 BASE = {
     *("api_keys", "chat_template", "child", "collector", "command_line", "template_environment"),
     *("config", "device_sizes", "durations"),
-    *("errors", "flag_hints", "heap", "kv_events_config", "parser_names"),
+    *("errors", "flag_hints", "heap", "kv_events_config", "kv_hashes", "parser_names"),
     *("cache_messages", "messages", "open_files", "profile_messages"),
     *("packed_logprobs", "private_folder", "rank_memory"),
     "sampling",
@@ -39,6 +39,8 @@ RUNTIME_ORDER: dict[str, set[str]] = {
     "gguf": BASE,
     "ipc": BASE,
     "model_folder": BASE | {"default_model", "gguf"},
+    # On the roof, too: a front that reads requests as a server does, and events as a router.
+    "replicas": BASE | {"ipc", "launch", "scheduler", "server", "supervision", "tokenizer"},
     "scheduler_process": BASE | {"ipc"},
     "wire": BASE,
     "executor": BASE | {"ipc", "wire"},
@@ -70,6 +72,7 @@ OPTIONAL_IMPORTS = {
     "gguf",
     "greenlet",
     "httpx",
+    "ray",
     "triton",
     "xgrammar",
 }

@@ -15,6 +15,7 @@ import pytest
 
 from runtime.config import ServerConfig
 from runtime.flag_hints import HINTS
+from runtime.replicas.settings import build_parser
 from tests.bench.serving.measured import measured_table
 from tests.testing.documents import ROOT, documents, marked_part, text_of
 
@@ -23,6 +24,7 @@ READMES = (
     "README.md",
     *(f"{package}/README.md" for package in PACKAGES),
     "runtime/lang/README.md",
+    "runtime/replicas/README.md",
     "runtime/server/README.md",
 )
 MOST_LINES = 260  # of the top one
@@ -249,6 +251,7 @@ def test_every_module_they_run_is_there() -> None:
 def test_every_flag_of_the_server_they_mention_exists() -> None:
     """In commands, and in the prose of all documents but those about tests' own flags."""
     known = {item.name.replace("_", "-") for item in fields(ServerConfig)}
+    replicas = {word.removeprefix("--") for word in build_parser()._option_string_actions}
     foreign = {flag.removeprefix("--") for hint in HINTS for flag in hint.flags.split()}
     faults: list[str] = []
     for document in READMES:
@@ -257,6 +260,8 @@ def test_every_flag_of_the_server_they_mention_exists() -> None:
         used = {flag for line in lines for flag in re.findall(r"--([\w-]+)", line)} - {"help"}
         if not document.startswith("tests/"):
             used |= set(re.findall(r"`--([\w-]+)", _prose(document))) - foreign
+        if document.startswith("runtime/replicas/"):
+            used -= replicas
         faults += [f"{document}: there is no --{flag}" for flag in sorted(used - known)]
 
     assert not faults, "\n".join(faults)

@@ -18,5 +18,20 @@ NO_TWIN: dict[str, str] = {
     "runtime/errors.py": "classes only, pinned by tests/runtime/server",
     "runtime/executor/interface.py": "a contract without code; test_remote.py fills it",
     "runtime/parser_names.py": "names only; test_answer_format.py holds them against the formats",
+    **{
+        f"runtime/replicas/{part}.py": "end_to_end/test_replicas.py runs it on Ray"
+        for part in (
+            *(
+                "__main__",
+                "desk",
+                "ray_app",
+                "ray_router",
+                "ray_service",
+                "server_child",
+                "server_process",
+            ),
+        )
+    },
+    "runtime/replicas/fleet.py": "test_front.py and test_overview.py fetch by it",
     "runtime/scheduler/settings.py": "fields only; test_process.py pins where each comes from",
 }

@@ -5,13 +5,9 @@
 A page counts as stored as soon as it is whole in the tree: any prefix of whole pages can be gone
 on from, by a resume point or by a bounded replay. Costs a microsecond or two for each new page.
 
-A hash covers the hash before it and the page's tokens, so it stands for everything up to there.
-Without a namespace it is the same in every process. The names of namespaces stem from keys and
-salts: they enter under a key that lives as long as the process, so that nobody can try out guesses
-on published hashes.
+The key of the hashes (`runtime.kv_hashes`) is the sink's, or else lives as long as the process.
 """
 
-import hashlib
 import secrets
 import time
 from collections import Counter
@@ -24,14 +20,20 @@ import numpy as np
 from mem_cache.errors import IntegrityError
 from mem_cache.tree.handles import Insertion
 from mem_cache.tree.radix import ShadowRadixCache
+from runtime.kv_hashes import chain_hashes, top_hash
 from runtime.scheduler.kv_event_wire import Cleared, Event, Removed, Stored
-
-HASH_BYTES = 8
-_BLOCK, _TOP = b"umbra kv block", b"umbra kv top"
 
 
 class EventSink(Protocol):
-    """Where batches of events go."""
+    """Where batches of events go.
+
+    hash_key  of readers that compute hashes of namespaces; None: there are none
+    """
+
+    @property
+    def hash_key(self) -> bytes | None:
+        """Return the key, or None."""
+        ...
 
     def publish(self, events: list[Event], *, time_s: float) -> None:
         """Take a batch, in order; never block. `time_s` is Unix time."""
@@ -55,7 +57,7 @@ class KvEvents:
         self._cache = cache
         self._sink = sink
         self._clock = clock
-        self._secret = secrets.token_bytes(32)
+        self._hash_key = sink.hash_key or secrets.token_bytes(32)
         self._hashes: dict[int, int] = {}
         # Pages of each hash that a match can find: a clean copy may stand beside one set aside.
         self._copies = Counter[int]()
@@ -83,7 +85,9 @@ class KvEvents:
                 f"page {pages[0]} comes after page {page_above}, which has no hash"
             )
         tokens = arrays.tokens[nodes]
-        hashes = chain_hashes(self._top(namespace) if parent is None else parent, tokens)
+        hashes = chain_hashes(
+            top_hash(namespace, self._hash_key) if parent is None else parent, tokens
+        )
         self._hashes.update(zip(pages.tolist(), hashes, strict=True))
         if page_above in self._aside:
             self._aside.update(pages.tolist())
@@ -133,12 +137,6 @@ class KvEvents:
         if last:
             self._pending.append(Removed(last))
 
-    def _top(self, namespace: str) -> int:
-        key = self._secret if namespace else b""
-        name = namespace.encode()
-        digest = hashlib.blake2b(name, digest_size=HASH_BYTES, key=key, person=_TOP).digest()
-        return int.from_bytes(digest, "big")
-
 
 def _stored(
     hashes: list[int], parent: int | None, tokens: np.ndarray, new: list[bool]
@@ -154,19 +152,3 @@ def _stored(
             above = hashes[first - 1] if first else parent
             yield Stored(hashes[first:stop], above, tokens[first:stop])
         first = stop
-
-
-def chain_hashes(before: int, tokens: np.ndarray) -> list[int]:
-    """Return the hash of each page of a run: BLAKE2b of the one before it and its own tokens.
-
-    before  hash of the page before the run, or of the top of a namespace
-    tokens  [pages, page_size] int32, hashed as little-endian bytes
-    """
-    hashes: list[int] = []
-    digest = before.to_bytes(HASH_BYTES, "big")
-    for page in tokens.astype("<i4", copy=False):
-        hashed = hashlib.blake2b(digest, digest_size=HASH_BYTES, person=_BLOCK)
-        hashed.update(page.tobytes())
-        digest = hashed.digest()
-        hashes.append(int.from_bytes(digest, "big"))
-    return hashes

@@ -1,30 +1,38 @@
 """Sends batches of cache events to whoever subscribed, and old ones again to who asks.
 
     scheduler --publish--> queue --> thread --PUB--> [topic, number, payload]
-                                       ^----ROUTER-- [number to begin with]
+                                       ^----ROUTER-- [number to begin with] or [b"snapshot"]
 
 The thread alone touches the network. Nobody waits for a subscriber: what does not fit into its
 queue is dropped, and so are batches that find the thread's own queue full. Both leave a gap in the
 numbers (8 bytes, big-endian, from 0 at start), by which a subscriber knows to ask for a replay.
+Where the replay begins too late it asks for a snapshot: batches that build up all that is stored,
+each under the number of the last batch that the snapshot covers. There is none where batches were
+lost before they were sent.
 
 Source: `ZmqEventPublisher` of vLLM 0.33, for the frames.
 """
 
 import logging
 import threading
+import time
 from collections import deque
 from typing import Any, NamedTuple
 
 import zmq
 
 from runtime.errors import ConfigError
-from runtime.kv_events_config import FLAG, KvEventsConfig, host_and_port
+from runtime.kv_events_config import FLAG, KvEventsConfig, host_and_port, read_hash_key
 from runtime.scheduler.kv_event_wire import Event, encode_batch
 from runtime.scheduler.kv_events import EventSink
+from runtime.scheduler.kv_snapshot import StoredBlocks
 
 logger = logging.getLogger("umbra.kv_events")
 
 END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)
+# As a number no batch will ever have it: who knows of no snapshots answers with an empty replay.
+SNAPSHOT = b"snapshot"
+_SNAPSHOT_BLOCKS = 256
 _WAKE = "inproc://wake"
 # Subscribers send topics and numbers, nothing larger.
 _MAX_INCOMING_BYTES = 4096
@@ -45,6 +53,11 @@ class _OfRank(NamedTuple):
     publisher: "KvEventPublisher"
     rank: int
 
+    @property
+    def hash_key(self) -> bytes | None:
+        """Of readers that compute hashes of namespaces."""
+        return self.publisher.hash_key
+
     def publish(self, events: list[Event], *, time_s: float) -> None:
         """Queue a batch of this replica."""
         self.publisher.publish(events, time_s=time_s, rank=self.rank)
@@ -55,16 +68,21 @@ class KvEventPublisher:
 
     endpoint         where the PUB socket is, with the port that was really taken
     replay_endpoint  where the ROUTER socket is, or None
+    hash_key         of readers that compute hashes of namespaces, or None
     `publish` and `close` belong to one thread.
     """
 
     def __init__(self, config: KvEventsConfig) -> None:
         """Open the sockets and start the thread. Raises ConfigError for what cannot be opened."""
         self._topic = config.topic.encode()
+        self.hash_key = read_hash_key(config)
         self._queue: deque[_Batch | None] = deque()
         self._most_queued = config.max_queue_size
         self._kept: deque[tuple[bytes, bytes]] = deque(maxlen=config.buffer_steps)
         self._next = 0
+        self._stored = StoredBlocks()
+        self._last = -1
+        self._complete = True
         self.dropped = 0
         self._context = zmq.Context(io_threads=1)
         try:
@@ -158,9 +176,12 @@ class KvEventPublisher:
             if batch is None:
                 return False
             number, payload = batch.number.to_bytes(8, "big"), encode_batch(*batch[1:])
+            self._complete &= batch.number == self._last + 1
+            self._last = batch.number
             self._pub.send_multipart((self._topic, number, payload), zmq.NOBLOCK)
             if self._router is not None:
                 self._kept.append((number, payload))
+                self._stored.apply(batch.events, batch.rank)
         return True
 
     def _answer(self) -> None:
@@ -170,9 +191,22 @@ class KvEventPublisher:
         if len(frames) != 2 or frames[0] or len(frames[1]) != 8:
             logger.warning("a malformed replay request was ignored")
             return
+        if frames[1] == SNAPSHOT:
+            self._send_snapshot(client)
+            return
         # Big-endian numbers of one length are in the order of their bytes.
         for number, payload in self._kept:
             if number >= frames[1]:
+                self._router.send_multipart((client, b"", self._topic, number, payload))
+        self._router.send_multipart((client, b"", b"", END_OF_REPLAY, b""))
+
+    def _send_snapshot(self, client: bytes) -> None:
+        """Send one client all blocks that are stored after the last batch."""
+        assert self._router is not None
+        if self._complete and self._last >= 0:
+            number = self._last.to_bytes(8, "big")
+            for rank, events in self._stored.batches(_SNAPSHOT_BLOCKS):
+                payload = encode_batch(time.time(), events, rank)
                 self._router.send_multipart((client, b"", self._topic, number, payload))
         self._router.send_multipart((client, b"", b"", END_OF_REPLAY, b""))
 

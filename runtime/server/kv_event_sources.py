@@ -53,4 +53,7 @@ def sources(config: ServerConfig, facts: _Facts) -> dict[str, Any]:
         "bind": wanted.listens,
         "replay_endpoint": facts.get("kv_events_replay_endpoint"),
     }
-    return {_RANK: msgspec.to_builtins(wanted) | resolved}
+    # Where a key lies is for those who start servers.
+    told = msgspec.to_builtins(wanted) | resolved
+    del told["hash_key_file"]
+    return {_RANK: told}

@@ -1,13 +1,20 @@
 """The JSON of --kv-events-config: what vLLM's and SGLang's users type, and what is refused."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runtime.command_line import parse_args
 from runtime.errors import ConfigError
-from runtime.kv_events_config import KvEventsConfig, host_and_port, parse_kv_events_config
+from runtime.kv_events_config import (
+    HASH_KEY_BYTES,
+    KvEventsConfig,
+    host_and_port,
+    parse_kv_events_config,
+    read_hash_key,
+)
 
 
 def parse(**keys: Any) -> KvEventsConfig | None:
@@ -131,3 +138,17 @@ def test_events_of_a_cache_that_is_off_are_refused() -> None:
 def test_an_endpoint_is_host_and_port_or_a_path() -> None:
     assert host_and_port("tcp://[::1]:5557") == ("[::1]", 5557)
     assert host_and_port("ipc:///run/kv") == ("", 0)
+
+
+def test_a_hash_key_is_read_whole_or_refused(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    assert read_hash_key(parsed()) is None
+    file.write_bytes(bytes(range(HASH_KEY_BYTES)))
+    assert read_hash_key(parsed(hash_key_file=str(file))) == bytes(range(HASH_KEY_BYTES))
+
+    for data in (b"", b"x" * (HASH_KEY_BYTES - 1), b"x" * (HASH_KEY_BYTES + 1)):
+        file.write_bytes(data)
+        with pytest.raises(ConfigError, match="must have 32 bytes"):
+            read_hash_key(parsed(hash_key_file=str(file)))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_hash_key(parsed(hash_key_file=str(tmp_path / "none")))

@@ -10,13 +10,15 @@ from mem_cache.errors import IntegrityError
 from mem_cache.spec import TreeSpec
 from mem_cache.tree.aside import set_aside, top_of
 from mem_cache.tree.radix import ShadowRadixCache
+from runtime.kv_hashes import chain_hashes, top_hash
 from runtime.scheduler.kv_event_wire import Cleared, Event, Removed, Stored
-from runtime.scheduler.kv_events import KvEvents, chain_hashes
+from runtime.scheduler.kv_events import KvEvents
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
 PAGE = 4
 PAGES = 6
+KEY = b"k" * 32
 
 
 class Rig:
@@ -25,6 +27,8 @@ class Rig:
     batches  as they were flushed
     known    hash -> the tokens up to the end of that block, of all blocks that are stored
     """
+
+    hash_key: bytes | None = None
 
     def __init__(self) -> None:
         spec = TreeSpec(page_size=PAGE, swa_page_size=2, window=4)
@@ -173,6 +177,21 @@ def test_what_is_there_already_is_not_announced_again(rig: Rig) -> None:
     assert rig.flushed() == []
     rig.insert([1, 2, 3, 4, 9, 9, 9, 9])
     assert stored(rig.flushed()).tokens.tolist() == [[9, 9, 9, 9]]
+
+
+class KeyedRig(Rig):
+    """Readers have the key."""
+
+    hash_key = KEY
+
+
+def test_a_reader_with_the_key_computes_the_hashes_of_a_salt() -> None:
+    rig = KeyedRig()
+    rig.insert([1, 2, 3, 4, 5, 6, 7, 8], namespace="salted")
+    rig.events.flush()
+
+    tokens = np.arange(1, 9, dtype=np.int32).reshape(2, PAGE)
+    assert list(rig.known) == chain_hashes(top_hash("salted", KEY), tokens)
 
 
 def test_the_same_tokens_have_another_hash_in_another_namespace(rig: Rig) -> None:

@@ -167,6 +167,46 @@ def test_a_whole_replay_waits_for_a_reader_who_is_late(readers: Readers) -> None
     assert numbers == [*map(number, range(count)), kv_publisher.END_OF_REPLAY]
 
 
+def test_a_snapshot_has_what_is_stored_now_under_the_last_number(
+    readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_publisher, "_SNAPSHOT_BLOCKS", 2)
+    tokens = np.arange(8, dtype=np.int32).reshape(2, 4)
+    with publishing(replay_endpoint=ANYWHERE, buffer_steps=1, topic="t") as publisher:
+        asking = readers.ask(publisher)
+        asking.send_multipart([b"", kv_publisher.SNAPSHOT])
+        assert asking.recv_multipart() == [b"", b"", kv_publisher.END_OF_REPLAY, b""]
+
+        publisher.publish([Stored([1, 2], None, tokens)], time_s=0.0)
+        publisher.publish([Stored([3], 2, tokens[:1]), Stored([4], 3, tokens[:1])], time_s=0.0)
+        publisher.publish(removed(4), time_s=0.0)
+        asking.send_multipart([b"", kv_publisher.SNAPSHOT])
+        frames = [asking.recv_multipart() for _ in range(3)]
+
+    assert [frame[:3] for frame in frames[:2]] == [[b"", b"t", number(2)]] * 2
+    assert frames[2][2] == kv_publisher.END_OF_REPLAY
+    events = [e for frame in frames[:2] for e in msgspec.msgpack.decode(frame[3])[1]]
+    assert [event["type"] for event in events] == ["AllBlocksCleared"] + ["BlockStored"] * 3
+    told = [(event["block_hashes"], event["parent_block_hash"]) for event in events[1:]]
+    assert told == [([1], None), ([2], 1), ([3], 2)]
+    assert [event["token_ids"] for event in events[1:]] == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+        [0, 1, 2, 3],
+    ]
+
+
+def test_who_lost_a_batch_before_sending_it_gives_no_snapshot(readers: Readers) -> None:
+    with publishing(replay_endpoint=ANYWHERE) as publisher:
+        publisher.publish([Cleared()], time_s=0.0)
+        publisher._next += 1
+        publisher.publish([Cleared()], time_s=0.0)
+        asking = readers.ask(publisher)
+        asking.send_multipart([b"", kv_publisher.SNAPSHOT])
+
+        assert asking.recv_multipart()[2] == kv_publisher.END_OF_REPLAY
+
+
 @pytest.mark.parametrize("frames", [[b"x"], [b"", b"short"], [b"", number(0), b""], [b"x", b"x"]])
 def test_a_malformed_request_harms_nobody(
     readers: Readers, frames: list[bytes], caplog: pytest.LogCaptureFixture
@@ -195,8 +235,8 @@ def test_a_subscriber_who_never_reads_loses_batches_and_holds_nobody_up(
             publisher.publish([Cleared()], time_s=0.0)
             first += 1
         page = np.zeros((1, 65536), np.int32)
-        for value in range(count):
-            publisher.publish([Stored([value], None, page)], time_s=0.0)
+        for _ in range(count):
+            publisher.publish([Stored([7], None, page)], time_s=0.0)
 
         # Everything was sent, which a replay behind it proves; the sleeper got little of it.
         asking = readers.ask(publisher)

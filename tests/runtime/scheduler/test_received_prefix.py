@@ -125,6 +125,8 @@ def test_a_page_that_was_evicted_here_is_not_counted_as_computed_again() -> None
 class Sink:
     """Keeps what is published."""
 
+    hash_key = None
+
     def __init__(self) -> None:
         self.events: list[Event] = []
 

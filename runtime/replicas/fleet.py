@@ -1,0 +1,74 @@
+"""What the front of several servers needs of whatever runs them."""
+
+from collections.abc import AsyncGenerator, Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from runtime.replicas.board import RoutedRequest
+from runtime.replicas.upstream import Head, HttpRequest
+
+__all__ = ["Fleet", "ReplicaGone", "Reply", "fetch"]
+
+
+class ReplicaGone(Exception):
+    """A replica died or broke off; `started`: after the head of its reply."""
+
+
+class Fleet(Protocol):
+    """Servers by name, as Ray Serve runs them, or a test."""
+
+    def names(self) -> Sequence[str]:
+        """Return the replicas that take requests now."""
+        ...
+
+    def open(
+        self, request: HttpRequest, routed: RoutedRequest, avoid: Collection[str] = ()
+    ) -> AsyncGenerator[Head | bytes, None]:
+        """Send a request; yield the head of the reply, then its body. Closing it hangs up.
+
+        routed   what is known of it; where the fleet chooses, `routed.replica` is set by then
+        avoid    replicas that are taken only where there is no other
+        Raises ReplicaGone; where there is no replica it waits for one.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole reply of one replica; status 0: it could not be had."""
+
+    replica: str
+    status: int
+    media_type: str
+    body: bytes
+
+    def json(self) -> object:
+        """Return what the body says, None where it is no JSON."""
+        try:
+            return msgspec.json.decode(self.body)
+        except msgspec.DecodeError:
+            return None
+
+
+async def fetch(fleet: Fleet, request: HttpRequest) -> Reply:
+    """Return the whole reply of the replica that `request` names."""
+    name = request.replica or ""
+    head: Head | None = None
+    pieces: list[bytes] = []
+    stream = fleet.open(request, RoutedRequest(None))
+    try:
+        async for part in stream:
+            if isinstance(part, Head):
+                head = part
+            else:
+                pieces.append(part)
+    except ReplicaGone as gone:
+        return Reply(name, 0, "text/plain", str(gone).encode())
+    finally:
+        await stream.aclose()
+    if head is None:
+        return Reply(name, 0, "text/plain", b"no reply")
+    kind = head.value(b"content-type").decode("latin-1")
+    return Reply(name, head.status, kind, b"".join(pieces))
