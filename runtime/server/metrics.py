@@ -117,6 +117,7 @@ class Metrics(Observer):
         self,
         reason: str,
         *,
+        index: int,
         seconds: float,
         decode_s: float | None,
         prompt_tokens: int,

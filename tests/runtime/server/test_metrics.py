@@ -26,6 +26,7 @@ def end(metrics: Metrics, reason: str, *, decode_s: float | None, completion_tok
     """Let a choice end."""
     metrics.finished(
         reason,
+        index=0,
         seconds=1.0,
         decode_s=decode_s,
         prompt_tokens=2,
