@@ -31,6 +31,7 @@ from runtime.server.arrival import protocol_class
 from runtime.server.connection_metrics import ConnectionCollector
 from runtime.server.metrics import Metrics
 from runtime.server.open_connections import OpenConnections, most_connections
+from runtime.server.process_metrics import ProcessCollector
 from runtime.server.unread_replies import UnreadReplies
 from runtime.supervision import SCHEDULER_EXIT_S, SCHEDULER_MAIN, bring_up, resolve
 from runtime.tokenizer.manager import TokenizerManager
@@ -168,6 +169,8 @@ class _Running:
         self._unread = UnreadReplies()
         metrics: Metrics = app.state.service.metrics
         metrics.add(ConnectionCollector(metrics.model_name, self._connections, self._unread))
+        pids = {"api": os.getpid, "scheduler": lambda: life.process.pid}
+        metrics.add(ProcessCollector(metrics.model_name, pids))
         self._web = _WebServer(
             uvicorn.Config(
                 app,
