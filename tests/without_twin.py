@@ -18,5 +18,9 @@ NO_TWIN: dict[str, str] = {
     "runtime/errors.py": "classes only, pinned by tests/runtime/server",
     "runtime/executor/interface.py": "a contract without code; test_remote.py fills it",
     "runtime/parser_names.py": "names only; test_answer_format.py holds them against the formats",
+    **{
+        f"runtime/server/{part}.py": "end_to_end/test_observability.py asks two servers for it"
+        for part in ("dashboard_panels", "promql")
+    },
     "runtime/scheduler/settings.py": "fields only; test_process.py pins where each comes from",
 }

@@ -332,7 +332,7 @@ _REPLICAS = (
     Panel(
         "Time to first token, p99",
         "s",
-        {_NAME: quantile(0.99, "sglang:time_to_first_token_seconds", _SERVER)},
+        {"{{instance}} {{replica}}": quantile(0.99, "sglang:time_to_first_token_seconds", _SERVER)},
     ),
     Panel("Running", "short", {_NAME: now("sglang:num_running_reqs", _REPLICA)}),
     Panel("Queued", "short", {_NAME: now("sglang:num_queue_reqs", _REPLICA)}),

@@ -162,13 +162,22 @@ class Metrics(Observer):
                 cached_tokens,
                 completion_tokens,
                 seconds,
+                extra={
+                    "fields": {
+                        "finish_reason": reason,
+                        "prompt_tokens": prompt_tokens,
+                        "cached_tokens": cached_tokens,
+                        "output_tokens": completion_tokens,
+                        "duration_s": round(seconds, 6),
+                    }
+                },
             )
 
     def refused(self, reason: str) -> None:
         """Count a call that was not admitted."""
         self._refused.labels(self.model_name, reason).inc()
         if self._log_requests:
-            logger.info("Refuse request: %s", reason)
+            logger.info("Refuse request: %s", reason, extra={"fields": {"refusal": reason}})
 
     def render(self, state: State | None) -> bytes:
         """Return the exposition text; without `state` the scheduler's part is left out."""

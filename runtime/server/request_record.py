@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runtime.messages import Output
+from runtime.server.request_id import plain_request_id
 from runtime.tokenizer.observer import Observer, Stage
 
 __all__ = ["CallRecord", "ChoiceRecord", "RecordRequests", "Recorder", "RequestRecord", "Watch"]
@@ -200,7 +201,8 @@ class RequestRecord:
     def rid(self) -> str | None:
         """Its name: the client's `rid`, else its X-Request-Id."""
         labels = (call.label for call in self.calls if call.label is not None)
-        return next(labels, None) or self.header(b"x-request-id")
+        plain = plain_request_id(self.scope)
+        return next(labels, None) or (plain.decode() if plain is not None else None)
 
     @property
     def choices(self) -> list[ChoiceRecord]:

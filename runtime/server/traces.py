@@ -74,6 +74,7 @@ class Traces:
 
     def __init__(self, model_name: str, exporter: SpanExporter) -> None:
         self._model_name = model_name
+        self._exporter = exporter
         _log_seldom()
         named = {"service.name": "umbra", "service.version": VERSION}
         by_environment = OTELResourceDetector().detect().attributes
@@ -103,13 +104,14 @@ class Traces:
         return lambda: self._end(root, record)
 
     async def close(self, limit_s: float) -> None:
-        """Send what is left, for so many seconds at most."""
-        # Of nothing that may hang the end of the process waits.
+        """Send what is left, for so many seconds at most; then drop it."""
         closing = threading.Thread(target=self._provider.shutdown, daemon=True, name="traces")
         closing.start()
         until_s = time.monotonic() + limit_s
         while closing.is_alive() and time.monotonic() < until_s:
             await asyncio.sleep(_LOOK_S)
+        if closing.is_alive():
+            self._exporter.shutdown()  # ends a wait for the next try
 
     def _end(self, root: Span, record: RequestRecord) -> None:
         route = getattr(record.scope.get("route"), "path", None)
