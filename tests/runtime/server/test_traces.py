@@ -3,8 +3,11 @@
 import asyncio
 import logging
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +23,7 @@ from runtime.traces_endpoint import parse_traces_endpoint
 from tests.runtime.server.engine import Server, serving
 from tests.testing.otlp import Collector, facts_of, traceparent
 
+ROOT = Path(__file__).resolve().parents[3]
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 OTHER = "1bf7651916cd43dd8448eb211c80319c"
 HI = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 9}
@@ -232,3 +236,21 @@ def test_the_exporter_is_that_of_the_protocol(text: str, module: str) -> None:
 
     assert type(exporter).__module__.split(".")[4] == module
     exporter.shutdown()
+
+
+def test_switched_off_nothing_is_imported() -> None:
+    """The API alone is: FastAPI imports it."""
+    names = ("opentelemetry.sdk", "opentelemetry.exporter", "grpc", "runtime.server.traces")
+    code = (
+        "import asyncio, sys, runtime.launch; from tests.runtime.server.engine import serving\n"
+        "async def main():\n"
+        "    async with serving() as server:\n"
+        "        assert (await server.post('/generate', {'text': 'hi'})).status_code == 200\n"
+        "asyncio.run(main())\n"
+        f"print([m for m in {names} if m in sys.modules])"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+
+    assert ended.stdout == "[]\n"
