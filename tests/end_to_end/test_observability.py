@@ -1,14 +1,22 @@
 """Two real servers seen from outside: by a dashboard, by a collector of traces, by their log."""
 
+import contextlib
 import json
 import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from runtime.server.dashboard_panels import NOT_SHOWN, ROWS
+from tests.testing.browser import wait_for
 from tests.testing.otlp import Collector, facts_of, traceparent
-from tests.testing.server_process import ServerProcess
+from tests.testing.server_process import ServerProcess, reserved_port
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SELECTOR = re.compile(r"((?:sglang|umbra):\w+)\{([^}]*)\}")
@@ -71,6 +79,64 @@ def test_every_panel_has_data_of_two_replicas_and_no_metric_is_forgotten(
     assert whole - drawn == NOT_SHOWN.keys()
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs prometheus in the PATH")
+def test_prometheus_answers_every_query_of_two_replicas(
+    stand_in_server: ServerProcess, keyed_server: ServerProcess, tmp_path: Path
+) -> None:
+    replicas = (stand_in_server, keyed_server)
+    with running_prometheus([server.port for server in replicas], tmp_path) as prometheus:
+        wait_for(lambda: len(answered(prometheus, "up == 1")) == 2, "both are scraped")
+        for server in replicas:
+            server.generate("Once", max_new_tokens=2)
+            list(server.stream("Once", max_new_tokens=2))
+        again = "count_over_time(sglang:num_requests_total[1m]) > 4"
+        wait_for(lambda: len(answered(prometheus, again)) == 2, "both are scraped again")
+
+        for row, panels in ROWS.items():
+            for panel in panels:
+                answers = [answered(prometheus, query) for query in panel.queries.values()]
+                assert any(answers), f"{row}, {panel.title}: no data"
+
+
+@contextlib.contextmanager
+def running_prometheus(ports: list[int], folder: Path) -> Iterator[httpx.Client]:
+    """Scrape servers as replicas; yield a client."""
+    found = [
+        {"targets": [f"127.0.0.1:{port}"], "labels": {"replica": str(k)}}
+        for k, port in enumerate(ports)
+    ]
+    scrape = {"job_name": "umbra", "scrape_interval": "1s", "static_configs": found}
+    (folder / "prometheus.yml").write_text(json.dumps({"scrape_configs": [scrape]}))
+    with reserved_port() as port:
+        flags = (f"--web.listen-address=127.0.0.1:{port}", f"--storage.tsdb.path={folder / 'data'}")
+        command = ["prometheus", f"--config.file={folder / 'prometheus.yml'}", *flags]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+            try:
+                url = f"http://127.0.0.1:{port}"
+                with httpx.Client(base_url=url, trust_env=False) as client:
+                    wait_for(lambda: is_ready(client), "prometheus is ready")
+                    yield client
+            finally:
+                process.terminate()
+
+
+def is_ready(client: httpx.Client) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return client.get("/-/ready").status_code == 200
+    return False
+
+
+def answered(prometheus: httpx.Client, query: str) -> list[Any]:
+    """Return the series that answer a query of all servers; fail where it is not valid."""
+    values = {"__rate_interval": "1m", "instance": ".*", "replica": ".*"}
+    for name, value in values.items():
+        query = query.replace(f"${name}", value)
+    reply = prometheus.get("/api/v1/query", params={"query": query}).json()
+    assert reply["status"] == "success", (query, reply)
+    return reply["data"]["result"]
+
+
 def test_one_trace_spans_client_to_decode_in_a_real_server(
     keyed_server: ServerProcess, collector: Collector
 ) -> None:
@@ -86,9 +152,13 @@ def test_one_trace_spans_client_to_decode_in_a_real_server(
         assert span.parent_span_id == root.span_id
         assert span.start_time_unix_nano >= root.start_time_unix_nano
         assert span.end_time_unix_nano <= root.end_time_unix_nano
-    prompt_tokens = facts_of(root)["gen_ai.usage.input_tokens"]
+    facts = facts_of(root)
+    prompt_tokens, cached_tokens = (
+        facts[f"gen_ai.usage.{name}"] for name in ("input_tokens", "cache_read.input_tokens")
+    )
     ends = [event.attributes[0].value.int_value for event in spans["prefill"].events]
-    assert ends == [*range(CHUNK_TOKENS, prompt_tokens, CHUNK_TOKENS), prompt_tokens]
+    whole = range(cached_tokens + CHUNK_TOKENS, prompt_tokens, CHUNK_TOKENS)
+    assert ends == [*whole, prompt_tokens]
     assert len(ends) > 1
     times = [event.time_unix_nano for event in spans["prefill"].events]
     assert times == sorted(times)
@@ -105,5 +175,6 @@ def test_all_processes_write_one_object_a_line(keyed_server: ServerProcess) -> N
     (named,) = [line for line in lines if line.get("rid") == "named"]
     assert (named["path"], named["status"], named["output_tokens"]) == ("/generate", 200, 2)
     assert 0 < named["ttft_s"] <= named["duration_s"]
+    assert sum("/health " in line["message"].replace('"', " ") for line in lines) == 1
     finished = [line for line in lines if line["logger"] == "umbra.requests"]
     assert finished[-1]["finish_reason"] == "length"
