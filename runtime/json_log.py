@@ -47,9 +47,9 @@ class JsonFormatter(logging.Formatter):
 
 
 def log_json(process: str) -> None:
-    """Have the root logger's handlers write JSON, and log what Python itself prints to stderr.
+    """Have the root logger's handlers write JSON; log warnings and uncaught exceptions, too.
 
-    That is warnings, and exceptions that nobody catches.
+    process  the part of this process in the server
     """
     for handler in logging.getLogger().handlers:
         handler.setFormatter(JsonFormatter(process))

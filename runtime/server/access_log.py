@@ -1,7 +1,7 @@
 """The access log: one line a request.
 
 As text uvicorn writes it when the reply begins; as JSON this module does when the reply has ended,
-with what came of the request. A line has the path alone. Keys and salts may stand in a query.
+with tokens and times. A line has the path alone. Keys and salts may stand in a query.
 """
 
 import logging
@@ -54,7 +54,7 @@ def open_access_log(level: str, *, leave_out: Sequence[str] = ()) -> None:
 
 
 class AccessFields:
-    """Watches requests, and logs each one with its fields once its reply has ended.
+    """Logs each request with its fields once its reply has ended.
 
     leave_out  beginnings of paths that have no line
     """

@@ -1,4 +1,4 @@
-"""What the processes of a server take, as metrics: memory, processor time, open files."""
+"""Metrics of the processes of a server: memory, processor time, open files."""
 
 from collections.abc import Callable, Iterable, Mapping
 

@@ -1,6 +1,6 @@
-"""What is known of a request once its reply has ended: its calls, their tokens and their times.
+"""Records of requests: their calls, tokens and times, for the access log and for traces.
 
-Nothing of this is there unless the log or traces ask for it: see `create_app`.
+Requests are recorded only if one of these is switched on: see `create_app`.
 """
 
 import time
@@ -42,22 +42,22 @@ class ChoiceRecord:
     completion_tokens: int = 0
 
 
-class _PassOn(Observer):
-    """Tells another observer of everything."""
+class _Forwarding(Observer):
+    """Forwards each event to another observer."""
 
     def __init__(self, inner: Observer) -> None:
         self._inner = inner
 
     def stage(self, stage: Stage, seconds: float) -> None:
-        """Pass it on."""
+        """Forward it."""
         self._inner.stage(stage, seconds)
 
     def first_token(self, seconds: float) -> None:
-        """Pass it on."""
+        """Forward it."""
         self._inner.first_token(seconds)
 
     def inter_token(self, seconds: float, tokens: int) -> None:
-        """Pass it on."""
+        """Forward it."""
         self._inner.inter_token(seconds, tokens)
 
     def finished(
@@ -71,7 +71,7 @@ class _PassOn(Observer):
         cached_tokens: int,
         completion_tokens: int,
     ) -> None:
-        """Pass it on."""
+        """Forward it."""
         self._inner.finished(
             reason,
             index=index,
@@ -83,12 +83,12 @@ class _PassOn(Observer):
         )
 
     def refused(self, reason: str) -> None:
-        """Pass it on."""
+        """Forward it."""
         self._inner.refused(reason)
 
 
-class CallRecord(_PassOn):
-    """One call of a request: keeps what an observer hears of it.
+class CallRecord(_Forwarding):
+    """One call of a request: keeps the events of it, and forwards them.
 
     label          the client's name for it
     started_s      clock reading when it came in
@@ -174,7 +174,7 @@ class CallRecord(_PassOn):
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One HTTP request, and what came of it.
+    """One HTTP request and its outcome.
 
     scope      as ASGI has it
     started_s  clock reading when its head was there; `started_ns` is the Unix time of then
@@ -234,17 +234,17 @@ class RequestRecord:
         return [call.choices[min(call.choices)] for call in self.calls if call.choices]
 
 
-# Is told of a request when it begins; what it returns is called when its reply has ended.
+# Called when a request begins; what it returns is called when the reply has ended.
 Watch = Callable[[RequestRecord], Callable[[], None] | None]
 
 _current: ContextVar[RequestRecord | None] = ContextVar("request_record", default=None)
 
 
-class Recorder(_PassOn):
-    """Has the record of the request that is being answered hear of its calls, too."""
+class Recorder(_Forwarding):
+    """Adds each call to the record of the request that is being answered."""
 
     def of_call(self, label: str | None, *, started_s: float) -> Observer:
-        """Return the record of the call; outside of a request what hears of all calls."""
+        """Return the record of the call; outside of a request the inner observer."""
         record = _current.get()
         if record is None:
             return self._inner
@@ -254,9 +254,10 @@ class Recorder(_PassOn):
 
 
 class RecordRequests:
-    """ASGI middleware that shows each request to those who watch.
+    """ASGI middleware that records each request.
 
-    clock  the one that calls are timed by
+    watches  get the record at the beginning and at the end of a request
+    clock    the manager's, by which calls are timed
     """
 
     def __init__(
@@ -267,7 +268,7 @@ class RecordRequests:
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on; tell of it before and after."""
+        """Pass the request on between the two calls of each watch."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

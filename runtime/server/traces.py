@@ -7,7 +7,7 @@
       prefill                      until its prompt was computed; an event for each chunk
       decode                       until its last token
 
-Spans are made when a reply has ended, of times that the scheduler has told anyway. This module
+Spans are made when a reply has ended, from times in the scheduler's ordinary messages. This module
 needs the extra `otlp`, and is imported only with --otlp-traces-endpoint.
 """
 
@@ -40,7 +40,7 @@ __all__ = ["Traces", "exporter_to"]
 
 logger = logging.getLogger("umbra.traces")
 
-# Health checks, scrapes and pages are read by GET, and would drown the rest.
+# GET is for health checks, scrapes and pages: too many, and of no use.
 _TRACED_METHODS = ("POST", "PUT", "DELETE")
 _OPERATIONS = {
     "/v1/chat/completions": "chat",
@@ -67,9 +67,9 @@ def exporter_to(endpoint: TracesEndpoint) -> SpanExporter:
 class Traces:
     """Makes spans of requests, and sends them in batches from a thread of its own.
 
-    Where the collector does not take them they wait in a queue of bounded length, then they are
-    dropped; the log says so once a minute. Sampling is as the client's trace context says, for
-    requests without one as OTEL_TRACES_SAMPLER does: all.
+    While the collector is unavailable they wait in a bounded queue; when it is full, spans are
+    dropped. The log has one warning a minute. Sampling follows the client's trace context; without
+    one, OTEL_TRACES_SAMPLER decides, which samples all by default.
     """
 
     def __init__(self, model_name: str, exporter: SpanExporter) -> None:
@@ -138,11 +138,11 @@ class _Stages:
         self._record = record
 
     def of_call(self, call: CallRecord) -> None:
-        """Make the spans of one call."""
+        """Make the spans of one call; one that was never sent has none."""
         if call.sent_s is None:
             return
         self._make("tokenize", call.started_s, call.sent_s)
-        if not call.choices:  # it was refused, or is without an answer
+        if not call.choices:  # refused, or not answered yet
             self._make("queue", call.sent_s, self._record.ended_s)
         for choice in call.choices.values():
             self._of_choice(choice, call.sent_s, call.started_s + choice.seconds)
@@ -217,7 +217,7 @@ def _facts(record: RequestRecord, model_name: str) -> dict[str, AttributeValue |
 
 
 class _Seldom(logging.Handler):
-    """Passes on to the server's log what OpenTelemetry warns of, once a minute at most."""
+    """Logs OpenTelemetry's warnings as the server's own, one a minute at most."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -235,7 +235,7 @@ class _Seldom(logging.Handler):
 
 
 def _log_seldom() -> None:
-    """Have nothing of OpenTelemetry's own log come to the server's in another way."""
+    """Route OpenTelemetry's log through `_Seldom` alone."""
     theirs = logging.getLogger("opentelemetry")
     theirs.propagate = False
     theirs.handlers = [_Seldom()]

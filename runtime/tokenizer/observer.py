@@ -21,7 +21,11 @@ class Observer:
     traced = False
 
     def of_call(self, label: str | None, *, started_s: float) -> "Observer":
-        """Return what hears of one call, of this name, that came in at this clock reading."""
+        """Return the observer of one call.
+
+        label      the client's name for it
+        started_s  clock reading when it came in
+        """
         return self
 
     def stage(self, stage: Stage, seconds: float) -> None:
