@@ -9,6 +9,8 @@ import sys
 import threading
 import time
 
+from runtime.json_log import LogFormat, log_json
+
 __all__ = [
     "CONFIG_EXIT_CODE",
     "EXIT_WORDS_BYTES",
@@ -24,11 +26,16 @@ _PARENT_POLL_S = 0.5
 _PR_SET_PDEATHSIG = 1
 
 
-def configure_logging(level: str) -> None:
-    """Log to stderr, from `level` on; libraries from warning on."""
-    form = "[%(asctime)s] %(levelname)s %(message)s"
-    logging.basicConfig(level=logging.WARNING, format=form, force=True)
+def configure_logging(level: str, *, form: LogFormat = "text", process: str = "") -> None:
+    """Log to stderr, from `level` on; libraries from warning on.
+
+    process  the part of this process in the server, which lines of JSON tell
+    """
+    text = "[%(asctime)s] %(levelname)s %(message)s"
+    logging.basicConfig(level=logging.WARNING, format=text, force=True)
     logging.getLogger("umbra").setLevel(level.upper())
+    if form == "json":
+        log_json(process)
 
 
 def exit_with(words: int, text: str, code: int) -> None:

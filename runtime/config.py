@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from runtime.errors import ConfigError
+from runtime.json_log import LogFormat
 from runtime.kv_events_config import parse_kv_events_config
 from runtime.parser_names import ReasoningParser, ToolCallParser
+from runtime.traces_endpoint import parse_traces_endpoint
 
 # Less is taken by the allocator of a process before it compiles anything; beyond the others lies
 # what the kernel takes for a limit of memory or a timer.
@@ -126,6 +128,9 @@ class ServerConfig:
         " *: any",
     )
     log_level: Literal["debug", "info", "warning", "error"] = _flag("info", "least level logged")
+    log_format: LogFormat = _flag(  # noqa: RUF009 - a field
+        "text", "form of log lines; json: one object a line, also for the access log"
+    )
     log_level_http: Literal["debug", "info", "warning", "error"] | None = _flag(
         None, "least level of the access log, whose lines are at info; default: --log-level"
     )
@@ -134,6 +139,11 @@ class ServerConfig:
     )
     profile_dir: str | None = _flag(
         None, "folder that /start_profile may write traces below; default: no traces are written"
+    )
+    otlp_traces_endpoint: str | None = _flag(
+        None,
+        "collector that OpenTelemetry traces of requests are sent to: http://HOST:4318, or"
+        " HOST:4317 for gRPC; default: no traces",
     )
     log_requests: bool = _flag(False, "log each request's size and outcome, never its text")
     decode_log_interval: int = _flag(40, "decode steps between two decode log lines")
@@ -297,6 +307,7 @@ def check(config: ServerConfig) -> None:
         raise ConfigError(
             "--uvicorn-access-log-exclude-prefixes: all paths begin with an empty one"
         )
+    parse_traces_endpoint(config.otlp_traces_endpoint)
     keyed = config.insecure or config.api_key or config.api_key_file
     if not keyed and not is_loopback(config.host):
         raise ConfigError(f"--host {config.host} is not loopback: give --api-key or --insecure")

@@ -169,7 +169,7 @@ HINTS = (
     Hint(
         "--log-requests-level", "--log-requests logs sizes and outcomes, never text", ("0",)
     ),
-    Hint("--log-requests-format", "log lines are text", ("text",)),
+    Hint("--log-requests-format", "give --log-format", ("text",)),
     Hint("--log-requests-target", "log lines go to stderr"),
     Hint("--max-log-len", "--log-requests logs sizes and outcomes, never text"),
     Hint("--enable-log-requests", "give --log-requests"),
@@ -186,7 +186,10 @@ HINTS = (
         "--enable-nan-detection --crash-on-nan",
         "logits that are not finite always fail their own request alone",
     ),
-    Hint("--enable-trace --otlp-traces-endpoint --collect-detailed-traces", "see /metrics"),
+    Hint(
+        "--enable-trace --trace-level --trace-module --collect-detailed-traces",
+        "give --otlp-traces-endpoint: its traces have all details",
+    ),
     Hint("--admin-api-key", "give --api-key-file with a key that has admin"),
     Hint("--skip-server-warmup --warmups", "no request is sent at start", _SWITCH),
     Hint("--sleep-on-idle", "an idle scheduler sleeps", _SWITCH),

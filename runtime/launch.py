@@ -23,6 +23,7 @@ from runtime.collector import calm_collector
 from runtime.command_line import parse_args
 from runtime.config import ServerConfig
 from runtime.errors import ConfigError, RuntimeFault
+from runtime.json_log import LogFormat
 from runtime.open_files import Listener, file_limit, raise_file_limit, warn_of_few_files
 from runtime.scheduler_life import SchedulerLife
 from runtime.server.access_log import open_access_log
@@ -30,12 +31,15 @@ from runtime.server.arrival import protocol_class
 from runtime.server.connection_metrics import ConnectionCollector
 from runtime.server.metrics import Metrics
 from runtime.server.open_connections import OpenConnections, most_connections
+from runtime.server.process_metrics import ProcessCollector
 from runtime.server.unread_replies import UnreadReplies
 from runtime.supervision import SCHEDULER_EXIT_S, SCHEDULER_MAIN, bring_up, resolve
 from runtime.tokenizer.manager import TokenizerManager
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+    from runtime.server.traces import Traces
 
 logger = logging.getLogger("umbra.launch")
 
@@ -57,17 +61,19 @@ def serve(argv: list[str], *, scheduler_main: str = SCHEDULER_MAIN) -> int:
     argv            command line without the program name
     scheduler_main  "module:function" that the scheduler process runs
     """
+    form: LogFormat = "text"
     try:
-        config = resolve(parse_args(argv))
-        configure_logging(config.log_level)
+        config = parse_args(argv)
+        form = config.log_format
+        configure_logging(config.log_level, form=form, process="api")
         raise_file_limit()
-        return asyncio.run(_serve(config, scheduler_main))
-    except ConfigError as fault:
-        print(f"error: {fault}", file=sys.stderr)
-        return CONFIG_EXIT_CODE
-    except RuntimeFault as fault:
-        print(f"error: {fault}", file=sys.stderr)
-        return 1
+        return asyncio.run(_serve(resolve(config), scheduler_main))
+    except (ConfigError, RuntimeFault) as fault:
+        if form == "json":
+            logger.error("%s", fault)
+        else:
+            print(f"error: {fault}", file=sys.stderr)
+        return CONFIG_EXIT_CODE if isinstance(fault, ConfigError) else 1
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -157,11 +163,14 @@ class _Running:
         self._manager = manager
         self._life = life
         self._signals = signals
+        self._traces: Traces | None = getattr(app.state, "traces", None)
         self._drained_by_s = 0.0
         self._connections = OpenConnections(most_connections(manager.room, file_limit()))
         self._unread = UnreadReplies()
         metrics: Metrics = app.state.service.metrics
         metrics.add(ConnectionCollector(metrics.model_name, self._connections, self._unread))
+        pids = {"api": os.getpid, "scheduler": lambda: life.process.pid}
+        metrics.add(ProcessCollector(metrics.model_name, pids))
         self._web = _WebServer(
             uvicorn.Config(
                 app,
@@ -172,6 +181,7 @@ class _Running:
                 # Whatever is installed: httptools takes headers of any size.
                 http=protocol_class(self._connections, self._unread),
                 ws="none",
+                access_log=config.log_format == "text",
                 timeout_keep_alive=KEEP_IDLE_S,
             )
         )
@@ -243,6 +253,8 @@ class _Running:
         if quitting.done():
             return await self._quit(serving)
         self._manager.close()
+        if self._traces is not None:
+            await self._traces.close(_GOODBYE_S)
         # A thread may still tokenise a huge text for a client that is gone.
         _exit_within(SCHEDULER_EXIT_S + _GOODBYE_S, 0)
         if not await self._life.process.wait(SCHEDULER_EXIT_S):

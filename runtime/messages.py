@@ -105,6 +105,7 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
                 system prompt and tools, and before the last turn
     share       whose request it is
     timeout_s   seconds from its arrival after which it is ended; None: the server's own limit
+    traced      tell when each chunk of its prompt was computed
     """
 
     request_id: int
@@ -118,6 +119,7 @@ class Generate(msgspec.Struct, frozen=True, tag=True):
     boundaries: tuple[int, ...] = ()
     share: Share = Share()
     timeout_s: float | None = None
+    traced: bool = False
 
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
@@ -164,6 +166,10 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     prompt_tokens, cached_tokens   set on the first Output
     queue_s, prefill_s seconds without a row and with one until the prompt was computed; likewise
     decode_s           seconds from then to the finish; set with "stop" and "length"
+    chunks             of a traced request, on the first Output: how far each chunk of the prompt
+                       went, and the seconds from the request's arrival until it was computed
+    grammar_s          on the first Output: seconds until its grammar was compiled; 0 if it was
+                       before, or there is none
     prompt_logprobs    set once, on the first Output that has any token or the finish
     logprobs           of `token_ids`
     """
@@ -178,6 +184,8 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     queue_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    chunks: list[tuple[int, float]] = []
+    grammar_s: float = 0.0
     prompt_logprobs: PromptLogprobs | None = None
     logprobs: TokenLogprobs | None = None
 

@@ -199,7 +199,7 @@ def _child_main(report: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _LEFT_TO_THE_PARENT)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    configure_logging(task.config.log_level)
+    configure_logging(task.config.log_level, form=task.config.log_format, process="scheduler")
     # tqdm's own lock is a named semaphore, which a killed process would leave behind.
     tqdm.set_lock(threading.RLock())
     try:

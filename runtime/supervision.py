@@ -20,6 +20,7 @@ from runtime.scheduler_process import SchedulerProcess, verdict
 from runtime.template_probe import probe_template
 from runtime.tokenizer.manager import TokenizerManager
 from runtime.tokenizer.tokenizer import TextTokenizer
+from runtime.traces_endpoint import check_extra, parse_traces_endpoint
 
 SCHEDULER_MAIN = "runtime.scheduler.process:run_scheduler"
 # How long a scheduler that was asked to end may take.
@@ -33,10 +34,11 @@ def resolve(config: ServerConfig) -> ServerConfig:
     """Return `config` with paths and names filled in.
 
     Without a model path it is the default model's. Raises ConfigError for a folder that is no
-    checkpoint, or a file of API keys that cannot be used.
+    checkpoint, a file of API keys that cannot be used, or traces without what makes them.
     """
     if config.api_key_file is not None:
         read_api_keys(config.api_key_file)  # now: the server reads it when the weights are loaded
+    check_extra(parse_traces_endpoint(config.otlp_traces_endpoint))
     folder, name = model_folder(config.model_path)
     tokenizer_path = config.tokenizer_path or str(folder)
     if not Path(tokenizer_path).is_dir():

@@ -25,11 +25,12 @@ TOP_LEVEL = {"LICENSE", "README.md", "launch_server.py", "pyproject.toml", "test
 BASE = {
     *("api_keys", "chat_template", "child", "collector", "command_line", "template_environment"),
     *("config", "device_sizes", "durations"),
-    *("errors", "flag_hints", "heap", "kv_events_config", "kv_hashes", "parser_names"),
+    *("errors", "flag_hints", "heap", "json_log", "kv_events_config", "kv_hashes"),
+    "parser_names",
     *("cache_messages", "messages", "open_files", "profile_messages"),
     *("packed_logprobs", "private_folder", "rank_memory"),
     "sampling",
-    *("schema_reference", "share", "template_probe"),
+    *("schema_reference", "share", "template_probe", "traces_endpoint"),
     "version",
 }
 RUNTIME_ORDER: dict[str, set[str]] = {
@@ -72,6 +73,7 @@ OPTIONAL_IMPORTS = {
     "gguf",
     "greenlet",
     "httpx",
+    "opentelemetry",
     "ray",
     "triton",
     "xgrammar",

@@ -33,5 +33,9 @@ NO_TWIN: dict[str, str] = {
         )
     },
     "runtime/replicas/fleet.py": "test_front.py and test_overview.py fetch by it",
+    **{
+        f"runtime/server/{part}.py": "end_to_end/test_observability.py asks two servers for it"
+        for part in ("dashboard_panels", "promql")
+    },
     "runtime/scheduler/settings.py": "fields only; test_process.py pins where each comes from",
 }

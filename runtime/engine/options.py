@@ -19,7 +19,7 @@ from runtime.server.score import ScoreBody
 _OF_SERVERS = frozenset(
     {
         *("host", "port", "api_key", "api_key_file", "insecure", "profile_dir", "drain_timeout"),
-        *("log_level_http", "uvicorn_access_log_exclude_prefixes"),
+        *("log_level_http", "uvicorn_access_log_exclude_prefixes", "otlp_traces_endpoint"),
     }
 )
 # It is a guest in somebody's program: on stderr it says what is wrong, not what it does.

@@ -43,12 +43,13 @@ def fill_weights(
 ) -> None:
     """Fill a network's weights as --load-format says. Raises WeightError.
 
-    progress  show a bar; of several ranks one does
+    progress  show a bar, if log lines are text; of several ranks one does
     """
     if config.load_format == "dummy":
         fill_dummy(network, config.random_seed or 0)
     else:
-        load_weights(network, folder, progress=progress)
+        bar = progress and config.log_format == "text"
+        load_weights(network, folder, progress=bar)
 
 
 def line_tables(tree: TreeSpec, *, rows: int, context: int) -> LineTables:

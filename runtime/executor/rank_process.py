@@ -90,7 +90,8 @@ def main(words: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     faulthandler.enable()
-    configure_logging(task.config.log_level if task.rank == 0 else "warning")
+    level = task.config.log_level if task.rank == 0 else "warning"
+    configure_logging(level, form=task.config.log_format, process=f"rank {task.rank}")
     # tqdm's own lock is a named semaphore, which a killed process would leave behind.
     tqdm.set_lock(threading.RLock())
     lines = RankLineWriter(task.lines)

@@ -17,6 +17,8 @@ class GrammarOutput:
     accept      tells the grammar's process of a token
     allowed     tokens that may come next, packed; None while that is being found out
     failure     why there can be no more, once there cannot
+    opened_s    clock reading when it was made
+    compile_s   seconds from then until its grammar was compiled; 0 if it was before
     """
 
     request_id: int
@@ -25,6 +27,8 @@ class GrammarOutput:
     accept: Callable[[int], None]
     allowed: np.ndarray | None = None
     failure: str | None = None
+    opened_s: float = 0.0
+    compile_s: float = 0.0
     _first: np.ndarray | None = field(default=None)
 
     @property

@@ -116,10 +116,13 @@ class GrammarPool:
 
     def open(self, request_id: int, grammar: Grammar) -> GrammarOutput:
         """Return a new output, whose first mask is on its way."""
-        output = GrammarOutput(request_id, grammar.after, self._before(grammar), accept=_not_placed)
+        before, now_s = self._before(grammar), self._clock()
+        output = GrammarOutput(
+            request_id, grammar.after, before, accept=_not_placed, opened_s=now_s
+        )
         key = grammar.kind.encode() + _digest(grammar.text) + _digest(grammar.calls)
         since, reason = self._failures.get(key, (0.0, None))
-        if reason is not None and self._clock() - since < _FAILURE_S:
+        if reason is not None and now_s - since < _FAILURE_S:
             output.failure = reason
             self._failed.append(output)
             return output
@@ -289,8 +292,7 @@ class GrammarPool:
         for message in messages:
             match message:
                 case Compiled():
-                    place.compiled = True
-                    self.compilations.observe(self._clock() - place.started_s)
+                    self._compiled(place)
                 case Mask(slot, bits):
                     output = place.outputs.get(slot)
                     if output is not None:
@@ -298,6 +300,12 @@ class GrammarPool:
                 case Failed(reason):
                     self._blame(place, reason)
                     return
+
+    def _compiled(self, place: _Place) -> None:
+        place.compiled, now_s = True, self._clock()
+        self.compilations.observe(now_s - place.started_s)
+        for output in place.outputs.values():
+            output.compile_s = now_s - output.opened_s
 
     def _obituary(self, place: _Place) -> str:
         what = "matching" if place.compiled else "compiling"

@@ -68,6 +68,8 @@ def _output(
         queue_s=request.times.queue_s if first else 0.0,
         prefill_s=request.times.prefill_s if first else 0.0,
         decode_s=request.times.decode_s,
+        chunks=request.times.chunks if first else [],
+        grammar_s=request.constraint.compile_s if first and request.constraint else 0.0,
         prompt_logprobs=_prompt_logprobs(request, out) if first else None,
         logprobs=_joined(out.logprobs) if out.logprobs else None,
     )

@@ -144,7 +144,7 @@ class Request:
         self.stream = message.stream
         self.background = message.background
         self.arrival_s = arrival_s
-        self.times = RequestTimes(arrival_s)
+        self.times = RequestTimes(arrival_s, traced=message.traced)
         self.prompt_tokens = len(prompt)
         self.tail_hash = hash(message.input_ids[-TAIL_BYTES:])
         self.tokens = np.empty(len(prompt) + sampling.max_new_tokens, dtype=np.int32)

@@ -143,6 +143,7 @@ class Settling:
         """Take in a chunk of a prompt up to `end`; what is not finite is not published."""
         start, request.committed = request.committed, end
         done = end == request.target
+        request.times.chunk(end, self._now_s)
         failure = None if entry is None else tokens.failed.get(entry)
         if failure is None and not is_finite:
             failure = NOT_FINITE_REASON

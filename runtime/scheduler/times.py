@@ -9,12 +9,19 @@ class RequestTimes:
     queue_s    without a row, before the first token; whoever was retracted then waits again
     prefill_s  with a row, until the prompt is computed
     decode_s   from then to the end
+    chunks     of a traced request: how far each chunk of its prompt went, and the seconds from its
+               arrival until that was computed
     """
 
-    __slots__ = ("_arrival_s", "_computed_s", "_since_s", "decode_s", "prefill_s", "queue_s")
+    __slots__ = (
+        *("_arrival_s", "_computed_s", "_since_s", "_traced"),
+        *("chunks", "decode_s", "prefill_s", "queue_s"),
+    )
 
-    def __init__(self, arrival_s: float) -> None:
+    def __init__(self, arrival_s: float, *, traced: bool = False) -> None:
         self._arrival_s = self._since_s = arrival_s
+        self._traced = traced
+        self.chunks: list[tuple[int, float]] = []
         self._computed_s: float | None = None
         self.queue_s = self.prefill_s = self.decode_s = 0.0
 
@@ -26,6 +33,11 @@ class RequestTimes:
     def queued(self, now_s: float) -> None:
         """Note that it lost its row."""
         self._since_s = now_s
+
+    def chunk(self, end: int, now_s: float) -> None:
+        """Note that the prompt is computed up to `end`."""
+        if self._traced and self._computed_s is None:
+            self.chunks.append((end, now_s - self._arrival_s))
 
     def computed(self, now_s: float) -> None:
         """Note that its prompt is computed; the first time counts."""

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from runtime.api_keys import read_api_keys
 from runtime.config import ServerConfig
 from runtime.server import errors
+from runtime.server.access_log import AccessFields
 from runtime.server.auth import RequireKey
 from runtime.server.cache_page import DEFAULT_SPANS, MAX_SPANS, CacheRoutes
 from runtime.server.chat_schema import ChatBody
@@ -27,6 +28,7 @@ from runtime.server.profile import ProfileBody, ProfileRoutes
 from runtime.server.prompt import PromptedBody
 from runtime.server.render import RenderRoutes
 from runtime.server.request_id import EchoRequestId
+from runtime.server.request_record import Recorder, RecordRequests, Watch
 from runtime.server.responses_api import ResponsesRoutes
 from runtime.server.responses_schema import ResponsesBody
 from runtime.server.routes import ModelRoutes
@@ -35,6 +37,7 @@ from runtime.server.score import ScoreBody
 from runtime.server.service import Service
 from runtime.server.tokenize import DetokenizeBody, TokenizeBody
 from runtime.tokenizer.manager import TokenizerManager
+from runtime.traces_endpoint import parse_traces_endpoint
 from runtime.version import VERSION
 
 _Handler = Callable[[Request], Awaitable[Response]]
@@ -64,7 +67,27 @@ def create_app(manager: TokenizerManager, config: ServerConfig) -> FastAPI:
         app.add_middleware(RequireKey, api_key=config.api_key, keys=keys)
     app.add_middleware(SameSite, host=config.host, allowed=config.allowed_hosts)
     app.add_middleware(EchoRequestId)
+    _record_requests(app, service)
     return app
+
+
+def _record_requests(app: FastAPI, service: Service) -> None:
+    """Have requests recorded, if the log or traces ask for it."""
+    config, manager = service.config, service.manager
+    watches: list[Watch] = []
+    if config.log_format == "json":
+        level = config.log_level_http or config.log_level
+        fields = AccessFields(level, leave_out=config.uvicorn_access_log_exclude_prefixes)
+        watches.append(fields.watch)
+    endpoint = parse_traces_endpoint(config.otlp_traces_endpoint)
+    if endpoint is not None:
+        from runtime.server.traces import Traces, exporter_to
+
+        app.state.traces = Traces(service.model_name, exporter_to(endpoint))
+        watches.append(app.state.traces.watch)
+    if watches:
+        manager.observer = Recorder(service.metrics)
+        app.add_middleware(RecordRequests, watches=watches, clock=manager.clock)
 
 
 def _add_routes(app: FastAPI, service: Service) -> None:

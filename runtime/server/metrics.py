@@ -6,6 +6,7 @@ counters and gauges, read when somebody scrapes.
 
 import logging
 from collections.abc import Iterable, Sequence
+from typing import get_args
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, generate_latest
@@ -13,6 +14,14 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from runtime.durations import Durations
+from runtime.errors import (
+    BadRequest,
+    GrammarError,
+    PromptTooLong,
+    QueueFull,
+    TimedOut,
+    Unavailable,
+)
 from runtime.messages import State
 from runtime.rank_memory import RankMemory
 from runtime.server.memory_metrics import RankMemoryCollector
@@ -30,6 +39,9 @@ _GAP_SECONDS = (
     0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.2, 0.4, 0.6, 1, 2,
 )  # fmt: skip
 _STAGE_SECONDS = tuple(float(f"{m}e{e}") for e in range(-4, 4) for m in (1, 2, 5))
+# The usual ones; there may be others.
+_ENDINGS = ("stop", "length", "abort", "error", "unread")
+_REFUSALS = (BadRequest, GrammarError, PromptTooLong, QueueFull, TimedOut, Unavailable)
 _TOKENS = tuple(float(1 << k) for k in range(0, 21, 2))
 
 
@@ -74,6 +86,16 @@ class Metrics(Observer):
         self._generated = self._tokens("generation_tokens_histogram", "New tokens per choice")
         self._finished = self._count("umbra:choices_finished", "Choices ended, by reason")
         self._refused = self._count("umbra:calls_refused", "Calls not admitted, by reason")
+        self._begin_at_zero()
+
+    def _begin_at_zero(self) -> None:
+        """Expose what did not happen yet: the first time is a rise only from 0."""
+        for stage in get_args(Stage):
+            self._stages.labels(self.model_name, stage)
+        for reason in _ENDINGS:
+            self._finished.labels(self.model_name, reason)
+        for refusal in _REFUSALS:
+            self._refused.labels(self.model_name, refusal.__name__)
 
     def _seconds(
         self, name: str, text: str, buckets: tuple[float, ...]
@@ -117,6 +139,7 @@ class Metrics(Observer):
         self,
         reason: str,
         *,
+        index: int,
         seconds: float,
         decode_s: float | None,
         prompt_tokens: int,
@@ -139,13 +162,22 @@ class Metrics(Observer):
                 cached_tokens,
                 completion_tokens,
                 seconds,
+                extra={
+                    "fields": {
+                        "finish_reason": reason,
+                        "prompt_tokens": prompt_tokens,
+                        "cached_tokens": cached_tokens,
+                        "output_tokens": completion_tokens,
+                        "duration_s": round(seconds, 6),
+                    }
+                },
             )
 
     def refused(self, reason: str) -> None:
         """Count a call that was not admitted."""
         self._refused.labels(self.model_name, reason).inc()
         if self._log_requests:
-            logger.info("Refuse request: %s", reason)
+            logger.info("Refuse request: %s", reason, extra={"fields": {"refusal": reason}})
 
     def render(self, state: State | None) -> bytes:
         """Return the exposition text; without `state` the scheduler's part is left out."""

@@ -4,8 +4,16 @@ import re
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+__all__ = ["EchoRequestId", "plain_request_id"]
+
 _HEADER = b"x-request-id"
 _PLAIN = re.compile(rb"[!-~]{1,128}")
+
+
+def plain_request_id(scope: Scope) -> bytes | None:
+    """Return the X-Request-Id of a request, None where there is none, or none that is plain."""
+    values = [value for name, value in scope.get("headers", []) if name == _HEADER]
+    return next((value for value in values if _PLAIN.fullmatch(value)), None)
 
 
 class EchoRequestId:
@@ -16,15 +24,14 @@ class EchoRequestId:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on; add the header where it came with one."""
-        headers: list[tuple[bytes, bytes]] = scope.get("headers", [])
-        names = [value for name, value in headers if name == _HEADER and _PLAIN.fullmatch(value)]
-        if scope["type"] != "http" or not names:
+        name = plain_request_id(scope)
+        if scope["type"] != "http" or name is None:
             await self._app(scope, receive, send)
             return
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), (_HEADER, names[0])]
+                message["headers"] = [*message.get("headers", []), (_HEADER, name)]
             await send(message)
 
         await self._app(scope, receive, send_with_id)

@@ -139,6 +139,7 @@ def make_requests(
     seed: int,
     ids: Iterator[int],
     turn_id: int | None = None,
+    traced: bool = False,
 ) -> list[Generate]:
     """Return one scheduler request per choice.
 
@@ -146,6 +147,7 @@ def make_requests(
     seed    used where the call brings none
     ids     request ids, never used before
     turn_id  see `turn_boundaries`
+    traced   see `Generate`
     Raises BadSampling or PromptTooLong, BadRequest for too many log-probabilities.
     """
     spec = call.sampling
@@ -168,6 +170,7 @@ def make_requests(
             boundaries=boundaries,
             share=call.share,
             timeout_s=call.timeout_s,
+            traced=traced,
         )
         for index in range(spec.n)
     ]

@@ -106,7 +106,8 @@ class TokenizerManager(Asking):
     def generate(self, call: GenerateCall, bundle: Bundle | None = None) -> ResponseStream:
         """Return the stream of a call; nothing is sent before it is started or read."""
         now_s = self.clock()
-        group = Group(call.rid, started_s=now_s, measured=call.measured, bundle=bundle)
+        observer = (self.observer if call.measured else _NOBODY).of_call(call.rid, started_s=now_s)
+        group = Group(call.rid, started_s=now_s, observer=observer, bundle=bundle)
         return ResponseStream(self, call, group)
 
     @contextmanager
@@ -240,12 +241,12 @@ class TokenizerManager(Asking):
                     raise group.error or Aborted("closed before it was sent")
                 took_s = self.clock() - group.started_s
                 self._send(call, group, prompt)
-                self._observer_of(group).stage("tokenize", took_s)
+                group.observer.stage("tokenize", took_s)
             finally:
                 self._arriving -= call.sampling.n
                 self._check_idle()
         except RequestError as refusal:
-            self._observer_of(group).refused(type(refusal).__name__)
+            group.observer.refused(type(refusal).__name__)
             raise
 
     async def _packed(self, call: GenerateCall) -> bytes:
@@ -290,9 +291,9 @@ class TokenizerManager(Asking):
         self._arriving += count
 
     def _send(self, call: GenerateCall, group: Group, prompt: bytes) -> None:
-        seed, turn_id = next(self._seeds), self.tokenizer.turn_id
+        seed, turn_id, traced = next(self._seeds), self.tokenizer.turn_id, group.observer.traced
         requests = make_requests(
-            call, prompt, self.limits, seed=seed, ids=self._ids, turn_id=turn_id
+            call, prompt, self.limits, seed=seed, ids=self._ids, turn_id=turn_id, traced=traced
         )
         group.choices = make_choices(call, requests, self.tokenizer)
         for request, choice in zip(requests, group.choices, strict=True):
@@ -333,7 +334,7 @@ class TokenizerManager(Asking):
         group, choice = self._running.get(item.request_id, (None, None))
         if group is None or choice is None:
             return  # it was aborted while this was under way
-        observer, now_s, before = self._observer_of(group), self.clock(), choice.completion_tokens
+        observer, now_s, before = group.observer, self.clock(), choice.completion_tokens
         hear_news(observer, choice, item, now_s=now_s)
         choice.feed(item)
         count = choice.completion_tokens - before
@@ -363,7 +364,7 @@ class TokenizerManager(Asking):
         if group is None or choice is None:
             return
         group.error = refusal_of(message)
-        self._observer_of(group).refused(type(group.error).__name__)
+        group.observer.refused(type(group.error).__name__)
         self._check_idle()
         group.notify()
 
@@ -390,11 +391,8 @@ class TokenizerManager(Asking):
 
     # --- measuring
 
-    def _observer_of(self, group: Group) -> Observer:
-        return self.observer if group.measured else _NOBODY
-
     def _observe_end(
         self, group: Group, choice: Choice, reason: str, *, decode_s: float | None = None
     ) -> None:
-        observer, now_s, started_s = self._observer_of(group), self.clock(), group.started_s
+        observer, now_s, started_s = group.observer, self.clock(), group.started_s
         hear_end(observer, choice, reason, decode_s=decode_s, started_s=started_s, now_s=now_s)

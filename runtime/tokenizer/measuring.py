@@ -12,6 +12,7 @@ def hear_news(observer: Observer, choice: Choice, item: Output, *, now_s: float)
     """
     if choice.begun_s is None and item.finish != "abort":
         choice.begun_s = now_s
+        observer.begun(choice.index, item)
         observer.stage("prefill_waiting", item.queue_s)
         observer.stage("prefill_forward", item.prefill_s)
 
@@ -41,6 +42,7 @@ def hear_end(
     """Note the end of a choice; `decode_s` is None where it was cut off."""
     observer.finished(
         reason,
+        index=choice.index,
         seconds=now_s - started_s,
         decode_s=decode_s,
         prompt_tokens=choice.prompt_tokens,

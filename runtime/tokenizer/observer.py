@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from runtime.messages import Output
+
 # tokenize         from the call to its requests' way to the scheduler
 # prefill_waiting  without a row
 # prefill_forward  with one, until the prompt is computed
@@ -11,10 +13,26 @@ Stage = Literal["tokenize", "prefill_waiting", "prefill_forward", "decode_forwar
 
 
 class Observer:
-    """Hears of every event that metrics are made of, and does nothing. Durations in seconds."""
+    """Hears of every event that metrics are made of, and does nothing. Durations in seconds.
+
+    traced  whether the scheduler is to tell more of a call, see `Generate.traced`
+    """
+
+    traced = False
+
+    def of_call(self, label: str | None, *, started_s: float) -> "Observer":
+        """Return the observer of one call.
+
+        label      the client's name for it
+        started_s  clock reading when it came in
+        """
+        return self
 
     def stage(self, stage: Stage, seconds: float) -> None:
         """Note how long a choice was in a stage that it has behind it."""
+
+    def begun(self, index: int, news: Output) -> None:
+        """Note the first news of a choice of the call."""
 
     def first_token(self, seconds: float) -> None:
         """Note the time from a call to the first token of one of its choices."""
@@ -26,13 +44,14 @@ class Observer:
         self,
         reason: str,
         *,
+        index: int,
         seconds: float,
         decode_s: float | None,
         prompt_tokens: int,
         cached_tokens: int,
         completion_tokens: int,
     ) -> None:
-        """Note the end of a choice: "stop", "length", "abort" or "error".
+        """Note the end of a choice of the call: "stop", "length", "abort" or "error".
 
         decode_s  from its first token on; None where it was cut off
         """

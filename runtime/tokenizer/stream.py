@@ -24,6 +24,7 @@ from runtime.errors import (
 from runtime.messages import Refused, State
 from runtime.tokenizer.call import GenerateCall
 from runtime.tokenizer.choice import Choice, Delta
+from runtime.tokenizer.observer import Observer
 
 
 class Bundle:
@@ -68,7 +69,7 @@ class Group:
     error      raised to the reader after the news that came before it
     left       the reader is gone, or everything has ended
     started_s  clock reading when the call came in
-    measured   whether the observer hears of it
+    observer   hears of it
     bundle     what the call is one of
     """
 
@@ -77,11 +78,11 @@ class Group:
         label: str | None,
         *,
         started_s: float,
-        measured: bool = True,
+        observer: Observer,
         bundle: Bundle | None = None,
     ) -> None:
         self.label = label
-        self.measured = measured
+        self.observer = observer
         self.bundle = bundle
         self.started_s = started_s
         self.choices: list[Choice] = []

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.pools import wait_idle
+from tests.testing.otlp import Collector
 from tests.testing.server_process import ServerProcess, running_server
 from tests.testing.stand_in.folder import write_stand_in
 
@@ -20,10 +21,21 @@ def _stand_in_server(narrow_stand_in: Path) -> Iterator[ServerProcess]:  # pyrig
 
 
 @pytest.fixture(scope="session")
-def _keyed_server(narrow_stand_in: Path) -> Iterator[ServerProcess]:  # pyright: ignore[reportUnusedFunction]
-    with running_server("--model-path", str(narrow_stand_in), *FLAGS, "--api-key", KEY) as server:
-        server.client.headers["Authorization"] = f"Bearer {KEY}"
-        yield server
+def collector() -> Iterator[Collector]:
+    """What `keyed_server` sends its traces to."""
+    with Collector() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def _keyed_server(narrow_stand_in: Path, collector: Collector) -> Iterator[ServerProcess]:  # pyright: ignore[reportUnusedFunction]
+    told = ("--log-format", "json", "--log-requests", "--otlp-traces-endpoint", collector.url)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")  # ms
+        flags = ("--model-path", str(narrow_stand_in), *FLAGS, "--api-key", KEY)
+        with running_server(*flags, *told) as server:
+            server.client.headers["Authorization"] = f"Bearer {KEY}"
+            yield server
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +53,7 @@ def stand_in_server(_stand_in_server: ServerProcess) -> ServerProcess:
 
 @pytest.fixture(scope="module")
 def keyed_server(_keyed_server: ServerProcess) -> ServerProcess:
-    """The stand-in, served to those who have KEY, with an empty cache."""
+    """The stand-in, served to those who have KEY, with an empty cache; logged and traced."""
     return _emptied(_keyed_server)
 
 

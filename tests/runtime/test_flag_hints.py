@@ -16,7 +16,7 @@ _TYPED = """
 --retraction-policy --page-size --swa-full-tokens-ratio --admin-api-key --enable-metrics
 --enable-cache-report --log-requests-level --soft-watchdog-timeout --cuda-graph-max-bs
 --speculative-algorithm --speculative-num-draft-tokens --grammar-backend
---enable-trace --otlp-traces-endpoint --crash-dump-folder
+--enable-trace --collect-detailed-traces --crash-dump-folder
 --sleep-on-idle --skip-server-warmup --stream-interval --config --trust-remote-code
 --attention-backend --moe-runner-backend --json-model-override-args
 --enable-hierarchical-cache --disaggregation-mode --lora-paths --quantization

@@ -181,14 +181,18 @@ def test_an_output_is_compiled_opened_and_gets_its_masks(rig: Rig) -> None:
 
 
 def test_how_long_each_compilation_took_is_told(rig: Rig) -> None:
-    rig.open(A)
+    first = rig.open(A)
     rig.now_s += 0.5
+    second = rig.open(A)
+    rig.now_s += 0.25
     rig.processes[0].compiled()
-    rig.open(A)
+    rig.pool.poll()
+    third = rig.open(A)
     rig.pool.poll()
 
     told = rig.pool.compilations.told()
-    assert (sum(told.counts), told.sum_s) == (1, 0.5)
+    assert (sum(told.counts), told.sum_s) == (1, 0.75)
+    assert [output.compile_s for output in (first, second, third)] == [0.75, 0.25, 0.0]
 
 
 def test_outputs_of_one_text_share_a_process(rig: Rig) -> None:

@@ -1,5 +1,8 @@
 """What is sent of a request, when, and only once."""
 
+import numpy as np
+
+from runtime.grammar.output import GrammarOutput
 from runtime.messages import Generate, Logprobs, Sampling, TokenLogprobs, pack_ids
 from runtime.packed_logprobs import PromptLogprobs
 from runtime.scheduler.replies import Replies
@@ -120,3 +123,21 @@ def test_log_probabilities_of_a_request_that_does_not_stream_come_in_parts() -> 
     assert last.token_ids == list(range(128, 150))
     assert last.logprobs is not None
     assert last.logprobs.ids == last.token_ids
+
+
+def test_chunks_and_the_time_of_a_grammar_are_told_once() -> None:
+    sampling = Sampling(max_new_tokens=9, seed=0)
+    request = Request(Generate(1, pack_ids([1, 2, 3]), sampling, traced=True), (), 0.0)
+    request.constraint = GrammarOutput(1, None, np.zeros(1, np.int32), accept=lambda _: None)
+    request.constraint.compile_s = 0.5
+    request.times.chunk(2, 1.0)
+    request.times.chunk(3, 2.0)
+    replies = Replies()
+
+    replies.token(request, 7, None)
+    (first,) = replies.take()
+    replies.token(request, 8, None)
+    (second,) = replies.take()
+
+    assert (first.chunks, first.grammar_s) == ([(2, 1.0), (3, 2.0)], 0.5)
+    assert (second.chunks, second.grammar_s) == ([], 0.0)

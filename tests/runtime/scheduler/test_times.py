@@ -44,3 +44,15 @@ def test_a_prompt_that_was_never_computed_has_decoded_nothing() -> None:
     times.ended(9.0)
 
     assert times.decode_s == 0.0
+
+
+def test_a_traced_request_notes_its_chunks_until_its_prompt_is_computed() -> None:
+    times, other = RequestTimes(10.0, traced=True), RequestTimes(10.0)
+    for one in (times, other):
+        one.chunk(64, 11.0)
+        one.chunk(90, 13.0)
+        one.computed(13.0)
+        one.chunk(95, 20.0)  # what it had said, after it had lost its row
+
+    assert times.chunks == [(64, 1.0), (90, 3.0)]
+    assert other.chunks == []

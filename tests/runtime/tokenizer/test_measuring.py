@@ -90,6 +90,6 @@ def test_the_end_of_a_choice_tells_its_size(choice: Choice) -> None:
 
     hear_end(heard, choice, "stop", decode_s=1.5, started_s=2.0, now_s=9.0)
 
-    facts = {"seconds": 7.0, "decode_s": 1.5}
+    facts = {"index": 0, "seconds": 7.0, "decode_s": 1.5}
     sizes = {"prompt_tokens": 5, "cached_tokens": 4, "completion_tokens": 3}
     assert heard.events == [("stop", facts | sizes)]

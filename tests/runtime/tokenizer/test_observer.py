@@ -11,6 +11,7 @@ def test_an_observer_that_does_not_look_takes_every_event() -> None:
     observer.stage("tokenize", 0.1)
     observer.finished(
         "stop",
+        index=0,
         seconds=1.0,
         decode_s=0.5,
         prompt_tokens=1,

@@ -15,6 +15,7 @@ from runtime.sampling import SamplingSpec
 from runtime.tokenizer.call import GenerateCall
 from runtime.tokenizer.choice import Choice, ChoiceText
 from runtime.tokenizer.detokenizer import Detokenizer
+from runtime.tokenizer.observer import Observer
 from runtime.tokenizer.stream import Bundle, Group, ResponseStream, refusal_of
 
 CALL = GenerateCall(SamplingSpec(n=2), input_ids=[1])
@@ -57,7 +58,7 @@ def run(test: Callable[[Owner, Group], Any]) -> None:
 
     async def main() -> None:
         async with asyncio.timeout(60):
-            await test(Owner(), Group(None, started_s=0.0))
+            await test(Owner(), Group(None, started_s=0.0, observer=Observer()))
 
     asyncio.run(main())
 
