@@ -19,11 +19,13 @@ class Generation:
     token_ids  exactly what spells `text` after the prompt, where that is known: the next prompt
                continues after these ids; None: the text is tokenised anew
     meta_info  what the backend tells besides
+    is_cut     a stop string ended it: `token_ids` spell the text, the stop string and perhaps more
     """
 
     text: str
     token_ids: tuple[int, ...] | None
     meta_info: dict[str, Any] = field(default_factory=dict[str, Any])
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)

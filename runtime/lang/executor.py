@@ -351,9 +351,10 @@ class Executor:
             partial(self.log.add, gen.name),
             streams=self.streams,
         )
-        self._transcript.add(written[0].text, written[0].token_ids)
+        first = written[0]
+        self._transcript.add(first.text, first.token_ids, is_cut=first.is_cut)
         if sampling.n in (None, 1):
-            return Value(written[0].text, written[0].meta_info)
+            return Value(first.text, first.meta_info)
         return Value([w.text for w in written], [w.meta_info for w in written])
 
     async def _select(self, select: Select) -> Value:

@@ -11,17 +11,21 @@ MIN_SHARED_CHARS = 64
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Text that a model wrote, with the ids it wrote it in."""
+    """Text that a model wrote, with the ids it wrote it in.
+
+    is_cut  a stop string ended it: the ids spell the text, the stop string and perhaps more
+    """
 
     text: str
     token_ids: tuple[int, ...]
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One message of a chat.
 
-    pieces  what its content is made of, where a model wrote some of it in an assistant's turn
+    pieces  what its content is made of, where a model wrote some of it
     """
 
     role: str
@@ -130,14 +134,16 @@ class Transcript:
         began = list(self.between), list(self.begun_pieces)
         return Transcript(*lists, self.role, self.begun, *began)
 
-    def add(self, text: str, token_ids: tuple[int, ...] | None = None) -> None:
-        """Append text; with `token_ids`, text that a model wrote in exactly these."""
+    def add(
+        self, text: str, token_ids: tuple[int, ...] | None = None, *, is_cut: bool = False
+    ) -> None:
+        """Append text; with `token_ids`, text that a model wrote in these; see `Written`."""
         if not text and not token_ids:
             return
-        piece = Written(text, token_ids) if token_ids else text
+        piece = Written(text, token_ids, is_cut) if token_ids else text
         if self.role is not None:
             self.begun += text
-            self._add_begun(piece if text and self.role == "assistant" else text)
+            self._add_begun(piece if text else text)
         elif self.turns:
             self._add_between(piece)
         elif isinstance(piece, str) and self.pieces and isinstance(self.pieces[-1], str):

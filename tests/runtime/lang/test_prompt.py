@@ -104,7 +104,7 @@ def test_an_empty_prompt_is_false() -> None:
     assert Prompt(pieces=("a",))
 
 
-def test_only_the_assistant_writes_in_ids_inside_of_turns() -> None:
+def test_what_a_model_writes_inside_of_a_turn_stays_in_ids() -> None:
     said = Transcript()
     for role in ("user", "assistant"):
         said.begin(role)
@@ -115,8 +115,7 @@ def test_only_the_assistant_writes_in_ids_inside_of_turns() -> None:
         said.end(role)
 
     assert said.copy().turns == [
-        Turn("user", "abcd"),
-        Turn("assistant", "abcd", ("a", Written("b", (2,)), "cd")),
+        Turn(role, "abcd", ("a", Written("b", (2,)), "cd")) for role in ("user", "assistant")
     ]
 
 
