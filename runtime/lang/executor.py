@@ -20,6 +20,7 @@ from runtime.lang.group import Group
 from runtime.lang.ir import Begin, End, Expr, Gen, Mark, Select, Text, leaves
 from runtime.lang.loop import LOOP
 from runtime.lang.prompt import Prompt, Transcript
+from runtime.lang.recent import compute
 from runtime.lang.sampling import Sampling
 from runtime.lang.snapshot import Growth, Snapshot
 from runtime.lang.text_log import TextLog
@@ -373,7 +374,7 @@ class Executor:
     async def _snapshot(self, *, commit: bool) -> Snapshot:
         shared = self._transcript.settled()
         if commit and shared:
-            await labelled(self.backend.cache_prefix(shared), "fork")
+            await labelled(compute(self.backend, shared), "fork")
         return Snapshot(self._transcript.copy(), list(self.log.pieces))
 
     async def _adopt(self, ready: "Future[Snapshot]", keep: object) -> None:
