@@ -160,3 +160,9 @@ def test_facts_are_what_the_server_says() -> None:
     recorded = Recorded(lambda path, body: {"version": "1"})
 
     assert recorded.endpoint.get_server_info() == {"version": "1"}
+
+
+def test_facts_of_the_model_are_read_from_its_server() -> None:
+    recorded = Recorded(lambda path, body: {"model_path": path})
+
+    assert recorded.endpoint.model_info == {"model_path": "/model_info"}
