@@ -108,6 +108,7 @@ def format_grammar(
     *,
     parallel: bool,
     reasoning: bool,
+    holds: bool,
 ) -> Grammar | None:
     """Return what an answer in the format of a Jinja template must be; None: anything.
 
@@ -116,6 +117,7 @@ def format_grammar(
     held       tools that may be called, each with its schema if it is strict, else with None
     parallel   whether there may be several calls
     reasoning  whether the answer begins inside the reasoning
+    holds      calls that are free to be made are held to `held` and its schemas
     Raises as `forced_call` does.
     """
     if forced is not None:
@@ -126,7 +128,7 @@ def format_grammar(
     elif held and grammar is not None:
         calls = _format_calls(form, held, most=None if parallel else 1)
         grammar = msgspec.structs.replace(grammar, calls=calls)
-    elif held and any(schema is not None for schema in held.values()):
+    elif held and holds:
         return _strict_format_calls(form, held, parallel=parallel)
     if grammar is None or not reasoning:
         return grammar
@@ -141,8 +143,8 @@ def _strict_format_calls(
     opening = opening_id(form)
     if opening is None:
         raise GrammarError(
-            "a tool that is strict cannot be enforced with this model unless tool_choice is "
-            "required or names it: no token begins its calls",
+            "a tool that is strict, and tools that are allowed, cannot be enforced with this model "
+            "unless tool_choice requires a call: no token begins its calls",
             param="tools",
         )
     text = _format_calls(form, tools, most=None if parallel else 1, begun=True)

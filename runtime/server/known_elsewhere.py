@@ -140,8 +140,9 @@ CHAT = FieldHints(
         FieldHint("task", "ask in a message"),
         FieldHint("output_config output_format", "use response_format"),
         FieldHint("tools.type messages.tool_calls.type",
-                  "tools of type function are served, and no others"),
+                  "tools of type function and custom are served, and no others"),
         FieldHint("tools.function", 'a tool is {"type": "function", "function": {"name": ...}}'),
+        FieldHint("tools.custom", 'such a tool is {"type": "custom", "custom": {"name": ...}}'),
     ),
 )  # fmt: skip
 
@@ -302,8 +303,9 @@ TOKENIZE = FieldHints(
                   "chats are written in V4's own format, or by the checkpoint's template"),
         FieldHint("documents", "put them into a message"),
         FieldHint("tools.type messages.tool_calls.type",
-                  "tools of type function are served, and no others"),
+                  "tools of type function and custom are served, and no others"),
         FieldHint("tools.function", 'a tool is {"type": "function", "function": {"name": ...}}'),
+        FieldHint("tools.custom", 'such a tool is {"type": "custom", "custom": {"name": ...}}'),
     ),
 )  # fmt: skip
 PROFILE = FieldHints(

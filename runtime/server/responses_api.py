@@ -53,6 +53,7 @@ class _Job:
             reply,
             carry_reasoning=self.body.includes(ENCRYPTED),
             namespaced=namespaced(self.body.offered),
+            custom=self.plan.body.custom_tools(),
         )
         return reply, output
 
