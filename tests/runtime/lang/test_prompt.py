@@ -153,7 +153,7 @@ def test_prompts_that_share_nothing_are_sent_as_they_are(prompt: Prompt) -> None
     [
         (INTRODUCTION, INTRODUCTION.rstrip()),
         (INTRODUCTION + "\n\n", INTRODUCTION.rstrip()),
-        (INTRODUCTION + "a fo", INTRODUCTION + "a"),
+        (INTRODUCTION + "a fi", INTRODUCTION + "a"),
         (INTRODUCTION[:63], None),
     ],
 )
