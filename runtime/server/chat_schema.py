@@ -31,7 +31,7 @@ _RESERVED = {
     "messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token",
     "raise_exception", "strftime_now",
 }  # fmt: skip
-_GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
+_GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag", "structured_outputs")
 _TEMPLATE_NAMES = ("enable_thinking", "thinking", "reasoning_effort")
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max")
 

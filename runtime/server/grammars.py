@@ -17,6 +17,7 @@ from runtime.errors import BadRequest, GrammarError
 from runtime.messages import Grammar, GrammarKind
 from runtime.sampling import MAX_GRAMMAR_CHARS
 from runtime.server.fields import refusing_depth
+from runtime.server.structured_outputs import StructuredOutputs
 
 _FORMATS = ("text", "json_object", "json_schema", "structural_tag")
 # Fields of a format that say what the output must be, here or on other servers.
@@ -30,6 +31,7 @@ def asked_grammar(
     regex: str | None = None,
     ebnf: str | None = None,
     structural_tag: str | dict[str, Any] | None = None,
+    structured_outputs: StructuredOutputs | None = None,
 ) -> Grammar | None:
     """Return the one grammar that is asked for, None where there is none.
 
@@ -46,9 +48,11 @@ def asked_grammar(
     for kind, text in texts.items():
         if text is not None:
             asked[kind] = Grammar(kind, text if isinstance(text, str) else _json(text, kind))
-    by_format = _of_format(response_format)
-    if by_format is not None:
-        asked["response_format"] = by_format
+    others = {
+        "response_format": _of_format(response_format),
+        "structured_outputs": structured_outputs and structured_outputs.as_grammar(),
+    }
+    asked |= {name: grammar for name, grammar in others.items() if grammar is not None}
     if len(asked) > 1:
         names = ", ".join(asked)
         raise BadRequest(f"an output follows one grammar, got {names}", param=list(asked)[-1])

@@ -83,7 +83,6 @@ _OPENAI = (
     FieldHint("guided_json", "use json_schema, or response_format"),
     FieldHint("guided_regex", "use regex"),
     FieldHint("guided_whitespace_pattern", "use regex or ebnf"),
-    FieldHint("structured_outputs", "use response_format, json_schema, regex or ebnf"),
     FieldHint("response_fields", "replies are sent whole"),
     FieldHint("n_indent", "use regex"),
     FieldHint("service_tier", "there is one tier; use priority",
