@@ -98,6 +98,7 @@ RESPONSE = record(
     usage=either(_USAGE, NULL),
     optional={"invalid_tool_calls": INVALID_CALLS},
 )
+RESPONSE_TOKENS = record(object=named("response.input_tokens"), input_tokens=INTEGER)
 RESPONSE_DELETED = record(id=STRING, object=named("response"), deleted=BOOLEAN)
 
 
