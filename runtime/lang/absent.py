@@ -7,7 +7,6 @@ _HINTS = {
     "of runtime.engine, or launch_server.py and lang.Endpoint(url)",
     "Engine": "it is in runtime.engine: lang.set_default_backend(lang.Local(Engine(...)))",
     "separate_reasoning": "the server tells reasoning apart: see reasoning_content in README",
-    "global_config": "call lang.set_default_backend; the backend has token_usage",
     **dict.fromkeys(
         ("Anthropic", "LiteLLM", "VertexAI", "Shim"),
         "programs run on lang.Endpoint, lang.Local, or lang.OpenAI for other servers",

@@ -43,6 +43,11 @@ class Program:
         self.__name__ = function.__name__
         self._signature = inspect.signature(function)
 
+    @property
+    def func(self) -> Callable[..., Any]:
+        """The function, as SGLang names it."""
+        return self.function
+
     def bind(self, **arguments: Any) -> "Program":
         """Return this program with some arguments given."""
         return Program(self.function, {**self.bound, **arguments}, traces=self.traces)
