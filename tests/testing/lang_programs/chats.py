@@ -106,7 +106,7 @@ def step_by_step(s: State, question: str, top: int) -> list[str]:
     for fork, answered, (_, _, text) in zip(forks, answer_forks, likely, strict=True):
         fork += text
         fork += gen("answer", max_tokens=8, return_logprob=True, top_logprobs_num=2)
-        assert len(fork.get_meta_info("answer")["output_top_logprobs"][0]) == 2
+        assert all(len(row) == 2 for row in fork.get_meta_info("answer")["output_top_logprobs"])
         answered += text + fork["answer"] + "\nSo the answer is"
         answered += gen("span", max_tokens=4)
     return [answered["span"] for answered in answer_forks]
